@@ -20,9 +20,9 @@ from torch import nn
 from torch.nn import functional
 
 from vramcast.catalogue.gpus import load_gpu
-from vramcast.tracing.distributed.world import World
-from vramcast.tracing.played import Highest, highest, play
+from vramcast.tracing.distributed.groups import World
 from vramcast.tracing.session import Session
+from vramcast.tracing.tape import Highest, highest, play
 from vramcast.units import GIB
 
 MOST_SECONDS: Final = 60.0

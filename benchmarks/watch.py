@@ -14,10 +14,9 @@ from tempfile import TemporaryDirectory
 from vramcast.domain.observation import Card, GpuSample, ProcessSample, Reading, RunInfo
 from vramcast.report.messages import Words
 from vramcast.units import GIB
-from vramcast.watch.alerts import Rules
-from vramcast.watch.following import Following
+from vramcast.watch.following import Following, Rules
 from vramcast.watch.prometheus import families
-from vramcast.watch.record import Recorder
+from vramcast.watch.recording import Recorder
 from vramcast.watch.view import View
 
 READINGS = 1200

@@ -16,7 +16,7 @@ def metrics_table() -> str:
 
 def schema_table() -> str:
     """One line per table of a recording."""
-    from vramcast.watch.schema import TABLES
+    from vramcast.watch.recording import TABLES
 
     lines = ["| table | columns |", "|---|---|"]
     for table in TABLES:

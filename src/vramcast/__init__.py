@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from vramcast.version import __version__
 
@@ -19,25 +20,15 @@ __all__ = [
 ]
 
 
+MODULES: Final = {
+    **dict.fromkeys(("diagnose", "plan", "reconcile", "replay", "serve", "train"), "vramcast.api"),
+    **dict.fromkeys(("assert_fits", "simulate", "trace"), "vramcast.api.tracing"),
+    "sweep": "vramcast.sweeps.run", "record_memory": "vramcast.watch.hook", "calibrate": "vramcast.watch.calibrate",
+}
+"""Name -> where it is, imported when it is first asked for."""
+
+
 def __getattr__(name: str) -> Any:
-    if name in ("diagnose", "plan", "reconcile", "replay", "serve", "train"):
-        from vramcast import api
-
-        return getattr(api, name)
-    if name in ("assert_fits", "simulate", "trace"):
-        from vramcast.api import tracing
-
-        return getattr(tracing, name)
-    if name == "sweep":
-        from vramcast.sweeps.run import sweep
-
-        return sweep
-    if name == "record_memory":
-        from vramcast.watch.hook import record_memory
-
-        return record_memory
-    if name == "calibrate":
-        from vramcast.watch.calibrate import calibrate
-
-        return calibrate
-    raise AttributeError(f"module 'vramcast' has no attribute {name!r}")
+    if name not in MODULES:
+        raise AttributeError(f"module 'vramcast' has no attribute {name!r}")
+    return getattr(import_module(MODULES[name]), name)

@@ -9,14 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.asking import vramcast
 from vramcast.cli.main import COMMANDS
 
-RUN = [sys.executable, "-m", "vramcast"]
 MEGATRON = ["--engine", "megatron", "--seq-len", "2k"]
-
-
-def vramcast(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=180, check=False)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

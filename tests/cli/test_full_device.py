@@ -43,7 +43,8 @@ def small_files() -> None:
 
 
 WRITERS = {
-    "--write": ["plan", "train", "llama-3.2-1b", "--on", "h100", "--top", "1", "--write", "OUT"],
+    "--write": ["plan", "train", "llama-3.2-1b", "--on", "h100", "--top", "1", "--engine", "pytorch",
+                "--micro-batch", "1", "--recompute", "none", "--global-batch", "8", "--write", "OUT"],
     "--report": [*TRAIN, "--report", "OUT.html"],
     "sweep": ["sweep", "many.toml", "--out", "OUT.csv"],
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import vramcast
+from tests.cli.asking import vramcast
 
 
 def test_an_instance_answers_with_its_price_and_the_prices_age() -> None:

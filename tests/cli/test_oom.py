@@ -136,10 +136,10 @@ def test_any_text_has_an_answer_in_both_languages(text: str) -> None:
 
 @pytest.mark.parametrize("line", ["a" * 1000, MESSAGE, "{" * 500, "CUDA out of memory. " * 40, "\x00\x01"])
 def test_the_cost_of_a_text_grows_with_its_length_only(line: str) -> None:
-    text = (line + "\n") * (4_000_000 // (len(line) + 1))
+    text = (line + "\n") * (1_000_000 // (len(line) + 1))
     began = time.process_time()
     vramcast.diagnose(text)
-    assert time.process_time() - began < 30  # quadratic reading takes minutes
+    assert time.process_time() - began < 8  # quadratic reading takes minutes of longer ones
 
 
 def test_a_loss_that_is_nan_is_something_found_without_a_failure() -> None:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.cli.asking import serve
 from tests.sources.logs.samples import FOLDER, sample
 from vramcast.engines.serving.table import SERVING
 
-RUN = [sys.executable, "-m", "vramcast", "serve"]
 LOG = str(FOLDER / "vllm-v1.log")
 ASKED = ["--reconcile", LOG, "--gpus", "h100-sxm-80gb"]
 AS_LOGGED = ["--engine", "vllm@0.19.1", "--context", "8k", "--max-sequences", "512", "--memory-fraction", "0.92"]
 
 ENGINE_OF = {"sglang": "sglang", "tensorrt-pytorch": "tensorrt-llm", "llamacpp": "llama.cpp", "vllm-newest": "vllm"}
 """Log -> engine, where the engine is modelled."""
-
-
-def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=180, check=False)
 
 
 def test_the_report_begins_with_what_differs_most() -> None:

@@ -9,11 +9,7 @@ from pathlib import Path
 
 import pytest
 
-RUN = [sys.executable, "-m", "vramcast", "serve"]
-
-
-def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=180, check=False)
+from tests.cli.asking import serve
 
 
 def test_a_plan_that_fits_exits_zero_and_its_ledger_adds_up() -> None:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.asking import serve
 from vramcast.question.serving_options import GOALS
-
-RUN = [sys.executable, "-m", "vramcast", "serve"]
-
-
-def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=180, check=False)
 
 
 @pytest.mark.parametrize("goal", GOALS)

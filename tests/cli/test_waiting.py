@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from vramcast.cli import waiting as module
-from vramcast.cli.waiting import ERASE, waiting
+from vramcast.cli import shared as module
+from vramcast.cli.shared import ERASE, waiting
 from vramcast.report.messages import Words
 
 

@@ -44,6 +44,13 @@ def values(job: Job | ServeJob, name: str, *formats: str) -> Any:
     return read_back(files(job, *formats)[name])
 
 
+def at(found: Any, path: str) -> Any:
+    """What stands at the end of a path of names and places with points between; None where there is nothing."""
+    for key in path.split("."):
+        found = found[int(key)] if isinstance(found, list) else found.get(key)
+    return found
+
+
 def constants(file: File) -> dict[str, Any]:
     """The constants of a Python script."""
     found = {}

@@ -18,7 +18,7 @@ from vramcast.sources.snapshots import read_snapshot
 
 def recordings(tmp_path: Path) -> list[Snapshot]:
     """One of each kind."""
-    real = [read_snapshot(path) for path in sorted(TRUTH.glob("*.pickle.gz"))[:3]]
+    real = [read_snapshot(path) for path in sorted(TRUTH.glob("*.pickle.gz"))[:1]]
     return [read(tmp_path, recording(num_events=1500)), read(tmp_path, document(EVENTS)), *real]
 
 

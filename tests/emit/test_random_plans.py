@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.emit.plans import constants, named
 from vramcast.api import job_of, serve_job_of
 from vramcast.domain.job import Job
-from vramcast.emit.asked import needed, option_of
-from vramcast.emit.files import File, read_back
+from vramcast.emit.files import File, needed, option_of, read_back
 from vramcast.emit.write import files_of
 from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.serving import answer as serving_answer
@@ -45,83 +44,30 @@ COMMON = {
 }
 """Options of a plan; each plan takes a few, so that many are valid."""
 
-ENGINES = {
+ENGINES: dict[str, tuple[str, ...]] = {
     "megatron": (
-        "tp",
-        "pp",
-        "cp",
-        "ep",
-        "grad_accum",
-        "recompute",
-        "recompute_layers",
-        "virtual_stages",
-        "cp_kind",
-        "offload_optimizer",
-        "precision",
-        "micro_batch",
-        "seq_len",
-        "zero",
+        "tp", "pp", "cp", "ep", "grad_accum", "recompute", "recompute_layers", "virtual_stages", "cp_kind",
+        "offload_optimizer", "precision", "micro_batch", "seq_len", "zero",
     ),
     "torchtitan": (
-        "tp",
-        "pp",
-        "cp",
-        "ep",
-        "grad_accum",
-        "recompute",
-        "compile",
-        "loss",
-        "shard_group",
-        "micro_batch",
-        "seq_len",
-        "offload_parameters",
-        "virtual_stages",
+        "tp", "pp", "cp", "ep", "grad_accum", "recompute", "compile", "loss", "shard_group", "micro_batch", "seq_len",
+        "offload_parameters", "virtual_stages",
     ),
     "deepspeed": (
-        "zero",
-        "grad_accum",
-        "recompute",
-        "recompute_layers",
-        "loss",
-        "compile",
-        "optimizer",
-        "precision",
-        "offload_optimizer",
-        "offload_parameters",
-        "attention",
-        "peft",
-        "micro_batch",
-        "seq_len",
+        "zero", "grad_accum", "recompute", "recompute_layers", "loss", "compile", "optimizer", "precision",
+        "offload_optimizer", "offload_parameters", "attention", "peft", "micro_batch", "seq_len",
     ),
     "huggingface": (
-        "zero",
-        "grad_accum",
-        "recompute",
-        "loss",
-        "compile",
-        "optimizer",
-        "precision",
-        "attention",
-        "peft",
-        "base_weights",
-        "micro_batch",
-        "seq_len",
+        "zero", "grad_accum", "recompute", "loss", "compile", "optimizer", "precision", "attention", "peft",
+        "base_weights", "micro_batch", "seq_len",
     ),
     "pytorch": (
-        "grad_accum",
-        "recompute",
-        "recompute_layers",
-        "loss",
-        "compile",
-        "optimizer",
-        "precision",
-        "attention",
-        "peft",
-        "base_weights",
-        "micro_batch",
-        "seq_len",
+        "grad_accum", "recompute", "recompute_layers", "loss", "compile", "optimizer", "precision", "attention",
+        "peft", "base_weights", "micro_batch", "seq_len",
     ),
-    "unsloth": ("grad_accum", "recompute", "optimizer", "precision", "peft", "base_weights", "micro_batch", "seq_len"),
+    "unsloth": (
+        "grad_accum", "recompute", "optimizer", "precision", "peft", "base_weights", "micro_batch", "seq_len",
+    ),
 }
 
 
@@ -172,22 +118,6 @@ SAID: dict[str, tuple[str, Said]] = {
             "parallelism.expert_parallel_degree": str(job.plan.ep),
         },
     ),
-    "deepspeed": (
-        "ds_config.json",
-        lambda job: {
-            "train_batch_size": batch(job),
-            "train_micro_batch_size_per_gpu": job.workload.micro_batch,
-            "gradient_accumulation_steps": job.workload.grad_accum,
-        },
-    ),
-    "huggingface": (
-        "training_args.yaml",
-        lambda job: {
-            "per_device_train_batch_size": job.workload.micro_batch,
-            "gradient_accumulation_steps": job.workload.grad_accum,
-            "gradient_checkpointing": job.plan.recompute == "full",
-        },
-    ),
     "pytorch": (
         "train.py",
         lambda job: {
@@ -196,16 +126,8 @@ SAID: dict[str, tuple[str, Said]] = {
             "GRAD_ACCUM": job.workload.grad_accum,
         },
     ),
-    "unsloth": (
-        "llamafactory.yaml",
-        lambda job: {
-            "per_device_train_batch_size": job.workload.micro_batch,
-            "cutoff_len": job.workload.seq_len,
-            "use_unsloth": True,
-        },
-    ),
 }
-"""Engine -> its main file and what that must hold."""
+"""Engine -> its main file and what that must hold; files of the others are read back whole in test_read_back.py."""
 
 
 def held(file: File) -> dict[str, Any]:

@@ -18,8 +18,7 @@ from tests.emit.plans import named, write_all
 from tests.emit.test_random_plans import COMMON, ENGINES
 from vramcast.api import job_of
 from vramcast.domain.job import Job
-from vramcast.emit.asked import settings_of
-from vramcast.emit.files import File
+from vramcast.emit.files import File, settings_of
 from vramcast.emit.write import files_of
 from vramcast.engines.eager.liger import with_its_loss
 from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed, sharder
@@ -172,7 +171,7 @@ def read_again(job: Job, options: Mapping[str, Any], sets: Iterable[tuple[str, .
 
 
 @pytest.mark.parametrize("engine", TRAINERS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(st.data())
 def test_files_of_a_training_plan_read_back_as_that_plan(engine: str, data: st.DataObject) -> None:
     options = data.draw(plans(engine))

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramcast.emit.lines import Line, plain, reasons
-from vramcast.emit.shell import array, options_in, quoted, words_of
-from vramcast.emit.yaml_text import yaml_documents, yaml_text
+from vramcast.emit.lines import Line, array, options_in, plain, quoted, reasons, words_of, yaml_documents, yaml_text
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
 SCALARS = st.one_of(
@@ -45,6 +43,7 @@ TABLES = tables(
 )
 
 
+@settings(max_examples=50)
 @given(TABLES)
 def test_yaml_gives_every_value_back(table: tuple[Line, ...]) -> None:
     assert yaml.safe_load(yaml_text(table)) == plain(table)

@@ -17,7 +17,7 @@ from tests.emit.plans import files, serving, training, write_all
 from vramcast.domain.job import Job
 from vramcast.domain.serving import ServeJob
 from vramcast.emit.files import File, read_back
-from vramcast.emit.shell import words_of
+from vramcast.emit.lines import words_of
 
 TRAINING: dict[str, Job] = {
     "zero3": training(

@@ -9,8 +9,7 @@ import pytest
 
 from tests.emit.plans import files, notes, serving, training
 from vramcast.catalogue.formats import format_names
-from vramcast.emit.asked import needed
-from vramcast.emit.files import File, Part, defects
+from vramcast.emit.files import File, Part, defects, needed
 from vramcast.emit.write import EMITTERS, files_of, unsaid, write_configs
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
 from vramcast.estimate.training import answer

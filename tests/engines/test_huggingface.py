@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.engines.test_pytorch import job
 from tests.peaks import live_at_peak
-from vramcast.api.jobs import job_of
+from vramcast.api import job_of
 from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job, Peft, Phase, Precision, Recompute, Shards
 from vramcast.domain.program import Category, extent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vramcast.api.jobs import job_of, serve_answer
+from vramcast.api import job_of, serve_answer
 from vramcast.domain.answer import Answer
 from vramcast.engines.training import TRAINING
 from vramcast.estimate.training import answer

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vramcast
-from vramcast.api.jobs import job_of
+from vramcast.api import job_of
 from vramcast.domain.job import Phase
 from vramcast.domain.program import events, extent, freed_unallocated, live_at_end
 from vramcast.domain.rank import RankProgram

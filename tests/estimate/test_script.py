@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramcast.allocator import Settings
-from vramcast.api.jobs import job_of
+from vramcast.api import job_of
 from vramcast.domain.job import Phase
 from vramcast.domain.program import (
     Alloc,

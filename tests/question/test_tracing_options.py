@@ -59,10 +59,10 @@ def test_without_a_card_one_is_assumed_and_said() -> None:
     assert named.gpu is not None and named.gpu.name == "t4" and not named.assumptions
 
 
-def test_the_cpu_has_no_card() -> None:
-    assert build_trace("m:f", {"device": "cpu"}).gpu is None
-    with pytest.raises(InvalidSpec, match="--gpu"):
-        build_trace("m:f", {"device": "cpu", "gpu": "t4"})
+def test_the_cpu_is_not_simulated() -> None:
+    with pytest.raises(Unsupported, match="traces are of cards"):
+        build_trace("m:f", {"device": "cpu"})
+    assert build_trace("m:f", {"device": "cuda"}).gpu.name == DEFAULT_GPU
 
 
 @pytest.mark.parametrize(
@@ -102,5 +102,3 @@ def test_scripts_take_their_own_options(tmp_path: Path) -> None:
             build_script(str(path), options)
     with pytest.raises(SourceError, match="no such script"):
         build_script(str(tmp_path / "other.py"), {})
-    with pytest.raises(Unsupported):
-        build_script(str(path), {"device": "cpu"})

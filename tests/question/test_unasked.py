@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vramcast.api.jobs import job_of
+from vramcast.api import job_of
 from vramcast.domain.job import Job, Recompute
 from vramcast.engines.eager.releases import reentrant
 from vramcast.estimate.training import answer

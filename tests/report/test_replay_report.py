@@ -13,12 +13,11 @@ from tests.recordings._made import Run, train
 from vramcast.domain.snapshot import Frame
 from vramcast.recordings.examine import Asked, Examined, examine
 from vramcast.recordings.lives import CATEGORIES
-from vramcast.report.braille import chart
-from vramcast.report.messages import LANGUAGES, Words
+from vramcast.report.messages import LANGUAGES, Words, rare_messages
 from vramcast.report.replay import render
 from vramcast.report.replay_document import replay_document
-from vramcast.report.replay_messages import REPLAY_MESSAGES
 from vramcast.report.replay_page import page, page_data
+from vramcast.report.replay_words import chart
 from vramcast.units import MIB
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[2J<!--"
@@ -67,7 +66,7 @@ def test_text_and_page_exist_in_every_language(trained: Examined, language: str)
 
 
 def test_every_category_has_a_name() -> None:
-    assert all(f"replay.category.{category}" in REPLAY_MESSAGES for category in CATEGORIES)
+    assert all(f"replay.category.{category}" in rare_messages() for category in CATEGORIES)
 
 
 def test_a_hostile_recording_moves_no_cursor(hostile: Examined) -> None:

@@ -11,8 +11,8 @@ from vramcast.domain.answer import Change, Found, LedgerEntry, Peak, RankAnswer,
 from vramcast.domain.program import Basis
 from vramcast.domain.traced import CoursePoint, Holding, Holdings, TraceAnswer, TraceFailure, UnknownOperator
 from vramcast.report.messages import Words
-from vramcast.report.trace import render
-from vramcast.report.trace_document import document, to_json
+from vramcast.report.trace import render, to_json
+from vramcast.report.trace import trace_document as document
 from vramcast.units import GIB, MIB
 
 PEAK = Peak(allocated_bytes=2 * GIB, reserved_bytes=3 * GIB, device_bytes=4 * GIB)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.emit.plans import named
 from tests.question.test_as_options import typed
-from vramcast.api.jobs import serve_answer, train_answer
+from vramcast.api import serve_answer, train_answer
 from vramcast.api.planning import plan_serve_answer, plan_train_answer
 from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.planning import PlanAnswer

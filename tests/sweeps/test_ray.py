@@ -99,10 +99,10 @@ def test_a_worker_of_a_cluster_that_is_killed_costs_nothing(tmp_path: Path) -> N
 
 def _deadly() -> None:
     """In every worker: one model kills the process that asks for it."""
-    from vramcast.sweeps import worker
+    from vramcast.sweeps import engines
 
-    resolve = worker.resolve_checkpoint
-    worker._models._resolve = lambda name: os._exit(9) if name == "deadly" else resolve(name)
+    resolve = engines.resolve_checkpoint
+    engines._models._resolve = lambda name: os._exit(9) if name == "deadly" else resolve(name)
 
 
 @pytest.mark.libraries

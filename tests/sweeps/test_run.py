@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 import vramcast
+from tests.cli.asking import vramcast as called
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.sweeps import run as running
+from vramcast.sweeps.engines import _interrupts_wait
 from vramcast.sweeps.journal import Journal, record_of
-from vramcast.sweeps.local import _interrupts_wait
 
 RUN = [sys.executable, "-m", "vramcast"]
 SECONDS = 60
@@ -55,6 +56,27 @@ def many(tmp_path: Path) -> Path:
     path = tmp_path / "many.toml"
     path.write_text(MANY)
     return path
+
+
+FEW = MANY.replace('"1k", "2k", "4k", ', "").replace("[1, 2, 4, 8]", "[1]").replace('["4k", "16k"]', '["4k"]')
+"""Twenty-seven of them, for tests that interrupt nothing."""
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> Path:
+    """A sweep of 27 questions."""
+    path = tmp_path / "few.toml"
+    path.write_text(FEW)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The results of `many`, answered by one process."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "many.toml").write_text(MANY)
+    assert finished(folder / "many.toml", "--out", folder / "whole.csv", "--workers", 1, "--quiet").returncode == 0
+    return (folder / "whole.csv").read_bytes()
 
 
 def command(*arguments: object) -> list[str]:
@@ -104,7 +126,7 @@ ASKED: list[tuple[str, list[str]]] = [
 
 @pytest.mark.parametrize(("name", "arguments"), ASKED, ids=lambda value: value if isinstance(value, str) else value[0])
 def test_an_answer_is_that_of_the_single_command(name: str, arguments: list[str]) -> None:
-    single = subprocess.run([*RUN, name, *arguments, "--json"], capture_output=True, text=True, check=False)
+    single = called(name, *arguments, "--json")
     expected = json.loads(single.stdout)
     options = dict(zip((key.removeprefix("--") for key in arguments[1::2]), arguments[2::2], strict=True))
     (row,) = vramcast.sweep({"rows": [{"command": name, "model": arguments[0], **options}]}, workers=1)
@@ -144,19 +166,19 @@ def test_questions_that_cannot_be_answered_say_why_and_stop_nothing(many: Path) 
     assert rows[0]["seq-len"] == 1024
 
 
-def test_two_workers_write_the_very_file_of_one(many: Path, tmp_path: Path) -> None:
-    one, two = tmp_path / "one.csv", tmp_path / "two.csv"
-    assert finished(many, "--out", one, "--workers", 1, "--quiet").returncode == 0
-    done = finished(many, "--out", two, "--workers", 2)
+def test_two_workers_write_the_very_file_of_one(many: Path, tmp_path: Path, whole: bytes) -> None:
+    done = finished(many, "--out", tmp_path / "two.csv", "--workers", 2)
     assert done.returncode == 0, done.stderr
-    assert one.read_bytes() == two.read_bytes()
+    assert (tmp_path / "two.csv").read_bytes() == whole
     assert done.stdout.startswith("180 questions: ")
     assert "180 of 180 questions" in done.stderr
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_sweep_killed_midway_goes_on_where_it_was(many: Path, tmp_path: Path, workers: int) -> None:
-    out, whole = tmp_path / "out.csv", tmp_path / "whole.csv"
+def test_a_sweep_killed_midway_goes_on_where_it_was(
+    many: Path, tmp_path: Path, whole: bytes, workers: int
+) -> None:
+    out = tmp_path / "out.csv"
     journal = tmp_path / "out.csv.journal"
     process = subprocess.Popen(command(many, "--out", out, "--workers", workers, "--quiet"))
     wait_for(lambda: len(lines_of(journal)) > 20)
@@ -175,16 +197,15 @@ def test_a_sweep_killed_midway_goes_on_where_it_was(many: Path, tmp_path: Path, 
     lines = lines_of(journal)
     assert lines[: len(kept)] == kept
     assert sorted(json.loads(line)["place"] for line in lines[1:]) == list(range(180))
-    assert finished(many, "--out", whole, "--workers", 1).returncode == 0
-    assert out.read_bytes() == whole.read_bytes()
+    assert out.read_bytes() == whole
 
 
-def test_a_finished_sweep_computes_nothing_when_it_is_asked_again(many: Path, tmp_path: Path) -> None:
+def test_a_finished_sweep_computes_nothing_when_it_is_asked_again(few: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    vramcast.sweep(many, out=out, workers=1)
+    vramcast.sweep(few, out=out, workers=1)
     before, journal = out.read_bytes(), (tmp_path / "out.jsonl.journal").read_bytes()
     out.unlink()
-    vramcast.sweep(many, out=out, workers=1)
+    vramcast.sweep(few, out=out, workers=1)
     assert out.read_bytes() == before
     assert (tmp_path / "out.jsonl.journal").read_bytes() == journal
 
@@ -239,26 +260,25 @@ def test_sigterm_to_the_sweep_alone_ends_it_in_order(many: Path, tmp_path: Path)
     assert "the same command goes on from there" in said
 
 
-def test_a_worker_that_is_killed_costs_nothing(many: Path, tmp_path: Path) -> None:
-    out, whole = tmp_path / "out.csv", tmp_path / "whole.csv"
+def test_a_worker_that_is_killed_costs_nothing(many: Path, tmp_path: Path, whole: bytes) -> None:
+    out = tmp_path / "out.csv"
     journal = tmp_path / "out.csv.journal"
     process = subprocess.Popen(command(many, "--out", out, "--workers", 2, "--quiet"))
     wait_for(lambda: len(lines_of(journal)) > 10)
     os.kill(next(pid for pid in children_of(process.pid) if is_worker(pid)), signal.SIGKILL)
     assert process.wait(timeout=SECONDS) == 0
     assert sorted(json.loads(line)["place"] for line in lines_of(journal)[1:]) == list(range(180))
-    vramcast.sweep(many, out=whole, workers=1)
-    assert out.read_bytes() == whole.read_bytes()
+    assert out.read_bytes() == whole
 
 
 def test_a_question_that_kills_every_process_gets_a_row_and_the_others_their_answers(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import os, vramcast\n"
-        "from vramcast.sweeps import worker\n"
+        "from vramcast.sweeps import engines\n"
         "from vramcast.domain.checkpoint import Checkpoint\n"
-        "resolve = worker.resolve_checkpoint\n"
-        "worker._models._resolve = lambda name: os._exit(9) if name == 'deadly' else resolve(name)\n"
+        "resolve = engines.resolve_checkpoint\n"
+        "engines._models._resolve = lambda name: os._exit(9) if name == 'deadly' else resolve(name)\n"
         "if __name__ == '__main__':\n"
         "    tables = {'defaults': {'command': 'train', 'gpus': 'h100', 'engine': 'megatron'},\n"
         "              'axes': {'model': ['llama-3.2-1b', 'deadly'], 'seq-len': [512, 1024, 2048]}}\n"
@@ -280,76 +300,76 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
     assert "SourceError: worker processes cannot start" in done.stderr
 
 
-def test_a_journal_of_other_questions_or_another_version_is_refused(many: Path, tmp_path: Path) -> None:
+def test_a_journal_of_other_questions_or_another_version_is_refused(few: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    vramcast.sweep(many, out=out, workers=1)
+    vramcast.sweep(few, out=out, workers=1)
     before = out.read_bytes()
-    many.write_text(MANY.replace('"t4"', '"l4"'))
-    with pytest.raises(SourceError, match=r"holds answers of other questions than many\.toml has now"):
-        vramcast.sweep(many, out=out, workers=1)
+    few.write_text(FEW.replace('"t4"', '"l4"'))
+    with pytest.raises(SourceError, match=r"holds answers of other questions than few\.toml has now"):
+        vramcast.sweep(few, out=out, workers=1)
     journal = tmp_path / "out.csv.journal"
     first, *others = lines_of(journal)
     journal.write_bytes(first.replace(vramcast.__version__.encode(), b"0.0.1") + b"".join(others))
     with pytest.raises(SourceError, match=r"holds answers of vramcast 0\.0\.1"):
-        vramcast.sweep(many, out=out, workers=1)
+        vramcast.sweep(few, out=out, workers=1)
     assert out.read_bytes() == before
     journal.write_text("my notes\n")
     for restart in (False, True):
         with pytest.raises(SourceError, match="is no journal"):
-            vramcast.sweep(many, out=out, workers=1, restart=restart)
+            vramcast.sweep(few, out=out, workers=1, restart=restart)
     assert journal.read_text() == "my notes\n"
 
 
-def test_damaged_lines_of_a_journal_are_asked_again(many: Path, tmp_path: Path) -> None:
+def test_damaged_lines_of_a_journal_are_asked_again(few: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    vramcast.sweep(many, out=out, workers=1)
+    vramcast.sweep(few, out=out, workers=1)
     before, journal = out.read_bytes(), tmp_path / "out.csv.journal"
     lines = lines_of(journal)
     lines[5], lines[9] = b"\0" * (len(lines[5]) - 1) + b"\n", b'{"place": 7}\n'
     journal.write_bytes(b"".join(lines))
-    vramcast.sweep(many, out=out, workers=1)
+    vramcast.sweep(few, out=out, workers=1)
     assert out.read_bytes() == before
     assert len(lines_of(journal)) == len(lines) + 2
 
 
-def test_a_digit_changed_in_a_journal_never_reaches_the_results(many: Path, tmp_path: Path) -> None:
+def test_a_digit_changed_in_a_journal_never_reaches_the_results(few: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    vramcast.sweep(many, out=out, workers=1)
+    vramcast.sweep(few, out=out, workers=1)
     before, journal = out.read_bytes(), tmp_path / "out.csv.journal"
     lines = lines_of(journal)
-    digits = [match.start() for match in re.finditer(rb"\d", lines[7])]
+    digits = [match.start() for match in re.finditer(rb"\d", lines[1])]
     for position in digits[:: max(1, len(digits) // 40)]:
-        damaged = bytearray(lines[7])
+        damaged = bytearray(lines[1])
         damaged[position] = ord("0") + (damaged[position] - ord("0") + 1) % 10
         assert record_of(bytes(damaged)) is None
-        assert record_of(lines[7]) is not None
-    damaged = bytearray(lines[7])
-    place = lines[7].index(b"device_bytes") + 15
+        assert record_of(lines[1]) is not None
+    damaged = bytearray(lines[1])
+    place = lines[1].index(b"device_bytes") + 15
     damaged[place] = ord("0") + (damaged[place] - ord("0") + 1) % 10
-    journal.write_bytes(b"".join([*lines[:7], bytes(damaged), *lines[8:]]))
-    vramcast.sweep(many, out=out, workers=1)
+    journal.write_bytes(b"".join([*lines[:1], bytes(damaged), *lines[2:]]))
+    vramcast.sweep(few, out=out, workers=1)
     assert out.read_bytes() == before
 
 
-def test_a_journal_of_the_form_without_checksums_is_refused_as_such(many: Path, tmp_path: Path) -> None:
+def test_a_journal_of_the_form_without_checksums_is_refused_as_such(few: Path, tmp_path: Path) -> None:
     out, journal = tmp_path / "out.csv", tmp_path / "out.csv.journal"
-    vramcast.sweep(many, out=out, workers=1)
+    vramcast.sweep(few, out=out, workers=1)
     journal.write_bytes(journal.read_bytes().replace(b'{"journal":3', b'{"journal":1', 1))
     with pytest.raises(SourceError, match="another form of journals"):
-        vramcast.sweep(many, out=out, workers=1)
+        vramcast.sweep(few, out=out, workers=1)
 
 
-def test_two_sweeps_cannot_write_the_same_output(many: Path, tmp_path: Path) -> None:
+def test_two_sweeps_cannot_write_the_same_output(few: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    read = running.read_sweep(many, defaults={})
+    read = running.read_sweep(few, defaults={})
     journal = Journal(tmp_path / "out.csv.journal", read)
-    done = finished(many, "--out", out)
+    done = finished(few, "--out", out)
     journal.close()
     assert done.returncode == 5
     assert "another sweep is writing it" in done.stderr
 
 
-def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed(many: Path, tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed(few: Path, tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     for out, says in (
         (tmp_path / "out.txt", "results are written as .csv, .jsonl, .parquet"),
@@ -358,7 +378,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed
         (Path("/proc/out.csv"), "cannot be written"),
     ):
         with pytest.raises((InvalidSpec, SourceError), match=says):
-            vramcast.sweep(many, out=out, workers=1)
+            vramcast.sweep(few, out=out, workers=1)
     questions = tmp_path / "questions.csv"
     questions.write_text("command,model,gpus\ntrain,llama-3.2-1b,h100\n")
     with pytest.raises(InvalidSpec, match="is the file of the questions"):
@@ -366,15 +386,15 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed
 
 
 def test_without_pyarrow_parquet_is_refused_with_what_would_work(
-    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vramcast.sweeps.output.find_spec", lambda name: None)
+    monkeypatch.setattr("vramcast.sweeps.results.find_spec", lambda name: None)
     with pytest.raises(SourceError, match=r"pip install 'vramcast\[sweep\]', or write --out out.csv"):
-        vramcast.sweep(many, out=tmp_path / "out.parquet", workers=1)
+        vramcast.sweep(few, out=tmp_path / "out.parquet", workers=1)
 
 
 def test_a_full_disk_keeps_the_answers_and_the_results_of_before(
-    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out.csv"
     out.write_text("before")
@@ -384,16 +404,16 @@ def test_a_full_disk_keeps_the_answers_and_the_results_of_before(
 
     monkeypatch.setitem(running.write_results.__globals__["WRITERS"], ".csv", full)
     with pytest.raises(SourceError, match=r"No space left on device\); the answers are kept"):
-        vramcast.sweep(many, out=out, workers=1)
+        vramcast.sweep(few, out=out, workers=1)
     assert out.read_text() == "before"
-    assert len(lines_of(tmp_path / "out.csv.journal")) == 181
+    assert len(lines_of(tmp_path / "out.csv.journal")) == 28
     assert not list(tmp_path.glob("*.part"))
 
 
 @pytest.mark.libraries
-def test_parquet_holds_what_csv_holds(many: Path, tmp_path: Path) -> None:
+def test_parquet_holds_what_csv_holds(few: Path, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    results = vramcast.sweep(many, out=tmp_path / "out.parquet", workers=1)
+    results = vramcast.sweep(few, out=tmp_path / "out.parquet", workers=1)
     table = parquet.read_table(tmp_path / "out.parquet")
     assert table.column_names == list(results.columns)
     assert [{key: value for key, value in row.items() if value is not None} for row in table.to_pylist()] == [

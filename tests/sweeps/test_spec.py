@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
-from vramcast.sweeps.columns import TYPES
-from vramcast.sweeps.commands import COMMANDS, KINDS
+from vramcast.sweeps.questions import COMMANDS, KINDS
+from vramcast.sweeps.results import TYPES
 from vramcast.sweeps.spec import read_sweep
 
 TRAIN = {"command": "train", "gpus": "8xh100-sxm-80gb"}

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.distributed.world import World  # noqa: E402
+from vramcast.tracing.distributed.groups import World  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
 
 

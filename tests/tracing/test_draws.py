@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing import philox  # noqa: E402
+from vramcast.tracing import draws  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
 
 SEED_0 = [0.3990, 0.5167, 0.0249, 0.9401, 0.9459]  # torch.rand(5): pytorch issue 47347
@@ -42,10 +42,10 @@ def test_a_second_tensor_goes_on_where_the_first_one_stopped(card):
 
 
 def test_large_tensors_depend_on_the_multiprocessors():
-    state = philox.State(42, 0, multiprocessors=28, threads=1536)
-    numbers = philox.normal(64 * 2048, state).view(64, 2048)
+    state = draws.State(42, 0, multiprocessors=28, threads=1536)
+    numbers = draws.normal(64 * 2048, state).view(64, 2048)
     assert {place: pytest.approx(numbers[place].item(), abs=5e-5) for place in SEED_42} == SEED_42
-    other = philox.normal(64 * 2048, state._replace(multiprocessors=132)).view(64, 2048)
+    other = draws.normal(64 * 2048, state._replace(multiprocessors=132)).view(64, 2048)
     assert other[0, 0] == numbers[0, 0] and other[63, 0] != numbers[63, 0]
 
 
@@ -83,16 +83,16 @@ def test_the_hosts_numbers_are_not_used_up():
 
 
 def test_integers_lie_in_their_range_and_bf16_keeps_its_bounds():
-    state = philox.State(7, 4, multiprocessors=108, threads=2048)
-    numbers = philox.integers(10_000, -3, 5, state)
+    state = draws.State(7, 4, multiprocessors=108, threads=2048)
+    numbers = draws.integers(10_000, -3, 5, state)
     assert set(numbers.tolist()) == set(range(-3, 5))
-    assert philox.uniform(100_000, state, torch.bfloat16).max() < 1
+    assert draws.uniform(100_000, state, torch.bfloat16).max() < 1
 
 
 def test_a_router_of_random_weights_chooses_the_experts_that_it_chooses_on_the_card(card):
     torch.manual_seed(42)
     chosen = torch.randn(16, 8, device="cuda").topk(2).indices
-    with_numbers = philox.normal(128, philox.State(42, 0, multiprocessors=132, threads=2048)).view(16, 8)
+    with_numbers = draws.normal(128, draws.State(42, 0, multiprocessors=132, threads=2048)).view(16, 8)
     tokens = [torch.where(chosen == expert)[0].numel() for expert in range(8)]
     assert tokens == torch.bincount(with_numbers.topk(2).indices.flatten(), minlength=8).tolist()
 

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from vramcast.question.tracing import build_trace  # noqa: E402
+from vramcast.tracing.inputs import first_tensor  # noqa: E402
 from vramcast.tracing.layers import traced_layers  # noqa: E402
-from vramcast.tracing.losses import first_tensor  # noqa: E402
 
 
 def test_rows_have_the_figures_of_linear_layers() -> None:

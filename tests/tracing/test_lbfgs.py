@@ -5,17 +5,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.lbfgs import FULL  # noqa: E402
+from vramcast.tracing.holders import FULL  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
 
 PARAMETERS = 64 * 64 + 64
 
 
-def state_bytes(history_size, steps=3):
+def state_bytes(history_size, steps=2):
     session = Session(load_gpu("a100-sxm4-80gb"))
     with session.active():
         model = torch.nn.Linear(64, 64).cuda()
-        optimizer = torch.optim.LBFGS(model.parameters(), history_size=history_size)
+        optimizer = torch.optim.LBFGS(model.parameters(), history_size=history_size, max_iter=5)
         x = torch.randn(8, 64, device="cuda")
 
         def closure():
@@ -33,10 +33,6 @@ def state_bytes(history_size, steps=3):
 
 
 def test_history_is_full_from_the_second_step_on():
-    kept, notes = state_bytes(100)
-    assert kept == 2 * 100 * PARAMETERS * 4
+    kept, notes = state_bytes(30)
+    assert kept == 2 * 30 * PARAMETERS * 4
     assert FULL in notes
-
-
-def test_a_longer_history_is_larger_by_its_gradients():
-    assert state_bytes(30)[0] - state_bytes(10)[0] == 2 * 20 * PARAMETERS * 4

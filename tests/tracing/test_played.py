@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from vramcast.allocator import Settings
 from vramcast.domain.snapshot import Action as Recorded
 from vramcast.recordings.replay import replay
-from vramcast.tracing.played import play, recording
-from vramcast.tracing.tape import Action, Origin, Phase, Tape
+from vramcast.tracing.tape import Action, Origin, Phase, Tape, play, recording
 
 ORIGIN = Origin(Phase.FORWARD, "", 0, 0)
 CONFS = ("", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:4")

@@ -9,7 +9,7 @@ pytest.importorskip("torch._dynamo")
 if find_spec("torchvision") is None:
     pytest.skip("torchvision is not installed", allow_module_level=True)
 
-from vramcast.tracing.pretrained import unfetched  # noqa: E402
+from vramcast.tracing.targets import unfetched  # noqa: E402
 from vramcast.tracing.vision_operators import prepare_torchvision  # noqa: E402
 
 prepare_torchvision()

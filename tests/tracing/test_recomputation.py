@@ -8,11 +8,11 @@ pytest.importorskip("torch")
 
 from vramcast.allocator import Settings
 from vramcast.question.tracing import build_trace
-from vramcast.tracing.categories import categorise
-from vramcast.tracing.played import highest, play
-from vramcast.tracing.recomputation import recompute
+from vramcast.tracing.changes import recompute
+from vramcast.tracing.result import categorise
 from vramcast.tracing.run import run_of
 from vramcast.tracing.session import Session
+from vramcast.tracing.tape import highest, play
 from vramcast.tracing.targets import find_target
 from vramcast.tracing.workloads import Workload
 

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from vramcast.tracing.repetition import MOST_STEPS, QUIET_STEPS, Repetition, Step
+from vramcast.tracing.script_watch import MOST_STEPS, QUIET_STEPS, Repetition, Step
 
 MIB = 1 << 20
 PLAIN = "stopped after 3 optimizer steps"

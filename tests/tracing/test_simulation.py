@@ -13,10 +13,14 @@ from torch.nn import functional as F  # noqa: E402
 
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
 from vramcast.errors import Unsupported  # noqa: E402
-from vramcast.tracing.categories import categorise  # noqa: E402
-from vramcast.tracing.played import highest, live_after, play  # noqa: E402
+from vramcast.tracing.result import categorise  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.tracing.tape import Phase  # noqa: E402
+from vramcast.tracing.tape import (  # noqa: E402
+    Phase,
+    highest,
+    live_after,
+    play,
+)
 
 MIB = 1 << 20
 
@@ -257,19 +261,6 @@ def test_autocast_keeps_one_copy_of_every_weight_until_forward_ends(session):
             after = len(session.device.tape.blocks)
         casts = [block for block in session.device.tape.blocks[before:after] if block.operator == "aten._to_copy"]
         assert [block.num_bytes for block in casts] == [x.numel() * 2]  # no weight is cast twice
-
-
-def test_inference_mode_allocates_what_no_grad_does(session):
-    def sizes(context):
-        before = len(session.device.tape.blocks)
-        with context:
-            model(x)
-        return [block.num_bytes for block in session.device.tape.blocks[before:]]
-
-    with session.active():
-        model, x = two_layers(), batch()[0]
-        model(x)  # takes the workspaces
-        assert sizes(torch.inference_mode()) == sizes(torch.no_grad())
 
 
 def test_a_storage_that_is_resized_to_nothing_gives_its_memory_back(session):

@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 from vramcast.domain.program import Category  # noqa: E402
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError  # noqa: E402
 from vramcast.question.tracing import build_trace  # noqa: E402
-from vramcast.tracing.failures import words_of  # noqa: E402
 from vramcast.tracing.run import trace_job  # noqa: E402
+from vramcast.tracing.targets import words_of  # noqa: E402
 
 HERE = "tests.tracing._modules"
 STACK = f"{HERE}:Stack"
@@ -113,17 +113,6 @@ def test_losses_by_name_and_of_the_user() -> None:
 
 def test_the_same_question_has_the_same_answer() -> None:
     assert answer_of().ranks == answer_of().ranks
-
-
-def test_the_cpu_has_no_cache() -> None:
-    peak = answer_of(device="cpu").peak
-    assert peak.allocated_bytes == peak.reserved_bytes == peak.device_bytes
-
-
-def test_whose_memory_the_cpu_has_is_said() -> None:
-    assert any("main memory of this machine" in one for one in answer_of(device="cpu").assumptions)
-    assert not any("main memory" in one for one in answer_of(device="cpu", capacity="8GiB").assumptions)
-
 
 
 def test_torch_is_left_as_it_was() -> None:

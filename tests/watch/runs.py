@@ -11,7 +11,7 @@ from vramcast.domain.job import Job
 from vramcast.domain.observation import Card, GpuSample, ProcessSample, Reading, RunInfo, TorchRun, TorchSample
 from vramcast.estimate.training import answer
 from vramcast.estimate.training_corrections import entry_bytes
-from vramcast.watch.record import Recorder
+from vramcast.watch.recording import Recorder
 
 MIB = 1 << 20
 DRIVER_NAME = "NVIDIA H100 80GB HBM3"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vramcast
+from tests.cli.asking import vramcast as called
 from tests.watch.runs import MIB, OPTIONS, job_file, recorded, watched
 from vramcast.api import job_of
 from vramcast.domain.observation import RunInfo
@@ -23,9 +22,10 @@ from vramcast.domain.reconciliation import Compared, Reconciliation
 from vramcast.errors import InvalidSpec, SourceError, VramcastError
 from vramcast.estimate.training import answer
 from vramcast.question.calibration import read_calibration
-from vramcast.report.measured import render, to_json
+from vramcast.report.measured import render_run as render
+from vramcast.report.measured import run_json as to_json
 from vramcast.report.messages import Words
-from vramcast.watch.record import Recorder
+from vramcast.watch.recording import Recorder
 
 
 def asked(recording: Path, **given: Any) -> Reconciliation:
@@ -257,7 +257,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(place=PLACES, value=VALUES)
 def test_whatever_a_recording_holds_the_answer_is_a_table_or_one_sentence(
     sound: bytes, tmp_path_factory: pytest.TempPathFactory, place: tuple[str, str], value: Any
@@ -274,27 +274,22 @@ def test_whatever_a_recording_holds_the_answer_is_a_table_or_one_sentence(
     assert render(found, Words("en")) and to_json(found)
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vramcast", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-
-
 def test_the_command_prints_saves_and_is_used_by_train(tmp_path: Path) -> None:
     recorded(tmp_path / "run.sqlite", rest=900 * MIB)
     job, saved = job_file(tmp_path / "job.toml"), tmp_path / "box.toml"
-    done = run("calibrate", str(tmp_path / "run.sqlite"), "--file", str(job), "--save", str(saved), "--lang", "en")
+    done = called("calibrate", str(tmp_path / "run.sqlite"), "--file", str(job), "--save", str(saved), "--lang", "en")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("underestimated: activations, temporaries and workspaces, 900.00 MiB more")
     assert "box.toml" in done.stdout
-    again = run("train", "--file", str(job), "--calibration", str(saved), "--json")
-    plain = run("train", "--file", str(job), "--json")
+    again = called("train", "--file", str(job), "--calibration", str(saved), "--json")
+    plain = called("train", "--file", str(job), "--json")
     peaks = [json.loads(one.stdout)["ranks"][0]["peak"]["device_bytes"] for one in (again, plain)]
     assert peaks[0] - peaks[1] == pytest.approx(900 * MIB, rel=0.001)
 
 
 def test_the_document_has_the_answer_and_every_entry(tmp_path: Path) -> None:
     recorded(tmp_path / "run.sqlite", rest=900 * MIB)
-    done = run(
+    done = called(
         "calibrate", str(tmp_path / "run.sqlite"), "--model", "smollm-135m", "--gpus", "1xh100-sxm-80gb", "--engine",
         "huggingface", "--seq-len", "512", "--micro-batch", "8", "--json",
     )
@@ -309,6 +304,6 @@ def test_the_document_has_the_answer_and_every_entry(tmp_path: Path) -> None:
 def test_a_job_on_other_cards_ends_with_one_sentence_and_a_code(tmp_path: Path) -> None:
     recorded(tmp_path / "run.sqlite")
     job = job_file(tmp_path / "job.toml", gpus="t4")
-    done = run("calibrate", str(tmp_path / "run.sqlite"), "--file", str(job))
+    done = called("calibrate", str(tmp_path / "run.sqlite"), "--file", str(job))
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "InvalidSpec: run.sqlite was recorded on NVIDIA H100 80GB HBM3" in done.stderr

@@ -13,9 +13,7 @@ from tests.watch.samples import CARD, LIVING, SAMPLE
 from vramcast.domain.observation import Event, EventKind, GpuSample, Holder, ProcessSample, Reading
 from vramcast.report.messages import Words
 from vramcast.units import GIB, MIB
-from vramcast.watch.alerts import Rules
-from vramcast.watch.following import Following
-from vramcast.watch.trend import MOST_POINTS, Window, slope_of
+from vramcast.watch.following import MOST_POINTS, Following, Rules, Window, slope_of
 
 WINDOW_S = 600.0
 

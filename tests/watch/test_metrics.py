@@ -22,10 +22,8 @@ from tests.watch.samples import CARD, LIVING, SAMPLE
 from vramcast.domain.observation import Reading
 from vramcast.errors import InvalidSpec
 from vramcast.units import GIB
-from vramcast.watch import dashboards, prometheus
-from vramcast.watch.alerts import Rules
-from vramcast.watch.expected import Expected
-from vramcast.watch.following import Following
+from vramcast.watch import prometheus
+from vramcast.watch.following import Expected, Following, Rules
 
 pytest.importorskip("prometheus_client")
 
@@ -110,12 +108,12 @@ def test_addresses_that_are_none(address: str) -> None:
 def test_rules_and_dashboard_ask_only_for_metrics_that_there_are() -> None:
     text = printed(Reading(time_s=2.5, gpus=(SAMPLE,)))
     there = set(re.findall(r"^# TYPE (\S+)", text, re.M))
-    for asking in (dashboards.rules(), dashboards.dashboard()):
+    for asking in (prometheus.rules(), prometheus.dashboard()):
         assert set(re.findall(r"\bvramcast_[a-z_]+", asking)) <= there
 
 
 def test_the_dashboard_is_one_grafana_takes() -> None:
-    board = json.loads(dashboards.dashboard())
+    board = json.loads(prometheus.dashboard())
     places = [panel["gridPos"] for panel in board["panels"]]
     cells = [
         (x, y) for at in places
@@ -144,11 +142,11 @@ def test_promtool_finds_nothing_to_say(tmp_path: Path) -> None:
     text = printed(Reading(time_s=2.5, gpus=(SAMPLE,)))
     checked = subprocess.run([PROMTOOL, "check", "metrics"], input=text, text=True, capture_output=True, timeout=SOON_S)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
-    (tmp_path / "rules.yml").write_text(dashboards.rules())
+    (tmp_path / "rules.yml").write_text(prometheus.rules())
     checked = subprocess.run(
         [PROMTOOL, "check", "rules", tmp_path / "rules.yml"], text=True, capture_output=True, timeout=SOON_S
     )
-    assert checked.returncode == 0 and f"{len(dashboards.RULES)} rules found" in checked.stdout, checked.stderr
+    assert checked.returncode == 0 and f"{len(prometheus.RULES)} rules found" in checked.stdout, checked.stderr
 
 
 @pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus")
@@ -157,7 +155,7 @@ def test_prometheus_scrapes_answers_and_alerts(machine: Machine, dead_pid: int, 
     machine.has(H100, "process 1 30000 10 -1 90 C", f"process {dead_pid} 8000 0 -1 0 C", H100, "lost 4 9999")
     port, own = free_port(), free_port()
     machine.start("--interval", "200ms", "--prometheus", f":{port}")
-    rules = re.sub(r"for: \d+m", "for: 0s", dashboards.rules())  # alert at once
+    rules = re.sub(r"for: \d+m", "for: 0s", prometheus.rules())  # alert at once
     (tmp_path / "rules.yml").write_text(rules)
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({
         "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms", "scrape_timeout": "400ms"},

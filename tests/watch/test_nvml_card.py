@@ -8,7 +8,7 @@ from typing import Any
 from tests.watch.samples import CARD
 from vramcast.units import GIB
 from vramcast.watch.holders import Holders
-from vramcast.watch.nvml_card import NvmlCard
+from vramcast.watch.nvml import NvmlCard
 
 SLICES = {("MIG-a", 0): 11, ("MIG-b", 1): 22}
 """(uuid, compute instance) of one GPU instance -> the process in it."""

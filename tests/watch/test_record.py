@@ -15,9 +15,8 @@ from msgspec.structs import replace
 from tests.watch.samples import CARD, EVENT, INFO, SAMPLE, STEP, reading
 from vramcast.domain.observation import Card, GpuSample, Holder, Partition, ProcessSample, Reading
 from vramcast.errors import SourceError
-from vramcast.watch.measured import measured_of
-from vramcast.watch.record import Recorder, opened
-from vramcast.watch.recording import read_run, runs_of
+from vramcast.watch.calibrate import measured_of
+from vramcast.watch.recording import Recorder, opened, read_run, runs_of
 
 
 def recorded(path: Path) -> Path:

@@ -17,11 +17,10 @@ from tests.watch.conftest import until
 from vramcast.domain.observation import GpuSample, Holder
 from vramcast.errors import SourceError
 from vramcast.units import MIB
-from vramcast.watch import ascend, musa, readers, rocm, tool
-from vramcast.watch.ascend import AscendReader
+from vramcast.watch import readers, rocm, tables, tool
 from vramcast.watch.holders import Holders
-from vramcast.watch.musa import MusaReader
 from vramcast.watch.rocm import RocmReader
+from vramcast.watch.tables import AscendReader, MusaReader
 
 PRINTED = Path(__file__).parent / "tools"
 
@@ -99,7 +98,7 @@ def test_rocm_smi_where_amd_smi_is_missing(bin: Path, proc: Path) -> None:
 
 
 def npu(name: str, proc: Path) -> list[GpuSample]:
-    return ascend.table((PRINTED / name).read_text(), 1.0, Holders(proc))
+    return tables.ascend_table((PRINTED / name).read_text(), 1.0, Holders(proc))
 
 
 def test_npu_smi_of_several_generations(proc: Path) -> None:
@@ -213,7 +212,7 @@ def test_no_json_breaks_the_readers(static: Any, metric: Any) -> None:
     sample = rocm.amd_smi_sample(1.0, 0, static, metric, None)
     assert sample.sm_share is None or 0 <= sample.sm_share <= 1
     rocm.rocm_smi_sample(1.0, 0, metric)
-    assert musa.sample_of(1.0, 0, musa.tidy(json.loads(json.dumps(metric)))).memory_used_bytes != -1
+    assert tables.sample_of(1.0, 0, tables.tidy(json.loads(json.dumps(metric)))).memory_used_bytes != -1
 
 
 lines = st.lists(st.sampled_from([
@@ -228,10 +227,10 @@ lines = st.lists(st.sampled_from([
 def test_no_table_breaks_the_readers(text: str) -> None:
     holders = Holders(Path("/nonexistent"))
     try:
-        samples = ascend.table(text, 1.0, holders)
+        samples = tables.ascend_table(text, 1.0, holders)
     except SourceError:
         samples = []
-    for sample in (*samples, *musa.table(text, 1.0)):
+    for sample in (*samples, *tables.musa_table(text, 1.0)):
         assert sample.memory_used_bytes is None or sample.memory_used_bytes >= 0
 
 

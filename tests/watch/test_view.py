@@ -11,9 +11,7 @@ from vramcast.domain.observation import Event, EventKind, Reading
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.units import GIB
 from vramcast.watch import parts
-from vramcast.watch.alerts import Rules
-from vramcast.watch.expected import Expected
-from vramcast.watch.following import Following
+from vramcast.watch.following import Expected, Following, Rules
 from vramcast.watch.view import View
 
 EXPECTED = Expected(

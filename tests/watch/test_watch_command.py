@@ -128,7 +128,7 @@ def test_a_card_that_may_not_be_read_is_said_once_and_is_no_alert(machine: Machi
 
 def test_a_driver_that_hangs_is_said_and_does_not_stop_the_watch(machine: Machine) -> None:
     machine.has(H100, "hang 2 3")
-    program = "import vramcast.watch.reader as r; r.PATIENCE_S = 0.3; r.Patient.__init__.__defaults__ = (0.3,)\n"
+    program = "import vramcast.watch.readers as r; r.PATIENCE_S = 0.3; r.Patient.__init__.__defaults__ = (0.3,)\n"
     (machine.folder / "sitecustomize.py").write_text(program)
     machine.environment["PYTHONPATH"] += f":{machine.folder}"
     documents = machine.documents("--interval", "100ms", "--duration", "4.5s")
@@ -236,15 +236,6 @@ def test_an_interrupt_is_the_usual_end(machine: Machine) -> None:
         _, err = process.communicate(timeout=SOON_S)
         assert (process.returncode, err) == (0, "")
     assert not (machine.folder / "run.sqlite-wal").exists()  # folded into the file
-
-
-def test_a_file_that_is_not_a_recording_is_left_alone(machine: Machine) -> None:
-    machine.has(H100)
-    path = machine.folder / "notes.txt"
-    path.write_text("do not overwrite me\n" * 300)
-    ended = machine.watch("--once", "--record", "notes.txt")
-    assert ended.returncode == 5 and "notes.txt" in ended.stderr and len(ended.stderr.splitlines()) == 1
-    assert path.read_text() == "do not overwrite me\n" * 300
 
 
 def test_a_port_in_use_is_said_before_anything_else(machine: Machine) -> None:

@@ -43,7 +43,8 @@ def test_an_answer_in_chinese_has_the_same_keys_figures_and_options() -> None:
 
 
 def test_a_search_in_chinese_gives_reasons_decisions_and_techniques_in_chinese() -> None:
-    question = {"model": "llama-3.2-1b", "on": "h100", "engine": "pytorch", "seq-len": "2k", "global-batch": 8}
+    question = {"model": "llama-3.2-1b", "on": "h100", "engine": "pytorch", "seq-len": "2k", "global-batch": 8,
+                "micro-batch": "1", "recompute": "none"}
     english, chinese = post("plan/train", question), post("plan/train", question, query="lang=zh")
     assert english.status == chinese.status == 200, english
     assert keys_and_figures(english.document) == keys_and_figures(chinese.document)

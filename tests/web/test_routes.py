@@ -18,7 +18,7 @@ from vramcast.question.options import CONFIG_OPTIONS, OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report.messages import MESSAGES
 from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH
-from vramcast.web.routes.accuracy import cases_of
+from vramcast.web.routes.catalogue import cases_of
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 OOM = (
@@ -132,17 +132,10 @@ def test_the_job_of_a_recording_is_as_long_as_an_address_may_be() -> None:
 )
 def test_a_recording_comes_to_a_report_in_a_language(path: str, title: str) -> None:
     assert post(path, recording(), query="format=md&name=mine.pickle").document.startswith(title)
-    page = post(path, recording(), query="format=html&lang=zh&name=%3C%2Ftitle%3E%3Cscript%3Ealert(1)").document
+    name = urlencode({"name": "</title></script><script>alert(1)"})
+    page = post(path, recording(), query=f"format=html&lang=zh&{name}").document
     assert page.startswith("<!doctype html>") and 'lang="zh"' in page
     assert "<script>alert" not in page
-
-
-def test_the_page_of_a_recording_holds_its_name_as_text() -> None:
-    said = post("replay", recording(), query="format=html&lang=zh&name=%3C%2Fscript%3E%3Cscript%3Ealert(1)")
-    assert said.status == 200
-    assert said.document.startswith("<!doctype html>")
-    assert "<script>alert" not in said.document
-    assert 'lang="zh"' in said.document
 
 
 class Hostile:
@@ -179,9 +172,9 @@ def test_hostile_recordings_and_settings_end_in_a_sentence(
 
 
 def test_a_recording_that_unpacks_to_more_than_its_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vramcast.web.routes import replay
+    from vramcast.web.routes import answers
 
-    monkeypatch.setattr(replay, "LARGEST_UNPACKED", 1 << 10)
+    monkeypatch.setattr(answers, "LARGEST_UNPACKED", 1 << 10)
     assert "unpacked it has more than 1,024 bytes" in refused("replay", gzip.compress(recording()))
 
 
@@ -277,7 +270,7 @@ def test_changes_can_be_applied_as_they_stand() -> None:
 
 
 def test_plans_of_a_search_can_be_asked_as_they_stand() -> None:
-    question = {"model": "llama-3.2-1b", "on": "2xl40s", "engine": "pytorch", "seq-len": 2048, "global-batch": 8}
+    question = {"model": "llama-3.2-1b", "on": "2xl40s", "seq-len": 2048, **NARROW}
     found = post("plan/train", question).document
     assert found["plans"]
     for plan, options in list(zip(found["plans"], found["options"], strict=True))[:3]:

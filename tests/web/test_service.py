@@ -50,8 +50,9 @@ def printed(*arguments: str) -> Any:
         ),
         (
             "plan/train",
-            {"model": "llama-3.2-1b", "on": ["2xl40s", "a10"], "engine": "pytorch"},
-            ("plan", "train", "llama-3.2-1b", "--on", "2xl40s", "--on", "a10", "--engine", "pytorch"),
+            {"model": "llama-3.2-1b", "on": ["2xl40s", "a10"], "engine": "pytorch", "micro-batch": "1", "tp": "1"},
+            ("plan", "train", "llama-3.2-1b", "--on", "2xl40s", "--on", "a10", "--engine", "pytorch",
+             "--micro-batch", "1", "--tp", "1"),
         ),
         (
             "plan/train",

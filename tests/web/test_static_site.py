@@ -8,7 +8,7 @@ import pytest
 
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.web import static_site
-from vramcast.web.policy import content_policy
+from vramcast.web.exchange import content_policy
 from vramcast.web.static_site import RUNTIME, build, runtime_in
 
 WHEEL = "msgspec-0.22.0-cp314-cp314-pyemscripten_2026_0_wasm32.whl"

@@ -20,7 +20,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from tools.fuzz.draw import TABLES, Question, question, without
-from vramcast.api.jobs import job_of, serve_answer, serve_job_of
+from vramcast.api import job_of, serve_answer, serve_job_of
 from vramcast.api.planning import planned_serving, planned_training
 from vramcast.blocks.parameters import count_parameters
 from vramcast.catalogue.models import load_model

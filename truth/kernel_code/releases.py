@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Final
 from unittest.mock import patch
 
-from vramcast.tracing.rules import versions
-from vramcast.tracing.rules.versions import Version
+from vramcast.tracing.rules import layouts
+from vramcast.tracing.rules.layouts import Version
 
 RELEASED: Final[tuple[tuple[str, Version], ...]] = (
     ("2024-01", (2, 2)), ("2024-04", (2, 3)), ("2024-07", (2, 4)), ("2024-10", (2, 5)), ("2025-01", (2, 6)),
@@ -36,5 +36,5 @@ def newest(timestamp: str) -> Version:
 @contextmanager
 def simulated(version: Version) -> Iterator[None]:
     """Kernels allocate as those of another version of torch; Python is that of the one installed."""
-    with patch.object(versions, "installed", lambda: version):
+    with patch.object(layouts, "installed", lambda: version):
         yield

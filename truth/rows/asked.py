@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from truth.contract import VERDICT, Prediction, Refused, traits_at
-from vramcast.api.jobs import job_of, serve_answer, serve_job_of
+from vramcast.api import job_of, serve_answer, serve_job_of
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Answer, Peak
 from vramcast.domain.job import Phase

@@ -1,19 +1,42 @@
-"""The Python interface: `vramcast.train(...)` returns what the command line prints."""
+"""The Python interface: `vramcast.train(...)` returns what the command line prints.
 
-from vramcast.api.answers import serve, train
-from vramcast.api.jobs import job_of, serve_answer, serve_job_of, train_answer
-from vramcast.api.observed import diagnose, diagnosis_of, reconcile, reconciliation_of, replay
-from vramcast.api.planning import (
-    PLANNERS,
-    plan,
-    plan_serve_answer,
-    plan_train_answer,
-    planned_serving,
-    planned_training,
-)
+A function's module is imported when it is first asked for: an answer to one question needs a few of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from vramcast.api.failures import diagnose, diagnosis_of
+    from vramcast.api.planning import (
+        PLANNERS,
+        plan,
+        plan_serve_answer,
+        plan_train_answer,
+        planned_serving,
+        planned_training,
+    )
+    from vramcast.api.recordings import replay
+    from vramcast.api.serving import reconcile, reconciliation_of, serve, serve_answer, serve_job_of
+    from vramcast.api.training import job_of, train, train_answer
 
 __all__ = [
     "PLANNERS", "diagnose", "diagnosis_of", "job_of", "plan", "plan_serve_answer", "plan_train_answer",
     "planned_serving", "planned_training", "reconcile", "reconciliation_of", "replay", "serve", "serve_answer",
     "serve_job_of", "train", "train_answer",
 ]
+
+MODULES: Final = {
+    **dict.fromkeys(("job_of", "train", "train_answer"), "training"),
+    **dict.fromkeys(("reconcile", "reconciliation_of", "serve", "serve_answer", "serve_job_of"), "serving"),
+    **dict.fromkeys(("diagnose", "diagnosis_of"), "failures"), "replay": "recordings",
+}
+"""Name -> its module; all others are in `planning`."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'vramcast.api' has no attribute {name!r}")
+    return getattr(import_module(f"vramcast.api.{MODULES.get(name, 'planning')}"), name)

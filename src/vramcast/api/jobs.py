@@ -1,4 +1,4 @@
-"""Options, by whatever way they were given, turned into a job and its answer."""
+"""A question, by whatever way its parts were given: options, job files, files of other tools."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import Job
+from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.model import Model
-from vramcast.errors import InvalidSpec
-from vramcast.question.build import Resolve
-from vramcast.question.configs.paths import Configs, is_script
+from vramcast.question.configs.paths import OPTIONS as ABOUT_FILES
+from vramcast.question.configs.paths import Configs, configs_in, is_script
+from vramcast.question.options import Option, over
+from vramcast.sources.resolve import resolve_checkpoint
 
 if TYPE_CHECKING:
-    from vramcast.domain.answer import Answer, ServeAnswer
+    from vramcast.domain.answer import Answer
     from vramcast.domain.planning import PlanAnswer
-    from vramcast.domain.serving import PipelineJob, ServeJob
+    from vramcast.question.build import Resolve
     from vramcast.question.configs.readers import Given
     from vramcast.question.configs.searched import ForSearch
-    from vramcast.question.options import Option
 
 
 def by_option(keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,67 +52,6 @@ class Asked(NamedTuple):
         )
 
 
-def serve_answer(
-    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None,
-    with_changes: bool = True,
-) -> ServeAnswer:
-    """The answer to a serving question on top of a job file: of its plan, or of the plan it asks to find."""
-    from vramcast.domain.serving import PipelineJob
-    from vramcast.question.options import NO_SEARCH
-    from vramcast.question.serving import build_serving, goal_of
-    from vramcast.question.serving_options import SERVE_OPTIONS
-
-    asked = question_of(options, file, SERVE_OPTIONS, command="serve")
-    goal, job = goal_of(asked.options), build_serving(asked.options, resolve=resolve or asked.resolve)
-    if goal is None and asked.options.get("headroom") is not None:
-        raise InvalidSpec(NO_SEARCH)
-    if goal is None or isinstance(job, PipelineJob):
-        from vramcast.estimate.serving import answer
-
-        return asked.noted(answer(job, with_changes=with_changes))
-    from vramcast.catalogue.gpus import gpu_names, load_gpu
-    from vramcast.question.amounts import headroom_of
-    from vramcast.search.serving import find
-
-    return asked.noted(find(goal, job, cards=map(load_gpu, gpu_names()), headroom=headroom_of(asked.options)))
-
-
-def train_answer(
-    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None,
-    with_changes: bool = True,
-) -> tuple[Job, Answer]:
-    """A training question on top of a job file: the job, and its answer with what files of other tools said."""
-    from vramcast.estimate.training import answer
-    from vramcast.question.build import build_job
-    from vramcast.question.options import OPTIONS
-
-    asked = question_of(options, file, OPTIONS, command="train")
-    job = build_job(asked.options, resolve=resolve or asked.resolve)
-    return job, asked.noted(answer(job, with_changes=with_changes))
-
-
-def job_of(
-    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None
-) -> Job:
-    """The training job that options ask for, on top of a job file; `resolve` finds models in another way than usual."""
-    from vramcast.question.build import build_job
-    from vramcast.question.options import OPTIONS
-
-    asked = question_of(options, file, OPTIONS, command="train")
-    return build_job(asked.options, resolve=resolve or asked.resolve)
-
-
-def serve_job_of(
-    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None
-) -> ServeJob | PipelineJob:
-    """The serving job that options ask for, on top of a job file; `resolve` finds models in another way than usual."""
-    from vramcast.question.serving import build_serving
-    from vramcast.question.serving_options import SERVE_OPTIONS
-
-    asked = question_of(options, file, SERVE_OPTIONS, command="serve")
-    return build_serving(asked.options, resolve=resolve or asked.resolve)
-
-
 def question_of(
     options: Mapping[str, Any], file: str | Path | None, table: Mapping[str, Option], *, command: str = "",
     search: bool = False,
@@ -126,10 +65,6 @@ def question_of(
         command: "train" or "serve", for which files of other tools are read; "": they are for neither
         search: whether they say what is trained or served, and how it is split is looked for
     """
-    from vramcast.question.configs.paths import OPTIONS as ABOUT_FILES
-    from vramcast.question.configs.paths import configs_in
-    from vramcast.question.options import over
-
     merged: dict[str, Any] = {}
     if file is not None:
         from vramcast.question.files import read_job
@@ -161,9 +96,6 @@ def _with_network(
     merged: dict[str, Any], configs: Configs, assumptions: tuple[str, ...], ignored: tuple[str, ...]
 ) -> Asked:
     """The question with its model: a network that the caller has, one that a script describes, or a name."""
-    from vramcast.domain.checkpoint import Checkpoint
-    from vramcast.sources.resolve import resolve_checkpoint
-
     named = model = merged.get("model")
     if is_script(model):
         from vramcast.question.configs.merged import script_network

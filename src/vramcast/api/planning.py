@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from vramcast.api.jobs import by_option, paths, question_of, train_answer
+from vramcast.api.jobs import by_option, paths, question_of
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
+from vramcast.domain.planning import PlanAnswer
 from vramcast.errors import UnknownName, Unsupported, VramcastError
+from vramcast.question.build import Resolve
+from vramcast.question.plan_options import PLAN_OPTIONS
+from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS, build_plan_serving
+from vramcast.question.whole_command import serve_command, train_command
+from vramcast.search.serving_plans import search as search_serving
+from vramcast.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
-    from vramcast.domain.planning import PlanAnswer
     from vramcast.domain.serving import ServeJob
-    from vramcast.question.build import Resolve
     from vramcast.question.planning import PlanQuestion
     from vramcast.report.notebook import ShownAnswer, ShownPlanAnswer
 
@@ -41,7 +46,6 @@ def plan(
     Returns: the answer; it shows itself in a notebook
     Raises: VramcastError of one sentence when the question cannot be answered
     """
-    from vramcast.domain.planning import PlanAnswer
     from vramcast.report.notebook import shown, shown_plan
 
     if kind not in PLANNERS:
@@ -80,7 +84,6 @@ def planned_training(
         before: told which engines will be looked at, before any work: what it raises ends it
         resolve: finds models in another way than usual
     """
-    from vramcast.question.plan_options import PLAN_OPTIONS
     from vramcast.question.planning import build_planning, goal_of
 
     given = question_of(options, file, PLAN_OPTIONS, command="train", search=True)
@@ -101,8 +104,7 @@ def planned_training(
 
 def _own_plan(options: Mapping[str, Any], found: PlanAnswer | Answer) -> tuple[str, ...]:
     """The plan that files of other tools have themselves, on the machines of the winner, in one line."""
-    from vramcast.domain.planning import PlanAnswer
-    from vramcast.units import format_bytes, format_seconds
+    from vramcast.api.training import train_answer
 
     best = (found.plans or (found.nearest_failing,))[0] if isinstance(found, PlanAnswer) else None
     if best is None or not options.get("from"):
@@ -122,9 +124,6 @@ def _own_plan(options: Mapping[str, Any], found: PlanAnswer | Answer) -> tuple[s
 
 def _with_command(planned: Planned, options: Mapping[str, Any]) -> Planned:
     """The same with the whole command of its plan; a network that only Python has cannot be named in one."""
-    from vramcast.domain.planning import PlanAnswer
-    from vramcast.question.whole_command import train_command
-
     answer, job = planned
     if job is None or isinstance(options.get("model"), Model):
         return planned
@@ -159,8 +158,7 @@ def _found(
 
 def _searched(asked: PlanQuestion, progress: Callable[[int], None] | None) -> Planned:
     """A search, or only how techniques do where no plans are asked for."""
-    from vramcast.question.planning import cluster_of_best
-    from vramcast.question.planning import job_of as job_behind
+    from vramcast.question.planning import cluster_of_best, job_of
     from vramcast.search.explained import explained, unsearched
 
     if asked.top:
@@ -174,7 +172,7 @@ def _searched(asked: PlanQuestion, progress: Callable[[int], None] | None) -> Pl
     found = replace(found, assumptions=(*found.assumptions, *asked.assumptions))
     if not found.plans:
         return Planned(found, None)
-    return Planned(found, replace(job_behind(asked.space, found.plans[0]), run_tokens=asked.limits.run_tokens))
+    return Planned(found, replace(job_of(asked.space, found.plans[0]), run_tokens=asked.limits.run_tokens))
 
 
 def _require_numpy() -> None:
@@ -198,13 +196,9 @@ def planned_serving(
     options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None
 ) -> tuple[PlanAnswer, ServeJob | None]:
     """The same with one replica of the deployment it leads to; `resolve` finds models in another way than usual."""
-    from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS, build_plan_serving
-    from vramcast.question.whole_command import serve_command
-    from vramcast.search.serving_plans import search
-
     given = question_of(options, file, PLAN_SERVE_OPTIONS, command="serve", search=True)
     asked = build_plan_serving(given.options, resolve=resolve or given.resolve)
-    found, job = search(asked.space, asked.limits, asked.goal, top=asked.top)
+    found, job = search_serving(asked.space, asked.limits, asked.goal, top=asked.top)
     if job is not None and not isinstance(given.model, Model):
         try:
             found = replace(found, command=serve_command(job, given.options, given.model, found.labels[0]))

@@ -8,20 +8,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
 from vramcast.api.jobs import by_option
+from vramcast.domain.traced import Traced
+from vramcast.emit.memory_snapshot import save_snapshot
 from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.question.amounts import headroom_of
+from vramcast.question.tracing import build_script, build_trace, is_script
+from vramcast.report.recorded import ShownTrace
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from vramcast.api.trace_result import TraceResult
     from vramcast.domain.answer import LedgerEntry, Peak
-    from vramcast.domain.traced import Traced
 
 CARD: Final = ("gpu", "device", "capacity", "alloc-conf", "steps")
 """Options of code that is at hand in Python; the others are for modules that are named."""
 
 ParametersT = ParamSpec("ParametersT")
 ResultT = TypeVar("ResultT")
+
+
+class TraceResult(ShownTrace, frozen=True):
+    """An answer that shows itself and writes its run."""
+
+    def save(self, path: str | Path) -> None:
+        """The run as a memory snapshot, which memory_viz and `vramcast replay` open.
+
+        Raises: SourceError where it cannot be written
+        """
+        if self.snapshot is not None:
+            save_snapshot(self.snapshot, Path(path))
+
+
+def trace_result(traced: Traced) -> TraceResult:
+    """The same answer, able to show itself and to write its run."""
+    answer = {name: getattr(traced.answer, name) for name in traced.answer.__struct_fields__}
+    return TraceResult(**answer, snapshot=traced.snapshot)
 
 
 def trace(target: Any, *, args: Mapping[str, Any] | Iterable[str] = (), **options: Any) -> TraceResult:
@@ -36,8 +57,6 @@ def trace(target: Any, *, args: Mapping[str, Any] | Iterable[str] = (), **option
     Returns: the answer; it shows itself in a notebook, `save` and `write_html` write the run
     Raises: VramcastError of one sentence when it cannot be traced
     """
-    from vramcast.api.trace_result import trace_result
-
     given = by_option(options)
     if isinstance(target, (str, Path)):
         return trace_result(traced_target(str(target), given, arguments=args))
@@ -58,14 +77,11 @@ def traced_target(
 
     Raises: VramcastError of one sentence
     """
-    from vramcast.question.tracing import build_trace, is_script
-
     if is_script(target):
         return _traced_script(target, options, tuple(arguments))
     goal, job = options.get("find"), build_trace(target, options, arguments=arguments)
     require_torch()
     if goal is not None:
-        from vramcast.question.amounts import headroom_of
         from vramcast.tracing.finding import find_largest
 
         return find_largest(job, goal, headroom_of(options))
@@ -75,8 +91,6 @@ def traced_target(
 
 
 def _traced_script(path: str, options: Mapping[str, Any], arguments: tuple[str, ...]) -> Traced:
-    from vramcast.question.tracing import build_script
-
     job = build_script(path, options, arguments=arguments)
     require_torch()
     from vramcast.tracing.run import answered_script
@@ -85,9 +99,7 @@ def _traced_script(path: str, options: Mapping[str, Any], arguments: tuple[str, 
 
 
 def _traced_module(module: Any, options: Mapping[str, Any]) -> Traced:
-    from vramcast.question.tracing import build_trace
-    from vramcast.tracing.run import answered
-    from vramcast.tracing.steps import copied
+    from vramcast.tracing.run import answered, copied
     from vramcast.tracing.targets import Target
 
     name = type(module).__name__
@@ -96,7 +108,7 @@ def _traced_module(module: Any, options: Mapping[str, Any]) -> Traced:
 
 
 def _traced_function(step: Callable[[], Any], options: Mapping[str, Any]) -> Traced:
-    from vramcast.tracing.steps import run_steps
+    from vramcast.tracing.run import run_steps
 
     steps, card = _card(options, getattr(step, "__name__", "step"))
     return run_steps(step, card, steps=steps)
@@ -104,14 +116,12 @@ def _traced_function(step: Callable[[], Any], options: Mapping[str, Any]) -> Tra
 
 def _card(options: Mapping[str, Any], what: str) -> tuple[int, Any]:
     """Steps to run, and a card for them."""
-    from vramcast.question.tracing import build_trace
-
     for name in options:
         if name not in CARD:
             raise InvalidSpec(f"{name.replace('-', '_')} means nothing for code at hand; use {', '.join(CARD)}")
     job = build_trace(what, options)
     require_torch()
-    from vramcast.tracing.steps import Simulated
+    from vramcast.tracing.run import Simulated
 
     return job.steps, Simulated(job.gpu, capacity_bytes=job.capacity_bytes, alloc_conf=job.alloc_conf, what=what)
 
@@ -140,8 +150,6 @@ class Simulation:
     @property
     def answer(self) -> TraceResult:
         """What has run so far: whether it fits, the peak, the ledger."""
-        from vramcast.api.trace_result import trace_result
-
         if self._answer is None or self._answer.events != self._card.num_events:
             self._answer = trace_result(self._card.traced())
         return self._answer
@@ -182,7 +190,7 @@ def simulate(gpu: str | None = None, **options: Any) -> Simulation:
 
     Args:
         gpu: a name of `vramcast gpus`
-        options: capacity="24GiB", alloc_conf="expandable_segments:True", device="cpu"
+        options: capacity="24GiB", alloc_conf="expandable_segments:True"
 
     Raises: VramcastError of one sentence
     """

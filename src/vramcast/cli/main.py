@@ -5,34 +5,36 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from vramcast.cli.lazy import LazyGroup
 from vramcast.errors import SourceError, VramcastError
 from vramcast.version import __version__
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "train": ("vramcast.cli.train", "memory of one training plan"),
-    "serve": ("vramcast.cli.serve", "memory, KV capacity and concurrency of one serving plan"),
-    "plan": ("vramcast.cli.plan", "search: the best plans for a goal, and what fits"),
-    "replay": ("vramcast.cli.replay", "a memory snapshot: its peak, holes and leaks, and what other settings would do"),
-    "sweep": ("vramcast.cli.sweep", "thousands of questions from a file, resumable, on one machine or a Ray cluster"),
-    "oom": ("vramcast.cli.oom", "why memory ran out, by any text or snapshot, and what would help"),
-    "trace": ("vramcast.cli.trace", "any module or script, unmodified, on a simulated GPU"),
-    "web": ("vramcast.cli.web", "a page in the browser, and the same as a JSON API"),
-    "watch": ("vramcast.cli.watch", "live GPUs and who holds their memory: recorded, exported, beside the prediction"),
-    "calibrate": ("vramcast.cli.calibrate", "a recorded run beside its prediction; later answers learn from it"),
-    "layers": ("vramcast.cli.layers", "parameters and memory of a model, layer by layer"),
-    "models": ("vramcast.cli.models", "the catalogue of models"),
-    "gpus": ("vramcast.cli.gpus", "the catalogue of GPUs"),
-    "instances": ("vramcast.cli.instances", "machines for rent and reference boxes, with prices"),
-    "prices": ("vramcast.cli.prices", "what machines cost, and how old the figures are"),
-    "completion": ("vramcast.cli.completion", "shell completion"),
+    "train": ("train:command", "memory of one training plan"),
+    "serve": ("serve:command", "memory, KV capacity and concurrency of one serving plan"),
+    "plan": ("plan:command", "search: the best plans for a goal, and what fits"),
+    "replay": ("observed:replay", "a memory snapshot: its peak, holes and leaks, and what other settings would do"),
+    "sweep": ("sweep:command", "thousands of questions from a file, resumable, on one machine or a Ray cluster"),
+    "oom": ("observed:oom", "why memory ran out, by any text or snapshot, and what would help"),
+    "trace": ("trace:trace", "any module or script, unmodified, on a simulated GPU"),
+    "web": ("web:command", "a page in the browser, and the same as a JSON API"),
+    "watch": ("watch:command", "live GPUs and who holds their memory: recorded, exported, beside the prediction"),
+    "calibrate": ("observed:calibrate", "a recorded run beside its prediction; later answers learn from it"),
+    "layers": ("trace:layers", "parameters and memory of a model, layer by layer"),
+    "models": ("catalogues:models", "the catalogue of models"),
+    "gpus": ("catalogues:gpus", "the catalogue of GPUs"),
+    "instances": ("catalogues:instances", "machines for rent and reference boxes, with prices"),
+    "prices": ("catalogues:prices", "what machines cost, and how old the figures are"),
+    "completion": ("main:completion", "shell completion"),
 }
+"""Command -> where it is, imported when it is called, and what it is for."""
 
 EXIT_INTERRUPTED: Final = 130
 EXIT_INTERNAL: Final = 70
@@ -42,7 +44,29 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
-@click.group(cls=LazyGroup, modules=COMMANDS, context_settings=CONTEXT)
+class LazyGroup(click.Group):
+    """Commands of a table; the module of one is imported when it is called."""
+
+    def __init__(self, *args: Any, commands_of: Mapping[str, tuple[str, str]], **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.commands_of = commands_of
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands_of)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands_of:
+            return None
+        module, _, name = self.commands_of[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(f"vramcast.cli.{module}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.commands_of.items()])
+
+
+@click.group(cls=LazyGroup, commands_of=COMMANDS, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="vramcast")
 def group() -> None:
     """How much GPU memory a job takes, before anyone rents the GPU.
@@ -51,6 +75,19 @@ def group() -> None:
     Exit codes: 0 fits, 1 does not fit, 2 the question contradicts itself, 3 not supported,
     4 unknown name, 5 a file or hub could not be used, 6 the simulated allocator ran out, 70 a bug of vramcast.
     """
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> int:
+    """Print the completion script: eval "$(vramcast completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(ctx.find_root().command, {}, "vramcast", "_VRAMCAST_COMPLETE").source())
+    return 0
 
 
 def main() -> None:

@@ -1,19 +1,150 @@
-"""`vramcast plan`: the commands that search."""
+"""`vramcast plan train` and `plan serve`: the best plans for a goal or a load, and inverse questions."""
 
 from __future__ import annotations
 
-from typing import Final
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
-from vramcast.cli.lazy import LazyGroup
+from vramcast import api
+from vramcast.cli.main import LazyGroup
+from vramcast.cli.shared import (
+    EXIT_DOES_NOT_FIT,
+    Reporting,
+    Writing,
+    answer_text,
+    coloured,
+    file_option,
+    given_options,
+    json_option,
+    language_option,
+    picture_option,
+    question_options,
+    report_option,
+    waiting,
+    write_options,
+)
+from vramcast.domain.planning import PlanAnswer
+from vramcast.errors import InvalidSpec
+from vramcast.question.plan_options import PLAN_OPTIONS
+from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
+from vramcast.report.messages import words_here
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "train": ("vramcast.cli.plan_train", "the best training plans for a goal, and what a box can train"),
-    "serve": ("vramcast.cli.plan_serve", "the best deployments for a load: cheapest per token, fastest, fewest GPUs"),
+    "train": ("plan:train", "the best training plans for a goal, and what a box can train"),
+    "serve": ("plan:serve", "the best deployments for a load: cheapest per token, fastest, fewest GPUs"),
 }
 
 
-@click.group("plan", cls=LazyGroup, modules=COMMANDS)
+@click.group("plan", cls=LazyGroup, commands_of=COMMANDS)
 def command() -> None:
     """Find what to run, and on what."""
+
+
+@click.command("train")
+@click.argument("model", required=False)
+@question_options(PLAN_OPTIONS)
+@file_option
+@picture_option
+@click.option("--explain", is_flag=True, help="every technique with when to use it and what it needs")
+@report_option
+@write_options
+@json_option
+@language_option
+def train(
+    model: str | None, job_file: Path | None, picture: Path | None, explain: bool, report: Path | None,
+    directory: Path | None, formats: tuple[str, ...], force: bool, as_json: bool, lang: str | None, **values: Any,
+) -> int:
+    """The best plans to train MODEL on what --on names: fastest, cheapest, fewest GPUs or least memory.
+
+    MODEL is what `vramcast train` takes. Options of `vramcast train` are fixed by naming them, and searched otherwise;
+    several values, --tp 1,2,4, leave a choice.
+
+    \b
+    vramcast plan train llama-3.1-8b --on 8xh100-sxm-80gb --global-batch 512 --seq-len 8k
+    vramcast plan train llama-3.1-70b --on 8x8xh100-sxm-80gb --on 16x8xa100-sxm4-80gb --goal cheapest --tokens 1T
+    vramcast plan train llama-3.1-8b --on 8xa100-sxm4-40gb --find largest-batch --engine deepspeed --zero 3
+    vramcast plan train --on 8xa100-sxm4-40gb --find largest-model --seq-len 2k
+    vramcast plan train qwen3-8b --on 8xh100-sxm-80gb --engine deepspeed --write configs
+    vramcast plan train --from pretrain_llama.sh --on aws --max-gpus 64 --goal cheapest
+    """
+    given = {"model": model} | given_options(values)
+    writing = Writing(directory, formats, force).checked()
+    reporting = Reporting(report, "plan train").checked()
+    if picture is not None:
+        from vramcast.report.picture import check_picture
+
+        check_picture(picture)  # before any work
+    with waiting(words_here(lang)) as progress:
+        result, job = api.planned_training(given, file=job_file, progress=progress, before=writing.possible)
+    if isinstance(result, PlanAnswer):
+        text = _searched(result, picture, as_json=as_json, explain=explain, lang=lang)
+        fits = bool(result.plans) or not result.num_plans
+    else:
+        if picture is not None:
+            raise InvalidSpec("--picture shows a search, not the answer of --find; leave out one of them")
+        text = answer_text(result, as_json=as_json, lang=lang, explain=explain)
+        fits = result.found is not None and result.found.what is not None
+    click.echo(text, nl=as_json)
+    reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
+    if job is not None:
+        best = result.plans[0] if isinstance(result, PlanAnswer) else result
+        writing.write(job, best, words_here(lang), as_json=as_json)
+    return 0 if fits else EXIT_DOES_NOT_FIT
+
+
+@click.command("serve")
+@click.argument("model", required=False)
+@question_options(PLAN_SERVE_OPTIONS)
+@file_option
+@picture_option
+@report_option
+@write_options
+@json_option
+@language_option
+def serve(
+    model: str | None, job_file: Path | None, picture: Path | None, report: Path | None, directory: Path | None,
+    formats: tuple[str, ...], force: bool, as_json: bool, lang: str | None, **values: Any,
+) -> int:
+    """The best deployments of MODEL on what --on names: cheapest per token, fastest, fewest GPUs or least memory.
+
+    --concurrency is how many users there are at once, over all replicas; --ttft and --per-user are what each of them
+    gets at least.
+
+    \b
+    vramcast plan serve llama-3.1-8b --on aws --concurrency 64 --input-len 2000 --output-len 300 --per-user 20
+    vramcast plan serve llama-3.1-70b --on 8xh100-sxm-80gb --goal fastest --engine vllm,sglang --weights stored,fp8
+    vramcast plan serve --from serve.sh --on any --concurrency 32
+    """
+    given = {"model": model} | given_options(values)
+    writing = Writing(directory, formats, force).checked()
+    reporting = Reporting(report, "plan serve").checked()
+    if picture is not None:
+        from vramcast.report.picture import check_picture
+
+        check_picture(picture)  # before any work
+    result, job = api.planned_serving(given, file=job_file)
+    click.echo(_searched(result, picture, as_json=as_json, explain=False, lang=lang), nl=as_json)
+    reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
+    if job is not None:
+        writing.write(job, result.plans[0], words_here(lang), as_json=as_json)
+    return 0 if result.plans else EXIT_DOES_NOT_FIT
+
+
+def _searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explain: bool, lang: str | None) -> str:
+    """The answer of a search as text or JSON, its picture written."""
+    words, today = words_here(lang), date.today()
+    if picture is not None:
+        from vramcast.report.picture import write_picture
+
+        write_picture(picture, result.front, words)
+    if as_json:
+        from vramcast.report.plan_document import to_json
+
+        return to_json(result, today=today)
+    from vramcast.report.plan import render
+    from vramcast.report.verdicts import tone_of
+
+    return coloured(render(result, words, explain=explain, today=today), tone_of(result))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import click
 
+from vramcast import api
 from vramcast.cli.shared import (
     Reporting,
     Writing,
+    answer_options,
+    answer_text,
     coloured,
     exit_of,
     given_options,
@@ -31,12 +33,7 @@ from vramcast.report.messages import words_here
     "--gpus", metavar="[NODESx]COUNTxGPU|[COUNTx]INSTANCE", help="2xl40s, 8xh100-sxm-80gb, t4, aws:g6e.12xlarge"
 )
 @question_options(SERVE_OPTIONS)
-@click.option(
-    "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"
-)
-@click.option("--save", type=click.Path(path_type=Path), help="write the question as a job file")
-@click.option("--all-ranks", is_flag=True, help="the ledger of every rank role")
-@click.option("--explain", is_flag=True, help="formula with the numbers put in, basis and source of every entry")
+@answer_options
 @click.option(
     "--reconcile", "log", type=click.Path(path_type=Path),
     help="a start-up log of vLLM, SGLang, TensorRT-LLM or llama.cpp: measured beside predicted, entry by entry",
@@ -49,21 +46,9 @@ from vramcast.report.messages import words_here
 @json_option
 @language_option
 def command(
-    model: str | None,
-    gpus: str | None,
-    job_file: Path | None,
-    save: Path | None,
-    all_ranks: bool,
-    explain: bool,
-    log: Path | None,
-    save_calibration: Path | None,
-    report: Path | None,
-    directory: Path | None,
-    formats: tuple[str, ...],
-    force: bool,
-    as_json: bool,
-    lang: str | None,
-    **values: Any,
+    model: str | None, gpus: str | None, job_file: Path | None, save: Path | None, all_ranks: bool, explain: bool,
+    log: Path | None, save_calibration: Path | None, report: Path | None, directory: Path | None,
+    formats: tuple[str, ...], force: bool, as_json: bool, lang: str | None, **values: Any,
 ) -> int:
     """Memory of one serving plan: weights, KV cache, activations, graphs; how much context and how many users.
 
@@ -90,27 +75,16 @@ def command(
         return _reconciled(log, given, job_file, save_calibration, as_json=as_json, lang=lang)
     if save_calibration is not None:
         raise InvalidSpec("--save-calibration needs --reconcile LOG: it saves what a log teaches")
-    from vramcast.api import serve_answer, serve_job_of
-
-    result = serve_answer(given, file=job_file)
+    result = api.serve_answer(given, file=job_file)
     if save is not None:
         from vramcast.question.files import save_job
 
         save_job(save, given, file=job_file, table=SERVE_OPTIONS)
-    today = date.today()
-    if as_json:
-        from vramcast.report.document import to_json
-
-        click.echo(to_json(result, today=today))
-    else:
-        from vramcast.report.text import render
-        from vramcast.report.verdicts import tone_of
-
-        text = render(result, words_here(lang), all_ranks=all_ranks, explain=explain, today=today)
-        click.echo(coloured(text, tone_of(result)), nl=False)
+    text = answer_text(result, as_json=as_json, lang=lang, all_ranks=all_ranks, explain=explain)
+    click.echo(text, nl=as_json)
     reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
     if directory is not None:
-        writing.write(serve_job_of(given, file=job_file), result, words_here(lang), as_json=as_json)
+        writing.write(api.serve_job_of(given, file=job_file), result, words_here(lang), as_json=as_json)
     return exit_of(result)
 
 
@@ -118,16 +92,12 @@ def _reconciled(
     log: Path, given: dict[str, Any], job_file: Path | None, saved: Path | None, *, as_json: bool, lang: str | None
 ) -> int:
     """`--reconcile`: the log beside its prediction."""
-    from vramcast.api import reconciliation_of
+    from vramcast.report.measured import log_json, render_log
 
-    found = reconciliation_of(log, given, file=job_file, save_calibration=saved)
+    found = api.reconciliation_of(log, given, file=job_file, save_calibration=saved)
     if as_json:
-        from vramcast.report.reconciliation import to_json
-
-        click.echo(to_json(found))
+        click.echo(log_json(found))
     else:
-        from vramcast.report.reconciliation import render
-
-        text = render(found, words_here(lang), saved=str(saved) if saved is not None else None)
+        text = render_log(found, words_here(lang), saved=str(saved) if saved is not None else None)
         click.echo(coloured(text, "good" if found.largest is None else "bad"), nl=False)
     return exit_of(found.answer)

@@ -1,25 +1,31 @@
-"""Options that several commands share, and how a language is chosen."""
+"""What several commands share: options, how answers, reports and files are written, and how far a search is."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, SourceError
 from vramcast.question.options import Kind, Option
 from vramcast.report.messages import LANGUAGES, Words, words_here
 
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
     from vramcast.domain.job import Job
-    from vramcast.domain.planning import PlanAnswer
     from vramcast.domain.serving import PipelineJob, ServeJob
 
 Command = Callable[..., Any]
+FILE: Final = click.Path(path_type=Path)
+EVERY_S: Final = 0.2
+"""How often the line about a search is written anew."""
+ERASE: Final = "\r\x1b[K"
 
 
 def language_option(command: Command) -> Command:
@@ -32,6 +38,25 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="the same answer as JSON")(command)
 
 
+def file_option(command: Command) -> Command:
+    """`--file`."""
+    return click.option("--file", "job_file", type=FILE, help="a job file (TOML or YAML); options win over it")(command)
+
+
+def picture_option(command: Command) -> Command:
+    """`--picture`."""
+    text = "write cost against speed as a picture: FILE.svg or FILE.html"
+    return click.option("--picture", type=FILE, help=text)(command)
+
+
+def answer_options(command: Command) -> Command:
+    """`--file`, `--save`, `--all-ranks` and `--explain` of what answers to one plan."""
+    text = "formula with the numbers put in, basis and source of every entry"
+    command = click.option("--explain", is_flag=True, help=text)(command)
+    command = click.option("--all-ranks", is_flag=True, help="the ledger of every rank role")(command)
+    return file_option(click.option("--save", type=FILE, help="write the question as a job file")(command))
+
+
 def write_options(command: Command) -> Command:
     """`--write`, `--format` and `--force`: the plan as files of the tools that run it."""
     command = click.option("--force", is_flag=True, help="with --write: overwrite files that are there")(command)
@@ -40,7 +65,7 @@ def write_options(command: Command) -> Command:
         help="with --write: only this format (repeatable): deepspeed, accelerate, pai-dlc ...; see docs/formats.md",
     )(command)
     return click.option(
-        "--write", "directory", type=click.Path(path_type=Path), metavar="DIR",
+        "--write", "directory", type=FILE, metavar="DIR",
         help="write ready-to-run configuration files into a folder",
     )(command)
 
@@ -48,7 +73,7 @@ def write_options(command: Command) -> Command:
 def report_option(command: Command) -> Command:
     """`--report`."""
     return click.option(
-        "--report", type=click.Path(path_type=Path), metavar="FILE",
+        "--report", type=FILE, metavar="FILE",
         help="write the whole answer as one file to keep or send: FILE.html or FILE.md",
     )(command)
 
@@ -78,7 +103,7 @@ class Reporting(NamedTuple):
         command = question_command(self.command, asked, **files)
         kind = self.path.suffix.removeprefix(".")
         write_whole(self.path, report_of(self.command, answer, kind, words.language, asked=command))
-        click.echo(words("replay.written", path=self.path), err=as_json)
+        say_written(words, self.path, as_json=as_json)
 
 
 class Writing(NamedTuple):
@@ -134,14 +159,6 @@ def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())}
 
 
-def check_picture(picture: Path | None) -> None:
-    """Raise InvalidSpec, before any work, for a picture that could not be drawn after it."""
-    if picture is not None:
-        from vramcast.report.picture import check_picture
-
-        check_picture(picture)
-
-
 def _click_option(name: str, option: Option) -> Callable[[Command], Command]:
     if option.kind is Kind.FLAG:
         return click.option(f"--{name}/--no-{name}", default=None, help=option.help)
@@ -168,18 +185,57 @@ def coloured(text: str, tone: str) -> str:
     return click.style(first, fg=COLOURS[tone], bold=True) + newline + rest
 
 
-def searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explain: bool, lang: str | None) -> str:
-    """The answer of a search as text or JSON, its picture written."""
-    from datetime import date
-
-    if picture is not None:
-        from vramcast.report.picture import write_picture
-
-        write_picture(picture, result.front, words_here(lang))
+def answer_text(answer: Answer, *, as_json: bool, lang: str | None, **how: bool) -> str:
+    """An answer as JSON, or as text, of which a terminal shows the first line in colour."""
     if as_json:
-        from vramcast.report.plan_document import to_json
+        from vramcast.report.document import to_json
 
-        return to_json(result, today=date.today())
-    from vramcast.report.plan import render
+        return to_json(answer, today=date.today())
+    from vramcast.report.text import render
+    from vramcast.report.verdicts import tone_of
 
-    return render(result, words_here(lang), explain=explain, today=date.today())
+    return coloured(render(answer, words_here(lang), today=date.today(), **how), tone_of(answer))
+
+
+def check_folders(*paths: Path | None) -> None:
+    """Refuse before any work what cannot be written to after it."""
+    for path in filter(None, paths):
+        if not path.parent.is_dir():
+            raise SourceError(f"{path}: No such file or directory; name a folder that is there")
+        if path.is_dir():
+            raise SourceError(f"{path}: is a folder; name a file in it")
+
+
+def say_written(words: Words, *paths: Path | None, as_json: bool) -> None:
+    """Which files there are now; beside JSON on standard error."""
+    for path in filter(None, paths):
+        click.echo(words("replay.written", path=path), err=as_json)
+
+
+class Waiting:
+    """A line with the number of plans looked at so far."""
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+        self.begun = self.written = monotonic()
+
+    def __call__(self, num_plans: int) -> None:
+        now = monotonic()
+        if now - self.written >= EVERY_S:
+            self.written = now
+            text = self.words("plan.looking", plans=f"{num_plans:,}", seconds=f"{now - self.begun:.0f}")
+            sys.stderr.write(ERASE + text)
+            sys.stderr.flush()
+
+
+@contextmanager
+def waiting(words: Words) -> Iterator[Waiting | None]:
+    """A counter while a search runs, erased behind it; None where nobody watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    try:
+        yield Waiting(words)
+    finally:
+        sys.stderr.write(ERASE)
+        sys.stderr.flush()

@@ -50,8 +50,7 @@ def command(
     vramcast sweep questions.toml --out results.parquet
     vramcast sweep questions.csv --set command=serve --out results.csv --engine ray --address auto
     """
-    from vramcast.sweeps.progress import BarProgress, PlainProgress
-    from vramcast.sweeps.run import sweep
+    from vramcast.sweeps.run import BarProgress, PlainProgress, sweep
 
     words = words_here(lang)
     progress = None if quiet else (BarProgress if sys.stderr.isatty() else PlainProgress)(words)

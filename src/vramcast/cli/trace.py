@@ -1,15 +1,19 @@
-"""`vramcast trace`: a module or script as it is, on a simulated card."""
+"""`vramcast trace` and `layers`: a module or script as it is, on a simulated card; a model layer by layer."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from msgspec.structs import replace
 
 from vramcast.cli.shared import (
+    FILE,
     Reporting,
+    check_folders,
     coloured,
     exit_of,
     given_options,
@@ -17,13 +21,26 @@ from vramcast.cli.shared import (
     language_option,
     question_options,
     report_option,
+    say_written,
 )
-from vramcast.errors import InvalidSpec, SourceError
-from vramcast.question.tracing import TRACE_OPTIONS, is_script
+from vramcast.domain.job import AttentionKernel, require_count
+from vramcast.errors import InvalidSpec
+from vramcast.question.options import parse_count
+from vramcast.question.tracing import TRACE_OPTIONS, build_trace, is_script
 from vramcast.report.messages import words_here
+from vramcast.units import format_bytes
 
-FILE = click.Path(path_type=Path)
+if TYPE_CHECKING:
+    from vramcast.estimate.layers import LayerRow
+    from vramcast.report.messages import Words
+
 VIEWS = ("category", "module", "line", "operator")
+
+HUBS: Final = ("hf", "huggingface", "modelscope")
+"""Schemes of hub ids."""
+
+TRACED: Final = {"inputs": "input", "arguments": "arg", "amp": "amp", "dtype": "dtype"}
+"""Options of models that are run, by their parameters."""
 
 
 @click.command("trace")
@@ -44,7 +61,7 @@ VIEWS = ("category", "module", "line", "operator")
 @report_option
 @json_option
 @language_option
-def command(
+def trace(
     target: str, script_arguments: tuple[str, ...], arguments: tuple[str, ...], views: tuple[str, ...], explain: bool,
     html: Path | None, snapshot: Path | None, report: Path | None, as_json: bool, lang: str | None, **values: Any,
 ) -> int:
@@ -59,11 +76,10 @@ def command(
     vramcast trace timm:vit_base_patch16_224 --amp bf16 --find batch
     vramcast trace train.py --gpu a100-sxm4-80gb -- --epochs 1
     """
-    from vramcast.api.trace_result import trace_result
-    from vramcast.api.tracing import traced_target
+    from vramcast.api.tracing import trace_result, traced_target
+    from vramcast.report.verdicts import tone_of
 
-    for path in (html, snapshot):
-        _check_folder(path)
+    check_folders(html, snapshot)
     reporting = Reporting(report, "trace").checked()
     if script_arguments and not is_script(target):
         raise InvalidSpec(f"{target} is no script, so nothing may stand behind it; for a factory give --arg")
@@ -77,8 +93,6 @@ def command(
     if as_json:
         click.echo(found.to_json())
     else:
-        from vramcast.report.verdicts import tone_of
-
         text = found.text(words, views=views, explain=explain)
         click.echo(coloured(text, tone_of(found)), nl=False)
     if html is not None:
@@ -87,15 +101,131 @@ def command(
         found.save(snapshot)
     given = {"model": target} | given_options(values) | {"arg": arguments}
     reporting.write(found, words, as_json=as_json, asked=given, behind=script_arguments)
-    for path in (html, snapshot):
-        if path is not None:
-            click.echo(words("replay.written", path=path), err=as_json)
+    say_written(words, html, snapshot, as_json=as_json)
     return exit_of(found)
 
 
-def _check_folder(path: Path | None) -> None:
-    """Refuse before any work a path that cannot be written to after it."""
-    if path is not None and not path.parent.is_dir():
-        raise SourceError(f"{path}: No such file or directory; name a folder that is there")
-    if path is not None and path.is_dir():
-        raise SourceError(f"{path}: is a folder; name a file in it")
+@click.command("layers")
+@click.argument("model")
+@click.option("--seq-len", metavar="COUNT", help="positions per sample; by default 1024")
+@click.option("--batch", metavar="COUNT", help="samples; by default 1")
+@click.option(
+    "--dtype-bytes", type=click.Choice(["2", "4"]), help="computed: width of an element; by default 2"
+)
+@click.option(
+    "--attention", type=click.Choice([str(kernel) for kernel in AttentionKernel]), help="computed: by default flash"
+)
+@click.option("--input", "inputs", metavar="SHAPE", multiple=True, help="traced: 32x3x224x224, ids=BxS:int64")
+@click.option("--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="traced: of the factory (repeatable)")
+@click.option("--amp", type=click.Choice(["bf16", "fp16"]), help="traced: autocast")
+@click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="traced: dtype of the weights")
+@json_option
+@language_option
+def layers(
+    model: str, seq_len: str | None, batch: str | None, dtype_bytes: str | None, attention: str | None, as_json: bool,
+    lang: str | None, **traced: Any,
+) -> int:
+    """Each module's parameters, output shape, bytes saved for backward and FLOPs (forward, one micro-batch).
+
+    MODEL is a model of the catalogue, a config.json, a hub id; or anything that `vramcast trace` takes, which is run
+    once without data and has temporaries as well: torchvision.models:resnet50, timm:NAME, transformers:MODEL.
+
+    \b
+    vramcast layers llama-3.1-8b --seq-len 8k
+    vramcast layers torchvision.models:resnet50 --batch 32 --amp bf16
+    """
+    computed = {"dtype-bytes": dtype_bytes, "attention": attention}
+    of_others = computed if _is_traced(model) else {TRACED[name]: value for name, value in traced.items()}
+    for name, value in of_others.items():
+        if value:
+            raise InvalidSpec(f"--{name} says nothing of {model}; leave it out")
+    if _is_traced(model):
+        rows, total = _traced(model, seq_len, batch, traced)
+    else:
+        kernel = AttentionKernel(attention or "flash")
+        rows, total = _computed(model, seq_len or "1024", batch or "1", int(dtype_bytes or 2), kernel)
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "parameters": total, "layers": [_plain(row) for row in rows]}, indent=1))
+        return 0
+    _print(rows, words_here(lang))
+    click.echo(f"{words_here(lang)('parameters')}: {total:,}")
+    return 0
+
+
+def _is_traced(model: str) -> bool:
+    """Whether a name is that of something to run: scheme:rest, but no hub id and no address."""
+    scheme, mark, rest = model.partition(":")
+    return bool(mark) and scheme not in HUBS and not rest.startswith("//") and not Path(model).exists()
+
+
+def _computed(
+    model: str, seq_len: str, batch: str, dtype_bytes: int, attention: AttentionKernel
+) -> tuple[tuple[LayerRow, ...], int]:
+    from vramcast.blocks.parameters import count_parameters
+    from vramcast.estimate.layers import layer_rows
+    from vramcast.sources.resolve import resolve_model
+
+    network = resolve_model(model)
+    rows = layer_rows(
+        network,
+        batch=require_count("batch", parse_count("batch", batch)),
+        seq_len=require_count("seq-len", parse_count("seq-len", seq_len)),
+        dtype_bytes=dtype_bytes,
+        attention=attention,
+    )
+    return rows, count_parameters(network).total
+
+
+def _traced(
+    model: str, seq_len: str | None, batch: str | None, given: dict[str, Any]
+) -> tuple[tuple[LayerRow, ...], int]:
+    from vramcast.api.tracing import require_torch
+
+    options = {"seq-len": seq_len, "batch": batch, "input": given["inputs"], "amp": given["amp"]}
+    job = build_trace(model, options | {"dtype": given["dtype"]}, arguments=given["arguments"])
+    require_torch()
+    from vramcast.tracing.layers import traced_layers
+
+    return traced_layers(job)
+
+
+def _print(rows: Sequence[LayerRow], words: Words) -> None:
+    from vramcast.report.text import table
+
+    has_temporaries = any(row.temporary_bytes is not None for row in rows)
+    header = (
+        words("layer"),
+        words("kind"),
+        words("parameters"),
+        words("output_shape"),
+        words("saved"),
+        *([words("trace.temporaries")] if has_temporaries else []),
+        words("flops"),
+        "x",
+    )
+    body = [
+        (
+            row.path,
+            row.kind,
+            f"{row.parameters:,}" if row.parameters else "-",
+            " x ".join(map(str, row.output_shape)) or "-",
+            format_bytes(row.saved_bytes) if row.saved_bytes else "-",
+            *([format_bytes(row.temporary_bytes) if row.temporary_bytes else "-"] if has_temporaries else []),
+            f"{row.flops:.3g}" if row.flops else "-",
+            str(row.repeats),
+        )
+        for row in rows
+    ]
+    click.echo(table([header, *body], right=frozenset({2, 4, 5, 6, 7} if has_temporaries else {2, 4, 5, 6})), nl=False)
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    return {
+        "path": row.path,
+        "kind": row.kind,
+        "repeats": row.repeats,
+        "parameters": row.parameters,
+        "output_shape": list(row.output_shape),
+        "saved_bytes": row.saved_bytes,
+        "flops": row.flops,
+    } | ({} if row.temporary_bytes is None else {"temporary_bytes": row.temporary_bytes})

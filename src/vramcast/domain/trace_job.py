@@ -27,6 +27,7 @@ class TraceJob(Noun, frozen=True):
     """One traced run. What is None the target decides."""
 
     target: str
+    gpu: Gpu
     arguments: dict[str, Any] = {}  # of the factory
     inputs: tuple[Input, ...] = ()
     batch: int | None = None  # samples
@@ -42,7 +43,6 @@ class TraceJob(Noun, frozen=True):
     zero_grad: str = "none"  # "none" frees gradients, "zero" keeps and fills them
     clips: bool = False  # the norm of the gradients before the optimizer's step
     compiles: bool = False
-    gpu: Gpu | None = None  # None: the host
     capacity_bytes: int | None = None  # None: as the card has
     alloc_conf: str = ""
     world_size: int = 1
@@ -55,8 +55,8 @@ class ScriptJob(Noun, frozen=True):
     """One traced run of an unmodified script."""
 
     path: str
+    gpu: Gpu
     arguments: tuple[str, ...] = ()
-    gpu: Gpu | None = None
     capacity_bytes: int | None = None
     alloc_conf: str = ""
     steps: int | None = None  # None: until steps repeat

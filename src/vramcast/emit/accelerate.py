@@ -12,8 +12,7 @@ from vramcast.domain.job import Precision, Shards
 from vramcast.emit import deepspeed
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
-from vramcast.emit.lines import Line, Table
-from vramcast.emit.yaml_text import yaml_text
+from vramcast.emit.lines import Line, Table, yaml_text
 from vramcast.engines.eager.releases import runs_deepspeed, sharder
 from vramcast.errors import Unsupported
 
@@ -68,7 +67,7 @@ def _written(order: Order, kind: str, nested: Table) -> tuple[File, ...]:
     table = (*_machines(order, kind), *nested, *_compile(order))
     parts = (Part("accelerate", "config"),)
     text = yaml_text(table, head=head_of(order, f"accelerate launch --config_file {NAME} YOUR_SCRIPT.py"))
-    return (File(NAME, text, parts, frozenset(order.ask.said)),)
+    return (order.file(NAME, text, parts),)
 
 
 def _machines(order: Order, kind: str) -> Table:

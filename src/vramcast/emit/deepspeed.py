@@ -46,8 +46,7 @@ def write(order: Order) -> tuple[File, ...]:
     text = json.dumps(plain(table), indent=2) + "\n"
     order.ask.also("optimizer_kernel", "sharded_by")  # DeepSpeed's own fused step, whatever is asked
     notes = _notes(order)
-    parts = (Part("deepspeed", "config"),)
-    return (File(NAME, text, parts, frozenset(order.ask.said), notes, tuple(reasons(table))),)
+    return (order.file(NAME, text, (Part("deepspeed", "config"),), notes, reasons=tuple(reasons(table))),)
 
 
 def _batch(order: Order) -> Table:
@@ -151,15 +150,13 @@ def _optimizer(order: Order) -> Table:
 
 
 def _rest(order: Order) -> Table:
-    found: list[Line] = []
-    if order.ask.settings.get("option.grad_accum_dtype") == "fp32":
-        found.append(Line("data_types", (Line("grad_accum_dtype", "fp32", "gradients add up in fp32"),)))
-    return tuple(found)
+    if order.ask.settings.get("option.grad_accum_dtype") != "fp32":
+        return ()
+    return (Line("data_types", (Line("grad_accum_dtype", "fp32", "gradients add up in fp32"),)),)
 
 
 def _notes(order: Order) -> tuple[str, ...]:
-    found = []
     precision = order.job.plan.precision
-    if precision in ("amp-bf16", "amp-fp16"):
-        found.append(f"{NAME}: with --precision {precision} DeepSpeed keeps an fp32 copy too; so the plan was computed")
-    return tuple(found)
+    if precision not in ("amp-bf16", "amp-fp16"):
+        return ()
+    return (f"{NAME}: with --precision {precision} DeepSpeed keeps an fp32 copy too; so the plan was computed",)

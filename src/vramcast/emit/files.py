@@ -1,17 +1,105 @@
-"""A file to be written, how it reads back, and what the snapshots say of that."""
+"""Orders for files and the files: what a plan says, what its model is called, how a file reads back."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
+from enum import Enum
 from typing import Any, Final, NamedTuple
 
+import msgspec.structs
+
 from vramcast.catalogue.formats import Format, load_format, problems
+from vramcast.catalogue.models import known_names, read_entry
 from vramcast.domain.answer import Fleet
-from vramcast.emit.asked import Asked
-from vramcast.emit.shell import options_in, words_of
+from vramcast.domain.job import Job, Peft, Plan, Workload
+from vramcast.domain.model import Model
+from vramcast.domain.serving import Draft, Requests, ServeJob, ServePlan
+from vramcast.emit.lines import options_in, words_of
+from vramcast.engines.eager.question import attention_of
 
 PLACEHOLDER: Final = "TO-BE-FILLED-IN"
 """Stands where only the user knows the value."""
+
+ALWAYS: Final = ("precision", "optimizer", "attention", "seq_len", "micro_batch", "grad_accum")
+"""Settings that have no neutral value: some file must say them, whatever they are."""
+
+NEUTRAL: Final = {Job: (Plan(), Workload()), ServeJob: (ServePlan(), Requests())}
+"""What every framework does anyway, by what is asked."""
+
+
+class Asked:
+    """The settings of one job. What is asked for counts as said by the file that asks."""
+
+    def __init__(self, job: Job | ServeJob) -> None:
+        self.job = job
+        self.settings = settings_of(job)
+        self.said: set[str] = set()
+
+    def __call__(self, name: str, default: Any = None) -> Any:
+        """The value of a setting: "tp", "peft.rank", "option.capacity_factor", "env.NAME"."""
+        self.said.add(name)
+        return self.settings.get(name, default)
+
+    def also(self, *names: str) -> None:
+        """Settings that the file honours by nature, or that say something about data or code, not about a setting."""
+        self.said.update(names)
+
+
+def settings_of(job: Job | ServeJob) -> dict[str, Any]:
+    """Every setting of a job by name, enumerations as their text."""
+    found = dict(_fields(job.plan))
+    if isinstance(job, Job):
+        found["attention"] = attention_of(job).value
+    found |= _fields(job.workload if isinstance(job, Job) else job.requests)
+    for part in ("peft", "draft"):
+        inner = found.pop(part, None)
+        if inner is not None:
+            found |= {f"{part}.{name}": value for name, value in _fields(inner).items()}
+    found |= {f"option.{name}": value for name, value in job.engine_options.items()}
+    if isinstance(job, Job):
+        found["alloc_conf"] = job.alloc_conf
+        found |= {f"env.{name}": value for name, value in job.env.items()}
+    return found
+
+
+def _fields(noun: Any) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(noun)
+    return {name: value.value if isinstance(value, Enum) else value for name, value in fields.items()}
+
+
+def needed(job: Job | ServeJob) -> dict[str, Any]:
+    """The settings that differ from what every framework does anyway, and those that always have to be said."""
+    nouns = NEUTRAL[type(job)]
+    neutral = {name: value for noun in nouns for name, value in _fields(noun).items()} | {"alloc_conf": ""}
+    for part, noun in (("peft", Peft()), ("draft", Draft())):
+        neutral |= {f"{part}.{name}": value for name, value in _fields(noun).items()}
+    return {name: value for name, value in settings_of(job).items() if _has_to_be_said(name, value, neutral)}
+
+
+def _has_to_be_said(name: str, value: Any, neutral: Mapping[str, Any]) -> bool:
+    if name in ("peft.method", "draft.kind", "context", "concurrency"):
+        return value is not None
+    if name in ALWAYS:
+        return value is not None
+    return name not in neutral or value != neutral[name]
+
+
+def option_of(name: str) -> str:
+    """A setting as the command line writes it.
+
+    >>> option_of("grad_accum"), option_of("peft.rank"), option_of("option.fsdp")
+    ('--grad-accum', '--lora-rank', '--engine-option fsdp')
+    """
+    part, dot, rest = name.partition(".")
+    if part == "option":
+        return f"--engine-option {rest}"
+    if part == "env":
+        return rest
+    known = {"peft.method": "peft", "peft.rank": "lora-rank", "peft.targets": "lora-targets", "peft.base":
+             "base-weights", "peft.dropout": "lora-dropout", "draft.kind": "draft", "draft.tokens": "draft-tokens"}
+    return "--" + known.get(name, (rest if dot else name)).replace("_", "-")
 
 
 class Part(NamedTuple):
@@ -43,9 +131,37 @@ class Order(NamedTuple):
     beside: tuple[File, ...] = ()  # files of the frameworks, for a launcher
     fleet: Fleet | None = None  # where a search spread a load over replicas of this job
 
+    def file(
+        self, name: str, text: str, parts: tuple[Part, ...] = (), notes: tuple[str, ...] = (), *,
+        reasons: tuple[tuple[str, str], ...] = (), executable: bool = False,
+    ) -> File:
+        """A file that says what was asked for so far."""
+        return File(name, text, parts, frozenset(self.ask.said), notes, reasons, executable)
+
     def apart(self) -> Order:
         """The same for a file beside, which says what it says itself."""
         return self._replace(ask=Asked(self.job))
+
+
+HUB: Final = re.compile(r"https://(?:huggingface\.co|modelscope\.cn/models)/([\w.-]+/[\w.-]+)")
+
+
+def hub_id(model: Model) -> str:
+    """What a hub calls the model; only the user knows where a model of numbers or of a local file lies."""
+    name = model.name.split(" cut to ")[0]
+    own = known_names().get(name.lower())
+    if own is None:
+        return name if re.fullmatch(r"[\w.-]+/[\w.-]+", name) else PLACEHOLDER
+    entry = read_entry(own)
+    match = HUB.match(entry.source)
+    if match is not None:
+        return match[1]
+    return next((alias for alias in entry.aliases if alias.count("/") == 1), PLACEHOLDER)
+
+
+def is_cut(model: Model) -> bool:
+    """Whether the question took only some of the model's layers."""
+    return " cut to " in model.name
 
 
 def read_back(file: File) -> Any:

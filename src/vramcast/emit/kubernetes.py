@@ -11,12 +11,9 @@ from typing import Final
 from vramcast.domain.device import Cluster
 from vramcast.domain.serving import ServeJob
 from vramcast.emit.files import File, Order, Part
-from vramcast.emit.launch import head_of
-from vramcast.emit.launchers import image_of, slug, start_command
-from vramcast.emit.lines import Line, Table
-from vramcast.emit.replicas import copies_why, replicas_of
+from vramcast.emit.launch import copies_why, head_of, image_of, replicas_of, slug, start_command
+from vramcast.emit.lines import Line, Table, yaml_documents
 from vramcast.emit.serving import PORT, SERVE
-from vramcast.emit.yaml_text import yaml_documents
 from vramcast.errors import Unsupported
 
 PYTORCHJOB: Final = "pytorchjob.yaml"

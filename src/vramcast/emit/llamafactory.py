@@ -10,12 +10,10 @@ from typing import Final
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Precision, Recompute
 from vramcast.domain.model import Head
 from vramcast.emit import deepspeed
-from vramcast.emit.files import File, Order, Part
+from vramcast.emit.files import File, Order, Part, hub_id
 from vramcast.emit.launch import head_of
-from vramcast.emit.lines import Line, Table
-from vramcast.emit.model_names import hub_id
+from vramcast.emit.lines import Line, Table, yaml_text
 from vramcast.emit.transformers import kernel_of, refuse_chunks
-from vramcast.emit.yaml_text import yaml_text
 from vramcast.engines.eager.liger import liger_kernels
 from vramcast.engines.eager.releases import reentrant, runs_deepspeed
 from vramcast.engines.eager.trl import prepared_weights
@@ -67,8 +65,7 @@ def write(order: Order) -> tuple[File, ...]:
     arguments = _arguments(order)
     head = head_of(order, f"FORCE_TORCHRUN=1 llamafactory-cli train {NAME}")
     text = yaml_text((*own, *arguments), head=head)
-    parts = (Part("llamafactory", "arguments"),)
-    return (File(NAME, text, parts, frozenset(order.ask.said), _notes(job)),)
+    return (order.file(NAME, text, (Part("llamafactory", "arguments"),), _notes(job)),)
 
 
 def _notes(job: Job) -> tuple[str, ...]:

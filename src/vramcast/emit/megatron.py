@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from vramcast.domain.job import AttentionKernel, Job, Precision, Recompute, Shards
 from vramcast.domain.model import MoE
-from vramcast.emit.files import File, Order, Part
+from vramcast.emit.files import File, Order, Part, hub_id
 from vramcast.emit.launch import RUN, run_script
 from vramcast.emit.lines import Line, Table
 from vramcast.emit.megatron_model import entry_script, is_hybrid, model_arguments, unsaid_features
-from vramcast.emit.model_names import hub_id
 from vramcast.engines.megatron.context import Context
 from vramcast.engines.megatron.options import Options, options_of
 from vramcast.engines.megatron.stages import stage_layers
@@ -50,9 +49,6 @@ VALUES: Final[tuple[tuple[str, str, str], ...]] = (
 )
 """Option, argument, reason: always written."""
 
-WITHOUT_ARGUMENT: Final = ("torch", "fp8_transpose_cache", "binary_head", "cuda_graphs", "fsdp", "cp_a2a")
-"""Options that describe the machine or are said by the plan's own arguments."""
-
 
 def write(order: Order) -> tuple[File, ...]:
     """The script.
@@ -73,8 +69,7 @@ def write(order: Order) -> tuple[File, ...]:
              for text in unsaid_features(job.model)]
     if job.workload.objective == "sft":
         notes.append(f"{RUN}: pre-training and fine-tuning take the same memory; name your own data")
-    part = Part("megatron", "arguments")
-    return (File(RUN, text, (part,), frozenset(order.ask.said), tuple(notes), executable=True),)
+    return (order.file(RUN, text, (Part("megatron", "arguments"),), tuple(notes), executable=True),)
 
 
 def _variables(job: Job) -> Table:

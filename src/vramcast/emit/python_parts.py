@@ -8,8 +8,7 @@ from typing import Any, Final
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision
 from vramcast.domain.model import Head
 from vramcast.emit.files import Order
-from vramcast.emit.model_names import hub_id
-from vramcast.emit.shell import commented
+from vramcast.emit.lines import commented
 from vramcast.engines.eager.question import transformers_version
 from vramcast.engines.eager.releases import sharder
 from vramcast.engines.eager.trl import prepared_weights
@@ -260,9 +259,12 @@ def optimizer_lines(order: Order) -> str:
     )
 
 
-def model_id(order: Order) -> str:
-    """The checkpoint to load, as a Python or shell text."""
-    return hub_id(order.job.model)
+def stored_before(order: Order, script: str) -> tuple[str, ...]:
+    """What a user has to know of a script whose checkpoint must be in a format that no framework makes."""
+    peft = order.job.plan.peft
+    if peft is None or peft.base not in STORED_BEFORE:
+        return ()
+    return (f"{script}: MODEL must be a checkpoint already quantised to {peft.base}",)
 
 
 def constant(name: str, value: Any, why: str) -> str:

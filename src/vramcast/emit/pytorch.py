@@ -10,19 +10,18 @@ from typing import Final
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
 from vramcast.emit.deepspeed import LEARNING_RATE
-from vramcast.emit.files import File, Order
+from vramcast.emit.files import File, Order, hub_id
 from vramcast.emit.launch import RUN, run_script
 from vramcast.emit.python_parts import (
     BEFORE_LOSS,
     COMPUTE_DTYPES,
     LOSSES,
-    STORED_BEFORE,
     WEIGHT_DTYPES,
     build_model_lines,
     constant,
     kernel_lines,
-    model_id,
     optimizer_lines,
+    stored_before,
 )
 from vramcast.engines.eager.releases import sharder
 from vramcast.errors import Unsupported
@@ -38,16 +37,11 @@ def write(order: Order) -> tuple[File, ...]:
 
     Raises: Unsupported for plans that PyTorch's own data parallelism does not run
     """
-    job: Job = order.job
     _check(order)
     text = _script(order)
     run = run_script(order, SCRIPT)
     compile(text, SCRIPT, "exec")
-    said = frozenset(order.ask.said)
-    notes = []
-    if job.plan.peft is not None and job.plan.peft.base in STORED_BEFORE:
-        notes.append(f"{SCRIPT}: MODEL must be a checkpoint already quantised to {job.plan.peft.base}")
-    return (File(SCRIPT, text, (), said, tuple(notes)), File(RUN, run, (), said, executable=True))
+    return order.file(SCRIPT, text, notes=stored_before(order, SCRIPT)), order.file(RUN, run, executable=True)
 
 
 def _check(order: Order) -> None:
@@ -117,7 +111,7 @@ def _imports(order: Order, loss: Loss) -> str:
 def _constants(order: Order, precision: Precision, loss: Loss) -> str:
     ask = order.ask
     rows = [
-        constant("MODEL", model_id(order), "the checkpoint"),
+        constant("MODEL", hub_id(order.job.model), "the checkpoint"),
         constant("SEQ_LEN", ask("seq_len"), "positions of a sample"),
         constant("MICRO_BATCH", ask("micro_batch"), "samples per forward on one GPU"),
         constant("GRAD_ACCUM", ask("grad_accum"), "forwards per optimizer step"),

@@ -10,13 +10,9 @@ import json
 from typing import Any, Final
 
 from vramcast.domain.serving import ServeJob
-from vramcast.emit.files import File, Order, Part
-from vramcast.emit.launch import IN_THE_FOLDER, head_of
-from vramcast.emit.lines import Line, Table
-from vramcast.emit.model_names import hub_id
-from vramcast.emit.replicas import by_hand, one_of_several
-from vramcast.emit.shell import HEAD, array, commented, comments, exports
-from vramcast.emit.yaml_text import yaml_text
+from vramcast.emit.files import File, Order, Part, hub_id
+from vramcast.emit.launch import IN_THE_FOLDER, by_hand, head_of, one_of_several
+from vramcast.emit.lines import HEAD, Line, Table, array, commented, comments, exports, yaml_text
 from vramcast.engines.llamacpp.settings import settings_of as llamacpp_settings
 from vramcast.engines.serving.requests import ALLOW_LONG, way_out
 from vramcast.engines.sglang.settings import settings_of as sglang_settings
@@ -55,7 +51,10 @@ def write_vllm(order: Order) -> tuple[File, ...]:
     """`vllm serve` with every setting of the plan."""
     job: ServeJob = order.job
     ask, settings = order.ask, vllm_settings(order.job)
-    lines = [*_model(order), *_degrees(order, ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"))]
+    lines = [
+        Line("", hub_id(job.model), "the checkpoint"),
+        *_degrees(order, ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")),
+    ]
     if ask("expert_parallel"):
         lines.append(Line("enable-expert-parallel", True, "whole experts per rank"))
     if ask("dcp") > 1:
@@ -74,16 +73,16 @@ def write_vllm(order: Order) -> tuple[File, ...]:
         lines.append(Line("kv-cache-memory-bytes", job.plan.cache_bytes, "the cache of one card, whatever is free"))
     if not ask("graphs"):
         lines.append(Line("enforce-eager", True, "no CUDA graphs"))
-    lines += [*_vllm_lora(order), *_vllm_draft(order), *_vllm_options(order)]
+    lines += [*_adapters(order, "max-loras"), *_vllm_draft(order), *_vllm_options(order)]
     part = Part("vllm", "EngineArgs", further=("FrontendArgs",))
     return _script(order, "vllm serve", tuple(lines), part, _nodes(job, vllm=True))
 
 
-def _vllm_lora(order: Order) -> list[Line]:
+def _adapters(order: Order, slots_option: str) -> list[Line]:
     slots, rank = order.ask("lora_slots"), order.ask("lora_rank")
     if not slots:
         return []
-    return [Line("enable-lora", True), Line("max-loras", slots, "adapters on the card at once"),
+    return [Line("enable-lora", True), Line(slots_option, slots, "adapters on the card at once"),
             Line("max-lora-rank", rank, "largest rank")]
 
 
@@ -108,10 +107,9 @@ def _vllm_options(order: Order) -> list[Line]:
     lines = []
     if ask("option.language-model-only"):
         lines.append(Line("language-model-only", True, "towers are not loaded"))
-    if ask("option.images") is not None:
-        lines.append(Line("limit-mm-per-prompt", json.dumps({"image": ask("option.images")}), "images in a prompt"))
-    elif ask("images"):
-        lines.append(Line("limit-mm-per-prompt", json.dumps({"image": ask("images")}), "images in a prompt"))
+    images = ask("option.images") if ask("option.images") is not None else ask("images") or None
+    if images is not None:
+        lines.append(Line("limit-mm-per-prompt", json.dumps({"image": images}), "images in a prompt"))
     if ask("option.hybrid-manager") is False:
         lines.append(Line("disable-hybrid-kv-cache-manager", True, "every layer keeps whole sequences"))
     if ask("option.mamba-ssm-cache-dtype") is not None:
@@ -166,16 +164,8 @@ def write_sglang(order: Order) -> tuple[File, ...]:
         lines.append(Line("disable-radix-cache", True, "finished sequences are not kept"))
     if ask("cache_bytes") is not None:
         raise Unsupported("SGLang sizes its cache by a fraction; use --memory-fraction, or --engine vllm")
-    lines += [*_sglang_lora(order), *_sglang_draft(order), *_sglang_options(order)]
+    lines += [*_adapters(order, "max-loras-per-batch"), *_sglang_draft(order), *_sglang_options(order)]
     return _script(order, "python -m sglang.launch_server", tuple(lines), Part("sglang", "ServerArgs"), _nodes(job))
-
-
-def _sglang_lora(order: Order) -> list[Line]:
-    slots, rank = order.ask("lora_slots"), order.ask("lora_rank")
-    if not slots:
-        return []
-    return [Line("enable-lora", True), Line("max-loras-per-batch", slots, "adapters on the card at once"),
-            Line("max-lora-rank", rank, "largest rank")]
 
 
 def _sglang_draft(order: Order) -> list[Line]:
@@ -226,12 +216,11 @@ def write_tensorrt_llm(order: Order) -> tuple[File, ...]:
     ask.also("context", "concurrency", "input_len", "output_len", "images", "image_size")
     ask.also(*(f"option.{name}" for name in VARIABLES["tensorrt-llm"]))
     extra = _trtllm_extra(order, settings)
-    parts = (Part("tensorrt-llm", "config"),)
-    file = File(EXTRA, yaml_text(extra, head="What trtllm-serve has no option for."), parts, frozenset(ask.said))
+    text = yaml_text(extra, head="What trtllm-serve has no option for.")
+    file = order.file(EXTRA, text, (Part("tensorrt-llm", "config"),))
     notes = (*_weights_note(order), *one_of_several(order, SERVE))
     script = _text(order, f"trtllm-serve {hub_id(job.model)}", tuple(lines))
-    said = frozenset(ask.said)
-    return (File(SERVE, script, (Part("tensorrt-llm", "options"),), said, notes, executable=True), file)
+    return order.file(SERVE, script, (Part("tensorrt-llm", "options"),), notes, executable=True), file
 
 
 def _trtllm_extra(order: Order, settings: Any) -> Table:
@@ -257,7 +246,7 @@ def write_llamacpp(order: Order) -> tuple[File, ...]:
     ask.also("tp", "kv_dtype", "v_dtype", "max_sequences", "micro_batch", "attention")
     layers = ask("gpu_layers")
     lines = [
-        *_gguf(order),
+        Line("model", f"{job.model.name}-{ask('weights') or 'f16'}.gguf", "the file to serve"),
         Line("ctx-size", settings.context, "cells of the cache over all slots"),
         Line("parallel", settings.slots, "slots"),
         Line("ubatch-size", settings.micro_batch, "tokens of one graph"),
@@ -267,15 +256,8 @@ def write_llamacpp(order: Order) -> tuple[File, ...]:
     ]
     ask.also("context", "concurrency", "input_len", "output_len", "images")
     lines += [*_llamacpp_options(order), Line("host", "0.0.0.0"), Line("port", PORT)]
-    part = Part("llamacpp", "arguments")
     text = _text(order, "llama-server", tuple(lines))
-    notes = one_of_several(order, SERVE)
-    return (File(SERVE, text, (part,), frozenset(ask.said), notes, executable=True),)
-
-
-def _gguf(order: Order) -> list[Line]:
-    weights = order.ask("weights")
-    return [Line("model", f"{order.job.model.name}-{weights or 'f16'}.gguf", "the file to serve")]
+    return (order.file(SERVE, text, (Part("llamacpp", "arguments"),), one_of_several(order, SERVE), executable=True),)
 
 
 LLAMACPP_VALUES: Final = {"batch": "batch-size", "n-cpu-moe": "n-cpu-moe", "override-tensor": "override-tensor",
@@ -295,10 +277,6 @@ def _llamacpp_options(order: Order) -> list[Line]:
         if ask(f"option.{option}") is when:
             lines.append(Line(name, True, "as planned"))
     return lines
-
-
-def _model(order: Order) -> list[Line]:
-    return [Line("", hub_id(order.job.model), "the checkpoint")]
 
 
 def _degrees(order: Order, names: tuple[str, ...]) -> list[Line]:
@@ -325,11 +303,10 @@ def _dtypes(order: Order, quantisation: str) -> list[Line]:
 
 def _weights_note(order: Order) -> tuple[str, ...]:
     """A format that no engine makes while it loads must be in the checkpoint."""
-    found = []
     weights, job = order.ask("weights"), order.job
-    if weights is not None and weights not in QUANTISED.get(job.engine, {}) and weights not in DTYPES:
-        found.append(f"{SERVE}: name a checkpoint of {job.model.name} stored as {weights}; the one named is not")
-    return tuple(found)
+    if weights is None or weights in QUANTISED.get(job.engine, {}) or weights in DTYPES:
+        return ()
+    return (f"{SERVE}: name a checkpoint of {job.model.name} stored as {weights}; the one named is not",)
 
 
 def _nodes(job: ServeJob, *, vllm: bool = False) -> Table:
@@ -347,7 +324,7 @@ def _script(order: Order, command: str, lines: Table, part: Part, nodes: Table) 
     lines = (*lines, Line("host", "0.0.0.0"), Line("port", PORT))
     text = _text(order, command, lines, nodes)
     notes = (*_weights_note(order), *one_of_several(order, SERVE))
-    return (File(SERVE, text, (part,), frozenset(order.ask.said), notes, executable=True),)
+    return (order.file(SERVE, text, (part,), notes, executable=True),)
 
 
 def _text(order: Order, command: str, lines: Table, nodes: Table = ()) -> str:

@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.job import Job, Loss, Precision, Recompute, Shards
 from vramcast.emit.deepspeed import LEARNING_RATE
-from vramcast.emit.files import File, Order, Part
+from vramcast.emit.files import File, Order, Part, hub_id
 from vramcast.emit.launch import RUN, run_script
 from vramcast.emit.lines import Line, Table
-from vramcast.emit.model_names import hub_id
 from vramcast.errors import Unsupported
 from vramcast.units import ceil_div
 
@@ -67,12 +66,11 @@ def write(order: Order) -> tuple[File, ...]:
     registry = _registry(order)
     compile(registry, REGISTRY, "exec")
     run = run_script(order, "-m torchtitan.train", options)
-    said = frozenset(order.ask.said)
     sections = dict.fromkeys(line.name.partition(".")[0] for line in options if "." in line.name)
     parts = tuple(Part("torchtitan", section, (section,)) for section in sections)
     return (
-        File(REGISTRY, registry, (), said, _notes(order)),
-        File(RUN, run, parts, said, executable=True),
+        order.file(REGISTRY, registry, notes=_notes(order)),
+        order.file(RUN, run, parts, executable=True),
     )
 
 

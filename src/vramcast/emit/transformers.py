@@ -9,19 +9,17 @@ from typing import Final
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
 from vramcast.emit import deepspeed
-from vramcast.emit.files import File, Order, Part
+from vramcast.emit.files import File, Order, Part, hub_id
 from vramcast.emit.launch import ACCELERATE, RUN, TORCHRUN, head_of, run_script
-from vramcast.emit.lines import Line, Table
+from vramcast.emit.lines import Line, Table, yaml_text
 from vramcast.emit.python_parts import (
     COMPUTE_DTYPES,
-    STORED_BEFORE,
     WEIGHT_DTYPES,
     build_model_lines,
     constant,
     kernel_lines,
-    model_id,
+    stored_before,
 )
-from vramcast.emit.yaml_text import yaml_text
 from vramcast.engines.eager.liger import LIGER, liger_kernels
 from vramcast.engines.eager.releases import optimizer_kernel, reentrant, runs_deepspeed
 from vramcast.engines.eager.trl import chunks_loss
@@ -50,12 +48,12 @@ def write(order: Order) -> tuple[File, ...]:
     table = training_arguments(order)
     text = yaml_text(table, head=head_of(order))
     code, start = order.apart(), order.apart()
-    script, notes = _script(code), _notes(code)
+    script = _script(code)
     run = run_script(start, f"{SCRIPT} {NAME}", starter=ACCELERATE if _is_fsdp(job) else TORCHRUN)
     return (
-        File(NAME, text, (Part("transformers", "TrainingArguments"),), frozenset(order.ask.said)),
-        File(SCRIPT, script, (), frozenset(code.ask.said), notes),
-        File(RUN, run, (), frozenset(start.ask.said), executable=True),
+        order.file(NAME, text, (Part("transformers", "TrainingArguments"),)),
+        code.file(SCRIPT, script, notes=stored_before(order, SCRIPT)),
+        start.file(RUN, run, executable=True),
     )
 
 
@@ -109,7 +107,6 @@ def precision_lines(order: Order) -> list[Line]:
 
 
 def recompute_lines(order: Order) -> list[Line]:
-    """Recomputation of whole layers."""
     recompute = Recompute(order.ask("recompute"))
     if recompute is Recompute.SELECTIVE:
         raise Unsupported("the Trainer recomputes whole layers only; use --recompute full")
@@ -176,25 +173,16 @@ def weights_dtype(order: Order) -> str:
     """What the checkpoint is loaded in: a frozen base under autocast stays in 16 bits."""
     precision = Precision(order.ask("precision"))
     order.ask.also("option.autocast")
-    if runs_deepspeed(order.job):
-        return COMPUTE_DTYPES.get(precision, WEIGHT_DTYPES[precision])
-    if order.job.plan.peft is not None:
+    if runs_deepspeed(order.job) or order.job.plan.peft is not None:
         return COMPUTE_DTYPES.get(precision, WEIGHT_DTYPES[precision])
     return WEIGHT_DTYPES[precision]
-
-
-def _notes(order: Order) -> tuple[str, ...]:
-    found = []
-    if order.job.plan.peft is not None and order.job.plan.peft.base in STORED_BEFORE:
-        found.append(f"{SCRIPT}: MODEL must be a checkpoint already quantised to {order.job.plan.peft.base}")
-    return tuple(found)
 
 
 def _script(order: Order) -> str:
     ask, job = order.ask, order.job
     build = build_model_lines(order, dtype=weights_dtype(order))
     constants = "\n".join((
-        constant("MODEL", model_id(order), "the checkpoint"),
+        constant("MODEL", hub_id(order.job.model), "the checkpoint"),
         constant("SEQ_LEN", ask("seq_len"), "positions of a sample"),
     ))
     return SCRIPT_TEXT.format(

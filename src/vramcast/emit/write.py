@@ -1,4 +1,4 @@
-"""Which files a plan asks for, and the folder they are written to."""
+"""Which files a plan asks for, and the folder they are written to, with a README that says why each value stands."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from msgspec.structs import replace
 from vramcast.domain.answer import Answer, Fleet, ServeAnswer
 from vramcast.domain.job import Job
 from vramcast.domain.serving import PipelineJob, ServeJob
-from vramcast.emit.asked import Asked, needed, option_of
-from vramcast.emit.files import PLACEHOLDER, File, Order, defects
-from vramcast.emit.model_names import hub_id, is_cut
-from vramcast.emit.readme import readme
+from vramcast.emit.files import PLACEHOLDER, Asked, File, Order, defects, hub_id, is_cut, needed, option_of
+from vramcast.emit.launch import fleet_sentence
 from vramcast.engines.training import TRAINING
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
 from vramcast.sources.files import Content, write_folder
 from vramcast.states.optimizers import canonical
+from vramcast.units import GIB
 
 README: Final = "README.md"
 
@@ -78,7 +77,7 @@ EMITTERS: Final[dict[str, Emitter]] = {
     ),
     "llama.cpp": Emitter("serving", "write_llamacpp", ("llama.cpp",), (), "framework", "llama-server's command"),
     "pai-dlc": Emitter(
-        "pai", "write_dlc", TRAINERS, (), "launcher", "PAI-DLC: CreateJob as JSON, and the command of the pai CLI"
+        "clouds", "write_dlc", TRAINERS, (), "launcher", "PAI-DLC: CreateJob as JSON, and the command of the pai CLI"
     ),
     "kubernetes": Emitter(
         "kubernetes", "write", (*TRAINERS, *SERVERS), (), "launcher",
@@ -86,11 +85,29 @@ EMITTERS: Final[dict[str, Emitter]] = {
     ),
     "trainjob": Emitter("kubernetes", "write_trainjob", TRAINERS, (), "launcher", "Kubernetes: TrainJob v1alpha1"),
     "skypilot": Emitter(
-        "skypilot", "write", (*TRAINERS, *SERVERS), (), "launcher", "SkyPilot: a task, or a service"
+        "clouds", "write_skypilot", (*TRAINERS, *SERVERS), (), "launcher", "SkyPilot: a task, or a service"
     ),
-    "pai-eas": Emitter("pai", "write_eas", SERVERS, (), "launcher", "PAI-EAS: a service as JSON"),
+    "pai-eas": Emitter("clouds", "write_eas", SERVERS, (), "launcher", "PAI-EAS: a service as JSON"),
 }
 """Name of a format -> who writes it and for whom."""
+
+
+STARTS: Final = {
+    "run.sh": "`bash run.sh` on every machine; NODE_RANK and MASTER_ADDR say which one it is",
+    "serve.sh": "`bash serve.sh` starts the server",
+    "ds_config.json": "DeepSpeed reads it through the Trainer, Accelerate or LLaMA-Factory",
+    "accelerate.yaml": "`accelerate launch --config_file accelerate.yaml YOUR_SCRIPT`",
+    "training_args.yaml": "the Trainer's arguments; `run.sh` hands them over",
+    "llamafactory.yaml": "`FORCE_TORCHRUN=1 llamafactory-cli train llamafactory.yaml`",
+    "pai_dlc_job.json": "body of PAI-DLC's CreateJob",
+    "pai_dlc_submit.sh": "the same by the `pai` command line",
+    "pai_eas_service.json": "`eascmd create pai_eas_service.json`, or JSON deployment in the console",
+    "pytorchjob.yaml": "`kubectl apply -f pytorchjob.yaml` with Kubeflow's training operator",
+    "trainjob.yaml": "`kubectl apply -f trainjob.yaml` with Kubeflow Trainer 2",
+    "deployment.yaml": "`kubectl apply -f deployment.yaml`",
+    "skypilot.yaml": "`sky launch skypilot.yaml`, for a service `sky serve up skypilot.yaml`",
+}
+"""File -> how it is used."""
 
 
 class Written(NamedTuple):
@@ -161,7 +178,7 @@ def files_of(
     notes += tuple(text for file in files for text in file.notes) + _model_notes(job)
     notes += unsaid(job, files)
     notes = tuple(dict.fromkeys(notes))
-    return (*files, readme(job, files, notes, answer)), notes
+    return (*files, _readme(job, files, notes, answer)), notes
 
 
 def _model_notes(job: Job | ServeJob) -> tuple[str, ...]:
@@ -260,3 +277,58 @@ def _refuse_there(directory: Path, names: Iterable[str], *, force: bool) -> None
     if there and not force:
         raise SourceError(f"{directory}: {', '.join(there)} {'is' if len(there) == 1 else 'are'} there already; "
                           "--force overwrites, or name another folder")
+
+
+def _readme(job: Job | ServeJob, files: Iterable[File], notes: tuple[str, ...], answer: Answer | None) -> File:
+    """One page."""
+    files = tuple(files)
+    cluster = job.cluster
+    lines = [f"# {job.model.name} on {cluster.name}", "", f"Planned by vramcast for {job.engine}.", ""]
+    if answer is not None:
+        lines += [*_answer_lines(answer), ""]
+    lines += ["| setting | value |", "|---|---|"]
+    lines += [f"| `{option_of(name)}` | {_cell(value)} |" for name, value in needed(job).items()]
+    lines += ["", "| file | what to do with it |", "|---|---|"]
+    lines += [f"| `{file.name}` | {STARTS.get(file.name, 'read by the others')} |" for file in files]
+    if any(PLACEHOLDER in file.text for file in files):
+        lines += ["", f"Replace every `{PLACEHOLDER}`: only you know these values."]
+    if notes:
+        lines += ["", "## What to know", "", *(f"- {note}" for note in notes)]
+    for file in files:
+        if file.reasons:
+            lines += ["", f"## Why `{file.name}` says what it says", "", "| value | reason |", "|---|---|"]
+            lines += [f"| `{path}` | {_cell(why)} |" for path, why in file.reasons]
+    return File("README.md", "\n".join(lines) + "\n")
+
+
+def _answer_lines(answer: Answer) -> list[str]:
+    needed_bytes = answer.fullest.needed_bytes
+    lines = [f"It {answer.verdict}: {needed_bytes / GIB:.2f} of {answer.capacity_bytes / GIB:.2f} GiB per GPU."]
+    if isinstance(answer, ServeAnswer):
+        lines += _served_lines(answer)
+    if answer.time is not None:
+        lines.append(f"One step takes {answer.time.step_s:.3g} s: {answer.time.tokens_per_s:,.0f} tokens/s in all.")
+    return lines
+
+
+def _served_lines(answer: ServeAnswer) -> list[str]:
+    """Replicas, what users get, and the price, as far as they are known."""
+    lines, speed, fleet = [], answer.speed, answer.fleet
+    if fleet is not None:
+        lines.append(fleet_sentence(fleet))
+        if fleet.replicas_per_machine > 1:
+            lines.append(f"Up to {fleet.replicas_per_machine} of them share a machine, each on cards of its own.")
+    if speed is not None and speed.tokens_per_s is not None and speed.tokens_per_s_per_user is not None:
+        of_all = speed.tokens_per_s if fleet is None else fleet.tokens_per_s
+        lines.append(
+            f"With the prompts' time a user gets {speed.tokens_per_s_per_user:,.1f} tokens/s, all together "
+            f"{of_all:,.0f} tokens/s."
+        )
+    if answer.cost is not None:
+        lines.append(f"All machines cost {answer.cost.per_hour:.2f} {answer.cost.price.currency} an hour.")
+    return lines
+
+
+def _cell(value: object) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -39,7 +39,7 @@ def _choice(section: str, field: str, help_: str, choices: tuple[str, ...]) -> O
 
 TRACE_OPTIONS: Final[dict[str, Option]] = {
     "gpu": Option("device", "gpu", Kind.TEXT, f"the card, see `vramcast gpus`; by default {DEFAULT_GPU}"),
-    "device": _choice("device", "device", "cpu: the semantics of the CPU, on this machine's memory", ("cuda", "cpu")),
+    "device": _choice("device", "device", "cuda; the CPU is not simulated", ("cuda", "cpu")),
     "capacity": Option("device", "capacity", Kind.TEXT, "memory of the card instead of the catalogue's: 24GiB"),
     "alloc-conf": Option("device", "alloc_conf", Kind.TEXT, "PYTORCH_CUDA_ALLOC_CONF"),
     "world-size": Option("device", "world_size", Kind.COUNT, "ranks of the simulated process group"),
@@ -146,8 +146,6 @@ def build_script(path: str, options: Mapping[str, Any], *, arguments: Iterable[s
         raise SourceError(f"{path}: no such script; check the name and the folder")
     values = _parsed(options, wrong="module", hint="a script says that itself")
     (gpu, assumptions), (world_size, rank) = _gpu(values), _ranks(values)
-    if gpu is None:
-        raise Unsupported("scripts are traced on a card; leave out --device cpu")
     limit = _count(values, "time-limit") or DEFAULT_TIME_LIMIT_S
     if limit > LONGEST_RUN_S:
         raise InvalidSpec(f"time-limit={limit} is more than a day; use at most {LONGEST_RUN_S}")
@@ -215,13 +213,10 @@ def _parsed(options: Mapping[str, Any], *, wrong: str, hint: str) -> dict[str, A
     return values
 
 
-def _gpu(values: Mapping[str, Any]) -> tuple[Gpu | None, tuple[str, ...]]:
+def _gpu(values: Mapping[str, Any]) -> tuple[Gpu, tuple[str, ...]]:
     """The card, and what was assumed where none is named."""
     if values.get("device") == "cpu":
-        for name in ("gpu", "alloc-conf"):
-            if name in values:
-                raise InvalidSpec(f"--device cpu has no --{name}; leave one of them out")
-        return None, ()
+        raise Unsupported("--device cpu is no longer simulated: traces are of cards; leave it out")
     if "gpu" in values:
         return load_gpu(values["gpu"]), ()
     return load_gpu(DEFAULT_GPU), (f"no --gpu given: {DEFAULT_GPU}",)

@@ -4,32 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Any, Final
+from typing import Any
 
 from msgspec.json import encode
 from msgspec.json import format as format_json
 from msgspec.structs import asdict
 
-from vramcast.domain.answer import (
-    Answer,
-    Capacity,
-    Change,
-    Found,
-    HostNeed,
-    LedgerEntry,
-    Peak,
-    RankAnswer,
-    ServeAnswer,
-    Speed,
-    StepTime,
-    Tried,
-)
+from vramcast.domain.answer import Answer, Capacity, Change, Found, LedgerEntry, RankAnswer, ServeAnswer, Tried
 from vramcast.question.option_text import applied_in
 from vramcast.question.options import OPTIONS, Option
 from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.report.plain import SCHEMA, known
 from vramcast.report.price import cost_document
-
-SCHEMA: Final = 1
 
 
 def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
@@ -39,7 +25,7 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
         "question": answer.question,
         "fits": answer.fits,
         "verdict": answer.verdict,
-        "peak": _peak(answer.peak) | {"interval_bytes": list(answer.interval_bytes)},
+        "peak": asdict(answer.peak) | {"interval_bytes": list(answer.interval_bytes)},
         "needed_bytes": answer.fullest.needed_bytes,
         "high_bytes": answer.high_bytes,
         "capacity_bytes": answer.capacity_bytes,
@@ -52,14 +38,14 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
     if answer.ignored:
         plain["ignored"] = list(answer.ignored)
     if answer.time is not None:
-        plain["time"] = _present(answer.time)
+        plain["time"] = known(answer.time)
     if isinstance(answer, ServeAnswer):
         plain |= _serving(answer)
     if answer.found is not None:
         plain |= _found(answer.found)
     if answer.host is not None:
         parts = [asdict(part) for part in answer.host.parts]
-        plain["host"] = {"fits": answer.host.fits} | _present(answer.host) | {"parts": parts}
+        plain["host"] = {"fits": answer.host.fits} | known(answer.host) | {"parts": parts}
     if answer.run_hours is not None:
         plain["run_hours"] = answer.run_hours
     if answer.cost is not None:
@@ -83,10 +69,9 @@ def change_document(
         "verdict": change.verdict(capacity_bytes), "cost": change.cost,
     }
     apply = None if table is None else applied_in(change.change, table)
-    known = {
+    return plain | known({
         "apply": apply, "concurrency": change.concurrency, "slowdown": change.slowdown, "high_bytes": change.high_bytes,
-    }
-    return plain | {name: value for name, value in known.items() if value is not None}
+    })
 
 
 def _table(answer: Answer) -> Mapping[str, Option] | None:
@@ -99,50 +84,35 @@ def _table(answer: Answer) -> Mapping[str, Option] | None:
 
 def _serving(answer: ServeAnswer) -> dict[str, Any]:
     """What `serve` adds; the parts an engine has no notion of are absent."""
-    plain: dict[str, Any] = {}
-    if answer.shortfall:
-        plain["shortfall"] = answer.shortfall
-    if answer.capacity is not None:
-        plain["capacity"] = _capacity(answer.capacity)
-    if answer.startup:
-        plain["startup"] = answer.startup
-    if answer.speed is not None:
-        plain["time"] = _present(answer.speed)
-    for name in ("load", "fleet"):
-        if getattr(answer, name) is not None:
-            plain[name] = asdict(getattr(answer, name))
-    return plain
+    return known({
+        "shortfall": answer.shortfall,
+        "capacity": None if answer.capacity is None else _capacity(answer.capacity),
+        "startup": answer.startup or None,
+        "time": None if answer.speed is None else known(answer.speed),
+        "load": None if answer.load is None else asdict(answer.load),
+        "fleet": None if answer.fleet is None else asdict(answer.fleet),
+    })
 
 
 def _capacity(capacity: Capacity) -> dict[str, Any]:
-    plain: dict[str, Any] = {
-        "kv_tokens": capacity.kv_tokens,
-        "kv_tokens_by_count": capacity.tokens_by_count,
-        "kv_bytes": capacity.kv_bytes,
-        "sequence_bytes": capacity.sequence_bytes,
-        "concurrency": capacity.concurrency,
-        "longest_context": capacity.longest_context,
-    }
-    return plain if capacity.safe_fraction is None else plain | {"safe_fraction": capacity.safe_fraction}
+    return known({
+        "kv_tokens": capacity.kv_tokens, "kv_tokens_by_count": capacity.tokens_by_count, "kv_bytes": capacity.kv_bytes,
+        "sequence_bytes": capacity.sequence_bytes, "concurrency": capacity.concurrency,
+        "longest_context": capacity.longest_context, "safe_fraction": capacity.safe_fraction,
+    })
 
 
 def _found(found: Found) -> dict[str, Any]:
     """`"found"`: what the search came to; `"tried"`: plans next to it. Both absent in other answers."""
+    nearest = found.nearest_failing
     plain = {"goal": found.goal, "num_tried": found.num_tried, "what": found.what, "value": found.value}
-    if found.command:
-        plain["command"] = found.command
-    if found.nearest_failing is not None:
-        plain["nearest_failing"] = _tried(found.nearest_failing)
-    known = {name: value for name, value in plain.items() if value is not None}
-    return {"found": known, "tried": [_tried(tried) for tried in found.tried]}
+    plain = {name: value for name, value in plain.items() if value is not None}  # a plan may have no options to name
+    plain |= known({"command": found.command, "nearest_failing": None if nearest is None else _tried(nearest)})
+    return {"found": plain, "tried": [_tried(tried) for tried in found.tried]}
 
 
 def _tried(tried: Tried) -> dict[str, Any]:
-    return _present(tried) | {"verdict": tried.fit}
-
-
-def _present(noun: HostNeed | Speed | StepTime | Tried) -> dict[str, Any]:
-    return {name: value for name, value in asdict(noun).items() if value not in (None, "")}
+    return known(tried) | {"verdict": tried.fit}
 
 
 def to_json(answer: Answer, *, today: date | None = None) -> str:
@@ -150,31 +120,19 @@ def to_json(answer: Answer, *, today: date | None = None) -> str:
     return format_json(encode(document(answer, today=today)), indent=1).decode()
 
 
-def _peak(peak: Peak) -> dict[str, int]:
-    return {
-        "allocated_bytes": peak.allocated_bytes,
-        "reserved_bytes": peak.reserved_bytes,
-        "device_bytes": peak.device_bytes,
-    }
-
-
 def _rank(rank: RankAnswer) -> dict[str, Any]:
     return {
         "role": rank.role,
         "count": rank.count,
-        "peak": _peak(rank.peak) | {"interval_bytes": list(rank.interval_bytes)},
-        "phases": {name: _peak(peak) for name, peak in rank.phases.items()},
+        "peak": asdict(rank.peak) | {"interval_bytes": list(rank.interval_bytes)},
+        "phases": {name: asdict(peak) for name, peak in rank.phases.items()},
         "ledger": [_entry(entry) for entry in rank.ledger],
         **({"gives_back_cache": True} if rank.gives_back_cache else {}),
     }
 
 
 def _entry(entry: LedgerEntry) -> dict[str, Any]:
-    plain: dict[str, Any] = {"path": entry.path, "bytes": entry.num_bytes, "basis": str(entry.basis)}
-    if entry.count != 1:
-        plain["count"] = entry.count
-    if entry.formula:
-        plain["formula"] = entry.formula
-    if entry.source:
-        plain["source"] = entry.source
-    return plain
+    return known({
+        "path": entry.path, "bytes": entry.num_bytes, "basis": str(entry.basis),
+        "count": entry.count if entry.count != 1 else None, "formula": entry.formula, "source": entry.source,
+    })

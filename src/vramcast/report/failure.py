@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
 from vramcast.domain.failure import Diagnosis, Finding, Fix
 from vramcast.domain.reconciliation import Remark
-from vramcast.report.document import SCHEMA
 from vramcast.report.messages import Words, rare_messages
+from vramcast.report.plain import SCHEMA, as_text, known
 from vramcast.report.plan_messages import TECHNIQUES_ZH
-from vramcast.report.text import table
+from vramcast.report.text import table, table_lines
 from vramcast.units import format_bytes
 
 BAR: Final = 60
@@ -66,8 +65,7 @@ def _group(group: list[Finding], found: Diagnosis, words: Words) -> Iterator[str
         yield ""
         yield words("failure.others", count=len(group))
         cells = compared_cells(group, words)
-        lines = table(cells, right=frozenset(range(len(cells[0]))))
-        yield from (f"  {line}" for line in lines.splitlines())
+        yield from table_lines(cells, right=frozenset(range(len(cells[0]))))
 
 
 def compared_cells(group: list[Finding], words: Words) -> list[tuple[str, ...]]:
@@ -88,7 +86,8 @@ def _finding(finding: Finding, found: Diagnosis, words: Words) -> Iterator[str]:
     yield from (f"  {line}" for line in whereabouts(finding, found, words))
     yield from _section("why", (f"- {sentence(remark, words)}" for remark in finding.why), words)
     yield from _section("failure.card", _picture(finding, words), words)
-    numbers = table(cells, right=frozenset({1})).splitlines() if (cells := number_cells(finding, words)) else ()
+    cells = number_cells(finding, words)
+    numbers = table(cells, right=frozenset({1})).splitlines() if cells else []
     yield from _section("failure.numbers", iter(numbers), words)
     yield from _section("failure.fixes", _fixes(finding.fixes, words), words)
 
@@ -117,7 +116,6 @@ def _section(title: str, lines: Iterator[str], words: Words) -> Iterator[str]:
 
 
 def headline(finding: Finding, words: Words) -> str:
-    """The answer in one line."""
     if finding.detail == "no_failure":
         return words("failed.no_failure")
     detail = f"detail.{finding.detail}"
@@ -203,7 +201,6 @@ def fix_sentence(fix: Fix, words: Words) -> str:
 
 
 def _gains(fix: Fix, words: Words) -> Iterator[str]:
-    """What a fix brings, as far as it was computed."""
     if fix.saves_bytes is not None:
         key = "failure.saves_most" if fix.shown_by == "arithmetic" and not fix.enough else "failure.saves"
         by = words(f"failure.by.{fix.shown_by}")
@@ -247,16 +244,9 @@ def _plain(finding: Finding, words: Words) -> dict[str, Any]:
 
 
 def _fix(fix: Fix, words: Words) -> dict[str, Any]:
-    plain: dict[str, Any] = {"action": sentence(fix.action, words)}
-    if fix.setting:
-        plain["setting"] = fix.setting
-    if fix.saves_bytes is not None:
-        plain["saves_bytes"] = fix.saves_bytes
-    if fix.shown_by:
-        plain["shown_by"] = fix.shown_by
-    return plain if fix.enough is None else plain | {"enough": fix.enough}
+    action = {"action": sentence(fix.action, words), "setting": fix.setting, "saves_bytes": fix.saves_bytes}
+    return known(action | {"shown_by": fix.shown_by, "enough": fix.enough})
 
 
 def to_json(found: Diagnosis) -> str:
-    """The document as text."""
-    return json.dumps(diagnosis_document(found), indent=1, ensure_ascii=False)
+    return as_text(diagnosis_document(found))

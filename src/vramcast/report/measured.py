@@ -1,125 +1,189 @@
-"""A measured training run beside its prediction, as text and as JSON."""
+"""What was measured beside its prediction, a server's log or a training run: as text and as JSON."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
-from vramcast.domain.reconciliation import Compared, Reconciliation
+from vramcast.domain.reconciliation import Compared, Reconciliation, Remark
 from vramcast.report.document import document
 from vramcast.report.messages import MESSAGES, Words
-from vramcast.report.reconciliation import sentence
-from vramcast.report.text import table, verdict
+from vramcast.report.plain import as_text
+from vramcast.report.text import table, table_lines, verdict
 from vramcast.units import format_bytes, format_seconds
 
+FIGURES: Final = (
+    "tried", "total", "free", "process", "others", "allocated", "unallocated", "pools", "predicted_device",
+)
+"""Figures of an out-of-memory message in the order they are shown."""
 
-def render(found: Reconciliation, words: Words, *, saved: str | None = None) -> str:
-    """The report: the largest underestimate, the parts of the peak and their sums, other figures, why.
+COLUMNS: Final = frozenset({1, 2, 3, 4})
+"""Of figures: measured, predicted, their difference, and that as a share."""
+
+
+def render_log(found: Reconciliation, words: Words, *, saved: str | None = None) -> str:
+    """The report on a server's log: what differs most, the entries, why, what could be learned from it.
 
     Args:
-        found: the run beside its prediction
+        found: the log beside its prediction
         words: of a language
         saved: where its calibration was written
     """
-    lines = [_headline(found, words), *(f"  {line}" for line in _about(found, words)), ""]
+    if found.largest is None:
+        first = words("reconciled.agrees")
+    else:
+        first = words(
+            "reconciled.more" if found.largest.difference > 0 else "reconciled.less",
+            entry=_name(found.largest, words), size=_size(found.largest), share=f"{found.share:.0%}",
+        )
+    about = words(f"reconciled.{'rank' if found.rank else 'log'}", log=found.log, engine=found.engine, rank=found.rank)
+    lines = [*table_lines(_table("", found.compared, words), right=COLUMNS), "", *_out_of_memory(found, words)]
+    return _report(found, words, [first, f"  {about}"], lines, saved=saved, offer="offer")
+
+
+def render_run(found: Reconciliation, words: Words, *, saved: str | None = None) -> str:
+    """The report on a training run: the largest underestimate, the parts of the peak and their sums, the rest, why."""
+    largest = found.largest
+    if not found.compared:
+        first = words("run.nothing")
+    elif largest is None:
+        first = words("run.agrees")
+    else:
+        relative = "" if largest.relative is None else f" ({largest.relative:+.1%})"
+        key = "run.more" if largest.difference > 0 else "run.less"
+        first = words(key, entry=_name(largest, words), size=_size(largest), relative=relative)
+    rank = words("run.rank", rank=found.rank) if found.rank else ""
+    lines: list[str] = []
     for group in ("peak", "other"):
         entries = [entry for entry in found.compared if entry.group == group]
         if entries:
-            rows = [_header(group, words), *(_row(entry, words) for entry in entries)]
-            first, *rest = table(rows, right=frozenset({1, 2, 3, 4})).splitlines()
-            lines += [first, *(f"  {line}" for line in rest), ""]
-    for key, remarks in (("why", found.why), ("notes", found.remarks)):
-        if remarks:
-            lines += [words(key), *(f"  - {sentence(remark, words)}" for remark in remarks), ""]
-    for key, texts in (("warnings", found.answer.warnings),):
+            head, *rest = table(_table(words(f"run.{group}"), entries, words), right=COLUMNS).splitlines()
+            lines += [head, *(f"  {line}" for line in rest), ""]
+    about = ", ".join(filter(None, (found.log, found.engine, rank)))
+    return _report(found, words, [first, f"  {about}"], lines, saved=saved, offer="run.offer")
+
+
+def _report(
+    found: Reconciliation, words: Words, opening: Iterable[str], tables: Iterable[str], *, saved: str | None, offer: str
+) -> str:
+    """What both have: the question and its verdict below the opening, remarks below the tables, what to do next."""
+    answer = found.answer
+    asked = {name: answer.question[name] for name in ("model", "gpus", "engine")}
+    question = words("question", **asked, parameters=f"{answer.num_parameters:,}")
+    predicted = words("reconciled.predicted", verdict=next(verdict(answer, words)))
+    lines = [*opening, f"  {question}", f"  {predicted}", "", *tables]
+    for key, texts in (
+        ("why", [sentence(remark, words) for remark in found.why]),
+        ("notes", [sentence(remark, words) for remark in found.remarks]),
+        ("warnings", [words.said(text) for text in answer.warnings]),
+    ):
         if texts:
-            lines += [words(key), *(f"  - {words.said(text)}" for text in texts), ""]
+            lines += [words(key), *(f"  - {text}" for text in texts), ""]
     if saved is not None:
         lines.append(words("calibration_saved", path=saved))
     elif found.calibration is not None and found.largest is not None:
-        lines.append(words("run.offer"))
+        lines.append(words(offer))
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _headline(found: Reconciliation, words: Words) -> str:
-    if not found.compared:
-        return words("run.nothing")
-    if found.largest is None:
-        return words("run.agrees")
-    entry = found.largest
-    return words(
-        "run.more" if entry.difference > 0 else "run.less", entry=_name(entry.entry, words),
-        size=format_bytes(round(abs(entry.difference))),
-        relative="" if entry.relative is None else f" ({entry.relative:+.1%})",
-    )
+def _table(title: str, entries: Iterable[Compared], words: Words) -> list[tuple[str, ...]]:
+    head = (title, words("measured"), words("predicted"), words("difference"), "", "")
+    return [head, *(tuple(_row(entry, words)) for entry in entries)]
 
 
-def _about(found: Reconciliation, words: Words) -> Iterator[str]:
-    yield ", ".join(part for part in (
-        found.log, found.engine, words("run.rank", rank=found.rank) if found.rank else "",
-    ) if part)
-    asked = found.answer.question
-    parameters = f"{found.answer.num_parameters:,}"
-    yield words("question", model=asked["model"], parameters=parameters, gpus=asked["gpus"], engine=asked["engine"])
-    yield words("reconciled.predicted", verdict=next(verdict(found.answer, words)))
+def _row(entry: Compared, words: Words) -> Iterator[str]:
+    yield _name(entry, words)
+    yield _amount(entry.measured, entry.unit)
+    yield _amount(entry.predicted, entry.unit)
+    yield _amount(entry.difference, entry.unit, signed=True)
+    yield "" if entry.relative is None else f"{entry.relative:+.1%}"
+    key = ("run.derived" if entry.derived else "") if entry.group else "follows" if entry.follows else ""
+    yield words(key) if key else ""
 
 
-def _header(group: str, words: Words) -> tuple[str, ...]:
-    return (words(f"run.{group}"), words("measured"), words("predicted"), words("difference"), "", "")
+def _amount(value: float, unit: str, *, signed: bool = False) -> str:
+    sign = "+" if signed and value > 0 else ""
+    match unit:
+        case "bytes":
+            return sign + format_bytes(round(value))
+        case "s":
+            return ("-" if value < 0 else "+" if signed else "") + format_seconds(abs(value))
+        case "tokens":
+            return f"{sign}{value:,.0f}"
+    return f"{sign}{value:,.2f}"
 
 
-def _row(entry: Compared, words: Words) -> tuple[str, ...]:
-    relative = "" if entry.relative is None else f"{entry.relative:+.1%}"
-    return (
-        _name(entry.entry, words), _amount(entry, entry.measured), _amount(entry, entry.predicted),
-        _amount(entry, entry.difference, signed=True), relative, words("run.derived") if entry.derived else "",
-    )
+def _size(entry: Compared) -> str:
+    return format_bytes(round(abs(entry.difference)))
 
 
-def _amount(entry: Compared, value: float, *, signed: bool = False) -> str:
-    if entry.unit == "s":
-        sign = "-" if value < 0 else "+" if signed else ""
-        return sign + format_seconds(abs(value))
-    return ("+" if signed and value > 0 else "") + format_bytes(round(value))
+def _name(entry: Compared, words: Words) -> str:
+    """An entry in the language of the report.
+
+    >>> _name(Compared(entry="activations+communication", measured=1, predicted=1), Words("en"))
+    'activations + non-torch (NCCL, kernels)'
+    """
+    kind = "run.entry" if entry.group else "entry"
+    keys = (f"{kind}.{name}" if f"{kind}.{name}" in MESSAGES else f"category.{name}" for name in entry.entry.split("+"))
+    return " + ".join(words(key) for key in keys)
 
 
-def _name(entry: str, words: Words) -> str:
-    key = f"run.entry.{entry}"
-    return words(key if key in MESSAGES else f"category.{entry}")
+def sentence(remark: Remark, words: Words) -> str:
+    return words(remark.key, **remark.values)
 
 
-def calibrated_document(found: Reconciliation) -> dict[str, Any]:
-    """Plain data: the answer with a `calibration` beside it."""
+def _out_of_memory(found: Reconciliation, words: Words) -> list[str]:
+    message = found.out_of_memory
+    if message is None:
+        return []
+    rows = [(words(f"oom.{figure}"), format_bytes(message[figure])) for figure in FIGURES if figure in message]
+    return [words("oom", stage=words(f"oom.{message['stage']}")), *table_lines(rows, right=frozenset({1})), ""]
+
+
+def log_json(found: Reconciliation) -> str:
+    """The answer with a `reconciliation` beside it."""
+    plain = {"log": found.log, "engine": found.engine} | _document(found)
+    if found.out_of_memory is not None:
+        message = found.out_of_memory.items()
+        plain["out_of_memory"] = {name if name == "stage" else f"{name}_bytes": value for name, value in message}
+    return as_text(document(found.answer) | {"reconciliation": _corrected(plain, found)})
+
+
+def run_json(found: Reconciliation) -> str:
+    """The answer with a `calibration` beside it."""
+    plain = {"recording": found.log, "software": found.engine} | _document(found)
+    if found.largest is not None:
+        plain["largest"]["underestimated"] = found.largest.difference > 0
+    return as_text(document(found.answer) | {"calibration": _corrected(plain, found)})
+
+
+def _document(found: Reconciliation) -> dict[str, Any]:
     english = Words("en")
     plain: dict[str, Any] = {
-        "recording": found.log, "software": found.engine, "rank": found.rank,
+        "rank": found.rank,
         "entries": [_plain(entry) for entry in found.compared],
         "agrees": found.largest is None,
         "why": [sentence(remark, english) for remark in found.why],
         "notes": [sentence(remark, english) for remark in found.remarks],
     }
-    if found.largest is not None:
-        plain["largest"] = {
-            "entry": found.largest.entry, "share": found.share, "underestimated": found.largest.difference > 0,
-        }
-    if found.calibration is not None:
-        plain["corrections"] = {
-            key: {"measured_bytes": one.measured_bytes, "predicted_bytes": one.predicted_bytes}
-            for key, one in found.calibration.corrections.items()
-        }
-    return document(found.answer) | {"calibration": plain}
+    return plain if found.largest is None else plain | {"largest": {"entry": found.largest.entry, "share": found.share}}
+
+
+def _corrected(plain: dict[str, Any], found: Reconciliation) -> dict[str, Any]:
+    if found.calibration is None:
+        return plain
+    return plain | {"corrections": {
+        key: {"measured_bytes": one.measured_bytes, "predicted_bytes": one.predicted_bytes}
+        for key, one in found.calibration.corrections.items()
+    }}
 
 
 def _plain(entry: Compared) -> dict[str, Any]:
-    values = {"measured": entry.measured, "predicted": entry.predicted, "difference": entry.difference}
-    plain: dict[str, Any] = {"entry": entry.entry, "group": entry.group, "unit": entry.unit}
-    plain |= {name: value if entry.unit == "s" else round(value) for name, value in values.items()}
+    whole = entry.unit in ("bytes", "tokens")
+    plain: dict[str, Any] = {"entry": entry.entry} | ({"group": entry.group} if entry.group else {})
+    plain["unit"] = entry.unit
+    for name in ("measured", "predicted", "difference"):
+        plain[name] = round(getattr(entry, name)) if whole else getattr(entry, name)
     if entry.relative is not None:
         plain["relative"] = entry.relative
     return plain | {name: True for name in ("follows", "derived") if getattr(entry, name)}
-
-
-def to_json(found: Reconciliation) -> str:
-    """The document as text."""
-    return json.dumps(calibrated_document(found), indent=1, ensure_ascii=False)

@@ -99,20 +99,16 @@ class ShownServeAnswer(ServeAnswer, ShownAnswer, frozen=True):
 
 
 def shown_serving(answer: ServeAnswer) -> ShownServeAnswer:
-    """The same answer, able to show itself."""
     return ShownServeAnswer(**asdict(answer))
 
 
 def shown(answer: Answer) -> ShownAnswer:
-    """The same answer, able to show itself."""
     return ShownAnswer(**asdict(answer))
 
 
 def shown_diagnosis(found: Diagnosis) -> ShownDiagnosis:
-    """The same diagnosis, able to show itself."""
     return ShownDiagnosis(**asdict(found))
 
 
 def shown_plan(answer: PlanAnswer) -> ShownPlanAnswer:
-    """The same answer, able to show itself."""
     return ShownPlanAnswer(**asdict(answer))

@@ -140,7 +140,6 @@ def _marks(points: Sequence[Point]) -> list[str]:
 
 
 def figures(point: Point, words: Words) -> str:
-    """Speed and cost of a point."""
     cost = words("plan.cost_axis", unit=f"{short(point.cost_per_million_tokens)} {point.unit}")
     return f"{point.tokens_per_s:,.0f} {words('plan.tokens_axis')}, {cost}"
 
@@ -194,7 +193,6 @@ def write_picture(path: Path, points: Sequence[Point], words: Words) -> None:
 
 
 def html(points: Sequence[Point], words: Words) -> str:
-    """A page with the picture in it."""
     title = escape(words("plan.picture"))
     return (
         f'<!doctype html>\n<html lang="{words.language}"><meta charset="utf-8"><title>{title}</title>\n'

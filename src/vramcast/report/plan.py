@@ -158,7 +158,6 @@ def summary(answer: Answer, words: Words) -> Iterator[str]:
 
 
 def _served(answer: ServeAnswer, words: Words) -> Iterator[str]:
-    """What users get."""
     if answer.speed is not None:
         yield words("plan.ttft", seconds=seconds(answer.speed.time_to_first_token_s))
         if answer.speed.tokens_per_s_per_user is not None:
@@ -305,7 +304,6 @@ def _techniques(answer: PlanAnswer, words: Words, *, explain: bool) -> Iterator[
 def technique_cells(
     techniques: Sequence[Technique], answer: PlanAnswer, words: Words
 ) -> tuple[list[tuple[str, ...]], frozenset[int]]:
-    """Head and rows, and which columns are figures."""
     keys = ("technique", "plan.memory", "plan.saves", "plan.slower", "plan.verdict", "plan.against", "plan.options")
     head = (words(keys[0]), words(keys[1]), words(keys[2]), "", *(words(key) for key in keys[3:]))
     rows = [head, *(_technique_row(row, words) for row in techniques)]
@@ -332,7 +330,6 @@ def _technique_row(row: Technique, words: Words) -> tuple[str, ...]:
 
 
 def _share(row: Technique) -> float:
-    """Of the memory without it."""
     return row.saves_bytes / max(1, row.device_bytes + row.saves_bytes)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import date
 from typing import Any, Final
@@ -16,8 +15,9 @@ from vramcast.question.options import OPTIONS, Option
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
-from vramcast.report.document import SCHEMA, change_document, document
+from vramcast.report.document import change_document, document
 from vramcast.report.messages import Words
+from vramcast.report.plain import SCHEMA, as_text, known
 from vramcast.report.plan_words import decision_words, reason_words, technique_words
 
 ENGLISH: Final = Words("en")
@@ -46,10 +46,10 @@ def plan_document(answer: PlanAnswer, words: Words = ENGLISH, *, today: date | N
         plain["change"] = change_document(answer.change, _search(answer), capacity)
     if answer.num_in_memory is not None:
         plain["num_in_memory"] = answer.num_in_memory
-        plain["missed"] = [_present(noun) for noun in answer.missed]
-    plain["front"] = [_present(point) for point in answer.front]
-    plain["decisions"] = [_present(_decision(decision, words)) for decision in answer.decisions]
-    plain["techniques"] = [_present(_technique(technique, words)) for technique in answer.techniques]
+        plain["missed"] = [_known(noun) for noun in answer.missed]
+    plain["front"] = [_known(point) for point in answer.front]
+    plain["decisions"] = [_known(_decision(decision, words)) for decision in answer.decisions]
+    plain["techniques"] = [_known(_technique(technique, words)) for technique in answer.techniques]
     if answer.ignored:
         plain["ignored"] = list(answer.ignored)
     return plain | {"assumptions": list(answer.assumptions), "warnings": list(answer.warnings)}
@@ -66,23 +66,19 @@ def _technique(technique: Technique, words: Words) -> Technique:
 
 
 def _serves(answer: PlanAnswer) -> bool:
-    """Whether a search looked at deployments."""
     return "requests" in answer.question
 
 
 def _one_plan(answer: PlanAnswer) -> Mapping[str, Option]:
-    """The options of one plan of a search."""
     return SERVE_OPTIONS if _serves(answer) else OPTIONS
 
 
 def _search(answer: PlanAnswer) -> Mapping[str, Option]:
-    """The options of the search itself."""
     return PLAN_SERVE_OPTIONS if _serves(answer) else PLAN_OPTIONS
 
 
 def to_json(answer: PlanAnswer, *, today: date | None = None) -> str:
-    """The document as text."""
-    return json.dumps(plan_document(answer, today=today), indent=1, ensure_ascii=False)
+    return as_text(plan_document(answer, today=today))
 
 
 def _part(plain: dict[str, Any]) -> dict[str, Any]:
@@ -90,5 +86,5 @@ def _part(plain: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if name != "schema"}
 
 
-def _present(noun: msgspec.Struct) -> dict[str, Any]:
-    return {name: value for name, value in msgspec.to_builtins(noun).items() if value not in (None, "")}
+def _known(noun: msgspec.Struct) -> dict[str, Any]:
+    return known(msgspec.to_builtins(noun))

@@ -52,7 +52,6 @@ def technique_words(technique: Technique, words: Words) -> tuple[str, str, str]:
 
 
 def decision_words(decision: Decision, words: Words) -> tuple[str, str, str]:
-    """Question, finding, action."""
     if words.language == "en":
         return decision.question, decision.finding, decision.action
     needed, capacity = format_bytes(decision.device_bytes or 0), format_bytes(decision.capacity_bytes or 0)

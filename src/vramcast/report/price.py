@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from vramcast.domain.price import Cost, Price
 from vramcast.report.messages import Words
+from vramcast.report.plain import known
 
 FEW_DAYS: Final = 2
 """Runs shorter than that are given in hours [days]."""
@@ -71,7 +72,7 @@ def money(amount: float, currency: str) -> str:
 def cost_document(cost: Cost, today: date | None) -> dict[str, Any]:
     """The `"price"` of the JSON answer; what is not known is absent."""
     price = cost.price
-    plain: dict[str, Any] = {
+    return known({
         "per_hour": cost.per_hour,
         "currency": price.currency,
         "tariff": price.tariff,
@@ -80,9 +81,8 @@ def cost_document(cost: Cost, today: date | None) -> dict[str, Any]:
         "per_million_tokens": cost.per_million_tokens,
         "per_run": cost.per_run,
         "run_hours": cost.run_hours,
-        "region": price.region or None,
-        "date": price.date or None,
+        "region": price.region,
+        "date": price.date,
         "age_days": age_days(price, today),
-        "source": price.source or None,
-    }
-    return {name: value for name, value in plain.items() if value is not None}
+        "source": price.source,
+    })

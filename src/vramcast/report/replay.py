@@ -6,24 +6,37 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from vramcast.domain.snapshot import BlockView
-from vramcast.recordings.examine import Examined, in_order, main_device
+from vramcast.recordings.examine import Difference, Examined, in_order, main_device
 from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
 from vramcast.recordings.peak import Group, Held, Point
 from vramcast.recordings.replay import Basis, Outcome
-from vramcast.report.braille import chart
+from vramcast.recordings.steps import Leaks
 from vramcast.report.messages import Words
-from vramcast.report.replay_parts import difference_lines, failures, leak_lines, settings, variants_title
 from vramcast.report.replay_words import (
+    FIGURES,
     Stacks,
     age,
     blocks,
     category_name,
-    class_name,
+    could_have,
+    difference_rows,
+    difference_sentences,
+    failed,
+    group_rows,
     has_times,
     held_sentences,
+    hole_classes,
+    hole_line,
+    leak_line,
+    leaks_said,
     parts_of,
+    pinned_line,
     plain,
+    scaled_chart,
+    settings,
     share,
+    sides,
+    variants_title,
 )
 from vramcast.report.text import table
 from vramcast.units import format_bytes, format_seconds
@@ -91,8 +104,8 @@ def device_lines(found: Examined, words: Words, *, top: int, several: bool) -> I
 def _sections(found: Examined, words: Words, top: int) -> Iterator[tuple[str, Iterable[str]]]:
     """Titles with their lines; a section without lines is not shown."""
     stacks = Stacks(found, words)
-    yield words("replay.failures"), failures(found, words)
-    yield variants_title(found.variants, words), settings(found, words)
+    yield words("replay.failures"), _failures(found, stacks, words)
+    yield variants_title(found.variants, words), _settings(found, words)
     yield words("replay.course"), _course(found, words)
     yield words("replay.held"), _held(found.held, words, top)
     yield words("replay.largest"), _largest(found.held, stacks, words, top)
@@ -105,9 +118,9 @@ def _sections(found: Examined, words: Words, top: int) -> Iterator[tuple[str, It
     elif run is not None:
         yield words("replay.fragmentation", run=share(run)), (words("replay.no_holes"),)
     if found.leaks is not None:
-        yield words("replay.leaks"), leak_lines(found.leaks, stacks, words, top)
+        yield words("replay.leaks"), _leaks(found.leaks, stacks, words, top)
     if found.difference is not None:
-        yield words("replay.difference", name=plain(found.difference.before)), difference_lines(found.difference, words)
+        yield words("replay.difference", name=plain(found.difference.before)), _difference(found.difference, words)
 
 
 def headline(found: Examined, words: Words) -> str:
@@ -164,17 +177,41 @@ def exactness(found: Examined, words: Words) -> str:
     return "; ".join(parts)
 
 
+def _failures(found: Examined, stacks: Stacks, words: Words) -> Iterator[str]:
+    """Failures of the recording, and whether free memory in one piece would have served them."""
+    for failure in found.failures:
+        yield failed(failure, words)
+        yield f"  {could_have(failure, words)}"
+        yield f"  {stacks(failure.stack)}"
+    more = found.num_failures - len(found.failures)
+    if more:
+        yield words("replay.more_failures", count=f"{more:,}")
+
+
+def _settings(found: Examined, words: Words) -> Iterator[str]:
+    tried = settings(found, words)
+    if tried is not None:
+        yield from filter(None, (tried.advice, *table(tried.cells, right=FIGURES).splitlines(), tried.note))
+
+
+def _leaks(leaks: Leaks, stacks: Stacks, words: Words, top: int) -> Iterator[str]:
+    yield leaks_said(leaks, words)
+    for leak in leaks.leaks[:top]:
+        yield f"  {leak_line(leak, words)}"
+        yield f"    {stacks(leak.stack)}"
+
+
+def _difference(found: Difference, words: Words) -> Iterator[str]:
+    process, segments = difference_sentences(found, words)
+    yield from (process, *segments, *table(difference_rows(found, words), right=frozenset({0, 1, 2})).splitlines())
+
+
 def _course(found: Examined, words: Words) -> Iterator[str]:
     points = found.timeline.points
     if not points:
         return
-    lines = chart(
-        [point.allocated_bytes for point in points], [line_of(point) for point in points],
-        columns=COLUMNS, rows=ROWS,
-    )
-    most = format_bytes(max(max(line_of(point), point.allocated_bytes) for point in points))
-    for row, line in enumerate(lines):
-        yield f"{most if row == 0 else '0' if row == ROWS - 1 else '':>{len(most)}} {line}"
+    allocated, line = [point.allocated_bytes for point in points], [line_of(point) for point in points]
+    yield from scaled_chart(allocated, line, columns=COLUMNS, rows=ROWS)
     key = "replay.legend_allocated" if found.replayed.reserved is None else "replay.legend"
     yield words(key, events=f"{found.timeline.events:,}")
 
@@ -201,11 +238,7 @@ def _held(held: Held, words: Words, top: int) -> Iterator[str]:
 def _groups(
     groups: Sequence[Group], held: Held, words: Words, top: int, name: Callable[[str], str]
 ) -> list[str]:
-    rows = [
-        (name(group.name), format_bytes(group.size_bytes), share(group.size_bytes / held.size_bytes),
-         blocks(group.num_blocks, words))
-        for group in groups[:top]
-    ]
+    rows = group_rows(groups[:top], held, words, name)
     lines = table(rows, right=frozenset({1, 2, 3})).splitlines() if rows else []
     more = len(groups) - len(rows)
     return [*lines, words("replay.rest", count=f"{more:,}")] if more > 0 else lines
@@ -233,29 +266,20 @@ def _fragmentation(found: Fragmentation, words: Words) -> Iterator[str]:
 
 def _classes(found: Fragmentation, words: Words) -> Iterator[str]:
     """The holes by size, below the line that adds them up."""
-    lows = (0, *(entry.up_to_bytes or 0 for entry in found.classes))
-    rows = [
-        (class_name(low, entry.up_to_bytes, words), format_bytes(entry.size_bytes), blocks(entry.num_blocks, words))
-        for low, entry in zip(lows, found.classes, strict=False) if entry.num_blocks
-    ]
+    rows = [(name, format_bytes(size), blocks(count, words)) for name, size, count in hole_classes(found, words)]
     if rows:
         yield from (f"    {line}" for line in table(rows, right=frozenset({1, 2})).splitlines())
 
 
 def _holes(holes: Sequence[Hole], stacks: Stacks, words: Words) -> Iterator[str]:
     for hole in holes:
-        segment = format_bytes(hole.segment_bytes)
-        yield words("replay.hole", size=format_bytes(hole.size_bytes), address=f"{hole.address:#x}", segment=segment)
-        for key, block in (("replay.neighbour_before", hole.before), ("replay.neighbour_after", hole.after)):
-            yield f"  {words(key)}: {_neighbour(block, stacks, words)}"
+        yield hole_line(hole, words)
+        yield from (f"  {side}: {_neighbour(block, stacks, words)}" for side, block in sides(hole, words))
 
 
 def _pinned(pinned: Sequence[Pinned], stacks: Stacks, words: Words) -> Iterator[str]:
     for segment in pinned:
-        yield words(
-            "replay.pin", free=format_bytes(segment.free_bytes), size=format_bytes(segment.size_bytes),
-            address=f"{segment.address:#x}", live=format_bytes(segment.live_bytes),
-        )
+        yield pinned_line(segment, words)
         yield from (f"  {_neighbour(block, stacks, words)}" for block in segment.pins)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -13,8 +12,8 @@ from vramcast.recordings.peak import Group, Held, Holder, Timeline
 from vramcast.recordings.stacks import is_python, shown
 from vramcast.recordings.steps import Leaks
 from vramcast.recordings.variants import Variant
+from vramcast.report.plain import SCHEMA, as_text
 
-SCHEMA: Final = 1
 MOST_FRAMES: Final = 24
 """Of one stack; those of Python first in line [count]."""
 
@@ -40,8 +39,7 @@ def replay_document(found: Sequence[Examined], *, top: int) -> dict[str, Any]:
 
 
 def to_json(found: Sequence[Examined], *, top: int) -> str:
-    """The document as text."""
-    return json.dumps(replay_document(found, top=top), indent=1, ensure_ascii=False)
+    return as_text(replay_document(found, top=top))
 
 
 def _present(values: dict[str, Any]) -> dict[str, Any]:
@@ -150,17 +148,16 @@ def _unallocated(found: Examined, parts: Fragmentation, top: int) -> dict[str, A
 
 
 def _hole(found: Examined, hole: Hole) -> dict[str, Any]:
-    plain: dict[str, Any] = {
+    return _present({
         "address": hole.address, "size_bytes": hole.size_bytes, "segment": hole.segment,
-        "segment_bytes": hole.segment_bytes,
-    }
-    for side, block in (("before", hole.before), ("after", hole.after)):
-        if block is not None:
-            plain[side] = _block(found, block)
-    return plain
+        "segment_bytes": hole.segment_bytes, "before": _block(found, hole.before), "after": _block(found, hole.after),
+    })
 
 
-def _block(found: Examined, block: BlockView) -> dict[str, Any]:
+def _block(found: Examined, block: BlockView | None) -> dict[str, Any] | None:
+    """A block beside a hole or in a segment; None: the end of the segment."""
+    if block is None:
+        return None
     return {"address": block.address, "size_bytes": block.size_bytes, "frames": _frames(found, block.stack)}
 
 

@@ -15,31 +15,29 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.domain.snapshot import BlockView, Frame
 from vramcast.recordings.examine import Examined, main_device
-from vramcast.recordings.fragmentation import Bar, Fragmentation, Hole, Pinned
+from vramcast.recordings.fragmentation import Bar, Fragmentation, Hole
 from vramcast.recordings.peak import Group, Held
 from vramcast.recordings.stacks import is_python, is_users, place_of, shown, top_frames
-from vramcast.report.messages import Words
+from vramcast.report.messages import Words, rare_messages
 from vramcast.report.replay import about
-from vramcast.report.replay_messages import REPLAY_MESSAGES
-from vramcast.report.replay_parts import (
-    advised,
+from vramcast.report.replay_words import (
+    age,
     could_have,
     difference_rows,
     failed,
-    laid_anew,
-    leak_line,
-    leaks_said,
-    variant_rows,
-    variants_title,
-)
-from vramcast.report.replay_words import (
-    age,
-    class_name,
     has_times,
     held_sentences,
+    hole_classes,
+    hole_line,
+    leak_line,
+    leaks_said,
     parts_of,
+    pinned_line,
     plain,
+    settings,
     share,
+    sides,
+    variants_title,
 )
 from vramcast.sources.files import write_whole
 from vramcast.units import format_bytes
@@ -81,7 +79,6 @@ def write_page(
 
 
 def page(found: Sequence[Examined], words: Words, *, top: int, lead: Lead | None = None) -> str:
-    """The page as text."""
     parts = files("vramcast.report") / "page"
     style, script = ((parts / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     data = page_data(found, words, top=top, lead=lead)
@@ -108,7 +105,6 @@ def embedded(data: Any) -> str:
 def page_data(
     found: Sequence[Examined], words: Words, *, top: int, lead: Lead | None = None
 ) -> dict[str, Any]:
-    """Everything that the page shows."""
     used: dict[int, None] = {}
     devices = [_device(examined, words, used, top) for examined in found]
     if lead is not None and len(devices) == 1:
@@ -132,7 +128,7 @@ def page_data(
 def _words(words: Words) -> dict[str, str]:
     named = {name: words(f"replay.{name}") for name in PAGE_WORDS}
     named |= {name: words(name) for name in ("reserved", "allocated")}
-    for key, texts in REPLAY_MESSAGES.items():
+    for key, texts in rare_messages().items():
         if key.startswith("replay.category."):
             named[key.removeprefix("replay.")] = words(key)
         elif key.startswith("replay.page.") and key != "replay.page.title":
@@ -248,7 +244,6 @@ def _held(held: Held, found: Examined, words: Words, used: dict[int, None]) -> d
 def _unallocated(
     found: Examined, parts: Fragmentation, words: Words, used: dict[int, None], top: int
 ) -> dict[str, Any]:
-    lows = (0, *(entry.up_to_bytes or 0 for entry in parts.classes))
     return {
         "title": words("replay.fragmentation", run=share(found.fragmentation_of_run)),
         "said": words(
@@ -256,38 +251,25 @@ def _unallocated(
         ),
         "reserved": parts.reserved_bytes,
         "parts": parts_of(parts, words),
-        "classes": [
-            (class_name(low, entry.up_to_bytes, words), entry.size_bytes, entry.num_blocks)
-            for low, entry in zip(lows, parts.classes, strict=False) if entry.num_blocks
-        ],
+        "classes": list(hole_classes(parts, words)),
         "holes": [_hole(hole, found, words, used) for hole in parts.holes[:top]],
-        "pinned": [_pinned(segment, found, words, used) for segment in parts.pinned[:top]],
+        "pinned": [
+            {"text": pinned_line(segment, words), "pins": [_block(block, found, words, used) for block in segment.pins]}
+            for segment in parts.pinned[:top]
+        ],
     }
 
 
 def _hole(hole: Hole, found: Examined, words: Words, used: dict[int, None]) -> dict[str, Any]:
-    def side(key: str, block: BlockView | None) -> tuple[str, int, str, int | None]:
-        if block is None:
-            return words(key), 0, "", None
-        return words(key), block.size_bytes, _first(found, block.stack, words), _use(block.stack, used)
-
-    size, segment = format_bytes(hole.size_bytes), format_bytes(hole.segment_bytes)
-    return {
-        "text": words("replay.hole", size=size, address=f"{hole.address:#x}", segment=segment),
-        "sides": [side("replay.neighbour_before", hole.before), side("replay.neighbour_after", hole.after)],
-    }
+    neighbours = [
+        (side, 0, "", None) if block is None else (side, *_block(block, found, words, used))
+        for side, block in sides(hole, words)
+    ]
+    return {"text": hole_line(hole, words), "sides": neighbours}
 
 
-def _pinned(segment: Pinned, found: Examined, words: Words, used: dict[int, None]) -> dict[str, Any]:
-    return {
-        "text": words(
-            "replay.pin", free=format_bytes(segment.free_bytes), size=format_bytes(segment.size_bytes),
-            address=f"{segment.address:#x}", live=format_bytes(segment.live_bytes),
-        ),
-        "pins": [
-            (block.size_bytes, _first(found, block.stack, words), _use(block.stack, used)) for block in segment.pins
-        ],
-    }
+def _block(block: BlockView, found: Examined, words: Words, used: dict[int, None]) -> tuple[int, str, int]:
+    return block.size_bytes, _first(found, block.stack, words), _use(block.stack, used)
 
 
 def _segment(bar: Bar) -> dict[str, Any]:
@@ -300,16 +282,18 @@ def _segment(bar: Bar) -> dict[str, Any]:
 
 
 def _variants(found: Examined, words: Words) -> dict[str, Any]:
-    if not found.variants:
+    tried = settings(found, words)
+    if tried is None:
         return {"rows": []}
-    said = found.advice
-    keys = ("setting", "peak_reserved", "change", "retries", "oom")
-    rows = zip(found.variants, variant_rows(found, words), strict=True)
+    head, *rows = tried.cells
     return {
         "title": variants_title(found.variants, words),
-        "said": None if said is None else advised(said, found.variants[0], words),
-        "note": laid_anew(found, words),
-        "helps": said is not None and said.kind in ("avoids", "lowers"),
-        "head": [words(f"replay.{key}") for key in keys],
-        "rows": [{"reserved": variant.peak_reserved_bytes, "cells": cells} for variant, cells in rows],
+        "said": tried.advice or None,
+        "note": tried.note,
+        "helps": found.advice is not None and found.advice.kind in ("avoids", "lowers"),
+        "head": head,
+        "rows": [
+            {"reserved": variant.peak_reserved_bytes, "cells": cells}
+            for variant, cells in zip(found.variants, rows, strict=True)
+        ],
     }

@@ -21,7 +21,7 @@ from vramcast.domain.answer import (
 )
 from vramcast.report.messages import Words
 from vramcast.report.price import cost_lines, run_length
-from vramcast.report.verdicts import headline, tried_word, word_of
+from vramcast.report.verdicts import headline, word_of
 from vramcast.units import format_bytes, format_seconds
 
 SHOWN_PER_CATEGORY: Final = 4
@@ -162,7 +162,7 @@ def search(found: Found | None, words: Words) -> Iterator[str]:
 def tried(found: Found, words: Words) -> Iterator[str]:
     """A row for every plan next to the result, then the nearest that fails. What nothing is known of has no column."""
     cells, right = tried_cells(found, words)
-    yield from (f"  {line}" for line in table(cells, right=right).splitlines())
+    yield from table_lines(cells, right=right)
     if found.nearest_failing is not None and found.what is not None and not found.tried[0].parameters:
         yield "  " + words("nearest_failing", what=found.nearest_failing.what)
 
@@ -181,7 +181,7 @@ def tried_cells(found: Found, words: Words) -> tuple[list[tuple[str, ...]], froz
 def _tried_row(one: Tried, words: Words, *, serving: bool) -> tuple[str, ...]:
     return (
         one.what,
-        tried_word(one, words),
+        word_of(one.fit, words),
         "" if one.kv_tokens is None else f"{one.kv_tokens:,}",
         "" if one.concurrency is None else f"{one.concurrency:,.1f}",
         "" if one.needed_bytes is None or serving else format_bytes(one.needed_bytes),
@@ -214,7 +214,6 @@ def cache(answer: ServeAnswer, words: Words) -> Iterator[str]:
 
 
 def rates(speed: Speed | None, words: Words) -> Iterator[str]:
-    """How fast both phases go, as far as that is known."""
     if speed is not None:
         yield words(
             "speed_prefill",
@@ -313,7 +312,6 @@ def _name(entry: LedgerEntry) -> str:
 
 
 def phases(rank: RankAnswer, words: Words) -> Iterator[str]:
-    """One line per phase with the three levels."""
     if not rank.peak.reserved_bytes:  # an engine with an allocator of its own
         yield from (
             f"  {left(words(f'phase.{name}'), 16)}{format_bytes(peak.device_bytes):>14}"
@@ -366,6 +364,13 @@ def _width(text: str) -> int:
     from unicodedata import east_asian_width
 
     return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def table_lines(rows: Iterable[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> Iterator[str]:
+    """The lines of a table below a title; none where there is no row."""
+    cells = list(rows)
+    if cells:
+        yield from (f"  {line}" for line in table(cells, right=right).splitlines())
 
 
 def table(rows: Iterable[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:

@@ -1,17 +1,20 @@
-"""A traced run as text: the verdict, where it runs out, the ledger, who held the peak, what is not known."""
+"""A traced run as text and as JSON: the verdict, where it runs out, the ledger, who held the peak, what is unknown."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
+
+from msgspec.structs import asdict
 
 from vramcast.domain.answer import Peak
 from vramcast.domain.traced import Holding, TraceAnswer, TraceFailure, UnknownOperator
-from vramcast.report.braille import chart
+from vramcast.report.document import document
 from vramcast.report.messages import Words
-from vramcast.report.replay_words import plain, share
-from vramcast.report.text import cost_words, ledger, phases, table, tried
+from vramcast.report.plain import as_text, known
+from vramcast.report.replay_words import plain, scaled_chart, share
+from vramcast.report.text import cost_words, ledger, phases, table_lines, tried
 from vramcast.report.verdicts import headline, word_of
 from vramcast.units import format_bytes
 
@@ -119,7 +122,7 @@ def _what(answer: TraceAnswer, words: Words) -> str:
     key = "trace.what" if answer.num_parameters else "trace.what_script"
     return words(
         key, target=plain(asked["target"]), parameters=f"{answer.num_parameters:,}",
-        gpu=asked.get("gpu") or "cpu", how=", ".join(parts),
+        gpu=asked["gpu"], how=", ".join(parts),
     )
 
 
@@ -155,7 +158,7 @@ def _changes(answer: TraceAnswer, words: Words) -> Iterator[str]:
          word_of(change.verdict(answer.capacity_bytes), words), cost_words(change, words))
         for change in answer.changes
     ]
-    yield from (f"  {line}" for line in table(rows, right=frozenset({1})).splitlines())
+    yield from table_lines(rows, right=frozenset({1}))
 
 
 def _holders(holdings: Sequence[Holding], answer: TraceAnswer, words: Words) -> Iterator[str]:
@@ -166,8 +169,7 @@ def _holders(holdings: Sequence[Holding], answer: TraceAnswer, words: Words) -> 
          words("trace.blocks", count=f"{one.count:,}"))
         for one in holdings[:LIST]
     ]
-    if rows:
-        yield from (f"  {line}" for line in table(rows, right=frozenset({1, 2, 3})).splitlines())
+    yield from table_lines(rows, right=frozenset({1, 2, 3}))
     if len(holdings) > LIST:
         yield "  " + words("trace.more", count=f"{len(holdings) - LIST:,}")
 
@@ -192,9 +194,7 @@ def _course(answer: TraceAnswer, words: Words) -> Iterator[str]:
         return
     allocated = [point.allocated_bytes for point in answer.course]
     reserved = [point.reserved_bytes for point in answer.course]
-    most = format_bytes(max(*reserved, *allocated))
-    for row, line in enumerate(chart(allocated, reserved, columns=COLUMNS, rows=ROWS)):
-        yield f"  {most if row == 0 else '0' if row == ROWS - 1 else '':>{len(most)}} {line}"
+    yield from (f"  {line}" for line in scaled_chart(allocated, reserved, columns=COLUMNS, rows=ROWS))
     yield "  " + words("trace.legend", events=f"{answer.events:,}")
 
 
@@ -211,6 +211,42 @@ def _unknown(answer: TraceAnswer, words: Words) -> Iterator[str]:
          words("trace.of_peak", size=format_bytes(one.peak_bytes), share=share(one.peak_bytes / total)))
         for one in found[:LIST]
     ]
-    yield from (f"  {line}" for line in table(rows, right=frozenset({1, 2, 3})).splitlines())
+    yield from table_lines(rows, right=frozenset({1, 2, 3}))
     if len(found) > LIST:
         yield "  " + words("trace.more", count=f"{len(found) - LIST:,}")
+
+
+def trace_document(answer: TraceAnswer) -> dict[str, Any]:
+    """Plain data; what is unknown is absent."""
+    plain = document(answer)
+    if not answer.interval_basis:
+        for peak in (plain["peak"], *(rank["peak"] for rank in plain["ranks"])):
+            del peak["interval_bytes"]  # nothing says how wide it is
+        del plain["high_bytes"]
+    else:
+        plain["interval_basis"] = answer.interval_basis
+    if not answer.num_parameters:
+        del plain["parameters"]  # a script's are not known
+    plain |= {"steps": answer.steps, "events": answer.events}
+    plain["holdings"] = {
+        name: [_holding(one) for one in getattr(answer.holdings, f"by_{name}")]
+        for name in ("module", "line", "operator")
+    }
+    plain["unknown_operators"] = [
+        {"name": one.name, "calls": one.calls, "bytes": one.num_bytes, "peak_bytes": one.peak_bytes}
+        for one in answer.unknown_operators
+    ]
+    plain["course"] = [[point.allocated_bytes, point.reserved_bytes] for point in answer.course]
+    if answer.failure is not None:
+        failure = asdict(answer.failure)
+        failure |= {"step": answer.failure.step + 1, "stack": list(answer.failure.stack) or None}  # as the text counts
+        plain["failure"] = {"bytes": failure.pop("num_bytes"), **known(failure)}
+    return plain | known({"timeline": answer.timeline, "stopped": answer.stopped})
+
+
+def _holding(one: Holding) -> dict[str, Any]:
+    return {"name": one.name, "bytes": one.num_bytes, "blocks": one.count}
+
+
+def to_json(answer: TraceAnswer) -> str:
+    return as_text(trace_document(answer))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.domain.answer import Answer, Fit, ServeAnswer, Tried
+from vramcast.domain.answer import Answer, Fit, ServeAnswer
 from vramcast.domain.planning import PlanAnswer
 from vramcast.report.messages import Words
 from vramcast.units import format_bytes
@@ -22,13 +22,7 @@ NO_TONE: Final = ""
 
 
 def word_of(fit: Fit, words: Words) -> str:
-    """The verdict alone, for a cell of a table."""
     return words(f"verdict.{fit}")
-
-
-def tried_word(one: Tried, words: Words) -> str:
-    """The verdict on a plan that a search looked at."""
-    return word_of(one.fit, words)
 
 
 def headline(answer: Answer, words: Words, *, per_gpu: bool = True) -> str:

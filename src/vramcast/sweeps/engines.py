@@ -1,14 +1,113 @@
-"""Where chunks of questions are answered: a table of engines, each a module with `start(settings)`."""
+"""Where questions are answered: on this machine, in processes of their own or in this one; `on_ray` on a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from importlib import import_module
-from typing import Final, NamedTuple, Protocol
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager
+from hashlib import blake2b
+from itertools import islice
+from multiprocessing.connection import Connection
+from typing import Any, Final, NamedTuple, Protocol
 
-from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.sweeps.worker import Answered, Chunk
+from vramcast.domain.checkpoint import Checkpoint
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
+from vramcast.sources.resolve import resolve_checkpoint
+from vramcast.sweeps.journal import line_of
+from vramcast.sweeps.questions import COMMANDS, Question, normalised
+from vramcast.sweeps.results import Row, answer_row, question_row
+from vramcast.version import __version__
+
+MOST_MODELS: Final = 512
+"""Models a process keeps; the oldest go first [count]."""
+
+Chunk = tuple[tuple[int, Question], ...]
+"""Questions with their places in the sweep."""
+
+
+class Answered(NamedTuple):
+    """A chunk's records as lines of the journal, and how long they took."""
+
+    lines: tuple[bytes, ...]
+    seconds: float
+
+
+class Models:
+    """Models by name, each resolved once; a name that could not be resolved is not tried again."""
+
+    def __init__(self, resolve: Callable[[str], Checkpoint] = resolve_checkpoint) -> None:
+        self._resolve = resolve
+        self._known: dict[str, Checkpoint | VramcastError] = {}
+
+    def __call__(self, name: str) -> Checkpoint:
+        """The model, or the error that it gave the first time."""
+        if name not in self._known:
+            if len(self._known) >= MOST_MODELS:
+                del self._known[next(iter(self._known))]
+            try:
+                self._known[name] = self._resolve(name)
+            except VramcastError as error:
+                self._known[name] = error
+        found = self._known[name]
+        if isinstance(found, VramcastError):
+            raise found.with_traceback(None)
+        return found
+
+
+_models = Models()
+"""Of this process."""
+
+
+def question_key(question: Mapping[str, Any]) -> str:
+    """What identifies an answer: the question as its options understand it, and the version that answered."""
+    text = json.dumps([__version__, question], sort_keys=True, default=str)
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def answer_chunk(chunk: Chunk) -> Answered:
+    """The records of a chunk, in its order."""
+    start = time.perf_counter()
+    lines = tuple(record_line(place, question, answered(question)) for place, question in chunk)
+    return Answered(lines, time.perf_counter() - start)
+
+
+def record_line(place: int, question: Question, result: Row) -> bytes:
+    """One line of the journal."""
+    normal = normalised(question)
+    return line_of(place, question_key(normal), question_row(normal) | result)
+
+
+def answered(question: Question) -> Row:
+    """The answer's columns; every error becomes its class and sentence, as the command line would print it."""
+    try:
+        return answer_row(_answer(question))
+    except VramcastError as error:
+        return failed(error)
+    except (RecursionError, MemoryError, OverflowError):
+        return failed(InvalidSpec("the question is larger than can be answered"))
+    except Exception as error:
+        return {"error": "InternalError", "message": f"{type(error).__name__}: {error}; this is a bug of vramcast"}
+
+
+def failed(error: VramcastError) -> Row:
+    """The columns of a question that cannot be answered."""
+    return {"error": type(error).__name__, "message": str(error)}
+
+
+def _answer(question: Question) -> Any:
+    options = dict(question)
+    command = options.pop("command", None)
+    if not isinstance(command, str) or command not in COMMANDS:
+        raise UnknownName.of("command", str(command), COMMANDS)
+    return COMMANDS[command].answer(options, _models)
 
 
 class Settings(NamedTuple):
@@ -32,8 +131,154 @@ class Engine(Protocol):
         ...
 
 
-ENGINES: Final[dict[str, str]] = {"local": "vramcast.sweeps.local", "ray": "vramcast.sweeps.on_ray"}
-"""Module of each engine, imported when asked for."""
+QUEUED: Final = 2
+"""Chunks per worker that are under way: one at work, one waiting."""
+
+
+@contextmanager
+def _local(settings: Settings, *, size: int) -> Iterator[Engine]:
+    """Workers on this machine, gone at the end."""
+    workers = min(settings.workers or _cores(), max(1, size))
+    if workers == 1:
+        yield _Here()
+        return
+    pool = _Pool(workers)
+    try:
+        yield pool
+    finally:
+        pool.stop()
+
+
+def _cores() -> int:
+    """That this process may use; where a system does not say which, all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Here:
+    """This process."""
+
+    workers = 1
+
+    def run(self, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, Answered | None]]:
+        for chunk in chunks:
+            yield chunk, answer_chunk(chunk)
+
+
+class _Pool:
+    """A pool of processes that is built anew when one of them dies.
+
+    They end with this process, however it ends: each watches a pipe that only this process holds open.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._open()
+
+    def _open(self) -> None:
+        # Spawned, not forked: nothing of a parent with threads, locks and open files is copied.
+        context = multiprocessing.get_context("spawn")
+        self._watched, self._held = context.Pipe(duplex=False)
+        self._pool = ProcessPoolExecutor(
+            self.workers, mp_context=context, initializer=_end_with_parent, initargs=(self._watched,)
+        )
+
+    def stop(self) -> None:
+        """End all workers, whatever they are at."""
+        self._held.close()
+        self._pool.shutdown(cancel_futures=True)
+        self._watched.close()
+
+    def run(self, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, Answered | None]]:
+        running: dict[Future[Answered], Chunk] = {}
+        while True:
+            for chunk in islice(chunks, QUEUED * self.workers - len(running)):
+                running[self._submit(chunk)] = chunk
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            suspects = []
+            # A death breaks the whole pool: then all chunks under way end at once.
+            broken = any(isinstance(future.exception(), BrokenProcessPool) for future in done)
+            for future in list(running) if broken else done:
+                chunk = running.pop(future)
+                if isinstance(future.exception(), BrokenProcessPool):
+                    suspects.append(chunk)
+                else:
+                    yield chunk, future.result()
+            if broken:
+                self._renew()
+            for chunk in suspects:
+                yield chunk, self._alone(chunk)
+
+    def _submit(self, chunk: Chunk) -> Future[Answered]:
+        try:
+            with _interrupts_wait():
+                return self._pool.submit(answer_chunk, chunk)
+        except BrokenProcessPool as error:
+            failed: Future[Answered] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def _alone(self, chunk: Chunk) -> Answered | None:
+        """The chunk with no other one under way, so that a death is its own doing."""
+        try:
+            return self._pool.submit(answer_chunk, chunk).result()
+        except BrokenProcessPool:
+            self._renew()
+            return None
+
+    def _renew(self) -> None:
+        """New processes for dead ones.
+
+        Raises: SourceError when not even idle ones live
+        """
+        self.stop()
+        self._open()
+        try:
+            with _interrupts_wait():
+                started = self._pool.submit(os.getpid)
+            started.result()
+        except BrokenProcessPool:
+            raise SourceError(
+                "worker processes cannot start: a script must call vramcast.sweep under "
+                "`if __name__ == \"__main__\":`, or use workers=1"
+            ) from None
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Workers that start here hear of no interrupt before they can ignore it: they would say so in a traceback."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_parent(watched: Connection) -> None:
+    """In a worker: leave interrupts to the parent, and end when it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+    def watch() -> None:
+        watched.poll(None)  # ready only when the other end is closed
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _on_ray(settings: Settings, *, size: int) -> AbstractContextManager[Engine]:
+    """Its module is imported when it is asked for."""
+    from vramcast.sweeps import on_ray
+
+    return on_ray.start(settings)
+
+
+ENGINES: Final[dict[str, Callable[..., AbstractContextManager[Engine]]]] = {"local": _local, "ray": _on_ray}
 
 
 def start(settings: Settings, *, size: int) -> AbstractContextManager[Engine]:
@@ -47,5 +292,4 @@ def start(settings: Settings, *, size: int) -> AbstractContextManager[Engine]:
         raise InvalidSpec(f"workers={settings.workers} must be 1 or more")
     if settings.address is not None and settings.engine != "ray":
         raise InvalidSpec("--address is that of a Ray cluster; add --engine ray")
-    found: AbstractContextManager[Engine] = import_module(ENGINES[settings.engine]).start(settings, size=size)
-    return found
+    return ENGINES[settings.engine](settings, size=size)

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from vramcast.errors import SourceError
-from vramcast.sweeps.columns import Row
+from vramcast.sweeps.results import Row
 from vramcast.sweeps.spec import Sweep
 from vramcast.version import __version__
 

@@ -9,8 +9,7 @@ from itertools import islice
 from typing import Any, Final
 
 from vramcast.errors import SourceError
-from vramcast.sweeps.engines import Engine, Settings
-from vramcast.sweeps.worker import Answered, Chunk, answer_chunk
+from vramcast.sweeps.engines import Answered, Chunk, Engine, Settings, answer_chunk
 from vramcast.version import __version__
 
 QUEUED: Final = 2
@@ -26,7 +25,7 @@ WAIT_SECONDS: Final = 1.0
 
 
 @contextmanager
-def start(settings: Settings, *, size: int) -> Iterator[Engine]:
+def start(settings: Settings) -> Iterator[Engine]:
     """The cluster at an address; without one that of RAY_ADDRESS, else a cluster of this machine alone.
 
     Raises: SourceError when Ray is missing or no cluster can be reached

@@ -1,9 +1,11 @@
-"""`vramcast.sweep`: read the questions, answer those the journal lacks, write the results."""
+"""`vramcast.sweep`: read the questions, answer those the journal lacks, write the results, and say how far it is."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,16 +14,111 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from vramcast.errors import SourceError, VramcastError
-from vramcast.sweeps.columns import ANSWERED, FAILED, Row, columns_of
-from vramcast.sweeps.commands import normalised
-from vramcast.sweeps.engines import Engine, Settings, start
+from vramcast.report.messages import Words
+from vramcast.sweeps.engines import Chunk, Engine, Settings, failed, question_key, record_line, start
 from vramcast.sweeps.journal import ENDING, Journal
-from vramcast.sweeps.output import check_output, write_results
+from vramcast.sweeps.questions import normalised
+from vramcast.sweeps.results import ANSWERED, FAILED, Row, check_output, columns_of, write_results
 from vramcast.sweeps.spec import MOST_QUESTIONS, Sweep, read_sweep
-from vramcast.sweeps.worker import Chunk, failed, question_key, record_line
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+
+LINE_SECONDS: Final = 5.0
+"""Time between two plain lines."""
+
+
+class Pace:
+    """Answers per second since the start, and what is left at that pace."""
+
+    def __init__(self, done: int, total: int) -> None:
+        self.before, self.done, self.total = done, done, total
+        self._start = time.monotonic()
+
+    @property
+    def rate(self) -> float:
+        """Questions per second of this run; 0 before the first."""
+        return (self.done - self.before) / max(time.monotonic() - self._start, 1e-9)
+
+    def text(self, words: Words) -> str:
+        """One line."""
+        rate = self.rate
+        left = clock((self.total - self.done) / rate) if rate else "?"
+        return words("sweep_progress", done=f"{self.done:,}", total=f"{self.total:,}", rate=f"{rate:,.0f}", left=left)
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> clock(3725)
+    '1:02:05'
+    """
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+class Progress:
+    """Who is told how far a sweep is; this one tells nobody."""
+
+    def begin(self, done: int, total: int) -> None:
+        """So many answers were there already."""
+
+    def advance(self, count: int) -> None:
+        """More answers have come."""
+
+    def end(self) -> None:
+        """No more will come."""
+
+
+class PlainProgress(Progress):
+    """A line at the beginning, at the end and every few seconds."""
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    def begin(self, done: int, total: int) -> None:
+        self._pace = Pace(done, total)
+        self._said = time.monotonic()
+        if done:
+            print(self._words("sweep_resumed", done=f"{done:,}", total=f"{total:,}"), file=sys.stderr, flush=True)
+
+    def advance(self, count: int) -> None:
+        self._pace.done += count
+        if time.monotonic() - self._said >= LINE_SECONDS:
+            self._said = time.monotonic()
+            print(self._pace.text(self._words), file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        print(self._pace.text(self._words), file=sys.stderr, flush=True)
+
+
+class BarProgress(Progress):
+    """A bar that is drawn in place."""
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    def begin(self, done: int, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._pace = Pace(done, total)
+        self._bar: Bar = Progress(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True))
+        self._task: TaskID = self._bar.add_task(self._pace.text(self._words), total=total, completed=done)
+        self._bar.start()
+
+    def advance(self, count: int) -> None:
+        self._pace.done += count
+        self._bar.update(self._task, completed=self._pace.done, description=self._pace.text(self._words))
+
+    def end(self) -> None:
+        self._bar.stop()
+
 
 CHUNK_SECONDS: Final = 0.25
 """Work of one chunk: much more than handing it over costs, little enough to lose."""
@@ -39,22 +136,6 @@ class Interrupted(SourceError):
     """The user or the system stopped the sweep; what was answered is kept."""
 
     exit_code = 130
-
-
-class Progress(Protocol):
-    """Who is told how far a sweep is."""
-
-    def begin(self, done: int, total: int) -> None:
-        """So many answers were there already."""
-        ...
-
-    def advance(self, count: int) -> None:
-        """More answers have come."""
-        ...
-
-    def end(self) -> None:
-        """No more will come."""
-        ...
 
 
 class Results:
@@ -125,7 +206,7 @@ def sweep(
         folder = TemporaryDirectory(prefix="vramcast-sweep-")
     beside = path or Path(folder.name if folder else "") / "sweep"
     with _journal(beside, read, restart=restart) as journal:
-        _answer(read, journal, how, progress)
+        _answer(read, journal, how, progress or Progress())
         results = Results(partial(_rows, journal, folder), columns, path)
         if path is None:
             deque(results.counted(), maxlen=0)
@@ -148,16 +229,15 @@ def _journal(path: Path, read: Sweep, *, restart: bool) -> Iterator[Journal]:
         journal.close()
 
 
-def _answer(read: Sweep, journal: Journal, how: Settings, progress: Progress | None) -> None:
+def _answer(read: Sweep, journal: Journal, how: Settings, progress: Progress) -> None:
     """Bring the journal up to all questions of the sweep.
 
     Raises: Interrupted after SIGINT or SIGTERM, once the chunks under way are kept
     """
     left = read.size - len(journal)
-    if progress is not None:
-        progress.begin(len(journal), read.size)
+    progress.begin(len(journal), read.size)
     with start(how, size=left) as engine, _signals() as stopped:
-        pace = _Pace()
+        pace = _ChunkSize()
         killers: list[Chunk] = []
         try:
             chunks = _until(stopped, _chunks(_unanswered(read, journal), pace))
@@ -168,8 +248,7 @@ def _answer(read: Sweep, journal: Journal, how: Settings, progress: Progress | N
                 died = failed(WorkerDied("the process that answered it died, every time; it may need too much memory"))
                 journal.append([place], [record_line(place, question, died)])
         finally:
-            if progress is not None:
-                progress.end()
+            progress.end()
     if stopped.is_set():
         raise Interrupted(
             f"stopped: {len(journal):,} of {read.size:,} questions are answered and kept in {journal.path.name}; the "
@@ -178,7 +257,7 @@ def _answer(read: Sweep, journal: Journal, how: Settings, progress: Progress | N
 
 
 def _run(
-    engine: Engine, chunks: Iterator[Chunk], journal: Journal, pace: _Pace, progress: Progress | None
+    engine: Engine, chunks: Iterator[Chunk], journal: Journal, pace: _ChunkSize, progress: Progress
 ) -> Iterator[Chunk]:
     """Answer chunks into the journal; yields those that killed their process."""
     for chunk, result in engine.run(chunks):
@@ -187,11 +266,10 @@ def _run(
             continue
         journal.append((place for place, _ in chunk), result.lines)
         pace.note(len(chunk), result.seconds)
-        if progress is not None:
-            progress.advance(len(chunk))
+        progress.advance(len(chunk))
 
 
-class _Pace:
+class _ChunkSize:
     """How many questions make a chunk, from how long they have taken so far."""
 
     def __init__(self) -> None:
@@ -213,7 +291,7 @@ def _unanswered(read: Sweep, journal: Journal) -> Iterator[tuple[int, dict[str, 
             yield place, question
 
 
-def _chunks(questions: Iterator[tuple[int, dict[str, Any]]], pace: _Pace) -> Iterator[Chunk]:
+def _chunks(questions: Iterator[tuple[int, dict[str, Any]]], pace: _ChunkSize) -> Iterator[Chunk]:
     while chunk := tuple(islice(questions, pace.size)):
         yield chunk
 

@@ -1,7 +1,10 @@
-"""Autocast as on the simulated device: torch's own switch, the device's lists of operators, its cache of cast weights.
+"""Autocast as on the simulated device: torch's own switch, its lists of operators, its cache of cast weights.
 
 C++ casts only tensors that are on the device, which simulated ones are not; so the kernels at the device's autocast
 key are replaced while a simulation is active. torch's switch works by excluding that key.
+[lists] pytorch aten/src/ATen/autocast_mode.cpp and .h: AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32,
+AT_FORALL_FP32_SET_OPT_DTYPE, AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE, AT_FORALL_PROMOTE
+[recurrent] pytorch aten/src/ATen/cudnn/AutocastRNN.cpp
 [autocast] pytorch aten/src/ATen/autocast_mode.cpp and .h: cached_cast, is_autocast_eligible
 """
 
@@ -10,13 +13,50 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from vramcast.tracing.autocast_lists import CPU, CUDA
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.memory import Memory
+
+DEVICE: Final = "cuda"
+KEY: Final = "AutocastCUDA"  # of torch's dispatcher
+LOWER_PRECISION: Final = (
+    "_convolution.deprecated", "_convolution", "conv1d", "conv1d.padding", "conv2d", "conv2d.padding", "conv3d",
+    "conv3d.padding", "conv_tbc", "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input",
+    "convolution", "prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv", "linalg_vecdot", "linear",
+    "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot", "_thnn_fused_lstm_cell",
+    "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
+    "_scaled_dot_product_flash_attention", "scaled_dot_product_attention", "cudnn_convolution",
+    "cudnn_convolution_transpose",
+)
+FP32: Final = (
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt",
+    "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm",
+    "native_layer_norm", "group_norm", "rms_norm", "frobenius_norm.dim", "nuclear_norm", "nuclear_norm.dim",
+    "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d",
+    "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss",
+    "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss",
+    "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp",
+    "upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_nearest2d", "_upsample_nearest_exact2d",
+    "upsample_nearest3d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+    "_upsample_bilinear2d_aa", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bicubic2d_aa",
+)
+PROMOTED: Final = (
+    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot",
+    "scatter_add",
+)
+"""To the widest type among the operands."""
+FP32_RESULT: Final = (
+    "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm",
+    "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "sum", "sum.dim_IntList",
+)
+"""Computed in fp32 through their dtype argument, where the caller gave none."""
+FP32_APPENDED: Final = ("norm.Scalar", "norm.ScalarOpt_dim")
+"""The same, the argument being the last of another overload."""
+RECURRENT: Final = ("_cudnn_rnn",)
+"""Always in fp16, whatever type autocast is set to [recurrent]."""
 
 
 class Autocast:
@@ -24,21 +64,17 @@ class Autocast:
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._lists = CPU if memory.devices[0].is_cpu else CUDA
-        self._type = self._lists.device_type
-        self._key = getattr(torch._C.DispatchKey, self._lists.key)
+        self._key = getattr(torch._C.DispatchKey, KEY)
         self._casts: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
     def start(self, patches: Patches) -> torch.library.Library:
         """Register the kernels; they are gone when the library returned is destroyed."""
-        library = torch.library.Library("aten", "IMPL", self._lists.key)
+        library = torch.library.Library("aten", "IMPL", KEY)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            lists = self._lists
             for names, kernel in (
-                (lists.lower_precision, self._lower), (lists.fp32, self._fp32), (lists.fp32_result, self._fp32_result),
-                (lists.fp32_appended, self._fp32_appended), (lists.promote, self._promoted),
-                (lists.recurrent, self._recurrent),
+                (LOWER_PRECISION, self._lower), (FP32, self._fp32), (FP32_RESULT, self._fp32_result),
+                (FP32_APPENDED, self._fp32_appended), (PROMOTED, self._promoted), (RECURRENT, self._recurrent),
             ):
                 for name in names:
                     self._register(library, name, kernel)
@@ -72,7 +108,7 @@ class Autocast:
         library.impl(name, cast_and_call, allow_override=True)
 
     def _lower(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        dtype = torch.get_autocast_dtype(self._type)
+        dtype = torch.get_autocast_dtype(DEVICE)
         return op(*(self._cast(arg, dtype) for arg in args), **{k: self._cast(v, dtype) for k, v in kwargs.items()})
 
     def _fp32(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -90,7 +126,7 @@ class Autocast:
         return torch.ops.aten.norm(*args, *kwargs.values(), dtype=torch.float32)
 
     def _promoted(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        widest = torch.get_autocast_dtype(self._type)
+        widest = torch.get_autocast_dtype(DEVICE)
         for arg in _tensors(args):
             if self._is_eligible(arg) and arg.dtype is torch.float32:
                 widest = torch.float32
@@ -109,7 +145,7 @@ class Autocast:
         if not tensor.is_floating_point() or tensor.dtype is torch.float64:
             return False
         resident = self._memory.of(tensor)
-        return resident is not None and resident.device.torch_device.type == self._type
+        return resident is not None and resident.device.torch_device.type == DEVICE
 
     def _cast(self, arg: Any, dtype: torch.dtype) -> Any:
         if isinstance(arg, torch.Tensor):
@@ -122,7 +158,7 @@ class Autocast:
         if tensor.dtype is dtype or not self._is_eligible(tensor):
             return tensor
         is_weight = (
-            dtype is torch.get_autocast_dtype(self._type) and tensor.dtype is torch.float32 and tensor.requires_grad
+            dtype is torch.get_autocast_dtype(DEVICE) and tensor.dtype is torch.float32 and tensor.requires_grad
             and tensor.is_leaf and not tensor._is_view() and torch.is_autocast_cache_enabled()
         )
         if not is_weight:

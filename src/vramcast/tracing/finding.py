@@ -20,24 +20,19 @@ FIRST: Final = {"batch": 4, "seq-len": 1024}
 """Where a search begins unless the question says."""
 UNIT: Final = {"batch": 1, "seq-len": 64}
 """Smallest steps of the answer."""
-FINEST: Final = 7
-"""Binary digits of the answer: a batch of 17,904 is looked for in steps of 128."""
+FINEST: Final = 7  # binary digits of the answer: a batch of 17,904 is looked for in steps of 128
 LARGEST: Final = {"batch": 1 << 20, "seq-len": 1 << 22}
 LEAP: Final = 8
-OFF: Final = 64
-"""What the allocator loses between blocks is about that part of a full card."""
+OFF: Final = 64  # what the allocator loses between blocks is about that part of a full card
 MOST_TRACES: Final = 12
-STEPS: Final = 2
-"""The second is steady."""
+STEPS: Final = 2  # the second is steady
 
 
 def find_largest(job: TraceJob, goal: str, headroom: float | None = None) -> Traced:
-    """The run of the largest value that fits, with how it was found; where none fits, that of the smallest.
+    """The run of the largest "batch" or "seq-len" that fits, with how it was found; where none fits, of the smallest.
 
-    Args:
-        job: what is traced; its own value is where the search begins
-        goal: "batch" or "seq-len"
-        headroom: share of the card that stays free; None: so much that the 90 % interval fits
+    The job's own value is where the search begins; headroom is the share of the card that stays free, None: so much
+    that the 90 % interval fits.
 
     Raises: VramcastError of one sentence
     """
@@ -130,5 +125,4 @@ class _Search:
 
 
 def _allocated(answer: TraceAnswer) -> int:
-    """The most of all phases: what no cache given back makes smaller."""
     return max(peak.allocated_bytes for peak in answer.fullest.phases.values())

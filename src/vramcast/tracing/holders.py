@@ -1,20 +1,54 @@
-"""Who holds which block: parameters, gradients and optimizer states tell what their storages are for."""
+"""Who holds which block: parameters, gradients and optimizer states tell what their storages are for.
+
+What LBFGS keeps depends on values, so the most that it may keep is assumed: each iteration adds a direction and a
+step, as long as the curvature is positive, up to `history_size` of each.
+[lbfgs] pytorch torch/optim/lbfgs.py `LBFGS.step`
+"""
 
 from __future__ import annotations
 
+import linecache
+import sys
 from collections.abc import Iterable
 from itertools import chain, count
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.optim import lbfgs
 from torch.utils.weak import WeakIdKeyDictionary
 
-from vramcast.tracing.assumptions import Assumptions
-from vramcast.tracing.categories import UNTOLD, Kind
-from vramcast.tracing.lbfgs import FULL, fill_history
 from vramcast.tracing.memory import Memory, sparse_parts
-from vramcast.tracing.origins import Origins
+from vramcast.tracing.origins import Assumptions, Origins
+from vramcast.tracing.tape import UNTOLD, Kind
+
+FULL: Final = "LBFGS: curvatures are positive, the history is full (2 x history_size gradients) from the second step on"
+_FILE: Final = lbfgs.__file__
+_CONDITION: Final = "if ys > "
+
+
+def is_curvature() -> bool:
+    """Whether what is read now is LBFGS' question whether the curvature is positive."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _FILE:
+        frame = frame.f_back
+    return frame is not None and linecache.getline(_FILE, frame.f_lineno).strip().startswith(_CONDITION)
+
+
+def fill_history(optimizer: torch.optim.LBFGS) -> bool:
+    """Add what later iterations would; whether there was room."""
+    parameters = optimizer.param_groups[0]["params"]
+    state: dict[str, Any] = optimizer.state.get(parameters[0], {})
+    gradient, directions = state.get("prev_flat_grad"), state.get("old_dirs")
+    if gradient is None or directions is None:
+        return False
+    missing = optimizer.param_groups[0]["history_size"] - len(directions)
+    for _ in range(missing):
+        directions.insert(0, torch.empty_like(gradient))
+        state["old_stps"].insert(0, torch.empty_like(gradient))
+        state["ro"].insert(0, gradient.new_empty(()))
+    return missing > 0
 
 
 class Holders:
@@ -79,7 +113,6 @@ class Holders:
                 self._note(parameter.grad, Kind.GRADIENT, name)
 
     def after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        """An optimizer's step ends: a hook."""
         if isinstance(optimizer, torch.optim.LBFGS) and fill_history(optimizer):
             self._assumptions.note(FULL)
         self._origins.in_optimizer = False

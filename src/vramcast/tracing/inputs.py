@@ -1,17 +1,22 @@
-"""What a forward is given: tensors of stated shapes, or those that the target's library says it takes."""
+"""What a forward is given, and the scalar that backward begins at.
+
+Inputs are tensors of stated shapes, or those that the target's library says it takes.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from vramcast.domain.trace_job import BATCH, SEQUENCE, Input, TraceJob
-from vramcast.errors import InvalidSpec
-from vramcast.tracing.targets import Target
+from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.tracing.targets import Target, found_object
 
 DEFAULT_SEQUENCE: Final = 1024
 DEFAULT_IMAGE: Final = (3, 224, 224)
@@ -26,8 +31,7 @@ POSITIONS: Final = (
     "max_decoder_position_embeddings", "max_seq_len", "max_sequence_length",
 )
 """Where configs of transformers have their number of positions: BERT's and LLaMA's kin, Whisper's decoder, LED, MPT."""
-LARGEST_INDEX: Final = 1
-"""Integers of inputs whose range is not known are 0 or 1: valid indices of every table."""
+LARGEST_INDEX: Final = 1  # integers of inputs whose range is not known are 0 or 1: valid indices of every table
 
 
 class Described(NamedTuple):
@@ -50,7 +54,6 @@ class Feed:
         self._is_training = is_training
 
     def __call__(self) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-        """Positional and named inputs."""
         positional: list[torch.Tensor] = []
         named: dict[str, torch.Tensor] = {}
         for one in self._described.inputs:
@@ -184,7 +187,6 @@ def _transformers(model: Any) -> Described | None:
 
 
 def _pixels(config: Any) -> Input:
-    """A square image, or one of two sides."""
     side = getattr(config, "image_size", None) or DEFAULT_IMAGE[-1]
     high, wide = side if isinstance(side, (list, tuple)) else (side, side)
     return Input(dims=(BATCH, getattr(config, "num_channels", 3), high, wide), name="pixel_values")
@@ -246,3 +248,102 @@ KNOWN: Final[Mapping[str, Callable[[Any], Described | None]]] = {
     "timm": _timm, "torchvision": _torchvision, "transformers": _transformers, "diffusers": _diffusers,
 }
 """Family of a target -> what its forward takes."""
+
+
+Loss = Callable[[Any], torch.Tensor]
+
+
+def make_loss(name: str) -> Loss:
+    """The loss of a name or of module:function, which is given what the forward returned.
+
+    Raises: UnknownName with the nearest names
+    """
+    if ":" in name:
+        found = found_object(name)
+        if not callable(found):
+            raise InvalidSpec(f"loss={name} is no function; give one that takes what the forward returns")
+        return lambda output: _scalar(found(output), name)
+    if name not in LOSSES:
+        raise UnknownName.of("loss", name, LOSSES)
+    return lambda output: _scalar(LOSSES[name](output), name)
+
+
+def default_loss(output: Any, family: str) -> str:
+    if _own_loss(output) is not None:
+        return "own"
+    first = first_tensor(output)
+    if family in ("timm", "torchvision") and first is not None and first.dim() in (2, 4):
+        return "cross_entropy"
+    return "mean"
+
+
+def _own(output: Any) -> torch.Tensor:
+    found = _own_loss(output)
+    if found is None:
+        raise InvalidSpec("loss=own: the forward returns no loss; give --loss, for example --loss mean")
+    return found
+
+
+def _own_loss(output: Any) -> torch.Tensor | None:
+    """A model's own loss: an attribute or key, a dict of losses, or a scalar."""
+    if isinstance(output, torch.Tensor):
+        return output if output.dim() == 0 else None
+    found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(found, torch.Tensor):
+        return found
+    parts = list(output.values()) if isinstance(output, Mapping) and output else []
+    if parts and all(isinstance(part, torch.Tensor) and part.dim() == 0 for part in parts):
+        return torch.stack(parts).sum()  # detection models of torchvision
+    return None
+
+
+def _cross_entropy(output: Any) -> torch.Tensor:
+    scores = _prediction(output)
+    target = torch.zeros((scores.shape[0], *scores.shape[2:]), dtype=torch.int64).to(scores.device)
+    return functional.cross_entropy(scores, target)
+
+
+def _mse(output: Any) -> torch.Tensor:
+    scores = _prediction(output)
+    return functional.mse_loss(scores, torch.zeros(scores.shape, dtype=scores.dtype).to(scores.device))
+
+
+def _prediction(output: Any) -> torch.Tensor:
+    found = first_tensor(output)
+    if found is None:
+        raise InvalidSpec("the forward returns no tensor of floats; give --loss module:function that makes one of it")
+    return found
+
+
+def first_tensor(output: Any, *, with_dimensions: bool = False) -> torch.Tensor | None:
+    """The first tensor of floats in what a forward returned; where asked, behind a loss of one number."""
+    floats = [tensor for tensor in _tensors(output) if tensor.is_floating_point()]
+    wanted = [tensor for tensor in floats if tensor.dim()] if with_dimensions else []
+    return next(iter(wanted or floats), None)
+
+
+def _tensors(output: Any) -> Iterator[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for part in output.values():
+            yield from _tensors(part)
+    elif isinstance(output, (list, tuple)):
+        for part in output:
+            yield from _tensors(part)
+    elif is_dataclass(output) and not isinstance(output, type):
+        for field in fields(output):
+            yield from _tensors(getattr(output, field.name))
+
+
+def _scalar(loss: Any, name: str) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        what = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise InvalidSpec(f"loss={name} gives {what}, but backward begins at a scalar; reduce it, or give --loss mean")
+    return loss
+
+
+LOSSES: Final[Mapping[str, Callable[[Any], torch.Tensor]]] = {
+    "own": _own, "cross_entropy": _cross_entropy, "mse": _mse,
+    "sum": lambda output: _prediction(output).sum(), "mean": lambda output: _prediction(output).mean(),
+}

@@ -11,14 +11,13 @@ from torch.utils.flop_counter import flop_registry
 
 from vramcast.domain.trace_job import TraceJob
 from vramcast.estimate.layers import LayerRow
-from vramcast.tracing.categories import UNTOLD
-from vramcast.tracing.ledger import NUMBER
-from vramcast.tracing.losses import first_tensor
+from vramcast.tracing.inputs import first_tensor
 from vramcast.tracing.memory import Memory
 from vramcast.tracing.origins import Origins
+from vramcast.tracing.result import NUMBER
 from vramcast.tracing.run import check_torch
 from vramcast.tracing.session import Session
-from vramcast.tracing.tape import Tape
+from vramcast.tracing.tape import UNTOLD, Tape
 from vramcast.tracing.targets import find_before, find_target
 from vramcast.tracing.workloads import Workload
 
@@ -74,7 +73,6 @@ class _Seen(TorchDispatchMode):
         self.kept: set[int] = set()  # indices of blocks
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count and pass on."""
         out = func(*args, **(kwargs or {}))
         count = flop_registry.get(func.overloadpacket)
         if count is not None:

@@ -1,21 +1,88 @@
-"""Where every storage without data lives, and what its device's allocator did for it."""
+"""Where every storage without data lives, and what its device's allocator did for it; the history a script asked for.
+
+[history] pytorch c10/cuda/CUDACachingAllocator.cpp, recordHistory and record_trace; torch/csrc/cuda/memory_snapshot.cpp
+"""
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, Literal
 
 import torch
 
 from vramcast.allocator import Allocator, DeviceOutOfMemory, Settings
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.errors import InvalidSpec
-from vramcast.tracing.history import History
 from vramcast.tracing.origins import Origins
 from vramcast.tracing.pinned import Pinned
 from vramcast.tracing.tape import STEP, Action, Block, Tape
+
+Context = Literal["state", "alloc", "all"]
+
+WITHOUT_END: Final = 1 << 62
+LEVELS: Final[dict[Context | None, int]] = {None: 0, "state": 1, "alloc": 2, "all": 3}
+"""Which stacks are kept: of live blocks, of allocations among the events, of frees as well."""
+
+
+class History:
+    """Of all cards of a process; switched on and off by its script. Positions count events of a card's tape."""
+
+    def __init__(self, devices: Iterable[Device]) -> None:
+        self._devices = tuple(devices)
+        self._since: list[int] | None = None  # of each card; None while it is off
+        self._framed: list[list[tuple[int, int]]] = [[] for _ in self._devices]  # spans in which stacks were kept
+        self.level = 0
+        self.most_entries = WITHOUT_END
+        self.skipped: frozenset[str] = frozenset()
+        self.is_awaited = False  # it is on, and no snapshot has been taken since
+
+    @property
+    def is_on(self) -> bool:
+        return self._since is not None
+
+    def record(
+        self, enabled: str | None, context: Context | None, _stacks: str, most_entries: int, clear: bool = False,
+        _compile_context: bool = False, _annotations: bool = False, skipped: Collection[str] = (),
+    ) -> None:
+        """`torch._C._cuda_record_memory_history`."""
+        self._set(enabled is not None, LEVELS[context], most_entries if enabled == "all" else 1, clear, skipped)
+
+    def record_legacy(
+        self, enabled: bool, with_stacks: bool, most_entries: int, with_stacks_of_events: bool, _cpp: bool = False,
+        clear: bool = False, _compile_context: bool = False, _annotations: bool = False,
+        skipped: Collection[str] = (),
+    ) -> None:
+        """`torch._C._cuda_record_memory_history_legacy`."""
+        level = 3 if with_stacks_of_events else int(with_stacks)
+        self._set(enabled, level, most_entries, clear, skipped)
+
+    def _set(self, on: bool, level: int, most_entries: int, clear: bool, skipped: Collection[str]) -> None:
+        now = [len(device.tape.events) for device in self._devices]
+        if self.is_on and self.level:
+            for spans, position in zip(self._framed, now, strict=True):
+                spans[-1] = (spans[-1][0], position)
+        if on and level:
+            for spans, position in zip(self._framed, now, strict=True):
+                spans.append((position, WITHOUT_END))
+        if not on:
+            self._since = None  # and what was kept is gone
+        elif self._since is None or clear:
+            self._since = now
+        self.level, self.most_entries, self.skipped = level if on else 0, most_entries, frozenset(skipped)
+        self.is_awaited = on
+        for device in self._devices:
+            device.keeps_frees = self.level == LEVELS["all"]
+
+    def first(self, device: int) -> int:
+        """Position of the first event that is kept; without end where none is."""
+        return WITHOUT_END if self._since is None else self._since[device]
+
+    def has_stack(self, device: int, position: int) -> bool:
+        """Whether the stack of an allocation there was kept."""
+        return any(start <= position < end for start, end in self._framed[device])
+
 
 LAUNCH_QUEUE: Final = 1024
 """Kernels that a stream's queue takes before the host has to wait, counted in allocations and frees [events]."""
@@ -28,15 +95,7 @@ class Device:
         self, torch_device: torch.device, *, origins: Origins, gpu: Gpu | None = None, settings: Settings | None = None,
         capacity_bytes: int | None = None,
     ) -> None:
-        """A device that holds nothing.
-
-        Args:
-            torch_device: what tensors on it answer as `.device`
-            origins: who asks
-            gpu: the card; None for the host's memory
-            settings: of the caching allocator
-            capacity_bytes: what the driver can give; None: without end [bytes]
-        """
+        """Holds nothing. gpu: None for the host; capacity: what the driver can give, None: without end [bytes]."""
         self.torch_device, self.gpu, self.origins = torch_device, gpu, origins
         self.is_cpu = torch_device.type == "cpu"
         self.allocator = Allocator(
@@ -71,7 +130,7 @@ class Device:
         if num_bytes <= 0:
             return None
         if self._waiting:
-            self.reach(moment=len(self.tape.events) - LAUNCH_QUEUE)
+            self.reach(len(self.tape.events) - LAUNCH_QUEUE)
         origin = self.origins.now()
         self._busy = True  # a collection of cycles may free blocks at any moment, also within the allocator
         try:
@@ -95,7 +154,6 @@ class Device:
             observer(self.torch_device.index, num_bytes, self.capacity_bytes or 0, self.memory_info()[0])
 
     def give(self, block: Block) -> None:
-        """Free."""
         if self._busy:
             self._deferred.append(block)
             return
@@ -151,12 +209,10 @@ class Device:
         """`torch.cuda.reset_accumulated_memory_stats`."""
         self.counted_from = len(self.tape.blocks)
 
-    def reach(self, stream: int | None = None, *, moment: int | None = None) -> None:
+    def reach(self, moment: int | None = None) -> None:
         """The host waited for the device: blocks freed before, which other streams had used, are free now.
 
-        Args:
-            stream: the one that was waited for; what others were given before is taken to be done, too
-            moment: events of the tape that were waited for; None: all
+        What was waited for are so many events of the tape, by default all; every stream is taken to be as far.
         """
         waiting = self._waiting
         while waiting and (moment is None or waiting[0][1] <= moment):
@@ -219,12 +275,7 @@ class Memory:
     """All devices of a simulated process and the storages on them."""
 
     def __init__(self, devices: tuple[Device, ...], host: Device) -> None:
-        """Nothing allocated yet.
-
-        Args:
-            devices: those that are tracked, by index
-            host: main memory; simulated storages there are known but, unless it is tracked, not counted
-        """
+        """The cards by index, and main memory: simulated storages there are known but not counted."""
         self.devices, self.host = devices, host
         self.pinned = Pinned()
         self.history = History(devices)
@@ -235,6 +286,11 @@ class Memory:
     def of(self, tensor: torch.Tensor) -> Resident | None:
         """Where a tensor lives, None if it has real data or is the user's own meta tensor."""
         return self.residents.get(storage_of(tensor)._cdata)
+
+    def card_of(self, tensor: torch.Tensor) -> Device | None:
+        """The card that a tensor lives on; None for one of the host, real or simulated, and for the user's own."""
+        resident = self.of(tensor)
+        return None if resident is None or resident.device is self.host else resident.device
 
     def adopt(self, tensor: torch.Tensor, device: Device, operator: str) -> Resident:
         """Give a tensor's storage a place, unless it has one: then it is a view or written in place."""
@@ -247,7 +303,7 @@ class Memory:
         key = storage._cdata
         resident = self.residents.get(key)
         if resident is None:
-            block = device.take(storage.nbytes(), operator) if device in self.devices else None
+            block = None if device is self.host else device.take(storage.nbytes(), operator)
             ref = _Ref(storage, self._died)
             ref.key = key
             resident = self.residents[key] = Resident(device, block, ref, operator)
@@ -256,7 +312,7 @@ class Memory:
     def resize(self, storage: torch.UntypedStorage, operator: str) -> None:
         """The storage has another size: a new block, as `storage.resize_` allocates before it frees."""
         resident = self.residents.get(storage._cdata)
-        if resident is None or resident.device not in self.devices:
+        if resident is None or resident.device is self.host:
             return
         old, size = resident.block, storage.nbytes()
         if (old.num_bytes if old else 0) == size:

@@ -1,27 +1,89 @@
-"""Who asks for memory: the module, the line of Python, the phase; in backward also where its forward was."""
+"""Who asks for memory: the module, the line of Python, the phase; in backward also where its forward was.
+
+What a run assumed because tensors have no data: which value, where, how often. Whoever knows better gives the value:
+`train.py:33=0.25`.
+"""
 
 from __future__ import annotations
 
+import linecache
 import sys
 import sysconfig
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
+from msgspec import Struct
 
 from vramcast.domain.snapshot import Frame
-from vramcast.tracing.assumptions import UNKNOWN, Place
+from vramcast.question.tracing import Value
 from vramcast.tracing.tape import Origin, Phase
+
+
+class Place(NamedTuple):
+    """A line of Python."""
+
+    filename: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.line}"
+
+    @property
+    def source(self) -> str:
+        """The line itself, with the next where it ends in a colon; "" where it cannot be read."""
+        line = linecache.getline(self.filename, self.line).strip()
+        return f"{line} {linecache.getline(self.filename, self.line + 1).strip()}" if line.endswith(":") else line
+
+
+class Assumption(Struct, frozen=True):
+    """One thing assumed at one place."""
+
+    what: str
+    place: str  # "train.py:33", "" where it holds everywhere
+    count: int
+    can_be_given: bool = False  # a value of a script at this line, which --value gives
+
+
+UNKNOWN: Final = Place("", 0)
+
+
+class Assumptions:
+    """All of one run."""
+
+    def __init__(self, given: Mapping[str, Value] | None = None) -> None:
+        """What is given: place ("train.py:33") -> the value of tensors that are read there."""
+        self._given = dict(given or {})
+        self._counts: dict[tuple[str, str, bool], int] = {}
+        self.used: set[str] = set()  # of the places given
+
+    def __iter__(self) -> Iterator[Assumption]:
+        return (Assumption(what, place, count, given) for (what, place, given), count in self._counts.items())
+
+    def note(self, what: str, place: Place = UNKNOWN, *, can_be_given: bool = False) -> None:
+        key = what, str(place) if place.line else "", can_be_given and place.line > 0
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+    def given(self, place: Place) -> Value | None:
+        """What the user said a tensor read there holds."""
+        for key, value in self._given.items():
+            name, _, line = key.rpartition(":")
+            path = place.filename.replace("\\", "/")
+            if line == str(place.line) and (path == name or path.endswith("/" + name)):
+                self.used.add(key)
+                return value
+        return None
+
 
 _OWN: Final = str(Path(__file__).parent)
 _STANDARD: Final = sysconfig.get_path("stdlib")
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 _NOT_PLACES: Final = (_OWN, str(Path(torch.__file__).parent), "<")
 _STARTS: Final = (_OWN, "<frozen ", "<string>")
-DEEPEST: Final = 80
-"""Python frames kept of a stack, this package's own among them."""
+DEEPEST: Final = 80  # Python frames kept of a stack, this package's own among them
 
 _current_node: Final = torch._C._current_autograd_node
 _next_sequence: Final = torch._C._autograd._get_sequence_nr
@@ -37,7 +99,6 @@ class Stacks:
         self._indices: dict[tuple[Any, ...], int] = {(): 0}
 
     def here(self, frame: FrameType | None) -> int:
-        """The index of the stack from this frame outwards."""
         key: list[Any] = []
         append, depth = key.append, 0
         while frame is not None and depth < DEEPEST:
@@ -113,7 +174,6 @@ class Origins:
         return Origin(Phase.FORWARD if self.has_run_forward else Phase.SETUP, module, stack, stack)
 
     def here(self) -> int:
-        """Where Python is at this moment: index of the stack."""
         return self.stacks.here(sys._getframe(1))
 
     def place(self) -> Place:

@@ -20,17 +20,14 @@ class Stat:
     __slots__ = ("allocated", "current", "freed", "peak")
 
     def __init__(self) -> None:
-        """Nothing yet."""
         self.current = self.peak = self.allocated = self.freed = 0
 
     def increase(self, amount: int) -> None:
-        """So much more."""
         self.current += amount
         self.allocated += amount
         self.peak = max(self.peak, self.current)
 
     def decrease(self, amount: int) -> None:
-        """So much less."""
         self.current -= amount
         self.freed += amount
 
@@ -44,7 +41,6 @@ class Pinned:
     """The pinned memory of a process."""
 
     def __init__(self) -> None:
-        """None yet."""
         self._held: dict[int, _Ref] = {}  # key of a storage
         self._free: Counter[int] = Counter()  # bytes of a block -> blocks that are kept
         self._blocks, self._bytes = Stat(), Stat()
@@ -69,7 +65,6 @@ class Pinned:
         size.increase(ref.num_bytes)
 
     def holds(self, storage: torch.UntypedStorage) -> bool:
-        """Whether a storage is pinned."""
         return storage._cdata in self._held
 
     def empty_cache(self) -> None:

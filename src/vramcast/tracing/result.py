@@ -1,37 +1,207 @@
-"""From the tape of a run to its answer: peaks of its steps, the ledger, where it runs out of memory."""
+"""From the tape of a run to its answer: peaks of its steps, who held them, where it runs out of memory.
+
+What every block was for: weights, gradients and optimizer states are told by who holds them; the rest by when they came
+and went. The ledger is by category; the same blocks by module, line and operator.
+"""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.allocator import Settings
+from vramcast.allocator import Settings, round_size
 from vramcast.allocator.failure import size_text
 from vramcast.catalogue.contexts import context_bytes
 from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.domain.program import Basis, Category
 from vramcast.domain.snapshot import Frame, Snapshot
-from vramcast.domain.traced import CoursePoint, TraceAnswer, Traced, TraceFailure, UnknownOperator
+from vramcast.domain.traced import CoursePoint, Holding, Holdings, TraceAnswer, Traced, TraceFailure, UnknownOperator
 from vramcast.errors import UnknownName
 from vramcast.estimate.outside import communicator_bytes
-from vramcast.recordings.stacks import python_frames, shown
-from vramcast.tracing.categories import categorise
-from vramcast.tracing.ledger import Live, Places, entries, holdings
-from vramcast.tracing.played import Failure, Highest, Played, bare, highest, live_after, play, recording
-from vramcast.tracing.tape import Phase, Tape
+from vramcast.recordings.stacks import is_python, is_users, python_frames, shown
+from vramcast.tracing.tape import (
+    Block,
+    Failure,
+    Highest,
+    Kind,
+    Phase,
+    Played,
+    Tape,
+    bare,
+    highest,
+    live_after,
+    play,
+    recording,
+)
 from vramcast.units import MIB
+
+BY_KIND: Final = {
+    Kind.WEIGHT: Category.WEIGHTS,
+    Kind.BUFFER: Category.WEIGHTS,
+    Kind.GRADIENT: Category.GRADIENTS,
+    Kind.STATE: Category.OPTIMIZER,
+    Kind.INPUT: Category.INPUTS,
+    Kind.SCRATCH: Category.TEMPORARIES,
+    Kind.WORKSPACE: Category.WORKSPACES,
+    Kind.COMMUNICATION: Category.COMMUNICATION,
+}
+INPUTS_FROM: Final = frozenset({"aten.randn", "aten.rand", "aten.randint"})
+"""Operators that make data on the device where no module asks for them."""
+
+
+def categorise(tape: Tape) -> list[Category]:
+    ended = _phases_at_end(tape)
+    return [_category(block, ended[block.index]) for block in tape.blocks]
+
+
+def _phases_at_end(tape: Tape) -> list[Phase | None]:
+    """The phase in which each block was freed: that of the last allocation before. None: alive at the end."""
+    phases: list[Phase | None] = [None] * len(tape.blocks)
+    now = Phase.SETUP
+    for event in tape.events:
+        if event > 0:
+            now = tape.blocks[event - 1].origin.phase
+        else:
+            phases[-event - 1] = now
+    return phases
+
+
+def _category(block: Block, ended: Phase | None) -> Category:
+    if block.kind:
+        return BY_KIND[Kind(block.kind)]
+    origin = block.origin
+    if origin.phase is Phase.OPTIMIZER:
+        return Category.TEMPORARIES
+    if origin.phase is Phase.BACKWARD:
+        is_recomputed = bool(origin.module) and origin.stack == origin.forward_stack
+        return Category.ACTIVATIONS if is_recomputed else Category.TEMPORARIES
+    if not origin.module and block.operator in INPUTS_FROM:
+        return Category.INPUTS
+    if origin.phase is Phase.FORWARD and ended is Phase.FORWARD:
+        return Category.TEMPORARIES
+    return Category.ACTIVATIONS
+
+
+NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")
+"""A part of a module's name that only counts."""
+TORCH: Final = re.compile(r"(^|/)torch/|^<")
+NAMED: Final = frozenset({Category.WEIGHTS, Category.GRADIENTS, Category.OPTIMIZER})
+"""Categories whose blocks are called after parameters."""
+
+
+class Places:
+    """The line of each stack that tells most: the user's own, else the innermost that is not torch's."""
+
+    def __init__(self, stacks: tuple[tuple[Frame, ...], ...]) -> None:
+        self._stacks = stacks
+        self._known: dict[int, str] = {}
+
+    def __getitem__(self, stack: int) -> str:
+        line = self._known.get(stack)
+        if line is None:
+            frames = self._stacks[stack] if 0 <= stack < len(self._stacks) else ()
+            line = self._known[stack] = line_of(frames)
+        return line
+
+
+def line_of(stack: Iterable[Frame]) -> str:
+    """"train.py:50 step" of a stack, innermost frame first; "" of one without frames of Python."""
+    frames = [frame for frame in stack if is_python(frame)]
+    for is_telling in (is_users, lambda frame: TORCH.search(frame.filename) is None):
+        found = next((frame for frame in frames if is_telling(frame)), None)
+        if found is not None:
+            return shown(found)
+    return shown(frames[0]) if frames else ""
+
+
+class Live:
+    """A block alive at the peak, in the words of the ledger."""
+
+    __slots__ = ("category", "leaf", "line", "module", "num_bytes", "operator")
+
+    def __init__(self, block: Block, category: Category, places: Places) -> None:
+        origin = block.origin
+        self.category = category
+        self.num_bytes = round_size(block.num_bytes)
+        self.operator = _packet(block.operator)
+        self.line = places[origin.forward_stack]
+        self.module, self.leaf = origin.module, self.operator.removeprefix("aten.")
+        if category is Category.OPTIMIZER and block.name:
+            parameter, _, self.leaf = block.name.rpartition(".")
+            self.module = parameter.rpartition(".")[0]
+        elif category in NAMED and block.name:
+            self.module, _, self.leaf = block.name.rpartition(".")
+        elif block.name:
+            self.leaf = block.name
+
+
+def _packet(operator: str) -> str:
+    """"aten.mm" of "aten.mm.default"."""
+    parts = operator.split(".")
+    return ".".join(parts[:2]) if len(parts) > 2 else operator
+
+
+def entries(live: Iterable[Live], peak: Peak, outside: tuple[LedgerEntry, ...]) -> tuple[LedgerEntry, ...]:
+    """The ledger at the peak, largest first, of what lives then and what is outside the allocator.
+
+    Modules that differ in numbers alone are one entry: "layers.*.mlp" x 32.
+    """
+    groups: dict[tuple[Category, str, str], dict[str, list[int]]] = {}
+    for one in live:
+        group = groups.setdefault((one.category, NUMBER.sub("*", one.module), one.leaf), {})
+        group.setdefault(one.module, []).append(one.num_bytes)
+    found = [_entry(category, pattern, leaf, modules) for (category, pattern, leaf), modules in groups.items()]
+    blocks = sum(entry.num_bytes for entry in found)
+    found += [*outside, *_between(blocks, peak)]
+    return tuple(sorted(found, key=lambda entry: (-entry.num_bytes, entry.path)))
+
+
+def _entry(category: Category, pattern: str, leaf: str, modules: dict[str, list[int]]) -> LedgerEntry:
+    module = next(iter(modules)) if len(modules) == 1 else pattern
+    sizes = [size for each in modules.values() for size in each]
+    return LedgerEntry(
+        path="/".join(part for part in (category, module, leaf) if part), num_bytes=sum(sizes), count=len(sizes),
+        basis=Basis.TRACED,
+    )
+
+
+def _between(blocks: int, peak: Peak) -> list[LedgerEntry]:
+    """What the allocator adds: the rest of blocks too small to be split off, and cached memory."""
+    parts = {
+        "slack/rest of blocks": peak.allocated_bytes - blocks,
+        "allocator/cached": peak.reserved_bytes - peak.allocated_bytes,
+    }
+    return [LedgerEntry(path=path, num_bytes=size, basis=Basis.TRACED) for path, size in parts.items() if size]
+
+
+def holdings(live: Iterable[Live]) -> Holdings:
+    """The same blocks by module, by line and by operator."""
+    blocks = list(live)
+    return Holdings(
+        by_module=_held(blocks, lambda one: one.module), by_line=_held(blocks, lambda one: one.line),
+        by_operator=_held(blocks, lambda one: one.operator),
+    )
+
+
+def _held(blocks: Iterable[Live], key: Callable[[Live], str]) -> tuple[Holding, ...]:
+    sums: dict[str, list[int]] = {}
+    for one in blocks:
+        total = sums.setdefault(key(one), [0, 0])
+        total[0] += one.num_bytes
+        total[1] += 1
+    found = (Holding(name=name, num_bytes=size, count=count) for name, (size, count) in sums.items())
+    return tuple(sorted(found, key=lambda one: (-one.num_bytes, one.name)))
+
 
 VERSION: Final = (2, 13)
 """Of the torch whose message is printed where memory runs out."""
-POINTS: Final = 144
-"""Of the course of a run: twice the columns of its picture."""
-MOST_FRAMES: Final = 12
-"""Of the stack of a failure."""
+POINTS: Final = 144  # of the course of a run: twice the columns of its picture
+MOST_FRAMES: Final = 12  # of the stack of a failure
 
 
 class Run(NamedTuple):
@@ -40,7 +210,7 @@ class Run(NamedTuple):
     tape: Tape
     stacks: tuple[tuple[Frame, ...], ...]
     unseen: Mapping[str, tuple[int, int]]  # operator -> calls, bytes of its outputs
-    gpu: Gpu | None  # None: the host
+    gpu: Gpu
     capacity_bytes: int  # what a process can use
     alloc_conf: str = ""
     device: int = 0
@@ -72,12 +242,12 @@ def traced(run: Run, about: About) -> Traced:
     settings = Settings.parse(run.alloc_conf)
     outside = (*_context(run.gpu), *_communicators(run), *about.outside)
     room = run.capacity_bytes - sum(entry.num_bytes for entry in outside)
-    free = play(run.tape, settings=settings) if run.gpu else _on_host(run.tape)
+    free = play(run.tape, settings=settings)
     has_room = highest(free).reserved_bytes <= room
-    bounded = free if has_room or not run.gpu else play(run.tape, settings=settings, capacity_bytes=max(0, room))
+    bounded = free if has_room else play(run.tape, settings=settings, capacity_bytes=max(0, room))
     failure = bounded.failure
     played = bounded if failure is None else free
-    fits = failure is None and (has_room or run.gpu is not None)
+    fits = failure is None
     labels = categorise(run.tape)
     rank, live = _rank(run, played, labels, outside, about)
     rank = replace(rank, gives_back_cache=fits and not has_room)
@@ -119,8 +289,7 @@ def _rank(
     if after.allocated_bytes > at_peak.allocated_bytes:
         moments["after"] = after
     places = Places(run.stacks)
-    rounds = run.gpu is not None
-    live = [Live(block, labels[block.index], places, rounds=rounds) for block in live_after(run.tape, at_peak.event)]
+    live = [Live(block, labels[block.index], places) for block in live_after(run.tape, at_peak.event)]
     peak = _peak(at_peak, beside)
     low, high = _interval(run.gpu, peak)
     rank = RankAnswer(
@@ -129,17 +298,6 @@ def _rank(
         ledger=entries(live, peak, outside),
     )
     return rank, live
-
-
-def _on_host(tape: Tape) -> Played:
-    """The tape in main memory, whose allocator neither rounds nor keeps."""
-    allocated = array("Q")
-    live = 0
-    for event in tape.events:
-        size = tape.blocks[abs(event) - 1].num_bytes
-        live += size if event > 0 else -size
-        allocated.append(live)
-    return Played(allocated, allocated, None)
 
 
 def _course(played: Played) -> Iterator[CoursePoint]:
@@ -156,7 +314,7 @@ def _peak(moment: Highest, beside: int) -> Peak:
 
 def _communicators(run: Run) -> tuple[LedgerEntry, ...]:
     """NCCL's own buffers, which do not come from the allocator."""
-    if run.gpu is None or not run.communicators:
+    if not run.communicators:
         return ()
     each = communicator_bytes(run.gpu)
     return (LedgerEntry(
@@ -166,10 +324,8 @@ def _communicators(run: Run) -> tuple[LedgerEntry, ...]:
     ),)
 
 
-def _context(gpu: Gpu | None) -> tuple[LedgerEntry, ...]:
+def _context(gpu: Gpu) -> tuple[LedgerEntry, ...]:
     """What a process takes of a card before it allocates anything."""
-    if gpu is None:
-        return ()
     return (LedgerEntry(
         path=f"{Category.WORKSPACES}/process/CUDA context and library images",
         num_bytes=gpu.context_bytes or FALLBACK_CONTEXT_BYTES,
@@ -178,9 +334,9 @@ def _context(gpu: Gpu | None) -> tuple[LedgerEntry, ...]:
     ),)
 
 
-def _interval(gpu: Gpu | None, peak: Peak) -> tuple[int, int]:
+def _interval(gpu: Gpu, peak: Peak) -> tuple[int, int]:
     """Device bytes with the smallest and the largest context that was seen on cards of this generation."""
-    if gpu is None or not gpu.context_bytes:
+    if not gpu.context_bytes:
         return peak.device_bytes, peak.device_bytes
     try:
         seen = context_bytes(gpu.arch, gpu.compute_capability)
@@ -190,8 +346,8 @@ def _interval(gpu: Gpu | None, peak: Peak) -> tuple[int, int]:
     return peak.device_bytes - typical + seen.low, peak.device_bytes - typical + seen.high
 
 
-def _interval_basis(gpu: Gpu | None) -> str:
-    if gpu is None or not gpu.context_bytes:
+def _interval_basis(gpu: Gpu) -> str:
+    if not gpu.context_bytes:
         return ""
     return f"smallest and largest CUDA context seen on {gpu.arch}"
 
@@ -228,10 +384,9 @@ def _recording(run: Run, about: About, labels: list[Category], settings: Setting
     stacks = tuple(tuple(map(bare, stack)) for stack in run.stacks)
     return recording(
         run.tape, stacks=stacks, labels=[str(label) for label in labels], name=about.name, settings=settings,
-        capacity_bytes=max(0, room) if run.gpu else None, alloc_conf=run.alloc_conf,
+        capacity_bytes=max(0, room), alloc_conf=run.alloc_conf,
     )
 
 
 def _is_file(frame: Frame) -> bool:
-    """Not of the interpreter, which runs scripts."""
     return not frame.filename.startswith("<")

@@ -1,8 +1,13 @@
-"""A job traced: the session entered, the steps run, the answer read from the tape."""
+"""A job traced: the session entered, the steps run, the answer read from the tape.
+
+Also code that is at hand in Python: a block under `with`, a function called again and again, a module object.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -11,14 +16,15 @@ import torch
 from msgspec.structs import replace
 
 from vramcast.allocator import Settings
+from vramcast.domain.device import Gpu
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import Input, ScriptJob, TraceJob
 from vramcast.domain.traced import Traced
 from vramcast.errors import InvalidSpec, Unsupported, VramcastError
 from vramcast.recordings.stacks import base_name
-from vramcast.tracing.assumptions import Assumption
 from vramcast.tracing.changes import changes_of, changes_of_run
-from vramcast.tracing.distributed.world import parse_world
+from vramcast.tracing.distributed.groups import parse_world
+from vramcast.tracing.origins import Assumption
 from vramcast.tracing.result import About, Run, traced
 from vramcast.tracing.scripts import ScriptRun, run_script
 from vramcast.tracing.session import Session
@@ -31,7 +37,6 @@ OWN: Final = str(Path(__file__).parent.parent)
 TESTED: Final = (2, 13)
 OLDEST: Final = (2, 11)
 CATCHES: Final = "the script runs out of memory, catches that and goes on; with memory enough its peak would be {}"
-CPU_CAPACITY: Final = "no --capacity given: the main memory of this machine"
 
 
 def check_torch() -> tuple[str, ...]:
@@ -50,11 +55,7 @@ def check_torch() -> tuple[str, ...]:
 
 
 def answered(job: TraceJob, target: Target | None = None) -> Traced:
-    """The answer to a job; where it does not fit, with what would change that.
-
-    Args:
-        job: what is traced
-        target: whose module is at hand; by default that which the job names
+    """The answer to a job, or of a module at hand; where it does not fit, with what would change that.
 
     Raises: VramcastError of one sentence
     """
@@ -78,10 +79,9 @@ def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
     with session.active():
         workload = Workload(job, target or find_target(job), session)
         workload.run()
-    room = (CPU_CAPACITY,) if job.gpu is None and job.capacity_bytes is None else ()
     about = About(
         name=job.target, question=question_of(job, workload), num_parameters=workload.num_parameters,
-        ranks=job.world_size, assumptions=(*workload.assumptions, *room, *said(session.assumptions)), warnings=warnings,
+        ranks=job.world_size, assumptions=(*workload.assumptions, *said(session.assumptions)), warnings=warnings,
     )
     found = run_of(session, capacity_bytes=job.capacity_bytes, alloc_conf=job.alloc_conf)
     del workload
@@ -89,17 +89,11 @@ def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
 
 
 def run_of(session: Session, *, capacity_bytes: int | None, alloc_conf: str = "") -> Run:
-    """What a session left behind on its fullest device.
-
-    Args:
-        session: that has run
-        capacity_bytes: what a process can use; None: as the card has, or this machine's main memory [bytes]
-        alloc_conf: value of PYTORCH_CUDA_ALLOC_CONF
-    """
+    """What a session left behind on its fullest device."""
     device = max(session.memory.devices, key=lambda each: each.allocator.peak_allocated_bytes)
     unseen = {name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()}
     if capacity_bytes is None:
-        capacity_bytes = session.gpu.visible_bytes if session.gpu else main_memory_bytes()
+        capacity_bytes = session.gpu.visible_bytes
     return Run(
         tape=device.tape, stacks=tuple(map(_users, session.origins.stacks.frames())), unseen=unseen,
         gpu=session.gpu, capacity_bytes=capacity_bytes, alloc_conf=alloc_conf,
@@ -120,7 +114,7 @@ def answered_script(job: ScriptJob) -> Traced:
     ran = run_script(job)
     _check_used(job, ran)
     asked: dict[str, Any] = {
-        "target": job.path, "gpu": job.gpu.name if job.gpu else None, "arguments": list(job.arguments) or None,
+        "target": job.path, "gpu": job.gpu.name, "arguments": list(job.arguments) or None,
         "alloc_conf": job.alloc_conf or None,
     }
     if job.world_size > 1:
@@ -154,7 +148,7 @@ def _check_used(job: ScriptJob, ran: ScriptRun) -> None:
     if ran.host_forwards or ran.steps:
         raise InvalidSpec(
             f"{job.path} computes on the CPU alone and takes nothing of the card; move its model and data to the card, "
-            f"or trace what builds the model with --device cpu, as {module}:build"
+            f"or name what builds the model, as {module}:build"
         )
     raise InvalidSpec(
         f"nothing of {job.path} ran on the card; if it defines a model, name what builds it, as {module}:build, and "
@@ -167,7 +161,7 @@ def _tried_again(job: ScriptJob, ran: ScriptRun) -> ScriptRun | None:
 
     What it writes was written by the first run.
     """
-    if job.gpu is None or job.enforces_capacity:
+    if job.enforces_capacity:
         return None
     try:
         again = run_script(replace(job, enforces_capacity=True, is_sandboxed=True))
@@ -196,17 +190,9 @@ def _said_of_script(ran: ScriptRun) -> Iterator[str]:
         )
 
 
-def main_memory_bytes() -> int:
-    """Of this machine [bytes]."""
-    import os
-
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def question_of(job: TraceJob, workload: Workload) -> dict[str, Any]:
-    """What was asked, with what the target decided."""
     asked: dict[str, Any] = {
-        "target": job.target, "gpu": job.gpu.name if job.gpu else None, "device": None if job.gpu else "cpu",
+        "target": job.target, "gpu": job.gpu.name,
         "inputs": [written(one) for one in workload.described.inputs], "batch": workload.batch,
         "seq_len": workload.seq_len if job.seq_len or workload.seq_len > 1 else None,
         "mode": "train" if job.is_training else "eval", "steps": job.steps, "arguments": job.arguments or None,
@@ -222,6 +208,69 @@ def question_of(job: TraceJob, workload: Workload) -> dict[str, Any]:
 
 
 def written(one: Input) -> str:
-    """An input as users write it."""
     name, dtype = f"{one.name}=" if one.name else "", f":{one.dtype}" if one.dtype else ""
     return f"{name}{'x'.join(map(str, one.dims)) or 'scalar'}{dtype}"
+
+
+class Simulated:
+    """A simulated card for as long as it is entered."""
+
+    def __init__(self, gpu: Gpu, *, capacity_bytes: int | None, alloc_conf: str, what: str) -> None:
+        self._warnings = check_torch()
+        self._session = Session(gpu, settings=Settings.parse(alloc_conf))
+        self._capacity_bytes, self._alloc_conf, self._what = capacity_bytes, alloc_conf, what
+        self._stack = ExitStack()
+
+    def start(self) -> None:
+        """torch runs on the card from now on."""
+        self._stack.enter_context(self._session.active())
+
+    def stop(self) -> None:
+        """torch is as it was."""
+        self._stack.close()
+
+    def mark_step(self) -> None:
+        """A step ends here; the steps of optimizers mark themselves."""
+        self._session.memory.mark_step()
+
+    @property
+    def num_events(self) -> int:
+        return len(self._session.device.tape.events)
+
+    def traced(self) -> Traced:
+        session = self._session
+        asked: dict[str, Any] = {"target": self._what, "gpu": session.gpu.name}
+        if self._alloc_conf:
+            asked["alloc_conf"] = self._alloc_conf
+        about = About(
+            name=self._what, question=asked, num_parameters=0, assumptions=tuple(said(session.assumptions)),
+            warnings=self._warnings,
+        )
+        return traced(run_of(session, capacity_bytes=self._capacity_bytes, alloc_conf=self._alloc_conf), about)
+
+
+def run_steps(step: Callable[[], Any], card: Simulated, *, steps: int) -> Traced:
+    """A function called so often, on a card not entered yet; it builds its module when first called or has one."""
+    card.start()
+    try:
+        for _ in range(steps):
+            step()
+            card.mark_step()
+    finally:
+        card.stop()
+    return card.traced()
+
+
+def copied(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy without the data of its large tensors, so that the user's own stays where it is; within a session."""
+    memo: dict[int, Any] = {}
+    for parameter in module.parameters():
+        blank = torch.empty_like(parameter, device="cpu", requires_grad=False)
+        memo[id(parameter)] = torch.nn.Parameter(blank, requires_grad=parameter.requires_grad)
+    try:
+        return copy.deepcopy(module, memo)
+    except Exception as error:
+        raise InvalidSpec(
+            f"{type(module).__name__} cannot be copied ({type(error).__name__}: {str(error)[:120]}); "
+            "give a function that builds it"
+        ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -18,24 +17,22 @@ from vramcast.allocator import Settings
 from vramcast.domain.device import Gpu
 from vramcast.errors import Unsupported
 from vramcast.question.tracing import Value
-from vramcast.tracing.assumptions import Assumptions
 from vramcast.tracing.autocast import Autocast
 from vramcast.tracing.composites import start_composites
-from vramcast.tracing.distributed import collectives, normalization, simulate_distributed
-from vramcast.tracing.distributed.world import ALONE, World
+from vramcast.tracing.distributed import collectives, simulate_distributed
+from vramcast.tracing.distributed.groups import ALONE, World
 from vramcast.tracing.environment import patch_environment
 from vramcast.tracing.environment.overlay import Overlay
-from vramcast.tracing.environment.patches import Patches
+from vramcast.tracing.environment.patches import Patches, variables
 from vramcast.tracing.extensions import EXTENSIONS, GUARDED, LIBRARIES
-from vramcast.tracing.extensions.stand_ins import standing_in
+from vramcast.tracing.extensions.stand_ins import patch_loading, standing_in
 from vramcast.tracing.holders import Holders
 from vramcast.tracing.memory import Device, Memory
-from vramcast.tracing.origins import Origins
-from vramcast.tracing.rules import PLAIN, RULES, cpu
+from vramcast.tracing.origins import Assumptions, Origins
+from vramcast.tracing.rules import PLAIN, RULES
 from vramcast.tracing.simulation import Simulation
 
-COMPILER_FOLDER: Final = "TORCHINDUCTOR_CACHE_DIR"
-"""That torch's compiler sets as soon as it is imported."""
+COMPILER_FOLDER: Final = "TORCHINDUCTOR_CACHE_DIR"  # that torch's compiler sets as soon as it is imported
 _TURN: Final = Lock()
 """Held while a simulation runs: it replaces parts of torch for the whole process."""
 
@@ -44,20 +41,17 @@ class Session:
     """One simulated process: what it ran on and what it did."""
 
     def __init__(
-        self, gpu: Gpu | None, *, num_devices: int = 1, settings: Settings | None = None,
+        self, gpu: Gpu, *, num_devices: int = 1, settings: Settings | None = None,
         capacity_bytes: int | None = None, values: Mapping[str, Value] | None = None, sandbox: bool = False,
         world: World = ALONE,
     ) -> None:
         """Nothing has run yet.
 
         Args:
-            gpu: the card; None simulates the host, with the semantics of the CPU
             num_devices: cards the process sees, at least those of the world's ranks on its machine
-            settings: of the caching allocator
             capacity_bytes: of each card; None: without end, so that what the run needs is known [bytes]
             values: place ("train.py:33") -> what tensors that are read there hold
             sandbox: keep out all files that the run writes
-            world: the ranks of the job and which of them this process is
         """
         self.gpu, self.world, self._sandbox = gpu, world, sandbox
         self.origins = origins = Origins()
@@ -68,37 +62,33 @@ class Session:
             )
             for index in range(max(num_devices, world.local_size))
         )
-        self.memory = Memory(cards if gpu else (host,), host)
+        self.memory = Memory(cards, host)
         assumptions = Assumptions(values)
         self.holders = Holders(self.memory, origins, assumptions)
-        rules = RULES if gpu else cpu.RULES
         self.simulation = Simulation(
-            self.memory, origins, rules={**rules, **normalization.RULES, **collectives.RULES},
-            plain=PLAIN | collectives.PLAIN, assumptions=assumptions, sized={} if gpu else cpu.SIZED,
+            self.memory, origins, rules={**RULES, **collectives.RULES},
+            plain=PLAIN | collectives.PLAIN, assumptions=assumptions,
         )
 
     @property
     def device(self) -> Device:
-        """The device of this process."""
-        return self.memory.devices[self.world.local_rank if self.gpu else 0]
+        return self.memory.devices[self.world.local_rank]
 
     @property
     def assumptions(self) -> Assumptions:
-        """What the run assumed, and where."""
         return self.simulation.assumptions
 
     @contextmanager
     def active(self, files: Path | None = None) -> Iterator[Session]:
         """Within: torch runs on the simulated devices. Everything is put back on the way out.
 
-        Args:
-            files: a folder for the files that are kept out; None: one that is removed at the end
+        Files that are kept out go to a folder, by default to one that is removed at the end.
 
         Raises: Unsupported where another simulation runs
         """
         with ExitStack() as stack:
             stack.enter_context(_alone())
-            stack.enter_context(_variable_kept(COMPILER_FOLDER))
+            stack.enter_context(variables({COMPILER_FOLDER: None}))
             import torch._dynamo  # noqa: F401 (its tables must know torch's own classes, not those put in their place)
 
             folder = files or Path(stack.enter_context(TemporaryDirectory(prefix="vramcast-")))
@@ -108,9 +98,9 @@ class Session:
             stack.callback(autocast.stop, library)
             stack.callback(start_composites(self.simulation))
             patch_environment(patches, self.simulation, Overlay(folder, keeps_everything=self._sandbox))
+            patch_loading(patches, self.simulation)
             stack.enter_context(simulate_distributed(patches, self.simulation, self.world))
-            if self.gpu is not None:
-                stack.enter_context(standing_in(patches, self.simulation, EXTENSIONS, GUARDED, LIBRARIES))
+            stack.enter_context(standing_in(patches, self.simulation, EXTENSIONS, GUARDED, LIBRARIES))
             _follow_backward(patches, self.holders)
             for handle in _hooks(self.origins, self.holders):
                 stack.callback(handle.remove)
@@ -132,19 +122,6 @@ def _alone() -> Iterator[None]:
         _TURN.release()
 
 
-@contextmanager
-def _variable_kept(name: str) -> Iterator[None]:
-    """Put an environment variable back."""
-    before = os.environ.get(name)
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = before
-
-
 def _follow_backward(patches: Patches, holders: Holders) -> None:
     backward = torch.autograd.backward
 
@@ -157,7 +134,6 @@ def _follow_backward(patches: Patches, holders: Holders) -> None:
 
 
 def _hooks(origins: Origins, holders: Holders) -> Iterator[Any]:
-    """Global hooks that follow modules and optimizers."""
     modules = torch.nn.modules.module
     yield modules.register_module_forward_pre_hook(holders.enter_root)
     yield modules.register_module_forward_pre_hook(origins.enter)

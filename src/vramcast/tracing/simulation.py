@@ -15,28 +15,22 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.errors import InvalidSpec
-from vramcast.tracing.assumptions import Assumptions
-from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.categories import Kind
+from vramcast.tracing.call import META, Call, Kernels, Rule, as_on_host
 from vramcast.tracing.draws import drawn
-from vramcast.tracing.kernels import META, Kernels
-from vramcast.tracing.masks import COORDINATES, coordinates_bytes, masks_among
 from vramcast.tracing.memory import Device, Memory, storage_of
-from vramcast.tracing.operators import Operator
-from vramcast.tracing.origins import Origins
-from vramcast.tracing.placement import Placement, mismatch
+from vramcast.tracing.operators import Operator, Placement, mismatch
+from vramcast.tracing.origins import Assumptions, Origins
+from vramcast.tracing.rules.indexing import COORDINATES, coordinates_bytes, masks_among
+from vramcast.tracing.tape import Kind
 from vramcast.tracing.unknowns import Unknowns
 from vramcast.tracing.values import ABSORBING, DRAWN_ON_HOST, RANDOM_FACTORIES, Values
-from vramcast.tracing.wording import as_on_host
 
 _fake_mode: Final = torch._C._get_dispatch_mode
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 
 
-MOVE: Final = "aten._to_copy"
-"""What `.to` calls to move a tensor."""
-MOVED_BACK: Final = "ToCopyBackward0"
-"""The formula of moves between devices."""
+MOVE: Final = "aten._to_copy"  # what `.to` calls to move a tensor
+MOVED_BACK: Final = "ToCopyBackward0"  # the formula of moves between devices
 READS_VALUES: Final = frozenset({"aten._pack_padded_sequence"})
 """Operators that are given tensors of the host with their data."""
 
@@ -56,18 +50,8 @@ class Simulation(TorchDispatchMode):
 
     def __init__(
         self, memory: Memory, origins: Origins, *, rules: Mapping[str, Rule], plain: frozenset[str],
-        assumptions: Assumptions | None = None, sized: Mapping[str, Callable[[Call], None]] | None = None,
+        assumptions: Assumptions | None = None,
     ) -> None:
-        """Nothing has run yet.
-
-        Args:
-            memory: of the process
-            origins: who asks
-            rules: what operators allocate
-            plain: operators that allocate their outputs and nothing else
-            assumptions: where they are noted
-            sized: what operators take before a result whose size their data say
-        """
         super().__init__()
         self.memory, self.origins, self.values = memory, origins, Values(memory)
         self.assumptions, self.unknowns = assumptions or Assumptions(), Unknowns(self)
@@ -78,7 +62,6 @@ class Simulation(TorchDispatchMode):
         self.reduction = ""  # of the collective under way, where Python names it: "sum"
         self.composites: dict[str, Callable[..., Any]] = {}  # which stand in above autograd, by own name
         self._rules, self._plain = rules, plain
-        self._sized = sized or {}
         self._operators: dict[Any, Operator] = {}
 
     @classmethod
@@ -89,7 +72,6 @@ class Simulation(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Answer one operator."""
         if _fake_mode(_FAKE) is not None:  # DTensor works out a layout on PyTorch's own fake tensors
             return func(*args, **(kwargs or {}))
         if types and not all(map(_is_one_storage, types)):
@@ -149,9 +131,7 @@ class Simulation(TorchDispatchMode):
             return self.unknowns.answer(operator, args, kwargs, device)
         if isinstance(known, torch.Tensor) and operator.mutates and self.memory.of(args[0]) is None:
             return args[0]  # real memory, which holds the values now
-        if isinstance(known, torch.Tensor) and device is self.memory.host and operator.name == MOVE and (
-            device not in self.memory.devices
-        ):
+        if isinstance(known, torch.Tensor) and device is self.memory.host and operator.name == MOVE:
             return known  # real from now on, as small host tensors are: C++ reads states of generators
         if known is None and device is self.memory.host and _returns_to_real(operator, kwargs):
             return torch.zeros(args[0].size(), dtype=kwargs.get("dtype") or args[0].dtype)
@@ -196,15 +176,8 @@ class Simulation(TorchDispatchMode):
         with self.values.generator_apart() if operator.name in RANDOM_FACTORIES else nullcontext():
             return self.values.of_call(operator, args, kwargs)
 
-    def take_before(self, call: Call) -> None:
-        """What an operator takes before it makes a result whose size its data say."""
-        take = self._sized.get(call.name)
-        if take is not None:
-            take(call)
-
     def _of_known_size(self, operator: Operator, args: tuple[Any, ...], known: Any, device: Device) -> Any:
         call = Call(self, operator, args, {}, device)
-        self.take_before(call)
         for mask in masks_among(args[1]) if operator.name == "aten.index" else ():
             values = self.values.of(mask)
             if values is not None:

@@ -1,21 +1,84 @@
-"""TARGET as users write it: where a module comes from, and how to build it without its weights."""
+"""TARGET as users write it: where a module comes from, and how to build it without its weights; errors of users' code.
+
+Trained weights are never fetched: builders of torchvision run as they are, and what they would load is left out.
+Builders ask for them by default (backbones of detection and segmentation), and choose by them which layers are
+frozen, so the choice stays and only the download is left out.
+"""
 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
 import torch
 
+from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import TraceJob
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
+from vramcast.sources.resolve import config_of, read_config
 from vramcast.tracing.extensions import ASKING, EXTENSIONS
 from vramcast.tracing.extensions.stand_ins import NeedsCard, detecting
+from vramcast.tracing.result import TORCH, line_of
 from vramcast.tracing.vision_operators import prepare_torchvision
+
+OWN: Final = str(Path(__file__).parent.parent)
+"""Our own files."""
+META_TENSOR: Final = re.compile(r"\bMeta(\w+)Type\b")
+"""How C++ names the tensors of a simulated card."""
+LONGEST: Final = 300  # of a message that is passed on [characters]
+
+
+def explained(error: Exception, *, what: str, model: torch.nn.Module | None = None) -> VramcastError:
+    """One sentence for an error that a user's code raised, in a module of the model, while doing "the forward"."""
+    if isinstance(error, VramcastError):
+        return error
+    text = words_of(error)
+    where = _module_of(error, model) if model is not None else ""
+    return InvalidSpec(f"{what} raised {type(error).__name__}: {text}{where}{place_of_error(error)}")
+
+
+def words_of(error: BaseException) -> str:
+    """Its message on one line, in which tensors are those of the card, without a full stop."""
+    text = META_TENSOR.sub(r"torch.cuda.\1Tensor", " ".join(str(error).split()))
+    return text[:LONGEST].rstrip(". ") or "no message"
+
+
+def place_of_error(error: BaseException) -> str:
+    """" (at train.py:12 main)" of the innermost line that is neither torch's nor ours."""
+    frames = [
+        Frame(frame.f_code.co_qualname, frame.f_code.co_filename, line) for frame, line in _frames(error.__traceback__)
+    ]
+    others = (frame for frame in reversed(frames) if not frame.filename.startswith(OWN))
+    line = line_of(frame for frame in others if TORCH.search(frame.filename) is None)
+    return f" (at {line})" if line else ""
+
+
+def _module_of(error: BaseException, model: torch.nn.Module) -> str:
+    """", in layer1.conv, given 2 x 4 x 8": the innermost module of the model whose forward was running."""
+    names = {id(module): name for name, module in model.named_modules()}
+    found, given = "", ""
+    for frame, _ in _frames(error.__traceback__):
+        running = frame.f_locals.get("self")
+        if isinstance(running, torch.nn.Module) and names.get(id(running)):
+            found = names[id(running)]
+            arguments = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+            values = (frame.f_locals.get(name) for name in arguments)
+            shape = next((value.shape for value in values if isinstance(value, torch.Tensor)), None)
+            given = given if shape is None else f", given {' x '.join(map(str, shape))}"
+    return f", in {found}{given}" if found else ""
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
+    while traceback is not None:
+        yield traceback.tb_frame, traceback.tb_lineno
+        traceback = traceback.tb_next
 
 
 class Target(NamedTuple):
@@ -28,7 +91,7 @@ class Target(NamedTuple):
 
 def find_before(job: TraceJob) -> Target | None:
     """As `find_target`; None where something is imported that asks for the card, which has to be simulated first."""
-    if job.gpu is None or job.target.partition(":")[0] in SCHEMES:
+    if job.target.partition(":")[0] in SCHEMES:
         return find_target(job)
     try:
         with detecting(ASKING, EXTENSIONS):
@@ -59,8 +122,6 @@ def _timm(name: str, arguments: Mapping[str, Any]) -> Target:
 
 
 def _transformers(name: str, arguments: Mapping[str, Any]) -> Target:
-    from vramcast.sources.resolve import config_of
-
     transformers = imported("transformers")
     transformers.logging.set_verbosity_error()  # remarks on configs without weights are no part of the answer
     raw = {**config_of(name), **arguments}
@@ -94,8 +155,6 @@ def _transformers(name: str, arguments: Mapping[str, Any]) -> Target:
 
 
 def _diffusers(name: str, arguments: Mapping[str, Any]) -> Target:
-    from vramcast.sources.resolve import read_config
-
     diffusers = imported("diffusers")
     if hasattr(diffusers, name):
         values = dict(arguments)
@@ -164,7 +223,6 @@ def imported(name: str) -> ModuleType:
     except VramcastError:
         raise
     except Exception as error:
-        from vramcast.tracing.failures import place_of_error
 
         raise SourceError(
             f"{name} cannot be imported: {type(error).__name__}: {_first_line(error)}{place_of_error(error)}"
@@ -185,3 +243,28 @@ HEADS: Final[Mapping[bool, tuple[str, ...]]] = {
 }
 """Whether a network is an encoder with a decoder -> what is built of a config that names no class, before AutoModel."""
 NEED_TORCHVISION: Final = frozenset({"torchvision", "timm", "transformers", "diffusers"})
+
+
+class Unread(dict[str, Any]):
+    """Stands for weights that were not fetched; loading it changes nothing."""
+
+
+@contextmanager
+def unfetched() -> Iterator[None]:
+    """Within, torchvision's weights are `Unread`."""
+    api = sys.modules.get("torchvision.models._api")
+    if api is None:
+        yield
+        return
+    load = torch.nn.Module.load_state_dict
+
+    def loaded(module: torch.nn.Module, state: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if isinstance(state, Unread):
+            return torch.nn.modules.module._IncompatibleKeys([], [])
+        return load(module, state, *args, **kwargs)
+
+    with (
+        patch.object(api.WeightsEnum, "get_state_dict", lambda *_args, **_kwargs: Unread()),
+        patch.object(torch.nn.Module, "load_state_dict", loaded),
+    ):
+        yield

@@ -18,11 +18,10 @@ import torch
 
 from vramcast.errors import InvalidSpec
 from vramcast.question.tracing import Value
-from vramcast.tracing.assumptions import Place
-from vramcast.tracing.call import Call
-from vramcast.tracing.kernels import META
-from vramcast.tracing.lbfgs import is_curvature
-from vramcast.tracing.masks import COORDINATES, check_masks, coordinates_bytes, is_mask
+from vramcast.tracing.call import META, Call
+from vramcast.tracing.holders import is_curvature
+from vramcast.tracing.origins import Place
+from vramcast.tracing.rules.indexing import COORDINATES, check_masks, coordinates_bytes, is_mask
 from vramcast.tracing.values import LARGEST_KNOWN_INTEGERS
 
 if TYPE_CHECKING:
@@ -51,8 +50,7 @@ SUMS: Final = frozenset({"aten.sum", "aten.count_nonzero"})
 EXTREMES: Final = frozenset({"aten.max", "aten.min", "aten.amax", "aten.amin"})
 """Makers of integers that nothing sensible can stand for: sizes follow from them."""
 FLOAT: Final = 1.0
-INTEGER: Final = 1
-"""As a count it does not divide by zero, as an index it is mostly there."""
+INTEGER: Final = 1  # as a count it does not divide by zero, as an index it is mostly there
 
 
 class Unknowns:
@@ -80,11 +78,8 @@ class Unknowns:
         place = self._place()
         if shapes is None:
             raise _needs(place, f"the size of what {operator.name} returns", "the number of elements")
-        share = self._share(place, operator.name)
-        call = Call(self._simulation, operator, args, kwargs, device)
-        self._simulation.take_before(call)
+        share = self._simulation.assumptions.given(place)
         made = shapes(_Sized(self._simulation, operator, device, share, place), args, kwargs)
-        call.finish()
         return self._written(made, kwargs["out"]) if isinstance(kwargs.get("out"), torch.Tensor) else made
 
     def scalar(self, tensor: torch.Tensor, operator: str = "") -> Value | complex:
@@ -144,7 +139,7 @@ class Unknowns:
     def _index(self, operator: Operator, args: tuple[Any, ...], device: Device) -> Any:
         place = self._place()
         check_masks(args[0], args[1])
-        sized = _Sized(self._simulation, operator, device, self._share(place, operator.name), place)
+        sized = _Sized(self._simulation, operator, device, self._simulation.assumptions.given(place), place)
         call = Call(self._simulation, operator, args, {}, device)
         indices: list[Any] = []
         chosen: list[Any] = []
@@ -170,10 +165,6 @@ class Unknowns:
         """`out=`, made as large as the result."""
         with self._simulation:
             return out.resize_(made.size())
-
-    def _share(self, place: Place, operator: str) -> Value | None:
-        """What the user said: a share of the elements (a fraction) or their number."""
-        return self._simulation.assumptions.given(place)
 
     def _noted(self, value: Value, maker: str, place: Place) -> Value:
         self._simulation.assumptions.note(f"{value} read from {maker or 'data'}", place, can_be_given=True)
@@ -216,11 +207,9 @@ class _Sized:
         return out
 
     def known(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """What an input holds, where that is known."""
         return self._simulation.values.of(tensor)
 
     def keep(self, out: torch.Tensor, values: torch.Tensor) -> None:
-        """What an output holds when the elements are chosen as assumed."""
         self._simulation.values.set(out, values)
 
 
@@ -327,7 +316,6 @@ def _multinomial(args: tuple[Any, ...], _kwargs: dict[str, Any], out: Any) -> Su
 
 
 def _sorted(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Supposed:
-    """Already in order."""
     indices = out[1]
     if indices.numel() > LARGEST_KNOWN_INTEGERS or not indices.dim():
         return None

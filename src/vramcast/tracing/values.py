@@ -17,8 +17,7 @@ from vramcast.tracing.memory import Memory
 if TYPE_CHECKING:
     from vramcast.tracing.operators import Operator
 
-LARGEST_ELEMENTS: Final = 1 << 16
-"""Tensors of floats above keep no twin [elements]."""
+LARGEST_ELEMENTS: Final = 1 << 16  # tensors of floats above keep no twin [elements]
 LARGEST_KNOWN_INTEGERS: Final = 1 << 20
 """Tensors of integers and truth values above keep no twin: routing of experts, masks [elements]."""
 RANDOM_FACTORIES: Final = frozenset({"aten.rand", "aten.randn", "aten.randint", "aten.randperm"})
@@ -79,7 +78,7 @@ class Values:
             return tensor if tensor.device.type == "cpu" else None
         if resident.twin is None or tensor.is_sparse:
             return None
-        with torch._C._DisableTorchDispatch():  # where the host is simulated, the view would be, too
+        with torch._C._DisableTorchDispatch():  # else the view would be simulated, too
             view = torch.empty(0, dtype=tensor.dtype)
             return view.set_(resident.twin, tensor.storage_offset(), tensor.size(), tensor.stride())
 
@@ -129,7 +128,6 @@ class Values:
         return None
 
     def keep(self, known: Any, out: Any) -> None:
-        """The results' twins."""
         if isinstance(out, torch.Tensor) and isinstance(known, torch.Tensor):
             resident = self._memory.of(out)
             if resident is not None and resident.twin is None:
@@ -139,7 +137,6 @@ class Values:
                 self.keep(other, one)
 
     def forget(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What the operator wrote is not known any more."""
         for index, name in operator.mutates:
             if (operator.name, index) in UNWRITTEN:
                 continue
@@ -149,7 +146,6 @@ class Values:
                     self.lose(tensor)
 
     def lose(self, tensor: torch.Tensor) -> None:
-        """Nobody knows any more what a simulated tensor holds."""
         resident = self._memory.of(tensor)
         if resident is not None:
             resident.twin = None

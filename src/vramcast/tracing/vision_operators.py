@@ -46,8 +46,7 @@ SCHEMAS: Final = (
     "_cuda_version() -> int",
 )
 LIBRARY: Final = "_C"
-NO_CUDA: Final = -1
-"""What a torchvision without CUDA answers when asked for its version."""
+NO_CUDA: Final = -1  # what a torchvision without CUDA answers when asked for its version
 
 _kept: Final[list[Any]] = []  # a library that is collected takes its operators along
 

@@ -1,30 +1,145 @@
-"""From a job to steps: a module built, its inputs made and moved, forward, loss, backward, optimizer."""
+"""From a job to steps: a module built and shared among ranks, inputs moved, forward, loss, backward, optimizer.
+"""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterator
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
+import torch.distributed
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from vramcast.allocator import DeviceOutOfMemory
 from vramcast.domain.trace_job import TraceJob
-from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.tracing.environment.compiled import EAGER
-from vramcast.tracing.failures import explained
-from vramcast.tracing.inputs import Feed, describe, sizes_of
-from vramcast.tracing.losses import default_loss, make_loss
-from vramcast.tracing.optimizers import make_optimizer
-from vramcast.tracing.pretrained import unfetched
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.tracing.environment.modules import EAGER
+from vramcast.tracing.inputs import Feed, default_loss, describe, make_loss, sizes_of
 from vramcast.tracing.session import Session
-from vramcast.tracing.targets import Target
+from vramcast.tracing.targets import Target, explained, found_object, unfetched
+
+LEARNING_RATE: Final = 1e-3
+MOMENTUM: Final = 0.9
+
+Make = Callable[..., torch.optim.Optimizer]
+
+OPTIMIZERS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
+    "sgd": ("SGD", {"lr": LEARNING_RATE}),
+    "momentum": ("SGD", {"lr": LEARNING_RATE, "momentum": MOMENTUM}),
+    "nesterov": ("SGD", {"lr": LEARNING_RATE, "momentum": MOMENTUM, "nesterov": True}),
+    "adam": ("Adam", {}),
+    "amsgrad": ("Adam", {"amsgrad": True}),
+    "adamw": ("AdamW", {}),
+    "adagrad": ("Adagrad", {}),
+    "adadelta": ("Adadelta", {}),
+    "adamax": ("Adamax", {}),
+    "nadam": ("NAdam", {}),
+    "radam": ("RAdam", {}),
+    "asgd": ("ASGD", {}),
+    "rprop": ("Rprop", {}),
+    "rmsprop": ("RMSprop", {}),
+    "adafactor": ("Adafactor", {}),
+    "muon": ("Muon", {}),
+}
+"""Name -> class of torch.optim and what it is made with."""
+
+KERNELS: Final[Mapping[str, dict[str, Any]]] = {
+    "fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False},
+}
+"""What may stand behind a name: how a step is computed. torch's own choice on a card is foreach."""
+
+EIGHT_BIT: Final[Mapping[str, str]] = {
+    "adam-8bit": "Adam8bit", "adamw-8bit": "AdamW8bit", "sgd-8bit": "SGD8bit", "lion-8bit": "Lion8bit",
+    "adamw-8bit-paged": "PagedAdamW8bit",
+}
+"""Name -> class of bitsandbytes.optim."""
+
+
+def make_optimizer(name: str, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of a name or of module:Class.
+
+    Raises: UnknownName with the nearest names, Unsupported where its library is missing
+    """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if not trained:
+        raise InvalidSpec("no parameter of the module needs a gradient; trace it with --eval")
+    if ":" in name:
+        found: Make = _own_optimizer(name)
+        return found(trained)
+    if name in EIGHT_BIT:
+        return getattr(_bitsandbytes(), EIGHT_BIT[name])(trained)
+    plain, _, kernel = name.rpartition("-")
+    if kernel not in KERNELS:
+        plain, kernel = name, ""
+    if plain not in OPTIMIZERS:
+        raise UnknownName.of("optimizer", name, (*OPTIMIZERS, *EIGHT_BIT, *(f"adamw-{each}" for each in KERNELS)))
+    class_name, values = OPTIMIZERS[plain]
+    try:
+        return getattr(torch.optim, class_name)(trained, **values, **KERNELS.get(kernel, {}))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidSpec(f"optimizer={name}: torch.optim.{class_name} says: {error}") from None
+
+
+def _own_optimizer(name: str) -> Make:
+    found = found_object(name)
+    if not callable(found):
+        raise InvalidSpec(f"optimizer={name} is no class or function that makes an optimizer")
+    return found
+
+
+def _bitsandbytes() -> Any:
+    try:
+        return importlib.import_module("bitsandbytes.optim")
+    except ImportError:
+        raise Unsupported("8-bit optimizers are those of bitsandbytes: pip install bitsandbytes") from None
+
+
+BACKEND: Final = "nccl"
+
+
+def shared(model: torch.nn.Module, how: str, device: torch.device, blocks: list[torch.nn.Module]) -> torch.nn.Module:
+    """The module on this rank; its blocks are gathered one after the other."""
+    torch.cuda.set_device(device)
+    torch.distributed.init_process_group(BACKEND)
+    return WRAPPERS[how](model, device, blocks)
+
+
+def _ddp(model: torch.nn.Module, device: torch.device, _blocks: list[torch.nn.Module]) -> torch.nn.Module:
+    found: torch.nn.Module = DistributedDataParallel(model.to(device), device_ids=[device.index])
+    return found
+
+
+def _fsdp(model: torch.nn.Module, device: torch.device, blocks: list[torch.nn.Module]) -> torch.nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    policy = ModuleWrapPolicy({type(block) for block in blocks}) if blocks else None
+    found: torch.nn.Module = FullyShardedDataParallel(
+        model, auto_wrap_policy=policy, device_id=device, use_orig_params=True
+    )
+    return found
+
+
+def _fsdp2(model: torch.nn.Module, device: torch.device, blocks: list[torch.nn.Module]) -> torch.nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    for module in (*blocks, model):
+        fully_shard(module)
+    return model.to(device)
+
+
+WRAPPERS: Final[Mapping[str, Callable[[torch.nn.Module, torch.device, list[torch.nn.Module]], torch.nn.Module]]] = {
+    "ddp": _ddp, "fsdp": _fsdp, "fsdp2": _fsdp2,
+}
+"""Name -> how torch does it. Both kinds of FSDP gather the blocks that repeat one by one, and what is left as one."""
+
 
 DTYPES: Final = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-BLOCKS: Final = "blocks"
-"""Name for all modules that repeat: the entries of lists and sequences of one class."""
+BLOCKS: Final = "blocks"  # name for all modules that repeat: the entries of lists and sequences of one class
 FEWEST_REPEATS: Final = 2
 MOST_NORM: Final = 1.0
 
@@ -59,7 +174,6 @@ class Workload:
         """The module on the device, or this rank's share of it."""
         if not self.job.parallel:
             return self.model.to(self.device)
-        from vramcast.tracing.parallel import shared
 
         modules = dict(self.model.named_modules())
         return shared(self.model, self.job.parallel, self.device, [modules[name] for name in blocks_of(self.model)])
@@ -101,7 +215,6 @@ class Workload:
         self._session.memory.mark_step()
 
     def forward(self) -> Any:
-        """What one forward returns."""
         positional, named = self._moved()
         with self._autocast(), _explaining("the forward", self.model):
             return self.model(*positional, **named)
@@ -155,11 +268,7 @@ def _built(target: Target, job: TraceJob) -> torch.nn.Module:
 
 
 def recompute(model: torch.nn.Module, patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Let modules be recomputed in backward; their names.
-
-    Args:
-        model: whose modules
-        patterns: of names ("layers.*") or classes ("Block"); "blocks": all that repeat
+    """Let modules be recomputed in backward, by patterns of names ("layers.*"), classes, "blocks": all that repeat.
 
     Raises: UnknownName where a pattern matches nothing
     """

@@ -1,21 +1,159 @@
-"""`vramcast.calibrate`: a recording held against the prediction of its job."""
+"""`vramcast.calibrate`: a recording summed up, and held against the prediction of its job.
+
+SQLite sums: long runs take no memory. What a file says is taken for what it is by msgspec: text where a size should be
+is a damaged file, in one sentence.
+"""
 
 from __future__ import annotations
 
 import datetime
+import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
-from vramcast.api.jobs import by_option, job_of
+from vramcast.api import job_of
+from vramcast.api.jobs import by_option
+from vramcast.domain.measured import Highest, MeasuredRun
 from vramcast.domain.model import Model
-from vramcast.errors import InvalidSpec
-from vramcast.watch.measured import fullest_of
+from vramcast.domain.observation import TorchRun
+from vramcast.errors import InvalidSpec, SourceError
+from vramcast.watch.recording import TORCH_RUNS, reading
 
 if TYPE_CHECKING:
     from vramcast.domain.reconciliation import Reconciliation
+
+
+PEAKS: Final = "MAX(peak_allocated_bytes), MAX(peak_reserved_bytes), MAX(device_used_bytes)"
+STEPS: Final = "run = :run AND pid = :pid AND phase = 'step'"
+PHASES: Final = {
+    "load": "run = :run AND pid = :pid AND phase = 'load'",
+    "first step": f"{STEPS} AND step = 1",
+    "step": f"{STEPS} AND step > 1",
+}
+"""Phase -> the samples that it is made of."""
+
+
+def measured_of(path: Path) -> MeasuredRun:
+    """The last run of a recording that torch's counters are in, else the last one with a reading of cards.
+
+    Of several processes the one that needs most counts.
+
+    Raises: SourceError where the file is no recording, or nothing was measured
+    """
+    with reading(path) as database:
+        query = "SELECT run, pid FROM torch_samples WHERE phase = 'step' ORDER BY run DESC, peak_reserved_bytes DESC"
+        of_torch = database.execute(f"{query} LIMIT 1").fetchone()
+        if of_torch is not None:
+            return _of_torch(path, database, {"run": of_torch[0], "pid": of_torch[1]})
+        of_cards = database.execute("SELECT MAX(run) FROM gpu_samples").fetchone()[0]
+        if of_cards is not None:
+            return _of_cards(path, database, {"run": of_cards})
+    raise SourceError(
+        f"{path} holds no step and no reading of a card: record a run of a few steps with vramcast.record_memory, "
+        "or with vramcast watch --record"
+    )
+
+
+def fullest_of(paths: Sequence[Path]) -> MeasuredRun:
+    """Of the recordings of several ranks, the one that needs most.
+
+    Raises: SourceError as `measured_of`, InvalidSpec where they are not of one run
+    """
+    runs = [measured_of(path) for path in paths]
+    if len({run.num_gpus for run in runs}) > 1:
+        names = ", ".join(f"{run.name} ({run.num_gpus})" for run in runs)
+        raise InvalidSpec(f"the recordings are of runs on different numbers of GPUs: {names}; give those of one run")
+    return max(runs, key=lambda run: max(_known(run.phases.get("step", Highest())), default=0))
+
+
+def _known(levels: Highest) -> list[int]:
+    values = (levels.device_bytes, levels.reserved_bytes, levels.allocated_bytes)
+    return [value for value in values if value is not None]
+
+
+def _of_torch(path: Path, database: sqlite3.Connection, of: dict[str, int]) -> MeasuredRun:
+    phases = {name: _highest(database, where, of) for name, where in PHASES.items()}
+    known = {name: levels for name, levels in phases.items() if levels is not None}
+    if "step" not in known:
+        known["step"] = known.get("first step", Highest())
+    run = _torch_run(database, of)
+    (count,) = database.execute(f"SELECT COUNT(*) FROM torch_samples WHERE {STEPS}", of).fetchone()
+    columns = "device_total_bytes, rank, num_alloc_retries, num_ooms"
+    last = database.execute(f"SELECT {columns} FROM torch_samples WHERE {STEPS} ORDER BY id DESC LIMIT 1", of)
+    gpu_bytes, rank, retries, ooms = last.fetchone()
+    part = database.execute(
+        "SELECT phase FROM torch_samples WHERE run = :run AND pid = :pid AND step > 1 "
+        "AND phase IN ('forward', 'backward', 'optimizer') ORDER BY peak_allocated_bytes DESC LIMIT 1", of,
+    ).fetchone()
+    return _checked(
+        name=path.name, gpu=run.gpu if run else "", gpu_bytes=gpu_bytes, num_gpus=run.world_size if run else 1,
+        rank=rank, versions=_versions(database, of), run=run, num_steps=count, phases=known,
+        peak_phase=part[0] if part else "", step_s=_median_step(database, of), num_retries=retries or 0,
+        num_ooms=ooms or 0,
+    )
+
+
+def _checked(**fields: Any) -> MeasuredRun:
+    return msgspec.convert(msgspec.to_builtins(fields), MeasuredRun, strict=False)
+
+
+def _highest(database: sqlite3.Connection, where: str, of: dict[str, int]) -> Highest | None:
+    found = database.execute(f"SELECT {PEAKS}, COUNT(*) FROM torch_samples WHERE {where}", of).fetchone()
+    *levels, count = found
+    names = ("allocated_bytes", "reserved_bytes", "device_bytes")
+    return msgspec.convert(dict(zip(names, levels, strict=True)), Highest, strict=False) if count else None
+
+
+def _median_step(database: sqlite3.Connection, of: dict[str, int]) -> float | None:
+    """Of the steps after the first one, the lower one of the two in the middle."""
+    where = f"{PHASES['step']} AND step_s IS NOT NULL"
+    found = database.execute(
+        f"SELECT step_s FROM torch_samples WHERE {where} ORDER BY step_s LIMIT 1 "
+        f"OFFSET (SELECT (COUNT(*) - 1) / 2 FROM torch_samples WHERE {where})", of,
+    ).fetchone()
+    return found[0] if found else None
+
+
+def _torch_run(database: sqlite3.Connection, of: dict[str, int]) -> TorchRun | None:
+    fields = TORCH_RUNS.fields
+    names = ", ".join(f'"{name}"' for name in fields)
+    row = database.execute(
+        f"SELECT {names} FROM torch_runs WHERE run = :run AND pid = :pid ORDER BY id DESC LIMIT 1", of
+    ).fetchone()
+    if row is None:
+        return None
+    known: dict[str, Any] = {
+        name: msgspec.json.decode(value) if name in TORCH_RUNS.nested else value
+        for name, value in zip(fields, row, strict=True) if value is not None
+    }
+    return msgspec.convert(known, TorchRun, strict=False)
+
+
+def _versions(database: sqlite3.Connection, of: dict[str, int]) -> dict[str, str]:
+    (text,) = database.execute("SELECT versions FROM runs WHERE id = :run", of).fetchone() or (None,)
+    return {} if text is None else msgspec.json.decode(text, type=dict[str, str])
+
+
+def _of_cards(path: Path, database: sqlite3.Connection, of: dict[str, int]) -> MeasuredRun:
+    """Device level alone: the largest process where processes are known, else the card on which most was used."""
+    process = database.execute(
+        "SELECT gpu, memory_bytes FROM process_samples JOIN gpu_samples ON sample = gpu_samples.id "
+        "WHERE run = :run AND memory_bytes > 0 ORDER BY memory_bytes DESC LIMIT 1", of,
+    ).fetchone()
+    whole = "SELECT gpu, memory_used_bytes FROM gpu_samples WHERE run = :run ORDER BY memory_used_bytes DESC LIMIT 1"
+    gpu, num_bytes = process or database.execute(whole, of).fetchone()
+    card = database.execute("SELECT model, memory_total_bytes FROM gpus WHERE id = ?", (gpu,)).fetchone()
+    if card is None:
+        raise SourceError(f"{path} is damaged: it has readings of a card that it does not name")
+    model, total = card
+    return _checked(
+        name=path.name, gpu=model, gpu_bytes=total, versions=_versions(database, of),
+        phases={"step": {"device_bytes": num_bytes}}, by_process=process is not None,
+    )
 
 
 def calibrate(
@@ -45,7 +183,7 @@ def calibration_of(
     save: str | Path | None = None,
 ) -> Reconciliation:
     """The same with the options by their names on the command line; the calibration saved where that is wanted."""
-    from vramcast.api.observed import asks_serve
+    from vramcast.api.failures import asks_serve
     from vramcast.doctor.training_run import compared_run
 
     run = fullest_of(recordings)
@@ -65,7 +203,7 @@ def calibration_of(
 def _served(
     recordings: Sequence[Path], options: Mapping[str, Any], file: str | Path, save: str | Path | None
 ) -> Reconciliation:
-    from vramcast.api.jobs import serve_job_of
+    from vramcast.api import serve_job_of
     from vramcast.doctor.training_run import compared_service
 
     found = compared_service(fullest_of(recordings), serve_job_of(options, file=file))

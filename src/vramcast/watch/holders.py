@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from vramcast.domain.observation import Holder
-from vramcast.watch.plain import printable
+from vramcast.watch.tool import printable
 
 INITIAL_NAMESPACE: Final = 0xEFFF_FFFC
 """Inode of the machine's own PID namespace [linux] include/linux/proc_ns.h PROC_PID_INIT_INO."""

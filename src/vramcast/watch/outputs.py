@@ -1,33 +1,42 @@
-"""Where readings go, and what happens when one of those places fails: it is said once, and the watch goes on."""
+"""Where readings go: documents, plain lines, tables, recordings. What fails is said once, and the watch goes on."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import os
 import sqlite3
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Final
 
-from vramcast.domain.observation import Reading, RunInfo
+import msgspec
+
+from vramcast.domain.observation import GpuSample, Reading, RunInfo
 from vramcast.errors import SourceError
 from vramcast.report.messages import Words
-from vramcast.watch.following import Following
-from vramcast.watch.record import Recorder
+from vramcast.watch import parts
+from vramcast.watch.following import Expected, Following
+from vramcast.watch.recording import Recorder
 
 
-class Output(Protocol):
-    """One place that readings go to."""
+class Output:
+    """One place that readings go to; as it stands here, standard output."""
 
-    name: str
+    name = "-"
 
     def write(self, reading: Reading, following: Following) -> None:
         """One reading with its events. Raises OSError or sqlite3.Error where it cannot be written."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Finish. Never raises."""
+        """Finish what is not written already. Never raises."""
 
 
-class Recording:
+class Recording(Output):
     """`--record`: into a SQLite file."""
 
     def __init__(self, path: Path, info: RunInfo) -> None:
@@ -43,7 +52,7 @@ class Recording:
         self._recorder.close()
 
 
-class Kept:
+class Kept(Output):
     """An output that may fail: what it missed is counted, and it is tried again with every reading."""
 
     def __init__(self, output: Output, words: Words, say: Callable[[str], None]) -> None:
@@ -80,3 +89,178 @@ class Kept:
 def clock(time_s: float) -> str:
     """The local time of day."""
     return datetime.fromtimestamp(time_s).strftime("%H:%M:%S")
+
+
+class JsonLines(Output):
+    """Documents onto standard output."""
+
+    def __init__(self, expected: dict[str, Expected], *, pretty: bool) -> None:
+        self._expected = expected
+        self._pretty = pretty
+
+    def write(self, reading: Reading, following: Following) -> None:
+        """One document."""
+        found = document(reading, following, self._expected)
+        sys.stdout.write(json.dumps(found, indent=1 if self._pretty else None, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+
+def document(reading: Reading, following: Following, expected: dict[str, Expected]) -> dict[str, Any]:
+    """One reading with what came of it."""
+    return {
+        "schema": 1, "time_s": reading.time_s,
+        "gpus": [_gpu(sample, following, expected.get(sample.card.uuid)) for sample in reading.gpus],
+        "events": [msgspec.to_builtins(event) for event in reading.events],
+    }
+
+
+def _gpu(sample: GpuSample, following: Following, expected: Expected | None) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(sample)
+    followed = following.cards[sample.card.uuid]
+    found: dict[str, Any] = plain.pop("card") | {name: value for name, value in plain.items() if name != "time_s"}
+    found["processes"] = [_process(sample.card.uuid, process, following) for process in plain.get("processes", ())]
+    found["processes_known"] = sample.processes_known
+    extra = {
+        "unaccounted_bytes": sample.unaccounted_bytes, "peak_bytes": followed.peak_bytes,
+        "growth_bytes_per_s": followed.slope.per_s if followed.slope else None, "runs_out_in_s": followed.runs_out_in_s,
+        "expected": msgspec.to_builtins(expected) if expected else None,
+    }
+    return found | {name: value for name, value in extra.items() if value is not None}
+
+
+def _process(uuid: str, process: dict[str, Any], following: Following) -> dict[str, Any]:
+    slope = following.growth.get((uuid, process["pid"]))
+    found = {"holder": "alive"} | process
+    return found if slope is None else found | {"growth_bytes_per_s": slope.per_s}
+
+
+MOST_NAMED: Final = 3
+
+
+class Lines(Output):
+    """Lines onto standard output."""
+
+    def __init__(self, words: Words, expected: dict[str, Expected]) -> None:
+        self._words = words
+        self._expected = expected
+
+    def write(self, reading: Reading, following: Following) -> None:
+        """The lines of one reading."""
+        when = clock(reading.time_s)
+        lines = [f"{when}  {following.said(event, self._words)}" for event in reading.events]
+        lines += [f"{when}  {self._line(sample, following)}" for sample in reading.gpus]
+        if lines:
+            sys.stdout.write("\n".join(lines) + "\n")
+            sys.stdout.flush()
+
+    def _line(self, sample: GpuSample, following: Following) -> str:
+        words = self._words
+        shown = [
+            f"GPU {sample.card.index}", parts.memory(sample, words),
+            "SM " + parts.share(sample.sm_share) if sample.sm_share is not None else "", parts.power(sample),
+            parts.heat(sample),
+        ]
+        named = [f"{parts.holder(process, words)} {parts.held(process)}" for process in sample.processes[:MOST_NAMED]]
+        rest = len(sample.processes) - len(named)
+        remarks = parts.remarks(following.cards[sample.card.uuid], self._expected.get(sample.card.uuid), words)
+        more = [f"+{rest}"] if rest > 0 else []
+        return "  ".join(text for text in (*shown, ", ".join([*named, *more]), "; ".join(remarks)) if text)
+
+
+FIELDS: Final = (
+    "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes", "sm_share", "memory_share", "power_w",
+    "power_limit_w", "energy_j", "sm_clock_hz", "memory_clock_hz", "temperature_c", "memory_temperature_c",
+    "pcie_sent_bytes_per_s", "pcie_received_bytes_per_s", "link_sent_bytes_per_s", "link_received_bytes_per_s",
+    "ecc_corrected", "ecc_uncorrected",
+)
+COLUMNS: Final = (
+    "time_s", "gpu", "uuid", "model", "memory_total_bytes", *FIELDS, "throttled", "unaccounted_bytes", "processes",
+)
+"""`processes`: `PID=bytes` of each, the largest first, with blanks between them."""
+
+HEADER: Final = f"{','.join(COLUMNS)}\n".encode()
+
+
+class CsvTable(Output):
+    """Rows into a file, or onto standard output for "-". A file that is there is gone on with."""
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        self._number: int | None = None  # of the open file; None: standard output
+        self._begun = False
+        if path != "-":
+            try:
+                self._number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            except OSError as error:
+                raise SourceError(f"cannot write {path}: {error.strerror}") from None
+            self._begun = self._goes_on()
+
+    def _goes_on(self) -> bool:
+        """Whether the file has rows already: those of a file of something else would be spoiled by ours.
+
+        Raises: SourceError where it holds anything but these columns
+        """
+        path = Path(self.name)
+        if not path.is_file() or not path.stat().st_size:  # a pipe or a device has no beginning
+            return False
+        try:
+            with path.open("rb") as file:
+                first = file.read(len(HEADER))
+        except OSError as error:
+            raise SourceError(f"cannot write {self.name}: {error.strerror}") from None
+        if first != HEADER:
+            self.close()
+            raise SourceError(
+                f"{self.name} does not begin with the columns of this CSV, and is left as it is; give another file"
+            )
+        return True
+
+    def write(self, reading: Reading, following: Following) -> None:
+        """A row for each card; a row that was cut short by a failure is taken back."""
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        if not self._begun:
+            rows.writerow(COLUMNS)
+        rows.writerows(row_of(sample) for sample in reading.gpus)
+        if self._number is None:
+            sys.stdout.write(text.getvalue())
+            sys.stdout.flush()
+        else:
+            _append(self._number, text.getvalue().encode())
+        self._begun = True
+
+    def close(self) -> None:
+        """Every row is written already."""
+        if self._number is not None:
+            os.close(self._number)
+
+
+def _append(number: int, data: bytes) -> None:
+    """All of it or nothing."""
+    before, written = os.fstat(number).st_size, 0
+    try:
+        while written < len(data):
+            written += os.write(number, data[written:])
+    except OSError:
+        if written:
+            os.ftruncate(number, before)
+        raise
+
+
+def row_of(sample: GpuSample) -> list[Any]:
+    """The columns of one card."""
+    known = {name: getattr(sample, name) for name in FIELDS}
+    held = " ".join(
+        f"{process.pid}={'' if process.memory_bytes is None else process.memory_bytes}" for process in sample.processes
+    )
+    card = sample.card
+    return [
+        f"{sample.time_s:.3f}", card.index, card.uuid, card.model, _cell(card.memory_total_bytes),
+        *map(_cell, known.values()), ", ".join(sample.throttled), _cell(sample.unaccounted_bytes), held,
+    ]
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) and abs(value) < 1e6 else round(value)

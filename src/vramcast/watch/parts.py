@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from vramcast.domain.observation import GpuSample, Holder, ProcessSample
 from vramcast.report.messages import Words
 from vramcast.units import GIB, format_bytes
-from vramcast.watch.expected import Expected
-from vramcast.watch.following import Followed, called
+from vramcast.watch.following import Expected, Followed, called
 
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*%#"

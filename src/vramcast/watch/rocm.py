@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from vramcast.domain.observation import Card, GpuSample, ProcessSample, Reading, Vendor
+from vramcast.domain.observation import Card, GpuSample, ProcessSample, Vendor
 from vramcast.errors import SourceError
 from vramcast.watch import tool
 from vramcast.watch.holders import Holders
-from vramcast.watch.reader import Absent
+from vramcast.watch.readers import ToolReader
 
 AMD_SMI: Final = "amd-smi"
 ROCM_SMI: Final = "rocm-smi"
@@ -35,39 +35,22 @@ THROTTLES: Final[dict[str, str]] = {
 """Keys of amd-smi's "throttle" -> why clocks are held back, where they say ACTIVE."""
 
 
-class RocmReader:
+class RocmReader(ToolReader):
     """Every AMD card."""
 
     vendor: Vendor = "amd"
+    brand = "AMD"
+    tools = (AMD_SMI, ROCM_SMI)
 
     def __init__(self, name: str, holders: Holders) -> None:
-        self.name = name
-        self.versions: dict[str, str] = {}
-        self._holders = holders
         self._static = _by_gpu(tool.json_of([name, *STATIC])) if name == AMD_SMI else {}
+        super().__init__(name, holders)
         for known in self._static.values():
             self.versions |= {"driver": tool.text(tool.under(known, "driver", "version"))}
-        self.cards: tuple[Card, ...] = tuple(sample.card for sample in self.read(0.0).gpus)
-        self.watched = frozenset(card.uuid for card in self.cards)
 
-    @classmethod
-    def open(cls, holders: Holders) -> RocmReader:
-        """Raises: Absent where there is no tool, SourceError where it does not work."""
-        name = next((name for name in (AMD_SMI, ROCM_SMI) if tool.found(name)), None)
-        if name is None:
-            raise Absent("AMD: neither amd-smi nor rocm-smi is installed")
-        try:
-            return cls(name, holders)
-        except SourceError as error:
-            raise SourceError(f"AMD: {error}") from None
-
-    def read(self, time_s: float) -> Reading:
-        """The cards now. Raises SourceError where the tool fails."""
-        samples = self._by_amd_smi(time_s) if self.name == AMD_SMI else self._by_rocm_smi(time_s)
-        return Reading(time_s=time_s, gpus=tuple(samples))
-
-    def close(self) -> None:
-        """Nothing is held between readings."""
+    def samples(self, time_s: float) -> list[GpuSample]:
+        """As amd-smi or rocm-smi describes them."""
+        return self._by_amd_smi(time_s) if self.name == AMD_SMI else self._by_rocm_smi(time_s)
 
     def _by_amd_smi(self, time_s: float) -> list[GpuSample]:
         metrics = _by_gpu(tool.json_of([self.name, *METRIC]))
@@ -93,11 +76,9 @@ class RocmReader:
                 continue  # "No running processes detected", "N/A"
             memory = tool.under(info, "memory_usage", "vram_mem")
             size = tool.size(memory if memory is not None else tool.under(info, "mem_usage"), "B")
-            found.append(self._holder(int(pid), size, tool.text(tool.under(info, "name"))))
+            who = {"name": tool.text(tool.under(info, "name"))} | self._holders.of(int(pid))
+            found.append(ProcessSample(pid=int(pid), memory_bytes=size, **who))
         return tuple(sorted(found, key=lambda process: -(process.memory_bytes or 0)))
-
-    def _holder(self, pid: int, size: int | None, name: str) -> ProcessSample:
-        return ProcessSample(pid=pid, memory_bytes=size, **({"name": name} | self._holders.of(pid)))
 
     def _by_rocm_smi(self, time_s: float) -> list[GpuSample]:
         figures = tool.json_of([self.name, *ROCM_FIGURES])
@@ -130,8 +111,8 @@ def amd_smi_sample(
         power_w=tool.number(tool.under(metric, "power", "socket_power")),
         power_limit_w=tool.number(tool.under(static, "limit", "socket_power")),
         energy_j=tool.number(tool.under(metric, "energy", "total_energy_consumption")),
-        sm_clock_hz=_hertz(tool.under(clock, "gfx_0", "clk")),
-        memory_clock_hz=_hertz(tool.under(clock, "mem_0", "clk")),
+        sm_clock_hz=tool.hertz(tool.under(clock, "gfx_0", "clk")),
+        memory_clock_hz=tool.hertz(tool.under(clock, "mem_0", "clk")),
         temperature_c=_first(tool.under(heat, "hotspot"), tool.under(heat, "edge")),
         memory_temperature_c=tool.number(tool.under(heat, "mem")),
         throttled=tuple(why for key, why in THROTTLES.items() if tool.under(throttle, key) == "ACTIVE"),
@@ -181,14 +162,9 @@ def _first(*values: Any) -> float | None:
     return next((amount for amount in map(tool.number, values) if amount is not None), None)
 
 
-def _hertz(value: Any) -> int | None:
-    amount = tool.number(value)  # MHz
-    return None if amount is None else round(amount * 1e6)
-
-
 def _bracketed(value: Any) -> int | None:
     """`(1700Mhz)`."""
-    return _hertz(value.strip("() ")) if isinstance(value, str) else None
+    return tool.hertz(value.strip("() ")) if isinstance(value, str) else None
 
 
 def _count(value: Any) -> int | None:

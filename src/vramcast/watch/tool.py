@@ -13,7 +13,16 @@ from typing import IO, Any, Final
 
 from vramcast.errors import SourceError
 from vramcast.units import GIB, KIB, MIB
-from vramcast.watch.plain import printable
+
+
+def printable(text: str, most: int = 512) -> str:
+    """The text without what a terminal would obey, cut.
+
+    >>> printable("a\\x1b[2Jb")
+    'a?[2Jb'
+    """
+    return "".join(character if character.isprintable() else "?" for character in text[:most])
+
 
 LIMIT_S: Final = 8.0
 """A tool that takes longer is ended."""
@@ -79,6 +88,12 @@ def size(value: Any, unit: str = "") -> int | None:
     amount, named = _measured(value)
     factor = UNITS.get((named or unit).lower())
     return None if amount is None or factor is None or amount < 0 else round(amount * factor)
+
+
+def hertz(value: Any) -> int | None:
+    """A clock that is given in MHz."""
+    amount = number(value)
+    return None if amount is None else round(amount * 1e6)
 
 
 def share(value: Any) -> float | None:

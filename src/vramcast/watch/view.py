@@ -1,4 +1,7 @@
-"""The picture of a reading: cards and the processes on them, the fullest first, as wide and high as there is room."""
+"""The picture of a reading, on the live screen and for `--once`: cards and the processes on them, the fullest first.
+
+rich draws it, which the package needs anyway; its alternate screen leaves the terminal as it was.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ from typing import Final, NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, Group
+from rich.live import Live
 from rich.text import Text
 
 from vramcast.domain.observation import GpuSample, Holder, ProcessSample, Reading
 from vramcast.report.messages import Words
 from vramcast.units import GIB, format_bytes
 from vramcast.watch import parts
-from vramcast.watch.expected import Expected
-from vramcast.watch.following import Followed, Following
-from vramcast.watch.outputs import clock
+from vramcast.watch.following import Expected, Followed, Following
+from vramcast.watch.outputs import Output, clock
 
 EVENTS: Final = 5
 PRINTED_WIDTH: Final = 120
@@ -193,3 +196,39 @@ def _aligned(rows: Sequence[Sequence[Text]], keys: Sequence[str]) -> list[Text]:
 def _fullest(followed: Followed) -> tuple[int, int]:
     used = followed.last.memory_used_bytes if followed.last else None
     return -(used or 0), followed.card.index
+
+
+class Screen(Output):
+    """Draws each reading over the last one."""
+
+    name = "screen"
+
+    def __init__(self, head: Sequence[str], words: Words, expected: dict[str, Expected]) -> None:
+        self._view = View(head, words, expected)
+        self._live = Live(console=self._view.console, screen=True, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def write(self, reading: Reading, following: Following) -> None:
+        """The screen of one reading."""
+        self._view.note(reading, following)
+        self._live.update(self._view.drawn(reading, following, self._view.console.height), refresh=True)
+
+    def say(self, text: str) -> None:
+        """A sentence among the events: written over the screen it would be lost."""
+        self._view.events.append(text)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self._live.stop()
+
+
+class Once(Output):
+    """Prints each reading."""
+
+    def __init__(self, head: Sequence[str], words: Words, expected: dict[str, Expected]) -> None:
+        self._view = View(head, words, expected)
+
+    def write(self, reading: Reading, following: Following) -> None:
+        """The picture of one reading."""
+        self._view.note(reading, following)
+        self._view.console.print(self._view.drawn(reading, following, None))

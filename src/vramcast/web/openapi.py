@@ -12,10 +12,10 @@ import msgspec
 from vramcast.question.options import Kind, Option
 from vramcast.report.messages import LANGUAGES
 from vramcast.version import __version__
+from vramcast.web.documents import DROPPED, REPLIES, Error
 from vramcast.web.exchange import HTML, JSON, MARKDOWN
 from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH, LONGEST_VALUE
-from vramcast.web.replies import DROPPED, REPLIES, Error
-from vramcast.web.routes import files, options, replay, reports, written
+from vramcast.web.routes import answers, catalogue
 from vramcast.web.service import PREFIX, ROUTES, Route
 from vramcast.web.visitor import may_be_asked
 
@@ -35,10 +35,10 @@ KINDS: Final[dict[Kind, dict[str, Any]]] = {
 SWITCH: Final = {"type": "string", "enum": ["0", "1"]}
 QUERY: Final[dict[str, dict[str, Any]]] = {
     "lang": {"type": "string", "enum": list(LANGUAGES)},
-    "format": {"type": "string", "enum": list(replay.FORMATS)},
+    "format": {"type": "string", "enum": list(answers.FORMATS)},
     "leaks": SWITCH, "all-confs": SWITCH, "checks": SWITCH, "snapshot": SWITCH,
-    "device": {"type": "integer", "minimum": 0, "maximum": replay.MOST_DEVICE},
-    "top": {"type": "integer", "minimum": 1, "maximum": replay.MOST_TOP},
+    "device": {"type": "integer", "minimum": 0, "maximum": answers.MOST_DEVICE},
+    "top": {"type": "integer", "minimum": 1, "maximum": answers.MOST_TOP},
     "query": TEXT, "name": TEXT, "alloc-conf": TEXT, "capacity": TEXT,
     "job": {"type": "string", "maxLength": LONGEST_PATH, "description": "of a recording: the job, an object as JSON"},
 }
@@ -83,12 +83,12 @@ def described() -> Schema:
     }
 
 
-def _forms() -> dict[str, options.Form]:
+def _forms() -> dict[str, catalogue.Form]:
     """Path of a question -> its form."""
-    return {name.replace("-", "/"): form for name, form in options.FORMS.items()}
+    return {name.replace("-", "/"): form for name, form in catalogue.FORMS.items()}
 
 
-def question(form: options.Form) -> Schema:
+def question(form: catalogue.Form) -> Schema:
     """The body of a question: every option that a visitor may give."""
     rows: dict[str, Option] = dict(form.always) | {
         name: option for name, option in form.table.items() if may_be_asked(name, form.table)
@@ -143,9 +143,10 @@ def _body(name: str) -> Schema:
     bodies: dict[str, tuple[dict[str, Schema], tuple[str, ...]]] = {
         "oom": ({"text": {"type": "string", "maxLength": LARGEST_TEXT}, "job": asks, "checks": {"type": "boolean"},
                  "lang": lang}, ("text",)),
-        "report": ({"command": {"type": "string", "enum": list(reports.ANSWERS)}, "question": asks,
-                    "format": {"type": "string", "enum": list(written.TYPES)}, "lang": lang}, ("command", "question")),
-        "files": ({"command": {"type": "string", "enum": list(files.COMMANDS)}, "question": asks,
+        "report": ({"command": {"type": "string", "enum": [*answers.PLANS, "oom"]}, "question": asks,
+                    "format": {"type": "string", "enum": list(answers.REPORTS)}, "lang": lang},
+                   ("command", "question")),
+        "files": ({"command": {"type": "string", "enum": list(answers.PLANS)}, "question": asks,
                    "formats": {"type": "array", "items": TEXT}}, ("command", "question")),
     }
     properties, required = bodies[name]

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,14 +20,60 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from vramcast.errors import InvalidSpec
 from vramcast.web import limits
-from vramcast.web.exchange import CATALOGUE_ONLY, HTML, Refused, Reply, Sources, error_reply
-from vramcast.web.policy import content_policy
-from vramcast.web.protocol import BoundedHead
+from vramcast.web.exchange import CATALOGUE_ONLY, HTML, Refused, Reply, Sources, content_policy, error_reply
+from vramcast.web.limits import HEAD_SECONDS, LARGEST_HEAD
 from vramcast.web.service import internal_error, most_bytes, route_of, too_large
 from vramcast.web.workers import RETRY_AFTER, Question, Workers
+
+
+class BoundedHead(HttpToolsProtocol):
+    """One connection."""
+
+    _waiting: asyncio.TimerHandle | None = None  # for the end of a head
+    _head_bytes = 0  # of a head that has not ended
+
+    def connection_made(self, transport: Any) -> None:
+        """Somebody has connected."""
+        super().connection_made(transport)
+        self._begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Somebody has gone."""
+        self._end()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """More of a request; a head that is too long by now is refused."""
+        super().data_received(data)
+        if self._waiting is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > LARGEST_HEAD and not self.transport.is_closing():
+                self.send_400_response("The headers are too large.")
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        super().on_message_begin()
+        self._begin()
+
+    def on_headers_complete(self) -> None:
+        """The end of its head."""
+        self._end()
+        super().on_headers_complete()
+
+    def _begin(self) -> None:
+        self._end()
+        self._waiting = asyncio.get_running_loop().call_later(HEAD_SECONDS, self.timeout_keep_alive_handler)
+
+    def _end(self) -> None:
+        self._head_bytes = 0
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
 
 PAGE: Final = Path(str(files("vramcast.web"))) / "page"
 

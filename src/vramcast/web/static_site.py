@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from vramcast.errors import InvalidSpec, SourceError
-from vramcast.web.policy import content_policy
+from vramcast.web.exchange import content_policy
 
 PYODIDE: Final = "314.0.7"
 """The version of the npm package that is fetched where none is given."""
@@ -27,7 +27,7 @@ RUNTIME: Final = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_
 """Files of the npm package that a browser loads."""
 
 APART: Final = (
-    "tracing", "web/page", "web/server.py", "web/workers.py", "web/protocol.py", "web/warm.py", "watch", "cli",
+    "tracing", "web/page", "web/server.py", "web/workers.py", "web/warm.py", "watch", "cli",
 )
 """Parts of vramcast that no page asks: they need torch, sockets, a GPU or a terminal."""
 

@@ -13,11 +13,8 @@ import vramcast.report.replay_page
 import vramcast.report.written
 import vramcast.search.serving
 import vramcast.sources.snapshots
-import vramcast.web.routes.catalogue
-import vramcast.web.routes.options
-import vramcast.web.routes.plan
-import vramcast.web.routes.serve
-import vramcast.web.routes.train  # noqa: F401
+import vramcast.web.routes.answers
+import vramcast.web.routes.catalogue  # noqa: F401
 from vramcast.estimate.loop import LOOP
 from vramcast.web.service import answered
 

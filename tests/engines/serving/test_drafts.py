@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import vramcast
-from vramcast.api.jobs import serve_job_of
+from vramcast.api import serve_job_of
 from vramcast.catalogue.models import load_model
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.drafts import draft_weights

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import vramcast
-from vramcast.api.jobs import serve_job_of
+from vramcast.api import serve_job_of
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
 from vramcast.domain.serving import ServeJob

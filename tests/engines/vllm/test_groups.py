@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.api.jobs import serve_job_of
+from vramcast.api import serve_job_of
 from vramcast.domain.model import Attention, LinearAttention, Mamba, Mixer, MultiLatentAttention
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.vllm.groups import CacheSpec, grouped, kind_of

@@ -16,9 +16,9 @@ from vramcast.domain.program import Category
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.report.written import FORMATS, check_report, report_of
-from vramcast.report.written.bars import COLUMNS, LOOKS, bars_svg, bars_text
 from vramcast.report.written.markdown import escaped, inline
 from vramcast.report.written.parts import Bar, Bars, Slice
+from vramcast.report.written.pictures import COLUMNS, LOOKS, bars_svg, bars_text
 from vramcast.units import format_bytes
 
 TODAY = date(2026, 11, 21)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.report.written.pages import Page
-from vramcast.report.written.characters import printable
 from vramcast.report.written.html import html
 from vramcast.report.written.markdown import markdown
 from vramcast.report.written.parts import Code, Items, Pairs, Report, Section, Sources, Table, Text
+from vramcast.report.written.pictures import printable
 
 markdown_it = pytest.importorskip("markdown_it")
 READER = markdown_it.MarkdownIt("commonmark", {"html": True}).enable("table").enable("strikethrough")
@@ -39,6 +39,7 @@ def report(text: str) -> Report:
                   footer=(text, text))
 
 
+@settings(max_examples=50)
 @given(TEXTS)
 def test_every_text_is_read_back_as_it_is(text: str) -> None:
     page = Page(READER.render(markdown(report(text + END))))

@@ -13,7 +13,7 @@ import vramcast
 from tests.report.test_trace_report import FAILED
 from tests.report.written.pages import Page
 from vramcast.domain.answer import Answer
-from vramcast.report.trace_shown import ShownTrace
+from vramcast.report.recorded import ShownTrace
 from vramcast.units import format_bytes
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"

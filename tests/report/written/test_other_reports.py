@@ -14,7 +14,7 @@ from tests.report.written.pages import Page
 from vramcast.domain.answer import Answer
 from vramcast.domain.planning import PlanAnswer
 from vramcast.report.messages import LANGUAGES
-from vramcast.report.replay_shown import ShownReplay
+from vramcast.report.recorded import ShownReplay
 from vramcast.report.written import FORMATS, report_of
 from vramcast.units import format_bytes
 

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from vramcast.tracing.composites.backends import Backend, Question, chosen  # noqa: E402
+from vramcast.tracing.composites.attention import Backend, Question, chosen  # noqa: E402
 
 A100, RTX_4090, H100, V100 = 80, 89, 90, 70
 

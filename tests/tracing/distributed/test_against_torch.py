@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.distributed.world import World  # noqa: E402
+from vramcast.tracing.distributed.groups import World  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
 
 WIDTH, LAYERS, RANKS = 256, 3, 8

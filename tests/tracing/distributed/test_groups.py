@@ -14,7 +14,7 @@ import torch.distributed as dist  # noqa: E402
 
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
 from vramcast.errors import InvalidSpec  # noqa: E402
-from vramcast.tracing.distributed.world import World, parse_world  # noqa: E402
+from vramcast.tracing.distributed.groups import World, parse_world  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
 
 

@@ -14,10 +14,13 @@ from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.distributed.world import World  # noqa: E402
-from vramcast.tracing.played import highest, play  # noqa: E402
+from vramcast.tracing.distributed.groups import World  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.tracing.tape import Action  # noqa: E402
+from vramcast.tracing.tape import (  # noqa: E402
+    Action,
+    highest,
+    play,
+)
 
 WIDTH = 512
 LAYERS = 4

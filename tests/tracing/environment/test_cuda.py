@@ -10,10 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from vramcast.catalogue.gpus import load_gpu
-from vramcast.tracing.environment.properties import Properties, device_name
-from vramcast.tracing.played import play
+from vramcast.tracing.environment.cuda import Properties, device_name
 from vramcast.tracing.session import Session
-from vramcast.tracing.tape import Action
+from vramcast.tracing.tape import Action, play
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.recordings.replay import Outcome, replay
 from vramcast.sources.snapshots import read_snapshot
-from vramcast.tracing.child import NOT_DUMPED
-from vramcast.tracing.repetition import MOST_STEPS
+from vramcast.tracing.script_watch import MOST_STEPS, NOT_DUMPED
 from vramcast.tracing.scripts import run_script
 
 SCRIPT = """

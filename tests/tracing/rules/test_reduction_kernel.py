@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.operators import reduction as closed
-from vramcast.tracing.rules.iteration import Strided, reduction
-from vramcast.tracing.rules.reduction_kernel import Chip, Kernel, accumulator_bytes, buffers
+from vramcast.tracing.rules.reduction_kernel import Chip, Kernel, Strided, accumulator_bytes, buffers, reduction
 
 CHIPS = st.sampled_from([(82, 1536), (108, 2048), (132, 2048), (40, 1024)])
 

@@ -9,7 +9,7 @@ from torch import nn  # noqa: E402
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
 from vramcast.errors import InvalidSpec  # noqa: E402
 from vramcast.tracing.memory import sparse_parts  # noqa: E402
-from vramcast.tracing.rules.sparse import DISTINCT  # noqa: E402
+from vramcast.tracing.rules.indexing import DISTINCT  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks", "ignore:Sparse CSR tensor")

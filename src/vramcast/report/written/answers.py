@@ -6,16 +6,16 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from itertools import groupby, pairwise
+from statistics import median
 from typing import Any, Final
 
 from vramcast.domain.answer import Answer, Found, LedgerEntry, RankAnswer, ServeAnswer
 from vramcast.domain.program import Basis
+from vramcast.estimate.calibration import CASES
 from vramcast.report.messages import MESSAGES, Words
 from vramcast.report.price import cost_lines, run_length
 from vramcast.report.text import cache, change_cells, headlines, rates, step_time, tried_cells
 from vramcast.report.verdicts import tone_of
-from vramcast.report.written.accuracy import accuracy
-from vramcast.report.written.bars import bars_table
 from vramcast.report.written.parts import (
     Bar,
     Bars,
@@ -31,6 +31,7 @@ from vramcast.report.written.parts import (
     Table,
     Text,
 )
+from vramcast.report.written.pictures import bars_table
 from vramcast.units import format_bytes, format_seconds
 from vramcast.version import __version__
 
@@ -40,6 +41,9 @@ LONG: Final = 100
 MOST_ROLES: Final = 16
 """Bars of a picture; the table has every role."""
 
+MOST_KEPT: Final = 21
+"""`estimate.calibration` keeps that many quantiles of larger cases: there were at least as many runs."""
+
 Numbers = Mapping[str, int]
 """Source -> its number in the list of sources."""
 
@@ -48,22 +52,24 @@ def answer_report(command: str, answer: Answer, words: Words, *, asked: str, tod
     """The report on `train`, `serve`, or the plan that an inverse question found."""
     answer = words.spoken(answer)
     name = words("report.on", **{part: answer.question[part] for part in ("model", "gpus", "engine")})
-    return Report(
-        language=words.language,
-        title=words(f"report.title.{command}", name=name),
-        verdict=tuple(line.strip() for line in headlines(answer, words, today=today)),
-        tone=tone_of(answer),
-        sections=tuple(
-            section for section in (
-                question(asked, words), *answer_sections(answer, words, today), *_end(answer, words)
-            ) if section.parts
-        ),
-        footer=(made(words, today), words("report.computed")),
+    sections = (question(asked, words), *answer_sections(answer, words, today), *_end(answer, words))
+    return report(
+        words, words(f"report.title.{command}", name=name), headlines(answer, words, today=today), tone_of(answer),
+        sections, footer=(made(words, today), words("report.computed")),
     )
 
 
+def report(
+    words: Words, title: str, verdict: Iterable[str], tone: str, sections: Iterable[Section], *,
+    footer: tuple[str, ...] = (),
+) -> Report:
+    """A report of those sections that have parts; what indents lines on a terminal is left out of its verdict."""
+    said = tuple(line.strip() for line in verdict)
+    kept = tuple(section for section in sections if section.parts)
+    return Report(words.language, title, said, tone, kept, footer)
+
+
 def made(words: Words, today: date) -> str:
-    """What made a report, and when."""
     return words("report.made", version=__version__, date=today.isoformat())
 
 
@@ -90,7 +96,7 @@ def _sections(answer: Answer, words: Words, today: date) -> Iterator[Section]:
         yield Section(title, (ledger(rank, words, numbers), phases(rank, words)), folded=rank is not answer.fullest)
     yield Section(words("report.sources"), (Sources(tuple(numbers)),) if numbers else ())
     purpose = "serving" if isinstance(answer, ServeAnswer) else "training"
-    yield accuracy(str(answer.question["engine"]).partition("@")[0], purpose, words)
+    yield _accuracy(str(answer.question["engine"]).partition("@")[0], purpose, words)
 
 
 def _end(answer: Answer, words: Words) -> Iterator[Section]:
@@ -119,7 +125,6 @@ def tried_table(found: Found, words: Words) -> Table:
 
 
 def listed(texts: Iterable[str]) -> tuple[Part, ...]:
-    """A list, or nothing where it would be empty."""
     found = tuple(texts)
     return (Items(found),) if found else ()
 
@@ -137,7 +142,6 @@ def numbered(answer: Answer) -> dict[str, int]:
 
 
 def options(question: Mapping[str, Any], words: Words) -> Pairs:
-    """Every option with its value, also those that nobody gave."""
     return Pairs((words("report.option"), words("report.value")), tuple(_flat(question)))
 
 
@@ -207,7 +211,6 @@ def category_name(name: str, words: Words) -> str:
 
 
 def phase_name(name: str, words: Words) -> str:
-    """The name of a phase."""
     return words(f"phase.{name}") if f"phase.{name}" in MESSAGES else name
 
 
@@ -233,7 +236,6 @@ def _levels(allocated: int, reserved: int) -> tuple[str, str]:
 
 
 def phases(rank: RankAnswer, words: Words) -> Table:
-    """Each phase with its three levels."""
     head = (words("report.phase"), words("allocated"), words("reserved"), words("device"))
     rows = tuple(
         (
@@ -358,3 +360,36 @@ def change_parts(answer: Answer, words: Words) -> Iterator[Part]:
     keys = ("change", "becomes", "verdict", "costs")
     rows = tuple(change_cells(change, answer, words) for change in answer.changes)
     yield Table(tuple(words(f"report.{key}") for key in keys), rows, right=frozenset({1}))
+
+
+def _accuracy(engine: str, purpose: str, words: Words) -> Section:
+    """A row for each group of measured runs of the engine; a sentence where there is none.
+
+    Args:
+        engine: without its version
+        purpose: "training" or "serving"
+        words: of a language
+    """
+    groups: dict[str, list[tuple[float, ...]]] = {}
+    for case in CASES:
+        if case.purpose == purpose and case.traits.engine == engine:
+            groups.setdefault(case.harness, []).append(case.ratios)
+    if not groups:
+        others = len({case.harness for case in CASES if case.purpose == purpose})
+        return Section(words("report.accuracy"), (Text(words("report.accuracy_none", engine=engine, groups=others)),))
+    keys = ("group", "cases", "median", "lowest", "most_high")
+    rows = tuple(_accuracy_row(group, ratios, words) for group, ratios in groups.items())
+    table = Table(tuple(words(f"report.{key}") for key in keys), rows, right=frozenset({1, 2, 3, 4}))
+    said = Text(words("report.accuracy_of", engine=engine))
+    return Section(words("report.accuracy"), (said, table, Text(words("report.accuracy_note"))))
+
+
+def _accuracy_row(group: str, cases: list[tuple[float, ...]], words: Words) -> tuple[str, ...]:
+    errors = [1 / ratio - 1 for ratios in cases for ratio in ratios]  # of the prediction, relative to what was measured
+    whole = all(len(ratios) < MOST_KEPT for ratios in cases)
+    count = str(len(errors)) if whole else words("report.at_least", count=len(errors))
+    low, high = min(errors), max(errors)
+    return (
+        group, count, f"{median(map(abs, errors)):.1%}", f"{low:+.1%}" if low < 0 else "",
+        f"{high:+.1%}" if high > 0 else "",
+    )

@@ -23,15 +23,21 @@ from vramcast.report.written.answers import (
     change_parts,
     listed,
     phases,
+    report,
     role_bars,
     time_parts,
     tried_table,
 )
-from vramcast.report.written.diagnoses import diagnosis_report
 from vramcast.report.written.parts import Part, Report, Section, Table, Text
 from vramcast.report.written.plans import picture_parts, plan_parts, plan_verdict, reason_sections
-from vramcast.report.written.recordings import Replayed, course_of, device_sections, held_parts
-from vramcast.report.written.traces import course_parts
+from vramcast.report.written.recordings import (
+    Replayed,
+    course_of,
+    course_parts,
+    device_sections,
+    diagnosis_report,
+    held_parts,
+)
 from vramcast.units import format_bytes
 
 SHOWN_ENTRIES: Final = 20
@@ -48,17 +54,10 @@ SHOWN_COLUMNS: Final = (
 """Of a sweep's answers; the rest is in its rows."""
 
 
-def _brief(words: Words, lines: Iterator[str], tone: str, sections: Iterator[Section]) -> Report:
-    return Report(
-        language=words.language, title="", verdict=tuple(line.strip() for line in lines), tone=tone,
-        sections=tuple(section for section in sections if section.parts),
-    )
-
-
 def answer_brief(answer: Answer, words: Words, today: date) -> Report:
     """Of `train`, `serve`, or an inverse question."""
     answer = words.spoken(answer)
-    return _brief(words, iter(headlines(answer, words, today=today)), tone_of(answer), _answer(answer, words))
+    return report(words, "", headlines(answer, words, today=today), tone_of(answer), _answer(answer, words))
 
 
 def _answer(answer: Answer, words: Words) -> Iterator[Section]:
@@ -96,7 +95,7 @@ def _entries(rank: RankAnswer, words: Words) -> Iterator[Part]:
 def plan_brief(answer: PlanAnswer, words: Words, today: date) -> Report:
     """Of a search."""
     answer = words.spoken(answer)
-    return _brief(words, iter(plan_verdict(answer, words, today)), tone_of(answer), _plan(answer, words))
+    return report(words, "", iter(plan_verdict(answer, words, today)), tone_of(answer), _plan(answer, words))
 
 
 def _plan(answer: PlanAnswer, words: Words) -> Iterator[Section]:
@@ -114,7 +113,7 @@ def diagnosis_brief(found: Diagnosis, words: Words, today: date) -> Report:
 
 def replay_brief(found: Replayed, words: Words) -> Report:
     """Of `replay`: the course of each device and what held its peak; failures and other settings."""
-    return _brief(words, replay_opening(found.devices, words), NO_TONE, _devices(found, words))
+    return report(words, "", replay_opening(found.devices, words), NO_TONE, _devices(found, words))
 
 
 def _devices(found: Replayed, words: Words) -> Iterator[Section]:
@@ -129,7 +128,7 @@ def _devices(found: Replayed, words: Words) -> Iterator[Section]:
 def trace_brief(answer: TraceAnswer, words: Words) -> Report:
     """Of `trace`."""
     answer = words.spoken(answer)
-    return _brief(words, opening(answer, words), tone_of(answer), _trace(answer, words))
+    return report(words, "", opening(answer, words), tone_of(answer), _trace(answer, words))
 
 
 def _trace(answer: TraceAnswer, words: Words) -> Iterator[Section]:
@@ -154,7 +153,7 @@ def sweep_brief(
         words: of a language
     """
     said = words("sweep_result", **{name: f"{count:,}" for name, count in counts.items()})
-    return _brief(words, iter([said]), NO_TONE, _sweep(counts["total"], asked, rows, words))
+    return report(words, "", [said], NO_TONE, _sweep(counts["total"], asked, rows, words))
 
 
 def _sweep(

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Final
 
-from vramcast.report.written.bars import bars_svg, legend, look
-from vramcast.report.written.characters import markup
 from vramcast.report.written.parts import (
     Bars,
     Code,
@@ -24,6 +22,7 @@ from vramcast.report.written.parts import (
     Table,
     Text,
 )
+from vramcast.report.written.pictures import bars_svg, legend, look, markup
 
 WIDE: Final = 4
 """Columns of a table that a phone shows without scrolling."""
@@ -35,7 +34,6 @@ MARKED: Final = re.compile(r"https?://[\w./?=&%#~+:@,;-]*[\w/]|(?<!\S)--[a-z][a-
 
 
 def html(report: Report) -> str:
-    """The whole file."""
     style = _style("report.css", "parts.css")
     return (
         f'<!doctype html>\n<html lang="{report.language}">\n<head>\n<meta charset="utf-8">\n'
@@ -82,7 +80,6 @@ def _heading(level: int, text: str) -> str:
 
 
 def shown(part: Part) -> Iterator[str]:
-    """One part as HTML."""
     match part:
         case Text():
             yield f"<p>{_linked(part.text)}</p>\n"
@@ -115,7 +112,6 @@ def _bars(part: Bars) -> Iterator[str]:
 
 
 def _legend(slices: Sequence[Slice], *, valued: bool) -> Iterator[str]:
-    """What the colours stand for."""
     if not slices:
         return
     yield '<ul class="legend">'

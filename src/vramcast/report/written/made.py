@@ -10,13 +10,11 @@ from typing import Any, Final
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report.messages import Words
 from vramcast.report.written.answers import answer_report
-from vramcast.report.written.diagnoses import diagnosis_report
 from vramcast.report.written.html import html
 from vramcast.report.written.markdown import markdown
 from vramcast.report.written.parts import Report
 from vramcast.report.written.plans import plan_report
-from vramcast.report.written.recordings import replay_report
-from vramcast.report.written.traces import trace_report
+from vramcast.report.written.recordings import diagnosis_report, replay_report, trace_report
 
 FORMATS: Final[dict[str, Callable[[Report], str]]] = {"html": html, "md": markdown}
 """Format, which is also the ending of its files -> what writes it."""

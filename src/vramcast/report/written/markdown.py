@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from vramcast.report.written.bars import bars_text
-from vramcast.report.written.characters import markup, printable
 from vramcast.report.written.parts import (
     Bars,
     Code,
@@ -26,6 +24,7 @@ from vramcast.report.written.parts import (
     Table,
     Text,
 )
+from vramcast.report.written.pictures import bars_text, markup, printable
 
 ENTITIES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "|": "&#124;"})
 """What begins HTML, a formula or a cell, also behind a backslash in one renderer or another."""
@@ -41,7 +40,6 @@ FENCES: Final = re.compile(r"`{3,}")
 
 
 def markdown(report: Report) -> str:
-    """The whole file."""
     first, *others = report.verdict
     lines = [f"# {escaped(report.title)}", ""] if report.title else []
     lines += [f"**{escaped(first)}**", "", *_items(others), *([""] if others else [])]

@@ -32,6 +32,7 @@ from vramcast.report.written.answers import (
     made,
     options,
     question,
+    report,
 )
 from vramcast.report.written.parts import Bars, Items, Part, Picture, Report, Section, Table, Text
 from vramcast.units import format_bytes
@@ -46,13 +47,9 @@ def plan_report(command: str, answer: PlanAnswer | Answer, words: Words, *, aske
         return answer_report(command, answer, words, asked=asked, today=today)
     answer = words.spoken(answer)
     name = answer.question.get("model") or words("report.numbers")
-    return Report(
-        language=words.language,
-        title=words(f"report.title.{command}", name=name),
-        verdict=plan_verdict(answer, words, today),
-        tone=tone_of(answer),
-        sections=tuple(section for section in _sections(answer, words, asked, today) if section.parts),
-        footer=(made(words, today), words("report.computed")),
+    return report(
+        words, words(f"report.title.{command}", name=name), plan_verdict(answer, words, today), tone_of(answer),
+        _sections(answer, words, asked, today), footer=(made(words, today), words("report.computed")),
     )
 
 
@@ -88,7 +85,6 @@ def _sections(answer: PlanAnswer, words: Words, asked: str, today: date) -> Iter
 
 
 def reason_sections(answer: PlanAnswer, words: Words) -> Iterator[Section]:
-    """Why the winner wins, and what nearly fits."""
     yield Section(words(reasons_key(answer)), listed(stripped(reasons_of(answer, words))))
     yield Section(words(nearest_key(answer)), listed(stripped(nearest(answer, words))))
 

@@ -1,20 +1,204 @@
 """scaled_dot_product_attention with the kernel that CUDA would choose.
 
+[choice] pytorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: `select_sdp_backend`, `priority_order`,
+`check_prefer_cudnn_attention`, `can_use_flash_attention`, `can_use_mem_efficient_attention`, `can_use_cudnn_attention`
+[checks] pytorch aten/src/ATen/native/transformers/sdp_utils_cpp.h
 [sdpa] pytorch aten/src/ATen/native/transformers/attention.cpp `scaled_dot_product_attention`
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from vramcast.tracing.composites.apart import apart
-from vramcast.tracing.composites.backends import Backend, Question, chosen
+from vramcast.tracing.composites.layers import apart
+from vramcast.tracing.rules.layouts import at_least
 
 if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation
+
+
+HALF: Final = frozenset({torch.float16, torch.bfloat16})
+OLDEST_FLASH: Final = 80
+OLDEST_EFFICIENT: Final = 50
+NEWEST: Final = 121
+NARROW_SHARED: Final = frozenset({86, 87, 89, 120, 121})
+"""Cards whose multiprocessors have little shared memory: backward of wide heads does not fit."""
+PREFERRED_BY: Final = frozenset({90, 100, 103})
+"""Cards on which cuDNN goes first, given cuDNN 9.15.1, which torch's own wheels bring."""
+PREFERRED_SINCE: Final = (2, 10)
+WIDEST: Final = 256
+CUDNN_WIDEST: Final = {90: 256}
+CUDNN_WIDEST_ELSEWHERE: Final = 128
+
+
+class Backend(IntEnum):
+    """As torch.nn.attention.SDPBackend counts them."""
+
+    MATH = 0
+    FLASH = 1
+    EFFICIENT = 2
+    CUDNN = 3
+
+
+class Question(NamedTuple):
+    """One call: (B, heads, tokens, width) tensors."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None
+    dropout: float
+    is_causal: bool
+    enable_gqa: bool
+
+
+def chosen(question: Question, sm: int) -> Backend:
+    """The first backend in torch's order that takes the call; `sm`: compute capability x 10.
+
+    Raises: RuntimeError, as torch does, where the allowed backends do not take it
+    """
+    for backend in _order(sm):
+        if ALLOWED[backend]() and FITS[backend](question, sm):
+            return backend
+    raise RuntimeError("No available kernel. Aborting execution.")
+
+
+def _order(sm: int) -> tuple[Backend, ...]:
+    """Who set an order gets it; cuDNN goes first on the cards that prefer it [choice `priority_order`]."""
+    order = tuple(Backend(number) for number in torch._C._get_sdp_priority_order() if number in set(Backend))
+    may_prefer = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
+    prefers = at_least(PREFERRED_SINCE) and sm in PREFERRED_BY and may_prefer
+    if order == DEFAULT_ORDER and prefers:
+        return Backend.CUDNN, Backend.FLASH, Backend.EFFICIENT, Backend.MATH
+    return order
+
+
+DEFAULT_ORDER: Final = (Backend.FLASH, Backend.EFFICIENT, Backend.MATH, Backend.CUDNN)
+
+
+def _is_dense_4d(question: Question) -> bool:
+    return all(tensor.dim() == 4 and tensor.size(-2) for tensor in question[:3])
+
+
+def _same_types(question: Question, types: frozenset[torch.dtype]) -> bool:
+    return question.query.dtype in types and len({tensor.dtype for tensor in question[:3]}) == 1
+
+
+def _heads_fit(question: Question, *, grouped: bool, same_kv: bool = True) -> bool:
+    """Equal batches, and heads that are equal or whole groups where the kernel groups them."""
+    query, key, value = question[:3]
+    if not query.size(0) == key.size(0) == value.size(0):
+        return False
+    heads, kv_heads, v_heads = (tensor.size(1) for tensor in question[:3])
+    if question.enable_gqa and grouped:
+        return (not same_kv or kv_heads == v_heads) and heads % kv_heads == 0 and heads % v_heads == 0
+    return heads == kv_heads == v_heads
+
+
+def _last_is_dense(question: Question, *, ignores_single: bool) -> bool:
+    """The last dimensions have stride one."""
+    fits = all(tensor.stride(-1) == 1 for tensor in question[:3])
+    fits = fits or (ignores_single and question.query.size(-1) == 1)
+    return fits and (question.mask is None or question.mask.stride(-1) == 1)
+
+
+def _takes_gradient(question: Question) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in question[:3])
+
+
+def _flash_fits(question: Question, sm: int) -> bool:
+    """[choice `can_use_flash_attention`]"""
+    query, key, value = question[:3]
+    width = query.size(-1)
+    too_wide = 192 < width <= 224 or (width > 224 and question.dropout > 0)
+    return (
+        _is_dense_4d(question)
+        and question.mask is None
+        and OLDEST_FLASH <= sm <= NEWEST
+        and key.size(-1) == value.size(-1) == width <= WIDEST
+        and not (sm in NARROW_SHARED and too_wide and _takes_gradient(question))
+        and not (question.is_causal and query.size(-2) != key.size(-2))
+        and _same_types(question, HALF)
+        and _heads_fit(question, grouped=True)
+        and _last_is_dense(question, ignores_single=True)
+    )
+
+
+def _efficient_fits(question: Question, sm: int) -> bool:
+    """[choice `can_use_mem_efficient_attention`]"""
+    query, key, value = question[:3]
+    types = HALF | {torch.float32} if sm >= OLDEST_FLASH else frozenset({torch.float16, torch.float32})
+    alignment = _alignment(query.dtype, sm)
+    return (
+        _is_dense_4d(question)
+        and OLDEST_EFFICIENT <= sm <= NEWEST
+        and query.size(-1) == key.size(-1)
+        and query.size(-1) > 0
+        and value.size(-1) > 0
+        and query.size(-1) % alignment == 0
+        and value.size(-1) % alignment == 0
+        and _same_types(question, types)
+        and _heads_fit(question, grouped=False)
+        and _last_is_dense(question, ignores_single=False)
+    )
+
+
+def _alignment(dtype: torch.dtype, sm: int) -> int:
+    """Elements [choice `minimum_gemm_alignment`]."""
+    is_half = dtype in HALF
+    if sm >= 80 or (sm >= 70 and is_half):
+        return max(4 if sm >= 80 else 1, 128 // (16 if is_half else 32))
+    return 1
+
+
+def _cudnn_fits(question: Question, sm: int) -> bool:
+    """[choice `can_use_cudnn_attention`] with cuDNN 9.15 or later"""
+    query, key, value = question[:3]
+    widths = query.size(-1), value.size(-1)
+    widest = 192 if sm // 10 == 10 and widths == (192, 128) else CUDNN_WIDEST.get(sm, CUDNN_WIDEST_ELSEWHERE)
+    return (
+        _is_dense_4d(question)
+        and not torch.are_deterministic_algorithms_enabled()
+        and OLDEST_FLASH <= sm <= NEWEST
+        and _same_types(question, HALF)
+        and _mask_fits(question)
+        and _heads_fit(question, grouped=True, same_kv=False)
+        and _last_is_dense(question, ignores_single=True)
+        and max(widths) <= widest
+        and not any(width % 8 for width in widths)
+        and key.size(-2) != 1
+        and not (query.size(-2) == 1 and question.dropout > 0)
+    )
+
+
+def _mask_fits(question: Question) -> bool:
+    """[checks `check_attn_mask_shape`]"""
+    mask, (batch, heads, queries, _), keys = question.mask, question.query.size(), question.key.size(2)
+    if mask is None:
+        return True
+    if mask.requires_grad or mask.size(-2) not in (queries, 1) or mask.size(-1) not in (keys, 1):
+        return False
+    return mask.dim() == 2 or (mask.dim() == 4 and mask.size(0) in (batch, 1) and mask.size(1) in (heads, 1))
+
+
+FITS: Final[Mapping[Backend, Callable[[Question, int], bool]]] = {
+    Backend.FLASH: _flash_fits,
+    Backend.EFFICIENT: _efficient_fits,
+    Backend.CUDNN: _cudnn_fits,
+    Backend.MATH: lambda _question, _sm: True,
+}
+ALLOWED: Final[Mapping[Backend, Callable[[], bool]]] = {
+    Backend.FLASH: lambda: bool(torch._C._get_flash_sdp_enabled()),
+    Backend.EFFICIENT: lambda: bool(torch._C._get_mem_efficient_sdp_enabled()),
+    Backend.CUDNN: lambda: bool(torch._C._get_cudnn_sdp_enabled()),
+    Backend.MATH: lambda: bool(torch._C._get_math_sdp_enabled()),
+}
+
 
 FLASH_ALIGNMENT: Final = 8  # of the head size
 MASK_ALIGNMENT: Final = 8  # of the efficient kernel's mask
@@ -22,23 +206,19 @@ HALF_BYTES: Final = 2
 LOWEST: Final = -65504.0  # of fp16: what older cuDNN takes for minus infinity
 
 
-def attention(simulation: Simulation) -> Callable[..., torch.Tensor]:
+def attention(
+    simulation: Simulation, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:
     """[sdpa]"""
-    memory = simulation.memory
-
-    def run(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
-    ) -> torch.Tensor:
-        resident = memory.of(query)
-        options = {"scale": scale, "enable_gqa": enable_gqa}
-        if resident is None or resident.device.is_cpu:
-            operator = torch.ops.aten.scaled_dot_product_attention.default
-            return apart(operator, query, key, value, attn_mask, dropout_p, is_causal, **options)
-        question = Question(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-        return RUNS[chosen(question, resident.device.sm)](question, scale)
-
-    return run
+    card = simulation.memory.card_of(query)
+    options = {"scale": scale, "enable_gqa": enable_gqa}
+    if card is None:
+        operator = torch.ops.aten.scaled_dot_product_attention.default
+        return apart(operator, query, key, value, attn_mask, dropout_p, is_causal, **options)
+    question = Question(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    return RUNS[chosen(question, card.sm)](question, scale)
 
 
 def _flash(question: Question, scale: float | None) -> torch.Tensor:
@@ -61,14 +241,14 @@ def _efficient(question: Question, scale: float | None) -> torch.Tensor:
             mask = torch.nn.functional.pad(mask, (0, MASK_ALIGNMENT - width % MASK_ALIGNMENT))[..., :width]
         mask = mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
     return torch.ops.aten._scaled_dot_product_efficient_attention(
-        query, key, value, mask, _needs_gradient(question), question.dropout, question.is_causal, scale=scale
+        query, key, value, mask, _takes_gradient(question), question.dropout, question.is_causal, scale=scale
     )[0]
 
 
 def _cudnn(question: Question, scale: float | None) -> torch.Tensor:
     query, key, value = question[:3]
     return torch.ops.aten._scaled_dot_product_cudnn_attention(
-        query, key, value, _additive(question, LOWEST), _needs_gradient(question), question.dropout,
+        query, key, value, _additive(question, LOWEST), _takes_gradient(question), question.dropout,
         question.is_causal, False, scale=scale,
     )[0]
 
@@ -111,14 +291,12 @@ def _additive(question: Question, masked_out: float) -> torch.Tensor | None:
     return torch.where(mask.logical_not(), masked_out, zero)
 
 
-def _needs_gradient(question: Question) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in question[:3])
-
-
 RUNS: Final[Mapping[Backend, Callable[[Question, float | None], torch.Tensor]]] = {
     Backend.FLASH: _flash,
     Backend.EFFICIENT: _efficient,
     Backend.CUDNN: _cudnn,
     Backend.MATH: _math,
 }
+
+
 COMPOSITES: Final[Mapping[str, Any]] = {"scaled_dot_product_attention": attention}

@@ -1,20 +1,19 @@
 """Encoder layers and self-attention in evaluation: one operator for torch.nn, a chain of kernels below.
 
 [layer] pytorch aten/src/ATen/native/transformers/transformer.cpp `transformer_encoder_layer_forward`
-[heads] pytorch aten/src/ATen/native/transformers/cuda/attention.cu `native_multi_head_attention_cuda`, attention.cpp
-`native_multi_head_attention_cpu`
+[heads] pytorch aten/src/ATen/native/transformers/cuda/attention.cu `native_multi_head_attention_cuda`
 Leaves out nested tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch.nn import functional
 
-from vramcast.tracing.composites.backends import Backend, Question, chosen
+from vramcast.tracing.composites.attention import Backend, Question, chosen
 
 if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation
@@ -34,44 +33,34 @@ class Heads(NamedTuple):
     out_bias: torch.Tensor
 
 
-def multi_head_attention(simulation: Simulation) -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
+def multi_head_attention(
+    simulation: Simulation, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *given: Any
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """[heads]"""
-
-    def run(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *given: Any
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        heads, rest = Heads(*given[:6]), (*given[6:], *(None, True, True)[len(given) - 6 :])
-        mask, needs_weights, averages = rest[:3]
-        is_same = query is key and key is value
-        if is_same and mask is None and not needs_weights and _is_fused(simulation, heads, query):
-            return _fused(heads, query), None
-        in_place = _is_host(simulation, query)
-        return _apart(heads, query, mask, needs_weights=needs_weights, averages=averages, in_place=in_place)
-
-    return run
+    heads, rest = Heads(*given[:6]), (*given[6:], *(None, True, True)[len(given) - 6 :])
+    mask, needs_weights, averages = rest[:3]
+    is_same = query is key and key is value
+    if is_same and mask is None and not needs_weights and _is_fused(simulation, heads, query):
+        return _fused(heads, query), None
+    return _apart(heads, query, mask, needs_weights=needs_weights, averages=averages)
 
 
-def encoder_layer(simulation: Simulation) -> Callable[..., torch.Tensor]:
+def encoder_layer(simulation: Simulation, source: torch.Tensor, size: int, count: int, *given: Any) -> torch.Tensor:
     """[layer]"""
-    attend = multi_head_attention(simulation)
-
-    def run(source: torch.Tensor, size: int, count: int, *given: Any) -> torch.Tensor:
-        attention, (use_gelu, norm_first, epsilon), weights = given[:4], given[4:7], given[7:15]
-        norm1, norm2, (up, up_bias, down, down_bias) = weights[:2], weights[2:4], weights[4:]
-        mask = given[15] if len(given) > 15 else None
-        x = functional.layer_norm(source, (size,), *norm1, epsilon) if norm_first else source
-        x = attend(x, x, x, size, count, *attention, mask, False)[0]
-        x.add_(source)
-        x = x if norm_first else functional.layer_norm(x, (size,), *norm1, epsilon)
-        before = x
-        x = functional.layer_norm(x, (size,), *norm2, epsilon) if norm_first else x
-        wide = torch.ops.aten._addmm_activation(up_bias, x.reshape(-1, size), up.t(), use_gelu=use_gelu)
-        x = torch.addmm(down_bias, wide, down.t()).view(source.size())
-        del wide
-        x.add_(before)
-        return x if norm_first else functional.layer_norm(x, (size,), *norm2, epsilon)
-
-    return run
+    attention, (use_gelu, norm_first, epsilon), weights = given[:4], given[4:7], given[7:15]
+    norm1, norm2, (up, up_bias, down, down_bias) = weights[:2], weights[2:4], weights[4:]
+    mask = given[15] if len(given) > 15 else None
+    x = functional.layer_norm(source, (size,), *norm1, epsilon) if norm_first else source
+    x = multi_head_attention(simulation, x, x, x, size, count, *attention, mask, False)[0]
+    x.add_(source)
+    x = x if norm_first else functional.layer_norm(x, (size,), *norm1, epsilon)
+    before = x
+    x = functional.layer_norm(x, (size,), *norm2, epsilon) if norm_first else x
+    wide = torch.ops.aten._addmm_activation(up_bias, x.reshape(-1, size), up.t(), use_gelu=use_gelu)
+    x = torch.addmm(down_bias, wide, down.t()).view(source.size())
+    del wide
+    x.add_(before)
+    return x if norm_first else functional.layer_norm(x, (size,), *norm2, epsilon)
 
 
 def _split(heads: Heads, x: torch.Tensor) -> torch.Tensor:
@@ -80,17 +69,11 @@ def _split(heads: Heads, x: torch.Tensor) -> torch.Tensor:
 
 def _is_fused(simulation: Simulation, heads: Heads, query: torch.Tensor) -> bool:
     """Whether scaled_dot_product_attention would take a fused kernel other than cuDNN's."""
-    if _is_host(simulation, query) or heads.size // heads.number % HEAD_ALIGNMENT:
+    card = simulation.memory.card_of(query)
+    if card is None or heads.size // heads.number % HEAD_ALIGNMENT:
         return False
-    resident = simulation.memory.of(query)
-    assert resident is not None
     one = _split(heads, query)
-    return chosen(Question(one, one, one, None, 0.0, False, False), resident.device.sm) in FUSED
-
-
-def _is_host(simulation: Simulation, query: torch.Tensor) -> bool:
-    resident = simulation.memory.of(query)
-    return resident is not None and resident.device.is_cpu
+    return chosen(Question(one, one, one, None, 0.0, False, False), card.sm) in FUSED
 
 
 def _fused(heads: Heads, query: torch.Tensor) -> torch.Tensor:
@@ -101,19 +84,9 @@ def _fused(heads: Heads, query: torch.Tensor) -> torch.Tensor:
 
 
 def _apart(
-    heads: Heads, query: torch.Tensor, mask: torch.Tensor | None, *, needs_weights: bool, averages: bool,
-    in_place: bool,
+    heads: Heads, query: torch.Tensor, mask: torch.Tensor | None, *, needs_weights: bool, averages: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Scores of all heads; what attention gives is written over the queries.
-
-    Args:
-        heads: their weights
-        query: of self-attention
-        mask: what is not seen
-        needs_weights: whether they are returned
-        averages: over heads
-        in_place: softmax is written over the scores, as on the CPU, which then drops them as soon as it can
-    """
+    """Scores of all heads; what attention gives is written over the queries. Weights are averaged over heads."""
     projected = torch.matmul(query, heads.weight.t())
     batch, tokens, _ = query.size()
     packed = query.new_empty((3, batch, heads.number, tokens, heads.size // heads.number))
@@ -121,12 +94,8 @@ def _apart(
     q, k, _ = packed
     scores = torch.matmul(q, k.transpose(-2, -1))
     mask = mask if mask is None or mask.dtype is torch.bool else mask.to(torch.bool)
-    weights = scores
-    if not in_place:
-        weights = torch.softmax(scores, -1) if mask is None else torch.empty_like(scores)
+    weights = torch.softmax(scores, -1) if mask is None else torch.empty_like(scores)
     del scores
-    if in_place and not needs_weights:
-        del weights
     rows = q.transpose(1, 2).reshape(-1, heads.size)
     out = torch.addmm(heads.out_bias, rows, heads.out_weight.t()).view(query.size())
     if not needs_weights:

@@ -1,20 +1,27 @@
-"""Products and extrema: autograd's formulas look at values, which it never does for tensors like subclasses.
+"""Products and losses: autograd's formulas look at values, which it never does for tensors like subclasses.
 
-Meta tensors are such, so that autograd keeps to formulas that are safe for all of them and take more memory. Here it is
-assumed that no factor is zero and no extremum is NaN.
-[formula] pytorch torch/csrc/autograd/FunctionsManual.cpp: `prod_backward`, `cumprod_backward`, `reversed_cumsum`,
-`evenly_distribute_backward`, whose other branch cards take, too
+Meta tensors are such, so that autograd keeps to formulas that are safe for all of them and take more memory. Here it
+is assumed that no factor of a product is zero. binary_cross_entropy_with_logits: backward writes into the sigmoid
+that it just made, and makes no new tensor a step. ctc_loss: lengths in tensors, on the host or on the card, are read
+and handed on as numbers to the card's kernel.
+[formula] pytorch torch/csrc/autograd/FunctionsManual.cpp: `prod_backward`, `cumprod_backward`, `reversed_cumsum`
+[logits] pytorch torch/csrc/autograd/FunctionsManual.cpp `binary_cross_entropy_with_logits_backward` and
+`..._target_backward`; the same operators in the same order are seen on the CPU
+[ctc] pytorch aten/src/ATen/native/LossCTC.cpp `ctc_loss`: "Fast path (which accesses data_ptr)"
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from vramcast.tracing.composites.layers import apart
+
 if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation
+
 
 NO_ZEROS: Final = "no factor of a product is zero"
 
@@ -89,85 +96,116 @@ def _sums_from_the_end(x: torch.Tensor, dim: int) -> torch.Tensor:
     return sums.flip(dim)
 
 
-class _Extremum(torch.autograd.Function):
-    """Of all elements."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, operator: Any) -> torch.Tensor:
-        result = _below(operator, x)
-        ctx.save_for_backward(x, result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        x, result = ctx.saved_tensors
-        mask = x == result
-        return gradients[0].new_zeros(x.size(), dtype=x.dtype).masked_fill_(mask, gradients[0] / mask.sum()), None
-
-
 def _is_recorded(x: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and x.requires_grad
 
 
-def product(simulation: Simulation) -> Callable[..., torch.Tensor]:
-    """`prod` of all elements."""
-
-    def run(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-        if not _is_recorded(x):
-            return _below(torch.ops.aten.prod.default, x, dtype=dtype)
-        _note(simulation)
-        return _Product.apply(x, None, False, dtype)
-
-    return run
+def product(simulation: Simulation, x: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    if not _is_recorded(x):
+        return _below(torch.ops.aten.prod.default, x, dtype=dtype)
+    _note(simulation)
+    return _Product.apply(x, None, False, dtype)
 
 
-def product_along(simulation: Simulation) -> Callable[..., torch.Tensor]:
-    """`prod` along a dimension."""
-
-    def run(
-        x: torch.Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
-    ) -> torch.Tensor:
-        if not _is_recorded(x):
-            return _below(torch.ops.aten.prod.dim_int, x, dim, keepdim, dtype=dtype)
-        _note(simulation)
-        return _Product.apply(x, dim, keepdim, dtype)
-
-    return run
+def product_along(
+    simulation: Simulation, x: torch.Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    if not _is_recorded(x):
+        return _below(torch.ops.aten.prod.dim_int, x, dim, keepdim, dtype=dtype)
+    _note(simulation)
+    return _Product.apply(x, dim, keepdim, dtype)
 
 
-def running_product(simulation: Simulation) -> Callable[..., torch.Tensor]:
-    """`cumprod`."""
-
-    def run(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-        if not _is_recorded(x):
-            return _below(torch.ops.aten.cumprod.default, x, dim, dtype=dtype)
-        _note(simulation)
-        return _Products.apply(x, dim, dtype)
-
-    return run
+def running_product(
+    simulation: Simulation, x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    if not _is_recorded(x):
+        return _below(torch.ops.aten.cumprod.default, x, dim, dtype=dtype)
+    _note(simulation)
+    return _Products.apply(x, dim, dtype)
 
 
 def _note(simulation: Simulation) -> None:
     simulation.assumptions.note(NO_ZEROS, simulation.origins.place())
 
 
-def _extremum(operator: Any) -> Callable[[Simulation], Callable[..., torch.Tensor]]:
-    def make(_simulation: Simulation) -> Callable[..., torch.Tensor]:
-        def run(x: torch.Tensor) -> torch.Tensor:
-            if not _is_recorded(x):
-                return _below(operator, x)
-            return _Extremum.apply(x, operator)
+MEAN: Final = 1  # at::Reduction
+OF_NUMBERS: Final = torch.ops.aten.ctc_loss.IntList
+OF_TENSORS: Final = torch.ops.aten.ctc_loss.Tensor
+OPERATOR: Final = torch.ops.aten.binary_cross_entropy_with_logits.default
 
-        return run
 
-    return make
+class _Loss(torch.autograd.Function):
+    """The operator with the formula of tensors with data."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, pos_weight: torch.Tensor | None,
+        reduction: int,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, target, weight, pos_weight)
+        ctx.reduction = reduction
+        return _below(OPERATOR, x, target, weight, pos_weight, reduction)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        x, target, weight, pos_weight = ctx.saved_tensors
+        of_x = of_target = None
+        if ctx.needs_input_grad[0]:
+            of_x = _scaled(_of_input(x, target, pos_weight).mul_(gradients[0]), weight, ctx.reduction)
+        if ctx.needs_input_grad[1]:
+            of_target = _scaled(_of_target(x, pos_weight, gradients[0]), weight, ctx.reduction)
+        return of_x, of_target, None, None, None
+
+
+def _of_input(x: torch.Tensor, target: torch.Tensor, pos_weight: torch.Tensor | None) -> torch.Tensor:
+    if pos_weight is None:
+        return torch.sigmoid(x).sub_(target)
+    scaled = pos_weight * target
+    return scaled.add(1).sub_(target).mul_(torch.sigmoid(x)).sub_(scaled)
+
+
+def _of_target(x: torch.Tensor, pos_weight: torch.Tensor | None, gradient: torch.Tensor) -> torch.Tensor:
+    if pos_weight is None:
+        return -x * gradient
+    logsigmoid = torch.nn.functional.logsigmoid
+    return logsigmoid(-x).sub_(logsigmoid(x).mul_(pos_weight)).mul_(gradient)
+
+
+def _scaled(gradient: torch.Tensor, weight: torch.Tensor | None, reduction: int) -> torch.Tensor:
+    if weight is not None:
+        gradient.mul_(weight)
+    return gradient.div_(gradient.numel()) if reduction == MEAN else gradient
+
+
+def binary_cross_entropy_with_logits(
+    _simulation: Simulation, x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None,
+    pos_weight: torch.Tensor | None = None, reduction: int = MEAN,
+) -> torch.Tensor:
+    """[logits]"""
+    if not (torch.is_grad_enabled() and (x.requires_grad or target.requires_grad)):
+        return _below(OPERATOR, x, target, weight, pos_weight, reduction)
+    result: torch.Tensor = _Loss.apply(x, target, weight, pos_weight, reduction)
+    return result
+
+
+def ctc_loss(
+    simulation: Simulation, log_probs: torch.Tensor, targets: torch.Tensor, steps: torch.Tensor,
+    lengths: torch.Tensor, blank: int = 0, reduction: int = MEAN, zero_infinity: bool = False,
+) -> torch.Tensor:
+    """[ctc]"""
+    known = [simulation.values.of(tensor) for tensor in (steps, lengths)]
+    if any(each is None for each in known):  # the way on the card, which needs no values
+        given = [tensor.to(log_probs.device) for tensor in (steps, lengths)]
+        return apart(OF_TENSORS, log_probs, targets, *given, blank, reduction, zero_infinity)
+    numbers = [each.tolist() for each in known if each is not None]
+    result: torch.Tensor = OF_NUMBERS(log_probs, targets, *numbers, blank, reduction, zero_infinity)
+    return result
 
 
 COMPOSITES: Final[Mapping[str, Any]] = {
     "cumprod": running_product, "prod": product, "prod.dim_int": product_along,
+    "binary_cross_entropy_with_logits": binary_cross_entropy_with_logits, "ctc_loss.Tensor": ctc_loss,
 }
-"""On every device."""
-HOST_COMPOSITES: Final[Mapping[str, Any]] = {
-    name: _extremum(getattr(torch.ops.aten, name).default) for name in ("max", "median", "min", "nanmedian")
-}
-"""Which cards take apart as tensors like subclasses are."""
+BACKWARD_ONLY: Final = frozenset(COMPOSITES) - {"ctc_loss.Tensor"}
+"""Those that differ in backward only, and call the operator itself."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vramcast.tracing.distributed.checkpoints import patch_checkpoints
-from vramcast.tracing.distributed.groups import patch_reductions, process_groups
-from vramcast.tracing.distributed.layouts import patch_layouts
-from vramcast.tracing.distributed.objects import patch_objects
-from vramcast.tracing.distributed.randomness import patch_randomness
-from vramcast.tracing.distributed.replicas import patch_replicas
-from vramcast.tracing.distributed.world import World
+from vramcast.tracing.distributed.groups import (
+    World,
+    patch_checkpoints,
+    patch_layouts,
+    patch_objects,
+    patch_randomness,
+    patch_reductions,
+    patch_replicas,
+    process_groups,
+)
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.simulation import Simulation
 

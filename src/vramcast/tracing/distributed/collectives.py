@@ -1,10 +1,12 @@
-"""Collectives: what they allocate, what values they leave, which communicators they need.
+"""Collectives: what they allocate, what values they leave, which communicators they need; SyncBatchNorm's operators.
 
 Every rank is taken to hold what this one holds: the only assumption under which one process can answer for all. So a
-sum is a multiple, a gather is copies. Where a result depends on other data nothing is known of it.
+sum is a multiple, a gather is copies. Where a result depends on other data nothing is known of it. Left out: the
+staging buffers of SyncBatchNorm's channels-last kernels of large batches, below a megabyte.
 [nccl] pytorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: allgather and reduce_scatter of lists work on a flat
 buffer of all ranks' tensors (newLikeFlat) when these have one size; what goes in and comes out of one collective that
 is not waited for stays alive until then (stashed_for_allocator_safety_)
+[bn] pytorch aten/src/ATen/native/cuda/Normalization.cu and .cuh: statistics are kept in the type that sums are in
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.distributed_c10d import _resolve_process_group
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.categories import Kind
+from vramcast.tracing.rules.layouts import accumulator
+from vramcast.tracing.tape import Kind
 
 Reduction = Callable[[torch.Tensor, int], torch.Tensor]
 
@@ -236,7 +239,6 @@ def wrap(call: Call) -> Any:
 
 
 def wait(call: Call) -> Any:
-    """The collective is over."""
     call.simulation.in_flight.pop(call.args[0].untyped_storage()._cdata, None)
     return call.args[0]
 
@@ -247,44 +249,54 @@ def copy_out(call: Call) -> Any:
     return call.run()
 
 
+def stats(call: Call) -> Any:
+    own = call.args[0]
+    return tuple(call.empty([own.size(1)], dtype=accumulator(own.dtype)) for _ in range(2))
+
+
+def normalise(call: Call) -> Any:
+    """A tensor like the input."""
+    own = call.args[0]
+    return call.empty(own.size(), dtype=own.dtype, strides=own.stride())
+
+
+def backward_reduce(call: Call) -> Any:
+    """Two sums for the input's gradient, then the gradients of weight and bias, each where it is asked for."""
+    channels, mean, weight = call.args[1].size(1), call.args[2], call.args[4]
+    wants_input, wants_weight, wants_bias = call.args[5:8]
+    of_weight = weight.dtype if weight is not None else call.args[1].dtype
+    wanted = ((wants_input, mean.dtype), (wants_input, mean.dtype), (wants_weight, of_weight), (wants_bias, of_weight))
+    return tuple(call.empty([channels if is_wanted else 0], dtype=dtype) for is_wanted, dtype in wanted)
+
+
 RULES: Final[Mapping[str, Rule]] = {
     "fsdp.split_with_sizes_copy": copy_out,
-    "c10d.allreduce_": all_reduce,
-    "c10d.allreduce_coalesced_": all_reduce_coalesced,
-    "c10d.broadcast_": unchanged,
-    "c10d.allgather_": all_gather,
     "c10d._allgather_base_": all_gather_base,
-    "c10d.allgather_coalesced_": exchange_coalesced,
-    "c10d.allgather_into_tensor_coalesced_": exchange_coalesced,
-    "c10d.reduce_scatter_": reduce_scatter,
     "c10d._reduce_scatter_base_": reduce_scatter_base,
-    "c10d.reduce_scatter_tensor_coalesced_": exchange_coalesced,
-    "c10d.reduce_": all_reduce,
-    "c10d.gather_": exchange,
-    "c10d.scatter_": exchange,
-    "c10d.alltoall_": exchange,
+    "c10d.allgather_": all_gather,
+    "c10d.allreduce_coalesced_": all_reduce_coalesced,
     "c10d.alltoall_base_": all_to_all_base,
-    "c10d.barrier": unchanged,
-    "c10d.send": unchanged,
-    "c10d.recv_": exchange,
-    "c10d.recv_any_source_": exchange,
-    "_c10d_functional.all_reduce": functional,
-    "_c10d_functional.all_reduce_": functional,
-    "_c10d_functional.all_reduce_coalesced": functional,
-    "_c10d_functional.all_reduce_coalesced_": functional,
-    "_c10d_functional.all_gather_into_tensor": functional,
-    "_c10d_functional.all_gather_into_tensor_coalesced": functional,
-    "_c10d_functional.all_gather_into_tensor_out": functional,
-    "_c10d_functional.reduce_scatter_tensor": functional,
-    "_c10d_functional.reduce_scatter_tensor_coalesced": functional,
-    "_c10d_functional.reduce_scatter_tensor_out": functional,
-    "_c10d_functional.all_to_all_single": functional,
-    "_c10d_functional.broadcast": functional,
-    "_c10d_functional.broadcast_": functional,
+    "c10d.reduce_scatter_": reduce_scatter,
+    **dict.fromkeys(("c10d.allreduce_", "c10d.reduce_"), all_reduce),
+    **dict.fromkeys(("c10d.barrier", "c10d.broadcast_", "c10d.send"), unchanged),
+    **dict.fromkeys((
+        "c10d.alltoall_", "c10d.gather_", "c10d.recv_", "c10d.recv_any_source_", "c10d.scatter_",
+    ), exchange),
+    **dict.fromkeys((
+        "c10d.allgather_coalesced_", "c10d.allgather_into_tensor_coalesced_", "c10d.reduce_scatter_tensor_coalesced_",
+    ), exchange_coalesced),
+    **{f"_c10d_functional.{name}": functional for name in (
+        "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced", "all_gather_into_tensor_out", "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_out", "all_to_all_single", "broadcast", "broadcast_",
+    )},
     "_c10d_functional.wait_tensor": wait,
     "_c10d_functional._wrap_tensor_autograd": wrap,
+    **dict.fromkeys(("aten.batch_norm_stats", "aten.batch_norm_gather_stats_with_counts"), stats),
+    **dict.fromkeys(("aten.batch_norm_elemt", "aten.batch_norm_backward_elemt"), normalise),
+    "aten.batch_norm_backward_reduce": backward_reduce,
 }
-PLAIN: Final[frozenset[str]] = frozenset({
+PLAIN: Final = frozenset({
     "fsdp.all_gather_copy_in", "fsdp.chunk_cat", "fsdp.copy_",
 })
 """FSDP2's operators copy with foreach kernels into memory they are given [torch.distributed.fsdp._fully_shard]."""

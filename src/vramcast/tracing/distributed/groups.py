@@ -1,24 +1,93 @@
-"""Process groups without other processes: PyTorch's own fake group behind the names of the real ones.
+"""One rank among many, of which only this one runs: PyTorch's own fake group behind the names of the real ones.
 
-[c10d] torch.distributed.distributed_c10d: init_process_group, _new_process_group_helper
+Python objects that ranks exchange: every rank is taken to send what this one sends. Their buffers are those of the real
+functions, so that what they take on the device is seen. DDP's real C++ reducer works on simulated tensors; its check
+against other ranks does not. FSDP1's checkpoints: parameters whose share of a rank is empty have states on other ranks
+only. Distributed tensors work out layouts for lists of all parameters in time that grows with their square: not here.
 [fake] torch.testing._internal.distributed.fake_pg: answers at once and moves nothing
+[c10d] torch.distributed.distributed_c10d: init_process_group, _new_process_group_helper, all_gather_object,
+gather_object, broadcast_object_list, scatter_object_list
+[prop] torch.distributed.tensor._sharding_prop._propagate_use_strided_shard_flag of torch 2.13: for every tensor of a
+list it looks through the whole list for strided shards, to mark the tensor's own; without any there is nothing to mark
+[rng] torch._prims.rng_prims.run_dtensor_rng_op of torch 2.13: sets the offset of the card's generator before and after;
+its state is a tensor of the host, so nothing is allocated beside what the operator takes
+[ddp] torch.nn.parallel.distributed, torch/csrc/distributed/c10d/reducer.cpp
+[optim] torch.distributed.fsdp._optim_utils of torch 2.13: _convert_state_with_orig_params
 """
 
 from __future__ import annotations
 
-import os
+import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch._prims import rng_prims
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.device_mesh import DeviceMesh, _mesh_resources
+from torch.testing._internal.distributed import fake_pg  # registers the backend
 
-from vramcast.tracing.distributed.world import World
-from vramcast.tracing.environment.patches import Patches
+from vramcast.errors import InvalidSpec
+from vramcast.tracing.environment.patches import Patches, variables
 from vramcast.tracing.simulation import Simulation
+
+CARDS_PER_MACHINE = 8  # cards of the usual training server [count]
+
+
+class World(NamedTuple):
+    """Ranks of the job and which of them this process is."""
+
+    size: int = 1  # ranks of the default process group
+    rank: int = 0
+    cards_per_machine: int = CARDS_PER_MACHINE
+
+    @property
+    def local_size(self) -> int:
+        """Ranks on this machine, and cards that the process sees."""
+        return min(self.size, self.cards_per_machine)
+
+    @property
+    def local_rank(self) -> int:
+        return self.rank % self.cards_per_machine
+
+    def environment(self) -> Mapping[str, str]:
+        """Variables that torchrun sets [torch.distributed.elastic.agent.server.local_elastic_agent]."""
+        machines = -(-self.size // self.cards_per_machine)
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_size),
+            "GROUP_RANK": str(self.rank // self.cards_per_machine),
+            "GROUP_WORLD_SIZE": str(machines),
+            "ROLE_RANK": str(self.rank),
+            "ROLE_WORLD_SIZE": str(self.size),
+            "ROLE_NAME": "default",
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": "29500",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RUN_ID": "none",
+        }
+
+
+ALONE = World()
+"""A job of one process."""
+
+
+def parse_world(*, size: int, rank: int = 0, cards_per_machine: int = CARDS_PER_MACHINE) -> World:
+    """Raises: InvalidSpec"""
+    if size < 1:
+        raise InvalidSpec(f"world size {size} has no rank; give 1 or more")
+    if not 0 <= rank < size:
+        raise InvalidSpec(f"rank {rank} is not in a world of {size} ranks; give 0 to {size - 1}")
+    if cards_per_machine < 1:
+        raise InvalidSpec(f"{cards_per_machine} cards per machine hold no rank; give 1 or more")
+    return World(size, rank, cards_per_machine)
+
 
 NCCL_VERSION: Final = (2, 28, 9)
 """What scripts are told: any that knows all data types of torch 2.13 will do."""
@@ -35,25 +104,17 @@ def process_groups(patches: Patches, world: World) -> Iterator[None]:
 
     On the way out groups made within are gone and the variables are as before.
     """
-    from torch.testing._internal.distributed import fake_pg  # registers the backend
-
     _patch_groups(patches, world, fake_pg.FakeStore)
-    before = {name: os.environ.get(name) for name in world.environment()}
-    os.environ.update(world.environment())
     excepthook = sys.excepthook  # init_process_group replaces it
     had_group = dist.is_initialized()
     try:
-        yield
+        with variables(world.environment()):
+            yield
     finally:
         if dist.is_initialized() and not had_group:
             dist.destroy_process_group()
         _forget_meshes()
         sys.excepthook = excepthook
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _patch_groups(patches: Patches, world: World, store: Callable[[], Any]) -> None:
@@ -106,9 +167,156 @@ def _naming_reduction(collective: Any, simulation: Simulation) -> Any:
 
 
 def _forget_meshes() -> None:
-    """Device meshes that were current when the run ended."""
-    from torch.distributed.device_mesh import _mesh_resources
-
     stack = getattr(_mesh_resources, "mesh_stack", None)
     if stack:
         stack.clear()
+
+
+def patch_objects(patches: Patches) -> None:
+    """Replace the functions in both modules that offer them."""
+    for name, answer in ANSWERS.items():
+        for module in (dist, c10d):
+            patches.set(module, name, answer)
+
+
+def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+    """Everybody's object."""
+    _take(obj, group, copies=dist.get_world_size(group))
+    object_list[:] = [obj] * dist.get_world_size(group)
+
+
+def gather_object(
+    obj: Any, object_gather_list: list[Any] | None = None, dst: int | None = None, group: Any = None,
+    group_dst: int | None = None,
+) -> None:
+    """Everybody's object on one rank."""
+    if not _is_here(dst, group, group_dst):
+        _take(obj, group, copies=1)
+        return
+    size = dist.get_world_size(group)
+    _take(obj, group, copies=size)
+    if object_gather_list is not None:
+        object_gather_list[:] = [obj] * size
+
+
+def broadcast_object_list(
+    object_list: list[Any], src: int | None = None, group: Any = None, device: Any = None,
+    group_src: int | None = None, weights_only: bool | None = None,
+) -> None:
+    """What the source holds is taken to be what this rank holds."""
+    for obj in object_list:
+        _take(obj, group, copies=1)
+
+
+def scatter_object_list(
+    scatter_object_output_list: list[Any], scatter_object_input_list: Sequence[Any] | None = None,
+    src: int | None = None, group: Any = None, group_src: int | None = None,
+) -> None:
+    """This rank's part, where this rank knows it."""
+    if scatter_object_input_list:
+        obj = scatter_object_input_list[dist.get_rank(group)]
+        _take(obj, group, copies=1)
+        scatter_object_output_list[0] = obj
+
+
+ANSWERS: Final[Mapping[str, Callable[..., None]]] = {
+    "all_gather_object": all_gather_object,
+    "gather_object": gather_object,
+    "broadcast_object_list": broadcast_object_list,
+    "scatter_object_list": scatter_object_list,
+}
+
+
+def _is_here(dst: int | None, group: Any, group_dst: int | None) -> bool:
+    if group_dst is not None:
+        return dist.get_rank(group) == group_dst
+    return dist.get_rank() == (dst or 0)
+
+
+def _take(obj: Any, group: Any, *, copies: int) -> None:
+    """The pickled object on the group's device, and as many received ones; all freed on return."""
+    if dist.get_backend(group) != "nccl":
+        return
+    device = torch.device("cuda", torch.cuda.current_device())
+    num_bytes = len(pickle.dumps(obj))
+    own = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+    sizes = torch.zeros(copies, dtype=torch.long, device=device)
+    received = torch.empty(num_bytes * copies, dtype=torch.uint8, device=device) if copies > 1 else None
+    del own, sizes, received
+
+
+_MODULE: Final = "torch.distributed.tensor._sharding_prop"
+_NAME: Final = "_propagate_use_strided_shard_flag"
+
+
+def patch_layouts(patches: Patches) -> None:
+    """Look at the tensor's own layouts first, from the first mesh on: before, distributed tensors may not be loaded."""
+    make = DeviceMesh.__init__
+
+    def make_mesh(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:
+        _patch_loaded(patches)
+        make(self, *args, **kwargs)
+
+    patches.set(DeviceMesh, "__init__", make_mesh)
+
+
+def _patch_loaded(patches: Patches) -> None:
+    propagation = sys.modules.get(_MODULE)
+    mark = getattr(propagation, _NAME, None)
+    if mark is None or mark.__name__ != _NAME:
+        return  # not loaded, of another version of torch, or done
+
+    def mark_if_strided(strategy: Any, schema: Any) -> None:
+        strided = propagation._StridedShard  # type: ignore[union-attr]
+        if any(isinstance(placement, strided) for spec in _specs(strategy) for placement in spec.placements):
+            mark(strategy, schema)
+
+    patches.set(propagation, _NAME, mark_if_strided)
+
+
+def _specs(strategy: Any) -> Iterator[Any]:
+    for choice in strategy.strategies:
+        outputs = choice.output_specs if isinstance(choice.output_specs, (tuple, list)) else (choice.output_specs,)
+        yield from (spec for spec in outputs if spec is not None)
+        yield from choice.input_specs or ()
+
+
+def patch_randomness(patches: Patches) -> None:
+    """Run the operator within; earlier versions of torch have no such wrapper."""
+    wrapper = getattr(rng_prims, "run_dtensor_rng_op", None)
+    if wrapper is not None:
+        patches.put(wrapper.python_key_table, Simulation, _run)
+
+
+def _run(simulation: Simulation, _before: int, _after: int, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    with simulation:
+        return operator(*args, **kwargs)
+
+
+def patch_replicas(patches: Patches) -> None:
+    """Replace what compares this rank's parameters with those of others."""
+
+    def verify(_group: Any, _tensors: Any, _logger: Any = None) -> None:
+        """All ranks have the same parameters [c10d::verify_params_across_processes]."""
+
+    patches.set(dist, "_verify_params_across_processes", verify)
+
+
+OWN_ONLY: Final = "a checkpoint holds this rank's optimizer states: those of other ranks are not gathered"
+
+
+def patch_checkpoints(patches: Patches, simulation: Simulation) -> None:
+    """Gather where this rank has a part of every parameter, else give what it has."""
+    from torch.distributed.fsdp import _optim_utils
+
+    convert = _optim_utils._convert_state_with_orig_params
+
+    def converted(keys: Any, local_keys: Any, infos: Any, states: Any, *args: Any, **kwargs: Any) -> Any:
+        known = {name for key in keys for name in key.unflat_param_names}
+        wanted = {name for name, info in infos.items() if info.param_requires_grad[info.param_indices[name]]}
+        if wanted <= known:
+            return convert(keys, local_keys, infos, states, *args, **kwargs)
+        simulation.assumptions.note(OWN_ONLY, simulation.origins.place())
+        return {key.unflat_param_names[0]: dict(states[local]) for key, local in local_keys.items()}
+
+    patches.set(_optim_utils, "_convert_state_with_orig_params", converted)

@@ -41,12 +41,7 @@ class Overlay:
     """A folder over the file system."""
 
     def __init__(self, folder: Path, *, keeps_everything: bool) -> None:
-        """Nothing written yet.
-
-        Args:
-            folder: an empty one, for what is written
-            keeps_everything: all that is written; False: only what is kept out on purpose
-        """
+        """Keeps what is written in an empty folder: everything, or only what is kept out on purpose."""
         self._root = str(folder.resolve())
         self.keeps_everything = keeps_everything
         self.removed: set[str] = set()  # paths that the script removed, which are still there
@@ -209,7 +204,6 @@ class _Entries:
 
 
 def patch_files(patches: Patches, overlay: Overlay) -> None:
-    """Lead Python's file functions through the overlay."""
     really_open, os_open, tree = builtins.open, os.open, shutil.rmtree
 
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:

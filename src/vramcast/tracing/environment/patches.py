@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 _ABSENT: Final = object()
@@ -16,7 +18,6 @@ class Patches(AbstractContextManager["Patches"]):
         self._added: list[tuple[dict[Any, Any], Any]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Replace an attribute."""
         self._replaced.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
@@ -35,3 +36,18 @@ class Patches(AbstractContextManager["Patches"]):
                 delattr(owner, name)
             else:
                 setattr(owner, name, value)
+
+
+@contextmanager
+def variables(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Within: variables of the environment have these values, None those that they have; put back at the end."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update({name: value for name, value in values.items() if value is not None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -75,7 +75,6 @@ class _Loading:
 
 
 def patch_saving(patches: Patches, simulation: Simulation, overlay: Overlay) -> None:
-    """Replace what writes and reads files of tensors."""
     memory = simulation.memory
     reduce, save, load = torch.Tensor.__reduce_ex__, torch.save, torch.load
     is_written = [False]  # whether a simulated tensor was, since torch.save began

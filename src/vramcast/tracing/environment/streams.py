@@ -1,27 +1,32 @@
-"""Streams and events of simulated cards.
+"""Streams, events and CUDA graphs of simulated cards.
 
 Nothing runs; what matters is which stream a block belongs to, and when the host waits: then blocks that other streams
 used are free again. The card is taken to be slower than the host, and to do its work in the order in which it is asked
-for: waiting for an event waits for all that was asked of the card before it.
-Left out: what waits for what on the card itself, and captures, whose blocks come from the default pool here.
+for: waiting for an event waits for all that was asked of the card before it. What is captured runs once, in a private
+pool that the graph keeps; a replay takes no memory: it runs in that of the capture. `torch.cuda.graph` and
+`make_graphed_callables` are torch's.
+Left out: what waits for what on the card itself, and what the driver keeps for a graph itself.
+[graph] pytorch aten/src/ATen/cuda/CUDAGraph.cpp: capture_begin, capture_end, reset
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+
+from vramcast.tracing.memory import Device, Memory
+from vramcast.tracing.simulation import Simulation
 
 if TYPE_CHECKING:
     from vramcast.tracing.memory import Device, Memory
     from vramcast.tracing.simulation import Simulation
 
-CUDA: Final = 1
-"""c10::DeviceType::CUDA"""
-ELAPSED_MS: Final = 1.0
-"""Between any two events [ms]."""
+
+CUDA: Final = 1  # c10::DeviceType::CUDA
+ELAPSED_MS: Final = 1.0  # between any two events [ms]
 NO_TIME: Final = f"{ELAPSED_MS:g} ms between events: time is not simulated"
 
 
@@ -43,7 +48,7 @@ def make_streams(simulation: Simulation) -> tuple[type, type]:
             self.device_index = index
             self.stream_id = next(made) if stream_id is None else stream_id
             self.priority = priority
-            self._entered: list[tuple[int, int]] = []
+            self._entered: list[StreamContext] = []
 
         @property
         def device(self) -> torch.device:
@@ -73,16 +78,15 @@ def make_streams(simulation: Simulation) -> tuple[type, type]:
             return False
 
         def synchronize(self) -> None:
-            _device(memory, self.device_index).reach(self.stream_id)
+            memory.devices[self.device_index].reach()
 
         def __enter__(self) -> Stream:
-            device = _device(memory, self.device_index)
-            self._entered.append((memory.current, device.stream))
-            memory.current, device.stream = self.device_index, self.stream_id
+            self._entered.append(StreamContext(memory, self))
+            self._entered[-1].__enter__()
             return self
 
-        def __exit__(self, *_: object) -> None:
-            memory.current, _device(memory, self.device_index).stream = self._entered.pop()
+        def __exit__(self, *error: Any) -> None:
+            self._entered.pop().__exit__(*error)
 
         def __eq__(self, other: object) -> bool:
             return isinstance(other, Stream) and _identity(self) == _identity(other)
@@ -104,7 +108,7 @@ def make_streams(simulation: Simulation) -> tuple[type, type]:
         def record(self, stream: Any = None) -> None:
             if stream is not None:
                 self.device = stream.device
-            self._moment = len(_device(memory, self.device.index).tape.events)
+            self._moment = len(memory.devices[self.device.index].tape.events)
 
         def wait(self, stream: Any = None) -> None:
             """Nothing to wait for."""
@@ -117,7 +121,7 @@ def make_streams(simulation: Simulation) -> tuple[type, type]:
             return ELAPSED_MS
 
         def synchronize(self) -> None:
-            _device(memory, self.device.index).reach(moment=self._moment)
+            memory.devices[self.device.index].reach(self._moment)
 
     return Stream, Event
 
@@ -131,20 +135,100 @@ class StreamContext:
 
     def __enter__(self) -> None:
         if self.stream is not None:
-            device = _device(self._memory, self.stream.device_index)
+            device = self._memory.devices[self.stream.device_index]
             self._before = self._memory.current, device.stream
             self._memory.current, device.stream = self.stream.device_index, self.stream.stream_id
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: Any) -> None:
         if self.stream is not None:
-            self._memory.current, _device(self._memory, self.stream.device_index).stream = self._before
+            self._memory.current, self._memory.devices[self.stream.device_index].stream = self._before
 
 
 def _identity(stream: Any) -> tuple[int, int]:
     return stream.device_index, stream.stream_id
 
 
-def _device(memory: Memory, index: int) -> Device:
-    return memory.devices[index]
+NO_GRAPH: Final = "what the driver keeps for CUDA graphs themselves is not counted"
+PoolHandle = tuple[int, int]
+
+
+class Captures:
+    """The captures of a run."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._numbers: Iterator[int] = count(1)
+        self._under_way: list[int] = []  # numbers of pools
+
+    @property
+    def memory(self) -> Memory:
+        return self._simulation.memory
+
+    def is_under_way(self) -> bool:
+        """`torch.cuda.is_current_stream_capturing`."""
+        return bool(self._under_way)
+
+    def new_pool(self) -> PoolHandle:
+        """`torch.cuda.graph_pool_handle`."""
+        return 0, next(self._numbers)
+
+    def begin(self, pool: PoolHandle) -> Device:
+        """Requests go to a pool from now on; on which device.
+
+        Raises: RuntimeError, as CUDA does, within another capture
+        """
+        if self._under_way:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        self._simulation.assumptions.note(NO_GRAPH, self._simulation.origins.place())
+        device = self.memory.devices[self.memory.current]
+        device.begin_pool(pool[1])
+        self._under_way.append(pool[1])
+        return device
+
+    def end(self, device: Device, pool: PoolHandle) -> None:
+        device.end_pool(pool[1])
+        self._under_way.remove(pool[1])
+
+
+def make_graph_class(captures: Captures) -> type:
+    """What stands for `torch.cuda.CUDAGraph`."""
+
+    class CUDAGraph:
+        """A graph whose replay does nothing: the capture was the run."""
+
+        def __init__(self, *_given: Any, **_named: Any) -> None:
+            self._pool = captures.new_pool()
+            self._device: Device | None = None
+
+        def capture_begin(self, pool: Any = None, *_given: Any, **_named: Any) -> None:
+            if pool is not None:
+                self._pool = tuple(pool)
+            self._device = captures.begin(self._pool)
+
+        def capture_end(self) -> None:
+            assert self._device is not None
+            captures.end(self._device, self._pool)
+
+        def instantiate(self) -> None:
+            """Nothing to make."""
+
+        def replay(self) -> None:
+            """Uses the memory of the capture."""
+
+        def reset(self) -> None:
+            device, self._device = self._device, None
+            if device is not None:
+                device.release_pool(self._pool[1])
+
+        __del__ = reset
+
+        def pool(self) -> Any:
+            return torch.cuda._POOL_HANDLE(self._pool)
+
+        def enable_debug_mode(self) -> None:
+            """Nothing to print."""
+
+        def debug_dump(self, *_given: Any, **_named: Any) -> None:
+            """Nothing to print."""
+
+    return CUDAGraph

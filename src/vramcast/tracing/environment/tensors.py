@@ -1,19 +1,104 @@
-"""Tensor attributes and methods that ask for a device, answered for simulated tensors."""
+"""Tensor attributes and methods that ask for a device, answered for simulated tensors.
+
+A number is a card; C++ would ask for the accelerator of a build that has none. Gradients that cross devices: C++ knows
+every simulated tensor as one of the meta device and moves none of them.
+[copy] pytorch tools/autograd/derivatives.yaml, `_to_copy`: the gradient goes where the original was
+[assign] pytorch torch/csrc/autograd/python_variable.cpp, `THPVariable_set_grad`: compares devices
+"""
 
 from __future__ import annotations
 
 from functools import wraps
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch.jit._builtins import _get_builtin_table
 from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils._device import DeviceContext, _device_constructors
 
-from vramcast.tracing.environment.devices import numbered
-from vramcast.tracing.environment.gradients import send_back
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.simulation import Simulation
+
+REAL: Final = torch.device
+
+
+class _Numbered(type):
+    """Makes and knows devices as the class that it stands for; equal to it as a key."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if args and type(args[0]) is int:
+            return REAL("cuda", args[0])
+        return REAL(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, REAL)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, REAL)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is REAL
+
+    def __hash__(cls) -> int:
+        return hash(REAL)
+
+
+def patch_devices(patches: Patches) -> None:
+    """Let numbers name cards."""
+    patches.set(torch, "device", _Numbered("device", (), {"__module__": "torch"}))
+
+
+def numbered(value: Any) -> Any:
+    """A card for a number, anything else as it is."""
+    return REAL("cuda", value) if type(value) is int else value
+
+
+def send_back(original: torch.Tensor, copy: torch.Tensor, simulation: Simulation) -> torch.Tensor:
+    """A copy that may be on another simulated device; its gradient goes where the original was [copy]."""
+    node = copy.grad_fn
+    if node is None or copy is original:
+        return copy
+    home, there = simulation.memory.of(original), simulation.memory.of(copy)
+    if home is not None and there is not None and home.device is not there.device:
+        device = home.device
+
+        def back(gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+            return tuple(None if each is None else simulation.moved(each, device) for each in gradients)
+
+        node.register_prehook(back)
+    return copy
+
+
+def patch_gradients(patches: Patches, simulation: Simulation) -> None:
+    """Let weights of the host that are real take gradients that came from a card, as offloading does."""
+    slot, device = torch._C.TensorBase.grad, torch._C.TensorBase.device
+
+    def assign(self: torch.Tensor, gradient: torch.Tensor | None) -> None:
+        if (
+            isinstance(gradient, torch.Tensor) and device.__get__(self).type == "cpu"
+            and device.__get__(gradient).type == "meta" and gradient.device.type == "cpu"
+        ):
+            gradient = _with_data(gradient, simulation)
+        slot.__set__(self, gradient)
+
+    patches.set(torch.Tensor, "grad", property(slot.__get__, assign, slot.__delete__))
+
+
+def _with_data(tensor: torch.Tensor, simulation: Simulation) -> torch.Tensor:
+    """A real tensor of the host of the same size: its values where they are known, else zeros."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):  # made of others, as a DTensor
+        names, context = tensor.__tensor_flatten__()
+        inner: dict[str, Any] = {name: getattr(tensor, name) for name in names}
+        for name, part in inner.items():
+            inner[name] = _with_data(part, simulation) if isinstance(part, torch.Tensor) else part
+        made: Any = type(tensor)
+        return cast(torch.Tensor, made.__tensor_unflatten__(inner, context, tensor.size(), tensor.stride()))
+    known = simulation.values.of(tensor)
+    if known is not None:
+        return known
+    with torch._C._DisableTorchDispatch():
+        return torch.zeros(tensor.size(), dtype=tensor.dtype)
+
 
 _META: Final = torch.device("meta")
 _ONE_STORAGE: Final = (torch.Tensor, torch.nn.Parameter)
@@ -253,13 +338,12 @@ def _patch_storages(patches: Patches, simulation: Simulation) -> None:
 
     def cloned(self: torch.UntypedStorage) -> torch.UntypedStorage:
         resident = residents.get(self._cdata)
-        if resident is None and (memory.host not in memory.devices or self.device.type != "cpu"):
+        if resident is None:
             return clone(self)
-        device, values = (memory.host, self) if resident is None else (resident.device, resident.twin)
-        copy = torch.empty(self.nbytes(), dtype=torch.uint8, device=device.torch_device).untyped_storage()
-        if values is not None and copy._cdata in residents:
-            with torch._C._DisableTorchDispatch():  # where the host is simulated, the copy would be, too
-                residents[copy._cdata].twin = clone(values)
+        place = resident.device.torch_device
+        copy = torch.empty(self.nbytes(), dtype=torch.uint8, device=place).untyped_storage()
+        if resident.twin is not None and copy._cdata in residents:
+            residents[copy._cdata].twin = clone(resident.twin)
         return copy
 
     patches.set(torch.UntypedStorage, "resize_", resized)

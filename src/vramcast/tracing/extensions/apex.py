@@ -21,8 +21,8 @@ import torch
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.extensions.stand_ins import Extension
 from vramcast.tracing.rules.blas import take_workspace
-from vramcast.tracing.rules.chips import chip
 from vramcast.tracing.rules.layouts import accumulator, contiguous_copy, like
+from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.units import ceil_div
 
 FP32: Final = 4
@@ -76,53 +76,36 @@ def lamb(call: Call) -> None:
     updated(call)
 
 
-def layer_norm(call: Call) -> Any:
-    """Output, means, reciprocal deviations in fp32 [layer `layer_norm_affine`]."""
-    x = call.args[0]
-    out = like(call, x)
-    return out, *_statistics(call, x, call.args[1], 2)
+def _norm(count: int, *, mixed: bool = False) -> Rule:
+    """Output and so many statistics in fp32: means, reciprocal deviations or roots [layer `layer_norm_affine`].
 
+    Of mixed types the output has that of the weight [layer `layer_norm_affine_mixed_dtypes`].
+    """
 
-def layer_norm_mixed(call: Call) -> Any:
-    """As `layer_norm`; the output has the type of the weight [layer `layer_norm_affine_mixed_dtypes`]."""
-    x, shape, weight = call.args[:3]
-    out = like(call, x, dtype=weight.dtype)
-    return out, *_statistics(call, x, shape, 2)
+    def norm(call: Call) -> Any:
+        x, shape = call.args[:2]
+        out = like(call, x, dtype=call.args[2].dtype if mixed else None)
+        rows = x.numel() // torch.Size(shape).numel()
+        return out, *(call.empty((rows,), dtype=accumulator(x.dtype)) for _ in range(count))
 
-
-def rms_norm(call: Call) -> Any:
-    """Output, reciprocal roots in fp32 [layer `rms_norm_affine`]."""
-    x = call.args[0]
-    out = like(call, x)
-    return out, *_statistics(call, x, call.args[1], 1)
-
-
-def rms_norm_mixed(call: Call) -> Any:
-    """As `rms_norm`; the output has the type of the weight [layer `rms_norm_affine_mixed_dtypes`]."""
-    x, shape, weight = call.args[:3]
-    out = like(call, x, dtype=weight.dtype)
-    return out, *_statistics(call, x, shape, 1)
-
-
-def _statistics(call: Call, x: torch.Tensor, shape: Sequence[int], count: int) -> list[torch.Tensor]:
-    rows = x.numel() // torch.Size(shape).numel()
-    return [call.empty((rows,), dtype=accumulator(x.dtype)) for _ in range(count)]
+    return norm
 
 
 def layer_norm_backward(call: Call) -> Any:
     """Gradients of input, weight and bias; sixteen partial sums of the latter two [layer]."""
-    x, weight, bias = call.args[3], call.args[5], call.args[6]
-    gradients = like(call, x), like(call, weight), like(call, bias)
-    for name in ("weight", "bias"):
-        call.scratch(GRADIENT_ROWS * weight.numel() * accumulator(x.dtype).itemsize, f"sums of the gradient of {name}")
-    return gradients
+    return _norm_backward(call, call.args[3], {"weight": call.args[5], "bias": call.args[6]})
 
 
 def rms_norm_backward(call: Call) -> Any:
     """Gradients of input and weight; sixteen partial sums of the latter [layer]."""
-    x, weight = call.args[2], call.args[4]
-    gradients = like(call, x), like(call, weight)
-    call.scratch(GRADIENT_ROWS * weight.numel() * accumulator(x.dtype).itemsize, "sums of the gradient of weight")
+    return _norm_backward(call, call.args[2], {"weight": call.args[4]})
+
+
+def _norm_backward(call: Call, x: torch.Tensor, weights: Mapping[str, torch.Tensor]) -> Any:
+    gradients = like(call, x), *(like(call, weight) for weight in weights.values())
+    for name in weights:
+        sums = GRADIENT_ROWS * weights["weight"].numel() * accumulator(x.dtype).itemsize
+        call.scratch(sums, f"sums of the gradient of {name}")
     return gradients
 
 
@@ -305,10 +288,10 @@ AMP: Final[Mapping[str, Rule]] = {
     "update_scale_hysteresis": loss_scale,
 }
 NORMS: Final[Mapping[str, Rule]] = {
-    "backward_affine": layer_norm_backward, "forward": layer_norm, "forward_affine": layer_norm,
-    "forward_affine_mixed_dtypes": layer_norm_mixed, "backward": lambda call: like(call, call.args[3]),
+    "backward": lambda call: like(call, call.args[3]), "backward_affine": layer_norm_backward,
+    "forward": _norm(2), "forward_affine": _norm(2), "forward_affine_mixed_dtypes": _norm(2, mixed=True),
     "rms_backward": lambda call: like(call, call.args[2]), "rms_backward_affine": rms_norm_backward,
-    "rms_forward": rms_norm, "rms_forward_affine": rms_norm, "rms_forward_affine_mixed_dtypes": rms_norm_mixed,
+    "rms_forward": _norm(1), "rms_forward_affine": _norm(1), "rms_forward_affine_mixed_dtypes": _norm(1, mixed=True),
 }
 ROPE: Final[Mapping[str, Rule]] = {
     "backward": rope, "backward_2d": rope_of_images, "backward_cached": rope, "backward_thd": rope,

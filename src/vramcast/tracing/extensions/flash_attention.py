@@ -13,11 +13,9 @@ import torch
 
 from vramcast.tracing.call import Call
 from vramcast.tracing.extensions.stand_ins import Extension
-from vramcast.tracing.rules.attention import take_splits
-from vramcast.tracing.rules.chips import chip
-from vramcast.tracing.rules.flash_attention import ROWS, take_gradients
+from vramcast.tracing.rules.attention import FLASH_ROWS, gradient_rows, take_gradients, take_splits
 from vramcast.tracing.rules.layouts import like
-from vramcast.units import ceil_div, round_up
+from vramcast.units import round_up
 
 
 def forward(call: Call) -> Any:
@@ -46,28 +44,25 @@ def backward(call: Call) -> Any:
     """Gradients, row sums; the queries' gradient is summed in fp32 [api `mha_bwd`]."""
     query = call.args[1]
     batch, queries, heads, _ = query.size()
-    rows = round_up(queries, ROWS)
-    copies = ceil_div(chip(call).multiprocessors, batch * heads) if call.arg(16, "deterministic") else 1
-    return _backward(call, (batch, heads, rows), batch * rows * copies)
+    return _backward(call, (batch, heads, round_up(queries, FLASH_ROWS)), None, call.arg(16, "deterministic"))
 
 
 def varlen_backward(call: Call) -> Any:
     """As `backward`, with room for 128 queries more a sequence [api `mha_varlen_bwd`]."""
     query, starts = call.args[1], call.args[9]
     tokens, heads, _ = query.size()
-    sequences = starts.numel() - 1
-    rows = tokens + ROWS * sequences
-    copies = ceil_div(chip(call).multiprocessors, sequences * heads) if call.arg(21, "deterministic") else 1
-    return _backward(call, (heads, rows), rows * copies)
+    sums = heads, tokens + FLASH_ROWS * (starts.numel() - 1)
+    return _backward(call, sums, starts, call.arg(21, "deterministic"))
 
 
-def _backward(call: Call, sums: tuple[int, ...], rows: int) -> Any:
+def _backward(call: Call, sums: tuple[int, ...], starts: torch.Tensor | None, deterministic: bool) -> Any:
     gradients = [
         like(call, tensor) if given is None else given
         for tensor, given in zip(call.args[1:4], call.args[6:9], strict=True)
     ]
     row_sums = call.empty(sums, dtype=torch.float32)
-    take_gradients(call, rows, call.args[1], gradients)
+    rows, copies = gradient_rows(call, call.args[1], starts, deterministic=deterministic)
+    take_gradients(call, rows * copies, call.args[1], gradients)
     return *gradients, row_sums
 
 

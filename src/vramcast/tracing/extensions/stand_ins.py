@@ -3,7 +3,9 @@
 Libraries such as Apex call functions of compiled modules directly, not operators that a dispatcher sees. While a
 simulation runs, importing such a module gives a stand-in: every function that is known takes what the compiled one
 takes and returns what it returns, the library's own Python runs unmodified. Stand-ins come only where the library
-itself is installed. What was imported meanwhile is forgotten afterwards: it has seen a card that is not there.
+itself is installed. What was imported meanwhile is forgotten afterwards: it has seen a card that is not there. xformers
+stays imported, since it defines operators once; what it decides when it is imported stays, too.
+[library] xformers xformers/_cpp_lib.py `_register_extensions`, v0.0.35: its own compiled part holds 2:4 sparsity only
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.memory import Device
 from vramcast.tracing.simulation import Simulation
+from vramcast.tracing.vision_operators import with_stand_ins
 
 TAKEN: Final = "the compiled module {} of {} is taken to be built"
 
@@ -148,7 +151,6 @@ class Finder(MetaPathFinder, Loader):
         self._simulation, self._extensions, self._guarded = simulation, extensions, guarded
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """A stand-in where there is one and its library is installed."""
         guard = self._guarded.get(fullname)
         if guard is not None:
             spec = PathFinder.find_spec(fullname, path)
@@ -161,7 +163,6 @@ class Finder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The stand-in."""
         extension = self._extensions[spec.name]
         simulation = self._simulation
         simulation.assumptions.note(TAKEN.format(spec.name, extension.library))
@@ -178,7 +179,6 @@ class Guarded(Loader):
         self._loader, self._guard = loader, guard
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As ever."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -202,12 +202,7 @@ def standing_in(
 ) -> Iterator[None]:
     """Within: compiled modules are stand-ins; libraries that were imported before see them too.
 
-    Args:
-        patches: put back what is replaced in modules that are loaded already
-        simulation: that counts
-        extensions: by name of the module
-        guarded: by name of a library's module
-        libraries: packages whose modules, imported within, are forgotten at the end
+    Modules of `libraries` that are imported within are forgotten at the end.
     """
     before = set(sys.modules)
     for name, extension in extensions.items():
@@ -259,7 +254,6 @@ class Detector(MetaPathFinder):
         self._libraries, self._extensions = libraries, extensions
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        """Raises: NeedsCard"""
         del path, target
         extension = self._extensions.get(fullname)
         if extension is not None and is_installed(extension):
@@ -281,3 +275,40 @@ def detecting(libraries: frozenset[str], extensions: Mapping[str, Extension]) ->
 
 def _root(name: str) -> str:
     return name.partition(".")[0]
+
+
+LIBRARY: Final = "_C"
+XFORMERS_TAKEN: Final = "the compiled part of xformers is taken to be built"
+
+IMPORTED_BEFORE: Final = "xformers was imported outside of the simulation: its attention is taken to be CUTLASS's"
+ASKS: Final = ("xformers._cpp_lib", "xformers.ops.fmha.common")
+"""Modules that remember whether the compiled part is there."""
+FLASH: Final = "xformers.ops.fmha.flash"
+
+
+def patch_loading(patches: Patches, simulation: Simulation) -> None:
+    """Let torchvision and xformers go on without their compiled parts, also where xformers is imported already."""
+    load = with_stand_ins(torch.ops.load_library)
+    patches.set(torch.ops, "load_library", without_compiled_part(load, simulation))
+    for name in ASKS:
+        module = sys.modules.get(name)
+        if module is not None and not vars(module).get("_built_with_cuda", True):
+            patches.set(module, "_built_with_cuda", True)
+    flash = sys.modules.get(FLASH)
+    if flash is not None and not hasattr(flash, "_flash_fwd"):
+        simulation.assumptions.note(IMPORTED_BEFORE)
+
+
+def without_compiled_part(load: Callable[[Any], None], simulation: Simulation) -> Callable[[Any], None]:
+    """A `torch.ops.load_library` that lets xformers go on where its library does not load beside this torch."""
+
+    def load_or_go_on(path: Any) -> None:
+        try:
+            load(path)
+        except OSError:
+            file = Path(path)
+            if file.parent.name != "xformers" or file.name.partition(".")[0] != LIBRARY:
+                raise
+            simulation.assumptions.note(XFORMERS_TAKEN)
+
+    return load_or_go_on

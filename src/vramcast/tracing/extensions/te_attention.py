@@ -18,8 +18,7 @@ import torch
 
 from vramcast.errors import Unsupported
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.extensions.te_names import BACKENDS, DTYPES, ENUMERATIONS
-from vramcast.tracing.extensions.te_quantizers import Scaling, scaling_of
+from vramcast.tracing.extensions.te_tensors import BACKENDS, DTYPES, ENUMERATIONS, Scaling, scaling_of
 from vramcast.tracing.rules.layouts import contiguous_copy
 
 FP32: Final = 4

@@ -14,7 +14,6 @@ Left out: grouped products, mixture-of-experts kernels, overlap of products with
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -24,10 +23,12 @@ import torch
 
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.environment.cuda import CUDNN_VERSION
+from vramcast.tracing.environment.patches import variables
 from vramcast.tracing.extensions import apex, te_attention
 from vramcast.tracing.extensions.stand_ins import Extension, Guard, kernel
-from vramcast.tracing.extensions.te_names import ENUMERATIONS, UNREAD
-from vramcast.tracing.extensions.te_quantizers import (
+from vramcast.tracing.extensions.te_tensors import (
+    ENUMERATIONS,
+    UNREAD,
     Scaling,
     before_quantising,
     create,
@@ -38,8 +39,8 @@ from vramcast.tracing.extensions.te_quantizers import (
     transposed,
     update,
 )
-from vramcast.tracing.rules.chips import chip
 from vramcast.tracing.rules.layouts import contiguous_copy, like
+from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.tracing.rules.reductions import reduce, sum_kernel
 from vramcast.units import ceil_div, round_up
 
@@ -206,11 +207,6 @@ def transpose(call: Call) -> Any:
     return call.empty(transposed(tuple(call.args[0].size())), dtype=torch.uint8) if out is None else out
 
 
-def norms(call: Call) -> Any:
-    """Of all tensors, and of each where asked for [csrc/extensions/multi_tensor/l2norm.cpp]."""
-    return apex.norms(call)
-
-
 def together(call: Call) -> Any:
     """Tensors in one buffer [allocate]."""
     shapes, dtypes = call.arg(0, "shapes"), call.arg(1, "dtypes")
@@ -252,15 +248,8 @@ class Meta:
 @contextmanager
 def without_libraries(module: ModuleType) -> Iterator[None]:
     """Around `transformer_engine.common`: the libraries of the card are not loaded, the stand-in is [library]."""
-    before = os.environ.get(BUILDING)
-    os.environ[BUILDING] = "1"
-    try:
+    with variables({BUILDING: "1"}):
         yield
-    finally:
-        if before is None:
-            del os.environ[BUILDING]
-        else:
-            os.environ[BUILDING] = before
     module.__dict__["load_framework_extension"] = lambda _framework: importlib.import_module(MODULE)
 
 
@@ -315,8 +304,8 @@ KERNELS: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(UPDATES, apex.updated),
     "bgrad_quantize": bias_gradient, "bulk_allocate": together, "create_empty_quantized_tensor": empty_quantised,
     "dequantize": dequantised, "fp8_transpose": transpose, "fused_amax_and_scale_update_after_reduction": nothing,
-    "generic_gemm": product, "layernorm_bwd": norm_backward, "layernorm_fwd": norm, "multi_tensor_l2norm": norms,
-    "multi_tensor_unscale_l2norm": norms, "quantize": quantised, "rmsnorm_bwd": norm_backward,
+    "generic_gemm": product, "layernorm_bwd": norm_backward, "layernorm_fwd": norm, "multi_tensor_l2norm": apex.norms,
+    "multi_tensor_unscale_l2norm": apex.norms, "quantize": quantised, "rmsnorm_bwd": norm_backward,
     "rmsnorm_bwd_add": norm_backward, "rmsnorm_fwd": norm, "split_quantize": split_quantised,
 }
 VALUES: Final[Mapping[str, Any]] = {

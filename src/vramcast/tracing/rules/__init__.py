@@ -13,38 +13,24 @@ from typing import Final
 from vramcast.tracing.call import Rule
 from vramcast.tracing.rules import (
     attention,
-    batch_norm,
-    bitsandbytes,
     blas,
     convolution,
-    ctc,
     direct_attention,
-    dropout,
     engine,
-    flash_attention,
-    foreach,
     indexing,
-    inside,
-    linalg,
+    libraries,
+    linear_algebra,
     losses,
     norms,
-    pairwise,
     pointwise,
-    pooling,
-    random,
     recurrent,
     reductions,
-    softmax,
     sorting,
-    sparse,
-    spectral,
-    torchvision,
 )
 
 TABLES: Final = (
-    attention, batch_norm, bitsandbytes, blas, convolution, ctc, direct_attention, dropout, engine, flash_attention,
-    foreach, indexing, inside, linalg, losses, norms, pairwise, pointwise, pooling, random, recurrent, reductions,
-    softmax, sorting, sparse, spectral, torchvision,
+    attention, blas, convolution, direct_attention, engine, indexing, libraries, linear_algebra, losses, norms,
+    pointwise, recurrent, reductions, sorting,
 )
 GROUP: Final = "vramcast.rules"
 """Entry points of other packages: modules with RULES and, where they have any, PLAIN, for operators of their own."""

@@ -1,33 +1,40 @@
 """Fused attention kernels: order of their outputs, statistics, accumulators and workspaces.
 
 Symbols:  B batch   H heads   M queries   N keys   D head width
+I rows and J columns of a block   K widest head a kernel is made for
 [flash] pytorch aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: `mha_fwd`, `mha_bwd`,
 `set_params_splitkv`, `num_splits_heuristic`
 [flash-sdpa] pytorch aten/src/ATen/native/transformers/cuda/attention_backward.cu `_flash_attention_backward`
 [efficient] pytorch aten/src/ATen/native/transformers/cuda/attention.cu `_efficient_attention_forward`,
 attention_backward.cu `_efficient_attention_backward`
 [cudnn] pytorch aten/src/ATen/native/cudnn/MHA.cpp: `run_cudnn_SDP_fprop`, `run_cudnn_SDP_bprop`
+[kernel] pytorch aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernel_backward.h: `workspace_elements_gk`,
+`workspace_elements_gv`, `workspace_elements_gq`, `workspace_strideBH`
+[list] kernels/cutlassB.h `dispatch_cutlassB_bf16_sm80`, `dispatch_cutlassB_f32_sm80`: the first that fits is taken
+[splits] cuda/attention_backward.cu `_efficient_attention_backward`
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.chips import chip
-from vramcast.tracing.rules.efficient_attention import Problem, backward_workspace_bytes
 from vramcast.tracing.rules.layouts import like, num_bytes
+from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.tracing.rules.reductions import reduce, sum_kernel
 from vramcast.units import ceil_div, round_up
 
 FP32: Final = 4
 FLASH_ROWS: Final = 128  # queries are rounded up to
+WIDEST_ROUNDED: Final = 192  # wider heads take whole 256
+WIDEST: Final = 256
 FLASH_BLOCK_ROWS: Final = 64  # of the split kernel
 MOST_SPLITS: Final = 128
 EFFICIENT_ROWS: Final = 32
+BIAS_ALIGNMENT: Final = 16  # of the last dimension of a bias' gradient
 EFFICIENT_IN_REGISTERS: Final = 128  # widest head whose output needs no fp32 buffer
 NARROW: Final = frozenset({torch.float16, torch.bfloat16})
 
@@ -78,28 +85,47 @@ def _splits(call: Call, query: torch.Tensor, key: torch.Tensor) -> int:
 
 
 def flash_backward(call: Call) -> Any:
-    """Gradients of query, key, value."""
     grad, query, key, value, out = call.args[:5]
     for tensor in (grad, out):
         copied_unless_rows(call, tensor)
-    batch, heads, queries, width = query.size()
     gradients = [like(call, tensor) for tensor in (query, key, value)]
-    padded = round_up(queries, FLASH_ROWS)
-    call.scratch(batch * heads * padded * FP32, "row sums of gradient * output")
-    copies = 1
-    if torch.are_deterministic_algorithms_enabled():
-        copies = ceil_div(chip(call).multiprocessors, batch * heads)
-    rounded = round_up(width, 32) if width <= 192 else 256
-    call.scratch(copies * batch * padded * heads * rounded * FP32, "fp32 gradient of queries")
-    kv_heads = key.size(1)
-    if kv_heads != heads:
-        sizes = (batch, key.size(2), kv_heads, heads // kv_heads, width)
-        for name in ("keys", "values"):
-            call.scratch(num_bytes(query) // queries * key.size(2), f"gradient of {name}, a copy a query head")
-        expanded = torch.empty(sizes, dtype=query.dtype, device="meta")
-        for gradient in gradients[1:]:
-            reduce(call, expanded, (3,), gradient, sum_kernel(query.dtype, query.dtype))
+    query = query.transpose(1, 2)
+    rows, copies = gradient_rows(call, query, deterministic=torch.are_deterministic_algorithms_enabled())
+    call.scratch(rows * query.size(2) * FP32, "row sums of gradient * output")
+    take_gradients(call, rows * copies, query, [each.transpose(1, 2) for each in gradients])
     return tuple(gradients)
+
+
+def gradient_rows(
+    call: Call, query: torch.Tensor, starts: torch.Tensor | None = None, *, deterministic: bool
+) -> tuple[int, int]:
+    """Rows of all queries, rounded up for each sequence, and how many copies of their gradient blocks sum up [flash].
+
+    Queries are (B, M, H, D), or (tokens, H, D) of sequences one after the other, which begin at `starts`.
+    """
+    if starts is None:
+        sequences = query.size(0)
+        rows = sequences * round_up(query.size(1), FLASH_ROWS)
+    else:
+        sequences = starts.numel() - 1
+        rows = query.size(0) + FLASH_ROWS * sequences
+    return rows, ceil_div(chip(call).multiprocessors, sequences * query.size(-2)) if deterministic else 1
+
+
+def take_gradients(call: Call, rows: int, query: torch.Tensor, gradients: Sequence[torch.Tensor | None]) -> None:
+    """Accumulators, and gradients of shared heads before they are summed [flash]."""
+    heads, width = query.size()[-2:]
+    rounded = round_up(width, 32) if width <= WIDEST_ROUNDED else WIDEST
+    call.scratch(rows * heads * rounded * FP32, "fp32 gradient of queries")
+    shared = [gradient for gradient in gradients[1:] if gradient is not None and gradient.size(-2) != heads]
+    expanded = [
+        torch.empty((*gradient.size()[:-1], heads // gradient.size(-2), width), dtype=query.dtype, device="meta")
+        for gradient in shared
+    ]
+    for name, whole in zip(("keys", "values"), expanded, strict=False):
+        call.scratch(num_bytes(whole), f"gradient of {name}, a copy a query head")
+    for gradient, whole in zip(shared, expanded, strict=True):
+        reduce(call, whole, (whole.dim() - 2,), gradient, sum_kernel(query.dtype, query.dtype))
 
 
 def copied_unless_rows(call: Call, tensor: torch.Tensor) -> None:
@@ -110,50 +136,64 @@ def copied_unless_rows(call: Call, tensor: torch.Tensor) -> None:
 
 def efficient_forward(call: Call) -> Any:
     """Output (B, M, H, D), log-sum-exps in rows of 32."""
-    query, value = call.arg(0, "query"), call.arg(2, "value")
-    batch, heads, queries, _ = query.size()
-    width = value.size(-1)
-    out = call.empty((batch, queries, heads, width), dtype=query.dtype)
-    rows = round_up(queries, EFFICIENT_ROWS) if call.arg(4, "compute_log_sumexp") else 0
-    statistics = call.empty((batch, heads, rows), dtype=torch.float32)
-    if query.dtype in NARROW and max(width, query.size(-1)) > EFFICIENT_IN_REGISTERS:
+    query, value = (call.arg(index, name).transpose(1, 2) for index, name in ((0, "query"), (2, "value")))
+    batch, queries = query.size()[:2]
+    computes = call.arg(4, "compute_log_sumexp")
+    out, *rest = take_efficient(call, query, value, sequences=batch, longest=queries, computes_statistics=computes)
+    return out.transpose(1, 2), *rest
+
+
+def take_efficient(
+    call: Call, query: torch.Tensor, value: torch.Tensor, *, sequences: int, longest: int, computes_statistics: bool
+) -> tuple[torch.Tensor, ...]:
+    """Output, log-sum-exps of every sequence in rows of 32, state of the generator [efficient]."""
+    batch, queries, heads, width = query.size()
+    out = call.empty((batch, queries, heads, value.size(-1)), dtype=query.dtype)
+    rows = round_up(longest, EFFICIENT_ROWS) if computes_statistics else 0
+    statistics = call.empty((sequences, heads, rows), dtype=torch.float32)
+    if query.dtype in NARROW and max(value.size(-1), width) > EFFICIENT_IN_REGISTERS:
         call.scratch(out.numel() * FP32, "fp32 output")
     # the generator's state is on the host unless a graph is captured
     seed, offset = (torch.empty((), dtype=torch.int64) for _ in range(2))
-    return out.transpose(1, 2), statistics, seed, offset
+    return out, statistics, seed, offset
 
 
 def efficient_backward(call: Call) -> Any:
-    """Gradients of query, key, value and mask."""
     grad, query, key, value, bias, out = call.args[:6]
-    mask = call.arg(10, "grad_input_mask")
     copied_unless_rows(call, grad)
-    batch, heads, queries, width = query.size()
     gradients = []
     for tensor in (query, key, value):
         b, h, n, d = tensor.size()
         gradients.append(call.empty((b, n, h, d), dtype=tensor.dtype).transpose(1, 2))
+    bias = bias if call.arg(10, "grad_input_mask")[3] else None
+    batch, heads, queries, width = query.size()
+    problem = Problem(batch, heads, queries, key.size(2), max(width, value.size(-1)), width, value.size(-1))
+    return *gradients, take_efficient_gradients(call, out, bias, problem, dropout=bool(call.arg(9, "dropout_p")))
+
+
+def take_efficient_gradients(
+    call: Call, out: torch.Tensor, bias: torch.Tensor | None, problem: Problem, *, dropout: bool
+) -> torch.Tensor | None:
+    """The bias' gradient where it is wanted; row sums; what blocks hand on to each other [efficient]."""
     grad_bias = None
-    if bias is not None and mask[3]:
-        sizes = (*bias.size()[:-1], round_up(bias.size(-1), 16))
+    if bias is not None:
+        sizes = (*bias.size()[:-1], round_up(bias.size(-1), BIAS_ALIGNMENT))
         grad_bias = call.empty(sizes, dtype=bias.dtype)[..., : bias.size(-1)]
-    if query.dtype in NARROW:
-        call.scratch(batch * heads * queries * FP32, "row sums of gradient * output")
+    if out.dtype in NARROW:
+        call.scratch(out.numel() // out.size(-1) * FP32, "row sums of gradient * output")
     else:
         row_sums(call, out)
-    problem = Problem(batch, heads, queries, key.size(2), max(width, value.size(-1)), width, value.size(-1))
-    dropout = bool(call.arg(9, "dropout_p"))
-    size = backward_workspace_bytes(problem, query.dtype.itemsize, call.device.sm, dropout=dropout)
+    size = backward_workspace_bytes(problem, out.dtype.itemsize, call.device.sm, dropout=dropout)
     call.scratch(size, "fp32 gradients between blocks")
-    return *gradients, grad_bias
+    return grad_bias
 
 
 def row_sums(call: Call, out: torch.Tensor) -> None:
     """fp32: (gradient * output).sum(-1) by three operators."""
-    batch, heads, queries, _ = out.size()
+    rows = out.numel() // out.size(-1)
     product = call.scratch(num_bytes(out), "gradient * output")
-    sums = call.scratch(batch * heads * queries * FP32, "row sums")
-    call.scratch(batch * heads * queries * FP32, "row sums of gradient * output")
+    sums = call.scratch(rows * FP32, "row sums")
+    call.scratch(rows * FP32, "row sums of gradient * output")
     call.release(sums)
     call.release(product)
 
@@ -180,12 +220,79 @@ def cudnn_backward(call: Call) -> Any:
     return gradients
 
 
-def _only_on_cards(rule: Rule) -> Rule:
-    return lambda call: call.run() if call.device.is_cpu else rule(call)
+LOCK_BYTES: Final = 16  # lock, counter and padding of every block
+ENOUGH_PARALLELISM: Final = 256
+MOST_STAGED: Final = 200
+ALIGNMENT: Final = 4  # elements
+WIDE: Final = 65_536
+LITTLE_SHARED: Final = frozenset({86, 87, 89, 120, 121})  # 99 KiB a block
+
+
+class Problem(NamedTuple):
+    """Sizes of one attention."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    widest: int  # of query and value heads
+    query_width: int
+    value_width: int
+
+
+class Tile(NamedTuple):
+    """One kernel."""
+
+    rows: int  # I
+    columns: int  # J
+    widest: int  # K
+    needs_shared: bool = False  # more than 99 KiB
+
+
+HALF: Final = (
+    Tile(64, 64, 32), Tile(64, 64, 64), Tile(128, 128, 128, True), Tile(64, 64, 128), Tile(128, 64, WIDE, True),
+    Tile(64, 64, WIDE),
+)
+HALF_LITTLE_SHARED: Final = Tile(128, 64, 96)
+FULL: Final = (
+    Tile(64, 64, 32), Tile(64, 64, 64), Tile(128, 64, 128, True), Tile(64, 64, 128), Tile(128, 64, WIDE, True),
+    Tile(64, 64, WIDE),
+)
+
+
+def backward_workspace_bytes(problem: Problem, itemsize: int, sm: int, *, dropout: bool = False) -> int:
+    """fp32 gradients that blocks hand on to each other [bytes].
+
+    Leaves out cards before Ampere, whose kernels are smaller.
+    """
+    tile = _tile(problem.widest, itemsize, sm, dropout=dropout)
+    staged = itemsize == 2 and tile.widest > tile.rows  # keys' gradients do not stay in registers
+    splits = ceil_div(problem.keys, tile.columns)
+    if problem.batch * problem.heads >= ENOUGH_PARALLELISM and problem.keys <= 2 * tile.columns:
+        splits = 1
+    if staged:
+        splits = min(splits, MOST_STAGED // (problem.batch * problem.heads))
+    splits = max(1, splits)
+    elements = 0
+    if staged:
+        widths = (problem.query_width, problem.value_width)
+        elements += sum(splits * tile.columns * round_up(width, tile.rows) for width in widths)
+    blocks = ceil_div(problem.queries, tile.rows) * ceil_div(problem.query_width, tile.columns)
+    elements += blocks * (LOCK_BYTES // FP32 + tile.rows * tile.columns)
+    return problem.batch * problem.heads * round_up(elements, ALIGNMENT) * FP32
+
+
+def _tile(widest: int, itemsize: int, sm: int, *, dropout: bool) -> Tile:
+    """The first kernel of the list that takes the head and fits into shared memory [list]."""
+    little = sm in LITTLE_SHARED
+    if itemsize == 2 and little and not dropout and 64 < widest <= HALF_LITTLE_SHARED.widest:
+        return HALF_LITTLE_SHARED
+    tiles = HALF if itemsize == 2 else FULL
+    return next(tile for tile in tiles if widest <= tile.widest and not (little and tile.needs_shared))
 
 
 RULES: Final[Mapping[str, Rule]] = {
-    f"aten._scaled_dot_product_{name}": _only_on_cards(rule)
+    f"aten._scaled_dot_product_{name}": rule
     for name, rule in {
         "cudnn_attention": cudnn_forward,
         "cudnn_attention_backward": cudnn_backward,
@@ -195,4 +302,3 @@ RULES: Final[Mapping[str, Rule]] = {
         "flash_attention_backward": flash_backward,
     }.items()
 }
-PLAIN: Final = frozenset[str]()

@@ -16,8 +16,8 @@ import torch
 from vramcast.domain.cublas import LT_KEPT_SINCE, lt_workspace_bytes, workspace_bytes
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.memory import Device
-from vramcast.tracing.rules import versions
-from vramcast.tracing.rules.versions import at_least
+from vramcast.tracing.rules import layouts
+from vramcast.tracing.rules.layouts import at_least, num_bytes
 from vramcast.units import round_up
 
 C_NAMES: Final = {
@@ -31,7 +31,7 @@ def handle_workspace_bytes(device: Device) -> int:
     if device.blas_workspace is not None:
         return device.blas_workspace
     capability = device.gpu.compute_capability if device.gpu else None
-    return workspace_bytes(capability, torch=versions.installed(), environment=os.environ)
+    return workspace_bytes(capability, torch=layouts.installed(), environment=os.environ)
 
 
 def is_of_blas(place: object) -> bool:
@@ -41,8 +41,7 @@ def is_of_blas(place: object) -> bool:
 
 def take_workspace(call: Call) -> None:
     """The handle of this thread; backward of CUDA tensors runs in a thread of its own."""
-    if not call.device.is_cpu:
-        call.workspace(("cublas", in_backward()), handle_workspace_bytes(call.device), "cuBLAS workspace")
+    call.workspace(("cublas", in_backward()), handle_workspace_bytes(call.device), "cuBLAS workspace")
 
 
 def in_backward() -> bool:
@@ -52,7 +51,7 @@ def in_backward() -> bool:
 
 def take_lt_workspace(call: Call) -> None:
     """What cublasLt works in: by version one of its own or that of cuBLAS, whose handle it uses [gemm]."""
-    own = 0 if call.device.is_cpu else lt_workspace_bytes(torch=versions.installed(), environment=os.environ)
+    own = lt_workspace_bytes(torch=layouts.installed(), environment=os.environ)
     kept = at_least(LT_KEPT_SINCE)
     if own and not kept:
         call.scratch(own, "cublasLt workspace")
@@ -81,26 +80,18 @@ def _is_dense(matrix: torch.Tensor) -> bool:
 
 def _copies(call: Call, *matrices: torch.Tensor) -> None:
     """Contiguous copies of the operands that cuBLAS cannot read where they lie."""
-    if call.device.is_cpu:
-        return
     for matrix in matrices:
         if not _is_dense(matrix) and not _fits(tuple(matrix.size()), tuple(matrix.stride())):
-            call.scratch(_num_bytes(matrix), "contiguous operand")
+            call.scratch(num_bytes(matrix), "contiguous operand")
 
 
 def _batch_copies(call: Call, *matrices: torch.Tensor) -> None:
-    if call.device.is_cpu:
-        return
     for matrix in matrices:
         rows, columns = matrix.stride()[1:]
         size = matrix.size()
         fits = (rows == 1 and columns >= max(1, size[1])) or (columns == 1 and rows >= max(1, size[2]))
         if not fits and not (matrix.is_contiguous() and rows and columns):
-            call.scratch(_num_bytes(matrix), "contiguous operand")
-
-
-def _num_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.dtype.itemsize
+            call.scratch(num_bytes(matrix), "contiguous operand")
 
 
 def _check_types(*matrices: torch.Tensor) -> None:
@@ -142,19 +133,10 @@ def addmm(call: Call) -> Any:
 
 
 def bmm(call: Call) -> Any:
-    """`baddbmm_out_cuda_impl` of two batches."""
+    """`baddbmm_out_cuda_impl` of two batches, with a sum or without."""
     out = call.run()
-    a, b = call.args[-2:] if len(call.args) >= 2 else (call.kwargs["batch1"], call.kwargs["batch2"])
-    if out.numel() and a.size(2):
-        _batch_copies(call, b, a)
-        take_workspace(call)
-    return out
-
-
-def baddbmm(call: Call) -> Any:
-    """`baddbmm_out_cuda_impl` with a sum."""
-    out = call.run()
-    a, b = call.arg(1, "batch1"), call.arg(2, "batch2")
+    first = 1 if "baddbmm" in call.name else 0
+    a, b = (call.arg(first + at, name) for at, name in enumerate(("batch1", "batch2") if first else ("self", "mat2")))
     if out.numel() and a.size(2):
         _batch_copies(call, b, a)
         take_workspace(call)
@@ -162,7 +144,7 @@ def baddbmm(call: Call) -> Any:
 
 
 def vectors(call: Call) -> Any:
-    """dot, vdot, mv, addmv: one cuBLAS call."""
+    """dot, vdot, addr: one cuBLAS call; addbmm: one addmm after another into the output [blas `addbmm_impl`]."""
     out = call.run()
     take_workspace(call)
     return out
@@ -174,7 +156,7 @@ def addmv(call: Call) -> Any:
     matrix, vector = call.arg(1, "mat"), call.arg(2, "vec")
     if out.numel() and matrix.numel():
         if vector.stride(0) == 0:
-            call.scratch(_num_bytes(vector), "contiguous operand")
+            call.scratch(num_bytes(vector), "contiguous operand")
         _copies(call, matrix)
         take_workspace(call)
     return out
@@ -186,11 +168,6 @@ def mv(call: Call) -> Any:
     _copies(call, call.arg(0, "self"))
     take_workspace(call)
     return out
-
-
-def addbmm(call: Call) -> Any:
-    """`addbmm_cuda`: one addmm after another into the output [Blas.cpp, LinearAlgebra.cpp `addbmm_impl`]."""
-    return vectors(call)
 
 
 def scaled_mm(call: Call) -> Any:
@@ -232,8 +209,7 @@ def grouped_mm(call: Call) -> Any:
         take_workspace(call)
         return out
     out = call.run()
-    names = [argument.name for argument in call.func._schema.arguments]
-    offsets = call.arg(names.index("offs"), "offs")
+    offsets = call.named("offs")
     groups = offsets.numel() if offsets is not None else a.size(0)
     pointers = round_up(groups, 2) * POINTERS[call.name] * POINTER
     call.scratch(pointers + groups * (PROBLEM + STRIDES), "grouped arguments")
@@ -246,18 +222,17 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten._int_mm": int_mm,
     "aten._scaled_grouped_mm": grouped_mm,
     "aten._scaled_mm": scaled_mm,
-    "aten.addbmm": addbmm,
+    "aten.addbmm": vectors,
     "aten.addmm": addmm,
     "aten.addmm_": addmm,
     "aten.addmv": addmv,
     "aten.addmv_": addmv,
     "aten.addr": vectors,
-    "aten.baddbmm": baddbmm,
-    "aten.baddbmm_": baddbmm,
+    "aten.baddbmm": bmm,
+    "aten.baddbmm_": bmm,
     "aten.bmm": bmm,
     "aten.dot": vectors,
     "aten.mm": mm,
     "aten.mv": mv,
     "aten.vdot": vectors,
 }
-PLAIN: Final = frozenset[str]()

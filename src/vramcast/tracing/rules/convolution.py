@@ -1,14 +1,22 @@
-"""Convolutions: cuDNN or ATen's own kernels, copies into the layout they are asked for, workspaces.
+"""Convolutions: cuDNN or ATen's own kernels; pooling, resampling, padding and windows. Copies into layouts.
 
-A workspace lives as long as the call; how large it is stands in `catalogue/cudnn_workspaces.csv`.
-Left out: the search of `torch.backends.cudnn.benchmark`, which tries every plan once; kernels of its choice are
-assumed to need what the heuristics' choice needs.
+A workspace of cuDNN lives as long as the call; how large it is stands in `catalogue/cudnn_workspaces.csv`. Left out:
+the search of `torch.backends.cudnn.benchmark`, which tries every plan once; kernels of its choice are assumed to need
+what the heuristics' choice needs.
 
 [conv] pytorch aten/src/ATen/native/Convolution.cpp: `use_cudnn_depthwise`, `is_depthwise`, `_convolution`,
 `convolution_backward`
 [shared] pytorch aten/src/ATen/native/cudnn/ConvShared.cpp; `cudnn_conv_suggest_memory_format` in native/ConvUtils.h
 [v8] pytorch aten/src/ATen/native/cudnn/Conv_v8.cpp `run_conv_plan`
 [depthwise] pytorch aten/src/ATen/native/cuda/DepthwiseConv2d.cu
+[max] pytorch aten/src/ATen/native/cuda/DilatedMaxPool2d.cu, DilatedMaxPool3d.cu
+[mean] pytorch aten/src/ATen/native/cuda/AveragePool2d.cu, AveragePool3d.cu, AdaptiveAveragePooling.cu
+[most] pytorch aten/src/ATen/native/cuda/AdaptiveMaxPooling2d.cu, AdaptiveMaxPooling3d.cu
+[upsample] pytorch aten/src/ATen/native/cuda/UpSample*.cu
+[grid] pytorch aten/src/ATen/native/cuda/GridSampler.cpp
+[random] pytorch aten/src/ATen/native/cuda/FractionalMaxPool2d.cu, FractionalMaxPool3d.cu: any strides
+[unpool] pytorch aten/src/ATen/native/cuda/MaxUnpooling.cu
+[columns] pytorch aten/src/ATen/native/cuda/Im2Col.cu, Col2Im.cu
 """
 
 from __future__ import annotations
@@ -20,11 +28,10 @@ import torch
 
 from vramcast.catalogue.cudnn import Kernel, Phase, workspace_share
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.memory_formats import CONTIGUOUS, dense_strides, suggested
+from vramcast.tracing.rules.layouts import CONTIGUOUS, dense_strides, num_bytes, suggested
 from vramcast.units import round_up
 
-NARROW_CHANNELS: Final = 4
-"""Channels of an image: kernels of their own."""
+NARROW_CHANNELS: Final = 4  # channels of an image: kernels of their own
 CHANNELS_AT_ONCE: Final = 16
 """Tensor cores read channels in multiples of 8 16-bit or 4 TF32 numbers: NVIDIA, Convolutional Layers User's Guide,
 section 1. Narrower tensors are padded [bytes]."""
@@ -97,8 +104,6 @@ def _is_fast_in_cudnn(problem: Problem) -> bool:
 
 def convolution(call: Call) -> Any:
     """The output, then a workspace; a bias is added in place."""
-    if call.device.is_cpu:
-        return call.run()
     _check_channels(call)
     problem = _problem(call, *call.args[:2], call.args[3], *call.args[5:7], call.args[8])
     layout = problem.layout if problem.is_cudnn else CONTIGUOUS
@@ -127,8 +132,6 @@ def _check_channels(call: Call) -> None:
 
 def convolution_backward(call: Call) -> Any:
     """Gradients of input, weight and bias, each with its workspace."""
-    if call.device.is_cpu:
-        return call.run()
     grad, x, weight, _, stride, _, dilation, is_transposed, _, groups, mask = call.args
     problem = _problem(call, x, weight, stride, dilation, is_transposed, groups)
     grad_image = grad.unsqueeze(2) if grad.dim() == 3 else grad
@@ -173,7 +176,7 @@ def _problem(
     dilation, is_transposed, groups = rest
     if x.dim() == 3:
         if not x.is_contiguous():
-            call.scratch(_bytes(x), "contiguous copy")
+            call.scratch(num_bytes(x), "contiguous copy")
             x = torch.empty(x.size(), dtype=x.dtype, device="meta")
         x, weight, stride, dilation = x.unsqueeze(2), weight.unsqueeze(2), [1, *stride], [1, *dilation]
     return Problem(x, weight, stride, dilation, is_transposed, groups)
@@ -185,7 +188,7 @@ def _workspace(call: Call, problem: Problem, other: torch.Tensor, phase: Phase) 
         return None
     version = call.device.allocator.settings.version
     share = workspace_share(problem.kernel, phase, version)
-    moved = _bytes(problem.x) + _bytes(problem.weight) + (0 if phase == "forward" else _bytes(other))
+    moved = num_bytes(problem.x) + num_bytes(problem.weight) + (0 if phase == "forward" else num_bytes(other))
     least = _padded_bytes(problem.x) + _padded_bytes(other) if share and phase == "filter" else 0
     return call.scratch(max(round(share * moved), least), f"cuDNN {problem.kernel} convolution, {phase}")
 
@@ -193,7 +196,7 @@ def _workspace(call: Call, problem: Problem, other: torch.Tensor, phase: Phase) 
 def _padded_bytes(image: torch.Tensor) -> int:
     """Channels last, rounded up to what a tensor core reads at once."""
     channels = image.size(1)
-    return _bytes(image) // channels * round_up(channels, CHANNELS_AT_ONCE // image.dtype.itemsize)
+    return num_bytes(image) // channels * round_up(channels, CHANNELS_AT_ONCE // image.dtype.itemsize)
 
 
 def _converts(call: Call, problem: Problem) -> bool:
@@ -209,7 +212,7 @@ def _copy(call: Call, tensor: torch.Tensor, layout: torch.memory_format) -> Any:
     """`tensor.contiguous(layout)` for the time of the call."""
     if tensor.is_contiguous(memory_format=layout):
         return None
-    return call.scratch(_bytes(tensor), "contiguous copy")
+    return call.scratch(num_bytes(tensor), "contiguous copy")
 
 
 def _new(call: Call, size: Sequence[int], dtype: torch.dtype, layout: torch.memory_format) -> torch.Tensor:
@@ -217,12 +220,100 @@ def _new(call: Call, size: Sequence[int], dtype: torch.dtype, layout: torch.memo
     return call.empty(size, dtype=dtype, strides=strides)
 
 
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.dtype.itemsize
+IN_SPACE: Final = 5  # dimensions of volumes: sample, channel, depth, height, width
+READS_ITS_LAYOUT: Final = (
+    "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d", "upsample_nearest2d_backward",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact2d_backward", "upsample_bilinear2d",
+    "upsample_bilinear2d_backward",
+)
+"""Contiguous and channels last are read as they are, anything else is copied."""
+READS_CONTIGUOUS: Final = (
+    "max_pool3d_with_indices", "max_pool3d_with_indices_backward", "avg_pool3d", "avg_pool3d_backward",
+    "_adaptive_avg_pool3d", "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d", "adaptive_max_pool2d_backward",
+    "adaptive_max_pool3d", "adaptive_max_pool3d_backward", "im2col", "col2im", "reflection_pad1d", "reflection_pad2d",
+    "reflection_pad3d", "reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward",
+    "replication_pad1d", "replication_pad2d", "replication_pad3d", "replication_pad1d_backward",
+    "replication_pad2d_backward", "replication_pad3d_backward", "upsample_nearest1d", "upsample_nearest1d_backward",
+    "_upsample_nearest_exact1d", "_upsample_nearest_exact1d_backward", "upsample_linear1d_backward",
+    "upsample_bicubic2d_backward", "_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward",
+    "upsample_nearest3d_backward", "_upsample_nearest_exact3d_backward", "upsample_trilinear3d_backward",
+)
+WRITES_CONTIGUOUS: Final = (
+    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "upsample_nearest3d", "_upsample_nearest_exact3d",
+)
+"""A result that lies otherwise is copied from a contiguous one."""
+
+
+def in_its_layout(call: Call) -> Any:
+    """[max] [mean] [upsample]"""
+    return _after_copies(call, suggested(_tensors(call)[-1]))
+
+
+def read_contiguous(call: Call) -> Any:
+    """[most] [columns] [upsample]: of a gradient, which a concatenation's backward hands on as a slice, too"""
+    return _after_copies(call, CONTIGUOUS)
+
+
+def written_contiguous(call: Call) -> Any:
+    """[upsample] `output_c`"""
+    out = call.run()
+    x = call.args[0]
+    if x.dim() == IN_SPACE and not x.is_contiguous():
+        call.scratch(num_bytes(x), "contiguous copy")
+    if not out.is_contiguous():
+        call.scratch(num_bytes(out), "contiguous result")
+    return out
+
+
+def unpooled(call: Call) -> Any:
+    """Values and their places are read contiguous; so is the result, whatever the input's layout [unpool]."""
+    x, indices, size = call.args[:3]
+    for tensor in (x, indices):
+        if not tensor.is_contiguous():
+            call.scratch(num_bytes(tensor), "contiguous copy")
+    return call.empty((*x.size()[: -len(size)], *size), dtype=x.dtype)
+
+
+def _after_copies(call: Call, layout: torch.memory_format) -> Any:
+    """Outputs come first, as structured kernels make them before they run."""
+    out = call.run()
+    for tensor in _tensors(call):
+        if not tensor.is_contiguous(memory_format=layout if tensor.dim() == 4 else CONTIGUOUS):
+            call.scratch(num_bytes(tensor), "contiguous copy")
+    return out
+
+
+def _tensors(call: Call) -> list[torch.Tensor]:
+    """Images among the arguments; of a backward: gradient, then input."""
+    found = [arg for arg in call.args if isinstance(arg, torch.Tensor) and _has_kernel(call, arg.dtype)]
+    if not found:
+        raise NotImplementedError(f'"{call.name.partition(".")[2]}" not implemented for {call.args[0].dtype} on CUDA')
+    return found
+
+
+def _has_kernel(call: Call, dtype: torch.dtype) -> bool:
+    """Masks of bytes are resampled to the nearest."""
+    return dtype.is_floating_point or dtype.is_complex or (dtype is torch.uint8 and "nearest" in call.name)
 
 
 RULES: Final[Mapping[str, Rule]] = {
     "aten.convolution": convolution,
     "aten.convolution_backward": convolution_backward,
+    "aten.max_unpool2d": unpooled,
+    "aten.max_unpool3d": unpooled,
+    **{f"aten.{name}": in_its_layout for name in READS_ITS_LAYOUT},
+    **{f"aten.{name}": read_contiguous for name in READS_CONTIGUOUS},
+    **{f"aten.{name}": written_contiguous for name in WRITES_CONTIGUOUS},
 }
-PLAIN: Final = frozenset[str]()
+
+
+PLAIN: Final = frozenset(
+    f"aten.{name}" for name in (
+        "channel_shuffle", "constant_pad_nd", "fractional_max_pool2d", "fractional_max_pool2d_backward",
+        "fractional_max_pool3d", "fractional_max_pool3d_backward", "grid_sampler_2d", "grid_sampler_2d_backward",
+        "grid_sampler_3d", "grid_sampler_3d_backward", "pixel_shuffle", "pixel_unshuffle", "upsample_bicubic2d",
+        "upsample_linear1d", "upsample_trilinear3d",
+    )
+)
+"""Kernels that read any strides."""

@@ -58,13 +58,7 @@ def _tile_states(elements: int, tile: int, word: int) -> int:
 
 
 def scan_bytes(elements: int, itemsize: int, sm: int, kind: str = "int64") -> int:
-    """A prefix sum [bytes].
-
-    Args:
-        elements: summed
-        itemsize: of the sums [bytes]
-        sm: compute capability x 10
-        kind: numpy name of their type
+    """A prefix sum; `kind`: numpy name of the type of the sums [bytes].
 
     >>> scan_bytes(1_000_000, 8, 80)
     6143
@@ -112,14 +106,8 @@ def run_lengths_bytes(elements: int, sm: int) -> int:
 def radix_sort_bytes(elements: int, *, key: int, value: int, bits: int, sm: int) -> int:
     """Radix sort into other arrays: histograms, and second copies of keys and values between passes [bytes].
 
-    Leaves out the histograms of keys below 4 bytes on cards before Hopper, which take another algorithm.
-
-    Args:
-        elements: sorted
-        key: size of a key [bytes]
-        value: size of what goes with it, 0 for keys alone [bytes]
-        bits: of the keys that are compared
-        sm: compute capability x 10
+    Bits of the keys that are compared; a value of no size for keys alone. Leaves out the histograms of keys below 4
+    bytes on cards before Hopper, which take another algorithm.
 
     >>> radix_sort_bytes(1_000_000, key=8, value=8, bits=17, sm=80)
     16270847

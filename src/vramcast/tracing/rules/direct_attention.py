@@ -1,5 +1,6 @@
-"""Fused attention called by its own operators, as xformers does: (B, M, H, D) tensors, or sequences in a row.
+"""Fused attention called by its own operators, as xformers and flash-attn do.
 
+Tensors are (B, M, H, D), or (tokens, H, D) of sequences one after the other.
 Symbols:  B batch   M queries   H heads   D head width
 [forward] pytorch aten/src/ATen/native/transformers/cuda/attention.cu: `_flash_attention_forward`,
 `_efficient_attention_forward`, v2.13
@@ -7,6 +8,8 @@ Symbols:  B batch   M queries   H heads   D head width
 `_efficient_attention_backward`, v2.13
 [flash] pytorch aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: `mha_fwd`, `mha_varlen_fwd`,
 `mha_bwd`, `mha_varlen_bwd`
+[api] flash-attention csrc/flash_attn/flash_api.cpp, v2: `mha_fwd`, `mha_varlen_fwd`, `mha_bwd`, `mha_varlen_bwd`
+[interface] flash-attention flash_attn/flash_attn_interface.py
 """
 
 from __future__ import annotations
@@ -17,15 +20,17 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.attention import EFFICIENT_IN_REGISTERS, EFFICIENT_ROWS, NARROW, row_sums, take_splits
-from vramcast.tracing.rules.chips import chip
-from vramcast.tracing.rules.efficient_attention import Problem, backward_workspace_bytes
-from vramcast.tracing.rules.flash_attention import ROWS, take_gradients
+from vramcast.tracing.rules.attention import (
+    Problem,
+    gradient_rows,
+    take_efficient,
+    take_efficient_gradients,
+    take_gradients,
+    take_splits,
+)
 from vramcast.tracing.rules.layouts import contiguous_copy, like
-from vramcast.units import ceil_div, round_up
 
 FP32: Final = 4
-BIAS_ALIGNMENT: Final = 16  # of the last dimension of a bias' gradient
 
 
 def flash_forward(call: Call) -> Any:
@@ -48,16 +53,8 @@ def flash_backward(call: Call) -> Any:
     for index, name in ((0, "grad_out"), (4, "out")):
         contiguous_copy(call, call.arg(index, name))
     gradients = [like(call, call.arg(index, name)) for index, name in ((1, "query"), (2, "key"), (3, "value"))]
-    heads = query.size(-2)
-    if starts is None:
-        sequences = query.size(0)
-        rows = sequences * round_up(query.size(1), ROWS)
-    else:
-        sequences = starts.numel() - 1
-        rows = query.size(0) + ROWS * sequences
-    call.scratch(rows * heads * FP32, "row sums of gradient * output")
-    is_deterministic = torch.are_deterministic_algorithms_enabled()
-    copies = ceil_div(chip(call).multiprocessors, sequences * heads) if is_deterministic else 1
+    rows, copies = gradient_rows(call, query, starts, deterministic=torch.are_deterministic_algorithms_enabled())
+    call.scratch(rows * query.size(-2) * FP32, "row sums of gradient * output")
     take_gradients(call, rows * copies, query, gradients)
     return tuple(gradients)
 
@@ -67,19 +64,14 @@ def efficient_forward(call: Call) -> Any:
     query, key, value, starts = (
         call.arg(index, name) for index, name in ((0, "query"), (1, "key"), (2, "value"), (4, "cu_seqlens_q"))
     )
-    batch, queries, heads, _ = query.size()
+    batch, queries = query.size()[:2]
     longest, sequences, keys = queries, batch, key.size(1)
     if starts is not None:
         longest, sequences = call.arg(6, "max_seqlen_q"), starts.numel() - 1
         keys = call.arg(7, "max_seqlen_k")
-    out = call.empty((batch, queries, heads, value.size(-1)), dtype=query.dtype)
-    rows = round_up(longest, EFFICIENT_ROWS) if call.arg(10, "compute_log_sumexp", False) else 0
-    statistics = call.empty((sequences, heads, rows), dtype=torch.float32)
-    if query.dtype in NARROW and max(value.size(-1), query.size(-1)) > EFFICIENT_IN_REGISTERS:
-        call.scratch(out.numel() * FP32, "fp32 output")
-    # the generator's state is on the host unless a graph is captured
-    seed, offset = (torch.empty((), dtype=torch.int64) for _ in range(2))
-    return out, statistics, seed, offset, longest, keys
+    computes = call.arg(10, "compute_log_sumexp", False)
+    made = take_efficient(call, query, value, sequences=sequences, longest=longest, computes_statistics=computes)
+    return *made, longest, keys
 
 
 def efficient_backward(call: Call) -> Any:
@@ -90,24 +82,13 @@ def efficient_backward(call: Call) -> Any:
     contiguous_copy(call, call.arg(0, "grad_out_"))
     batch, queries, heads, width = query.size()
     gradients = _gradients(call, query, key, value)
-    grad_bias = None
-    if bias is not None and call.arg(15, "bias_requires_grad"):
-        last = bias.size(-1)
-        sizes = (*bias.size()[:-1], round_up(last, BIAS_ALIGNMENT))
-        grad_bias = call.empty(sizes, dtype=bias.dtype)[..., :last]
-    if query.dtype in NARROW:
-        call.scratch(batch * heads * queries * FP32, "row sums of gradient * output")
-    else:
-        row_sums(call, out.transpose(1, 2))
     longest, sequences, keys = queries, batch, key.size(1)
     if starts is not None:
         longest, keys = call.arg(8, "max_seqlen_q"), call.arg(9, "max_seqlen_k")
         sequences = starts.numel() - 1
     problem = Problem(sequences, heads, longest, keys, max(width, value.size(-1)), width, value.size(-1))
-    dropout = bool(call.arg(11, "dropout_p"))
-    size = backward_workspace_bytes(problem, query.dtype.itemsize, call.device.sm, dropout=dropout)
-    call.scratch(size, "fp32 gradients between blocks")
-    return *gradients, grad_bias
+    bias = bias if call.arg(15, "bias_requires_grad") else None
+    return *gradients, take_efficient_gradients(call, out, bias, problem, dropout=bool(call.arg(11, "dropout_p")))
 
 
 def _gradients(call: Call, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -118,14 +99,43 @@ def _gradients(call: Call, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return call.empty((batch, queries, len(inputs), heads, width), dtype=inputs[0].dtype).unbind(2)
 
 
-def _on_cards(rule: Rule) -> Rule:
-    return lambda call: call.run() if call.device.is_cpu else rule(call)
+def package_forward(call: Call) -> Any:
+    """Output, log-sum-exps, state of the generator; partial results where few queries split the keys [api]."""
+    out = call.run()
+    query, key, dropout = call.arg(0, "q"), call.arg(1, "k"), call.arg(3, "dropout_p", 0.0)
+    if not dropout:
+        take_splits(call, query.transpose(1, 2), key.transpose(1, 2))
+    return out
+
+
+def package_backward(call: Call) -> Any:
+    """Row sums of gradient * output are returned; the queries' gradient is summed in fp32 [api]."""
+    return _package_backward(call, None, call.arg(16, "deterministic"))
+
+
+def package_varlen_backward(call: Call) -> Any:
+    """As `package_backward`, with room for 128 queries more a sequence [api]."""
+    return _package_backward(call, call.arg(9, "cu_seqlens_q"), call.arg(20, "deterministic"))
+
+
+def _package_backward(call: Call, starts: torch.Tensor | None, deterministic: bool) -> Any:
+    query, gradients = call.arg(1, "q"), [call.arg(index, name) for index, name in ((6, "dq"), (7, "dk"), (8, "dv"))]
+    out = call.run()
+    rows, copies = gradient_rows(call, query, starts, deterministic=deterministic)
+    take_gradients(call, rows * copies, query, gradients)
+    return out
 
 
 RULES: Final[Mapping[str, Rule]] = {
-    "aten._efficient_attention_backward": _on_cards(efficient_backward),
-    "aten._efficient_attention_forward": _on_cards(efficient_forward),
-    "aten._flash_attention_backward": _on_cards(flash_backward),
-    "aten._flash_attention_forward": _on_cards(flash_forward),
+    "aten._efficient_attention_backward": efficient_backward,
+    "aten._efficient_attention_forward": efficient_forward,
+    "aten._flash_attention_backward": flash_backward,
+    "aten._flash_attention_forward": flash_forward,
+    "flash_attn._flash_attn_backward": package_backward,
+    "flash_attn._flash_attn_forward": package_forward,
+    "flash_attn._flash_attn_varlen_backward": package_varlen_backward,
 }
-PLAIN: Final = frozenset[str]()
+
+
+PLAIN: Final = frozenset({"flash_attn._flash_attn_varlen_forward"})
+"""Sequences of different lengths are not split unless single queries are decoded [api `mha_varlen_fwd`]."""

@@ -1,10 +1,15 @@
-"""Losses.
+"""Softmax and losses.
 
+CTC is valid for ATen's own kernels: cuDNN's are chosen only where targets and lengths are int32 on the host.
+
+[softmax] pytorch aten/src/ATen/native/cuda/SoftMax.cu: `host_softmax`, `host_softmax_backward`,
+`softmax_backward_cuda_out` multiplies gradient and result first
 [loss] pytorch aten/src/ATen/native/Loss.cpp: `mse_loss_out`, `smooth_l1_loss_out`, `huber_loss`
 [cuda] pytorch aten/src/ATen/native/cuda/Loss.cu: `binary_cross_entropy_out_cuda`
 [sigmoid] pytorch aten/src/ATen/native/cuda/ActivationLogSigmoidKernel.cu, Activation.cpp `log_sigmoid_forward_cuda`
 [2d] pytorch aten/src/ATen/native/cuda/NLLLoss2d.cu
 [margin] pytorch aten/src/ATen/native/cuda/MultiMarginLoss.cu, MultiLabelMarginCriterion.cu
+[ctc] pytorch aten/src/ATen/native/cuda/LossCTC.cu `ctc_loss_gpu_template`, `ctc_loss_backward_gpu_template`
 """
 
 from __future__ import annotations
@@ -18,15 +23,39 @@ from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.layouts import contiguous_copy, first, num_bytes
 from vramcast.tracing.rules.reductions import all_dims, reduce, sum_kernel
 
+
+def softmax(call: Call) -> Any:
+    """A contiguous input is read where it lies."""
+    out = call.run()
+    contiguous_copy(call, call.arg(0, "self"))
+    return out
+
+
+def log_softmax_backward(call: Call) -> Any:
+    """Gradient and result are read contiguous."""
+    out = call.run()
+    contiguous_copy(call, call.arg(0, "grad_output"))
+    contiguous_copy(call, call.arg(1, "output"))
+    return out
+
+
+def softmax_backward(call: Call) -> Any:
+    """gradient * result is a tensor of its own."""
+    out = call.run()
+    grad, result = call.arg(0, "grad_output"), call.arg(1, "output")
+    dtype = torch.promote_types(grad.dtype, result.dtype)
+    call.scratch(result.numel() * dtype.itemsize, "gradient * result")
+    contiguous_copy(call, result)
+    return out
+
+
 NONE: Final = 0  # at::Reduction
 
 
 def pointwise(call: Call) -> Any:
     """The loss of every element, then their sum or mean."""
     out = call.run()
-    names = [argument.name for argument in call.func._schema.arguments]
-    index = names.index("reduction")
-    if call.arg(index, "reduction", 1) != NONE and not call.device.is_cpu:
+    if call.named("reduction", 1) != NONE:
         a, b = call.args[:2]
         sizes = torch.broadcast_shapes(a.size(), b.size())
         elements = torch.empty(sizes, dtype=torch.promote_types(a.dtype, b.dtype), device="meta")
@@ -42,8 +71,7 @@ def behind_scalar(call: Call) -> Any:
     kernel takes the elements' loss beside it [loss]; binary_cross_entropy reduces its elements into a scalar, which it
     copies over them [cuda].
     """
-    names = [argument.name for argument in call.func._schema.arguments]
-    if call.device.is_cpu or call.arg(names.index("reduction"), "reduction", 1) == NONE:
+    if call.named("reduction", 1) == NONE:
         return call.run()
     a, b = call.args[:2]
     dtype = torch.promote_types(a.dtype, b.dtype)
@@ -65,7 +93,6 @@ def log_sigmoid(call: Call) -> Any:
 
 
 def nll_loss_2d(call: Call) -> Any:
-    """Loss and total weight; input and target are read contiguous."""
     out = call.run()
     contiguous_copy(call, call.arg(0, "self"))
     contiguous_copy(call, call.arg(1, "target"))
@@ -92,8 +119,6 @@ def multi_margin(call: Call) -> Any:
 def multilabel_margin(call: Call) -> Any:
     """The loss, and which classes are targets, which is made first [margin]."""
     x, target, reduction = call.args[:3]
-    if call.device.is_cpu:
-        return call.run()
     contiguous_copy(call, x)
     contiguous_copy(call, target)
     is_target = call.empty(target.size(), dtype=x.dtype)
@@ -111,13 +136,72 @@ def margin_backward(call: Call) -> Any:
 
 
 def _sum_of_samples(call: Call, x: torch.Tensor, out: torch.Tensor, reduction: int) -> None:
-    if x.dim() == 2 and reduction != NONE and not call.device.is_cpu:
+    if x.dim() == 2 and reduction != NONE:
         losses = torch.empty((x.size(0),), dtype=x.dtype, device="meta")
         call.scratch(num_bytes(losses), "loss of samples")
         reduce(call, losses, (0,), out, sum_kernel(x.dtype, out.dtype))
 
 
+INDEX_BYTES: Final = 8
+LARGE: Final = 450  # above, blanks are subtracted by a chain of operators [ctc `is_large`]
+
+
+def ctc_loss(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """Forward variables, then the loss of every sequence; beside them lengths and offsets."""
+    log_probs, targets, _, lengths = call.args[:4]
+    steps, batch = log_probs.size(0), log_probs.size(1)
+    _lengths_and_offsets(call, batch)
+    log_alpha = call.empty((batch, steps, 2 * _longest(call, targets, lengths) + 1), dtype=log_probs.dtype)
+    return call.empty((batch,), dtype=log_probs.dtype), log_alpha
+
+
+def ctc_loss_backward(call: Call) -> torch.Tensor:
+    """Backward variables and the gradient; of large problems, the blanks' share on the way."""
+    log_probs, log_alpha, blank = call.args[1], call.args[6], call.args[7]
+    steps, batch, labels = log_probs.size()
+    _lengths_and_offsets(call, batch)
+    log_beta = call.empty(log_alpha.size(), dtype=log_alpha.dtype)
+    grad = call.empty(log_probs.size(), dtype=log_probs.dtype)
+    if 2 * steps + 24 * batch // 10 + 2 * labels // 10 > LARGE:
+        return _without_blanks(call, grad, log_beta, blank)
+    return grad
+
+
+def _without_blanks(call: Call, grad: torch.Tensor, log_beta: torch.Tensor, blank: int) -> torch.Tensor:
+    """Operators on tensors, each seen alone."""
+    log_probs, likelihood, log_alpha = call.args[1], call.args[5], call.args[6]
+    with call.simulation:
+        share = torch.logsumexp(log_alpha[..., ::2] + log_beta[..., ::2], 2, True).permute(1, 0, 2)
+        share.add_(likelihood.view(1, -1, 1)).sub_(log_probs.narrow(2, blank, 1)).exp_()
+        del share
+        if call.arg(8, "zero_infinity", False):
+            zero = torch.zeros((), dtype=grad.dtype, device=call.device.torch_device)
+            grad = torch.where(likelihood.view(1, -1, 1) == torch.inf, zero, grad)
+    return grad
+
+
+def _longest(call: Call, targets: torch.Tensor, lengths: Any) -> int:
+    """Of the target sequences; where nobody knows their lengths, the most that the targets have room for."""
+    if isinstance(lengths, torch.Tensor):
+        known = call.simulation.values.of(lengths)
+        if known is None:
+            most = targets.size(-1)
+            call.simulation.assumptions.note(f"target sequences of {most} labels")
+            return most
+        lengths = known.tolist()
+    return max(lengths, default=0)
+
+
+def _lengths_and_offsets(call: Call, batch: int) -> None:
+    for name in ("target lengths", "input lengths", "offsets of targets"):
+        call.scratch(batch * INDEX_BYTES, name)
+
+
 RULES: Final[Mapping[str, Rule]] = {
+    "aten._log_softmax": softmax,
+    "aten._log_softmax_backward_data": log_softmax_backward,
+    "aten._softmax": softmax,
+    "aten._softmax_backward_data": softmax_backward,
     "aten.binary_cross_entropy": behind_scalar,
     "aten.huber_loss": pointwise,
     "aten.log_sigmoid_forward": log_sigmoid,
@@ -129,7 +213,11 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten.nll_loss2d_backward": nll_loss_2d_backward,
     "aten.nll_loss2d_forward": nll_loss_2d,
     "aten.smooth_l1_loss": behind_scalar,
+    "aten._ctc_loss": ctc_loss,
+    "aten._ctc_loss_backward": ctc_loss_backward,
 }
+
+
 PLAIN: Final = frozenset({
     "aten.binary_cross_entropy_backward", "aten.huber_loss_backward", "aten.log_sigmoid_backward",
     "aten.mse_loss_backward", "aten.nll_loss_backward", "aten.nll_loss_forward",

@@ -1,9 +1,14 @@
-"""Layer, RMS, group and weight norm: the order of their outputs and the partial sums of their weights' gradients.
+"""Batch, layer, RMS, group and weight norm: the order of their outputs, partial sums of their weights' gradients.
+
+cuDNN's mode of batch norm for torch's default layout needs no workspace and no reserve; that of channels last keeps
+some bits a value only where an activation is fused, which torch never asks for.
 
 [layer] pytorch aten/src/ATen/native/cuda/layer_norm_kernel.cu: `layer_norm_cuda`, `layer_norm_backward_cuda`,
 `LaunchGammaBetaBackwardCUDAKernel`, `_fused_rms_norm_cuda`
 [group] pytorch aten/src/ATen/native/group_norm.cpp and cuda/group_norm_kernel.cu
 [weight] pytorch aten/src/ATen/native/cuda/WeightNorm.cu: outputs and nothing else
+[cudnn] pytorch aten/src/ATen/native/cudnn/BatchNorm.cpp
+[native] pytorch aten/src/ATen/native/cuda/Normalization.cu `batch_norm_cuda`, `batch_norm_backward_cuda`
 """
 
 from __future__ import annotations
@@ -15,10 +20,18 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.chips import chip
-from vramcast.tracing.rules.layouts import accumulator, contiguous_copy, like
+from vramcast.tracing.rules.layouts import (
+    CONTIGUOUS,
+    accumulator,
+    at_least,
+    contiguous_copy,
+    dense_strides,
+    like,
+    num_bytes,
+    suggested,
+)
+from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.tracing.rules.reductions import reduce, sum_kernel
-from vramcast.tracing.rules.versions import at_least
 from vramcast.units import ceil_div
 
 SPLIT_SINCE: Final = (2, 8)
@@ -31,15 +44,11 @@ MOST_BLOCKS: Final = 64 * 1024 // 2
 def layer_norm(call: Call) -> Any:
     """Output, mean, reciprocal deviation; statistics of 16-bit inputs are fp32."""
     x, shape, weight, bias = (call.arg(index, "") for index in range(4))
-    if call.device.is_cpu:
-        return call.run()
     _check(x, shape, weight=weight, bias=bias)
     for tensor in (x, weight, bias):
         contiguous_copy(call, tensor)
     out = like(call, x, contiguous=True)
-    statistics = [1 if dim >= x.dim() - len(shape) else size for dim, size in enumerate(x.size())]
-    mean, rstd = (call.empty(statistics, dtype=accumulator(x.dtype)) for _ in range(2))
-    return out, mean, rstd
+    return out, *_statistics(call, x, shape, 2)
 
 
 def _check(x: torch.Tensor, shape: Sequence[int], **parameters: torch.Tensor | None) -> None:
@@ -59,20 +68,20 @@ def _check(x: torch.Tensor, shape: Sequence[int], **parameters: torch.Tensor | N
 
 
 def rms_norm(call: Call) -> Any:
-    """Output and reciprocal root of the mean square."""
     x, shape, weight = (call.arg(index, "") for index in range(3))
     contiguous_copy(call, x)
     contiguous_copy(call, weight)
     out = like(call, x, contiguous=True)
-    statistics = [1 if dim >= x.dim() - len(shape) else size for dim, size in enumerate(x.size())]
-    return out, call.empty(statistics, dtype=accumulator(x.dtype))
+    return out, *_statistics(call, x, shape, 1)
+
+
+def _statistics(call: Call, x: torch.Tensor, shape: Sequence[int], count: int) -> list[torch.Tensor]:
+    sizes = [1 if dim >= x.dim() - len(shape) else size for dim, size in enumerate(x.size())]
+    return [call.empty(sizes, dtype=accumulator(x.dtype)) for _ in range(count)]
 
 
 def layer_norm_backward(call: Call) -> Any:
-    """Gradients of input, weight, bias."""
     grad, x, shape, _, _, weight, bias, mask = (call.arg(index, "") for index in range(8))
-    if call.device.is_cpu:
-        return call.run()
     for tensor in (x, weight, bias):
         contiguous_copy(call, tensor)
     dx = like(call, x, contiguous=True) if mask[0] else None
@@ -85,7 +94,6 @@ def layer_norm_backward(call: Call) -> Any:
 
 
 def rms_norm_backward(call: Call) -> Any:
-    """Gradients of input and weight."""
     grad, x, shape, _, weight, mask = (call.arg(index, "") for index in range(6))
     contiguous_copy(call, x)
     contiguous_copy(call, weight)
@@ -118,8 +126,6 @@ def _column_sums(
 def group_norm(call: Call) -> Any:
     """Output, mean, deviation; two coefficients a channel on the way."""
     x, weight, bias, batch, channels, pixels, groups = (call.arg(index, "") for index in range(7))
-    if call.device.is_cpu:
-        return call.run()
     out = like(call, x, contiguous=True)
     mixed = weight is not None and weight.dtype is not x.dtype
     dtype = torch.float32 if mixed else x.dtype
@@ -135,8 +141,6 @@ def group_norm_backward(call: Call) -> Any:
     """Gradients of input, weight, bias; sums a channel and coefficients a group on the way."""
     x, weight = call.arg(1, "input"), call.arg(4, "weight")
     batch, channels, pixels, groups, mask = (call.arg(index, "") for index in range(5, 10))
-    if call.device.is_cpu:
-        return call.run()
     dx = like(call, x, contiguous=True) if mask[0] else None
     dweight = like(call, weight, contiguous=True) if mask[1] else None
     dbias = like(call, weight, contiguous=True) if mask[2] else None
@@ -151,6 +155,59 @@ def group_norm_backward(call: Call) -> Any:
     return dx, dweight, dbias
 
 
+def cudnn_batch_norm(call: Call) -> Any:
+    """Output, mean and deviation of the batch, reserve."""
+    x, weight, training = call.args[0], call.args[1], call.args[5]
+    out = _like(call, x)
+    count = x.size(1) if training else 0
+    mean, deviation = (call.empty((count,), dtype=weight.dtype) for _ in range(2))
+    return out, mean, deviation, call.empty((0,), dtype=torch.uint8)
+
+
+def cudnn_batch_norm_backward(call: Call) -> Any:
+    x, grad, weight = call.args[:3]
+    if not grad.is_contiguous(memory_format=suggested(x)):
+        call.scratch(num_bytes(grad), "contiguous copy")
+    dx = _like(call, x)
+    return dx, *(call.empty(weight.size(), dtype=weight.dtype) for _ in range(2))
+
+
+def native_batch_norm(call: Call) -> Any:
+    """Output, mean, reciprocal deviation; statistics of 16-bit inputs are fp32."""
+    x = call.args[0]
+    out = call.empty(x.size(), dtype=x.dtype, strides=torch.empty_like(x, device="meta").stride())
+    return out, *(call.empty((x.size(1),), dtype=accumulator(x.dtype)) for _ in range(2))
+
+
+def native_batch_norm_backward(call: Call) -> Any:
+    """Gradients of input, weight and bias; channels last needs sums a channel first."""
+    grad, x, weight = call.args[:3]
+    training, mask = call.args[7], call.args[9]
+    if suggested(x) is CONTIGUOUS:
+        dx = call.empty(x.size(), dtype=x.dtype) if mask[0] else None
+        return dx, *_weight_gradients(call, x, weight, mask)
+    if training or mask[1] or mask[2]:
+        for name in ("sum of gradients", "sum of gradients times deviations"):
+            call.scratch(x.size(1) * accumulator(x.dtype).itemsize, name)
+    dweight, dbias = _weight_gradients(call, x, weight, mask)
+    dx = call.empty(x.size(), dtype=grad.dtype, strides=x.stride()) if mask[0] else None
+    return dx, dweight, dbias
+
+
+def _weight_gradients(
+    call: Call, x: torch.Tensor, weight: torch.Tensor | None, mask: Sequence[bool]
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    dtype = x.dtype if weight is None else weight.dtype
+    dweight, dbias = (call.empty((x.size(1),), dtype=dtype) if wanted else None for wanted in mask[1:3])
+    return dweight, dbias
+
+
+def _like(call: Call, x: torch.Tensor) -> torch.Tensor:
+    layout = suggested(x)
+    strides = None if layout is CONTIGUOUS else dense_strides(x.size(), layout)
+    return call.empty(x.size(), dtype=x.dtype, strides=strides)
+
+
 RULES: Final[Mapping[str, Rule]] = {
     "aten._fused_rms_norm": rms_norm,
     "aten._fused_rms_norm_backward": rms_norm_backward,
@@ -158,6 +215,12 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten.native_group_norm_backward": group_norm_backward,
     "aten.native_layer_norm": layer_norm,
     "aten.native_layer_norm_backward": layer_norm_backward,
+    "aten.cudnn_batch_norm": cudnn_batch_norm,
+    "aten.cudnn_batch_norm_backward": cudnn_batch_norm_backward,
+    "aten._native_batch_norm_legit": native_batch_norm,
+    "aten.native_batch_norm": native_batch_norm,
+    "aten.native_batch_norm_backward": native_batch_norm_backward,
 }
-PLAIN: Final = frozenset({"aten._weight_norm_interface", "aten._weight_norm_interface_backward"})
-"""[weight]"""
+
+
+PLAIN: Final = frozenset({"aten._weight_norm_interface", "aten._weight_norm_interface_backward"})  # [weight]

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.rules.layouts import num_bytes
 
 GATES: Final = {0: 1, 1: 1, 2: 4, 3: 3}
 """cuDNN's modes: ReLU, tanh, LSTM, GRU."""
@@ -52,7 +53,7 @@ def cudnn_rnn(call: Call) -> Any:
     width = (projection or hidden) * network.directions
     time_major = x.transpose(0, 1) if batch_first and not sizes else x
     if not time_major.is_contiguous():
-        call.scratch(x.numel() * x.dtype.itemsize, "contiguous copy")
+        call.scratch(num_bytes(x), "contiguous copy")
     out = call.empty((*time_major.size()[:-1], width), dtype=x.dtype)
     count = network.layers * network.directions
     hy = call.empty((count, network.batch, projection or hidden), dtype=hx.dtype)
@@ -71,7 +72,7 @@ def cudnn_rnn_backward(call: Call) -> Any:
     network = _network(x, mode, hidden, projection, layers, both, sizes, batch_first=batch_first)
     for missing, like in ((grad_out, out), (grad_hy, hx), (grad_cy, cx)):
         if missing is None and like is not None:
-            call.scratch(like.numel() * like.dtype.itemsize, "zeros for a gradient")
+            call.scratch(num_bytes(like), "zeros for a gradient")
     flips = batch_first and not sizes
     size = x.transpose(0, 1).size() if flips else x.size()
     dx = call.empty(size, dtype=x.dtype)

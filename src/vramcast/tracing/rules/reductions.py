@@ -13,10 +13,8 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.chips import chip
-from vramcast.tracing.rules.iteration import Strided, reduction
-from vramcast.tracing.rules.reduction_kernel import Kernel, accumulator_bytes, buffers
-from vramcast.tracing.rules.versions import at_least
+from vramcast.tracing.rules.layouts import accumulator, at_least, num_bytes
+from vramcast.tracing.rules.reduction_kernel import Kernel, Strided, accumulator_bytes, buffers, chip, reduction
 
 NARROW: Final = frozenset({torch.float16, torch.bfloat16})
 WIDE_VECTORS_SINCE: Final = (2, 8)
@@ -30,7 +28,7 @@ def reduce(
     call: Call, source: torch.Tensor, dims: Sequence[int], out: torch.Tensor, kernel: Kernel,
 ) -> None:
     """Take and give back what one reduction kernel needs."""
-    if not source.numel() or call.device.is_cpu:
+    if not source.numel():
         return
     walk = reduction(strided(source), dims, out.dtype.itemsize)
     accumulator = call.scratch(accumulator_bytes(walk, kernel, out.dtype.itemsize), "accumulator")
@@ -43,12 +41,10 @@ def reduce(
 
 
 def strided(tensor: torch.Tensor) -> Strided:
-    """A tensor's layout."""
     return Strided(tuple(tensor.size()), tensor.stride(), tensor.dtype.itemsize, tensor.storage_offset())
 
 
 def contiguous(sizes: Sequence[int], itemsize: int) -> Strided:
-    """The layout of a new tensor."""
     strides, step = [], 1
     for size in reversed(sizes):
         strides.append(step)
@@ -56,16 +52,12 @@ def contiguous(sizes: Sequence[int], itemsize: int) -> Strided:
     return Strided(tuple(sizes), tuple(reversed(strides)), itemsize)
 
 
-def accumulator_of(dtype: torch.dtype) -> int:
-    """sizeof(acc_type) [bytes]."""
-    return 4 if dtype in NARROW else dtype.itemsize
-
-
 def sum_kernel(dtype: torch.dtype, out: torch.dtype) -> Kernel:
     """sum, mean, prod."""
     vector = 8 if dtype.itemsize == 2 and at_least(WIDE_VECTORS_SINCE) else 4
     threads = COMPLEX_DOUBLE_THREADS if dtype is torch.complex128 else 512
-    return Kernel(accumulator_of(dtype), vector, threads, accumulates_in_output=not (dtype in NARROW and out is dtype))
+    narrow = dtype in NARROW and out is dtype
+    return Kernel(accumulator(dtype).itemsize, vector, threads, accumulates_in_output=not narrow)
 
 
 def plain_kernel(dtype: torch.dtype, out: torch.dtype) -> Kernel:
@@ -94,23 +86,16 @@ def two_kernel(dtype: torch.dtype, out: torch.dtype) -> Kernel:
 def welford_kernel(dtype: torch.dtype, out: torch.dtype) -> Kernel:
     """var, std: two values loaded at once, for registers' sake."""
     del out
-    return Kernel(WELFORD_BYTES[max(4, accumulator_of(dtype))], vector=2, accumulates_in_output=False)
+    return Kernel(WELFORD_BYTES[max(4, accumulator(dtype).itemsize)], vector=2, accumulates_in_output=False)
 
 
 def all_dims(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Every dimension."""
     return tuple(range(tensor.dim()))
 
 
 def dims_of(call: Call, source: torch.Tensor) -> Sequence[int]:
     """The dimensions a call reduces: its list or number, all where it names none."""
-    for argument, value in zip(call.func._schema.arguments, call.args, strict=False):
-        if argument.name == "dim":
-            return _listed(value, source)
-    return _listed(call.kwargs.get("dim"), source)
-
-
-def _listed(dim: Any, source: torch.Tensor) -> Sequence[int]:
+    dim = call.named("dim")
     if not source.dim():
         return ()  # -1 and 0 name the only value there is
     if isinstance(dim, int):
@@ -123,7 +108,7 @@ def _rule(kernel: Any, *, casts: bool = True) -> Rule:
         out = call.run()
         source = call.args[0]
         result = out[0] if isinstance(out, (tuple, list)) else out
-        if call.device.is_cpu or not source.numel():
+        if not source.numel():
             return out
         dtype = source.dtype
         reads_as_is = dtype is result.dtype or (dtype in NARROW and result.dtype is torch.float32) or dtype.is_complex
@@ -140,7 +125,7 @@ def log_sum_exp(call: Call) -> Any:
     """Maxima, then the exponentials of what is below them, summed [ReduceOps.cpp `logsumexp_out_impl`]."""
     x = call.arg(0, "self")
     dims = dims_of(call, x)
-    if call.device.is_cpu or not x.numel():
+    if not x.numel():
         return call.run()
     rows = x.numel()
     for dim in dims:
@@ -152,7 +137,7 @@ def log_sum_exp(call: Call) -> Any:
     infinite = call.scratch(rows, "infinite maxima")
     call.release(infinite)
     call.release(sizes)
-    call.scratch(x.numel() * x.dtype.itemsize, "exponentials")
+    call.scratch(num_bytes(x), "exponentials")
     out = call.run()
     exponentials = torch.empty(x.size(), dtype=x.dtype, device="meta")
     reduce(call, exponentials, dims, out, sum_kernel(x.dtype, x.dtype))
@@ -163,18 +148,11 @@ def histogram(call: Call) -> Any:
     """Counts; without bounds the smallest and largest value are looked for [SummaryOps.cu `_histc_cuda_template`]."""
     out = call.run()
     x = call.args[0]
-    if not call.device.is_cpu and call.arg(2, "min", 0) == call.arg(3, "max", 0) and x.numel():
+    if call.arg(2, "min", 0) == call.arg(3, "max", 0) and x.numel():
         with call.simulation:
             torch.ops.aten.aminmax(x)
     return out
 
-
-SUM: Final = _rule(sum_kernel)
-PRODUCT: Final = _rule(plain_kernel)
-NORM: Final = _rule(plain_kernel, casts=False)
-EXTREMUM: Final = _rule(extremum_kernel, casts=False)
-PAIR: Final = _rule(pair_kernel, casts=False)
-MOMENT: Final = _rule(welford_kernel, casts=False)
 
 def on_host_alone(call: Call) -> Any:
     """histogram: CUDA has histc only, and refuses [pytorch aten/src/ATen/native/native_functions.yaml]."""
@@ -183,33 +161,17 @@ def on_host_alone(call: Call) -> Any:
     raise NotImplementedError(f"Could not run '{call.func.name()}' with arguments from the 'CUDA' backend.")
 
 
+def _of(rule: Rule, names: str) -> dict[str, Rule]:
+    return {f"aten.{name}": rule for name in names.split()}
+
+
 RULES: Final[Mapping[str, Rule]] = {
-    "aten.all": EXTREMUM,
-    "aten.amax": EXTREMUM,
-    "aten.amin": EXTREMUM,
-    "aten.aminmax": _rule(two_kernel, casts=False),
-    "aten.any": EXTREMUM,
-    "aten.argmax": PAIR,
-    "aten.argmin": PAIR,
-    "aten._histogramdd_bin_edges": on_host_alone,
-    "aten._histogramdd_from_bin_cts": on_host_alone,
-    "aten._histogramdd_from_bin_tensors": on_host_alone,
-    "aten.histc": histogram,
-    "aten.histogram": on_host_alone,
-    "aten.linalg_vector_norm": NORM,
-    "aten.logsumexp": log_sum_exp,
-    "aten.max.default": EXTREMUM,
-    "aten.max.dim": PAIR,
-    "aten.mean": SUM,
-    "aten.min.default": EXTREMUM,
-    "aten.min.dim": PAIR,
-    "aten.nansum": PRODUCT,
-    "aten.norm": NORM,
-    "aten.prod": PRODUCT,
-    "aten.std": MOMENT,
-    "aten.std_mean": MOMENT,
-    "aten.sum": SUM,
-    "aten.var": MOMENT,
-    "aten.var_mean": MOMENT,
+    "aten.aminmax": _rule(two_kernel, casts=False), "aten.histc": histogram, "aten.logsumexp": log_sum_exp,
+    **_of(_rule(sum_kernel), "mean sum"),
+    **_of(_rule(plain_kernel), "nansum prod"),
+    **_of(_rule(plain_kernel, casts=False), "linalg_vector_norm norm"),
+    **_of(_rule(extremum_kernel, casts=False), "all amax amin any max.default min.default"),
+    **_of(_rule(pair_kernel, casts=False), "argmax argmin max.dim min.dim"),
+    **_of(_rule(welford_kernel, casts=False), "std std_mean var var_mean"),
+    **_of(on_host_alone, "_histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors histogram"),
 }
-PLAIN: Final = frozenset[str]()

@@ -14,9 +14,9 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.chips import chip
 from vramcast.tracing.rules.cub import radix_sort_bytes, scan_bytes, segmented_sort_bytes
 from vramcast.tracing.rules.layouts import contiguous_copy, num_bytes
+from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.units import ceil_div
 
 INT64: Final = 8
@@ -34,20 +34,12 @@ LEAST_ITEMS: Final = 4
 
 
 def sort(call: Call) -> Any:
-    """Values and indices; long rows are sorted by CUB."""
     out = call.run()
     x = call.args[0]
-    dim = _dim(call, x)
-    if not call.device.is_cpu and x.dim() and x.numel():
+    dim = call.named("dim", -1) % max(1, x.dim())
+    if x.dim() and x.numel():
         _sort(call, x, dim)
     return out
-
-
-def _dim(call: Call, x: torch.Tensor) -> int:
-    names = [argument.name for argument in call.func._schema.arguments]
-    index = names.index("dim")
-    value = call.args[index] if index < len(call.args) else call.kwargs.get("dim", -1)
-    return int(value) % max(1, x.dim())
 
 
 def _sort(call: Call, x: torch.Tensor, dim: int) -> None:
@@ -81,10 +73,9 @@ def _sort(call: Call, x: torch.Tensor, dim: int) -> None:
 
 
 def topk(call: Call) -> Any:
-    """Values and indices."""
     out = call.run()
     x, k = call.arg(0, "self"), call.arg(1, "k")
-    if call.device.is_cpu or not x.dim() or not x.numel() or not k:
+    if not x.dim() or not x.numel() or not k:
         return out
     dim = call.arg(2, "dim", -1) % x.dim()
     length = x.size(dim)
@@ -129,7 +120,7 @@ def running(call: Call) -> Any:
     """cumsum, cumprod: a cast of the input, and CUB's scratch for a single row."""
     out = call.run()
     x = call.args[0]
-    if call.device.is_cpu or not x.numel() or not x.dim():
+    if not x.numel() or not x.dim():
         return out
     if x.dtype is not out.dtype:
         call.scratch(x.numel() * out.dtype.itemsize, "input cast")
@@ -159,7 +150,7 @@ def median(call: Call) -> Any:
     """The median of all: everything is sorted [Sorting.cpp `median_impl`]."""
     x = call.arg(0, "self")
     out = call.run()
-    if not call.device.is_cpu and x.numel():
+    if x.numel():
         flat = torch.empty((x.numel(),), dtype=x.dtype, device="meta")
         call.scratch(num_bytes(x), "sorted")
         call.scratch(x.numel() * INT64, "order")

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from vramcast.errors import Unsupported
-from vramcast.watch.hook import tensors
+from vramcast.watch.hook import counters
 
 if TYPE_CHECKING:
     from vramcast.watch.hook.recorder import MemoryRecorder
@@ -59,7 +59,7 @@ def lightning_callback(recorder: MemoryRecorder) -> Any:
 
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_index: int) -> None:
             recorder.begin_forward()
-            recorder.note_batch(tensors.shapes(batch))
+            recorder.note_batch(counters.shapes(batch))
 
         def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
             recorder.mark("forward")

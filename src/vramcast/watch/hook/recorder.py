@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from vramcast.domain.observation import Event, EventKind, RunInfo, TorchRun, TorchSample
 from vramcast.errors import InvalidSpec
 from vramcast.report.messages import words_here
-from vramcast.watch.hook import counters, failures, tensors, wrapped
+from vramcast.watch.hook import counters, failures
 from vramcast.watch.hook.counters import Place
 from vramcast.watch.hook.writer import Writer
 
@@ -112,7 +112,7 @@ class MemoryRecorder:
             return
         info = RunInfo(
             started_s=time.time(), host=socket.gethostname(), writer="hook",
-            versions=wrapped.versions(), command=" ".join(sys.argv)[:512],
+            versions=counters.versions(), command=" ".join(sys.argv)[:512],
         )
         self._writer = Writer(self.path, info, self.say)
         atexit.register(self.close)
@@ -133,7 +133,7 @@ class MemoryRecorder:
         self.start()
         self._unhook()
         given = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
-        self._model, self._optimizers = model, tuple(wrapped.plain(one) for one in given if one is not None)
+        self._model, self._optimizers = model, tuple(counters.plain_optimizer(one) for one in given if one is not None)
         optimizers = ", ".join(type(one).__name__ for one in self._optimizers)
         self._run = replace(self._unknown(), framework=framework, optimizer=optimizers)
         if phases:
@@ -161,12 +161,12 @@ class MemoryRecorder:
         self.mark("optimizer" if self._running == "optimizer" else CLOSURE)
 
     def _before_forward(self, module: Any, args: Any, kwargs: Any) -> None:
-        if not wrapped.compiling() and module.training:
+        if not counters.compiling() and module.training:
             self.begin_forward()
-            self.note_batch({**tensors.shapes(args), **tensors.shapes(kwargs)})
+            self.note_batch({**counters.shapes(args), **counters.shapes(kwargs)})
 
     def _after_forward(self, module: Any, *_: Any) -> None:
-        if not wrapped.compiling() and module.training:
+        if not counters.compiling() and module.training:
             self.mark("forward")
 
     def begin_forward(self) -> None:
@@ -177,7 +177,7 @@ class MemoryRecorder:
     @_harmless
     def note_batch(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Remember the largest batch."""
-        if self._run is not None and wrapped.elements(shapes) > wrapped.elements(self._run.batch):
+        if self._run is not None and counters.elements(shapes) > counters.elements(self._run.batch):
             self._run = replace(self._run, batch=shapes)
 
     @_harmless
@@ -196,10 +196,10 @@ class MemoryRecorder:
             self._step_began = time.perf_counter()
             self._put(sample)
             return
-        self._phases[phase] = wrapped.higher(self._phases.get(phase), sample)
+        self._phases[phase] = counters.higher(self._phases.get(phase), sample)
         is_counted = self.step_count < COUNTED_STEPS and phase == "backward"
         if is_counted and self._model is not None and self._run is not None:
-            held = tensors.held_bytes(tensors.gradients(self._model), set())
+            held = counters.held_bytes(counters.gradients(self._model), set())
             self._run = replace(self._run, gradient_bytes=held)
 
     @_harmless
@@ -213,7 +213,7 @@ class MemoryRecorder:
         now = time.perf_counter()
         sample = counters.read(place, time_s=time.time(), step=self.step_count, phase="step")
         for phase, part in self._phases.items():
-            sample = sample if phase == "between" else wrapped.higher(sample, part)
+            sample = sample if phase == "between" else counters.higher(sample, part)
             self._put(part)
         measured_s = None if self._step_began is None or place.simulated else now - self._step_began
         self._put(replace(sample, step_s=measured_s))
@@ -232,13 +232,14 @@ class MemoryRecorder:
         )
         if self._model is not None:
             seen: set[int] = set()
-            number, trainable, dtypes = tensors.counts(self._model)
+            number, trainable, dtypes = counters.counts(self._model)
             run = replace(
-                run, model=type(wrapped.inner(self._model)).__name__, num_parameters=number, num_trainable=trainable,
-                dtypes=dtypes, weight_bytes=tensors.held_bytes(tensors.weights(self._model), seen),
+                run, model=type(counters.plain_model(self._model)).__name__, num_parameters=number,
+                num_trainable=trainable, dtypes=dtypes,
+                weight_bytes=counters.held_bytes(counters.weights(self._model), seen),
             )
             if self._optimizers:
-                run = replace(run, optimizer_bytes=tensors.held_bytes(tensors.states(self._optimizers), seen))
+                run = replace(run, optimizer_bytes=counters.held_bytes(counters.states(self._optimizers), seen))
         self._run = run
         self._put(run)
 
@@ -250,7 +251,7 @@ class MemoryRecorder:
     def _placed(self) -> Place | None:
         """Where this process computes, once it uses a card at all."""
         if self._place is None and counters.ready():
-            device = self._device if self._device is not None else wrapped.device_of(self._model)
+            device = self._device if self._device is not None else counters.device_of(self._model)
             self._place = counters.place_of(device, os.getpid(), (self.rank, self.local_rank, self.world_size))
         return self._place
 

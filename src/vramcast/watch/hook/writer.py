@@ -16,7 +16,7 @@ from typing import Final
 
 from vramcast.domain.observation import Event, RunInfo, TorchRun, TorchSample
 from vramcast.errors import SourceError
-from vramcast.watch.record import Recorder
+from vramcast.watch.recording import Recorder
 
 INTERVAL_S: Final = 1.0
 MOST_WAITING: Final = 20_000

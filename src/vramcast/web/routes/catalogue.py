@@ -1,19 +1,36 @@
-"""`/api/models`, `/api/gpus`, `/api/instances`, `/api/version`: what there is to ask about."""
+"""What there is to ask: the catalogue, forms, words, measured cases and the description of the API."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import date
 from functools import cache
-from typing import Any
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
 
+import msgspec
+
+from vramcast.catalogue.clusters import Market
+from vramcast.catalogue.gpus import search_gpus
+from vramcast.catalogue.machines import Filter, listed
+from vramcast.domain.job import Peft, Workload
+from vramcast.domain.serving import Requests
+from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, Kind, Option
+from vramcast.question.plan_options import PLAN_OPTIONS
+from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
+from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.report.catalogue import find_models, gpu_document, machine_documents, model_document
+from vramcast.report.messages import MESSAGES, rare_messages
+from vramcast.report.option_messages import help_of
+from vramcast.report.plan_messages import COSTS_ZH
+from vramcast.report.verdicts import TONES
 from vramcast.version import __version__
-from vramcast.web.exchange import Asked
+from vramcast.web.exchange import JSON, Asked, Reply
+from vramcast.web.visitor import may_be_asked
 
 
 def models(asked: Asked) -> dict[str, Any]:
     """Models and diffusion pipelines whose name or alias holds every word of the query."""
-    from vramcast.report.models import find_models
-
     found = find_models(asked.query.get("query", ""))
     return {"schema": 1, "models": [_model(name) for name in found]}
 
@@ -21,25 +38,16 @@ def models(asked: Asked) -> dict[str, Any]:
 @cache
 def _model(name: str) -> dict[str, Any]:
     """One row; counting the weights of all models takes a third of a second."""
-    from vramcast.report.models import model_document
-
     return model_document(name)
 
 
 def gpus(asked: Asked) -> dict[str, Any]:
     """The cards, as `vramcast gpus --json` prints them."""
-    from vramcast.catalogue.gpus import search_gpus
-    from vramcast.report.gpus import gpu_document
-
     return {"schema": 1, "gpus": [gpu_document(card) for card in search_gpus(asked.query.get("query", ""))]}
 
 
 def instances(asked: Asked) -> dict[str, Any]:
     """The machines, as `vramcast instances --json` prints them."""
-    from vramcast.catalogue.clusters import Market
-    from vramcast.catalogue.machines import Filter, listed
-    from vramcast.report.market import machine_documents
-
     names = tuple(asked.query.get("query", "").split())
     found = machine_documents(listed(names, Filter(), Market()))
     said = [row | {"note": asked.words.said(row["note"])} if "note" in row else row for row in found]
@@ -51,3 +59,156 @@ def version(asked: Asked) -> dict[str, Any]:
     return {
         "schema": 1, "version": __version__, "hubs": sorted(asked.sources.hubs), "today": date.today().isoformat(),
     }
+
+
+def accuracy(asked: Asked) -> Reply:
+    """Every measured case beside its prediction; `python -m truth.page` writes the file they come from."""
+    return Reply(200, JSON, _encoded())
+
+
+@cache
+def _encoded() -> bytes:
+    return msgspec.json.encode(cases_of((files("vramcast.web.routes") / "accuracy.json").read_bytes()))
+
+
+def cases_of(text: bytes) -> dict[str, Any]:
+    """The file, where texts that repeat stand once, as one object for each case."""
+    packed = msgspec.json.decode(text)
+    columns, lists = packed["columns"], packed["lists"]
+    return {
+        "schema": packed["schema"],
+        "groups": packed["groups"],
+        "cases": [_case(dict(zip(columns, case, strict=True)), lists) for case in packed["cases"]],
+    }
+
+
+def _case(packed: dict[str, Any], lists: dict[str, list[Any]]) -> dict[str, Any]:
+    case = {
+        name: lists[name][value] if name in lists else value
+        for name, value in packed.items() if value is not None and not (name in lists and value < 0)
+    }
+    case["source"], *url = case.get("source", ("",))
+    if url:
+        case["url"] = url[0]
+    if case.get("measured") and "predicted" in case:
+        case["error"] = round(case["predicted"] / case["measured"] - 1, 5)
+    return case
+
+
+KINDS: Final = ("category", "phase", "cause", "bound", "short", "held", "verdict")
+"""What stands before the point in the keys of names."""
+
+
+def words(asked: Asked) -> dict[str, Any]:
+    """Names of categories, phases, causes, bounds, figures and verdicts with their tones, and what changes cost."""
+    own = asked.words
+    known = MESSAGES | rare_messages()
+    named = {key: own(key) for key in known if key.partition(".")[0] in KINDS and "{" not in known[key]["en"]}
+    costs = {f"cost.{english}": chinese if own.language == "zh" else english for english, chinese in COSTS_ZH.items()}
+    tones = {f"tone.{fit}": tone for fit, tone in TONES.items()}
+    return {"schema": 1, "lang": own.language, "words": named | costs | tones}
+
+
+def description(asked: Asked) -> dict[str, Any]:
+    """This description, as OpenAPI 3.1."""
+    from vramcast.web.openapi import described
+
+    return described()
+
+
+MODEL: Final = Option("job", "model", Kind.TEXT, "a model of the catalogue, by name; without one, numbers")
+GPUS: Final = Option("job", "gpus", Kind.TEXT, "[NODESx]COUNTxGPU, [COUNTx]INSTANCE: 8xh100-sxm-80gb, aws:p5.48xlarge")
+
+GROUPS: Final[dict[str, tuple[str, ...]]] = {
+    "model": ("model", *MODEL_OPTIONS),
+    "cluster": ("gpus", "on", "max-gpus"),
+    "search": (
+        "goal", "find", "techniques", "ttft", "per-user", "headroom", "budget", "deadline", "top", "allow", "forbid",
+    ),
+    "workload": (
+        "context", "concurrency", "input-len", "output-len", "seq-len", "min-seq-len", "micro-batch", "global-batch",
+        "grad-accum", "objective", "completion-len", "decoder-seq-len", "images", "image-size", "height", "width",
+        "frames", "tokens",
+    ),
+    "engine": ("engine", "engine-option", "alloc-conf"),
+    "precision": ("precision", "weights", "dtype", "kv-dtype", "v-dtype", "optimizer", "optimizer-kernel"),
+    "parallelism": (
+        "shards", "zero", "sharded-by", "tp", "pp", "dp", "cp", "ep", "etp", "dcp", "expert-parallel",
+        "sequence-parallel", "virtual-stages", "schedule", "cp-kind", "shard-group", "reshard-after-forward",
+        "first-stage-layers", "last-stage-layers",
+    ),
+    "memory": (
+        "recompute", "recompute-layers", "recompute-modules", "attention", "loss", "compile", "offload-optimizer",
+        "offload-parameters", "offload-activations", "memory-fraction", "cache-bytes", "max-sequences",
+        "batched-tokens", "block-tokens", "prefix-caching", "graphs", "gpu-layers", "offload", "tiling", "slicing",
+    ),
+    "adapters": (
+        "peft", "lora-rank", "lora-targets", "modules-to-save", "lora-dropout", "virtual-tokens", "base-weights",
+        "adapter-dtype", "lora-slots", "draft", "draft-tokens",
+    ),
+    "price": tuple(MARKET_OPTIONS),
+}
+"""Group of a form -> its options in order. What stands in none comes last, as "advanced"."""
+
+REST: Final = "advanced"
+
+
+class Form(NamedTuple):
+    """What one command may be asked."""
+
+    always: tuple[tuple[str, Option], ...]  # beside the table
+    table: Mapping[str, Option]
+    nouns: Mapping[str, type[msgspec.Struct]]  # section -> noun whose defaults hold whatever the engine
+
+
+FORMS: Final[dict[str, Form]] = {
+    "train": Form((("model", MODEL), ("gpus", GPUS)), OPTIONS, {"workload": Workload, "peft": Peft}),
+    "serve": Form((("model", MODEL), ("gpus", GPUS)), SERVE_OPTIONS, {"requests": Requests}),
+    "plan-train": Form((("model", MODEL),), PLAN_OPTIONS, {"workload": Workload, "peft": Peft}),
+    "plan-serve": Form((("model", MODEL),), PLAN_SERVE_OPTIONS, {"requests": Requests}),
+}
+"""Last part of the address -> its form."""
+
+
+def options(name: str, language: str = "en") -> list[dict[str, Any]]:
+    """The options that a visitor may give, group by group."""
+    form = FORMS[name]
+    rows = dict(form.always) | {key: option for key, option in form.table.items() if may_be_asked(key, form.table)}
+    groups = {key: group for group, names in GROUPS.items() for key in names}
+    ordered = [key for names in GROUPS.values() for key in names if key in rows]
+    ordered += [key for key in rows if key not in groups]
+    found = [_row(key, rows[key], groups.get(key, REST), form) for key in ordered]
+    return [row | {"help": help_of(row["help"], language)} for row in found]
+
+
+def _form(name: str) -> Callable[[Asked], dict[str, Any]]:
+    """What answers with the form of a command."""
+
+    def answered(asked: Asked) -> dict[str, Any]:
+        return {"schema": 1, "options": options(name, asked.words.language)}
+
+    answered.__doc__ = (
+        f"The options of `vramcast {name.replace('-', ' ')}` that a visitor may give, in the order of a form."
+    )
+    return answered
+
+
+train_options, serve_options, plan_train_options, plan_serve_options = map(_form, FORMS)
+
+
+def _row(name: str, option: Option, group: str, form: Form) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": name, "kind": str(option.kind), "choices": list(option.choices), "help": option.help, "group": group,
+    }
+    default = _default(option, form)
+    return row if default is None else row | {"default": default}
+
+
+def _default(option: Option, form: Form) -> Any:
+    """What holds where nothing is said; None where that depends on the rest of the question."""
+    noun = form.nouns.get(option.section)
+    if noun is None:
+        return None
+    field = next(field for field in msgspec.structs.fields(noun) if field.name == option.field)
+    value = None if field.default is msgspec.NODEFAULT else field.default
+    return list(value) if isinstance(value, tuple) else value

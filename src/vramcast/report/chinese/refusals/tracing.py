@@ -11,7 +11,6 @@ NOT_TRACED_ZH: Final[dict[str, str]] = {
     "tracing runs PyTorch, which is not installed: pip install 'vramcast[trace]'":
         "追踪需要 PyTorch，但未安装：pip install 'vramcast[trace]'",
     "{file}: no such script; check the name and the folder": "{file}：没有这个脚本；请检查名称与目录",
-    "scripts are traced on a card; leave out --device cpu": "脚本在卡上追踪；请去掉 --device cpu",
     "time-limit={limit} is more than a day; use at most {most}": "time-limit={limit} 超过一天；最多 {most}",
     "input={text} must be sizes with x between them, a dtype behind and a name before where they matter: 32x3x224x224, "
     "8x1024:int64, mask=BxS:bool":
@@ -34,7 +33,8 @@ NOT_TRACED_ZH: Final[dict[str, str]] = {
         "--eval 不计算梯度，--{option} 没有意义；请去掉其一",
     "value={text} must be file:line=value, for example --value train.py:42=0.5":
         "value={text} 必须是 file:line=value，例如 --value train.py:42=0.5",
-    "--device cpu has no --{option}; leave one of them out": "--device cpu 没有 --{option}；请去掉其一",
+    "--device cpu is no longer simulated: traces are of cards; leave it out":
+        "--device cpu 不再模拟：追踪只针对显卡；请去掉它",
     "value {text} is no number; write FILE:LINE=VALUE, as train.py:33=0.25 or train.py:40=true":
         "值 {text} 不是数字；请写 FILE:LINE=VALUE，例如 train.py:33=0.25 或 train.py:40=true",
     "value {text} names no place; write FILE:LINE=VALUE, as train.py:33=0.25":
@@ -89,9 +89,9 @@ NOT_TRACED_ZH: Final[dict[str, str]] = {
     "{place}: the script itself failed with {kind}: {reason}": "{place}：脚本自身出错，{kind}：{reason}",
     "{file} exited with {code}": "{file} 以 {code} 退出",
     "{file} exited with {code} after printing: {output}": "{file} 以 {code} 退出，此前输出：{output}",
-    "{file} computes on the CPU alone and takes nothing of the card; move its model and data to the card, or trace "
-    "what builds the model with --device cpu, as {module}":
-        "{file} 只在 CPU 上计算，未使用显卡；请把模型和数据移到卡上，或以 --device cpu 追踪构建模型的函数，如 {module}",
+    "{file} computes on the CPU alone and takes nothing of the card; move its model and data to the card, or name "
+    "what builds the model, as {module}":
+        "{file} 只在 CPU 上计算，未使用显卡；请把模型和数据移到卡上，或指出构建模型的函数，如 {module}",
     "nothing of {file} ran on the card; if it defines a model, name what builds it, as {module}, and give --input; if "
     "it is a script, it must call its training itself":
         "{file} 没有在卡上运行任何内容；若它只定义模型，请指出构建模型的函数，如 {module}，并给出 --input；"

@@ -1,0 +1,244 @@
+"""`vramcast models`, `gpus`, `instances` and `prices`: the catalogues; list, filter, compare."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from typing import Any
+
+import click
+
+from vramcast.cli.shared import json_option, language_option
+from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.report.messages import words_here
+
+GPU_SORTS = ("memory", "bandwidth", "bf16", "name")
+INSTANCE_SORTS = ("price", "price-per-gpu", "memory", "gpus", "name")
+EXIT_NOT_UPDATED = 5
+
+
+@click.command("models")
+@click.argument("text", required=False, default="")
+@json_option
+@language_option
+def models(text: str, as_json: bool, lang: str | None) -> int:
+    """Models and diffusion pipelines that vramcast knows by name; TEXT is part of a name, or a whole name."""
+    from vramcast.report.catalogue import find_models, model_document
+    from vramcast.report.text import table
+
+    words = words_here(lang)
+    rows = [model_document(name) for name in find_models(text)]
+    if not rows:
+        raise UnknownName.of("model", text, find_models(""))
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "models": rows}, indent=1))
+        return 0
+    header = ("model", "family", words("parameters"), "layers", "hidden", "context")
+    body = [
+        (str(row["name"]), str(row["family"]), f"{row['parameters']:,}", str(row.get("layers", "")),
+         str(row.get("hidden", "")), f"{row['context']:,}" if row.get("context") else "")
+        for row in rows
+    ]
+    click.echo(table([header, *body], right=frozenset({2, 3, 4, 5})), nl=False)
+    return 0
+
+
+@click.command("gpus")
+@click.argument("names", nargs=-1)
+@click.option("--vendor", help="NVIDIA, AMD, Huawei, Intel ...")
+@click.option("--generation", "--arch", help="Hopper, Ada, CDNA3 ...")
+@click.option("--min-memory", metavar="GB", type=float, help="usable memory")
+@click.option(
+    "--sort", type=click.Choice(GPU_SORTS), help="largest or fastest first; by default as the catalogue has them"
+)
+@json_option
+@language_option
+def gpus(
+    names: tuple[str, ...], vendor: str | None, generation: str | None, min_memory: float | None, sort: str | None,
+    as_json: bool, lang: str | None,
+) -> int:
+    """Cards that vramcast knows; NAMES are parts of a name, one whole name for its details and sources, or several
+    whole names to set side by side.
+
+    \b
+    vramcast gpus --vendor nvidia --min-memory 80 --sort bandwidth
+    vramcast gpus h20-96gb h100-sxm-80gb a800
+    """
+    from vramcast.catalogue.gpus import filter_gpus, gpu_names, load_gpu, named_gpus, search_gpus
+    from vramcast.report.catalogue import compared_gpus, gpu_details, gpu_document, gpu_table
+
+    words = words_here(lang)
+    filtered = vendor is not None or generation is not None or min_memory is not None or sort is not None
+    cards = () if filtered else named_gpus(names)
+    exact = bool(cards)
+    if not exact:
+        cards = filter_gpus(
+            search_gpus(" ".join(names)), vendor=vendor, generation=generation, min_memory_gb=min_memory, sort=sort
+        )
+    if not cards:
+        for name in names if len(names) > 1 else ():
+            load_gpu(name)
+        raise UnknownName.of("GPU", " ".join(names) or "of that kind", gpu_names())
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "gpus": [gpu_document(card) for card in cards]}, indent=1))
+    elif not exact:
+        click.echo(gpu_table(cards, words), nl=False)
+    else:
+        click.echo(gpu_details(cards[0]) if len(cards) == 1 else compared_gpus(cards, words), nl=False)
+    return 0
+
+
+@click.command("instances")
+@click.argument("names", nargs=-1)
+@click.option("--provider", help="alibaba, pai, aws, azure, gcp, lambda, onprem")
+@click.option("--gpu", help="with this card")
+@click.option("--min-memory", metavar="GB", type=float, help="usable memory of all its cards together")
+@click.option("--max-price", metavar="PRICE", help="98.32usd per hour; machines in other currencies are left out")
+@click.option("--region", help="priced in this region")
+@click.option("--spot", is_flag=True, help="spot prices")
+@click.option("--currency", help="priced in this currency; none is converted")
+@click.option("--prices", help="a file of your own prices (CSV)")
+@click.option("--hardware", help="a file of your own clusters (TOML), listed with the others")
+@click.option("--sort", type=click.Choice(INSTANCE_SORTS), help="cheapest or largest first; else as listed")
+@json_option
+@language_option
+def instances(
+    names: tuple[str, ...], provider: str | None, gpu: str | None, min_memory: float | None, max_price: str | None,
+    region: str | None, spot: bool, currency: str | None, prices: str | None, hardware: str | None, sort: str | None,
+    as_json: bool, lang: str | None,
+) -> int:
+    """Machines that vramcast knows; NAMES are parts of names, or whole names to set side by side.
+
+    \b
+    vramcast instances h100 --sort price-per-gpu
+    vramcast instances --provider alibaba --min-memory 300
+    vramcast instances aws:p5.48xlarge azure:Standard_ND96isr_H100_v5 alibaba:ecs.gn8v-8x.48xlarge
+    """
+    from vramcast.catalogue.clusters import Market
+    from vramcast.catalogue.instances import load_instance
+    from vramcast.catalogue.machines import Filter, compared, listed
+    from vramcast.report.catalogue import compared_machines, machine_documents, machine_table
+
+    market = Market(
+        spot=spot, region=region, currency=currency.upper() if currency else None, prices=prices, hardware=hardware
+    )
+    chosen = Filter(provider=provider, gpu=gpu, min_memory_gb=min_memory, max_price=max_price, priced=bool(region))
+    found = compared(names, market) if not chosen.asks else None
+    side_by_side = found is not None
+    if found is None:
+        found = listed(names, chosen, market, sort=sort)
+    if not found:
+        if len(names) == 1 and not chosen.asks:
+            load_instance(names[0])
+        raise UnknownName("no machine of the catalogue is so; loosen a filter, or give --hardware FILE for your own")
+    words = words_here(lang)
+    if as_json:
+        plain = machine_documents(found)
+        click.echo(json.dumps({"schema": 1, "instances": plain}, indent=1, ensure_ascii=False))
+    else:
+        shown = compared_machines if side_by_side else machine_table
+        click.echo(shown(found, words, date.today()), nl=False)
+    return 0
+
+
+class ShowByDefault(click.Group):
+    """A group whose first word may be left out: `vramcast prices p5` is `vramcast prices show p5`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put in the word that was left out."""
+        if not args or args[0] not in (*self.commands, *self.get_help_option_names(ctx)):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("prices", cls=ShowByDefault)
+def prices() -> None:
+    """What machines cost per hour, with the region, the tariff and the age of every price.
+
+    \b
+    vramcast prices p5.48xlarge
+    vramcast prices alibaba --region cn-beijing
+    vramcast prices update --provider azure --region eastus
+
+    Own prices go into a CSV with the columns instance, region, tariff (on-demand or spot), currency, per_hour, date,
+    source; `--prices FILE` of train, serve and plan reads it. No currency is ever converted.
+    """
+
+
+@prices.command("show")
+@click.argument("text", required=False, default="")
+@click.option("--region", help="of this region only")
+@click.option("--spot/--on-demand", default=None, help="of one tariff only")
+@click.option("--currency", help="in this currency only")
+@click.option("--older-than", type=click.IntRange(min=0), metavar="DAYS", help="only prices older than so many days")
+@click.option("--prices", "file", help="a file of your own prices instead of the known ones")
+@json_option
+@language_option
+def show(
+    text: str, region: str | None, spot: bool | None, currency: str | None, older_than: int | None, file: str | None,
+    as_json: bool, lang: str | None,
+) -> int:
+    """Prices of machines; TEXT is part of a name such as aws, p5 or gn7i."""
+    from vramcast.catalogue.clusters import Market, own_prices
+    from vramcast.catalogue.prices import known_prices
+    from vramcast.report.catalogue import price_documents, price_table
+    from vramcast.report.price import age_days
+
+    today = date.today()
+    tariff = None if spot is None else "spot" if spot else "on-demand"
+    listed = own_prices(Market(prices=file)) if file else known_prices()
+    rows = [
+        (name, price)
+        for name, price in listed
+        if text.lower() in name.lower()
+        and region in (None, price.region)
+        and tariff in (None, price.tariff)
+        and currency in (None, price.currency, price.currency.lower())
+        and (older_than is None or (age_days(price, today) or 0) > older_than)
+    ]
+    if not rows and older_than is None:
+        raise UnknownName.of("price of", text or region or currency or "any machine", {name for name, _ in listed})
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "prices": price_documents(rows, today)}, indent=1, ensure_ascii=False))
+    else:
+        click.echo(price_table(rows, words_here(lang), today), nl=False)
+    return 0
+
+
+@prices.command("update")
+@click.option("--provider", "providers", multiple=True, help="alibaba, aws, azure, gcp, lambda (repeatable); all")
+@click.option("--region", "regions", multiple=True, help="of this region only (repeatable)")
+@click.option(
+    "--mirror", "mirrors", multiple=True, metavar="PROVIDER=ADDRESS", help="another address of a source (repeatable)"
+)
+@json_option
+@language_option
+def update(
+    providers: tuple[str, ...], regions: tuple[str, ...], mirrors: tuple[str, ...], as_json: bool, lang: str | None
+) -> int:
+    """Read the public price lists that need no key into $VRAMCAST_DATA/prices.csv.
+
+    The list of an AWS region has some 300 MB, so by default only that of us-east-1 is read. A source that fails leaves
+    what was known as it is.
+    """
+    from vramcast.catalogue.prices import user_file
+    from vramcast.report.catalogue import update_report
+    from vramcast.sources.prices.update import update as refresh
+
+    outcomes = refresh(providers, regions=regions, bases=_bases(mirrors), today=date.today().isoformat())
+    if as_json:
+        plain: list[dict[str, Any]] = [
+            {name: value for name, value in outcome._asdict().items() if value} for outcome in outcomes
+        ]
+        click.echo(json.dumps({"schema": 1, "file": str(user_file()), "updated": plain}, indent=1, ensure_ascii=False))
+    else:
+        click.echo(update_report(outcomes, words_here(lang), path=str(user_file())), nl=False)
+    return EXIT_NOT_UPDATED if any(outcome.failure for outcome in outcomes) else 0
+
+
+def _bases(mirrors: tuple[str, ...]) -> dict[str, str]:
+    pairs = [mirror.partition("=") for mirror in mirrors]
+    for provider, equals, address in pairs:
+        if not provider or not equals or not address:
+            raise InvalidSpec(f"mirror={provider[:60]!r} must be written PROVIDER=ADDRESS")
+    return {provider: address for provider, _, address in pairs}

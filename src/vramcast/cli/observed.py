@@ -1,0 +1,184 @@
+"""`vramcast replay`, `oom` and `calibrate`: recordings, failures and runs, explained."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vramcast import api
+from vramcast.cli.shared import (
+    FILE,
+    Reporting,
+    check_folders,
+    coloured,
+    given_options,
+    json_option,
+    language_option,
+    question_options,
+    report_option,
+    say_written,
+)
+from vramcast.errors import InvalidSpec
+from vramcast.question.options import OPTIONS
+from vramcast.report.messages import words_here
+from vramcast.sources.files import write_whole
+
+EXIT_NOTHING_FOUND = 1
+UNCALIBRATED = {name: option for name, option in OPTIONS.items() if name != "calibration"}
+
+
+@click.command("replay")
+@click.argument("snapshot", type=FILE)
+@click.option("--against", type=FILE, metavar="FILE", help="an earlier recording: what grew since, or between two runs")
+@click.option("--device", type=int, metavar="N", help="only this device; by default all that are in the recording")
+@click.option(
+    "--alloc-conf", "confs", metavar="TEXT", multiple=True,
+    help='replay under this PYTORCH_CUDA_ALLOC_CONF as well (repeatable): "max_split_size_mb:128"',
+)
+@click.option("--all-confs", is_flag=True, help="replay under every setting that usually helps; say which would")
+@click.option("--capacity", metavar="SIZE", help="what those replays may reserve: 24GiB; else what the recording says")
+@click.option("--leaks", is_flag=True, help="what grows step by step")
+@click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="rows of each list")
+@click.option("--html", type=FILE, metavar="FILE", help="write everything as one page with a timeline to look into")
+@click.option("--perfetto", type=FILE, metavar="FILE", help="write the memory as counters for Perfetto and Chrome")
+@click.option("--write-snapshot", type=FILE, metavar="FILE", help="write it as a snapshot that torch's viewers open")
+@report_option
+@json_option
+@language_option
+def replay(
+    snapshot: Path, against: Path | None, device: int | None, confs: tuple[str, ...], all_confs: bool,
+    capacity: str | None, leaks: bool, top: int, html: Path | None, perfetto: Path | None,
+    write_snapshot: Path | None, report: Path | None, as_json: bool, lang: str | None,
+) -> int:
+    """What a memory recording shows: its peak and who held it, holes, leaks, and what other settings would have done.
+
+    SNAPSHOT is what torch.cuda.memory._dump_snapshot wrote (pickle or JSON, also gzipped), a profiler trace with memory
+    events, or a timeline of vramcast.
+
+    \b
+    vramcast replay snapshot.pickle --all-confs --html snapshot.html
+    vramcast replay crash.pickle --capacity 24GiB --alloc-conf expandable_segments:True
+    vramcast replay after.pickle --against before.pickle --leaks
+    """
+    check_folders(html, perfetto, write_snapshot)
+    reporting = Reporting(report, "replay").checked()
+    found = api.replay(
+        snapshot, against=against, device=device, alloc_conf=confs, all_confs=all_confs, capacity=capacity,
+        leaks=leaks, top=top,
+    )
+    words = words_here(lang)
+    click.echo(found.to_json() if as_json else found.text(words), nl=as_json)
+    recording = found.devices[0].snapshot
+    if html is not None:
+        found.write_html(html, words.language)
+    if perfetto is not None:
+        from vramcast.emit.perfetto import write_counters
+
+        write_whole(perfetto, write_counters(recording, {one.device: one.replayed for one in found.devices}))
+    if write_snapshot is not None:
+        from vramcast.emit.memory_snapshot import write_snapshot as as_snapshot
+
+        write_whole(write_snapshot, as_snapshot(recording))
+    given = {
+        "model": str(snapshot), "against": against, "device": device, "alloc-conf": confs, "capacity": capacity,
+        "all-confs": all_confs or None, "leaks": leaks or None,
+    }
+    reporting.write(found, words, as_json=as_json, asked=given)
+    say_written(words, html, perfetto, write_snapshot, as_json=as_json)
+    return 0
+
+
+@click.command("oom")
+@click.argument("text", metavar="[FILE|-]", required=False, type=click.Path(path_type=Path, allow_dash=True))
+@click.option(
+    "--file", "job_file", type=click.Path(path_type=Path),
+    help="the job that failed, a job file of train or serve: what it needs, and what every technique saves of it",
+)
+@click.option(
+    "--snapshot", type=click.Path(path_type=Path),
+    help="a torch.cuda.memory snapshot of the process that failed: allocator settings proved by replay",
+)
+@click.option("--checks", is_flag=True, help="all stability and compatibility checks, computed for the job where given")
+@report_option
+@json_option
+@language_option
+def oom(
+    text: Path | None, job_file: Path | None, snapshot: Path | None, checks: bool, report: Path | None, as_json: bool,
+    lang: str | None,
+) -> int:
+    """Why memory ran out: the cause, how sure that is, what each number means, and what to change.
+
+    FILE is any text: an error message, a traceback, a whole log; PyTorch on any device, TensorFlow, JAX, cuBLAS, NCCL,
+    vLLM, SGLang, TensorRT-LLM, llama.cpp, DeepSpeed and others; or a memory snapshot. Without FILE, or with -, standard
+    input is read; --checks alone reads nothing. Exit codes: 0 something was found, 1 the text tells of no such failure.
+
+    \b
+    vramcast oom train.log
+    python train.py 2>&1 | vramcast oom
+    vramcast oom train.log --file job.toml
+    vramcast oom train.log --snapshot dump.pickle
+    """
+    from vramcast.doctor.failures.diagnose import is_snapshot
+    from vramcast.report import failure
+
+    only_checks = checks and text is None and snapshot is None
+    if text is None and not only_checks and snapshot is None and sys.stdin.isatty():
+        raise InvalidSpec("no text: give a FILE, or pipe one in: python train.py 2>&1 | vramcast oom")
+    reporting = Reporting(report, "oom").checked()
+    source = None if only_checks or (text is None and snapshot is not None) else text or Path("-")
+    found = api.diagnosis_of(source, job_file=job_file, snapshot=snapshot, every_check=checks)
+    words = words_here(lang)
+    if as_json:
+        click.echo(failure.to_json(found))
+    elif found.findings or found.checks:
+        click.echo(coloured(failure.render(found, words), "bad"), nl=False)
+    if not found.findings and not as_json and not only_checks and (checks or not found.checks):
+        recorded = snapshot is not None or (source is not None and is_snapshot(source))
+        click.echo(words("failure.no_event" if recorded else "failure.none", name=found.name))
+    given = {"model": None if text is None else str(text), "snapshot": snapshot, "checks": checks or None}
+    reporting.write(found, words, as_json=as_json, asked=given, file=job_file)
+    told = found.findings or only_checks or (found.checks and not checks)
+    return 0 if told else EXIT_NOTHING_FOUND
+
+
+@click.command("calibrate")
+@click.argument("recordings", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--model", metavar="MODEL", help="that was trained: a name, path or hub id as in `vramcast train`")
+@click.option("--gpus", metavar="[NODESx]COUNTxGPU", help="that it ran on: 8xh100-sxm-80gb, t4")
+@click.option(
+    "--file", "job_file", type=click.Path(path_type=Path),
+    help="a job file of `train`, or of `serve`; options win over it",
+)
+@question_options(UNCALIBRATED)
+@click.option(
+    "--save", type=click.Path(path_type=Path), metavar="FILE",
+    help="write what `vramcast train --calibration` reads",
+)
+@json_option
+@language_option
+def calibrate(
+    recordings: tuple[Path, ...], model: str | None, gpus: str | None, job_file: Path | None, save: Path | None,
+    as_json: bool, lang: str | None, **values: Any,
+) -> int:
+    """What a run measured beside what was predicted for it, entry by entry, underestimates first.
+
+    RUN is a recording of `vramcast.record_memory` or of `vramcast watch --record`; of several ranks, all their files.
+
+    \b
+    vramcast calibrate run.sqlite --file job.toml
+    vramcast calibrate run.sqlite --model qwen3-8b --gpus h100 --seq-len 4k --save calibration.toml
+    vramcast train qwen3-8b --gpus h100 --seq-len 4k --calibration calibration.toml
+    """
+    from vramcast.report.measured import render_run, run_json
+    from vramcast.watch.calibrate import calibration_of
+
+    given = {"model": model, "gpus": gpus} | given_options(values)
+    found = calibration_of(recordings, given, file=job_file, save=save)
+    if as_json:
+        click.echo(run_json(found))
+    else:
+        click.echo(render_run(found, words_here(lang), saved=None if save is None else str(save)), nl=False)
+    return 0

@@ -1,0 +1,282 @@
+"""The catalogue as tables, side by side, and as JSON: cards, machines and their prices, models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import to_builtins
+
+from vramcast.domain.device import RATED_DTYPES, Gpu
+from vramcast.domain.price import Price
+from vramcast.report.messages import Words
+from vramcast.report.plain import known
+from vramcast.report.price import age_days, money
+from vramcast.report.text import table
+from vramcast.units import GB, format_bytes
+
+if TYPE_CHECKING:
+    from vramcast.catalogue.machines import Machine
+    from vramcast.sources.prices.update import Outcome
+
+OLD_DAYS: Final = 365
+NOTE_WIDTH: Final = 60
+
+
+def machine_table(machines: Sequence[Machine], words: Words, today: date) -> str:
+    """One row per machine, with the region and the age of its price."""
+    header = tuple(
+        words(key) for key in (
+            "instance", "gpus", "usable_each", "network", "host_memory", "per_hour", "per_gpu_hour", "region", "age",
+        )
+    )
+    rows = [
+        (
+            machine.name,
+            f"{machine.cluster.gpus_per_node} x {machine.cluster.gpu.name}",
+            format_bytes(machine.cluster.gpu.visible_bytes),
+            _network(machine),
+            _bytes(machine.cluster.host_bytes),
+            *_hourly(machine, words),
+            *_when(machine.cluster.price, today),
+        )
+        for machine in machines
+    ]
+    text = table([header, *rows], right=frozenset({2, 4, 5, 6, 8}))
+    currencies = sorted({machine.cluster.price.currency for machine in machines if machine.cluster.price})
+    if len(currencies) > 1:
+        text += words("several_currencies", currencies=", ".join(currencies)) + "\n"
+    return text
+
+
+def compared_machines(machines: Sequence[Machine], words: Words, today: date) -> str:
+    lines: dict[str, list[str]] = {}
+    for machine in machines:
+        for key, value in _facts(machine, words, today).items():
+            lines.setdefault(key, []).append(value)
+    return table([(words("instance"), *(machine.name for machine in machines)), *((k, *v) for k, v in lines.items())])
+
+
+def _facts(machine: Machine, words: Words, today: date) -> dict[str, str]:
+    cluster, row = machine.cluster, machine.row
+    gpu, price = cluster.gpu, cluster.price
+    per_hour, per_gpu = _hourly(machine, words)
+    return {
+        words("gpus"): f"{cluster.gpus_per_node} x {gpu.name}",
+        words("usable_each"): f"{format_bytes(gpu.visible_bytes)} ({gpu.memory_nameplate})",
+        words("link"): f"{gpu.link} {rate(gpu.link_bytes_per_s)}" if gpu.link else f"PCIe{gpu.pcie_generation or ''}",
+        words("network"): _network(machine),
+        words("host_memory"): _bytes(cluster.host_bytes),
+        words("local_disks"): f"{cluster.nvme_bytes // GB:,} GB" if cluster.nvme_bytes else "",
+        words("vcpus"): str(row.vcpus or "") if row else "",
+        words("per_hour"): per_hour,
+        words("per_gpu_hour"): per_gpu,
+        words("region"): price.region if price else "",
+        words("tariff"): words(f"tariff.{price.tariff}") if price else "",
+        words("price_date"): price.date if price else "",
+        words("age"): _when(price, today)[1],
+        words("checked"): row.checked if row else "",
+        words("confidence"): row.confidence if row else "",
+        words("note"): _shortened(words.said(row.note)) if row else "",
+    }
+
+
+def machine_documents(machines: Sequence[Machine]) -> list[dict[str, Any]]:
+    """Plain data of each machine; what is not known is absent."""
+    return [known(_machine_document(machine)) for machine in machines]
+
+
+def _machine_document(machine: Machine) -> dict[str, Any]:
+    cluster, row, price = machine.cluster, machine.row, machine.cluster.price
+    network = cluster.network
+    return {
+        "name": machine.name,
+        "gpu": row.gpu if row else cluster.gpu.name,
+        "gpus": cluster.gpus_per_node,
+        "machines": cluster.num_nodes if row is None else None,
+        "slices_of_a_card": row.parts if row and row.parts > 1 else None,
+        "visible_bytes": cluster.gpu.visible_bytes,
+        "link": cluster.gpu.link or "PCIe",
+        "link_bytes_per_s": cluster.gpu.link_bytes_per_s,
+        "network_bytes_per_s": network.bytes_per_s if network else None,
+        "rdma": network.rdma if network else None,
+        "host_bytes": cluster.host_bytes,
+        "nvme_bytes": cluster.nvme_bytes,
+        "vcpus": row.vcpus if row else None,
+        "price": _price_document(price) if price else None,
+        "note": row.note if row else None,
+        "source": row.source if row else None,
+        "checked": row.checked if row else None,
+        "confidence": row.confidence if row else None,
+    }
+
+
+def price_table(rows: Sequence[tuple[str, Price]], words: Words, today: date) -> str:
+    """One row per price, with its age; those older than a year are counted below."""
+    if not rows:
+        return ""
+    header = tuple(words(key) for key in ("instance", "region", "tariff", "per_hour", "price_date", "age"))
+    body = [
+        (name, price.region, words(f"tariff.{price.tariff}"), money(price.per_hour, price.currency), price.date,
+         str(age_days(price, today)))
+        for name, price in rows
+    ]
+    old = sum((age_days(price, today) or 0) > OLD_DAYS for _, price in rows)
+    return table([header, *body], right=frozenset({3, 5})) + (words("old_prices", count=old) + "\n" if old else "")
+
+
+def price_documents(rows: Sequence[tuple[str, Price]], today: date) -> list[dict[str, Any]]:
+    return [{"instance": name} | _price_document(price) | {"age_days": age_days(price, today)} for name, price in rows]
+
+
+def update_report(outcomes: Sequence[Outcome], words: Words, *, path: str) -> str:
+    lines: list[str] = []
+    for outcome in outcomes:
+        if outcome.failure:
+            lines.append(words("not_updated", provider=outcome.provider, reason=outcome.failure))
+            continue
+        lines.append(
+            words("updated", provider=outcome.provider, count=outcome.prices, regions=outcome.regions,
+                  source=outcome.source)
+        )
+        lines += [words("left_out", reason=reason) for reason in outcome.left_out]
+    if any(outcome.prices for outcome in outcomes):
+        lines.append(words("written_to", path=path))
+    return "\n".join(lines) + "\n"
+
+
+def _price_document(price: Price) -> dict[str, Any]:
+    fields = ("per_hour", "currency", "tariff", "region", "date", "source")
+    return known({name: getattr(price, name) for name in fields})
+
+
+def _hourly(machine: Machine, words: Words) -> tuple[str, str]:
+    price = machine.cluster.price
+    if price is None:
+        return words("no_such_price", kind=machine.wanted) if machine.wanted else words("not_public"), ""
+    return money(price.per_hour, price.currency), money(
+        price.per_hour / machine.cluster.gpus_per_node, price.currency
+    )
+
+
+def _when(price: Price | None, today: date) -> tuple[str, str]:
+    days = None if price is None else age_days(price, today)
+    return price.region if price else "", "" if days is None else str(days)
+
+
+def _network(machine: Machine) -> str:
+    network = machine.cluster.network
+    if network is None:
+        return ""
+    return f"{8 * network.bytes_per_s / 1e9:g} Gbit/s {network.rdma or ''}".rstrip()
+
+
+def rate(bytes_per_s: int | None) -> str:
+    return "" if bytes_per_s is None else f"{bytes_per_s / GB:,g} GB/s"
+
+
+def _bytes(size: int | None) -> str:
+    return "" if size is None else format_bytes(size)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= NOTE_WIDTH else text[: NOTE_WIDTH - 1] + "…"
+
+
+def gpu_table(cards: Sequence[Gpu], words: Words) -> str:
+    header = (words("gpu"), words("generation"), words("nameplate"), words("usable"), "GB/s", words("link"))
+    rows = [
+        (
+            card.name,
+            card.arch,
+            card.memory_nameplate,
+            format_bytes(card.visible_bytes),
+            f"{card.bandwidth_bytes_per_s // GB:,}" if card.bandwidth_bytes_per_s else "",
+            card.link or "PCIe",
+        )
+        for card in cards
+    ]
+    return table([header, *rows], right=frozenset({2, 3, 4}))
+
+
+def compared_gpus(cards: Sequence[Gpu], words: Words) -> str:
+    """One column per card: memory on the box and usable, bandwidth, dense rates, link."""
+    rows = [
+        (words("gpu"), *(card.name for card in cards)),
+        (words("vendor"), *(card.vendor for card in cards)),
+        (words("generation"), *(card.arch for card in cards)),
+        (words("nameplate"), *(card.memory_nameplate for card in cards)),
+        (words("usable"), *(format_bytes(card.visible_bytes) for card in cards)),
+        (words("bandwidth"), *(rate(card.bandwidth_bytes_per_s) for card in cards)),
+    ]
+    for dtype in RATED_DTYPES:
+        rates = [card.flops_per_s(dtype) for card in cards]
+        if any(rates):
+            rows.append((words("dense_rate", dtype=dtype), *(_teraflops(value, dtype) for value in rates)))
+    rows.append((words("link"), *(_link(card) for card in cards)))
+    rows.append((words("watts"), *(f"{card.tdp_w} W" if card.tdp_w else "" for card in cards)))
+    rows.append((words("confidence"), *(card.confidence for card in cards)))
+    return table(rows)
+
+
+def gpu_details(card: Gpu) -> str:
+    facts = to_builtins(card).items()
+    return table([(name, _fact(name, value)) for name, value in facts if value is not None])
+
+
+def gpu_document(card: Gpu) -> dict[str, Any]:
+    return known(to_builtins(card))
+
+
+def _teraflops(value: float | None, dtype: str) -> str:
+    return "" if value is None else f"{value / 1e12:,g} {'TOPS' if dtype.startswith('int') else 'TFLOPS'}"
+
+
+def _link(card: Gpu) -> str:
+    if card.link is None:
+        return f"PCIe{card.pcie_generation or ''}"
+    return f"{card.link} {rate(card.link_bytes_per_s)}".rstrip()
+
+
+def _fact(name: str, value: object) -> str:
+    if name.endswith("_bytes") and isinstance(value, int):
+        return f"{value:,} ({format_bytes(value)})"
+    return f"{value:,}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
+def find_models(text: str) -> tuple[str, ...]:
+    """Names of models, then of pipelines: the one whose whole name the text is, else all that hold its words."""
+    from vramcast.catalogue.models import search_models
+    from vramcast.catalogue.pipelines import search_pipelines
+
+    if text in search_models("") or text in search_pipelines(""):
+        return (text,)
+    return (*search_models(text), *search_pipelines(text))
+
+
+def model_document(name: str) -> dict[str, Any]:
+    from vramcast.catalogue.models import search_models
+
+    return known(_model(name) if name in search_models(name) else _pipeline(name))
+
+
+def _model(name: str) -> dict[str, Any]:
+    from vramcast.blocks.parameters import count_parameters
+    from vramcast.catalogue.models import load_model
+
+    model = load_model(name)
+    count = count_parameters(model)
+    return {
+        "name": name, "family": model.family, "parameters": count.total, "active_parameters": count.active,
+        "layers": model.num_layers, "hidden": model.hidden, "vocabulary": model.vocab, "context": model.context,
+    }
+
+
+def _pipeline(name: str) -> dict[str, Any]:
+    from vramcast.catalogue.pipelines import load_pipeline
+    from vramcast.engines.diffusers.deploy import elements_of
+
+    pipeline = load_pipeline(name)
+    parts = {component.name: elements_of(component.network) for component in pipeline.components}
+    return {"name": name, "family": pipeline.family, "parameters": sum(parts.values()), "components": parts}

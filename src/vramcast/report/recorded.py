@@ -1,0 +1,110 @@
+"""Recordings as Python objects that show themselves: text at a prompt, a picture in a notebook, JSON, a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vramcast.domain.answer import LedgerEntry
+from vramcast.domain.model import Noun
+from vramcast.domain.snapshot import Snapshot
+from vramcast.domain.traced import Holding, TraceAnswer
+from vramcast.recordings.examine import Asked, Examined, examine
+from vramcast.report import replay, trace
+from vramcast.report.messages import Words, words_here
+from vramcast.report.notebook import Shown
+from vramcast.report.replay_document import to_json
+from vramcast.report.replay_page import Lead, write_page
+from vramcast.report.replay_words import plain
+
+if TYPE_CHECKING:
+    from vramcast.report.written.parts import Report
+
+
+class ShownReplay(Noun, Shown, frozen=True):
+    """What a recording shows, device by device, with its representations."""
+
+    devices: tuple[Examined, ...]
+    top: int = 10
+
+    def __repr__(self) -> str:
+        """Short: columns of a million events are no answer at a prompt."""
+        words = words_here()
+        said = "; ".join(f"{found.snapshot.name}: {replay.headline(found, words)}" for found in self.devices)
+        return f"<{type(self).__name__} {said}>"
+
+    def __str__(self) -> str:
+        return self.text(words_here())
+
+    def text(self, words: Words) -> str:
+        return replay.render(self.devices, words, top=self.top)
+
+    def to_json(self) -> str:
+        """The document `vramcast replay --json` prints."""
+        return to_json(self.devices, top=self.top)
+
+    def write_html(self, path: str | Path, language: str = "en") -> None:
+        """The page `vramcast replay --html` writes.
+
+        Raises: SourceError where it cannot be written
+        """
+        write_page(Path(path), self.devices, Words(language), top=self.top)
+
+    def _brief(self, words: Words) -> Report:
+        from vramcast.report.written.brief import replay_brief
+
+        return replay_brief(self, words)
+
+
+class ShownTrace(TraceAnswer, Shown, frozen=True):
+    """An answer with its recording and its representations."""
+
+    snapshot: Snapshot | None = None
+
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        """What is in the peak of the last step."""
+        return self.fullest.ledger
+
+    def __str__(self) -> str:
+        return self.text(words_here())
+
+    def __repr__(self) -> str:
+        """Short: columns of a million events are no answer at a prompt."""
+        return f"<{type(self).__name__} {next(trace.verdict(self, words_here()))}>"
+
+    def text(self, words: Words, **options: Any) -> str:
+        """The report in a language; options are those of `report.trace.render`."""
+        return trace.render(self, words, **options)
+
+    def to_json(self) -> str:
+        """The document `vramcast trace --json` prints."""
+        return trace.to_json(self)
+
+    def write_html(self, path: str | Path, language: str = "en") -> None:
+        """The page `vramcast trace --html` writes: the answer, above the page of `replay` of this run.
+
+        Raises: SourceError where it cannot be written
+        """
+        if self.snapshot is None:
+            return
+        words = Words(language)
+        said = words.spoken(self)
+        sections = trace.sections(said, words, views=("category",))
+        lead = Lead(
+            title=words("trace.page.title", name=self.snapshot.name), lines=tuple(trace.opening(said, words)),
+            sections=[one for one in sections if one[0] != words("trace.course")],
+            modules=_rows(self.holdings.by_module), places=_rows(self.holdings.by_line),
+        )
+        found = [examine(self.snapshot, device, Asked()) for device in self.snapshot.devices]
+        write_page(Path(path), found, words, top=Asked().top, lead=lead)
+
+    def _brief(self, words: Words) -> Report:
+        from vramcast.report.written.brief import trace_brief
+
+        return trace_brief(self, words)
+
+
+def _rows(holdings: Iterable[Holding]) -> tuple[tuple[str, int, int], ...]:
+    return tuple((plain(one.name), one.num_bytes, one.count) for one in holdings)

@@ -1,0 +1,230 @@
+"""The results of a sweep: columns of its questions and answers, as a CSV, JSONL or Parquet file, written whole."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, cast
+
+import msgspec
+
+from vramcast.errors import InvalidSpec, SourceError
+from vramcast.question.options import Kind
+from vramcast.sweeps.questions import KINDS, Question
+
+if TYPE_CHECKING:
+    from vramcast.domain.answer import Answer, ServeAnswer
+
+
+Row = dict[str, Any]
+"""Values by column; what is unknown or does not apply is absent."""
+
+LARGEST_INTEGER: Final = 2**63 - 1
+"""Files of results hold 64-bit integers; a larger one is left out."""
+
+
+class Column(NamedTuple):
+    """A column of the answer."""
+
+    type: type  # bool, int, float or str
+    read: Callable[[Answer], object]  # None: unknown
+
+
+def _part(name: str, field: str) -> Callable[[Answer], object]:
+    """A field of a part of the answer that may be absent."""
+
+    def read(answer: Answer) -> object:
+        part = getattr(answer, name, None)
+        return None if part is None else getattr(part, field, None)
+
+    return read
+
+
+def _time(field: str) -> Callable[[Answer], object]:
+    """A field of a step's time: training's, or serving's."""
+    training, serving = _part("time", field), _part("speed", field)
+    return lambda answer: serving(answer) if training(answer) is None else training(answer)
+
+
+def _price(field: str) -> Callable[[Answer], object]:
+    return lambda answer: None if answer.cost is None else getattr(answer.cost.price, field)
+
+
+def _shortfall(answer: Answer) -> object:
+    return getattr(answer, "shortfall", "") or None
+
+
+def _found(answer: Answer) -> object:
+    found = cast("ServeAnswer", answer).found if hasattr(answer, "found") else None
+    return None if found is None or found.value is None else str(found.value)
+
+
+ANSWERED: Final[dict[str, Column]] = {
+    "fits": Column(bool, lambda answer: answer.fits),
+    "verdict": Column(str, lambda answer: answer.verdict),
+    "allocated_bytes": Column(int, lambda answer: answer.peak.allocated_bytes),
+    "reserved_bytes": Column(int, lambda answer: answer.peak.reserved_bytes),
+    "device_bytes": Column(int, lambda answer: answer.peak.device_bytes),
+    "interval_low_bytes": Column(int, lambda answer: answer.interval_bytes[0]),
+    "interval_high_bytes": Column(int, lambda answer: answer.interval_bytes[1]),
+    "needed_bytes": Column(int, lambda answer: answer.fullest.needed_bytes),
+    "capacity_bytes": Column(int, lambda answer: answer.capacity_bytes),
+    "parameters": Column(int, lambda answer: answer.num_parameters),
+    "kv_tokens": Column(int, _part("capacity", "kv_tokens")),
+    "max_concurrency": Column(float, _part("capacity", "concurrency")),
+    "longest_context": Column(int, _part("capacity", "longest_context")),
+    "step_s": Column(float, _time("step_s")),
+    "tokens_per_s": Column(float, _time("tokens_per_s")),
+    "tokens_per_s_per_gpu": Column(float, _time("tokens_per_s_per_gpu")),
+    "tokens_per_s_per_user": Column(float, _time("tokens_per_s_per_user")),
+    "decode_tokens_per_s": Column(float, _time("decode_tokens_per_s")),
+    "decode_tokens_per_s_per_user": Column(float, _time("decode_tokens_per_s_per_user")),
+    "time_to_first_token_s": Column(float, _time("time_to_first_token_s")),
+    "prefill_tokens_per_s": Column(float, _time("prefill_tokens_per_s")),
+    "mfu": Column(float, _time("mfu")),
+    "price_per_hour": Column(float, _part("cost", "per_hour")),
+    "price_per_million_tokens": Column(float, _part("cost", "per_million_tokens")),
+    "price_per_run": Column(float, _part("cost", "per_run")),
+    "run_hours": Column(float, _part("cost", "run_hours")),
+    "price_currency": Column(str, _price("currency")),
+    "price_tariff": Column(str, _price("tariff")),
+    "price_region": Column(str, _price("region")),
+    "price_date": Column(str, _price("date")),
+    "found": Column(str, _found),
+    "shortfall": Column(str, _shortfall),
+    "warnings": Column(str, lambda answer: "; ".join(answer.warnings)),
+}
+"""Named as in the JSON of a single answer; bytes are of the fullest rank in its steady step, `needed_bytes` of its
+highest phase."""
+
+FAILED: Final[dict[str, type]] = {"error": str, "message": str}
+"""Class and sentence of a question that cannot be answered."""
+
+TYPES: Final[dict[Kind, type]] = {Kind.COUNT: int, Kind.AMOUNT: int, Kind.NUMBER: float, Kind.FLAG: bool}
+"""Of a question's own columns; all other kinds are text."""
+
+
+def columns_of(names: Iterable[str]) -> dict[str, type]:
+    """The columns of a sweep whose questions say these names, in order."""
+    asked = {name: TYPES.get(KINDS[name], str) for name in names}
+    return asked | {name: column.type for name, column in ANSWERED.items()} | FAILED
+
+
+def question_row(question: Question) -> Row:
+    """The columns of a normalised question; a value that its option cannot read is left to the error's sentence."""
+    return _cells({name: (TYPES.get(KINDS[name], str), value) for name, value in question.items()})
+
+
+def answer_row(answer: Answer) -> Row:
+    """The columns of an answer."""
+    return _cells({name: (column.type, column.read(answer)) for name, column in ANSWERED.items()})
+
+
+def _cells(values: dict[str, tuple[type, object]]) -> Row:
+    cells = {name: _cell(kind, value) for name, (kind, value) in values.items()}
+    return {name: cell for name, cell in cells.items() if cell not in (None, "")}
+
+
+def _cell(kind: type, value: object) -> object:
+    """The value as its column's type, None where it is no such thing."""
+    if value is None:
+        return None
+    if kind is str:
+        return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    if isinstance(value, bool) or kind is bool:
+        return value if kind is bool and isinstance(value, bool) else None
+    if kind is int:
+        return value if isinstance(value, int) and abs(value) <= LARGEST_INTEGER else None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+BATCH: Final = 16_384
+"""Rows of one Parquet row group [count]."""
+
+Columns = Mapping[str, type]
+Writer = Callable[[BinaryIO, Columns, Iterable[Row]], None]
+
+
+def check_output(path: Path, source: object) -> None:
+    """Whether results can be written there, asked before anything is computed.
+
+    Raises: InvalidSpec or SourceError with one sentence
+    """
+    if path.suffix.lower() not in WRITERS:
+        raise InvalidSpec(f"{path}: results are written as {', '.join(WRITERS)}; give --out such a name")
+    if path.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
+        raise SourceError(
+            f"{path}: Parquet needs pyarrow; install it with pip install 'vramcast[sweep]', or write "
+            f"--out {path.with_suffix('.csv').name}"
+        )
+    if not path.parent.is_dir():
+        raise SourceError(f"{path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise SourceError(f"{path}: is a folder; give --out the name of a file")
+    if isinstance(source, (str, Path)) and path.exists() and Path(source).exists() and path.samefile(source):
+        raise InvalidSpec(f"{path}: is the file of the questions; give --out another name")
+
+
+def write_results(path: Path, columns: Columns, rows: Iterable[Row]) -> None:
+    """Write all rows; whatever stood there before stays until the new file is complete.
+
+    Raises: SourceError when it cannot be written
+    """
+    partial = path.with_name(path.name + ".part")
+    try:
+        with partial.open("wb") as file:
+            WRITERS[path.suffix.lower()](file, columns, rows)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise SourceError(
+            f"{path}: cannot be written ({error.strerror or error}); the answers are kept, run the same command again"
+        ) from None
+
+
+def _csv(file: BinaryIO, columns: Columns, rows: Iterable[Row]) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(columns)
+    for row in rows:
+        lines.writerow([_text(row.get(name)) for name in columns])
+    text.detach()
+
+
+def _text(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else value
+
+
+def _jsonl(file: BinaryIO, columns: Columns, rows: Iterable[Row]) -> None:
+    for row in rows:
+        file.write(msgspec.json.encode({name: row[name] for name in columns if name in row}) + b"\n")
+
+
+def _parquet(file: BinaryIO, columns: Columns, rows: Iterable[Row]) -> None:
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    types: dict[type, Any] = {bool: arrow.bool_(), int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
+    schema = arrow.schema([(name, types[kind]) for name, kind in columns.items()])
+    with parquet.ParquetWriter(file, schema) as writer:
+        for batch in _batches(rows):
+            writer.write_table(arrow.Table.from_pylist(batch, schema=schema))
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    iterator = iter(rows)
+    while batch := list(islice(iterator, BATCH)):
+        yield batch
+
+
+WRITERS: Final[dict[str, Writer]] = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
+"""How results are written, by the end of the file's name."""

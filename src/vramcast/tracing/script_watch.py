@@ -1,0 +1,324 @@
+"""When a script has shown what it needs: its steps and forwards counted, the run ended once they repeat."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Hashable
+from functools import cached_property, wraps
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from vramcast.domain.trace_job import DEFAULT_STEPS, ScriptJob
+from vramcast.errors import InvalidSpec, Unsupported, VramcastError
+from vramcast.tracing.origins import without_start
+from vramcast.tracing.scripts import RECORD, RunRecord, pack_tape
+from vramcast.tracing.session import Session
+from vramcast.tracing.tape import BACKWARD
+from vramcast.units import format_bytes
+
+MOST_UNEQUAL: Final = 10
+"""An optimizer that has done so many times the steps wanted does not wait for the others of the script."""
+OUTSIDE: Final = {
+    "subprocess.Popen": "a child process of the script is not traced",
+    "os.fork": "a child process of the script is not traced",
+    "socket.connect": "the script uses the network",
+}
+"""Audit event -> what is said of it."""
+REPEATS: Final = 32
+"""Forwards, or replays of graphs, without a new peak after which a script that does not train is thought to repeat."""
+LEAST_KEPT_BYTES: Final = 1 << 16
+"""So much more after half of these forwards is a cache that grows or outputs that are kept; losses are less [bytes]."""
+TRAINS: Final = re.compile(r"\bbackward\(|\boptim\b|optimizer|\.fit\(|Trainer\b")
+"""What scripts that will train say somewhere: they may evaluate as long as they like before."""
+DUMPS: Final = re.compile(r"_dump_snapshot|memory\._snapshot|memory_snapshot\(")
+"""What scripts say that write their memory history; they may take up to MOST_STEPS steps to come to it."""
+NOT_DUMPED: Final = (
+    "the script records its memory history and was stopped before it writes that; --steps runs further, and --snapshot "
+    "writes the history of what was run"
+)
+NOT_RUN: Final = "what comes after these steps, as an evaluation, is not part of the answer; --steps runs further"
+BY_BACKWARD: Final = "no optimizer of torch.optim: a call of backward ends a step"
+
+
+EQUAL: Final = 0.01
+"""Steps whose allocations differ by less are the same: one prints its loss, the other does not [share]."""
+QUIET_STEPS: Final = 8  # where steps differ, as with batches of any length, so many without a new high are enough
+MOST_STEPS: Final = 48  # after so many steps a run ends, whatever they do: it is told
+LEAST_GROWTH_BYTES: Final = 1 << 20  # what stays after a step and is no more is not told: losses kept for a log [bytes]
+
+
+class Step(NamedTuple):
+    """One step, seen from its end."""
+
+    requested_bytes: int  # by all allocations since the end of the step before
+    held_bytes: int  # allocated at its end
+    peak_bytes: int  # highest so far, of the run
+
+
+class Repetition:
+    """The steps of a run, in the order in which they end."""
+
+    def __init__(self) -> None:
+        self._last: dict[Hashable, Step] = {}  # by who ends them, as several optimizers do
+        self._most = Step(0, 0, 0)
+        self._growth: list[int] = []  # of what is held, in a row, without a step that held no more [bytes]
+        self._steps = self._quiet = 0
+        self._is_same = self._differs = False
+
+    def add(self, who: Hashable, step: Step) -> None:
+        before = self._last.get(who)
+        self._last[who] = step
+        self._steps += 1
+        highs = [new > old * (1 + EQUAL) for new, old in zip(step, self._most, strict=True)]
+        self._quiet = 0 if any(highs) else self._quiet + 1
+        self._most = Step(*map(max, step, self._most))
+        if before is None:
+            return
+        self._is_same = abs(step.requested_bytes - before.requested_bytes) <= EQUAL * before.requested_bytes
+        growth = step.held_bytes - before.held_bytes
+        self._growth = [*self._growth, growth] if growth >= LEAST_GROWTH_BYTES else []
+        # The first step differs by the states that the optimizer makes, the second by the buckets that DDP makes anew.
+        self._differs = self._differs or (not self._is_same and self._steps > len(self._last) * 3)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether another step would show nothing new."""
+        if self._steps >= MOST_STEPS or self._quiet >= QUIET_STEPS or len(self._growth) >= QUIET_STEPS:
+            return True
+        return self._is_same and not self._differs and not self._growth
+
+    def end_after(self, steps: int) -> str:
+        """Why the run ended there, and what a reader has to know of steps that were not all the same."""
+        end = f"stopped after {steps} optimizer steps"
+        if len(self._growth) >= QUIET_STEPS:
+            growth = format_bytes(max(self._growth))
+            return f"{end}, each of which leaves {growth} more allocated: a longer run takes more"
+        if self._differs and self._quiet < QUIET_STEPS:
+            return f"{end}, which differ, and the last ones still rose: a longer run may take more"
+        return f"{end}, which differ: the last {self._quiet} brought no new peak" if self._differs else end
+
+
+class Enough(BaseException):
+    """The run has shown what it needs."""
+
+
+class Watch:
+    """Counts steps and forwards, and ends the run."""
+
+    def __init__(self, job: ScriptJob, session: Session, folder: Path) -> None:
+        self._job, self._session, self._folder = job, session, folder
+        self._steps: dict[int, int] = {}  # id of an optimizer -> its steps
+        self._forwards = self._host_forwards = self._backwards = self._replays = self._num_parameters = 0
+        self._since_peak = self._peak = 0  # forwards and backwards since the peak last rose
+        self._held: deque[int] = deque(maxlen=REPEATS)  # what was in use after each of the last forwards
+        self._repetition = Repetition()
+        self._counted_blocks = [0] * len(session.memory.devices)
+        self._has_optimizer = self._is_written = self._counts_forward = False
+
+    @property
+    def steps(self) -> int:
+        """Of the optimizer that did most; calls of backward where there is none."""
+        return max(self._steps.values(), default=0 if self._has_optimizer else self._backwards)
+
+    def start(self) -> None:
+        """Hook into modules and optimizers, and set the clock."""
+        torch.nn.modules.module.register_module_forward_pre_hook(self._before_forward)
+        torch.nn.modules.module.register_module_forward_hook(self._after_forward)
+        register_optimizer_step_post_hook(self._after_step)
+        initialise = torch.optim.Optimizer.__init__
+
+        def noted(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            self._has_optimizer = True
+            initialise(optimizer, *args, **kwargs)
+
+        torch.optim.Optimizer.__init__ = noted
+        torch.autograd.backward = self._followed(torch.autograd.backward, self._after_backward)
+        graph: Any = torch.cuda.CUDAGraph
+        graph.replay = self._followed(graph.replay, self._after_replay)
+        sys.addaudithook(self._leave)
+        signal.signal(signal.SIGALRM, self._out_of_time)
+        signal.setitimer(signal.ITIMER_REAL, self._job.time_limit_s)
+
+    def write(
+        self, *, stopped: str = "", error: str = "", kind: type[VramcastError] = InvalidSpec, exited: bool = False
+    ) -> None:
+        """Leave the record of what ran so far; the first one stays."""
+        if self._is_written:
+            return
+        self._is_written = True
+        session = self._session
+        device = max(session.memory.devices, key=lambda each: each.allocator.peak_allocated_bytes)
+        record = RunRecord(
+            tape=pack_tape(device.tape), stacks=[
+                [(frame.name, frame.filename, frame.line) for frame in without_start(stack)]
+                for stack in session.origins.stacks.frames()
+            ],
+            unseen={name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()},
+            device=device.torch_device.index,
+            communicators=len(device.communicators), num_parameters=self._num_parameters, steps=self.steps,
+            forwards=self._forwards, host_forwards=self._host_forwards, stopped=stopped, error=error,
+            error_kind=kind.__name__, exited=exited, assumptions=list(session.assumptions),
+        )
+        draft = self._folder / (RECORD + ".part")
+        draft.write_bytes(msgspec.msgpack.encode(record))
+        draft.rename(self._folder / RECORD)
+
+    def _leave(self, event: str, _args: Any) -> None:
+        said = OUTSIDE.get(event)
+        if said is not None:
+            self._session.assumptions.note(said, self._session.origins.place())
+
+    def _followed(self, function: Any, after: Callable[[], None]) -> Any:
+        """A function, and what comes after its outermost calls."""
+        depth = 0
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                found = function(*args, **kwargs)
+            finally:
+                depth -= 1
+            if not depth:
+                after()
+            return found
+
+        return call
+
+    def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
+        if len(self._session.origins.modules) == 1:  # the session's own hook came first
+            self._counts_forward = self._session.holders.is_on_device(module, inputs)
+            if self._counts_forward:
+                self._num_parameters = max(self._num_parameters, count_parameters(module))
+
+    def _after_forward(self, module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
+        if self._session.origins.modules:
+            return
+        if not self._counts_forward:
+            self._host_forwards += 1
+            return
+        self._forwards += 1
+        self._compare_peak()
+        self._held.append(sum(device.allocator.requested_bytes for device in self._session.memory.devices))
+        if self._job.steps is None and self._keeps_more:
+            return
+        if self._waits_for_dump(self._since_peak, REPEATS * MOST_UNEQUAL):
+            return
+        if self._since_peak >= (self._job.steps or REPEATS) and not (self._has_optimizer or self._will_train):
+            self._end(f"stopped after {self._forwards} forwards: the last {self._since_peak} brought no new peak")
+
+    def _after_backward(self) -> None:
+        if self._has_optimizer:
+            return
+        self._backwards += 1
+        self._compare_peak()
+        for device in self._session.memory.devices:
+            device.tape.mark(BACKWARD)
+            device.reach()
+        wanted = self._job.steps or DEFAULT_STEPS
+        if self._waits_for_dump(self._backwards, MOST_STEPS):
+            return
+        if self._backwards >= wanted and (self._since_peak or self._backwards >= wanted * MOST_UNEQUAL):
+            self._session.assumptions.note(BY_BACKWARD)
+            self._end(f"stopped after {self._backwards} calls of backward")
+
+    def _after_replay(self) -> None:
+        self._replays += 1
+        if self._replays >= (self._job.steps or REPEATS):
+            self._end(f"stopped after {self._replays} replays of CUDA graphs")
+
+    def _compare_peak(self) -> None:
+        peak = sum(device.allocator.peak_allocated_bytes for device in self._session.memory.devices)
+        self._since_peak = self._since_peak + 1 if peak <= self._peak else 0
+        self._peak = max(peak, self._peak)
+
+    @property
+    def _keeps_more(self) -> bool:
+        """Whether what stays between forwards still grows: a peak of the first one may be passed later."""
+        held = list(self._held)
+        older, newer = held[:len(held) // 2], held[len(held) // 2:]
+        return bool(older) and max(newer) >= max(older) + LEAST_KEPT_BYTES
+
+    def _step(self) -> Step:
+        requested = 0
+        for index, device in enumerate(self._session.memory.devices):
+            blocks = device.tape.blocks
+            requested += sum(block.num_bytes for block in blocks[self._counted_blocks[index]:])
+            self._counted_blocks[index] = len(blocks)
+        self._compare_peak()
+        held = sum(device.allocator.allocated_bytes for device in self._session.memory.devices)
+        return Step(requested, held, self._peak)
+
+    @cached_property
+    def _will_train(self) -> bool:
+        """Whether the script, or a module beside it, speaks of training."""
+        return self._speaks_of(TRAINS)
+
+    @cached_property
+    def _dumps(self) -> bool:
+        """Whether the script, or a module beside it, writes its memory history somewhere."""
+        return self._speaks_of(DUMPS)
+
+    def _waits_for_dump(self, steps: int, most: int) -> bool:
+        """Whether the run goes on until the script writes the history that it records."""
+        return self._job.steps is None and steps < most and self._session.memory.history.is_awaited and self._dumps
+
+    def _speaks_of(self, words: re.Pattern[str]) -> bool:
+        folder = Path(self._job.path).resolve().parent
+        loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        beside = {Path(name) for name in loaded if name and Path(name).parent == folder}
+        files = {path for path in (Path(self._job.path), *beside) if path.suffix == ".py" and path.is_file()}
+        return any(words.search(path.read_text(encoding="utf-8", errors="replace")) for path in files)
+
+    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        key = id(optimizer)
+        self._steps[key] = self._steps.get(key, 0) + 1
+        wanted = self._job.steps or DEFAULT_STEPS
+        if self._session.device.stream:
+            return  # warms up for a capture, which comes after
+        self._repetition.add(key, self._step())
+        if min(self._steps.values()) < wanted and self._steps[key] < wanted * MOST_UNEQUAL:
+            return
+        if self._waits_for_dump(self.steps, MOST_STEPS):
+            return
+        if self._job.steps or self._repetition.is_steady:
+            self._session.assumptions.note(NOT_RUN)
+            self._end(self._repetition.end_after(self.steps))
+
+    def _end(self, why: str) -> None:
+        if self._session.memory.history.is_awaited and self._dumps:
+            self._session.assumptions.note(NOT_DUMPED)
+        self.write(stopped=why)
+        raise Enough
+
+    def _out_of_time(self, _signal: int, frame: FrameType | None) -> None:
+        limit, steps, forwards = self._job.time_limit_s, self.steps, self._forwards
+        place = self._session.origins.place()
+        far = f"{steps} optimizer steps and {forwards} forwards, at {place}"
+        if steps or (forwards and not self._has_optimizer):
+            self._end(f"stopped at the time limit of {limit} s after {far}")
+        self.write(kind=Unsupported, error=(
+            f"{self._job.path} was still running after {limit} s: {far}; raise --time-limit or give it arguments that "
+            "make it shorter"
+        ))
+        raise Enough
+
+
+def count_parameters(module: torch.nn.Module) -> int:
+    """Of the whole module, also where FSDP keeps a rank's share of it only."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    wrappers = FullyShardedDataParallel.fsdp_modules(module)
+    flat = [wrapper._handle.flat_param for wrapper in wrappers if wrapper._handle is not None]
+    counted = sum(sum(each._numels) for each in flat)
+    within = {id(part) for each in flat for part in (each, *(each._params or ()))}  # what is left of them here
+    return counted + sum(each.numel() for each in module.parameters() if id(each) not in within)
