@@ -70,8 +70,6 @@ HELP_ZH: Final[dict[str, str]] = {
     "trained whole beside adapters: embedding, lm_head ...": "适配器之外完整训练的部分：embedding、lm_head 等",
     "dropout before the adapters": "适配器前的 dropout",
     "prefix and prompt tuning": "前缀与提示微调的虚拟 token 数",
-    "weights of the adapters, as PEFT prints them, where rank and targets do not say it":
-        "适配器的参数量（如 PEFT 所打印），用于秩和目标模块不足以确定时",
     "storage of the frozen weights": "冻结权重的存储格式",
     "dtype of the adapters": "适配器的数据类型",
     "weights of the adapters, as PEFT prints them, where rank and targets do not say it":
