@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import vramcast
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.domain.answer import Found, ServeAnswer
-from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
+from vramcast.engines.serving.checks import dtype_on, has_kernel, runs_on
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.option_text import options_in
 from vramcast.question.serving_options import GOALS as NAMES

@@ -16,7 +16,7 @@ def most_running(job: ServeJob) -> int | None:
     engine = SERVING[job.engine]
     if not engine.limit:
         return None
-    settings: Any = import_module(f"{engine.module}.settings").settings_of(job)
+    settings: Any = import_module(engine.module).settings_of(job)
     found: int | None = getattr(settings, engine.limit)
     return None if found is None else found * job.plan.dp
 

@@ -103,7 +103,7 @@ def _beside(job: ServeJob) -> Beside | None:
     """What llama.cpp leaves on the host: it is computed there, or brought to a card for large batches."""
     if not SERVING[job.engine].is_ggml:
         return None
-    from vramcast.engines.llamacpp.beside import OFFLOADED_ROWS, host_shares  # other engines never need it
+    from vramcast.engines.llamacpp.deploy import OFFLOADED_ROWS, host_shares
 
     held = host_shares(job)
     if not held.any:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Recompute, Shards
 from vramcast.domain.planning import Space
-from vramcast.engines.eager.unasked import with_unasked
+from vramcast.engines.eager.releases import with_unasked
 from vramcast.errors import VramcastError
 from vramcast.estimate.training import rank_programs
 from vramcast.estimate.variants import FULL_PRECISION, sixteen_bits, with_plan

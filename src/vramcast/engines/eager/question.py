@@ -25,8 +25,7 @@ from vramcast.domain.job import (
 from vramcast.domain.model import Model, MoE, Norm, Stack
 from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
-from vramcast.engines.eager.models import cache_width
-from vramcast.engines.eager.phases import Stepping
+from vramcast.engines.eager.phases import Stepping, cache_width
 from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
 from vramcast.engines.eager.releases import (
     TWO_LISTS_UNTIL,

@@ -19,24 +19,40 @@ from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServePlan, ServingRank, Version
 from vramcast.domain.version import last_patch
 from vramcast.engines.serving.checks import check_degrees
-from vramcast.engines.serving.choices import refuse_encoders
-from vramcast.engines.serving.corrected import corrected, corrected_tensor
-from vramcast.engines.serving.drafts import EAGLE
-from vramcast.engines.serving.forward import logits, transient, widest_moment
-from vramcast.engines.serving.loading import reserved_bytes, without_draft
 from vramcast.engines.serving.pools import Pools, fewest_tokens
-from vramcast.engines.serving.rank import WIDTHS, dtype_of, job_formats, layout_of, load_program
-from vramcast.engines.serving.stages import Stage, even_stages
-from vramcast.engines.sglang.fraction import DRAFT_COUNTED_SINCE
-from vramcast.engines.sglang.pools import Sized, halves, padding_bytes, shortened, sized
-from vramcast.engines.sglang.process import (
+from vramcast.engines.serving.rank import (
+    EAGLE,
+    WIDTHS,
+    corrected,
+    corrected_tensor,
+    dtype_of,
+    job_formats,
+    layout_of,
+    load_program,
+)
+from vramcast.engines.serving.requests import refuse_encoders
+from vramcast.engines.serving.stages import (
+    Stage,
+    even_stages,
+    logits,
+    reserved_bytes,
+    transient,
+    widest_moment,
+    without_draft,
+)
+from vramcast.engines.sglang.pools import (
+    Sized,
     attention_workspace,
     communication,
     graphs,
+    halves,
+    padding_bytes,
     request_table,
     running_requests,
+    shortened,
+    sized,
 )
-from vramcast.engines.sglang.settings import Settings, settings_of
+from vramcast.engines.sglang.settings import DRAFT_COUNTED_SINCE, Settings, settings_of
 from vramcast.units import MIB
 
 SOURCE: Final = "sgl-project/sglang python/sglang/srt/mem_cache/kv_cache_configurator.py"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Plan, Recompute
 from vramcast.domain.version import named
-from vramcast.engines.eager.unasked import with_unasked
+from vramcast.engines.eager.releases import with_unasked
 
 WRITTEN: Final[tuple[tuple[str, Callable[[Job], object]], ...]] = (
     ("engine", lambda job: named(job.engine, job.engine_version)),
