@@ -176,7 +176,7 @@ def test_formats_need_cards_with_kernels_for_them() -> None:
 
 def test_every_engine_of_language_models_is_timed_and_searched() -> None:
     from vramcast.engines.serving.table import SERVING
-    from vramcast.timing.execution import EXECUTIONS
+    from vramcast.timing.work import EXECUTIONS
 
     language = {name: engine for name, engine in SERVING.items() if not engine.runs_pipelines}
     assert set(language) == set(EXECUTIONS)

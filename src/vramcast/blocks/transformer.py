@@ -10,10 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.blocks import parts
-from vramcast.blocks.attention import attention_block
-from vramcast.blocks.mla import latent_attention_block
-from vramcast.blocks.mlp import mlp_block
-from vramcast.blocks.moe import moe_block
+from vramcast.blocks.attention import attention_block, latent_attention_block
+from vramcast.blocks.mlp import mlp_block, moe_block
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.ssm import state_space_block
 from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, MoE, MultiLatentAttention

@@ -10,10 +10,9 @@ from functools import partial
 from typing import Final
 
 from vramcast.domain.model import MLP, Channel, LinearAttention, Mixer, Model
-from vramcast.families.assemble import attention_of
+from vramcast.families.assemble import attention_of, layer_words
 from vramcast.families.decoder import Traits, decoder
 from vramcast.families.fields import Fields
-from vramcast.families.runs import layer_words
 from vramcast.units import round_up
 
 FULL: Final = "full_attention"

@@ -8,9 +8,8 @@ from typing import Literal
 from msgspec import Struct
 
 from vramcast.domain.model import MLP, Channel, Head, Layer, Mixer, Model, Norm, Stack
-from vramcast.families.assemble import attention_of, model_of, switch, windows_of
+from vramcast.families.assemble import attention_of, model_of, runs_of, switch, windows_of
 from vramcast.families.fields import Fields
-from vramcast.families.runs import runs_of
 
 ChannelOf = Callable[[Fields, "Traits", int], Channel]
 MixerOf = Callable[[Fields, "Traits", int], Mixer]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters.tensors import linear
+from vramcast.blocks.parameters.layer import linear
 from vramcast.domain.model import MLP, Attention, Head, Layer, Model, Norm, Parameter, Run, Stack
 from vramcast.families.assemble import attention_of, dtype_of, head_of, model_of
 from vramcast.families.fields import Fields

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.blocks.parameters.tensors import linear, norm, vector
+from vramcast.blocks.parameters.layer import linear, norm, vector
 from vramcast.domain.model import (
     MLP,
     Attention,
@@ -22,10 +22,9 @@ from vramcast.domain.model import (
     VisionEmbedding,
 )
 from vramcast.errors import Unsupported
-from vramcast.families.assemble import attention_of, model_of
+from vramcast.families.assemble import attention_of, layer_words, model_of, runs_of
 from vramcast.families.decoder import Traits, mlp_of
 from vramcast.families.fields import Fields
-from vramcast.families.runs import layer_words, runs_of
 from vramcast.families.vision import section_of
 
 GELU: Final = Traits(activation="gelu")

@@ -13,9 +13,8 @@ from msgspec import Struct
 
 from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Run, Stack
 from vramcast.errors import InvalidSpec
-from vramcast.families.assemble import attention_of, model_of
+from vramcast.families.assemble import attention_of, model_of, runs_of
 from vramcast.families.fields import Fields
-from vramcast.families.runs import runs_of
 
 
 class GptTraits(Struct, frozen=True, kw_only=True):

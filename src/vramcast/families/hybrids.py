@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from vramcast.blocks.parameters.tensors import linear, norm
+from vramcast.blocks.parameters.layer import linear, norm
 from vramcast.domain.model import (
     MLP,
     Channel,
@@ -25,12 +25,11 @@ from vramcast.domain.model import (
     Stack,
 )
 from vramcast.errors import InvalidSpec
-from vramcast.families.assemble import attention_of, model_of
+from vramcast.families.assemble import attention_of, layer_words, model_of, runs_of
 from vramcast.families.decoder import Traits, attention_like, decoder, mlp_of
 from vramcast.families.deepseek import latent
 from vramcast.families.fields import Fields
 from vramcast.families.moe import corrected, experts_of, qwen_moe, routed
-from vramcast.families.runs import layer_words, runs_of
 from vramcast.units import ceil_div
 
 FULL: Final = frozenset({"full_attention", "attention", "hybrid"})

@@ -9,12 +9,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters.tensors import vector
+from vramcast.blocks.parameters.layer import vector
 from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
-from vramcast.families.assemble import attention_of, model_of
+from vramcast.families.assemble import attention_of, model_of, runs_of
 from vramcast.families.decoder import Traits, decoder_layers
 from vramcast.families.fields import Fields
-from vramcast.families.runs import runs_of
 from vramcast.families.vision import patches_of, section_of
 
 IMAGE_TOKENS: Final = 8

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from vramcast.blocks.parameters.tensors import linear, norm, vector
+from vramcast.blocks.parameters.layer import linear, norm, vector
 from vramcast.domain.model import MLP, Attention, Layer, Norm, Parameter, Run, Stack, VisionEmbedding
 from vramcast.families.fields import Fields
 

@@ -10,14 +10,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters.tensors import linear, norm, prefixed, vector
+from vramcast.blocks.parameters.layer import linear, norm, prefixed, vector
 from vramcast.domain.model import Attention, Layer, Model, Norm, Parameter, Stack
 from vramcast.errors import Unsupported
-from vramcast.families.assemble import attention_of, model_of
+from vramcast.families.assemble import attention_of, layer_words, model_of, runs_of
 from vramcast.families.decoder import Traits, mlp_of
 from vramcast.families.fields import Fields
 from vramcast.families.moe import corrected, is_sparse
-from vramcast.families.runs import layer_words, runs_of
 
 SILU: Final = Traits()
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from vramcast.blocks.parameters.tensors import linear, norm, prefixed
+from vramcast.blocks.parameters.layer import linear, norm, prefixed
 from vramcast.domain.model import MLP, Head, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
 from vramcast.errors import InvalidSpec
 from vramcast.families.assemble import attention_of, dtype_of, head_of, model_of
-from vramcast.families.defaults import defaults_of
-from vramcast.families.fields import Fields
+from vramcast.families.fields import Fields, defaults_of
 
 
 def section_of(fields: Fields, key: str, family: str) -> Fields:

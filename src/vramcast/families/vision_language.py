@@ -11,13 +11,12 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters.tensors import linear, norm, prefixed, vector
+from vramcast.blocks.parameters.layer import linear, norm, prefixed, vector
 from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
 from vramcast.errors import InvalidSpec
 from vramcast.families.assemble import attention_of
 from vramcast.families.decoder import Traits, decoder
-from vramcast.families.defaults import defaults_of
-from vramcast.families.fields import Fields
+from vramcast.families.fields import Fields, defaults_of
 from vramcast.families.gemma4 import gemma4_text, gemma4_tower
 from vramcast.families.hybrids import BUILDERS as HYBRIDS
 from vramcast.families.llama import BUILDERS as DENSE

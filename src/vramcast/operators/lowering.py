@@ -11,8 +11,17 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from vramcast.domain.program import Alloc, Free, Program, Tensor
-from vramcast.operators.graph import Checkpoint, Graph, Operator, Value
-from vramcast.operators.storages import Storages, discarded_values, external_inputs, regions_by_index, saver_counts
+from vramcast.operators.graph import (
+    Checkpoint,
+    Graph,
+    Operator,
+    Storages,
+    Value,
+    discarded_values,
+    external_inputs,
+    regions_by_index,
+    saver_counts,
+)
 
 
 class WeightGradients(StrEnum):

@@ -18,9 +18,8 @@ from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Attention, Run, Stack
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
 from vramcast.engines.eager.recipe import Recipe
-from vramcast.operators.graph import Graph, Operator
+from vramcast.operators.graph import Graph, Operator, saver_counts
 from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_inference
-from vramcast.operators.storages import saver_counts
 from vramcast.units import ceil_div
 
 INT64: Final = 8

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.blocks.megatron_head import HeadSizes, embedding_graph, head_graph
-from vramcast.blocks.megatron_layer import layer_graph
+from vramcast.blocks.megatron_layer import HeadSizes, embedding_graph, head_graph, layer_graph
 from vramcast.blocks.megatron_shape import Shape
 from vramcast.domain.job import Recompute
 from vramcast.domain.model import Head, Layer, Norm, Noun, Run, Stack

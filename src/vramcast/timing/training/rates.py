@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import Precision
-from vramcast.timing.achieved import BANDWIDTH, MATMUL, OTHER_BANDWIDTH, OTHER_MATMUL
+from vramcast.timing.rates import BANDWIDTH, MATMUL, OTHER_BANDWIDTH, OTHER_MATMUL
 
 
 class Share(NamedTuple):
