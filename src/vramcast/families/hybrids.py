@@ -1,6 +1,10 @@
 """State space and linear attention models, alone or between attention layers.
 
+Models of gated short convolutions between attention layers.
+
 Facts per family: transformers v5.23.0, src/transformers/models/<model_type>/modeling_*.py.
+
+Facts: transformers v5.23.0, src/transformers/models/lfm2/modeling_lfm2.py and configuration_lfm2.py.
 """
 
 from __future__ import annotations
@@ -27,10 +31,9 @@ from vramcast.domain.model import (
 from vramcast.errors import InvalidSpec
 from vramcast.families.assemble import attention_of, layer_words, model_of, runs_of
 from vramcast.families.decoder import Traits, attention_like, decoder, mlp_of
-from vramcast.families.deepseek import latent
 from vramcast.families.fields import Fields
-from vramcast.families.moe import corrected, experts_of, qwen_moe, routed
-from vramcast.units import ceil_div
+from vramcast.families.moe import corrected, experts_of, latent, qwen_moe, routed
+from vramcast.units import ceil_div, round_up
 
 FULL: Final = frozenset({"full_attention", "attention", "hybrid"})
 
@@ -338,6 +341,35 @@ def granite_channel(fields: Fields, traits: Traits, index: int) -> Channel:
     return MoE(num_experts=experts, top_k=chosen, expert=mlp_of(fields, traits), shared_width=shared)
 
 
+def lfm2_mixer(fields: Fields, traits: Traits, index: int) -> Mixer:
+    """LFM2: attention with normed queries and keys in the layers the config names, else a gated convolution."""
+    del traits
+    hidden = fields.count("hidden_size")
+    kinds = layer_words(fields, "layer_types", fields.layers())
+    full = kinds[index] == "full_attention" if kinds else index in (fields.naturals("full_attn_idxs") or ())
+    attention = attention_of(fields, hidden, qk_norm="head")
+    if full:
+        return attention
+    return LinearAttention(
+        num_k_heads=attention.num_heads,
+        num_v_heads=attention.num_heads,
+        k_head_dim=0,
+        v_head_dim=fields.count("conv_dim", hidden) // attention.num_heads,
+        conv_kernel=fields.count("conv_L_cache", 3),
+        variant="short_conv",
+    )
+
+
+def lfm2_channel(fields: Fields, traits: Traits, index: int) -> Channel:
+    """LFM2: two thirds of the width, rounded up, unless the config says that it is final."""
+    del traits, index
+    width = fields.count("block_ff_dim", fields.count("intermediate_size", 12288))
+    if fields.flag("block_auto_adjust_ff_dim", fallback=True):
+        width = fields.multiple("block_ffn_dim_multiplier", 1.0, of=2 * width // 3)
+        width = round_up(width, fields.count("block_multiple_of", 256))
+    return MLP(width=width, gated=True)
+
+
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "qwen3_next": _traits(mixer=gated_delta, channel=qwen_moe, rope_fraction=0.25, mtp=True),
     "qwen3_5_text": _traits(mixer=gated_delta, channel=_qwen3_5_dense, rope_fraction=0.25, mtp=True),
@@ -353,4 +385,5 @@ BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "mamba2": mamba2,
     "nemotron_h": nemotron_h,
     "nemotron-nas": nemotron_nas,
+    "lfm2": partial(decoder, traits=Traits(mixer=lfm2_mixer, channel=lfm2_channel, tied=True)),
 }

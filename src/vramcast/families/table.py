@@ -138,18 +138,13 @@ FAMILIES: Final[dict[str, Builder]] = {
     **_in(
         "moe",
         "dots1 ernie4_5_moe glm4_moe gpt_oss granitemoe llama4_text minimax_m2 mixtral olmoe phimoe qwen2_moe "
-        "qwen3_moe",
-    ),
-    **_in(
-        "deepseek",
-        "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3",
+        "qwen3_moe deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3",
     ),
     **_in(
         "hybrids",
         "falcon_mamba granitemoehybrid jamba kimi_linear mamba mamba2 minimax nemotron-nas nemotron_h "
-        "qwen3_5_moe_text qwen3_5_text qwen3_next",
+        "qwen3_5_moe_text qwen3_5_text qwen3_next lfm2",
     ),
-    **_in("convolutions", "lfm2"),
     **_in(
         "sparse_attention",
         "deepseek_ref deepseek_v4 mimo_v2_flash minimax_m3 minimax_m3_vl minimax_m3_vl_text step3p7 step3p7_text",
@@ -160,11 +155,7 @@ FAMILIES: Final[dict[str, Builder]] = {
     ),
     **_in(
         "encoders",
-        "bert camembert deberta deberta-v2 distilbert electra roberta xlm-roberta",
-    ),
-    **_in(
-        "seq2seq",
-        "mt5 t5 umt5 whisper",
+        "bert camembert deberta deberta-v2 distilbert electra roberta xlm-roberta mt5 t5 umt5 whisper",
     ),
     **_in(
         "vision",
