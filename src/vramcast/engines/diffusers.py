@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from vramcast.blocks.diffusion import text
 from vramcast.blocks.diffusion.common import Step
-from vramcast.blocks.diffusion.networks import buffer_elements, count_elements, module_of, weights_of
+from vramcast.blocks.diffusion.networks import buffer_elements, count_elements, network_of, weights_of
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.autoencoders import Autoencoder, AutoencoderKL, AutoencoderKLWan
 from vramcast.domain.denoisers import Denoiser
@@ -208,10 +208,10 @@ def _forward(job: PipelineJob, component: Component, dtype: str, *, dequantises:
         tape = Tape(owner, text.SOURCE, dequantises=dequantises)
         text.forward(tape, network, batch=_prompts(job), tokens=component.tokens, itemsize=itemsize)
         return tape.program
-    module = module_of(network)
-    tape = Tape(owner, module.SOURCE, dequantises=dequantises)
+    written = network_of(network)
+    tape = Tape(owner, written.source, dequantises=dequantises)
     if component.role == "denoiser":
-        module.forward(tape, network, step_of(job, itemsize))
+        written.forward(tape, network, step_of(job, itemsize))
         return (Loop(STEPS, tape.program, label="denoising steps"),)
     assert not isinstance(network, Model)
     _decode(tape, job, component, itemsize)
@@ -273,11 +273,11 @@ def _decode(tape: Tape, job: PipelineJob, component: Component, itemsize: int) -
     channels = getattr(network, "latent_channels", 4)
     time = () if isinstance(network, AutoencoderKL) else (frames,)
     latent = tape.new("latents", (images, channels, *time, height, width), itemsize)
-    module = module_of(_autoencoder(network))
+    forward = network_of(_autoencoder(network)).forward
     done = []
     for _ in range(rounds):
         part = latent.view(images // rounds, *latent.shape[1:])
-        done.append(module.forward(tape, network, part, tiling=job.plan.tiling))
+        done.append(forward(tape, network, part, tiling=job.plan.tiling))
     if rounds > 1:
         tape.cat(done, 0, "pixels of all")
     if upcast:
