@@ -28,7 +28,6 @@ def attention_block(
     """Attention over x (or from x to `source`), its output projection included.
 
     Args:
-        graph: the block under construction
         x: normed states (T, H)
         spec: heads and variants
         sizes: local sizes and implementations
@@ -148,7 +147,6 @@ def latent_attention_block(graph: Graph, x: Value, *, spec: MultiLatentAttention
     """Compressed queries and keys/values, expanded per head, then attention with heads of N + R and V.
 
     Args:
-        graph: the block under construction
         x: normed states (T, H)
         spec: heads and widths
         sizes: local sizes and implementations

@@ -40,7 +40,6 @@ def embedding(model: Model, sizes: Sizes, *, learns: bool, owner: str = "embeddi
     """Token, position and type embeddings, their sum, norm and dropout.
 
     Args:
-        model: the network
         sizes: local sizes
         learns: whether the table has a gradient (dense: V H elements)
         owner: where the ledger lists its tensors
@@ -74,7 +73,6 @@ def head(
     """Final norm, output projection and loss; ends in the scalar loss.
 
     Args:
-        model: the network
         sizes: local sizes
         learns: whether the output projection has a gradient
         loss: key of CROSS_ENTROPY_VARIANTS, or of LINEAR_CROSS_ENTROPY_VARIANTS behind "linear:"
@@ -104,7 +102,6 @@ def logits(
     """Final norm over all positions and the output projection of the last ones, without a loss.
 
     Args:
-        model: the network
         sizes: local sizes
         positions: of each sample, counted from its end [tokens]
         upcasts: the model's code returns fp32 logits

@@ -37,7 +37,6 @@ def mlp_block(
     """down(act(gate(x)) * up(x)) or down(act(up(x))).
 
     Args:
-        graph: the block under construction
         x: (tokens, width) states
         spec: feed-forward width and form
         sizes: local sizes and implementations
@@ -108,10 +107,8 @@ def routed_experts(
     """What the chosen experts make of all tokens (T, H), scored and summed.
 
     Args:
-        graph: the block under construction
         x: normed states of all tokens
         routing: (T, k) scores
-        spec: experts
         sizes: local sizes and implementations
         dispatch: ranks and form
     """
@@ -163,9 +160,7 @@ def moe_block(graph: Graph, x: Value, *, spec: MoE, sizes: Sizes) -> Value:
     """Router, gathered rows, experts, weighted sum, shared experts.
 
     Args:
-        graph: the block under construction
         x: normed states (T, H)
-        spec: experts
         sizes: local sizes and implementations
     """
     tokens, width = sizes.tokens, spec.latent_width or sizes.hidden

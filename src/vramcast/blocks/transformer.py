@@ -26,7 +26,6 @@ def decoder_layer(layer: Layer, sizes: Sizes, *, owner: str = "decoder.layers", 
     Leaves out: embeddings, the final norm and the head (see `head`), weights and optimizer states.
 
     Args:
-        layer: the layer's parts
         sizes: local sizes, element widths, implementations
         owner: where the ledger lists its tensors
         input_gradient: whether anything before this layer learns

@@ -151,7 +151,6 @@ def beside(gpu: Gpu, *, tp: int, ranks: int, weight_bytes: int, quantised: str, 
     """Everything in use beyond live tensors, the CUDA context left out.
 
     Args:
-        gpu: the card
         tp: ranks that reduce together
         ranks: of the whole deployment
         weight_bytes: of the rank

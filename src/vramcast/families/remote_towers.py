@@ -15,7 +15,6 @@ def eva_tower(fields: Fields, *, hidden: int, width: int) -> Stack:
     """EVA2-CLIP with norms behind its parts; 2 x 2 patches become one token, then a gated projection [GLM-4V].
 
     Args:
-        fields: `vision_config`
         hidden: H of the decoder
         width: feed-forward width of the decoder, which the projection shares
     """
@@ -39,11 +38,7 @@ def eva_tower(fields: Fields, *, hidden: int, width: int) -> Stack:
 
 
 def qwen_visual(fields: Fields) -> Stack:
-    """A ViT and one cross-attention layer whose 256 queries become the image's tokens [Qwen-VL].
-
-    Args:
-        fields: `visual`
-    """
+    """A ViT and one cross-attention layer whose 256 queries become the image's tokens [Qwen-VL]."""
     own, out, patch = fields.count("width"), fields.count("output_dim"), fields.count("patch_size")
     layer = _layer(own, fields.count("heads"), fields.multiple("mlp_ratio", 4.9231, of=own), placement="pre")
     queries = fields.count("n_queries", 256)

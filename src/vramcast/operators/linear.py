@@ -80,7 +80,6 @@ def linear(
     Leaves out: cuBLAS workspaces, which belong to the process.
 
     Args:
-        graph: the block under construction
         name: path of the weight in its layer, "attention.q"
         x: input of (T, I) elements of any width
         tokens: T, rows of x [tokens]

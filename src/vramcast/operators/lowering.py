@@ -60,7 +60,6 @@ def lower(
     """Forward and backward programs of a block in training.
 
     Args:
-        graph: the block
         weight_gradients: what becomes of each weight's gradient
         hold_inputs: the caller's variable keeps the inputs alive until the block returns
         gradient: the tensor that stands for the gradient of the (first) output and of the first input, so that

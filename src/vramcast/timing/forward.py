@@ -333,7 +333,6 @@ def forward_work(
     Leaves out: towers beside the main stack (vision, encoder), drafts of speculative decoding.
 
     Args:
-        model: the network
         runs: layers of the rank's stage
         setting: sequences and tokens, degrees and formats, how the engine runs kernels
         first: whether the stage has the embedding

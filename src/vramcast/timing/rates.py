@@ -84,7 +84,6 @@ def product_rate(gpu: Gpu, stored: str, whole: str) -> Rates | None:
     """Operations per second of products with weights of a format; None where the card has no known rate.
 
     Args:
-        gpu: the card
         stored: key of `states.storage.FORMATS`
         whole: dtype of the activations
     """
@@ -181,7 +180,6 @@ def machine_around(gpu: Gpu, *, bytes_per_s: float | None, cores: int | None) ->
     """Bytes/s of main memory and operations/s of the processors around a card, and what is assumed for it.
 
     Args:
-        gpu: the card
         bytes_per_s: of main memory, as measured; None: not said
         cores: that compute; None: not said
     """

@@ -340,7 +340,6 @@ def layer_parameters(layer: Layer, *, hidden: int) -> tuple[Parameter, ...]:
     Leaves out how kernels pack them: fused query-key-value or gate-up weights hold the same elements.
 
     Args:
-        layer: the layer
         hidden: width of the residual stream, H
 
     Returns: parameters in the order of use, paths unique within the layer

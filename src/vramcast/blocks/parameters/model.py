@@ -189,7 +189,6 @@ def named_parameters(model: Model, *, mtp: bool = False) -> tuple[OwnedParameter
     """Every weight tensor with its owner; equal layers in a row come once, with their count.
 
     Args:
-        model: the network
         mtp: also those of the multi-token-prediction modules
     """
     return tuple(_named(model, mtp))

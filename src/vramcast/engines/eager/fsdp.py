@@ -374,7 +374,6 @@ def sharded_phases(recipe: Recipe, stepping: Stepping, sharding: Sharding) -> Ma
     Micro-batches before the last are not synchronised: their gradients add up unsharded.
 
     Args:
-        recipe: the model
         stepping: optimizer and accumulation
         sharding: who shards
     """

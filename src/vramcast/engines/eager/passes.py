@@ -248,7 +248,6 @@ def passes(
     """Forward and backward of one micro-batch.
 
     Args:
-        recipe: the model and its implementations
         policy: what becomes of weight gradients
         gathered: weights that are gathered around each block of the main stack
         shares: each block's gradients are reduced as soon as it is done, and 1 / shares of them kept; 0: nothing kept
@@ -396,7 +395,6 @@ def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None
     """Forward without autograd.
 
     Args:
-        recipe: the model and its implementations
         built: the recipe's graphs, where they are built already
         around: what happens around the parts; None: nothing
     """

@@ -43,7 +43,6 @@ def plain_phases(recipe: Recipe, stepping: Stepping, *, generation: Program = ()
     """Load, first step, step, evaluation, checkpoint.
 
     Args:
-        recipe: the model
         stepping: optimizer, accumulation, data parallelism
         generation: an evaluation that generates; runs after evaluation's forward
     """
@@ -99,7 +98,6 @@ def _update_in_backward(built: Blocks, width: int, rule: OptimizerRule) -> None:
     Args:
         built: graphs, whose operators get the update's temporaries
         width: of a gradient's element [bytes]
-        rule: the optimizer
     """
     for _, graph in built.counted():
         for operator in graph.operators:

@@ -121,7 +121,6 @@ def recipe_of(
     """The model's forward and backward as the job asks for it.
 
     Args:
-        job: the question
         loss: key of the loss tables; None: what the plan says
         outputs_fp32: the trainer converts returned logits to fp32
         variants: which forms of norm, activation and rotary embedding: "eager", "compiled", "liger"
@@ -419,7 +418,6 @@ def loss_of(job: Job, *, autocast: bool, causal: CausalLoss) -> str | None:
     One sample's logits are contiguous without their last position, and not copied.
 
     Args:
-        job: the question
         autocast: cross_entropy runs in fp32
         causal: what is between logits and loss
     """

@@ -217,7 +217,6 @@ def parts(recipe: Recipe, *, leaves: bool) -> Mapping[str, Part]:
     """Weights by what owns them: each run of layers, and the root for all others.
 
     Args:
-        recipe: the model
         leaves: what learns in a frozen module is apart
     """
     grouped: dict[str, list[Weight]] = {}

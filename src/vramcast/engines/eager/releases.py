@@ -399,7 +399,6 @@ def with_unasked(job: Job, named: Container[str]) -> Job:
     """The job with what its tool does where the question does not say otherwise, and a sentence for each.
 
     Args:
-        job: the question
         named: options that it names
     """
     if "recompute" in named or not (tool := recomputing(job)):

@@ -146,7 +146,6 @@ def view(x: Tensor, *ne: int, steps: tuple[int, ...] = (), op: str = "view") -> 
     """Part of a tensor.
 
     Args:
-        x: the tensor
         ne: elements per dimension
         steps: bytes per step of the second and further dimensions; the rest lies without gaps
     """

@@ -180,8 +180,6 @@ def compute_buffers(
     """Bytes of the compute buffers of a micro-batch.
 
     Args:
-        model: the network
-        settings: of the context
         placement: of layers and weights
         weights: with their types, which count where host weights are brought to a card
         copies: inputs are kept several times, for batches that overlap on several cards

@@ -28,9 +28,7 @@ def attention(build: Build, mixer: Attention, x: Tensor, *, layer: int, source_l
     """Queries, keys and values of a normed input, attention, output projection.
 
     Args:
-        build: the graph
         mixer: sizes
-        x: hidden states
         layer: index of the layer
         source_layer: whose cache is read where the layer stores none
     """

@@ -80,7 +80,6 @@ def contents_of(
     """What so many layers keep on one rank.
 
     Args:
-        mixers: of the layers
         tp: tensor-parallel ranks
         kv_dtype: of keys and values
         windows: whether sliding windows have a pool of their own; else they are kept at full length

@@ -65,8 +65,6 @@ def beside_weights(
     """Tensors that are loaded with the weights although no checkpoint holds them.
 
     Args:
-        model: the network
-        stage: layers of the rank
         tp: ranks that share a layer's matrices
         experts_divided: ranks that share one expert's matrices
         local_experts: experts of one layer on this rank
@@ -177,8 +175,6 @@ def draft_weights(job: ServeJob, stage: Stage, layout: Layout) -> Iterator[tuple
     """Weights that the draft adds to the last stage's ranks, divided as the target's are.
 
     Args:
-        job: the question
-        stage: layers of the rank
         layout: degrees of parallelism of the target
 
     Raises: InvalidSpec when the model has no modules of the kind asked for
@@ -334,9 +330,6 @@ def load_program(
     """Everything that is there before the cache is sized, as large as the job's calibration says.
 
     Args:
-        job: the question
-        stage: layers of the rank
-        layout: degrees of parallelism
         formats: how weights are stored
         rotary_width: bytes of an element of rotary tables; None: as activations
         packing: how mxfp4 experts are laid out

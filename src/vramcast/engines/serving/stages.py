@@ -89,8 +89,6 @@ def widest_moment(
     """Tensors alive in the widest layer of a step.
 
     Args:
-        model: the network
-        stage: layers of the rank
         tokens: of the step, T
         tp: ranks that share a layer's matrices
         experts_divided: ranks that share one expert's matrices

@@ -51,11 +51,9 @@ def padding_bytes(moe: MoE, hidden: int, *, divided: int, experts: int, packing:
     """Bytes that the layout of one layer's experts takes beyond a checkpoint's.
 
     Args:
-        moe: the layer
         hidden: width of the residual stream [channels]
         divided: ranks that share one expert's matrices
         experts: on this rank
-        packing: the layout
     """
     inner, ups = ceil_div(moe.expert.width, divided), 2 if moe.expert.gated else 1
     h, f = round_up(hidden, packing.hidden), round_up(inner, packing.inner)
@@ -158,10 +156,7 @@ def weight_tensors(
     Leaves out what no engine loads: a tied head's copy, rotary frequencies, multi-token-prediction modules.
 
     Args:
-        model: the network
-        layout: degrees of parallelism
         formats: how weights are stored
-        stage: layers of the rank's pipeline stage
         category: where the ledger lists them
         stored: headers of the checkpoint, which say the bytes of each part better than formats do
     """

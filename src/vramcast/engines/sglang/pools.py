@@ -62,9 +62,6 @@ def sized(job: ServeJob, settings: Settings, stage: Stage, num_bytes: int) -> Si
     """The pools that so many bytes give.
 
     Args:
-        job: the question
-        settings: the job's settings
-        stage: layers of the rank
         num_bytes: what the static fraction leaves after the load; below 0: nothing [bytes]
     """
     target = kept(job, settings, (layer.mixer for layer in stage.layers(job.model)))

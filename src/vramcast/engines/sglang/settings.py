@@ -89,7 +89,6 @@ def default_fraction(version: Version, size: int, capture: Capture) -> float:
     """The static fraction that SGLang chooses.
 
     Args:
-        version: of SGLang
         size: what nvidia-smi shows of the card [bytes]
         capture: what the reserve depends on
 
@@ -108,7 +107,6 @@ def _before_cards(version: Version, size: float, by_ranks: float, *, drafted: bo
     """What 0.4.6 and 0.4.7 make of the fraction by ranks; older releases leave it [0.4].
 
     Args:
-        version: of SGLang
         size: of the card [MiB]
         by_ranks: the fraction by ranks
         drafted: whether a draft proposes
@@ -172,8 +170,6 @@ def vision_factor(model: Model, version: Version, *, given: bool) -> float:
     """What is left of the fraction for networks that read images, which need room for their tower [vlm].
 
     Args:
-        model: the network
-        version: of SGLang
         given: whether the fraction was asked for; then newer versions leave it alone
     """
     towers = [stack for stack in model.stacks[:-1] if stack.vision is not None]

@@ -55,7 +55,6 @@ def unet_graph(spec: UNet, *, width: int, height: int, tokens: int, flash: bool)
     """The result of one denoising step.
 
     Args:
-        spec: the network
         width: of the latent
         height: of the latent
         tokens: text tokens

@@ -72,7 +72,6 @@ def pieces(
     """Stages of one chunk of the model.
 
     Args:
-        model: the network
         sizes: one micro-batch on one rank
         choices: recomputation, compilation, loss
         sharing: tensor, expert and data parallelism

@@ -168,9 +168,6 @@ def phases(
     """Loading, and a call of generate (or of forward, where nothing is generated).
 
     Args:
-        model: the network
-        settings: of the run
-        stage: layers of this GPU
         stored: headers of the checkpoint
     """
     return {Phase.LOAD: load(model, settings, stage, stored), Phase.SERVING: serve(model, settings, stage)}

@@ -62,8 +62,6 @@ def kept(mixer: Mixer | None, settings: Settings, *, tokens: int, whole: bool = 
     """Keys and values of one layer after so many tokens; nothing for layers without attention.
 
     Args:
-        mixer: of the layer
-        settings: of the run
         tokens: length of the sequences
         whole: a window does not cut yet: the prompt's tensors are cut by a view, which holds all of them
     """
@@ -164,9 +162,6 @@ def read(model: Model, settings: Settings, stage: Stage, sizes: Sizes, hidden: T
     """The prompt through the layers of one GPU, from ids or arriving states to the leaving ones.
 
     Args:
-        model: the network
-        settings: of the run
-        stage: layers of this GPU
         sizes: of the prompt
         hidden: the residual stream
     """
@@ -295,9 +290,6 @@ def steps(model: Model, settings: Settings, stage: Stage, held: tuple[Held, ...]
     The steps between differ in length only; none of them holds more than the last one of its kind.
 
     Args:
-        model: the network
-        settings: of the run
-        stage: layers of this GPU
         held: what the prompt left
         logits: of the prompt, which older releases hold until the first step has ended
     """

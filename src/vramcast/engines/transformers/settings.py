@@ -266,9 +266,7 @@ def sizes_of(model: Model, stack: Stack, settings: Settings, *, rows: int, queri
     """Local sizes of a stack that reads `rows` sequences of `queries` tokens and attends to `keys`.
 
     Args:
-        model: the network
         stack: which of its stacks
-        settings: of the run
         rows: sequences
         queries: tokens of each that are new
         keys: tokens of each that are attended to

@@ -114,10 +114,6 @@ def graphs(model: Model, stage: Stage, settings: Settings, gpu: Gpu, *, plan: Se
     """CUDA graphs of every captured batch size.
 
     Args:
-        model: the network
-        stage: layers of the rank
-        settings: batch and version
-        gpu: the card
         plan: parallelism and slots for adapters
         unpacked: largest matrix that kernels unpack for a product of several tokens [bytes]
     """

@@ -187,8 +187,6 @@ def sampler_tensors(model: Model, settings: Settings, *, sequences: int) -> Iter
     """Tensors alive while the profiled step draws tokens.
 
     Args:
-        model: the network
-        settings: batch and version
         sequences: that tokens are drawn for
     """
     h, width = model.hidden, settings.width
@@ -271,11 +269,6 @@ def profiled_step(
     """The step whose peak vLLM subtracts from the cache.
 
     Args:
-        model: the network
-        settings: batch and versions
-        stage: layers of the rank
-        plan: degrees of parallelism
-        gpu: the card
         eight_bit: whether activations are quantised to 8 bits before each product
         quantised: format of the weights
     """

@@ -279,9 +279,6 @@ def packing_of(model: Model, gpu: Gpu, version: Version, *, adapters: bool) -> P
     """The layout of a network's mxfp4 experts.
 
     Args:
-        model: the network
-        gpu: the card
-        version: of vLLM
         adapters: whether there are slots for them
     """
     if model.family not in WITH_BIASES or adapters:

@@ -63,11 +63,8 @@ def passes_of_layer(
     """Forward and backward of one layer under each of several ways to recompute it.
 
     Args:
-        layer: its parts
         choices: what backward computes again
-        hidden: H
         shape: the micro-batch, which may be an array of them, and the degrees
-        machine: card, links, engine
     """
     operators = list(layer_operators(layer, hidden=hidden, shape=shape, style=machine.style))
     forward = _sum(operators, machine, backward=False)

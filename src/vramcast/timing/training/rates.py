@@ -87,7 +87,6 @@ def rates_of(gpu: Gpu, precision: Precision, *, attention: str = "flash") -> Rat
     """Rates in a recipe of dtypes; None where the data sheet is not known.
 
     Args:
-        gpu: the card
         precision: the recipe
         attention: kernel of softmax(QK)V: "flash", "cudnn" or "efficient"
     """
