@@ -214,12 +214,12 @@ def head_graph(shape: Shape, sizes: HeadSizes, *, boundary: Tensor) -> Graph:
     return graph
 
 
-def output_and_loss(graph: Graph, x: Value, shape: Shape, sizes: HeadSizes, name: str = "output") -> Value:
+def output_and_loss(graph: Graph, x: Value, shape: Shape, sizes: HeadSizes) -> Value:
     """Output projection and cross entropy."""
     linear = Linear(rows=sizes.vocab, columns=sizes.hidden, tokens=shape.tokens, tokens_between=shape.tokens_between,
                     element=shape.element)
-    logits = _projection(graph, name, x, linear, in_place_gradient=sizes.cross_entropy == "te")
-    loss = _cross_entropy(graph, name, logits, shape, sizes)
+    logits = _projection(graph, "output", x, linear, in_place_gradient=sizes.cross_entropy == "te")
+    loss = _cross_entropy(graph, "output", logits, shape, sizes)
     graph.hold(logits)
     return loss
 

@@ -22,8 +22,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from msgspec.structs import replace
-
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import Phase
 from vramcast.domain.model import Attention, MultiLatentAttention
@@ -214,7 +212,7 @@ def deploy(job: ServeJob) -> Deployment:
     workers = [_worker(job, settings, stage) for stage in even_stages(job.model.num_layers, job.plan.pp)]
     tokens = fewest_tokens(worker.blocks for worker in workers)
     return Deployment(
-        ranks=tuple(_rank(job, settings, worker, _shortened(worker.blocks, tokens)) for worker in workers),
+        ranks=tuple(_rank(job, settings, worker, worker.blocks.shortened(tokens)) for worker in workers),
         assumptions=tuple(_assumptions(job, settings)),
     )
 
@@ -300,14 +298,6 @@ def _blocks(job: ServeJob, settings: Settings, stage: Stage, num_bytes: int) -> 
         page_tokens=page,
         logged="tokens",
     )
-
-
-def _shortened(blocks: Pools, tokens: int) -> Pools:
-    """The blocks of a stage that has to follow one with fewer tokens."""
-    if not blocks.full_tokens:
-        return blocks
-    window = blocks.window_tokens * tokens // blocks.full_tokens // blocks.page_tokens * blocks.page_tokens
-    return replace(blocks, full_tokens=tokens, window_tokens=window)
 
 
 def _window_ratio(contents: Contents, context: int) -> float:

@@ -148,11 +148,11 @@ def head_of(fields: Fields, fallback: Head) -> Head:
     return fallback
 
 
-def heads_of(fields: Fields, hidden: int, *, kv_key: str = "num_key_value_heads") -> tuple[int, int, int]:
+def heads_of(fields: Fields, hidden: int) -> tuple[int, int, int]:
     """Query heads, key/value heads and head width, which must divide."""
     heads = fields.count("num_attention_heads")
-    kv_heads = fields.count(kv_key, heads)
-    fields.share("num_attention_heads", heads, kv_key, kv_heads)
+    kv_heads = fields.count("num_key_value_heads", heads)
+    fields.share("num_attention_heads", heads, "num_key_value_heads", kv_heads)
     head_dim = fields.maybe("head_dim") or fields.share("hidden_size", hidden, "num_attention_heads", heads)
     return heads, kv_heads, head_dim
 
@@ -163,9 +163,9 @@ def attention_of(fields: Fields, hidden: int, **facts: Any) -> Attention:
     return Attention(num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, **facts)
 
 
-def switch(fields: Fields, fact: bool | str, *, fallback: bool = False) -> bool:
+def switch(fields: Fields, fact: bool | str) -> bool:
     """A family fact: constant, or the config key that says so."""
-    return fields.flag(fact, fallback=fallback) if isinstance(fact, str) else fact
+    return fields.flag(fact, fallback=False) if isinstance(fact, str) else fact
 
 
 def windows_of(

@@ -29,12 +29,12 @@ def patches_of(fields: Fields) -> int:
     return (image // patch) ** 2
 
 
-def encoder_layer(fields: Fields, *, bias: bool = True, norm_kind: Norm = Norm.LAYER) -> Layer:
+def encoder_layer(fields: Fields, *, bias: bool = True) -> Layer:
     """A pre-norm transformer layer with biases, as image encoders use."""
     attention = attention_of(fields, fields.count("hidden_size"), qkv_bias=bias, out_bias=bias, rope=False)
     activation = fields.activation("hidden_act", fallback="gelu")
     mlp = MLP(width=fields.count("intermediate_size"), gated=False, activation=activation, bias=True)
-    return Layer(mixer=attention, channel=mlp, norm=norm_kind)
+    return Layer(mixer=attention, channel=mlp, norm=Norm.LAYER)
 
 
 def vit_stack(fields: Fields) -> Stack:

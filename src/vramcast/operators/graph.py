@@ -58,7 +58,11 @@ class Operator(Struct):
     saved_weight_gradients: tuple[Value, ...] = ()  # extras that forward computed and backward hands to the sink
     differentiable: bool = True
     flops: int = 0
-    traffic_bytes: int = 0
+
+    @property
+    def gradients_left(self) -> tuple[Tensor, ...]:
+        """Gradients of weights that its backward leaves behind."""
+        return (*self.weight_gradients, *(value.tensor for value in self.saved_weight_gradients))
 
 
 class Checkpoint(Struct):
@@ -146,7 +150,6 @@ class Graph(Struct):
         reuses_gradient: bool = False,
         differentiable: bool = True,
         flops: int = 0,
-        traffic_bytes: int = 0,
     ) -> Value:
         """Append one operator; returns its first output (of an operator without any, its first input)."""
         self.operators.append(
@@ -157,7 +160,6 @@ class Graph(Struct):
                 saved_weight_gradients=tuple(saved_weight_gradients), passes_gradient=passes_gradient,
                 slices_gradient=slices_gradient, views_gradient=views_gradient,
                 reuses_gradient=reuses_gradient, differentiable=differentiable, flops=flops,
-                traffic_bytes=traffic_bytes,
             )
         )
         return outputs[0] if outputs else inputs[0]
@@ -183,6 +185,11 @@ class Graph(Struct):
         """What the block hands to its caller."""
         self.outputs.extend(values)
 
+    @property
+    def weight_gradients(self) -> tuple[Tensor, ...]:
+        """Those that its backward leaves behind."""
+        return tuple(tensor for operator in self.operators for tensor in operator.gradients_left)
+
 
 class Storages:
     """Reference counts of the block's storages, and the nodes that follow from them."""
@@ -202,9 +209,9 @@ class Storages:
         storage = value.storage
         self.references[storage] = self.references.get(storage, 0) + references
 
-    def release(self, value: Value, references: int = 1) -> None:
+    def release(self, value: Value) -> None:
         storage = value.storage
-        left = self.references[storage] - references
+        left = self.references[storage] - 1
         self.references[storage] = left
         if left == 0 and storage.tensor.num_bytes:  # what has no size is somebody else's: nothing is allocated for it
             self.nodes.append(Free(storage.tensor))

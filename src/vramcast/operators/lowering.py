@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from vramcast.domain.program import Alloc, Free, Program, Tensor
+from vramcast.domain.program import Alloc, Free, Program, Tensor, live_at_end
 from vramcast.operators.graph import (
     Checkpoint,
     Graph,
@@ -38,6 +38,12 @@ class Lowered(NamedTuple):
     forward: Program
     backward: Program
     saved: Program  # the Alloc nodes of what forward leaves behind (net effect), for summaries
+
+    @property
+    def loss_gradient(self) -> Program:
+        """The gradient of the loss, which backward frees but nobody in it makes."""
+        ends = live_at_end(self.forward + self.backward)
+        return tuple(Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor.name == "grad.loss")
 
 
 class Caller(NamedTuple):

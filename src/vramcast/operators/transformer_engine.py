@@ -57,7 +57,7 @@ class Linear:
         return self.tokens != self.tokens_between
 
 
-def column_linear(graph: Graph, name: str, x: Value, linear: Linear, *, saves_input: bool = True) -> Value:
+def column_linear(graph: Graph, name: str, x: Value, linear: Linear) -> Value:
     """y = x W^T with W's rows divided: with sequence parallelism x is gathered for each product and dropped again."""
     e = linear.element
     out = activation(graph, f"{name}.out", linear.tokens, linear.rows, e)
@@ -70,7 +70,7 @@ def column_linear(graph: Graph, name: str, x: Value, linear: Linear, *, saves_in
                                   category=Category.COMMUNICATION)
         backward = [*gathered, full_gradient]
     graph.call(
-        name, [x], [out], saved=[x] if saves_input else [], temporaries=gathered, backward_temporaries=backward,
+        name, [x], [out], saved=[x], temporaries=gathered, backward_temporaries=backward,
         weight_gradients=[weight_gradient(graph, name, linear)],
         flops=2 * linear.tokens * linear.rows * linear.columns,
     )

@@ -63,9 +63,9 @@ def conv(path: str, in_channels: int, out_channels: int, *kernel: int, bias: boo
     return (weight, vector(f"{path}.bias", out_channels)) if bias else (weight,)
 
 
-def embedder(path: str, in_features: int, width: int, *, out_features: int | None = None) -> tuple[Parameter, ...]:
+def embedder(path: str, in_features: int, width: int) -> tuple[Parameter, ...]:
     """Two linears, as timesteps and pooled texts pass."""
-    return (*linear(f"{path}.1", in_features, width), *linear(f"{path}.2", width, out_features or width))
+    return (*linear(f"{path}.1", in_features, width), *linear(f"{path}.2", width, width))
 
 
 def square(

@@ -174,11 +174,6 @@ class ParameterCount(Struct, frozen=True, kw_only=True):
     buffers: int  # stored by a checkpoint, no parameters
 
     @property
-    def non_embedding(self) -> int:
-        """Weights outside the token embedding and an untied output projection."""
-        return self.total - self.embedding - self.head
-
-    @property
     def trainable(self) -> int:
         """Weights with a gradient."""
         return self.total - self.frozen

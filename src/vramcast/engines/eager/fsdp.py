@@ -82,7 +82,7 @@ class Flat(Around):
         elements = sum(ceil_div(weight.elements * sharding.stored_width(weight), width) for weight in own)
         return flat_unit(
             owner, elements=elements, ranks=sharding.ranks, width=width, gathered=sharding.compute or width,
-            reduced=sharding.reduce, learns=any(weight.learns for weight in own), name=name, on_host=sharding.offload,
+            learns=any(weight.learns for weight in own), name=name, on_host=sharding.offload,
         )
 
     def _root(self) -> tuple[FlatUnit, ...]:
@@ -339,7 +339,7 @@ def _unit(owner: str, own: tuple[Weight, ...], sharding: Sharding) -> Unit:
     padded = {weight: prod(sharded_shape(weight.shape, ranks)) * ranks for weight in own}
     learning = [weight for weight in own if weight.learns]
     gathered = sum(count * sharding.computed_width(weight) for weight, count in padded.items())
-    reduced = sum(padded[weight] * sharding.reduced_width(weight) for weight in learning)
+    reduced = sum(padded[weight] * sharding.computed_width(weight) for weight in learning)
     stored = sum(padded[weight] * sharding.stored_width(weight) for weight in learning)
     formula = f"{sum(padded.values()):,} elements over {ranks} ranks"
 
@@ -360,7 +360,7 @@ def _unit(owner: str, own: tuple[Weight, ...], sharding: Sharding) -> Unit:
         tensor("reduce-scatter input", reduced, kind),
         tensor("sharded gradients", stored // ranks, Category.GRADIENTS, REDUCE_STREAM),
         tuple(
-            tensor(f"accumulated gradient of {weight.path}", padded[weight] * sharding.reduced_width(weight),
+            tensor(f"accumulated gradient of {weight.path}", padded[weight] * sharding.computed_width(weight),
                    Category.GRADIENTS)
             for weight in learning
         ),
@@ -378,7 +378,7 @@ def sharded_phases(recipe: Recipe, stepping: Stepping, sharding: Sharding) -> Ma
         sharding: who shards
     """
     built, flat = blocks(recipe), sharding.by == "fsdp1"
-    found = parts(recipe, leaves=flat and sharding.leaves)
+    found = parts(recipe, leaves=flat)
     around = Flat(found, sharding) if flat else PerWeight(found, sharding, tied=recipe.model.tied)
     held = tuple(around.shards())
     around.synchronises = stepping.grad_accum == 1

@@ -16,9 +16,9 @@ from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Attention, Run, Stack
-from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.engines.eager.recipe import Recipe
-from vramcast.operators.graph import Graph, Operator, saver_counts
+from vramcast.operators.graph import Graph, saver_counts
 from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_inference
 from vramcast.units import ceil_div
 
@@ -161,7 +161,7 @@ class Piece(Struct, frozen=True, kw_only=True):
     @property
     def gradients(self) -> tuple[Tensor, ...]:
         """Those of its weights."""
-        return tuple(weight_gradients(self.graph))
+        return self.graph.weight_gradients
 
 
 class Around:
@@ -221,7 +221,7 @@ class _Lowering:
     def lowered(self, graph: Graph, count: int, gradient: Tensor, weight: Tensor | None = None) -> Lowered:
         found = lower(graph, weight_gradients=self.policy, gradient=gradient)
         if self.policy is WeightGradients.KEPT:
-            self.gradients += [Gradient(tensor, count) for tensor in weight_gradients(graph)]
+            self.gradients += [Gradient(tensor, count) for tensor in graph.weight_gradients]
         share = _share(graph, self.shares)
         if share is not None:
             self.gradients.append(Gradient(share, count))
@@ -270,7 +270,7 @@ def passes(
     # in the order of the program, which what is around the parts goes by
     before = (node for tower, parts in towers for node in _tower_forward(tower, parts, around))
     after = (node for tower, parts in reversed(towers) for node in _tower_backward(tower, parts, around))
-    ends = tuple(tensor for graph in (built.embedding, built.head) for tensor in weight_gradients(graph))
+    ends = tuple(tensor for graph in (built.embedding, built.head) for tensor in graph.weight_gradients)
     name = recipe.model.main.name
     return Passes(
         (
@@ -278,8 +278,8 @@ def passes(
             *map(Free, dying), *last.forward, *_cache_dropped(built.main), *map(Alloc, kept), *around.leave(layers),
         ),
         (
-            *_loss_gradient(last), *(Alloc(tower.gradient) for tower, _ in towers), *around.turn(), *last.backward,
-            *around.between(tuple(weight_gradients(built.head))), *around.backward(name, layers), *first.backward,
+            *last.loss_gradient, *(Alloc(tower.gradient) for tower, _ in towers), *around.turn(), *last.backward,
+            *around.between(built.head.weight_gradients), *around.backward(name, layers), *first.backward,
             *(tied.summed(policy) if tied is not None else ()), *after,
             *around.end(tuple(tensor for tensor in ends if tensor not in added)), Free(built.head.outputs[0].tensor),
             *map(Free, (*kept, *(tensor for tensor in inputs if tensor not in dying))),
@@ -321,9 +321,9 @@ def _tied(recipe: Recipe, built: Blocks) -> Tied | None:
     """None where embedding and head learn apart, or not at all."""
     if not recipe.model.tied or recipe.sizes.frozen:
         return None
-    tables = [tensor for tensor in weight_gradients(built.embedding) if tensor.name == "tokens.weight_gradient"]
+    tables = [tensor for tensor in built.embedding.weight_gradients if tensor.name == "tokens.weight_gradient"]
     for operator in built.head.operators:
-        for tensor in _left(operator):
+        for tensor in operator.gradients_left:
             if tables and tensor.num_bytes == tables[0].num_bytes:
                 return Tied(tensor, tables[0], operator.name != "linear_cross_entropy")
     return None
@@ -336,12 +336,6 @@ def _tower_forward(tower: Layers, pieces: tuple[Piece, ...], around: Around) -> 
 def _tower_backward(tower: Layers, pieces: tuple[Piece, ...], around: Around) -> Program:
     """The tower's output lives until its readers' backward is done; its gradient was summed meanwhile."""
     return (Free(tower.hidden), *around.backward(tower.hidden.owner, pieces), Free(tower.gradient))
-
-
-def _loss_gradient(last: Lowered) -> Iterator[Node]:
-    """The gradient of the loss, which the head's backward frees but nobody in it makes."""
-    ends = live_at_end(last.forward + last.backward)
-    return (Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor.name == "grad.loss")
 
 
 def _weight_casts(layer: Graph, count: int) -> tuple[Program, Program]:
@@ -378,17 +372,6 @@ def _kept_logits(recipe: Recipe) -> tuple[Tensor, ...]:
         return ()
     size = recipe.sizes.tokens * recipe.model.vocab * recipe.kept_logits
     return (Tensor(name="logits held by the loop", num_bytes=size, category=Category.ACTIVATIONS, owner="head"),)
-
-
-def weight_gradients(graph: Graph) -> Iterator[Tensor]:
-    """Those that a graph's backward leaves behind."""
-    for operator in graph.operators:
-        yield from _left(operator)
-
-
-def _left(operator: Operator) -> Iterator[Tensor]:
-    yield from operator.weight_gradients
-    yield from (value.tensor for value in operator.saved_weight_gradients)
 
 
 def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None = None) -> Program:

@@ -101,8 +101,7 @@ def _update_in_backward(built: Blocks, width: int, rule: OptimizerRule) -> None:
     """
     for _, graph in built.counted():
         for operator in graph.operators:
-            made = (*operator.weight_gradients, *(value.tensor for value in operator.saved_weight_gradients))
-            for tensor in made:
+            for tensor in operator.gradients_left:
                 sizes = list(rule.temporaries((tensor.num_bytes // width,), width=width))
                 if sizes and width < FP32:  # its fp32 copy takes the gradient's place
                     sizes[0] -= tensor.num_bytes

@@ -23,7 +23,6 @@ from vramcast.domain.job import (
     Shards,
 )
 from vramcast.domain.model import Model, MoE, Norm, Stack
-from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.phases import Stepping, cache_width
 from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
@@ -35,11 +34,11 @@ from vramcast.engines.eager.releases import (
     reentrant,
     repeats_keys,
     software,
+    transformers_version,
 )
 from vramcast.engines.training import engine_of
 from vramcast.engines.transformers.versions import (
     FLASH_NEEDS,
-    NEWEST,
     attention_kernels,
     behaviour,
     family_of,
@@ -221,11 +220,6 @@ def expert_counts(model: Model) -> tuple[int, ...]:
 def runs_experts_in_a_loop(job: Job) -> bool:
     """Whether the model code of the job's release of transformers does."""
     return behaviour(job.model.family, transformers_version(job), flash=False).expert_loop
-
-
-def transformers_version(job: Job) -> Version:
-    """The release of transformers whose model code runs; the newest known where the question names none."""
-    return (job.engine_version if job.engine == "huggingface" else None) or NEWEST
 
 
 def _left_whole(job: Job) -> tuple[str, ...]:

@@ -172,8 +172,6 @@ class Sharding(NamedTuple):
     master: int | None = None  # of weights that learn; None: as they are loaded
     frozen_master: int | None = None  # of the others; None: as they are loaded
     compute: int | None = None  # gathered; None: as it is stored
-    reduce: int | None = None  # while gradients are reduced; None: as it is computed
-    leaves: bool = True  # FSDP1: adapters are units of their own
     split_root: bool = False  # FSDP2: embedding and head are units of their own
     reshard: bool = True  # weights are freed behind forward
     prefetch: bool = True  # FSDP1: BACKWARD_PRE
@@ -187,12 +185,8 @@ class Sharding(NamedTuple):
         return (self.master if weight.learns else self.frozen_master) or weight.width
 
     def computed_width(self, weight: Weight) -> int:
-        """Bytes of one element of a gathered weight."""
+        """Bytes of one element of a gathered weight, and of a gradient while it is reduced."""
         return 1 if weight.width == 1 else self.compute or self.stored_width(weight)
-
-    def reduced_width(self, weight: Weight) -> int:
-        """Bytes of one element of a gradient while it is reduced."""
-        return self.reduce or self.computed_width(weight)
 
 
 class Part(NamedTuple):

@@ -124,6 +124,11 @@ kernels [TRL]. Modelled where a rank has its weights whole."""
 FP32: Final = 4
 
 
+def transformers_version(job: Job) -> Version:
+    """The release of transformers whose model code runs; the newest known where the question names none."""
+    return (job.engine_version if job.engine == "huggingface" else None) or NEWEST
+
+
 def trl_version(job: Job) -> Version:
     """The TRL of a job: named, or the one of its transformers' days.
 
@@ -133,7 +138,7 @@ def trl_version(job: Job) -> Version:
     found = read_version(named) if named else None
     if named and found is None:
         raise InvalidSpec(f"engine option trl={named[:40]!r} must be a release, as in trl=0.24")
-    release = (job.engine_version if job.engine == "huggingface" else None) or NEWEST
+    release = transformers_version(job)
     newest = CONTEMPORARY_TRL[0][1]
     if found is not None:
         return last_release(found, parts=len(newest), newest=newest)
@@ -290,7 +295,7 @@ def software(job: Job) -> Software:
 
     Raises: InvalidSpec for a name that is no release
     """
-    release = (job.engine_version if job.engine == "huggingface" else None) or NEWEST
+    release = transformers_version(job)
     torch, accelerate = next((torch, of) for since, torch, of in CONTEMPORARY if release >= since)
     if job.engine == "pytorch":
         torch = job.engine_version or NEWEST_TORCH

@@ -283,7 +283,6 @@ def _worth_it(tensor: Tensor, settings: Settings) -> bool:
 
 
 CUDA_ALIGNMENT: Final = 128
-HOST_ALIGNMENT: Final = 32
 
 WINDOWED: Final = frozenset(
     ("cohere2", "deepseek_v4", "exaone4", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4",

@@ -178,9 +178,6 @@ def bits_per_weight(weights: tuple[Weight, ...]) -> float:
 OUTPUT_COUNTS_SINCE: Final = 7467
 """Since this build the head is the first of the layers that -ngl counts (pull request 18148)."""
 
-ALL_LAYERS_SINCE: Final = 6325
-"""Since this build all layers go to cards unless -ngl says otherwise."""
-
 INPUTS: Final = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
 """Weights of the input, which stay on the host."""
 

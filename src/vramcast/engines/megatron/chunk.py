@@ -210,9 +210,7 @@ class ChunkBuilder:
             if recomputed:
                 graph.checkpoints = []
                 graph.checkpoint(0, outputs_alive=True)
-            self.weight_gradients[layer] = tuple(
-                tensor for operator in graph.operators for tensor in operator.weight_gradients
-            )
+            self.weight_gradients[layer] = graph.weight_gradients
             self.layers[layer, recomputed] = lower(
                 graph, weight_gradients=self.policy, gradient=self.gradient, caller=Caller(leaves=memory)
             )

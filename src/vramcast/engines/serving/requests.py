@@ -23,6 +23,16 @@ from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 Value = int | float | bool | str
 
 
+def generates(model: Model) -> bool:
+    """Whether answers are written token by token; encoders, embedding models and classifiers run once."""
+    return model.head is Head.LM and model.main.causal
+
+
+def sees(model: Model) -> bool:
+    """Whether a tower reads images."""
+    return any(stack.vision is not None for stack in model.stacks[:-1])
+
+
 def refuse_encoders(job: ServeJob) -> None:
     """Raise Unsupported for networks whose every layer reads an encoder."""
     if len(job.model.stacks) > 1 and any(layer.cross_attention for layer in job.model.main.layers):

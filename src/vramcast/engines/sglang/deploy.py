@@ -30,7 +30,7 @@ from vramcast.engines.serving.rank import (
     layout_of,
     load_program,
 )
-from vramcast.engines.serving.requests import refuse_encoders
+from vramcast.engines.serving.requests import refuse_encoders, sees
 from vramcast.engines.serving.stages import (
     Stage,
     even_stages,
@@ -49,7 +49,6 @@ from vramcast.engines.sglang.pools import (
     padding_bytes,
     request_table,
     running_requests,
-    shortened,
     sized,
 )
 from vramcast.engines.sglang.settings import DRAFT_COUNTED_SINCE, Settings, settings_of
@@ -96,7 +95,7 @@ def deploy(job: ServeJob) -> Deployment:
     workers = [_worker(job, settings, stage) for stage in even_stages(job.model.num_layers, job.plan.pp)]
     tokens = fewest_tokens(worker.sized.pools for worker in workers)
     running = running_requests(tokens, job.context, settings.max_running)
-    ranks = tuple(_rank(job, settings, worker, shortened(worker.sized.pools, tokens), running) for worker in workers)
+    ranks = tuple(_rank(job, settings, worker, worker.sized.pools.shortened(tokens), running) for worker in workers)
     given = "as asked" if job.plan.memory_fraction is not None else "SGLang's own choice for the card and the arguments"
     return Deployment(
         ranks=ranks,
@@ -126,7 +125,7 @@ def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
     left = round(settings.fraction * before) - loaded
     if counted and stage.last:
         left -= unused_draft_bytes(job.model, plan)
-    if job.version >= IMAGES_SINCE and any(stack.vision is not None for stack in job.model.stacks[:-1]):
+    if job.version >= IMAGES_SINCE and sees(job.model):
         left -= IMAGE_CACHE
     left = left if plan.cache_bytes is None else plan.cache_bytes
     return _Worker(stage, weights, loaded, outside, before, left, sized(job, settings, stage, left))

@@ -94,14 +94,6 @@ def padding_bytes(pools: Pools) -> int:
     return pools.page_tokens * slots + contents.state_bytes if pools.full_tokens else 0
 
 
-def shortened(pools: Pools, tokens: int) -> Pools:
-    """The pools of a stage that has to follow one with fewer tokens."""
-    if not pools.full_tokens:
-        return pools
-    window = pools.window_tokens * tokens // pools.full_tokens // pools.page_tokens * pools.page_tokens
-    return replace(pools, full_tokens=tokens, window_tokens=window)
-
-
 def kept(job: ServeJob, settings: Settings, mixers: Iterable[Mixer | None]) -> Contents:
     """What layers keep on one rank; sparse attention in FP8 keeps scales, and the rotary part in 16 bits."""
     mixers, dtype = tuple(mixers), dtype_of_cache(job, settings)

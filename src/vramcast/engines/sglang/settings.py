@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import Model, MultiLatentAttention
 from vramcast.domain.serving import ServeJob, ServePlan, Version
-from vramcast.engines.serving.requests import ALLOW_LONG, FLAG, Known, Value, typed_options
+from vramcast.engines.serving.requests import ALLOW_LONG, FLAG, Known, Value, sees, typed_options
 from vramcast.errors import InvalidSpec
 from vramcast.units import GIB, MIB
 
@@ -363,7 +363,7 @@ def _traits(job: ServeJob, copies: int) -> frozenset[str]:
     """What of a job graphs of prefills may not go with, in the words of NO_PREFILL_GRAPHS."""
     plan, model = job.plan, job.model
     found = {
-        "images": any(stack.vision is not None for stack in model.stacks[:-1]),
+        "images": sees(model),
         "vendor": job.cluster.gpu.vendor != "NVIDIA", "stages": plan.pp > 1, "latent": is_latent(model),
         "adapters": plan.lora_slots > 0, "data parallel": copies > 1, "draft": plan.draft is not None,
     }

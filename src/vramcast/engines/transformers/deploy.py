@@ -31,10 +31,11 @@ from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Pr
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank, Version
 from vramcast.engines.blas import blas_workspace
+from vramcast.engines.serving.requests import generates
 from vramcast.engines.serving.stages import Stage, stages
 from vramcast.engines.serving.weights import Formats, loaded, total
 from vramcast.engines.transformers.generation import head, inputs, kept, read, returned, sampler, steps
-from vramcast.engines.transformers.settings import PRODUCTS, Settings, generates, settings_of, sizes_of, weights
+from vramcast.engines.transformers.settings import PRODUCTS, Settings, settings_of, sizes_of, weights
 from vramcast.engines.transformers.versions import left_sentences, left_whole
 from vramcast.errors import InvalidSpec
 from vramcast.operators.graph import Graph

@@ -18,10 +18,10 @@ from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.checkpoint import StoredWeights
 from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import AttentionKernel
-from vramcast.domain.model import Head, Model, Stack
+from vramcast.domain.model import Model, Stack
 from vramcast.domain.program import Category, Tensor
 from vramcast.domain.serving import ServeJob, Version
-from vramcast.engines.serving.requests import FLAG, Known, typed_options
+from vramcast.engines.serving.requests import FLAG, Known, generates, typed_options
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.serving.weights import CHECKPOINT_FORMATS, Formats, on_stage, stage_of
 from vramcast.engines.transformers.versions import CONTEMPORARY, Behaviour, behaviour, left_whole
@@ -291,11 +291,6 @@ def sizes_of(model: Model, stack: Stack, settings: Settings, *, rows: int, queri
         fused_gate=found.fused_gate,
         expert_loop=found.expert_loop,
     )
-
-
-def generates(model: Model) -> bool:
-    """Whether the network answers token by token; encoders, embedding models and classifiers run once."""
-    return model.head is Head.LM and model.main.causal
 
 
 def source_len(model: Model, prompt: int) -> int:

@@ -26,6 +26,7 @@ from vramcast.engines.serving.rank import (
     layout_of,
     load_program,
 )
+from vramcast.engines.serving.requests import generates
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import loaded
 from vramcast.engines.vllm.groups import BlockPool, CacheSpec, Grouping, compressed_groups, grouped, is_compressed
@@ -35,7 +36,6 @@ from vramcast.engines.vllm.settings import (
     OF_TOWERS,
     STATE_WIDTHS,
     Settings,
-    generates,
     is_recurrent,
     options_of,
     packing_of,

@@ -40,8 +40,9 @@ from vramcast.domain.device import Gpu
 from vramcast.domain.model import MLP, Model, MoE, Stack
 from vramcast.domain.program import Alloc, Category, Free, Node, Program, Tensor
 from vramcast.domain.serving import ServePlan, Version
+from vramcast.engines.serving.requests import generates
 from vramcast.engines.serving.stages import Stage
-from vramcast.engines.vllm.settings import Settings, generates
+from vramcast.engines.vllm.settings import Settings
 from vramcast.states.storage import is_linear
 from vramcast.units import MIB, ceil_div
 

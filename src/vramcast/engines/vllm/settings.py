@@ -20,11 +20,11 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.device import Gpu
-from vramcast.domain.model import Attention, Head, LinearAttention, Mamba, Model, MoE
+from vramcast.domain.model import Attention, LinearAttention, Mamba, Model, MoE
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.domain.version import last_patch
 from vramcast.engines.serving.rank import WIDTHS, dtype_of
-from vramcast.engines.serving.requests import ALLOW_LONG, FLAG, Known, typed_options
+from vramcast.engines.serving.requests import ALLOW_LONG, FLAG, Known, generates, sees, typed_options
 from vramcast.engines.serving.weights import MARLIN, Packing
 from vramcast.units import GIB
 
@@ -70,9 +70,6 @@ def options_of(job: ServeJob) -> Options:
 
 V1_SINCE: Final[Version] = (0, 8)
 """First version whose default is the V1 engine."""
-
-V1_ONLY_SINCE: Final[Version] = (0, 11)
-"""First version without the V0 engine."""
 
 
 class Batch(NamedTuple):
@@ -238,16 +235,6 @@ def uses_runner_2(model: Model, version: Version) -> bool:
         return True
     dense = not is_recurrent(model) and not any(isinstance(run.layer.channel, MoE) for run in model.main.runs)
     return version >= RUNNER_2_DENSE_SINCE and dense and generates(model)
-
-
-def generates(model: Model) -> bool:
-    """Whether answers are written token by token."""
-    return model.head is Head.LM and model.main.causal
-
-
-def sees(model: Model) -> bool:
-    """Whether a tower reads images."""
-    return any(stack.vision is not None for stack in model.stacks[:-1])
 
 
 def is_recurrent(model: Model) -> bool:
