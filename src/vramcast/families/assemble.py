@@ -1,10 +1,7 @@
-"""How a checkpoint packs the weights of its linears, from `quantization_config`.
+"""What every family shares: attention, windows, stacks, how weights are packed, and the facts beside the stacks.
 
-Lists of layers, run-length encoded.
-What every family shares: attention, feed-forward, windows, and the facts beside the stacks.
-
-Keys per method: transformers v5.23.0, src/transformers/utils/quantization_config.py; modelopt and compressed-tensors
-write `quant_algo` and `config_groups`.
+Keys of `quantization_config` per method: transformers v5.23.0, src/transformers/utils/quantization_config.py; modelopt
+and compressed-tensors write `quant_algo` and `config_groups`.
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
-from vramcast.domain.model import Attention, Head, Layer, Model, Run, Stack
+from vramcast.domain.model import Attention, Head, Layer, Model, Norm, Run, Stack, VisionEmbedding
 from vramcast.errors import InvalidSpec
 from vramcast.families.fields import Fields
 
@@ -146,6 +143,27 @@ def head_of(fields: Fields, fallback: Head) -> Head:
             if architecture.endswith(ending):
                 return head
     return fallback
+
+
+TIED: Final = {"tie_word_embeddings": True}
+"""What configs of families with one table leave out."""
+
+
+def decoder_stack(fields: Fields, layers: Layer | Iterable[Layer], **facts: Any) -> Stack:
+    """The decoder of these layers; of `num_hidden_layers` equal ones where it is one."""
+    hidden = fields.count("hidden_size")
+    runs = (Run(count=fields.layers(), layer=layers),) if isinstance(layers, Layer) else runs_of(layers)
+    return Stack(name="decoder", hidden=hidden, runs=runs, **facts)
+
+
+def vision_stack(
+    hidden: int, embedding: VisionEmbedding, *runs: tuple[int, Layer], final_norm: Norm | None = None, **facts: Any
+) -> Stack:
+    """An image encoder of so many layers of each kind."""
+    found = tuple(Run(count=count, layer=layer) for count, layer in runs)
+    return Stack(
+        name="vision", hidden=hidden, runs=found, final_norm=final_norm, vision=embedding, causal=False, **facts
+    )
 
 
 def heads_of(fields: Fields, hidden: int) -> tuple[int, int, int]:
