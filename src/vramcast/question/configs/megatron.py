@@ -172,8 +172,10 @@ UNUSED: Final = {
     "--ffn-hidden-size": "--moe-ffn-hidden-size", "--kv-channels": "--multi-latent-attention",
     "--qk-layernorm": "--multi-latent-attention", "--num-query-groups": "--multi-latent-attention",
     "--group-query-attention": "--multi-latent-attention",
+    "--num-attention-heads": "--hybrid-layer-pattern", "--disable-bias-linear": "--hybrid-layer-pattern",
 }
-"""Argument -> the one that takes its place: latent attention has widths and norms of its own."""
+"""Argument -> the one that takes its place: latent attention has widths and norms of its own, patterns without attention
+have no heads and no linear layers with a bias."""
 
 
 def _mistaken(values: Watched) -> Iterator[Unread]:
