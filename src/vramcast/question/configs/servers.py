@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.formats import load_format
-from vramcast.engines.serving.requests import ALLOW_LONG, way_out
+from vramcast.engines.serving.requests import variables_of
 from vramcast.question.configs.environment import unread_environment
 from vramcast.question.configs.reading import ELSEWHERE, NO_GPU, Command, Config, Reading, Unread, command_of, plain
 from vramcast.question.configs.watched import Known, Watched
@@ -169,11 +169,14 @@ def _read(config: Config, server: Server) -> Reading:
         values.cannot("device", NO_GPU)
     options |= _stored(values, models) | _adapters(values, server)
     options |= _vllm(values) if server is VLLM else _sglang(values)
-    if command.variables.get(way_out(server.engine)) not in (None, "", "0"):
-        options["engine-option"] = (*options.get("engine-option", ()), f"{ALLOW_LONG}=true")
+    known = variables_of(server.engine)
+    switches = {option: text for option, name in known.items() if (text := command.variables.get(name)) in ("0", "1")}
+    pairs = tuple(f"{option}={'true' if text == '1' else 'false'}" for option, text in switches.items())
+    options |= {"engine-option": (*options.get("engine-option", ()), *pairs)} if pairs else {}
     for name, usual in USUAL.items():
         values.only(name, *usual)
-    unread = [*command.unread, *place, *values.unread(), *unread_environment(command.variables, allocator=False)]
+    others = {name: text for name, text in command.variables.items() if name not in map(known.get, switches)}
+    unread = [*command.unread, *place, *values.unread(), *unread_environment(others, allocator=False)]
     unread += _versions(config, server, options)
     return Reading(server.engine, options, unread=tuple(unread), notes=command.notes)
 
