@@ -108,7 +108,7 @@ def _vllm_options(order: Order) -> list[Line]:
     if ask("option.language-model-only"):
         lines.append(Line("language-model-only", True, "towers are not loaded"))
     images = ask("option.images") if ask("option.images") is not None else ask("images") or None
-    if images is not None:
+    if images is not None and len(order.job.model.stacks) > 1:  # towers alone take one each
         lines.append(Line("limit-mm-per-prompt", json.dumps({"image": images}), "images in a prompt"))
     if ask("option.hybrid-manager") is False:
         lines.append(Line("disable-hybrid-kv-cache-manager", True, "every layer keeps whole sequences"))

@@ -161,11 +161,13 @@ SERVING: Final[dict[str, ServingEngine]] = {
         format_sm=((ALWAYS, {"fp8": 89, "nvfp4": 100}),), cache_sm=((ALWAYS, {"fp8": 89, "nvfp4": 100}),),
     ),
     "llama.cpp": ServingEngine(
-        "vramcast.engines.llamacpp", (1000,), (9999,), (7000,), _GGML, "slots", "tokens", is_ggml=True, formats=_GGML_FORMATS,
+        "vramcast.engines.llamacpp", (1000,), (9999,), (7000,), _GGML, "slots", "tokens", is_ggml=True,
+        formats=_GGML_FORMATS,
         beyond=Beyond("llama-server cuts every slot to that"), support=_GGML_CARDS,
     ),
     "ik_llama.cpp": ServingEngine(
-        "vramcast.engines.llamacpp", (3400,), (4060,), (3750,), _GGML, "slots", "tokens", is_ggml=True, formats=_GGML_FORMATS,
+        "vramcast.engines.llamacpp", (3400,), (4060,), (3750,), _GGML, "slots", "tokens", is_ggml=True,
+        formats=_GGML_FORMATS,
         beyond=Beyond("its context is allocated nevertheless"), support=_GGML_CARDS,
     ),
     "transformers": ServingEngine(

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.formats import load_format
 from vramcast.engines.serving.requests import variables_of
+from vramcast.errors import SourceError
 from vramcast.question.configs.environment import unread_environment
 from vramcast.question.configs.reading import ELSEWHERE, NO_GPU, Command, Config, Reading, Unread, command_of, plain
 from vramcast.question.configs.watched import Known, Watched
@@ -193,6 +194,8 @@ def _given(config: Config, server: Server) -> tuple[Command, dict[str, Any], lis
 
     command = command_of(config, score)
     start = _start(command.words, server)
+    if start is None and not any(word.startswith("-") for word in command.words):
+        raise SourceError(f"{config.name}: no command that starts {server.engine} stands in it")
     named, plainly = split(command.words[start or 0:], server.known, server.short)
     values = _long(named, server)
     if plainly and server is VLLM:
