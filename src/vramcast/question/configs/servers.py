@@ -61,6 +61,9 @@ SUFFIXES: Final = {
 OFF: Final = ("", "auto", -1)
 """Values that leave a choice to the engine."""
 
+SWITCHED: Final = {"1": "true", "true": "true", "0": "false", "false": "false"}
+"""How variables of the environment switch something [vllm vllm/envs.py]."""
+
 FITTED: Final = ("max_model_len",)
 """What vLLM then makes as large as the card allows, which is no default [vllm v1/core/kv_cache_utils.py,
 `_auto_fit_max_model_len`]."""
@@ -171,8 +174,9 @@ def _read(config: Config, server: Server) -> Reading:
     options |= _stored(values, models) | _adapters(values, server)
     options |= _vllm(values) if server is VLLM else _sglang(values)
     known = variables_of(server.engine)
-    switches = {option: text for option, name in known.items() if (text := command.variables.get(name)) in ("0", "1")}
-    pairs = tuple(f"{option}={'true' if text == '1' else 'false'}" for option, text in switches.items())
+    texts = {option: command.variables.get(name, "").lower() for option, name in known.items()}
+    switches = {option: SWITCHED[text] for option, text in texts.items() if text in SWITCHED}
+    pairs = tuple(f"{option}={value}" for option, value in switches.items())
     options |= {"engine-option": (*options.get("engine-option", ()), *pairs)} if pairs else {}
     for name, usual in USUAL.items():
         values.only(name, *usual)
