@@ -55,6 +55,25 @@ def test_what_a_tool_does_unasked_is_counted_and_said(engine: str, options: dict
 
 
 @pytest.mark.parametrize(
+    ("options", "dtype"),
+    [
+        ({"objective": "sft"}, "bf16"), ({"objective": "sft", "base-weights": "int8"}, "bf16"),
+        ({"objective": "sft", "base-weights": "full"}, "fp32"), ({}, "fp32"), ({"objective": "dpo"}, "bf16"),
+        ({"objective": "sft", "engine-option": ("trl=0.25",)}, "fp32"),
+        ({"objective": "dpo", "engine-option": ("trl=0.28",)}, "fp32"),
+        ({"objective": "sft", "engine-option": ("trl=0.8",)}, "bf16"),
+        ({"objective": "sft", "engine-option": ("trl=0.8",), "base-weights": "int8"}, "fp32"),
+        ({"objective": "sft", "adapter-dtype": "fp32"}, "fp32"), ({"objective": "sft", "engine": "unsloth"}, "fp32"),
+    ],
+)
+def test_adapters_of_a_packed_base_are_as_trl_makes_them(options: dict[str, Any], dtype: str) -> None:
+    found = job(**{"engine": "huggingface", "peft": "lora", "base-weights": "nf4", **options})
+    assert found.plan.peft is not None
+    assert found.plan.peft.adapter_dtype == dtype
+    assert any("as TRL makes them" in text for text in found.assumed) is (dtype == "bf16")
+
+
+@pytest.mark.parametrize(
     ("trl", "objective", "older"),
     [("0.27", "sft", False), ("0.26", "sft", True), ("0.27", "pretrain", True), ("1.9", "dpo", False)],
 )

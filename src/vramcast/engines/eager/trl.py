@@ -51,6 +51,13 @@ CHUNKS_LOSS_SINCE: Final[Version] = (1, 7)
 """`SFTConfig.loss_type` is chunked_nll: head and loss run in checkpoints of 256 tokens; nll before, and beside Liger's
 kernels [TRL]. Modelled where a rank has its weights whole."""
 
+NARROWS_ADAPTERS: Final[dict[str, Version]] = {"sft": (0, 26), "grpo": (0, 26), "reward": (0, 26), "dpo": (0, 29)}
+"""Since that release each trainer makes every weight of a packed network that learns bf16, whatever the run computes in
+[TRL __init__: `param.data = param.data.to(torch.bfloat16)`]."""
+
+KEEPS_ADAPTERS: Final[Version] = (0, 9)
+"""Before, `peft_module_casting_to_bf16` cast the adapters of 4-bit bases with the rest [TRL 99f2c94b2]."""
+
 FP32: Final = 4
 
 
@@ -97,6 +104,17 @@ def prepared_weights(job: Job) -> Prepared:
     found: Prepared = next((what for since, what in PREPARES if version >= since), "nothing")
     casts_back = job.plan.precision is Precision.AMP_BF16 and base != "int8"
     return "norms" if found == "all" and casts_back else found
+
+
+def narrows_adapters(job: Job) -> bool:
+    """Whether a trainer of TRL makes the adapters beside a packed base bf16."""
+    peft = job.plan.peft
+    if not is_trl(job) or peft is None or peft.base not in IN_MEMORY:
+        return False
+    version = trl_version(job)
+    if version < KEEPS_ADAPTERS:
+        return peft.base != "int8" and job.plan.precision is Precision.AMP_BF16
+    return version >= NARROWS_ADAPTERS[str(job.workload.objective)]
 
 
 def prepared(recipe: Recipe, job: Job) -> tuple[Recipe, tuple[str, ...]]:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from vramcast.domain.job import Job, Recompute
 from vramcast.domain.model import Head
 from vramcast.engines.eager.releases import sharder
-from vramcast.engines.eager.trl import RECOMPUTES_SINCE, chunks_loss, is_trl, trl_version
+from vramcast.engines.eager.trl import RECOMPUTES_SINCE, chunks_loss, is_trl, narrows_adapters, trl_version
 
 
 def with_unasked(job: Job, named: Container[str]) -> Job:
@@ -26,10 +26,14 @@ def with_unasked(job: Job, named: Container[str]) -> Job:
         job: the question
         named: options that it names
     """
-    if "recompute" in named or not (tool := recomputing(job)):
-        return job
-    said = f"layers are recomputed, as {tool} does unasked; --recompute none switches that off"
-    return replace(job, plan=replace(job.plan, recompute=Recompute.FULL), assumed=(*job.assumed, said))
+    plan, said = job.plan, list(job.assumed)
+    if "recompute" not in named and (tool := recomputing(job)):
+        plan = replace(plan, recompute=Recompute.FULL)
+        said.append(f"layers are recomputed, as {tool} does unasked; --recompute none switches that off")
+    if "adapter-dtype" not in named and plan.peft is not None and narrows_adapters(job):
+        plan = replace(plan, peft=replace(plan.peft, adapter_dtype="bf16"))
+        said.append("adapters of a packed base are bf16, as TRL makes them unasked; --adapter-dtype fp32 for others")
+    return replace(job, plan=plan, assumed=tuple(said))
 
 
 def recomputing(job: Job) -> str:

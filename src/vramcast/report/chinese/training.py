@@ -61,6 +61,8 @@ TRAINING_ZH: Final[dict[str, str]] = {
     "--loss eager for all logits at once":
         "输出层和损失按 256 个 token 分块计算，TRL 的 SFTTrainer 自 1.7 起默认如此（loss_type=chunked_nll）；"
         "--loss eager 一次计算全部 logits",
+    "adapters of a packed base are bf16, as TRL makes them unasked; --adapter-dtype fp32 for others":
+        "打包基座旁的适配器为 bf16，这是 TRL 的默认行为；用 --adapter-dtype fp32 可改变",
     "layers are recomputed, as {tool} does unasked; --recompute none switches that off":
         "各层会重计算，{tool} 默认如此；--recompute none 可关闭",
     "the loss in chunks of 256 tokens that TRL's SFTTrainer makes since 1.7 (loss_type=chunked_nll): counted is that "
