@@ -58,6 +58,10 @@ NARROWS_ADAPTERS: Final[dict[str, Version]] = {"sft": (0, 26), "grpo": (0, 26), 
 KEEPS_ADAPTERS: Final[Version] = (0, 9)
 """Before, `peft_module_casting_to_bf16` cast the adapters of 4-bit bases with the rest [TRL 99f2c94b2]."""
 
+LOADS_FP32_SINCE: Final[Version] = (0, 27)
+"""A model given by its id is loaded in float32 where `dtype` does not say otherwise [TRL trainer/utils.py
+`create_model_from_path`, model_config.py `dtype`]; before, as its checkpoint has it."""
+
 FP32: Final = 4
 
 
