@@ -73,6 +73,14 @@ def test_adapters_of_a_packed_base_are_as_trl_makes_them(options: dict[str, Any]
     assert any("as TRL makes them" in text for text in found.assumed) is (dtype == "bf16")
 
 
+def test_a_loss_in_chunks_makes_the_head_twice() -> None:
+    chunked, whole = (answer(job(engine="huggingface", objective="sft", **more)).time for more in ({}, {"loss": "eager"}))
+    assert chunked is not None
+    assert whole is not None
+    head_flops = 2 * 512 * 151_936 * 1024
+    assert chunked.step_s - whole.step_s > head_flops / 312e12
+
+
 @pytest.mark.parametrize(
     ("trl", "objective", "older"),
     [("0.27", "sft", False), ("0.26", "sft", True), ("0.27", "pretrain", True), ("1.9", "dpo", False)],
