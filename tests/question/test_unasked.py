@@ -74,7 +74,8 @@ def test_adapters_of_a_packed_base_are_as_trl_makes_them(options: dict[str, Any]
 
 
 def test_a_loss_in_chunks_makes_the_head_twice() -> None:
-    chunked, whole = (answer(job(engine="huggingface", objective="sft", **more)).time for more in ({}, {"loss": "eager"}))
+    questions = (job(engine="huggingface", objective="sft", **more) for more in ({}, {"loss": "eager"}))
+    chunked, whole = (answer(question).time for question in questions)
     assert chunked is not None
     assert whole is not None
     head_flops = 2 * 512 * 151_936 * 1024

@@ -94,7 +94,8 @@ def refuse_splits(job: Job) -> None:
         if getattr(plan, name) > 1:
             able = "torchtitan" if plan.schedule == "gpipe" else "megatron"
             raise Unsupported(
-                f"{name}={getattr(plan, name)} is not modelled for --engine {job.engine}; use --engine {able}, or {name}=1"
+                f"{name}={getattr(plan, name)} is not modelled for --engine {job.engine}; "
+                f"use --engine {able}, or {name}=1"
             )
     groups = plan.shard_group is not None and plan.shards is not Shards.EVERYTHING
     if plan.virtual_stages > 1 or groups:
