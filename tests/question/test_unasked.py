@@ -73,6 +73,20 @@ def test_adapters_of_a_packed_base_are_as_trl_makes_them(options: dict[str, Any]
     assert any("as TRL makes them" in text for text in found.assumed) is (dtype == "bf16")
 
 
+@pytest.mark.parametrize(
+    ("options", "older"),
+    [
+        ({}, True), ({"peft": None}, False), ({"sharded-by": "fsdp2"}, False), ({"zero": 2, "sharded-by": None}, False),
+        ({"engine-option": ("trl=0.27",)}, False), ({"objective": "dpo"}, True),
+        ({"objective": "dpo", "engine-option": ("trl=1.8",)}, False),
+    ],
+)
+def test_adapters_under_zero_3_are_checkpointed_in_the_older_way(options: dict[str, Any], older: bool) -> None:
+    asked = {"objective": "sft", "zero": 3, "sharded-by": "deepspeed", "peft": "lora", "gpus": "2xa100-sxm4-80gb"}
+    given = {name: value for name, value in (asked | options).items() if value is not None}
+    assert reentrant(job(engine="huggingface", **given)) is older
+
+
 def test_a_loss_in_chunks_makes_the_head_twice() -> None:
     questions = (job(engine="huggingface", objective="sft", **more) for more in ({}, {"loss": "eager"}))
     chunked, whole = (answer(question).time for question in questions)

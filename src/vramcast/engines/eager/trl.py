@@ -47,6 +47,9 @@ RECOMPUTES_SINCE: Final[Version] = (0, 22)
 NON_REENTRANT_SINCE: Final[Version] = (0, 27)
 """Checkpoints are not reentrant unasked, before transformers 5, too [TRL sft_config.py `__post_init__`]."""
 
+REENTRANT_SINCE: Final[dict[str, Version]] = {"sft": (0, 28), "grpo": (1, 9), "reward": (1, 9), "dpo": (1, 9)}
+"""Since that release each trainer forces the older kind of checkpoints on adapters under ZeRO-3 [TRL __init__]."""
+
 CHUNKS_LOSS_SINCE: Final[Version] = (1, 7)
 """`SFTConfig.loss_type` is chunked_nll: head and loss run in checkpoints of 256 tokens; nll before, and beside Liger's
 kernels [TRL]. Modelled where a rank has its weights whole."""
@@ -148,6 +151,14 @@ def reference_sentences(job: Job) -> tuple[str, ...]:
     if beta:
         return (f"GRPO with beta={beta:g}: a reference model is asked, too",)
     return ("GRPO with beta=0, TRL's default since 0.19: no reference model; --engine-option beta=0.04 for one",)
+
+
+def forces_reentrant(job: Job) -> bool:
+    """Whether a trainer of TRL makes checkpoints the older kind where DeepSpeed shards: of adapters under ZeRO-3."""
+    return (
+        is_trl(job) and job.plan.peft is not None and job.plan.shards is Shards.EVERYTHING
+        and trl_version(job) >= REENTRANT_SINCE[str(job.workload.objective)]
+    )
 
 
 def chunks_loss(job: Job) -> bool:
