@@ -17,27 +17,17 @@ from vramcast.blocks.megatron_shape import Shape
 from vramcast.domain.model import Attention, MultiLatentAttention, Norm
 from vramcast.domain.program import Category
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.transformer_engine import Linear, activation, column_linear, norm, row_linear, transient
+from vramcast.operators.transformer_engine import activation, column_linear, norm, row_linear, transient
 
 
-def self_attention(graph: Graph, x: Value, attention: Attention, shape: Shape, *, hidden: int, causal: bool) -> Value:
+def self_attention(graph: Graph, x: Value, attention: Attention, shape: Shape, *, hidden: int) -> Value:
     """From the normed hidden states to the output of the projection."""
     a, g = attention.num_heads // shape.tp, max(1, attention.num_kv_heads // shape.tp)
     d = attention.head_dim
-    linear = Linear(
-        rows=(a + 2 * g) * d,
-        columns=hidden,
-        tokens=shape.tokens,
-        tokens_between=shape.tokens_between,
-        element=shape.element,
-    )
-    qkv = column_linear(graph, "attention.qkv", x, linear)
+    qkv = column_linear(graph, "attention.qkv", x, shape.linear((a + 2 * g) * d, hidden))
     query, key, value = _split(graph, qkv, attention, shape, a=a, g=g)
     context = core_attention(graph, query, key, value, shape, heads=a, kv_heads=g, qk=d, v=d)
-    out = Linear(
-        rows=hidden, columns=a * d, tokens=shape.tokens, tokens_between=shape.tokens_between, element=shape.element
-    )
-    return row_linear(graph, "attention.out", context, out)
+    return row_linear(graph, "attention.out", context, shape.linear(hidden, a * d))
 
 
 def _split(
@@ -191,8 +181,7 @@ def latent_attention(graph: Graph, x: Value, mla: MultiLatentAttention, shape: S
     start = len(graph.operators)
     query = _query(graph, x, mla, shape, hidden=hidden, rows=a * qk)
     latent, rotary = _latent(graph, x, mla, shape, hidden=hidden)
-    up = Linear(rows=a * (mla.qk_nope_dim + mla.v_head_dim), columns=mla.kv_lora_rank, tokens=n,
-                tokens_between=shape.tokens_between, element=e)
+    up = shape.linear(a * (mla.qk_nope_dim + mla.v_head_dim), mla.kv_lora_rank)
     pair = column_linear(graph, "attention.kv_up", latent, up)
     key = activation(graph, "attention.k", n, a * qk, e)
     value = activation(graph, "attention.v", n, a * mla.v_head_dim, e)
@@ -204,28 +193,23 @@ def latent_attention(graph: Graph, x: Value, mla: MultiLatentAttention, shape: S
     if "mla_up_proj" in shape.recompute_modules:
         graph.checkpoint(start)
     context = core_attention(graph, query, key, value, shape, heads=a, kv_heads=a, qk=qk, v=mla.v_head_dim)
-    out = Linear(rows=hidden, columns=a * mla.v_head_dim, tokens=n, tokens_between=shape.tokens_between, element=e)
-    return row_linear(graph, "attention.out", context, out)
+    return row_linear(graph, "attention.out", context, shape.linear(hidden, a * mla.v_head_dim))
 
 
 def _query(graph: Graph, x: Value, mla: MultiLatentAttention, shape: Shape, *, hidden: int, rows: int) -> Value:
-    n, between, e = shape.tokens, shape.tokens_between, shape.element
+    between, e = shape.tokens_between, shape.element
     if mla.q_lora_rank is None:
-        direct = Linear(rows=rows, columns=hidden, tokens=n, tokens_between=between, element=e)
-        return column_linear(graph, "attention.q", x, direct)
-    down = Linear(rows=mla.q_lora_rank, columns=hidden, tokens=between, tokens_between=between, element=e)
-    compressed = column_linear(graph, "attention.q_down", x, down)
+        return column_linear(graph, "attention.q", x, shape.linear(rows, hidden))
+    compressed = column_linear(graph, "attention.q_down", x, shape.linear(mla.q_lora_rank, hidden, tokens=between))
     normed = norm(graph, "attention.q_norm", compressed, rows=between, width=mla.q_lora_rank, element=e)
-    up = Linear(rows=rows, columns=mla.q_lora_rank, tokens=n, tokens_between=between, element=e)
-    return column_linear(graph, "attention.q_up", normed, up)
+    return column_linear(graph, "attention.q_up", normed, shape.linear(rows, mla.q_lora_rank))
 
 
 def _latent(graph: Graph, x: Value, mla: MultiLatentAttention, shape: Shape, *, hidden: int) -> tuple[Value, Value]:
     """The normed latent, and the rotary part of the keys (gathered along the sequence)."""
     between, e = shape.tokens_between, shape.element
     width = mla.kv_lora_rank + mla.qk_rope_dim
-    down = Linear(rows=width, columns=hidden, tokens=between, tokens_between=between, element=e)
-    both = column_linear(graph, "attention.kv_down", x, down)
+    both = column_linear(graph, "attention.kv_down", x, shape.linear(width, hidden, tokens=between))
     rotary = activation(graph, "attention.rotary key", shape.tokens, mla.qk_rope_dim, e)
     graph.call("attention.rotary key", [both], [rotary])
     compressed = activation(graph, "attention.compressed kv", between, mla.kv_lora_rank, e)

@@ -13,7 +13,7 @@ Letters: N tokens   n tokens between blocks   V local vocabulary rows   H hidden
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from vramcast.blocks.megatron_attention import core_attention, latent_attention, self_attention
 from vramcast.blocks.megatron_mlp import mamba, mlp, moe
@@ -34,23 +34,24 @@ from vramcast.operators.transformer_engine import (
 )
 
 
-def layer_graph(layer: Layer, shape: Shape, *, hidden: int, owner: str, causal: bool, boundary: Tensor) -> Graph:
+def layer_graph(layer: Layer, shape: Shape, *, hidden: int, owner: str, boundary: Tensor) -> Graph:
     """The tape of one layer; its input and output are instances of `boundary`."""
     graph = Graph(owner=owner, source="Megatron-LM core/transformer, TransformerEngine pytorch/module")
     _check(layer)
     x = graph.input("hidden", boundary.num_bytes, tensor=boundary)
     out = x
-    if layer.mixer is not None:
-        out = _residual(graph, out, layer, shape, part="mixer", hidden=hidden, causal=causal)
-    if layer.cross_attention is not None:
-        out = _residual(graph, out, layer, shape, part="cross", hidden=hidden, causal=causal)
-    if layer.channel is not None:
-        out = _residual(graph, out, layer, shape, part="channel", hidden=hidden, causal=causal)
+    for part, read in _parts(layer).items():
+        if read is not None:
+            out = _residual(graph, out, layer, shape, part=part, hidden=hidden)
     out.tensor = boundary
     graph.returns(out)
     if shape.fp8:
         _save_inputs_in_fp8(graph)
     return graph
+
+
+def _parts(layer: Layer) -> dict[str, object]:
+    return {"mixer": layer.mixer, "cross": layer.cross_attention, "channel": layer.channel}
 
 
 def _save_inputs_in_fp8(graph: Graph) -> None:
@@ -74,7 +75,7 @@ def _check(layer: Layer) -> None:
         )
 
 
-def _residual(graph: Graph, x: Value, layer: Layer, shape: Shape, *, part: str, hidden: int, causal: bool) -> Value:
+def _residual(graph: Graph, x: Value, layer: Layer, shape: Shape, *, part: str, hidden: int) -> Value:
     rows, e = shape.tokens_between, shape.element
     start = len(graph.operators)
     normed = norm(
@@ -86,12 +87,12 @@ def _residual(graph: Graph, x: Value, layer: Layer, shape: Shape, *, part: str, 
         out = (
             moe(graph, normed, layer.channel, shape, hidden=hidden)
             if isinstance(layer.channel, MoE)
-            else (_dense(graph, normed, layer, shape, hidden=hidden))
+            else _dense(graph, normed, layer, shape, hidden=hidden)
         )
     elif part == "cross":
         out = _cross(graph, normed, layer, shape, hidden=hidden)
     else:
-        out = _mixer(graph, normed, layer, shape, hidden=hidden, causal=causal)
+        out = _mixer(graph, normed, layer, shape, hidden=hidden)
     dropout = shape.hidden_dropout
     return dropout_add(graph, f"{part}_add", out, x, rows=rows, width=hidden, element=e, dropout=dropout)
 
@@ -101,7 +102,7 @@ def owns_norm(layer: Layer, part: str, *, te: bool) -> bool:
 
     Source: Megatron-LM core/models/gpt/gpt_layer_specs.py `get_gpt_layer_with_transformer_engine_submodules`
     """
-    read = {"mixer": layer.mixer, "cross": layer.cross_attention, "channel": layer.channel}[part]
+    read = _parts(layer)[part]
     return read is not None and (not te or isinstance(read, (MultiLatentAttention, MoE)))
 
 
@@ -114,10 +115,10 @@ def _dense(graph: Graph, x: Value, layer: Layer, shape: Shape, *, hidden: int) -
     return out
 
 
-def _mixer(graph: Graph, x: Value, layer: Layer, shape: Shape, *, hidden: int, causal: bool) -> Value:
+def _mixer(graph: Graph, x: Value, layer: Layer, shape: Shape, *, hidden: int) -> Value:
     match layer.mixer:
         case Attention():
-            return self_attention(graph, x, layer.mixer, shape, hidden=hidden, causal=causal)
+            return self_attention(graph, x, layer.mixer, shape, hidden=hidden)
         case MultiLatentAttention():
             return latent_attention(graph, x, layer.mixer, shape, hidden=hidden)
         case Mamba() if layer.mixer.version == 2:
@@ -134,25 +135,10 @@ def _cross(graph: Graph, x: Value, layer: Layer, shape: Shape, *, hidden: int) -
     context_tokens = shape.batch * shape.kv_seq
     between = context_tokens // shape.tp if shape.sp else context_tokens
     memory = graph.input("encoder output", between * hidden * e)
-    query = column_linear(
-        graph,
-        "cross.q",
-        x,
-        Linear(rows=a * d, columns=hidden, tokens=shape.tokens, tokens_between=shape.tokens_between, element=e),
-    )
-    pair = column_linear(
-        graph,
-        "cross.kv",
-        memory,
-        Linear(rows=2 * a * d, columns=hidden, tokens=context_tokens, tokens_between=between, element=e),
-    )
+    query = column_linear(graph, "cross.q", x, shape.linear(a * d, hidden))
+    pair = column_linear(graph, "cross.kv", memory, Linear(2 * a * d, hidden, context_tokens, between, e))
     context = core_attention(graph, query, pair, pair, shape, heads=a, kv_heads=a, qk=d, v=d, kv_seq=shape.kv_seq)
-    return row_linear(
-        graph,
-        "cross.out",
-        context,
-        Linear(rows=hidden, columns=a * d, tokens=shape.tokens, tokens_between=shape.tokens_between, element=e),
-    )
+    return row_linear(graph, "cross.out", context, shape.linear(hidden, a * d))
 
 
 def embedding_graph(shape: Shape, *, hidden: int, vocab: int, positions: int, boundary: Tensor) -> Graph:
@@ -185,18 +171,14 @@ def embedding_graph(shape: Shape, *, hidden: int, vocab: int, positions: int, bo
     return graph
 
 
-class HeadSizes:
+class HeadSizes(NamedTuple):
     """Widths of the head and the loss implementation."""
 
-    __slots__ = ("cross_entropy", "dense", "final_norm", "hidden", "mtp_inputs", "vocab")
-
-    def __init__(self, *, hidden: int, vocab: int, cross_entropy: Literal["unfused", "native", "te"],
-                 final_norm: Norm | None, dense: bool) -> None:
-        self.hidden = hidden
-        self.vocab = vocab  # local rows
-        self.cross_entropy = cross_entropy
-        self.final_norm = final_norm
-        self.dense = dense  # BERT: dense, GeLU and norm before the projection
+    hidden: int
+    vocab: int  # local rows
+    cross_entropy: Literal["unfused", "native", "te"]
+    final_norm: Norm | None
+    dense: bool  # BERT: dense, GeLU and norm before the projection
 
 
 def head_graph(shape: Shape, sizes: HeadSizes, *, boundary: Tensor) -> Graph:
@@ -216,8 +198,7 @@ def head_graph(shape: Shape, sizes: HeadSizes, *, boundary: Tensor) -> Graph:
 
 def output_and_loss(graph: Graph, x: Value, shape: Shape, sizes: HeadSizes) -> Value:
     """Output projection and cross entropy."""
-    linear = Linear(rows=sizes.vocab, columns=sizes.hidden, tokens=shape.tokens, tokens_between=shape.tokens_between,
-                    element=shape.element)
+    linear = shape.linear(sizes.vocab, sizes.hidden)
     logits = _projection(graph, "output", x, linear, in_place_gradient=sizes.cross_entropy == "te")
     loss = _cross_entropy(graph, "output", logits, shape, sizes)
     graph.hold(logits)
@@ -240,8 +221,7 @@ def _projection(graph: Graph, name: str, x: Value, linear: Linear, *, in_place_g
 
 def _bert_dense(graph: Graph, x: Value, shape: Shape, hidden: int) -> Value:
     n, e = shape.tokens_between, shape.element
-    dense = column_linear(graph, "head.dense", x, Linear(
-        rows=hidden, columns=hidden, tokens=n, tokens_between=n, element=e))
+    dense = column_linear(graph, "head.dense", x, Linear(hidden, hidden, n, n, e))
     bent = activation(graph, "head.gelu", n, hidden, e)
     graph.call("head.gelu", [dense], [bent], saved=[dense])
     return norm(graph, "head.norm", bent, rows=n, width=hidden, element=e, statistics=2)

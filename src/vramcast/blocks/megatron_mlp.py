@@ -27,7 +27,6 @@ from vramcast.domain.model import MLP, Mamba, MoE
 from vramcast.domain.program import Category
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.transformer_engine import (
-    Linear,
     activation,
     column_linear,
     fused_activation,
@@ -39,17 +38,13 @@ from vramcast.operators.transformer_engine import (
 def mlp(graph: Graph, x: Value, block: MLP, shape: Shape, *, hidden: int, name: str = "mlp") -> Value:
     """Up projection, activation, down projection."""
     width = block.width // shape.tp
-    up = Linear(rows=width * (2 if block.gated else 1), columns=hidden, tokens=shape.tokens,
-                tokens_between=shape.tokens_between, element=shape.element)
-    inner = column_linear(graph, f"{name}.up", x, up)
+    inner = column_linear(graph, f"{name}.up", x, shape.linear(width * (2 if block.gated else 1), hidden))
     if block.bias and not block.gated and not shape.gelu_fusion:
         biased = activation(graph, f"{name}.biased", shape.tokens, width, shape.element)
         graph.call(f"{name}.bias", [inner], [biased], passes_gradient=True)
         inner = biased
     out = fused_activation(graph, f"{name}.activation", inner, rows=shape.tokens, width=width, element=shape.element)
-    down = Linear(rows=hidden, columns=width, tokens=shape.tokens, tokens_between=shape.tokens_between,
-                  element=shape.element)
-    return row_linear(graph, f"{name}.down", out, down)
+    return row_linear(graph, f"{name}.down", out, shape.linear(hidden, width))
 
 
 def expert_rows(moe: MoE, shape: Shape) -> int:
@@ -83,17 +78,13 @@ def _moe(graph: Graph, x: Value, block: MoE, shape: Shape, *, hidden: int) -> Va
     width = block.latent_width or hidden
     source = x
     if block.latent_width:
-        source = column_linear(graph, "latent_in", x, Linear(
-            rows=width, columns=hidden, tokens=shape.tokens_between, tokens_between=shape.tokens_between,
-            element=shape.element))
+        source = column_linear(graph, "latent_in", x, shape.linear(width, hidden, tokens=shape.tokens_between))
     rows = expert_rows(block, shape)
     tokens = _dispatch(graph, source, block, shape, rows=rows, width=width)
     expert = _experts(graph, tokens, probabilities, block, shape, rows=rows, width=width)
     out = _combine(graph, expert, block, shape, rows=rows, width=width)
     if block.latent_width:
-        out = column_linear(graph, "latent_out", out, Linear(
-            rows=hidden, columns=width, tokens=shape.tokens_between, tokens_between=shape.tokens_between,
-            element=shape.element))
+        out = column_linear(graph, "latent_out", out, shape.linear(hidden, width, tokens=shape.tokens_between))
     if shared is None:
         return out
     total = activation(graph, "moe.sum", shape.tokens_between, hidden, shape.element)
@@ -219,8 +210,7 @@ def mamba(graph: Graph, x: Value, block: Mamba, shape: Shape, *, hidden: int) ->
     i, heads = block.inner_dim // shape.tp, block.num_heads // shape.tp
     states = 2 * max(1, block.num_groups // shape.tp) * block.state_dim
     packed_width = 2 * i + states + heads
-    linear = Linear(rows=packed_width, columns=hidden, tokens=n, tokens_between=shape.tokens_between, element=e)
-    projected = column_linear(graph, "mamba.in", x, linear)
+    projected = column_linear(graph, "mamba.in", x, shape.linear(packed_width, hidden))
     packed = projected
     if shape.batch > 1:
         packed = activation(graph, "mamba.batch first", n, packed_width, e)
@@ -239,5 +229,4 @@ def mamba(graph: Graph, x: Value, block: Mamba, shape: Shape, *, hidden: int) ->
     if shape.batch > 1:
         out = activation(graph, "mamba.sequence first", n, i, e)
         graph.call("mamba.transpose back", [scanned], [out])
-    down = Linear(rows=hidden, columns=i, tokens=n, tokens_between=shape.tokens_between, element=e)
-    return row_linear(graph, "mamba.out", out, down)
+    return row_linear(graph, "mamba.out", out, shape.linear(hidden, i))

@@ -203,9 +203,7 @@ class ChunkBuilder:
         """Programs of one layer; `recomputed` as a whole."""
         if (layer, recomputed) not in self.layers:
             model = self.context.model
-            graph = layer_graph(
-                layer, self.shape, hidden=model.hidden, owner="layers", causal=model.main.causal, boundary=self.hidden
-            )
+            graph = layer_graph(layer, self.shape, hidden=model.hidden, owner="layers", boundary=self.hidden)
             memory = tuple(value for value in graph.inputs if value.name == "encoder output")
             if recomputed:
                 graph.checkpoints = []
@@ -264,9 +262,7 @@ class Encoder:
         )
         pieces = [(1, lower(embedding, weight_gradients=WeightGradients.TRANSIENT, gradient=self.gradient))]
         for run in runs_of(stack.layers):
-            graph = layer_graph(
-                run.layer, shape, hidden=stack.hidden, owner=stack.name, causal=stack.causal, boundary=hidden
-            )
+            graph = layer_graph(run.layer, shape, hidden=stack.hidden, owner=stack.name, boundary=hidden)
             pieces.append((run.count, lower(graph, weight_gradients=policy, gradient=self.gradient)))
         pieces.append((1, lower(_final_norm(shape, stack, hidden, output), gradient=self.gradient)))
         self.forward: Program = tuple(Loop(count, lowered.forward) for count, lowered in pieces)
@@ -323,8 +319,6 @@ def shape_of(context: Context) -> Shape:
         fp8=context.fp8,
         cp_a2a=options.cp_a2a,
         dispatcher=options.dispatcher,
-        permute_fusion=options.permute_fusion,
-        grouped_gemm=options.grouped_gemm,
         capacity_factor=options.capacity_factor,
         router_fp32=options.router_fp32,
         kv_seq=0 if context.encoder is None else context.encoder_seq,
