@@ -1,6 +1,4 @@
-"""Self- and cross-attention blocks: projections, norms of queries and keys, rotary embedding, softmax(QK)V, output.
-
-Multi-head latent attention as transformers writes it: nothing is absorbed, keys and values are expanded.
+"""Self- and cross-attention blocks, with heads of their own keys and values or latent ones that are expanded.
 
 Symbols:  T tokens   H hidden   A heads   G key/value heads   D head width   N no-position width   R rotary width   V
 value width   C compressed width

@@ -1,6 +1,4 @@
-"""Megatron self-attention: projections, rotary embedding, core attention.
-
-Megatron multi-latent attention.
+"""Megatron's attention: projections, rotary embedding, core attention; latent attention.
 
 Letters: N tokens inside the tensor-parallel region   a, g local query and key/value heads   d head width   s sequence
 

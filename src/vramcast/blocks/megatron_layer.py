@@ -1,6 +1,4 @@
-"""One Megatron residual layer on the tape.
-
-Megatron's first and last blocks: embedding; final norm, output projection and cross entropy.
+"""Megatron's blocks on the tape: one residual layer; embedding; final norm, output projection and cross entropy.
 
 Source: Megatron-LM megatron/core/transformer/transformer_layer.py
 

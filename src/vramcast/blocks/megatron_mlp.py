@@ -1,7 +1,4 @@
-"""Megatron's dense feed-forward block.
-
-Megatron mixture of experts: router, dispatch, experts, combine.
-Megatron's Mamba-2 mixer.
+"""Megatron's dense feed-forward block, its mixture of experts and its Mamba-2 mixer.
 
 Source: Megatron-LM megatron/core/transformer/mlp.py
 

@@ -1,7 +1,4 @@
-"""Feed-forward blocks, gated or not.
-
-Mixture of experts as torchtitan runs it: rows sorted by expert, exchanged between ranks, padded, put back in order.
-Mixture of experts as transformers runs it: tokens sorted by expert, all experts' rows in one grouped product.
+"""Feed-forward blocks, gated or not, and mixtures of experts as transformers and torchtitan run them.
 
 Symbols:  T tokens   k experts per token   R rows that this rank sends: T k, divided over ranks that split them   E
 experts   F expert width

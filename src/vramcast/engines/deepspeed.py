@@ -1,6 +1,4 @@
-"""DeepSpeed ZeRO: what one rank keeps, gathers and buffers.
-
-DeepSpeed ZeRO 1, 2 and 3 around eager model code.
+"""DeepSpeed ZeRO 1, 2 and 3 around eager model code: what one rank keeps, gathers and buffers.
 
 Symbols:  N data-parallel ranks   P weights that learn   F frozen weights
 

@@ -1,9 +1,5 @@
 """Unsloth: one GPU, fused Triton kernels, a loss that never makes all logits, checkpoints that wait on the host.
 
-Checkpoints whose layer inputs wait on the host between forward and backward.
-Which loss a release of Unsloth runs, and over how many tokens at a time.
-Unsloth-style single-GPU training: fused Triton kernels, a loss that never makes all logits, checkpointed layers.
-
 [Zoo] unsloth_zoo gradient_checkpointing.py `UnslothCheckpointFunction`: inputs above MINIMUM_SIZE are copied to pinned
 buffers, the last layer's is not from the second pass on; backward reads them through GPU buffers of the largest input,
 two since double buffering; unsloth_zoo loss_utils.py `HAS_CUT_CROSS_ENTROPY`; fused_losses/cross_entropy_loss.py

@@ -1,7 +1,6 @@
-"""Other spellings of the same facts, rewritten to the names of Hugging Face configs.
+"""Reading a config that anybody may have written: other spellings, sizes left out, every value checked.
 
 Sizes that a config of a family may leave out, by `model_type`: those of its configuration class in transformers.
-Reading a config that anybody may have written: every value is checked before it is used.
 
 - GPT-2's, OPT's, T5's and Bloom's own names (n_embd, ffn_dim, d_model, n_layer ...)
 - reduced records keyed by "architecture" (context_length, active_experts; dense widths under moe_intermediate_size)

@@ -1,7 +1,4 @@
-"""What `architectures` says about the family, for configs without a `model_type`.
-
-Every family there is a builder for, in one table.
-"""
+"""Every family there is a builder for, and what `architectures` says for configs without a `model_type`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A forward's work on one rank: embedding, layers, head and sampler.
-
-The part of a layer that mixes tokens: softmax(QK)V over the cache, or a scan with its state.
-What lies between products and attention: norms, rotary embedding, gates, routing.
-One layer's work on one rank: products with its weights, token mixing, the pointwise rest of its tape, collectives.
-A whole forward on one pipeline stage: embedding, layers, head and sampler.
+"""A whole forward on one pipeline stage: products, token mixing, the pointwise rest, head, sampler, collectives.
 
 Eager engines run the operators of the tape that memory comes from (`blocks.transformer.decoder_layer`), one kernel
 each. Serving engines fuse them; what is left is listed here, and a test holds it against the compiled tape.

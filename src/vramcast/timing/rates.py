@@ -1,6 +1,4 @@
-"""What cards reach of their data sheets: matrix products and reading memory.
-
-How fast a machine's processors read its main memory and multiply what they read.
+"""What cards, and a machine's processors, reach of their data sheets: matrix products and reading memory.
 
 [MAMF] stas00/ml-engineering compute/accelerator/README.md, "Maximum Achievable Matmul FLOPS": best shapes.
 [gpt-fast] pytorch-labs/gpt-fast @0f925b5 README.md: A100-80GB reads about 1,700 of 2,039 GB/s; one die of an MI250X

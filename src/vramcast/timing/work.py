@@ -1,9 +1,4 @@
-"""How engines run a forward, and what one step of it does, kernel by kernel: operations, bytes by what they are,
-messages.
-
-How engines run a forward: which kernels they fuse, how they keep the cache, what a launch and a step cost.
-Products that engines compute in one kernel.
-What one step does, kernel by kernel: operations, bytes by what they are, messages.
+"""How engines run a forward, and what one step of it does, kernel by kernel: operations, bytes, messages.
 
 Seconds and shares are fitted: those of `transformers` on the speeds that Qwen2, Qwen2.5 and Qwen3 publish (134 runs on
 A100 and H20, 0.5B to 72B, batch 1), the others on `truth/speeds.csv`. `python -m benchmarks.speed` prints what is left

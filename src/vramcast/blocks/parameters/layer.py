@@ -1,7 +1,4 @@
-"""Building bricks: a linear with its bias, a norm with its weights, all as `Parameter`s.
-
-Weights of the token mixers.
-Weights of one residual layer.
+"""Weights of one residual layer and its mixers, all as `Parameter`s.
 
 Symbols:  H hidden   A heads   G key/value heads   D head width   I inner width   N state width   F feed-forward
 width   E experts

@@ -1,7 +1,4 @@
-"""Weights outside the layers: embeddings, final norms, projectors, heads, multi-token prediction.
-
-All weights of a model, by owner, and how many there are.
-What a checkpoint stores beside the weights of the network, so that its published total can be explained.
+"""All weights of a model, by owner, and how many there are; what a checkpoint stores beside them.
 
 [FP8] DeepSeek-V3, arXiv:2412.19437, section 3.3.2: one fp32 scale per 128 x 128 block of a linear's weight.
 """

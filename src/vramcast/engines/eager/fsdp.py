@@ -1,8 +1,4 @@
-"""Eager model code under FSDP1 and FSDP2.
-
-Eager model code under FSDP1: units with one flat weight each around layers, adapters and the rest of the model.
-Eager model code under FSDP2: units of weights sharded by rows around layers, ends and the rest of the model.
-The phases of a run whose weights, gradients and optimizer states are fully sharded.
+"""Eager model code under FSDP1, flat weights around layers and the rest, and FSDP2, weights sharded by rows.
 
 [FSDP2] pytorch torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py: weights that learn and frozen ones of a unit
 are gathered together; only gradients are reduced

@@ -1,7 +1,4 @@
-"""The graphs of a recipe's model: towers, embedding, layers, head, tied by their residual streams.
-
-Forward and backward of one micro-batch as programs.
-"""
+"""Forward and backward of one micro-batch: graphs of towers, embedding, layers and head, tied by residual streams."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The phases of a run in which every rank steps its own whole weights: plain PyTorch, HF Trainer, DDP.
-
-Runs with several models: preference optimisation and reinforcement learning, and generation between steps.
+"""The phases of a run in which every rank steps its own whole weights, of one model or of several.
 
 [DPO] Rafailov et al., arXiv:2305.18290: policy and frozen reference read chosen and rejected answers as one batch.
 [PPO] Ouyang et al., arXiv:2203.02155: policy, reference, reward model and a critic that learns; the last two score.

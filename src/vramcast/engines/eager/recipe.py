@@ -1,6 +1,4 @@
-"""A run's choices as eager engines need them: implementations, what learns, how states are kept.
-
-Which weights of a model are sharded together, and how each lies in its shard.
+"""A run's choices as eager engines need them: implementations, what learns, how states are kept and sharded.
 
 Symbols:  N ranks of the shard group
 

@@ -1,14 +1,8 @@
 """What PyTorch, the Trainer, Accelerate, TRL and Liger do by default, by release, as far as it decides memory.
 
-Liger's kernels in the place of a model's own.
-What TRL does to a job that its trainers run, by release: packed bases prepared for training, GRPO's reference model.
-What PyTorch, the Trainer and Accelerate do by default, by release, as far as it decides memory.
-What training tools do unasked that a plan cannot leave open: "none" of a plan is an answer, not a silence.
-
 Read in the wheels of transformers 4.30.2 to 5.23.0 (37 releases), in huggingface/accelerate tags v0.20.3 to v1.14.0 and
-in torch 2.13:
-
-What a plan can leave open (the loss, kernels, who shards) the engines settle themselves.
+in torch 2.13. "none" of a plan is an answer, not a silence; what it can leave open (the loss, kernels, who shards) the
+engines settle themselves.
 
 [liger] liger_kernel/transformers/monkey_patch.py `apply_liger_kernel_to_*`
 [TRL] huggingface/trl trl/trainer/{sft_trainer,grpo_config,grpo_trainer}.py, trl/models/utils.py `prepare_peft_model`,

@@ -1,6 +1,4 @@
-"""Tensors of ggml and the graph they are computed in.
-
-Operators of ggml by the tensors they make; what each computes does not matter here.
+"""Tensors of ggml, the operators by the tensors they make, and the graph they are computed in.
 
 Symbols:  ne elements per dimension, fastest first   nb bytes per step in a dimension
 

@@ -1,6 +1,4 @@
-"""The best-fit allocator that packs a graph's tensors into one buffer per backend.
-
-Which backend computes which node, and what is copied between them.
+"""Which backend computes which node of a graph, what is copied, and the allocator that packs one buffer a backend.
 
 [alloc] ggml-org/ggml src/ggml-alloc.c: `ggml_dyn_tallocr_alloc`, `ggml_dyn_tallocr_free_bytes`,
 `ggml_gallocr_alloc_graph_impl`. A buffer only grows; a hole is taken by the tensor that fits it best, what fits no

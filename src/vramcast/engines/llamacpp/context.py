@@ -1,7 +1,4 @@
-"""What llama.cpp keeps of its sequences: keys and values of every cell, compressed ones, recurrent states.
-
-Compute buffers: the graph of the largest micro-batch, packed as ggml packs it.
-A llama.cpp context worked out: settings, placement, weights, caches and compute buffers.
+"""A llama.cpp context worked out: placement, weights, caches of its sequences, buffers of the largest micro-batch.
 
 [kv] ggml-org/llama.cpp src/llama-kv-cache.cpp, llama-kv-cache-iswa.cpp, llama-memory-recurrent.cpp; [ik]
 ikawrakow/ik_llama.cpp src/llama.cpp `llama_kv_cache_init`. The whole cache is allocated at start.

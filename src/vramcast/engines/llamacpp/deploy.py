@@ -1,8 +1,4 @@
-"""What fits when not everything does: layers on cards, tokens of context.
-
-Which share of a forward the host computes: weights and caches that a placement leaves there.
-One llama.cpp context: weights, cache, compute buffers and what CUDA adds, per card.
-"""
+"""One llama.cpp context on its cards: what fits, what the host computes, and what CUDA adds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Layers with a recurrent state: Mamba, Mamba-2, gated delta nets.
-
-The whole graph of a micro-batch: embedding, layers, head.
+"""The graph of a micro-batch: embedding, layers (those with a recurrent state too), head.
 
 Symbols:  C channels of the convolution   K its kernel   S sequences
 

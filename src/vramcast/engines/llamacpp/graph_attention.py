@@ -1,6 +1,4 @@
-"""Attention with keys and values of every head in the cache.
-
-Multi-head latent attention: compressed keys and values in the cache, or decompressed ones.
+"""Attention over the cache: keys and values of every head, or compressed ones of latent attention.
 
 Symbols:  R compressed width   P rotary width   A heads
 

@@ -1,6 +1,4 @@
-"""What the parts of a graph share: weights, inputs, sizes, and the operators in which the two engines differ.
-
-Feed-forward blocks and experts.
+"""What the parts of a graph share: weights, inputs, sizes, feed-forward blocks, and where the two engines differ.
 
 Symbols:  H hidden   T tokens of a micro-batch   N cells of the cache
 

@@ -1,6 +1,4 @@
-"""The tensors of a GGUF file: from its header, or as a converter and a mix would write them.
-
-Which device holds which layer and which weight.
+"""The tensors of a GGUF file, from its header or as a converter writes them, and the device that holds each.
 
 [names] ggml-org/llama.cpp gguf-py/gguf/constants.py TENSOR_NAMES; vision towers lie in a file of their own (mmproj).
 [load] ggml-org/llama.cpp src/llama-model.cpp `load_tensors`: layers go to cards from the last one back, divided in the

@@ -1,6 +1,4 @@
-"""Which layers, embedding and head each pipeline stage owns.
-
-Forward and backward programs of one model chunk, every distinct layer lowered once.
+"""One model chunk: the layers, embedding and head that a stage owns, and their programs.
 
 Source: Megatron-LM megatron/core/transformer/transformer_block.py, get_num_layers_to_build.
 """

@@ -1,7 +1,4 @@
-"""The weight tensors a Megatron-Core rank owns, as Megatron packs them.
-
-Buffers that live through the run: library workspaces, global buffers, and what a micro-batch reads.
-A run of one pipeline rank: load, first step, steady step.
+"""A run of one pipeline rank: its weights, what lives through the run, load, first step, steady step.
 
 Source: Megatron-LM megatron/core/models/gpt/gpt_layer_specs.py: one query-key-value weight, one gate-up weight.
 

@@ -1,6 +1,4 @@
-"""Which cards an engine runs on, and which formats of weights and caches it has kernels for there.
-
-Rules that the plans of every serving engine obey: what a degree must divide.
+"""Which cards an engine runs on and has kernels for, and the rules that plans of every engine obey.
 
 [vllm] platforms/rocm.py `supported_quantization` has bitsandbytes from 0.12 on; v1/attention: no bf16 below Ampere
 [transformers] flash-attn 2 is written for Ampere and later

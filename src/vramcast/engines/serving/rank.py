@@ -1,9 +1,4 @@
-"""What engines keep beside a checkpoint's weights: rotary tables, absorbed projections, padding of packed experts.
-
-Slots for LoRA adapters: taken at start-up for the largest rank allowed, whatever is loaded later.
-Speculative decoding: weights of what proposes tokens, and the layers it adds to the cache.
-Where a calibration enters an engine: tensors of a corrected category, before the cache takes what is left.
-What every GPU engine loads on a rank: weights, tables, adapter slots, drafts.
+"""What every GPU engine loads on a rank: weights, tables beside them, slots for adapters, drafts, corrections.
 
 [rotary] vllm-project/vllm vllm/model_executor/layers/rotary_embedding/base.py `_compute_cos_sin_cache`: cosine and
 sine of every position, one table for all layers that rotate alike; linear scaling lengthens it

@@ -1,6 +1,4 @@
-"""What is asked of an engine beside the plan: options of its own, and networks it does not serve.
-
-What a load can be of a network and an engine: lengths, images, blocks of the cache, drafts.
+"""What a load can be of a network and an engine: networks, options, lengths, images, blocks, drafts.
 
 [vllm] vllm/config/model.py `_get_and_verify_max_len`
 [sglang] srt/server_args.py at 0.5.9 "chunked_prefill_size must be divisible by page_size"

@@ -1,8 +1,4 @@
-"""The part of a network that one pipeline rank holds.
-
-The widest moment of a serving forward: a layer's up projections beside the residual stream, then the logits.
-What a load leaves taken from the driver: engines that look at the card instead of their own books count this.
-How the cards of a machine reach each other, as far as engines set aside memory for it.
+"""The part of a network that one pipeline rank holds, its widest moment, what the driver and other cards take.
 
 Symbols:  T tokens of the step   H hidden   F feed-forward width of one rank   k experts a token   V vocabulary Engines
 hold the same tensors there; what differs (workspaces, samplers) is their own.

@@ -1,6 +1,4 @@
-"""How kernels lay out mxfp4 experts: sizes rounded up, values and scales padded, scales kept twice, biases in fp32.
-
-Weights of one rank of a deployment: what an engine loads of a checkpoint, packed and stored as it keeps them.
+"""Weights of one rank of a deployment, packed and stored as an engine keeps them.
 
 [marlin] vllm-project/vllm vllm/model_executor/layers/quantization/mxfp4.py `create_weights`, later
 fused_moe/oracle/mxfp4.py `mxfp4_round_up_hidden_size_and_intermediate_size`

@@ -1,6 +1,4 @@
-"""How SGLang divides what the static fraction leaves: full attention, sliding windows, recurrent states, a draft.
-
-What an SGLang process takes beside weights and pools: communicators, tables of running requests, graphs.
+"""How SGLang divides what the static fraction leaves, and what its process takes beside weights and pools.
 
 [cell] sgl-project/sglang python/sglang/srt/model_executor/pool_configurator.py: bytes of a token in all layers; a
 draft's layers count like the target's

@@ -1,6 +1,4 @@
-"""`--mem-fraction-static` where none is given: what is set aside for prefills, graphs and communication.
-
-What SGLang chooses where a question leaves it open, by version and card.
+"""What SGLang chooses where a question leaves it open, by version and card.
 
 Read in the wheels 0.3.0 to 0.5.23; a table's version is the first release that has the value.
 

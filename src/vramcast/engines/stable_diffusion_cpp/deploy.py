@@ -1,6 +1,4 @@
-"""Weights in stable-diffusion.cpp: matrices in the file's type, convolutions fp16, vectors and tables fp32.
-
-One stable-diffusion.cpp process: buffers of weights, and one compute buffer after the other.
+"""One stable-diffusion.cpp process: weights in the types it stores them in, one compute buffer after the other.
 
 [linear] ggml_extend.hpp `Linear::init_params`: a matrix whose rows do not divide into blocks is fp32
 [conv] ggml_extend.hpp `Conv2d::init_params`: fp16; biases and norms fp32. [embeddings] clip.hpp `CLIPEmbeddings`: fp32

@@ -1,7 +1,5 @@
 """What stable-diffusion.cpp's graphs are written with, on top of ggml's operators.
 
-Attention and modulation as stable-diffusion.cpp builds them.
-
 Sizes are written fastest axis first, as ggml has them. An operator written `ggml_*_inplace` is a view of its operand.
 
 [ggml] ggml-org/ggml src/ggml.c at ff90529   [extend] leejet/stable-diffusion.cpp ggml_extend.hpp at 10c6501

@@ -1,7 +1,4 @@
-"""The UNet of Stable Diffusion 1, 2 and XL as a ggml graph.
-
-The autoencoder's decoder as a ggml graph.
-Text encoders as ggml graphs.
+"""The UNet of Stable Diffusion 1, 2 and XL, its autoencoder's decoder and its text encoders as ggml graphs.
 
 [unet] leejet/stable-diffusion.cpp unet.hpp `UnetModelBlock::forward`, common.hpp at 10c6501: one image, without
 classifier-free batching (the negative prompt is a graph of its own).

@@ -1,6 +1,4 @@
-"""What torchtitan did when: the behaviours that move memory, by the date of the commit that brought them.
-
-A job in torchtitan's terms: versions, groups, implementations; what is refused.
+"""A job in torchtitan's terms: what it did when, groups, implementations; what is refused.
 
 [titan] pytorch/torchtitan, path and commit at each fact; torchtitan config/job_config.py, distributed/parallel_dims.py
 """

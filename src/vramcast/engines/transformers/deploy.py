@@ -1,9 +1,4 @@
-"""device_map="auto": which layers lie on which GPU.
-
-Encoders that run before the main stack: vision towers, audio and text encoders.
-What one GPU does: load its weights, read the prompts, write the answers.
-How many sequences a card holds: there is no pool, memory grows with what is asked.
-One batch on one or several GPUs.
+"""One batch on one or several GPUs: which layers lie where, what each does, how many sequences it holds.
 
 [Accelerate] huggingface/accelerate utils/modeling.py `get_balanced_memory`, `infer_auto_device_map`: every GPU but the
 last takes an equal share and 1.25 layers more; the first one keeps room for the largest module.

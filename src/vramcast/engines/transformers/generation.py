@@ -1,7 +1,4 @@
-"""Keys, values and recurrent states that one layer keeps of all sequences.
-
-The prompt: every position of every sequence through the layers of one GPU, and what it leaves cached.
-The answer: one token after the other, each step concatenating to every layer's cache.
+"""The prompt and the answer through the layers of one GPU, and what each layer keeps of all sequences.
 
 Symbols:  R rows (sequences x beams)   N tokens kept   G key/value heads   D head width
 

@@ -1,6 +1,4 @@
-"""Weights as modules register them: one tensor each, scales and zeros beside them.
-
-One question as transformers runs it: lengths, implementations, caches, with every default filled in.
+"""One question as transformers runs it, every default filled in, and weights as its modules register them.
 
 [bnb] transformers integrations/bitsandbytes.py `replace_with_bnb_linear`: every nn.Linear but the head, which experts
 stacked in one parameter are not.

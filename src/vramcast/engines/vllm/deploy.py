@@ -1,7 +1,4 @@
-"""The cache of a deployment: what each pipeline stage keeps, in what groups, and how many blocks that makes.
-
-One vLLM deployment: weights, profiled step, pool, graphs, per pipeline stage.
-"""
+"""One vLLM deployment: weights, profiled step, pool and its groups, graphs, per pipeline stage."""
 
 from __future__ import annotations
 

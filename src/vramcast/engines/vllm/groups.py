@@ -1,7 +1,4 @@
-"""vLLM's paged cache: layers in groups of equal size that share one pool of blocks.
-
-How vLLM divides the layers of a network into groups of one page size.
-Blocks of DeepSeek V4: compressed keys beside windows and the states of compressors, all in pages of three sizes.
+"""vLLM's paged cache: layers in groups of one page size that share one pool of blocks.
 
 [groups] vllm-project/vllm vllm/v1/core/kv_cache_utils.py `get_kv_cache_groups`, `unify_kv_cache_spec_page_size`;
 vllm-project/vllm vllm/v1/core/kv_cache_utils.py `_get_kv_cache_groups_uniform_page_size`, since 0.33

@@ -1,7 +1,4 @@
-"""CUDA graphs: how many batch sizes are captured, and what all of them take.
-
-What a vLLM process takes beside weights, activations and cache: communication, kernels' own memory, warm-up.
-Slots for adapters that only vLLM takes: of embeddings, heads and routed experts, and rows for added tokens.
+"""What a vLLM process takes beside weights, activations and cache: communication, kernels, graphs, slots for adapters.
 
 What cannot be derived is measured: the tables hold what start-up logs print, with the runs they come from.
 

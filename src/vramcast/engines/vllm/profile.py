@@ -1,7 +1,4 @@
-"""Images while the cache is sized: as many of the largest ones as fill a batch, their encoder, and what it returns.
-
-Logits of every sequence while one token of each is drawn: in the profile, and once more when all is set up.
-The step vLLM profiles before it sizes the cache: a forward of the largest batch, then the sampler.
+"""The step vLLM profiles before it sizes the cache: images, a forward of the largest batch, the sampler.
 
 Symbols:  S sequences   V vocabulary   T batched tokens   H hidden   F feed-forward width of one rank
 

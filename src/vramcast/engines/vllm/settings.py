@@ -1,7 +1,4 @@
-"""Engine options of vLLM: what its command line has and the plan does not.
-
-What vLLM chooses where a question leaves it open, by version, card and network.
-Which kernels multiply mxfp4 experts, by version and card, and how they lay the experts out.
+"""What vLLM chooses where a question leaves it open, by version, card and network; its own options.
 
 [args] vllm-project/vllm vllm/engine/arg_utils.py `EngineArgs.get_batch_defaults`, `_set_default_args_v0`
 [sched] vllm/config/scheduler.py `SchedulerConfig.__post_init__`

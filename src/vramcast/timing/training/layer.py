@@ -1,6 +1,4 @@
-"""Seconds of one residual layer for one micro-batch: the atom that steps are made of.
-
-Seconds of the embedding and of the head with its loss, and the weights of every piece of a stage.
+"""Seconds of one residual layer for one micro-batch, the atom of steps, and of the embedding and the head.
 
 Stable: `layer_passes(layer, hidden=, shape=, machine=, recompute=, modules=)`.
 

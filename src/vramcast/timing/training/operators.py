@@ -1,7 +1,4 @@
-"""Which weights are factors of matrix products, and how many positions each of them meets.
-
-What one layer does in a training step: operations and bytes of every operator, forward and backward.
-Operations that a model needs whatever runs it: what MFU counts.
+"""Operations and bytes of every operator of a layer in a training step, and those that a model needs at least.
 
 Stable: `matrices`, `met`, `entry_matrices`, `exit_matrices`, `output_elements`.
 

@@ -1,6 +1,4 @@
-"""Seconds of what happens once a step: reducing gradients, clipping, the update, gathering weights.
-
-Seconds of what lies on the host: transfers over PCIe, updates on processors, local disks.
+"""Seconds of what happens once a step: reducing gradients, clipping, the update, gathers, transfers to the host.
 
 Stable: `Update`, `update_s`, `update_bytes`.
 

@@ -1,6 +1,4 @@
-"""What torchao's float8 linears move beside their products: dynamic scaling, one scale a tensor.
-
-Operators of a layer as eager engines run them, read off the tape that memory comes from.
+"""Operators of a layer as eager engines run them, read off the tape that memory comes from; casts to float8.
 
 Stable: `in_8_bits`, `conversions`.
 
