@@ -24,6 +24,7 @@ from vramcast.engines.eager.releases import (
     LIGER,
     chunks_loss,
     liger_kernels,
+    loads_fp32,
     optimizer_kernel,
     reentrant,
     runs_deepspeed,
@@ -177,7 +178,9 @@ def _loss(order: Order) -> list[Line]:
 def weights_dtype(order: Order) -> str:
     """What the checkpoint is loaded in: a frozen base under autocast stays in 16 bits."""
     precision = Precision(order.ask("precision"))
-    order.ask.also("option.autocast")
+    order.ask.also("option.autocast", "option.dtype")
+    if loads_fp32(order.job) and not runs_deepspeed(order.job):
+        return "float32"
     if runs_deepspeed(order.job) or order.job.plan.peft is not None:
         return COMPUTE_DTYPES.get(precision, WEIGHT_DTYPES[precision])
     return WEIGHT_DTYPES[precision]

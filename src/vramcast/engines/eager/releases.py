@@ -168,6 +168,19 @@ def beta_of(job: Job) -> float:
     return next(beta for since, beta in BETAS if version >= since)
 
 
+def loads_fp32(job: Job) -> bool:
+    """Whether a frozen network is loaded in float32, and so is what bitsandbytes leaves of it, under autocast."""
+    peft = job.plan.peft
+    if job.engine != "huggingface" or peft is None or peft.base not in ("full", *IN_MEMORY):
+        return False
+    sharded = job.plan.shards is Shards.EVERYTHING and job.data_parallel > 1
+    if job.plan.precision not in (Precision.AMP_BF16, Precision.AMP_FP16) or (sharded and peft.base in IN_MEMORY):
+        return False
+    if "dtype" in job.engine_options:
+        return bool(job.engine_options["dtype"] == "float32")
+    return is_trl(job) and trl_version(job) >= LOADS_FP32_SINCE
+
+
 def prepared_weights(job: Job) -> Prepared:
     """What becomes fp32 before training begins: of a base that bitsandbytes packs, whole on every rank."""
     how, base = str(job.engine_options.get("prepare_kbit", "trl")), job.plan.peft.base if job.plan.peft else "full"
@@ -200,6 +213,9 @@ def prepared(recipe: Recipe, job: Job) -> tuple[Recipe, tuple[str, ...]]:
     and with it every checkpoint. Gemma's norms answer in the type of what they read.
     """
     what, sizes = prepared_weights(job), recipe.sizes
+    said = (_said(what, job),) if what != "nothing" else ()
+    if job.plan.peft is not None and job.plan.peft.base in IN_MEMORY and loads_fp32(job):
+        what = "all"
     if what == "nothing":
         return recipe, ()
     compute = sizes.numerics.compute
@@ -209,7 +225,7 @@ def prepared(recipe: Recipe, job: Job) -> tuple[Recipe, tuple[str, ...]]:
         follows = sizes.norm == "gemma" and recipe.model.main.layers[0].norm is Norm.RMS
         numerics = sizes.numerics if follows else sizes.numerics._replace(residual=FP32)
     sizes = sizes._replace(numerics=numerics, norm_weights=FP32)
-    return recipe._replace(sizes=sizes), (_said(what, job),)
+    return recipe._replace(sizes=sizes), said
 
 
 def reference_sentences(job: Job) -> tuple[str, ...]:
@@ -429,10 +445,6 @@ def _needs_deepspeed(job: Job) -> bool:
     return partly or offloads or any(name in job.engine_options for name in ZERO_OPTIONS)
 
 
-HALVES_FROZEN: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
-"""Recipes whose frozen weights are taken to be loaded in 16 bits."""
-
-
 def with_unasked(job: Job, named: Container[str]) -> Job:
     """The job with what its tool does where the question does not say otherwise, and a sentence for each.
 
@@ -465,11 +477,4 @@ def uncounted(job: Job) -> Iterator[str]:
         yield (
             "the loss in chunks of 256 tokens that TRL's SFTTrainer makes since 1.7 (loss_type=chunked_nll): counted "
             "is that of all logits, as loss_type=nll and the Trainer itself make it"
-        )
-    peft = job.plan.peft
-    whole = peft is not None and peft.base == "full" and job.plan.precision in HALVES_FROZEN
-    if is_trl(job) and whole and trl_version(job) >= LOADS_FP32_SINCE:
-        yield (
-            "the float32 in which TRL since 0.27 loads a model that is given by its id alone: counted are frozen "
-            "weights of 16 bits, as dtype=bfloat16 loads them"
         )
