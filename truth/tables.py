@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
@@ -17,6 +17,9 @@ from vramcast.web.routes.catalogue import cases_of
 TRAINING: Final = ("megatron_b200.jsonl", "training.jsonl", "recipes.jsonl", "kernels.jsonl")
 
 SERVING: Final = "inference.jsonl"
+
+WITH_PEERS: Final = ("megatron_b200.jsonl",)
+"""Files whose rows hold the estimates of other tools."""
 
 SERVING_LINES: Final[tuple[tuple[str, str, str], ...]] = (
     ("weights (vLLM, SGLang)", r"^(vllm|sglang)", r"^weights_g"),
@@ -35,51 +38,20 @@ SERVING_LINES: Final[tuple[tuple[str, str, str], ...]] = (
 )
 """Label -> patterns of the group and of the quantity."""
 
-RECORDED: Final = ("recipes.jsonl",)
-"""Files that take most of the time there is to score; see `recorded_file`."""
-
 COLUMNS: Final = "cases | predicted | median error | 95 % below | worst | under by > 5 % |"
 
 
-def training_table() -> str:
-    """One line per group and level; single operators together."""
-    lines = [f"| measured runs | level | {COLUMNS}", "|---|---|---|---|---|---|---|---|"]
-    named = [("single operators" if "/" in item.group else item.group, item) for item in _scored(TRAINING)]
-    for name, level in sorted({(name, item.level) for name, item in named}):
-        record = statistics_of([item for other, item in named if (other, item.level) == (name, level)])
-        lines += _line(f"{name} | {level}", record)
-        for peer, part in record.get("peers", {}).items():
-            lines.append(
-                f"| &nbsp;&nbsp;{peer} on the same rows | {level} | {record['rows']} | {record['rows']} | "
-                f"{part['median_abs_error']:.2%} | {part['max_abs_error']:.1%} (max) | | |"
-            )
-    return "\n".join(lines) + "\n"
-
-
-def serving_table() -> str:
-    """One line per kind of figure, over all groups that measured it."""
-    lines = [f"| serving | {COLUMNS}", "|---|---|---|---|---|---|---|"]
-    scored = _scored((SERVING,))
-    for label, group, level in SERVING_LINES:
-        items = [item for item in scored if re.search(group, item.group) and re.search(level, item.level)]
-        lines += _line(label, statistics_of(items))
-    return "\n".join(lines) + "\n"
-
-
-@cache
 def scored_file(name: str) -> tuple[Scored, ...]:
-    """Every row of a published file but those marked as out of scope or suspect; minutes, so asked once a process."""
+    """Every row of a published file but those marked as out of scope or suspect; takes minutes."""
     return tuple(item for item in score_file(PUBLISHED / name) if not item.mark)
-
-
-def _scored(names: Iterable[str]) -> list[Scored]:
-    return [item for name in names for item in (recorded_file(name) if name in RECORDED else scored_file(name))]
 
 
 @cache
 def recorded_file(name: str) -> tuple[Scored, ...]:
-    """The same of a file whose predictions stand in `truth.page`'s record, which tests hold against a sample of them:
-    only whether a run starts at all, which the record has not, is asked again."""
+    """The same as the record of `python -m truth.page` has them, which tests hold against a sample asked again. What
+    the record does not say is asked anew: whether a run comes through, and what other tools said of it."""
+    if name in WITH_PEERS:
+        return scored_file(name)
     rows = [json.loads(line) for line in (PUBLISHED / name).read_text(encoding="utf-8").splitlines()]
     groups = {group_of(row, name) for row in rows}
     cases = (case for case in cases_of(PAGE.read_bytes())["cases"] if case["group"] in groups and "mark" not in case)
@@ -94,6 +66,36 @@ def _recorded(name: str, case: dict[str, Any]) -> Scored:
     predicted, level = case.get("predicted"), case["level"]
     found = None if predicted is None else Prediction(level, predicted, case["measured"])
     return Scored(name, case["group"], "", "", level, 0, case["name"], found, case.get("refused"), {})
+
+
+Reads = Callable[[str], tuple[Scored, ...]]
+"""What reads the rows of a published file with their predictions."""
+
+
+def training_table(read: Reads = recorded_file) -> str:
+    """One line per group and level; single operators together."""
+    lines = [f"| measured runs | level | {COLUMNS}", "|---|---|---|---|---|---|---|---|"]
+    scored = [item for file in TRAINING for item in read(file)]
+    named = [("single operators" if "/" in item.group else item.group, item) for item in scored]
+    for name, level in sorted({(name, item.level) for name, item in named}):
+        record = statistics_of([item for other, item in named if (other, item.level) == (name, level)])
+        lines += _line(f"{name} | {level}", record)
+        for peer, part in record.get("peers", {}).items():
+            lines.append(
+                f"| &nbsp;&nbsp;{peer} on the same rows | {level} | {record['rows']} | {record['rows']} | "
+                f"{part['median_abs_error']:.2%} | {part['max_abs_error']:.1%} (max) | | |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def serving_table(read: Reads = recorded_file) -> str:
+    """One line per kind of figure, over all groups that measured it."""
+    lines = [f"| serving | {COLUMNS}", "|---|---|---|---|---|---|---|"]
+    scored = read(SERVING)
+    for label, group, level in SERVING_LINES:
+        items = [item for item in scored if re.search(group, item.group) and re.search(level, item.level)]
+        lines += _line(label, statistics_of(items))
+    return "\n".join(lines) + "\n"
 
 
 def _line(label: str, record: dict[str, Any]) -> list[str]:
