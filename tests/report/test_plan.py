@@ -255,7 +255,7 @@ def test_every_kind_of_reason_has_words_in_both_languages(reason: Reason) -> Non
 
 def test_every_respect_of_a_search_has_its_chinese_words() -> None:
     from vramcast.search.serving_plans import RESPECTS as SERVING
-    from vramcast.search.training.reasons import RESPECTS as TRAINING
+    from vramcast.search.training.labels import RESPECTS as TRAINING
 
     assert {row[0] for row in (*TRAINING, *SERVING)} <= set(terms("respect"))
 

@@ -16,8 +16,8 @@ from vramcast.domain.answer import Answer, Fit, Found
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.training import need, needed_bytes
 from vramcast.question.plan_options import FINDS
-from vramcast.search.family import scaled_model
 from vramcast.search.inverse import GOALS, WORTH_IT, Question, find
+from vramcast.search.largest_model import scaled_model
 
 FEW = settings(max_examples=4, deadline=None)
 
