@@ -23,9 +23,8 @@ from vramcast.engines.megatron.run import weights_of
 from vramcast.engines.megatron.stages import Chunk
 from vramcast.engines.megatron.workspaces import buffers, inputs, workspaces
 from vramcast.operators.lowering import Lowered
-from vramcast.search.training.affine import NotAffine, affine
 from vramcast.search.training.degrees import Grid
-from vramcast.search.training.extents import Counts, Extents, tabulate
+from vramcast.search.training.extents import Counts, Extents, NotAffine, affine, tabulate
 from vramcast.search.training.states import WeightGroup
 from vramcast.states.megatron import Weight
 
