@@ -48,7 +48,7 @@ PLANS: dict[str, dict[str, Any]] = {
 INVERSE: dict[str, dict[str, Any]] = {
     "largest-batch": {"engine": ("deepspeed",), "zero": ("3",), "recompute": ("full",)},
     "longest-sequence": {"engine": ("megatron",), "tp": ("2",), "pp": ("2",)},
-    "largest-model": {"model": None, "on": ("8xl40s",), "seq_len": "2k"},
+    "largest-model": {"model": None, "on": ("2xl4",), "seq_len": "1k", "engine": ("torchtitan",)},
     "fewest-gpus": {"model": "llama-3.1-8b", "on": ("h100", "l40s"), "seq_len": "2k"},
     "cheapest-box": {"model": "llama-3.1-8b", "on": ("aws",), "currency": "USD", "seq_len": "2k"},
     "knee": {"layers": 8, "engine": ("torchtitan",)},

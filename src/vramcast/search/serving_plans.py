@@ -36,7 +36,7 @@ from vramcast.search.serving_replicas import (
     replica_of,
     with_users,
 )
-from vramcast.search.training.market import beats, cheapest_of_alike, comparable
+from vramcast.search.training.limits import beats, cheapest_of_alike, comparable
 from vramcast.states.storage import FORMATS
 from vramcast.units import ceil_div
 

@@ -21,9 +21,8 @@ from vramcast.engines.megatron.chunk import Chunk, ChunkBuilder
 from vramcast.engines.megatron.options import Context
 from vramcast.engines.megatron.run import buffers, inputs, weights_of, workspaces
 from vramcast.operators.lowering import Lowered
-from vramcast.search.training.affine import NotAffine, affine
 from vramcast.search.training.degrees import Grid
-from vramcast.search.training.extents import Counts, Extents, tabulate
+from vramcast.search.training.extents import Counts, Extents, NotAffine, affine, tabulate
 from vramcast.search.training.states import WeightGroup
 from vramcast.states.megatron import Weight
 

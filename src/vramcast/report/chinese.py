@@ -1,18 +1,32 @@
 """A sentence in Chinese, by the English template that it was made from.
 
 The layers below say what they assume, warn of and refuse in English, each sentence where its reason is known. The
-tables of this package hold the templates of those sentences, with {names} where values stand, and the same in Chinese.
-A sentence whose template nobody has translated stays English: nothing is lost.
+catalogues in `words/zh` hold the templates of those sentences, with {names} where values stand, and the same in
+Chinese. A sentence whose template nobody has translated stays English: nothing is lost.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from itertools import pairwise
+from pathlib import Path
 from string import Formatter
 from typing import Final, NamedTuple
+
+from vramcast.domain.answer import Fit
+from vramcast.report.messages import MESSAGES
+
+SUBJECTS: Final = (
+    "training", "serving", "plans", "hardware", "configs", "tracing", "asking", "engines", "files", "writing", "tools",
+    "targets", "web",
+)
+"""Catalogues of sentences: of answers, then of refusals."""
+
+MOST_FACTOR: Final = 64
+"""Of "N times the GPUs", which a change may cost."""
 
 REMEMBERED: Final = 4096
 """Sentences kept with their Chinese: answers while somebody types repeat most of theirs."""
@@ -155,19 +169,61 @@ def template(english: str, chinese: str) -> Template:
     return Template(tuple(literals), tuple(gaps), chinese)
 
 
+def catalogue(name: str) -> Iterator[list[str]]:
+    """The rows of `words/zh/NAME.csv`: an English text, and what stands for it."""
+    path = Path(__file__).parent / "words" / "zh" / f"{name}.csv"
+    _, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
+    yield from rows
+
+
+@cache
+def terms(kind: str) -> dict[str, str]:
+    """What one word of an English answer is: a "cost" of a change, a "respect" in which plans differ, an "action" that
+    follows from a finding, the question of a "decision" by its name, a "kind" of thing that is looked up."""
+    found = {english: chinese for group, english, chinese in catalogue("terms") if group == kind}
+    if kind == "cost":
+        found |= {f"{factor} times the GPUs": f"{factor} 倍的卡" for factor in range(2, MOST_FACTOR + 1)}
+    return found
+
+
+@cache
+def technique_texts() -> dict[str, tuple[str, str, str]]:
+    """Technique -> its name, when to use it, what it needs."""
+    return {english: (name, when, needs) for english, name, when, needs in catalogue("techniques")}
+
+
+@cache
+def option_texts() -> dict[str, str]:
+    """Text of a table of options -> the same in Chinese."""
+    return dict(catalogue("options"))
+
+
+@cache
+def templates() -> dict[str, str]:
+    """Of all sentences; those that are made of two parts, one by one."""
+    found = {
+        f"unknown {kind} {{name}}{hint}": f"未知的{chinese}：{{name}}{said}"
+        for kind, chinese in terms("kind").items() for hint, said in terms("hint").items()
+    }
+    found |= {
+        f"the file's own plan on {{gpus}}: {fit}, {{size}} of {{there}} per GPU{english}":
+            f"文件自身的方案在 {{gpus}} 上：{MESSAGES[f'verdict.{fit}']['zh']}，"
+            f"每卡 {{size}}（可用 {{there}}）{chinese}"
+        for english, chinese in terms("speed").items() for fit in Fit
+    }
+    return found | {english: chinese for subject in SUBJECTS for english, chinese in catalogue(subject)}
+
+
 @cache
 def sentences() -> Table:
     """All sentences. Made when the first one is asked for: nothing English needs it."""
-    from vramcast.report.chinese.tables import SENTENCES_ZH
-
-    return Table(SENTENCES_ZH)
+    return Table(templates())
 
 
 @cache
 def _names() -> Table:
-    from vramcast.report.chinese.ledger import NAMES_ZH
-
-    return Table(NAMES_ZH)
+    """What entries of ledgers are called: those that describe; names of modules and tensors stay."""
+    return Table(dict(catalogue("ledger")))
 
 
 @lru_cache(REMEMBERED)
@@ -226,3 +282,19 @@ def name_in_chinese(path: str) -> str:
         return path
     said = (_names().said(part) or part for part in path.split("/"))
     return "/".join(said)
+
+
+SEVERAL_VALUES: Final = "; several: "
+"""Between the text of an option and the example of an axis that takes several values of it."""
+
+
+def help_of(text: str, language: str) -> str:
+    """The text of an option in a language; in English where nobody has translated it.
+
+    >>> help_of("pipeline stages; several: 1,2,4", "zh")
+    '流水线级数；可给多个：1,2,4'
+    """
+    if language == "en":
+        return text
+    said, mark, example = text.partition(SEVERAL_VALUES)
+    return option_texts().get(said, said) + mark.replace(SEVERAL_VALUES, "；可给多个：") + example
