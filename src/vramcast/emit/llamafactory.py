@@ -14,9 +14,7 @@ from vramcast.emit.files import File, Order, Part, hub_id
 from vramcast.emit.launch import head_of
 from vramcast.emit.lines import Line, Table, yaml_text
 from vramcast.emit.transformers import kernel_of, refuse_chunks
-from vramcast.engines.eager.liger import liger_kernels
-from vramcast.engines.eager.releases import reentrant, runs_deepspeed
-from vramcast.engines.eager.trl import loads_fp32, prepared_weights
+from vramcast.engines.eager.releases import liger_kernels, loads_fp32, prepared_weights, reentrant, runs_deepspeed
 from vramcast.errors import Unsupported
 from vramcast.families.module_names import names_of, names_saved
 from vramcast.question.configs import factory as reader

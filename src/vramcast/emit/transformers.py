@@ -20,9 +20,15 @@ from vramcast.emit.python_parts import (
     kernel_lines,
     stored_before,
 )
-from vramcast.engines.eager.liger import LIGER, liger_kernels
-from vramcast.engines.eager.releases import optimizer_kernel, reentrant, runs_deepspeed
-from vramcast.engines.eager.trl import chunks_loss, loads_fp32
+from vramcast.engines.eager.releases import (
+    LIGER,
+    chunks_loss,
+    liger_kernels,
+    loads_fp32,
+    optimizer_kernel,
+    reentrant,
+    runs_deepspeed,
+)
 from vramcast.errors import Unsupported
 from vramcast.question.configs.trainers import LOW_RANK, OPTIMS, optim_of
 

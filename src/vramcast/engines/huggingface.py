@@ -16,8 +16,7 @@ from vramcast.domain.job import Job, Precision, Recompute
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import named
 from vramcast.engines import deepspeed
-from vramcast.engines.eager.liger import with_its_kernels, with_its_loss
-from vramcast.engines.eager.models import all_phases
+from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.question import (
     loss_of,
     packing_sentences,
@@ -32,11 +31,15 @@ from vramcast.engines.eager.releases import (
     UPCASTS_LEARNING_SINCE,
     UPCASTS_SINCE,
     causal_loss,
+    chunks_loss,
+    loads_fp32,
+    prepared,
     reentrant,
     sharder,
     software,
+    with_its_kernels,
+    with_its_loss,
 )
-from vramcast.engines.eager.trl import chunks_loss, loads_fp32, prepared
 from vramcast.engines.pytorch import MIXED, one_role, sharded_role, sharding_of
 from vramcast.engines.training import Sharder
 

@@ -20,7 +20,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, ServeSpace, all_ignored
 from vramcast.domain.price import Cost
 from vramcast.domain.serving import ServeJob
-from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
+from vramcast.engines.serving.checks import dtype_on, has_kernel, runs_on
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.serving import answer, verdict

@@ -23,25 +23,23 @@ from vramcast.domain.job import (
     Shards,
 )
 from vramcast.domain.model import Model, MoE, Norm, Stack
-from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
-from vramcast.engines.eager.models import cache_width
-from vramcast.engines.eager.phases import Stepping
+from vramcast.engines.eager.phases import Stepping, cache_width
 from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
 from vramcast.engines.eager.releases import (
     TWO_LISTS_UNTIL,
     CausalLoss,
     caches_products,
+    loads_fp32,
     optimizer_kernel,
     reentrant,
     repeats_keys,
     software,
+    transformers_version,
 )
-from vramcast.engines.eager.trl import loads_fp32
 from vramcast.engines.training import engine_of
 from vramcast.engines.transformers.versions import (
     FLASH_NEEDS,
-    NEWEST,
     attention_kernels,
     behaviour,
     family_of,
@@ -124,7 +122,6 @@ def recipe_of(
     """The model's forward and backward as the job asks for it.
 
     Args:
-        job: the question
         loss: key of the loss tables; None: what the plan says
         outputs_fp32: the trainer converts returned logits to fp32
         variants: which forms of norm, activation and rotary embedding: "eager", "compiled", "liger"
@@ -226,11 +223,6 @@ def expert_counts(model: Model) -> tuple[int, ...]:
 def runs_experts_in_a_loop(job: Job) -> bool:
     """Whether the model code of the job's release of transformers does."""
     return behaviour(job.model.family, transformers_version(job), flash=False).expert_loop
-
-
-def transformers_version(job: Job) -> Version:
-    """The release of transformers whose model code runs; the newest known where the question names none."""
-    return (job.engine_version if job.engine == "huggingface" else None) or NEWEST
 
 
 def _left_whole(job: Job) -> tuple[str, ...]:
@@ -423,7 +415,6 @@ def loss_of(job: Job, *, autocast: bool, causal: CausalLoss) -> str | None:
     One sample's logits are contiguous without their last position, and not copied.
 
     Args:
-        job: the question
         autocast: cross_entropy runs in fp32
         causal: what is between logits and loss
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from vramcast.engines.eager.liger import LIGER
+from vramcast.engines.eager.releases import LIGER
 from vramcast.question.configs.reading import Config, Reading, Unread, together
 from vramcast.question.configs.trainers import ARGUMENTS, arguments_of, precision_of
 from vramcast.question.configs.watched import Known, Watched
