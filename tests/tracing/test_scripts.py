@@ -17,13 +17,15 @@ torch = pytest.importorskip("torch")
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec, OutOfMemory, SourceError, Unsupported
-from vramcast.tracing import child
+from vramcast.tracing import child, scripts
 from vramcast.tracing.run import answered_script
 from vramcast.tracing.script_watch import QUIET_STEPS
 from vramcast.tracing.scripts import pack_tape, run_script, unpack_tape
 from vramcast.tracing.tape import Phase, highest, play
 
+pytestmark = pytest.mark.usefixtures("forked")
 SCRIPTS = Path(__file__).parent / "scripts"
+OWN_PROCESS = scripts._wait
 
 
 def run(script, *arguments, **asked):
@@ -237,7 +239,8 @@ def test_what_data_would_choose_is_said_with_how_to_give_it(own_folder):
     assert given.assumptions == job.assumptions
 
 
-def test_a_script_sees_its_arguments_its_folder_and_a_card_and_leaves_nothing(own_folder):
+def test_a_script_sees_its_arguments_its_folder_and_a_card_and_leaves_nothing(own_folder, monkeypatch):
+    monkeypatch.setattr(scripts, "_wait", OWN_PROCESS)
     (own_folder / "helper.py").write_text("NAME = 'helped'\n")
     script = written(own_folder, (
         "import os, subprocess, sys, helper, torch\nassert __name__ == '__main__'\nsubprocess.run(['true'])\n"

@@ -15,6 +15,7 @@ from vramcast.sources.snapshots import read_snapshot
 from vramcast.tracing.script_watch import MOST_STEPS, NOT_DUMPED
 from vramcast.tracing.scripts import run_script
 
+pytestmark = pytest.mark.usefixtures("forked")
 SCRIPT = """
 import torch
 module = torch.nn.Linear(256, 256).cuda()

@@ -14,6 +14,7 @@ from vramcast.domain.trace_job import ScriptJob  # noqa: E402
 from vramcast.errors import InvalidSpec, Unsupported  # noqa: E402
 from vramcast.tracing.scripts import run_script  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("forked")
 IS_HERE = find_spec("apex") is not None
 
 
