@@ -35,7 +35,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="session")
 def forks():
-    """A process that has loaded torch and starts that of a script as its fork: to load takes longer than most scripts."""
+    """A process that has loaded torch and starts scripts as its forks: to load takes longer than most of them."""
     command, pipe = [sys.executable, "-c", FORKS], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
 
@@ -63,3 +63,20 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def session():
+    """A simulated card, unlimited so that what is needed can be learned."""
+    from vramcast.catalogue.gpus import load_gpu
+    from vramcast.tracing.session import Session
+
+    return Session(load_gpu("a100-sxm4-80gb"))
+
+
+@pytest.fixture
+def taken(session):
+    """Gives a function: what a piece of work allocates beyond what it was prepared with, as (bytes, name)."""
+    from tests.tracing.allocated import allocated
+
+    return lambda prepare: allocated(session, prepare)

@@ -1,12 +1,11 @@
 """Numbers stand for cards, and torch's own class is back afterwards."""
 
-import pytest
 
-torch = pytest.importorskip("torch")
+import torch
 
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.distributed.groups import World  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.distributed.groups import World
+from vramcast.tracing.session import Session
 
 
 def test_a_number_is_a_card() -> None:

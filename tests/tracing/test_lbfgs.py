@@ -1,12 +1,11 @@
 """LBFGS is traced with the history that it may keep."""
 
-import pytest
 
-torch = pytest.importorskip("torch")
+import torch
 
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.holders import FULL  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.holders import FULL
+from vramcast.tracing.session import Session
 
 PARAMETERS = 64 * 64 + 64
 

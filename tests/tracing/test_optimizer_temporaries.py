@@ -1,14 +1,13 @@
 """What torch's optimizers keep and make in a step, beside the rules that predict them."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.domain.program import extent  # noqa: E402
-from vramcast.states.optimizers import optimizer  # noqa: E402
-from vramcast.states.steps import Weight, step_program  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.domain.program import extent
+from vramcast.states.optimizers import optimizer
+from vramcast.states.steps import Weight, step_program
+from vramcast.tracing.session import Session
 
 COUNT, SIDE = 4, 1024
 

@@ -3,14 +3,13 @@
 from importlib.util import find_spec
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch._dynamo")
 if find_spec("torchvision") is None:
     pytest.skip("torchvision is not installed", allow_module_level=True)
 
-from vramcast.tracing.targets import unfetched  # noqa: E402
-from vramcast.tracing.vision_operators import prepare_torchvision  # noqa: E402
+from vramcast.tracing.targets import unfetched
+from vramcast.tracing.vision_operators import prepare_torchvision
 
 prepare_torchvision()
 

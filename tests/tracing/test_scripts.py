@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-torch = pytest.importorskip("torch")
-
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec, OutOfMemory, SourceError, Unsupported

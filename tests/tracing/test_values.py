@@ -1,13 +1,11 @@
 """Values that are known are those of small tensors."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch._dynamo")
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.tracing.values import LARGEST_KNOWN_INTEGERS  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
+from vramcast.tracing.values import LARGEST_KNOWN_INTEGERS
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from vramcast.domain.program import Category  # noqa: E402
-from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError  # noqa: E402
-from vramcast.question.tracing import build_trace  # noqa: E402
-from vramcast.tracing.run import trace_job  # noqa: E402
-from vramcast.tracing.targets import words_of  # noqa: E402
+from vramcast.domain.program import Category
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
+from vramcast.question.tracing import build_trace
+from vramcast.tracing.run import trace_job
+from vramcast.tracing.targets import words_of
 
 HERE = "tests.tracing._modules"
 STACK = f"{HERE}:Stack"

@@ -6,8 +6,7 @@ import pickle
 import threading
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.tracing.environment.cuda import Properties, device_name

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from vramcast.recordings.replay import Outcome, replay
 from vramcast.sources.snapshots import read_snapshot

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.recordings.replay import Outcome, replay

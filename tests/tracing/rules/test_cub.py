@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("torch")
-
 from vramcast.tracing.rules.cub import (
     flagged_bytes,
     radix_sort_bytes,

@@ -1,19 +1,10 @@
 """Truth values as indices: coordinates beside the result, and sorted in backward."""
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+import torch
 
 ROWS, WIDTH = 4096, 64
 COORDINATES = "coordinates of a mask"
-
-
-@pytest.fixture
-def session():
-    return Session(load_gpu("a100-sxm-80gb"))
 
 
 def scratch(session, name=COORDINATES):

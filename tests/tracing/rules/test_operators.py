@@ -1,15 +1,12 @@
 """Operators of PyTorch's own list (`torch.testing`) that once stopped a run or whose memory was not counted."""
 
 import pytest
+import torch
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch._dynamo")
-
-from torch.nn import functional as F  # noqa: E402
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.errors import InvalidSpec  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.errors import InvalidSpec
+from vramcast.tracing.session import Session
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 ROOT = Path(__file__).parents[3]
 BLOCK = re.compile(r"^```(?P<kind>py|toml)\n(?P<code>.*?)^```$", re.M | re.S)
 
