@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from vramcast.recordings.replay import Outcome, replay
+from vramcast.recordings.start import RecordedDevice
 from vramcast.sources.snapshots import read_snapshot
 
 
@@ -110,7 +111,7 @@ def test_a_dump_opens_in_torchs_own_viewer_and_replays_exactly(session, tmp_path
         assert "<html>" in plot(document) or "<script" in plot(document)
     assert "alloc" in _memory_viz.trace(document)
     snapshot = read_snapshot(path)
-    replayed = replay(snapshot, snapshot.devices[0])
+    replayed = replay(RecordedDevice(snapshot, snapshot.devices[0]))
     assert replayed.outcome is Outcome.EXACT and replayed.allocations > 20
 
 

@@ -9,6 +9,7 @@ import pytest
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.recordings.replay import Outcome, replay
+from vramcast.recordings.start import RecordedDevice
 from vramcast.sources.snapshots import read_snapshot
 from vramcast.tracing.script_watch import MOST_STEPS, NOT_DUMPED
 from vramcast.tracing.scripts import run_script
@@ -46,7 +47,7 @@ def test_a_run_goes_on_until_the_script_has_written_its_history(own_folder):
     record = run(7)
     assert record.steps == 8  # and ends at the next step
     snapshot = read_snapshot(own_folder / "history.pickle")
-    replayed = replay(snapshot, snapshot.devices[0])
+    replayed = replay(RecordedDevice(snapshot, snapshot.devices[0]))
     assert replayed.outcome is Outcome.EXACT
     assert NOT_DUMPED not in str(record.assumptions)
 
