@@ -24,14 +24,14 @@ def test_a_block_that_another_stream_uses_stays_active_until_that_stream_is_done
     block = allocator.allocate(30 * MIB)
     allocator.record_stream(block, SIDE)
     allocator.free(block)
-    assert (allocator.allocated_bytes, allocator.active_bytes) == (0, 30 * MIB)
+    assert (allocator.allocated_bytes, allocator.statistics().all.active_bytes) == (0, 30 * MIB)
     assert allocator.requested_bytes == 30 * MIB
     assert allocator.segments()[0].blocks[0].awaits_free
     assert allocator.allocate(30 * MIB) != block
     allocator.reach(SIDE)
-    assert allocator.active_bytes == 60 * MIB  # nobody has looked yet
+    assert allocator.statistics().all.active_bytes == 60 * MIB  # nobody has looked yet
     assert allocator.allocate(30 * MIB) == block  # the next request looks first
-    assert allocator.active_bytes == allocator.allocated_bytes == 60 * MIB
+    assert allocator.statistics().all.active_bytes == allocator.allocated_bytes == 60 * MIB
 
 
 def test_a_use_on_its_own_stream_does_not_hold_a_block_up() -> None:
@@ -39,7 +39,7 @@ def test_a_use_on_its_own_stream_does_not_hold_a_block_up() -> None:
     block = allocator.allocate(30 * MIB, SIDE)
     allocator.record_stream(block, SIDE)
     allocator.free(block)
-    assert allocator.active_bytes == 0
+    assert allocator.statistics().all.active_bytes == 0
 
 
 def test_a_block_waits_for_every_stream_that_used_it() -> None:

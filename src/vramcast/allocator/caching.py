@@ -26,7 +26,7 @@ from vramcast.allocator.heap import (
 from vramcast.allocator.search import NOWHERE, AwaitedFrees, Contexts, Search, record_use
 from vramcast.allocator.settings import LARGEST_REQUEST_BYTES, SMALL_BYTES, Settings, round_size
 from vramcast.allocator.views import Statistics, restore, segment_views, statistics
-from vramcast.domain.snapshot import DEFAULT_POOL, PoolId, SegmentView
+from vramcast.domain.snapshot import PoolId, SegmentView
 from vramcast.errors import InvalidSpec
 
 _DEFAULTS: Final = Settings()
@@ -248,12 +248,12 @@ class Allocator:
         """
         self._contexts.release(pool)
 
-    def empty_cache(self, pool: PoolId = DEFAULT_POOL) -> None:
-        """Give every unused segment and page back to the driver; of one private pool without users, or of all."""
-        if pool == DEFAULT_POOL and not self._contexts:
-            self._release_all()
+    def empty_cache(self) -> None:
+        """Give every unused segment and page back to the driver."""
+        if self._contexts:
+            self._contexts.release_unused()
         else:
-            self._contexts.release_unused(None if pool == DEFAULT_POOL else pool)
+            self._release_all()
 
     def limit(self, fraction: float) -> None:
         """Allow only a part of the card from now on: `torch.cuda.set_per_process_memory_fraction`.
@@ -367,11 +367,6 @@ class Allocator:
     def allocated_bytes(self) -> int:
         """In live blocks: rounding and slack included [bytes]."""
         return self._allocated_bytes
-
-    @property
-    def active_bytes(self) -> int:
-        """In blocks that cannot be reused yet: live ones, and freed ones that other streams still use [bytes]."""
-        return self.statistics().all.active_bytes
 
     @property
     def requested_bytes(self) -> int:

@@ -81,9 +81,9 @@ class Contexts:
         private = heap.private[self._under_way[-1 if newest_first else 0]]
         return private.small if is_small else private.large
 
-    def release_unused(self, only: PoolId | None = None) -> None:
+    def release_unused(self) -> None:
         """Give back the memory of pools without users; a pool that holds nothing any more is gone."""
-        for pool in [unused for unused in self._unused if only in (None, unused)]:
+        for pool in list(self._unused):
             private = self._heap.private[pool]
             release_private(self._heap, private)
             if not any(b.pool.pool in (private.small, private.large) for b in self._heap.blocks.values()):

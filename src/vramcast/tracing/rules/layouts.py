@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from vramcast.tracing.call import Call
+from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.tape import Block
 
 
@@ -39,6 +39,19 @@ def contiguous_copy(call: Call, tensor: torch.Tensor | None) -> Block | None:
     if tensor is None or tensor.is_contiguous():
         return None
     return call.scratch(num_bytes(tensor), "contiguous copy")
+
+
+def reads_contiguous(*places: int) -> Rule:
+    """Of operators that read these arguments contiguous: structured kernels make their outputs before they copy."""
+
+    def rule(call: Call) -> Any:
+        out = call.run()
+        arguments = call.func._schema.arguments
+        for place in places:
+            contiguous_copy(call, call.arg(place, arguments[place].name))
+        return out
+
+    return rule
 
 
 def first(out: Any) -> torch.Tensor:

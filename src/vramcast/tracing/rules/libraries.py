@@ -8,8 +8,6 @@ in the order in which they come. Left out: which of its own kernels bitsandbytes
 [deform] torchvision csrc/ops/cuda/deform_conv2d_kernel.cu
 [roi] torchvision csrc/ops/cuda/roi_align_kernel.cu, roi_pool_kernel.cu, ps_roi_align_kernel.cu, ps_roi_pool_kernel.cu
 [cuda] bitsandbytes backends/cuda/ops.py, v0.50: the kernels registered for "cuda"
-Left out: which of its own kernels takes a 4-bit product of up to 1,536 rows; those of the card's generation that fall
-back to unpacked weights earlier need those weights for a moment.
 """
 
 from __future__ import annotations
