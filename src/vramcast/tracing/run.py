@@ -90,12 +90,11 @@ def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
 
 def run_of(session: Session, *, capacity_bytes: int | None, alloc_conf: str = "") -> Run:
     """What a session left behind on its fullest device."""
-    device = max(session.memory.devices, key=lambda each: each.allocator.peak_allocated_bytes)
-    unseen = {name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()}
+    device = session.fullest
     if capacity_bytes is None:
         capacity_bytes = session.gpu.visible_bytes
     return Run(
-        tape=device.tape, stacks=tuple(map(_users, session.origins.stacks.frames())), unseen=unseen,
+        tape=device.tape, stacks=tuple(map(_users, session.origins.stacks.frames())), unseen=session.unseen,
         gpu=session.gpu, capacity_bytes=capacity_bytes, alloc_conf=alloc_conf,
         device=device.torch_device.index or 0, communicators=len(device.communicators),
     )
