@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 def everything_of_torch():
     """Attributes of what is patched; modules that torch loads late may join them."""
-    owners = torch, torch.Tensor, torch.UntypedStorage, torch.cuda, torch.utils._device.DeviceContext
+    owners = torch, torch._C, torch.Tensor, torch.UntypedStorage, torch.cuda, torch.utils._device.DeviceContext
     return {(owner, name): id(value) for owner in owners for name, value in vars(owner).items()}
 
 
