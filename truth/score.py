@@ -21,8 +21,7 @@ from typing import Any, Final, NamedTuple
 from truth.contract import STEP_TIME, VERDICT, Prediction, Refused
 from truth.rows import adapter, engine_of, harness_of
 from vramcast.errors import SourceError, VramcastError
-from vramcast.estimate.calibration import CASES
-from vramcast.estimate.interval import Purpose, ratio_bounds
+from vramcast.estimate.interval import Purpose, measured_cases, ratio_bounds
 from vramcast.estimate.traits import Traits
 
 Row = dict[str, Any]
@@ -161,7 +160,8 @@ def with_interval(prediction: Prediction, engine: str | None, group: str) -> Pre
         return prediction
     traits, own = prediction.traits or Traits(engine or "", engine or ""), harness_of(group)
     purpose = purpose_of(traits)
-    low, high = ratio_bounds(traits, (case for case in CASES if case.purpose == purpose and case.harness != own))
+    others = (case for case in measured_cases() if case.purpose == purpose and case.harness != own)
+    low, high = ratio_bounds(traits, others)
     return prediction._replace(interval=(prediction.predicted * low, prediction.predicted * high))
 
 

@@ -55,6 +55,48 @@ def test_what_a_tool_does_unasked_is_counted_and_said(engine: str, options: dict
 
 
 @pytest.mark.parametrize(
+    ("options", "dtype"),
+    [
+        ({"objective": "sft"}, "bf16"), ({"objective": "sft", "base-weights": "int8"}, "bf16"),
+        ({"objective": "sft", "base-weights": "full"}, "fp32"), ({}, "fp32"), ({"objective": "dpo"}, "bf16"),
+        ({"objective": "sft", "engine-option": ("trl=0.25",)}, "fp32"),
+        ({"objective": "dpo", "engine-option": ("trl=0.28",)}, "fp32"),
+        ({"objective": "sft", "engine-option": ("trl=0.8",)}, "bf16"),
+        ({"objective": "sft", "engine-option": ("trl=0.8",), "base-weights": "int8"}, "fp32"),
+        ({"objective": "sft", "adapter-dtype": "fp32"}, "fp32"), ({"objective": "sft", "engine": "unsloth"}, "fp32"),
+    ],
+)
+def test_adapters_of_a_packed_base_are_as_trl_makes_them(options: dict[str, Any], dtype: str) -> None:
+    found = job(**{"engine": "huggingface", "peft": "lora", "base-weights": "nf4", **options})
+    assert found.plan.peft is not None
+    assert found.plan.peft.adapter_dtype == dtype
+    assert any("as TRL makes them" in text for text in found.assumed) is (dtype == "bf16")
+
+
+@pytest.mark.parametrize(
+    ("options", "older"),
+    [
+        ({}, True), ({"peft": None}, False), ({"sharded-by": "fsdp2"}, False), ({"zero": 2, "sharded-by": None}, False),
+        ({"engine-option": ("trl=0.27",)}, False), ({"objective": "dpo"}, True),
+        ({"objective": "dpo", "engine-option": ("trl=1.8",)}, False),
+    ],
+)
+def test_adapters_under_zero_3_are_checkpointed_in_the_older_way(options: dict[str, Any], older: bool) -> None:
+    asked = {"objective": "sft", "zero": 3, "sharded-by": "deepspeed", "peft": "lora", "gpus": "2xa100-sxm4-80gb"}
+    given = {name: value for name, value in (asked | options).items() if value is not None}
+    assert reentrant(job(engine="huggingface", **given)) is older
+
+
+def test_a_loss_in_chunks_makes_the_head_twice() -> None:
+    questions = (job(engine="huggingface", objective="sft", **more) for more in ({}, {"loss": "eager"}))
+    chunked, whole = (answer(question).time for question in questions)
+    assert chunked is not None
+    assert whole is not None
+    head_flops = 2 * 512 * 151_936 * 1024
+    assert chunked.step_s - whole.step_s > head_flops / 312e12
+
+
+@pytest.mark.parametrize(
     ("trl", "objective", "older"),
     [("0.27", "sft", False), ("0.26", "sft", True), ("0.27", "pretrain", True), ("1.9", "dpo", False)],
 )

@@ -7,8 +7,7 @@ from statistics import median
 import pytest
 
 from truth.coverage import coverage, held
-from vramcast.estimate.calibration import CASES
-from vramcast.estimate.interval import FAR, Case, likeness, ratio_bounds
+from vramcast.estimate.interval import FAR, Case, likeness, measured_cases, ratio_bounds
 from vramcast.estimate.traits import Traits
 
 LEAST, MOST = 0.85, 0.95
@@ -19,14 +18,14 @@ WIDEST = 0.20
 @pytest.mark.parametrize("purpose", ["training", "serving"])
 @pytest.mark.parametrize("seen", [False, True])
 def test_nine_of_ten_cases_lie_within(purpose: str, seen: bool) -> None:
-    found = [one for one in held(CASES, seen=seen) if one.purpose == purpose]
+    found = [one for one in held(measured_cases(), seen=seen) if one.purpose == purpose]
     assert LEAST <= coverage(found) <= MOST
     if seen:
         assert median(one.width for one in found) < WIDEST
 
 
 def test_b200_runs_that_are_right_to_a_percent_are_said_to_be() -> None:
-    found = [one for one in held(CASES, seen=True) if one.harness == "simumax_b200_megatron"]
+    found = [one for one in held(measured_cases(), seen=True) if one.harness == "simumax_b200_megatron"]
     assert median(one.width for one in found) < 0.1
 
 

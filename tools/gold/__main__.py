@@ -54,7 +54,10 @@ def outcome(command: str) -> tuple[int, str, str, dict[str, bytes]]:
     words = [word.replace("REPOSITORY", str(REPOSITORY)).replace("TRUTH", str(TRUTH)) for word in shlex.split(command)]
     with tempfile.TemporaryDirectory() as folder, chdir(folder), redirect_stdout(out), redirect_stderr(err):
         try:
-            with patch.object(sys, "argv", ["vramcast", *words]), patch.object(sys, "stdin", given):
+            with (
+                patch.object(sys, "argv", ["vramcast", *words]), patch.object(sys, "stdin", given),
+                patch.object(sys.modules["__main__"], "__package__", ""),  # help names the program that was started
+            ):
                 vramcast()
             code = 0
         except SystemExit as end:

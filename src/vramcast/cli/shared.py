@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from vramcast.errors import InvalidSpec, SourceError
-from vramcast.question.options import Kind, Option
+from vramcast.question.option import Kind, Option
 from vramcast.report.messages import LANGUAGES, Words, words_here
 
 if TYPE_CHECKING:

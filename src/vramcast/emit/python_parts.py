@@ -124,11 +124,20 @@ def _adapter_lines(order: Order) -> list[str]:
     if method not in ADAPTERS:
         raise Unsupported(f"a script that adapts by {method} is not written; use {', '.join(ADAPTERS)}")
     call, names = _adapter_call(order, method)
-    keep = "" if ask("peft.adapter_dtype") == "fp32" else ", autocast_adapter_dtype=False"
-    prepare = _preparation(order) if ask("peft.base") in BASES else []
+    dtype, packed = ask("peft.adapter_dtype"), ask("peft.base") in BASES
+    keep, cast = "", []
+    if dtype != "fp32" and packed:  # PEFT leaves adapters of packed layers fp32, asked or not [peft issue 2889]
+        cast = [
+            "    for parameter in model.parameters():",
+            "        if parameter.requires_grad:",
+            f"            parameter.data = parameter.data.{'half' if dtype == 'fp16' else 'bfloat16'}()",
+        ]
+    elif dtype != "fp32":
+        keep = ", autocast_adapter_dtype=False"
+    prepare = _preparation(order) if packed else []
     names += ", prepare_model_for_kbit_training" if any("kbit" in line for line in prepare) else ""
     return [f"    from peft import {names}, get_peft_model", "", *prepare,
-            f"    model = get_peft_model(model, {call}{keep})"]
+            f"    model = get_peft_model(model, {call}{keep})", *cast]
 
 
 def _preparation(order: Order) -> list[str]:

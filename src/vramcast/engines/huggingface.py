@@ -90,7 +90,7 @@ def _recipe(job: Job, *, narrow: bool = False) -> Recipe:
 def _loaded(job: Job) -> tuple[str, ...]:
     if job.plan.peft is None or job.plan.precision not in AUTOCAST:
         return ()
-    return ("the frozen weights are loaded in 16 bits, adapters are fp32 under autocast",)
+    return (f"the frozen weights are loaded in 16 bits, adapters are {job.plan.peft.adapter_dtype} under autocast",)
 
 
 def _sharded(job: Job, who: Sharder) -> RankProgram:

@@ -20,7 +20,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
 from math import ceil, exp, floor
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
+
+import msgspec
 
 from vramcast.estimate.traits import Traits
 
@@ -36,6 +39,8 @@ half and twice any of them covers 84 to 94 % of either."""
 LEAST_RATIO: Final = 0.5
 MOST_RATIO: Final = 2.0
 """An interval says no more than a factor of two: rows further off measured another job than they describe."""
+
+MEASURED: Final = Path(__file__).with_name("measured.jsonl")
 
 Purpose = Literal["training", "serving"]
 
@@ -63,9 +68,14 @@ def interval(traits: Traits, num_bytes: int, *, purpose: Purpose = "training") -
 
 @lru_cache(maxsize=4096)
 def _bounds(traits: Traits, purpose: Purpose) -> tuple[float, float]:
-    from vramcast.estimate.calibration import CASES
+    return ratio_bounds(traits, (case for case in measured_cases() if case.purpose == purpose))
 
-    return ratio_bounds(traits, (case for case in CASES if case.purpose == purpose))
+
+@lru_cache(maxsize=1)
+def measured_cases() -> tuple[Case, ...]:
+    """The measured cases, by purpose, harness and traits; `python -m truth.calibrate` writes them."""
+    rows = map(msgspec.json.decode, MEASURED.read_text(encoding="utf-8").splitlines())
+    return tuple(Case(row["purpose"], row["harness"], Traits(**row["traits"]), tuple(row["ratios"])) for row in rows)
 
 
 def ratio_bounds(traits: Traits, cases: Iterable[Case]) -> tuple[float, float]:

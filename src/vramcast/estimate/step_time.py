@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.answer import StepTime
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.model import Attention, Layer, Model
+from vramcast.engines.eager.trl import chunks_loss
 from vramcast.engines.training import engine_of
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.host_memory import offload_of
@@ -169,9 +170,8 @@ def _passes(timing: Timing, index: int) -> tuple[Passes, Elements]:
         passes = passes.plus(embedding_passes(model, shape=timing.shape, machine=timing.machine))
         elements = elements.plus(embedding_elements(model, layout=timing.layout))
     if index == timing.job.plan.pp - 1:
-        passes = passes.plus(
-            head_passes(model, shape=timing.shape, machine=timing.machine, loss=timing.recipe.loss)
-        )
+        loss, again = timing.recipe.loss, chunks_loss(timing.job)
+        passes = passes.plus(head_passes(model, shape=timing.shape, machine=timing.machine, loss=loss, again=again))
         elements = elements.plus(head_elements(model, layout=timing.layout))
     return passes, elements
 

@@ -4,37 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
 from vramcast.domain.job import WITHOUT_TARGETS, AttentionKernel, Loss, Precision, Recompute, Shards
 from vramcast.engines.training import TRAINING, Sharder
 from vramcast.errors import InvalidSpec
 from vramcast.operators.lora import ADAPTERS
-
-
-class Kind(StrEnum):
-    """How a value is written."""
-
-    COUNT = "count"  # whole number, "8k" and "1M" allowed
-    TEXT = "text"
-    CHOICE = "choice"
-    FLAG = "flag"
-    NAMES = "names"  # comma-separated
-    NUMBER = "number"
-    AMOUNT = "amount"  # whole number in decimal units, "1T" and "15B"
-
-
-class Option(NamedTuple):
-    """One thing a user can say."""
-
-    section: str  # which noun it goes to: workload, plan, peft, model, job
-    field: str
-    kind: Kind
-    help: str
-    choices: tuple[str, ...] = ()
-    versioned: bool = False  # "@" and a version may stand behind a choice
-
+from vramcast.question.option import Kind as Kind
+from vramcast.question.option import Option as Option
 
 ZERO: Final = {"0": Shards.NOTHING, "1": Shards.OPTIMIZER, "2": Shards.OPTIMIZER_AND_GRADIENTS, "3": Shards.EVERYTHING}
 SAME: Final = (frozenset(("zero", "shards")), frozenset(("global-batch", "grad-accum")))

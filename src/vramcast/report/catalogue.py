@@ -247,18 +247,18 @@ def _fact(name: str, value: object) -> str:
 
 def find_models(text: str) -> tuple[str, ...]:
     """Names of models, then of pipelines: the one whose whole name the text is, else all that hold its words."""
-    from vramcast.catalogue.models import search_models
+    from vramcast.catalogue.models import model_names, search_models
     from vramcast.catalogue.pipelines import search_pipelines
 
-    if text in search_models("") or text in search_pipelines(""):
+    if text in model_names() or text in search_pipelines(""):
         return (text,)
     return (*search_models(text), *search_pipelines(text))
 
 
 def model_document(name: str) -> dict[str, Any]:
-    from vramcast.catalogue.models import search_models
+    from vramcast.catalogue.models import known_names
 
-    return known(_model(name) if name in search_models(name) else _pipeline(name))
+    return known(_model(name) if name in known_names() else _pipeline(name))
 
 
 def _model(name: str) -> dict[str, Any]:

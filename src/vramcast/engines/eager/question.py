@@ -92,9 +92,10 @@ def refuse_splits(job: Job) -> None:
     plan = job.plan
     for name in ("tp", "pp", "cp", "ep"):
         if getattr(plan, name) > 1:
+            able = "torchtitan" if plan.schedule == "gpipe" else "megatron"
             raise Unsupported(
                 f"{name}={getattr(plan, name)} is not modelled for --engine {job.engine}; "
-                f"use --engine megatron, or {name}=1"
+                f"use --engine {able}, or {name}=1"
             )
     groups = plan.shard_group is not None and plan.shards is not Shards.EVERYTHING
     if plan.virtual_stages > 1 or groups:

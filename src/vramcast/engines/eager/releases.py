@@ -137,6 +137,8 @@ def reentrant(job: Job) -> bool:
     """Whether checkpoints are of the older kind."""
     default = job.engine == "huggingface" and software(job).transformers < NON_REENTRANT_SINCE
     default = default and not (trl.is_trl(job) and trl.trl_version(job) >= trl.NON_REENTRANT_SINCE)
+    if trl.forces_reentrant(job) and sharder(job) == "deepspeed":
+        return True
     return bool(job.engine_options.get("reentrant", default))
 
 

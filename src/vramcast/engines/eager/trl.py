@@ -47,9 +47,23 @@ RECOMPUTES_SINCE: Final[Version] = (0, 22)
 NON_REENTRANT_SINCE: Final[Version] = (0, 27)
 """Checkpoints are not reentrant unasked, before transformers 5, too [TRL sft_config.py `__post_init__`]."""
 
+REENTRANT_SINCE: Final[dict[str, Version]] = {"sft": (0, 28), "grpo": (1, 9), "reward": (1, 9), "dpo": (1, 9)}
+"""Since that release each trainer forces the older kind of checkpoints on adapters under ZeRO-3 [TRL __init__]."""
+
 CHUNKS_LOSS_SINCE: Final[Version] = (1, 7)
 """`SFTConfig.loss_type` is chunked_nll: head and loss run in checkpoints of 256 tokens; nll before, and beside Liger's
 kernels [TRL]. Modelled where a rank has its weights whole."""
+
+NARROWS_ADAPTERS: Final[dict[str, Version]] = {"sft": (0, 26), "grpo": (0, 26), "reward": (0, 26), "dpo": (0, 29)}
+"""Since that release each trainer makes every weight of a packed network that learns bf16, whatever the run computes in
+[TRL __init__: `param.data = param.data.to(torch.bfloat16)`]."""
+
+KEEPS_ADAPTERS: Final[Version] = (0, 9)
+"""Before, `peft_module_casting_to_bf16` cast the adapters of 4-bit bases with the rest [TRL 99f2c94b2]."""
+
+LOADS_FP32_SINCE: Final[Version] = (0, 27)
+"""A model given by its id is loaded in float32 where `dtype` does not say otherwise [TRL trainer/utils.py
+`create_model_from_path`, model_config.py `dtype`]; before, as its checkpoint has it."""
 
 FP32: Final = 4
 
@@ -99,6 +113,17 @@ def prepared_weights(job: Job) -> Prepared:
     return "norms" if found == "all" and casts_back else found
 
 
+def narrows_adapters(job: Job) -> bool:
+    """Whether a trainer of TRL makes the adapters beside a packed base bf16."""
+    peft = job.plan.peft
+    if not is_trl(job) or peft is None or peft.base not in IN_MEMORY:
+        return False
+    version = trl_version(job)
+    if version < KEEPS_ADAPTERS:
+        return peft.base != "int8" and job.plan.precision is Precision.AMP_BF16
+    return version >= NARROWS_ADAPTERS[str(job.workload.objective)]
+
+
 def prepared(recipe: Recipe, job: Job) -> tuple[Recipe, tuple[str, ...]]:
     """The recipe of a model so prepared, and what there is to say.
 
@@ -126,6 +151,14 @@ def reference_sentences(job: Job) -> tuple[str, ...]:
     if beta:
         return (f"GRPO with beta={beta:g}: a reference model is asked, too",)
     return ("GRPO with beta=0, TRL's default since 0.19: no reference model; --engine-option beta=0.04 for one",)
+
+
+def forces_reentrant(job: Job) -> bool:
+    """Whether a trainer of TRL makes checkpoints the older kind where DeepSpeed shards: of adapters under ZeRO-3."""
+    return (
+        is_trl(job) and job.plan.peft is not None and job.plan.shards is Shards.EVERYTHING
+        and trl_version(job) >= REENTRANT_SINCE[str(job.workload.objective)]
+    )
 
 
 def chunks_loss(job: Job) -> bool:

@@ -146,8 +146,7 @@ def _adapters(values: Watched) -> dict[str, Any]:
     found: dict[str, Any] = {"peft": "dora" if values.flag("use_dora") else "lora"}
     found["lora-rank"] = values.count("lora_rank") or RANK
     found["lora-targets"] = _names(values.get("lora_target", "all"))
-    if values.flag("pure_bf16"):
-        found["adapter-dtype"] = "bf16"
+    found["adapter-dtype"] = "bf16" if values.flag("pure_bf16") else "fp32"  # whatever TRL does: [LF model/adapter.py]
     if (dropout := values.number("lora_dropout")) is not None:
         found["lora-dropout"] = dropout
     if saved := values.get("additional_target"):

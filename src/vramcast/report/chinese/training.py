@@ -21,8 +21,8 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "seq-len={length} 超过 {model} 训练时的 {context} 个位置",
     "DeepSpeed keeps 16-bit weights and an fp32 copy of what learns":
         "DeepSpeed 保存 16 位权重，可训练部分另有 fp32 副本",
-    "the frozen weights are loaded in 16 bits, adapters are fp32 under autocast":
-        "冻结的权重以 16 位加载，适配器在 autocast 下为 fp32",
+    "the frozen weights are loaded in 16 bits, adapters are {dtype} under autocast":
+        "冻结的权重以 16 位加载，适配器在 autocast 下为 {dtype}",
     "a reward model: one score in the place of the vocabulary's head, as TRL's RewardTrainer loads it":
         "奖励模型：以一个分数代替词表输出层，如 TRL 的 RewardTrainer 所加载",
     "samples of {count} tokens; --seq-len says otherwise": "样本长 {count} 个 token；可用 --seq-len 另行指定",
@@ -61,8 +61,13 @@ TRAINING_ZH: Final[dict[str, str]] = {
     "--loss eager for all logits at once":
         "输出层和损失按 256 个 token 分块计算，TRL 的 SFTTrainer 自 1.7 起默认如此（loss_type=chunked_nll）；"
         "--loss eager 一次计算全部 logits",
+    "adapters of a packed base are bf16, as TRL makes them unasked; --adapter-dtype fp32 for others":
+        "打包基座旁的适配器为 bf16，这是 TRL 的默认行为；用 --adapter-dtype fp32 可改变",
     "layers are recomputed, as {tool} does unasked; --recompute none switches that off":
         "各层会重计算，{tool} 默认如此；--recompute none 可关闭",
+    "the float32 in which TRL since 0.27 loads a model that is given by its id alone: counted are frozen weights of 16 "
+    "bits, as dtype=bfloat16 loads them":
+        "TRL 自 0.27 起以 float32 加载仅由 id 给出的模型：此处按 dtype=bfloat16 的 16 位冻结权重计算",
     "the loss in chunks of 256 tokens that TRL's SFTTrainer makes since 1.7 (loss_type=chunked_nll): counted is that "
     "of all logits, as loss_type=nll and the Trainer itself make it":
         "TRL 的 SFTTrainer 自 1.7 起按 256 个 token 分块计算损失（loss_type=chunked_nll）：此处按全部 logits 计算，与 "

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from vramcast.domain.answer import Answer, Found, LedgerEntry, RankAnswer, ServeAnswer
 from vramcast.domain.program import Basis
-from vramcast.estimate.calibration import CASES
+from vramcast.estimate.interval import measured_cases
 from vramcast.report.messages import MESSAGES, Words
 from vramcast.report.price import cost_lines, run_length
 from vramcast.report.text import cache, change_cells, headlines, rates, step_time, tried_cells
@@ -42,7 +42,7 @@ MOST_ROLES: Final = 16
 """Bars of a picture; the table has every role."""
 
 MOST_KEPT: Final = 21
-"""`estimate.calibration` keeps that many quantiles of larger cases: there were at least as many runs."""
+"""`estimate.interval` keeps that many quantiles of larger cases: there were at least as many runs."""
 
 Numbers = Mapping[str, int]
 """Source -> its number in the list of sources."""
@@ -371,11 +371,11 @@ def _accuracy(engine: str, purpose: str, words: Words) -> Section:
         words: of a language
     """
     groups: dict[str, list[tuple[float, ...]]] = {}
-    for case in CASES:
+    for case in measured_cases():
         if case.purpose == purpose and case.traits.engine == engine:
             groups.setdefault(case.harness, []).append(case.ratios)
     if not groups:
-        others = len({case.harness for case in CASES if case.purpose == purpose})
+        others = len({case.harness for case in measured_cases() if case.purpose == purpose})
         return Section(words("report.accuracy"), (Text(words("report.accuracy_none", engine=engine, groups=others)),))
     keys = ("group", "cases", "median", "lowest", "most_high")
     rows = tuple(_accuracy_row(group, ratios, words) for group, ratios in groups.items())

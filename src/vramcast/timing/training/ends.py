@@ -52,8 +52,9 @@ def embedding_passes(model: Model, *, shape: Shape, machine: Machine) -> Passes:
     return _products(_passes(lookup, machine, waiting), entry_matrices(model), shape, machine)
 
 
-def head_passes(model: Model, *, shape: Shape, machine: Machine, loss: Loss) -> Passes:
-    """Final norm, what the head has of its own, output projection and cross entropy."""
+def head_passes(model: Model, *, shape: Shape, machine: Machine, loss: Loss, again: bool = False) -> Passes:
+    """Final norm, what the head has of its own, output projection and cross entropy; `again`: both run once more for
+    their backward."""
     style, hidden = machine.style, model.embedding_width or model.hidden
     norm = Operator(
         "final norm", "pointwise", "norm", bytes=2 * shape.residual_tokens * model.hidden * style.residual,
@@ -73,7 +74,8 @@ def head_passes(model: Model, *, shape: Shape, machine: Machine, loss: Loss) -> 
         if shape.sequence_parallel:
             size = shape.tokens * hidden * style.width
             waiting += machine.fabric.collective("all-gather", ranks=shape.tp).seconds(size)
-    return found.plus(_passes(product, machine, waiting)).plus(_passes(entropy, machine))
+    output = _passes(product, machine, waiting).plus(_passes(entropy, machine))
+    return found.plus(Passes(output.forward, output.backward.plus(output.forward)) if again else output)
 
 
 def _products(found: Passes, weights: tuple[Parameter, ...], shape: Shape, machine: Machine) -> Passes:

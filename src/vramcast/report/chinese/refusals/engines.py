@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 ENGINES_ZH: Final[dict[str, str]] = {
-    "{name}={value} is not modelled for --engine {engine}; use --engine megatron, or {again}":
-        "--engine {engine} 未建模 {name}={value}；请用 --engine megatron，或 {again}",
+    "{name}={value} is not modelled for --engine {engine}; use --engine {able}, or {again}":
+        "--engine {engine} 未建模 {name}={value}；请用 --engine {able}，或 {again}",
     "{name}={value} is not modelled for --engine {engine}; use --engine deepspeed, or --engine torchtitan for FSDP2":
         "--engine {engine} 未建模 {name}={value}；请用 --engine deepspeed，或用 --engine torchtitan（FSDP2）",
     "{name}={value} is not modelled for --engine transformers, which spreads layers over GPUs (device_map); "
