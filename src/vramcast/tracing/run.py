@@ -28,12 +28,10 @@ from vramcast.tracing.origins import Assumption
 from vramcast.tracing.result import About, Run, traced
 from vramcast.tracing.scripts import ScriptRun, run_script
 from vramcast.tracing.session import Session
-from vramcast.tracing.targets import Target, find_before, find_target
+from vramcast.tracing.targets import OWN, Target, find_before, find_target
 from vramcast.tracing.workloads import Workload
 from vramcast.units import format_bytes
 
-OWN: Final = str(Path(__file__).parent.parent)
-"""Frames in our own files and those that called them are no part of what a user runs."""
 TESTED: Final = (2, 13)
 OLDEST: Final = (2, 11)
 CATCHES: Final = "the script runs out of memory, catches that and goes on; with memory enough its peak would be {}"

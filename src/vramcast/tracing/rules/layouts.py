@@ -14,6 +14,11 @@ import torch
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.tape import Block
 
+FP32, INT32, INT64 = 4, 4, 8  # [bytes]
+NARROW: Final = frozenset({torch.float16, torch.bfloat16})
+LITTLE_SHARED: Final = frozenset({86, 87, 89, 120, 121})
+"""Cards whose multiprocessors have 99 KiB of shared memory a block: some kernels of wide heads do not fit."""
+
 
 def num_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.dtype.itemsize
@@ -21,7 +26,7 @@ def num_bytes(tensor: torch.Tensor) -> int:
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """acc_type on CUDA: fp32 for 16-bit numbers."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    return torch.float32 if dtype in NARROW else dtype
 
 
 def like(

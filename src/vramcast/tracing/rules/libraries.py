@@ -19,11 +19,10 @@ import torch
 
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.blas import take_lt_workspace, take_workspace
-from vramcast.tracing.rules.layouts import contiguous_copy, num_bytes
+from vramcast.tracing.rules.layouts import FP32, INT32, INT64, contiguous_copy, num_bytes
 from vramcast.units import ceil_div
 
 BOXES_A_WORD: Final = 64  # bits of the mask of overlaps [nms]
-WORD_BYTES: Final = 8
 MOST_PARALLEL_IMAGES: Final = 32  # [deform] kMaxParallelImgs
 
 
@@ -34,8 +33,8 @@ def nms(call: Call) -> torch.Tensor:
     with call.simulation:
         order = torch.sort(scores, stable=True, dim=0, descending=True)[1]
         ordered = boxes.index_select(0, order)
-    call.scratch(count * ceil_div(count, BOXES_A_WORD) * WORD_BYTES, "overlaps of boxes")
-    call.scratch(count * WORD_BYTES, "boxes kept")
+    call.scratch(count * ceil_div(count, BOXES_A_WORD) * INT64, "overlaps of boxes")
+    call.scratch(count * INT64, "boxes kept")
     del ordered
     kept = call.empty((count,), dtype=torch.int64)
     call.simulation.values.set(kept, torch.arange(count))
@@ -86,8 +85,6 @@ def _columns(x: torch.Tensor, weight: torch.Tensor, offset: torch.Tensor) -> int
 
 
 MOST_CUSTOM_ROWS: Final = 1536  # [cuda `_gemm_4bit_custom_max_m`]
-INT32: Final = 4
-FP32: Final = 4
 
 
 def _statistics_first(call: Call) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.layouts import contiguous_copy, first, num_bytes, reads_contiguous
+from vramcast.tracing.rules.layouts import INT64, contiguous_copy, first, num_bytes, reads_contiguous
 from vramcast.tracing.rules.reductions import all_dims, reduce, sum_kernel
 
 
@@ -113,7 +113,6 @@ def _sum_of_samples(call: Call, x: torch.Tensor, out: torch.Tensor, reduction: i
         reduce(call, losses, (0,), out, sum_kernel(x.dtype, out.dtype))
 
 
-INDEX_BYTES: Final = 8
 LARGE: Final = 450  # above, blanks are subtracted by a chain of operators [ctc `is_large`]
 
 
@@ -165,7 +164,7 @@ def _longest(call: Call, targets: torch.Tensor, lengths: Any) -> int:
 
 def _lengths_and_offsets(call: Call, batch: int) -> None:
     for name in ("target lengths", "input lengths", "offsets of targets"):
-        call.scratch(batch * INDEX_BYTES, name)
+        call.scratch(batch * INT64, name)
 
 
 RULES: Final[Mapping[str, Rule]] = {

@@ -15,12 +15,10 @@ import torch
 
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.cub import radix_sort_bytes, scan_bytes, segmented_sort_bytes
-from vramcast.tracing.rules.layouts import contiguous_copy, num_bytes, reads_contiguous
+from vramcast.tracing.rules.layouts import INT32, INT64, contiguous_copy, num_bytes, reads_contiguous
 from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.units import ceil_div
 
-INT64: Final = 8
-INT32: Final = 4
 IN_PLACE: Final = 4096  # longest row that is sorted where it lies
 LONG_ROW: Final = 1_000_000
 FEW_ROWS: Final = 128
