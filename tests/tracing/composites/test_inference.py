@@ -47,7 +47,8 @@ class Weighted(nn.Module):
 
 @pytest.mark.parametrize("run", [
     layer(), layer(norm_first=True, activation="gelu"), Attention, Weighted, lambda: nn.Linear(WIDTH, WIDTH),
-    lambda: nn.Softmax(-1),
+    lambda: nn.Softmax(-1), lambda: nn.LSTM(WIDTH, WIDTH, batch_first=True),
+    lambda: nn.Conv1d(TOKENS, TOKENS, 3, padding=1),
 ])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_inference_mode_takes_what_no_grad_takes(run, dtype):
