@@ -58,9 +58,11 @@ class Process(RuleBasedStateMachine):
     def use_elsewhere(self, pick: int, stream: int) -> None:
         self.both("record_stream", self.live[pick % len(self.live)], stream)
 
-    @rule(stream=st.none() | STREAMS)
-    def reach(self, stream: int | None) -> None:
-        self.both("reach", stream)
+    @rule(pick=st.integers(0, 1 << 16))
+    def complete(self, pick: int) -> None:
+        waiting = [block.address for s in self.allocator.segments() for block in s.blocks if block.awaits_free]
+        if waiting:
+            self.both("complete", waiting[pick % len(waiting)])
 
     @rule()
     def empty_cache(self) -> None:

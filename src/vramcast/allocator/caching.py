@@ -144,8 +144,8 @@ class Allocator:
     def free(self, handle: int) -> None:
         """Take a block back and merge it with its free neighbours; 0 is ignored, as a null pointer is.
 
-        A block that other streams use waits until they are done, see `reach`. The merging stands in line for the same
-        reason as the search in allocate does.
+        A block that other streams use waits until they are done: see `complete`. The merging stands in line for the
+        same reason as the search in allocate does.
 
         Args:
             handle: what allocate returned
@@ -200,15 +200,8 @@ class Allocator:
             return self._without_free(handle)
         return record_use(block, stream, is_capturing=bool(self._contexts))
 
-    def reach(self, stream: int | None = None) -> None:
-        """The GPU has done all that a stream was given so far, or all streams; the next request will notice.
-
-        Blocks whose free waited for that become free at the next `allocate` that is not within a capture.
-        """
-        self._awaited.reach(stream)
-
     def complete(self, handle: int) -> None:
-        """End the wait of one freed block at once, as a record of a real process says.
+        """End the wait of one freed block: the streams that used it are done.
 
         Raises: InvalidSpec for a block that does not wait.
         """
