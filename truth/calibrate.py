@@ -16,7 +16,8 @@ from typing import Final
 
 from truth.rows import SAME_RUNS, harness_of
 from truth.score import PUBLISHED_FILES, Scored, has_interval, percentile, purpose_of, score_file
-from vramcast.estimate.interval import MEASURED, Case, Purpose
+from vramcast.estimate import interval
+from vramcast.estimate.interval import Case, Purpose
 from vramcast.estimate.traits import Traits
 
 KEPT: Final = 21
@@ -66,8 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", type=Path, default=PUBLISHED_FILES, metavar="FILE")
     options = parser.parse_args(arguments)
     cases = cases_of(counted(item for path in options.files for item in score_file(path)))
-    MEASURED.write_text(text_of(cases), encoding="utf-8")
-    print(f"{len(cases)} cases of {len({case.harness for case in cases})} harnesses written to {MEASURED.name}")
+    target = Path(interval.__file__).with_name(interval.MEASURED)
+    target.write_text(text_of(cases), encoding="utf-8")
+    print(f"{len(cases)} cases of {len({case.harness for case in cases})} harnesses written to {target.name}")
     return 0
 
 

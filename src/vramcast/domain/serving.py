@@ -148,11 +148,12 @@ class ServeJob(ServingQuestion, frozen=True, kw_only=True):
     @property
     def context(self) -> int:
         """Tokens of the longest sequence."""
-        return self.requests.context or self.model.context or DEFAULT_CONTEXT
+        said = (self.requests.input_len or 0) + (self.requests.output_len or 0)
+        return self.requests.context or self.model.context or max(DEFAULT_CONTEXT, said)
 
 
 DEFAULT_CONTEXT = 4096
-"""Where neither the question nor the model names a length [tokens]."""
+"""Where neither the question nor the model names a longer one [tokens]."""
 
 
 class Cache(Protocol):

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
+from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.job import AttentionKernel, Job, Precision, Recompute, Shards
-from vramcast.domain.model import MoE
+from vramcast.domain.model import Model, MoE
 from vramcast.emit.files import File, Order, Part, hub_id
 from vramcast.emit.launch import RUN, run_script
 from vramcast.emit.lines import Line, Table
@@ -17,6 +19,10 @@ from vramcast.engines.megatron.context import Context
 from vramcast.engines.megatron.options import Options, options_of
 from vramcast.engines.megatron.stages import stage_layers
 from vramcast.errors import Unsupported
+from vramcast.question.configs.megatron_model import model_of
+
+SAME: Final = 0.01
+"""Of the parameters: by so little the network of the arguments may differ, in biases and norms."""
 
 STRATEGIES: Final = {Shards.NOTHING: "no_shard", Shards.OPTIMIZER: "optim",
                      Shards.OPTIMIZER_AND_GRADIENTS: "optim_grads", Shards.EVERYTHING: "optim_grads_params"}
@@ -67,9 +73,26 @@ def write(order: Order) -> tuple[File, ...]:
     text = run_script(order, program, table, variables=_variables(job))
     notes = [f"{RUN}: {job.model.name} has {text}, for which there is no argument here"
              for text in unsaid_features(job.model)]
+    notes += _other_network(job.model, network)
     if job.workload.objective == "sft":
         notes.append(f"{RUN}: pre-training and fine-tuning take the same memory; name your own data")
     return (order.file(RUN, text, (Part("megatron", "arguments"),), tuple(notes), executable=True),)
+
+
+def _other_network(model: Model, network: Table) -> Iterator[str]:
+    """What is to be said where the arguments make another number of parameters than the plan counts.
+
+    Raises: Unsupported where that is another network
+    """
+    read = model_of({f"--{line.name}": line.value for line in network}, "hybrid" if is_hybrid(model) else "gpt")
+    made, counted = count_parameters(read).total, count_parameters(model).total
+    if abs(made - counted) > SAME * counted:
+        raise Unsupported(
+            f"{model.name}: Megatron's arguments describe {made:,} parameters of its {counted:,}; use --engine "
+            "huggingface"
+        )
+    if made != counted:
+        yield f"{RUN}: its arguments make {made:,} parameters, the plan counts the {counted:,} of {model.name}"
 
 
 def _variables(job: Job) -> Table:

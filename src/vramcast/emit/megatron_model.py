@@ -188,7 +188,8 @@ def _norms(model: Model, layers: tuple[Layer, ...]) -> list[Line]:
 
 
 def _ends(model: Model, seq_len: int) -> list[Line]:
-    rope = any(getattr(layer.mixer, "rope", True) for layer in model.main.layers if layer.mixer is not None)
+    mixers = [layer.mixer for layer in model.main.layers if isinstance(layer.mixer, (Attention, MultiLatentAttention))]
+    rope = any(getattr(mixer, "rope", True) for mixer in mixers)
     kind = "learned_absolute" if model.main.positions else "rope" if rope else "none"
     if model.main.positions and model.main.positions < seq_len:
         raise Unsupported(f"{model.name} has {model.main.positions} learned positions; use --seq-len up to that")
@@ -235,6 +236,9 @@ def unsaid_features(model: Model) -> tuple[str, ...]:
         more = (("norms behind each part", layer.post_norms), ("parallel attention and feed-forward", layer.parallel),
                 ("further weights", bool(layer.extra)))
         found |= {name: None for name, is_there in more if is_there}
+    turned = {run.layer.mixer.rope for run in model.main.runs if isinstance(run.layer.mixer, Attention)}
+    if len(turned) > 1:
+        found["layers without a rotary embedding"] = None
     if _rotary_unknown(model):
         found["a rotary embedding of a base that the plan does not know"] = None
     return tuple(found)

@@ -14,7 +14,7 @@ from vramcast.emit.files import File, Order, Part, hub_id
 from vramcast.emit.launch import IN_THE_FOLDER, by_hand, head_of, one_of_several
 from vramcast.emit.lines import HEAD, Line, Table, array, commented, comments, exports, yaml_text
 from vramcast.engines.llamacpp.settings import settings_of as llamacpp_settings
-from vramcast.engines.serving.requests import ALLOW_LONG, way_out
+from vramcast.engines.serving.requests import variables_of
 from vramcast.engines.sglang.settings import settings_of as sglang_settings
 from vramcast.engines.sglang.settings import shares_experts
 from vramcast.engines.tensorrt_llm.settings import settings_of as tensorrt_llm_settings
@@ -108,25 +108,14 @@ def _vllm_options(order: Order) -> list[Line]:
     if ask("option.language-model-only"):
         lines.append(Line("language-model-only", True, "towers are not loaded"))
     images = ask("option.images") if ask("option.images") is not None else ask("images") or None
-    if images is not None:
+    if images is not None and len(order.job.model.stacks) > 1:  # towers alone take one each
         lines.append(Line("limit-mm-per-prompt", json.dumps({"image": images}), "images in a prompt"))
     if ask("option.hybrid-manager") is False:
         lines.append(Line("disable-hybrid-kv-cache-manager", True, "every layer keeps whole sequences"))
     if ask("option.mamba-ssm-cache-dtype") is not None:
         lines.append(Line("mamba-ssm-cache-dtype", ask("option.mamba-ssm-cache-dtype"), "of recurrent states"))
-    ask.also("option.offline", *(f"option.{name}" for name in VARIABLES["vllm"]))
+    ask.also("option.offline", *(f"option.{name}" for name in variables_of("vllm")))
     return lines
-
-
-VARIABLES: Final[dict[str, dict[str, str]]] = {
-    "vllm": {
-        "v1": "VLLM_USE_V1", "graphs-in-budget": "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS",
-        "flashinfer-sampler": "VLLM_USE_FLASHINFER_SAMPLER", ALLOW_LONG: way_out("vllm"),
-    },
-    "sglang": {ALLOW_LONG: way_out("sglang")},
-    "tensorrt-llm": {ALLOW_LONG: way_out("tensorrt-llm")},
-}
-"""Engine -> options that are variables of the environment."""
 
 
 def write_sglang(order: Order) -> tuple[File, ...]:
@@ -188,9 +177,10 @@ def _sglang_draft(order: Order) -> list[Line]:
 
 
 def _sglang_options(order: Order) -> list[Line]:
-    variables = [f"option.{name}" for name in VARIABLES["sglang"]]
-    names = [name for name in order.ask.settings if name.startswith("option.") and name not in variables]
-    order.ask.also("images", *variables)
+    variables = [f"option.{name}" for name in variables_of("sglang")]
+    written = "option.cuda-graph-max-bs"  # with the settings
+    names = [name for name in order.ask.settings if name.startswith("option.") and name not in (*variables, written)]
+    order.ask.also("images", written, *variables)
     return [Line(name.removeprefix("option."), order.ask(name), "as planned") for name in names]
 
 
@@ -214,7 +204,7 @@ def write_tensorrt_llm(order: Order) -> tuple[File, ...]:
         lines.append(Line("ep_size", job.plan.tp, "whole experts per rank"))
     lines += [Line("host", "0.0.0.0"), Line("port", PORT), Line("extra_llm_api_options", EXTRA)]
     ask.also("context", "concurrency", "input_len", "output_len", "images", "image_size")
-    ask.also(*(f"option.{name}" for name in VARIABLES["tensorrt-llm"]))
+    ask.also(*(f"option.{name}" for name in variables_of("tensorrt-llm")))
     extra = _trtllm_extra(order, settings)
     text = yaml_text(extra, head="What trtllm-serve has no option for.")
     file = order.file(EXTRA, text, (Part("tensorrt-llm", "config"),))
@@ -291,9 +281,8 @@ def _dtypes(order: Order, quantisation: str) -> list[Line]:
     lines = []
     if ask("dtype") is not None:
         lines.append(Line("dtype", DTYPES[job.plan.dtype], "activations and unquantised weights"))
-    weights = ask("weights")
-    if weights in QUANTISED[job.engine]:
-        lines.append(Line(quantisation, QUANTISED[job.engine][weights], "made while the checkpoint loads"))
+    if job.plan.weights in QUANTISED[job.engine]:
+        lines.append(Line(quantisation, QUANTISED[job.engine][ask("weights")], "made while the checkpoint loads"))
     kv = ask("kv_dtype")
     if kv != "auto":
         named = "fp8_e4m3" if kv == "fp8" and job.engine == "sglang" else CACHES.get(kv, kv)
@@ -303,8 +292,9 @@ def _dtypes(order: Order, quantisation: str) -> list[Line]:
 
 def _weights_note(order: Order) -> tuple[str, ...]:
     """A format that no engine makes while it loads must be in the checkpoint."""
-    weights, job = order.ask("weights"), order.job
-    if weights is None or weights in QUANTISED.get(job.engine, {}) or weights in DTYPES:
+    job: ServeJob = order.job
+    weights = job.plan.weights
+    if weights is None or weights in QUANTISED.get(job.engine, {}):
         return ()
     return (f"{SERVE}: name a checkpoint of {job.model.name} stored as {weights}; the one named is not",)
 
@@ -328,7 +318,7 @@ def _script(order: Order, command: str, lines: Table, part: Part, nodes: Table) 
 
 
 def _text(order: Order, command: str, lines: Table, nodes: Table = ()) -> str:
-    known = VARIABLES.get(order.job.engine, {})
+    known = variables_of(order.job.engine)
     variables = [
         Line(known[name.removeprefix("option.")], int(bool(value)), "as planned")
         for name, value in order.ask.settings.items() if name.removeprefix("option.") in known

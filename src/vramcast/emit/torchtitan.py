@@ -189,6 +189,8 @@ def _stages(job: Job, stages: int) -> Table:
 def _compile(order: Order) -> Table:
     if not order.ask("compile"):
         return ()
+    if order.job.plan.loss is Loss.EAGER:
+        return Line("compile.enable", True, "the model"), Line("compile.components", "model", "not the loss")
     return (Line("compile.enable", True, "model and loss"),)
 
 
@@ -222,6 +224,8 @@ def _registry(order: Order) -> str:
 
 def _chunked(order: Order) -> bool:
     loss = order.ask("loss")
+    if loss in (Loss.COMPILED, Loss.FUSED):
+        raise Unsupported(f"torchtitan has no loss={loss}; use --loss chunked, or --loss eager")
     return loss in (None, Loss.CHUNKED, Loss.FUSED_LINEAR)
 
 

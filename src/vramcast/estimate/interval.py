@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
 from math import ceil, exp, floor
-from pathlib import Path
+from pkgutil import get_data
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -40,7 +40,8 @@ LEAST_RATIO: Final = 0.5
 MOST_RATIO: Final = 2.0
 """An interval says no more than a factor of two: rows further off measured another job than they describe."""
 
-MEASURED: Final = Path(__file__).with_name("measured.jsonl")
+MEASURED: Final = "measured.jsonl"
+"""Beside this module."""
 
 Purpose = Literal["training", "serving"]
 
@@ -74,7 +75,7 @@ def _bounds(traits: Traits, purpose: Purpose) -> tuple[float, float]:
 @lru_cache(maxsize=1)
 def measured_cases() -> tuple[Case, ...]:
     """The measured cases, by purpose, harness and traits; `python -m truth.calibrate` writes them."""
-    rows = map(msgspec.json.decode, MEASURED.read_text(encoding="utf-8").splitlines())
+    rows = map(msgspec.json.decode, (get_data(__package__, MEASURED) or b"").splitlines())
     return tuple(Case(row["purpose"], row["harness"], Traits(**row["traits"]), tuple(row["ratios"])) for row in rows)
 
 

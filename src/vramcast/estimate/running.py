@@ -13,12 +13,21 @@ from vramcast.engines.serving.table import SERVING
 
 def most_running(job: ServeJob) -> int | None:
     """Sequences that all copies run at once; None where the settings say nothing."""
-    engine = SERVING[job.engine]
-    if not engine.limit:
-        return None
-    settings: Any = import_module(f"{engine.module}.settings").settings_of(job)
-    found: int | None = getattr(settings, engine.limit)
+    found = _setting(job, SERVING[job.engine].limit)
     return None if found is None else found * job.plan.dp
+
+
+def prompt_step(job: ServeJob) -> int | None:
+    """Tokens of prompts that one forward takes, as the engine settles it for the card; None where it cuts none."""
+    return _setting(job, SERVING[job.engine].step)
+
+
+def _setting(job: ServeJob, name: str) -> int | None:
+    if not name:
+        return None
+    settings: Any = import_module(f"{SERVING[job.engine].module}.settings").settings_of(job)
+    found: int | None = getattr(settings, name)
+    return found
 
 
 def running_of(job: ServeJob) -> ServeJob:

@@ -19,7 +19,7 @@ from vramcast.engines.serving.table import SERVING
 from vramcast.engines.serving.weights import formats_of
 from vramcast.engines.transformers.versions import left_whole, loops_experts, meets_experts
 from vramcast.errors import Unsupported, VramcastError
-from vramcast.estimate.running import running_of
+from vramcast.estimate.running import prompt_step, running_of
 from vramcast.states.storage import FORMATS
 from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
 from vramcast.timing.execution import Execution, execution_of
@@ -31,7 +31,7 @@ from vramcast.timing.work import Placement, Setting, Step
 from vramcast.units import ceil_div
 
 CHUNK: Final = 8192
-"""Tokens of a prompt that one forward takes where the question names no other number."""
+"""Tokens of a prompt that one forward takes where no engine cuts it."""
 
 
 ALL_LOGITS_BEFORE: Final = (4, 45)
@@ -216,7 +216,7 @@ def _stages(job: ServeJob, execution: Execution) -> tuple[Stage, ...]:
 
 def _chunk(job: ServeJob) -> int:
     """Tokens of prompts that one forward takes."""
-    return job.plan.micro_batch or job.plan.batched_tokens or CHUNK
+    return prompt_step(job) or CHUNK
 
 
 def _prefill(job: ServeJob, machine: Machine, placement: Placement, prompt: int, *, prompts: int) -> StepTime:

@@ -160,8 +160,11 @@ def _torchtitan(job: Job) -> Recipe:
     `backward_maybe_with_nosync`]."""
     from vramcast.engines.torchtitan.run import pipeline_micro_batches, stage_layers
 
-    recipe = _eager(job)
-    if job.plan.pp == 1:
+    plan = job.plan
+    compiled = plan.loss in (Loss.COMPILED, Loss.FUSED) or (plan.compile and plan.loss is not Loss.EAGER)
+    # chunks of the head are compiled with the rest [components/loss.py `ChunkedLossWrapper`]
+    recipe = _eager(job)._replace(loss=Loss.COMPILED if compiled else Loss.EAGER)
+    if plan.pp == 1:
         return recipe
     return recipe._replace(exchanged="once", pieces=pipeline_micro_batches(job), stage_layers=stage_layers(job))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vramcast.domain.job import Job, Shards
 from vramcast.domain.model import Model, MoE
+from vramcast.engines.eager.releases import runs_deepspeed
 from vramcast.engines.training import engine_of
 
 if TYPE_CHECKING:
@@ -51,18 +52,19 @@ def slack_of(share: float) -> str:
 
 
 def training_traits(job: Job, share: float = 0.0) -> Traits:
-    """Of a training job; `share` as in `slack_of`."""
+    """Of a training job; `share` as in `slack_of`. What DeepSpeed runs is its, whoever starts it."""
     plan, peft = job.plan, job.plan.peft
+    engine, sharder = ("deepspeed", "deepspeed") if runs_deepspeed(job) else (job.engine, plan.sharded_by)
     sharded = plan.shards is not Shards.NOTHING and job.data_parallel > 1
     degrees = [name for name in ("tp", "pp", "cp", "ep") if getattr(plan, name) > 1]
     return Traits(
-        engine=job.engine, kin=engine_of(job).kin,
+        engine=engine, kin=engine_of(job).kin,
         adapters="" if peft is None else "adapters",
         packed="packed" if peft is not None and peft.base != "full" else "",
         experts=_experts(job.model),
         objective="several" if job.workload.objective in HARD else "",
         slack=slack_of(share),
-        sharded=(plan.sharded_by or "sharded") if sharded else "",
+        sharded=(sharder or "sharded") if sharded else "",
         ranks="several" if job.cluster.count > 1 else "one",
         degrees="+".join(degrees),
         compiled="compiled" if plan.compile else "",

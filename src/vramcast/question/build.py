@@ -74,8 +74,16 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
 def with_lengths(
     model: Model, workload: Workload, values: Mapping[str, Any], table: Mapping[str, Option] = OPTIONS
 ) -> tuple[Workload, tuple[str, ...]]:
-    """The workload with the lengths that the question leaves open as the model has them, and what is said of them."""
+    """The workload with the lengths that the question leaves open as the model has them, and what is said of them.
+
+    Raises: InvalidSpec where the shortest sample is longer than the longest
+    """
     found = usual_lengths(model, workload, named=frozenset(section(values, "workload", table)))
+    if (workload.min_seq_len or 0) > found.seq_len:
+        raise InvalidSpec(
+            f"min-seq-len={workload.min_seq_len} is longer than seq-len={found.seq_len}, which is the longest "
+            "sample's; use a smaller one"
+        )
     return replace(workload, seq_len=found.seq_len, decoder_seq_len=found.decoder_seq_len), found.said
 
 
@@ -183,11 +191,6 @@ def _plan(values: Mapping[str, Any], engine: str, cluster: Cluster) -> Plan:
 def _workload(values: Mapping[str, Any], plan: Plan, num_gpus: int) -> Workload:
     fields = section(values, "workload")
     workload = converted(Workload, fields)
-    if (workload.min_seq_len or 0) > workload.seq_len:
-        raise InvalidSpec(
-            f"min-seq-len={workload.min_seq_len} is longer than seq-len={workload.seq_len}, which is the longest "
-            "sample's; use a smaller one"
-        )
     if "global-batch" not in values:
         return workload
     per_step = plan.data_parallel(num_gpus) * workload.micro_batch

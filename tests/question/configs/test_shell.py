@@ -25,7 +25,11 @@ def last(text: str) -> list[str]:
         ("bash -c 'run --x 1 \\\n --y 2'", "bash -c run --x 1 --y 2"),
         ("X=1 run --x $X > log.txt", "run --x 1"),
         ("A=8\nrun --a $A 2>&1 | tee log", "tee log"),
-        ("run --x 1 \\\n  --y $Y \"$@\" # end", "run --x 1 --y ${Y} ${@}"),
+        ("run --x 1 \\\n  --y $Y \"$@\" # end", "run --x 1 --y ${Y}"),
+        ("set -- --x 1\nrun \"$@\" ${*}", "run --x 1 --x 1"),
+        ("start() { run \"$@\"; }\nstart --x 1", "start --x 1"),
+        ("start() {\n  run \"$@\"\n}", "run ${@}"),  # of a function
+        ("if [ -f x ]; then set -- --x 1; fi\nrun \"$@\"", "run ${@}"),
         ("--x 1\n--y 2", "--x 1 --y 2"),
         ("cat <<EOF\nit's text\nEOF\nrun --x", "run --x"),
         ("run --x `date` --y $(nproc)", "run --x ${`date`} --y ${(nproc)}"),

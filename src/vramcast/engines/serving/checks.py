@@ -7,7 +7,7 @@ from vramcast.domain.serving import PipelineJob, ServeJob, ServePlan
 from vramcast.engines.serving.hardware import refuse_card, refuse_pipeline_card
 from vramcast.engines.serving.requests import refuse_pipeline_requests, refuse_requests
 from vramcast.engines.serving.table import SERVING
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.states.cache import KV_BITS
 
 LARGEST_SUGGESTED = 64
@@ -15,7 +15,9 @@ LARGEST_SUGGESTED = 64
 def refuse_foreign_cache(job: ServeJob) -> None:
     """Raise InvalidSpec for a cache dtype that the job's engine does not have."""
     known = SERVING[job.engine].kv_dtypes
-    if known and job.plan.kv_dtype in KV_BITS and job.plan.kv_dtype not in known:
+    if known and job.plan.kv_dtype not in known:
+        if job.plan.kv_dtype not in KV_BITS:
+            raise UnknownName.of("cache dtype", job.plan.kv_dtype, known)
         raise InvalidSpec(f"kv-dtype={job.plan.kv_dtype} is none of {job.engine}'s; use {', '.join(known)}")
 
 

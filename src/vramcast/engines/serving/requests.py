@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from vramcast.blocks.lengths import known_positions, reads_images
@@ -34,6 +35,23 @@ def way_out(engine: str) -> str:
     'TLLM_ALLOW_LONG_MAX_MODEL_LEN'
     """
     return SERVING[engine].beyond.way_out
+
+
+VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
+    "vllm": {"v1": "VLLM_USE_V1", "graphs-in-budget": "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS",
+             "flashinfer-sampler": "VLLM_USE_FLASHINFER_SAMPLER"},
+}
+"""Engine -> options that are variables of the environment."""
+
+
+def variables_of(engine: str) -> dict[str, str]:
+    """Options of an engine that are variables of the environment, with those.
+
+    >>> variables_of("tensorrt-llm")
+    {'allow-long': 'TLLM_ALLOW_LONG_MAX_MODEL_LEN'}
+    """
+    beyond = way_out(engine)
+    return {**VARIABLES.get(engine, {}), **({ALLOW_LONG: beyond} if beyond else {})}
 
 
 PADDING: Final = 128

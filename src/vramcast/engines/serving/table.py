@@ -82,6 +82,7 @@ class ServingEngine(NamedTuple):
     default: Version  # assumed when none is named
     reads: frozenset[str]  # fields of the plan that it looks at: anything else that is not its default is refused
     limit: str = ""  # of its settings: how many sequences one copy runs at once
+    step: str = ""  # of its settings: tokens of prompts that one forward takes
     runs_pipelines: bool = False  # of diffusion; the others run language models
     is_ggml: bool = False
     splits: bool = False  # over tensor and pipeline ranks; the others put layers on one card after the other
@@ -116,7 +117,8 @@ NEVER: Final = Releases((1 << 16,))
 
 SERVING: Final[dict[str, ServingEngine]] = {
     "vllm": ServingEngine(
-        "vramcast.engines.vllm", (0, 2), (0, 33), (0, 19), _SERVER | {"graphs", "dcp"}, "max_sequences", splits=True,
+        "vramcast.engines.vllm", (0, 2), (0, 33), (0, 19), _SERVER | {"graphs", "dcp"}, "max_sequences",
+        "batched_tokens", splits=True,
         formats=_SERVER_FORMATS, kv_dtypes=("auto", "bf16", "fp16", "fp32", "fp8", "fp8_e4m3", "fp8_e5m2"),
         beyond=Beyond("vLLM refuses such a --max-model-len", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"),
         blocks=(
@@ -138,7 +140,8 @@ SERVING: Final[dict[str, ServingEngine]] = {
         cache_sm=(((0, 8), {"fp8": 75}),),
     ),
     "sglang": ServingEngine(
-        "vramcast.engines.sglang", (0, 3), (0, 5, 23), (0, 5, 23), _SERVER | {"graphs"}, "max_running", splits=True,
+        "vramcast.engines.sglang", (0, 3), (0, 5, 23), (0, 5, 23), _SERVER | {"graphs"}, "max_running", "chunk",
+        splits=True,
         formats=_SERVER_FORMATS, kv_dtypes=("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp4"),
         beyond=Beyond("SGLang refuses such a --context-length", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"),
         drafts={
@@ -149,7 +152,7 @@ SERVING: Final[dict[str, ServingEngine]] = {
         format_sm=((ALWAYS, _MARLIN | {"fp8": 80, "nvfp4": 100, "mxfp4": 80, "int4": 80}),),
     ),
     "tensorrt-llm": ServingEngine(
-        "vramcast.engines.tensorrt_llm", (0, 5), (1, 2), (1, 1), _SERVER, "sequences", splits=True,
+        "vramcast.engines.tensorrt_llm", (0, 5), (1, 2), (1, 1), _SERVER, "sequences", "tokens", splits=True,
         formats=("bf16", "fp8", "int8", "nvfp4", "awq-int4"),
         kv_dtypes=("auto", "bf16", "fp16", "fp8", "int8", "nvfp4"),
         beyond=Beyond("TensorRT-LLM cuts max_seq_len to that", "TLLM_ALLOW_LONG_MAX_MODEL_LEN", since=(1,)),
@@ -158,11 +161,13 @@ SERVING: Final[dict[str, ServingEngine]] = {
         format_sm=((ALWAYS, {"fp8": 89, "nvfp4": 100}),), cache_sm=((ALWAYS, {"fp8": 89, "nvfp4": 100}),),
     ),
     "llama.cpp": ServingEngine(
-        "vramcast.engines.llamacpp", (1000,), (9999,), (7000,), _GGML, "slots", is_ggml=True, formats=_GGML_FORMATS,
+        "vramcast.engines.llamacpp", (1000,), (9999,), (7000,), _GGML, "slots", "tokens", is_ggml=True,
+        formats=_GGML_FORMATS,
         beyond=Beyond("llama-server cuts every slot to that"), support=_GGML_CARDS,
     ),
     "ik_llama.cpp": ServingEngine(
-        "vramcast.engines.llamacpp", (3400,), (4060,), (3750,), _GGML, "slots", is_ggml=True, formats=_GGML_FORMATS,
+        "vramcast.engines.llamacpp", (3400,), (4060,), (3750,), _GGML, "slots", "tokens", is_ggml=True,
+        formats=_GGML_FORMATS,
         beyond=Beyond("its context is allocated nevertheless"), support=_GGML_CARDS,
     ),
     "transformers": ServingEngine(

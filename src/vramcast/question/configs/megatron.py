@@ -81,7 +81,10 @@ def _score(words: tuple[str, ...]) -> int:
 def read(config: Config) -> Reading:
     """Model, plan and batch of the arguments."""
     command = Command(()) if config.table is not None else command_of(config, _score)
-    plainly = dict(config.table) if config.table is not None else arguments(command.words)
+    words = arguments(command.words)
+    plainly = dict(config.table) if config.table is not None else {  # "none" is a word of several arguments
+        name: "none" if value is None else value for name, value in words.items()
+    }
     typed = {f"--{name.replace('_', '-')}": value for name, value in plainly.items()}
     given = {name: _typed(name, value) for name, value in typed.items()}
     values = Watched(
@@ -172,8 +175,10 @@ UNUSED: Final = {
     "--ffn-hidden-size": "--moe-ffn-hidden-size", "--kv-channels": "--multi-latent-attention",
     "--qk-layernorm": "--multi-latent-attention", "--num-query-groups": "--multi-latent-attention",
     "--group-query-attention": "--multi-latent-attention",
+    "--num-attention-heads": "--hybrid-layer-pattern", "--disable-bias-linear": "--hybrid-layer-pattern",
 }
-"""Argument -> the one that takes its place: latent attention has widths and norms of its own."""
+"""Argument -> the one that takes its place: latent attention has widths and norms of its own; a pattern without
+attention has no heads and no linear layers with a bias."""
 
 
 def _mistaken(values: Watched) -> Iterator[Unread]:

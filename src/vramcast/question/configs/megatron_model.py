@@ -290,6 +290,8 @@ def _mixer(arguments: Arguments) -> Mixer:
         out_bias=bias,
         qk_norm="head" if arguments.get("--qk-layernorm") else "none",
         qk_norm_kind=_norm(arguments),
+        sinks=arguments.get("--softmax-type") == "learnable",
+        output_gate=bool(arguments.get("--attention-output-gate")),
         rope=_positions(arguments) in ROTARY,
         rope_fraction=float(arguments.get("--rotary-percent", 1.0)),
     )
@@ -322,6 +324,7 @@ def _moe(arguments: Arguments) -> MoE:
         top_k=int(arguments.get("--moe-router-topk", 2)),
         expert=_mlp(arguments, arguments.get("--moe-ffn-hidden-size")),
         shared_width=int(arguments.get("--moe-shared-expert-intermediate-size", 0)),
+        shared_gate=bool(arguments.get("--moe-shared-expert-gate")),
         score_bias=bool(arguments.get("--moe-router-enable-expert-bias")),
         score_bias_is_parameter=False,
         latent_width=int(arguments.get("--moe-latent-size", 0)),

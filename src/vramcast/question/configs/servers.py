@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.formats import load_format
-from vramcast.engines.serving.requests import ALLOW_LONG, way_out
+from vramcast.engines.serving.requests import variables_of
+from vramcast.errors import SourceError
 from vramcast.question.configs.environment import unread_environment
 from vramcast.question.configs.reading import ELSEWHERE, NO_GPU, Command, Config, Reading, Unread, command_of, plain
 from vramcast.question.configs.watched import Known, Watched
@@ -59,6 +60,9 @@ SUFFIXES: Final = {
 
 OFF: Final = ("", "auto", -1)
 """Values that leave a choice to the engine."""
+
+SWITCHED: Final = {"1": "true", "true": "true", "0": "false", "false": "false"}
+"""How variables of the environment switch something [vllm vllm/envs.py]."""
 
 FITTED: Final = ("max_model_len",)
 """What vLLM then makes as large as the card allows, which is no default [vllm v1/core/kv_cache_utils.py,
@@ -169,11 +173,15 @@ def _read(config: Config, server: Server) -> Reading:
         values.cannot("device", NO_GPU)
     options |= _stored(values, models) | _adapters(values, server)
     options |= _vllm(values) if server is VLLM else _sglang(values)
-    if command.variables.get(way_out(server.engine)) not in (None, "", "0"):
-        options["engine-option"] = (*options.get("engine-option", ()), f"{ALLOW_LONG}=true")
+    known = variables_of(server.engine)
+    texts = {option: command.variables.get(name, "").lower() for option, name in known.items()}
+    switches = {option: SWITCHED[text] for option, text in texts.items() if text in SWITCHED}
+    pairs = tuple(f"{option}={value}" for option, value in switches.items())
+    options |= {"engine-option": (*options.get("engine-option", ()), *pairs)} if pairs else {}
     for name, usual in USUAL.items():
         values.only(name, *usual)
-    unread = [*command.unread, *place, *values.unread(), *unread_environment(command.variables, allocator=False)]
+    others = {name: text for name, text in command.variables.items() if name not in map(known.get, switches)}
+    unread = [*command.unread, *place, *values.unread(), *unread_environment(others, allocator=False)]
     unread += _versions(config, server, options)
     return Reading(server.engine, options, unread=tuple(unread), notes=command.notes)
 
@@ -190,6 +198,8 @@ def _given(config: Config, server: Server) -> tuple[Command, dict[str, Any], lis
 
     command = command_of(config, score)
     start = _start(command.words, server)
+    if start is None and not any(word.startswith("-") for word in command.words):
+        raise SourceError(f"{config.name}: no command that starts {server.engine} stands in it")
     named, plainly = split(command.words[start or 0:], server.known, server.short)
     values = _long(named, server)
     if plainly and server is VLLM:

@@ -2,8 +2,8 @@
 
 Assignments, arrays, quotes, comments, continued lines, `${NAME:-default}` and whole-number arithmetic are followed in
 the order of the file; of branches those that run without arguments in a clean environment, as far as the script
-decides it. What only a run would know (`$@`, `$(...)`, variables of the environment, what an undecided branch sets)
-stays in the words as `${NAME}`.
+decides it. What only a run would know (`$(...)`, variables of the environment, what an undecided branch sets) stays in
+the words as `${NAME}`; so does `$@` inside braces, which may be a function's.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ MOST_TEXT: Final = 1 << 22
 
 DEEPEST: Final = 8
 """Variables inside defaults of variables."""
+
+ALL_OF_THEM: Final = re.compile(r"[@*](?::1)?")
+"""A script's own arguments."""
 
 UNSET: Final = re.compile(r"\$\{[^}]*\}")
 """What stays of a variable that the script does not set."""
@@ -60,7 +63,7 @@ def read_script(text: str, name: str) -> Script:
     Raises: SourceError for quotes that do not end and for scripts that grow without bound
 
     >>> read_script('TP=2\\nARGS="\\n --tp $TP \\\\\\n --bf16"\\nrun $ARGS "$@"', "x.sh").commands
-    (('run', '--tp', '2', '--bf16', '${@}'),)
+    (('run', '--tp', '2', '--bf16'),)
     """
     lexer = Lexer(text, name)
     interpreter = Interpreter(name)
@@ -84,6 +87,8 @@ class Interpreter:
         self.asking = False  # between `if` and `then`
         self.said: Verdict = None  # of the command before
         self.joint = ""  # what stands between it and this one
+        self.braces = 0  # that are open: of functions, or of commands held together
+        self.own: list[str] | None = []  # the script's own arguments: none, or those that it sets
 
     def run(self, tokens: Iterator[Token]) -> None:
         """Assignments and commands in order."""
@@ -94,6 +99,8 @@ class Interpreter:
                 command = []
             elif not command and (self._controls(token.plain) or self._assigns(token)):
                 continue
+            elif not command and token.plain in ("{", "}"):
+                self.braces = max(0, self.braces + (1 if token.plain == "{" else -1))
             else:
                 words = self._expanded(token)
                 command += [] if not command and words and words[0] in (*STARTS, *DECLARES) else words
@@ -139,7 +146,9 @@ class Interpreter:
         if words and not pattern:
             verdict = self._verdict(words)
             runs = not self.asking and words[0] not in TESTS and self._runs() is not False
-            if verdict is None and runs:
+            if words[:2] == ["set", "--"] and runs:
+                self.own = words[2:] if self._runs() else None
+            elif verdict is None and runs:
                 self._keep(words)
             self.said = verdict
         self.joint = mark if mark in ("&&", "||") else ""
@@ -207,7 +216,7 @@ class Interpreter:
         words, joins = [""], False
         there = False
         for piece in token.pieces:
-            if piece.kind == "variable" and (found := self._several(piece)) is not None:
+            if piece.kind in ("variable", "unknown") and (found := self._several(piece)) is not None:
                 if found:
                     words[-1] += found[0]
                     words += found[1:]
@@ -220,6 +229,8 @@ class Interpreter:
     def _several(self, piece: Piece) -> list[str] | None:
         """The words of an array, or of a text that no quotes hold together; None for others."""
         match = REFERENCE.fullmatch(piece.text)
+        if not self.braces and self.own is not None and ALL_OF_THEM.fullmatch(piece.text):
+            return list(self.own)
         if match is None or match[1] not in self.values or match[1] in self.open:
             return None
         value = self.values[match[1]]

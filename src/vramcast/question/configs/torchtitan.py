@@ -7,6 +7,7 @@ what a command does not say stands in the function
 from __future__ import annotations
 
 import ast
+import math
 from typing import Any, Final
 
 from vramcast.catalogue.formats import load_format
@@ -38,7 +39,7 @@ USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "training.mixed_precision_param": ("bfloat16",), "training.mixed_precision_reduce": ("float32",),
     "training.disable_cuda_graphs": (True,), "compile.enable_async_tensor_parallel": (False,),
     "optimizer.implementation": ("fused",), "parallelism.pipeline_parallel_microbatch_size": (1,),
-    "parallelism.data_parallel_shard_degree": (-1,), "compile.backend": ("inductor",), "comm.mode": ("default",),
+    "compile.backend": ("inductor",), "comm.mode": ("default",),
     "debug.deterministic": (False,), "debug.moe_force_load_balance": (False, True),
     "optimizer.name": ("AdamW",),
 }
@@ -92,8 +93,17 @@ def read(config: Config) -> Reading:
     gpus, nodes = values.count("nproc_per_node"), values.count("nnodes")
     return Reading(
         "torchtitan", options, unread=(*command.unread, *unread, *unread_environment(command.variables)),
-        notes=command.notes, ranks=ranks_of(gpus, nodes, command.variables),
+        notes=command.notes, ranks=_mesh(values) or ranks_of(gpus, nodes, command.variables),
     )
+
+
+def _mesh(values: Watched) -> int | None:
+    """Processes that the degrees make together; None where those that share a copy are left to the run
+    [titan distributed/parallel_dims.py `_validate`]."""
+    names = (f"parallelism.{name}_degree" for name in (
+        "data_parallel_replicate", "data_parallel_shard", "context_parallel", "tensor_parallel", "pipeline_parallel"))
+    sizes = [values.get(name, -1 if "shard" in name else 1) for name in names]
+    return math.prod(sizes) if all(isinstance(size, int) and size > 0 for size in sizes) else None
 
 
 def _is_harmless(name: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 
 FILES_ZH: Final[dict[str, str]] = {
     # what several kinds of file have in common
+    "{file}: no command that starts {engine} stands in it": "{file}：其中没有启动 {engine} 的命令",
     "{file}: not a text file": "{file}：不是文本文件",
     "{file}: not a text file in UTF-8": "{file}：不是 UTF-8 文本文件",
     "{file}: not TOML: {reason}": "{file}：不是 TOML：{reason}",

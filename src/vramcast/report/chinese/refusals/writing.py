@@ -136,6 +136,10 @@ WRITING_ZH: Final[dict[str, str]] = {
     "SkyPilot has no name for {gpu}; use --format kubernetes or pai-dlc":
         "SkyPilot 没有 {gpu} 的名称；请用 --format kubernetes 或 pai-dlc",
     "a SkyPilot service is written for one machine; use fewer GPUs": "SkyPilot 服务只写单机；请减少卡",
+    "torchtitan has no loss={loss}; use --loss chunked, or --loss eager":
+        "torchtitan 没有 loss={loss}；请用 --loss chunked 或 --loss eager",
+    "{model}: Megatron's arguments describe {made} parameters of its {counted}; use --engine huggingface":
+        "{model}：Megatron 的参数只能描述 {made} 个参数，而它有 {counted} 个；请用 --engine huggingface",
     "torchtitan has no flavour for {model}; use llama-3.1-8b, qwen3-32b, deepseek-v3, gpt-oss-20b and their kin, or "
     "--format accelerate-fsdp2":
         "torchtitan 没有 {model} 的规格；请用 llama-3.1-8b、qwen3-32b、deepseek-v3、gpt-oss-20b 等，或 --format "
@@ -188,12 +192,14 @@ WRITING_ZH: Final[dict[str, str]] = {
         "{file}：--precision {precision} 时 DeepSpeed 也保留 fp32 副本；方案即按此计算",
     "{file}: the plan was computed with ZeRO 1, which is what DeepSpeed's 16-bit optimizers do least":
         "{file}：方案按 ZeRO 1 计算，这是 DeepSpeed 16 位优化器的最低级别",
+    "{file}: its arguments make {made} parameters, the plan counts the {counted} of {model}":
+        "{file}：其参数描述 {made} 个参数，而方案按 {model} 的 {counted} 个计算",
     "{file}: {model} has {what}, for which there is no argument here": "{file}：{model} 有 {what}，此处没有对应的参数",
     "a rotary embedding of a base that the plan does not know": "方案未知基数的旋转位置编码",
     "the compressed queries and keys are normed": "对压缩后的 Q 与 K 作归一化",
     "queries and keys are normed per head": "逐头归一化的 Q 与 K",
     "one learned logit per head": "每头一个可学习的 logit",
-    "norms behind each part": "各部分之后的归一化",
+    "norms behind each part": "各部分之后的归一化", "layers without a rotary embedding": "没有旋转位置编码的层",
     "parallel attention and feed-forward": "并行的注意力与前馈层",
     "{file}: pre-training and fine-tuning take the same memory; name your own data":
         "{file}：预训练与微调显存相同；请填写自己的数据",
