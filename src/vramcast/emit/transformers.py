@@ -22,7 +22,7 @@ from vramcast.emit.python_parts import (
 )
 from vramcast.engines.eager.liger import LIGER, liger_kernels
 from vramcast.engines.eager.releases import optimizer_kernel, reentrant, runs_deepspeed
-from vramcast.engines.eager.trl import chunks_loss
+from vramcast.engines.eager.trl import chunks_loss, loads_fp32
 from vramcast.errors import Unsupported
 from vramcast.question.configs.trainers import LOW_RANK, OPTIMS, optim_of
 
@@ -172,7 +172,9 @@ def _loss(order: Order) -> list[Line]:
 def weights_dtype(order: Order) -> str:
     """What the checkpoint is loaded in: a frozen base under autocast stays in 16 bits."""
     precision = Precision(order.ask("precision"))
-    order.ask.also("option.autocast")
+    order.ask.also("option.autocast", "option.dtype")
+    if loads_fp32(order.job) and not runs_deepspeed(order.job):
+        return "float32"
     if runs_deepspeed(order.job) or order.job.plan.peft is not None:
         return COMPUTE_DTYPES.get(precision, WEIGHT_DTYPES[precision])
     return WEIGHT_DTYPES[precision]

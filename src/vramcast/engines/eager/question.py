@@ -37,6 +37,7 @@ from vramcast.engines.eager.releases import (
     repeats_keys,
     software,
 )
+from vramcast.engines.eager.trl import loads_fp32
 from vramcast.engines.training import engine_of
 from vramcast.engines.transformers.versions import (
     FLASH_NEEDS,
@@ -127,7 +128,7 @@ def recipe_of(
         loss: key of the loss tables; None: what the plan says
         outputs_fp32: the trainer converts returned logits to fp32
         variants: which forms of norm, activation and rotary embedding: "eager", "compiled", "liger"
-        autocast: the trainer's own autocast, under which a frozen base is loaded in 16 bits
+        autocast: the trainer's own autocast, under which a frozen base has 16 bits, as a rule
         narrow: weights have 16 bits while they compute, whatever their masters have
 
     Raises: Unsupported for what eager engines cannot be asked
@@ -138,7 +139,8 @@ def recipe_of(
     if loss is None and chosen not in LOSSES:
         raise Unsupported(f"--loss {chosen} is not modelled for --engine {job.engine}; use --loss fused_linear")
     numerics = NUMERICS[plan.precision]
-    if narrow or (peft is not None and autocast):
+    halves = autocast and peft is not None and not loads_fp32(job)
+    if narrow or halves:
         numerics = Numerics(2, 2, 2, 2)
     variants = "compiled" if plan.compile else variants
     adapted = () if peft is None or peft.method in WITHOUT_ADAPTER else places_of(job.model, peft.targets)
@@ -149,7 +151,7 @@ def recipe_of(
     if towers and any(layer.cross_attention for layer in job.model.main.layers):
         decoder_len = job.workload.decoder_seq_len or sizes.seq_len
         sizes = sizes._replace(source_len=towers[-1].sizes.seq_len, seq_len=decoder_len)
-    if autocast and peft is not None:
+    if halves:
         sizes = _under_autocast(sizes, job.model.main)
         towers = tuple(tower._replace(sizes=_under_autocast(tower.sizes, tower.stack)) for tower in towers)
     return Recipe(

@@ -99,6 +99,19 @@ def beta_of(job: Job) -> float:
     return next(beta for since, beta in BETAS if version >= since)
 
 
+def loads_fp32(job: Job) -> bool:
+    """Whether a frozen network is loaded in float32, and so is what bitsandbytes leaves of it, under autocast."""
+    peft = job.plan.peft
+    if job.engine != "huggingface" or peft is None or peft.base not in ("full", *IN_MEMORY):
+        return False
+    sharded = job.plan.shards is Shards.EVERYTHING and job.data_parallel > 1
+    if job.plan.precision not in (Precision.AMP_BF16, Precision.AMP_FP16) or (sharded and peft.base in IN_MEMORY):
+        return False
+    if "dtype" in job.engine_options:
+        return bool(job.engine_options["dtype"] == "float32")
+    return is_trl(job) and trl_version(job) >= LOADS_FP32_SINCE
+
+
 def prepared_weights(job: Job) -> Prepared:
     """What becomes fp32 before training begins: of a base that bitsandbytes packs, whole on every rank."""
     how, base = str(job.engine_options.get("prepare_kbit", "trl")), job.plan.peft.base if job.plan.peft else "full"
@@ -131,6 +144,9 @@ def prepared(recipe: Recipe, job: Job) -> tuple[Recipe, tuple[str, ...]]:
     and with it every checkpoint. Gemma's norms answer in the type of what they read.
     """
     what, sizes = prepared_weights(job), recipe.sizes
+    said = (_said(what, job),) if what != "nothing" else ()
+    if job.plan.peft is not None and job.plan.peft.base in IN_MEMORY and loads_fp32(job):
+        what = "all"
     if what == "nothing":
         return recipe, ()
     compute = sizes.numerics.compute
@@ -140,7 +156,7 @@ def prepared(recipe: Recipe, job: Job) -> tuple[Recipe, tuple[str, ...]]:
         follows = sizes.norm == "gemma" and recipe.model.main.layers[0].norm is Norm.RMS
         numerics = sizes.numerics if follows else sizes.numerics._replace(residual=FP32)
     sizes = sizes._replace(numerics=numerics, norm_weights=FP32)
-    return recipe._replace(sizes=sizes), (_said(what, job),)
+    return recipe._replace(sizes=sizes), said
 
 
 def reference_sentences(job: Job) -> tuple[str, ...]:

@@ -10,24 +10,19 @@ True or "unsloth" in every release since 2023-12
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import Job, Precision, Recompute
+from vramcast.domain.job import Job, Recompute
 from vramcast.domain.model import Head
 from vramcast.engines.eager.releases import sharder
 from vramcast.engines.eager.trl import (
-    LOADS_FP32_SINCE,
     RECOMPUTES_SINCE,
     chunks_loss,
     is_trl,
     narrows_adapters,
     trl_version,
 )
-
-HALVES_FROZEN: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
-"""Recipes whose frozen weights are taken to be loaded in 16 bits."""
 
 
 def with_unasked(job: Job, named: Container[str]) -> Job:
@@ -63,11 +58,4 @@ def uncounted(job: Job) -> Iterator[str]:
         yield (
             "the loss in chunks of 256 tokens that TRL's SFTTrainer makes since 1.7 (loss_type=chunked_nll): counted "
             "is that of all logits, as loss_type=nll and the Trainer itself make it"
-        )
-    peft = job.plan.peft
-    whole = peft is not None and peft.base == "full" and job.plan.precision in HALVES_FROZEN
-    if is_trl(job) and whole and trl_version(job) >= LOADS_FP32_SINCE:
-        yield (
-            "the float32 in which TRL since 0.27 loads a model that is given by its id alone: counted are frozen "
-            "weights of 16 bits, as dtype=bfloat16 loads them"
         )

@@ -65,9 +65,10 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "打包基座旁的适配器为 bf16，这是 TRL 的默认行为；用 --adapter-dtype fp32 可改变",
     "layers are recomputed, as {tool} does unasked; --recompute none switches that off":
         "各层会重计算，{tool} 默认如此；--recompute none 可关闭",
-    "the float32 in which TRL since 0.27 loads a model that is given by its id alone: counted are frozen weights of 16 "
-    "bits, as dtype=bfloat16 loads them":
-        "TRL 自 0.27 起以 float32 加载仅由 id 给出的模型：此处按 dtype=bfloat16 的 16 位冻结权重计算",
+    "the frozen weights are loaded in float32": "冻结的权重以 float32 加载",
+    "the frozen weights are loaded in float32, as TRL since 0.27 loads a model given by its id alone; --engine-option "
+    "dtype=bfloat16 for 16 bits":
+        "冻结的权重以 float32 加载，TRL 自 0.27 起如此加载仅由 id 给出的模型；--engine-option dtype=bfloat16 为 16 位",
     "the loss in chunks of 256 tokens that TRL's SFTTrainer makes since 1.7 (loss_type=chunked_nll): counted is that "
     "of all logits, as loss_type=nll and the Trainer itself make it":
         "TRL 的 SFTTrainer 自 1.7 起按 256 个 token 分块计算损失（loss_type=chunked_nll）：此处按全部 logits 计算，与 "

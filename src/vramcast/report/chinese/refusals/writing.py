@@ -61,6 +61,8 @@ WRITING_ZH: Final[dict[str, str]] = {
     "LLaMA-Factory does not call prepare_model_for_kbit_training, which the plan counts; add --engine-option "
     "prepare_kbit=none":
         "LLaMA-Factory 不调用 prepare_model_for_kbit_training，而方案计入了它；请加 --engine-option prepare_kbit=none",
+    "LLaMA-Factory loads frozen weights in 16 bits, not in float32; add --engine-option dtype=bfloat16":
+        "LLaMA-Factory 以 16 位加载冻结的权重，而非 float32；请加 --engine-option dtype=bfloat16",
     "LLaMA-Factory keeps adapters in fp32 under autocast, not in {dtype}; use --adapter-dtype fp32, or bf16 with "
     "--precision bf16":
         "LLaMA-Factory 在 autocast 下把适配器保存为 fp32，而非 {dtype}；请用 --adapter-dtype fp32，或 --precision bf16 "
