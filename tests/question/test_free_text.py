@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from vramcast.api import job_of, plan_serve_answer, plan_train_answer, serve_answer
+from vramcast.api import job_of, planned_serving, planned_training, serve_answer
 from vramcast.engines.diffusers import OPTIONS as DIFFUSERS
 from vramcast.engines.llamacpp.settings import FORK_OPTIONS
 from vramcast.engines.llamacpp.settings import OPTIONS as LLAMACPP
@@ -56,9 +56,9 @@ def asked(command: str, options: Mapping[str, Any]) -> object:
         case "serve":
             return serve_answer(options, with_changes=False)
         case "plan train":
-            return plan_train_answer(options)
+            return planned_training(options).answer
         case _:
-            return plan_serve_answer(options)
+            return planned_serving(options)[0]
 
 
 def tables() -> list[tuple[str, str]]:
