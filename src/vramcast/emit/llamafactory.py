@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Precision, Recompute
+from vramcast.domain.job import Job, Loss, Peft, Precision, Recompute
 from vramcast.domain.model import Head
 from vramcast.emit import deepspeed
 from vramcast.emit.files import File, Order, Part, hub_id
@@ -20,17 +20,18 @@ from vramcast.engines.eager.trl import prepared_weights
 from vramcast.errors import Unsupported
 from vramcast.families.module_names import names_of, names_saved
 from vramcast.question.configs import factory as reader
+from vramcast.question.configs.reading import written
 from vramcast.question.configs.trainers import LOW_RANK, OPTIMS, optim_of
 from vramcast.states.optimizers import optimizer
 
 NAME: Final = "llamafactory.yaml"
 
-STAGES: Final = {objective: stage for stage, objective in reader.STAGES.items()}
+STAGES: Final = written(reader.STAGES)
 
 DATASETS: Final = {"pt": "c4_demo", "sft": "alpaca_en_demo", "dpo": "dpo_en_demo"}
 """Small data sets that come with LLaMA-Factory."""
 
-KERNELS: Final = {AttentionKernel.FLASH: "fa2", AttentionKernel.EAGER: "disabled", None: "auto"}
+KERNELS: Final = written(reader.KERNELS)
 """Those that `flash_attn` chooses between; which of PyTorch's runs it leaves to PyTorch."""
 
 BITS: Final = {"nf4": 4, "nf4-dq": 4, "int8": 8}

@@ -21,6 +21,9 @@ TABLES: Final = {"FSDP": "fsdp_config", "DEEPSPEED": "deepspeed_config", "MEGATR
 
 DEGREES: Final = {"tp_size": "tp", "cp_size": "cp"}
 
+EXCHANGES: Final = {"allgather": "allgather", "alltoall": "ulysses"}
+"""`parallelism_config_cp_comm_strategy`: how keys and values travel."""
+
 
 def is_accelerate(config: Config) -> bool:
     """Whether a table is what `accelerate config` writes."""
@@ -91,7 +94,7 @@ def _mesh(values: Watched) -> dict[str, Any]:
     if size["sp_size"] > 1:
         mesh.cannot("parallelism_config_sp_size")
     if size["cp_size"] > 1:
-        kind = mesh.one_of("parallelism_config_cp_comm_strategy", {"allgather": "allgather", "alltoall": "ulysses"})
+        kind = mesh.one_of("parallelism_config_cp_comm_strategy", EXCHANGES)
         found["cp-kind"] = kind or "allgather"
     else:
         for name in mesh:
