@@ -17,7 +17,6 @@ from vramcast.engines.eager.releases import runs_deepspeed, sharder
 from vramcast.errors import Unsupported
 from vramcast.question.configs import accelerate as reader
 from vramcast.question.configs.reading import written
-from vramcast.question.configs.sharding import PREFETCHES, STRATEGIES
 
 NAME: Final = "accelerate.yaml"
 
@@ -30,9 +29,9 @@ MIXED: Final = {
 OVER_NARROW: Final = {**MIXED, Precision.BF16: "bf16", Precision.FP16: "fp16"}
 """The same of a Trainer that is told bf16 or fp16 over weights of 16 bits."""
 
-FSDP1_STRATEGIES: Final = written(STRATEGIES)
+FSDP1_STRATEGIES: Final = written(reader.STRATEGIES)
 
-PREFETCHED: Final = written(PREFETCHES)
+PREFETCHED: Final = written(reader.PREFETCHES)
 
 WHOLE_MODELS: Final = ("pp", "ep")
 """Degrees that nothing in this file can split by."""

@@ -21,7 +21,7 @@ from vramcast.errors import Unsupported
 from vramcast.families.module_names import names_of, names_saved
 from vramcast.question.configs import factory as reader
 from vramcast.question.configs.reading import written
-from vramcast.question.configs.trainers import LOW_RANK, OPTIMS, optim_of
+from vramcast.question.configs.trainers import FUSED_HEAD, LOW_RANK, OPTIMIZERS, optim_of
 from vramcast.states.optimizers import optimizer
 
 NAME: Final = "llamafactory.yaml"
@@ -99,7 +99,7 @@ def _kernels(order: Order) -> list[Line]:
     kernels = () if unsloth else liger_kernels(order.job)
     switched = reader.liger_of_stage(order.job.workload.objective)
     liger = bool(kernels) and set(kernels) == set(switched) and plan.loss in (
-        None, Loss.FUSED_LINEAR if reader.FUSED_HEAD in switched else Loss.EAGER)
+        None, Loss.FUSED_LINEAR if FUSED_HEAD in switched else Loss.EAGER)
     if not liger and (kernels or plan.loss in (Loss.FUSED, Loss.FUSED_LINEAR)) and not unsloth:
         raise Unsupported("LLaMA-Factory's Liger kernels replace norms, activations and rotary embeddings and fuse the "
                           "head with its loss, all together; add --engine-option liger=true, or use --loss eager")
@@ -212,7 +212,7 @@ def _optimizer(order: Order) -> list[Line]:
     kernel = kernel_of(order.job)
     found = optim_of(plan.optimizer, kernel)
     if found is None:
-        kinds = ", ".join(dict.fromkeys(one.optimizer for meanings in OPTIMS.values() for one in meanings))
+        kinds = ", ".join(OPTIMIZERS)
         if kernel:
             raise Unsupported(f"LLaMA-Factory has no optimizer {name} with kernel {kernel}; use {kinds}")
         raise Unsupported(f"LLaMA-Factory has no optimizer {name}; use {kinds}")

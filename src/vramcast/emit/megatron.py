@@ -19,12 +19,16 @@ from vramcast.engines.megatron.context import Context
 from vramcast.engines.megatron.options import Options, options_of
 from vramcast.engines.megatron.stages import stage_layers
 from vramcast.errors import Unsupported
+from vramcast.question.configs import megatron
 from vramcast.question.configs import megatron_model as reader
+from vramcast.question.configs.reading import written
 
 SAME: Final = 0.01
 """Of the parameters: by so little the network of the arguments may differ, in biases and norms."""
 
-STRATEGIES: Final = {shards: name for name, shards in reader.STRATEGIES.items()}
+SIZES: Final = {option: name.removeprefix("--") for option, name in written(megatron.SIZES).items()}
+
+STRATEGIES: Final = written(reader.STRATEGIES)
 
 EXCHANGES: Final = {"ring": "p2p", "ulysses": "a2a", "allgather": "all_gather"}
 
@@ -80,9 +84,9 @@ def _batch(order: Order) -> Table:
     ask, ranks = order.ask, order.job.data_parallel
     micro, steps = ask("micro_batch"), ask("grad_accum")
     return (
-        Line("seq-length", ask("seq_len"), "positions of a sample"),
-        Line("micro-batch-size", micro, "samples per forward on one data-parallel rank"),
-        Line("global-batch-size", micro * steps * ranks, f"{micro} x {steps} micro-batches x {ranks} ranks"),
+        Line(SIZES["seq-len"], ask("seq_len"), "positions of a sample"),
+        Line(SIZES["micro-batch"], micro, "samples per forward on one data-parallel rank"),
+        Line(SIZES["global-batch"], micro * steps * ranks, f"{micro} x {steps} micro-batches x {ranks} ranks"),
     )
 
 
