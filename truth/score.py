@@ -81,9 +81,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--group", action="append", help="only this group (may be repeated)")
     options = parser.parse_args(arguments)
     if not (options.files or options.json or options.rows or options.group):
-        from truth.tables import serving_table, training_table  # it reads the scores of this module
+        from truth.tables import scored_file, serving_table, training_table  # it reads the scores of this module
 
-        print(training_table(), serving_table(), sep="\n", end="")
+        print(training_table(scored_file), serving_table(scored_file), sep="\n", end="")
         return 0
     try:
         scored = [item for path in options.files or PUBLISHED_FILES for item in score_file(path, only=options.group)]

@@ -21,6 +21,7 @@ from truth.events import Aligned, Event, align, rise
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.snapshot import Action, Snapshot
 from vramcast.recordings.replay import replay
+from vramcast.recordings.start import RecordedDevice
 from vramcast.sources.snapshots import read_snapshot
 from vramcast.tracing.session import Session
 from vramcast.tracing.tape import Tape
@@ -91,7 +92,7 @@ def compare(name: str, recorded: Recorded, snapshot: Snapshot) -> Compared:
     aligned, risen = align(events, happened), rise(events) / rise(happened) - 1
     if not recorded.from_start:
         return Compared(name, recorded.has_bar, aligned, None, None, risen, operators)
-    replayed = replay(snapshot, snapshot.devices[0])
+    replayed = replay(RecordedDevice(snapshot, snapshot.devices[0]))
     assert replayed.peak_reserved_bytes is not None  # a snapshot lists segments
     real = Peaks(replayed.peak_allocated_bytes, replayed.peak_reserved_bytes)
     return Compared(name, recorded.has_bar, aligned, peaks, real, risen, operators)

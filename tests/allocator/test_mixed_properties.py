@@ -58,9 +58,11 @@ class Process(RuleBasedStateMachine):
     def use_elsewhere(self, pick: int, stream: int) -> None:
         self.both("record_stream", self.live[pick % len(self.live)], stream)
 
-    @rule(stream=st.none() | STREAMS)
-    def reach(self, stream: int | None) -> None:
-        self.both("reach", stream)
+    @rule(pick=st.integers(0, 1 << 16))
+    def complete(self, pick: int) -> None:
+        waiting = [block.address for s in self.allocator.segments() for block in s.blocks if block.awaits_free]
+        if waiting:
+            self.both("complete", waiting[pick % len(waiting)])
 
     @rule()
     def empty_cache(self) -> None:
@@ -99,11 +101,11 @@ class Process(RuleBasedStateMachine):
         live = [block for block in blocks if not block.is_free and not block.awaits_free]
         assert sorted(block.address for block in live) == sorted(self.live)
         assert allocator.allocated_bytes == sum(block.size_bytes for block in live)
-        assert allocator.active_bytes - allocator.allocated_bytes == sum(block.size_bytes for block in waiting)
-        assert allocator.active_bytes <= allocator.reserved_bytes
         counted = allocator.statistics()
+        assert counted.all.active_bytes - allocator.allocated_bytes == sum(block.size_bytes for block in waiting)
+        assert counted.all.active_bytes <= allocator.reserved_bytes
         assert counted.all.reserved_bytes == allocator.reserved_bytes
-        assert counted.all.active_bytes == allocator.active_bytes
+        assert counted.all.active_bytes == allocator.statistics().all.active_bytes
         assert counted.all.allocated_bytes == allocator.allocated_bytes
         assert counted.all.requested_bytes == allocator.requested_bytes
         for name in counted.all.__struct_fields__:

@@ -24,14 +24,13 @@ def test_a_block_that_another_stream_uses_stays_active_until_that_stream_is_done
     block = allocator.allocate(30 * MIB)
     allocator.record_stream(block, SIDE)
     allocator.free(block)
-    assert (allocator.allocated_bytes, allocator.active_bytes) == (0, 30 * MIB)
+    assert (allocator.allocated_bytes, allocator.statistics().all.active_bytes) == (0, 30 * MIB)
     assert allocator.requested_bytes == 30 * MIB
     assert allocator.segments()[0].blocks[0].awaits_free
     assert allocator.allocate(30 * MIB) != block
-    allocator.reach(SIDE)
-    assert allocator.active_bytes == 60 * MIB  # nobody has looked yet
-    assert allocator.allocate(30 * MIB) == block  # the next request looks first
-    assert allocator.active_bytes == allocator.allocated_bytes == 60 * MIB
+    allocator.complete(block)
+    assert allocator.allocate(30 * MIB) == block
+    assert allocator.statistics().all.active_bytes == allocator.allocated_bytes == 60 * MIB
 
 
 def test_a_use_on_its_own_stream_does_not_hold_a_block_up() -> None:
@@ -39,33 +38,7 @@ def test_a_use_on_its_own_stream_does_not_hold_a_block_up() -> None:
     block = allocator.allocate(30 * MIB, SIDE)
     allocator.record_stream(block, SIDE)
     allocator.free(block)
-    assert allocator.active_bytes == 0
-
-
-def test_a_block_waits_for_every_stream_that_used_it() -> None:
-    allocator = Allocator()
-    block = allocator.allocate(30 * MIB)
-    allocator.record_stream(block, SIDE)
-    allocator.record_stream(block, OTHER)
-    allocator.free(block)
-    allocator.reach(SIDE)
-    allocator.allocate(1)
-    assert allocator.awaits_free(block)
-    allocator.reach(OTHER)
-    allocator.allocate(1)
-    assert not allocator.awaits_free(block)
-
-
-def test_what_a_stream_reaches_is_what_was_recorded_before() -> None:
-    allocator = Allocator()
-    early, late = allocator.allocate(30 * MIB), allocator.allocate(30 * MIB)
-    for block in (early, late):
-        allocator.record_stream(block, SIDE)
-    allocator.free(early)
-    allocator.reach(SIDE)
-    allocator.free(late)
-    allocator.allocate(1)
-    assert (allocator.awaits_free(early), allocator.awaits_free(late)) == (False, True)
+    assert allocator.statistics().all.active_bytes == 0
 
 
 def test_a_waiting_block_does_not_merge_with_its_neighbours() -> None:
@@ -75,10 +48,8 @@ def test_a_waiting_block_does_not_merge_with_its_neighbours() -> None:
     allocator.free(second)
     allocator.free(first)
     assert [block.size_bytes // MIB for block in allocator.segments()[0].blocks] == [5, 5, 10]
-    allocator.reach()
-    allocator.allocate(1)
-    large = next(segment for segment in allocator.segments() if not segment.is_small)
-    assert [block.size_bytes // MIB for block in large.blocks] == [20]
+    allocator.complete(second)
+    assert [block.size_bytes // MIB for block in allocator.segments()[0].blocks] == [20]
 
 
 def test_a_full_device_waits_for_all_streams_before_it_gives_up() -> None:

@@ -86,7 +86,7 @@ IGNORED = {
 
 
 def catalogue_keys(config: dict[str, Any]) -> set[str]:
-    from vramcast.families.dialects import OTHER_MEANINGS, SPELLINGS
+    from vramcast.families.fields import OTHER_MEANINGS, SPELLINGS
 
     spellings = SPELLINGS | OTHER_MEANINGS.get(config.get("model_type", ""), {})
     keys: set[str] = set()

@@ -8,7 +8,7 @@ import pytest
 
 from vramcast.catalogue.pipelines import FOLDER, INDEX, built_index, load_pipeline, parse_entry, pipeline_names
 from vramcast.domain.model import Model
-from vramcast.engines.diffusers.deploy import elements_of, pipeline_elements
+from vramcast.engines.diffusers import elements_of, pipeline_elements
 from vramcast.errors import SourceError, UnknownName
 
 

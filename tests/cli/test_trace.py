@@ -10,16 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.asking import vramcast
 from vramcast.sources.snapshots import read_snapshot
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="tracing needs torch")
 LINEAR = ["torch.nn:Linear", "--arg", "in_features=1024", "--arg", "out_features=1024", "--input", "64x1024"]
-
-
-def vramcast(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "vramcast", *arguments], capture_output=True, text=True, timeout=180, check=False
-    )
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from vramcast.recordings.replay import replay
+from vramcast.recordings.start import RecordedDevice
 from vramcast.sources.snapshots import read_snapshot
 
 TRAIN = [
@@ -20,7 +21,7 @@ def test_the_snapshot_replays_to_the_reserved_bytes_of_the_answer(tmp_path: Path
     path = tmp_path / "run.pickle"
     done = subprocess.run([*TRAIN, str(path)], capture_output=True, text=True, timeout=180, check=True)
     snapshot = read_snapshot(path)
-    replayed = replay(snapshot, snapshot.devices[0])
+    replayed = replay(RecordedDevice(snapshot, snapshot.devices[0]))
     phases = json.loads(done.stdout)["ranks"][0]["phases"].values()
     assert replayed.peak_reserved_bytes == max(phase["reserved_bytes"] for phase in phases)
     assert replayed.addresses_matched == replayed.allocations

@@ -20,8 +20,7 @@ from vramcast.api import job_of
 from vramcast.domain.job import Job
 from vramcast.emit.files import File, settings_of
 from vramcast.emit.write import files_of
-from vramcast.engines.eager.liger import with_its_loss
-from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed, sharder
+from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed, sharder, with_its_loss
 from vramcast.errors import VramcastError
 from vramcast.estimate.host_memory import offload_of
 from vramcast.estimate.training import answer

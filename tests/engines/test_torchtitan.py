@@ -13,7 +13,7 @@ from vramcast.catalogue.models import load_model
 from vramcast.domain.job import Job, Phase, Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.program import extent, live_at_end
 from vramcast.engines.torchtitan import pieces, ranks
-from vramcast.engines.torchtitan.facts import facts
+from vramcast.engines.torchtitan.setting import facts
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.timeline import simulate
 from vramcast.units import GIB

@@ -10,8 +10,8 @@ from tools.fuzz.draw import Question
 from vramcast.estimate import training
 from vramcast.estimate.proposals import BUGS
 from vramcast.estimate.techniques import TECHNIQUES
+from vramcast.report.chinese import terms
 from vramcast.report.messages import Words
-from vramcast.report.plan_messages import COSTS_ZH
 from vramcast.report.text import cost_words
 
 ASKED = {"gpus": "8xa100-sxm4-40gb", "engine": "torchtitan", "seq_len": 4096, "grad_accum": 4}
@@ -47,8 +47,8 @@ def test_where_no_step_time_is_known_a_change_says_what_it_usually_costs() -> No
 def test_every_cost_has_its_chinese_words() -> None:
     for technique in TECHNIQUES:
         if technique.offered:
-            assert technique.cost in COSTS_ZH
-            assert not technique.usually or f"{technique.cost}: {technique.usually}" in COSTS_ZH
+            assert technique.cost in terms("cost")
+            assert not technique.usually or f"{technique.cost}: {technique.usually}" in terms("cost")
 
 
 @pytest.mark.parametrize(

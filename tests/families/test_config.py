@@ -11,7 +11,7 @@ from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.model import Attention, Head, LinearAttention, Mamba, MoE, MultiLatentAttention
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.families import FAMILIES, model_from_config
-from vramcast.families.architectures import ARCHITECTURES
+from vramcast.families.table import ARCHITECTURES
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from vramcast.blocks.parameters import count_parameters
 from vramcast.errors import VramcastError
 from vramcast.families import FAMILIES, model_from_config
-from vramcast.families.defaults import all_defaults
-from vramcast.families.dialects import SPELLINGS
+from vramcast.families.fields import SPELLINGS, all_defaults
 
 OTHER_KEYS = [
     "layer_types",

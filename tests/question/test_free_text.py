@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from vramcast.api import job_of, plan_serve_answer, plan_train_answer, serve_answer
-from vramcast.engines.diffusers.deploy import OPTIONS as DIFFUSERS
+from vramcast.api import job_of, planned_serving, planned_training, serve_answer
+from vramcast.engines.diffusers import OPTIONS as DIFFUSERS
 from vramcast.engines.llamacpp.settings import FORK_OPTIONS
 from vramcast.engines.llamacpp.settings import OPTIONS as LLAMACPP
 from vramcast.engines.megatron.options import Options as Megatron
-from vramcast.engines.serving.choices import Known
+from vramcast.engines.serving.requests import Known
 from vramcast.engines.sglang.settings import OPTIONS as SGLANG
-from vramcast.engines.tensorrt_llm.settings import OPTIONS as TENSORRT_LLM
+from vramcast.engines.tensorrt_llm import OPTIONS as TENSORRT_LLM
 from vramcast.engines.training import TRAINING as ENGINES
 from vramcast.engines.transformers.settings import OPTIONS as TRANSFORMERS
-from vramcast.engines.vllm.options import KNOWN as VLLM
+from vramcast.engines.vllm.settings import KNOWN as VLLM
 from vramcast.errors import VramcastError
 from vramcast.estimate.engine_options import OPTIONS as TRAINING
 from vramcast.estimate.training import answer
@@ -56,9 +56,9 @@ def asked(command: str, options: Mapping[str, Any]) -> object:
         case "serve":
             return serve_answer(options, with_changes=False)
         case "plan train":
-            return plan_train_answer(options)
+            return planned_training(options).answer
         case _:
-            return plan_serve_answer(options)
+            return planned_serving(options)[0]
 
 
 def tables() -> list[tuple[str, str]]:

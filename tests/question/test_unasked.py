@@ -87,6 +87,30 @@ def test_adapters_under_zero_3_are_checkpointed_in_the_older_way(options: dict[s
     assert reentrant(job(engine="huggingface", **given)) is older
 
 
+@pytest.mark.parametrize(
+    ("options", "wide"),
+    [
+        ({}, True), ({"objective": "pretrain"}, False), ({"engine": "huggingface@4.57"}, False),
+        ({"engine-option": ("trl=0.26",)}, False), ({"engine-option": ("dtype=bfloat16",)}, False),
+        ({"objective": "pretrain", "engine-option": ("dtype=float32",)}, True), ({"base-weights": "nf4"}, True),
+        ({"engine": "unsloth"}, False), ({"precision": "bf16"}, False),
+    ],
+)
+def test_frozen_weights_are_loaded_as_trl_loads_them(options: dict[str, Any], wide: bool) -> None:
+    asked = {"engine": "huggingface", "objective": "sft", "peft": "lora"}
+    found = answer(job(**(asked | options)), with_changes=False)
+    tables = next(entry for entry in found.fullest.ledger if entry.path == "weights/embedding/embedding.tokens")
+    assert tables.num_bytes == (4 if wide else 2) * 151_936 * 1024
+    assert any("loaded in float32" in text for text in found.assumptions) is wide
+
+
+def test_a_frozen_network_in_float32_is_what_a_trace_of_it_shows() -> None:
+    """5.00 and 3.47 GiB of a script that trains Qwen3-0.6B so, without and with checkpoints, in `vramcast trace`."""
+    options = {"objective": "sft", "peft": "lora", "loss": "eager", "engine": "huggingface"}
+    peaks = [answer(job(**options, recompute=kind)).fullest.peak.allocated_bytes / 2**30 for kind in ("none", "full")]
+    assert peaks == pytest.approx([5.00, 3.47], rel=0.01)
+
+
 def test_a_loss_in_chunks_makes_the_head_twice() -> None:
     questions = (job(engine="huggingface", objective="sft", **more) for more in ({}, {"loss": "eager"}))
     chunked, whole = (answer(question).time for question in questions)

@@ -31,6 +31,11 @@ class Process(Recorder):
         except OutOfMemory:
             return None
 
+    @property
+    def waiting(self) -> list[int]:
+        """Blocks that were freed and are in use on another stream."""
+        return [block.address for held in self.allocator.segments() for block in held.blocks if block.awaits_free]
+
     def dump(self, first: int = 0) -> Snapshot:
         """What a dump now would hold, of events from the first on."""
         recorded = self.snapshot(name="simulated", alloc_conf=self.conf)
@@ -51,6 +56,7 @@ def run(process: Process, rng: random.Random, num_calls: int) -> None:
         elif kind < 0.93 and process.live:
             process.free(rng.choice(list(process.live)))
         elif kind < 0.96:
-            process.allocator.reach()
+            for handle in process.waiting:
+                process.complete(handle)
         elif kind < 0.98:
             process.empty_cache()

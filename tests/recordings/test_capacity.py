@@ -7,6 +7,7 @@ import random
 import pytest
 
 from vramcast.recordings.replay import replay
+from vramcast.recordings.start import RecordedDevice
 from vramcast.recordings.variants import PAGE_BYTES, limit_by_retries
 from vramcast.units import MIB
 
@@ -15,7 +16,7 @@ from ._made import FORWARD, PLAIN, Run
 
 def limit(run: Run) -> int | None:
     snapshot = run.dump()
-    return limit_by_retries(snapshot.devices[0], replay(snapshot, snapshot.devices[0]))
+    return limit_by_retries(snapshot.devices[0], replay(RecordedDevice(snapshot, snapshot.devices[0])))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.snapshot import Snapshot
 from vramcast.recordings.lives import lives_of
+from vramcast.recordings.start import RecordedDevice
 from vramcast.recordings.steps import Leaks, leaks_of, steps_of
 from vramcast.units import MIB
 
@@ -17,8 +18,8 @@ from ._made import Run, train
 
 
 def leaks(snapshot: Snapshot) -> Leaks:
-    device = snapshot.devices[0]
-    return leaks_of(snapshot, device, lives_of(snapshot, device))
+    recorded = device_of(snapshot)
+    return leaks_of(recorded, lives_of(recorded))
 
 
 def trained(steps: int, **options: int) -> Snapshot:
@@ -105,7 +106,7 @@ def test_a_buffer_that_is_filled_and_emptied_in_turn_is_no_leak() -> None:
 
 
 def test_steps_are_found_without_stacks() -> None:
-    steps = steps_of(*_with_device(without_stacks(trained(8))))
+    steps = steps_of(device_of(without_stacks(trained(8))))
     assert steps is not None and steps.found_by == "repetition" and steps.num_steps in (6, 7)
 
 
@@ -115,8 +116,8 @@ def test_layers_of_one_forward_are_no_steps() -> None:
     for _ in range(30):
         for line in (10, 11, 12):
             run.make(MIB, (made.python("forward", "/home/me/layer.py", line), outer, made.MAIN))
-    assert steps_of(*_with_device(run.dump())) is None
-    assert steps_of(*_with_device(without_stacks(run.dump()))) is None
+    assert steps_of(device_of(run.dump())) is None
+    assert steps_of(device_of(without_stacks(run.dump()))) is None
     assert not leaks(run.dump()).can_be_told
 
 
@@ -124,11 +125,11 @@ def test_random_allocations_have_no_steps() -> None:
     run = Run()
     for size in range(200):
         run.make(MIB + 512 * (size * size % 97), (made.python("f", line=size * 7 % 31), made.MAIN))
-    assert steps_of(*_with_device(run.dump())) is None
+    assert steps_of(device_of(run.dump())) is None
 
 
-def _with_device(snapshot: Snapshot) -> tuple[Snapshot, object]:
-    return snapshot, snapshot.devices[0]
+def device_of(snapshot: Snapshot) -> RecordedDevice:
+    return RecordedDevice(snapshot, snapshot.devices[0])
 
 
 def test_layers_of_one_backward_pass_are_no_steps() -> None:
@@ -136,4 +137,4 @@ def test_layers_of_one_backward_pass_are_no_steps() -> None:
     for _ in range(30):
         for name in ("Mm", "Add", "Mul"):
             run.make(MIB, (made.cpp(f"torch::autograd::generated::{name}Backward0::apply()"), made.BACKWARD[1]))
-    assert steps_of(*_with_device(run.dump())) is None
+    assert steps_of(device_of(run.dump())) is None

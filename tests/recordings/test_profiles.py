@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from vramcast.domain.snapshot import Action, DeviceSnapshot, SizesAre, Snapshot, Totals, Trace
 from vramcast.recordings.examine import Asked, Examined, examine, main_device
 from vramcast.recordings.replay import Basis, Outcome, replay
+from vramcast.recordings.start import RecordedDevice
 from vramcast.report.messages import Words
 from vramcast.report.replay import render
 from vramcast.report.replay_document import replay_document
@@ -30,7 +31,7 @@ def profile(run: Run, first: int = 0, *, totals: bool = True, addresses: bool = 
     """The run as a profiler trace has it from an event on: sizes of blocks, no segments."""
     whole = run.dump()
     device = whole.devices[0]
-    replayed = replay(whole, device)
+    replayed = replay(RecordedDevice(whole, device))
     sizes = block_sizes(whole)
     kept = [index for index, action in enumerate(device.trace.actions)
             if index >= first and action in (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.OOM)]
@@ -54,7 +55,7 @@ def profile(run: Run, first: int = 0, *, totals: bool = True, addresses: bool = 
 def block_sizes(whole: Snapshot) -> list[int]:
     """Of each event, the size of its block."""
     trace = whole.devices[0].trace
-    replayed = replay(whole, whole.devices[0])
+    replayed = replay(RecordedDevice(whole, whole.devices[0]))
     sizes, live, before = list(trace.sizes), {}, 0
     for index, (action, address) in enumerate(zip(trace.actions, trace.addresses, strict=True)):
         if action == Action.ALLOC:
@@ -83,7 +84,7 @@ def test_the_totals_of_a_profile_are_the_peaks_and_what_no_event_speaks_of_was_h
     run = Run()
     train(run, steps)
     whole = run.dump()
-    truth = replay(whole, whole.devices[0])
+    truth = replay(RecordedDevice(whole, whole.devices[0]))
     first = int(keep * len(run.trace))
     snapshot = profile(run, first)
     found = examined(snapshot)
@@ -121,7 +122,7 @@ def test_without_addresses_sizes_are_added_up_and_nothing_is_invented() -> None:
     run = Run()
     train(run, 3)
     whole = run.dump()
-    truth = replay(whole, whole.devices[0]).peak_allocated_bytes
+    truth = replay(RecordedDevice(whole, whole.devices[0])).peak_allocated_bytes
     found = examined(profile(run, totals=False, addresses=False), leaks=True, all_confs=True)
     replayed = found.replayed
     assert replayed.basis is Basis.SUMMED and replayed.is_least

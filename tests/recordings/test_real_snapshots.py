@@ -12,7 +12,7 @@ from vramcast.domain.snapshot import Action, Trace
 from vramcast.recordings.lives import Category, lives_of
 from vramcast.recordings.replay import Outcome, replay
 from vramcast.recordings.stacks import is_python
-from vramcast.recordings.start import held_at_start, start_segments
+from vramcast.recordings.start import RecordedDevice, start_segments
 from vramcast.sources.snapshots import read_snapshot
 
 FILES = sorted(TRUTH.glob("*.pickle.gz"))
@@ -29,7 +29,7 @@ def name(path: Path) -> str:
 def test_every_allocation_of_a_real_trace_gets_its_real_address(path: Path) -> None:
     snapshot = read_snapshot(path)
     for device in snapshot.devices:
-        replayed = replay(snapshot, device)
+        replayed = replay(RecordedDevice(snapshot, device))
         assert replayed.addresses_matched == replayed.allocations > 0
         assert replayed.segments_matched == replayed.segment_events
         assert replayed.segments_surplus == 0
@@ -40,8 +40,8 @@ def test_every_allocation_of_a_real_trace_gets_its_real_address(path: Path) -> N
 def test_traces_from_an_empty_allocator_need_no_start_state(path: Path) -> None:
     snapshot = read_snapshot(path)
     (device,) = snapshot.devices
-    assert start_segments(snapshot, device) == ()
-    replayed = replay(snapshot, device)
+    assert start_segments(RecordedDevice(snapshot, device)) == ()
+    replayed = replay(RecordedDevice(snapshot, device))
     assert replayed.segments_matched == len(device.segments)
     assert replayed.reserved[-1] == sum(segment.size_bytes for segment in device.segments)
 
@@ -52,7 +52,7 @@ def test_frames_of_python_alone_tell_as_much_as_those_of_cpp(path: Path) -> None
     snapshot = read_snapshot(path)
     (device,) = snapshot.devices
     python = replace(snapshot, stacks=tuple(tuple(filter(is_python, stack)) for stack in snapshot.stacks))
-    whole, alone = lives_of(snapshot, device), lives_of(python, device)
+    whole, alone = lives_of(RecordedDevice(snapshot, device)), lives_of(RecordedDevice(python, device))
     differ = {
         (whole.category(index), alone.category(index))
         for index, action in enumerate(device.trace.actions) if action == Action.ALLOC
@@ -72,12 +72,12 @@ def test_a_recording_that_begins_later_tells_nothing_else_of_what_was_there_befo
         column: getattr(trace, column)[first:] for column in Trace.__struct_fields__
     }))
     cut = replace(snapshot, devices=(later,))
-    replayed = replay(cut, later)
+    replayed = replay(RecordedDevice(cut, later))
     assert replayed.outcome is Outcome.EXACT
-    whole, known = lives_of(snapshot, device), lives_of(cut, later)
+    whole, known = lives_of(RecordedDevice(snapshot, device)), lives_of(RecordedDevice(cut, later))
     made = {trace.addresses[index]: index for index in range(first) if trace.actions[index] == Action.ALLOC}
     wrong = total = 0
-    for block in held_at_start(cut, later):
+    for block in RecordedDevice(cut, later).older:
         was = whole.category(made[block.address]) if block.address in made else None
         now = known.older[block.address]
         total += block.size_bytes

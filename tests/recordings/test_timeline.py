@@ -11,7 +11,7 @@ from vramcast.recordings.examine import Asked, examine
 from vramcast.recordings.lives import lives_of
 from vramcast.recordings.peak import Course, Timeline, timeline
 from vramcast.recordings.replay import replay
-from vramcast.recordings.start import held_at_start
+from vramcast.recordings.start import RecordedDevice
 from vramcast.units import MIB
 
 from ._made import Run, train
@@ -20,11 +20,10 @@ from ._record import Process, run
 
 def drawn(process: Process, points: int, first: int = 0) -> tuple[Timeline, int, int]:
     snapshot = process.dump(first)
-    device = snapshot.devices[0]
-    replayed = replay(snapshot, device)
+    recorded = RecordedDevice(snapshot, snapshot.devices[0])
+    replayed = replay(recorded)
     course = timeline(
-        device, Course(replayed.allocated, replayed.reserved), lives=lives_of(snapshot, device),
-        start=held_at_start(snapshot, device), points=points,
+        recorded, Course(replayed.allocated, replayed.reserved), lives=lives_of(recorded), points=points
     )
     return course, replayed.peak_allocated_bytes, replayed.peak_reserved_bytes
 

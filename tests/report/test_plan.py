@@ -14,12 +14,12 @@ from vramcast.domain.planning import NO_ROOM, Goal, MissedLimit, PlanAnswer, Poi
 from vramcast.domain.price import Cost, Price
 from vramcast.estimate.techniques import TECHNIQUES
 from vramcast.estimate.training import answer
+from vramcast.report.chinese import technique_texts, terms
 from vramcast.report.document import document
 from vramcast.report.messages import Words
 from vramcast.report.notebook import shown_plan
 from vramcast.report.plan import render, split_labels
 from vramcast.report.plan_document import plan_document, to_json
-from vramcast.report.plan_messages import COSTS_ZH, RESPECTS_ZH, TECHNIQUES_ZH
 from vramcast.report.plan_words import reason_words
 from vramcast.report.text import render as render_answer
 from vramcast.report.verdicts import word_of
@@ -76,7 +76,7 @@ def test_explain_shows_every_technique_with_when_and_needs() -> None:
 
 
 def test_every_technique_has_its_words_in_chinese() -> None:
-    assert set(TECHNIQUES_ZH) == {way.name for way in TECHNIQUES}
+    assert set(technique_texts()) == {way.name for way in TECHNIQUES}
 
 
 def test_where_nothing_fits_the_nearest_and_its_change_are_said() -> None:
@@ -255,12 +255,12 @@ def test_every_kind_of_reason_has_words_in_both_languages(reason: Reason) -> Non
 
 def test_every_respect_of_a_search_has_its_chinese_words() -> None:
     from vramcast.search.serving_plans import RESPECTS as SERVING
-    from vramcast.search.training.reasons import RESPECTS as TRAINING
+    from vramcast.search.training.labels import RESPECTS as TRAINING
 
-    assert {row[0] for row in (*TRAINING, *SERVING)} <= set(RESPECTS_ZH)
+    assert {row[0] for row in (*TRAINING, *SERVING)} <= set(terms("respect"))
 
 
 def test_every_cost_of_a_serving_change_has_its_chinese_words() -> None:
     from vramcast.estimate.serving_changes import PROPOSALS
 
-    assert {proposal.cost for proposal in PROPOSALS} <= set(COSTS_ZH)
+    assert {proposal.cost for proposal in PROPOSALS} <= set(terms("cost"))

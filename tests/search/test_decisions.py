@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.search._options import job, read
 from vramcast.domain.answer import Fit
 from vramcast.estimate.training import need, needed_bytes
-from vramcast.report.plan_messages import ACTIONS_ZH, DECISIONS_ZH
+from vramcast.report.chinese import terms
 from vramcast.search.decisions import COPY, NOT_STATES, ONLY_ONE, SEVERAL, SHARD, TAKE, USE_MORE, decisions
 
 
@@ -78,8 +78,8 @@ def test_a_path_does_not_end_with_a_plan_that_may_run_out(seq_len: int) -> None:
 
 def test_every_step_and_action_has_its_words_in_chinese() -> None:
     steps = (*ONLY_ONE, *SEVERAL)
-    assert {step.name for step in steps} | {"size", "more"} == set(DECISIONS_ZH)
-    assert {step.otherwise for step in steps} | {TAKE, COPY, SHARD, NOT_STATES, USE_MORE} == set(ACTIONS_ZH)
+    assert {step.name for step in steps} | {"size", "more"} == set(terms("decision"))
+    assert {step.otherwise for step in steps} | {TAKE, COPY, SHARD, NOT_STATES, USE_MORE} == set(terms("action"))
 
 
 def test_a_path_for_one_engine_has_its_figures_as_far_as_it_has_the_technique() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.emit.plans import named
 from tests.question.test_as_options import typed
 from vramcast.api import serve_answer, train_answer
-from vramcast.api.planning import plan_serve_answer, plan_train_answer
+from vramcast.api.planning import planned_serving, planned_training
 from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.planning import PlanAnswer
 
@@ -48,7 +48,7 @@ PLANS: dict[str, dict[str, Any]] = {
 INVERSE: dict[str, dict[str, Any]] = {
     "largest-batch": {"engine": ("deepspeed",), "zero": ("3",), "recompute": ("full",)},
     "longest-sequence": {"engine": ("megatron",), "tp": ("2",), "pp": ("2",)},
-    "largest-model": {"model": None, "on": ("8xl40s",), "seq_len": "2k"},
+    "largest-model": {"model": None, "on": ("2xl4",), "seq_len": "1k", "engine": ("torchtitan",)},
     "fewest-gpus": {"model": "llama-3.1-8b", "on": ("h100", "l40s"), "seq_len": "2k"},
     "cheapest-box": {"model": "llama-3.1-8b", "on": ("aws",), "currency": "USD", "seq_len": "2k"},
     "knee": {"layers": 8, "engine": ("torchtitan",)},
@@ -65,7 +65,7 @@ def figures(found: Answer) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("options", PLANS.values(), ids=PLANS)
 def test_the_lines_of_a_search(options: dict[str, Any]) -> None:
-    found = plan_train_answer(named(options))
+    found = planned_training(named(options)).answer
     assert isinstance(found, PlanAnswer)
     assert found.plans
     assert ("--tokens" in found.command) == ("tokens" in options)
@@ -81,7 +81,7 @@ def test_the_lines_of_a_search(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("goal", INVERSE)
 def test_the_line_of_an_inverse_question(goal: str) -> None:
     options = {"model": "qwen3-0.6b", "on": ("8xh100-sxm-80gb",), "find": goal} | INVERSE[goal]
-    found = plan_train_answer(named({name: value for name, value in options.items() if value is not None}))
+    found = planned_training(named({name: value for name, value in options.items() if value is not None})).answer
     assert isinstance(found, Answer)
     assert found.found is not None
     again = train_answer(typed(found.found.command), with_changes=False)[1]
@@ -102,7 +102,7 @@ def test_the_line_of_an_inverse_question(goal: str) -> None:
 )
 def test_the_lines_of_a_search_for_deployments(options: dict[str, Any]) -> None:
     given = {"context": 8192} | options
-    found = plan_serve_answer(named(given))
+    found, _ = planned_serving(named(given))
     assert found.plans
     again = serve_answer(typed(found.command), with_changes=False)
     best = found.plans[0]
@@ -118,12 +118,12 @@ def test_the_lines_of_a_search_for_deployments(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("machines", [1, 4])
 def test_no_more_machines_are_used_than_there_are(machines: int) -> None:
     options = {"model": "llama-3.1-8b", "context": 8192, "concurrency": 640}
-    found = plan_serve_answer(named(options | {"on": (f"{machines}x2xl40s",)}))
+    found, _ = planned_serving(named(options | {"on": (f"{machines}x2xl40s",)}))
     counted = machines > 1
     if counted:
         assert not found.plans
         assert found.change is not None
-        again = plan_serve_answer(named(options | {"on": (found.change.change.removeprefix("--on "),)}))
+        again, _ = planned_serving(named(options | {"on": (found.change.change.removeprefix("--on "),)}))
         assert again.plans
     else:  # one box of two cards, of which there may be any number
         assert found.plans

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import vramcast
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.domain.answer import Found, ServeAnswer
-from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
+from vramcast.engines.serving.checks import dtype_on, has_kernel, runs_on
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.option_text import options_in
 from vramcast.question.serving_options import GOALS as NAMES
@@ -176,7 +176,7 @@ def test_formats_need_cards_with_kernels_for_them() -> None:
 
 def test_every_engine_of_language_models_is_timed_and_searched() -> None:
     from vramcast.engines.serving.table import SERVING
-    from vramcast.timing.execution import EXECUTIONS
+    from vramcast.timing.work import EXECUTIONS
 
     language = {name: engine for name, engine in SERVING.items() if not engine.runs_pipelines}
     assert set(language) == set(EXECUTIONS)

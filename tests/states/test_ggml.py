@@ -12,8 +12,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.engines.llamacpp.weights import weights_of
 from vramcast.errors import UnknownName
-from vramcast.sources.gguf import TENSOR_TYPES
-from vramcast.states.ggml import IK, MAINLINE, TYPES, row_bytes, type_of
+from vramcast.states.ggml import TENSOR_TYPES, TYPES, row_bytes, type_of
 from vramcast.states.ggml_mixes import FALLBACKS, MIXES, Where, known_mix, mix_format
 from vramcast.states.storage import FORMATS, format_of
 
@@ -84,8 +83,7 @@ def test_unknown_mixes_are_named() -> None:
 
 
 def test_one_table_serves_headers_formats_and_caches() -> None:
-    assert TENSOR_TYPES == MAINLINE | IK
-    assert len(TYPES) == len(MAINLINE) + len(IK)
+    assert len(TYPES) == len(TENSOR_TYPES)
     for name, stored in TYPES.items():
         if name in FORMATS and stored.block > 1 and name not in ("mxfp4", "nvfp4"):
             shape = (16, 4096)

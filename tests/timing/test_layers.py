@@ -11,12 +11,8 @@ from vramcast.catalogue.models import load_model
 from vramcast.domain.model import Attention, Model
 from vramcast.states.cache import token_bytes
 from vramcast.states.storage import format_for, format_of
-from vramcast.timing.execution import EAGER, Execution
-from vramcast.timing.forward import forward_work
-from vramcast.timing.layers import met_experts
-from vramcast.timing.mixing import attended
-from vramcast.timing.pointwise import _tape, pointwise
-from vramcast.timing.work import Placement, Setting, Step
+from vramcast.timing.forward import _tape, attended, forward_work, met_experts, pointwise
+from vramcast.timing.work import EAGER, Execution, Placement, Setting, Step
 
 FUSED = Execution()
 DENSE = ["llama-3.1-8b", "qwen2.5-7b", "gemma-2-9b", "falcon-7b", "gpt-j-6b", "mamba-2.8b", "deepseek-v2-lite"]

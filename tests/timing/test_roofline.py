@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.catalogue.models import load_model
-from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
-from vramcast.timing.execution import EXECUTIONS, Execution, execution_of
 from vramcast.timing.forward import forward_work
 from vramcast.timing.links import collective_s, links_of
+from vramcast.timing.rates import SHAPES, bandwidth, product_rate
 from vramcast.timing.roofline import StepTime, machine_of, step_time
-from vramcast.timing.work import Placement, Setting, Step, Work, collective
+from vramcast.timing.work import EXECUTIONS, Execution, Placement, Setting, Step, Work, collective, execution_of
 
 H100 = load_gpu("h100-sxm-80gb")
 BARE = Execution(kernel_s=0.0, step_s=0.0)

@@ -10,11 +10,10 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import Precision
 from vramcast.domain.model import MLP, Attention, Layer, MoE
 from vramcast.timing.training.fabric import fabric_of
-from vramcast.timing.training.float8 import CASTS
 from vramcast.timing.training.layer import seconds
 from vramcast.timing.training.parts import Machine, Operator, Style
 from vramcast.timing.training.rates import rates_of
-from vramcast.timing.training.tape import taped
+from vramcast.timing.training.tape import CASTS, taped
 
 HIDDEN, KEYS, WIDTH = 4096, 1024, 14336
 LLAMA_8B = Layer(mixer=Attention(num_heads=32, num_kv_heads=8, head_dim=128), channel=MLP(width=WIDTH, gated=True))

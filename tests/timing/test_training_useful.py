@@ -8,10 +8,8 @@ from vramcast.blocks.parameters import layer_parameters, named_parameters
 from vramcast.blocks.sizes import Sizes
 from vramcast.catalogue.models import load_model, model_names
 from vramcast.domain.model import Attention, Head, Model, MoE
-from vramcast.timing.training.matrices import output_elements
-from vramcast.timing.training.operators import layer_operators
+from vramcast.timing.training.operators import forward_flops, layer_operators, output_elements
 from vramcast.timing.training.parts import Shape, Style
-from vramcast.timing.training.useful import forward_flops
 
 LENGTH = 256
 

@@ -1,18 +1,18 @@
 """Every activation function of transformers keeps and needs what the formulas say, autocast or not."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from transformers.activations import ACT2CLS, ACT2FN  # noqa: E402
+from transformers.activations import ACT2CLS, ACT2FN
 
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.domain.program import extent, live_at_end  # noqa: E402
-from vramcast.operators.activation import ACTIVATIONS, LEARNED, activation  # noqa: E402
-from vramcast.operators.graph import Graph  # noqa: E402
-from vramcast.operators.lowering import Caller, lower  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.domain.program import extent, live_at_end
+from vramcast.operators.activation import ACTIVATIONS, LEARNED, activation
+from vramcast.operators.graph import Graph
+from vramcast.operators.lowering import Caller, lower
+from vramcast.tracing.session import Session
 
 SIDE = 1024
 SMALL = 4 * 2**10  # weights of one element, scalars: blocks of 512 bytes [bytes]

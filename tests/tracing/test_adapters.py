@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from vramcast.tracing.vision_operators import prepare_torchvision  # noqa: E402
+from vramcast.tracing.vision_operators import prepare_torchvision
 
 prepare_torchvision()
 transformers = pytest.importorskip("transformers")

@@ -7,17 +7,15 @@ of the CPU take nothing: what is compared is what autograd, its engine and optim
 import warnings
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from torch.profiler import ProfilerActivity, profile  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.tracing.tape import Kind  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
+from vramcast.tracing.tape import Kind
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # two wait for each other on a busy machine
 WITHIN = 0.001

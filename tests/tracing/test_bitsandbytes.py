@@ -5,8 +5,8 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 if find_spec("torchvision") is not None:

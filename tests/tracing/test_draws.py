@@ -1,12 +1,11 @@
 """Numbers that seeded generators give on a card: those that people have printed."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing import draws  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing import draws
+from vramcast.tracing.session import Session
 
 SEED_0 = [0.3990, 0.5167, 0.0249, 0.9401, 0.9459]  # torch.rand(5): pytorch issue 47347
 SEED_10 = [-0.1029, 1.6810, -0.2708]  # torch.randn(3): pytorch issue 79496

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
-
 from vramcast.question.tracing import build_trace
 from vramcast.tracing.changes import candidates
 from vramcast.tracing.finding import MOST_TRACES, find_largest

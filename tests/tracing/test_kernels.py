@@ -1,13 +1,11 @@
 """Remembered layouts are those that the meta kernels give."""
 
-import pytest
 
-torch = pytest.importorskip("torch")
+import torch
+from torch import nn
 
-from torch import nn  # noqa: E402
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
 
 
 def sizes(session):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from vramcast.question.tracing import build_trace  # noqa: E402
-from vramcast.tracing.inputs import first_tensor  # noqa: E402
-from vramcast.tracing.layers import traced_layers  # noqa: E402
+from vramcast.question.tracing import build_trace
+from vramcast.tracing.inputs import first_tensor
+from vramcast.tracing.layers import traced_layers
 
 
 def test_rows_have_the_figures_of_linear_layers() -> None:

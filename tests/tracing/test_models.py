@@ -3,9 +3,8 @@
 from importlib.util import find_spec
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch._dynamo")
 for name in ("torchvision", "transformers", "diffusers"):
     if find_spec(name) is None:
         pytest.skip(f"{name} is not installed", allow_module_level=True)

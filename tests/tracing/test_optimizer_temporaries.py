@@ -1,14 +1,14 @@
 """What torch's optimizers keep and make in a step, beside the rules that predict them."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.domain.program import extent  # noqa: E402
-from vramcast.states.optimizers import optimizer  # noqa: E402
-from vramcast.states.steps import Weight, step_program  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.domain.program import extent
+from vramcast.states.optimizers import optimizer
+from vramcast.states.steps import Weight, step_program
+from vramcast.tracing.holders import FULL
+from vramcast.tracing.session import Session
 
 COUNT, SIDE = 4, 1024
 
@@ -59,3 +59,30 @@ def test_an_optimizer_keeps_and_makes_what_its_rule_says(name, kernel, width):
     weight = Weight("layers", "weight", (SIDE, SIDE), repeats=COUNT, width=width, kind="matrix")
     assert states == pytest.approx(COUNT * rule.state_bytes((SIDE, SIDE), width=width), abs=COUNT * 4096)
     assert made == pytest.approx(extent(step_program([weight], rule, kernel=kernel)).peak, abs=1 << 20)
+
+
+def state_bytes(history_size, steps=2):
+    session = Session(load_gpu("a100-sxm4-80gb"))
+    with session.active():
+        model = torch.nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.LBFGS(model.parameters(), history_size=history_size, max_iter=5)
+        x = torch.randn(8, 64, device="cuda")
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(x).pow(2).sum()
+            loss.backward()
+            return loss
+
+        for _ in range(steps):
+            optimizer.step(closure)
+        blocks = session.device.tape.blocks
+        kept = sum(block.num_bytes for block in blocks if block.died is None and "old_" in block.name)
+        notes = [assumption.what for assumption in session.assumptions]
+    return kept, notes
+
+
+def test_history_is_full_from_the_second_step_on():
+    kept, notes = state_bytes(30)
+    assert kept == 2 * 30 * 64 * 65 * 4
+    assert FULL in notes

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
-
 from vramcast.domain.program import Category
 from vramcast.estimate.outside import communicator_bytes
 from vramcast.question.tracing import build_trace

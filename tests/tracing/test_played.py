@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from vramcast.allocator import Settings
 from vramcast.domain.snapshot import Action as Recorded
 from vramcast.recordings.replay import replay
+from vramcast.recordings.start import RecordedDevice
 from vramcast.tracing.tape import Action, Origin, Phase, Tape, play, recording
 
 ORIGIN = Origin(Phase.FORWARD, "", 0, 0)
@@ -75,7 +76,7 @@ def test_a_recording_holds_what_playing_says(seed, length, conf, capacity_bytes)
 def test_a_recording_replayed_is_the_tape_played(seed, length, conf):
     tape = any_tape(seed, length, has_pools=False)  # a recording does not say when a pool loses its last user
     played, recorded = play(tape, settings=Settings.parse(conf)), of_recording(tape, conf, None)
-    replayed = replay(recorded, recorded.devices[0])
+    replayed = replay(RecordedDevice(recorded, recorded.devices[0]))
     asked = [
         at for at, action in enumerate(recorded.devices[0].trace.actions)
         if action in (Recorded.ALLOC, Recorded.FREE_REQUESTED)

@@ -3,15 +3,13 @@
 import operator
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
 
 SIZE = 6
 UNARY = {

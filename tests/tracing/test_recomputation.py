@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
-
 from vramcast.allocator import Settings
 from vramcast.question.tracing import build_trace
 from vramcast.tracing.changes import recompute

@@ -4,18 +4,16 @@ import gc
 import threading
 
 import pytest
+import torch
+import torch._dynamo
+from torch import nn
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch._dynamo")  # replaces some of torch's functions when it is first imported
-
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.errors import Unsupported  # noqa: E402
-from vramcast.tracing.result import categorise  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.tracing.tape import (  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.errors import Unsupported
+from vramcast.tracing.result import categorise
+from vramcast.tracing.session import Session
+from vramcast.tracing.tape import (
     Phase,
     highest,
     live_after,
@@ -25,14 +23,9 @@ from vramcast.tracing.tape import (  # noqa: E402
 MIB = 1 << 20
 
 
-@pytest.fixture
-def session():
-    return Session(load_gpu("a100-sxm-80gb"))
-
-
 def everything_of_torch():
     """Attributes of what is patched; modules that torch loads late may join them."""
-    owners = torch, torch.Tensor, torch.UntypedStorage, torch.cuda, torch.utils._device.DeviceContext
+    owners = torch, torch._C, torch.Tensor, torch.UntypedStorage, torch.cuda, torch.utils._device.DeviceContext
     return {(owner, name): id(value) for owner in owners for name, value in vars(owner).items()}
 
 

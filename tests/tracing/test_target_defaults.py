@@ -5,7 +5,6 @@ from importlib.util import find_spec
 
 import pytest
 
-pytest.importorskip("torch")
 for name in ("torchvision", "transformers", "diffusers", "timm"):
     if find_spec(name) is None:
         pytest.skip(f"{name} is not installed", allow_module_level=True)

@@ -1,13 +1,11 @@
 """Values that are known are those of small tensors."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch._dynamo")
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.tracing.values import LARGEST_KNOWN_INTEGERS  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
+from vramcast.tracing.values import LARGEST_KNOWN_INTEGERS
 
 
 @pytest.mark.parametrize(
@@ -24,12 +22,6 @@ def test_large_constants_are_not_made_on_the_host(make):
         tensor = make()
         assert session.simulation.values.of(tensor) is None
     assert session.device.allocator.peak_allocated_bytes >= tensor.numel() * tensor.element_size()
-
-
-def test_small_constants_are_known():
-    with Session(load_gpu("a100-sxm4-80gb")).active():
-        assert torch.eye(3, device="cuda").sum().item() == 3
-        assert torch.arange(4, device="cuda").tolist() == [0, 1, 2, 3]
 
 
 def test_chosen_elements_have_known_places_spread_evenly():

@@ -3,15 +3,15 @@
 from importlib.util import find_spec
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch._dynamo")
 if find_spec("torchvision") is None:
     pytest.skip("torchvision is not installed", allow_module_level=True)
 
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.tracing.vision_operators import prepare_torchvision, with_stand_ins  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
+from vramcast.tracing.targets import unfetched
+from vramcast.tracing.vision_operators import prepare_torchvision, with_stand_ins
 
 prepare_torchvision()
 
@@ -62,10 +62,32 @@ def test_deformable_convolution_takes_columns_of_32_images_at_most():
     assert names["columns"] == 8 * 9 * 32 * 18 * 18 * 4
 
 
-def test_segmentation_trains():
-    session = Session(load_gpu("a100-sxm-80gb"))
-    with session.active():
-        with torch.device("cuda"):
-            model = torchvision.models.segmentation.lraspp_mobilenet_v3_large(weights_backbone=None)
-        model(torch.empty(2, 3, 64, 64, device="cuda"))["out"].sum().backward()
-        assert all(weight.grad is not None for weight in model.parameters())
+@pytest.fixture
+def no_network(monkeypatch):
+    def fetch(*_args, **_kwargs):
+        raise AssertionError("weights were fetched")
+
+    monkeypatch.setattr(torchvision.models._api, "load_state_dict_from_url", fetch)
+
+
+def test_a_backbone_is_frozen_as_its_weights_ask_without_them(no_network):
+    with unfetched():
+        trained = torchvision.models.detection.fasterrcnn_resnet50_fpn()
+        untrained = torchvision.models.detection.fasterrcnn_resnet50_fpn(weights_backbone=None)
+
+    def frozen(model):
+        return sum(not parameter.requires_grad for parameter in model.parameters())
+
+    assert frozen(trained) > frozen(untrained) == 0
+
+
+def test_other_states_load_and_everything_is_put_back():
+    load, fetch = torch.nn.Module.load_state_dict, torchvision.models._api.WeightsEnum.get_state_dict
+    with unfetched():
+        module = torch.nn.Linear(2, 2)
+        module.load_state_dict({"weight": torch.ones(2, 2), "bias": torch.zeros(2)})
+        assert module.weight.sum().item() == 4
+        with pytest.raises(RuntimeError, match="Missing key"):
+            module.load_state_dict({})
+    assert torch.nn.Module.load_state_dict is load
+    assert torchvision.models._api.WeightsEnum.get_state_dict is fetch

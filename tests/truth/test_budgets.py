@@ -1,4 +1,4 @@
-"""No change makes the predictions worse in silence."""
+"""No change makes the predictions worse in silence: the record of them, which `test_page` holds against the program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from truth.score import statistics_of
-from truth.tables import scored_file
+from truth.tables import recorded_file
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = tomllib.loads((ROOT / "truth" / "budgets.toml").read_text(encoding="utf-8"))
@@ -18,7 +18,7 @@ BUDGETS = tomllib.loads((ROOT / "truth" / "budgets.toml").read_text(encoding="ut
 @pytest.fixture(scope="module")
 def scored() -> list[Any]:
     files = ("training", "megatron_b200", "inference")
-    return [item for name in files for item in scored_file(f"{name}.jsonl")]
+    return [item for name in files for item in recorded_file(f"{name}.jsonl")]
 
 
 @pytest.mark.parametrize(("group", "level"), [(group, level) for group in BUDGETS for level in BUDGETS[group]])

@@ -365,15 +365,15 @@ def test_what_a_visitor_says_is_text_in_a_report() -> None:
 
 
 def test_help_comes_in_the_language_asked_for() -> None:
-    from vramcast.report.option_messages import HELP_ZH, SEVERAL
+    from vramcast.report.chinese import SEVERAL_VALUES, option_texts
 
     said = set()
     for name in ("train", "serve", "plan-train", "plan-serve"):
         english, chinese = (get(f"options/{name}", f"lang={lang}").document["options"] for lang in ("en", "zh"))
         for one, other in zip(english, chinese, strict=True):
             assert {**one, "help": ""} == {**other, "help": ""}
-            said.add(one["help"].partition(SEVERAL)[0])
-    assert said == set(HELP_ZH)
+            said.add(one["help"].partition(SEVERAL_VALUES)[0])
+    assert said == set(option_texts())
 
 
 def test_changes_to_a_plan_that_a_search_found_are_not_for_its_question() -> None:

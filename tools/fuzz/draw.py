@@ -24,7 +24,7 @@ from vramcast.catalogue.pipelines import pipeline_names
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.version import Version, version_text
 from vramcast.engines.megatron.options import Options as MegatronOptions
-from vramcast.engines.serving.choices import Known
+from vramcast.engines.serving.requests import Known
 from vramcast.engines.serving.table import SERVING
 from vramcast.engines.training import TRAINING
 from vramcast.estimate.engine_options import OPTIONS as ENGINE_OPTIONS

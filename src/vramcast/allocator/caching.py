@@ -26,7 +26,7 @@ from vramcast.allocator.heap import (
 from vramcast.allocator.search import NOWHERE, AwaitedFrees, Contexts, Search, record_use
 from vramcast.allocator.settings import LARGEST_REQUEST_BYTES, SMALL_BYTES, Settings, round_size
 from vramcast.allocator.views import Statistics, restore, segment_views, statistics
-from vramcast.domain.snapshot import DEFAULT_POOL, PoolId, SegmentView
+from vramcast.domain.snapshot import PoolId, SegmentView
 from vramcast.errors import InvalidSpec
 
 _DEFAULTS: Final = Settings()
@@ -144,8 +144,8 @@ class Allocator:
     def free(self, handle: int) -> None:
         """Take a block back and merge it with its free neighbours; 0 is ignored, as a null pointer is.
 
-        A block that other streams use waits until they are done, see `reach`. The merging stands in line for the same
-        reason as the search in allocate does.
+        A block that other streams use waits until they are done: see `complete`. The merging stands in line for the
+        same reason as the search in allocate does.
 
         Args:
             handle: what allocate returned
@@ -200,15 +200,8 @@ class Allocator:
             return self._without_free(handle)
         return record_use(block, stream, is_capturing=bool(self._contexts))
 
-    def reach(self, stream: int | None = None) -> None:
-        """The GPU has done all that a stream was given so far, or all streams; the next request will notice.
-
-        Blocks whose free waited for that become free at the next `allocate` that is not within a capture.
-        """
-        self._awaited.reach(stream)
-
     def complete(self, handle: int) -> None:
-        """End the wait of one freed block at once, as a record of a real process says.
+        """End the wait of one freed block: the streams that used it are done.
 
         Raises: InvalidSpec for a block that does not wait.
         """
@@ -248,12 +241,12 @@ class Allocator:
         """
         self._contexts.release(pool)
 
-    def empty_cache(self, pool: PoolId = DEFAULT_POOL) -> None:
-        """Give every unused segment and page back to the driver; of one private pool without users, or of all."""
-        if pool == DEFAULT_POOL and not self._contexts:
-            self._release_all()
+    def empty_cache(self) -> None:
+        """Give every unused segment and page back to the driver."""
+        if self._contexts:
+            self._contexts.release_unused()
         else:
-            self._contexts.release_unused(None if pool == DEFAULT_POOL else pool)
+            self._release_all()
 
     def limit(self, fraction: float) -> None:
         """Allow only a part of the card from now on: `torch.cuda.set_per_process_memory_fraction`.
@@ -367,11 +360,6 @@ class Allocator:
     def allocated_bytes(self) -> int:
         """In live blocks: rounding and slack included [bytes]."""
         return self._allocated_bytes
-
-    @property
-    def active_bytes(self) -> int:
-        """In blocks that cannot be reused yet: live ones, and freed ones that other streams still use [bytes]."""
-        return self.statistics().all.active_bytes
 
     @property
     def requested_bytes(self) -> int:

@@ -3,7 +3,7 @@
 A run is integers: `i` allocates request i, `~i` frees its newest block, more repeats a body.
 With neither captures nor events of other streams, free blocks always merge with free neighbours: they are the gaps
 between what is live. Two tables of gaps, by start and by end, replace the linked blocks of `caching.Allocator`, of
-which this one gives the same high-water marks in half the time (tests/allocator/test_gaps.py draws runs and compares).
+which this one gives the same high-water marks in half the time (tests/allocator/test_fast.py draws runs and compares).
 Left out: every option but expandable segments, those with a capacity, handles, statistics, snapshots.
 
 Sizes and addresses count units of 512 bytes, the granularity of blocks. A gap or block is the integer

@@ -100,16 +100,15 @@ class VirtualRange:
 
 
 class ForeignUse:
-    """Streams other than its own that use a block, and what is left to wait for once it is freed."""
+    """Streams other than its own that use a block."""
 
-    __slots__ = ("captured", "num_events", "requested_bytes", "streams")
+    __slots__ = ("captured", "requested_bytes", "streams")
 
     def __init__(self) -> None:
         """No use yet."""
         self.streams: list[int] = []  # in the order in which they were recorded
         self.captured: set[int] = set()  # of these, recorded during a capture
-        self.num_events = 0
-        self.requested_bytes = 0  # of the freed block, which counts as active until the events are over
+        self.requested_bytes = 0  # of the freed block, which counts as active until they are done
 
 
 class Block:

@@ -2,7 +2,7 @@
 
 It does what `gaps` does and stays beside it, for what makes one fast makes the other slow: `gaps` finds neighbours in
 dictionaries and keeps order with `bisect`, which compiled code lacks; here blocks are linked by their rows in a table,
-which interpreted takes 14 times as long. tests/allocator/test_compiled.py holds both to the full allocator.
+which interpreted takes 14 times as long. tests/allocator/test_fast.py holds both to the full allocator.
 
 A row is a block, a gap, or a hole: address space of an expandable segment without memory. Sizes and addresses count
 units of 512 bytes. All of it stands in one file: numba keeps compiled code as long as this file does not change.

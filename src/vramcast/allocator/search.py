@@ -1,7 +1,7 @@
 """Where a request's block comes from: its pool, blocks that other streams are done with, the best fit, else new memory.
 
 How far the GPU is decides when a block that another stream uses becomes free: it is the only input of the allocator
-that a record of its calls does not hold. Callers say it: `reach` for a stream, `complete` for one block.
+that a record of its calls does not hold. Callers say it, block by block: `complete`.
 Leaves out checkpoints of pools (cudagraph trees), which place blocks by a list instead of by a search.
 [caching] pytorch c10/cuda/CUDACachingAllocator.cpp: get_free_block, alloc_block and the order of attempts in malloc;
 beginAllocateToPool, endAllocateToPool, releasePool, get_pool; insert_events, process_events,
@@ -11,7 +11,6 @@ synchronize_and_free_events, insert_events_deferred_until_no_capture
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -81,9 +80,9 @@ class Contexts:
         private = heap.private[self._under_way[-1 if newest_first else 0]]
         return private.small if is_small else private.large
 
-    def release_unused(self, only: PoolId | None = None) -> None:
+    def release_unused(self) -> None:
         """Give back the memory of pools without users; a pool that holds nothing any more is gone."""
-        for pool in [unused for unused in self._unused if only in (None, unused)]:
+        for pool in list(self._unused):
             private = self._heap.private[pool]
             release_private(self._heap, private)
             if not any(b.pool.pool in (private.small, private.large) for b in self._heap.blocks.values()):
@@ -104,18 +103,16 @@ def record_use(block: Block, stream: int, *, is_capturing: bool) -> None:
 
 
 class AwaitedFrees:
-    """Events on foreign streams, in the order in which they were recorded, and frees put off by a capture."""
+    """Freed blocks that other streams still use, and those of them whose wait begins after a capture."""
 
     def __init__(self, free: Callable[[Block], None]) -> None:
         """None yet.
 
         Args:
-            free: completes the free of a block whose events are over
+            free: completes the free of a block whose wait is over
         """
         self._free = free
         self._waiting: dict[ForeignUse, Block] = {}
-        self._queues: dict[int, deque[ForeignUse]] = {}  # stream -> one per event; some may wait no longer
-        self._reached: dict[int, int] = {}  # stream -> events at the front that are over
         self._deferred: list[ForeignUse] = []
 
     def __bool__(self) -> bool:
@@ -123,64 +120,33 @@ class AwaitedFrees:
         return bool(self._waiting)
 
     def add(self, block: Block, *, is_capturing: bool) -> None:
-        """A freed block with foreign uses: events are recorded, after the capture where one is under way."""
+        """A freed block with foreign uses."""
         foreign = block.foreign
         assert foreign is not None
         self._waiting[foreign] = block
         if is_capturing:
             self._deferred.append(foreign)
-        else:
-            self._record(foreign)
-
-    def _record(self, foreign: ForeignUse) -> None:
-        for stream in foreign.streams:
-            self._queues.setdefault(stream, deque()).append(foreign)
-        foreign.num_events = len(foreign.streams)
-        if not foreign.num_events:
-            self._end(foreign)
-
-    def _record_deferred(self) -> None:
-        deferred, self._deferred = self._deferred, []
-        for foreign in deferred:
-            if foreign in self._waiting:
-                # What a capture recorded is over when the capture is: the graph orders its streams itself.
-                foreign.streams = [stream for stream in foreign.streams if stream not in foreign.captured]
-                self._record(foreign)
-
-    def reach(self, stream: int | None) -> None:
-        """The GPU has done what was recorded on a stream so far, or on all."""
-        for queued in list(self._queues) if stream is None else [stream]:
-            if queued in self._queues:
-                self._reached[queued] = len(self._queues[queued])
 
     def poll(self) -> None:
-        """Free what is known to be over: at the start of every request outside captures."""
-        self._record_deferred()
-        reached, self._reached = self._reached, {}
-        for stream, count in reached.items():
-            queue = self._queues[stream]
-            over = [queue.popleft() for _ in range(min(count, len(queue)))]
-            for foreign in over:
-                foreign.num_events -= 1
-                if not foreign.num_events and foreign in self._waiting:
-                    self._end(foreign)
+        """Free what only a capture used: that is over when the capture is, as the graph orders its streams itself."""
+        deferred, self._deferred = self._deferred, []
+        for foreign in deferred:
+            if foreign in self._waiting and foreign.captured.issuperset(foreign.streams):
+                self._end(foreign)
 
     def synchronize(self) -> None:
         """Wait for everything."""
-        self._record_deferred()
-        self.reach(None)
-        self.poll()
+        self._deferred.clear()
+        for foreign in list(self._waiting):
+            self._end(foreign)
 
     def complete(self, block: Block) -> None:
-        """Free one block now, whatever its place in the queues."""
+        """Free one block now."""
         assert block.foreign is not None
         self._end(block.foreign)
 
     def _end(self, foreign: ForeignUse) -> None:
         self._free(self._waiting.pop(foreign))
-        if not self._waiting:  # what is left in the queues was completed before its turn
-            for queue in self._queues.values():
-                queue.clear()
 
 
 NOWHERE: Final = -1

@@ -10,27 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from vramcast.api.failures import diagnose, diagnosis_of
-    from vramcast.api.planning import (
-        PLANNERS,
-        plan,
-        plan_serve_answer,
-        plan_train_answer,
-        planned_serving,
-        planned_training,
-    )
+    from vramcast.api.planning import plan, planned_serving, planned_training
     from vramcast.api.recordings import replay
-    from vramcast.api.serving import reconcile, reconciliation_of, serve, serve_answer, serve_job_of
+    from vramcast.api.serving import reconcile, serve, serve_answer, serve_job_of
     from vramcast.api.training import job_of, train, train_answer
 
 __all__ = [
-    "PLANNERS", "diagnose", "diagnosis_of", "job_of", "plan", "plan_serve_answer", "plan_train_answer",
-    "planned_serving", "planned_training", "reconcile", "reconciliation_of", "replay", "serve", "serve_answer",
-    "serve_job_of", "train", "train_answer",
+    "diagnose", "diagnosis_of", "job_of", "plan", "planned_serving", "planned_training", "reconcile", "replay", "serve",
+    "serve_answer", "serve_job_of", "train", "train_answer",
 ]
 
 MODULES: Final = {
     **dict.fromkeys(("job_of", "train", "train_answer"), "training"),
-    **dict.fromkeys(("reconcile", "reconciliation_of", "serve", "serve_answer", "serve_job_of"), "serving"),
+    **dict.fromkeys(("reconcile", "serve", "serve_answer", "serve_job_of"), "serving"),
     **dict.fromkeys(("diagnose", "diagnosis_of"), "failures"), "replay": "recordings",
 }
 """Name -> its module; all others are in `planning`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -48,10 +48,11 @@ def plan(
     """
     from vramcast.report.notebook import shown, shown_plan
 
-    if kind not in PLANNERS:
-        raise UnknownName.of("kind of plan", kind, PLANNERS)
+    planners: dict[str, Callable[..., Any]] = {"train": planned_training, "serve": planned_serving}
+    if kind not in planners:
+        raise UnknownName.of("kind of plan", kind, planners)
     given = {"model": model, "on": on or None, "from": paths(from_)} | by_option(options)
-    result = PLANNERS[kind](given, file=file)
+    result, _ = planners[kind](given, file=file)
     return shown_plan(result) if isinstance(result, PlanAnswer) else shown(result)
 
 
@@ -62,20 +63,12 @@ class Planned(NamedTuple):
     job: Job | None  # the plan to run; None where none fits or none was looked for
 
 
-SearchedT = TypeVar("SearchedT", bound="PlanAnswer | Answer")
-
-
-def plan_train_answer(options: Mapping[str, Any], *, file: str | Path | None = None) -> PlanAnswer | Answer:
-    """The answer to a search for training plans on top of a job file, or to the inverse question it asks."""
-    return planned_training(options, file=file).answer
-
-
 def planned_training(
     options: Mapping[str, Any], *, file: str | Path | None = None,
     progress: Callable[[int], None] | None = None, before: Callable[[Sequence[str]], None] | None = None,
     resolve: Resolve | None = None,
 ) -> Planned:
-    """The same with the plan it leads to.
+    """A search for training plans on top of a job file, or the inverse question it asks; and the plan it leads to.
 
     Args:
         options: as of `vramcast plan train`
@@ -187,15 +180,10 @@ def _require_numpy() -> None:
         raise Unsupported("a search over training plans needs NumPy: pip install 'vramcast[search]'") from None
 
 
-def plan_serve_answer(options: Mapping[str, Any], *, file: str | Path | None = None) -> PlanAnswer:
-    """The answer to a search for deployments on top of a job file."""
-    return planned_serving(options, file=file)[0]
-
-
 def planned_serving(
     options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None
 ) -> tuple[PlanAnswer, ServeJob | None]:
-    """The same with one replica of the deployment it leads to; `resolve` finds models in another way than usual."""
+    """A search for deployments on top of a job file, and one replica of what it leads to; `resolve`: as above."""
     given = question_of(options, file, PLAN_SERVE_OPTIONS, command="serve", search=True)
     asked = build_plan_serving(given.options, resolve=resolve or given.resolve)
     found, job = search_serving(asked.space, asked.limits, asked.goal, top=asked.top)
@@ -206,9 +194,3 @@ def planned_serving(
             found = replace(found, assumptions=(*found.assumptions, str(reason)))
     found = replace(found, assumptions=(*found.assumptions, *asked.assumptions))
     return given.noted(found), job
-
-
-PLANNERS: Final[dict[str, Callable[..., PlanAnswer | Answer]]] = {
-    "train": plan_train_answer, "serve": plan_serve_answer,
-}
-"""Kinds of plan that can be searched for."""

@@ -92,23 +92,15 @@ def reconcile(
     Raises: VramcastError of one sentence when the log cannot be read or the question not be answered
     """
     given = {"model": model, "gpus": gpus} | by_option(options)
-    return reconciliation_of(Path(log), given, file=file, save_calibration=save_calibration)
-
-
-def reconciliation_of(
-    log: Path, options: Mapping[str, Any], *, file: str | Path | None = None,
-    save_calibration: str | Path | None = None,
-) -> Reconciliation:
-    """What a log says beside what the options and the log together ask; its calibration saved where that is wanted."""
-    merged = question_of(options, file, SERVE_OPTIONS, command="serve").options
+    merged = question_of(given, file, SERVE_OPTIONS, command="serve").options
     if save_calibration is not None and "calibration" in merged:
         raise InvalidSpec("--save-calibration compares with the plain prediction; leave out --calibration")
     from vramcast.doctor.compare import reconcile as reconciled
     from vramcast.question.calibration import write_calibration
 
-    found = reconciled(log, merged)
+    found = reconciled(Path(log), merged)
     if save_calibration is not None:
         if found.calibration is None:
-            raise InvalidSpec(f"{log.name} measures nothing that a calibration could correct; save none")
+            raise InvalidSpec(f"{Path(log).name} measures nothing that a calibration could correct; save none")
         write_calibration(Path(save_calibration), found.calibration)
     return found

@@ -36,16 +36,14 @@ KEEPS_INPUT: Final = (LINEAR + "trl", LINEAR + "trl_autocast")
 """Those of them that cast their input themselves, chunk by chunk."""
 
 
-def embedding(model: Model, sizes: Sizes, *, learns: bool, owner: str = "embedding") -> Graph:
+def embedding(model: Model, sizes: Sizes, *, learns: bool) -> Graph:
     """Token, position and type embeddings, their sum, norm and dropout.
 
     Args:
-        model: the network
         sizes: local sizes
         learns: whether the table has a gradient (dense: V H elements)
-        owner: where the ledger lists its tensors
     """
-    graph = Graph(owner=owner, source=EMBEDDING_SOURCE, rows=sizes.tokens)
+    graph = Graph(owner="embedding", source=EMBEDDING_SOURCE, rows=sizes.tokens)
     elements, stack, width = sizes.residual_tokens * sizes.hidden, model.main, sizes.numerics.gradient
     widened = stack.embedding_norm not in (None, Norm.RMS) and sizes.wide_layer_norms
     size = elements * sizes.numerics.weight if widened else sizes.residual_bytes
@@ -69,20 +67,18 @@ def embedding(model: Model, sizes: Sizes, *, learns: bool, owner: str = "embeddi
 
 def head(
     model: Model, sizes: Sizes, *, learns: bool, loss: str = "eager", returns_fp32: bool = False,
-    outputs_fp32: bool = False, owner: str = "head",
+    outputs_fp32: bool = False,
 ) -> Graph:
     """Final norm, output projection and loss; ends in the scalar loss.
 
     Args:
-        model: the network
         sizes: local sizes
         learns: whether the output projection has a gradient
         loss: key of CROSS_ENTROPY_VARIANTS, or of LINEAR_CROSS_ENTROPY_VARIANTS behind "linear:"
         returns_fp32: the model's code returns fp32 logits and forgets the others
         outputs_fp32: Accelerate's mixed precision converts the returned logits to fp32
-        owner: where the ledger lists its tensors
     """
-    graph = Graph(owner=owner, source=HEAD_SOURCE, rows=sizes.tokens)
+    graph = Graph(owner="head", source=HEAD_SOURCE, rows=sizes.tokens)
     x = graph.input("hidden", sizes.residual_bytes)
     elements = sizes.residual_tokens * sizes.hidden
     final = model.main.final_norm
@@ -98,20 +94,16 @@ def head(
     return graph
 
 
-def logits(
-    model: Model, sizes: Sizes, *, positions: int, upcasts: bool, clones: bool = False, owner: str = "head"
-) -> Graph:
+def logits(model: Model, sizes: Sizes, *, positions: int, upcasts: bool, clones: bool = False) -> Graph:
     """Final norm over all positions and the output projection of the last ones, without a loss.
 
     Args:
-        model: the network
         sizes: local sizes
         positions: of each sample, counted from its end [tokens]
         upcasts: the model's code returns fp32 logits
         clones: the caller copies all of them before it takes the last ones
-        owner: where the ledger lists its tensors
     """
-    graph = Graph(owner=owner, source=HEAD_SOURCE, rows=sizes.batch * positions)
+    graph = Graph(owner="head", source=HEAD_SOURCE, rows=sizes.batch * positions)
     x = graph.input("hidden", sizes.residual_bytes)
     elements = sizes.tokens * sizes.hidden
     final = model.main.final_norm

@@ -70,7 +70,6 @@ def usual_lengths(model: Model, workload: Workload, *, named: frozenset[str] = f
     """The lengths of a workload, those that the question leaves open as the model has them.
 
     Args:
-        model: the network
         workload: the question's
         named: the fields of the workload that it names
     """

@@ -1,37 +1,31 @@
-"""Megatron self-attention: projections, rotary embedding, core attention.
+"""Megatron's attention: projections, rotary embedding, core attention; latent attention.
 
 Letters: N tokens inside the tensor-parallel region   a, g local query and key/value heads   d head width   s sequence
+
+Letters: N tokens inside the tensor-parallel region   n between   a local heads   r latent ranks
+
 [Attn] Megatron-LM megatron/core/transformer/attention.py, get_query_key_value_tensors
 [DPA] TransformerEngine pytorch/attention/dot_product_attention/backends.py
+[MLA] Megatron-LM megatron/core/transformer/multi_latent_attention.py, get_query_key_value_tensors
 """
 
 from __future__ import annotations
 
 from vramcast.blocks.megatron_shape import Shape
-from vramcast.domain.model import Attention, Norm
+from vramcast.domain.model import Attention, MultiLatentAttention, Norm
 from vramcast.domain.program import Category
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.transformer_engine import Linear, activation, column_linear, norm, row_linear, transient
+from vramcast.operators.transformer_engine import activation, column_linear, norm, row_linear, transient
 
 
-def self_attention(graph: Graph, x: Value, attention: Attention, shape: Shape, *, hidden: int, causal: bool) -> Value:
+def self_attention(graph: Graph, x: Value, attention: Attention, shape: Shape, *, hidden: int) -> Value:
     """From the normed hidden states to the output of the projection."""
     a, g = attention.num_heads // shape.tp, max(1, attention.num_kv_heads // shape.tp)
     d = attention.head_dim
-    linear = Linear(
-        rows=(a + 2 * g) * d,
-        columns=hidden,
-        tokens=shape.tokens,
-        tokens_between=shape.tokens_between,
-        element=shape.element,
-    )
-    qkv = column_linear(graph, "attention.qkv", x, linear)
+    qkv = column_linear(graph, "attention.qkv", x, shape.linear((a + 2 * g) * d, hidden))
     query, key, value = _split(graph, qkv, attention, shape, a=a, g=g)
     context = core_attention(graph, query, key, value, shape, heads=a, kv_heads=g, qk=d, v=d)
-    out = Linear(
-        rows=hidden, columns=a * d, tokens=shape.tokens, tokens_between=shape.tokens_between, element=shape.element
-    )
-    return row_linear(graph, "attention.out", context, out)
+    return row_linear(graph, "attention.out", context, shape.linear(hidden, a * d))
 
 
 def _split(
@@ -176,3 +170,46 @@ def _materialised(
     out = _copy(graph, "attention.context, sequence first", product, n, heads * v, e)
     graph.hold(scores)
     return out
+
+
+def latent_attention(graph: Graph, x: Value, mla: MultiLatentAttention, shape: Shape, *, hidden: int) -> Value:
+    """Down projections (copied on every rank), norms, up projections, rotary embedding, attention, projection."""
+    a, n, e = mla.num_heads // shape.tp, shape.tokens, shape.element
+    qk = mla.qk_nope_dim + mla.qk_rope_dim
+    start = len(graph.operators)
+    query = _query(graph, x, mla, shape, hidden=hidden, rows=a * qk)
+    latent, rotary = _latent(graph, x, mla, shape, hidden=hidden)
+    up = shape.linear(a * (mla.qk_nope_dim + mla.v_head_dim), mla.kv_lora_rank)
+    pair = column_linear(graph, "attention.kv_up", latent, up)
+    key = activation(graph, "attention.k", n, a * qk, e)
+    value = activation(graph, "attention.v", n, a * mla.v_head_dim, e)
+    graph.call("attention.rope and concatenation of keys", [pair, rotary], [key, value])
+    if not shape.rope_fusion:
+        turned = activation(graph, "attention.q", n, a * qk, e)
+        graph.call("attention.rope and concatenation of queries", [query], [turned])
+        query = turned
+    if "mla_up_proj" in shape.recompute_modules:
+        graph.checkpoint(start)
+    context = core_attention(graph, query, key, value, shape, heads=a, kv_heads=a, qk=qk, v=mla.v_head_dim)
+    return row_linear(graph, "attention.out", context, shape.linear(hidden, a * mla.v_head_dim))
+
+
+def _query(graph: Graph, x: Value, mla: MultiLatentAttention, shape: Shape, *, hidden: int, rows: int) -> Value:
+    between, e = shape.tokens_between, shape.element
+    if mla.q_lora_rank is None:
+        return column_linear(graph, "attention.q", x, shape.linear(rows, hidden))
+    compressed = column_linear(graph, "attention.q_down", x, shape.linear(mla.q_lora_rank, hidden, tokens=between))
+    normed = norm(graph, "attention.q_norm", compressed, rows=between, width=mla.q_lora_rank, element=e)
+    return column_linear(graph, "attention.q_up", normed, shape.linear(rows, mla.q_lora_rank))
+
+
+def _latent(graph: Graph, x: Value, mla: MultiLatentAttention, shape: Shape, *, hidden: int) -> tuple[Value, Value]:
+    """The normed latent, and the rotary part of the keys (gathered along the sequence)."""
+    between, e = shape.tokens_between, shape.element
+    width = mla.kv_lora_rank + mla.qk_rope_dim
+    both = column_linear(graph, "attention.kv_down", x, shape.linear(width, hidden, tokens=between))
+    rotary = activation(graph, "attention.rotary key", shape.tokens, mla.qk_rope_dim, e)
+    graph.call("attention.rotary key", [both], [rotary])
+    compressed = activation(graph, "attention.compressed kv", between, mla.kv_lora_rank, e)
+    graph.call("attention.compressed kv", [both], [compressed])
+    return norm(graph, "attention.kv_norm", compressed, rows=between, width=mla.kv_lora_rank, element=e), rotary

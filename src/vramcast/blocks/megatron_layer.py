@@ -1,40 +1,55 @@
-"""One Megatron residual layer on the tape.
+"""Megatron's blocks on the tape: one residual layer; embedding; final norm, output projection and cross entropy.
 
 Source: Megatron-LM megatron/core/transformer/transformer_layer.py
+
+Letters: N tokens   n tokens between blocks   V local vocabulary rows   H hidden
+
+[CE] Megatron-LM megatron/core/tensor_parallel/cross_entropy.py, core/fusions/fused_cross_entropy.py
+[GPT] megatron/core/models/gpt/gpt_model.py, _postprocess: `logits` lives until the loss is returned.
+[TE] TransformerEngine pytorch/cross_entropy.py: the gradient overwrites the logits.
 """
 
 from __future__ import annotations
 
-from vramcast.blocks.megatron_attention import core_attention, self_attention
-from vramcast.blocks.megatron_mla import latent_attention
-from vramcast.blocks.megatron_mlp import mlp
-from vramcast.blocks.megatron_moe import moe
+from typing import Literal, NamedTuple
+
+from vramcast.blocks.megatron_attention import core_attention, latent_attention, self_attention
+from vramcast.blocks.megatron_mlp import mamba, mlp, moe
 from vramcast.blocks.megatron_shape import Shape
-from vramcast.blocks.megatron_ssm import mamba
 from vramcast.domain.model import Attention, Layer, Mamba, MoE, MultiLatentAttention, Norm
-from vramcast.domain.program import Tensor
+from vramcast.domain.program import Category, Tensor
 from vramcast.errors import Unsupported
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.transformer_engine import Linear, column_linear, dropout_add, norm, row_linear
+from vramcast.operators.transformer_engine import (
+    Linear,
+    activation,
+    column_linear,
+    dropout_add,
+    norm,
+    row_linear,
+    transient,
+    weight_gradient,
+)
 
 
-def layer_graph(layer: Layer, shape: Shape, *, hidden: int, owner: str, causal: bool, boundary: Tensor) -> Graph:
+def layer_graph(layer: Layer, shape: Shape, *, hidden: int, owner: str, boundary: Tensor) -> Graph:
     """The tape of one layer; its input and output are instances of `boundary`."""
     graph = Graph(owner=owner, source="Megatron-LM core/transformer, TransformerEngine pytorch/module")
     _check(layer)
     x = graph.input("hidden", boundary.num_bytes, tensor=boundary)
     out = x
-    if layer.mixer is not None:
-        out = _residual(graph, out, layer, shape, part="mixer", hidden=hidden, causal=causal)
-    if layer.cross_attention is not None:
-        out = _residual(graph, out, layer, shape, part="cross", hidden=hidden, causal=causal)
-    if layer.channel is not None:
-        out = _residual(graph, out, layer, shape, part="channel", hidden=hidden, causal=causal)
+    for part, read in _parts(layer).items():
+        if read is not None:
+            out = _residual(graph, out, layer, shape, part=part, hidden=hidden)
     out.tensor = boundary
     graph.returns(out)
     if shape.fp8:
         _save_inputs_in_fp8(graph)
     return graph
+
+
+def _parts(layer: Layer) -> dict[str, object]:
+    return {"mixer": layer.mixer, "cross": layer.cross_attention, "channel": layer.channel}
 
 
 def _save_inputs_in_fp8(graph: Graph) -> None:
@@ -58,7 +73,7 @@ def _check(layer: Layer) -> None:
         )
 
 
-def _residual(graph: Graph, x: Value, layer: Layer, shape: Shape, *, part: str, hidden: int, causal: bool) -> Value:
+def _residual(graph: Graph, x: Value, layer: Layer, shape: Shape, *, part: str, hidden: int) -> Value:
     rows, e = shape.tokens_between, shape.element
     start = len(graph.operators)
     normed = norm(
@@ -70,12 +85,12 @@ def _residual(graph: Graph, x: Value, layer: Layer, shape: Shape, *, part: str, 
         out = (
             moe(graph, normed, layer.channel, shape, hidden=hidden)
             if isinstance(layer.channel, MoE)
-            else (_dense(graph, normed, layer, shape, hidden=hidden))
+            else _dense(graph, normed, layer, shape, hidden=hidden)
         )
     elif part == "cross":
         out = _cross(graph, normed, layer, shape, hidden=hidden)
     else:
-        out = _mixer(graph, normed, layer, shape, hidden=hidden, causal=causal)
+        out = _mixer(graph, normed, layer, shape, hidden=hidden)
     dropout = shape.hidden_dropout
     return dropout_add(graph, f"{part}_add", out, x, rows=rows, width=hidden, element=e, dropout=dropout)
 
@@ -85,7 +100,7 @@ def owns_norm(layer: Layer, part: str, *, te: bool) -> bool:
 
     Source: Megatron-LM core/models/gpt/gpt_layer_specs.py `get_gpt_layer_with_transformer_engine_submodules`
     """
-    read = {"mixer": layer.mixer, "cross": layer.cross_attention, "channel": layer.channel}[part]
+    read = _parts(layer)[part]
     return read is not None and (not te or isinstance(read, (MultiLatentAttention, MoE)))
 
 
@@ -98,10 +113,10 @@ def _dense(graph: Graph, x: Value, layer: Layer, shape: Shape, *, hidden: int) -
     return out
 
 
-def _mixer(graph: Graph, x: Value, layer: Layer, shape: Shape, *, hidden: int, causal: bool) -> Value:
+def _mixer(graph: Graph, x: Value, layer: Layer, shape: Shape, *, hidden: int) -> Value:
     match layer.mixer:
         case Attention():
-            return self_attention(graph, x, layer.mixer, shape, hidden=hidden, causal=causal)
+            return self_attention(graph, x, layer.mixer, shape, hidden=hidden)
         case MultiLatentAttention():
             return latent_attention(graph, x, layer.mixer, shape, hidden=hidden)
         case Mamba() if layer.mixer.version == 2:
@@ -118,22 +133,108 @@ def _cross(graph: Graph, x: Value, layer: Layer, shape: Shape, *, hidden: int) -
     context_tokens = shape.batch * shape.kv_seq
     between = context_tokens // shape.tp if shape.sp else context_tokens
     memory = graph.input("encoder output", between * hidden * e)
-    query = column_linear(
-        graph,
-        "cross.q",
-        x,
-        Linear(rows=a * d, columns=hidden, tokens=shape.tokens, tokens_between=shape.tokens_between, element=e),
-    )
-    pair = column_linear(
-        graph,
-        "cross.kv",
-        memory,
-        Linear(rows=2 * a * d, columns=hidden, tokens=context_tokens, tokens_between=between, element=e),
-    )
+    query = column_linear(graph, "cross.q", x, shape.linear(a * d, hidden))
+    pair = column_linear(graph, "cross.kv", memory, Linear(2 * a * d, hidden, context_tokens, between, e))
     context = core_attention(graph, query, pair, pair, shape, heads=a, kv_heads=a, qk=d, v=d, kv_seq=shape.kv_seq)
-    return row_linear(
-        graph,
-        "cross.out",
-        context,
-        Linear(rows=hidden, columns=a * d, tokens=shape.tokens, tokens_between=shape.tokens_between, element=e),
-    )
+    return row_linear(graph, "cross.out", context, shape.linear(hidden, a * d))
+
+
+def embedding_graph(shape: Shape, *, hidden: int, vocab: int, positions: int, boundary: Tensor) -> Graph:
+    """Token (and position) lookup, transposition to sequence first, scatter, dropout."""
+    graph = Graph(owner="embedding", source="Megatron-LM core/models/common/embeddings/language_model_embedding.py")
+    n, e = shape.tokens, shape.element
+    looked = activation(graph, "lookup", n, hidden, e)
+    gradient = transient(graph, "embedding.weight gradient", vocab, hidden, e, category=Category.GRADIENTS)
+    graph.call("embedding.lookup", [], [looked], weight_gradients=[gradient])
+    out = looked
+    if positions:
+        summed = activation(graph, "with positions", n, hidden, e)
+        graph.call("embedding.positions", [out], [summed], passes_gradient=True)
+        out = summed
+    if shape.batch > 1:
+        turned = activation(graph, "sequence first", n, hidden, e)
+        graph.call("embedding.transpose", [out], [turned])
+        out = turned
+    if shape.sp:
+        part = activation(graph, "local sequence", shape.tokens_between, hidden, e)
+        graph.call("embedding.scatter", [out], [part])
+        out = part
+    if shape.hidden_dropout:
+        dropped = activation(graph, "dropped", shape.tokens_between, hidden, e)
+        mask = activation(graph, "dropout mask", shape.tokens_between, hidden, 1, gradient=False)
+        graph.call("embedding.dropout", [out], [dropped], extra=[mask])
+        out = dropped
+    out.tensor = boundary
+    graph.returns(out)
+    return graph
+
+
+class HeadSizes(NamedTuple):
+    """Widths of the head and the loss implementation."""
+
+    hidden: int
+    vocab: int  # local rows
+    cross_entropy: Literal["unfused", "native", "te"]
+    final_norm: Norm | None
+    dense: bool  # BERT: dense, GeLU and norm before the projection
+
+
+def head_graph(shape: Shape, sizes: HeadSizes, *, boundary: Tensor) -> Graph:
+    """From the last layer's output to the loss of every position."""
+    graph = Graph(owner="head", source="Megatron-LM core/models/gpt/gpt_model.py, core/tensor_parallel")
+    hidden, e = sizes.hidden, shape.element
+    x = graph.input("hidden", boundary.num_bytes, tensor=boundary)
+    if sizes.final_norm is not None:
+        x = norm(graph, "final_norm", x, rows=shape.tokens_between, width=hidden, element=e,
+                 statistics=2 if sizes.final_norm is Norm.LAYER else 1)
+    if sizes.dense:
+        x = _bert_dense(graph, x, shape, hidden)
+    loss = output_and_loss(graph, x, shape, sizes)
+    graph.returns(loss)
+    return graph
+
+
+def output_and_loss(graph: Graph, x: Value, shape: Shape, sizes: HeadSizes) -> Value:
+    """Output projection and cross entropy."""
+    linear = shape.linear(sizes.vocab, sizes.hidden)
+    logits = _projection(graph, "output", x, linear, in_place_gradient=sizes.cross_entropy == "te")
+    loss = _cross_entropy(graph, "output", logits, shape, sizes)
+    graph.hold(logits)
+    return loss
+
+
+def _projection(graph: Graph, name: str, x: Value, linear: Linear, *, in_place_gradient: bool) -> Value:
+    """As a column-parallel linear, but gathered inputs lie in the global buffer and outlive the call."""
+    n, e = linear.tokens, linear.element
+    num_bytes = n * linear.rows * e
+    # a gradient that overwrites the logits lives in their storage until this projection's backward has run
+    logits = graph.value(f"{name}.logits", num_bytes, gradient_bytes=1 if in_place_gradient else num_bytes,
+                         formula=f"{n:,} x {linear.rows:,} x {e} B")
+    full = [transient(graph, f"{name}.full input gradient", n, linear.columns, e, category=Category.COMMUNICATION)]
+    graph.call(name, [x], [logits], saved=[x, logits] if in_place_gradient else [x],
+               backward_temporaries=full if linear.divided else [],
+               weight_gradients=[weight_gradient(graph, name, linear)], flops=2 * n * linear.rows * linear.columns)
+    return logits
+
+
+def _bert_dense(graph: Graph, x: Value, shape: Shape, hidden: int) -> Value:
+    n, e = shape.tokens_between, shape.element
+    dense = column_linear(graph, "head.dense", x, Linear(hidden, hidden, n, n, e))
+    bent = activation(graph, "head.gelu", n, hidden, e)
+    graph.call("head.gelu", [dense], [bent], saved=[dense])
+    return norm(graph, "head.norm", bent, rows=n, width=hidden, element=e, statistics=2)
+
+
+def _cross_entropy(graph: Graph, name: str, logits: Value, shape: Shape, sizes: HeadSizes) -> Value:
+    n, vocab = shape.tokens, sizes.vocab
+    loss = activation(graph, f"{name}.loss", n, 4)
+    targets = activation(graph, f"{name}.targets", n, 9, gradient=False)
+    kept = [targets]
+    copies: list[Tensor] = []
+    if sizes.cross_entropy != "te":
+        kept.append(activation(graph, f"{name}.fp32 softmax", n, vocab, 4, gradient=False))
+    if sizes.cross_entropy == "native":
+        # the compiled pieces do not write into their fp32 input: two copies meet
+        copies.append(transient(graph, f"{name}.fp32 logits", n, vocab, 4))
+    graph.call(f"{name}.cross entropy", [logits], [loss], extra=kept, temporaries=copies)
+    return loss

@@ -1,27 +1,229 @@
-"""Megatron's dense feed-forward block.
+"""Megatron's dense feed-forward block, its mixture of experts and its Mamba-2 mixer.
 
 Source: Megatron-LM megatron/core/transformer/mlp.py
+
+Balanced routing is assumed: every expert receives tokens x top_k / experts.
+Letters: n tokens of this rank   M rows the local experts compute   E experts   f expert width
+
+Letters: N tokens   i inner width   g groups   s state width   h heads (all local)
+
+[MoE] Megatron-LM megatron/core/transformer/moe/{router,token_dispatcher,experts,shared_experts}.py
+[Mixer] Megatron-LM megatron/core/ssm/mamba_mixer.py; mamba_ssm mamba_split_conv1d_scan_combined, which saves its
+packed input and its output before the gated norm.
 """
 
 from __future__ import annotations
 
+from math import ceil
+from typing import Final
+
+from msgspec.structs import replace
+
 from vramcast.blocks.megatron_shape import Shape
-from vramcast.domain.model import MLP
+from vramcast.domain.model import MLP, Mamba, MoE
+from vramcast.domain.program import Category
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.transformer_engine import Linear, activation, column_linear, fused_activation, row_linear
+from vramcast.operators.transformer_engine import (
+    activation,
+    column_linear,
+    fused_activation,
+    row_linear,
+    transient,
+)
 
 
 def mlp(graph: Graph, x: Value, block: MLP, shape: Shape, *, hidden: int, name: str = "mlp") -> Value:
     """Up projection, activation, down projection."""
     width = block.width // shape.tp
-    up = Linear(rows=width * (2 if block.gated else 1), columns=hidden, tokens=shape.tokens,
-                tokens_between=shape.tokens_between, element=shape.element)
-    inner = column_linear(graph, f"{name}.up", x, up)
+    inner = column_linear(graph, f"{name}.up", x, shape.linear(width * (2 if block.gated else 1), hidden))
     if block.bias and not block.gated and not shape.gelu_fusion:
         biased = activation(graph, f"{name}.biased", shape.tokens, width, shape.element)
         graph.call(f"{name}.bias", [inner], [biased], passes_gradient=True)
         inner = biased
     out = fused_activation(graph, f"{name}.activation", inner, rows=shape.tokens, width=width, element=shape.element)
-    down = Linear(rows=hidden, columns=width, tokens=shape.tokens, tokens_between=shape.tokens_between,
-                  element=shape.element)
-    return row_linear(graph, f"{name}.down", out, down)
+    return row_linear(graph, f"{name}.down", out, shape.linear(hidden, width))
+
+
+def expert_rows(moe: MoE, shape: Shape) -> int:
+    """Rows the local experts compute, M [rows]."""
+    rows = shape.tokens_between * moe.top_k * shape.etp
+    if shape.capacity_factor is None:
+        return rows
+    capacity = ceil(shape.tokens_between * moe.top_k / moe.num_experts * shape.capacity_factor)
+    return capacity * moe.num_experts * shape.etp
+
+
+def moe(graph: Graph, x: Value, block: MoE, shape: Shape, *, hidden: int) -> Value:
+    """Routed and shared experts; their sum is the output. Recomputed whole, nothing within is kept."""
+    if "moe" not in shape.recompute_modules:
+        return _moe(graph, x, block, shape, hidden=hidden)
+    start = len(graph.operators)
+    out = _moe(graph, x, block, replace(shape, recompute_modules=()), hidden=hidden)
+    graph.checkpoint(start)
+    return out
+
+
+def _moe(graph: Graph, x: Value, block: MoE, shape: Shape, *, hidden: int) -> Value:
+    shared = None
+    if block.shared_width:
+        inner = MLP(width=block.shared_width, gated=block.expert.gated, bias=block.expert.bias)
+        start = len(graph.operators)
+        shared = mlp(graph, x, inner, shape, hidden=hidden, name="shared_expert")
+        if "shared_experts" in shape.recompute_modules:
+            graph.checkpoint(start)
+    probabilities = _router(graph, x, block, shape)
+    width = block.latent_width or hidden
+    source = x
+    if block.latent_width:
+        source = column_linear(graph, "latent_in", x, shape.linear(width, hidden, tokens=shape.tokens_between))
+    rows = expert_rows(block, shape)
+    tokens = _dispatch(graph, source, block, shape, rows=rows, width=width)
+    expert = _experts(graph, tokens, probabilities, block, shape, rows=rows, width=width)
+    out = _combine(graph, expert, block, shape, rows=rows, width=width)
+    if block.latent_width:
+        out = column_linear(graph, "latent_out", out, shape.linear(hidden, width, tokens=shape.tokens_between))
+    if shared is None:
+        return out
+    total = activation(graph, "moe.sum", shape.tokens_between, hidden, shape.element)
+    graph.call("moe.sum", [out, shared], [total], passes_gradient=True)
+    return total
+
+
+def _router(graph: Graph, x: Value, block: MoE, shape: Shape) -> Value:
+    """Logits, scores and the dense maps of probabilities and choices."""
+    n, e = shape.tokens_between, block.num_experts
+    logits = activation(graph, "router.logits", n, e, 4 if shape.router_fp32 else shape.element)
+    graph.call("router.gate", [x], [logits], saved=[x])
+    scores = activation(graph, "router.scores", n, e, 4)
+    graph.call("router.scores", [logits], [scores], saved=[scores])
+    chosen = activation(graph, "router.probabilities", n, e, 4)
+    marks = activation(graph, "router.map", n, e, 1, gradient=False)
+    indices = activation(graph, "router.row map", n, e, 4, gradient=False)
+    graph.call("router.top-k", [scores], [chosen], extra=[marks, indices])
+    return chosen
+
+
+def _dispatch(graph: Graph, x: Value, block: MoE, shape: Shape, *, rows: int, width: int) -> Value:
+    e = shape.element
+    if shape.dispatcher == "allgather":
+        group = shape.ep * shape.etp
+        gathered = x
+        if group > 1:
+            gathered = activation(graph, "dispatch.gathered", shape.tokens_between * group, width, e)
+            graph.call("dispatch.all-gather", [x], [gathered])
+        tokens = activation(graph, "dispatch.tokens", rows, width, e)
+        graph.call("dispatch.permute", [gathered], [tokens])
+        return tokens
+    sent = activation(graph, "dispatch.permuted", rows // shape.etp, width, e)
+    graph.call("dispatch.permute", [x], [sent])
+    tokens = sent
+    if shape.ep * shape.etp > 1:
+        tokens = activation(graph, "dispatch.received", rows, width, e)
+        graph.call("dispatch.all-to-all", [sent], [tokens])
+    if block.num_experts // shape.ep > 1 and shape.ep * shape.etp > 1:
+        ordered = activation(graph, "dispatch.sorted by expert", rows, width, e)
+        graph.call("dispatch.sort", [tokens], [ordered])
+        tokens = ordered
+    return tokens
+
+
+def _experts(graph: Graph, tokens: Value, probabilities: Value, block: MoE, shape: Shape, *, rows: int,
+             width: int) -> Value:
+    """Both products of all local experts; probabilities enter through the activation."""
+    e, local = shape.element, block.num_experts // shape.ep
+    f = block.expert.width // shape.etp
+    inner_width = f * (2 if block.expert.gated else 1)
+    inner = activation(graph, "experts.up.out", rows, inner_width, e)
+    up_gradient = transient(graph, "experts.up.weight gradient", inner_width, width, e, category=Category.GRADIENTS)
+    graph.call("experts.up", [tokens], [inner], saved=[tokens], weight_gradients=[up_gradient] * local,
+               flops=2 * rows * inner_width * width)
+    weights = activation(graph, "experts.probabilities", rows, 4)
+    graph.call("experts.permute probabilities", [probabilities], [weights])
+    start = len(graph.operators)
+    hidden = _weighted_activation(graph, inner, weights, block, shape, rows=rows, width=f)
+    if "moe_act" in shape.recompute_modules:
+        graph.checkpoint(start, discard_output=True)
+    out = activation(graph, "experts.down.out", rows, width, e)
+    down_gradient = transient(graph, "experts.down.weight gradient", width, f, e, category=Category.GRADIENTS)
+    graph.call("experts.down", [hidden], [out], saved=[hidden], weight_gradients=[down_gradient] * local,
+               flops=2 * rows * f * width)
+    return out
+
+
+def _weighted_activation(
+    graph: Graph, inner: Value, weights: Value, block: MoE, shape: Shape, *, rows: int, width: int
+) -> Value:
+    """Activation times probability: one kernel for gated and squared-ReLU experts, three for others.
+
+    Source: Megatron-LM core/transformer/moe/experts.py, bias_act_func
+    """
+    e = shape.element
+    if block.expert.gated or block.expert.activation in ("relu2", "squared_relu"):
+        hidden = fused_activation(graph, "experts.activation", inner, rows=rows, width=width, element=e)
+        graph.operators[-1].saved = (inner, weights)
+        graph.operators[-1].inputs = (inner, weights)
+        return hidden
+    activated = fused_activation(graph, "experts.activation", inner, rows=rows, width=width, element=e)
+    wide = 4 if shape.router_fp32 else e
+    product = activation(graph, "experts.weighted", rows, width, wide)
+    graph.call("experts.weight", [activated, weights], [product], saved=[activated, weights],
+               backward_temporaries=[transient(graph, "experts.weight.gradient product", rows, width, wide)])
+    if wide == e:
+        return product
+    narrow = activation(graph, "experts.weighted.out", rows, width, e)
+    return graph.call("experts.weighted.cast", [product], [narrow])
+
+
+def _combine(graph: Graph, x: Value, block: MoE, shape: Shape, *, rows: int, width: int) -> Value:
+    e, n = shape.element, shape.tokens_between
+    out = activation(graph, "combine.out", n, width, e)
+    if shape.dispatcher == "allgather":
+        group = shape.ep * shape.etp
+        scattered = x
+        if group > 1:
+            scattered = activation(graph, "combine.unpermuted", n * group, width, e)
+            graph.call("combine.unpermute", [x], [scattered])
+        graph.call("combine.reduce-scatter", [scattered], [out])
+        return out
+    returned = x
+    if block.num_experts // shape.ep > 1 and shape.ep * shape.etp > 1:
+        returned = activation(graph, "combine.sorted by source", rows, width, e)
+        graph.call("combine.sort", [x], [returned])
+    if shape.ep * shape.etp > 1:
+        back = activation(graph, "combine.returned", rows // shape.etp, width, e)
+        graph.call("combine.all-to-all", [returned], [back])
+        returned = back
+    graph.call("combine.unpermute", [returned], [out])
+    return out
+
+
+CHUNK: Final = 128
+"""Positions of one chunk of the state space scan (mamba_mixer.py, chunk_size)."""
+
+
+def mamba(graph: Graph, x: Value, block: Mamba, shape: Shape, *, hidden: int) -> Value:
+    """In projection, convolution and scan in one kernel, out projection."""
+    n, e = shape.tokens, shape.element
+    i, heads = block.inner_dim // shape.tp, block.num_heads // shape.tp
+    states = 2 * max(1, block.num_groups // shape.tp) * block.state_dim
+    packed_width = 2 * i + states + heads
+    projected = column_linear(graph, "mamba.in", x, shape.linear(packed_width, hidden))
+    packed = projected
+    if shape.batch > 1:
+        packed = activation(graph, "mamba.batch first", n, packed_width, e)
+        graph.call("mamba.transpose", [projected], [packed])
+    scanned = activation(graph, "mamba.scan.out", n, i, e)
+    before_norm = activation(graph, "mamba.scan before norm", n, i, e, gradient=False)
+    inverse = activation(graph, "mamba.norm statistics", n, 4, gradient=False)
+    convolved = transient(graph, "mamba.convolved", n, i + states, e)
+    steps = transient(graph, "mamba.steps and decays", 2, n, heads, 4)
+    chunk_states = transient(graph, "mamba.chunk states", n // CHUNK or 1, i, block.state_dim, 4)
+    pairs = transient(graph, "mamba.C B products", n, states // (2 * block.state_dim), CHUNK, 4)
+    forward = [convolved, steps, chunk_states, chunk_states, pairs]
+    graph.call("mamba.scan", [packed], [scanned], saved=[packed], extra=[before_norm, inverse], temporaries=forward,
+               backward_temporaries=[*forward, chunk_states, convolved])
+    out = scanned
+    if shape.batch > 1:
+        out = activation(graph, "mamba.sequence first", n, i, e)
+        graph.call("mamba.transpose back", [scanned], [out])
+    return row_linear(graph, "mamba.out", out, shape.linear(hidden, i))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from vramcast.domain.model import Noun
+from vramcast.operators.transformer_engine import Linear
 
 Kernel = Literal["flash", "cudnn", "unfused", "local"]
 
@@ -29,8 +30,6 @@ class Shape(Noun, frozen=True):
     fp8: bool = False
     cp_a2a: bool = False
     dispatcher: Literal["allgather", "alltoall", "flex"] = "alltoall"
-    permute_fusion: bool = True
-    grouped_gemm: bool = True
     capacity_factor: float | None = None
     router_fp32: bool = False
     kv_seq: int = 0  # encoder positions that cross-attention reads
@@ -45,3 +44,7 @@ class Shape(Noun, frozen=True):
     def tokens_between(self) -> int:
         """Positions between blocks."""
         return self.tokens // self.tp if self.sp else self.tokens
+
+    def linear(self, rows: int, columns: int, *, tokens: int | None = None) -> Linear:
+        """A linear of these local widths over the positions of a rank, or over `tokens`."""
+        return Linear(rows, columns, self.tokens if tokens is None else tokens, self.tokens_between, self.element)

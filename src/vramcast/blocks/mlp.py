@@ -1,16 +1,30 @@
-"""Feed-forward blocks, gated or not.
+"""Feed-forward blocks, gated or not, and mixtures of experts as transformers and torchtitan run them.
 
-[HF] transformers models/llama/modeling_llama.py `LlamaMLP.forward`, models/gpt2/modeling_gpt2.py `GPT2MLP.forward`.
+Symbols:  T tokens   k experts per token   R rows that this rank sends: T k, divided over ranks that split them   E
+experts   F expert width
+
+[HF] transformers models/llama/modeling_llama.py `LlamaMLP.forward`, models/gpt2/modeling_gpt2.py `GPT2MLP.forward`;
+transformers models/mixtral/modeling_mixtral.py `MixtralSparseMoeBlock`, integrations/moe.py grouped experts Balanced
+load: every expert sees T k / E rows, so all together see T k
+[moe] pytorch/torchtitan torchtitan/models/common/moe/moe.py `MoE.forward`, `TokenChoiceTopKRouter.forward`
+[permute] models/common/moe/utils.py `_permute`, `_unpermute`: a row of zeros behind the others, then rows by expert
+[exchange] distributed/expert_parallel.py `ExpertParallel`, `ReordererSequenceParallel` Balanced load: as many rows
+come in as go out.
 """
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from vramcast.blocks import parts
 from vramcast.blocks.projection import adapter_of, project
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.sizes import Dispatch, Sizes
 from vramcast.domain.job import share
-from vramcast.domain.model import MLP
+from vramcast.domain.model import MLP, MoE
+from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
+from vramcast.operators.linear import cast
+from vramcast.units import ceil_div
 
 
 def mlp_block(
@@ -20,7 +34,6 @@ def mlp_block(
     """down(act(gate(x)) * up(x)) or down(act(up(x))).
 
     Args:
-        graph: the block under construction
         x: (tokens, width) states
         spec: feed-forward width and form
         sizes: local sizes and implementations
@@ -79,3 +92,156 @@ def _gated_halves(graph: Graph, owner: str, gate: Value, up: Value, *, kind: str
     product = parts.product(graph, f"{owner}.product", activated, up)
     graph.hold(gate, up)
     return product
+
+
+FP32 = 4
+INT64 = 8
+
+
+def routed_experts(
+    graph: Graph, x: Value, routing: Value, *, spec: MoE, sizes: Sizes, dispatch: Dispatch
+) -> Value:
+    """What the chosen experts make of all tokens (T, H), scored and summed.
+
+    Args:
+        x: normed states of all tokens
+        routing: (T, k) scores
+        sizes: local sizes and implementations
+        dispatch: ranks and form
+    """
+    width = x.num_bytes // sizes.tokens
+    rows = ceil_div(sizes.tokens * spec.top_k, dispatch.row_ranks)
+    order = graph.value("moe.order", rows * INT64, gradient_bytes=0)
+    states = graph.call("index", [x], [graph.value("moe.gathered", rows * width)], extra=[order])
+    if dispatch.ranks > 1:
+        states = graph.call("all_to_all", [states], [graph.value("moe.received", rows * width)])
+    states = graph.call("cat", [states], [graph.value("moe.received_and_zeros", rows * width)])
+    sorted_rows = graph.value("moe.sorted", rows * width)
+    permutation = graph.value("moe.permutation", rows * INT64, gradient_bytes=0)
+    states = graph.call("index", [states], [sorted_rows], extra=[permutation])
+    local = sizes._replace(tp=1) if dispatch.row_ranks > 1 or dispatch.ranks > 1 else sizes
+    out = mlp_block(
+        graph, states, spec=spec.expert, sizes=local, tokens=rows, owner="moe.experts", copies=spec.num_experts
+    )
+    out = graph.call("index_put", [out], [graph.value("moe.unsorted", rows * width)])
+    if dispatch.ranks > 1:
+        out = graph.call("all_to_all", [out], [graph.value("moe.returned", rows * width)])
+    return (_in_order if dispatch.in_order else _scattered)(graph, out, routing, spec=spec, sizes=sizes)
+
+
+def _in_order(graph: Graph, out: Value, routing: Value, *, spec: MoE, sizes: Sizes) -> Value:
+    """All tokens' rows in their order, in fp32, times their scores as a batch of products."""
+    elements, hidden = sizes.tokens * spec.top_k * sizes.hidden, sizes.tokens * sizes.hidden
+    width = sizes.numerics.compute
+    ordered = graph.call("index_put", [out], [graph.value("moe.in_order", elements * width)])
+    wide = cast(graph, ordered, elements=elements, to_bytes=FP32, name="moe.in_order_fp32")
+    total = graph.value("moe.combined_fp32", hidden * FP32)
+    graph.call("bmm", [routing, wide], [total], saved=[routing, wide])
+    graph.hold(ordered)
+    return cast(graph, total, elements=hidden, to_bytes=width, name="moe.combined")
+
+
+def _scattered(graph: Graph, out: Value, routing: Value, *, spec: MoE, sizes: Sizes) -> Value:
+    """Rows in fp32 times their scores, added to where their tokens are."""
+    width = sizes.numerics.compute
+    elements = out.num_bytes // width
+    wide = cast(graph, out, elements=elements, to_bytes=FP32, name="moe.returned_fp32")
+    scored = aten.multiply(graph, wide, routing, num_bytes=elements * FP32, name="moe.scored_fp32")
+    narrow = cast(graph, scored, elements=elements, to_bytes=width, name="moe.scored")
+    graph.hold(out)
+    total = graph.value("moe.combined", sizes.tokens * sizes.hidden * width)
+    return graph.call("scatter_add", [narrow], [total])
+
+
+def moe_block(graph: Graph, x: Value, *, spec: MoE, sizes: Sizes) -> Value:
+    """Router, gathered rows, experts, weighted sum, shared experts.
+
+    Args:
+        x: normed states (T, H)
+        sizes: local sizes and implementations
+    """
+    tokens, width = sizes.tokens, spec.latent_width or sizes.hidden
+    routing = _router(graph, x, spec=spec, sizes=sizes)
+    states = x
+    if spec.latent_width:
+        states = project(graph, "moe.latent_in", x, tokens=tokens, shape=(width, sizes.hidden), sizes=sizes)
+    if sizes.dispatch is not None:
+        total = routed_experts(graph, states, routing, spec=spec, sizes=sizes, dispatch=sizes.dispatch)
+    elif sizes.expert_loop:
+        total = _one_by_one(graph, states, routing, spec=spec, sizes=sizes, width=width)
+    else:
+        total = _grouped(graph, states, routing, spec=spec, sizes=sizes, width=width)
+    if spec.latent_width:
+        total = project(graph, "moe.latent_out", total, tokens=tokens, shape=(sizes.hidden, width), sizes=sizes)
+    if spec.shared_width:
+        total = _shared(graph, x, total, spec=spec, sizes=sizes)
+    graph.hold(x)
+    return total
+
+
+def _grouped(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: Sizes, width: int) -> Value:
+    """All experts' rows in one grouped product."""
+    tokens = sizes.tokens
+    rows = tokens * spec.top_k
+    size = rows * width * (states.num_bytes // (tokens * width))
+    gathered = graph.value("moe.gathered", size)
+    index = graph.value("moe.order", rows * 8, gradient_bytes=0)
+    graph.call("index", [states], [gathered], extra=[index])
+    out = mlp_block(
+        graph, gathered, spec=spec.expert, sizes=sizes, tokens=rows, owner="moe.experts", width=width,
+        copies=spec.num_experts,
+    )
+    weighted = aten.multiply(graph, out, routing, num_bytes=out.num_bytes, name="moe.weighted")
+    total = graph.value("moe.combined", out.num_bytes // spec.top_k)
+    graph.call("index_add", [weighted], [total])
+    return total
+
+
+def _one_by_one(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: Sizes, width: int) -> Value:
+    """A loop over experts, each with its share of the rows: one expert's activations are alive at a time, and what
+    backward reads of those before.
+
+    The mask of chosen experts has eight bytes for every token, choice and expert (`one_hot`).
+    """
+    tokens, element = sizes.tokens, states.num_bytes // (sizes.tokens * width)
+    mask = graph.value("moe.expert_mask", tokens * spec.top_k * spec.num_experts * 8, gradient_bytes=0)
+    graph.call("one_hot", [routing], [mask], differentiable=False)
+    total = graph.value("moe.combined", tokens * width * element)
+    graph.call("zeros", [], [total])
+    copies = 1 if sizes.expert_turns == 1 else ceil_div(spec.num_experts, sizes.expert_turns)
+    rows = max(1, ceil_div(tokens * spec.top_k * copies, spec.num_experts))
+    for _ in range(sizes.expert_turns):
+        gathered = graph.value("moe.gathered", rows * width * element)
+        graph.call("index", [states], [gathered])
+        out = mlp_block(
+            graph, gathered, spec=spec.expert, sizes=sizes, tokens=rows, owner="moe.experts", width=width, copies=copies
+        )
+        weighted = aten.multiply(graph, out, routing, num_bytes=out.num_bytes, name="moe.weighted")
+        added = graph.view(total, "moe.combined.added")
+        total = graph.call("index_add", [weighted, total], [added])
+    graph.hold(mask)
+    return total
+
+
+def _router(graph: Graph, x: Value, *, spec: MoE, sizes: Sizes) -> Value:
+    """Logits, fp32 softmax, the k largest."""
+    tokens, shape = sizes.tokens, (spec.num_experts, sizes.hidden)
+    if sizes.dispatch is not None and sizes.dispatch.fp32_gate:
+        x = cast(graph, x, elements=tokens * sizes.hidden, to_bytes=FP32, name="moe.router_input")
+    logits = project(graph, "moe.router", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.router_bias)
+    size = tokens * spec.num_experts * FP32
+    scores = aten.unary(graph, logits, num_bytes=size, name="moe.scores", saves="output")
+    top = graph.value("moe.top_scores", tokens * spec.top_k * sizes.numerics.compute)
+    index = graph.value("moe.top_index", tokens * spec.top_k * 8, gradient_bytes=0)
+    return graph.call("topk", [scores], [top], extra=[index])
+
+
+def _shared(graph: Graph, x: Value, total: Value, *, spec: MoE, sizes: Sizes) -> Value:
+    """Experts that every token meets, behind a gate where the family has one."""
+    mlp = replace(spec.expert, width=spec.shared_width)
+    out = mlp_block(graph, x, spec=mlp, sizes=sizes, tokens=sizes.tokens, owner="moe.shared")
+    if spec.shared_gate:
+        gate = project(graph, "moe.shared_gate", x, tokens=sizes.tokens, shape=(1, sizes.hidden), sizes=sizes)
+        opened = aten.unary(graph, gate, num_bytes=gate.num_bytes, name="moe.shared_gate.sigmoid", saves="output")
+        out = aten.multiply(graph, out, opened, num_bytes=out.num_bytes, name="moe.shared_gated")
+    return parts.add(graph, "moe.total", total, out)

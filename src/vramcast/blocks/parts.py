@@ -23,7 +23,6 @@ def norm(graph: Graph, name: str, x: Value, *, kind: Norm, elements: int, width:
     """A normalised copy of x.
 
     Args:
-        graph: the block under construction
         name: owner of the weight, "mixer_norm"
         x: input of `elements` elements
         kind: which norm

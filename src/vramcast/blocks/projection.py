@@ -26,7 +26,6 @@ def project(
     """y = W x for the weight called `path`, as the run's sizes say it is stored and trained.
 
     Args:
-        graph: the block under construction
         path: of the weight in its layer, "attention.q", or of several that one product makes, "attention.qkv"
         x: input, (tokens, shape[1])
         tokens: rows of x [tokens]

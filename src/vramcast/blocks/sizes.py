@@ -57,7 +57,6 @@ class Sizes(NamedTuple):
     stacked: bool = False  # packed experts are one tensor, unpacked all together
     loss_chunks: int = 1  # that a chunked loss takes the tokens in
     source_len: int = 0  # encoder positions that cross-attention reads [tokens]
-    fused_qkv: bool = False  # one weight makes queries, keys and values
     fused_gate: bool = False  # gate and up are halves of one product, which lives as long as either
     copies_scores: bool = False  # bf16 scores become fp32 in a copy before eager softmax; fp16 ones inside its kernel
     expert_loop: bool = False  # experts run one after the other instead of in one grouped product

@@ -10,10 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.blocks import parts
-from vramcast.blocks.attention import attention_block
-from vramcast.blocks.mla import latent_attention_block
-from vramcast.blocks.mlp import mlp_block
-from vramcast.blocks.moe import moe_block
+from vramcast.blocks.attention import attention_block, latent_attention_block
+from vramcast.blocks.mlp import mlp_block, moe_block
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.ssm import state_space_block
 from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, MoE, MultiLatentAttention
@@ -22,23 +20,20 @@ from vramcast.operators.graph import Graph, Value
 SOURCE: Final = "transformers models/llama/modeling_llama.py and kin; pytorch tools/autograd/derivatives.yaml"
 
 
-def decoder_layer(layer: Layer, sizes: Sizes, *, owner: str = "decoder.layers", input_gradient: bool = True) -> Graph:
+def decoder_layer(layer: Layer, sizes: Sizes, *, owner: str = "decoder.layers") -> Graph:
     """One residual layer: tokens are mixed, then channels.
 
     Leaves out: embeddings, the final norm and the head (see `head`), weights and optimizer states.
 
     Args:
-        layer: the layer's parts
         sizes: local sizes, element widths, implementations
         owner: where the ledger lists its tensors
-        input_gradient: whether anything before this layer learns
 
     Returns: a graph whose first input and first output are the residual stream; keys and values follow where the
         sizes say that they are cached
     """
     graph = Graph(owner=owner, source=SOURCE, rows=sizes.tokens)
-    size = sizes.residual_bytes
-    x = graph.input("hidden", size, gradient_bytes=size if input_gradient else 0)
+    x = graph.input("hidden", sizes.residual_bytes)
     out = _parallel(graph, x, layer, sizes) if layer.parallel else _sequential(graph, x, layer, sizes)
     graph.outputs.insert(0, out)
     return graph

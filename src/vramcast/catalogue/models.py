@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from vramcast.blocks.parameters.checkpoint import BUFFERS, Stored, stored_elements
+from vramcast.blocks.parameters.model import BUFFERS, Stored, stored_elements
 from vramcast.domain.model import Head, Model
 from vramcast.errors import SourceError, UnknownName
 from vramcast.families import model_from_config

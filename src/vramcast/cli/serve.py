@@ -94,7 +94,7 @@ def _reconciled(
     """`--reconcile`: the log beside its prediction."""
     from vramcast.report.measured import log_json, render_log
 
-    found = api.reconciliation_of(log, given, file=job_file, save_calibration=saved)
+    found = api.reconcile(log, **given, file=job_file, save_calibration=saved)
     if as_json:
         click.echo(log_json(found))
     else:

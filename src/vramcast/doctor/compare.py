@@ -47,7 +47,7 @@ AGREES: Final = 0.002
 """Differences below this share of the card are the log's rounding and the allocator's."""
 
 HELD: Final = 1024 * MIB
-"""More than this in use before the server began is another process, not this one's context [bytes]."""
+"""More than this in use before a server began, or beside what is predicted of a run, is another process [bytes]."""
 
 
 def reconciliation(
@@ -121,10 +121,11 @@ def _predicted_ranks(log: ServingLog, found: ServeAnswer, measured: MeasuredRank
         matching = [rank for rank in found.ranks if rank.role == role]
         if matching:
             return (matching[0],)
-    return (min(found.ranks, key=lambda rank: _ledger(rank, Category.CACHE)),)
+    return (min(found.ranks, key=lambda rank: ledger_bytes(rank, Category.CACHE)),)
 
 
-def _ledger(rank: RankAnswer, *categories: str) -> int:
+def ledger_bytes(rank: RankAnswer, *categories: str) -> int:
+    """What a ledger holds of categories [bytes]."""
     return sum(entry.num_bytes for entry in rank.ledger if entry.category in categories)
 
 
@@ -154,7 +155,8 @@ class Predictions:
 
     def listed(self, *categories: str) -> int:
         """Bytes of categories in the ledger."""
-        return sum(_ledger(rank, *categories) * (rank.count if self._log.over_devices else 1) for rank in self._ranks)
+        counts = [rank.count if self._log.over_devices else 1 for rank in self._ranks]
+        return sum(ledger_bytes(rank, *categories) * count for rank, count in zip(self._ranks, counts, strict=True))
 
 
 def _entries(

@@ -8,6 +8,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from vramcast.doctor.compare import AGREES, HELD, ledger_bytes
+from vramcast.doctor.question import SAME_CARD
 from vramcast.domain.answer import Answer, RankAnswer
 from vramcast.domain.calibration import ALLOCATOR, OUTSIDE, Calibration, Correction
 from vramcast.domain.device import Gpu
@@ -20,14 +22,8 @@ from vramcast.errors import InvalidSpec
 from vramcast.estimate.serving import answer as serving_answer
 from vramcast.estimate.training import answer, rank_programs
 from vramcast.estimate.training_corrections import entry_bytes, training_facts
-from vramcast.units import MIB, format_bytes
+from vramcast.units import format_bytes
 
-AGREES: Final = 0.002
-"""Differences below this share of the card are rounding."""
-OTHERS: Final = 1024 * MIB
-"""Beside the allocator, more than this beyond the prediction is another process on the card [bytes]."""
-SAME_CARD: Final = 0.03
-"""How far apart what two drivers say of the memory of the same card can be."""
 SAME_MODEL: Final = 0.01
 LEARNT: Final = 0.005
 """A part that differs by less teaches nothing: what is scaled by it would only fall into other blocks."""
@@ -95,11 +91,7 @@ def _role(run: MeasuredRun, found: Answer) -> RankAnswer:
     measured = run.run.weight_bytes if run.run else None
     if measured is None or len(found.ranks) == 1:
         return found.fullest
-    return min(found.ranks, key=lambda rank: abs(_listed(rank, Category.WEIGHTS) - measured))
-
-
-def _listed(rank: RankAnswer, category: str) -> int:
-    return sum(entry.num_bytes for entry in rank.ledger if entry.category == category)
+    return min(found.ranks, key=lambda rank: abs(ledger_bytes(rank, Category.WEIGHTS) - measured))
 
 
 def _gradients(job: Job, rank: RankAnswer) -> int | None:
@@ -214,7 +206,7 @@ def _why(run: MeasuredRun, entries: tuple[Compared, ...], largest: Compared | No
     threshold = 0 if largest is None else AGREES * (run.gpu_bytes or 0)
     apart = [one for one in entries if one.group == "peak" and not one.follows and abs(one.difference) > threshold]
     for entry in sorted(apart, key=lambda entry: -entry.difference) if largest is not None else ():
-        if entry.entry == OUTSIDE and entry.difference > OTHERS and not run.by_process:
+        if entry.entry == OUTSIDE and entry.difference > HELD and not run.by_process:
             yield Remark(key="run.why.others", values={"size": format_bytes(round(entry.difference))})
             continue
         sign = "more" if entry.difference > 0 else "less"
@@ -269,7 +261,7 @@ def _calibration(
 
 def _teaches(key: str, entry: Compared) -> bool:
     """Whether an entry differs, and is of this job alone: a card that others use says nothing of its context."""
-    if entry.measured < 0 or entry.predicted < 1 or (key == OUTSIDE and entry.difference > OTHERS):
+    if entry.measured < 0 or entry.predicted < 1 or (key == OUTSIDE and entry.difference > HELD):
         return False
     return abs(entry.difference) > LEARNT * entry.predicted
 

@@ -14,9 +14,7 @@ from vramcast.emit.files import File, Order, Part, hub_id
 from vramcast.emit.launch import head_of
 from vramcast.emit.lines import Line, Table, yaml_text
 from vramcast.emit.transformers import kernel_of, refuse_chunks
-from vramcast.engines.eager.liger import liger_kernels
-from vramcast.engines.eager.releases import reentrant, runs_deepspeed
-from vramcast.engines.eager.trl import prepared_weights
+from vramcast.engines.eager.releases import liger_kernels, loads_fp32, prepared_weights, reentrant, runs_deepspeed
 from vramcast.errors import Unsupported
 from vramcast.families.module_names import names_of, names_saved
 from vramcast.question.configs import factory as reader
@@ -120,7 +118,7 @@ def _base(order: Order) -> Table:
                   Line("double_quantization", base == "nf4-dq", "whether the scales are quantised too")]
     if order.job.engine == "unsloth":
         return tuple(lines)
-    order.ask.also("option.trl", "option.prepare_kbit")
+    order.ask.also("option.prepare_kbit")
     match prepared_weights(order.job):
         case "all":
             raise Unsupported("LLaMA-Factory does not call prepare_model_for_kbit_training, which the plan counts; add "
@@ -166,7 +164,10 @@ def _pure(order: Order) -> Table:
     job, peft = order.job, order.job.plan.peft
     zero, pure = runs_deepspeed(job), job.plan.precision is Precision.BF16
     if peft is not None and not zero:
-        order.ask.also("peft.adapter_dtype")
+        order.ask.also("peft.adapter_dtype", "option.trl", "option.dtype")
+        if loads_fp32(job):
+            raise Unsupported("LLaMA-Factory loads frozen weights in 16 bits, not in float32; add --engine-option "
+                              "dtype=bfloat16")
         if peft.adapter_dtype == "fp16" or (peft.adapter_dtype == "bf16" and not pure):
             raise Unsupported(f"LLaMA-Factory keeps adapters in fp32 under autocast, not in {peft.adapter_dtype}; use "
                               "--adapter-dtype fp32, or bf16 with --precision bf16")

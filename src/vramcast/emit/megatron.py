@@ -15,9 +15,8 @@ from vramcast.emit.files import File, Order, Part, hub_id
 from vramcast.emit.launch import RUN, run_script
 from vramcast.emit.lines import Line, Table
 from vramcast.emit.megatron_model import entry_script, is_hybrid, lines_of, model_arguments, unsaid_features
-from vramcast.engines.megatron.context import Context
-from vramcast.engines.megatron.options import Options, options_of
-from vramcast.engines.megatron.stages import stage_layers
+from vramcast.engines.megatron.chunk import stage_layers
+from vramcast.engines.megatron.options import Context, Options, options_of
 from vramcast.errors import Unsupported
 from vramcast.question.configs import megatron
 from vramcast.question.configs import megatron_model as reader

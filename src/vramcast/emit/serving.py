@@ -18,7 +18,7 @@ from vramcast.engines.llamacpp.settings import settings_of as llamacpp_settings
 from vramcast.engines.serving.requests import variables_of
 from vramcast.engines.sglang.settings import settings_of as sglang_settings
 from vramcast.engines.sglang.settings import shares_experts
-from vramcast.engines.tensorrt_llm.settings import settings_of as tensorrt_llm_settings
+from vramcast.engines.tensorrt_llm import settings_of as tensorrt_llm_settings
 from vramcast.engines.vllm.settings import settings_of as vllm_settings
 from vramcast.errors import Unsupported
 from vramcast.question.configs import servers

@@ -20,9 +20,15 @@ from vramcast.emit.python_parts import (
     kernel_lines,
     stored_before,
 )
-from vramcast.engines.eager.liger import LIGER, liger_kernels
-from vramcast.engines.eager.releases import optimizer_kernel, reentrant, runs_deepspeed
-from vramcast.engines.eager.trl import chunks_loss
+from vramcast.engines.eager.releases import (
+    LIGER,
+    chunks_loss,
+    liger_kernels,
+    loads_fp32,
+    optimizer_kernel,
+    reentrant,
+    runs_deepspeed,
+)
 from vramcast.errors import Unsupported
 from vramcast.question.configs import trainers
 from vramcast.question.configs.reading import written
@@ -173,7 +179,9 @@ def _loss(order: Order) -> list[Line]:
 def weights_dtype(order: Order) -> str:
     """What the checkpoint is loaded in: a frozen base under autocast stays in 16 bits."""
     precision = Precision(order.ask("precision"))
-    order.ask.also("option.autocast")
+    order.ask.also("option.autocast", "option.dtype")
+    if loads_fp32(order.job) and not runs_deepspeed(order.job):
+        return "float32"
     if runs_deepspeed(order.job) or order.job.plan.peft is not None:
         return COMPUTE_DTYPES.get(precision, WEIGHT_DTYPES[precision])
     return WEIGHT_DTYPES[precision]

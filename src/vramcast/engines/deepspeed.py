@@ -1,21 +1,259 @@
-"""DeepSpeed ZeRO 1, 2 and 3 around eager model code."""
+"""DeepSpeed ZeRO 1, 2 and 3 around eager model code: what one rank keeps, gathers and buffers.
+
+Symbols:  N data-parallel ranks   P weights that learn   F frozen weights
+
+[ZeRO] Rajbhandari et al., arXiv:1910.02054
+[Z2] deepspeed runtime/zero/stage_1_and_2.py `DeepSpeedZeroOptimizer`: flat 16-bit weights, fp32 partition, two bucket
+buffers while backward runs, the partition's gradients beside the accumulated ones, flattened and upcast for the step.
+[Z3] deepspeed runtime/zero/stage3.py `DeepSpeedZeroOptimizer_Stage3` and partitioned_param_coordinator.py: weights are
+gathered per submodule and kept while their next use is less than max_reuse_distance away.
+[Z] deepspeed runtime/base_optimizer.py `_configure_master_weights`, runtime/precision_config.py
+`bf16_master_weights_and_grads`, `bf16_optimizer_states`, since 0.18.3: masters, gradients and states in 16 bits; stage
+3 then steps the partition itself
+[HF] transformers integrations/deepspeed.py `HfTrainerDeepSpeedConfig`: "auto" buckets: H^2, 0.9 H^2 and 10 H elements.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
-from vramcast.domain.job import Job, Precision, Shards
+from vramcast.domain.job import Job, Phase, Precision, Shards
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
-from vramcast.engines.eager.liger import with_its_kernels, with_its_loss
+from vramcast.engines.eager.passes import Gathered, inference, passes, run_parts
 from vramcast.engines.eager.question import loss_of, packing_sentences, recipe_of
-from vramcast.engines.eager.releases import causal_loss, software
-from vramcast.engines.eager.zero import Zero, zero_phases
+from vramcast.engines.eager.recipe import Recipe, elements, parts, sharded, whole
+from vramcast.engines.eager.releases import causal_loss, software, with_its_kernels, with_its_loss
 from vramcast.engines.pytorch import one_role
 from vramcast.errors import Unsupported
 from vramcast.operators.linear import Numerics
-from vramcast.states.optimizers import optimizer
+from vramcast.operators.lowering import WeightGradients
+from vramcast.states.optimizers import OptimizerRule, optimizer
+from vramcast.states.steps import Weight, weight_program
+from vramcast.units import ceil_div
+
+FP64: Final = 8
+FP32: Final = 4
+MOST_SUB_GROUPS: Final = 1 << 16
+"""Of one rank: each is three blocks, and DeepSpeed makes a 7B model's in one to eight."""
+
+
+class Zero(NamedTuple):
+    """Settings of ZeRO, with DeepSpeed's defaults. Buckets count elements."""
+
+    shards: Shards
+    ranks: int
+    optimizer: OptimizerRule
+    reduce_bucket: int = 500_000_000
+    overlap: bool = True
+    sub_group: int = 1_000_000_000
+    reuse_distance: int = 1_000_000_000
+    prefetch_bucket: int = 50_000_000
+    persistence: int = 100_000
+    grad_accum: int = 1
+    width: int = 2  # bytes of a weight and of a gradient
+    master: int = FP32  # bytes of an element of what the optimizer steps, and of its states
+    gradient_width: int = 2  # bytes of an accumulated gradient
+    offload_optimizer: bool = False
+    offload_parameters: bool = False
+    hidden: tuple[int, int] = (0, 1)  # of what learns, elements of hidden matrices, and all
+    workspaces: Program = ()  # of cuBLAS
+
+
+def zero_phases(recipe: Recipe, zero: Zero) -> Mapping[Phase, Program]:
+    """Load, first step, step, evaluation of one rank under ZeRO 1, 2 or 3."""
+    found = parts(recipe, leaves=False)
+    held, constants = tuple(sharded(found)), weight_program(whole(found))
+    zero = zero._replace(hidden=_hidden_elements(held))
+    everything = zero.shards is Shards.EVERYTHING
+    load = (*constants, *(_partitioned_load(held, zero) if everything else _flat_load(held, zero)))
+    step = _step(recipe, held, zero)
+    return {
+        Phase.LOAD: load,
+        Phase.FIRST_STEP: (*zero.workspaces, *step),
+        Phase.STEP: step,
+        Phase.EVALUATION: inference(recipe),
+        Phase.CHECKPOINT: _consolidated(held, zero) if everything else (),
+    }
+
+
+def _consolidated(held: tuple[Weight, ...], zero: Zero) -> Program:
+    """`_zero3_consolidated_16bit_state_dict` gathers one module at a time and copies it to the host."""
+    largest = max(_bytes(weight, zero) for weight in held)
+    return _scope(_tensor("gathered for the checkpoint", largest, Category.COMMUNICATION))
+
+
+def _bytes(weight: Weight, zero: Zero) -> int:
+    """Of one weight while it computes: packed ones stay packed [bytes]."""
+    return weight.num_bytes if weight.width == 1 else weight.elements * zero.width
+
+
+def _total_bytes(held: tuple[Weight, ...], zero: Zero) -> int:
+    return sum(_bytes(weight, zero) * weight.repeats for weight in held)
+
+
+def _tensor(name: str, num_bytes: int, category: Category, formula: str = "") -> Tensor:
+    return Tensor(name=name, num_bytes=num_bytes, category=category, owner="zero", formula=formula,
+                  source="deepspeed runtime/zero")
+
+
+def _scope(tensor: Tensor) -> Program:
+    return (Alloc(tensor), Free(tensor))
+
+
+def _optimizer_nodes(partition: int, zero: Zero) -> list[Node]:
+    """Master weights and moments of a partition; a zero gradient lives while DeepSpeed makes the states at start."""
+    if zero.offload_optimizer:
+        return []
+    formula = f"{partition:,} x {zero.master} B"
+    nodes: list[Node] = []
+    if zero.shards is not Shards.EVERYTHING or zero.master != zero.width:
+        name = "fp32 weights" if zero.master == FP32 else "master weights"
+        nodes.append(Alloc(_tensor(name, partition * zero.master, Category.OPTIMIZER, formula)))
+    gradient = _tensor("zero gradient", partition * zero.master, Category.TEMPORARIES)
+    nodes.append(Alloc(gradient))
+    nodes += [Alloc(_tensor(name, size, Category.OPTIMIZER, formula)) for name, size in _states(partition, zero)]
+    return [*nodes, Free(gradient)]
+
+
+def _hidden_elements(held: tuple[Weight, ...]) -> tuple[int, int]:
+    learning = [weight for weight in held if weight.learns]
+    hidden = (w.elements * w.repeats for w in learning if len(w.shape) > 1 and w.kind not in ("embedding", "head"))
+    return sum(hidden), max(1, sum(weight.elements * weight.repeats for weight in learning))
+
+
+def _states(partition: int, zero: Zero) -> Iterator[tuple[str, int]]:
+    """States of a flat partition. Muon's hidden matrices are partitioned apart [DS] deepspeed/__init__.py
+    `set_optimizer_flags`: two dimensions or more, and no "embed" or "lm_head" in the name."""
+    rule = zero.optimizer
+    if not rule.hidden_only:
+        yield from rule.state_tensors((partition,), width=zero.master)
+        return
+    matrices = partition * zero.hidden[0] // zero.hidden[1]
+    yield from rule.state_tensors((matrices, 1), width=zero.master)
+    yield from rule.state_tensors((partition - matrices,), width=zero.master)
+
+
+def _flat_load(held: tuple[Weight, ...], zero: Zero) -> Program:
+    learning = elements(held, learning_only=True)
+    frozen = tuple(weight for weight in held if not weight.learns)
+    flat = _tensor("flat weights", learning * zero.width, Category.WEIGHTS, f"{learning:,} x {zero.width} B")
+    return (*weight_program(frozen), Alloc(flat), *_optimizer_nodes(ceil_div(learning, zero.ranks), zero))
+
+
+def _partitioned_load(held: tuple[Weight, ...], zero: Zero) -> Program:
+    learning, total = elements(held, learning_only=True), _total_bytes(held, zero)
+    partition = ceil_div(learning, zero.ranks)
+    nodes: list[Node] = []
+    if not zero.offload_parameters:
+        share = ceil_div(ceil_div(total, zero.width), zero.ranks) * zero.width
+        formula = f"{total:,} B / {zero.ranks}"
+        nodes.append(Alloc(_tensor("weight partition", share, Category.WEIGHTS, formula)))
+    small = _total_bytes(tuple(w for w in held if _bytes(w, zero) <= zero.persistence * zero.width), zero)
+    nodes.append(Alloc(_tensor("persistent small weights", small, Category.WEIGHTS)))
+    if not zero.offload_optimizer:
+        gradient = partition * zero.gradient_width
+        nodes.append(Alloc(_tensor("gradient partition", gradient, Category.GRADIENTS)))
+    whole, rest = divmod(partition, zero.sub_group)
+    if whole > MOST_SUB_GROUPS:
+        raise Unsupported(
+            f"sub_group_size={zero.sub_group} cuts a rank's {partition} elements into more than {MOST_SUB_GROUPS} "
+            f"sub-groups; use at least {ceil_div(partition, MOST_SUB_GROUPS)}"
+        )
+    if whole:
+        nodes.append(Loop(whole, tuple(_optimizer_nodes(zero.sub_group, zero)), label="sub-groups"))
+    return (*nodes, *_optimizer_nodes(rest, zero))
+
+
+def _step(recipe: Recipe, held: tuple[Weight, ...], zero: Zero) -> Program:
+    """Micro-batches, then the optimizer on this rank's partition."""
+    partition = ceil_div(elements(held, learning_only=True), zero.ranks)
+    largest = max((weight.elements for weight in held if weight.learns), default=0)
+    everything = zero.shards is Shards.EVERYTHING
+    norm = ceil_div(largest, zero.ranks) if everything else largest
+    last = (
+        *_scope(_tensor("gradient in fp64 for its norm", norm * FP64, Category.TEMPORARIES)),
+        *_upcast(min(partition, zero.sub_group) if everything else partition, zero),
+    )
+    if everything:
+        again = _gathered_micro_batch(recipe, zero)
+        return (Loop(zero.grad_accum, again, label="micro-batches"), *last)
+    divided = zero.shards is not Shards.OPTIMIZER
+    kept = partition if divided else elements(held, learning_only=True)
+    sums = _tensor("accumulated gradients", kept * zero.gradient_width, Category.GRADIENTS)
+    nodes: list[Node] = [*_bucketed_micro_batch(recipe, zero, (Alloc(sums),), ())]
+    if zero.grad_accum > 1:
+        new = _tensor("gradients of the micro-batch", kept * zero.gradient_width, Category.GRADIENTS)
+        again = _bucketed_micro_batch(recipe, zero, (Alloc(new),), (Free(new),))
+        nodes.append(Loop(zero.grad_accum - 1, again, label="micro-batches"))
+    return (*nodes, *last, Free(sums))
+
+
+def _upcast(partition: int, zero: Zero) -> Program:
+    """Flattened gradients and their copy in the masters' type, which the fused Adam reads."""
+    if zero.offload_optimizer:
+        return ()
+    flat = _tensor("flattened gradients", partition * zero.gradient_width, Category.TEMPORARIES)
+    if zero.gradient_width == zero.master:
+        return _scope(flat)
+    wide = _tensor("fp32 gradients", partition * zero.master, Category.TEMPORARIES)
+    return (Alloc(flat), Alloc(wide), Free(flat), Free(wide))
+
+
+def _bucketed_micro_batch(recipe: Recipe, zero: Zero, before: Program, after: Program) -> Program:
+    """Forward; backward between the bucket buffers, which die when it ends [Z2]."""
+    one = passes(recipe, policy=WeightGradients.TRANSIENT)
+    bucket = _tensor("reduce bucket", zero.reduce_bucket * zero.width, Category.COMMUNICATION)
+    buckets = (bucket,) * (2 if zero.overlap else 1)
+    return (*one.forward, *map(Alloc, buckets), *before, *one.backward, *after, *map(Free, buckets))
+
+
+def _gathered_micro_batch(recipe: Recipe, zero: Zero) -> Program:
+    """Forward and backward with every block's weights gathered around it [Z3]."""
+    bucket = _tensor("reduce bucket", zero.reduce_bucket * zero.width, Category.COMMUNICATION)
+    one = passes(recipe, policy=WeightGradients.TRANSIENT, gathered=_gathered(recipe, zero))
+    if zero.ranks == 1:
+        return (*one.forward, Alloc(bucket), *one.backward, Free(bucket))
+    held = tuple(sharded(parts(recipe, leaves=False)))
+    total = _total_bytes(held, zero)
+    # what backward will use again within the reuse distance stays gathered from forward on: half the distance
+    kept = _stream_tensor("weights kept for backward", min(total, zero.reuse_distance // 2 * zero.width))
+    # the weight that fills the bucket is fetched whole
+    largest = max(_bytes(weight, zero) for weight in held if ".layers." in weight.owner)
+    prefetched = _stream_tensor("prefetched weights", min(total, zero.prefetch_bucket * zero.width + largest))
+    return (
+        Alloc(prefetched), *one.forward, Alloc(kept), Alloc(bucket), Free(kept), *one.backward,
+        Free(bucket), Free(prefetched),
+    )
+
+
+def _gathered(recipe: Recipe, zero: Zero) -> Gathered | None:
+    """Full weights of each block; with one rank the partition is the weight."""
+    if zero.ranks == 1:
+        return None
+    sums: dict[str, int] = {}
+    for weight in sharded(parts(recipe, leaves=False)):
+        sums[weight.owner] = sums.get(weight.owner, 0) + _bytes(weight, zero)
+    stack = recipe.model.main
+    runs = [size for owner, size in sums.items() if owner.startswith(f"{stack.name}.layers.")]
+    tied = sums.get("embedding", 0)
+    return Gathered(
+        _stream_tensor("gathered embedding", tied),
+        tuple(_stream_tensor("gathered layer", runs[index]) for index, _, _ in run_parts(stack, recipe)),
+        _stream_tensor("gathered head", sums.get("head", 0) or tied),
+    )
+
+
+def _stream_tensor(name: str, num_bytes: int) -> Tensor:
+    """Gathers run on a stream of their own, whose free blocks serve nothing else."""
+    return Tensor(
+        name=name, num_bytes=num_bytes, category=Category.COMMUNICATION, owner="zero", stream="allgather",
+        source="deepspeed runtime/zero/partitioned_param_coordinator.py",
+    )
+
 
 PURE: Final = (Precision.BF16, Precision.FP16)
 
@@ -59,7 +297,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
 
 
 def _check_masters(job: Job) -> None:
-    """[Z] in eager/zero.py: masters in bf16 keep their states on the card, masters in fp16 need them on the host."""
+    """[Z] in deepspeed.py: masters in bf16 keep their states on the card, masters in fp16 need them on the host."""
     version = job.engine_version if job.engine == "deepspeed" else None
     if job.plan.precision is Precision.BF16 and version is not None and version < NARROW_MASTERS_SINCE:
         raise Unsupported("DeepSpeed keeps masters in bf16 since 0.18.3; use --precision mixed-bf16")

@@ -16,8 +16,7 @@ from vramcast.domain.job import Job, Precision, Recompute
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import named
 from vramcast.engines import deepspeed
-from vramcast.engines.eager.liger import with_its_kernels, with_its_loss
-from vramcast.engines.eager.models import all_phases
+from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.question import (
     loss_of,
     packing_sentences,
@@ -32,11 +31,15 @@ from vramcast.engines.eager.releases import (
     UPCASTS_LEARNING_SINCE,
     UPCASTS_SINCE,
     causal_loss,
+    chunks_loss,
+    loads_fp32,
+    prepared,
     reentrant,
     sharder,
     software,
+    with_its_kernels,
+    with_its_loss,
 )
-from vramcast.engines.eager.trl import chunks_loss, prepared
 from vramcast.engines.pytorch import MIXED, one_role, sharded_role, sharding_of
 from vramcast.engines.training import Sharder
 
@@ -55,9 +58,9 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
 
     `engine_options`: "torch", "accelerate" and "trl" (their releases); "reentrant" checkpoints (bool), "padded" batches
     (bool), "liger" (bool, or kernels: "rope+rms_norm"), "shifted_loss" for model code that shifts its logits (bool),
-    "autocast" over weights of 16 bits (bool), "backward_prefetch" of FSDP1 ("pre", "none"), "deepspeed" (bool),
-    "prepare_kbit" ("trl", "peft", "norms", "none") for packed bases, "gptq_kernel" ("cuda_old", "tritonv2"),
-    "beta" (float) for GRPO.
+    "autocast" over weights of 16 bits (bool), "backward_prefetch" of FSDP1 ("pre", "none"), "deepspeed" (bool), "dtype"
+    of frozen weights ("float32", "bfloat16"), "prepare_kbit" ("trl", "peft", "norms", "none") for packed bases,
+    "gptq_kernel" ("cuda_old", "tritonv2"), "beta" (float) for GRPO.
 
     Raises: Unsupported for model parallelism and what the sharder is not asked for
     """
@@ -90,6 +93,13 @@ def _recipe(job: Job, *, narrow: bool = False) -> Recipe:
 def _loaded(job: Job) -> tuple[str, ...]:
     if job.plan.peft is None or job.plan.precision not in AUTOCAST:
         return ()
+    if loads_fp32(job) and "dtype" in job.engine_options:
+        return ("the frozen weights are loaded in float32",)
+    if loads_fp32(job):
+        return (
+            "the frozen weights are loaded in float32, as TRL since 0.27 loads a model given by its id alone; "
+            "--engine-option dtype=bfloat16 for 16 bits",
+        )
     return (f"the frozen weights are loaded in 16 bits, adapters are {job.plan.peft.adapter_dtype} under autocast",)
 
 
@@ -100,7 +110,8 @@ def _sharded(job: Job, who: Sharder) -> RankProgram:
     if mixed:
         upcasts = found.accelerate >= UPCASTS_SINCE or wide
         packed = job.plan.peft is not None and job.plan.peft.base in IN_MEMORY
-        frozen = who == "fsdp2" and found.accelerate < UPCASTS_LEARNING_SINCE and not packed
+        held = who == "fsdp2" and found.accelerate < UPCASTS_LEARNING_SINCE and not packed
+        frozen = held or loads_fp32(job)
         sharding = plain._replace(
             master=FP32 if upcasts else None, frozen_master=FP32 if frozen else None, compute=HALF
         )

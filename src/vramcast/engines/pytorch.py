@@ -16,7 +16,8 @@ from vramcast.domain.job import Job, Phase, Precision, Shards
 from vramcast.domain.model import Head
 from vramcast.domain.program import Program
 from vramcast.domain.rank import RankProgram
-from vramcast.engines.eager.models import all_phases
+from vramcast.engines.eager.fsdp import sharded_phases
+from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.question import (
     attention_sentences,
     loss_of,
@@ -28,11 +29,8 @@ from vramcast.engines.eager.question import (
     stepping_of,
     text_only,
 )
-from vramcast.engines.eager.recipe import Recipe
-from vramcast.engines.eager.releases import CausalLoss, causal_loss, sharder
-from vramcast.engines.eager.sharded import sharded_phases
-from vramcast.engines.eager.sharding import Sharding
-from vramcast.engines.eager.trl import reference_sentences
+from vramcast.engines.eager.recipe import Recipe, Sharding
+from vramcast.engines.eager.releases import CausalLoss, causal_loss, reference_sentences, sharder
 from vramcast.engines.training import Sharder
 from vramcast.errors import InvalidSpec, Unsupported
 

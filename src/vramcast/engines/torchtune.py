@@ -16,11 +16,10 @@ from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Shards
 from vramcast.domain.model import MLP, Attention
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version
-from vramcast.engines.torchtitan.facts import facts
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Sharing, Span
 from vramcast.engines.torchtitan.run import phases_of, pieces_of
-from vramcast.engines.torchtitan.setting import Setting
+from vramcast.engines.torchtitan.setting import Setting, facts
 from vramcast.errors import Unsupported
 from vramcast.operators.linear import Numerics
 from vramcast.parallel.fsdp import Fsdp

@@ -1,28 +1,189 @@
-"""Unsloth-style single-GPU training: fused Triton kernels, a loss that never makes all logits, checkpointed layers.
+"""Unsloth: one GPU, fused Triton kernels, a loss that never makes all logits, checkpoints that wait on the host.
 
-[Unsloth] unsloth/kernels (rms_layernorm, swiglu, rope_embedding, cross_entropy_loss): in-place backward as in Liger
-[Zoo] unsloth_zoo temporary_patches/moe_utils_bnb4bit.py: stacked experts become one `Params4bit` and are unpacked all
-together; temporary_patches/gpt_oss.py `GptOssExpertsBnb4bit`: those of gpt-oss are linear layers again
+[Zoo] unsloth_zoo gradient_checkpointing.py `UnslothCheckpointFunction`: inputs above MINIMUM_SIZE are copied to pinned
+buffers, the last layer's is not from the second pass on; backward reads them through GPU buffers of the largest input,
+two since double buffering; unsloth_zoo loss_utils.py `HAS_CUT_CROSS_ENTROPY`; fused_losses/cross_entropy_loss.py
+`get_chunk_size`; fused_losses/fused_linear.py `_ce_impl`, `_flash_min_rows_auto`; unsloth_zoo
+temporary_patches/moe_utils_bnb4bit.py: stacked experts become one `Params4bit` and are unpacked all together;
+temporary_patches/gpt_oss.py `GptOssExpertsBnb4bit`: those of gpt-oss are linear layers again
+[Unsloth] unsloth/models/llama.py `CausalLM_fast_forward`: whole logits under one Triton kernel; cut cross entropy
+(fa8e59eb, where the card has it) above 1,024 tokens (b9fe2588); chunks (806bee24) of any length (0528b4ce);
+unsloth/kernels (rms_layernorm, swiglu, rope_embedding, cross_entropy_loss): in-place backward as in Liger
 """
 
 from __future__ import annotations
 
-from typing import Final
+from math import ceil
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Loss, Phase, Precision, Recompute
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version
-from vramcast.engines.eager.models import all_phases
-from vramcast.engines.eager.offload import Offloaded
+from vramcast.engines.eager.passes import Around, Piece
+from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.question import recipe_of, refuse_shards, stepping_of
-from vramcast.engines.eager.recipe import Recipe
+from vramcast.engines.eager.recipe import Recipe, weights
 from vramcast.engines.pytorch import one_role
 from vramcast.engines.transformers.versions import left_sentences, left_whole
-from vramcast.engines.unsloth_loss import WHOLE, short_batches, with_loss
 from vramcast.errors import Unsupported
 from vramcast.states.steps import Weight, weight_program
+from vramcast.units import GIB, MIB
+
+SMALLEST: Final = 2 * MIB
+"""`MINIMUM_SIZE`: smaller inputs stay [bytes]."""
+
+
+class Offloaded(Around):
+    """What happens around recomputed layers of the main stack.
+
+    Args:
+        stack: name of the main stack
+        size: of a layer's input [bytes]
+        buffers: GPU buffers that inputs come back through
+    """
+
+    def __init__(self, stack: str, size: int, buffers: int) -> None:
+        self.stack = stack
+        self.buffer = Tensor(
+            name="buffer of offloaded inputs", num_bytes=size, category=Category.ACTIVATIONS, owner=stack,
+            source="unsloth_zoo gradient_checkpointing.py",
+        )
+        self.buffers = buffers if size > SMALLEST else 0
+
+    def begin(self) -> Program:
+        """The buffers last; while backward runs, one of them is the input that was read."""
+        return (Alloc(self.buffer),) * self.buffers
+
+    def forward(self, stack: str, pieces: tuple[Piece, ...], *, differentiates: bool = True) -> Program:
+        """Each input dies behind its layer."""
+        plain = super().forward(stack, pieces, differentiates=differentiates)
+        return tuple(self._around(stack, pieces, plain, after=True)) if differentiates else plain
+
+    def turn(self) -> Program:
+        """Before backward."""
+        return (Free(self.buffer),) * min(1, self.buffers)
+
+    def backward(self, stack: str, pieces: tuple[Piece, ...]) -> Program:
+        """Each input comes back before its layer."""
+        plain = super().backward(stack, pieces)
+        return tuple(reversed(self._around(stack, pieces, tuple(reversed(plain)), after=False)))
+
+    def end(self, gradients: tuple[Tensor, ...]) -> Program:
+        """After all backward."""
+        return (Free(self.buffer),) * (self.buffers - 1)
+
+    def _around(self, stack: str, pieces: tuple[Piece, ...], loops: Program, *, after: bool) -> list[Node]:
+        """The loops of the pieces, their inputs gone in between but for the last recomputed layer's."""
+        found: list[Node] = []
+        recomputed = [index for index, piece in enumerate(pieces) if piece.graph.checkpoints]
+        for index, (piece, loop) in enumerate(zip(pieces, loops, strict=True)):
+            assert isinstance(loop, Loop)
+            hidden = piece.graph.inputs[0].tensor
+            kept = 1 if recomputed and index == recomputed[-1] else 0
+            if stack != self.stack or not self.buffers or index not in recomputed or piece.count == kept:
+                found.append(loop)
+                continue
+            body = (*loop.body, Free(hidden)) if after else (Alloc(hidden), *loop.body)
+            found.append(Loop(piece.count - kept, body, label=loop.label))
+            if kept:
+                found.append(Loop(kept, loop.body, label=loop.label))
+        return found
+
+
+WHOLE: Final = "liger"
+
+CUTS_SINCE: Final[Version] = (2024, 11, 7)
+
+WHOLE_UNTIL_TOKENS: Final = 1024
+"""Up to here logits are made whole, from 2024.12.4 until 2025.10.10."""
+
+CHUNKS_SINCE: Final[Version] = (2025, 8, 5)
+
+FUSES_SINCE: Final[Version] = (2026, 10, 9)
+
+SMALL_CARD: Final = 24.5 * GIB
+"""Above, tiles need 4,096 tokens [Zoo, `_SMALL_CARD_BYTES`]."""
+
+LONG: Final = 4096
+
+OLDEST_CUTTING: Final = (7, 5)
+OLDEST_TILING: Final = (8, 0)
+"""Compute capabilities [Zoo, `HAS_CUT_CROSS_ENTROPY`, `_flash_ce_ok`]."""
+
+
+class Chunking(NamedTuple):
+    """How many chunks logits are split into."""
+
+    since: Version
+    logit_bytes: int  # counted for one logit [bytes]
+    budget: int | None  # of one chunk; at most half of the free memory where `halves` [bytes]
+    halves: bool = True
+    up: bool = True  # rounds up to a multiple of four; else to the nearest
+
+
+CHUNKING: Final = (
+    Chunking((2026, 9, 3), 16, 4 * GIB),
+    Chunking((2026, 7, 1), 4, 4 * GIB),
+    Chunking((2025, 9, 8), 4, None, up=False),
+    Chunking((0,), 4, GIB, halves=False, up=False),
+)
+"""[Zoo] `_get_chunk_multiplier`, `get_chunk_size`; newest first."""
+
+
+def with_loss(job: Job, recipe: Recipe, version: Version) -> Recipe:
+    """The recipe with the loss that this release runs unasked."""
+    tokens = recipe.sizes.tokens
+    card = _capability(job)
+    if version >= FUSES_SINCE:
+        tiled = tokens >= LONG or job.cluster.gpu.visible_bytes <= SMALL_CARD
+        tiled = tiled and card >= OLDEST_TILING and not recipe.learns("head.output")
+        return recipe._replace(loss="linear:unsloth_tiled" if tiled else "linear:unsloth")
+    short = (2024, 12, 4) <= version < (2025, 10, 10) and tokens <= WHOLE_UNTIL_TOKENS
+    if version < CUTS_SINCE or short or card < OLDEST_CUTTING:
+        return recipe._replace(loss=WHOLE)
+    if version < CHUNKS_SINCE:
+        return recipe._replace(loss="linear:cut_cross_entropy")
+    chunks = _chunks(job, recipe, version)
+    return recipe._replace(loss="linear:unsloth_chunks", sizes=recipe.sizes._replace(loss_chunks=chunks))
+
+
+def short_batches(job: Job, recipe: Recipe, version: Version) -> tuple[str, ...]:
+    """What is to be said where a batch of fewer tokens makes more logits at once than this one does."""
+    rule = next(rule for rule in CHUNKING if version >= rule.since)
+    chunks = recipe.sizes.loss_chunks
+    if recipe.loss != "linear:unsloth_chunks" or rule.up or chunks == 1:
+        return ()
+    whole = int(2 * _target(job, recipe, rule) // (recipe.model.vocab * rule.logit_bytes))
+    return (
+        f"shorter batches can take more: Unsloth splits the logits of {recipe.sizes.tokens} tokens in {chunks}, and "
+        f"makes those of up to {whole} at once; --min-seq-len 1 asks for samples of all lengths",
+    )
+
+
+def _capability(job: Job) -> tuple[int, ...]:
+    """The card's compute capability; that of no NVIDIA card is none too old."""
+    digits = (job.cluster.gpu.compute_capability or "").split(".")
+    return tuple(int(digit) for digit in digits) if all(digit.isdecimal() for digit in digits) else OLDEST_TILING
+
+
+def _chunks(job: Job, recipe: Recipe, version: Version) -> int:
+    """`get_chunk_size`; what is free of the card is counted as all but the weights."""
+    rule = next(rule for rule in CHUNKING if version >= rule.since)
+    exact = recipe.sizes.tokens * recipe.model.vocab * rule.logit_bytes / _target(job, recipe, rule)
+    if rule.up and exact <= 1:
+        return 1
+    return max(4 * (ceil(exact / 4) if rule.up else round(exact / 4)), 1)
+
+
+def _target(job: Job, recipe: Recipe, rule: Chunking) -> int:
+    """What the logits of one chunk may take [bytes]."""
+    held = sum(weight.num_bytes * weight.repeats for weight in weights(recipe))
+    free = (job.cluster.gpu.visible_bytes - held) // 2
+    return max(1, min(rule.budget or free, free) if rule.halves else rule.budget or free)
+
 
 NEWEST: Final[Version] = (2026, 10, 9)
 

@@ -65,6 +65,7 @@ class HuggingFace(Zero, frozen=True):
     autocast: bool = False  # bf16 or fp16 of the Trainer over weights of 16 bits
     backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
     trl: Release | Major = ""  # 0.24
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"  # that a frozen network is loaded in
     prepare_kbit: Literal["trl", "peft", "norms", "none"] = "trl"  # who prepares a packed base for training
     gptq_kernel: Literal["cuda_old", "tritonv2"] = "cuda_old"  # AutoGPTQ's QuantLinear
 

@@ -8,7 +8,7 @@ Stable: `model_flops`.
 from __future__ import annotations
 
 from vramcast.domain.job import Job, Peft
-from vramcast.timing.training.useful import forward_flops
+from vramcast.timing.training.operators import forward_flops
 
 
 def model_flops(job: Job) -> float:

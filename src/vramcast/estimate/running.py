@@ -25,7 +25,7 @@ def prompt_step(job: ServeJob) -> int | None:
 def _setting(job: ServeJob, name: str) -> int | None:
     if not name:
         return None
-    settings: Any = import_module(f"{SERVING[job.engine].module}.settings").settings_of(job)
+    settings: Any = import_module(SERVING[job.engine].module).settings_of(job)
     found: int | None = getattr(settings, name)
     return found
 

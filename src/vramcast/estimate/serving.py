@@ -25,8 +25,7 @@ from vramcast.domain.job import Phase
 from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank
 from vramcast.domain.version import named, newer
-from vramcast.engines.serving.checks import refuse_ignored, refuse_ignored_of_pipeline
-from vramcast.engines.serving.hardware import ported_caution
+from vramcast.engines.serving.checks import ported_caution, refuse_ignored, refuse_ignored_of_pipeline
 from vramcast.engines.serving.requests import length_caution
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, UnknownName
@@ -169,7 +168,7 @@ def _capacity(
 def _num_parameters(job: ServeJob | PipelineJob) -> int:
     if isinstance(job, ServeJob):
         return count_parameters(job.model).total
-    from vramcast.engines.diffusers.deploy import pipeline_elements
+    from vramcast.engines.diffusers import pipeline_elements
 
     return pipeline_elements(job.pipeline)
 

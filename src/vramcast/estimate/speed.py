@@ -21,13 +21,11 @@ from vramcast.engines.transformers.versions import left_whole, loops_experts, me
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.running import prompt_step, running_of
 from vramcast.states.storage import FORMATS
-from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
-from vramcast.timing.execution import Execution, execution_of
 from vramcast.timing.forward import forward_work
 from vramcast.timing.links import assumed_links, pcie_bytes_per_s
-from vramcast.timing.main_memory import PCIE_SHARE, Beside, machine_around
+from vramcast.timing.rates import PCIE_SHARE, SHAPES, Beside, bandwidth, machine_around, product_rate
 from vramcast.timing.roofline import CAUSES, Machine, StepTime, machine_of, step_time
-from vramcast.timing.work import Placement, Setting, Step
+from vramcast.timing.work import Execution, Placement, Setting, Step, execution_of
 from vramcast.units import ceil_div
 
 CHUNK: Final = 8192
@@ -103,7 +101,7 @@ def _beside(job: ServeJob) -> Beside | None:
     """What llama.cpp leaves on the host: it is computed there, or brought to a card for large batches."""
     if not SERVING[job.engine].is_ggml:
         return None
-    from vramcast.engines.llamacpp.beside import OFFLOADED_ROWS, host_shares  # other engines never need it
+    from vramcast.engines.llamacpp.deploy import OFFLOADED_ROWS, host_shares
 
     held = host_shares(job)
     if not held.any:

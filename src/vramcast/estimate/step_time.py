@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.answer import StepTime
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.model import Attention, Layer, Model
-from vramcast.engines.eager.trl import chunks_loss
+from vramcast.engines.eager.releases import chunks_loss
 from vramcast.engines.training import engine_of
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.host_memory import offload_of
@@ -21,20 +21,19 @@ from vramcast.estimate.model_flops import model_flops
 from vramcast.estimate.training_styles import HIDDEN, Recipe, recipe_of
 from vramcast.parallel.layout import Layout
 from vramcast.timing.composition import EXCHANGES, Number, Pipeline, Step, Transfers, of_largest, overlapped, step
-from vramcast.timing.training.ends import (
+from vramcast.timing.training.fabric import NOTHING, Fabric, Route, fabric_of
+from vramcast.timing.training.layer import (
     Elements,
     embedding_elements,
     embedding_passes,
     head_elements,
     head_passes,
     layer_elements,
+    layer_passes,
 )
-from vramcast.timing.training.fabric import NOTHING, Fabric, Route, fabric_of
-from vramcast.timing.training.host import host_of, update_on_host_s
-from vramcast.timing.training.layer import layer_passes
 from vramcast.timing.training.parts import Machine, Parts, Passes, Shape, Style
 from vramcast.timing.training.rates import OVERLAP_LOSS, Rates, rates_of
-from vramcast.timing.training.states import spread_of, update_s
+from vramcast.timing.training.states import host_of, spread_of, update_on_host_s, update_s
 
 EMPTY: Final = Passes(Parts(), Parts())
 

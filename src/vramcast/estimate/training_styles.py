@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Shards
-from vramcast.engines.eager.liger import with_its_loss
-from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed, sharder
+from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed, sharder, with_its_loss
 from vramcast.engines.training import TRAINING, engine_of
 from vramcast.states.optimizers import optimizer
 from vramcast.timing.training.parts import Style
@@ -117,7 +116,7 @@ def _megatron(job: Job) -> Recipe:
 
 def _stage_layers(text: str, stages: int) -> tuple[int, ...]:
     """Layers of every rank, from those of every virtual stage."""
-    from vramcast.engines.megatron.stages import placed_layers
+    from vramcast.engines.megatron.chunk import placed_layers
 
     counts = placed_layers(text) if text else []
     return tuple(sum(counts[rank::stages]) for rank in range(stages)) if counts else ()

@@ -1,15 +1,99 @@
-"""What every family shares: attention, feed-forward, windows, and the facts beside the stacks."""
+"""What every family shares: attention, windows, stacks, how weights are packed, and the facts beside the stacks.
+
+Keys of `quantization_config` per method: transformers v5.23.0, src/transformers/utils/quantization_config.py; modelopt
+and compressed-tensors write `quant_algo` and `config_groups`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
-from vramcast.domain.model import Attention, Head, Model, Stack
+from vramcast.domain.model import Attention, Head, Layer, Model, Norm, Run, Stack, VisionEmbedding
 from vramcast.errors import InvalidSpec
 from vramcast.families.fields import Fields
-from vramcast.families.quantisation import quantisation_of
-from vramcast.families.runs import layer_words
+
+BY_BITS: Final = frozenset({"gptq", "awq", "auto-round", "autoround", "eetq", "hqq", "quanto", "vptq", "aqlm"})
+"""Methods whose storage is an integer of `bits`."""
+
+ALGORITHMS: Final[dict[str, str]] = {
+    "FP8": "fp8",
+    "FP8_PB_WO": "fp8",
+    "NVFP4": "nvfp4",
+    "NVFP4_AWQ": "nvfp4",
+    "MIXED_PRECISION": "nvfp4",
+    "W4A16_AWQ": "int4",
+    "W8A8_SQ_PER_CHANNEL": "int8",
+}
+"""modelopt's `quant_algo` -> storage; mixed precision keeps most of it in 4 bits."""
+
+
+def quantisation_of(fields: Fields) -> str | None:
+    """Storage of the linears: fp8, nvfp4, mxfp4, nf4, int4, int8 ..., the method's own name when unknown, or None."""
+    inner = fields.section("quantization_config")
+    if inner is None:
+        return None
+    algorithm = inner.word("quant_algo", "")
+    if algorithm:
+        return ALGORITHMS.get(algorithm, algorithm.lower())
+    method = inner.word("quant_method", "").lower()
+    if method in ("fp8", "fbgemm_fp8"):
+        return "fp8"
+    if method == "bitsandbytes" or inner.flag("load_in_4bit") or inner.flag("load_in_8bit"):
+        return inner.word("bnb_4bit_quant_type", "nf4") if inner.flag("load_in_4bit") else "int8"
+    if method in BY_BITS:
+        return f"int{inner.count('bits', 4)}"
+    if method == "compressed-tensors":
+        return _compressed(inner)
+    return method or None
+
+
+def _compressed(inner: Fields) -> str:
+    """The weights' format of the first group."""
+    groups = inner.section("config_groups")
+    first = groups.section(groups.keys()[0]) if groups is not None and groups.keys() else None
+    weights = first.section("weights") if first is not None else None
+    if weights is None:
+        return "compressed-tensors"
+    kind, bits = weights.word("type", "int"), weights.count("num_bits", 8)
+    return ("fp8" if bits == 8 else "nvfp4") if kind == "float" else f"int{bits}"
+
+
+def runs_of(layers: Iterable[Layer]) -> tuple[Run, ...]:
+    """Equal neighbours become one run."""
+    runs: list[Run] = []
+    for layer in layers:
+        if runs and (runs[-1].layer is layer or runs[-1].layer == layer):
+            runs[-1] = Run(count=runs[-1].count + 1, layer=runs[-1].layer)
+        else:
+            runs.append(Run(count=1, layer=layer))
+    return tuple(runs)
+
+
+def layer_words(fields: Fields, key: str, count: int) -> tuple[str, ...]:
+    """A list that names the kind of every layer; empty when missing.
+
+    A list cut for printing ("... 48 total" at its end) continues with its own period, and must then agree with
+    `<key>_counts` when that is given.
+    """
+    words = fields.words(key)
+    if words and words[-1].startswith("... "):
+        words = _continued(fields, key, words[:-1], count)
+    if words and len(words) != count:
+        raise InvalidSpec(f"{key} of {fields.name} lists {len(words)} layers, not num_hidden_layers={count}")
+    return words
+
+
+def _continued(fields: Fields, key: str, visible: tuple[str, ...], count: int) -> tuple[str, ...]:
+    counts = fields.section(f"{key}_counts")
+    for period in range(1, len(visible) + 1):
+        if any(word != visible[index % period] for index, word in enumerate(visible)):
+            continue
+        words = tuple(visible[index % period] for index in range(count))
+        if counts is None or all(words.count(kind) == counts.natural(kind) for kind in counts.keys()):  # noqa: SIM118
+            return words
+    raise InvalidSpec(f"{key} of {fields.name} is cut short and cannot be continued; list all {count} layers")
+
 
 DTYPES: Final[dict[str, str]] = {
     "float32": "fp32",
@@ -61,11 +145,32 @@ def head_of(fields: Fields, fallback: Head) -> Head:
     return fallback
 
 
-def heads_of(fields: Fields, hidden: int, *, kv_key: str = "num_key_value_heads") -> tuple[int, int, int]:
+TIED: Final = {"tie_word_embeddings": True}
+"""What configs of families with one table leave out."""
+
+
+def decoder_stack(fields: Fields, layers: Layer | Iterable[Layer], **facts: Any) -> Stack:
+    """The decoder of these layers; of `num_hidden_layers` equal ones where it is one."""
+    hidden = fields.count("hidden_size")
+    runs = (Run(count=fields.layers(), layer=layers),) if isinstance(layers, Layer) else runs_of(layers)
+    return Stack(name="decoder", hidden=hidden, runs=runs, **facts)
+
+
+def vision_stack(
+    hidden: int, embedding: VisionEmbedding, *runs: tuple[int, Layer], final_norm: Norm | None = None, **facts: Any
+) -> Stack:
+    """An image encoder of so many layers of each kind."""
+    found = tuple(Run(count=count, layer=layer) for count, layer in runs)
+    return Stack(
+        name="vision", hidden=hidden, runs=found, final_norm=final_norm, vision=embedding, causal=False, **facts
+    )
+
+
+def heads_of(fields: Fields, hidden: int) -> tuple[int, int, int]:
     """Query heads, key/value heads and head width, which must divide."""
     heads = fields.count("num_attention_heads")
-    kv_heads = fields.count(kv_key, heads)
-    fields.share("num_attention_heads", heads, kv_key, kv_heads)
+    kv_heads = fields.count("num_key_value_heads", heads)
+    fields.share("num_attention_heads", heads, "num_key_value_heads", kv_heads)
     head_dim = fields.maybe("head_dim") or fields.share("hidden_size", hidden, "num_attention_heads", heads)
     return heads, kv_heads, head_dim
 
@@ -76,9 +181,9 @@ def attention_of(fields: Fields, hidden: int, **facts: Any) -> Attention:
     return Attention(num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, **facts)
 
 
-def switch(fields: Fields, fact: bool | str, *, fallback: bool = False) -> bool:
+def switch(fields: Fields, fact: bool | str) -> bool:
     """A family fact: constant, or the config key that says so."""
-    return fields.flag(fact, fallback=fallback) if isinstance(fact, str) else fact
+    return fields.flag(fact, fallback=False) if isinstance(fact, str) else fact
 
 
 def windows_of(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
-from vramcast.domain.model import MLP, Channel, Head, Layer, Mixer, Model, Norm, Stack
-from vramcast.families.assemble import attention_of, model_of, switch, windows_of
+from vramcast.domain.model import MLP, Channel, Layer, Mixer, Model, Norm
+from vramcast.families.assemble import attention_of, decoder_stack, model_of, switch, windows_of
 from vramcast.families.fields import Fields
-from vramcast.families.runs import runs_of
 
 ChannelOf = Callable[[Fields, "Traits", int], Channel]
 MixerOf = Callable[[Fields, "Traits", int], Mixer]
@@ -45,44 +44,33 @@ class Traits(Struct, frozen=True, kw_only=True):
     mtp_own_tables: bool = False
 
 
+BIASED: Final = Traits(qkv_bias="attention_bias", out_bias="attention_bias")
+"""Families whose config says whether projections of attention have biases."""
+
+
 def mlp_of(fields: Fields, traits: Traits, width: int | None = None) -> MLP:
     """The family's feed-forward block."""
     activation = fields.activation("hidden_activation", "hidden_act", fallback=traits.activation)
-    return MLP(
-        width=width or fields.count("intermediate_size"),
-        gated=traits.gated,
-        activation=activation,
-        bias=switch(fields, traits.mlp_bias),
-    )
+    width, bias = width or fields.count("intermediate_size"), switch(fields, traits.mlp_bias)
+    return MLP(width=width, gated=traits.gated, activation=activation, bias=bias)
 
 
 def attention_like(fields: Fields, traits: Traits, window: int | None, *, rope: bool = True) -> Mixer:
     """The family's attention with the window of one layer."""
     return attention_of(
-        fields,
-        fields.count("hidden_size"),
-        qkv_bias=switch(fields, traits.qkv_bias),
-        out_bias=switch(fields, traits.out_bias),
+        fields, fields.count("hidden_size"), qkv_bias=switch(fields, traits.qkv_bias),
+        out_bias=switch(fields, traits.out_bias), qk_norm_kind=traits.qk_norm_kind, rope=rope, window=window,
         qk_norm=traits.qk_norm if switch(fields, traits.qk_norm_if) else "none",
-        qk_norm_kind=traits.qk_norm_kind,
-        rope=rope,
         rope_fraction=fields.fraction("partial_rotary_factor", traits.rope_fraction),
-        window=window,
-        softcap=fields.has("attn_logit_softcapping"),
-        sinks=traits.sinks,
+        softcap=fields.has("attn_logit_softcapping"), sinks=traits.sinks,
     )
 
 
 def layer_like(traits: Traits, mixer: Mixer | None, channel: Channel | None, *, parallel: bool = False) -> Layer:
     """One layer with the family's norms."""
     return Layer(
-        mixer=mixer,
-        channel=channel,
-        norm=traits.norm,
-        post_norms=traits.post_norms,
-        norm_placement=traits.placement,
-        parallel=parallel,
-        shared_input_norm=parallel and traits.shared_input_norm,
+        mixer=mixer, channel=channel, norm=traits.norm, post_norms=traits.post_norms, norm_placement=traits.placement,
+        parallel=parallel, shared_input_norm=parallel and traits.shared_input_norm,
     )
 
 
@@ -115,22 +103,12 @@ def decoder(fields: Fields, *, traits: Traits) -> Model:
     """A decoder-only language model."""
     fields = fields.behind({"tie_word_embeddings": traits.tied})
     layers = decoder_layers(fields, traits)
-    stack = Stack(
-        name="decoder",
-        hidden=fields.count("hidden_size"),
-        runs=runs_of(layers),
-        final_norm=traits.norm,
-    )
+    stack = decoder_stack(fields, layers, final_norm=traits.norm)
     extra = fields.natural("num_nextn_predict_layers", fields.natural("mtp_num_hidden_layers", 0)) if traits.mtp else 0
     if extra > len(layers):
         raise fields.wrong("num_nextn_predict_layers", f"must not exceed num_hidden_layers={len(layers)}")
     return model_of(
-        fields,
-        stacks=(stack,),
-        head=Head.LM,
-        head_bias=switch(fields, traits.head_bias),
-        logits_softcap=fields.has("final_logit_softcapping"),
-        mtp_layers=(layers[-1],) * extra,
-        mtp_own_embeddings=traits.mtp_own_tables,
-        mtp_own_head=traits.mtp_own_tables,
+        fields, stacks=(stack,), head_bias=switch(fields, traits.head_bias),
+        logits_softcap=fields.has("final_logit_softcapping"), mtp_layers=(layers[-1],) * extra,
+        mtp_own_embeddings=traits.mtp_own_tables, mtp_own_head=traits.mtp_own_tables,
     )

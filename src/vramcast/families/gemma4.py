@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.blocks.parameters.tensors import linear, norm, vector
+from vramcast.blocks.parameters.layer import linear, norm, vector
 from vramcast.domain.model import (
     MLP,
     Attention,
@@ -17,15 +17,13 @@ from vramcast.domain.model import (
     MoE,
     Norm,
     Parameter,
-    Run,
     Stack,
     VisionEmbedding,
 )
 from vramcast.errors import Unsupported
-from vramcast.families.assemble import attention_of, model_of
+from vramcast.families.assemble import TIED, attention_of, decoder_stack, layer_words, model_of, vision_stack
 from vramcast.families.decoder import Traits, mlp_of
 from vramcast.families.fields import Fields
-from vramcast.families.runs import layer_words, runs_of
 from vramcast.families.vision import section_of
 
 GELU: Final = Traits(activation="gelu")
@@ -34,7 +32,7 @@ MOE_NORMS: Final = ("dense_post_norm", "experts_post_norm", "experts_norm")
 
 def gemma4_text(fields: Fields) -> Model:
     """The decoder: every sixth layer global, with wider heads and, in the large models, keys that serve as values."""
-    fields = fields.behind({"tie_word_embeddings": True})
+    fields = fields.behind(TIED)
     count, hidden = fields.layers(), fields.count("hidden_size")
     kinds = layer_words(fields, "layer_types", count) or tuple(
         "sliding_attention" if (index + 1) % 6 else "full_attention" for index in range(count)
@@ -52,11 +50,8 @@ def gemma4_text(fields: Fields) -> Model:
         wide = fields.flag("use_double_wide_mlp") and index >= shared_from
         block = mlp_of(fields, GELU, 2 * fields.count("intermediate_size")) if wide else channel
         layers.append(Layer(mixer=mixer, channel=block, post_norms=True, extra=extra))
-    stack = Stack(name="decoder", hidden=hidden, runs=runs_of(layers))
     return model_of(
-        fields,
-        stacks=(stack,),
-        logits_softcap=fields.has("final_logit_softcapping"),
+        fields, stacks=(decoder_stack(fields, layers),), logits_softcap=fields.has("final_logit_softcapping"),
         per_layer_embedding_width=per_layer,
         per_layer_vocab=fields.natural("vocab_size_per_layer_input", 0) if per_layer else 0,
     )
@@ -72,15 +67,8 @@ def _attention(fields: Fields, hidden: int, *, windowed: bool, shared: bool) -> 
             wide["num_key_value_heads"] = fields.count("num_global_key_value_heads")
         fields = fields.over(wide)
     return attention_of(
-        fields,
-        hidden,
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm="head",
-        k_is_v=one_projection,
-        shared_kv=shared,
-        rope_fraction=1.0 if windowed else 0.25,
-        window=fields.maybe("sliding_window") if windowed else None,
+        fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm="head", k_is_v=one_projection, shared_kv=shared,
+        rope_fraction=1.0 if windowed else 0.25, window=fields.maybe("sliding_window") if windowed else None,
     )
 
 
@@ -102,11 +90,8 @@ def _channel(fields: Fields, hidden: int) -> tuple[Channel, tuple[Parameter, ...
 def _per_layer_parameters(width: int, hidden: int) -> tuple[Parameter, ...]:
     if not width:
         return ()
-    return (
-        *linear("per_layer.gate", width, hidden),
-        *linear("per_layer.projection", hidden, width),
-        *norm("per_layer.norm", Norm.RMS, hidden),
-    )
+    projections = (*linear("per_layer.gate", width, hidden), *linear("per_layer.projection", hidden, width))
+    return (*projections, *norm("per_layer.norm", Norm.RMS, hidden))
 
 
 def gemma4_tower(fields: Fields, text: Model) -> Stack:
@@ -126,13 +111,6 @@ def gemma4_tower(fields: Fields, text: Model) -> Stack:
     table = Parameter(
         path="vision.positions_xy", shape=(2, inner.count("position_embedding_size", 10240), hidden), kind="embedding"
     )
-    return Stack(
-        name="vision",
-        hidden=hidden,
-        runs=(Run(count=inner.layers(), layer=layer),),
-        final_norm=None,
-        vision=VisionEmbedding(in_channels=3, patch=(patch, patch), bias=False),
-        projector=((hidden, text.hidden, False),),
-        extra=(table,),
-        causal=False,
-    )
+    patches = VisionEmbedding(in_channels=3, patch=(patch, patch), bias=False)
+    projector = ((hidden, text.hidden, False),)
+    return vision_stack(hidden, patches, (inner.layers(), layer), projector=projector, extra=(table,))

@@ -1,4 +1,4 @@
-"""State space and linear attention models, alone or between attention layers.
+"""State space, linear attention and gated short convolutions, alone or between attention layers.
 
 Facts per family: transformers v5.23.0, src/transformers/models/<model_type>/modeling_*.py.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from vramcast.blocks.parameters.tensors import linear, norm
+from vramcast.blocks.parameters.layer import linear, norm
 from vramcast.domain.model import (
     MLP,
     Channel,
@@ -21,17 +21,13 @@ from vramcast.domain.model import (
     MoE,
     Norm,
     Parameter,
-    Run,
-    Stack,
 )
 from vramcast.errors import InvalidSpec
-from vramcast.families.assemble import attention_of, model_of
+from vramcast.families.assemble import TIED, attention_of, decoder_stack, layer_words, model_of
 from vramcast.families.decoder import Traits, attention_like, decoder, mlp_of
-from vramcast.families.deepseek import latent
 from vramcast.families.fields import Fields
-from vramcast.families.moe import corrected, experts_of, qwen_moe, routed
-from vramcast.families.runs import layer_words, runs_of
-from vramcast.units import ceil_div
+from vramcast.families.moe import corrected, experts_of, latent, qwen_moe, routed
+from vramcast.units import ceil_div, round_up
 
 FULL: Final = frozenset({"full_attention", "attention", "hybrid"})
 
@@ -47,20 +43,14 @@ def is_full_attention(fields: Fields, index: int, period: int) -> bool:
 def gated_delta(fields: Fields, traits: Traits, index: int) -> Mixer:
     """Qwen3-Next and Qwen3.5: a gated delta net, every fourth layer attention with an output gate."""
     if is_full_attention(fields, index, 4):
+        hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias")
+        rotary = fields.fraction("partial_rotary_factor", traits.rope_fraction)
         return attention_of(
-            fields,
-            fields.count("hidden_size"),
-            qkv_bias=fields.flag("attention_bias"),
-            out_bias=fields.flag("attention_bias"),
-            qk_norm="head",
-            rope_fraction=fields.fraction("partial_rotary_factor", traits.rope_fraction),
-            output_gate=True,
+            fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm="head", rope_fraction=rotary, output_gate=True
         )
     return LinearAttention(
-        num_k_heads=fields.count("linear_num_key_heads"),
-        num_v_heads=fields.count("linear_num_value_heads"),
-        k_head_dim=fields.count("linear_key_head_dim"),
-        v_head_dim=fields.count("linear_value_head_dim"),
+        num_k_heads=fields.count("linear_num_key_heads"), num_v_heads=fields.count("linear_num_value_heads"),
+        k_head_dim=fields.count("linear_key_head_dim"), v_head_dim=fields.count("linear_value_head_dim"),
         conv_kernel=fields.count("linear_conv_kernel_dim", 4),
     )
 
@@ -75,20 +65,13 @@ def kimi(fields: Fields, traits: Traits, index: int) -> Mixer:
     if full:
         return latent(fields, traits, index)
     if inner is not None:
-        heads, width, kernel = (
-            inner.count("num_heads"),
-            inner.count("head_dim"),
-            inner.count("short_conv_kernel_size", 4),
-        )
+        heads, width = inner.count("num_heads"), inner.count("head_dim")
+        kernel = inner.count("short_conv_kernel_size", 4)
     else:
         heads = fields.count("linear_num_heads", fields.count("num_attention_heads"))
         width, kernel = fields.count("linear_head_dim", 128), fields.count("linear_conv_kernel_dim", 4)
     return LinearAttention(
-        num_k_heads=heads,
-        num_v_heads=heads,
-        k_head_dim=width,
-        v_head_dim=width,
-        conv_kernel=kernel,
+        num_k_heads=heads, num_v_heads=heads, k_head_dim=width, v_head_dim=width, conv_kernel=kernel,
         variant="kimi_delta",
     )
 
@@ -103,12 +86,9 @@ def minimax(fields: Fields, traits: Traits, index: int) -> Mixer:
     attention = attention_of(fields, fields.count("hidden_size"))
     if full:
         return attention
+    heads, width = attention.num_heads, attention.head_dim
     return LinearAttention(
-        num_k_heads=attention.num_heads,
-        num_v_heads=attention.num_heads,
-        k_head_dim=attention.head_dim,
-        v_head_dim=attention.head_dim,
-        variant="lightning",
+        num_k_heads=heads, num_v_heads=heads, k_head_dim=width, v_head_dim=width, variant="lightning"
     )
 
 
@@ -119,20 +99,17 @@ def mamba1_of(fields: Fields, hidden: int, *, prefix: str = "", inner_norms: boo
     rank_key = "mamba_dt_rank" if prefix else "time_step_rank"
     automatic = fields.get(rank_key) in (None, "auto")
     return Mamba(
-        version=1,
-        inner_dim=inner if prefix else fields.count("intermediate_size", inner),
-        state_dim=fields.count(state, 16),
-        conv_kernel=fields.count(kernel, 4),
+        version=1, inner_dim=inner if prefix else fields.count("intermediate_size", inner),
+        state_dim=fields.count(state, 16), conv_kernel=fields.count(kernel, 4), inner_norms=inner_norms,
         dt_rank=ceil_div(hidden, 16) if automatic else fields.count(rank_key),
         conv_bias=fields.flag(f"{prefix}conv_bias" if prefix else "use_conv_bias", fallback=True),
         proj_bias=fields.flag(f"{prefix}proj_bias" if prefix else "use_bias"),
-        inner_norms=inner_norms,
     )
 
 
 def mamba(fields: Fields) -> Model:
     """Mamba: nothing but state space layers."""
-    fields = fields.behind({"tie_word_embeddings": True})
+    fields = fields.behind(TIED)
     return _ssm(fields, mamba1_of(fields, fields.count("hidden_size")))
 
 
@@ -146,24 +123,20 @@ def mamba2(fields: Fields) -> Model:
         raise InvalidSpec(
             f"num_heads * head_dim = {heads * head_dim} of {fields.name} must be expand * hidden_size = {inner}"
         )
-    mixer = Mamba(
-        version=2,
-        inner_dim=inner,
-        state_dim=fields.count("state_size", 128),
-        conv_kernel=fields.count("conv_kernel", 4),
-        num_heads=heads,
-        head_dim=head_dim,
-        num_groups=fields.count("n_groups", 1),
-        conv_bias=fields.flag("use_conv_bias", fallback=True),
-        proj_bias=fields.flag("use_bias"),
+    return _ssm(fields, mamba2_of(fields, heads, head_dim, state=fields.count("state_size", 128)))
+
+
+def mamba2_of(fields: Fields, heads: int, width: int, *, state: int, **biases: bool) -> Mamba:
+    """The second Mamba, with the keys of the first."""
+    return Mamba(
+        version=2, inner_dim=heads * width, state_dim=state, conv_kernel=fields.count("conv_kernel", 4),
+        num_heads=heads, head_dim=width, num_groups=fields.count("n_groups", 1),
+        conv_bias=fields.flag("use_conv_bias", fallback=True), **{"proj_bias": fields.flag("use_bias")} | biases,
     )
-    return _ssm(fields, mixer)
 
 
 def _ssm(fields: Fields, mixer: Mamba) -> Model:
-    layer = Layer(mixer=mixer, channel=None)
-    stack = Stack(name="decoder", hidden=fields.count("hidden_size"), runs=(Run(count=fields.layers(), layer=layer),))
-    return model_of(fields, stacks=(stack,))
+    return model_of(fields, stacks=(decoder_stack(fields, Layer(mixer=mixer, channel=None)),))
 
 
 def jamba_mixer(fields: Fields, traits: Traits, index: int) -> Mixer:
@@ -191,12 +164,8 @@ def _qwen3_5_dense(fields: Fields, traits: Traits, index: int) -> Channel:
 
 NEMOTRON_LETTERS: Final = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
 NEMOTRON_WORDS: Final = {
-    "linear_attention": "mamba",
-    "mamba": "mamba",
-    "moe": "moe",
-    "full_attention": "attention",
-    "attention": "attention",
-    "mlp": "mlp",
+    "linear_attention": "mamba", "mamba": "mamba", "moe": "moe", "full_attention": "attention",
+    "attention": "attention", "mlp": "mlp",
 }
 
 
@@ -218,24 +187,11 @@ def _nemotron_parts(fields: Fields) -> dict[str, Layer]:
     hidden = fields.count("hidden_size")
     heads, width = fields.count("mamba_num_heads"), fields.count("mamba_head_dim")
     bias, activation = fields.flag("mlp_bias"), fields.activation("mlp_hidden_act", fallback="relu2")
-    state_space = Mamba(
-        version=2,
-        inner_dim=heads * width,
-        state_dim=fields.count("ssm_state_size"),
-        conv_kernel=fields.count("conv_kernel", 4),
-        num_heads=heads,
-        head_dim=width,
-        num_groups=fields.count("n_groups", 1),
-        conv_bias=fields.flag("use_conv_bias", fallback=True),
-        proj_bias=fields.flag("use_bias") or fields.flag("mamba_proj_bias"),
-    )
-    attention = attention_of(
-        fields, hidden, qkv_bias=fields.flag("attention_bias"), out_bias=fields.flag("attention_bias"), rope=False
-    )
-    parts: dict[str, Layer] = {
-        "mamba": Layer(mixer=state_space, channel=None),
-        "attention": Layer(mixer=attention, channel=None),
-    }
+    projected = fields.flag("use_bias") or fields.flag("mamba_proj_bias")
+    state_space = mamba2_of(fields, heads, width, state=fields.count("ssm_state_size"), proj_bias=projected)
+    attends = fields.flag("attention_bias")
+    attention = attention_of(fields, hidden, qkv_bias=attends, out_bias=attends, rope=False)
+    parts = {"mamba": Layer(mixer=state_space, channel=None), "attention": Layer(mixer=attention, channel=None)}
     if fields.has("intermediate_size"):
         mlp = MLP(width=fields.count("intermediate_size"), gated=False, activation=activation, bias=bias)
         parts["mlp"] = Layer(mixer=None, channel=mlp)
@@ -249,13 +205,9 @@ def _nemotron_moe(fields: Fields, activation: str, *, bias: bool) -> MoE:
     width = fields.count("moe_intermediate_size")
     shared = fields.natural("n_shared_experts", 1)
     return MoE(
-        num_experts=experts,
-        top_k=chosen,
-        expert=MLP(width=width, gated=False, activation=activation, bias=bias),
-        shared_width=shared * fields.count("moe_shared_expert_intermediate_size", width),
-        score_bias=True,
-        score_bias_is_parameter=False,
-        latent_width=fields.natural("moe_latent_size", 0),
+        num_experts=experts, top_k=chosen, expert=MLP(width=width, gated=False, activation=activation, bias=bias),
+        shared_width=shared * fields.count("moe_shared_expert_intermediate_size", width), score_bias=True,
+        score_bias_is_parameter=False, latent_width=fields.natural("moe_latent_size", 0),
     )
 
 
@@ -265,8 +217,7 @@ def nemotron_h(fields: Fields) -> Model:
     missing = sorted(set(kinds) - set(parts))
     if missing:
         raise InvalidSpec(f"config of {fields.name} has {missing[0]} layers but no sizes for them")
-    stack = Stack(name="decoder", hidden=fields.count("hidden_size"), runs=runs_of(parts[kind] for kind in kinds))
-    return model_of(fields, stacks=(stack,))
+    return model_of(fields, stacks=(decoder_stack(fields, (parts[kind] for kind in kinds)),))
 
 
 def nemotron_nas(fields: Fields) -> Model:
@@ -277,10 +228,7 @@ def nemotron_nas(fields: Fields) -> Model:
     blocks = fields.sections("block_configs")
     if not blocks:
         raise InvalidSpec(f"config of {fields.name} lacks block_configs, which says what each layer holds")
-    stack = Stack(
-        name="decoder", hidden=fields.count("hidden_size"), runs=runs_of(_nas_layer(fields, block) for block in blocks)
-    )
-    return model_of(fields, stacks=(stack,))
+    return model_of(fields, stacks=(decoder_stack(fields, (_nas_layer(fields, block) for block in blocks)),))
 
 
 def _nas_layer(fields: Fields, block: Fields) -> Layer:
@@ -317,14 +265,9 @@ def granite_mixer(fields: Fields, traits: Traits, index: int) -> Mixer:
         return attention_like(fields, traits, None, rope=rope)
     heads, width = fields.count("mamba_n_heads"), fields.count("mamba_d_head", 64)
     return Mamba(
-        version=2,
-        inner_dim=heads * width,
-        state_dim=fields.count("mamba_d_state", 256),
-        conv_kernel=fields.count("mamba_d_conv", 4),
-        num_heads=heads,
-        head_dim=width,
-        num_groups=fields.count("mamba_n_groups", 1),
-        conv_bias=fields.flag("mamba_conv_bias", fallback=True),
+        version=2, inner_dim=heads * width, state_dim=fields.count("mamba_d_state", 256),
+        conv_kernel=fields.count("mamba_d_conv", 4), num_heads=heads, head_dim=width,
+        num_groups=fields.count("mamba_n_groups", 1), conv_bias=fields.flag("mamba_conv_bias", fallback=True),
         proj_bias=fields.flag("mamba_proj_bias"),
     )
 
@@ -339,6 +282,32 @@ def granite_channel(fields: Fields, traits: Traits, index: int) -> Channel:
     return MoE(num_experts=experts, top_k=chosen, expert=mlp_of(fields, traits), shared_width=shared)
 
 
+def lfm2_mixer(fields: Fields, traits: Traits, index: int) -> Mixer:
+    """LFM2: attention with normed queries and keys in the layers the config names, else a gated convolution."""
+    del traits
+    hidden = fields.count("hidden_size")
+    kinds = layer_words(fields, "layer_types", fields.layers())
+    full = kinds[index] == "full_attention" if kinds else index in (fields.naturals("full_attn_idxs") or ())
+    attention = attention_of(fields, hidden, qk_norm="head")
+    if full:
+        return attention
+    heads = attention.num_heads
+    return LinearAttention(
+        num_k_heads=heads, num_v_heads=heads, k_head_dim=0, v_head_dim=fields.count("conv_dim", hidden) // heads,
+        conv_kernel=fields.count("conv_L_cache", 3), variant="short_conv",
+    )
+
+
+def lfm2_channel(fields: Fields, traits: Traits, index: int) -> Channel:
+    """LFM2: two thirds of the width, rounded up, unless the config says that it is final."""
+    del traits, index
+    width = fields.count("block_ff_dim", fields.count("intermediate_size", 12288))
+    if fields.flag("block_auto_adjust_ff_dim", fallback=True):
+        width = fields.multiple("block_ffn_dim_multiplier", 1.0, of=2 * width // 3)
+        width = round_up(width, fields.count("block_multiple_of", 256))
+    return MLP(width=width, gated=True)
+
+
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "qwen3_next": _traits(mixer=gated_delta, channel=qwen_moe, rope_fraction=0.25, mtp=True),
     "qwen3_5_text": _traits(mixer=gated_delta, channel=_qwen3_5_dense, rope_fraction=0.25, mtp=True),
@@ -349,9 +318,6 @@ BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
         mixer=granite_mixer, channel=granite_channel, qkv_bias="attention_bias", out_bias="attention_bias"
     ),
     "jamba": _traits(mixer=jamba_mixer, channel=jamba_channel),
-    "mamba": mamba,
-    "falcon_mamba": mamba,
-    "mamba2": mamba2,
-    "nemotron_h": nemotron_h,
-    "nemotron-nas": nemotron_nas,
+    "mamba": mamba, "falcon_mamba": mamba, "mamba2": mamba2, "nemotron_h": nemotron_h, "nemotron-nas": nemotron_nas,
+    "lfm2": _traits(mixer=lfm2_mixer, channel=lfm2_channel, tied=True),
 }

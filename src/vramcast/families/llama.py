@@ -14,110 +14,51 @@ from msgspec.structs import replace
 
 from vramcast.domain.model import Model, Norm
 from vramcast.families.assemble import even
-from vramcast.families.decoder import Traits, decoder
+from vramcast.families.decoder import BIASED, Traits, decoder
 from vramcast.families.fields import Fields
 from vramcast.families.remote_towers import eva_tower, qwen_visual
 
-LLAMA: Final = Traits(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
+LLAMA: Final = replace(BIASED, mlp_bias="mlp_bias")
+GEMMA: Final = replace(BIASED, tied=True, activation="gelu")
 GLM: Final = Traits(qkv_bias="attention_bias", rope_fraction=0.5)
+COHERE: Final = replace(BIASED, norm=Norm.LAYER_NO_BIAS, tied=True, parallel=True, shared_input_norm=True)
+OLMO2: Final = replace(BIASED, qk_norm="full", placement="output")
 
 TRAITS: Final[dict[str, Traits]] = {
-    "llama": LLAMA,
-    "code_llama": LLAMA,
-    "yi": LLAMA,
-    "aquila": LLAMA,
-    "minicpm": LLAMA,
-    "granite": LLAMA,
-    "helium": LLAMA,
-    "internlm3": LLAMA,
-    "cwm": LLAMA,
-    "mistral": Traits(window="all"),
-    "ministral": Traits(window="all"),
-    "ministral3": Traits(window="all"),
+    **dict.fromkeys(
+        ("llama", "code_llama", "yi", "aquila", "minicpm", "granite", "helium", "internlm3", "cwm"), LLAMA
+    ),
+    **dict.fromkeys(("mistral", "ministral", "ministral3", "phi3"), Traits(window="all")),
     "qwen2": Traits(qkv_bias=True, window="qwen"),
-    "qwen3": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head", window="qwen"),
+    "qwen3": replace(BIASED, qk_norm="head", window="qwen"),
     "mimo": Traits(qkv_bias="attention_bias", window="qwen", mtp=True),
-    "gemma": Traits(qkv_bias="attention_bias", out_bias="attention_bias", tied=True, activation="gelu"),
-    "gemma2": Traits(
-        qkv_bias="attention_bias", out_bias="attention_bias", tied=True, activation="gelu", post_norms=True, window=2
-    ),
-    "gemma3_text": Traits(
-        qkv_bias="attention_bias",
-        out_bias="attention_bias",
-        tied=True,
-        activation="gelu",
-        post_norms=True,
-        window=6,
-        qk_norm="head",
-    ),
-    "phi3": Traits(window="all"),
+    "gemma": GEMMA,
+    "gemma2": replace(GEMMA, post_norms=True, window=2),
+    "gemma3_text": replace(GEMMA, post_norms=True, window=6, qk_norm="head"),
     "glm": GLM,
-    "glm4": Traits(qkv_bias="attention_bias", rope_fraction=0.5, post_norms=True),
-    "olmo": Traits(norm=Norm.PLAIN, qkv_bias="attention_bias", out_bias="attention_bias"),
-    "olmo2": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="full", placement="output"),
-    "olmo3": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="full", placement="output", window=4),
-    "internlm": Traits(qkv_bias="bias", out_bias="bias"),
-    "internlm2": Traits(qkv_bias="bias", out_bias="bias"),
+    "glm4": replace(GLM, post_norms=True),
+    "olmo": replace(BIASED, norm=Norm.PLAIN),
+    "olmo2": OLMO2,
+    "olmo3": replace(OLMO2, window=4),
+    **dict.fromkeys(("internlm", "internlm2"), Traits(qkv_bias="bias", out_bias="bias")),
     "baichuan": Traits(),
     "stablelm": Traits(
-        norm=Norm.LAYER,
-        qkv_bias="use_qkv_bias",
-        rope_fraction=0.25,
-        parallel="use_parallel_residual",
-        shared_input_norm=True,
-        qk_norm="full",
-        qk_norm_if="qk_layernorm",
-        qk_norm_kind=Norm.LAYER_NO_BIAS,
+        norm=Norm.LAYER, qkv_bias="use_qkv_bias", rope_fraction=0.25, parallel="use_parallel_residual",
+        shared_input_norm=True, qk_norm="full", qk_norm_if="qk_layernorm", qk_norm_kind=Norm.LAYER_NO_BIAS,
     ),
-    "cohere": Traits(
-        norm=Norm.LAYER_NO_BIAS,
-        qkv_bias="attention_bias",
-        out_bias="attention_bias",
-        tied=True,
-        parallel=True,
-        shared_input_norm=True,
-        qk_norm="full",
-        qk_norm_if="use_qk_norm",
-        qk_norm_kind=Norm.LAYER_NO_BIAS,
-    ),
-    "cohere2": Traits(
-        norm=Norm.LAYER_NO_BIAS,
-        qkv_bias="attention_bias",
-        out_bias="attention_bias",
-        tied=True,
-        parallel=True,
-        shared_input_norm=True,
-        window=4,
-    ),
+    "cohere": replace(COHERE, qk_norm="full", qk_norm_if="use_qk_norm", qk_norm_kind=Norm.LAYER_NO_BIAS),
+    "cohere2": replace(COHERE, window=4),
     "starcoder2": Traits(
-        norm=Norm.LAYER,
-        gated=False,
-        activation="gelu",
-        qkv_bias="use_bias",
-        out_bias="use_bias",
-        mlp_bias="use_bias",
-        tied=True,
-        window="all",
+        norm=Norm.LAYER, gated=False, activation="gelu", qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias",
+        tied=True, window="all",
     ),
-    "nemotron": Traits(
-        norm=Norm.LAYER,
-        gated=False,
-        activation="relu2",
-        qkv_bias="attention_bias",
-        out_bias="attention_bias",
-        mlp_bias="mlp_bias",
-        rope_fraction=0.5,
-    ),
-    "arcee": Traits(
-        gated=False, activation="relu2", qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias"
-    ),
-    "smollm3": Traits(
-        qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias", tied=True, rope_every=4
-    ),
+    "nemotron": replace(LLAMA, norm=Norm.LAYER, gated=False, activation="relu2", rope_fraction=0.5),
+    "arcee": replace(LLAMA, gated=False, activation="relu2"),
+    "smollm3": replace(LLAMA, tied=True, rope_every=4),
     "exaone4": Traits(qk_norm="head", placement="output", window=4),
-    "seed_oss": Traits(qkv_bias="attention_bias", out_bias="attention_out_bias", mlp_bias="mlp_bias"),
+    "seed_oss": replace(LLAMA, out_bias="attention_out_bias"),
     "ernie4_5": Traits(qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias", tied=True),
-    "hunyuan_v1_dense": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head"),
+    "hunyuan_v1_dense": replace(BIASED, qk_norm="head"),
 }
 
 
@@ -144,12 +85,8 @@ def chatglm(fields: Fields) -> Model:
         sizes["num_key_value_heads"] = fields.count("multi_query_group_num")
     if fields.has("kv_channels"):
         sizes["head_dim"] = fields.count("kv_channels")
-    traits = Traits(
-        qkv_bias=fields.flag("add_qkv_bias") or fields.flag("add_bias_linear"),
-        out_bias="add_bias_linear",
-        mlp_bias="add_bias_linear",
-        rope_fraction=0.5,
-    )
+    biased = fields.flag("add_qkv_bias") or fields.flag("add_bias_linear")
+    traits = Traits(qkv_bias=biased, out_bias="add_bias_linear", mlp_bias="add_bias_linear", rope_fraction=0.5)
     model = decoder(fields.over(sizes), traits=traits)
     vision = fields.section("vision_config")
     if vision is None:
@@ -159,8 +96,5 @@ def chatglm(fields: Fields) -> Model:
 
 
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
-    family: partial(decoder, traits=traits) for family, traits in TRAITS.items()
-} | {
-    "qwen": qwen1,
-    "chatglm": chatglm,
+    **{family: partial(decoder, traits=traits) for family, traits in TRAITS.items()}, "qwen": qwen1, "chatglm": chatglm,
 }

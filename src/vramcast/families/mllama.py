@@ -9,13 +9,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters.tensors import vector
-from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
-from vramcast.families.assemble import attention_of, model_of
+from vramcast.blocks.parameters.layer import vector
+from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Parameter, Stack
+from vramcast.families.assemble import attention_of, decoder_stack, model_of, vision_stack
 from vramcast.families.decoder import Traits, decoder_layers
 from vramcast.families.fields import Fields
-from vramcast.families.runs import runs_of
-from vramcast.families.vision import patches_of, section_of
+from vramcast.families.vision import patch_embedding, patches_of, section_of
 
 IMAGE_TOKENS: Final = 8
 """Rows the embedding has beyond `vocab_size`; the output projection lacks them."""
@@ -34,22 +33,16 @@ def mllama_text(fields: Fields) -> Model:
         attention = attention_of(fields, hidden, qk_norm="head", rope=False, source_width=hidden)
         layers[index] = replace(layers[index], mixer=attention, extra=GATES)
     rows = Parameter(path="embedding.image_tokens", shape=(IMAGE_TOKENS, hidden), kind="embedding")
-    stack = Stack(name="decoder", hidden=hidden, runs=runs_of(layers), extra=(rows,))
-    return model_of(fields, stacks=(stack,))
+    return model_of(fields, stacks=(decoder_stack(fields, layers, extra=(rows,)),))
 
 
 def _layer(fields: Fields, hidden: int, *, gated: bool) -> Layer:
     heads = fields.count("attention_heads")
     width = fields.share("hidden_size", hidden, "attention_heads", heads)
+    inner, activation = fields.count("intermediate_size"), fields.activation("hidden_act", fallback="gelu")
     return Layer(
-        mixer=Attention(num_heads=heads, num_kv_heads=heads, head_dim=width, rope=False),
-        channel=MLP(
-            width=fields.count("intermediate_size"),
-            gated=False,
-            activation=fields.activation("hidden_act", fallback="gelu"),
-            bias=True,
-        ),
-        norm=Norm.LAYER,
+        mixer=Attention(num_heads=heads, num_kv_heads=heads, head_dim=width, rope=False), norm=Norm.LAYER,
+        channel=MLP(width=inner, gated=False, activation=activation, bias=True),
         extra=(vector("attention_gate", 1), vector("mlp_gate", 1)) if gated else (),
     )
 
@@ -61,31 +54,21 @@ def mllama_tower(fields: Fields, text: Model) -> Stack:
     ratios = inner.get("supported_aspect_ratios")
     rows = (len(ratios) if isinstance(ratios, list | tuple) else 8) + 1
     positions = patches_of(inner) + 1
-    tables = (
-        Parameter(path="vision.position_gate", shape=(1,), kind="scalar"),
-        Parameter(path="vision.tile_positions", shape=(rows, tiles * positions * hidden), kind="embedding"),
-        Parameter(path="vision.pre_tile_gate", shape=(1,), kind="scalar"),
-        Parameter(path="vision.pre_tile", shape=(rows, tiles * hidden), kind="embedding"),
-        Parameter(path="vision.post_tile_gate", shape=(1,), kind="scalar"),
-        Parameter(path="vision.post_tile", shape=(rows, tiles * hidden), kind="embedding"),
+    tables = tuple(
+        part
+        for gate, table, width in (
+            ("position_gate", "tile_positions", positions * hidden), ("pre_tile_gate", "pre_tile", hidden),
+            ("post_tile_gate", "post_tile", hidden),
+        )
+        for part in (
+            Parameter(path=f"vision.{gate}", shape=(1,), kind="scalar"),
+            Parameter(path=f"vision.{table}", shape=(rows, tiles * width), kind="embedding"),
+        )
     )
-    return Stack(
-        name="vision",
-        hidden=hidden,
-        runs=(
-            Run(count=inner.layers(), layer=_layer(inner, hidden, gated=False)),
-            Run(count=inner.layers("num_global_layers", 8), layer=_layer(inner, hidden, gated=True)),
-        ),
-        final_norm=Norm.LAYER,
-        vision=VisionEmbedding(
-            in_channels=inner.count("num_channels", 3),
-            patch=(inner.count("patch_size"),) * 2,
-            bias=False,
-            positions=positions,
-            class_token=True,
-            pre_norm=True,
-        ),
+    local = (inner.layers(), _layer(inner, hidden, gated=False))
+    everywhere = (inner.layers("num_global_layers", 8), _layer(inner, hidden, gated=True))
+    return vision_stack(
+        hidden, patch_embedding(inner, bias=False, class_token=True, pre_norm=True), local, everywhere,
+        final_norm=Norm.LAYER, extra=tables,
         projector=((inner.count("vision_output_dim", 7680), text.hidden, True),),
-        extra=tables,
-        causal=False,
     )

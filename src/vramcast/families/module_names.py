@@ -119,7 +119,6 @@ def modules_of(model: Model, engine: str = "", *, former: bool = False) -> tuple
     """The modules of a model's code that hold its weights; none where its family's names are not known.
 
     Args:
-        model: the network
         engine: a trainer may have other modules than transformers
         former: as transformers before 5 had them
     """
@@ -209,7 +208,6 @@ def read_targets(model: Model, words: Iterable[str], *, engine: str = "", former
     and litgpt, and our paths.
 
     Args:
-        model: the network
         words: of the user
         engine: that trains it
         former: its transformers is older than 5

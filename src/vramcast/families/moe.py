@@ -1,6 +1,8 @@
-"""Decoders whose feed-forward block is a mixture of experts.
+"""Decoders with experts, and with latent attention.
 
 Facts per family: transformers v5.23.0, src/transformers/models/<model_type>/modeling_*.py.
+
+[V3.2] deepseek-ai/DeepSeek-V3.2-Exp inference/model.py (the lightning indexer).
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from vramcast.domain.model import MLP, Channel, Model, MoE, Norm
-from vramcast.families.decoder import Traits, decoder, mlp_of
+from msgspec.structs import replace
+
+from vramcast.domain.model import MLP, Channel, Mixer, Model, MoE, MultiLatentAttention, Norm
+from vramcast.families.decoder import BIASED, Traits, decoder, mlp_of
 from vramcast.families.fields import Fields
 
 EXPERT_KEYS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
@@ -59,12 +63,8 @@ def routed(fields: Fields, traits: Traits, index: int, *, score_bias: bool = Fal
     width = fields.count("moe_intermediate_size" if fields.has("moe_intermediate_size") else "intermediate_size")
     shared_key = first_key(fields, ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"))
     return MoE(
-        num_experts=experts,
-        top_k=chosen,
-        expert=mlp_of(fields, traits, width),
-        shared_width=fields.natural(shared_key, 0) * width,
-        score_bias=score_bias,
-        score_bias_is_parameter=parameter,
+        num_experts=experts, top_k=chosen, expert=mlp_of(fields, traits, width), score_bias=score_bias,
+        shared_width=fields.natural(shared_key, 0) * width, score_bias_is_parameter=parameter,
     )
 
 
@@ -79,13 +79,8 @@ def qwen_moe(fields: Fields, traits: Traits, index: int) -> Channel:
         return mlp_of(fields, traits)
     experts, chosen = experts_of(fields)
     shared = fields.natural("shared_expert_intermediate_size", 0)
-    return MoE(
-        num_experts=experts,
-        top_k=chosen,
-        expert=mlp_of(fields, traits, fields.count("moe_intermediate_size")),
-        shared_width=shared,
-        shared_gate=shared > 0,
-    )
+    expert = mlp_of(fields, traits, fields.count("moe_intermediate_size"))
+    return MoE(num_experts=experts, top_k=chosen, expert=expert, shared_width=shared, shared_gate=shared > 0)
 
 
 def llama4(fields: Fields, traits: Traits, index: int) -> Channel:
@@ -116,47 +111,51 @@ def ernie(fields: Fields, traits: Traits, index: int) -> Channel:
     return routed(fields, traits, index, score_bias=True, parameter=True)
 
 
-MIXTRAL: Final = Traits(window="all", channel=routed)
-
 MOE_TRAITS: Final[dict[str, Traits]] = {
-    "mixtral": MIXTRAL,
+    "mixtral": Traits(window="all", channel=routed),
     "qwen2_moe": Traits(qkv_bias="qkv_bias", window="qwen", channel=qwen_moe),
-    "qwen3_moe": Traits(
-        qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head", window="qwen", channel=qwen_moe
-    ),
-    "phimoe": Traits(
-        norm=Norm.LAYER,
-        qkv_bias="attention_bias",
-        out_bias="attention_bias",
-        head_bias="lm_head_bias",
-        window="all",
-        channel=routed,
-    ),
-    "gpt_oss": Traits(qkv_bias="attention_bias", out_bias="attention_bias", sinks=True, window=2, channel=gpt_oss),
-    "llama4_text": Traits(
-        qkv_bias="attention_bias",
-        out_bias="attention_bias",
-        rope_every=4,
-        channel=llama4,
-        window=4,
-        window_key="attention_chunk_size",
-    ),
+    "qwen3_moe": replace(BIASED, qk_norm="head", window="qwen", channel=qwen_moe),
+    "phimoe": replace(BIASED, norm=Norm.LAYER, head_bias="lm_head_bias", window="all", channel=routed),
+    "gpt_oss": replace(BIASED, sinks=True, window=2, channel=gpt_oss),
+    "llama4_text": replace(BIASED, rope_every=4, channel=llama4, window=4, window_key="attention_chunk_size"),
     "glm4_moe": Traits(
-        qkv_bias="attention_bias",
-        rope_fraction=0.5,
-        qk_norm="head",
-        qk_norm_if="use_qk_norm",
-        channel=corrected,
-        mtp=True,
-        mtp_own_tables=True,
+        qkv_bias="attention_bias", rope_fraction=0.5, qk_norm="head", qk_norm_if="use_qk_norm", channel=corrected,
+        mtp=True, mtp_own_tables=True,
     ),
     "minimax_m2": Traits(qk_norm="full", rope_fraction=0.5, channel=corrected),
     "ernie4_5_moe": Traits(qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias", tied=True, channel=ernie),
-    "olmoe": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="full", channel=routed),
-    "dots1": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head", channel=corrected),
-    "granitemoe": Traits(qkv_bias="attention_bias", out_bias="attention_bias", channel=routed),
+    "olmoe": replace(BIASED, qk_norm="full", channel=routed),
+    "dots1": replace(BIASED, qk_norm="head", channel=corrected),
+    "granitemoe": replace(BIASED, channel=routed),
+}
+
+
+def latent(fields: Fields, traits: Traits, index: int) -> Mixer:
+    """Latent attention, with an indexer when the config names one."""
+    del traits, index
+    sparse = fields.has("index_topk")
+    return MultiLatentAttention(
+        num_heads=fields.count("num_attention_heads"), q_lora_rank=fields.maybe("q_lora_rank"),
+        kv_lora_rank=fields.count("kv_lora_rank"), qk_nope_dim=fields.count("qk_nope_head_dim"),
+        qk_rope_dim=fields.count("qk_rope_head_dim"), v_head_dim=fields.count("v_head_dim"),
+        bias=fields.flag("attention_bias"),
+        indexer_heads=fields.count("index_n_heads") if sparse else 0,
+        indexer_dim=fields.count("index_head_dim") if sparse else 0,
+    )
+
+
+V3: Final = Traits(mixer=latent, channel=corrected, mtp=True, mtp_own_tables=True)
+
+LATENT_TRAITS: Final[dict[str, Traits]] = {
+    "deepseek_v2": Traits(mixer=latent, channel=routed),
+    "deepseek_v3": V3,
+    "deepseek_v32": V3,
+    "kimi_k2": V3,
+    "glm_moe_dsa": Traits(mixer=latent, channel=corrected, mtp=True),
+    "glm4_moe_lite": Traits(mixer=latent, channel=corrected, mtp=True),
+    "minicpm3": Traits(mixer=latent, tied=True),
 }
 
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
-    family: partial(decoder, traits=traits) for family, traits in MOE_TRAITS.items()
+    family: partial(decoder, traits=traits) for family, traits in (MOE_TRAITS | LATENT_TRAITS).items()
 }

@@ -6,33 +6,23 @@ Facts per family: transformers v5.23.0, src/transformers/models/<model_type>/mod
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters.tensors import linear, norm, prefixed, vector
-from vramcast.domain.model import Attention, Layer, Model, Norm, Parameter, Stack
+from vramcast.blocks.parameters.layer import linear, norm, prefixed, vector
+from vramcast.domain.model import Attention, Layer, Model, Norm, Parameter
 from vramcast.errors import Unsupported
-from vramcast.families.assemble import attention_of, model_of
+from vramcast.families.assemble import attention_of, decoder_stack, layer_words, model_of
 from vramcast.families.decoder import Traits, mlp_of
 from vramcast.families.fields import Fields
 from vramcast.families.moe import corrected, is_sparse
-from vramcast.families.runs import layer_words, runs_of
 
 SILU: Final = Traits()
 
 
-def _decoder(
-    fields: Fields,
-    layers: list[Layer],
-    *,
-    extra: tuple[Parameter, ...] = (),
-    streams: int = 1,
-    predictor: Layer | None = None,
-) -> Model:
-    stack = Stack(
-        name="decoder", hidden=fields.count("hidden_size"), runs=runs_of(layers), extra=extra, residual_streams=streams
-    )
+def _decoder(fields: Fields, layers: list[Layer], *, predictor: Layer | None = None, **facts: Any) -> Model:
+    stack = decoder_stack(fields, layers, **facts)
     modules = fields.natural("num_nextn_predict_layers", 0)
     if modules > len(layers):
         raise fields.wrong("num_nextn_predict_layers", f"must not exceed num_hidden_layers={len(layers)}")
@@ -66,13 +56,9 @@ def _mimo_attention(fields: Fields, *, windowed: bool) -> Attention:
         }
         fields = fields.over(swa)
     return attention_of(
-        fields,
-        fields.count("hidden_size"),
-        v_head_dim=fields.maybe("v_head_dim"),
-        qkv_bias=fields.flag("attention_bias"),
-        rope_fraction=fields.fraction("partial_rotary_factor", 0.334),
-        window=fields.maybe("sliding_window") if windowed else None,
-        sinks=windowed,
+        fields, fields.count("hidden_size"), v_head_dim=fields.maybe("v_head_dim"),
+        qkv_bias=fields.flag("attention_bias"), rope_fraction=fields.fraction("partial_rotary_factor", 0.334),
+        window=fields.maybe("sliding_window") if windowed else None, sinks=windowed,
     )
 
 
@@ -102,14 +88,9 @@ def step3p7(fields: Fields) -> Model:
     for index, kind in enumerate(kinds):
         windowed = kind == "sliding_attention"
         heads = fields.count("num_sliding_attention_heads", fields.count("num_attention_heads")) if windowed else None
-        attention = attention_of(
-            fields.over({"num_attention_heads": heads} if heads else {}),
-            hidden,
-            qk_norm="head",
-            qkv_bias=fields.flag("attention_bias"),
-            out_bias=fields.flag("attention_bias"),
-            window=fields.maybe("sliding_window") if windowed else None,
-        )
+        bias, window = fields.flag("attention_bias"), fields.maybe("sliding_window") if windowed else None
+        own = fields.over({"num_attention_heads": heads} if heads else {})
+        attention = attention_of(own, hidden, qk_norm="head", qkv_bias=bias, out_bias=bias, window=window)
         gate = linear("attention.gate", attention.num_heads, hidden)
         layers.append(Layer(mixer=attention, channel=corrected(fields, SILU, index), extra=gate))
     return _decoder(fields, layers)
@@ -124,14 +105,8 @@ def deepseek_v4(fields: Fields) -> Model:
     count, hidden = fields.layers(), fields.count("hidden_size")
     streams = fields.count("hc_mult", 4)
     attention = attention_of(
-        fields,
-        hidden,
-        q_lora_rank=fields.count("q_lora_rank"),
-        k_is_v=True,
-        kv_norm=True,
-        sinks=True,
-        out_lora_rank=fields.count("o_lora_rank", 1024),
-        out_groups=fields.count("o_groups", 8),
+        fields, hidden, q_lora_rank=fields.count("q_lora_rank"), k_is_v=True, kv_norm=True, sinks=True,
+        out_lora_rank=fields.count("o_lora_rank", 1024), out_groups=fields.count("o_groups", 8),
         rope_fraction=min(1.0, fields.count("qk_rope_head_dim", 64) / fields.count("head_dim")),
         window=fields.maybe("sliding_window"),
     )
@@ -145,12 +120,8 @@ def deepseek_v4(fields: Fields) -> Model:
             channel = replace(channel, score_bias=False)
         extra = hyper + _compressor(fields, kind, attention.head_dim, hidden)
         layers.append(Layer(mixer=attention, channel=channel, extra=extra))
-    last = (
-        Parameter(path="hyper.head", shape=(streams, streams * hidden)),
-        vector("hyper.head_base", streams),
-        vector("hyper.head_scale", 1),
-    )
-    return _decoder(fields, layers, extra=last, streams=streams)
+    last = _mixed("head", streams, streams * hidden, scales=1)
+    return _decoder(fields, layers, extra=last, residual_streams=streams)
 
 
 def _v4_kinds(fields: Fields, count: int) -> tuple[str, ...]:
@@ -166,12 +137,13 @@ def _v4_kinds(fields: Fields, count: int) -> tuple[str, ...]:
 
 
 def _hyper(part: str, hidden: int, streams: int) -> tuple[Parameter, ...]:
-    rows = streams * (streams + 2)
-    return (
-        Parameter(path=f"hyper.{part}", shape=(rows, streams * hidden)),
-        vector(f"hyper.{part}_base", rows),
-        vector(f"hyper.{part}_scale", 3),
-    )
+    return _mixed(part, streams * (streams + 2), streams * hidden, scales=3)
+
+
+def _mixed(part: str, rows: int, columns: int, *, scales: int) -> tuple[Parameter, ...]:
+    """What mixes residual streams: a matrix, its base and its scales."""
+    whole = Parameter(path=f"hyper.{part}", shape=(rows, columns))
+    return (whole, vector(f"hyper.{part}_base", rows), vector(f"hyper.{part}_scale", scales))
 
 
 def _compressor(fields: Fields, kind: str, width: int, hidden: int) -> tuple[Parameter, ...]:
@@ -192,21 +164,12 @@ def _compressor(fields: Fields, kind: str, width: int, hidden: int) -> tuple[Par
 
 
 def _pool(rate: int, inner: int, width: int, hidden: int) -> tuple[Parameter, ...]:
-    return (
-        Parameter(path="positions", shape=(rate, inner), kind="embedding"),
-        *linear("kv", inner, hidden),
-        *linear("gate", inner, hidden),
-        *norm("norm", Norm.RMS, width),
-    )
+    table = Parameter(path="positions", shape=(rate, inner), kind="embedding")
+    return (table, *linear("kv", inner, hidden), *linear("gate", inner, hidden), *norm("norm", Norm.RMS, width))
 
 
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
-    "mimo_v2_flash": mimo_v2,
-    "minimax_m3": minimax_m3,
-    "minimax_m3_vl": minimax_m3,
-    "minimax_m3_vl_text": minimax_m3,
-    "step3p7": step3p7,
-    "step3p7_text": step3p7,
-    "deepseek_v4": deepseek_v4,
-    "deepseek_ref": deepseek_v4,
+    "mimo_v2_flash": mimo_v2, **dict.fromkeys(("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"), minimax_m3),
+    **dict.fromkeys(("step3p7", "step3p7_text"), step3p7),
+    **dict.fromkeys(("deepseek_v4", "deepseek_ref"), deepseek_v4),
 }

@@ -1,4 +1,4 @@
-"""Every family there is a builder for, in one table."""
+"""Every family there is a builder for, and what `architectures` says for configs without a `model_type`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,108 @@ from typing import Final
 
 from vramcast.domain.model import Model
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.families.architectures import ARCHITECTURES
-from vramcast.families.defaults import defaults_of
-from vramcast.families.dialects import hugging_face_names
-from vramcast.families.fields import Fields, shown
+from vramcast.families.fields import Fields, defaults_of, hugging_face_names, shown
+
+ARCHITECTURES: Final[dict[str, str]] = {
+    "BaiChuanForCausalLM": "baichuan",
+    "BaichuanForCausalLM": "baichuan",
+    "BertForMaskedLM": "bert",
+    "BertModel": "bert",
+    "BloomForCausalLM": "bloom",
+    "CLIPModel": "clip",
+    "ChatGLMModel": "chatglm",
+    "Cohere2ForCausalLM": "cohere2",
+    "CohereForCausalLM": "cohere",
+    "DebertaV2Model": "deberta-v2",
+    "DeciLMForCausalLM": "nemotron-nas",
+    "DeepseekV2ForCausalLM": "deepseek_v2",
+    "DeepseekV32ForCausalLM": "deepseek_v32",
+    "DeepseekV3ForCausalLM": "deepseek_v3",
+    "DeepseekV4ForCausalLM": "deepseek_v4",
+    "DistilBertForMaskedLM": "distilbert",
+    "ElectraModel": "electra",
+    "FalconForCausalLM": "falcon",
+    "FalconMambaForCausalLM": "falcon_mamba",
+    "GPT2LMHeadModel": "gpt2",
+    "GPTBigCodeForCausalLM": "gpt_bigcode",
+    "GPTJForCausalLM": "gptj",
+    "GPTNeoForCausalLM": "gpt_neo",
+    "GPTNeoXForCausalLM": "gpt_neox",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3_text",
+    "Gemma3ForConditionalGeneration": "gemma3",
+    "Gemma4ForConditionalGeneration": "gemma4",
+    "GemmaForCausalLM": "gemma",
+    "Glm4ForCausalLM": "glm4",
+    "Glm4MoeForCausalLM": "glm4_moe",
+    "GlmForCausalLM": "glm",
+    "GlmMoeDsaForCausalLM": "glm_moe_dsa",
+    "GptOssForCausalLM": "gpt_oss",
+    "GraniteForCausalLM": "granite",
+    "InternLM2ForCausalLM": "internlm2",
+    "InternLM3ForCausalLM": "internlm3",
+    "InternLMForCausalLM": "internlm",
+    "JambaForCausalLM": "jamba",
+    "KimiLinearForCausalLM": "kimi_linear",
+    "Lfm2ForCausalLM": "lfm2",
+    "Llama4ForConditionalGeneration": "llama4",
+    "LlamaForCausalLM": "llama",
+    "LlavaForConditionalGeneration": "llava",
+    "LlavaNextForConditionalGeneration": "llava_next",
+    "MPTForCausalLM": "mpt",
+    "MT5ForConditionalGeneration": "mt5",
+    "Mamba2ForCausalLM": "mamba2",
+    "MambaForCausalLM": "mamba",
+    "MiMoForCausalLM": "mimo",
+    "MiMoV2FlashForCausalLM": "mimo_v2_flash",
+    "MiniCPM3ForCausalLM": "minicpm3",
+    "MiniCPMForCausalLM": "minicpm",
+    "MiniMaxM2ForCausalLM": "minimax_m2",
+    "MiniMaxText01ForCausalLM": "minimax",
+    "MistralForCausalLM": "mistral",
+    "MixtralForCausalLM": "mixtral",
+    "MllamaForConditionalGeneration": "mllama",
+    "MptForCausalLM": "mpt",
+    "NemotronHForCausalLM": "nemotron_h",
+    "OPTForCausalLM": "opt",
+    "Olmo2ForCausalLM": "olmo2",
+    "OlmoForCausalLM": "olmo",
+    "OlmoeForCausalLM": "olmoe",
+    "Phi3ForCausalLM": "phi3",
+    "PhiForCausalLM": "phi",
+    "PhiMoEForCausalLM": "phimoe",
+    "PhimoeForCausalLM": "phimoe",
+    "QWenLMHeadModel": "qwen",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen2Model": "qwen2",
+    "Qwen2MoeForCausalLM": "qwen2_moe",
+    "Qwen2VLForConditionalGeneration": "qwen2_vl",
+    "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3Model": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+    "Qwen3NextForCausalLM": "qwen3_next",
+    "Qwen3VLForConditionalGeneration": "qwen3_vl",
+    "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe",
+    "Qwen3_5ForConditionalGeneration": "qwen3_5",
+    "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
+    "RWForCausalLM": "falcon",
+    "RobertaForMaskedLM": "roberta",
+    "SeedOssForCausalLM": "seed_oss",
+    "SiglipModel": "siglip",
+    "SmolLM3ForCausalLM": "smollm3",
+    "StableLmForCausalLM": "stablelm",
+    "Starcoder2ForCausalLM": "starcoder2",
+    "T5ForConditionalGeneration": "t5",
+    "T5WithLMHeadModel": "t5",
+    "ViTForImageClassification": "vit",
+    "ViTModel": "vit",
+    "WhisperForConditionalGeneration": "whisper",
+    "XLMRobertaForMaskedLM": "xlm-roberta",
+    "XLMRobertaModel": "xlm-roberta",
+}
+"""First architecture -> `model_type`."""
+
 
 Builder = Callable[[Fields], Model]
 
@@ -37,18 +135,13 @@ FAMILIES: Final[dict[str, Builder]] = {
     **_in(
         "moe",
         "dots1 ernie4_5_moe glm4_moe gpt_oss granitemoe llama4_text minimax_m2 mixtral olmoe phimoe qwen2_moe "
-        "qwen3_moe",
-    ),
-    **_in(
-        "deepseek",
-        "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3",
+        "qwen3_moe deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3",
     ),
     **_in(
         "hybrids",
         "falcon_mamba granitemoehybrid jamba kimi_linear mamba mamba2 minimax nemotron-nas nemotron_h "
-        "qwen3_5_moe_text qwen3_5_text qwen3_next",
+        "qwen3_5_moe_text qwen3_5_text qwen3_next lfm2",
     ),
-    **_in("convolutions", "lfm2"),
     **_in(
         "sparse_attention",
         "deepseek_ref deepseek_v4 mimo_v2_flash minimax_m3 minimax_m3_vl minimax_m3_vl_text step3p7 step3p7_text",
@@ -59,11 +152,7 @@ FAMILIES: Final[dict[str, Builder]] = {
     ),
     **_in(
         "encoders",
-        "bert camembert deberta deberta-v2 distilbert electra roberta xlm-roberta",
-    ),
-    **_in(
-        "seq2seq",
-        "mt5 t5 umt5 whisper",
+        "bert camembert deberta deberta-v2 distilbert electra roberta xlm-roberta mt5 t5 umt5 whisper",
     ),
     **_in(
         "vision",

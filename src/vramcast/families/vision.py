@@ -6,14 +6,14 @@ Facts per family: transformers v5.23.0, src/transformers/models/<model_type>/mod
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-from vramcast.blocks.parameters.tensors import linear, norm, prefixed
+from vramcast.blocks.parameters.layer import linear, norm, prefixed
 from vramcast.domain.model import MLP, Head, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
 from vramcast.errors import InvalidSpec
-from vramcast.families.assemble import attention_of, dtype_of, head_of, model_of
-from vramcast.families.defaults import defaults_of
-from vramcast.families.fields import Fields
+from vramcast.families.assemble import attention_of, dtype_of, head_of, model_of, vision_stack
+from vramcast.families.fields import Fields, defaults_of
 
 
 def section_of(fields: Fields, key: str, family: str) -> Fields:
@@ -30,64 +30,37 @@ def patches_of(fields: Fields) -> int:
     return (image // patch) ** 2
 
 
-def encoder_layer(fields: Fields, *, bias: bool = True, norm_kind: Norm = Norm.LAYER) -> Layer:
+def patch_embedding(
+    fields: Fields, *, bias: bool, positions: bool = True, class_token: bool = False, pre_norm: bool = False
+) -> VisionEmbedding:
+    """Square patches, each with a learned position where there are any, and a class token before them."""
+    channels, side = fields.count("num_channels", 3), fields.count("patch_size")
+    return VisionEmbedding(
+        in_channels=channels, patch=(side, side), bias=bias, class_token=class_token, pre_norm=pre_norm,
+        positions=patches_of(fields) + class_token if positions else 0,
+    )
+
+
+def encoder_layer(fields: Fields, *, bias: bool = True) -> Layer:
     """A pre-norm transformer layer with biases, as image encoders use."""
     attention = attention_of(fields, fields.count("hidden_size"), qkv_bias=bias, out_bias=bias, rope=False)
     activation = fields.activation("hidden_act", fallback="gelu")
     mlp = MLP(width=fields.count("intermediate_size"), gated=False, activation=activation, bias=True)
-    return Layer(mixer=attention, channel=mlp, norm=norm_kind)
+    return Layer(mixer=attention, channel=mlp, norm=Norm.LAYER)
 
 
 def vit_stack(fields: Fields) -> Stack:
     """ViT: a class token and a position per patch."""
-    return Stack(
-        name="vision",
-        hidden=fields.count("hidden_size"),
-        runs=(Run(count=fields.layers(), layer=encoder_layer(fields, bias=fields.flag("qkv_bias", fallback=True))),),
-        final_norm=Norm.LAYER,
-        vision=VisionEmbedding(
-            in_channels=fields.count("num_channels", 3),
-            patch=(fields.count("patch_size"),) * 2,
-            bias=True,
-            positions=patches_of(fields) + 1,
-            class_token=True,
-        ),
-        causal=False,
-    )
-
-
-def vit(fields: Fields) -> Model:
-    """ViT with its classifier, or with the pooler of the bare model."""
-    head = head_of(fields, Head.NONE)
-    return model_of(
-        fields,
-        stacks=(vit_stack(fields),),
-        head=Head.NONE,
-        vocab=0,
-        tied=False,
-        pooler=head is Head.NONE,
-        dtype=dtype_of(fields, "fp32"),
-    )
+    hidden, bias = fields.count("hidden_size"), fields.flag("qkv_bias", fallback=True)
+    layers = (fields.layers(), encoder_layer(fields, bias=bias))
+    return vision_stack(hidden, patch_embedding(fields, bias=True, class_token=True), layers, final_norm=Norm.LAYER)
 
 
 def clip_vision_stack(fields: Fields, *, extra: tuple[Parameter, ...] = ()) -> Stack:
     """CLIP's image encoder: norms before and behind the layers, patches without a bias."""
-    return Stack(
-        name="vision",
-        hidden=fields.count("hidden_size"),
-        runs=(Run(count=fields.layers(), layer=encoder_layer(fields)),),
-        final_norm=Norm.LAYER,
-        vision=VisionEmbedding(
-            in_channels=fields.count("num_channels", 3),
-            patch=(fields.count("patch_size"),) * 2,
-            bias=False,
-            positions=patches_of(fields) + 1,
-            class_token=True,
-            pre_norm=True,
-        ),
-        causal=False,
-        extra=extra,
-    )
+    hidden, layers = fields.count("hidden_size"), (fields.layers(), encoder_layer(fields))
+    patches = patch_embedding(fields, bias=False, class_token=True, pre_norm=True)
+    return vision_stack(hidden, patches, layers, final_norm=Norm.LAYER, extra=extra)
 
 
 def siglip_vision_stack(fields: Fields) -> Stack:
@@ -95,84 +68,55 @@ def siglip_vision_stack(fields: Fields) -> Stack:
     hidden = fields.count("hidden_size")
     extra: tuple[Parameter, ...] = ()
     if fields.flag("vision_use_head", fallback=True):
+        inner = fields.count("intermediate_size")
+        attention = linear("qkv", 3 * hidden, hidden, bias=True) + linear("out", hidden, hidden, bias=True)
         extra = (
-            Parameter(path="pooling.probe", shape=(hidden,), kind="scalar"),
-            *prefixed(
-                "pooling", linear("qkv", 3 * hidden, hidden, bias=True) + linear("out", hidden, hidden, bias=True)
-            ),
-            *norm("pooling.norm", Norm.LAYER, hidden),
-            *linear("pooling.up", fields.count("intermediate_size"), hidden, bias=True),
-            *linear("pooling.down", hidden, fields.count("intermediate_size"), bias=True),
+            Parameter(path="pooling.probe", shape=(hidden,), kind="scalar"), *prefixed("pooling", attention),
+            *norm("pooling.norm", Norm.LAYER, hidden), *linear("pooling.up", inner, hidden, bias=True),
+            *linear("pooling.down", hidden, inner, bias=True),
         )
-    return Stack(
-        name="vision",
-        hidden=hidden,
-        runs=(Run(count=fields.layers(), layer=encoder_layer(fields)),),
-        final_norm=Norm.LAYER,
-        vision=VisionEmbedding(
-            in_channels=fields.count("num_channels", 3),
-            patch=(fields.count("patch_size"),) * 2,
-            bias=True,
-            positions=patches_of(fields),
-        ),
-        causal=False,
-        extra=extra,
-    )
+    layers = (fields.layers(), encoder_layer(fields))
+    return vision_stack(hidden, patch_embedding(fields, bias=True), layers, final_norm=Norm.LAYER, extra=extra)
 
 
 def _text_stack(fields: Fields, *, extra: tuple[Parameter, ...], causal: bool) -> Stack:
     return Stack(
-        name="text",
-        hidden=fields.count("hidden_size"),
+        name="text", hidden=fields.count("hidden_size"), final_norm=Norm.LAYER, extra=extra, causal=causal,
         runs=(Run(count=fields.layers(), layer=encoder_layer(fields)),),
-        final_norm=Norm.LAYER,
         positions=fields.count("max_position_embeddings"),
-        extra=extra,
-        causal=causal,
     )
+
+
+def _without_head(fields: Fields, *stacks: Stack, **facts: Any) -> Model:
+    return model_of(fields, stacks=stacks, head=Head.NONE, tied=False, dtype=dtype_of(fields, "fp32"), **facts)
+
+
+def vit(fields: Fields) -> Model:
+    """ViT with its classifier, or with the pooler of the bare model."""
+    pooler = head_of(fields, Head.NONE) is Head.NONE
+    return _without_head(fields, vit_stack(fields), vocab=0, pooler=pooler)
 
 
 def clip(fields: Fields) -> Model:
     """CLIP: both towers, their projections to one space, and the temperature."""
-    text, image = (
-        section_of(fields, "text_config", "clip_text_model"),
-        section_of(fields, "vision_config", "clip_vision_model"),
-    )
+    text = section_of(fields, "text_config", "clip_text_model")
+    image = section_of(fields, "vision_config", "clip_vision_model")
     joint = fields.count("projection_dim", 512)
     temperature = Parameter(path="logit_scale", shape=(1,), kind="scalar")
     vision = clip_vision_stack(image, extra=linear("projection", joint, image.count("hidden_size")))
     words = _text_stack(text, extra=(*linear("projection", joint, text.count("hidden_size")), temperature), causal=True)
-    return model_of(
-        fields,
-        stacks=(vision, words),
-        head=Head.NONE,
-        tied=False,
-        vocab=text.count("vocab_size"),
-        dtype=dtype_of(fields, "fp32"),
-    )
+    return _without_head(fields, vision, words, vocab=text.count("vocab_size"))
 
 
 def siglip(fields: Fields) -> Model:
     """SigLIP: both towers, a projection of the text, temperature and bias."""
-    text, image = (
-        section_of(fields, "text_config", "siglip_text_model"),
-        section_of(fields, "vision_config", "siglip_vision_model"),
-    )
+    text = section_of(fields, "text_config", "siglip_text_model")
+    image = section_of(fields, "vision_config", "siglip_vision_model")
     hidden = text.count("hidden_size")
     scalars = tuple(Parameter(path=name, shape=(1,), kind="scalar") for name in ("logit_scale", "logit_bias"))
     head = linear("projection", text.count("projection_size", hidden), hidden, bias=True)
-    return model_of(
-        fields,
-        stacks=(siglip_vision_stack(image), _text_stack(text, extra=(*head, *scalars), causal=False)),
-        head=Head.NONE,
-        tied=False,
-        vocab=text.count("vocab_size"),
-        dtype=dtype_of(fields, "fp32"),
-    )
-
-
-def _alone(fields: Fields, stack: Stack) -> Model:
-    return model_of(fields, stacks=(stack,), head=Head.NONE, vocab=0, tied=False, dtype=dtype_of(fields, "fp32"))
+    vision, words = siglip_vision_stack(image), _text_stack(text, extra=(*head, *scalars), causal=False)
+    return _without_head(fields, vision, words, vocab=text.count("vocab_size"))
 
 
 def clip_text(fields: Fields) -> Model:
@@ -180,18 +124,12 @@ def clip_text(fields: Fields) -> Model:
     joint = any("WithProjection" in name for name in fields.words("architectures"))
     hidden = fields.count("hidden_size")
     extra = linear("projection", fields.count("projection_dim", hidden), hidden) if joint else ()
-    stack = _text_stack(fields, extra=extra, causal=True)
-    return model_of(fields, stacks=(stack,), head=Head.NONE, tied=False, dtype=dtype_of(fields, "fp32"))
+    return _without_head(fields, _text_stack(fields, extra=extra, causal=True))
 
 
-def clip_vision(fields: Fields) -> Model:
-    """CLIP's image encoder alone."""
-    return _alone(fields, clip_vision_stack(fields))
-
-
-def siglip_vision(fields: Fields) -> Model:
-    """SigLIP's image encoder alone."""
-    return _alone(fields, siglip_vision_stack(fields))
+def _alone(fields: Fields, *, stack: Callable[[Fields], Stack]) -> Model:
+    """An image encoder without a text's."""
+    return _without_head(fields, stack(fields), vocab=0)
 
 
 TOWERS: Final[dict[str, Callable[[Fields], Stack]]] = {
@@ -210,10 +148,6 @@ def tower_of(fields: Fields, family: str) -> Stack:
 
 
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
-    "vit": vit,
-    "clip": clip,
-    "siglip": siglip,
-    "clip_text_model": clip_text,
-    "clip_vision_model": clip_vision,
-    "siglip_vision_model": siglip_vision,
+    "vit": vit, "clip": clip, "siglip": siglip, "clip_text_model": clip_text,
+    **{family: partial(_alone, stack=stack) for family, stack in TOWERS.items()},
 }

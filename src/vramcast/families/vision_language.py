@@ -11,34 +11,27 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters.tensors import linear, norm, prefixed, vector
-from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
+from vramcast.blocks.parameters.layer import linear, norm, prefixed, vector
+from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Parameter, Stack, VisionEmbedding
 from vramcast.errors import InvalidSpec
-from vramcast.families.assemble import attention_of
+from vramcast.families.assemble import attention_of, vision_stack
 from vramcast.families.decoder import Traits, decoder
-from vramcast.families.defaults import defaults_of
-from vramcast.families.fields import Fields
+from vramcast.families.fields import Fields, defaults_of
 from vramcast.families.gemma4 import gemma4_text, gemma4_tower
 from vramcast.families.hybrids import BUILDERS as HYBRIDS
 from vramcast.families.llama import BUILDERS as DENSE
 from vramcast.families.mllama import mllama_text, mllama_tower
 from vramcast.families.moe import BUILDERS as SPARSE
-from vramcast.families.moe import MOE_TRAITS
-from vramcast.families.vision import encoder_layer, patches_of, section_of, tower_of
+from vramcast.families.vision import encoder_layer, patch_embedding, section_of, tower_of
 
 QWEN_MROPE: Final = Traits(qkv_bias=True, window="qwen")
 
-TEXT: Final[dict[str, Callable[[Fields], Model]]] = {
-    **DENSE,
-    **SPARSE,
-    **HYBRIDS,
-    "qwen2_vl_text": partial(decoder, traits=QWEN_MROPE),
-    "qwen2_5_vl_text": partial(decoder, traits=QWEN_MROPE),
-    "qwen3_vl_text": DENSE["qwen3"],
-    "qwen3_vl_moe_text": partial(decoder, traits=MOE_TRAITS["qwen3_moe"]),
-    "mllama_text_model": mllama_text,
-    "gemma4_text": gemma4_text,
+OWN_TEXT: Final[dict[str, Callable[[Fields], Model]]] = {
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text"), partial(decoder, traits=QWEN_MROPE)),
+    "qwen3_vl_text": DENSE["qwen3"], "qwen3_vl_moe_text": SPARSE["qwen3_moe"],
+    "mllama_text_model": mllama_text, "gemma4_text": gemma4_text,
 }
+TEXT: Final = {**DENSE, **SPARSE, **HYBRIDS, **OWN_TEXT}
 """`model_type` of a text section -> builder."""
 
 TowerOf = Callable[[Fields, Model], Stack]
@@ -77,48 +70,31 @@ def qwen_tower(fields: Fields, text: Model, *, generation: Literal[2, 25, 3, 35]
     width = inner.multiple("mlp_ratio", 4, of=hidden) if generation == 2 else inner.count("intermediate_size")
     kind = Norm.RMS if generation == 25 else Norm.LAYER
     activation = {2: "quick_gelu", 25: "silu"}.get(generation, "gelu_pytorch_tanh")
+    head_dim = inner.share("hidden_size", hidden, "num_heads", heads)
+    activation = inner.activation("hidden_act", fallback=activation)
     layer = Layer(
-        mixer=Attention(
-            num_heads=heads,
-            num_kv_heads=heads,
-            head_dim=inner.share("hidden_size", hidden, "num_heads", heads),
-            qkv_bias=True,
-            out_bias=True,
-        ),
-        channel=MLP(
-            width=width, gated=generation == 25, bias=True,
-            activation=inner.activation("hidden_act", fallback=activation),
-        ),
-        norm=kind,
+        mixer=Attention(num_heads=heads, num_kv_heads=heads, head_dim=head_dim, qkv_bias=True, out_bias=True),
+        channel=MLP(width=width, gated=generation == 25, bias=True, activation=activation), norm=kind,
     )
     merge = inner.count("spatial_merge_size", 2) ** 2
     out = inner.count("out_hidden_size", text.hidden) if generation != 2 else inner.count("hidden_size", text.hidden)
     deep = inner.naturals("deepstack_visual_indexes") or ()
-    return Stack(
-        name="vision",
-        hidden=hidden,
-        runs=(Run(count=inner.layers("depth"), layer=layer),),
-        final_norm=None,
-        vision=VisionEmbedding(
-            in_channels=inner.count("in_chans", inner.count("in_channels", 3)),
-            patch=(inner.count("temporal_patch_size", 2), *(inner.count("patch_size"),) * 2),
-            bias=generation >= 3 and generation != 25,
-            positions=inner.natural("num_position_embeddings", 0),
-        ),
-        projector=((hidden * merge, hidden * merge, True), (hidden * merge, out, True)),
-        projector_norm_dim=hidden,
-        projector_norm=kind,
-        extra=_deepstack(len(deep) if generation == 3 else 0, hidden * merge, out),
-        causal=False,
+    layers = (inner.layers("depth"), layer)
+    patches = VisionEmbedding(
+        in_channels=inner.count("in_chans", inner.count("in_channels", 3)),
+        patch=(inner.count("temporal_patch_size", 2), *(inner.count("patch_size"),) * 2),
+        bias=generation >= 3 and generation != 25, positions=inner.natural("num_position_embeddings", 0),
+    )
+    joined = hidden * merge
+    return vision_stack(
+        hidden, patches, layers, projector=((joined, joined, True), (joined, out, True)), projector_norm_dim=hidden,
+        projector_norm=kind, extra=_deepstack(len(deep) if generation == 3 else 0, joined, out),
     )
 
 
 def _deepstack(count: int, width: int, out: int) -> tuple[Parameter, ...]:
-    one = (
-        *norm("norm", Norm.LAYER, width),
-        *linear("in", width, width, bias=True),
-        *linear("out", out, width, bias=True),
-    )
+    ways = (*linear("in", width, width, bias=True), *linear("out", out, width, bias=True))
+    one = (*norm("norm", Norm.LAYER, width), *ways)
     return tuple(parameter for index in range(count) for parameter in prefixed(f"deepstack.{index}", one))
 
 
@@ -141,38 +117,23 @@ def llava_next_tower(fields: Fields, text: Model) -> Stack:
     layers = fields.get("vision_feature_layer")
     width = tower.hidden * (len(layers) if isinstance(layers, list) and 0 < len(layers) <= tower.num_layers else 1)
     bias = fields.flag("multimodal_projector_bias", fallback=True)
-    return replace(
-        tower,
-        projector=((width, text.hidden, bias), (text.hidden, text.hidden, bias)),
-        extra=(*tower.extra, vector("image_newline", text.hidden)),
-    )
+    projector = ((width, text.hidden, bias), (text.hidden, text.hidden, bias))
+    return replace(tower, projector=projector, extra=(*tower.extra, vector("image_newline", text.hidden)))
 
 
 def pixtral_tower(fields: Fields, text: Model) -> Stack:
     """Mistral's encoder: a small LLaMA over patches with rotary positions, then 2 x 2 merging and two linears."""
     inner = section_of(fields, "vision_config", "pixtral")
-    hidden, patch, bias = (
-        inner.count("hidden_size"),
-        inner.count("patch_size"),
-        fields.flag("multimodal_projector_bias"),
-    )
+    hidden, patch = inner.count("hidden_size"), inner.count("patch_size")
+    bias = fields.flag("multimodal_projector_bias")
     merge = fields.count("spatial_merge_size", 2) ** 2
     activation = inner.activation("hidden_act", fallback="gelu")
     mlp = MLP(width=inner.count("intermediate_size"), gated=True, activation=activation)
-    return Stack(
-        name="vision",
-        hidden=hidden,
-        runs=(Run(count=inner.layers(), layer=Layer(mixer=attention_of(inner, hidden), channel=mlp)),),
-        final_norm=None,
-        embedding_norm=Norm.RMS,
-        vision=VisionEmbedding(in_channels=inner.count("num_channels", 3), patch=(patch, patch), bias=False),
-        projector=(
-            (hidden * merge, hidden, False),
-            (hidden, text.hidden, bias),
-            (text.hidden, text.hidden, bias),
-        ),
-        projector_norm_dim=hidden,
-        causal=False,
+    layers = (inner.layers(), Layer(mixer=attention_of(inner, hidden), channel=mlp))
+    patches = VisionEmbedding(in_channels=inner.count("num_channels", 3), patch=(patch, patch), bias=False)
+    projector = ((hidden * merge, hidden, False), (hidden, text.hidden, bias), (text.hidden, text.hidden, bias))
+    return vision_stack(
+        hidden, patches, layers, embedding_norm=Norm.RMS, projector=projector, projector_norm_dim=hidden
     )
 
 
@@ -180,37 +141,18 @@ def llama4_tower(fields: Fields, text: Model) -> Stack:
     """Llama 4's encoder: unfolded patches, pixel shuffle, an adapter and one projection, none with a bias."""
     inner = section_of(fields, "vision_config", "llama4_vision_model")
     hidden, joint = inner.count("hidden_size"), inner.count("projector_output_dim", 4096)
-    patch = inner.count("patch_size")
     adapter = (
         (inner.count("intermediate_size"), inner.count("projector_input_dim", 4096), False),
         (joint, joint, False),
         (inner.count("vision_output_dim"), text.hidden, False),
     )
-    return Stack(
-        name="vision",
-        hidden=hidden,
-        runs=(Run(count=inner.layers(), layer=encoder_layer(inner)),),
-        final_norm=Norm.LAYER,
-        vision=VisionEmbedding(
-            in_channels=inner.count("num_channels", 3),
-            patch=(patch, patch),
-            bias=False,
-            positions=patches_of(inner) + 1,
-            class_token=True,
-            pre_norm=True,
-        ),
-        projector=adapter,
-        causal=False,
-    )
+    layers = (inner.layers(), encoder_layer(inner))
+    patches = patch_embedding(inner, bias=False, class_token=True, pre_norm=True)
+    return vision_stack(hidden, patches, layers, final_norm=Norm.LAYER, projector=adapter)
 
 
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
-    "qwen2_vl_text": TEXT["qwen2_vl_text"],
-    "qwen2_5_vl_text": TEXT["qwen2_5_vl_text"],
-    "qwen3_vl_text": TEXT["qwen3_vl_text"],
-    "qwen3_vl_moe_text": TEXT["qwen3_vl_moe_text"],
-    "mllama_text_model": mllama_text,
-    "gemma4_text": gemma4_text,
+    **OWN_TEXT,
     "gemma4": partial(see, text="gemma4_text", tower=gemma4_tower),
     "qwen2_vl": partial(see, text="qwen2_vl_text", tower=partial(qwen_tower, generation=2)),
     "qwen2_5_vl": partial(see, text="qwen2_5_vl_text", tower=partial(qwen_tower, generation=25)),

@@ -44,7 +44,6 @@ def scale_by_weight(
     """`weight * x` with a broadcast parameter: x is saved only when the weight learns [derivatives: mul.Tensor].
 
     Args:
-        x: the activation
         num_bytes: size of the product
         weight_bytes: size of the parameter, whose gradient is made at full size first
         sum_bytes: buffer of the sum over the rows (`reduction.column_sum_bytes`)
@@ -100,7 +99,6 @@ def unary(graph: Graph, x: Value, *, num_bytes: int, name: str, saves: str = "",
     """A pointwise operator or a reduction.
 
     Args:
-        x: its input
         num_bytes: size of the output
         name: of operator and output
         saves: "input", "output" or "" [derivatives]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 
@@ -179,7 +179,7 @@ class Tape:
         """The fused operator."""
         return self.like(name, x)
 
-    def rms_norm(self, x: Array, name: str = "normed", *, weight: Literal["none", "narrow"] = "narrow") -> Array:
+    def rms_norm(self, x: Array, name: str = "normed") -> Array:
         """diffusers `RMSNorm`: x times the inverse root of its fp32 mean square; the square is a tensor of its own.
 
         Source: huggingface/diffusers models/normalization.py `RMSNorm.forward`
@@ -190,8 +190,6 @@ class Tape:
         del wide, square
         scaled = self.like(f"{name}.scaled", x, FP32)
         del inverse
-        if weight == "none":
-            return self.cast(scaled, x.width, name)
         narrow = self.cast(scaled, x.width, f"{name}.narrow")
         del scaled
         return self.like(name, narrow)

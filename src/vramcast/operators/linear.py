@@ -72,21 +72,17 @@ def cast(graph: Graph, value: Value, *, elements: int, to_bytes: int, name: str 
     return graph.call("cast", [value], [copy])
 
 
-def linear(
-    graph: Graph, name: str, x: Value, *, tokens: int, dense: Dense, numerics: Numerics, out_name: str | None = None
-) -> Value:
+def linear(graph: Graph, name: str, x: Value, *, tokens: int, dense: Dense, numerics: Numerics) -> Value:
     """One matrix product with its cast of the input and of the weight under autocast.
 
     Leaves out: cuBLAS workspaces, which belong to the process.
 
     Args:
-        graph: the block under construction
         name: path of the weight in its layer, "attention.q"
         x: input of (T, I) elements of any width
         tokens: T, rows of x [tokens]
         dense: O, I, bias and whether the weight learns
         numerics: element widths [bytes]
-        out_name: name of the output; None: as `name`
 
     Returns: the output, (T, O) elements of the compute width
     Source: [autograd], [autocast]
@@ -95,7 +91,7 @@ def linear(
     x = cast(graph, x, elements=tokens * dense.in_features, to_bytes=width, name=f"{name}.input")
     differentiable = dense.trainable or x.gradient_bytes > 0
     y = graph.value(
-        out_name or name, out * width, gradient_bytes=out * width if differentiable else 0,
+        name, out * width, gradient_bytes=out * width if differentiable else 0,
         formula=f"{tokens} tokens x {dense.out_features} x {width} B",
     )
     extra = [_weight_cast(graph, name, dense, width)] if numerics.autocast else []
@@ -109,7 +105,6 @@ def linear(
         ],
         views_gradient=True,  # (B, S, I) inputs are folded to two dimensions and their gradients unfolded
         flops=2 * tokens * dense.out_features * dense.in_features,
-        traffic_bytes=width * (tokens * (dense.out_features + dense.in_features) + dense.elements),
     )
 
 

@@ -10,9 +10,18 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from vramcast.domain.program import Alloc, Free, Program, Tensor
-from vramcast.operators.graph import Checkpoint, Graph, Operator, Value
-from vramcast.operators.storages import Storages, discarded_values, external_inputs, regions_by_index, saver_counts
+from vramcast.domain.program import Alloc, Free, Program, Tensor, live_at_end
+from vramcast.operators.graph import (
+    Checkpoint,
+    Graph,
+    Operator,
+    Storages,
+    Value,
+    discarded_values,
+    external_inputs,
+    regions_by_index,
+    saver_counts,
+)
 
 
 class WeightGradients(StrEnum):
@@ -29,6 +38,12 @@ class Lowered(NamedTuple):
     forward: Program
     backward: Program
     saved: Program  # the Alloc nodes of what forward leaves behind (net effect), for summaries
+
+    @property
+    def loss_gradient(self) -> Program:
+        """The gradient of the loss, which backward frees but nobody in it makes."""
+        ends = live_at_end(self.forward + self.backward)
+        return tuple(Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor.name == "grad.loss")
 
 
 class Caller(NamedTuple):
@@ -51,7 +66,6 @@ def lower(
     """Forward and backward programs of a block in training.
 
     Args:
-        graph: the block
         weight_gradients: what becomes of each weight's gradient
         hold_inputs: the caller's variable keeps the inputs alive until the block returns
         gradient: the tensor that stands for the gradient of the (first) output and of the first input, so that

@@ -7,6 +7,8 @@ Letters: N tokens inside a tensor-parallel region   n tokens between regions (N 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators.graph import Graph, Value
 
@@ -39,17 +41,14 @@ def norm(graph: Graph, name: str, x: Value, *, rows: int, width: int, element: i
     return out
 
 
-class Linear:
+class Linear(NamedTuple):
     """One tensor-parallel linear: widths, and whether its input or output is divided along the sequence."""
 
-    __slots__ = ("columns", "element", "rows", "tokens", "tokens_between")
-
-    def __init__(self, *, rows: int, columns: int, tokens: int, tokens_between: int, element: int) -> None:
-        self.rows = rows  # local output width
-        self.columns = columns  # local input width
-        self.tokens = tokens
-        self.tokens_between = tokens_between
-        self.element = element
+    rows: int  # local output width
+    columns: int  # local input width
+    tokens: int
+    tokens_between: int
+    element: int
 
     @property
     def divided(self) -> bool:
@@ -57,7 +56,7 @@ class Linear:
         return self.tokens != self.tokens_between
 
 
-def column_linear(graph: Graph, name: str, x: Value, linear: Linear, *, saves_input: bool = True) -> Value:
+def column_linear(graph: Graph, name: str, x: Value, linear: Linear) -> Value:
     """y = x W^T with W's rows divided: with sequence parallelism x is gathered for each product and dropped again."""
     e = linear.element
     out = activation(graph, f"{name}.out", linear.tokens, linear.rows, e)
@@ -70,7 +69,7 @@ def column_linear(graph: Graph, name: str, x: Value, linear: Linear, *, saves_in
                                   category=Category.COMMUNICATION)
         backward = [*gathered, full_gradient]
     graph.call(
-        name, [x], [out], saved=[x] if saves_input else [], temporaries=gathered, backward_temporaries=backward,
+        name, [x], [out], saved=[x], temporaries=gathered, backward_temporaries=backward,
         weight_gradients=[weight_gradient(graph, name, linear)],
         flops=2 * linear.tokens * linear.rows * linear.columns,
     )

@@ -15,7 +15,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Shards, Workload, require_count
 from vramcast.domain.model import Head, Model, Run, scorer
 from vramcast.domain.version import Version, check_version
-from vramcast.engines.eager.unasked import with_unasked
+from vramcast.engines.eager.releases import with_unasked
 from vramcast.engines.training import TRAINING
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.checkouts import checkout

@@ -6,6 +6,7 @@ Stacks of two files have different indices, so they are compared by the frames t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -25,7 +26,7 @@ from vramcast.recordings.lives import Lives, lives_of
 from vramcast.recordings.peak import Course, Group, Held, Places, Timeline, held_at, held_by_events, rest_of, timeline
 from vramcast.recordings.replay import Basis, Outcome, Replayed, replay, state_after
 from vramcast.recordings.stacks import top_frames
-from vramcast.recordings.start import held_at_start
+from vramcast.recordings.start import RecordedDevice
 from vramcast.recordings.steps import Leaks, leaks_of
 from vramcast.recordings.variants import CONFS, Advice, Variant, advice, recorded_capacity, under
 
@@ -230,6 +231,44 @@ class Examined(Noun, frozen=True):
         return times[event] - times[0]
 
 
+class Examination(RecordedDevice):
+    """A device of a recording, of which each is worked out once."""
+
+    @cached_property
+    def replayed(self) -> Replayed:
+        """Its events, replayed."""
+        return replay(self)
+
+    @cached_property
+    def lives(self) -> Lives:
+        """Lifetimes and categories of its blocks."""
+        return lives_of(self)
+
+    @cached_property
+    def places(self) -> Places:
+        """The user's lines and modules of its stacks."""
+        return Places(self.snapshot)
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether segments were recorded, and are those of its events."""
+        return self.replayed.basis is Basis.REPLAYED and self.replayed.outcome is not Outcome.FAILED
+
+    def segments_after(self, event: int, *, at_recorded: bool = False) -> tuple[SegmentView, ...]:
+        """Segments and blocks after an event; -1: before the first."""
+        return state_after(self, event, slack=self.replayed.slack, at_recorded=at_recorded)
+
+    def held_after(self, event: int) -> Held:
+        """What was live after an event; -1: before the first."""
+        device, replayed = self.device, self.replayed
+        if self.snapshot.sizes_are is SizesAre.BLOCKS and not device.has_segments:
+            # before the first event as much as at the peak, where that was never reached after
+            allocated = replayed.allocated[event] if event >= 0 else replayed.peak_allocated_bytes
+            return held_by_events(device, event, allocated, lives=self.lives, places=self.places)
+        segments = self.segments_after(event, at_recorded=replayed.basis is not Basis.REPLAYED)
+        return held_at(device, segments, event, lives=self.lives, places=self.places)
+
+
 def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against: Examined | None = None) -> Examined:
     """One device replayed and looked at.
 
@@ -237,16 +276,11 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
         asked: what to look at
         against: the same device of an earlier recording
     """
-    replayed = replay(snapshot, device)
-    places, lives = Places(snapshot), lives_of(snapshot, device)
+    one = Examination(snapshot, device)
+    replayed, lives = one.replayed, one.lives
     last = len(device.trace) - 1
-    full = _full(snapshot, device, replayed)
-
-    def held(event: int) -> Held:
-        return held_after(snapshot, device, replayed, event, lives=lives, places=places)
-
+    full = one.segments_after(_fullest_event(replayed)) if one.is_understood else None
     ooms = [index for index, action in enumerate(device.trace.actions) if action == Action.OOM]
-    failures = tuple(_failure(snapshot, device, replayed, event) for event in ooms[:MOST_OOMS])
     course = Course(replayed.allocated, replayed.reserved, rest_of(device))
     active, reserved = replayed.peak_allocated_bytes, replayed.peak_reserved_bytes
     counted = replayed.basis in (Basis.REPLAYED, Basis.RECORDED) and reserved is not None
@@ -254,36 +288,22 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
         snapshot=snapshot,
         device=device.device,
         replayed=replayed,
-        held=held(replayed.peak_event),
-        at_end=held_at(device, device.segments, last, lives=lives, places=places) if device.has_segments
-        else held(last),
+        held=one.held_after(replayed.peak_event),
+        at_end=held_at(device, device.segments, last, lives=lives, places=one.places) if device.has_segments
+        else one.held_after(last),
         fragmentation=None if full is None else fragmentation(full, _fullest_event(replayed), top=asked.top),
         fragmentation_of_run=peak_fragmentation(peak_active_bytes=active, peak_reserved_bytes=reserved or 0)
         if counted else None,
         segments=() if full is None else segment_map(full),
-        timeline=timeline(
-            device, course, lives=lives, start=held_at_start(snapshot, device), points=POINTS
-        ),
-        failures=failures,
+        timeline=timeline(one, course, lives=lives, points=POINTS),
+        failures=tuple(_failure(one, event) for event in ooms[:MOST_OOMS]),
         num_failures=len(ooms),
-        leaks=leaks_of(snapshot, device, lives) if asked.leaks else None,
-        variants=_variants(snapshot, device, asked, replayed),
+        leaks=leaks_of(one, lives) if asked.leaks else None,
+        variants=_variants(one, asked),
     )
     if against is None:
         return found
     return replace(found, difference=difference(_recording(against), _recording(found)))
-
-
-def held_after(
-    snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed, event: int, *, lives: Lives, places: Places
-) -> Held:
-    """What was live after an event; -1: before the first.
-    """
-    if snapshot.sizes_are is SizesAre.BLOCKS and not device.has_segments:
-        return held_by_events(device, event, _allocated(replayed, event), lives=lives, places=places)
-    follows = replayed.basis is Basis.REPLAYED
-    segments = state_after(snapshot, device, event, slack=replayed.slack, at_recorded=not follows)
-    return held_at(device, segments, event, lives=lives, places=places)
 
 
 def main_device(found: Sequence[Examined]) -> int:
@@ -301,18 +321,6 @@ def _most(found: Examined) -> int:
     return max(found.replayed.peak_reserved_bytes or 0, found.replayed.peak_allocated_bytes)
 
 
-def _full(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed) -> tuple[SegmentView, ...] | None:
-    """Segments when reserved memory was highest; None where no segments were recorded, or these are not understood."""
-    if replayed.basis is not Basis.REPLAYED or replayed.outcome is Outcome.FAILED:
-        return None
-    return state_after(snapshot, device, _fullest_event(replayed), slack=replayed.slack)
-
-
-def _allocated(replayed: Replayed, event: int) -> int:
-    """After an event; before the first where that was more than ever after [bytes]."""
-    return replayed.allocated[event] if event >= 0 else replayed.peak_allocated_bytes
-
-
 def _fullest_event(replayed: Replayed) -> int:
     """Where reserved memory was highest; of several such moments that at which tensors held most, if it is one."""
     event = replayed.peak_event
@@ -320,38 +328,37 @@ def _fullest_event(replayed: Replayed) -> int:
     return event if reserved_then == replayed.peak_reserved_bytes else replayed.peak_reserved_event
 
 
-def _failure(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed, event: int) -> Failure:
-    trace = device.trace
+def _failure(one: Examination, event: int) -> Failure:
+    device, trace, replayed = one.device, one.trace, one.replayed
     allocated, reserved = replayed.allocated[event], replayed.reserved
     held = None if reserved is None or replayed.is_least else reserved[event]
     request, free = trace.sizes[event], trace.addresses[event] if device.has_segments else None
-    if replayed.basis is Basis.REPLAYED and replayed.outcome is not Outcome.FAILED:
+    if one.is_understood:
         found = contiguity(
-            state_after(snapshot, device, event - 1, slack=replayed.slack), request, stream=trace.streams[event],
-            pool=snapshot.pools[trace.pools[event]], driver_free_bytes=free,
+            one.segments_after(event - 1), request, stream=trace.streams[event],
+            pool=one.snapshot.pools[trace.pools[event]], driver_free_bytes=free,
         )
     else:
         found = Contiguity(request, None if held is None else max(0, held - allocated), None, free)
     return Failure(event, request, allocated, held, found, trace.stacks[event])
 
 
-def _variants(
-    snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, replayed: Replayed
-) -> tuple[Variant, ...]:
+def _variants(one: Examination, asked: Asked) -> tuple[Variant, ...]:
     """The settings of the recording first, then those asked for; nothing where none are and no card is named."""
     if not asked.confs and not asked.all_confs and asked.capacity_bytes is None:
         return ()
+    device, replayed = one.device, one.replayed
     if not device.has_addresses or replayed.outcome is Outcome.FAILED:
         return ()
     capacity = asked.capacity_bytes if asked.capacity_bytes is not None else recorded_capacity(device, replayed)
-    own = under(snapshot, device, capacity_bytes=capacity)
+    own = under(one, capacity_bytes=capacity)
     if asked.capacity_bytes is None and own.out_of_memory is not None:
         # what was live before is laid out anew, and so did not fit where it really did: this is no limit of the process
-        capacity, own = None, under(snapshot, device)
+        capacity, own = None, under(one)
     usual = (conf for conf in CONFS if capacity is not None or NEEDS_CAPACITY not in conf)
     others = dict.fromkeys((*asked.confs, *(usual if asked.all_confs else ())))
-    others.pop(snapshot.alloc_conf, None)
-    return (own, *(under(snapshot, device, conf, capacity_bytes=capacity) for conf in others))
+    others.pop(one.snapshot.alloc_conf, None)
+    return (own, *(under(one, conf, capacity_bytes=capacity) for conf in others))
 
 
 def _recording(found: Examined) -> Recording:

@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from vramcast.domain.cublas import SMALL_BYTES
-from vramcast.domain.snapshot import NO_STACK, Action, Annotation, DeviceSnapshot, Snapshot, Trace
+from vramcast.domain.snapshot import NO_STACK, Action, Annotation, Trace
 from vramcast.recordings.stacks import Kind, Kinds
-from vramcast.recordings.start import held_at_start
+from vramcast.recordings.start import RecordedDevice
 
 
 class Category(StrEnum):
@@ -112,10 +112,10 @@ class Lives(NamedTuple):
         return CATEGORIES[self.categories[index]]
 
 
-def lives_of(snapshot: Snapshot, device: DeviceSnapshot, kinds: Kinds | None = None) -> Lives:
+def lives_of(recorded: RecordedDevice) -> Lives:
     """Lifetimes and categories of all blocks of a device."""
-    trace, known = device.trace, kinds or Kinds(snapshot)
-    events = known.of_events(device)
+    snapshot, trace, known = recorded.snapshot, recorded.trace, Kinds(recorded.snapshot)
+    events = known.of_events(trace)
     ends, freed_at_start = _ends(trace)
     if not _frees_have_stacks(trace, ends):
         for index, action in enumerate(trace.actions):
@@ -127,7 +127,7 @@ def lives_of(snapshot: Snapshot, device: DeviceSnapshot, kinds: Kinds | None = N
     lives = Lives(ends, categories, freed_at_start, {}, len(trace))
     likes = _Likes(trace, lives, runs)
     replaced: dict[int, int] = {}  # address of an older block without a stack that a step freed -> its bytes
-    for block in held_at_start(snapshot, device):
+    for block in recorded.older:
         end = freed_at_start.get(block.address, len(trace))
         freed_by = Kind.UNSEEN if end == len(trace) else Kind(events[end])
         size = block.requested_bytes or block.size_bytes
@@ -136,22 +136,20 @@ def lives_of(snapshot: Snapshot, device: DeviceSnapshot, kinds: Kinds | None = N
             replaced[block.address] = size
         lives.older[block.address] = found
     if replaced:
-        _tell_weights(snapshot, device, lives, events, replaced)
+        _tell_weights(recorded, lives, events, replaced)
     _inherit(trace, lives, events, runs)
     _put_labelled(categories, trace, snapshot.labels)
     return lives
 
 
-def _tell_weights(
-    snapshot: Snapshot, device: DeviceSnapshot, lives: Lives, events: array[int], replaced: dict[int, int]
-) -> None:
+def _tell_weights(recorded: RecordedDevice, lives: Lives, events: array[int], replaced: dict[int, int]) -> None:
     """Whether what steps replaced can have been weights: then it is not known what it was.
 
     Some optimizers make new weights as they make new states, and all states alike. Where the older blocks that stay are
     as many and as large as the gradients of a step, the weights are among them; gradients that are older, too, are
     as many again.
     """
-    trace = device.trace
+    trace = recorded.trace
     step = next((i for i, kind in enumerate(events) if kind in STEPS and trace.actions[i] == Action.ALLOC), len(trace))
     gradients: Counter[int] = Counter()
     places: dict[int, set[int]] = {}  # size -> stacks at which steps make what outlives them
@@ -164,7 +162,7 @@ def _tell_weights(
         elif category == Category.OPTIMIZER and events[index] in STEPS:
             places.setdefault(size, set()).add(trace.stacks[index])
     kept: Counter[int] = Counter()
-    for block in held_at_start(snapshot, device):
+    for block in recorded.older:
         size, category = block.requested_bytes or block.size_bytes, lives.older[block.address]
         if block.freed_at > step and category == Category.GRADIENTS:
             gradients[size] += 1

@@ -13,7 +13,7 @@ from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Action, BlockView, DeviceSnapshot, SegmentView, Snapshot, Trace
 from vramcast.recordings.lives import CATEGORIES, Category, Lives
 from vramcast.recordings.stacks import Place, place_of
-from vramcast.recordings.start import OlderBlock
+from vramcast.recordings.start import RecordedDevice
 
 
 class Holder(NamedTuple):
@@ -221,14 +221,11 @@ class Timeline(Noun, frozen=True):
     categories: tuple[Category, ...]  # those that hold anything
 
 
-def timeline(
-    device: DeviceSnapshot, course: Course, *, lives: Lives, start: Iterable[OlderBlock], points: int
-) -> Timeline:
+def timeline(recorded: RecordedDevice, course: Course, *, lives: Lives, points: int) -> Timeline:
     """A run in at most so many points.
 
     Args:
         course: allocated and reserved bytes after each event
-        start: what was live before the first event
         points: the most points
     """
     events = len(course.allocated)
@@ -237,11 +234,11 @@ def timeline(
     edges = sorted({events * place // points for place in range(points + 1)})
     spans = [(low, high) for low, high in pairwise(edges) if high > low]
     tops = [max(range(low, high), key=course.allocated.__getitem__) for low, high in spans]
-    held = _held(device, lives, _at_start(lives, start), tops)
+    held = _held(recorded, lives, _at_start(recorded, lives), tops)
     if course.rest is not None:
         held = [_with_rest(row, course.allocated[top], course.rest) for row, top in zip(held, tops, strict=True)]
     used = [number for number in range(len(CATEGORIES)) if any(row[number] for row in held)]
-    times = device.trace.times_us
+    times = recorded.trace.times_us
     return Timeline(
         events=events,
         points=tuple(
@@ -269,10 +266,10 @@ class _Start(NamedTuple):
     lost: dict[int, tuple[int, int]]  # event that frees a block of it -> number of the category, bytes
 
 
-def _at_start(lives: Lives, start: Iterable[OlderBlock]) -> _Start:
+def _at_start(recorded: RecordedDevice, lives: Lives) -> _Start:
     numbers = {category: number for number, category in enumerate(CATEGORIES)}
     found = _Start([0] * len(CATEGORIES), {})
-    for block in start:
+    for block in recorded.older:
         if block.awaits_free:
             continue
         size = block.requested_bytes or block.size_bytes
@@ -284,11 +281,11 @@ def _at_start(lives: Lives, start: Iterable[OlderBlock]) -> _Start:
     return found
 
 
-def _held(device: DeviceSnapshot, lives: Lives, start: _Start, tops: list[int]) -> list[tuple[int, ...]]:
+def _held(recorded: RecordedDevice, lives: Lives, start: _Start, tops: list[int]) -> list[tuple[int, ...]]:
     """Requested bytes of each category after each of the events."""
-    if not device.has_addresses:
+    if not recorded.device.has_addresses:
         return [(0,) * len(CATEGORIES) for _ in tops]
-    trace, never = device.trace, lives.events
+    trace, never = recorded.trace, lives.events
     now, lost = list(start.held), dict(start.lost)
     rows: list[tuple[int, ...]] = []
     wanted = iter(tops)

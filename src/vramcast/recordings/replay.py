@@ -25,7 +25,6 @@ from vramcast.domain.snapshot import (
     PoolId,
     SegmentView,
     SizesAre,
-    Snapshot,
     Totals,
     Trace,
 )
@@ -33,11 +32,10 @@ from vramcast.errors import InvalidSpec, OutOfMemory
 from vramcast.recordings.start import (
     NO_SLACK,
     Doubt,
+    RecordedDevice,
     RecordedDriver,
     change_of,
     gaps_in_doubt,
-    held_at_start,
-    recorded_settings,
     start_segments,
 )
 
@@ -113,25 +111,26 @@ class Replayed(Noun, frozen=True):
         return not self.contradiction and self.basis in (Basis.SIMULATED, Basis.SUMMED)
 
 
-def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replayed:
+def replay(recorded: RecordedDevice) -> Replayed:
     """Play all events of a device as they really went.
 
     Where the simulation puts an allocation elsewhere it is counted, and moved to where it really was, so that one
     difference does not make others. Where that tells how large an older block was, it is played again.
     """
+    device = recorded.device
     if device.totals is not None:
         return _recorded(device, device.totals)
     if not device.has_addresses:
         return _summed(device)
-    if not device.has_segments and snapshot.sizes_are is SizesAre.BLOCKS:
-        return _of_blocks(snapshot, device)
+    if not device.has_segments and recorded.snapshot.sizes_are is SizesAre.BLOCKS:
+        return _of_blocks(recorded)
     used: Mapping[int, int] = NO_SLACK
-    player = Player(snapshot, device)
+    player = Player(recorded)
     found = _played(player, device)
     for _ in range(MOST_ROUNDS):
         if player.slack == used:
             break
-        again = Player(snapshot, device, player.slack)
+        again = Player(recorded, player.slack)
         better = _played(again, device)
         if (better.addresses_matched or 0) <= (found.addresses_matched or 0):
             break
@@ -173,11 +172,11 @@ def _played(player: Player, device: DeviceSnapshot) -> Replayed:
     )
 
 
-def _of_blocks(snapshot: Snapshot, device: DeviceSnapshot) -> Replayed:
+def _of_blocks(recorded: RecordedDevice) -> Replayed:
     """Reserved memory as simulated; allocated memory is that of the blocks that the events speak of."""
-    found = _played(Player(snapshot, device), device)
-    before = sum(block.size_bytes for block in held_at_start(snapshot, device))
-    allocated = _course(device.trace, before)
+    found = _played(Player(recorded), recorded.device)
+    before = sum(block.size_bytes for block in recorded.older)
+    allocated = _course(recorded.trace, before)
     return replace(
         found, allocated=allocated, peak_allocated_bytes=max(before, max(allocated, default=0)),
         peak_requested_bytes=None, peak_event=_peak_event(allocated, before),
@@ -221,8 +220,7 @@ def _unplayed(
 
 
 def state_after(
-    snapshot: Snapshot, device: DeviceSnapshot, index: int, *, slack: Mapping[int, int] = NO_SLACK,
-    at_recorded: bool = False,
+    recorded: RecordedDevice, index: int, *, slack: Mapping[int, int] = NO_SLACK, at_recorded: bool = False
 ) -> tuple[SegmentView, ...]:
     """Segments and blocks after an event, each live block with the stack that allocated it.
 
@@ -232,19 +230,19 @@ def state_after(
         at_recorded: give live blocks the address that the events know them by, also where the simulation had to put
             them elsewhere; they then need not lie in their segment
     """
-    player = Player(snapshot, device, slack)
+    player = Player(recorded, slack)
     for _ in player.play(index + 1):
         pass
-    stacks = {block.address: block.stack for block in held_at_start(snapshot, device)}
-    trace = device.trace
+    stacks = {block.address: block.stack for block in recorded.older}
+    trace = recorded.trace
     for action, address, stack in zip(
         trace.actions[: index + 1], trace.addresses[: index + 1], trace.stacks[: index + 1], strict=True
     ):
         if action == Action.ALLOC:
             stacks[address] = stack
-    recorded = {handle: address for address, handle in player.moved.items()}
+    addresses = {handle: address for address, handle in player.moved.items()}
     return tuple(
-        replace(segment, blocks=tuple(_known_as(block, stacks, recorded, at_recorded) for block in segment.blocks))
+        replace(segment, blocks=tuple(_known_as(block, stacks, addresses, at_recorded) for block in segment.blocks))
         for segment in player.allocator.segments()
     )
 
@@ -260,16 +258,16 @@ def _known_as(block: BlockView, stacks: dict[int, int], recorded: dict[int, int]
 class Player:
     """Events of a device, fed to an allocator that starts where the recording does."""
 
-    def __init__(self, snapshot: Snapshot, device: DeviceSnapshot, slack: Mapping[int, int] = NO_SLACK) -> None:
+    def __init__(self, recorded: RecordedDevice, slack: Mapping[int, int] = NO_SLACK) -> None:
         """Before the first event.
 
         Args:
             slack: the least that older blocks had beyond their requests, as an earlier replay found it [bytes]
         """
-        self.trace = device.trace
-        self.follows = device.has_segments
+        self.trace = recorded.trace
+        self.follows = recorded.device.has_segments
         self.driver = RecordedDriver()
-        settings = recorded_settings(snapshot)
+        settings = recorded.settings
         self.moved: dict[int, int] = {}  # recorded address -> where it is in the simulation, where that differs
         self.contradiction = ""
         self.slack = dict(slack)  # of older blocks: what was given, and what this replay finds
@@ -277,19 +275,19 @@ class Player:
         if self.follows:
             self.allocator = FollowingAllocator(settings=settings, driver=self.driver, observer=self.driver.compare)
             try:
-                start = start_segments(snapshot, device, slack)
+                start = start_segments(recorded, slack)
                 self.allocator.restore(start)
-                self._gaps = gaps_in_doubt(start, held_at_start(snapshot, device))
+                self._gaps = gaps_in_doubt(start, recorded.older)
             except InvalidSpec as error:
                 self.follows, self.contradiction = False, str(error)
         if not self.follows:
             self.allocator = FollowingAllocator(settings=settings)
-            for block in held_at_start(snapshot, device):
+            for block in recorded.older:
                 self.moved[block.address] = self.allocator.allocate(
                     block.requested_bytes or block.size_bytes, block.stream
                 )
             self.allocator.reset_peaks()
-        self._pools = Pools(snapshot, device)
+        self._pools = Pools(recorded)
         self._moves = 0
         self._waits_ended = False  # since the last request
         self._returned_at = NO_STACK  # which line gave memory back last
@@ -438,11 +436,11 @@ class Player:
 class Pools:
     """Which pool a request went to: as the event says, or, before torch 2.9, as its address does."""
 
-    def __init__(self, snapshot: Snapshot, device: DeviceSnapshot) -> None:
-        self._ids = snapshot.pools
-        self._events = device.trace.pools
-        self._addresses = device.trace.addresses
-        self._private = [segment for segment in device.segments if segment.pool != DEFAULT_POOL]
+    def __init__(self, recorded: RecordedDevice) -> None:
+        self._ids = recorded.snapshot.pools
+        self._events = recorded.trace.pools
+        self._addresses = recorded.trace.addresses
+        self._private = [segment for segment in recorded.device.segments if segment.pool != DEFAULT_POOL]
         self._starts = [segment.address for segment in self._private]
 
     def of(self, index: int) -> PoolId:

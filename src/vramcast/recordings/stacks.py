@@ -16,7 +16,7 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from vramcast.domain.snapshot import Action, DeviceSnapshot, Frame, Snapshot
+from vramcast.domain.snapshot import Action, Frame, Snapshot, Trace
 
 LIBRARY: Final = re.compile(
     r"(^|/)(site-packages|dist-packages)/|(^|/)lib/python3[.\d]*/|^<frozen |(^|/)torchinductor_|(^|/)torch/"
@@ -291,13 +291,12 @@ class Kinds:
             kind = self._of_stack[stack] = self._kind(frames)
         return kind
 
-    def of_events(self, device: DeviceSnapshot) -> array[int]:
+    def of_events(self, trace: Trace) -> array[int]:
         """"B", the kind of the code of each event.
 
         Where frames of Python alone were recorded, an event without any is of a thread that runs none: the autograd
         engine's. Frames of frees may be missing altogether (`context="alloc"`).
         """
-        trace = device.trace
         kinds = array("B", (self[stack] for stack in trace.stacks))
         if not self._threads:
             return kinds

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from itertools import pairwise, takewhile
 from typing import Final, NamedTuple
 
@@ -128,14 +129,39 @@ class OlderBlock(NamedTuple):
     awaits_free: bool = False  # freed before the recording, in use on another stream
 
 
-def held_at_start(snapshot: Snapshot, device: DeviceSnapshot) -> list[OlderBlock]:
-    """Blocks that were live before the first event, by address.
+class RecordedDevice:
+    """A device of a recording; what its events say of the time before them is read once."""
 
-    An address whose first event is a free was live; so is a block of the final table that no event allocates.
-    """
-    trace = device.trace
-    divisions = recorded_settings(snapshot).roundup_power2_divisions
-    rounds = snapshot.sizes_are is SizesAre.REQUESTS
+    def __init__(self, snapshot: Snapshot, device: DeviceSnapshot) -> None:
+        self.snapshot, self.device, self.trace = snapshot, device, device.trace
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What the process was started with; see `recorded_settings`."""
+        return recorded_settings(self.snapshot)
+
+    @cached_property
+    def older(self) -> list[OlderBlock]:
+        """Blocks that were live before the first event, by address.
+
+        An address whose first event is a free was live; so is a block of the final table that no event allocates.
+        """
+        return _older(self)
+
+    @property
+    def unlisted_bytes(self) -> int:
+        """What the recorded allocator counted before the first event and no event speaks of [bytes]."""
+        totals = self.device.totals
+        if totals is None or not len(self.trace):
+            return 0
+        before = totals.allocated[0] - change_of(self.trace, 0)
+        return max(0, before - sum(block.size_bytes for block in self.older))
+
+
+def _older(recorded: RecordedDevice) -> list[OlderBlock]:
+    trace = recorded.trace
+    divisions = recorded.settings.roundup_power2_divisions
+    rounds = recorded.snapshot.sizes_are is SizesAre.REQUESTS
     seen: set[int] = set()
     held: list[OlderBlock] = []
     for index, action in enumerate(trace.actions):
@@ -152,7 +178,7 @@ def held_at_start(snapshot: Snapshot, device: DeviceSnapshot) -> list[OlderBlock
                 is_exact=not rounds, freed_at=index, awaits_free=action == Action.FREE_COMPLETED,
             ))
     touched = sorted(seen)
-    for segment in device.segments:
+    for segment in recorded.device.segments:
         for block in segment.blocks:
             if not block.is_free and block.address not in seen and not _is_touched(block, touched):
                 held.append(OlderBlock(
@@ -170,18 +196,6 @@ def change_of(trace: Trace, index: int) -> int:
         case Action.FREE_REQUESTED:
             return -trace.sizes[index]
     return 0
-
-
-def unlisted_at_start(device: DeviceSnapshot, held: Iterable[OlderBlock]) -> int:
-    """What the recorded allocator counted before the first event and no event speaks of [bytes].
-
-    Args:
-        held: its blocks that were live then
-    """
-    if device.totals is None or not len(device.trace):
-        return 0
-    before = device.totals.allocated[0] - change_of(device.trace, 0)
-    return max(0, before - sum(block.size_bytes for block in held))
 
 
 def _is_touched(block: BlockView, touched: list[int]) -> bool:
@@ -203,9 +217,7 @@ def recorded_settings(snapshot: Snapshot) -> Settings:
     return replace(Settings.parse(known), per_process_memory_fraction=1.0, throw_on_cudamalloc_oom=False)
 
 
-def start_segments(
-    snapshot: Snapshot, device: DeviceSnapshot, slack: Mapping[int, int] = NO_SLACK
-) -> tuple[SegmentView, ...]:
+def start_segments(recorded: RecordedDevice, slack: Mapping[int, int] = NO_SLACK) -> tuple[SegmentView, ...]:
     """Segments and blocks before the first event, by address.
 
     Args:
@@ -213,20 +225,19 @@ def start_segments(
 
     Raises: InvalidSpec where the recording contradicts itself: a block outside every segment, or two in one place.
     """
-    held = held_at_start(snapshot, device)
-    segments = sorted(_segments(snapshot, device), key=lambda segment: segment.address)
+    held = recorded.older
+    segments = sorted(_segments(recorded), key=lambda segment: segment.address)
     starts = [block.address for block in held]
-    settings = recorded_settings(snapshot)
     ends = [_end(segment) for segment in segments]
     inside = [
         range(bisect_left(starts, segment.address), bisect_left(starts, end))
         for segment, end in zip(segments, ends, strict=True)
     ]
     requests = _first_requests(
-        held, {number: end for numbers, end in zip(inside, ends, strict=True) for number in numbers}, device.trace
+        held, {number: end for numbers, end in zip(inside, ends, strict=True) for number in numbers}, recorded.trace
     )
     return tuple(
-        _fill(segment, held[numbers.start : numbers.stop], requests, slack, settings)
+        _fill(segment, held[numbers.start : numbers.stop], requests, slack, recorded.settings)
         for segment, numbers in zip(segments, inside, strict=True)
     )
 
@@ -311,9 +322,9 @@ def _first_requests(held: list[OlderBlock], ends: dict[int, int], trace: Trace) 
     return found
 
 
-def _segments(snapshot: Snapshot, device: DeviceSnapshot) -> list[SegmentView]:
+def _segments(recorded: RecordedDevice) -> list[SegmentView]:
     """Segments and mapped runs at the start, without blocks: the final ones with every event undone."""
-    trace = device.trace
+    device, trace = recorded.device, recorded.trace
     whole = {segment.address: segment for segment in device.segments if not segment.is_expandable}
     runs = [replace(segment, blocks=()) for segment in device.segments if segment.is_expandable]
     for index in range(len(trace) - 1, -1, -1):
@@ -328,7 +339,7 @@ def _segments(snapshot: Snapshot, device: DeviceSnapshot) -> list[SegmentView]:
         else:
             segment = SegmentView(
                 address=address, size_bytes=size, is_small=size == SMALL_SEGMENT_BYTES, blocks=(),
-                stream=trace.streams[index], pool=snapshot.pools[trace.pools[index]],
+                stream=trace.streams[index], pool=recorded.snapshot.pools[trace.pools[index]],
                 is_expandable=action == Action.SEGMENT_UNMAP,
             )
             if action == Action.SEGMENT_FREE:
@@ -336,16 +347,16 @@ def _segments(snapshot: Snapshot, device: DeviceSnapshot) -> list[SegmentView]:
             else:
                 runs.append(replace(segment, is_small=_is_small_run(device, segment)))
     joined = _joined(runs)
-    return [*whole.values(), *joined, *_range_starts(snapshot, device, joined)]
+    return [*whole.values(), *joined, *_range_starts(recorded, joined)]
 
 
-def _range_starts(snapshot: Snapshot, device: DeviceSnapshot, runs: list[SegmentView]) -> list[SegmentView]:
+def _range_starts(recorded: RecordedDevice, runs: list[SegmentView]) -> list[SegmentView]:
     """Runs without size where the recording maps pages below the first run of a range, which so begins lower."""
     first: dict[tuple[object, ...], SegmentView] = {}
     for run in runs:
         first.setdefault((run.is_small, run.stream, run.pool), run)
     lowest: dict[tuple[object, ...], int] = {}
-    trace = device.trace
+    trace = recorded.trace
     mapped: list[int] = []
     for index, action in enumerate(trace.actions if first else ()):
         if action == Action.SEGMENT_MAP:
@@ -353,7 +364,7 @@ def _range_starts(snapshot: Snapshot, device: DeviceSnapshot, runs: list[Segment
         elif action == Action.ALLOC:
             for event in mapped:  # which this request made room with
                 is_small = trace.sizes[index] <= SMALL_BYTES
-                key = (is_small, trace.streams[event], snapshot.pools[trace.pools[event]])
+                key = (is_small, trace.streams[event], recorded.snapshot.pools[trace.pools[event]])
                 address = trace.addresses[event]
                 if key in first and first[key].address - MOST_RANGE_BYTES < address < first[key].address:
                     lowest[key] = min(address, lowest.get(key, address))

@@ -18,9 +18,10 @@ from itertools import accumulate, pairwise
 from typing import Final, Literal, NamedTuple
 
 from vramcast.domain.model import Noun
-from vramcast.domain.snapshot import NO_STACK, Action, DeviceSnapshot, Snapshot, Trace
+from vramcast.domain.snapshot import NO_STACK, Action, Snapshot, Trace
 from vramcast.recordings.lives import BACKWARD_PASS, OPTIMIZER_PASS, PASSES, Category, Lives
 from vramcast.recordings.stacks import MODULE_CALLS, Kind, Kinds
+from vramcast.recordings.start import RecordedDevice
 
 STEP_SPAN: Final = "Optimizer.step#"
 
@@ -65,27 +66,27 @@ class Steps(NamedTuple):
         return max(0, len(self.boundaries) - 1)
 
 
-def steps_of(snapshot: Snapshot, device: DeviceSnapshot) -> Steps | None:
+def steps_of(recorded: RecordedDevice) -> Steps | None:
     """The steps of a device's trace; None where nothing tells them."""
-    marked = _marked(snapshot, device)
+    marked = _marked(recorded)
     if len(marked) > FEWEST_REPEATS:
         return Steps("annotations", marked)
-    stepped = _stepped(snapshot, device)
+    stepped = _stepped(recorded)
     if len(stepped) > max(FEWEST_REPEATS, len(marked)):
         return Steps("optimizer", stepped)
-    repeated = _repeated(snapshot, device.trace)
+    repeated = _repeated(recorded.snapshot, recorded.trace)
     if len(repeated) > len(marked):
         return Steps("repetition", repeated)
     return Steps("annotations", marked) if marked else None
 
 
-def _marked(snapshot: Snapshot, device: DeviceSnapshot) -> array[int]:
+def _marked(recorded: RecordedDevice) -> array[int]:
     """Ends of optimizer steps; one optimizer where there are several, the one that steps most."""
-    times = device.trace.times_us
+    times = recorded.trace.times_us
     if not times or not times[-1]:
         return array("I")
-    spans = [span for span in snapshot.annotations if span.name.startswith(STEP_SPAN)]
-    own = [span for span in spans if span.device == device.device] or spans
+    spans = [span for span in recorded.snapshot.annotations if span.name.startswith(STEP_SPAN)]
+    own = [span for span in spans if span.device == recorded.device.device] or spans
     names = Counter(span.name for span in own)
     if not names:
         return array("I")
@@ -94,12 +95,12 @@ def _marked(snapshot: Snapshot, device: DeviceSnapshot) -> array[int]:
     return array("I", sorted(ends | {0}))  # the first step begins with the recording
 
 
-def _stepped(snapshot: Snapshot, device: DeviceSnapshot) -> array[int]:
+def _stepped(recorded: RecordedDevice) -> array[int]:
     """Ends of the passes of the optimizer's own code; of several optimizers, of the line that runs most often."""
-    kinds = Kinds(snapshot).of_events(device)
+    trace = recorded.trace
+    kinds = Kinds(recorded.snapshot).of_events(trace)
     ends: dict[int, dict[int, int]] = {}  # stack -> pass -> event after its last allocation there
     number = 0
-    trace = device.trace
     for index, (action, stack, kind) in enumerate(zip(trace.actions, trace.stacks, kinds, strict=True)):
         if action != Action.ALLOC:
             continue
@@ -245,22 +246,22 @@ class Leaks(Noun, frozen=True):
         return sum(leak.bytes_per_step for leak in self.leaks)
 
 
-def leaks_of(snapshot: Snapshot, device: DeviceSnapshot, lives: Lives) -> Leaks:
+def leaks_of(recorded: RecordedDevice, lives: Lives) -> Leaks:
     """What grows over the steps of a device's trace."""
-    if not device.has_addresses:
+    if not recorded.device.has_addresses:
         return Leaks(steps=0, found_by=None, has_addresses=False)
-    steps = steps_of(snapshot, device)
+    steps = steps_of(recorded)
     if steps is None or steps.num_steps < FEWEST_GROWN:
         return Leaks(steps=0 if steps is None else steps.num_steps, found_by=None if steps is None else steps.found_by)
-    found = list(_leaks(device, lives, steps))
+    found = list(_leaks(recorded.trace, lives, steps))
     found.sort(key=lambda leak: (-leak.bytes_per_step, leak.stack))
     return Leaks(
         steps=steps.num_steps, found_by=steps.found_by, leaks=tuple(found), boundaries=tuple(steps.boundaries)
     )
 
 
-def _leaks(device: DeviceSnapshot, lives: Lives, steps: Steps) -> Iterator[Leak]:
-    trace, boundaries = device.trace, steps.boundaries
+def _leaks(trace: Trace, lives: Lives, steps: Steps) -> Iterator[Leak]:
+    boundaries = steps.boundaries
     changes: dict[int, tuple[list[int], list[int], list[int]]] = {}
     for index, action in enumerate(trace.actions):
         if action != Action.ALLOC:

@@ -14,10 +14,10 @@ from vramcast.allocator import Allocator, Settings
 from vramcast.allocator.settings import segment_bytes
 from vramcast.allocator.views import OTHER_STREAM
 from vramcast.domain.model import Noun
-from vramcast.domain.snapshot import DEFAULT_POOL, NO_STACK, Action, DeviceSnapshot, PoolId, SizesAre, Snapshot, Trace
+from vramcast.domain.snapshot import DEFAULT_POOL, NO_STACK, Action, DeviceSnapshot, PoolId, SizesAre, Trace
 from vramcast.errors import OutOfMemory
 from vramcast.recordings.replay import Pools, Replayed
-from vramcast.recordings.start import OlderBlock, held_at_start, recorded_settings, unlisted_at_start
+from vramcast.recordings.start import OlderBlock, RecordedDevice
 
 CONFS: Final = (
     "",
@@ -50,9 +50,7 @@ class Variant(Noun, frozen=True):
     num_ooms_avoided: int = 0  # that failed in the recording and would not have here
 
 
-def under(
-    snapshot: Snapshot, device: DeviceSnapshot, conf: str | None = None, *, capacity_bytes: int | None = None
-) -> Variant:
+def under(recorded: RecordedDevice, conf: str | None = None, *, capacity_bytes: int | None = None) -> Variant:
     """Play the requests of a device under other settings.
 
     It ends at the first request that fails where the recorded one did not: what a program does then is its own affair.
@@ -63,15 +61,14 @@ def under(
 
     Raises: InvalidSpec, Unsupported or UnknownName for a setting that torch refuses.
     """
-    settings = recorded_settings(snapshot) if conf is None else Settings.parse(conf)
+    settings = recorded.settings if conf is None else Settings.parse(conf)
     allocator = Allocator(settings=settings, capacity_bytes=capacity_bytes)
-    run = _Run(allocator, Pools(snapshot, device))
-    held = held_at_start(snapshot, device)
-    failed = run.start(held, unlisted_at_start(device, held), sizes_are=snapshot.sizes_are)
+    run = _Run(allocator, Pools(recorded))
+    failed = run.start(recorded.older, recorded.unlisted_bytes, sizes_are=recorded.snapshot.sizes_are)
     if failed is None:
-        failed = run.play(device)
+        failed = run.play(recorded.trace)
     return Variant(
-        conf=snapshot.alloc_conf if conf is None else conf,
+        conf=recorded.snapshot.alloc_conf if conf is None else conf,
         capacity_bytes=capacity_bytes,
         peak_allocated_bytes=allocator.peak_allocated_bytes,
         peak_reserved_bytes=allocator.peak_reserved_bytes,
@@ -106,9 +103,9 @@ class _Run:
         self.allocator.reset_peaks()
         return None
 
-    def play(self, device: DeviceSnapshot) -> tuple[int, int] | None:
+    def play(self, trace: Trace) -> tuple[int, int] | None:
         """All events; (event, bytes) of the request that failed."""
-        trace, allocator, handles = device.trace, self.allocator, self.handles
+        allocator, handles = self.allocator, self.handles
         actions, addresses, sizes, streams = trace.actions, trace.addresses, trace.sizes, trace.streams
         gave_back = False  # segments returned since the last other event: by empty_cache, or by a request that follows
         for index, action in enumerate(actions):

@@ -275,7 +275,7 @@ def _model(name: str) -> dict[str, Any]:
 
 def _pipeline(name: str) -> dict[str, Any]:
     from vramcast.catalogue.pipelines import load_pipeline
-    from vramcast.engines.diffusers.deploy import elements_of
+    from vramcast.engines.diffusers import elements_of
 
     pipeline = load_pipeline(name)
     parts = {component.name: elements_of(component.network) for component in pipeline.components}

@@ -9,7 +9,6 @@ from vramcast.domain.failure import Diagnosis, Finding, Fix
 from vramcast.domain.reconciliation import Remark
 from vramcast.report.messages import Words, rare_messages
 from vramcast.report.plain import SCHEMA, as_text, known
-from vramcast.report.plan_messages import TECHNIQUES_ZH
 from vramcast.report.text import table, table_lines
 from vramcast.units import format_bytes
 
@@ -132,9 +131,8 @@ def sentence(remark: Remark, words: Words) -> str:
         values["cause"] = words(f"failed.{values['cause']}")
     if "category" in values:
         values["category"] = words(f"replay.category.{values['category']}")
-    if "technique" in values and words.language == "zh":
-        name = str(values["technique"])
-        values["technique"] = TECHNIQUES_ZH.get(name, (name,))[0]
+    if "technique" in values:
+        values["technique"] = words.technique(str(values["technique"]))[0]
     return words(remark.key, **values)
 
 

@@ -66,6 +66,23 @@ class Words:
 
         return in_chinese(sentence)
 
+    def term(self, kind: str, english: str) -> str:
+        """What one word of an answer is in this language; see `chinese.terms`."""
+        if self.language == "en":
+            return english
+        from vramcast.report.chinese import terms
+
+        return terms(kind).get(english, english)
+
+    def technique(self, name: str, when: str = "", needs: str = "") -> tuple[str, str, str]:
+        """A technique's name, when to use it and what it needs in this language."""
+        own = (name, when, needs)
+        if self.language == "en":
+            return own
+        from vramcast.report.chinese import technique_texts
+
+        return technique_texts().get(name, own)
+
 
 def words_here(language: str | None = None) -> Words:
     """The messages of a language, or of the locale of this process where none is chosen."""

@@ -7,7 +7,6 @@ from typing import Final
 from vramcast.domain.answer import Fit, Fleet
 from vramcast.domain.planning import Decision, Reason, Technique
 from vramcast.report.messages import Words
-from vramcast.report.plan_messages import ACTIONS_ZH, DECISIONS_ZH, RESPECTS_ZH, TECHNIQUES_ZH
 from vramcast.units import format_bytes
 
 MULTIPLE: Final = 2
@@ -37,7 +36,7 @@ def _respect_words(reason: Reason, goal: str, words: Words) -> str:
         times=f"{reason.times:.1f}" if places else f"{reason.times:.3g}",
     )
     other = f"--{reason.option} {reason.other}" if reason.option else _choice(reason.other, words)
-    respect = reason.respect if words.language == "en" else RESPECTS_ZH.get(reason.respect, reason.respect)
+    respect = words.term("respect", reason.respect)
     return words("reason.respect", respect=respect, other=other, own=_choice(reason.own, words), worse=worse)
 
 
@@ -47,13 +46,14 @@ def _choice(text: str, words: Words) -> str:
 
 def technique_words(technique: Technique, words: Words) -> tuple[str, str, str]:
     """Name, when to use it, what it needs."""
-    own = technique.name, technique.when, technique.needs
-    return own if words.language == "en" else TECHNIQUES_ZH.get(technique.name, own)
+    return words.technique(technique.name, technique.when, technique.needs)
 
 
 def decision_words(decision: Decision, words: Words) -> tuple[str, str, str]:
     if words.language == "en":
         return decision.question, decision.finding, decision.action
+    from vramcast.report.chinese import terms
+
     needed, capacity = format_bytes(decision.device_bytes or 0), format_bytes(decision.capacity_bytes or 0)
     sizes = {"needed": needed, "capacity": capacity}
     if decision.name == "more":
@@ -66,8 +66,7 @@ def decision_words(decision: Decision, words: Words) -> tuple[str, str, str]:
             finding += words("decision.high", high=format_bytes(decision.high_bytes or 0))
     if decision.host_bytes is not None:
         finding += words("decision.host", host=format_bytes(decision.host_bytes))
-    question = DECISIONS_ZH.get(decision.name, decision.question)
-    return question, finding, ACTIONS_ZH.get(decision.action, decision.action)
+    return terms("decision").get(decision.name, decision.question), finding, words.term("action", decision.action)
 
 
 def fleet_words(fleet: Fleet, words: Words) -> str:

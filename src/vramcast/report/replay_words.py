@@ -13,7 +13,7 @@ from vramcast.recordings.lives import Category
 from vramcast.recordings.peak import Group, Held, Holder
 from vramcast.recordings.replay import Outcome
 from vramcast.recordings.stacks import top_frames
-from vramcast.recordings.start import held_at_start, unlisted_at_start
+from vramcast.recordings.start import RecordedDevice
 from vramcast.recordings.steps import Leak, Leaks
 from vramcast.recordings.variants import Advice, Variant, ran_out
 from vramcast.report.messages import Words
@@ -188,7 +188,7 @@ def _laid_anew(found: Examined, words: Words) -> str:
         return words("replay.least_laid")
     if reserved is None:
         return ""
-    unlisted = unlisted_at_start(found.source, held_at_start(found.snapshot, found.source))
+    unlisted = RecordedDevice(found.snapshot, found.source).unlisted_bytes
     if unlisted:
         return words("replay.unlisted_laid", size=format_bytes(unlisted), reserved=format_bytes(reserved))
     if found.variants[0].peak_reserved_bytes == reserved:

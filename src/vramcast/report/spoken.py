@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from vramcast.domain.answer import Answer, Change, Found, RankAnswer, ServeAnswer, Tried
 from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.traced import TraceAnswer
-from vramcast.report.chinese import name_in_chinese
+from vramcast.report.chinese import name_in_chinese, terms
 from vramcast.report.messages import Words
-from vramcast.report.plan_messages import COSTS_ZH
 
 AnswerT = TypeVar("AnswerT", bound=Answer | PlanAnswer)
 OneT = TypeVar("OneT", bound=Answer)
@@ -72,10 +71,11 @@ def _plans(answer: PlanT, words: Words) -> PlanT:
 def _change(change: Change, words: Words) -> Change:
     """With what it costs; what it takes of main memory stands behind that."""
     head, mark, beside = change.cost.partition("; ")
-    costs = COSTS_ZH.get(change.cost) or COSTS_ZH.get(head, words.said(head)) + mark.replace("; ", "；") + (
-        COSTS_ZH.get(beside) or words.said(beside)
+    costs = terms("cost")
+    said = costs.get(change.cost) or costs.get(head, words.said(head)) + mark.replace("; ", "；") + (
+        costs.get(beside) or words.said(beside)
     )
-    return replace(change, cost=costs)
+    return replace(change, cost=said)
 
 
 def _said(sentences: Iterable[str], words: Words) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.model import Attention, LinearAttention, Mixer, Model, MultiLatentAttention
 from vramcast.domain.serving import ServeJob
-from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
+from vramcast.engines.serving.checks import dtype_on, has_kernel, runs_on
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import Unsupported
 from vramcast.estimate.serving_changes import with_length

@@ -12,16 +12,17 @@ from msgspec.structs import replace
 
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Fit, claimed_bytes, fit_of, usable_bytes
+from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Precision, Recompute, Shards
-from vramcast.domain.planning import Decision
-from vramcast.engines.eager.unasked import with_unasked
+from vramcast.domain.planning import Decision, Space
+from vramcast.engines.eager.releases import with_unasked
 from vramcast.engines.training import TRAINING
 from vramcast.errors import VramcastError
 from vramcast.estimate.changes import Need
 from vramcast.estimate.host_memory import host_need
 from vramcast.estimate.training import need_of, rank_programs
-from vramcast.estimate.variants import on_engine, options_between, with_plan
-from vramcast.search.ladder import (
+from vramcast.estimate.variants import FULL_PRECISION, on_engine, options_between, sixteen_bits, with_plan
+from vramcast.search.largest_model import (
     Build,
     all_offloaded,
     alone,
@@ -34,6 +35,38 @@ from vramcast.search.ladder import (
     tensor,
 )
 from vramcast.units import format_bytes
+
+COPYING_ENGINE: Final = "pytorch"
+"""What several engines are compared with."""
+
+
+def plain_job(space: Space, cluster: Cluster) -> Job:
+    """What techniques are compared with: the smallest micro-batch, nothing sharded, split, dropped or offloaded.
+
+    An engine that cannot but shard does so here too, and one that recomputes unasked recomputes.
+    """
+    engine = space.engines[0] if len(space.engines) == 1 else COPYING_ENGINE
+    own_recipe = sixteen_bits(engine, cluster.gpu)
+    first = space.precisions[0] or own_recipe
+    own = len(space.engines) == 1 or first in FULL_PRECISION
+    plan = replace(
+        space.plan, shards=Shards.NOTHING, recompute=Recompute.NONE, optimizer=space.optimizers[0],
+        precision=first if own else own_recipe, tp=1, pp=1, cp=1, ep=1, etp=None, virtual_stages=1,
+    )
+    micro_batch = min(space.micro_batches, default=1)
+    accumulation = max(1, space.global_batch // (cluster.count * micro_batch))
+    workload = replace(space.workload, micro_batch=micro_batch, grad_accum=accumulation)
+    job = with_unasked(Job(
+        model=space.model, workload=workload, plan=plan, cluster=cluster, engine=engine,
+        engine_version=space.versions.get(engine),
+        engine_options=space.engine_options if len(space.engines) == 1 else {},
+    ), ())
+    try:
+        rank_programs(job)
+    except VramcastError:
+        return with_plan(job, shards=Shards.EVERYTHING) if cluster.count > 1 else job
+    return job
+
 
 STATE_BYTES: Final = 16
 """A parameter under Adam in mixed precision: 2 + 2 for weight and gradient, 4 + 4 + 4 for its copy and two moments, or

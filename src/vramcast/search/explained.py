@@ -8,8 +8,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.training import question
-from vramcast.search.decisions import decisions
-from vramcast.search.plain import plain_job
+from vramcast.search.decisions import decisions, plain_job
 from vramcast.search.techniques import techniques
 
 

@@ -26,8 +26,7 @@ from vramcast.estimate.step_time import timed
 from vramcast.estimate.training import answer, live_bytes, live_of, need_of, rank_programs
 from vramcast.estimate.variants import on_engine, options_between, with_plan, with_workload
 from vramcast.search.bisection import largest
-from vramcast.search.family import scaled_model
-from vramcast.search.ladder import RUNGS, Rung
+from vramcast.search.largest_model import RUNGS, Rung, scaled_model
 from vramcast.units import format_bytes
 
 SHOWN: Final = 8

@@ -20,7 +20,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, ServeSpace, all_ignored
 from vramcast.domain.price import Cost
 from vramcast.domain.serving import ServeJob
-from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
+from vramcast.engines.serving.checks import dtype_on, has_kernel, runs_on
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.serving import answer, verdict
@@ -36,7 +36,7 @@ from vramcast.search.serving_replicas import (
     replica_of,
     with_users,
 )
-from vramcast.search.training.market import beats, cheapest_of_alike, comparable
+from vramcast.search.training.limits import beats, cheapest_of_alike, comparable
 from vramcast.states.storage import FORMATS
 from vramcast.units import ceil_div
 

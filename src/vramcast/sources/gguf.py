@@ -15,15 +15,11 @@ from vramcast.domain.checkpoint import StoredTensor, StoredWeights
 from vramcast.domain.model import Noun
 from vramcast.errors import SourceError, UnknownName
 from vramcast.sources.weights import LARGEST_ELEMENTS
-from vramcast.states.ggml import IK, MAINLINE, GgmlType
+from vramcast.states.ggml import TENSOR_TYPES
 from vramcast.units import round_up
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-TENSOR_TYPES: Final[dict[int, tuple[str, GgmlType]]] = MAINLINE | IK
-"""Id of a tensor's type -> its name and how it stores elements."""
 
 SCALARS: Final[dict[int, str]] = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 """Id of a metadata value -> its struct format."""

@@ -1,16 +1,320 @@
-"""A whole forward on one pipeline stage: embedding, layers, head and sampler."""
+"""A whole forward on one pipeline stage: products, token mixing, the pointwise rest, head, sampler, collectives.
+
+Eager engines run the operators of the tape that memory comes from (`blocks.transformer.decoder_layer`), one kernel
+each. Serving engines fuse them; what is left is listed here, and a test holds it against the compiled tape.
+
+Symbols:  B sequences   S new tokens   K tokens attended to   A heads   G key/value heads   D head width   N state
+width   T rows   E experts   k experts per token Products follow from the weights themselves, so that every weight is
+read once.
+
+[MLA] DeepSeek-V2, arXiv:2405.04434, section 2.1: in decoding the up-projections are absorbed: every head attends over
+the one compressed vector; in prefill keys and values are expanded.
+[DSA] DeepSeek-V3.2: the indexer scores every cached token, attention reads the 2,048 best (`index_topk` of the
+config).
+[FA] Dao, arXiv:2307.08691: a causal mask halves the work of a prompt.
+[vllm] vllm/model_executor/layers: layernorm.py `RMSNorm` adds the residual, activation.py `SiluAndMul`,
+rotary_embedding turns queries and keys in one kernel, fused_moe sorts tokens by expert and sums their outputs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import prod
 from typing import Final
 
-from vramcast.blocks.parameters import embedding_parameters, head_parameters
-from vramcast.domain.model import Head, Layer, Model, Run
+from msgspec.structs import replace
+
+from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters
+from vramcast.domain.model import (
+    MLP,
+    Attention,
+    Head,
+    Layer,
+    LinearAttention,
+    Mamba,
+    Mixer,
+    Model,
+    MoE,
+    MultiLatentAttention,
+    Parameter,
+    Run,
+)
+from vramcast.parallel.layout import Layout
+from vramcast.states.cache import local_kv_heads, state_bytes, token_bytes
 from vramcast.states.storage import format_of
-from vramcast.timing.layers import layer_work
-from vramcast.timing.work import Placement, Setting, Work, collective
+from vramcast.states.weights import local_shape
+from vramcast.timing.work import FUSED, Placement, Setting, Step, Work, collective
 from vramcast.units import ceil_div
+
+INDEXED_TOKENS: Final = 2048
+"""Tokens that sparse attention reads [DSA]."""
+
+CHUNK: Final = 64
+"""Tokens of a chunk in linear-attention kernels [fla-org/flash-linear-attention]."""
+
+
+def mixing(mixer: Mixer | None, setting: Setting) -> Iterator[Work]:
+    """What mixes tokens in one layer, projections left out."""
+    match mixer:
+        case Attention():
+            yield from _attention(mixer, setting)
+        case MultiLatentAttention():
+            yield from _latent(mixer, setting.step, setting.placement)
+        case Mamba() | LinearAttention():
+            yield _scan(mixer, setting.step, setting.placement)
+
+
+def attended(step: Step, window: int | None) -> float:
+    """Tokens that one new token attends to, on average over the step."""
+    if step.tokens == 1:
+        return min(step.cached + 1, window or step.cached + 1)
+    if window is None or step.cached + step.tokens <= window:
+        return step.cached + (step.tokens + 1) / 2
+    # the first tokens see fewer than a window
+    filling = max(0, min(window - step.cached, step.tokens))
+    return (filling * (step.cached + (filling + 1) / 2) + (step.tokens - filling) * window) / step.tokens
+
+
+def _attention(mixer: Attention, setting: Setting) -> Iterator[Work]:
+    step, placement, execution = setting.step, setting.placement, setting.execution
+    heads, kv_heads = ceil_div(mixer.num_heads, placement.tp), local_kv_heads(mixer.num_kv_heads, placement.tp)
+    widths = mixer.head_dim + (mixer.v_head_dim or mixer.head_dim)
+    keys = attended(step, mixer.window)
+    kept = min(step.cached + step.tokens, mixer.window or step.cached + step.tokens)
+    per_token = token_bytes(mixer, tp=placement.tp, k_dtype=placement.k_dtype, v_dtype=placement.v_dtype)
+    cache = step.sequences * kept * per_token / placement.dcp
+    limit = execution.sequence_bytes_per_s
+    copies = heads / kv_heads if execution.copies_cache else 1.0
+    if execution.copies_cache:
+        # concatenation reads and writes everything, the repetition reads it and writes a copy for every query head
+        grown = step.sequences * (step.cached + step.tokens) * per_token
+        yield Work("attention.cache", cache_bytes=(2 + (1 + copies if copies > 1 else 0)) * grown, kernels=4)
+    else:
+        yield Work("attention.cache", cache_bytes=step.rows * per_token)
+    yield Work(
+        "attention.scores",
+        flops=2 * step.rows * keys * heads * widths / placement.dcp,
+        cache_bytes=cache * copies,
+        activation_bytes=2 * step.rows * heads * mixer.head_dim * placement.width,
+        bytes_per_s=limit * step.sequences if limit and step.decodes else None,
+    )
+
+
+def _latent(mixer: MultiLatentAttention, step: Step, placement: Placement) -> Iterator[Work]:
+    heads = ceil_div(mixer.num_heads, placement.tp)
+    keys, kept = attended(step, None), step.cached + step.tokens
+    indexed = bool(mixer.indexer_heads)
+    per_token = token_bytes(mixer, tp=placement.tp, k_dtype=placement.k_dtype)
+    index_bytes = mixer.indexer_dim + 4 * ceil_div(mixer.indexer_dim, 128) if indexed else 0
+    if indexed:
+        flops = 2 * step.rows * keys * mixer.indexer_heads * mixer.indexer_dim
+        yield Work("indexer.scores", flops=flops, cache_bytes=step.sequences * kept * index_bytes)
+        keys = min(keys, INDEXED_TOKENS)
+        kept = min(kept, INDEXED_TOKENS) if step.decodes else kept
+    absorbed = 2 * mixer.kv_lora_rank + mixer.qk_rope_dim
+    expanded = mixer.qk_nope_dim + mixer.qk_rope_dim + mixer.v_head_dim
+    yield Work("attention.cache", cache_bytes=step.rows * per_token)
+    yield Work(
+        "attention.scores",
+        flops=2 * step.rows * keys * heads * (absorbed if step.decodes else expanded) / placement.dcp,
+        cache_bytes=step.sequences * kept * (per_token - index_bytes) / placement.dcp,
+        activation_bytes=2 * step.rows * heads * mixer.v_head_dim * placement.width,
+    )
+
+
+def _scan(mixer: Mamba | LinearAttention, step: Step, placement: Placement) -> Work:
+    """The state is read and written once a step, or once a chunk of a prompt."""
+    if isinstance(mixer, Mamba):
+        inner = ceil_div(mixer.inner_dim, placement.tp)
+        flops = 6.0 * step.rows * inner * mixer.state_dim
+    else:
+        inner = ceil_div(mixer.num_v_heads, placement.tp) * mixer.v_head_dim
+        within = 0 if step.decodes else CHUNK
+        flops = 2.0 * step.rows * inner * (3 * mixer.k_head_dim + 2 * within)
+    state = state_bytes(mixer, tp=placement.tp, conv_width=placement.width)
+    visits = 2 * step.sequences * max(1, ceil_div(step.tokens, CHUNK))
+    return Work(
+        "scan", flops=flops, cache_bytes=visits * state, activation_bytes=3 * step.rows * inner * placement.width,
+        kernels=3,
+    )
+
+
+NOT_POINTWISE: Final = frozenset({
+    "linear", "quantised_linear", "flash_attention", "efficient_attention", "cudnn_attention", "repeat_kv", "scan",
+    "causal_conv1d", "hold", "slice", "view", "chunk", "promote", "all_reduce", "all_gather", "reduce_scatter",
+})
+"""Operators of a tape that are counted elsewhere, or move nothing."""
+
+FP32: Final = 4
+
+
+def pointwise(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
+    """The small operators of one layer."""
+    if setting.execution.fused:
+        yield from _norms(layer, setting, hidden)
+        yield from _rotary(layer, setting)
+        yield from _channel(layer, setting, hidden)
+    else:
+        yield from _tape(layer, setting, hidden)
+
+
+def _norms(layer: Layer, setting: Setting, hidden: int) -> Iterator[Work]:
+    """x and the residual in, their sum and its norm out."""
+    parts = sum(part is not None for part in (layer.mixer, layer.channel))
+    count = parts * (2 if layer.post_norms else 1) - layer.shared_input_norm
+    for _ in range(count):
+        yield Work("norm", activation_bytes=4.0 * setting.step.rows * hidden * setting.placement.width)
+
+
+def _rotary(layer: Layer, setting: Setting) -> Iterator[Work]:
+    """Queries and keys turned in place, normed before where the family does; gates of the output."""
+    mixer, tp, rows = layer.mixer, setting.placement.tp, setting.step.rows * setting.placement.width
+    match mixer:
+        case Attention():
+            width = ceil_div(mixer.num_heads, tp) + max(1, mixer.num_kv_heads // tp)
+            if mixer.rope:
+                yield Work("rotary", activation_bytes=2.0 * rows * width * mixer.head_dim)
+            if mixer.qk_norm != "none":
+                yield Work("query and key norm", activation_bytes=2.0 * rows * width * mixer.head_dim)
+            if mixer.output_gate:
+                yield Work("gate", activation_bytes=3.0 * rows * ceil_div(mixer.num_heads, tp) * mixer.head_dim)
+        case MultiLatentAttention():
+            ranks = mixer.kv_lora_rank + (mixer.q_lora_rank or 0)
+            yield Work("latent norms", activation_bytes=2.0 * rows * ranks, kernels=2.0)
+            turned = ceil_div(mixer.num_heads, tp) * mixer.qk_rope_dim + mixer.qk_rope_dim
+            yield Work("rotary", activation_bytes=2.0 * rows * turned)
+        case Mamba():
+            yield Work("gated norm", activation_bytes=3.0 * rows * ceil_div(mixer.inner_dim, tp))
+        case LinearAttention():
+            yield Work("gated norm", activation_bytes=3.0 * rows * ceil_div(mixer.num_v_heads, tp) * mixer.v_head_dim)
+        case None:
+            return
+
+
+def _channel(layer: Layer, setting: Setting, hidden: int) -> Iterator[Work]:
+    """Activations of feed-forward widths; of experts also the routing, and the sum of what they return."""
+    placement, rows = setting.placement, setting.step.rows
+    if isinstance(layer.channel, MLP):
+        yield _activation(layer.channel, rows, layer.channel.width, placement.tp, placement.width)
+    elif isinstance(layer.channel, MoE):
+        moe = layer.channel
+        chosen = rows * moe.top_k
+        yield Work("routing", activation_bytes=2.0 * rows * moe.num_experts * FP32, kernels=3.0)
+        # under expert parallelism a rank has fewer rows of whole experts: the same bytes
+        yield _activation(moe.expert, chosen, moe.expert.width, max(placement.tp, placement.ep), placement.width)
+        returned = (chosen + rows) * (moe.latent_width or hidden)
+        yield Work("experts summed", activation_bytes=float(returned * placement.width))
+        if moe.shared_width:
+            yield _activation(moe.expert, rows, moe.shared_width, placement.tp, placement.width)
+
+
+def _activation(mlp: MLP, rows: int, width: int, ranks: int, element: int) -> Work:
+    """One or two inputs, one output."""
+    return Work("activation", activation_bytes=(3.0 if mlp.gated else 2.0) * rows * ceil_div(width, ranks) * element)
+
+
+def _tape(layer: Layer, setting: Setting, hidden: int, *, variant: str = "eager") -> Iterator[Work]:
+    """Every operator that eager PyTorch starts."""
+    from vramcast.blocks.sizes import Sizes  # 15 ms that only eager engines need
+    from vramcast.blocks.transformer import decoder_layer
+    from vramcast.operators.linear import Numerics
+
+    step, placement = setting.step, setting.placement
+    sizes = Sizes(
+        batch=step.sequences, seq_len=step.tokens, hidden=hidden, tp=placement.tp, frozen=True,
+        numerics=Numerics(*(placement.width,) * 4), norm=variant, activation=variant, rope=variant,
+    )
+    for operator in decoder_layer(_plain(layer), sizes).operators:
+        if operator.name in NOT_POINTWISE:
+            continue
+        size = sum(value.num_bytes for value in (*operator.inputs, *operator.outputs))
+        yield Work(operator.name, activation_bytes=size)
+
+
+def _plain(layer: Layer) -> Layer:
+    """The layer whose tape is written: an indexer's few vectors are counted with its products."""
+    if isinstance(layer.mixer, MultiLatentAttention) and layer.mixer.indexer_heads:
+        return replace(layer, mixer=replace(layer.mixer, indexer_heads=0))
+    return layer
+
+
+def layer_work(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
+    """Everything one residual layer does in a step on one rank."""
+    yield from _products(layer, setting, hidden=hidden)
+    yield from mixing(layer.mixer, setting)
+    yield from pointwise(layer, setting, hidden=hidden)
+    yield from _collectives(layer, setting, hidden=hidden)
+
+
+def met_experts(experts: int, *, top_k: int, rows: float) -> float:
+    """Distinct experts that so many tokens meet, when each picks k of them at random.
+
+    >>> round(met_experts(128, top_k=8, rows=1)), round(met_experts(128, top_k=8, rows=64))
+    (8, 126)
+    """
+    missed: float = (1 - min(1.0, top_k / experts)) ** rows
+    return experts * (1 - missed)
+
+
+def _products(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
+    execution, placement = setting.execution, setting.placement
+    parameters = [p for p in layer_parameters(layer, hidden=hidden) if len(p.shape) > 1 and p.kind != "norm"]
+    paths = {parameter.path for parameter in parameters}
+    for parameter in parameters:
+        merged = execution.fused and FUSED.get(parameter.path) in paths
+        yield _product(parameter, layer, setting, merged=merged)
+    if isinstance(layer.channel, MoE) and execution.loops_experts:
+        moe = layer.channel
+        met = met_experts(moe.num_experts, top_k=moe.top_k, rows=setting.step.rows)
+        count = met if execution.meets_experts else moe.num_experts
+        looped = sum(execution.kernels_of(placement.stored_as(p)) for p in parameters if p.expert)
+        yield Work("moe.loop", kernels=count * (execution.loops_experts + looped))
+
+
+def _layout(layer: Layer, placement: Placement) -> Layout:
+    kv_heads = layer.mixer.num_kv_heads if isinstance(layer.mixer, Attention) else 0
+    whole_experts = placement.ep > 1
+    return Layout(tp=placement.tp, ep=placement.ep, etp=1 if whole_experts else placement.tp, kv_heads=kv_heads)
+
+
+def _product(parameter: Parameter, layer: Layer, setting: Setting, *, merged: bool) -> Work:
+    """y = W x for the rows of the step, on its own or in the kernel of another product that reads the same x."""
+    step, placement = setting.step, setting.placement
+    shape, stored = local_shape(parameter, _layout(layer, placement)), placement.stored_as(parameter)
+    size: float = format_of(stored).num_bytes(shape)
+    rows: float = step.rows
+    in_features = shape[-1]
+    out_features = prod(shape[1:-1] if parameter.expert else shape[:-1])
+    if parameter.expert and isinstance(layer.channel, MoE):
+        moe = layer.channel
+        # every rank of an expert group sends its tokens: rows of the group x k / E on each expert
+        everybody = step.rows * (placement.ep // placement.tp if placement.ep > placement.tp else 1)
+        size *= met_experts(moe.num_experts, top_k=moe.top_k, rows=everybody) / moe.num_experts
+        rows = everybody * moe.top_k / placement.ep
+    return Work(
+        parameter.path,
+        flops=2.0 * rows * out_features * in_features,
+        operands=stored,
+        weight_bytes=size,
+        activation_bytes=rows * ((0 if merged else in_features) + out_features) * placement.width,
+        kernels=0.0 if merged else setting.execution.kernels_of(stored),
+    )
+
+
+def _collectives(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
+    """One sum after each part under tensor parallelism; tokens to their experts and back under expert parallelism."""
+    placement = setting.placement
+    size = setting.step.rows * hidden * placement.width
+    moe = layer.channel if isinstance(layer.channel, MoE) else None
+    spread = moe is not None and placement.ep > placement.tp
+    parts = (layer.mixer is not None) + (layer.channel is not None and not spread)
+    if placement.tp > 1:
+        for _ in range(parts):
+            yield collective("all-reduce", size, ranks=placement.tp)
+    if spread and moe is not None:
+        for _ in range(2):
+            yield collective("all-to-all", size * moe.top_k, ranks=placement.ep)
+
 
 LOGIT_PASSES: Final = 3
 """How often the sampler goes over fp32 logits: softmax, filter, draw."""
@@ -24,7 +328,6 @@ def forward_work(
     Leaves out: towers beside the main stack (vision, encoder), drafts of speculative decoding.
 
     Args:
-        model: the network
         runs: layers of the rank's stage
         setting: sequences and tokens, degrees and formats, how the engine runs kernels
         first: whether the stage has the embedding

@@ -11,11 +11,9 @@ from typing import Final
 from msgspec import Struct
 
 from vramcast.domain.device import Gpu
-from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
-from vramcast.timing.execution import Execution
 from vramcast.timing.links import Links, collective_s, links_of
-from vramcast.timing.main_memory import Beside
-from vramcast.timing.work import Placement, Work
+from vramcast.timing.rates import SHAPES, Beside, bandwidth, product_rate
+from vramcast.timing.work import Execution, Placement, Work
 
 CAUSES: Final = ("weights", "cache", "activations", "compute", "communication", "launch", "main_memory", "offload")
 """What a step's time goes into: reading three kinds of memory, computing, waiting for other cards, starting kernels,

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import torch
 from torch._decomp import global_decomposition_table
 
-from vramcast.tracing.memory import Device
+from vramcast.tracing.memory import META, Device
 from vramcast.tracing.tape import Block
 
 if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation
 
 
-META: Final = torch.device("meta")
 MOST_REMEMBERED: Final = 20_000
 WRITE_ONLY: Final = ("aten::_foreach_", "aten::_fused_")
 """Operators on lists of tensors: those that return nothing write in place, and their kernels look at every tensor."""

@@ -24,9 +24,8 @@ from vramcast.tracing.extensions import ASKING
 from vramcast.tracing.script_watch import Enough, Watch
 from vramcast.tracing.scripts import JOB, ROOT
 from vramcast.tracing.session import Session
-from vramcast.tracing.targets import words_of
+from vramcast.tracing.targets import OWN, words_of
 
-PACKAGE: Final = Path(__file__).parent.parent
 NEVER_TORCHS: Final = (AssertionError, AttributeError, KeyError, NameError)
 """What no kernel raises: out of the simulation itself they say that it cannot run the script."""
 DEEPSPEED: Final = "deepspeed"
@@ -108,7 +107,7 @@ def _failed(error: BaseException) -> tuple[type[VramcastError], str]:
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     hint = ITS_PYTHON.format(missing) if missing in ASKING else ""
     said = f"{type(error).__name__}: {words_of(error)}{hint}"
-    if isinstance(error, NEVER_TORCHS) and frames and frames[-1].filename.startswith(str(PACKAGE)):
+    if isinstance(error, NEVER_TORCHS) and frames and frames[-1].filename.startswith(OWN):
         return Unsupported, said
     kind = OutOfMemory if isinstance(error, torch.OutOfMemoryError) else InvalidSpec
     return kind, f"the script itself failed with {said}"
@@ -119,6 +118,6 @@ def _place(error: BaseException, job: ScriptJob) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    foreign = (str(PACKAGE), "<", sys.prefix, sys.base_prefix, str(Path(torch.__file__).parent))
+    foreign = (OWN, "<", sys.prefix, sys.base_prefix, str(Path(torch.__file__).parent))
     users = [frame for frame in frames if not frame.filename.startswith(foreign)]
     return f"{users[-1].filename}:{users[-1].lineno}" if users else job.path

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from vramcast.catalogue.multiprocessors import multiprocessors, threads
-from vramcast.tracing.memory import Device
+from vramcast.tracing.memory import HOST, Device
 from vramcast.tracing.values import LARGEST_ELEMENTS
 from vramcast.units import ceil_div
 
@@ -37,7 +37,6 @@ KEY_STEPS: Final = (0x9E3779B9, 0xBB67AE85)
 WORD: Final = 0xFFFFFFFF
 TO_UNIT: Final = 2.0**-32
 TO_CIRCLE: Final = TO_UNIT * 6.283185482025146  # 2 pi in fp32
-HOST: Final = torch.device("cpu")
 
 
 class State(NamedTuple):

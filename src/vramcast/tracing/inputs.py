@@ -196,11 +196,17 @@ def _diffusers(model: Any) -> Described | None:
     kind, config = type(model).__name__, model.config
     if kind not in NETWORKS:
         return None
-    described = NETWORKS[kind](config)
+    latents, *per_sample = NETWORKS[kind]
+    inputs = _latents(config, latents), *(Input(dims=(BATCH,), dtype="int64", name=name) for name in per_sample)
+    said: tuple[str, ...] = ()
     if config.sample_size is None:
-        side = f"no sample_size in its config: {DEFAULT_LATENT} x {DEFAULT_LATENT}"
-        return described._replace(assumptions=(side, *described.assumptions))
-    return described
+        said = (f"no sample_size in its config: {DEFAULT_LATENT} x {DEFAULT_LATENT}",)
+    if kind == TAKES_TEXT:
+        width = config.cross_attention_dim
+        width = width[0] if isinstance(width, (list, tuple)) else width
+        inputs = *inputs, Input(dims=(BATCH, TEXT_POSITIONS, width), name="encoder_hidden_states")
+        said = *said, f"{TEXT_POSITIONS} positions of text"
+    return Described(inputs, assumptions=said)
 
 
 def _latents(config: Any, name: str) -> Input:
@@ -209,40 +215,17 @@ def _latents(config: Any, name: str) -> Input:
     return Input(dims=(BATCH, config.in_channels, high, wide), name=name)
 
 
-def _per_sample(name: str) -> Input:
-    return Input(dims=(BATCH,), dtype="int64", name=name)
-
-
-def _unet(config: Any) -> Described:
-    width = config.cross_attention_dim
-    width = width[0] if isinstance(width, (list, tuple)) else width
-    text = Input(dims=(BATCH, 77, width), name="encoder_hidden_states")
-    return Described(
-        (_latents(config, "sample"), _per_sample("timestep"), text), assumptions=("77 positions of text",)
-    )
-
-
-def _unet_plain(config: Any) -> Described:
-    return Described((_latents(config, "sample"), _per_sample("timestep")))
-
-
-def _dit(config: Any) -> Described:
-    return Described((_latents(config, "hidden_states"), _per_sample("timestep"), _per_sample("class_labels")))
-
-
-def _autoencoder(config: Any) -> Described:
-    return Described((_latents(config, "sample"),))
-
-
 def _unknown(_model: Any) -> None:
     return None
 
 
-NETWORKS: Final[Mapping[str, Callable[[Any], Described]]] = {
-    "UNet2DConditionModel": _unet, "UNet2DModel": _unet_plain, "DiTTransformer2DModel": _dit,
-    "AutoencoderKL": _autoencoder,
+TAKES_TEXT: Final = "UNet2DConditionModel"
+TEXT_POSITIONS: Final = 77  # of CLIP's text encoder
+NETWORKS: Final[Mapping[str, tuple[str, ...]]] = {
+    TAKES_TEXT: ("sample", "timestep"), "UNet2DModel": ("sample", "timestep"),
+    "DiTTransformer2DModel": ("hidden_states", "timestep", "class_labels"), "AutoencoderKL": ("sample",),
 }
-"""Networks of diffusers whose inputs follow from their config."""
+"""Networks of diffusers whose inputs follow from their config -> names of its latents and of integers a sample."""
 
 KNOWN: Final[Mapping[str, Callable[[Any], Described | None]]] = {
     "timm": _timm, "torchvision": _torchvision, "transformers": _transformers, "diffusers": _diffusers,

@@ -19,6 +19,8 @@ from vramcast.tracing.origins import Origins
 from vramcast.tracing.pinned import Pinned
 from vramcast.tracing.tape import STEP, Action, Block, Tape
 
+META, HOST = torch.device("meta"), torch.device("cpu")
+
 Context = Literal["state", "alloc", "all"]
 
 WITHOUT_END: Final = 1 << 62

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Rule
-from vramcast.tracing.memory import Device, Memory, storage_of
+from vramcast.tracing.memory import META, Device, Memory, storage_of
 from vramcast.tracing.unknowns import INDICES, READS
 
 FILLS: Final = frozenset({
@@ -83,7 +83,6 @@ class Operator:
 LARGEST_EMPTY_HOST_BYTES: Final = 1 << 20
 """Uninitialised or random host tensors below are real; in larger ones there is nothing to know."""
 LARGEST_FILLED_HOST_BYTES: Final = 64 << 20  # filled host tensors below are real
-_META: Final = torch.device("meta")
 MIXED: Final = frozenset({
     "aten.copy_", "aten._foreach_copy_", "aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_",
     "aten._to_copy", "aten.set_",
@@ -156,7 +155,7 @@ class Placement:
             is_scalar = is_scalar and not dimensions
         if stranger and found is not None and found is not self._memory.host and operator.name not in MIXED:
             # The user's own, or left from an earlier simulation, whose memory nobody would count.
-            raise mismatch(found.torch_device, _META)
+            raise mismatch(found.torch_device, META)
         return found
 
     def _of_host_factory(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Device | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -94,19 +95,9 @@ NAMED: Final = frozenset({Category.WEIGHTS, Category.GRADIENTS, Category.OPTIMIZ
 """Categories whose blocks are called after parameters."""
 
 
-class Places:
-    """The line of each stack that tells most: the user's own, else the innermost that is not torch's."""
-
-    def __init__(self, stacks: tuple[tuple[Frame, ...], ...]) -> None:
-        self._stacks = stacks
-        self._known: dict[int, str] = {}
-
-    def __getitem__(self, stack: int) -> str:
-        line = self._known.get(stack)
-        if line is None:
-            frames = self._stacks[stack] if 0 <= stack < len(self._stacks) else ()
-            line = self._known[stack] = line_of(frames)
-        return line
+def line_at(stacks: tuple[tuple[Frame, ...], ...]) -> Callable[[int], str]:
+    """Index of a stack -> the line that tells most: the user's own, else the innermost that is not torch's."""
+    return cache(lambda stack: line_of(stacks[stack] if 0 <= stack < len(stacks) else ()))
 
 
 def line_of(stack: Iterable[Frame]) -> str:
@@ -124,12 +115,12 @@ class Live:
 
     __slots__ = ("category", "leaf", "line", "module", "num_bytes", "operator")
 
-    def __init__(self, block: Block, category: Category, places: Places) -> None:
+    def __init__(self, block: Block, category: Category, line: Callable[[int], str]) -> None:
         origin = block.origin
         self.category = category
         self.num_bytes = round_size(block.num_bytes)
         self.operator = _packet(block.operator)
-        self.line = places[origin.forward_stack]
+        self.line = line(origin.forward_stack)
         self.module, self.leaf = origin.module, self.operator.removeprefix("aten.")
         if category is Category.OPTIMIZER and block.name:
             parameter, _, self.leaf = block.name.rpartition(".")
@@ -288,8 +279,8 @@ def _rank(
     after = highest(played, last_end + 1) if last_end < len(run.tape.events) else at_peak
     if after.allocated_bytes > at_peak.allocated_bytes:
         moments["after"] = after
-    places = Places(run.stacks)
-    live = [Live(block, labels[block.index], places) for block in live_after(run.tape, at_peak.event)]
+    line = line_at(run.stacks)
+    live = [Live(block, labels[block.index], line) for block in live_after(run.tape, at_peak.event)]
     peak = _peak(at_peak, beside)
     low, high = _interval(run.gpu, peak)
     rank = RankAnswer(
@@ -374,7 +365,7 @@ def _failure(run: Run, failure: Failure, outside: tuple[LedgerEntry, ...]) -> Tr
     return TraceFailure(
         num_bytes=figures.tried, step=sum(end <= block.born for end in run.tape.step_ends()),
         phase=origin.phase.value, operator=block.operator, module=origin.module,
-        line=Places(run.stacks)[origin.forward_stack],
+        line=line_of(stack),
         message=error.torch_message(VERSION, processes=used, device=run.device),
         stack=tuple(shown(frame) for frame in python_frames(map(bare, stack)) if _is_file(frame))[:MOST_FRAMES],
     )

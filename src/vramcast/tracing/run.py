@@ -28,12 +28,10 @@ from vramcast.tracing.origins import Assumption
 from vramcast.tracing.result import About, Run, traced
 from vramcast.tracing.scripts import ScriptRun, run_script
 from vramcast.tracing.session import Session
-from vramcast.tracing.targets import Target, find_before, find_target
+from vramcast.tracing.targets import OWN, Target, find_before, find_target
 from vramcast.tracing.workloads import Workload
 from vramcast.units import format_bytes
 
-OWN: Final = str(Path(__file__).parent.parent)
-"""Frames in our own files and those that called them are no part of what a user runs."""
 TESTED: Final = (2, 13)
 OLDEST: Final = (2, 11)
 CATCHES: Final = "the script runs out of memory, catches that and goes on; with memory enough its peak would be {}"
@@ -90,12 +88,11 @@ def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
 
 def run_of(session: Session, *, capacity_bytes: int | None, alloc_conf: str = "") -> Run:
     """What a session left behind on its fullest device."""
-    device = max(session.memory.devices, key=lambda each: each.allocator.peak_allocated_bytes)
-    unseen = {name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()}
+    device = session.fullest
     if capacity_bytes is None:
         capacity_bytes = session.gpu.visible_bytes
     return Run(
-        tape=device.tape, stacks=tuple(map(_users, session.origins.stacks.frames())), unseen=unseen,
+        tape=device.tape, stacks=tuple(map(_users, session.origins.stacks.frames())), unseen=session.unseen,
         gpu=session.gpu, capacity_bytes=capacity_bytes, alloc_conf=alloc_conf,
         device=device.torch_device.index or 0, communicators=len(device.communicators),
     )

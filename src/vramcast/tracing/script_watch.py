@@ -155,14 +155,10 @@ class Watch:
             return
         self._is_written = True
         session = self._session
-        device = max(session.memory.devices, key=lambda each: each.allocator.peak_allocated_bytes)
+        device = session.fullest
         record = RunRecord(
-            tape=pack_tape(device.tape), stacks=[
-                [(frame.name, frame.filename, frame.line) for frame in without_start(stack)]
-                for stack in session.origins.stacks.frames()
-            ],
-            unseen={name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()},
-            device=device.torch_device.index,
+            tape=pack_tape(device.tape), stacks=tuple(map(without_start, session.origins.stacks.frames())),
+            unseen=session.unseen, device=device.torch_device.index,
             communicators=len(device.communicators), num_parameters=self._num_parameters, steps=self.steps,
             forwards=self._forwards, host_forwards=self._host_forwards, stopped=stopped, error=error,
             error_kind=kind.__name__, exited=exited, assumptions=list(session.assumptions),

@@ -23,7 +23,7 @@ from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec, OutOfMemory, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.tracing.origins import Assumption
 from vramcast.tracing.result import Run
-from vramcast.tracing.tape import Aside, Block, Mark, Origin, Phase, Tape
+from vramcast.tracing.tape import Aside, Block, Mark, Origin, Tape
 
 KeyT = TypeVar("KeyT")
 
@@ -32,7 +32,7 @@ class TapeRecord(Struct, frozen=True, kw_only=True):
     """A tape, a column a field; texts and origins once each."""
 
     texts: list[str]
-    origins: list[tuple[str, str, int, int]]  # phase, module, stack, forward stack
+    origins: list[Origin]
     sizes: bytes  # "q"
     streams: bytes  # "q"
     operators: bytes  # "q", index into texts
@@ -48,7 +48,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     """A finished run of a script."""
 
     tape: TapeRecord
-    stacks: list[list[tuple[str, str, int]]]
+    stacks: tuple[tuple[Frame, ...], ...]  # which the tape's origins point into
     unseen: dict[str, tuple[int, int]]
     device: int
     communicators: int
@@ -92,16 +92,14 @@ def pack_tape(tape: Tape) -> TapeRecord:
     return TapeRecord(
         texts=list(text.found), asides=tape.asides,
         events=tape.events.tobytes(), **columns,
-        origins=[(str(each.phase), each.module, each.stack, each.forward_stack) for each in origin.found],
-        marks=tape.marks,
+        origins=list(origin.found), marks=tape.marks,
     )
 
 
 def unpack_tape(record: TapeRecord) -> Tape:
     """The tape of `pack_tape`."""
     tape = Tape()
-    origins = [Origin(Phase(phase), module, stack, forward) for phase, module, stack, forward in record.origins]
-    texts = record.texts
+    texts, origins = record.texts, record.origins
     columns = map(_column, (
         record.sizes, record.streams, record.operators, record.asked, record.kinds, record.names,
     ))
@@ -117,11 +115,6 @@ def unpack_tape(record: TapeRecord) -> Tape:
             tape.blocks[-event - 1].died = position
     tape.marks, tape.asides = record.marks, record.asides
     return tape
-
-
-def stacks_of(record: RunRecord) -> tuple[tuple[Frame, ...], ...]:
-    """The stacks that the tape's origins point into."""
-    return tuple(tuple(Frame(*frame) for frame in stack) for stack in record.stacks)
 
 
 def read_record(raw: bytes) -> RunRecord:
@@ -224,7 +217,7 @@ def _died(job: ScriptJob, code: int | None, output: str) -> Unsupported:
 
 def _script_run(job: ScriptJob, record: RunRecord, output: str) -> ScriptRun:
     run = Run(
-        tape=unpack_tape(record.tape), stacks=stacks_of(record), unseen=record.unseen, gpu=job.gpu,
+        tape=unpack_tape(record.tape), stacks=record.stacks, unseen=record.unseen, gpu=job.gpu,
         capacity_bytes=job.capacity_bytes or job.gpu.visible_bytes, alloc_conf=job.alloc_conf, device=record.device,
         communicators=record.communicators,
     )

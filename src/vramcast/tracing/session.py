@@ -75,6 +75,16 @@ class Session:
         return self.memory.devices[self.world.local_rank]
 
     @property
+    def fullest(self) -> Device:
+        """The card that needed most."""
+        return max(self.memory.devices, key=lambda each: each.allocator.peak_allocated_bytes)
+
+    @property
+    def unseen(self) -> dict[str, tuple[int, int]]:
+        """Operators of which nobody has read what they allocate -> their calls, and the bytes of their outputs."""
+        return {name: (each.calls, each.num_bytes) for name, each in self.simulation.unseen.items()}
+
+    @property
     def assumptions(self) -> Assumptions:
         return self.simulation.assumptions
 

@@ -15,9 +15,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.errors import InvalidSpec
-from vramcast.tracing.call import META, Call, Kernels, Rule, as_on_host
+from vramcast.tracing.call import Call, Kernels, Rule, as_on_host
 from vramcast.tracing.draws import drawn
-from vramcast.tracing.memory import Device, Memory, storage_of
+from vramcast.tracing.memory import META, Device, Memory, storage_of
 from vramcast.tracing.operators import Operator, Placement, mismatch
 from vramcast.tracing.origins import Assumptions, Origins
 from vramcast.tracing.rules.indexing import COORDINATES, coordinates_bytes, masks_among

@@ -29,7 +29,7 @@ from vramcast.tracing.result import TORCH, line_of
 from vramcast.tracing.vision_operators import prepare_torchvision
 
 OWN: Final = str(Path(__file__).parent.parent)
-"""Our own files."""
+"""Our own files: frames in them and those that called them are no part of what a user runs."""
 META_TENSOR: Final = re.compile(r"\bMeta(\w+)Type\b")
 """How C++ names the tensors of a simulated card."""
 LONGEST: Final = 300  # of a message that is passed on [characters]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from vramcast.tracing.memory import Memory
+from vramcast.tracing.memory import HOST, Memory
 
 if TYPE_CHECKING:
     from vramcast.tracing.operators import Operator
@@ -32,7 +32,6 @@ ABSORBING: Final = {
     "aten.bitwise_and": False, "aten.bitwise_or": True, "aten.logical_and": False, "aten.logical_or": True,
 }
 """Operators on truth values -> which of them decides the result, whatever the other is."""
-HOST: Final = torch.device("cpu")
 
 
 def _steps(start: float, end: float | None = None, step: float = 1) -> float:

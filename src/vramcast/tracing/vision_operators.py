@@ -66,19 +66,24 @@ def prepare_torchvision() -> None:
             torch.ops.load_library = replaced
 
 
-def with_stand_ins(load: Callable[[Any], None]) -> Callable[[Any], None]:
-    """A `torch.ops.load_library` that defines torchvision's operators where their library does not load."""
+def unless_loads(load: Callable[[Any], None], package: str, instead: Callable[[], None]) -> Callable[[Any], None]:
+    """A `torch.ops.load_library` that does something else where the compiled part of a package does not load."""
 
-    def load_or_define(path: Any) -> None:
+    def load_or_go_on(path: Any) -> None:
         try:
             load(path)
         except OSError:
             file = Path(path)
-            if file.parent.name != "torchvision" or file.name.partition(".")[0] != LIBRARY:
+            if file.parent.name != package or file.name.partition(".")[0] != LIBRARY:
                 raise
-            _define()
+            instead()
 
-    return load_or_define
+    return load_or_go_on
+
+
+def with_stand_ins(load: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A `torch.ops.load_library` that defines torchvision's operators where their library does not load."""
+    return unless_loads(load, "torchvision", _define)
 
 
 def _define() -> None:

@@ -12,6 +12,7 @@ import errno
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vramcast.domain.observation import EventKind, GpuSample, ProcessSample, Reading
@@ -250,39 +251,6 @@ SCHEMA: Final = 39
 WIDTH: Final = 24  # columns of a dashboard's grid
 
 
-class Rule(NamedTuple):
-    """One alert of Prometheus."""
-
-    name: str
-    expression: str
-    lasts: str
-    summary: str
-    severity: str = "warning"
-
-
-RULES: Final = (
-    Rule("VramcastGpuLost", "vramcast_gpu_up == 0", "1m", "GPU {{ $labels.gpu }} does not answer", "critical"),
-    Rule("VramcastWatchSilent", "time() - vramcast_last_reading_timestamp_seconds > 60", "1m",
-         "vramcast watch has read no card for a minute", "critical"),
-    Rule("VramcastHeadroom", "vramcast_gpu_memory_free_bytes < 2 * 1024^3", "1m",
-         "GPU {{ $labels.gpu }}: only {{ $value | humanize1024 }}B free"),
-    Rule("VramcastExhaustion", "vramcast_gpu_memory_exhaustion_seconds < 1800", "5m",
-         "GPU {{ $labels.gpu }} will be full in {{ $value | humanizeDuration }} at this rate"),
-    Rule("VramcastLeak", "vramcast_process_memory_growth_bytes_per_second > 1024^3 / 3600", "15m",
-         "GPU {{ $labels.gpu }}: {{ $labels.process }}[{{ $labels.pid }}] grows by {{ $value | humanize1024 }}B/s"),
-    Rule("VramcastDeadHolder", 'vramcast_process_memory_bytes{holder="dead"} > 0', "5m",
-         "GPU {{ $labels.gpu }}: PID {{ $labels.pid }} is dead and still holds {{ $value | humanize1024 }}B"),
-    Rule("VramcastBeyondPrediction",
-         "(max by (instance, uuid, gpu) (vramcast_process_memory_bytes)"
-         " or max by (instance, uuid, gpu) (vramcast_gpu_memory_used_bytes)) > on (instance, uuid) "
-         '1.05 * vramcast_gpu_expected_memory_bytes{phase="steady"}', "5m",
-         "The job on GPU {{ $labels.gpu }} uses {{ $value | humanize1024 }}B, over 5 % more than was predicted"),
-    Rule("VramcastEccUncorrected", 'increase(vramcast_gpu_ecc_errors_total{kind="uncorrected"}[1h]) > 0', "0m",
-         "GPU {{ $labels.gpu }} had uncorrected memory errors", "critical"),
-)
-"""Every alert; change the figures to what your cluster calls short."""
-
-
 class Panel(NamedTuple):
     """One picture of the dashboard."""
 
@@ -345,18 +313,8 @@ PANELS: Final = (
 
 
 def rules() -> str:
-    """A file of alert rules for Prometheus."""
-    import yaml
-
-    alerts = [
-        {
-            "alert": rule.name, "expr": rule.expression, "for": rule.lasts, "labels": {"severity": rule.severity},
-            "annotations": {"summary": rule.summary},
-        }
-        for rule in RULES
-    ]
-    text: str = yaml.safe_dump({"groups": [{"name": "vramcast", "rules": alerts}]}, sort_keys=False, width=160)
-    return text
+    """A file of alert rules for Prometheus; change the figures to what your cluster calls short."""
+    return (files("vramcast.watch") / "alerts.yml").read_text(encoding="utf-8")
 
 
 def dashboard() -> str:

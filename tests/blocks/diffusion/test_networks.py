@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from vramcast.blocks.diffusion.common import Step
-from vramcast.blocks.diffusion.networks import count_elements, module_of
+from vramcast.blocks.diffusion.networks import count_elements, network_of
 from vramcast.domain import autoencoders as vae
 from vramcast.domain import denoisers as net
 from vramcast.domain.program import extent
@@ -81,9 +81,9 @@ STEPS: list[tuple[Any, Step, float, float]] = [
 def test_a_step_peaks_where_the_frameworks_code_does(
     network: Any, step: Step, peak: float, tolerance: float
 ) -> None:
-    module = module_of(network)
-    tape = Tape("denoiser", module.SOURCE)
-    module.forward(tape, network, step)
+    written = network_of(network)
+    tape = Tape("denoiser", written.source)
+    written.forward(tape, network, step)
     assert extent(tape.program).net == 0
     assert extent(tape.program).peak / MIB == pytest.approx(peak, rel=tolerance)
 
@@ -104,8 +104,8 @@ DECODES: list[tuple[Any, tuple[int, ...], int, bool, float, float]] = [
 def test_decoding_peaks_where_the_frameworks_code_does(
     network: Any, shape: tuple[int, ...], itemsize: int, tiling: bool, peak: float, tolerance: float
 ) -> None:
-    module = module_of(network)
-    tape = Tape("vae", module.SOURCE)
-    module.forward(tape, network, tape.new("latent", shape, itemsize), tiling=tiling)
+    written = network_of(network)
+    tape = Tape("vae", written.source)
+    written.forward(tape, network, tape.new("latent", shape, itemsize), tiling=tiling)
     assert extent(tape.program).net == 0
     assert extent(tape.program).peak / MIB == pytest.approx(peak, rel=tolerance)

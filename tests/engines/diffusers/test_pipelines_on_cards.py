@@ -8,7 +8,7 @@ import pytest
 
 from vramcast.api import serve, serve_job_of
 from vramcast.domain.serving import PipelineJob
-from vramcast.engines.diffusers.deploy import step_of
+from vramcast.engines.diffusers import step_of
 from vramcast.errors import InvalidSpec
 from vramcast.units import GIB
 

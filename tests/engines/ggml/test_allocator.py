@@ -7,9 +7,8 @@ import random
 import pytest
 
 from vramcast.engines.ggml import ops
-from vramcast.engines.ggml.allocator import CUDA, HOST, Buffer, Memory, padded_bytes
-from vramcast.engines.ggml.scheduler import Machine, reserve
-from vramcast.engines.ggml.tensor import Graph, Tensor, fed, placed
+from vramcast.engines.ggml.ops import Graph, Tensor, fed, placed
+from vramcast.engines.ggml.scheduler import CUDA, HOST, Buffer, Machine, Memory, padded_bytes, reserve
 
 ONE_CARD = Machine(memories=(CUDA, HOST), supports=lambda tensor, card: True, offloads=lambda tensor: False)
 MIB = 1 << 20

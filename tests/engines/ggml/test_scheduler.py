@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from vramcast.engines.ggml import ops
-from vramcast.engines.ggml.allocator import CUDA, HOST
-from vramcast.engines.ggml.scheduler import Machine, assign, cut, reserve
-from vramcast.engines.ggml.tensor import Graph, Tensor, fed, placed
+from vramcast.engines.ggml.ops import Graph, Tensor, fed, placed
+from vramcast.engines.ggml.scheduler import CUDA, HOST, Machine, assign, cut, reserve
 
 MIB = 1 << 20
 

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from tests.engines.llamacpp._jobs import MIB, context, job
-from vramcast.engines.llamacpp import compute
+from vramcast.engines.llamacpp import context as compute
 from vramcast.engines.llamacpp.context import Context, card_bytes
 
 LOGITS_30B = 512 * 151936 * 4 / MIB

@@ -10,7 +10,7 @@ import vramcast
 from vramcast.api import serve_job_of
 from vramcast.catalogue.models import load_model
 from vramcast.domain.serving import ServeJob
-from vramcast.engines.serving.drafts import draft_weights
+from vramcast.engines.serving.rank import draft_weights
 from vramcast.engines.serving.stages import even_stages
 from vramcast.engines.serving.weights import formats_of, weight_tensors
 from vramcast.errors import InvalidSpec

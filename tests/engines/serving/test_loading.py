@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.domain.program import Alloc, Category, Loop, Program, Tensor
-from vramcast.engines.serving.loading import reserved_bytes, tensors_of, without_draft
+from vramcast.engines.serving.stages import reserved_bytes, tensors_of, without_draft
 
 MIB = 2**20
 

@@ -13,8 +13,15 @@ from vramcast.api import serve_job_of
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
 from vramcast.domain.serving import ServeJob
-from vramcast.engines.sglang.fraction import Capture, default_fraction, draft_mib, prefill_mib, vision_factor
-from vramcast.engines.sglang.settings import card_bytes, settings_of
+from vramcast.engines.sglang.settings import (
+    Capture,
+    card_bytes,
+    default_fraction,
+    draft_mib,
+    prefill_mib,
+    settings_of,
+    vision_factor,
+)
 from vramcast.units import GIB, MIB
 
 H100 = card_bytes(load_gpu("h100"))

@@ -9,8 +9,7 @@ import pytest
 from vramcast.api import serve, serve_job_of
 from vramcast.catalogue.pipelines import load_pipeline
 from vramcast.domain.serving import PipelineJob
-from vramcast.engines.stable_diffusion_cpp.deploy import buffer
-from vramcast.engines.stable_diffusion_cpp.weights import component_tensors
+from vramcast.engines.stable_diffusion_cpp.deploy import buffer, component_tensors
 from vramcast.errors import Unsupported
 from vramcast.units import MIB
 

@@ -6,7 +6,7 @@ import pytest
 
 import vramcast
 from vramcast.catalogue.models import load_model
-from vramcast.engines.vllm.compressed import compressed_groups, rates_of
+from vramcast.engines.vllm.groups import compressed_groups, rates_of
 from vramcast.units import GIB
 
 

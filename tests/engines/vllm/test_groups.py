@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from vramcast.api import serve_job_of
 from vramcast.domain.model import Attention, LinearAttention, Mamba, Mixer, MultiLatentAttention
 from vramcast.domain.serving import ServeJob
+from vramcast.engines.vllm.deploy import cache_spec
 from vramcast.engines.vllm.groups import CacheSpec, grouped, kind_of
-from vramcast.engines.vllm.layout import cache_spec
 from vramcast.engines.vllm.settings import settings_of
 from vramcast.units import ceil_div
 

@@ -9,10 +9,9 @@ from vramcast.catalogue.models import load_model
 from vramcast.domain.device import Cluster
 from vramcast.domain.model import MoE
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
-from vramcast.engines.serving.packing import MARLIN, padding_bytes
-from vramcast.engines.vllm.captures import captured_sizes
-from vramcast.engines.vllm.packing import packing_of
-from vramcast.engines.vllm.settings import settings_of
+from vramcast.engines.serving.weights import MARLIN, padding_bytes
+from vramcast.engines.vllm.process import captured_sizes
+from vramcast.engines.vllm.settings import packing_of, settings_of
 from vramcast.estimate.serving import answer, deploy
 from vramcast.units import GIB
 

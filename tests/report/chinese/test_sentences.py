@@ -9,10 +9,7 @@ from string import Formatter
 import pytest
 
 from tests.report.chinese.collected import SENTENCE, Sentence, refusals, remarks, words_in
-from vramcast.report.chinese import in_chinese, name_in_chinese
-from vramcast.report.chinese.ledger import NAMES_ZH
-from vramcast.report.chinese.matching import template
-from vramcast.report.chinese.tables import SENTENCES_ZH, TABLES
+from vramcast.report.chinese import SUBJECTS, catalogue, in_chinese, name_in_chinese, template, templates
 
 ENGLISH = re.compile(r"(?<![\w/.`'-])[A-Za-z][a-z']+(?:,? [a-z][a-z']+){2,}")
 """Three words in a row that are no name."""
@@ -51,12 +48,12 @@ def test_a_sentence_of_the_source_has_a_chinese_form(sentence: Sentence) -> None
     chinese = in_chinese(sentence.example)
     left = ENGLISH.search(COMMANDS.sub("", chinese))
     assert chinese != sentence.example and left is None, (
-        f"{sentence.place}: {sentence.text!r} becomes {chinese!r}; give it a row in a table of vramcast.report.chinese"
+        f"{sentence.place}: {sentence.text!r} becomes {chinese!r}; give it a row in a catalogue of report/words/zh"
     )
 
 
 def test_no_template_is_so_wide_that_it_makes_other_sentences_its_own() -> None:
-    for english in SENTENCES_ZH:
+    for english in templates():
         found = template(english, "")
         if found.gaps:
             letters = re.sub(r"[^A-Za-z\u4e00-\u9fff]", "", "".join(found.literals))
@@ -64,15 +61,13 @@ def test_no_template_is_so_wide_that_it_makes_other_sentences_its_own() -> None:
 
 
 def test_templates_stand_in_one_table_and_name_no_gap_that_is_not_there() -> None:
-    assert len(SENTENCES_ZH) > 700
-    rows = [(english, chinese) for table in (*TABLES, NAMES_ZH) for english, chinese in table.items()]
+    assert len(templates()) > 700
+    rows = [(english, chinese) for subject in (*SUBJECTS, "ledger") for english, chinese in catalogue(subject)]
     for english, chinese in rows:
         gaps = {name for _, name, _, _ in Formatter().parse(english) if name is not None}
         assert {name for _, name, _, _ in Formatter().parse(chinese) if name is not None} <= gaps, english
-    twice = [english for one in TABLES for english in one if any(
-        english in other and other[english] != one[english] for other in TABLES
-    )]
-    assert not twice
+    sentences = [english for subject in SUBJECTS for english, _ in catalogue(subject)]
+    assert len(sentences) == len(set(sentences))
 
 
 def test_what_nobody_translated_stays_as_it_is() -> None:

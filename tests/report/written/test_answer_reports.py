@@ -111,9 +111,9 @@ def test_nothing_printed_ends_a_fenced_block(answers: dict[str, Answer]) -> None
 
 
 def test_engines_nobody_measured_are_not_given_the_accuracy_of_others() -> None:
-    answer = vramcast.train("llama-3.2-1b", gpus="h100", engine="deepspeed", seq_len=1024)
+    answer = vramcast.train("llama-3.2-1b", gpus="2xh100", engine="torchtune", seq_len=1024)
     text = report_of("train", answer, "md", "en", today=TODAY)
-    assert "No measured run of deepspeed is known here" in text and "median error" not in text
+    assert "No measured run of torchtune is known here" in text and "median error" not in text
 
 
 def test_bars_are_as_long_as_their_sum_and_the_limit_stands_in_its_place() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor, extent
-from vramcast.search.training.affine import NotAffine, affine
+from vramcast.search.training.extents import NotAffine, affine
 
 SIZES = st.tuples(st.integers(0, 5000), st.integers(0, 300))
 

@@ -41,6 +41,9 @@ def every_job(space: Space) -> list[Job]:
     return found
 
 
+EIGHT: dict[str, Any] = {
+    "model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "batch": 64, "cp": (1,), "virtual_stages": (1,),
+}
 SMALL = {"pp": (1, 2), "virtual_stages": (1,), "cp": (1,), "recompute": (Recompute.NONE, Recompute.SELECTIVE)}
 
 
@@ -76,7 +79,7 @@ def test_a_label_asks_the_same_question_again() -> None:
 
 
 def test_plans_are_ranked_and_no_two_alike() -> None:
-    found = search(space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), Limits(), Goal.FASTEST)
+    found = search(space_of(**EIGHT), Limits(), Goal.FASTEST)
     seconds = [plan.time.step_s for plan in found.plans if plan.time]
     assert seconds == sorted(seconds)
     assert len(set(found.labels)) == len(found.labels)
@@ -86,7 +89,7 @@ def test_plans_are_ranked_and_no_two_alike() -> None:
 
 
 def test_a_named_headroom_takes_the_place_of_the_interval() -> None:
-    space = space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64)
+    space = space_of(**EIGHT)
     bare = search(space, Limits(headroom=0.0), Goal.FASTEST)
     assert all(plan.fits for plan in bare.plans)
     assert not all(plan.leaves(None) for plan in bare.plans)
@@ -94,7 +97,7 @@ def test_a_named_headroom_takes_the_place_of_the_interval() -> None:
 
 
 def test_plans_that_may_run_out_are_shown_where_no_other_fits_and_called_so() -> None:
-    space = space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64)
+    space = space_of(**EIGHT)
     least = search(space, Limits(), Goal.LEAST_MEMORY, top=1).plans[0]
     tight = replace(space.clusters[0].gpu, visible_bytes=least.high_bytes - (1 << 20))
     found = search(replace(space, clusters=(replace(space.clusters[0], gpu=tight),)), Limits(), Goal.FASTEST)
@@ -104,7 +107,7 @@ def test_plans_that_may_run_out_are_shown_where_no_other_fits_and_called_so() ->
 
 def test_each_machine_is_listed_once_where_several_are_compared() -> None:
     clusters = tuple(map(parse_gpus, ("8xh100-sxm-80gb", "8xh200-sxm-141gb", "2x8xh100-sxm-80gb")))
-    space = replace(space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), clusters=clusters)
+    space = replace(space_of(**EIGHT), clusters=clusters)
     found = search(space, Limits(), Goal.FASTEST)
     cards = [plan.question["gpus"].split("-")[0].removeprefix("2x") for plan in found.plans]
     assert sorted(cards) == ["8xh100", "8xh200"]
@@ -116,7 +119,7 @@ def priced(gpus: str, amount: float, currency: str = "USD") -> Any:
 
 def test_the_cheapest_takes_the_slower_machine_where_it_is_cheap_enough() -> None:
     dear, cheap = priced("8xh100-sxm-80gb", 100.0), priced("8xa100-sxm4-80gb", 5.0)
-    space = replace(space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), clusters=(dear, cheap))
+    space = replace(space_of(**EIGHT), clusters=(dear, cheap))
     assert "h100" in search(space, Limits(), Goal.FASTEST, top=1).labels[0]
     found = search(space, Limits(), Goal.CHEAPEST, top=1)
     assert "a100" in found.labels[0]
@@ -125,7 +128,7 @@ def test_the_cheapest_takes_the_slower_machine_where_it_is_cheap_enough() -> Non
 
 def test_budget_and_deadline_leave_out_what_breaks_them() -> None:
     space = replace(
-        space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), clusters=(priced("8xh100-sxm-80gb", 30.0),)
+        space_of(**EIGHT), clusters=(priced("8xh100-sxm-80gb", 30.0),)
     )
     best = search(space, Limits(run_tokens=10**9), Goal.FASTEST, top=1).plans[0]
     assert best.time is not None
@@ -136,7 +139,7 @@ def test_budget_and_deadline_leave_out_what_breaks_them() -> None:
 
 
 def test_a_deadline_that_no_plan_keeps_is_named_with_what_would_keep_it() -> None:
-    space = space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64)
+    space = space_of(**EIGHT)
     free = search(space, Limits(run_tokens=10**9), Goal.FASTEST, top=1)
     assert free.plans[0].time is not None and not free.missed
     hours = 1e9 / free.plans[0].time.tokens_per_s / 3600
@@ -157,7 +160,7 @@ def test_a_deadline_that_no_plan_keeps_is_named_with_what_would_keep_it() -> Non
 
 def test_a_budget_that_no_plan_keeps_is_named_with_the_one_that_could_be() -> None:
     clusters = (priced("8xh100-sxm-80gb", 100.0), priced("8xa100-sxm4-80gb", 5.0))
-    space = replace(space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), clusters=clusters)
+    space = replace(space_of(**EIGHT), clusters=clusters)
     cheapest = search(space, Limits(run_tokens=10**9), Goal.CHEAPEST, top=1)
     assert cheapest.plans[0].time is not None
     cost = 1e9 / cheapest.plans[0].time.tokens_per_s / 3600 * 5.0
@@ -177,7 +180,7 @@ def test_what_fails_for_memory_is_not_blamed_on_the_deadline() -> None:
 
 
 def test_where_nothing_fits_the_nearest_and_what_would_are_said() -> None:
-    space = space_of(model="llama-3.1-70b", gpus="8xa100-sxm4-40gb", batch=64)
+    space = space_of(**EIGHT | {"model": "llama-3.1-70b", "gpus": "8xa100-sxm4-40gb"})
     found: PlanAnswer = search(space, Limits(), Goal.FASTEST)
     assert not found.plans
     assert found.nearest_failing is not None and not found.nearest_failing.fits
@@ -230,7 +233,7 @@ def test_reasons_for_the_fewest_gpus_count_gpus() -> None:
 
 def test_prices_in_two_currencies_are_not_compared() -> None:
     clusters = (priced("8xh100-sxm-80gb", 30.0), priced("8xa100-sxm4-80gb", 30.0, "CNY"))
-    space = replace(space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), clusters=clusters)
+    space = replace(space_of(**EIGHT), clusters=clusters)
     with pytest.raises(InvalidSpec, match="CNY and USD"):
         search(space, Limits(), Goal.CHEAPEST)
     chosen = search(space, Limits(currency="CNY"), Goal.CHEAPEST, top=1)
@@ -246,6 +249,6 @@ def test_the_plan_that_misses_by_least_is_the_one_that_needs_least() -> None:
 
 
 def test_plans_that_need_least_come_in_the_order_of_what_they_need() -> None:
-    found = search(space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), Limits(), Goal.LEAST_MEMORY)
+    found = search(space_of(**EIGHT), Limits(), Goal.LEAST_MEMORY)
     needed = [plan.fullest.needed_bytes for plan in found.plans]
     assert needed == sorted(needed)

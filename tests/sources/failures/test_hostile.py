@@ -66,13 +66,13 @@ def test_any_bytes_are_read(data: bytes) -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_no_text_is_slow(name: str) -> None:
     text = TEXTS[name](300_000)
-    assert max(megabytes_per_second(text) for _ in range(3)) > 0.1  # a pattern that backtracks reads kilobytes a second
+    assert any(megabytes_per_second(text) > 0.1 for _ in range(3))  # a pattern that backtracks reads kilobytes a second
 
 
 @pytest.mark.parametrize("words", WORDS)
 def test_no_wording_is_slow_when_its_words_are_repeated(words: str) -> None:
     text = (f"{words} 1" * (60_000 // (len(words) + 2)))[:60_000]
-    assert max(megabytes_per_second(text) for _ in range(3)) > 0.05
+    assert any(megabytes_per_second(text) > 0.05 for _ in range(3))
 
 
 @pytest.mark.parametrize(

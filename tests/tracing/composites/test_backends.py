@@ -1,10 +1,9 @@
 """Which attention kernel a card takes."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from vramcast.tracing.composites.attention import Backend, Question, chosen  # noqa: E402
+from vramcast.tracing.composites.attention import Backend, Question, chosen
 
 A100, RTX_4090, H100, V100 = 80, 89, 90, 70
 

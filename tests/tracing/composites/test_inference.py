@@ -1,14 +1,12 @@
 """Inference: what torch.nn hands over as one operator is the chain that CUDA runs, with and without inference mode."""
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
 
 BATCH, TOKENS, WIDTH, HEADS = 8, 128, 64, 4
 STEP = BATCH * TOKENS * WIDTH * 4  # bytes of one activation
@@ -49,7 +47,8 @@ class Weighted(nn.Module):
 
 @pytest.mark.parametrize("run", [
     layer(), layer(norm_first=True, activation="gelu"), Attention, Weighted, lambda: nn.Linear(WIDTH, WIDTH),
-    lambda: nn.Softmax(-1),
+    lambda: nn.Softmax(-1), lambda: nn.LSTM(WIDTH, WIDTH, batch_first=True),
+    lambda: nn.Conv1d(TOKENS, TOKENS, 3, padding=1),
 ])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_inference_mode_takes_what_no_grad_takes(run, dtype):

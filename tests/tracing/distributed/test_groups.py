@@ -7,15 +7,13 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.errors import InvalidSpec  # noqa: E402
-from vramcast.tracing.distributed.groups import World, parse_world  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.errors import InvalidSpec
+from vramcast.tracing.distributed.groups import World, parse_world
+from vramcast.tracing.session import Session
 
 
 @pytest.fixture

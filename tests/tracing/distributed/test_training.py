@@ -6,17 +6,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.distributed.groups import World  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.tracing.tape import (  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.distributed.groups import World
+from vramcast.tracing.session import Session
+from vramcast.tracing.tape import (
     Action,
     highest,
     play,

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
 from vramcast.tracing.environment.overlay import Overlay, patch_files
 from vramcast.tracing.environment.patches import Patches
 

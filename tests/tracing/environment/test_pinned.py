@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 KINDS = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
 

@@ -7,9 +7,7 @@ import io
 import warnings
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
+import torch
 from torch import nn
 
 from vramcast.catalogue.gpus import load_gpu

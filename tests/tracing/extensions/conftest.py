@@ -1,15 +1,8 @@
 """Libraries without their compiled modules: enough of them that a simulation takes them for installed."""
 
 import sys
-from functools import partial
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from tests.tracing.allocated import allocated  # noqa: E402
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
 
 PARTS = {
     "apex": ("multi_tensor_apply/__init__.py",),
@@ -40,14 +33,3 @@ def installed(tmp_path, monkeypatch):
     for name in set(sys.modules) - before:
         if name.partition(".")[0] in PARTS:
             del sys.modules[name]
-
-
-@pytest.fixture
-def session():
-    return Session(load_gpu("a100-sxm4-80gb"))
-
-
-@pytest.fixture
-def taken(session):
-    """Gives a function: what a piece of work allocates beyond what it was prepared with, as (bytes, name)."""
-    return partial(allocated, session)

@@ -3,10 +3,9 @@
 from importlib.util import find_spec
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from vramcast.units import MIB  # noqa: E402
+from vramcast.units import MIB
 
 ROWS, WIDTH = 4096, 1024
 NAME = "sums of the gradient of {}"

@@ -6,14 +6,14 @@ from importlib.util import find_spec
 from types import ModuleType
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+from vramcast.api.tracing import trace
+from vramcast.domain.trace_job import ScriptJob
+from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.tracing.scripts import run_script
 
-from vramcast.api.tracing import trace  # noqa: E402
-from vramcast.domain.trace_job import ScriptJob  # noqa: E402
-from vramcast.errors import InvalidSpec, Unsupported  # noqa: E402
-from vramcast.tracing.scripts import run_script  # noqa: E402
-
+pytestmark = pytest.mark.usefixtures("forked")
 IS_HERE = find_spec("apex") is not None
 
 

@@ -6,13 +6,12 @@ from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.errors import Unsupported  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.units import MIB  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.errors import Unsupported
+from vramcast.tracing.session import Session
+from vramcast.units import MIB
 
 IS_HERE = find_spec("transformer_engine") is not None
 STORAGES = "transformer_engine.pytorch.tensor.storage.float8_tensor_storage"

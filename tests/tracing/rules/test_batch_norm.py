@@ -1,12 +1,10 @@
 """Batch norm runs in cuDNN where CUDA lets it, with outputs in CUDA's order."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch._dynamo")
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
 
 
 def sizes(step):

@@ -1,18 +1,11 @@
 """bitsandbytes' layers and optimizers; skipped where it is not installed."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("bitsandbytes")
 
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.units import MIB  # noqa: E402
-
-
-@pytest.fixture
-def session():
-    return Session(load_gpu("a100-sxm4-80gb"))
+from vramcast.units import MIB
 
 
 def blocks(session, run):

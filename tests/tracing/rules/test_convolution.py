@@ -1,16 +1,13 @@
 """Convolutions allocate what ATen and cuDNN take on CUDA, in their order."""
 
 import pytest
+import torch
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch._dynamo")
-
-from torch.nn import functional as F  # noqa: E402
-
-from vramcast.allocator import Settings  # noqa: E402
-from vramcast.catalogue.cudnn import workspace_share  # noqa: E402
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.allocator import Settings
+from vramcast.catalogue.cudnn import workspace_share
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
 
 X = (8, 64, 56, 56)
 X_BYTES = 8 * 64 * 56 * 56 * 4

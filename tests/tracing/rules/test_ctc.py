@@ -1,12 +1,10 @@
 """CTC takes what ATen's CUDA kernels take."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch._dynamo")
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
 
 STEPS, BATCH, LABELS = 50, 4, 30
 

@@ -2,12 +2,8 @@
 
 import pytest
 
-pytest.importorskip("torch")
-
 from vramcast.tracing.rules.cub import (
-    flagged_bytes,
     radix_sort_bytes,
-    run_lengths_bytes,
     scan_bytes,
     segmented_sort_bytes,
     unique_by_key_bytes,
@@ -28,9 +24,7 @@ def test_radix_sort_of_pairs(elements, bits, sm, answer):
         (4351, lambda: scan_bytes(1_000_000, 4, 80, "float32")),
         (596_479, lambda: scan_bytes(100_000_000, 8, 90)),
         (18_943, lambda: scan_bytes(1_000_000, 8, 86)),
-        (190_207, lambda: flagged_bytes(100_000_000, 90)),
         (51_199, lambda: unique_by_key_bytes(1_000_000, 86)),
-        (21_759, lambda: run_lengths_bytes(1_000_000, 100)),
         (36_000_767, lambda: segmented_sort_bytes(3_000_001, key=4, value=8)),
     ],
 )

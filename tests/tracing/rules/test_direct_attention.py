@@ -3,13 +3,12 @@
 from importlib.util import find_spec
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from tests.tracing.allocated import allocated  # noqa: E402
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.units import MIB  # noqa: E402
+from tests.tracing.allocated import allocated
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
+from vramcast.units import MIB
 
 FLASH_STATE = [(16, ""), (8, "")]
 STARTS = (0, 100, 300, 700)

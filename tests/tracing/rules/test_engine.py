@@ -1,12 +1,11 @@
 """Backward allocates what it does on CUDA: gradients meet in place, formulas fill their own zeros."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.tracing.tape import Phase  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
+from vramcast.tracing.tape import Phase
 
 
 def allocated_in_backward(loss_of):

@@ -1,13 +1,12 @@
 """The package flash-attn, its operators defined here by the schemas of its interface."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from tests.tracing.allocated import allocated  # noqa: E402
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.units import MIB  # noqa: E402
+from tests.tracing.allocated import allocated
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
+from vramcast.units import MIB
 
 OPTIONS = (
     "float dropout_p, float softmax_scale, bool causal, int window_size_left, int window_size_right, float softcap, "

@@ -1,20 +1,11 @@
 """Operators whose kernels on CUDA are chains of others take what these take."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch._dynamo")
-
-from tests.tracing.allocated import allocated  # noqa: E402
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from tests.tracing.allocated import allocated
 
 COUNT = 4096
-
-
-@pytest.fixture
-def session():
-    return Session(load_gpu("a100-sxm-80gb"))
 
 
 def test_rolling_windows_takes_a_result_for_every_dimension(session):

@@ -1,14 +1,14 @@
 """What operators allocate on a card beyond their outputs, in the order they take it."""
 
+from functools import partial
+
 import pytest
+import torch
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-
-from torch.nn import functional as F  # noqa: E402
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.units import MIB  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
+from vramcast.units import MIB
 
 
 def events(work, *, card="a100-sxm4-80gb"):
@@ -58,42 +58,37 @@ def test_an_expanded_gradient_is_copied_for_cublas():
     assert copies == [256 * 64 * 4] * 2
 
 
-def test_the_mask_of_dropout_comes_before_its_result():
-    def work():
-        x = randn(1024, 1024)
-        return lambda: F.dropout(x, 0.1)
-
-    assert [size for size, _ in events(work)] == [1024 * 1024, 4 * 1024 * 1024]
+def backward_of(function, *size):
+    x = randn(*size, requires_grad=True)
+    y, gradient = function(x), randn(*size)
+    return partial(y.backward, gradient)
 
 
-def test_softmax_backward_multiplies_first():
-    def work():
-        x = randn(1024, 512, requires_grad=True)
-        y, dy = torch.softmax(x, -1), randn(1024, 512)
-        return lambda: y.backward(dy)
+@pytest.mark.parametrize(("work", "sizes", "name"), [
+    pytest.param(*row, id=fact) for fact, row in {
+        "dropout makes its mask first": (lambda: partial(F.dropout, randn(1024, 1024), 0.1), [MIB, 4 * MIB], ""),
+        "backward of softmax multiplies first": (
+            lambda: backward_of(lambda x: torch.softmax(x, -1), 1024, 512), [2 * MIB, 2 * MIB], "gradient * result"
+        ),
+        "softmax reads fp16 as it is": (lambda: in_fp32(torch.float16), [4 * MIB], ""),
+        "softmax reads a copy of bf16": (lambda: in_fp32(torch.bfloat16), [4 * MIB, 4 * MIB], ""),
+        "backward of SiLU is one tensor": (lambda: backward_of(F.silu, 1024, 1024), [4 * MIB], ""),
+        "norms of gradients take a number a chunk": (
+            lambda: partial(torch._foreach_norm, [randn(1 << 20), randn(100)]), [2 * 16 * 4, 4, 4], "norms of chunks"
+        ),
+        "RMS norm is one operator": (
+            lambda: partial(torch.nn.RMSNorm(1024, device="cuda"), randn(512, 1024)), [2 * MIB, 512 * 4], ""
+        ),
+    }.items()
+])
+def test_an_operator_takes_what_its_kernels_take(work, sizes, name):
+    taken = events(work)
+    assert [size for size, _ in taken] == sizes
+    assert "".join(each for _, each in taken) == name
 
-    assert events(work) == [(2 * MIB, ""), (2 * MIB, "gradient * result")]
 
-
-def test_softmax_to_fp32_copies_bf16_but_not_fp16():
-    def work(dtype):
-        def setup():
-            x = randn(1024, 1024, dtype=dtype)
-            return lambda: torch.softmax(x, -1, dtype=torch.float32)
-
-        return setup
-
-    assert [size for size, _ in events(work(torch.float16))] == [4 * MIB]
-    assert [size for size, _ in events(work(torch.bfloat16))] == [4 * MIB, 4 * MIB]
-
-
-def test_backward_of_silu_is_one_tensor():
-    def work():
-        x = randn(1024, 1024, requires_grad=True)
-        y, dy = F.silu(x), randn(1024, 1024)
-        return lambda: y.backward(dy)
-
-    assert [size for size, _ in events(work)] == [4 * MIB]
+def in_fp32(dtype):
+    return partial(torch.softmax, randn(1024, 1024, dtype=dtype), -1, dtype=torch.float32)
 
 
 def test_a_bias_that_no_product_takes_is_added_in_place():
@@ -136,23 +131,6 @@ def test_long_rows_are_sorted_with_pairs_of_position_and_row():
     assert long["positions and rows"] == 64 * 8192 * 8
 
 
-def test_norms_of_all_gradients_take_a_number_a_chunk():
-    def work():
-        tensors = [randn(1 << 20), randn(100)]
-        return lambda: torch._foreach_norm(tensors)
-
-    assert events(work) == [(2 * 16 * 4, "norms of chunks"), (4, ""), (4, "")]
-
-
-def test_rms_norm_is_one_operator():
-    def work():
-        norm = torch.nn.RMSNorm(1024, device="cuda")
-        x = randn(512, 1024)
-        return lambda: norm(x)
-
-    assert [size for size, _ in events(work)] == [2 * MIB, 512 * 4]
-
-
 def test_what_was_read_is_not_listed_as_unknown():
     session = Session(load_gpu("a100-sxm4-80gb"))
     with session.active():
@@ -167,20 +145,6 @@ def test_operands_of_two_types_are_refused_in_the_words_of_torch():
         layer = torch.nn.Linear(8, 8, device="cuda").half()
         with pytest.raises(RuntimeError, match="mat1 and mat2 to have the same dtype, but got: float != c10::Half"):
             layer(randn(4, 8))
-
-
-def test_inference_mode_runs_what_no_grad_runs():
-    def tape(mode):
-        session = Session(load_gpu("a100-sxm4-80gb"))
-        with session.active(), mode():
-            q = randn(2, 8, 128, 64, dtype=torch.float16)
-            F.scaled_dot_product_attention(q, q, q, is_causal=True)
-            F.softmax(q, -1, dtype=torch.float32)
-            torch.nn.LSTM(64, 64, device="cuda")(randn(5, 2, 64))
-            torch.nn.Conv2d(8, 8, 3, device="cuda")(randn(2, 8, 16, 16))
-        return [(block.operator, block.num_bytes) for block in session.device.tape.blocks]
-
-    assert tape(torch.inference_mode) == tape(torch.no_grad)
 
 
 @pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.binary_cross_entropy])

@@ -1,15 +1,12 @@
 """Operators of PyTorch's own list (`torch.testing`) that once stopped a run or whose memory was not counted."""
 
 import pytest
+import torch
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch._dynamo")
-
-from torch.nn import functional as F  # noqa: E402
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.errors import InvalidSpec  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.errors import InvalidSpec
+from vramcast.tracing.session import Session
 
 
 @pytest.fixture
@@ -184,3 +181,10 @@ def test_operators_that_torch_cannot_run_without_data_get_a_sentence(session):
 def test_wrong_shapes_are_refused_in_the_words_of_torch(session, run, words):
     with pytest.raises((RuntimeError, IndexError), match=words):
         run()
+
+
+@pytest.mark.parametrize("name", ["logsumexp", "sum", "mean", "amax", "argmax", "cumsum", "softmax", "prod", "std"])
+@pytest.mark.parametrize("dim", [0, -1])
+def test_a_single_number_is_reduced_along_its_only_dimension(name, dim):
+    with Session(load_gpu("h100-sxm-80gb")).active():
+        assert getattr(torch, name)(torch.ones((), device="cuda"), dim).shape == ()

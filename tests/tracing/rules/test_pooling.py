@@ -1,22 +1,12 @@
 """Resampling copies what its kernels read or write contiguous."""
 
 import pytest
+import torch
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch._dynamo")
-
-from torch.nn import functional as F  # noqa: E402
-
-from tests.tracing.allocated import allocated  # noqa: E402
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from tests.tracing.allocated import allocated
 
 SIZES = {1: (2, 8, 32), 2: (2, 8, 16, 16), 3: (2, 8, 8, 8, 8)}
-
-
-@pytest.fixture
-def session():
-    return Session(load_gpu("a100-sxm-80gb"))
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,9 @@
 """Recurrent networks run through cuDNN: weights in one piece, a reserve while they train."""
 
 import pytest
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch._dynamo")
-
-from torch import nn  # noqa: E402
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence  # noqa: E402
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
-
-
-@pytest.fixture
-def session():
-    return Session(load_gpu("a100-sxm-80gb"))
-
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 KINDS = [
     (nn.LSTM, {}), (nn.GRU, {}), (nn.RNN, {"nonlinearity": "relu"}),

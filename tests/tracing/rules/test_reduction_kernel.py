@@ -1,9 +1,5 @@
 """How reductions are split over a chip."""
 
-import pytest
-
-pytest.importorskip("torch")
-
 from hypothesis import given
 from hypothesis import strategies as st
 

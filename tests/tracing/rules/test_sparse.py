@@ -1,16 +1,14 @@
 """Sparse gradients on a simulated card: blocks of indices and values, sums of equal rows, a sentence for the rest."""
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.errors import InvalidSpec  # noqa: E402
-from vramcast.tracing.memory import sparse_parts  # noqa: E402
-from vramcast.tracing.rules.indexing import DISTINCT  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.errors import InvalidSpec
+from vramcast.tracing.memory import sparse_parts
+from vramcast.tracing.rules.indexing import DISTINCT
+from vramcast.tracing.session import Session
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks", "ignore:Sparse CSR tensor")
 ROWS, WIDTH, COUNT = 1000, 64, 128

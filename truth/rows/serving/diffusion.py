@@ -13,8 +13,7 @@ from vramcast.catalogue.pipelines import load_pipeline
 from vramcast.domain.answer import ServeAnswer
 from vramcast.domain.pipeline import Component, Pipeline
 from vramcast.domain.serving import PipelineJob, Requests, ServePlan
-from vramcast.engines.stable_diffusion_cpp.deploy import buffer
-from vramcast.engines.stable_diffusion_cpp.weights import component_tensors
+from vramcast.engines.stable_diffusion_cpp.deploy import buffer, component_tensors
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.serving import answer
 from vramcast.units import GIB, MIB

@@ -16,7 +16,7 @@ from vramcast.domain.answer import ServeAnswer
 from vramcast.domain.model import Model
 from vramcast.domain.serving import Draft, Requests, ServeJob, ServePlan
 from vramcast.engines.sglang.deploy import unused_draft_bytes
-from vramcast.engines.sglang.process import communication
+from vramcast.engines.sglang.pools import communication
 from vramcast.estimate.serving import answer
 from vramcast.units import GIB
 

@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from math import log2
 from typing import Final
 
-from vramcast.blocks.diffusion.autoencoder_kl import joined_tiles
-from vramcast.blocks.diffusion.common import Weights, conv, each, norm
+from vramcast.blocks.diffusion.autoencoder_kl import tiled
+from vramcast.blocks.diffusion.common import Network, Weights, conv, each, norm
 from vramcast.domain.autoencoders import AutoencoderKLCogVideoX
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import Array, Tape
 from vramcast.units import GIB, ceil_div
-
-SOURCE = "diffusers models/autoencoders/autoencoder_kl_cogvideox.py"
 
 FRAMES_AT_ONCE: Final = 2
 """Latent frames of one batch."""
@@ -88,18 +86,11 @@ def forward(
     if not tiling or (width <= tile_width and height <= tile_height):
         return _frames(tape, spec, latent)
     steps = [int(tile * (1 - part)) for tile, part in zip((tile_height, tile_width), TILE_OVERLAP, strict=True)]
-    rows = []
-    for top in range(0, height, steps[0]):
-        row = []
-        for left in range(0, width, steps[1]):
-            tile = latent.view(*latent.shape[:3], min(tile_height, height - top), min(tile_width, width - left))
-            row.append(_frames(tape, spec, tile))
-        rows.append(row)
     limits = [
         pixels // 2 - int(pixels // 2 * part)
         for pixels, part in zip((spec.sample_height, spec.sample_width), TILE_OVERLAP, strict=True)
     ]
-    return joined_tiles(tape, rows, *limits)
+    return tiled(tape, latent, (tile_height, tile_width), steps, limits, lambda tile: _frames(tape, spec, tile))
 
 
 def _frames(tape: Tape, spec: AutoencoderKLCogVideoX, latent: Array) -> Array:
@@ -226,3 +217,8 @@ class _Decoder:
         x = tape.copy(x, "frames first").view(batch * finer, channels, 2 * height, 2 * width)
         x = tape.conv(x, channels, name="upsampled.conv")
         return x.view(batch, channels, finer, 2 * height, 2 * width)
+
+
+NETWORKS: Final = {
+    "AutoencoderKLCogVideoX": Network("diffusers models/autoencoders/autoencoder_kl_cogvideox.py", parameters, forward)
+}

@@ -9,13 +9,10 @@ from collections.abc import Iterator
 from math import log2
 from typing import Final
 
-from vramcast.blocks.diffusion.autoencoder_kl import joined_tiles
-from vramcast.blocks.diffusion.common import Weights, conv, each, linear, norm
+from vramcast.blocks.diffusion.autoencoder_kl import middle_weights, residual_weights, tiled
+from vramcast.blocks.diffusion.common import Network, Weights, conv, each, norm
 from vramcast.domain.autoencoders import AutoencoderKLHunyuanVideo
-from vramcast.domain.model import Parameter
 from vramcast.operators.eager import Array, Tape
-
-SOURCE = "diffusers models/autoencoders/autoencoder_kl_hunyuan_video.py"
 
 TILE_PIXELS: Final = 256
 TILE_FRAMES: Final = 16
@@ -30,41 +27,23 @@ def parameters(spec: AutoencoderKLHunyuanVideo) -> Weights:
     yield from each("encoder", conv("conv_in", spec.in_channels, before, 3, 3, 3))
     for index, width in enumerate(channels):
         for _ in range(spec.layers_per_block):
-            yield from each("encoder", _residual(before, width))
+            yield from each("encoder", residual_weights(before, width, 3))
             before = width
         if index != len(channels) - 1:
             yield from each("encoder", conv("downsample", width, width, 3, 3, 3))
-    yield from _middle(spec, "encoder")
+    yield from middle_weights(spec, "encoder", 3)
     yield from each("encoder", (*norm("norm_out", last, bias=True), *conv("conv_out", last, 2 * latent, 3, 3, 3)))
     yield from each("encoder", conv("quant_conv", 2 * latent, 2 * latent, 1, 1, 1))
     yield from each("decoder", conv("post_quant_conv", latent, latent, 1, 1, 1))
     yield from each("decoder", conv("conv_in", latent, last, 3, 3, 3))
-    yield from _middle(spec, "decoder")
+    yield from middle_weights(spec, "decoder", 3)
     for before, width, factor in _up_blocks(spec):
         for index in range(spec.layers_per_block + 1):
-            yield from each("decoder", _residual(width if index else before, width))
+            yield from each("decoder", residual_weights(width if index else before, width, 3))
         if factor is not None:
             yield from each("decoder", conv("upsample", width, width, 3, 3, 3))
     first = channels[0]
     yield from each("decoder", (*norm("norm_out", first, bias=True), *conv("conv_out", first, 3, 3, 3, 3)))
-
-
-def _residual(before: int, width: int) -> tuple[Parameter, ...]:
-    shortcut = conv("shortcut", before, width, 1, 1, 1) if before != width else ()
-    return (
-        *norm("norm1", before, bias=True), *conv("conv1", before, width, 3, 3, 3),
-        *norm("norm2", width, bias=True), *conv("conv2", width, width, 3, 3, 3), *shortcut,
-    )
-
-
-def _middle(spec: AutoencoderKLHunyuanVideo, owner: str) -> Weights:
-    width = spec.block_out_channels[-1]
-    yield from each(owner, _residual(width, width), 2)
-    if spec.mid_block_add_attention:
-        parts = [*norm("attention.norm", width, bias=True)]
-        for name in ("q", "k", "v", "out"):
-            parts += linear(f"attention.{name}", width, width)
-        yield from each(owner, parts)
 
 
 def _up_blocks(spec: AutoencoderKLHunyuanVideo) -> Iterator[tuple[int, int, tuple[int, int, int] | None]]:
@@ -104,14 +83,8 @@ def _span(tape: Tape, spec: AutoencoderKLHunyuanVideo, latent: Array, *, tiling:
     height, width = latent.shape[-2:]
     if not tiling or max(height, width) <= side:
         return _decode(tape, spec, latent)
-    rows = []
-    for top in range(0, height, stride):
-        row = []
-        for left in range(0, width, stride):
-            tile = latent.view(*latent.shape[:3], min(side, height - top), min(side, width - left))
-            row.append(_decode(tape, spec, tile))
-        rows.append(row)
-    return joined_tiles(tape, rows, STRIDE_PIXELS, STRIDE_PIXELS)
+    limits = (STRIDE_PIXELS, STRIDE_PIXELS)
+    return tiled(tape, latent, (side, side), (stride, stride), limits, lambda tile: _decode(tape, spec, tile))
 
 
 def _decode(tape: Tape, spec: AutoencoderKLHunyuanVideo, latent: Array) -> Array:
@@ -184,3 +157,10 @@ def _run_up(
 def _held(tape: Tape, y: Array, width: int, *_parts: Array) -> Array:
     """The parts of the larger frames are variables of the upsampler while it convolves their sum."""
     return _causal(tape, y, width)
+
+
+NETWORKS: Final = {
+    "AutoencoderKLHunyuanVideo": Network(
+        "diffusers models/autoencoders/autoencoder_kl_hunyuan_video.py", parameters, forward
+    )
+}

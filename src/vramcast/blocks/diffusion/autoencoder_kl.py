@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from vramcast.blocks.diffusion.common import Weights, conv, each, linear, norm
-from vramcast.domain.autoencoders import AutoencoderKL
+from vramcast.blocks.diffusion.common import Network, Weights, conv, each, norm, square
+from vramcast.domain.autoencoders import AutoencoderKL, AutoencoderKLHunyuanVideo
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import Array, Tape
-
-SOURCE = "diffusers models/autoencoders/autoencoder_kl.py, vae.py Decoder"
 
 TILE_OVERLAP: Final = 0.25
 
@@ -40,21 +38,21 @@ def _encoder(spec: AutoencoderKL) -> Weights:
     yield from each("encoder", conv("conv_in", spec.in_channels, before, 3, 3))
     for index, width in enumerate(channels):
         for _ in range(spec.layers_per_block):
-            yield from each("encoder", _residual(before, width))
+            yield from each("encoder", residual_weights(before, width))
             before = width
         if index != len(channels) - 1:
             yield from each("encoder", conv("downsample", width, width, 3, 3))
-    yield from _middle(spec, "encoder")
+    yield from middle_weights(spec, "encoder")
     yield from each("encoder", norm("norm_out", before, bias=True))
     yield from each("encoder", conv("conv_out", before, 2 * spec.latent_channels, 3, 3))
 
 
 def _decoder(spec: AutoencoderKL) -> Weights:
     yield from each("decoder", conv("conv_in", spec.latent_channels, spec.block_out_channels[-1], 3, 3))
-    yield from _middle(spec, "decoder")
+    yield from middle_weights(spec, "decoder")
     for before, width, last in _up_blocks(spec):
         for index in range(spec.layers_per_block + 1):
-            yield from each("decoder", _residual(before if not index else width, width))
+            yield from each("decoder", residual_weights(before if not index else width, width))
         if not last:
             yield from each("decoder", conv("upsample", width, width, 3, 3))
     first = spec.block_out_channels[0]
@@ -70,22 +68,21 @@ def _up_blocks(spec: AutoencoderKL) -> Iterator[tuple[int, int, bool]]:
         before = channels[index]
 
 
-def _residual(before: int, width: int) -> tuple[Parameter, ...]:
-    shortcut = conv("shortcut", before, width, 1, 1) if before != width else ()
+def residual_weights(before: int, width: int, axes: int = 2) -> tuple[Parameter, ...]:
+    """Two norms and convolutions over so many axes, and a shortcut where the channels change."""
+    shortcut = conv("shortcut", before, width, *(1,) * axes) if before != width else ()
     return (
-        *norm("norm1", before, bias=True), *conv("conv1", before, width, 3, 3),
-        *norm("norm2", width, bias=True), *conv("conv2", width, width, 3, 3), *shortcut,
+        *norm("norm1", before, bias=True), *conv("conv1", before, width, *(3,) * axes),
+        *norm("norm2", width, bias=True), *conv("conv2", width, width, *(3,) * axes), *shortcut,
     )
 
 
-def _middle(spec: AutoencoderKL, owner: str) -> Weights:
+def middle_weights(spec: AutoencoderKL | AutoencoderKLHunyuanVideo, owner: str, axes: int = 2) -> Weights:
+    """Two residual blocks and attention of the widest channels."""
     width = spec.block_out_channels[-1]
-    yield from each(owner, _residual(width, width), 2)
+    yield from each(owner, residual_weights(width, width, axes), 2)
     if spec.mid_block_add_attention:
-        parts = [*norm("attention.norm", width, bias=True)]
-        for name in ("q", "k", "v", "out"):
-            parts += linear(f"attention.{name}", width, width)
-        yield from each(owner, parts)
+        yield from each(owner, (*norm("attention.norm", width, bias=True), *square("attention.", width)))
 
 
 def forward(tape: Tape, spec: AutoencoderKL, latent: Array, *, tiling: bool = False) -> Array:
@@ -142,22 +139,32 @@ def _run_attention(tape: Tape, x: Array) -> Array:
 
 
 def _tiled(tape: Tape, spec: AutoencoderKL, latent: Array, side: int) -> Array:
-    """Overlapping tiles one after the other; their results wait to be blended and cut."""
+    """Overlapping tiles."""
     step = int(side * (1 - TILE_OVERLAP))
-    height, width = latent.shape[-2:]
     limit = spec.sample_size - int(spec.sample_size * TILE_OVERLAP)
+    return tiled(tape, latent, (side, side), (step, step), (limit, limit), lambda tile: _decode(tape, spec, tile))
+
+
+def tiled(
+    tape: Tape, latent: Array, size: Sequence[int], stride: Sequence[int], limits: Sequence[int],
+    decode: Callable[[Array], Array],
+) -> Array:
+    """Tiles of (height, width), a stride apart, one after the other; their pixels wait to be cut to limits and joined.
+
+    They are joined along rows and then along columns.
+    """
+    height, width = latent.shape[-2:]
     rows = []
-    for top in range(0, height, step):
+    for top in range(0, height, stride[0]):
         row = []
-        for left in range(0, width, step):
-            tile = latent.view(*latent.shape[:2], min(side, height - top), min(side, width - left))
-            row.append(_decode(tape, spec, tile))
+        for left in range(0, width, stride[1]):
+            tile = latent.view(*latent.shape[:-2], min(size[0], height - top), min(size[1], width - left))
+            row.append(decode(tile))
         rows.append(row)
-    return joined_tiles(tape, rows, limit, limit)
+    return _joined(tape, rows, *limits)
 
 
-def joined_tiles(tape: Tape, rows: list[list[Array]], height: int, width: int) -> Array:
-    """Tiles cut to (height, width), joined along rows and then along columns."""
+def _joined(tape: Tape, rows: list[list[Array]], height: int, width: int) -> Array:
     joined = []
     for row in rows:
         parts = [
@@ -165,3 +172,10 @@ def joined_tiles(tape: Tape, rows: list[list[Array]], height: int, width: int) -
         ]
         joined.append(tape.cat(parts, -1, "row of tiles"))
     return tape.cat(joined, -2, "pixels")
+
+
+NETWORKS: Final = {
+    "AutoencoderKL": Network(
+        "diffusers models/autoencoders/autoencoder_kl.py, vae.py Decoder", parameters, forward, buffers
+    )
+}

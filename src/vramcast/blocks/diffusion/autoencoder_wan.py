@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from vramcast.blocks.diffusion.autoencoder_kl import joined_tiles
-from vramcast.blocks.diffusion.common import Weights, conv, each
+from vramcast.blocks.diffusion.autoencoder_kl import tiled
+from vramcast.blocks.diffusion.common import Network, Weights, conv, each
 from vramcast.domain.autoencoders import AutoencoderKLWan
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import FP32, Array, Tape
-
-SOURCE = "diffusers models/autoencoders/autoencoder_kl_wan.py"
 
 KEPT_FRAMES: Final = 2
 TILE_PIXELS: Final = 256
@@ -93,14 +91,8 @@ def forward(tape: Tape, spec: AutoencoderKLWan, latent: Array, *, tiling: bool =
     height, width = latent.shape[-2:]
     if not tiling or max(height, width) <= side:
         return _frames(tape, spec, latent)
-    rows = []
-    for top in range(0, height, stride):
-        row = []
-        for left in range(0, width, stride):
-            tile = latent.view(*latent.shape[:3], min(side, height - top), min(side, width - left))
-            row.append(_frames(tape, spec, tile))
-        rows.append(row)
-    return joined_tiles(tape, rows, STRIDE_PIXELS, STRIDE_PIXELS)
+    limits = (STRIDE_PIXELS, STRIDE_PIXELS)
+    return tiled(tape, latent, (side, side), (stride, stride), limits, lambda tile: _frames(tape, spec, tile))
 
 
 def _frames(tape: Tape, spec: AutoencoderKLWan, latent: Array) -> Array:
@@ -217,3 +209,8 @@ class _Decoder:
     def narrow(self, x: Array) -> bool:
         """Whether the decoder runs in 16 bits."""
         return x.width == FP32 and any(kept.width != FP32 for kept in self.cache.values())
+
+
+NETWORKS: Final = {
+    "AutoencoderKLWan": Network("diffusers models/autoencoders/autoencoder_kl_wan.py", parameters, forward)
+}

@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import FP32, Array, Tape
@@ -29,6 +29,15 @@ class Step(NamedTuple):
     width: int
     tokens: int  # of text
     itemsize: int  # of activations [bytes]
+
+
+class Network(NamedTuple):
+    """How a class of diffusers is written."""
+
+    source: str
+    parameters: Callable[[Any], Weights]
+    forward: Callable[..., Array]
+    buffers: Callable[[Any], int] = lambda _: 0  # elements of tables that move with the weights
 
 
 def linear(path: str, in_features: int, out_features: int, *, bias: bool = True) -> tuple[Parameter, ...]:
@@ -54,9 +63,26 @@ def conv(path: str, in_channels: int, out_channels: int, *kernel: int, bias: boo
     return (weight, vector(f"{path}.bias", out_channels)) if bias else (weight,)
 
 
-def embedder(path: str, in_features: int, width: int, *, out_features: int | None = None) -> tuple[Parameter, ...]:
+def embedder(path: str, in_features: int, width: int) -> tuple[Parameter, ...]:
     """Two linears, as timesteps and pooled texts pass."""
-    return (*linear(f"{path}.1", in_features, width), *linear(f"{path}.2", width, out_features or width))
+    return (*linear(f"{path}.1", in_features, width), *linear(f"{path}.2", width, width))
+
+
+def square(
+    prefix: str, width: int, names: Iterable[str] = ("q", "k", "v", "out"), *, bias: bool = True
+) -> tuple[Parameter, ...]:
+    """Linears as wide as their input: those of attention where nothing else is said."""
+    return tuple(part for name in names for part in linear(f"{prefix}{name}", width, width, bias=bias))
+
+
+def query_key_norms(prefix: str, width: int, *, bias: bool = False) -> tuple[Parameter, ...]:
+    """Norms of queries and keys."""
+    return (*norm(f"{prefix}norm_q", width, bias=bias), *norm(f"{prefix}norm_k", width, bias=bias))
+
+
+def feed_forward_weights(prefix: str, width: int, inner: int) -> tuple[Parameter, ...]:
+    """Those of `feed_forward`."""
+    return (*linear(f"{prefix}ff.up", width, inner), *linear(f"{prefix}ff.down", inner, width))
 
 
 def each(owner: str, parameters: Iterable[Parameter], count: int = 1) -> Weights:
@@ -136,3 +162,9 @@ def projections(tape: Tape, x: Array, width: int, prefix: str = "attention") -> 
     """Queries, keys and values of separate linears."""
     q, k, v = (tape.linear(x, width, f"{prefix}.{name}") for name in "qkv")
     return q, k, v
+
+
+def layers(tape: Tape, owner: str, count: int, body: Callable[..., tuple[Array, ...]], streams: list[Array]) -> None:
+    """`streams = body(*streams)` for every layer of a part of the network."""
+    with tape.owned(f"denoiser.{owner}"):
+        tape.repeat(count, body, streams)

@@ -1,39 +1,47 @@
-"""FluxTransformer2DModel: FLUX.1.
+"""FLUX.1, FLUX.2 and Qwen-Image: an image's and a text's stream that meet in attention.
 
 [flux] huggingface/diffusers models/transformers/transformer_flux.py
+[flux2] huggingface/diffusers models/transformers/transformer_flux2.py
+[qwen] huggingface/diffusers models/transformers/transformer_qwenimage.py
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from vramcast.blocks.diffusion.common import (
     EMBEDDERS,
     OUTPUT,
+    Network,
     Step,
     Weights,
     each,
     embedder,
     feed_forward,
+    feed_forward_weights,
     gated_residual,
     heads_of,
+    layers,
     linear,
     merged,
     modulated,
     norm,
     projections,
+    query_key_norms,
     rotated,
+    rotated_complex,
+    square,
 )
-from vramcast.domain.denoisers import Flux
+from vramcast.domain.denoisers import Flux, Flux2, QwenImage
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import FP32, Array, Tape
-
-SOURCE = "diffusers models/transformers/transformer_flux.py"
 
 STEP_FREQUENCIES = 256
 PATCH = 2
 """Latent pixels per token side: the pipeline packs them."""
 
 
-def parameters(spec: Flux) -> Weights:
+def flux_parameters(spec: Flux) -> Weights:
     """The weights."""
     hidden = spec.hidden
     yield from each(EMBEDDERS, linear("x_embedder", spec.in_channels, hidden))
@@ -51,24 +59,22 @@ def parameters(spec: Flux) -> Weights:
 def stream(name: str, hidden: int, head_dim: int, *, mlp_ratio: float = 4.0) -> tuple[Parameter, ...]:
     """One stream of a two-stream block: modulation, projections, query and key norms, MLP."""
     inner = int(hidden * mlp_ratio)
-    parts = [*linear(f"{name}.norm1", hidden, 6 * hidden)]
-    for part in ("q", "k", "v", "out"):
-        parts += linear(f"{name}.{part}", hidden, hidden)
-    parts += [*norm(f"{name}.norm_q", head_dim), *norm(f"{name}.norm_k", head_dim)]
-    return (*parts, *linear(f"{name}.ff.up", hidden, inner), *linear(f"{name}.ff.down", inner, hidden))
+    return (
+        *linear(f"{name}.norm1", hidden, 6 * hidden), *square(f"{name}.", hidden),
+        *query_key_norms(f"{name}.", head_dim), *feed_forward_weights(f"{name}.", hidden, inner),
+    )
 
 
 def fused(hidden: int, head_dim: int, *, mlp_ratio: float = 4.0) -> tuple[Parameter, ...]:
     """A block of the joined stream: attention and MLP side by side, one linear behind both."""
     inner = int(hidden * mlp_ratio)
-    parts = [*linear("norm", hidden, 3 * hidden), *linear("proj_mlp", hidden, inner)]
-    for part in "qkv":
-        parts += linear(part, hidden, hidden)
-    parts += [*norm("norm_q", head_dim), *norm("norm_k", head_dim)]
-    return (*parts, *linear("proj_out", hidden + inner, hidden))
+    return (
+        *linear("norm", hidden, 3 * hidden), *linear("proj_mlp", hidden, inner), *square("", hidden, "qkv"),
+        *query_key_norms("", head_dim), *linear("proj_out", hidden + inner, hidden),
+    )
 
 
-def forward(tape: Tape, spec: Flux, step: Step) -> Array:
+def flux_forward(tape: Tape, spec: Flux, step: Step) -> Array:
     """One denoising step."""
     hidden, size = spec.hidden, step.itemsize
     image_tokens = (step.height // PATCH) * (step.width // PATCH)
@@ -79,18 +85,11 @@ def forward(tape: Tape, spec: Flux, step: Step) -> Array:
     length = image_tokens + step.tokens
     rope = [tape.new(f"rope.{name}", (length, spec.attention_head_dim), FP32) for name in ("cos", "sin")]
 
-    def two(image: Array, text: Array) -> tuple[Array, ...]:
-        return _double(tape, image, text, spec.num_attention_heads)
-
-    def one(image: Array, text: Array) -> tuple[Array, ...]:
-        return _single(tape, image, text, spec.num_attention_heads)
-
     streams = [image, text]
     del image, text
-    with tape.owned("denoiser.double"):
-        tape.repeat(spec.num_layers, two, streams)
-    with tape.owned("denoiser.single"):
-        tape.repeat(spec.num_single_layers, one, streams)
+    heads = spec.num_attention_heads
+    layers(tape, "double", spec.num_layers, lambda image, text: _double(tape, image, text, heads), streams)
+    layers(tape, "single", spec.num_single_layers, lambda image, text: _single(tape, image, text, heads), streams)
     out = modulated(tape, streams[0], "norm_out")
     del rope
     return tape.linear(out, spec.in_channels, "noise")
@@ -148,3 +147,186 @@ def _self_attention(tape: Tape, x: Array, heads: int) -> Array:
     k = rotated(tape, k)
     del v
     return merged(tape.attention(q))
+
+
+def flux2_parameters(spec: Flux2) -> Weights:
+    """The weights; nothing has a bias, and modulation belongs to no block."""
+    hidden, inner = spec.hidden, int(spec.hidden * spec.mlp_ratio)
+    yield from each(EMBEDDERS, linear("x_embedder", spec.in_channels, hidden, bias=False))
+    yield from each(EMBEDDERS, linear("context_embedder", spec.joint_attention_dim, hidden, bias=False))
+    for name in ("timestep", *(("guidance",) if spec.guidance_embeds else ())):
+        first = linear(f"{name}.1", spec.timestep_guidance_channels, hidden, bias=False)
+        yield from each(EMBEDDERS, (*first, *linear(f"{name}.2", hidden, hidden, bias=False)))
+    for name, vectors in (("image", 6), ("text", 6), ("single", 3)):
+        yield from each("modulation", linear(name, hidden, vectors * hidden, bias=False))
+    streams = [*_stream("image", spec, inner), *_stream("text", spec, inner)]
+    yield from each("double", streams, spec.num_layers)
+    single = [*linear("qkv_mlp", hidden, 3 * hidden + 2 * inner, bias=False)]
+    single += [*query_key_norms("", spec.attention_head_dim), *linear("out", hidden + inner, hidden, bias=False)]
+    yield from each("single", single, spec.num_single_layers)
+    out = linear("proj_out", hidden, spec.in_channels, bias=False)
+    yield from each(OUTPUT, (*linear("norm_out", hidden, 2 * hidden, bias=False), *out))
+
+
+def _stream(name: str, spec: Flux2, inner: int) -> tuple[Parameter, ...]:
+    hidden = spec.hidden
+    return (
+        *square(f"{name}.", hidden, bias=False), *query_key_norms(f"{name}.", spec.attention_head_dim),
+        *linear(f"{name}.ff.in", hidden, 2 * inner, bias=False),
+        *linear(f"{name}.ff.out", inner, hidden, bias=False),
+    )
+
+
+def flux2_forward(tape: Tape, spec: Flux2, step: Step) -> Array:
+    """One denoising step."""
+    hidden, size = spec.hidden, step.itemsize
+    tokens = (step.height // PATCH) * (step.width // PATCH)
+    latent = tape.new("latent", (step.batch, tokens, spec.in_channels), size)
+    prompt = tape.new("text states", (step.batch, step.tokens, spec.joint_attention_dim), size)
+    image = tape.linear(latent, hidden, "x_embedder")
+    text = tape.linear(prompt, hidden, "context_embedder")
+    rope = [tape.new(f"rope.{name}", (tokens + step.tokens, spec.attention_head_dim), FP32) for name in ("cos", "sin")]
+
+    streams = [image, text]
+    del image, text
+    layers(tape, "double", spec.num_layers, lambda image, text: _flux2_double(tape, spec, image, text), streams)
+    streams[:] = [tape.cat((streams[1], streams[0]), 1, "hidden.joined")]
+    layers(tape, "single", spec.num_single_layers, lambda x: (_flux2_single(tape, spec, x),), streams)
+    out = modulated(tape, streams[0].view(step.batch, tokens, hidden), "norm_out")
+    del rope
+    return tape.linear(out, spec.in_channels, "noise")
+
+
+def _flux2_double(tape: Tape, spec: Flux2, image: Array, text: Array) -> tuple[Array, Array]:
+    normed, normed_text = modulated(tape, image, "image.norm1"), modulated(tape, text, "text.norm1")
+    part, text_part = _joint(tape, spec, normed, normed_text)
+    part = tape.multiply(part, name="image.gated")
+    image = tape.add(image, part, name="image.attended")
+    normed = modulated(tape, image, "image.norm2")
+    image = gated_residual(tape, image, _mlp(tape, spec, normed, "image.ff"), "image")
+    text = gated_residual(tape, text, text_part, "text.attended")
+    inner = _mlp(tape, spec, modulated(tape, text, "text.norm2"), "text.ff")
+    return image, gated_residual(tape, text, inner, "text")
+
+
+def _mlp(tape: Tape, spec: Flux2, x: Array, name: str) -> Array:
+    inner = int(spec.hidden * spec.mlp_ratio)
+    return tape.linear(_gated(tape, tape.linear(x, 2 * inner, f"{name}.in")), spec.hidden, f"{name}.out")
+
+
+def _gated(tape: Tape, both: Array) -> Array:
+    gate, value = both.chunk(2)
+    return tape.multiply(tape.activation(gate, "silu"), value, name="gated")
+
+
+def _joint(tape: Tape, spec: Flux2, image: Array, text: Array) -> tuple[Array, Array]:
+    heads, hidden = spec.num_attention_heads, spec.hidden
+    q, k, v = (heads_of(part, heads) for part in projections(tape, image, hidden, "image"))
+    text_q, text_k, text_v = (heads_of(part, heads) for part in projections(tape, text, hidden, "text"))
+    q, k, text_q, text_k = (tape.rms_norm(part) for part in (q, k, text_q, text_k))
+    q, k, v = tape.cat((text_q, q), 1), tape.cat((text_k, k), 1), tape.cat((text_v, v), 1)
+    q = rotated(tape, q)
+    k = rotated(tape, k)
+    both = merged(tape.attention(q))
+    part = tape.linear(both.view(*image.shape), hidden, "image.out")
+    return part, tape.linear(both.view(*text.shape), hidden, "text.out")
+
+
+def _flux2_single(tape: Tape, spec: Flux2, x: Array) -> Array:
+    """One projection makes queries, keys, values and both halves of the MLP; it lives until the block's end."""
+    hidden, inner = spec.hidden, int(spec.hidden * spec.mlp_ratio)
+    normed = modulated(tape, x, "norm")
+    joined = tape.linear(normed, 3 * hidden + 2 * inner, "qkv_mlp")
+    batch, length = x.shape[:2]
+    q, k = (heads_of(joined.view(batch, length, hidden), spec.num_attention_heads) for _ in range(2))
+    q, k = tape.rms_norm(q, "norm_q"), tape.rms_norm(k, "norm_k")
+    q = rotated(tape, q)
+    k = rotated(tape, k)
+    part = merged(tape.attention(q))
+    gated = _gated(tape, joined.view(batch, length, 2 * inner))
+    both = tape.cat((part, gated), 2, "attention and mlp")
+    return gated_residual(tape, x, tape.linear(both, hidden, "out"), "hidden")
+
+
+def qwen_image_parameters(spec: QwenImage) -> Weights:
+    """The weights."""
+    hidden = spec.hidden
+    yield from each(EMBEDDERS, linear("img_in", spec.in_channels, hidden))
+    yield from each(EMBEDDERS, norm("txt_norm", spec.joint_attention_dim))
+    yield from each(EMBEDDERS, linear("txt_in", spec.joint_attention_dim, hidden))
+    yield from each(EMBEDDERS, embedder("timestep_embedder", STEP_FREQUENCIES, hidden))
+    streams = [stream(name, hidden, spec.attention_head_dim) for name in ("image", "text")]
+    yield from each("double", (*streams[0], *streams[1]), spec.num_layers)
+    out = linear("proj_out", hidden, spec.patch_size**2 * spec.out_channels)
+    yield from each(OUTPUT, (*linear("norm_out", hidden, 2 * hidden), *out))
+
+
+def qwen_image_forward(tape: Tape, spec: QwenImage, step: Step) -> Array:
+    """One denoising step."""
+    hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
+    tokens = (step.height // patch) * (step.width // patch)
+    latent = tape.new("latent", (step.batch, tokens, spec.in_channels), size)
+    prompt = tape.new("text states", (step.batch, step.tokens, spec.joint_attention_dim), size)
+    image = tape.linear(latent, hidden, "img_in")
+    normed = tape.rms_norm(prompt, "txt_norm")
+    text = tape.linear(normed, hidden, "txt_in")
+    rope = tape.new("rope", (tokens + step.tokens, spec.attention_head_dim), FP32)
+
+    streams = [image, text]
+    del image, text, normed
+    layers(tape, "double", spec.num_layers, lambda image, text: _block(tape, spec, image, text), streams)
+    del rope
+    out = tape.add(tape.multiply(tape.layer_norm(streams[0])))
+    return tape.linear(out, patch * patch * spec.out_channels, "noise")
+
+
+def _modulated(tape: Tape, x: Array, name: str) -> tuple[Array, Array]:
+    """The norm's output stays a variable of the block beside its modulated form."""
+    normed = tape.layer_norm(x, f"{name}.normed")
+    scaled = tape.multiply(normed, name=f"{name}.scaled")
+    return normed, tape.add(scaled, name=name)
+
+
+def _block(tape: Tape, spec: QwenImage, image: Array, text: Array) -> tuple[Array, Array]:
+    normed, modulated = _modulated(tape, image, "image.norm1")
+    text_normed, text_modulated = _modulated(tape, text, "text.norm1")
+    part, text_part = _attended(tape, spec, modulated, text_modulated)
+    image = tape.add(image, tape.multiply(part, name="image.gated"), name="image.attended")
+    text = tape.add(text, tape.multiply(text_part, name="text.gated"), name="text.attended")
+    second, changed = _modulated(tape, image, "image.norm2")
+    out = feed_forward(tape, changed, 4 * spec.hidden, "image.ff")
+    image = tape.add(image, tape.multiply(out, name="image.ff.gated"), name="image")
+    text_second, text_changed = _modulated(tape, text, "text.norm2")
+    text_out = feed_forward(tape, text_changed, 4 * spec.hidden, "text.ff")
+    text = tape.add(text, tape.multiply(text_out, name="text.ff.gated"), name="text")
+    del normed, text_normed, modulated, text_modulated, second, text_second
+    return image, text
+
+
+def _attended(tape: Tape, spec: QwenImage, image: Array, text: Array) -> tuple[Array, Array]:
+    heads, hidden = spec.num_attention_heads, spec.hidden
+    q, k, v = (heads_of(part, heads) for part in projections(tape, image, hidden, "image"))
+    text_q, text_k, text_v = (heads_of(part, heads) for part in projections(tape, text, hidden, "text"))
+    q, k = tape.rms_norm(q, "norm_q"), tape.rms_norm(k, "norm_k")
+    text_q, text_k = tape.rms_norm(text_q, "norm_added_q"), tape.rms_norm(text_k, "norm_added_k")
+    q, k = rotated_complex(tape, q), rotated_complex(tape, k)
+    text_q, text_k = rotated_complex(tape, text_q), rotated_complex(tape, text_k)
+    joined = [tape.cat(pair, 1) for pair in ((text_q, q), (text_k, k), (text_v, v))]
+    both = merged(tape.attention(joined[0]))
+    image_part = tape.copy(both.view(*image.shape), "image.attention")
+    image_part = tape.linear(image_part, hidden, "image.out")
+    text_part = tape.copy(both.view(*text.shape), "text.attention")
+    return image_part, tape.linear(text_part, hidden, "text.out")
+
+
+NETWORKS: Final = {
+    "FluxTransformer2DModel": Network(
+        "diffusers models/transformers/transformer_flux.py", flux_parameters, flux_forward
+    ),
+    "Flux2Transformer2DModel": Network(
+        "diffusers models/transformers/transformer_flux2.py", flux2_parameters, flux2_forward
+    ),
+    "QwenImageTransformer2DModel": Network(
+        "diffusers models/transformers/transformer_qwenimage.py", qwen_image_parameters, qwen_image_forward
+    ),
+}

@@ -3,50 +3,48 @@
 from __future__ import annotations
 
 from importlib import import_module
-from types import ModuleType
 from typing import Final
 
-from vramcast.blocks.diffusion.common import Weights
+from vramcast.blocks.diffusion.common import Network, Weights
 from vramcast.domain.autoencoders import Autoencoder
 from vramcast.domain.denoisers import Denoiser
 
 MODULES: Final[dict[str, str]] = {
     "UNet2DConditionModel": "unet",
     "FluxTransformer2DModel": "flux",
-    "Flux2Transformer2DModel": "flux2",
-    "SD3Transformer2DModel": "sd3",
-    "QwenImageTransformer2DModel": "qwen_image",
-    "AuraFlowTransformer2DModel": "aura_flow",
-    "CogVideoXTransformer3DModel": "cogvideox",
-    "HunyuanVideoTransformer3DModel": "hunyuan_video",
-    "WanTransformer3DModel": "wan",
-    "PixArtTransformer2DModel": "pixart",
-    "OmniGenTransformer2DModel": "omnigen",
-    "ZImageTransformer2DModel": "z_image",
+    "Flux2Transformer2DModel": "flux",
+    "QwenImageTransformer2DModel": "flux",
+    "SD3Transformer2DModel": "joint",
+    "AuraFlowTransformer2DModel": "joint",
+    "CogVideoXTransformer3DModel": "video",
+    "HunyuanVideoTransformer3DModel": "video",
+    "WanTransformer3DModel": "video",
+    "PixArtTransformer2DModel": "single",
+    "OmniGenTransformer2DModel": "single",
+    "ZImageTransformer2DModel": "single",
     "AutoencoderKL": "autoencoder_kl",
     "AutoencoderKLCogVideoX": "autoencoder_cogvideox",
     "AutoencoderKLHunyuanVideo": "autoencoder_hunyuan_video",
     "AutoencoderKLWan": "autoencoder_wan",
 }
-"""Class of diffusers -> module of this package with `parameters`, `forward` and, where a table moves with the
-weights, `buffers`; a module is imported when its network is asked for."""
+"""Class of diffusers -> module of this package whose `NETWORKS` has it; imported when its network is asked for."""
 
 
-def module_of(network: Denoiser | Autoencoder) -> ModuleType:
-    """The module of a network."""
-    return import_module(f"vramcast.blocks.diffusion.{MODULES[str(network.__struct_config__.tag)]}")
+def network_of(network: Denoiser | Autoencoder) -> Network:
+    """How a network is written."""
+    tag = str(network.__struct_config__.tag)
+    found: Network = import_module(f"vramcast.blocks.diffusion.{MODULES[tag]}").NETWORKS[tag]
+    return found
 
 
 def weights_of(network: Denoiser | Autoencoder) -> Weights:
     """Its weights by layer."""
-    found: Weights = module_of(network).parameters(network)
-    return found
+    return network_of(network).parameters(network)
 
 
 def buffer_elements(network: Denoiser | Autoencoder) -> int:
     """Elements of tables that move with the weights."""
-    count = getattr(module_of(network), "buffers", None)
-    return count(network) if count is not None else 0
+    return network_of(network).buffers(network)
 
 
 def count_elements(network: Denoiser | Autoencoder) -> int:

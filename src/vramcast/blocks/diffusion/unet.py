@@ -7,10 +7,12 @@ models/transformers/transformer_2d.py, models/attention.py `BasicTransformerBloc
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from vramcast.blocks.diffusion.common import (
     EMBEDDERS,
     OUTPUT,
+    Network,
     Step,
     Weights,
     conv,
@@ -25,8 +27,6 @@ from vramcast.blocks.diffusion.common import (
 from vramcast.domain.denoisers import UNet
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import Array, Tape
-
-SOURCE = "diffusers models/unets/unet_2d_condition.py, models/resnet.py, models/attention.py"
 
 
 def parameters(spec: UNet) -> Weights:
@@ -209,3 +209,10 @@ def _run_attention(tape: Tape, x: Array, source: Array | None, heads: int) -> Ar
     y = tape.linear(y, channels, "out")
     del q, k, v
     return tape.like("out.scaled", y)
+
+
+NETWORKS: Final = {
+    "UNet2DConditionModel": Network(
+        "diffusers models/unets/unet_2d_condition.py, models/resnet.py, models/attention.py", parameters, forward
+    )
+}

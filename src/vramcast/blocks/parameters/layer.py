@@ -1,21 +1,23 @@
-"""Weights of one residual layer.
+"""Weights of one residual layer and its mixers, all as `Parameter`s.
 
-Symbols:  H hidden   F feed-forward width   E experts
-[Megatron] Shoeybi et al., arXiv:1909.08053, section 3: gate and up split by COLUMN, down by ROW.
+Symbols:  H hidden   A heads   G key/value heads   D head width   I inner width   N state width   F feed-forward
+width   E experts
+
+[Megatron] Shoeybi et al., arXiv:1909.08053: queries, keys and values split by head (COLUMN), the output by ROW;
+Shoeybi et al., arXiv:1909.08053, section 3: gate and up split by COLUMN, down by ROW
+[MLA] DeepSeek-V2, arXiv:2405.04434, section 2.1: down-projections are copied, up-projections split by head.
+[Mamba] Gu and Dao, arXiv:2312.00752; [Mamba-2] Dao and Gu, arXiv:2405.21060.
+[GDN] Yang et al., arXiv:2412.06464; [KDA] Kimi Linear, arXiv:2510.26692.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from vramcast.blocks.parameters.mixers import (
-    attention_parameters,
-    latent_parameters,
-    linear_attention_parameters,
-    mamba_parameters,
-)
-from vramcast.blocks.parameters.tensors import linear, norm, prefixed, vector
+from msgspec.structs import replace
+
 from vramcast.domain.model import (
     MLP,
     Attention,
@@ -26,10 +28,242 @@ from vramcast.domain.model import (
     Mixer,
     MoE,
     MultiLatentAttention,
+    Norm,
     Parameter,
     Split,
 )
 from vramcast.operators.activation import LEARNED
+
+_SPLIT_BIASES: Final = (Split.COLUMN, Split.KV, Split.VOCAB)
+
+
+def linear(
+    path: str, rows: int, columns: int, *, split: Split = Split.REPLICATED, bias: bool = False
+) -> tuple[Parameter, ...]:
+    """`rows x columns` weight (out, in) and, if asked, its bias.
+
+    A bias is divided with the output dimension; behind a row-parallel weight every rank holds all of it.
+    """
+    weight = Parameter(path=path, shape=(rows, columns), split=split)
+    if not bias:
+        return (weight,)
+    bias_split = split if split in _SPLIT_BIASES else Split.REPLICATED
+    return weight, Parameter(path=f"{path}.bias", shape=(rows,), split=bias_split, kind="bias")
+
+
+def norm(path: str, kind: Norm | None, width: int) -> tuple[Parameter, ...]:
+    """The weights a norm over `width` channels owns."""
+    if kind is None or kind is Norm.PLAIN:
+        return ()
+    weight = Parameter(path=f"{path}.weight", shape=(width,), kind="norm")
+    if kind is Norm.LAYER:
+        return weight, Parameter(path=f"{path}.bias", shape=(width,), kind="norm")
+    return (weight,)
+
+
+def vector(path: str, width: int, *, split: Split = Split.REPLICATED, trainable: bool = True) -> Parameter:
+    """One number per head or channel."""
+    return Parameter(path=path, shape=(width,), split=split, kind="scalar", trainable=trainable)
+
+
+def prefixed(prefix: str, parameters: Iterable[Parameter]) -> tuple[Parameter, ...]:
+    """The same parameters under another path."""
+    return tuple(replace(parameter, path=f"{prefix}.{parameter.path}") for parameter in parameters)
+
+
+def attention_parameters(attention: Attention, *, hidden: int) -> tuple[Parameter, ...]:
+    """Projections, biases, query/key norms, sinks and relative biases of one attention."""
+    a, g, d = attention.num_heads, attention.num_kv_heads, attention.head_dim
+    v = attention.v_head_dim or d
+    source = attention.source_width or hidden
+    k_bias = attention.qkv_bias if attention.k_bias is None else attention.k_bias
+    kv_split = Split.COLUMN if g == a else Split.KV
+    q_rows = 2 * a * d if attention.output_gate else a * d
+    if attention.q_lora_rank is None:
+        found = [*linear("attention.q", q_rows, hidden, split=Split.COLUMN, bias=attention.qkv_bias)]
+    else:
+        found = [
+            *linear("attention.q_a", attention.q_lora_rank, hidden),
+            *norm("attention.q_a_norm", Norm.RMS, attention.q_lora_rank),
+            *linear("attention.q_b", q_rows, attention.q_lora_rank, split=Split.COLUMN, bias=attention.qkv_bias),
+        ]
+    if not attention.shared_kv:
+        found += linear("attention.k", g * d, source, split=kv_split, bias=k_bias)
+        if not attention.k_is_v:
+            found += linear("attention.v", g * v, source, split=kv_split, bias=attention.qkv_bias)
+    found += _output(attention, hidden, a * v)
+    found += _query_key_norms(attention)
+    if attention.kv_norm:
+        found += norm("attention.kv_norm", Norm.RMS, d)
+    if attention.sinks:
+        found.append(vector("attention.sinks", a, split=Split.COLUMN))
+    if attention.relative_buckets:
+        buckets = Parameter(path="attention.relative", shape=(attention.relative_buckets, a), kind="embedding")
+        found.append(buckets)
+    return tuple(found)
+
+
+def _output(attention: Attention, hidden: int, width: int) -> tuple[Parameter, ...]:
+    if not attention.out_lora_rank:
+        return linear("attention.out", hidden, width, split=Split.ROW, bias=attention.out_bias)
+    inner = attention.out_groups * attention.out_lora_rank
+    narrow = linear("attention.out_a", inner, width // attention.out_groups, split=Split.COLUMN)
+    return narrow + linear("attention.out_b", hidden, inner, split=Split.ROW, bias=attention.out_bias)
+
+
+def _query_key_norms(attention: Attention) -> tuple[Parameter, ...]:
+    if attention.qk_norm == "none":
+        return ()
+    a, g, d, kind = attention.num_heads, attention.num_kv_heads, attention.head_dim, attention.qk_norm_kind
+    q_width, k_width = (d, d) if attention.qk_norm == "head" else (a * d, g * d)
+    query = norm("attention.q_norm", kind, q_width)
+    return query if attention.shared_kv else query + norm("attention.k_norm", kind, k_width)
+
+
+def latent_parameters(mla: MultiLatentAttention, *, hidden: int) -> tuple[Parameter, ...]:
+    """Compressed queries, keys and values, and the lightning indexer of sparse variants."""
+    a, d = mla.num_heads, mla.qk_nope_dim + mla.qk_rope_dim
+    if mla.q_lora_rank is None:
+        found = [*linear("attention.q", a * d, hidden, split=Split.COLUMN)]
+    else:
+        found = [
+            *linear("attention.q_a", mla.q_lora_rank, hidden, bias=mla.bias),
+            *norm("attention.q_a_norm", Norm.RMS, mla.q_lora_rank),
+            *linear("attention.q_b", a * d, mla.q_lora_rank, split=Split.COLUMN),
+        ]
+    found += linear("attention.kv_a", mla.kv_lora_rank + mla.qk_rope_dim, hidden, bias=mla.bias)
+    found += norm("attention.kv_a_norm", Norm.RMS, mla.kv_lora_rank)
+    found += linear("attention.kv_b", a * (mla.qk_nope_dim + mla.v_head_dim), mla.kv_lora_rank, split=Split.COLUMN)
+    found += linear("attention.out", hidden, a * mla.v_head_dim, split=Split.ROW, bias=mla.bias)
+    if mla.indexer_heads:
+        i, d_i = mla.indexer_heads, mla.indexer_dim
+        found += linear("indexer.q", i * d_i, mla.q_lora_rank or hidden)
+        found += linear("indexer.k", d_i, hidden)
+        found += norm("indexer.k_norm", Norm.LAYER, d_i)
+        found += linear("indexer.weights", i, hidden)
+    return tuple(found)
+
+
+def mamba_parameters(mamba: Mamba, *, hidden: int) -> tuple[Parameter, ...]:
+    """Projections, causal convolution and state parameters of a selective state space layer."""
+    return _mamba1(mamba, hidden) if mamba.version == 1 else _mamba2(mamba, hidden)
+
+
+def _convolution(channels: int, kernel: int, *, bias: bool) -> tuple[Parameter, ...]:
+    weight = Parameter(path="mamba.conv", shape=(channels, 1, kernel), split=Split.COLUMN, kind="conv")
+    if not bias:
+        return (weight,)
+    return weight, Parameter(path="mamba.conv.bias", shape=(channels,), split=Split.COLUMN, kind="bias")
+
+
+def _mamba1(mamba: Mamba, hidden: int) -> tuple[Parameter, ...]:
+    i, n, r = mamba.inner_dim, mamba.state_dim, mamba.dt_rank
+    found = [
+        *linear("mamba.in", 2 * i, hidden, split=Split.COLUMN, bias=mamba.proj_bias),
+        *_convolution(i, mamba.conv_kernel, bias=mamba.conv_bias),
+        *linear("mamba.x", r + 2 * n, i, split=Split.ROW),
+        *linear("mamba.dt", i, r, split=Split.COLUMN, bias=True),
+        Parameter(path="mamba.a_log", shape=(i, n), split=Split.COLUMN, kind="scalar"),
+        vector("mamba.d", i, split=Split.COLUMN),
+        *linear("mamba.out", hidden, i, split=Split.ROW, bias=mamba.proj_bias),
+    ]
+    if mamba.inner_norms:
+        found += (
+            norm("mamba.dt_norm", Norm.RMS, r) + norm("mamba.b_norm", Norm.RMS, n) + norm("mamba.c_norm", Norm.RMS, n)
+        )
+    return tuple(found)
+
+
+def _mamba2(mamba: Mamba, hidden: int) -> tuple[Parameter, ...]:
+    i, heads = mamba.inner_dim, mamba.num_heads
+    states = 2 * mamba.num_groups * mamba.state_dim
+    return (
+        *linear("mamba.in", 2 * i + states + heads, hidden, split=Split.COLUMN, bias=mamba.proj_bias),
+        *_convolution(i + states, mamba.conv_kernel, bias=mamba.conv_bias),
+        vector("mamba.dt_bias", heads, split=Split.COLUMN),
+        vector("mamba.a_log", heads, split=Split.COLUMN),
+        vector("mamba.d", heads, split=Split.COLUMN),
+        Parameter(path="mamba.norm.weight", shape=(i,), split=Split.COLUMN, kind="norm"),
+        *linear("mamba.out", hidden, i, split=Split.ROW, bias=mamba.proj_bias),
+    )
+
+
+def linear_attention_parameters(mixer: LinearAttention, *, hidden: int) -> tuple[Parameter, ...]:
+    """Weights of a gated delta net, Kimi delta attention or lightning attention layer."""
+    match mixer.variant:
+        case "gated_delta":
+            return _gated_delta(mixer, hidden)
+        case "kimi_delta":
+            return _kimi_delta(mixer, hidden)
+        case "lightning":
+            return _lightning(mixer, hidden)
+        case "short_conv":
+            return _gated_convolution(mixer, hidden)
+
+
+def _short_convolution(path: str, channels: int, kernel: int) -> Parameter:
+    return Parameter(path=path, shape=(channels, 1, kernel), split=Split.COLUMN, kind="conv")
+
+
+def _gated_convolution(mixer: LinearAttention, hidden: int) -> tuple[Parameter, ...]:
+    values = mixer.num_v_heads * mixer.v_head_dim
+    return (
+        *linear("linear_attention.in", 3 * values, hidden, split=Split.COLUMN),
+        _short_convolution("linear_attention.conv", values, mixer.conv_kernel),
+        *linear("linear_attention.out", hidden, values, split=Split.ROW),
+    )
+
+
+def _gated_delta(mixer: LinearAttention, hidden: int) -> tuple[Parameter, ...]:
+    keys, values = mixer.num_k_heads * mixer.k_head_dim, mixer.num_v_heads * mixer.v_head_dim
+    return (
+        *linear("linear_attention.q", keys, hidden, split=Split.COLUMN),
+        *linear("linear_attention.k", keys, hidden, split=Split.COLUMN),
+        *linear("linear_attention.v", values, hidden, split=Split.COLUMN),
+        *linear("linear_attention.gate", values, hidden, split=Split.COLUMN),
+        *linear("linear_attention.beta", mixer.num_v_heads, hidden, split=Split.COLUMN),
+        *linear("linear_attention.decay", mixer.num_v_heads, hidden, split=Split.COLUMN),
+        _short_convolution("linear_attention.conv", 2 * keys + values, mixer.conv_kernel),
+        vector("linear_attention.dt_bias", mixer.num_v_heads, split=Split.COLUMN),
+        vector("linear_attention.a_log", mixer.num_v_heads, split=Split.COLUMN),
+        *norm("linear_attention.norm", Norm.RMS, mixer.v_head_dim),
+        *linear("linear_attention.out", hidden, values, split=Split.ROW),
+    )
+
+
+def _kimi_delta(mixer: LinearAttention, hidden: int) -> tuple[Parameter, ...]:
+    keys, values = mixer.num_k_heads * mixer.k_head_dim, mixer.num_v_heads * mixer.v_head_dim
+    kernel, rank = mixer.conv_kernel, mixer.v_head_dim
+    return (
+        *linear("linear_attention.q", keys, hidden, split=Split.COLUMN),
+        *linear("linear_attention.k", keys, hidden, split=Split.COLUMN),
+        *linear("linear_attention.v", values, hidden, split=Split.COLUMN),
+        _short_convolution("linear_attention.q_conv", keys, kernel),
+        _short_convolution("linear_attention.k_conv", keys, kernel),
+        _short_convolution("linear_attention.v_conv", values, kernel),
+        vector("linear_attention.a_log", mixer.num_k_heads, split=Split.COLUMN),
+        vector("linear_attention.dt_bias", keys, split=Split.COLUMN),
+        *linear("linear_attention.decay_a", rank, hidden),
+        *linear("linear_attention.decay_b", keys, rank, split=Split.COLUMN),
+        *linear("linear_attention.beta", mixer.num_v_heads, hidden, split=Split.COLUMN),
+        *linear("linear_attention.gate_a", rank, hidden),
+        *linear("linear_attention.gate_b", values, rank, split=Split.COLUMN),
+        *norm("linear_attention.norm", Norm.RMS, mixer.v_head_dim),
+        *linear("linear_attention.out", hidden, values, split=Split.ROW),
+    )
+
+
+def _lightning(mixer: LinearAttention, hidden: int) -> tuple[Parameter, ...]:
+    keys, values = mixer.num_k_heads * mixer.k_head_dim, mixer.num_v_heads * mixer.v_head_dim
+    return (
+        *linear("linear_attention.q", keys, hidden, split=Split.COLUMN),
+        *linear("linear_attention.k", keys, hidden, split=Split.COLUMN),
+        *linear("linear_attention.v", values, hidden, split=Split.COLUMN),
+        *linear("linear_attention.gate", values, hidden, split=Split.COLUMN),
+        *norm("linear_attention.norm", Norm.RMS, values),
+        *linear("linear_attention.out", hidden, values, split=Split.ROW),
+    )
+
 
 MOST_KNOWN: Final = 1024
 """Layers, or models, whose weights are kept [count]."""
@@ -103,7 +337,6 @@ def layer_parameters(layer: Layer, *, hidden: int) -> tuple[Parameter, ...]:
     Leaves out how kernels pack them: fused query-key-value or gate-up weights hold the same elements.
 
     Args:
-        layer: the layer
         hidden: width of the residual stream, H
 
     Returns: parameters in the order of use, paths unique within the layer

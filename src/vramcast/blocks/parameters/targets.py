@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters.count import OwnedParameter, named_parameters
 from vramcast.blocks.parameters.layer import layer_parameters
+from vramcast.blocks.parameters.model import OwnedParameter, named_parameters
 from vramcast.domain.model import Layer, Model, Run, Stack
 from vramcast.errors import UnknownName
 

@@ -14,10 +14,9 @@ from vramcast.domain.failure import Fix, Statement
 from vramcast.domain.reconciliation import Remark
 from vramcast.domain.snapshot import Action, DeviceSnapshot, Snapshot
 from vramcast.errors import VramcastError
-from vramcast.recordings.examine import held_after
-from vramcast.recordings.lives import Category, Lives, lives_of
-from vramcast.recordings.peak import Places
-from vramcast.recordings.replay import Outcome, Replayed, replay
+from vramcast.recordings.examine import Examination
+from vramcast.recordings.lives import Category
+from vramcast.recordings.replay import Outcome, Replayed
 from vramcast.recordings.stacks import Kind, Kinds
 from vramcast.recordings.variants import CONFS, Variant, ran_out, recorded_capacity, under
 
@@ -74,28 +73,23 @@ class Recorded:
     def __init__(self, snapshot: Snapshot) -> None:
         """Nothing yet."""
         self.snapshot = snapshot
-        self._replays: dict[int, Replayed] = {}
-        self._lives: dict[int, Lives] = {}
+        self._examined = {device.device: Examination(snapshot, device) for device in snapshot.devices}
         self._variants: dict[int, list[Variant]] = {}
+
+    def of(self, device: DeviceSnapshot) -> Examination:
+        """What can be worked out of a device."""
+        return self._examined[device.device]
 
     def replayed(self, device: DeviceSnapshot) -> Replayed:
         """A device, replayed once."""
-        if device.device not in self._replays:
-            self._replays[device.device] = replay(self.snapshot, device)
-        return self._replays[device.device]
-
-    def lived(self, device: DeviceSnapshot) -> Lives:
-        """Lifetimes and categories of a device's blocks."""
-        if device.device not in self._lives:
-            self._lives[device.device] = lives_of(self.snapshot, device)
-        return self._lives[device.device]
+        return self.of(device).replayed
 
     def tried(self, device: DeviceSnapshot) -> list[Variant]:
         """A device under the settings of the recording, then under those that usually help."""
         if device.device not in self._variants:
             held = recorded_capacity(device, self.replayed(device))
             confs = (None, *(conf for conf in CONFS if conf != self.snapshot.alloc_conf))
-            found = (_under(self.snapshot, device, conf, held) for conf in confs)
+            found = (_under(self.of(device), conf, held) for conf in confs)
             self._variants[device.device] = [variant for variant in found if variant is not None]
         return self._variants[device.device]
 
@@ -186,18 +180,19 @@ def with_event(known: Recorded, statement: Statement, facts: Facts, event: Event
     words = {name for name, pattern in AROUND.items() if any(pattern.search(frame.filename) for frame in frames)}
     return replace(statement, numbers=numbers), facts._replace(
         phases=phases, words=facts.words | words,
-        trains=facts.trains or _trains(known.lived(event.device), event.device),
+        trains=facts.trains or _trains(known.of(event.device)),
         alloc_conf=facts.alloc_conf or known.snapshot.alloc_conf,
     )
 
 
-def _trains(lives: Lives, device: DeviceSnapshot) -> bool:
+def _trains(examined: Examination) -> bool:
     """Whether anything that the recording holds or makes is of training."""
+    lives = examined.lives
     if any(category in TRAINING for category in lives.older.values()):
         return True
     return any(
         action == Action.ALLOC and lives.category(index) in TRAINING
-        for index, action in enumerate(device.trace.actions)
+        for index, action in enumerate(examined.trace.actions)
     )
 
 
@@ -246,10 +241,10 @@ def _device(known: Recorded, number: int | None) -> DeviceSnapshot | None:
     return max(devices, key=most)
 
 
-def _under(snapshot: Snapshot, device: DeviceSnapshot, conf: str | None, held: int | None) -> Variant | None:
+def _under(examined: Examination, conf: str | None, held: int | None) -> Variant | None:
     """A setting tried; None where torch refuses it here: some need a capacity that is not known."""
     try:
-        return under(snapshot, device, conf, capacity_bytes=held)
+        return under(examined, conf, capacity_bytes=held)
     except VramcastError:
         return None
 
@@ -277,9 +272,7 @@ def _holders(known: Recorded, device: DeviceSnapshot, index: int) -> Iterator[Re
     """What held most at a moment: by category, and by the innermost line of the program."""
     if not device.has_addresses:
         return
-    held = held_after(
-        known.snapshot, device, known.replayed(device), index, lives=known.lived(device), places=Places(known.snapshot)
-    )
+    held = known.of(device).held_after(index)
     named = [group for group in held.by_category if group.name != Category.UNKNOWN][:SHOWN_HOLDERS]
     for group in named:
         yield Remark(key="proof.category", values={"size": size(group.size_bytes), "category": group.name})

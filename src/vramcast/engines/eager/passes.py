@@ -1,20 +1,130 @@
-"""Forward and backward of one micro-batch as programs."""
+"""Forward and backward of one micro-batch: graphs of towers, embedding, layers and head, tied by residual streams."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
-from vramcast.engines.eager.graphs import ADDED_MASK, Blocks, Layers, blocks, input_tensors
+from vramcast.blocks.ends import boundary, chained, embedding, head
+from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.transformer import decoder_layer
+from vramcast.domain.job import AttentionKernel
+from vramcast.domain.model import Attention, Run, Stack
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.engines.eager.recipe import Recipe
-from vramcast.operators.graph import Graph, Operator
+from vramcast.operators.graph import Graph, saver_counts
 from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_inference
-from vramcast.operators.storages import saver_counts
 from vramcast.units import ceil_div
+
+INT64: Final = 8
+ADDED_MASK: Final = "attention mask"
+"""What eager code adds to scores: no operator saves it, so it dies with the forward of the layers unless a checkpoint
+holds it for theirs [transformers masking_utils.py `eager_mask`]."""
+BATCH_TENSORS: Final = ("input_ids", "labels", "attention_mask", "position_ids")
+
+
+class Layers(NamedTuple):
+    """A stack's residual layers, equal ones once, and the stream that ties them."""
+
+    graphs: tuple[tuple[int, Graph], ...]
+    hidden: Tensor
+    gradient: Tensor
+    runs: tuple[int, ...] = ()  # which run of equal layers each graph is of
+
+
+class Blocks(NamedTuple):
+    """All graphs of a model."""
+
+    towers: tuple[Layers, ...]
+    embedding: Graph
+    main: Layers
+    head: Graph
+
+    def counted(self) -> Iterator[tuple[int, Graph]]:
+        """Every graph with its number of repeats."""
+        for tower in self.towers:
+            yield from tower.graphs
+        yield 1, self.embedding
+        yield from self.main.graphs
+        yield 1, self.head
+
+
+def blocks(recipe: Recipe) -> Blocks:
+    """Graphs of towers, embedding, layers and head."""
+    sizes, model = recipe.sizes, recipe.model
+    towers = tuple(_layers(tower.stack, tower.sizes, recipe) for tower in recipe.towers)
+    main = _layers(model.main, sizes, recipe)
+    first = embedding(model, sizes, learns=recipe.learns("embedding.tokens"))
+    # PEFT trains a copy of the head, which is tied to nothing
+    learns = recipe.learns("embedding.tokens" if model.tied and not sizes.frozen else "head.output")
+    last = head(
+        model, sizes, learns=learns, loss=recipe.loss, returns_fp32=recipe.returns_fp32,
+        outputs_fp32=recipe.outputs_fp32,
+    )
+    return Blocks(towers, chained(first, main.hidden), main, chained(last, main.hidden))
+
+
+def _layers(stack: Stack, sizes: Sizes, recipe: Recipe) -> Layers:
+    hidden = boundary(sizes, stack.name)
+    gradient = Tensor(
+        name="gradient of hidden states", num_bytes=hidden.num_bytes, category=Category.TEMPORARIES, owner=stack.name,
+        formula=hidden.formula, source=hidden.source,
+    )
+    found, first, divided = [], 0, tuple(run_parts(stack, recipe))
+    for index, count, again in divided:
+        here = recipe.at(stack, sizes, first, first + count - 1)
+        found.append((count, _layer(stack.runs[index], here, hidden, recipe, again)))
+        first += count
+    return Layers(tuple(found), hidden, gradient, tuple(index for index, _, _ in divided))
+
+
+def run_parts(stack: Stack, recipe: Recipe) -> Iterator[tuple[int, int, bool]]:
+    """Index of the run, layers, and whether they are recomputed; the first layers of a stack are, if not all."""
+    left = recipe.recompute_layers if recipe.recompute else 0
+    for index, run in enumerate(stack.runs):
+        recomputed = run.count if left is None else min(left, run.count)
+        left = None if left is None else left - recomputed
+        for count, again in ((recomputed, True), (run.count - recomputed, False)):
+            if count:
+                yield index, count, again
+
+
+def _layer(run: Run, sizes: Sizes, hidden: Tensor, recipe: Recipe, again: bool) -> Graph:
+    graph = chained(decoder_layer(run.layer, sizes, owner=hidden.owner + ".layers"), hidden)
+    if again:
+        graph.checkpoint(0, outputs_alive=recipe.reentrant)
+    return graph
+
+
+def input_tensors(recipe: Recipe) -> tuple[Tensor, ...]:
+    """Token ids, labels, attention mask and positions (int64), cosines and sines, the mask of padded batches."""
+    sizes, stack = recipe.sizes, recipe.model.main
+    ids = sizes.tokens * INT64
+    found = [_input(name, ids, "batch", f"{sizes.tokens} tokens x {INT64} B") for name in BATCH_TENSORS]
+    width = max(sizes.numerics.residual, sizes.numerics.compute)
+    dim = next((getattr(layer.mixer, "head_dim", 0) for layer in stack.layers), 0)
+    if dim and not stack.positions:
+        rotary = sizes.seq_len * dim * width
+        found += [_input(name, rotary, "rotary", f"{sizes.seq_len} x {dim} x {width} B") for name in ("cos", "sin")]
+    if sizes.attention is AttentionKernel.EAGER and stack.causal:
+        kinds = len({layer.mixer.window for layer in stack.layers if isinstance(layer.mixer, Attention)})
+        mask = sizes.batch * sizes.seq_len * sizes.seq_len * sizes.numerics.compute
+        formula = f"{sizes.batch} x {sizes.seq_len} x {sizes.seq_len} x {sizes.numerics.compute} B"
+        found += [_input(ADDED_MASK, mask, "batch", formula)] * kinds
+    if sizes.masked:
+        mask = sizes.batch * sizes.seq_len * sizes.seq_len
+        found.append(_input("causal mask", mask, "batch", f"{sizes.batch} x {sizes.seq_len} x {sizes.seq_len} x 1 B"))
+    return tuple(found)
+
+
+def _input(name: str, num_bytes: int, owner: str, formula: str) -> Tensor:
+    return Tensor(
+        name=name, num_bytes=num_bytes, category=Category.INPUTS, owner=owner, formula=formula,
+        source="transformers models/llama/modeling_llama.py LlamaModel.forward",
+    )
 
 
 class Gradient(NamedTuple):
@@ -48,7 +158,7 @@ class Piece(Struct, frozen=True, kw_only=True):
     @property
     def gradients(self) -> tuple[Tensor, ...]:
         """Those of its weights."""
-        return tuple(weight_gradients(self.graph))
+        return self.graph.weight_gradients
 
 
 class Around:
@@ -108,7 +218,7 @@ class _Lowering:
     def lowered(self, graph: Graph, count: int, gradient: Tensor, weight: Tensor | None = None) -> Lowered:
         found = lower(graph, weight_gradients=self.policy, gradient=gradient)
         if self.policy is WeightGradients.KEPT:
-            self.gradients += [Gradient(tensor, count) for tensor in weight_gradients(graph)]
+            self.gradients += [Gradient(tensor, count) for tensor in graph.weight_gradients]
         share = _share(graph, self.shares)
         if share is not None:
             self.gradients.append(Gradient(share, count))
@@ -135,7 +245,6 @@ def passes(
     """Forward and backward of one micro-batch.
 
     Args:
-        recipe: the model and its implementations
         policy: what becomes of weight gradients
         gathered: weights that are gathered around each block of the main stack
         shares: each block's gradients are reduced as soon as it is done, and 1 / shares of them kept; 0: nothing kept
@@ -158,7 +267,7 @@ def passes(
     # in the order of the program, which what is around the parts goes by
     before = (node for tower, parts in towers for node in _tower_forward(tower, parts, around))
     after = (node for tower, parts in reversed(towers) for node in _tower_backward(tower, parts, around))
-    ends = tuple(tensor for graph in (built.embedding, built.head) for tensor in weight_gradients(graph))
+    ends = tuple(tensor for graph in (built.embedding, built.head) for tensor in graph.weight_gradients)
     name = recipe.model.main.name
     return Passes(
         (
@@ -166,8 +275,8 @@ def passes(
             *map(Free, dying), *last.forward, *_cache_dropped(built.main), *map(Alloc, kept), *around.leave(layers),
         ),
         (
-            *_loss_gradient(last), *(Alloc(tower.gradient) for tower, _ in towers), *around.turn(), *last.backward,
-            *around.between(tuple(weight_gradients(built.head))), *around.backward(name, layers), *first.backward,
+            *last.loss_gradient, *(Alloc(tower.gradient) for tower, _ in towers), *around.turn(), *last.backward,
+            *around.between(built.head.weight_gradients), *around.backward(name, layers), *first.backward,
             *(tied.summed(policy) if tied is not None else ()), *after,
             *around.end(tuple(tensor for tensor in ends if tensor not in added)), Free(built.head.outputs[0].tensor),
             *map(Free, (*kept, *(tensor for tensor in inputs if tensor not in dying))),
@@ -209,9 +318,9 @@ def _tied(recipe: Recipe, built: Blocks) -> Tied | None:
     """None where embedding and head learn apart, or not at all."""
     if not recipe.model.tied or recipe.sizes.frozen:
         return None
-    tables = [tensor for tensor in weight_gradients(built.embedding) if tensor.name == "tokens.weight_gradient"]
+    tables = [tensor for tensor in built.embedding.weight_gradients if tensor.name == "tokens.weight_gradient"]
     for operator in built.head.operators:
-        for tensor in _left(operator):
+        for tensor in operator.gradients_left:
             if tables and tensor.num_bytes == tables[0].num_bytes:
                 return Tied(tensor, tables[0], operator.name != "linear_cross_entropy")
     return None
@@ -224,12 +333,6 @@ def _tower_forward(tower: Layers, pieces: tuple[Piece, ...], around: Around) -> 
 def _tower_backward(tower: Layers, pieces: tuple[Piece, ...], around: Around) -> Program:
     """The tower's output lives until its readers' backward is done; its gradient was summed meanwhile."""
     return (Free(tower.hidden), *around.backward(tower.hidden.owner, pieces), Free(tower.gradient))
-
-
-def _loss_gradient(last: Lowered) -> Iterator[Node]:
-    """The gradient of the loss, which the head's backward frees but nobody in it makes."""
-    ends = live_at_end(last.forward + last.backward)
-    return (Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor.name == "grad.loss")
 
 
 def _weight_casts(layer: Graph, count: int) -> tuple[Program, Program]:
@@ -268,22 +371,10 @@ def _kept_logits(recipe: Recipe) -> tuple[Tensor, ...]:
     return (Tensor(name="logits held by the loop", num_bytes=size, category=Category.ACTIVATIONS, owner="head"),)
 
 
-def weight_gradients(graph: Graph) -> Iterator[Tensor]:
-    """Those that a graph's backward leaves behind."""
-    for operator in graph.operators:
-        yield from _left(operator)
-
-
-def _left(operator: Operator) -> Iterator[Tensor]:
-    yield from operator.weight_gradients
-    yield from (value.tensor for value in operator.saved_weight_gradients)
-
-
 def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None = None) -> Program:
     """Forward without autograd.
 
     Args:
-        recipe: the model and its implementations
         built: the recipe's graphs, where they are built already
         around: what happens around the parts; None: nothing
     """

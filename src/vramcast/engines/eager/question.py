@@ -23,24 +23,23 @@ from vramcast.domain.job import (
     Shards,
 )
 from vramcast.domain.model import Model, MoE, Norm, Stack
-from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
-from vramcast.engines.eager.models import cache_width
-from vramcast.engines.eager.phases import Stepping
+from vramcast.engines.eager.phases import Stepping, cache_width
 from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
 from vramcast.engines.eager.releases import (
     TWO_LISTS_UNTIL,
     CausalLoss,
     caches_products,
+    loads_fp32,
     optimizer_kernel,
     reentrant,
     repeats_keys,
     software,
+    transformers_version,
 )
 from vramcast.engines.training import engine_of
 from vramcast.engines.transformers.versions import (
     FLASH_NEEDS,
-    NEWEST,
     attention_kernels,
     behaviour,
     family_of,
@@ -123,11 +122,10 @@ def recipe_of(
     """The model's forward and backward as the job asks for it.
 
     Args:
-        job: the question
         loss: key of the loss tables; None: what the plan says
         outputs_fp32: the trainer converts returned logits to fp32
         variants: which forms of norm, activation and rotary embedding: "eager", "compiled", "liger"
-        autocast: the trainer's own autocast, under which a frozen base is loaded in 16 bits
+        autocast: the trainer's own autocast, under which a frozen base has 16 bits, as a rule
         narrow: weights have 16 bits while they compute, whatever their masters have
 
     Raises: Unsupported for what eager engines cannot be asked
@@ -138,7 +136,8 @@ def recipe_of(
     if loss is None and chosen not in LOSSES:
         raise Unsupported(f"--loss {chosen} is not modelled for --engine {job.engine}; use --loss fused_linear")
     numerics = NUMERICS[plan.precision]
-    if narrow or (peft is not None and autocast):
+    halves = autocast and peft is not None and not loads_fp32(job)
+    if narrow or halves:
         numerics = Numerics(2, 2, 2, 2)
     variants = "compiled" if plan.compile else variants
     adapted = () if peft is None or peft.method in WITHOUT_ADAPTER else places_of(job.model, peft.targets)
@@ -149,7 +148,7 @@ def recipe_of(
     if towers and any(layer.cross_attention for layer in job.model.main.layers):
         decoder_len = job.workload.decoder_seq_len or sizes.seq_len
         sizes = sizes._replace(source_len=towers[-1].sizes.seq_len, seq_len=decoder_len)
-    if autocast and peft is not None:
+    if halves:
         sizes = _under_autocast(sizes, job.model.main)
         towers = tuple(tower._replace(sizes=_under_autocast(tower.sizes, tower.stack)) for tower in towers)
     return Recipe(
@@ -224,11 +223,6 @@ def expert_counts(model: Model) -> tuple[int, ...]:
 def runs_experts_in_a_loop(job: Job) -> bool:
     """Whether the model code of the job's release of transformers does."""
     return behaviour(job.model.family, transformers_version(job), flash=False).expert_loop
-
-
-def transformers_version(job: Job) -> Version:
-    """The release of transformers whose model code runs; the newest known where the question names none."""
-    return (job.engine_version if job.engine == "huggingface" else None) or NEWEST
 
 
 def _left_whole(job: Job) -> tuple[str, ...]:
@@ -421,7 +415,6 @@ def loss_of(job: Job, *, autocast: bool, causal: CausalLoss) -> str | None:
     One sample's logits are contiguous without their last position, and not copied.
 
     Args:
-        job: the question
         autocast: cross_entropy runs in fp32
         causal: what is between logits and loss
     """

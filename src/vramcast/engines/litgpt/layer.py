@@ -62,8 +62,6 @@ def block(layer: Layer, hidden: int, tokens: Tokens, tuning: Tuning, *, flows: b
     """One block.
 
     Args:
-        layer: its parts
-        hidden: H
         tokens: the micro-batch
         tuning: what learns
         flows: a gradient arrives at its input: something before it learns

@@ -220,13 +220,11 @@ def _build(setting: Setting, policy: WeightGradients) -> Built:
         return lower(graph, weight_gradients=policy, gradient=gradient)
 
     head = lowered(last)
-    ends = live_at_end(head.forward + head.backward)
-    loss = tuple(Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor.name == "grad.loss")
     made = [(first, 1), *((piece.graph, piece.repeats) for piece in middle), (last, 1)]
-    gradients = tuple((t, times) for graph, times in made for op in graph.operators for t in op.weight_gradients)
+    gradients = tuple((t, times) for graph, times in made for t in graph.weight_gradients)
     outliving = tuple((t, times) for graph, times in made for t in _outliving(graph))
     blocks = tuple((piece, lowered(piece.graph)) for piece in middle)
-    return Built(lowered(first), blocks, head, gradients, loss, outliving)
+    return Built(lowered(first), blocks, head, gradients, head.loss_gradient, outliving)
 
 
 def _outliving(graph: Graph) -> tuple[Tensor, ...]:
@@ -360,7 +358,8 @@ def _sharded_phases(setting: Setting, held: tuple[Weight, ...]) -> Mapping[Phase
     unit = flat_unit("decoder.layers", elements=inner // layers, ranks=setting.ranks, width=WIDTH)
     root = flat_unit("root", elements=outer, ranks=setting.ranks, width=WIDTH)
     by_piece = [
-        FlatStage(unit, low.forward, low.backward, _of(piece.graph), piece.repeats) for piece, low in built.blocks
+        FlatStage(unit, low.forward, low.backward, piece.graph.weight_gradients, piece.repeats)
+        for piece, low in built.blocks
     ]
     first, later = (_sharded_pass(setting, built, by_piece, root, first=flag) for flag in (True, False))
     passes: list[Node] = [*first]
@@ -392,10 +391,6 @@ def _sharded_pass(
     nodes += [Alloc(root.gradient), *map(Free, ends), *flat_release((root,))]
     nodes += [] if first else [Free(root.gradient)]
     return (*nodes, *_forgotten(nodes), *map(Free, inputs))
-
-
-def _of(graph: Graph) -> tuple[Tensor, ...]:
-    return tuple(tensor for operator in graph.operators for tensor in operator.weight_gradients)
 
 
 def _forgotten(nodes: list[Node]) -> Program:

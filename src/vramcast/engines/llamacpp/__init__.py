@@ -4,5 +4,6 @@
 """
 
 from vramcast.engines.llamacpp.deploy import deploy
+from vramcast.engines.llamacpp.settings import settings_of
 
-__all__ = ["deploy"]
+__all__ = ["deploy", "settings_of"]

@@ -1,20 +1,135 @@
-"""One llama.cpp context: weights, cache, compute buffers and what CUDA adds, per card."""
+"""One llama.cpp context on its cards: what fits, what the host computes, and what CUDA adds."""
 
 from __future__ import annotations
 
+import re
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Category, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank
-from vramcast.engines.llamacpp.cache import DeviceCache
-from vramcast.engines.llamacpp.context import Context, card_bytes, host_bytes, weight_bytes, weights_on
-from vramcast.engines.llamacpp.fitting import context_that_fits, layers_that_fit, longest_context
-from vramcast.engines.llamacpp.settings import Settings
-from vramcast.engines.serving.corrected import corrected_tensor
+from vramcast.engines.llamacpp.context import Context, DeviceCache, card_bytes, host_bytes, weight_bytes, weights_on
+from vramcast.engines.llamacpp.settings import CONTEXT_MULTIPLE, Settings
+from vramcast.engines.llamacpp.weights import EXPERTS
+from vramcast.engines.serving.rank import corrected_tensor
 from vramcast.units import MIB, format_bytes
+
+
+def layers_that_fit(job: ServeJob, room: int) -> int:
+    """The largest -ngl whose fullest card stays within its room; 0 when none does.
+
+    Args:
+        job: the plan that does not fit
+        room: bytes of a card beside the CUDA context
+    """
+    low, high = 0, job.model.num_layers + 1 if job.plan.gpu_layers is None else job.plan.gpu_layers
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _fits(replace(job, plan=replace(job.plan, gpu_layers=middle)), room):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _fits(job: ServeJob, room: int) -> bool:
+    context = Context(job)
+    return all(card_bytes(context, card) <= room for card in range(context.placement.cards))
+
+
+def context_that_fits(job: ServeJob, room: int) -> int:
+    """Tokens each sequence could have on the cards of a plan that does not fit; 0 when none fits.
+
+    Args:
+        job: the plan; its context is more than fits
+        room: bytes of a card beside the CUDA context
+
+    Returns: a multiple of 256 below the context asked for [tokens]
+    """
+    low, high = 0, -(-job.context // CONTEXT_MULTIPLE)
+    while high - low > 1:
+        middle = (low + high) // 2
+        tokens = middle * CONTEXT_MULTIPLE
+        requests = replace(job.requests, context=tokens, input_len=None, output_len=None)
+        if _fits(replace(job, requests=requests), room):
+            low = middle
+        else:
+            high = middle
+    return low * CONTEXT_MULTIPLE
+
+
+def longest_context(context: Context, room: int) -> int:
+    """Tokens each sequence could have, by what one more block of cells takes on the fullest card.
+
+    Args:
+        context: a plan that fits
+        room: bytes of a card beside the CUDA context
+
+    Returns: a multiple of 256, at least the context asked for [tokens]
+    """
+    job = context.job
+    doubled = Context(replace(job, requests=replace(job.requests, context=2 * job.context)))
+    found = 1 << 40
+    for card in range(context.placement.cards):
+        now = card_bytes(context, card)
+        growth = card_bytes(doubled, card) - now
+        if growth > 0:
+            found = min(found, job.context + job.context * (room - now) // growth)
+    return max(job.context, found // CONTEXT_MULTIPLE * CONTEXT_MULTIPLE)
+
+
+OFFLOADED_ROWS = 32
+"""From so many rows on weights on the host are brought to a card for their product, unless --no-op-offload
+[ggml-org/llama.cpp ggml/src/ggml-cuda/ggml-cuda.cu `ggml_backend_cuda_device_offload_op`]."""
+
+
+class HostShares(NamedTuple):
+    """Shares of a network that lie on the host, by bytes; 0: all on cards."""
+
+    experts: float
+    layers: float  # of all other weights of layers
+    head: float
+    cache: float
+    op_offload: bool
+    micro_batch: int  # tokens
+    bytes_per_s: float | None  # of main memory, where the question says
+    threads: int | None
+
+    @property
+    def any(self) -> bool:
+        """Whether the host computes anything."""
+        return bool(self.experts or self.layers or self.head or self.cache)
+
+
+def host_shares(job: ServeJob) -> HostShares:
+    """What stays on the host of a deployment.
+
+    Raises: as the engine's `deploy`
+    """
+    context = Context(job)
+    placement, host = context.placement, context.placement.host
+    held: dict[str, list[int]] = {"experts": [0, 0], "layers": [0, 0], "head": [0, 0]}
+    for weight in context.weights:
+        kind = "head" if weight.layer is None else "experts" if re.search(EXPERTS, weight.name) else "layers"
+        if weight.layer is None and not weight.name.startswith("output."):
+            continue  # rows of the embedding are gathered
+        held[kind][0] += weight.num_bytes * (placement.weight(weight.name, weight.layer) == host)
+        held[kind][1] += weight.num_bytes
+    held["head"] = held["head"] if held["head"][1] else [int(placement.output == host), 1]
+    shares = {kind: on_host / whole if whole else 0.0 for kind, (on_host, whole) in held.items()}
+    layers = range(job.model.num_layers)
+    cache = sum(context.cache_device(layer) == host for layer in layers) / len(layers)
+    named = context.options
+    return HostShares(
+        **shares, cache=cache, op_offload=context.settings.op_offload, micro_batch=context.settings.micro_batch,
+        bytes_per_s=int(named["host-bandwidth"]) * 1e9 if "host-bandwidth" in named else None,
+        threads=int(named["threads"]) if "threads" in named else None,
+    )
+
 
 SOURCE: Final = "ggml-org/llama.cpp src/llama-model.cpp `load_tensors`"
 CACHE_SOURCE: Final = "ggml-org/llama.cpp src/llama-kv-cache.cpp, src/llama-memory-recurrent.cpp"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from vramcast.domain.serving import ServeJob
-from vramcast.engines.ggml.allocator import CUDA, HOST, Memory
-from vramcast.engines.serving.choices import FLAG, Known, Value, typed_options
+from vramcast.engines.ggml.scheduler import CUDA, HOST, Memory
+from vramcast.engines.serving.requests import FLAG, Known, Value, typed_options
 from vramcast.errors import UnknownName
 from vramcast.states.ggml import TYPES
 from vramcast.units import round_up

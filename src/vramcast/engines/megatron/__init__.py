@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from vramcast.domain.job import Job
 from vramcast.domain.rank import RankProgram
-from vramcast.engines.megatron.context import Context
+from vramcast.engines.megatron.options import Context
 from vramcast.engines.megatron.run import rank_programs
 
 

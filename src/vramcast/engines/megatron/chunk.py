@@ -1,23 +1,98 @@
-"""Forward and backward programs of one model chunk, every distinct layer lowered once."""
+"""One model chunk: the layers, embedding and head that a stage owns, and their programs.
+
+Source: Megatron-LM megatron/core/transformer/transformer_block.py, get_num_layers_to_build.
+"""
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.blocks.megatron_head import HeadSizes, embedding_graph, head_graph
-from vramcast.blocks.megatron_layer import layer_graph
+from vramcast.blocks.megatron_layer import HeadSizes, embedding_graph, head_graph, layer_graph
 from vramcast.blocks.megatron_shape import Shape
 from vramcast.domain.job import Recompute
-from vramcast.domain.model import Head, Layer, Norm, Run, Stack
+from vramcast.domain.model import Head, Layer, Norm, Noun, Run, Stack
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
-from vramcast.engines.megatron.context import Context
-from vramcast.engines.megatron.recompute import DEFAULT
-from vramcast.engines.megatron.stages import Chunk, runs_of
+from vramcast.engines.megatron.options import DEFAULT, Context
+from vramcast.errors import InvalidSpec
 from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import Caller, Lowered, WeightGradients, lower
 from vramcast.operators.transformer_engine import norm
+
+
+class Chunk(Noun, frozen=True):
+    """One model chunk: a contiguous piece of the network on one (virtual) stage."""
+
+    runs: tuple[Run, ...]
+    embedding: bool = False
+    head: bool = False
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the chunk."""
+        return sum(run.count for run in self.runs)
+
+
+def stage_layers(context: Context) -> list[int]:
+    """Number of layers of every virtual stage, in the order the data meets them."""
+    plan, total = context.job.plan, context.model.num_layers
+    if context.options.stage_layers:
+        counts = placed_layers(context.options.stage_layers)
+        if len(counts) != plan.pp * plan.virtual_stages or sum(counts) != total:
+            raise InvalidSpec(f"stage_layers={context.options.stage_layers} does not place {total} layers on "
+                              f"pp={plan.pp} x virtual_stages={plan.virtual_stages} stages")
+        return counts
+    first, last = plan.first_stage_layers, plan.last_stage_layers
+    if first is None and last is None:
+        return _even(total, plan.pp * plan.virtual_stages, plan.pp)
+    middle = plan.pp - (first is not None) - (last is not None)
+    rest = total - (first or 0) - (last or 0)
+    inner = _even(rest, middle, plan.pp) if middle else []
+    counts = ([first] if first is not None else []) + inner + ([last] if last is not None else [])
+    return [count // plan.virtual_stages for _ in range(plan.virtual_stages) for count in counts]
+
+
+def placed_layers(text: str) -> list[int]:
+    """Layers of every virtual stage as the option `stage_layers` writes them.
+
+    >>> placed_layers("3-4-4-3"), placed_layers("3,4,4,3")
+    ([3, 4, 4, 3], [3, 4, 4, 3])
+    """
+    parts = text.replace(",", "-").split("-")
+    if not all(part.isdecimal() and len(part) < 6 for part in parts):
+        raise InvalidSpec(f"stage_layers={text[:60]!r} must be the layers of every stage, such as 3-4-4-3")
+    return [int(part) for part in parts]
+
+
+def _even(total: int, stages: int, pp: int) -> list[int]:
+    if total % stages:
+        fits = [n for n in range(1, min(total, 64) + 1) if total % n == 0]
+        raise InvalidSpec(f"{stages} pipeline stages (pp={pp}) do not divide {total} layers; use "
+                          f"{', '.join(map(str, fits))} stages, or first_stage_layers and last_stage_layers")
+    return [total // stages] * stages
+
+
+def chunks_of(context: Context) -> list[list[Chunk]]:
+    """For every pipeline rank its model chunks, first chunk first."""
+    pp = context.job.plan.pp
+    layers = context.model.main.layers
+    counts = stage_layers(context)
+    ranks: list[list[Chunk]] = [[] for _ in range(pp)]
+    start = 0
+    for index, count in enumerate(counts):
+        chunk = Chunk(
+            runs=runs_of(layers[start : start + count]), embedding=index == 0, head=index == len(counts) - 1
+        )
+        ranks[index % pp].append(chunk)
+        start += count
+    return ranks
+
+
+def runs_of(layers: tuple[Layer, ...]) -> tuple[Run, ...]:
+    """Equal layers in a row as one run."""
+    return tuple(Run(count=len(list(group)), layer=layer) for layer, group in groupby(layers))
 
 
 class ChunkPrograms(NamedTuple):
@@ -126,16 +201,12 @@ class ChunkBuilder:
         """Programs of one layer; `recomputed` as a whole."""
         if (layer, recomputed) not in self.layers:
             model = self.context.model
-            graph = layer_graph(
-                layer, self.shape, hidden=model.hidden, owner="layers", causal=model.main.causal, boundary=self.hidden
-            )
+            graph = layer_graph(layer, self.shape, hidden=model.hidden, owner="layers", boundary=self.hidden)
             memory = tuple(value for value in graph.inputs if value.name == "encoder output")
             if recomputed:
                 graph.checkpoints = []
                 graph.checkpoint(0, outputs_alive=True)
-            self.weight_gradients[layer] = tuple(
-                tensor for operator in graph.operators for tensor in operator.weight_gradients
-            )
+            self.weight_gradients[layer] = graph.weight_gradients
             self.layers[layer, recomputed] = lower(
                 graph, weight_gradients=self.policy, gradient=self.gradient, caller=Caller(leaves=memory)
             )
@@ -189,9 +260,7 @@ class Encoder:
         )
         pieces = [(1, lower(embedding, weight_gradients=WeightGradients.TRANSIENT, gradient=self.gradient))]
         for run in runs_of(stack.layers):
-            graph = layer_graph(
-                run.layer, shape, hidden=stack.hidden, owner=stack.name, causal=stack.causal, boundary=hidden
-            )
+            graph = layer_graph(run.layer, shape, hidden=stack.hidden, owner=stack.name, boundary=hidden)
             pieces.append((run.count, lower(graph, weight_gradients=policy, gradient=self.gradient)))
         pieces.append((1, lower(_final_norm(shape, stack, hidden, output), gradient=self.gradient)))
         self.forward: Program = tuple(Loop(count, lowered.forward) for count, lowered in pieces)
@@ -248,8 +317,6 @@ def shape_of(context: Context) -> Shape:
         fp8=context.fp8,
         cp_a2a=options.cp_a2a,
         dispatcher=options.dispatcher,
-        permute_fusion=options.permute_fusion,
-        grouped_gemm=options.grouped_gemm,
         capacity_factor=options.capacity_factor,
         router_fp32=options.router_fp32,
         kv_seq=0 if context.encoder is None else context.encoder_seq,

@@ -1,19 +1,80 @@
-"""What a Megatron-Core job may say beyond model, workload and plan.
+"""A Megatron-Core job: its options, what is recomputed, and the local sizes that follow.
+
+Of recomputation: Megatron-LM d98e8a64d core/transformer/transformer_config.py `__post_init__`, transformer_layer.py
+`TransformerLayer.__init__`, moe/moe_layer.py `MoELayer.__init__`
 
 Defaults are those of `megatron/training/arguments.py`; names follow its arguments.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+from math import lcm
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Shards
-from vramcast.domain.model import Noun
-from vramcast.engines.megatron.recompute import check_modules
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.blocks.megatron_layer import owns_norm
+from vramcast.blocks.megatron_shape import Kernel
+from vramcast.domain.cublas import workspace_bytes
+from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
+from vramcast.domain.model import MLP, Attention, Layer, Model, MoE, MultiLatentAttention, Noun
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.parallel.layout import Layout, uneven
+from vramcast.units import MIB
+
+DEFAULT: Final = ("core_attn",)
+
+Has = Callable[[Layer, "Options"], bool]
+
+
+def _norms(layer: Layer, options: Options) -> bool:
+    te = options.transformer_impl == "transformer_engine"
+    return any(owns_norm(layer, part, te=te) for part in ("mixer", "cross", "channel"))
+
+
+def _shared(layer: Layer, options: Options) -> bool:
+    return isinstance(layer.channel, MoE) and layer.channel.shared_width > 0 and not options.shared_expert_overlap
+
+
+MODULES: Final[dict[str, tuple[Has, str]]] = {
+    "core_attn": (
+        lambda layer, _: isinstance(layer.mixer, (Attention, MultiLatentAttention)), "it has no softmax attention",
+    ),
+    "moe_act": (
+        lambda layer, options: isinstance(layer.channel, MoE) and options.grouped_gemm,
+        "it has no experts in grouped products",
+    ),
+    "layernorm": (
+        _norms, "TransformerEngine makes each of its norms within the product behind it, and keeps what that reads",
+    ),
+    "mla_up_proj": (lambda layer, _: isinstance(layer.mixer, MultiLatentAttention), "it has no latent attention"),
+    "mlp": (lambda layer, _: isinstance(layer.channel, MLP), "it has no dense MLP"),
+    "moe": (lambda layer, _: isinstance(layer.channel, MoE), "it has no experts"),
+    "shared_experts": (_shared, "it has no shared experts that run by themselves"),
+}
+"""Name -> whether a layer has it, and why a model would not."""
+
+OF_OTHERS: Final = ("gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc")
+"""Names for mixers that are not modelled."""
+
+
+def check_modules(job: Job, options: Options) -> None:
+    """Raise UnknownName for a name Megatron does not have, InvalidSpec for one without effect on the job's model."""
+    if job.plan.recompute is not Recompute.SELECTIVE:
+        return
+    layers = [run.layer for stack in job.model.stacks for run in stack.runs]
+    for name in job.plan.recompute_modules:
+        if name in OF_OTHERS:
+            raise Unsupported(f"recompute-modules={name} is not modelled for megatron; use {', '.join(MODULES)}")
+        if name not in MODULES:
+            raise UnknownName.of("module to recompute", name, MODULES)
+        has, why = MODULES[name]
+        if not any(has(layer, options) for layer in layers):
+            raise InvalidSpec(f"recompute-modules={name} changes nothing of {job.model.name}: {why}; leave it out")
+
 
 Count = Annotated[int, Meta(ge=0, le=1 << 20)]
 
@@ -165,3 +226,136 @@ def _check(job: Job, options: Options) -> None:
         raise Unsupported("megatron shards optimizer states (optimizer) or everything (its FSDP); use one of these")
     if job.workload.objective not in ("pretrain", "sft"):
         raise Unsupported(f"objective={job.workload.objective} is not modelled for megatron; use pretrain or sft")
+
+
+def divides_positions(length: int, *, tp: int, cp: int, sequence_parallel: bool) -> bool:
+    """Whether sequence and context parallelism leave each rank the same number of positions.
+
+    Context parallelism gives each rank two pieces. Source: training/arguments.py `validate_args` "seq-length should be
+    a multiple of 2 * context-parallel-size"; core/tensor_parallel/mappings.py `_split_along_first_dim`
+    """
+    return length % (2 * cp if cp > 1 else 1) == 0 and length // cp % (tp if sequence_parallel else 1) == 0
+
+
+class Context:
+    """One Megatron job, resolved."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.model: Model = job.model
+        self.options: Options = options_of(job)
+        plan = job.plan
+        if len(job.model.stacks) > 2 or any(stack.vision for stack in job.model.stacks):
+            raise Unsupported(
+                f"{job.model.name}: megatron models text decoders and encoder-decoders; use engine pytorch"
+            )
+        if len(job.model.stacks) > 1 and plan.pp > 1:
+            raise Unsupported("pipeline stages of encoder-decoders are not modelled for megatron; use pp=1")
+        self.layout = Layout(
+            tp=plan.tp,
+            pp=plan.pp,
+            cp=plan.cp,
+            ep=plan.ep,
+            etp=plan.etp if plan.etp is not None else plan.tp,
+            dp=job.data_parallel,
+            sequence_parallel=bool(plan.sequence_parallel if plan.sequence_parallel is not None else plan.tp > 1)
+            and plan.tp > 1,
+            vocab_divisor=self.options.vocab_divisor,
+        )
+        self.tp = plan.tp
+        self.batch = job.workload.micro_batch
+        self.encoder = job.model.stacks[0] if len(job.model.stacks) > 1 else None
+        self.encoder_seq = job.workload.seq_len // plan.cp
+        decoder_seq = job.workload.decoder_seq_len if self.encoder is not None else None
+        self.seq = (decoder_seq or job.workload.seq_len) // plan.cp  # positions of the stack with the head
+        self._refuse_uneven()
+        self.element = 4 if plan.precision is Precision.FP32 else 2  # activations and 16-bit weights [bytes]
+        self.fp8 = plan.precision is Precision.FP8
+        self.te = self.options.transformer_impl == "transformer_engine"
+        self.sm = job.cluster.gpu.sm or 80
+
+    def _refuse_uneven(self) -> None:
+        """Raise InvalidSpec where a stack's positions would not divide over the ranks that share them."""
+        plan, workload = self.job.plan, self.job.workload
+        lengths = {"seq-len": workload.seq_len}
+        if self.encoder is not None and workload.decoder_seq_len is not None:
+            lengths["decoder-seq-len"] = workload.decoder_seq_len
+        for name, length in lengths.items():
+            if not divides_positions(length, tp=plan.tp, cp=plan.cp, sequence_parallel=self.sp):
+                divisor = lcm(2 * plan.cp if plan.cp > 1 else 1, plan.cp * (plan.tp if self.sp else 1))
+                raise uneven("megatron", plan, f"{name}={length}", length, divisor)
+
+    @property
+    def sp(self) -> bool:
+        """Whether activations between blocks are divided along the sequence."""
+        return self.layout.sequence_parallel
+
+    @property
+    def tokens(self) -> int:
+        """Positions of one micro-batch inside tensor-parallel regions [tokens]."""
+        return self.seq * self.batch
+
+    @property
+    def tokens_between(self) -> int:
+        """Positions of one micro-batch between blocks [tokens]."""
+        return self.tokens // self.tp if self.sp else self.tokens
+
+    @property
+    def fp32_gradients(self) -> bool:
+        """Whether gradients accumulate in fp32 buffers."""
+        given = self.options.accumulate_in_fp32
+        return self.job.plan.precision is not Precision.MIXED_FP16 if given is None else given
+
+    @property
+    def distributed_optimizer(self) -> bool:
+        """Whether optimizer states are divided over the data-parallel group."""
+        return self.job.plan.shards is not Shards.NOTHING
+
+    @property
+    def dropout(self) -> bool:
+        """Whether hidden states pass through dropout."""
+        return self.model.hidden_dropout > 0
+
+    @property
+    def attention_dropout(self) -> bool:
+        """Whether attention probabilities pass through dropout."""
+        return self.model.attention_dropout > 0
+
+    @cached_property
+    def attention_kernel(self) -> Kernel:
+        """The kernel TransformerEngine picks: flash, cudnn, unfused; or local.
+
+        Source: TransformerEngine `dot_product_attention/utils.py`, get_attention_backend: FlashAttention on Ampere,
+        cuDNN from Hopper on; deterministic runs take cuDNN on Hopper only, and with dropout FlashAttention elsewhere.
+        """
+        if not self.te:
+            return "local"
+        match self.options.attention_backend:
+            case "unfused" | "local":
+                return "unfused"
+            case "flash":
+                return "flash"
+            case "fused":
+                return "cudnn"
+        if self.sm < 90 or (self.sm >= 100 and self.options.deterministic and self.attention_dropout):
+            return "flash"
+        return "cudnn"
+
+    @property
+    def cublas_workspace_bytes(self) -> int:
+        """Workspace PyTorch gives each cuBLAS handle and stream [bytes].
+
+        Deterministic runs set 4096 x 8 themselves [Megatron-LM training/determinism.py].
+        """
+        own = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if self.options.deterministic else {}
+        return workspace_bytes(
+            self.job.cluster.gpu.compute_capability, torch=release(self.options.torch), environment=own | self.job.env
+        )
+
+    @property
+    def te_workspace_bytes(self) -> int:
+        """TransformerEngine's cuBLAS workspace [bytes].
+
+        Source: TransformerEngine pytorch/cpp_extensions/gemm.py, get_cublas_workspace_size_bytes.
+        """
+        return 32 * MIB + 1024 if self.sm >= 90 else 4 * MIB

@@ -1,24 +1,170 @@
-"""A run of one pipeline rank: load, first step, steady step."""
+"""A run of one pipeline rank: its weights, what lives through the run, load, first step, steady step.
+
+Source: Megatron-LM megatron/core/models/gpt/gpt_layer_specs.py: one query-key-value weight, one gate-up weight.
+
+[cuBLAS] pytorch aten/src/ATen/cuda/CublasHandlePool.cpp: one workspace per handle and stream; the autograd thread of
+the device has a handle of its own.
+[Buffer] Megatron-LM megatron/core/utils.py, GlobalMemoryBuffer.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from vramcast.blocks.parameters import embedding_parameters, head_parameters, stack_parameters
+from msgspec.structs import replace
+
+from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters, stack_parameters
 from vramcast.domain.job import Job, Phase, Shards
-from vramcast.domain.model import Model, Parameter, Split
+from vramcast.domain.model import Attention, Layer, Mamba, Model, MoE, Parameter, Split
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
-from vramcast.engines.megatron.chunk import ChunkBuilder, ChunkPrograms
-from vramcast.engines.megatron.context import Context
-from vramcast.engines.megatron.options import Options, copies_moments
-from vramcast.engines.megatron.stages import Chunk, chunks_of
-from vramcast.engines.megatron.weights import layer_weights, owned_weights
-from vramcast.engines.megatron.workspaces import buffers, inputs, workspaces
+from vramcast.engines.blas import blas_workspace
+from vramcast.engines.megatron.chunk import Chunk, ChunkBuilder, ChunkPrograms, chunks_of
+from vramcast.engines.megatron.options import Context, Options, copies_moments
 from vramcast.errors import InvalidSpec
+from vramcast.parallel.layout import Layout
 from vramcast.parallel.pipeline import Slot, Slots, interleaved, one_forward_one_backward
 from vramcast.states.megatron import StateRules, States, Weight, states
 from vramcast.units import tensor_bytes
+
+_PACKED = {
+    "attention.q": "attention.qkv", "attention.k": "attention.qkv", "attention.v": "attention.qkv",
+    "attention.q.bias": "attention.qkv.bias", "attention.k.bias": "attention.qkv.bias",
+    "attention.v.bias": "attention.qkv.bias", "mlp.gate": "mlp.up", "mlp.gate.bias": "mlp.up.bias",
+    "moe.experts.gate": "moe.experts.up", "moe.shared.gate": "moe.shared.up",
+    "cross.attention.k": "cross.attention.kv", "cross.attention.v": "cross.attention.kv",
+}
+
+
+def layer_weights(layer: Layer, *, hidden: int, layout: Layout, owner: str, count: int) -> list[Weight]:
+    """Weights of `count` equal layers on one rank."""
+    kv_heads = layer.mixer.num_kv_heads if isinstance(layer.mixer, Attention) else 0
+    local = replace(layout, kv_heads=kv_heads)
+    experts = layout.local_experts(layer.channel.num_experts) if isinstance(layer.channel, MoE) else 1
+    found = list(_local(layer_parameters(layer, hidden=hidden), local, owner))
+    return [
+        weight._replace(count=count * experts, elements=weight.elements // experts)
+        if weight.expert
+        else weight._replace(count=count)
+        for weight in found
+    ]
+
+
+def owned_weights(parameters: Iterable[Parameter], *, layout: Layout, owner: str) -> list[Weight]:
+    """Weights outside the layers on one rank."""
+    return list(_local(parameters, layout, owner))
+
+
+def _local(parameters: Iterable[Parameter], layout: Layout, owner: str) -> Iterator[Weight]:
+    packed: dict[str, Weight] = {}
+    for parameter in parameters:
+        if not parameter.trainable:
+            continue
+        path = _PACKED.get(parameter.path, parameter.path)
+        elements = layout.local_elements(parameter)
+        if path in packed:
+            elements += packed[path].elements
+        matrix = len(parameter.shape) >= 2 and parameter.kind != "embedding" and "output" not in path
+        decays = len(parameter.shape) - int(parameter.expert) >= 2
+        packed[path] = Weight(owner, path, elements, 1, parameter.expert, matrix, decays)
+    yield from packed.values()
+
+
+def _tensor(name: str, num_bytes: int, category: Category, source: str, formula: str = "") -> Tensor:
+    return Tensor(name=name, num_bytes=num_bytes, category=category, owner="process", source=source, formula=formula)
+
+
+def workspaces(context: Context, chunks: list[Chunk]) -> list[Tensor]:
+    """cuBLAS workspaces of PyTorch (forward and backward thread) and of TransformerEngine."""
+    found: list[Tensor] = []
+    if _torch_products(context, chunks):
+        for thread in ("forward", "backward"):
+            found.append(
+                blas_workspace(
+                    context.cublas_workspace_bytes, whose="for its handle", name=f"cuBLAS workspace, {thread} thread"
+                )
+            )
+    if context.te:
+        found.append(
+            _tensor(
+                "TransformerEngine cuBLAS workspace",
+                context.te_workspace_bytes,
+                Category.WORKSPACES,
+                "TransformerEngine pytorch/cpp_extensions/gemm.py",
+            )
+        )
+        if context.options.grouped_gemm and _layers(chunks, MoE):
+            streams = 4
+            for index in range(streams):
+                found.append(
+                    _tensor(
+                        f"grouped cuBLAS workspace {index + 1}",
+                        context.te_workspace_bytes,
+                        Category.WORKSPACES,
+                        "TransformerEngine pytorch/cpp_extensions/gemm.py",
+                    )
+                )
+    return found
+
+
+def _layers(chunks: list[Chunk], kind: type) -> list[Layer]:
+    return [
+        run.layer
+        for chunk in chunks
+        for run in chunk.runs
+        if isinstance(run.layer.channel, kind) or isinstance(run.layer.mixer, kind)
+    ]
+
+
+def _torch_products(context: Context, chunks: list[Chunk]) -> bool:
+    """Whether PyTorch itself multiplies matrices on this rank."""
+    if not context.te or context.attention_kernel == "unfused" or any(chunk.head for chunk in chunks):
+        return True
+    return bool(_layers(chunks, MoE) or _layers(chunks, Mamba))
+
+
+def buffers(context: Context, chunks: list[Chunk]) -> list[Tensor]:
+    """Megatron's global memory buffer: gathered inputs, and scores of its own attention."""
+    sizes = [0]
+    hidden = context.model.hidden
+    if context.sp and (not context.te or any(chunk.head for chunk in chunks)):
+        sizes.append(context.tokens * hidden * context.element)
+    if not context.te:
+        for chunk in chunks:
+            for run in chunk.runs:
+                heads = getattr(run.layer.mixer, "num_heads", 0) // context.tp
+                sizes.append(context.batch * heads * context.seq * context.seq * context.element)
+    if not max(sizes):
+        return []
+    return [_tensor("global memory buffer", max(sizes), Category.COMMUNICATION, "Megatron-LM core/utils.py")]
+
+
+def inputs(context: Context) -> list[Tensor]:
+    """Tokens, labels, positions (int64), loss mask (fp32) and attention mask of a micro-batch."""
+    n = context.tokens
+    found = [
+        _tensor(
+            "tokens, labels, positions, loss mask",
+            n * (8 + 8 + 8 + 4),
+            Category.INPUTS,
+            "Megatron-LM training/utils, get_batch_on_this_tp_rank",
+            f"{n:,} x (8 + 8 + 8 + 4) B",
+        )
+    ]
+    if context.options.attention_mask:
+        whole = context.job.workload.seq_len
+        found.append(
+            _tensor(
+                "attention mask",
+                context.batch * context.seq * whole,
+                Category.INPUTS,
+                "Megatron-LM core/datasets/gpt_dataset.py",
+                f"{context.batch} x {context.seq:,} x {whole:,} B",
+            )
+        )
+    return found
+
 
 ASSUMPTIONS = ("every expert receives the same number of tokens",)
 

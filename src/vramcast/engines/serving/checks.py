@@ -1,14 +1,142 @@
-"""Rules that the plans of every serving engine obey: what a degree must divide."""
+"""Which cards an engine runs on and has kernels for, and the rules that plans of every engine obey.
+
+[vllm] platforms/rocm.py `supported_quantization` has bitsandbytes from 0.12 on; v1/attention: no bf16 below Ampere
+[transformers] flash-attn 2 is written for Ampere and later
+[bnb] bitsandbytes 0.50.2 backends/: kernels of its own for CUDA, ROCm, XPU and HPU; other devices go through PyTorch.
+"""
 
 from __future__ import annotations
 
+from typing import Final
+
+from vramcast.domain.device import Gpu
 from vramcast.domain.model import MLP, Attention, Head, MoE, MultiLatentAttention
-from vramcast.domain.serving import PipelineJob, ServeJob, ServePlan
-from vramcast.engines.serving.hardware import refuse_card, refuse_pipeline_card
+from vramcast.domain.serving import PipelineJob, ServeJob, ServePlan, Version
+from vramcast.domain.version import named
 from vramcast.engines.serving.requests import refuse_pipeline_requests, refuse_requests
-from vramcast.engines.serving.table import SERVING
+from vramcast.engines.serving.table import SERVING, OldestSm, Support
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.states.cache import KV_BITS
+from vramcast.states.storage import BITSANDBYTES
+
+NO_BITSANDBYTES: Final = ("Huawei", "Moore Threads")
+"""Vendors whose cards bitsandbytes has no kernels for [bnb]."""
+
+ROCM_BITSANDBYTES_SINCE: Final[Version] = (0, 12)
+"""vLLM on AMD's cards [vllm]."""
+
+FLASH_SM: Final = 80
+"""flash-attn 2."""
+
+
+def support_of(engine: str, version: Version) -> Support | None:
+    """What a version runs on; None where nothing is known to limit it."""
+    return next((row for row in SERVING[engine].support if version >= row.since), None)
+
+
+def runs_on(engine: str, version: Version, gpu: Gpu) -> bool:
+    """Whether an engine runs on a card at all, its own releases that is."""
+    support = support_of(engine, version)
+    if support is None:
+        return True
+    if gpu.vendor == "NVIDIA":
+        return (gpu.sm or 0) >= support.oldest_sm
+    if gpu.vendor == "AMD":
+        return gpu.compute_capability in support.amd
+    return support.others
+
+
+def is_ported(engine: str, version: Version, gpu: Gpu) -> bool:
+    """Whether it is the vendor of a card that makes an engine run there."""
+    support = support_of(engine, version)
+    return support is not None and support.ported and gpu.vendor not in ("NVIDIA", "AMD")
+
+
+def has_kernel(stored: str, gpu: Gpu, engine: str, version: Version) -> bool:
+    """Whether products with weights of that format run on a card; of others than NVIDIA's, bitsandbytes is known of."""
+    if stored in BITSANDBYTES and not has_bitsandbytes(gpu, engine, version):
+        return False
+    return gpu.sm is None or gpu.sm >= _oldest(SERVING[engine].format_sm, stored, version)
+
+
+def has_bitsandbytes(gpu: Gpu, engine: str = "", version: Version = ()) -> bool:
+    """Whether bitsandbytes has kernels of its own for a card, and an engine takes it there."""
+    refused = engine == "vllm" and gpu.vendor == "AMD" and version < ROCM_BITSANDBYTES_SINCE
+    return gpu.vendor not in NO_BITSANDBYTES and not refused
+
+
+def _oldest(table: OldestSm, stored: str, version: Version) -> int:
+    rows = next((row for since, row in table if version >= since), {})
+    return next((sm for prefix, sm in rows.items() if stored.startswith(prefix)), 0)
+
+
+def dtype_on(gpu: Gpu, dtype: str) -> str:
+    """The dtype a model of that dtype runs in on a card."""
+    return "fp16" if dtype == "bf16" and not gpu.has_bf16 else dtype
+
+
+def refuse_card(job: ServeJob) -> None:
+    """Raise Unsupported for a card that the engine does not run on, or on which it has no kernels for the plan."""
+    gpu, plan, engine = job.cluster.gpu, job.plan, job.engine
+    if not runs_on(engine, job.version, gpu) and not is_ported(engine, job.version, gpu):
+        raise Unsupported(f"{named(engine, job.version)} does not run on {gpu.name}; {_instead(job)}")
+    stored = plan.weights or job.model.quantisation or ""
+    if stored in BITSANDBYTES:
+        refuse_bitsandbytes(stored, gpu, engine, job.version)
+    known = SERVING[engine]
+    for option, value, table in (("weights", stored, known.format_sm), ("kv-dtype", plan.kv_dtype, known.cache_sm)):
+        oldest = _oldest(table, value, job.version)
+        if gpu.sm is not None and gpu.sm < oldest:
+            raise Unsupported(
+                f"{option}={value} needs compute capability {_dotted(oldest)} under {named(engine, job.version)}, and "
+                f"{gpu.name} has {gpu.compute_capability}; use a newer card or another format"
+            )
+    if engine == "vllm" and plan.dtype == "bf16" and gpu.sm is not None and not gpu.has_bf16:
+        raise Unsupported(f"vllm refuses dtype=bf16 on {gpu.name}, which has no bf16; use --dtype fp16")
+    if engine == "transformers" and plan.attention == "flash" and gpu.sm is not None and gpu.sm < FLASH_SM:
+        raise Unsupported(
+            f"attention=flash needs compute capability {_dotted(FLASH_SM)}, and {gpu.name} has "
+            f"{gpu.compute_capability}; use sdpa"
+        )
+
+
+def refuse_bitsandbytes(stored: str, gpu: Gpu, engine: str = "", version: Version = ()) -> None:
+    """Raise Unsupported for what bitsandbytes would store on a card that it has no kernels for."""
+    if not has_bitsandbytes(gpu, engine, version):
+        raise Unsupported(
+            f"{stored} is bitsandbytes', which has no kernels for {gpu.vendor}'s {gpu.name} here; use another format, "
+            "or NVIDIA's cards"
+        )
+
+
+def refuse_pipeline_card(job: PipelineJob) -> None:
+    """The same of a diffusion pipeline."""
+    if job.plan.weights in BITSANDBYTES:
+        refuse_bitsandbytes(job.plan.weights, job.cluster.gpu)
+
+
+def ported_caution(job: ServeJob) -> str | None:
+    """What is to be said where a card's vendor makes the engine run."""
+    gpu = job.cluster.gpu
+    if not is_ported(job.engine, job.version, gpu):
+        return None
+    return f"{job.engine} runs on {gpu.name} in {gpu.vendor}'s own build: memory is that of its CUDA build"
+
+
+def _instead(job: ServeJob) -> str:
+    gpu = job.cluster.gpu
+    others = [name for name, known in SERVING.items() if known.support and runs_on(name, known.support[0].since, gpu)]
+    return f"use --engine {' or '.join(others)}" if others else "use another card"
+
+
+def _dotted(sm: int) -> str:
+    """As NVIDIA writes a compute capability.
+
+    >>> _dotted(75), _dotted(100)
+    ('7.5', '10.0')
+    """
+    return f"{sm // 10}.{sm % 10}"
+
 
 LARGEST_SUGGESTED = 64
 

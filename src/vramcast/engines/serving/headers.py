@@ -68,7 +68,6 @@ def factors(model: Model, weights: StoredWeights, formula: Iterable[tuple[Part, 
     """What the headers hold of each part over what the formula gives the whole network.
 
     Args:
-        model: the network
         weights: its headers
         formula: part and bytes of every weight of the whole network
     """

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.domain.model import Attention, LinearAttention, Mamba, Mixer, MultiLatentAttention
 from vramcast.states.cache import state_bytes, token_bytes
@@ -57,6 +58,13 @@ class Pools(Struct, frozen=True, kw_only=True):
         shares = [used * self.num_bytes / held for used, held, size in uses if size and held]
         return max(1, ceil(max(shares))) if shares else max(1, sum(used * size for used, _, size in uses))
 
+    def shortened(self, tokens: int) -> Pools:
+        """Those of a stage that has to follow one with fewer tokens."""
+        if not self.full_tokens:
+            return self
+        window = self.window_tokens * tokens // self.full_tokens // self.page_tokens * self.page_tokens
+        return replace(self, full_tokens=tokens, window_tokens=window)
+
     @property
     def reported_tokens(self) -> dict[str, int]:
         """Tokens of each pool; the one of full attention is what engines log."""
@@ -74,17 +82,13 @@ def fewest_tokens(stages: Iterable[Pools]) -> int:
     return min((pools.full_tokens for pools in keeping), default=0)
 
 
-def contents_of(
-    mixers: Iterable[Mixer | None], *, tp: int, kv_dtype: str, windows: bool = True, state_width: int = 4
-) -> Contents:
+def contents_of(mixers: Iterable[Mixer | None], *, tp: int, kv_dtype: str, windows: bool = True) -> Contents:
     """What so many layers keep on one rank.
 
     Args:
-        mixers: of the layers
         tp: tensor-parallel ranks
         kv_dtype: of keys and values
         windows: whether sliding windows have a pool of their own; else they are kept at full length
-        state_width: bytes of an element of a recurrent state
     """
     full = window_bytes = window = states = 0
     for mixer in mixers:
@@ -96,7 +100,7 @@ def contents_of(
                 else:
                     full += size
             case Mamba() | LinearAttention():
-                states += state_bytes(mixer, tp=tp, state_width=state_width)
+                states += state_bytes(mixer, tp=tp)
             case None:
                 pass
     return Contents(full_token_bytes=full, window_token_bytes=window_bytes, window=window, state_bytes=states)

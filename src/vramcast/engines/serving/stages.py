@@ -1,12 +1,24 @@
-"""The part of a network that one pipeline rank holds."""
+"""The part of a network that one pipeline rank holds, its widest moment, what the driver and other cards take.
+
+Symbols:  T tokens of the step   H hidden   F feed-forward width of one rank   k experts a token   V vocabulary Engines
+hold the same tensors there; what differs (workspaces, samplers) is their own.
+
+[caching] pytorch c10/cuda/CUDACachingAllocator.cpp: up to 1 MiB in segments of 2 MiB, up to 10 MiB in segments of 20
+MiB, the rest in whole 2 MiB; what a segment has left over serves later weights
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
-from vramcast.domain.model import Layer, Model, Run
+from vramcast.allocator import Allocator
+from vramcast.domain.device import Gpu
+from vramcast.domain.model import MLP, Layer, Model, MoE, Run
+from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor
 from vramcast.errors import InvalidSpec
+from vramcast.units import ceil_div
 
 
 class Stage(NamedTuple):
@@ -61,3 +73,114 @@ def even_stages(num_layers: int, pp: int) -> tuple[Stage, ...]:
     for left in range(num_layers % pp):
         sizes[pp - 2 - left if pp > 1 else 0] += 1
     return stages(sizes)
+
+
+HIDDEN_COPIES: Final = 4
+"""Tensors of T x H alive beside them: residuals before and after, attention output, normed states."""
+
+
+def widest_moment(
+    model: Model, stage: Stage, *, tokens: int, tp: int, experts_divided: int, width: int, source: str
+) -> Iterator[Tensor]:
+    """Tensors alive in the widest layer of a step.
+
+    Args:
+        tokens: of the step, T
+        tp: ranks that share a layer's matrices
+        experts_divided: ranks that share one expert's matrices
+        width: of an activation [bytes]
+        source: where the engine's forward is written
+    """
+    h = model.hidden
+    yield _tensor("hidden states", HIDDEN_COPIES * tokens * h * width, f"{HIDDEN_COPIES} x {tokens:,} x {h:,}", source)
+    dense = max((_dense(run.layer.channel, tp) for run in stage.runs(model)), default=0)
+    yield _tensor("mlp.gate_up and product", 3 * tokens * dense * width, f"3 x {tokens:,} x {dense:,}", source)
+    routed = max((_routed(run.layer.channel, h, experts_divided) for run in stage.runs(model)), default=0)
+    yield _tensor("experts", tokens * routed * width, f"{tokens:,} x {routed:,}", source)
+
+
+def _dense(channel: MLP | MoE | None, tp: int) -> int:
+    if isinstance(channel, MoE):
+        return ceil_div(channel.shared_width, tp)
+    return ceil_div(channel.width, tp) if channel is not None else 0
+
+
+def _routed(channel: MLP | MoE | None, hidden: int, divided: int) -> int:
+    """Elements a token has in the experts' tensors: up projections or outputs, products, and the sum."""
+    if not isinstance(channel, MoE):
+        return 0
+    inner, h = ceil_div(channel.expert.width, divided), channel.latent_width or hidden
+    return channel.top_k * (max(2 * inner, h) + inner) + h
+
+
+def logits(model: Model, *, sequences: int, width: int, source: str) -> Iterator[Tensor]:
+    """Logits of one position of every sequence, in the model's width and in fp32."""
+    elements = sequences * model.vocab
+    per = f"{sequences:,} sequences x {model.vocab:,}"
+    yield _tensor("logits", elements * width, f"{per} x {width} B", source)
+    yield _tensor("logits in fp32", elements * 4, f"{per} x 4 B", source)
+
+
+def transient(*tensors: Tensor) -> Program:
+    """Tensors that live together and die together."""
+    return (*map(Alloc, tensors), *map(Free, tensors))
+
+
+def _tensor(name: str, num_bytes: int, formula: str, source: str) -> Tensor:
+    return Tensor(
+        name=name, num_bytes=num_bytes, category=Category.ACTIVATIONS, owner="step", formula=formula, source=source
+    )
+
+
+def reserved_bytes(program: Program) -> int:
+    """Segments that a load program's tensors lie in, made layer after layer as engines make them [bytes].
+
+    Args:
+        program: allocations only, each with how many equal ones there are
+
+    >>> mib = 2**20
+    >>> weight = Tensor(name="w", num_bytes=12 * mib + mib // 2, category=Category.WEIGHTS)
+    >>> reserved_bytes((Loop(40, (Alloc(weight),), label="layers"),)) // mib
+    560
+    """
+    return _reserved_by(tuple((count, tensor.num_bytes) for tensor, count in tensors_of(program) if tensor.num_bytes))
+
+
+@lru_cache(maxsize=1024)
+def _reserved_by(equal: tuple[tuple[int, int], ...]) -> int:
+    """The same of (number, size) pairs; questions about one model often differ in everything but its weights."""
+    allocator = Allocator()
+    for index in range(max((count for count, _ in equal), default=0)):
+        for count, num_bytes in equal:
+            if index < count:
+                allocator.allocate(num_bytes)
+    return allocator.reserved_bytes
+
+
+def without_draft(program: Program) -> Program:
+    """A load program without what belongs to a draft."""
+    kept = []
+    for node in program:
+        (tensor, _), *_ = tensors_of((node,))
+        if tensor.category is not Category.DRAFT:
+            kept.append(node)
+    return tuple(kept)
+
+
+def tensors_of(program: Program) -> list[tuple[Tensor, int]]:
+    """The tensors a load program allocates, with how many equal ones there are."""
+    found: list[tuple[Tensor, int]] = []
+    for node in program:
+        if isinstance(node, Alloc):
+            found.append((node.tensor, 1))
+        elif isinstance(node, Loop):
+            found += [(tensor, count * node.count) for tensor, count in tensors_of(node.body)]
+    return found
+
+
+__all__ = ["reserved_bytes", "tensors_of", "without_draft"]
+
+
+def has_fabric(gpu: Gpu) -> bool:
+    """Whether all cards of a machine reach each other directly; bridges join few."""
+    return gpu.link is not None and gpu.link_topology != "bridge"

@@ -1,5 +1,8 @@
-"""Weights of one rank of a deployment: what an engine loads of a checkpoint, packed and stored as it keeps them.
+"""Weights of one rank of a deployment, packed and stored as an engine keeps them.
 
+[marlin] vllm-project/vllm vllm/model_executor/layers/quantization/mxfp4.py `create_weights`, later
+fused_moe/oracle/mxfp4.py `mxfp4_round_up_hidden_size_and_intermediate_size`
+[triton] vllm/third_party/triton_kernels/tensor_details/layout_details/hopper_value.py, hopper_scale.py `swizzle_data`
 [packed] vllm-project/vllm vllm/model_executor/layers/linear.py `QKVParallelLinear`, `MergedColumnParallelLinear`;
 sgl-project/sglang python/sglang/srt/layers/linear.py has the same
 [slack] pytorch c10/cuda/CUDACachingAllocator.cpp `get_allocation_size`, `should_split`: a large request gets a segment
@@ -15,13 +18,55 @@ from msgspec.structs import replace
 
 from vramcast.blocks.parameters import named_parameters
 from vramcast.domain.checkpoint import StoredWeights
-from vramcast.domain.model import Attention, Layer, Model, MultiLatentAttention, Parameter
+from vramcast.domain.model import Attention, Layer, Model, MoE, MultiLatentAttention, Parameter
 from vramcast.domain.program import Alloc, Category, Loop, Program, Tensor
 from vramcast.engines.serving.stages import Stage
 from vramcast.parallel.layout import Layout
 from vramcast.states.storage import format_for, format_of, is_expert
 from vramcast.states.weights import local_shape
 from vramcast.units import MIB, ceil_div, round_up
+
+BLOCK = 32
+"""Numbers that share a scale of one byte."""
+
+
+class Packing(NamedTuple):
+    """One layout of the experts' two matrices: gate and up together, and down."""
+
+    name: str
+    hidden: int  # what the residual stream is rounded up to [channels]
+    inner: int  # what the width of an expert on one rank is rounded up to [channels]
+    values: tuple[int, int] = (1, 1)  # what packed inputs [bytes] and outputs of a matrix are padded to
+    scales: int = 1  # what outputs are padded to where scales are laid out anew
+    own_scales: bool = False  # scales as they were loaded stay beside those laid out anew [triton]
+    bias_width: int = 2  # [bytes]
+
+
+MARLIN = Packing("Marlin", 256, 128)
+
+
+def padding_bytes(moe: MoE, hidden: int, *, divided: int, experts: int, packing: Packing) -> int:
+    """Bytes that the layout of one layer's experts takes beyond a checkpoint's.
+
+    Args:
+        hidden: width of the residual stream [channels]
+        divided: ranks that share one expert's matrices
+        experts: on this rank
+    """
+    inner, ups = ceil_div(moe.expert.width, divided), 2 if moe.expert.gated else 1
+    h, f = round_up(hidden, packing.hidden), round_up(inner, packing.inner)
+    rows, columns = packing.values
+    packed = bare = 0
+    for inputs, outputs, plain in ((h, ups * f, hidden * ups * inner), (f, h, inner * hidden)):
+        packed += round_up(inputs // 2, rows) * round_up(outputs, columns)
+        packed += ceil_div(inputs, BLOCK) * round_up(outputs, packing.scales)
+        packed += ceil_div(inputs, BLOCK) * outputs * packing.own_scales
+        bare += plain // 2 + plain // BLOCK
+    if moe.expert.bias:
+        packed += (ups * f + h) * packing.bias_width
+        bare += (ups * inner + hidden) * 2
+    return (packed - bare) * experts
+
 
 CHECKPOINT_FORMATS: Final[dict[str, str]] = {
     "fp8": "fp8-block", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "nf4": "nf4", "fp4": "nf4", "int8": "int8", "int4": "int4",
@@ -109,10 +154,7 @@ def weight_tensors(
     Leaves out what no engine loads: a tied head's copy, rotary frequencies, multi-token-prediction modules.
 
     Args:
-        model: the network
-        layout: degrees of parallelism
         formats: how weights are stored
-        stage: layers of the rank's pipeline stage
         category: where the ledger lists them
         stored: headers of the checkpoint, which say the bytes of each part better than formats do
     """

@@ -4,5 +4,6 @@
 """
 
 from vramcast.engines.sglang.deploy import deploy
+from vramcast.engines.sglang.settings import settings_of
 
-__all__ = ["deploy"]
+__all__ = ["deploy", "settings_of"]

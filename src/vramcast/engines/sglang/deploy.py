@@ -19,24 +19,39 @@ from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServePlan, ServingRank, Version
 from vramcast.domain.version import last_patch
 from vramcast.engines.serving.checks import check_degrees
-from vramcast.engines.serving.choices import refuse_encoders
-from vramcast.engines.serving.corrected import corrected, corrected_tensor
-from vramcast.engines.serving.drafts import EAGLE
-from vramcast.engines.serving.forward import logits, transient, widest_moment
-from vramcast.engines.serving.loading import reserved_bytes, without_draft
 from vramcast.engines.serving.pools import Pools, fewest_tokens
-from vramcast.engines.serving.rank import WIDTHS, dtype_of, job_formats, layout_of, load_program
-from vramcast.engines.serving.stages import Stage, even_stages
-from vramcast.engines.sglang.fraction import DRAFT_COUNTED_SINCE
-from vramcast.engines.sglang.pools import Sized, halves, padding_bytes, shortened, sized
-from vramcast.engines.sglang.process import (
+from vramcast.engines.serving.rank import (
+    EAGLE,
+    WIDTHS,
+    corrected,
+    corrected_tensor,
+    dtype_of,
+    job_formats,
+    layout_of,
+    load_program,
+)
+from vramcast.engines.serving.requests import refuse_encoders, sees
+from vramcast.engines.serving.stages import (
+    Stage,
+    even_stages,
+    logits,
+    reserved_bytes,
+    transient,
+    widest_moment,
+    without_draft,
+)
+from vramcast.engines.sglang.pools import (
+    Sized,
     attention_workspace,
     communication,
     graphs,
+    halves,
+    padding_bytes,
     request_table,
     running_requests,
+    sized,
 )
-from vramcast.engines.sglang.settings import Settings, settings_of
+from vramcast.engines.sglang.settings import DRAFT_COUNTED_SINCE, Settings, settings_of
 from vramcast.units import MIB
 
 SOURCE: Final = "sgl-project/sglang python/sglang/srt/mem_cache/kv_cache_configurator.py"
@@ -80,7 +95,7 @@ def deploy(job: ServeJob) -> Deployment:
     workers = [_worker(job, settings, stage) for stage in even_stages(job.model.num_layers, job.plan.pp)]
     tokens = fewest_tokens(worker.sized.pools for worker in workers)
     running = running_requests(tokens, job.context, settings.max_running)
-    ranks = tuple(_rank(job, settings, worker, shortened(worker.sized.pools, tokens), running) for worker in workers)
+    ranks = tuple(_rank(job, settings, worker, worker.sized.pools.shortened(tokens), running) for worker in workers)
     given = "as asked" if job.plan.memory_fraction is not None else "SGLang's own choice for the card and the arguments"
     return Deployment(
         ranks=ranks,
@@ -110,7 +125,7 @@ def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
     left = round(settings.fraction * before) - loaded
     if counted and stage.last:
         left -= unused_draft_bytes(job.model, plan)
-    if job.version >= IMAGES_SINCE and any(stack.vision is not None for stack in job.model.stacks[:-1]):
+    if job.version >= IMAGES_SINCE and sees(job.model):
         left -= IMAGE_CACHE
     left = left if plan.cache_bytes is None else plan.cache_bytes
     return _Worker(stage, weights, loaded, outside, before, left, sized(job, settings, stage, left))

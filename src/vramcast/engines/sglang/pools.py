@@ -1,4 +1,4 @@
-"""How SGLang divides what the static fraction leaves: full attention, sliding windows, recurrent states, a draft.
+"""How SGLang divides what the static fraction leaves, and what its process takes beside weights and pools.
 
 [cell] sgl-project/sglang python/sglang/srt/model_executor/pool_configurator.py: bytes of a token in all layers; a
 draft's layers count like the target's
@@ -8,6 +8,10 @@ the bytes of keys and values; a drafted sequence keeps a state for every propose
 [ratio] `_calculate_mamba_ratio`: states of a running request: its own, a checkpoint and one being written, and two to
 take turns with where the scheduler runs ahead
 [padding] python/sglang/srt/mem_cache/memory_pool.py: a page of slots, and a state, that padded batches write to
+[init] sgl-project/sglang python/sglang/srt/model_executor/model_runner.py `init_torch_distributed`: the free memory
+that the static fraction is a fraction of is read after the communicators are set up
+[requests] python/sglang/srt/mem_cache/memory_pool.py `ReqToTokenPool`; `init_memory_pool`: how many run at once
+[workspace] python/sglang/srt/layers/attention/flashinfer_backend.py, SGLANG_FLASHINFER_WORKSPACE_SIZE
 """
 
 from __future__ import annotations
@@ -18,14 +22,14 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, Mixer, MultiLatentAttention
+from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.domain.serving import ServeJob, Version
-from vramcast.engines.serving.drafts import draft_mixers
 from vramcast.engines.serving.pools import Contents, Pools, contents_of
-from vramcast.engines.serving.rank import dtype_of
-from vramcast.engines.serving.stages import Stage
-from vramcast.engines.sglang.fraction import DRAFT_COUNTED_SINCE
-from vramcast.engines.sglang.settings import Settings
+from vramcast.engines.serving.rank import draft_mixers, dtype_of
+from vramcast.engines.serving.stages import Stage, has_fabric
+from vramcast.engines.sglang.settings import DRAFT_COUNTED_SINCE, SEQUENCE_GRAPHS, Settings, is_latent, prefill_mib
 from vramcast.states.cache import cache_bytes, local_kv_heads, state_elements
+from vramcast.units import GIB, MIB
 
 WINDOW_RATIO: Final = 0.8
 STATE_RATIO: Final = 0.9
@@ -56,9 +60,6 @@ def sized(job: ServeJob, settings: Settings, stage: Stage, num_bytes: int) -> Si
     """The pools that so many bytes give.
 
     Args:
-        job: the question
-        settings: the job's settings
-        stage: layers of the rank
         num_bytes: what the static fraction leaves after the load; below 0: nothing [bytes]
     """
     target = kept(job, settings, (layer.mixer for layer in stage.layers(job.model)))
@@ -89,14 +90,6 @@ def padding_bytes(pools: Pools) -> int:
     contents = pools.contents
     slots = contents.full_token_bytes + (contents.window_token_bytes if pools.window_tokens else 0)
     return pools.page_tokens * slots + contents.state_bytes if pools.full_tokens else 0
-
-
-def shortened(pools: Pools, tokens: int) -> Pools:
-    """The pools of a stage that has to follow one with fewer tokens."""
-    if not pools.full_tokens:
-        return pools
-    window = pools.window_tokens * tokens // pools.full_tokens // pools.page_tokens * pools.page_tokens
-    return replace(pools, full_tokens=tokens, window_tokens=window)
 
 
 def kept(job: ServeJob, settings: Settings, mixers: Iterable[Mixer | None]) -> Contents:
@@ -187,3 +180,79 @@ def _states(job: ServeJob, settings: Settings, each: int, attends: bool, rest: i
     running = min(count // requests, settings.max_running or count)
     beside = (running + 1) * proposed * each if proposed else 0
     return count, max(0, rest - count * each - beside), beside
+
+
+FABRIC_BYTES: Final = round(1.25 * GIB)
+"""NCCL, custom all-reduce and their buffers on a rank whose cards share a fabric: one start-up log, 4 x H100, whose
+pool fixes it to 0.1 GiB."""
+
+PCIE_BYTES: Final = 100 * MIB
+"""A communicator over PCIe; bridges that join two cards do not change it for more [catalogue/contexts.csv]."""
+
+MOST_RUNNING: Final = 4096
+FEWEST_RUNNING: Final = 2048
+RUNNING_PER_CONTEXT: Final = 512
+"""Requests that may run at once: so many for each longest sequence in the pool, within these bounds [requests]."""
+
+EXTRA_TOKENS: Final = 4
+"""Positions of a request beyond the longest context [requests]."""
+
+ATTENTION_WORKSPACE: Final = 384 * MIB
+
+
+def communication(job: ServeJob) -> tuple[Tensor, ...]:
+    """Communicators, set up before a rank looks at its free memory [init]."""
+    plan = job.plan
+    if plan.tp * plan.pp * (plan.dp if plan.expert_parallel else 1) == 1:
+        return ()
+    gpu = job.cluster.gpu
+    fabric = has_fabric(gpu)
+    return (Tensor(
+        name="communicators and custom all-reduce", num_bytes=FABRIC_BYTES if fabric else PCIE_BYTES,
+        category=Category.COMMUNICATION, owner="process", basis=Basis.MEASURED,
+        formula=f"tp={plan.tp}, {gpu.link or 'PCIe'}",
+        source="start-up log on 4 x H100" if fabric else "catalogue/contexts.csv, NCCL rows",
+    ),)
+
+
+def running_requests(tokens: int, context: int, asked: int | None) -> int:
+    """Requests that may run at once on one rank [count].
+
+    >>> running_requests(298_447, 40_960, None)  # as a start-up log prints
+    3730
+    """
+    if asked is not None:
+        return max(1, asked)
+    return max(FEWEST_RUNNING, min(MOST_RUNNING, int(tokens / context * RUNNING_PER_CONTEXT)))
+
+
+def request_table(requests: int, context: int, draft_tokens: int) -> Tensor:
+    """Where every token of every running request lies."""
+    width = context + EXTRA_TOKENS + draft_tokens
+    return Tensor(
+        name="table of running requests", num_bytes=4 * requests * width, category=Category.WORKSPACES, owner="process",
+        formula=f"{requests:,} requests x {width:,} positions x 4 B",
+        source="sgl-project/sglang python/sglang/srt/mem_cache/memory_pool.py `ReqToTokenPool`",
+    )
+
+
+def attention_workspace() -> Tensor:
+    """Scratch of the attention kernels."""
+    return Tensor(
+        name="attention workspace", num_bytes=ATTENTION_WORKSPACE, category=Category.WORKSPACES, owner="process",
+        formula=f"{ATTENTION_WORKSPACE // MIB} MiB", source="SGLang environ.py SGLANG_FLASHINFER_WORKSPACE_SIZE",
+    )
+
+
+def graphs(job: ServeJob, settings: Settings) -> Tensor:
+    """CUDA graphs, as large as SGLang itself reckons when it sets memory aside for them."""
+    sequences = settings.graph_sequences
+    decodes, prefills = sequences * SEQUENCE_GRAPHS, 0
+    if settings.prefill_graphs:
+        prefills = prefill_mib(job.version, settings.chunk, is_latent(job.model))
+    return Tensor(
+        name="captured graphs", num_bytes=(decodes + prefills if sequences else 0) * MIB, category=Category.GRAPHS,
+        stream="graphs", basis=Basis.ASSUMED,
+        formula=f"{sequences} sequences x {SEQUENCE_GRAPHS} MiB + {prefills} MiB of prefills" if sequences else "none",
+        source="sgl-project/sglang python/sglang/srt/arg_groups/memory_hook.py `reserve_for_graph_mb`",
+    )

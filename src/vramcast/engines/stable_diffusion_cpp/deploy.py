@@ -1,5 +1,10 @@
-"""One stable-diffusion.cpp process: buffers of weights, and one compute buffer after the other.
+"""One stable-diffusion.cpp process: weights in the types it stores them in, one compute buffer after the other.
 
+[linear] ggml_extend.hpp `Linear::init_params`: a matrix whose rows do not divide into blocks is fp32
+[conv] ggml_extend.hpp `Conv2d::init_params`: fp16; biases and norms fp32. [embeddings] clip.hpp `CLIPEmbeddings`: fp32
+[convolved] common.hpp `SpatialTransformer`, vae.hpp `AttnBlock`: fp16 convolutions in place of linears
+[kept] model.cpp `tensor_should_be_converted`, since commit 79c9fe95 (build 138): embedders and the last layer keep the
+checkpoint's type, and bf16 is read as fp32. All at 10c6501.
 [run] leejet/stable-diffusion.cpp stable-diffusion.cpp `generate_image` at 10c6501: encoders, denoiser and autoencoder
 each reserve a compute buffer for their graph and free it when they are done.
 [t5] the T5 encoder runs on the host where its weights are not fp32 (`clip_on_cpu`).
@@ -8,28 +13,91 @@ each reserve a compute buffer for their graph and free it when they are done.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
+from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT
+from vramcast.blocks.diffusion.networks import buffer_elements, weights_of
+from vramcast.blocks.parameters import named_parameters
 from vramcast.domain.autoencoders import AutoencoderKL
 from vramcast.domain.denoisers import SD3, Flux, UNet
 from vramcast.domain.job import Phase
-from vramcast.domain.model import Model
+from vramcast.domain.model import Attention, Model, Parameter
 from vramcast.domain.pipeline import Component, Pipeline
-from vramcast.domain.program import Category
-from vramcast.domain.program import Tensor as Entry
+from vramcast.domain.program import Category, Tensor
 from vramcast.domain.rank import RankProgram
-from vramcast.domain.serving import Deployment, PipelineJob, ServingRank
-from vramcast.engines.ggml.tensor import Tensor
-from vramcast.engines.serving.choices import typed_options
-from vramcast.engines.stable_diffusion_cpp.flux import flux_graph
-from vramcast.engines.stable_diffusion_cpp.mmdit import mmdit_graph
+from vramcast.domain.serving import Deployment, PipelineJob, ServingRank, Version
+from vramcast.engines.ggml.ops import Tensor as Node
+from vramcast.engines.serving.requests import typed_options
+from vramcast.engines.stable_diffusion_cpp.diffusion_transformers import flux_graph, mmdit_graph
 from vramcast.engines.stable_diffusion_cpp.ops import compute_buffer_bytes
-from vramcast.engines.stable_diffusion_cpp.text import text_graph
-from vramcast.engines.stable_diffusion_cpp.unet import unet_graph
-from vramcast.engines.stable_diffusion_cpp.vae import vae_graph
-from vramcast.engines.stable_diffusion_cpp.weights import SOURCE as WEIGHTS_SOURCE
-from vramcast.engines.stable_diffusion_cpp.weights import component_tensors
+from vramcast.engines.stable_diffusion_cpp.unet import text_graph, unet_graph, vae_graph
 from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.states.ggml import QUANTISED, TYPES
+from vramcast.states.storage import format_of
+
+CONVERTER_SOURCE: Final = "leejet/stable-diffusion.cpp ggml_extend.hpp, model.cpp at 10c6501"
+
+KEEPS_EMBEDDERS: Final = (138,)
+"""First build whose converter leaves embedders and the last layer alone."""
+
+CONVOLVED: Final[dict[str, tuple[str, ...]]] = {
+    "UNet2DConditionModel": ("proj_in", "proj_out"), "AutoencoderKL": ("attention.",),
+}
+"""Matrices that the engine holds as 1 x 1 convolutions."""
+
+NAMES: Final = {"f32": "fp32", "f16": "fp16", "bf16": "fp32", "fp32": "fp32", "fp16": "fp16"}
+"""Types of a file that are held as another: bf16 is read as fp32."""
+
+
+def component_tensors(component: Component, stored: str, version: Version) -> Iterator[tuple[Tensor, int]]:
+    """The component's weights with how many equal ones there are."""
+    network = component.network
+    if isinstance(network, Model):
+        yield from _text_tensors(component.name, network, stored)
+        return
+    convolved = CONVOLVED.get(str(network.__struct_config__.tag), ())
+    for owner, parameter, count in weights_of(network):
+        kept = owner in (EMBEDDERS, OUTPUT) and version >= KEEPS_EMBEDDERS
+        held = "f16" if parameter.path.startswith(convolved) else "bf16" if kept else stored
+        yield _tensor(component.name, owner, parameter, held), count
+    elements = buffer_elements(network)
+    if elements:
+        yield _tensor(component.name, "buffers", Parameter(path="positions", shape=(elements,)), "fp32"), 1
+
+
+def _text_tensors(name: str, model: Model, stored: str) -> Iterator[tuple[Tensor, int]]:
+    relative = isinstance(model.main.layers[0].mixer, Attention) and model.main.layers[0].mixer.position_bias != "none"
+    for owner, parameter, count in named_parameters(model):
+        table = parameter.kind == "embedding" or owner == "embedding" or len(parameter.shape) < 2
+        keeps = table and not (relative and owner == "embedding")
+        yield _tensor(name, owner, parameter, "fp32" if keeps else stored), count
+
+
+def _tensor(name: str, owner: str, parameter: Parameter, stored: str) -> Tensor:
+    held = held_type(parameter, stored)
+    return Tensor(
+        name=parameter.path, num_bytes=format_of(held).num_bytes(_matrix(parameter)), category=Category.WEIGHTS,
+        owner=f"{name}.{owner}", formula=f"{' x '.join(f'{size:,}' for size in parameter.shape)} in {held}",
+        source=CONVERTER_SOURCE,
+    )
+
+
+def _matrix(parameter: Parameter) -> tuple[int, ...]:
+    return parameter.shape if len(parameter.shape) == 2 else (parameter.elements,)
+
+
+def held_type(parameter: Parameter, stored: str) -> str:
+    """The type a weight has in the buffer."""
+    if parameter.kind == "conv":
+        return "fp16"
+    if len(parameter.shape) < 2 or parameter.kind in ("norm", "bias", "scalar"):
+        return "fp32"
+    named = NAMES.get(stored, stored)
+    if named in QUANTISED and parameter.shape[-1] % TYPES[named].block:
+        return "fp32"
+    return named
+
 
 SOURCE: Final = "leejet/stable-diffusion.cpp ggml_extend.hpp GGMLRunner; ggml src/ggml-alloc.c"
 
@@ -68,29 +136,29 @@ def on_host(pipeline: Pipeline, component: Component) -> bool:
     )
 
 
-def _together(job: PipelineJob, component: Component) -> Entry:
+def _together(job: PipelineJob, component: Component) -> Tensor:
     """A component's weights lie in one buffer."""
     stored = job.plan.weights or "f16"
     size = sum(tensor.num_bytes * count for tensor, count in component_tensors(component, stored, job.version))
-    return Entry(
+    return Tensor(
         name="weights", num_bytes=size, category=Category.WEIGHTS, owner=component.name,
-        formula=f"matrices in {stored}, convolutions in fp16, vectors and tables in fp32", source=WEIGHTS_SOURCE,
+        formula=f"matrices in {stored}, convolutions in fp16, vectors and tables in fp32", source=CONVERTER_SOURCE,
     )
 
 
-def buffer(job: PipelineJob, component: Component) -> Entry:
+def buffer(job: PipelineJob, component: Component) -> Tensor:
     """The compute buffer of a component."""
     flash = job.plan.attention == "flash"
     if flash and job.version < FLASH_SINCE:
         raise Unsupported(f"flash attention works from build {FLASH_SINCE[0]} on, not in {job.version[0]}")
     size = compute_buffer_bytes(graph(job, component, flash=flash))
-    return Entry(
+    return Tensor(
         name="compute buffer", num_bytes=size, category=Category.ACTIVATIONS, owner=component.name,
         formula=f"graph of {component.name} packed by ggml's allocator", source=SOURCE,
     )
 
 
-def graph(job: PipelineJob, component: Component, *, flash: bool) -> Tensor:
+def graph(job: PipelineJob, component: Component, *, flash: bool) -> Node:
     """The component's graph at the job's sizes.
 
     Raises: Unsupported for networks of later builds

@@ -1,28 +1,36 @@
-"""The UNet of Stable Diffusion 1, 2 and XL as a ggml graph.
+"""The UNet of Stable Diffusion 1, 2 and XL, its autoencoder's decoder and its text encoders as ggml graphs.
 
 [unet] leejet/stable-diffusion.cpp unet.hpp `UnetModelBlock::forward`, common.hpp at 10c6501: one image, without
 classifier-free batching (the negative prompt is a graph of its own).
+[vae] leejet/stable-diffusion.cpp vae.hpp `Decoder::forward`, `AttnBlock` at 10c6501
+[clip] leejet/stable-diffusion.cpp clip.hpp `CLIPTextModel::forward`; [t5] t5.hpp `T5Stack::forward`, both at 10c6501
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from vramcast.domain.autoencoders import AutoencoderKL
 from vramcast.domain.denoisers import UNet
-from vramcast.engines.ggml.ops import concat, cont, like, mul_mat, permute, reshape
-from vramcast.engines.ggml.tensor import Tensor
-from vramcast.engines.stable_diffusion_cpp.attention import attention, embedder
+from vramcast.domain.model import MLP, Attention, Layer, Model
+from vramcast.engines.ggml.ops import Tensor, concat, cont, get_rows, like, mul_mat, permute, reshape
 from vramcast.engines.stable_diffusion_cpp.ops import (
     POINT,
     Kernel,
     activation,
     add,
+    attend,
+    attention,
     conv_2d,
+    embedder,
     group_norm,
+    heads_first,
+    in_place,
     layer_norm,
     leaf,
     linear,
     mul,
+    rms_norm,
     slice_view,
     timestep_embedding,
     upscale,
@@ -44,7 +52,6 @@ def unet_graph(spec: UNet, *, width: int, height: int, tokens: int, flash: bool)
     """The result of one denoising step.
 
     Args:
-        spec: the network
         width: of the latent
         height: of the latent
         tokens: text tokens
@@ -136,3 +143,93 @@ def _geglu(x: Tensor) -> Tensor:
     both, bias = weight(channels, 2 * inner), weight(2 * inner)
     value, gate = (add(mul_mat(slice_view(both, channels, inner), x), slice_view(bias, inner)) for _ in range(2))
     return linear(mul(value, activation(gate)), channels)
+
+
+def vae_graph(spec: AutoencoderKL, *, width: int, height: int) -> Tensor:
+    """The pixels of one latent."""
+    x = leaf(width, height, spec.latent_channels, 1)
+    if spec.use_post_quant_conv:
+        x = conv_2d(x, spec.latent_channels, POINT)
+    top = spec.block_out_channels[-1]
+    x = _vae_residual(conv_2d(x, top), top)
+    x = _vae_residual(_vae_attention(x), top)
+    for index in reversed(range(len(spec.block_out_channels))):
+        channels = spec.block_out_channels[index]
+        for _ in range(spec.layers_per_block + 1):
+            x = _vae_residual(x, channels)
+        if index:
+            x = conv_2d(upscale(x, 2), channels)
+    return conv_2d(activation(group_norm(x)), spec.out_channels)
+
+
+def _vae_residual(x: Tensor, channels: int) -> Tensor:
+    y = conv_2d(activation(group_norm(x)), channels)
+    y = conv_2d(activation(group_norm(y)), channels)
+    return add(y, x if x.ne[2] == channels else conv_2d(x, channels, POINT))
+
+
+def _vae_attention(x: Tensor) -> Tensor:
+    """One head over all pixels."""
+    width, height, channels, batch = x.ne
+    normed = group_norm(x)
+    q, k = (
+        reshape(cont(permute(conv_2d(normed, channels, POINT), 1, 2, 0, 3)), channels, width * height, batch)
+        for _ in range(2)
+    )
+    v = reshape(conv_2d(normed, channels, POINT), width * height, channels, batch)
+    scores = in_place("soft_max", in_place("scale", mul_mat(k, q)))
+    y = cont(permute(mul_mat(v, scores), 1, 0, 2, 3))
+    return add(conv_2d(reshape(y, width, height, channels, batch), channels, POINT), x)
+
+
+def text_graph(model: Model, *, tokens: int) -> Tensor:
+    """Hidden states of one prompt."""
+    layers = model.main.layers
+    mixer = layers[0].mixer
+    if isinstance(mixer, Attention) and mixer.position_bias == "relative":
+        return _t5(model, layers, tokens)
+    return _clip(model, layers, tokens)
+
+
+def _embedded(model: Model, tokens: int) -> Tensor:
+    return reshape(get_rows(weight(model.hidden, model.vocab), leaf(tokens, dtype="i32")), model.hidden, tokens)
+
+
+def _clip(model: Model, layers: tuple[Layer, ...], tokens: int) -> Tensor:
+    x = add(_embedded(model, tokens), weight(model.hidden, tokens))
+    for layer in layers:
+        x = add(x, _text_attention(layer_norm(x), layer, bias=True, causal=True))
+        width = layer.channel.width if isinstance(layer.channel, MLP) else 0
+        x = add(x, linear(activation(linear(layer_norm(x), width)), model.hidden))
+    return layer_norm(x)
+
+
+def _t5(model: Model, layers: tuple[Layer, ...], tokens: int) -> Tensor:
+    mixer = layers[0].mixer
+    heads = mixer.num_heads if isinstance(mixer, Attention) else 1
+    buckets = leaf(tokens * tokens, dtype="i32")
+    values = reshape(get_rows(weight(heads, 32), buckets), heads, tokens, tokens)
+    positions = cont(permute(values, 2, 0, 1, 3))
+    x = _embedded(model, tokens)
+    for layer in layers:
+        x = in_place("add", _text_attention(rms_norm(x), layer, bias=False, mask=positions), x)
+        width = layer.channel.width if isinstance(layer.channel, MLP) else 0
+        normed = rms_norm(x)
+        gate = activation(linear(normed, width, bias=False))
+        inner = in_place("mul", gate, linear(normed, width, bias=False))
+        x = in_place("add", linear(inner, model.hidden, bias=False), x)
+    return rms_norm(x)
+
+
+def _text_attention(
+    x: Tensor, layer: Layer, *, bias: bool, mask: Tensor | None = None, causal: bool = False
+) -> Tensor:
+    assert isinstance(layer.mixer, Attention)
+    heads, hidden = layer.mixer.num_heads, x.ne[0]
+    q, k, v = (linear(x, heads * layer.mixer.head_dim, bias=bias) for _ in range(3))
+    if mask is not None:
+        k = in_place("scale", k)
+    width, length, batch = v.ne[:3]
+    apart = reshape(v, width // heads, heads, length, batch)
+    y = attend(heads_first(q, heads), heads_first(k, heads), apart, heads, mask=mask, causal=causal)
+    return linear(y, hidden, bias=bias)

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from vramcast.blocks import parts
@@ -188,10 +189,10 @@ def _logits(graph: Graph, x: Value, model: Model, sizes: Sizes, tokens: int) -> 
     return logits, Vocabulary(tokens, vocab, sizes.numerics.compute)
 
 
-def _eager(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
-    """cross_entropy(pred.flatten(0, 1).float(), labels): fp32 logits, log-probabilities, two gradients."""
+def _whole(graph: Graph, x: Value, model: Model, sizes: Sizes, *, variant: str) -> Value:
+    """cross_entropy(pred.flatten(0, 1).float(), labels): eager with fp32 logits, log-probabilities, two gradients."""
     logits, spec = _logits(graph, x, model, sizes, sizes.tokens)
-    loss = _parallel(graph, logits, spec) if sizes.tp > 1 else cross_entropy(graph, logits, spec, "eager")
+    loss = _parallel(graph, logits, spec) if sizes.tp > 1 else cross_entropy(graph, logits, spec, variant)
     graph.hold(logits)
     return loss
 
@@ -225,13 +226,6 @@ def _parallel(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
         backward_temporaries=[graph.tensor(f"loss.gradient_{name}", size) for name in ("targets", "sum")],
     )
     graph.hold(wide)
-    return loss
-
-
-def _compiled(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
-    logits, spec = _logits(graph, x, model, sizes, sizes.tokens)
-    loss = _parallel(graph, logits, spec) if sizes.tp > 1 else cross_entropy(graph, logits, spec, "compiled")
-    graph.hold(logits)
     return loss
 
 
@@ -311,9 +305,9 @@ def _model_fp32_shifted(graph: Graph, x: Value, model: Model, sizes: Sizes) -> V
 
 
 LOSSES: Final[dict[str, Callable[[Graph, Value, Model, Sizes], Value]]] = {
-    "eager": _eager,
+    "eager": partial(_whole, variant="eager"),
     "model_fp32": _model_fp32,
-    "compiled": _compiled,
+    "compiled": partial(_whole, variant="compiled"),
     "chunked": _chunked,
     "chunked_output": _chunked_output,
     "linear_chunked": _linear_chunked,

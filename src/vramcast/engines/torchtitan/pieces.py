@@ -10,7 +10,7 @@ from vramcast.blocks.ends import boundary
 from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters, stack_parameters
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import Layer, Model, Parameter
-from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, live_at_end
+from vramcast.domain.program import Category, Free, Program, Tensor, live_at_end
 from vramcast.engines.torchtitan import model as graphs
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.operators.graph import Graph
@@ -72,7 +72,6 @@ def pieces(
     """Stages of one chunk of the model.
 
     Args:
-        model: the network
         sizes: one micro-batch on one rank
         choices: recomputation, compilation, loss
         sharing: tensor, expert and data parallelism
@@ -83,8 +82,11 @@ def pieces(
     """
     hidden, gradient = _between(sizes, place)
     ends = {
-        "embedding": (graphs.embedding(model, sizes, hidden) if span.first else None, _embedding_parameters(model)),
-        "head": (graphs.head(model, sizes, choices, hidden) if span.last else None, _head_parameters(model)),
+        "embedding": (graphs.embedding(model, sizes, hidden) if span.first else None, embedding_parameters(model)),
+        "head": (
+            graphs.head(model, sizes, choices, hidden) if span.last else None,
+            (*stack_parameters(model.main), *head_parameters(model)),
+        ),
     }
     lowered = {name: _lower(graph, gradient) if graph else None for name, (graph, _) in ends.items()}
     blocks = [(count, spec, _block(spec, sizes, choices, hidden, gradient)) for count, spec in span.runs]
@@ -96,15 +98,15 @@ def pieces(
     owned = [p for name, (graph, found) in ends.items() if graph for p in found]
     if not split_root:
         root = _units("root", owned, sharing)[0]
-        root_gradients = tuple(t for graph, _ in ends.values() if graph for t in _gradients(graph))
+        root_gradients = tuple(t for graph, _ in ends.values() if graph for t in graph.weight_gradients)
     else:
         for name, target, stays in (("embedding", first, reshard == "never"), ("head", last, reshard != "always")):
             graph, found = ends[name]
             low = lowered[name]
             if graph is not None and low is not None:
-                units = _units(name, found, sharing)
-                target.append(Stage(units, low.forward, low.backward, _gradients(graph), reshard=not stays, label=name))
-    loss_gradient = _loss_gradient(lowered["head"], gradient)
+                units, left = _units(name, found, sharing), graph.weight_gradients
+                target.append(Stage(units, low.forward, low.backward, left, reshard=not stays, label=name))
+    loss_gradient = _loss_gradient(lowered["head"])
     return Pieces(
         (*first, *middle, *last), root, lowered["embedding"], lowered["head"], root_gradients,
         tuple(_weights(owned, model, sharing, span)), loss_gradient, () if span.first else (hidden,),
@@ -116,13 +118,12 @@ def _lower(graph: Graph, gradient: Tensor) -> Lowered:
     return lower(graph, weight_gradients=WeightGradients.KEPT, gradient=gradient)
 
 
-def _loss_gradient(head: Lowered | None, gradient: Tensor) -> Program:
+def _loss_gradient(head: Lowered | None) -> Program:
     """The gradient of the loss, which the head's backward frees but nobody in it makes; the loss itself dies."""
     if head is None:
         return ()
     ends = live_at_end(head.forward + head.backward)
-    born = tuple(Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor.name == "grad.loss")
-    return (*born, *(Free(tensor) for tensor, net in ends.items() if net > 0 and tensor.name == "loss"))
+    return (*head.loss_gradient, *(Free(tensor) for tensor, net in ends.items() if net > 0 and tensor.name == "loss"))
 
 
 @lru_cache(maxsize=MOST_KNOWN)
@@ -160,13 +161,7 @@ def _layer_stages(
         parts = ((count - 1, True), (1, False)) if reshard == "last" and not left else ((count, reshard != "never"),)
         for repeats, again in parts:
             if repeats:
-                yield Stage(units, low.forward, low.backward, _gradients(graph), repeats, reshard=again)
-
-
-def _gradients(graph: Graph) -> tuple[Tensor, ...]:
-    found = [tensor for operator in graph.operators for tensor in operator.weight_gradients]
-    found += [value.tensor for operator in graph.operators for value in operator.saved_weight_gradients]
-    return tuple(found)
+                yield Stage(units, low.forward, low.backward, graph.weight_gradients, repeats, reshard=again)
 
 
 def _units(owner: str, found: Sequence[Parameter], sharing: Sharing) -> tuple[Unit, ...]:
@@ -176,14 +171,6 @@ def _units(owner: str, found: Sequence[Parameter], sharing: Sharing) -> tuple[Un
         if shapes:
             units.append(unit(owner, shapes, plan))
     return tuple(units)
-
-
-def _embedding_parameters(model: Model) -> tuple[Parameter, ...]:
-    return embedding_parameters(model)
-
-
-def _head_parameters(model: Model) -> tuple[Parameter, ...]:
-    return (*stack_parameters(model.main), *head_parameters(model))
 
 
 def _weights(owned: Sequence[Parameter], model: Model, sharing: Sharing, span: Span) -> Iterator[Weight]:

@@ -1,26 +1,113 @@
-"""A job in torchtitan's terms: versions, groups, implementations; what is refused.
+"""A job in torchtitan's terms: what it did when, groups, implementations; what is refused.
 
-[titan] torchtitan config/job_config.py, distributed/parallel_dims.py
+[titan] pytorch/torchtitan, path and commit at each fact; torchtitan config/job_config.py, distributed/parallel_dims.py
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 from vramcast.blocks.sizes import Dispatch, Sizes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards, share
 from vramcast.domain.model import Attention, MultiLatentAttention
 from vramcast.domain.version import date_text
-from vramcast.engines.torchtitan.facts import Facts, facts
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Sharing
-from vramcast.errors import Unsupported
+from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.operators.linear import Numerics
-from vramcast.parallel.fsdp import (
-    Fsdp,
-)
+from vramcast.parallel.fsdp import Fsdp
 from vramcast.parallel.layout import Layout, uneven
 from vramcast.states.optimizers import OptimizerRule, optimizer
+
+BEGINNING: Final = ""
+LATEST: Final = "2099-01-01"
+STILL: Final = "9999-99"
+"""Dates before and behind all others."""
+
+
+class Facts(NamedTuple):
+    """The behaviours of one version, as `BEHAVIOURS` describes them."""
+
+    expandable: bool
+    loss_casts: bool
+    frees_prediction: bool
+    compiles_loss: bool
+    fused_norm: bool
+    fused_optimizer: bool
+    split_root: bool
+    grouped_attention: bool
+    chunked_loss: bool
+    saves_abs: bool
+    one_sample_microbatches: bool
+    graph_keeps_products: bool
+    fused_qkv: bool
+    drops_outputs: bool
+    graph_chunked_loss: bool
+    pairs_positions: bool
+    folds_batch: bool
+    keeps_exchanges: bool
+    experts_in_order: bool
+    fp32_gate: bool
+
+
+BEHAVIOURS: Final[dict[str, tuple[str, str]]] = {
+    # run_llama_train.sh sets expandable_segments:True [titan a5e57e4a9]
+    "expandable": ("2024-10-22", STILL),
+    # The loss function converts logits to fp32; before, the model's last line did [titan e10cb9494, train.py]
+    "loss_casts": ("2024-10-22", STILL),
+    # `del pred` before backward [titan e29b6b4d4, train.py]
+    "frees_prediction": ("2024-06-12", STILL),
+    # torch.compile covers the loss [titan bbb1b616e, components/loss.py]
+    "compiles_loss": ("2025-04-02", STILL),
+    # nn.RMSNorm instead of a norm written out in fp32 [titan a581e4fe8, models/norms.py]
+    "fused_norm": ("2025-04-15", STILL),
+    # optimizer.implementation = "fused" by default [titan config_manager.py]
+    "fused_optimizer": ("2025-03-01", STILL),
+    # Embedding and head are FSDP units of their own [titan 83e694105, parallelize.py `apply_fsdp`]
+    "split_root": ("2025-07-28", STILL),
+    # enable_gqa instead of repeat_kv [titan 2b0a4a30a, models/common/attention.py]
+    "grouped_attention": ("2026-02-02", STILL),
+    # ChunkedCELoss: the head runs chunk by chunk, forward and backward [titan 37fe579a2, components/loss.py]
+    "chunked_loss": ("2026-05-01", STILL),
+    # Selective recomputation kept abs(x) of every float8 cast [titan parallelize_llama.py `_save_list`]
+    "saves_abs": (BEGINNING, "2025-02-06"),
+    # Pipeline micro-batches hold one sample by default; before, there were as many as stages [titan 5e2033c75]
+    "one_sample_microbatches": ("2025-04-07", STILL),
+    # The graph trainer's default policy keeps every matrix product [titan 25b7e0675, experiments/graph_trainer]
+    "graph_keeps_products": ("2026-03-24", STILL),
+    # One product makes queries, keys and values [titan ad7a86533, models/common/attention.py `FusedQKVLinear`]
+    "fused_qkv": ("2026-04-16", STILL),
+    # schedule.step(return_outputs=False): the last stage keeps no logits [titan e5ef99aab, train.py]
+    "drops_outputs": ("2025-10-22", STILL),
+    # The graph trainer swapped the chunked loss for the whole one until then [titan e6ef9ba8a]
+    "graph_chunked_loss": ("2026-06-16", STILL),
+    # Positions had to divide by 2 even without context parallelism [titan 6204cdff9,
+    # 565cb810c, parallel_dims.py `seq_len_divisor`]
+    "pairs_positions": ("2025-07-14", "2026-06-25"),
+    # The samples of a micro-batch are one sequence: their tokens together are divided [titan 73aed7f6c, trainer.py]
+    "folds_batch": ("2026-08-20", STILL),
+    # Selective recomputation keeps what comes out of all-to-alls [titan c4e229115, `_save_list`]
+    "keeps_exchanges": ("2025-09-06", STILL),
+    # Experts' rows were put back in order, turned into fp32 and multiplied by their scores; before and since, they are
+    # scored in fp32 and added where their tokens are [titan models/common/moe.py, e1f7f318a to 8bc267dea]
+    "experts_in_order": ("2025-11-21", "2026-04-06"),
+    # The gate computed in fp32 under autocast [titan models/common/moe/moe.py, ab5ed59f8 to fe80b63cf]
+    "fp32_gate": ("2026-03-04", "2026-04-02"),
+}
+"""Behaviour -> since when, and until when, torchtitan had it."""
+
+
+def facts(version: str = "") -> Facts:
+    """Behaviours of the version of a date ("2025-02-06"); the latest when none is given.
+
+    Raises: InvalidSpec for anything that is not a date.
+    """
+    if version and not re.fullmatch(r"\d{4}-\d{2}(-\d{2})?", version):
+        raise InvalidSpec(f"torchtitan version {version[:40]!r} is no date; use a year and month, as in 2025-02")
+    date = version or LATEST
+    return Facts(**{name: since <= date < until for name, (since, until) in BEHAVIOURS.items()})
+
 
 BF16: Final = Numerics(2, 2, 2, 2)
 

@@ -244,9 +244,7 @@ def left_sentences(model: Model, left: tuple[str, ...], version: Version) -> Ite
     """What somebody should know who expects bitsandbytes to convert all of a network.
 
     Args:
-        model: the network
         left: what is not converted, as `left_whole` says it
-        version: of transformers
     """
     said = version_text(version)
     if "moe.experts." in left and any(owned.parameter.expert for owned in named_parameters(model)):
@@ -263,7 +261,6 @@ def behaviour(family: str, version: Version, *, flash: bool) -> Behaviour:
 
     Args:
         family: `Model.family`
-        version: of transformers
         flash: the flash-attn package is used
     """
     name = family_of(family)

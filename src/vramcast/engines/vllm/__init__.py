@@ -4,5 +4,6 @@
 """
 
 from vramcast.engines.vllm.deploy import deploy
+from vramcast.engines.vllm.settings import settings_of
 
-__all__ = ["deploy"]
+__all__ = ["deploy", "settings_of"]

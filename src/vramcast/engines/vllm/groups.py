@@ -1,14 +1,20 @@
-"""How vLLM divides the layers of a network into groups of one page size.
+"""vLLM's paged cache: layers in groups of one page size that share one pool of blocks.
 
-[groups] vllm-project/vllm vllm/v1/core/kv_cache_utils.py `_get_kv_cache_groups_uniform_page_size`, since 0.33
+[groups] vllm-project/vllm vllm/v1/core/kv_cache_utils.py `get_kv_cache_groups`, `unify_kv_cache_spec_page_size`;
+vllm-project/vllm vllm/v1/core/kv_cache_utils.py `_get_kv_cache_groups_uniform_page_size`, since 0.33
 kv_cache_planning.py: the size of a group is the smallest number of layers of a kind, or the largest where that is
-little more; the last groups of a kind are padded
+little more; the last groups of a kind are padded; vllm/v1/core/kv_cache_utils.py
+`_get_kv_cache_groups_uniform_groups`, `_approximate_gcd`
+[specs] vllm/v1/kv_cache_interface.py `max_memory_usage_bytes`: a window keeps window - 1 tokens and those in flight
 [stages] `get_kv_cache_configs`: groups are made of all pipeline stages' layers, then each stage keeps its own
 [hybrid] vllm/model_executor/models/config.py `HybridAttentionMambaModelConfig.verify_and_update_config`: attention
 blocks grow until a page holds a recurrent state
 [mamba] vllm/v1/kv_cache_interface.py `MambaSpec.max_memory_usage_bytes`
 [state_dtype] vllm/model_executor/layers/mamba/mamba_utils.py `MambaStateDtypeCalculator`
 [sparse] vllm/v1/attention/backends/mla/flashmla_sparse.py: an FP8 row keeps its rotary part in 16 bits, with scales
+[layers] vllm-project/vllm vllm/models/deepseek_v4/attention.py, compressor.py `get_kv_cache_spec`,
+vllm/v1/attention/backends/mla/sparse_swa.py: one entry a token or for every 4 or 128 of them, an index key where it is
+4, fp32 states of what is not yet compressed, and a window of plain keys in every layer
 """
 
 from __future__ import annotations
@@ -16,11 +22,69 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from vramcast.domain.model import Attention, LinearAttention, Mamba, Mixer, MultiLatentAttention
+from msgspec import Struct
+
+from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, Mixer, MultiLatentAttention
 from vramcast.domain.serving import Version
-from vramcast.engines.vllm.pool import LayerGroup
 from vramcast.states.cache import state_bytes, token_bytes
 from vramcast.units import ceil_div, round_up
+
+
+class LayerGroup(Struct, frozen=True, kw_only=True):
+    """Layers whose blocks are handed out together."""
+
+    kind: str  # "full attention", "sliding window", "chunked", "state"
+    block_tokens: int  # tokens of one of its blocks
+    window: int = 0  # tokens a window looks back, or of one chunk
+    state_blocks: int = 1  # of a recurrent state: more with speculative tokens and prefix caching
+
+    def blocks(self, tokens: int, in_flight: int) -> int:
+        """Blocks one sequence of so many tokens holds at most."""
+        match self.kind:
+            case "state":
+                return self.state_blocks
+            case "sliding window":
+                return ceil_div(min(self.window - 1 + in_flight, tokens), self.block_tokens) + 1
+            case "chunked":
+                return ceil_div(min(self.window + in_flight, tokens), self.block_tokens)
+            case _:
+                return ceil_div(tokens, self.block_tokens)
+
+
+class BlockPool(Struct, frozen=True, kw_only=True):
+    """The pool of one rank."""
+
+    blocks: int  # of the pool
+    block_bytes: int  # one block in all layers of a group
+    groups: tuple[LayerGroup, ...]
+    in_flight: int  # tokens that steps under way can write
+    max_model_len: int
+    logs_blocks: bool = True  # the figure logged counts blocks; later versions log concurrency x context
+    ranks_sharing: int = 1  # decode context parallelism: ranks that hold a part of each sequence
+
+    @property
+    def num_bytes(self) -> int:
+        """The whole pool."""
+        return self.blocks * self.block_bytes
+
+    def sequence_blocks(self, tokens: int) -> int:
+        """Blocks one sequence holds at its longest."""
+        share = ceil_div(tokens, self.ranks_sharing)
+        return sum(group.blocks(share, self.in_flight) for group in self.groups)
+
+    def sequence_bytes(self, tokens: int) -> int:
+        """What one sequence of so many tokens takes [bytes]."""
+        return self.sequence_blocks(tokens) * self.block_bytes
+
+    @property
+    def reported_tokens(self) -> dict[str, int]:
+        """Both ways vLLM has counted; hybrid models make them differ. The one logged comes first."""
+        block_tokens = min(group.block_tokens for group in self.groups)
+        by_blocks = self.blocks // len(self.groups) * block_tokens * self.ranks_sharing
+        concurrency = self.blocks / self.sequence_blocks(self.max_model_len)
+        counts = {"blocks per group": by_blocks, "concurrency x context": int(concurrency * self.max_model_len)}
+        return counts if self.logs_blocks else dict(reversed(counts.items()))
+
 
 GROUP_RATIO: Final[tuple[tuple[Version, float], ...]] = (((0, 18), 1.5), ((0, 12), 1.25), ((0, 0), 1.0))
 """Version -> how many times the smallest kind the largest may be and still give the size of a group [groups]."""
@@ -219,3 +283,127 @@ def _states(block_tokens: int, spec: CacheSpec) -> LayerGroup:
     if spec.states == "align":
         return LayerGroup(kind="state", block_tokens=block_tokens, state_blocks=2 + spec.speculative_tokens)
     return LayerGroup(kind="state", block_tokens=spec.context, state_blocks=1 + spec.speculative_tokens)
+
+
+BLOCK_TOKENS: Final = 256
+WINDOW_BLOCK: Final = 64
+ALIGNMENT: Final = 576
+"""Bytes that pages are padded to: FlashMLA's rows."""
+
+SCALES: Final = 8
+"""Bytes of fp8 scales in a cached row."""
+
+STATE_BLOCKS: Final = {4: 4, 128: 8}
+"""Compression -> tokens of a block of its compressor's states."""
+
+FP32: Final = 4
+
+
+class Rates(NamedTuple):
+    """How one layer shortens its cache."""
+
+    compression: int  # tokens of one entry; 0: none is kept
+    index_width: int  # of an index key; 0: none
+
+
+class Column(NamedTuple):
+    """Layers of one kind with equal pages."""
+
+    page: int  # [bytes]
+    stages: tuple[int, ...]  # of its layers
+
+
+def is_compressed(layers: Sequence[Layer]) -> bool:
+    """Whether any layer compresses its cache."""
+    return any(rates_of(layer).compression for layer in layers)
+
+
+def rates_of(layer: Layer) -> Rates:
+    """The compression of a layer, read off the weights of its compressor."""
+    shapes = {parameter.path: parameter.shape for parameter in layer.extra}
+    compressor, indexer = shapes.get("compressor.positions"), shapes.get("indexer.norm.weight")
+    return Rates(compressor[0] if compressor else 0, indexer[-1] if indexer else 0)
+
+
+def compressed_groups(stages: Sequence[Sequence[Layer]]) -> tuple[tuple[LayerGroup, ...], tuple[int, ...]]:
+    """Groups of the network, and the bytes of one block on each pipeline stage.
+
+    Args:
+        stages: layers of every stage
+    """
+    layers = [(layer, index) for index, stage in enumerate(stages) for layer in stage]
+    first = layers[0][0].mixer
+    assert isinstance(first, Attention)
+    width = first.head_dim
+    row = width + round(width * first.rope_fraction) + SCALES  # the rotary part stays in 16 bits
+    kept = [(rates_of(layer), index) for layer, index in layers]
+    full = _full(kept, row)
+    pages = sorted(column.page for column in full)
+    rest = [(_window(first), _padded_columns([Column(_aligned(WINDOW_BLOCK * row), tuple(s for _, s in kept))], pages))]
+    rest += [(_state_group(rate), _padded_columns(_uncompressed(kept, rate, width), pages)) for rate in STATE_BLOCKS]
+    columns = [full, *(found for _, found in rest if found)]
+    size = _tuples([max(len(column.stages) for column in found) for found in columns])
+    groups = [LayerGroup(kind="full attention", block_tokens=BLOCK_TOKENS)]
+    widest = [0] * len(stages)
+    for group, found in [(groups[0], full), *((group, found) for group, found in rest if found)]:
+        count = ceil_div(max(len(column.stages) for column in found), size)
+        groups += [group] * (count if group is not groups[0] else 0)
+        for column in found:
+            for part in range(count):
+                mine = column.stages[part::count]
+                widest = [max(most, mine.count(stage)) for stage, most in enumerate(widest)]
+    return tuple(groups), tuple(sum(pages) * layers_ for layers_ in widest)
+
+
+def _full(kept: Sequence[tuple[Rates, int]], row: int) -> list[Column]:
+    """Compressed entries of each rate, and index keys."""
+    found = [
+        Column(_aligned(BLOCK_TOKENS // rate * row), tuple(stage for rates, stage in kept if rates.compression == rate))
+        for rate in STATE_BLOCKS
+    ]
+    indexed = [(rates, stage) for rates, stage in kept if rates.index_width]
+    if indexed:
+        rates = indexed[0][0]
+        key = rates.index_width + FP32 * ceil_div(rates.index_width, 128)
+        page = _aligned(BLOCK_TOKENS // rates.compression * key)
+        found.append(Column(page, tuple(stage for _, stage in indexed)))
+    return [column for column in found if column.stages]
+
+
+def _uncompressed(kept: Sequence[tuple[Rates, int]], rate: int, width: int) -> list[Column]:
+    """What the compressors of one rate have not yet compressed: values and scores, twice over where windows overlap."""
+    mine = [(rates, stage) for rates, stage in kept if rates.compression == rate]
+    copies = 2 * (2 if rate == 4 else 1)
+    widths = {width, *(rates.index_width for rates, _ in mine if rates.index_width)}
+    stages = tuple(stage for _, stage in mine)
+    return [Column(_aligned(STATE_BLOCKS[rate] * copies * each * FP32), stages) for each in sorted(widths) if stages]
+
+
+def _state_group(rate: int) -> LayerGroup:
+    return LayerGroup(
+        kind="sliding window", block_tokens=STATE_BLOCKS[rate], window=rate * (2 if rate == 4 else 1)
+    )
+
+
+def _window(mixer: Attention) -> LayerGroup:
+    return LayerGroup(kind="sliding window", block_tokens=WINDOW_BLOCK, window=mixer.window or 0)
+
+
+def _padded_columns(columns: Sequence[Column], pages: Sequence[int]) -> list[Column]:
+    """Pages as large as the next of the compressed entries'."""
+    return [
+        column._replace(page=min((page for page in pages if page >= column.page), default=column.page))
+        for column in columns
+    ]
+
+
+def _aligned(num_bytes: int) -> int:
+    return round_up(num_bytes, ALIGNMENT)
+
+
+def _tuples(lengths: Sequence[int]) -> int:
+    """Layers of a group: what pads all kinds least, the larger where two do [groups]."""
+    return min(
+        range(lengths[0], max(max(lengths), lengths[0]) + 1),
+        key=lambda size: (sum(-length % size for length in lengths), -size),
+    )

@@ -1,30 +1,72 @@
-"""What vLLM chooses where a question leaves it open, by version, card and network.
+"""What vLLM chooses where a question leaves it open, by version, card and network; its own options.
 
 [args] vllm-project/vllm vllm/engine/arg_utils.py `EngineArgs.get_batch_defaults`, `_set_default_args_v0`
 [sched] vllm/config/scheduler.py `SchedulerConfig.__post_init__`
 [cache] vllm/config/cache.py `CacheConfig.gpu_memory_utilization`
-[runner] vllm/config/vllm.py `VllmConfig.use_v2_model_runner`, `max_concurrent_batches`
-All read in the releases 0.2.0 to 0.33.0; a table's version is the first release that has the value.
+[runner] vllm/config/vllm.py `VllmConfig.use_v2_model_runner`, `max_concurrent_batches` All read in the releases 0.2.0
+to 0.33.0; a table's version is the first release that has the value.
+[select] vllm-project/vllm vllm/model_executor/layers/quantization/mxfp4.py `get_mxfp4_backend`, since 0.18
+fused_moe/oracle/mxfp4.py `select_mxfp4_moe_backend`, read in the wheels 0.11.0 to 0.33.0
+[triton] triton_kernels, which 0.11.1 requires beside torch 2.9 (images have it; wheels bring it since 0.12, as
+vllm/third_party/triton_kernels). Its layout keeps the scales it was made of up to 0.24
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.device import Gpu
-from vramcast.domain.model import Attention, Head, LinearAttention, Mamba, Model, MoE
+from vramcast.domain.model import Attention, LinearAttention, Mamba, Model, MoE
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.domain.version import last_patch
 from vramcast.engines.serving.rank import WIDTHS, dtype_of
-from vramcast.engines.vllm.options import Options, options_of
+from vramcast.engines.serving.requests import ALLOW_LONG, FLAG, Known, generates, sees, typed_options
+from vramcast.engines.serving.weights import MARLIN, Packing
 from vramcast.units import GIB
+
+
+class Options(NamedTuple):
+    """Options beside the plan's; None leaves the choice to the version."""
+
+    v1: bool | None = None  # VLLM_USE_V1: which of the two engines, 0.7 to 0.10
+    offline: bool = False  # the `LLM` class instead of an API server: other default batches
+    hybrid_manager: bool | None = None  # False: --disable-hybrid-kv-cache-manager
+    language_model_only: bool = False  # towers are not loaded
+    images: int | None = None  # --limit-mm-per-prompt image=N
+    graph_sizes: int | None = None  # batch sizes captured, where the user lists them
+    graphs_in_budget: bool | None = None  # VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS
+    flashinfer_sampler: bool | None = None  # VLLM_USE_FLASHINFER_SAMPLER
+    mamba_ssm_cache_dtype: str = "auto"  # --mamba-ssm-cache-dtype: of recurrent states
+    allow_long: bool = False  # VLLM_ALLOW_LONG_MAX_MODEL_LEN
+
+
+STATE_WIDTHS: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""dtype of recurrent states, as vLLM names it -> bytes of an element."""
+
+KNOWN: Final[dict[str, Known]] = {
+    "v1": FLAG, "offline": FLAG, "hybrid-manager": FLAG,
+    "language-model-only": Known(bool, about="towers"), "images": Known(int, least=0, most=1 << 16, about="towers"),
+    "graph-sizes": Known(int, most=1 << 16), "graphs-in-budget": FLAG, "flashinfer-sampler": FLAG,
+    "mamba-ssm-cache-dtype": Known(str, choices=("auto", *STATE_WIDTHS), about="states"), ALLOW_LONG: FLAG,
+}
+"""Option as users write it -> what its value may be."""
+
+
+OF_TOWERS: Final = tuple(name for name, known in KNOWN.items() if known.about == "towers")
+
+
+def options_of(job: ServeJob) -> Options:
+    """The options of a job.
+
+    Raises: UnknownName for an option that does not exist, InvalidSpec for a value that it cannot have
+    """
+    found: dict[str, Any] = {name.replace("-", "_"): value for name, value in typed_options(job, KNOWN).items()}
+    return Options(**found)
+
 
 V1_SINCE: Final[Version] = (0, 8)
 """First version whose default is the V1 engine."""
-
-V1_ONLY_SINCE: Final[Version] = (0, 11)
-"""First version without the V0 engine."""
 
 
 class Batch(NamedTuple):
@@ -192,16 +234,40 @@ def uses_runner_2(model: Model, version: Version) -> bool:
     return version >= RUNNER_2_DENSE_SINCE and dense and generates(model)
 
 
-def generates(model: Model) -> bool:
-    """Whether answers are written token by token."""
-    return model.head is Head.LM and model.main.causal
-
-
-def sees(model: Model) -> bool:
-    """Whether a tower reads images."""
-    return any(stack.vision is not None for stack in model.stacks[:-1])
-
-
 def is_recurrent(model: Model) -> bool:
     """Whether any layer keeps a state instead of keys and values."""
     return any(isinstance(run.layer.mixer, (Mamba, LinearAttention)) for run in model.main.runs)
+
+
+HOPPER: Final = 90
+BLACKWELL: Final = (100, 103)
+
+TRITON: Final[tuple[tuple[Version, Packing], ...]] = (
+    ((0, 25), Packing("Triton", 1, 64, values=(32, 16), scales=256, bias_width=4)),
+    ((0, 22), Packing("Triton", 1, 64, values=(32, 16), scales=256, own_scales=True, bias_width=4)),
+    ((0, 17), Packing("Triton", 1, 64, values=(64, 64), scales=256, own_scales=True, bias_width=4)),
+    ((0, 11, 1), Packing("Triton", 1, 64, values=(32, 16), scales=256, own_scales=True, bias_width=4)),
+)
+FLASHINFER: Final[tuple[tuple[Version, Packing], ...]] = (
+    ((0, 27), Packing("FlashInfer", 256, 128, bias_width=4)),
+    ((0, 10, 1), Packing("FlashInfer", 256, 256, bias_width=4)),
+)
+ROCM: Final = Packing("Triton", 256, 256, bias_width=4)
+"""Layouts by the first version that has them; Marlin's is that of other cards, versions and adapters [select]."""
+
+WITH_BIASES: Final = frozenset({"gpt_oss"})
+"""Families whose activation Triton's and FlashInfer's kernels were written for."""
+
+
+def packing_of(model: Model, gpu: Gpu, version: Version, *, adapters: bool) -> Packing:
+    """The layout of a network's mxfp4 experts.
+
+    Args:
+        adapters: whether there are slots for them
+    """
+    if model.family not in WITH_BIASES or adapters:
+        return MARLIN
+    if gpu.vendor == "AMD":
+        return ROCM
+    table = TRITON if gpu.sm == HOPPER else FLASHINFER if gpu.sm in BLACKWELL else ()
+    return next((packing for since, packing in table if version >= since), MARLIN)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from vramcast.engines.eager.liger import LIGER
+from vramcast.engines.eager.releases import LIGER
 from vramcast.question.configs.reading import Config, Reading, Unread, together
 from vramcast.question.configs.trainers import ARGUMENTS, FUSED_HEAD, arguments_of, precision_of
 from vramcast.question.configs.watched import Known, Watched
@@ -60,7 +60,7 @@ def read_factory(config: Config) -> Reading:
     options = together(options, _recompute(values), kernels, _low_rank(values), _adapters(values))
     if options["engine"] == "unsloth":  # which prepares packed bases itself
         pairs = options.get("engine-option", ())
-        options["engine-option"] = tuple(pair for pair in pairs if not pair.startswith("prepare_kbit="))
+        options["engine-option"] = tuple(pair for pair in pairs if not pair.startswith(("prepare_kbit=", "dtype=")))
     if options["objective"] == "sft" and not kernels and not values.flag("torch_compile"):
         options["loss"] = "eager"  # its trainer of this stage is not TRL's [LF train/sft/trainer.py]
     values.only("pref_loss", "sigmoid", "hinge", "ipo")
@@ -168,10 +168,11 @@ def _stored(values: Watched) -> dict[str, Any]:
         if kind is None:
             values.cannot("model_name_or_path", f"{named[0]} weights are not modelled", option="base-weights")
         return {"base-weights": kind} if kind else {}
+    loaded = f"dtype={'float16' if values.flag('fp16') else 'bfloat16'}"  # whatever TRL does: [LF model/loader.py]
     if bits is None:
-        return {}
+        return {"engine-option": (loaded,)}
     prepared = "norms" if values.flag("upcast_layernorm") else "none"
-    found: dict[str, Any] = {"engine-option": (f"prepare_kbit={prepared}",)}
+    found: dict[str, Any] = {"engine-option": (f"prepare_kbit={prepared}", loaded)}
     if bits == 8:
         return found | {"base-weights": "int8"}
     values.only("quantization_type", "nf4")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from vramcast.engines.eager.liger import LIGER
+from vramcast.engines.eager.releases import LIGER
 from vramcast.question.configs.accelerate import fsdp_options
 from vramcast.question.configs.deepspeed import read as read_deepspeed
 from vramcast.question.configs.deepspeed import under_the_trainer

@@ -17,15 +17,12 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Recompute
 from vramcast.domain.model import Layer, MoE, Run
 from vramcast.domain.program import extent
-from vramcast.engines.megatron.chunk import ChunkBuilder
-from vramcast.engines.megatron.context import Context
-from vramcast.engines.megatron.run import weights_of
-from vramcast.engines.megatron.stages import Chunk
-from vramcast.engines.megatron.workspaces import buffers, inputs, workspaces
+from vramcast.engines.megatron.chunk import Chunk, ChunkBuilder
+from vramcast.engines.megatron.options import Context
+from vramcast.engines.megatron.run import buffers, inputs, weights_of, workspaces
 from vramcast.operators.lowering import Lowered
-from vramcast.search.training.affine import NotAffine, affine
 from vramcast.search.training.degrees import Grid
-from vramcast.search.training.extents import Counts, Extents, tabulate
+from vramcast.search.training.extents import Counts, Extents, NotAffine, affine, tabulate
 from vramcast.search.training.states import WeightGroup
 from vramcast.states.megatron import Weight
 

@@ -22,7 +22,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Recompute
-from vramcast.engines.megatron.stages import Chunk, runs_of
+from vramcast.engines.megatron.chunk import Chunk, runs_of
 from vramcast.errors import Unsupported
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.step_time import step_time

@@ -12,7 +12,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan
 from vramcast.domain.model import MoE
 from vramcast.domain.planning import Space
-from vramcast.engines.megatron.context import divides_positions
+from vramcast.engines.megatron.options import divides_positions
 from vramcast.errors import VramcastError
 from vramcast.estimate.checks import check
 from vramcast.search.training.extents import Counts

@@ -26,9 +26,8 @@ from vramcast.estimate.host_memory import has_room
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.training import rank_programs
 from vramcast.estimate.variants import recipes
-from vramcast.search.training.affine import NotAffine, affine
 from vramcast.search.training.degrees import divisors, possible
-from vramcast.search.training.extents import Counts
+from vramcast.search.training.extents import Counts, NotAffine, affine
 
 LARGEST_MICRO_BATCH: Final = 64
 """Samples of a micro-batch beyond which a search looks only when told to."""

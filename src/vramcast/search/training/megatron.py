@@ -17,7 +17,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Recompute, Shards
 from vramcast.domain.model import MoE, MultiLatentAttention
 from vramcast.domain.planning import Space
-from vramcast.engines.megatron.context import Context
+from vramcast.engines.megatron.options import Context
 from vramcast.engines.megatron.run import state_rules
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.checks import check

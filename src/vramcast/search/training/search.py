@@ -39,13 +39,11 @@ from vramcast.estimate.training import question as asked_of
 from vramcast.estimate.variants import on_engine
 from vramcast.search.training.balance import balanced
 from vramcast.search.training.direct import FEW, PIPELINED, num_pipelines
-from vramcast.search.training.labels import label, signature
-from vramcast.search.training.market import beats, by_machine, cheapest_of_alike, comparable
+from vramcast.search.training.labels import label, points, reasons_of, signature
+from vramcast.search.training.limits import Run, beats, by_machine, cheapest_of_alike, comparable, missed_limits
 from vramcast.search.training.offload import too_large
 from vramcast.search.training.plans import plans_on
 from vramcast.search.training.pool import Candidate, Plans, Pool, Rule, rank_of
-from vramcast.search.training.reasons import points, reasons_of
-from vramcast.search.training.run_limits import Run, missed_limits
 
 POOL: Final = 2048
 """Plans kept of each cluster for the full answer."""

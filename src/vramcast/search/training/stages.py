@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Plan, Recompute
 from vramcast.domain.model import Layer
-from vramcast.engines.megatron.context import Context
-from vramcast.engines.megatron.stages import Chunk, chunks_of
+from vramcast.engines.megatron.chunk import Chunk, chunks_of
+from vramcast.engines.megatron.options import Context
 from vramcast.search.training.atoms import EMBEDDING, HEAD, HEAD_BESIDE_EMBEDDING, Atoms, Passes, Piece
 from vramcast.search.training.degrees import Stages
 from vramcast.search.training.extents import Counts, Extents, freed, held, joined

@@ -19,16 +19,16 @@ from vramcast.search.training.atoms import EMBEDDING, HEAD, Atoms, Piece
 from vramcast.search.training.degrees import Stages
 from vramcast.search.training.extents import Counts
 from vramcast.search.training.stages import Recomputation, Role, pieces
-from vramcast.timing.training.ends import (
+from vramcast.timing.training.fabric import Route
+from vramcast.timing.training.layer import (
     Elements,
     embedding_elements,
     embedding_passes,
     head_elements,
     head_passes,
     layer_elements,
+    passes_of_layer,
 )
-from vramcast.timing.training.fabric import Route
-from vramcast.timing.training.layer import passes_of_layer
 from vramcast.timing.training.parts import Passes
 from vramcast.timing.training.states import spread_of
 

@@ -14,70 +14,9 @@ from typing import Any, Final, NamedTuple
 from vramcast.domain.program import Category
 from vramcast.sources.logs import options
 from vramcast.sources.logs.options import MESSAGES, out_of_memory
-from vramcast.sources.logs.wording import MeasuredRank, Reader, ServingLog, Startup, wording
+from vramcast.sources.logs.wording import MeasuredRank, Reader, ServingLog, Startup, stated
 
-BUFFER: Final = (
-    r"(?P<function__t>[A-Za-z_]\w{2,60}): {1,40}(?P<device__t>[A-Za-z]\S{0,40}) {1,40}"
-    r"(?:(?P<kind__t>model|KV|compute|output|RS) {1,4})?buffer size {0,4}= {0,20}(?P<size__mib>NUMBER) MiB"
-)
-BREAKDOWN: Final = (
-    r"\| {1,6}- (?P<broken_device__t>\w{2,20}) \([^|]{0,100}\| {0,12}(?P<total__mib>\d{1,9}) = {0,12}\d{1,9} \+ {0,4}"
-    r"\( {0,12}\d{1,9} = {0,12}(?P<broken_model__mib>\d{1,9}) \+ {0,12}(?P<broken_context__mib>\d{1,9}) \+ {0,12}"
-    r"(?P<broken_compute__mib>\d{1,9})\) \+ {0,12}(?P<unaccounted__mib>\d{1,7}) \|"
-)
-OLLAMA: Final = (
-    r"msg=\"(?P<kind__t>model weights|kv cache|compute graph)\" (?:buffer|device)=(?P<device__t>\w{1,40}) "
-    r"size=\"(?P<size__size>SIZE)\""
-)
-
-WORDINGS: Final = (
-    *MESSAGES,
-    wording("buffer size", BUFFER),
-    wording("msg=\"", OLLAMA),
-    wording("memory.required.kv", r"memory\.required\.kv=\"(?P<estimated_cache__size>SIZE)\""),
-    wording("memory.weights.total", r"memory\.weights\.total=\"(?P<estimated_weights__size>SIZE)\""),
-    wording("memory.graph.full", r"memory\.graph\.full=\"(?P<estimated_graph__size>SIZE)\""),
-    wording("VRAM used: ", r"llm_load_tensors: VRAM used(?: {1,20}=|:) {1,20}(?P<old_weights__mib>NUMBER) Mi?B"),
-    wording("VRAM kv self", r"VRAM kv self {0,4}= {0,20}(?P<old_cache__mib>NUMBER) Mi?B"),
-    wording("VRAM scratch buffer", r"VRAM scratch buffer: {1,20}(?P<old_compute__mib>NUMBER) Mi?B"),
-    wording("offloaded ", r"offloaded (?P<gpu_layers__n>NUMBER)/(?P<layers__n>NUMBER) layers to GPU"),
-    wording("KV self size", r"KV self size {0,4}= {0,20}(?P<cache_in_all__mib>NUMBER) MiB"),
-    wording(" K (", r"\bK \((?P<k_dtype__t>\w{2,9})\): {0,20}NUMBER MiB, V \((?P<v_dtype__t>\w{2,9})\): {0,20}NUMBER"),
-    wording("n_", r": (?P<setting__t>n_ctx|n_ctx_per_seq|n_ctx_seq|n_batch|n_ubatch|n_seq_max|n_parallel|n_slots) "
-            r"{1,12}= {1,4}(?P<value__n>\d{1,12})"),
-    wording("flash_attn", r": flash_attn {1,12}= {1,4}(?P<flash__t>\w{1,10})"),
-    wording("Flash Attention was", r"Flash Attention was auto, set to (?P<flash__t>enabled|disabled)"),
-    wording("attn_max_b", r": attn_max_b {1,12}= {1,4}(?P<amb__n>\d{1,9})"),
-    wording("fused_moe", r": fused_moe {1,12}= {1,4}(?P<fmoe__n>\d)"),
-    wording("mla_attn", r": mla_attn {1,12}= {1,4}(?P<mla__n>\d)"),
-    wording("kv_unified", r": kv_unified {1,12}= {1,4}(?P<unified__t>true|false)"),
-    wording("full-size SWA cache", r"using (?P<swa_full__t>full-size SWA cache)"),
-    wording("_exps.", r"\bblk\.(?P<moved__n>\d{1,5})\.ffn_\w{1,20}_exps\..{0,80}overridd?en to (?:CPU|CUDA_Host)"),
-    wording("n_slots", r"n_slots = (?P<slots__n>\d{1,6})"),
-    wording("ftype", r"ftype {1,12}= (?P<storage__t>[\w. -]{2,40})"),
-    wording("file type", r"file type {1,12}= (?P<storage__t>[\w. -]{2,40})"),
-    wording("file_type=", r"\bfile_type=(?P<storage__t>\w{2,20})"),
-    wording("general.name", r"general\.name {1,40}(?:str {1,40})?= (?P<model_name__t>.{1,120})"),
-    wording("general.base", r"general\.(?:basename|base_model\.0\.(?:name|repo_url)) {1,40}str {1,40}= "
-            r"(?P<base_name__t>.{1,160})"),
-    wording(" name=", r"architecture=\w{1,40} .{0,60}\bname=\"?(?P<model_name__t>[^\"]{1,120}?)\"? description="),
-    wording("compute capability", r"Device \d{1,3}: (?P<card__t>[^,]{3,80}), compute capability"),
-    wording("VRAM: ", r"Device \d{1,3}: [^,]{3,80},.{0,80}VRAM: (?P<total__mib>NUMBER) MiB"),
-    wording(", gfx", r"Device \d{1,3}: (?P<card__t>[^,]{3,80}), gfx"),
-    wording("MiB free", r"using device (?P<free_device__t>\w{1,20}) \((?P<using__t>.{2,80}?)\).{0,60} - "
-            r"(?P<free__mib>NUMBER) MiB free"),
-    wording("breakdown_print", BREAKDOWN),
-    wording("--ctx-size", r"--ctx-size (?P<ctx_size__n>\d{1,12})"),
-    wording("--parallel", r"--parallel (?P<slots__n>\d{1,6})"),
-    wording("KvSize:", r"Parallel:(?P<slots__n>\d{1,6}) BatchSize:\d{1,9} .{0,60}KvSize:(?P<ctx_size__n>\d{1,12})"),
-)
-
-MARKERS: Final = (
-    wording("build", r"\bbuild(?: =|:|_info:| info.{0,60}build=) ?b?(?P<build__n>\d{3,6})\b"),
-    wording("starting ", r"msg=\"starting (?P<runner__t>llama server|llama-server|go runner|runner|ollama engine)\""),
-    wording("loaded meta data", r"key-value pairs and \d{1,9} tensors from (?P<file__t>.{1,600}) \(version"),
-)
-
+MARKERS, WORDINGS = stated("llama.cpp")
 MEASURES: Final = frozenset(("size", "old_cache", "old_compute", "estimated_cache"))
 
 JOINS: Final = ("loading draft model", "draft model '", "loading speculative")
@@ -248,5 +187,6 @@ def _either(startup: Startup, first: str, second: str) -> int | None:
 
 
 READER: Final = Reader(
-    engine="llama.cpp", markers=MARKERS, wordings=WORDINGS, label=label, measures=MEASURES, joins=JOINS
+    engine="llama.cpp", markers=MARKERS, wordings=(*MESSAGES, *WORDINGS), label=label, measures=MEASURES,
+    joins=JOINS,
 )

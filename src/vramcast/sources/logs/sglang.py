@@ -14,42 +14,12 @@ from typing import Any, Final
 from vramcast.domain.program import Category
 from vramcast.sources.logs import options
 from vramcast.sources.logs.options import MESSAGES, out_of_memory, split_arguments
-from vramcast.sources.logs.wording import MeasuredRank, Reader, ServingLog, Startup, rest_of_line, wording
+from vramcast.sources.logs.wording import MeasuredRank, Reader, ServingLog, Startup, stated
 
 LABEL: Final = re.compile(r"\[[^\[\]]{0,40}?((?: (?:DP|PP|TP|EP|CP|ATTN_TP|ATTN_DP|MOE_EP)\d{1,4}){1,6})\]")
 STAGE: Final = re.compile(r"\bPP(\d{1,4})")
 
-STATES: Final = (
-    r"conv_state size: (?P<state_a__gib>NUMBER) ?GB,? ssm_state size: (?P<state_b__gib>NUMBER) ?GB"
-    r"(?:,? (?:intermediate_ssm_state_cache|ssm_spec_cache) size: (?P<state_c__gib>NUMBER) ?GB)?"
-    r"(?:,? intermediate_conv_window_cache size: (?P<state_d__gib>NUMBER) ?GB)?"
-)
-
-WORDINGS: Final = (
-    *MESSAGES,
-    wording("Init torch distributed end", r"Init torch distributed ends?\..{0,80}mem usage=(?P<beside__gib>NUMBER) GB"),
-    wording("Load weight begin", r"Load weight begin\..{0,20}avail mem=(?P<load_begin__gib>NUMBER) GB"),
-    wording("Load weight end", r"Load weight end\..{0,400}avail mem=(?P<load_end__gib>NUMBER) GB"),
-    wording("Load weight end", r"Load weight end\..{0,400}mem usage=(?P<weights__gib>NUMBER) GB"),
-    wording("KV Cache is allocated", r"#tokens?: (?P<pool_tokens__n>NUMBER)"),
-    wording("KV Cache is allocated", r"\bK size: (?P<keys__gib>NUMBER) GB, V size: (?P<values__gib>NUMBER) GB"),
-    wording("KV Cache is allocated", r"\bKV size: (?P<latent__gib>NUMBER) GB"),
-    wording("SWAKVPool mem usage", r"SWAKVPool mem usage: (?P<hybrid__gib>NUMBER) GB"),
-    wording("Mamba Cache is allocated", STATES),
-    wording("Memory pool end", r"Memory pool end\..{0,20}avail mem=(?P<pool_end__gib>NUMBER) GB"),
-    wording(" graph end", r"(?:cuda|CUDA) graph end\..{0,120}mem usage=(?P<graphs__gib>NUMBER) GB"),
-    wording(" graph end", r"(?:cuda|CUDA) graph end\..{0,120}avail mem=(?P<graph_end__gib>NUMBER) GB"),
-    wording("max_total_num_tokens=", r"max_total_num_tokens=(?P<tokens__n>NUMBER)"),
-    wording("chunked_prefill_size=", r"max_total_num_tokens=.{0,60}chunked_prefill_size=(?P<chunk__n>NUMBER)"),
-    wording("max_running_requests=", r"max_total_num_tokens=.{0,120}max_running_requests=(?P<running__n>NUMBER)"),
-    wording("context_len=", r"max_total_num_tokens=.{0,160}context_len=(?P<context__n>NUMBER)"),
-    wording("ry to increase --mem-fraction", r"(?P<refusal__t>Not enough memory\..{0,120})"),
-    wording("apture CUDA graph failed", r"(?P<refusal__t>Capture CUDA graph failed.{0,160})"),
-    *options.CARDS,
-)
-
-MARKERS: Final = (rest_of_line("server_args=ServerArgs(", "args"),)
-
+MARKERS, WORDINGS = stated("sglang")
 MEASURES: Final = frozenset(("load_end", "weights", "keys", "latent", "tokens", "graphs"))
 
 GIVEN: Final[dict[str, options.Target]] = {
@@ -182,4 +152,7 @@ def _stage(startup: Startup) -> str:
     return "profile" if startup.values("load_end") else "load"
 
 
-READER: Final = Reader(engine="sglang", markers=MARKERS, wordings=WORDINGS, label=label, measures=MEASURES)
+READER: Final = Reader(
+    engine="sglang", markers=MARKERS, wordings=(*MESSAGES, *WORDINGS, *options.CARDS), label=label,
+    measures=MEASURES,
+)

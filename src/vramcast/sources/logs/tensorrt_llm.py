@@ -13,44 +13,11 @@ from typing import Any, Final
 from vramcast.domain.program import Category
 from vramcast.sources.logs import options
 from vramcast.sources.logs.options import MESSAGES, argument, out_of_memory
-from vramcast.sources.logs.wording import MeasuredRank, Reader, ServingLog, Startup, Wording, wording
+from vramcast.sources.logs.wording import MeasuredRank, Reader, ServingLog, Startup, stated
 
 LABEL: Final = re.compile(r"\[RANK (\d{1,5})\]|\[INFO\] Rank (\d{1,5})\b")
 
-WORDINGS: Final = (
-    *MESSAGES,
-    wording("Loaded engine size", r"Loaded engine size: (?P<weights__mib>NUMBER) MiB"),
-    wording("execution context memory", r"Allocated (?P<activations__size>SIZE) for execution context memory"),
-    wording("for runtime buffers", r"Allocated (?P<runtime__size>SIZE) GPU memory for runtime buffers"),
-    wording("for decoder", r"Allocated (?P<decoder__size>SIZE) GPU memory for decoder"),
-    wording("Total Activation", r"Total Activation(?: Memory)?: (?P<activations__b>NUMBER)(?: bytes)?\s*$"),
-    wording("calculating max tokens in", r"paged kv cache: total: (?P<total__gib>NUMBER) GiB, available: "
-            r"(?P<available__gib>NUMBER) GiB"),
-    wording("in paged KV cache", r"Allocated (?P<cache__gib>NUMBER) GiB for max tokens in paged KV cache "
-            r"\((?P<tokens__n>NUMBER)\)"),
-    wording("KV cache primary pool", r"Number of blocks in KV cache primary pool: (?P<blocks__n>NUMBER)"),
-    wording("tokens per block", r"Number of tokens per block: (?P<block_tokens__n>NUMBER)"),
-    wording("TRTGptModel max", r"TRTGptModel (?P<limit__t>max\w{1,40}): (?P<value__n>NUMBER)"),
-    wording("(inside torch) in", r"after loading model weights \(inside torch\).{0,40}profiling: "
-            r"(?P<weights__gib>NUMBER) GiB"),
-    wording("(outside torch) in", r"after loading model weights \(outside torch\).{0,40}profiling: "
-            r"(?P<outside__gib>NUMBER) GiB"),
-    wording("allocated during inference", r"allocated during inference \(inside torch\).{0,40}profiling: "
-            r"(?P<activations__gib>NUMBER) GiB"),
-    wording("outside torch", r"Memory used outside torch.{0,60}profiling: (?P<beside__gib>NUMBER) GiB"),
-    wording("Peak memory during memory", r"profiling \(torch \+ non-torch\): (?P<peak__gib>NUMBER) GiB, available KV "
-            r"cache memory when calculating max tokens: (?P<allowed__gib>NUMBER) GiB"),
-    wording("fraction is set", r"fraction is set (?P<fraction__x>NUMBER)"),
-    wording("device total memory", r"device total memory (?P<total__gib>NUMBER) GiB"),
-    wording("max_num_tokens=", r"(?P<limits__t>max_seq_len=.{0,300})"),
-    wording("MPI size", r"MPI size: (?P<world__n>NUMBER)"),
-    Wording("tensor_parallel_size=", re.compile(r"^(?P<args__t>.*)"), whole=True),
-    wording("n file", r"Engine version (?P<built__t>\d[\w.+-]{0,40}) found"),
-    *options.CARDS,
-)
-
-MARKERS: Final = (wording("LLM version: ", r"TensorRT-?\s?LLM version: (?P<version__t>\d[\w.+-]{0,40})"),)
-
+MARKERS, WORDINGS = stated("tensorrt-llm")
 MEASURES: Final = frozenset(("weights", "cache", "activations", "peak", "available"))
 
 ARGUMENTS: Final[dict[str, options.Target]] = {
@@ -139,4 +106,7 @@ def _rank(startup: Startup, rank: str) -> MeasuredRank:
     )
 
 
-READER: Final = Reader(engine="tensorrt-llm", markers=MARKERS, wordings=WORDINGS, label=label, measures=MEASURES)
+READER: Final = Reader(
+    engine="tensorrt-llm", markers=MARKERS, wordings=(*MESSAGES, *WORDINGS, *options.CARDS), label=label,
+    measures=MEASURES,
+)

@@ -14,89 +14,13 @@ from typing import Any, Final
 from vramcast.domain.program import Category
 from vramcast.sources.logs import options
 from vramcast.sources.logs.options import MESSAGES, out_of_memory, split_arguments
-from vramcast.sources.logs.wording import MeasuredRank, Reader, ServingLog, Startup, rest_of_line, wording
+from vramcast.sources.logs.wording import MeasuredRank, Reader, ServingLog, Startup, stated
 
 LABEL: Final = re.compile(r"\(((?:Engine_?Core|VllmWorker|Worker|ApiServer|APIServer|RayWorker)[^()]{0,80})\)")
 PROCESS: Final = re.compile(r" ?,? ?(?:pid|ip)=[\w.:]{1,60}")
 STAGE: Final = re.compile(r"PP(\d{1,4})")
 
-TOOK: Final = r"(?:Loading model weights took|Model loading took) (?P<weights__gib>NUMBER) (?:GiB|GB)"
-V0_ENTRIES: Final = (
-    r"model weights take (?P<weights__gib>NUMBER)GiB; non_torch_memory takes (?P<beside__gib>NUMBER)GiB; "
-    r"PyTorch activation peak memory takes (?P<activations__gib>NUMBER)GiB; the rest of the memory reserved for "
-    r"KV Cache is (?P<cache__gib>NUMBER)GiB"
-)
-V0_RESULTS: Final = (
-    r"total_gpu_memory=(?P<total__gib>NUMBER)GiB initial_memory_usage=NUMBERGiB "
-    r"peak_torch_memory=(?P<torch_peak__gib>NUMBER)GiB memory_usage_post_profile=NUMBERGi[Bb] "
-    r"non_torch_memory=(?P<beside__gib>NUMBER)GiB kv_cache_size=(?P<cache__gib>NUMBER)GiB "
-    r"gpu_memory_utilization=(?P<fraction__x>NUMBER)"
-)
-ACTUAL: Final = (
-    r"Actual usage is (?P<weights__gib>NUMBER) GiB for weight, (?P<peak__gib>NUMBER) GiB for peak activation, "
-    r"(?P<beside__gib>NUMBER) GiB for non-torch memory, and (?P<graphs__gib>NUMBER) GiB for CUDAGraph memory"
-)
-CONSUMED: Final = (
-    r"Actual usage is (?P<consumed__gib>NUMBER) GiB for consumed memory \(weights \+ non-torch\), "
-    r"(?P<peak__gib>NUMBER) GiB for peak activation, and (?P<graphs__gib>NUMBER) GiB for CUDAGraph memory"
-)
-PROFILE: Final = (
-    r"torch peak memory increase: (?P<activations__gib>NUMBER)GiB; "
-    r"(?:non-torch forward increase memory: (?P<beside__gib>NUMBER)GiB"
-    r"|total consumed \(from mem_get_info\): (?P<consumed__gib>NUMBER)GiB); "
-    r"weights memory: (?P<weights__gib>NUMBER)GiB"
-)
-TOO_LONG: Final = (
-    r"(?P<refusal__t>[Mm]ax seq len \((?P<context__n>NUMBER)\),? \(?(?P<needed__gib>NUMBER) GiB KV cache is needed, "
-    r"which is larger than the available KV cache memory \((?P<cache__gib>NUMBER) GiB\))"
-)
-
-WORDINGS: Final = (
-    *MESSAGES,
-    wording("oading", TOOK),
-    wording("model weights take", V0_ENTRIES),
-    wording("Memory profiling results", V0_RESULTS),
-    wording("vLLM instance can use", r"total_gpu_memory \((?P<total__gib>NUMBER)GiB\) x gpu_memory_utilization "
-            r"\((?P<fraction__x>NUMBER)\)"),
-    wording("Actual usage is", ACTUAL),
-    wording("Actual usage is", CONSUMED),
-    wording("torch peak memory increase", PROFILE),
-    wording("vailable KV cache memory", r"[Aa]vailable KV cache memory: (?P<cache__gib>NUMBER) ?GiB"),
-    wording("memory for KV Cache as", r"Initial free memory (?P<free__gib>NUMBER) ?GiB, reserved "
-            r"(?P<fixed__gib>NUMBER) ?GiB memory for KV Cache"),
-    wording("Initial free memory:", r"Initial free memory: (?P<free__gib>NUMBER) GiB"),
-    wording("KV cache size:", r"GPU KV cache size: (?P<tokens__n>NUMBER) tokens"),
-    wording("Maximum concurrency for", r"Maximum concurrency for (?P<context__n>NUMBER) tokens per request: "
-            r"(?P<concurrency__x>NUMBER)x"),
-    wording(" blocks: ", r"# (?:GPU|cuda|CUDA|rocm|ROCM|hip) blocks: (?P<blocks__n>NUMBER)"),
-    wording("Graph capturing finished", r"Graph capturing finished in NUMBER secs?, took (?P<graphs__gib>NUMBER) GiB"),
-    wording("Graph capturing finished", r"Graph capturing (?P<captured__t>finished)"),
-    wording("Estimated CUDA graph", r"Estimated CUDA graph memory: (?P<graphs_estimated__gib>NUMBER) GiB"),
-    wording("CUDA graph pool memory", r"CUDA graph pool memory: (?P<graphs__gib>NUMBER) GiB \(actual\), "
-            r"(?P<graphs_estimated__gib>NUMBER) GiB"),
-    wording("graph memory profiling is en", r"CUDA graph memory profiling is (?P<graphs_in_budget__t>enabled)"),
-    wording("Free memory on device", r"Free memory on device(?: \S{1,20})? \((?P<free__gib>NUMBER)/"
-            r"(?P<total__gib>NUMBER) GiB\) on startup"),
-    wording("esired GPU memory utilization", r"[Dd]esired GPU memory utilization (?:is )?\((?P<fraction__x>NUMBER)"),
-    wording("on startup is less than", r"(?P<refusal__t>Free memory on device.{0,120}is less than desired GPU memory "
-            r"utilization \(NUMBER, NUMBER GiB\))"),
-    wording("KV cache is needed", TOO_LONG),
-    wording("for the cache blocks", r"(?P<refusal__t>No available memory for the cache blocks)"),
-    wording("max_num_batched_tokens=", r"prefill is enabled with max_num_batched_tokens=(?P<batched__n>NUMBER)"),
-    wording("sing max model len", r"Using max model len (?P<context__n>NUMBER)"),
-    wording("attention block size to", r"Setting attention block size to (?P<block_tokens__n>NUMBER) tokens"),
-    rest_of_line("non-default args: {", "given"),
-    rest_of_line("args: Namespace(", "given"),
-    rest_of_line(" with config: ", "config"),
-    *options.CARDS,
-)
-
-MARKERS: Final = (
-    wording("vLLM API server version", r"vLLM API server version (?P<version__t>\d[\w.+-]{0,60})"),
-    wording("LLM engine (v", r"Initializing an? (?:V1 )?LLM engine \(v(?P<version__t>\d[\w.+-]{0,60})\)"),
-    wording("  version ", r"█.{0,60}  version (?P<version__t>\d[\w.+-]{0,60})"),
-)
-
+MARKERS, WORDINGS = stated("vllm")
 MEASURES: Final = frozenset(("weights", "cache", "tokens", "blocks", "graphs", "torch_peak", "peak"))
 
 GIVEN: Final[dict[str, options.Target]] = {
@@ -251,4 +175,7 @@ def _stage(startup: Startup) -> str:
     return "profile" if startup.values("weights") else "load"
 
 
-READER: Final = Reader(engine="vllm", markers=MARKERS, wordings=WORDINGS, label=label, measures=MEASURES)
+READER: Final = Reader(
+    engine="vllm", markers=MARKERS, wordings=(*MESSAGES, *WORDINGS, *options.CARDS), label=label,
+    measures=MEASURES,
+)

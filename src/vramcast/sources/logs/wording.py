@@ -1,4 +1,5 @@
-"""What engines print, as tables: a needle that a line must hold, and a pattern whose named groups are the facts.
+"""What engines print, as rows of `wordings.csv`: a needle that a line must hold, and a pattern whose named groups are
+the facts.
 
 A group is named `fact__unit`; units: b, kib, mib, gib (bytes), size ("1.5 GiB"), n (count), x (number), t (text).
 Lines are bounded in size, without colours, progress bars one line per state. Patterns are bounded and see a bounded
@@ -7,18 +8,17 @@ part of a line, so that no line, however hostile, takes long.
 
 from __future__ import annotations
 
+import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from vramcast.domain.model import Noun
 from vramcast.errors import SourceError
 from vramcast.sources.files import SNIFFED, encoding_of
 from vramcast.units import GIB, KIB, MIB
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class MeasuredRank(Noun, frozen=True):
@@ -144,11 +144,6 @@ class Wording(NamedTuple):
     whole: bool = False  # it keeps the rest of a line, however long
 
 
-def rest_of_line(needle: str, fact: str) -> Wording:
-    """A statement whose fact is all that follows a needle."""
-    return Wording(needle, re.compile(rf"{re.escape(needle)}(?P<{fact}__t>.*)"), whole=True)
-
-
 def wording(needle: str, pattern: str) -> Wording:
     """A statement; NUMBER and SIZE stand for what they match.
 
@@ -156,6 +151,17 @@ def wording(needle: str, pattern: str) -> Wording:
     '14.99'
     """
     return Wording(needle, re.compile(pattern.replace("NUMBER", NUMBER).replace("SIZE", SIZE)))
+
+
+def stated(engine: str) -> tuple[tuple[Wording, ...], tuple[Wording, ...]]:
+    """What a start-up of an engine begins with, and what else it says: the rows of `wordings.csv`."""
+    path = Path(__file__).with_name("wordings.csv")
+    found: dict[str, list[Wording]] = {"marker": [], "wording": []}
+    for name, kind, needle, pattern in csv.reader(path.read_text(encoding="utf-8").splitlines()):
+        if name == engine:
+            role, _, whole = kind.partition(" ")
+            found[role].append(wording(needle, pattern)._replace(whole=bool(whole)))
+    return tuple(found["marker"]), tuple(found["wording"])
 
 
 class Record(NamedTuple):

@@ -1,35 +1,91 @@
-"""What one layer does in a training step: operations and bytes of every operator, forward and backward.
+"""Operations and bytes of every operator of a layer in a training step, and those that a model needs at least.
+
+Stable: `matrices`, `met`, `entry_matrices`, `exit_matrices`, `output_elements`.
+
+Stable: `forward_flops`.
 
 Symbols:  T tokens of a rank   H hidden   F feed-forward width   D head width   k experts per token
+
 [autograd] y = x W^T: backward multiplies twice, for x and for W: pytorch tools/autograd/derivatives.yaml `mm`.
 [FA2] Dao, arXiv:2307.08691, section 2: backward of attention recomputes the scores, 5 products where forward has 2.
 [TE] TransformerEngine: norms, gates and rotary embedding are one kernel each way.
 [permute] Megatron-LM core/transformer/moe/token_dispatcher.py: tokens are sorted by rank, sent, sorted by expert.
+[PaLM] Chowdhery et al., arXiv:2204.02311, appendix B: two operations a weight and token forward, and attention;
+neither the engine's kernels nor what they repeat. Here a causal mask's half is left out, which no kernel has to
+compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vramcast.blocks.parameters import layer_parameters
+from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters, stack_parameters
 from vramcast.domain.model import (
     MLP,
     Attention,
+    Channel,
+    Head,
     Layer,
     LinearAttention,
     Mamba,
     Mixer,
+    Model,
     MoE,
     MultiLatentAttention,
     Parameter,
 )
 from vramcast.parallel.layout import Layout
 from vramcast.states.weights import local_shape
-from vramcast.timing.merged import FUSED
-from vramcast.timing.training.matrices import matrices
 from vramcast.timing.training.parts import Operator, Shape, Style, part_of
+from vramcast.timing.work import FUSED
+
+OF_DISTANCES: Final = frozenset({"attention.position_k", "attention.position_q"})
+"""They project DeBERTa's table of distances, once a layer however many sequences there are: not counted."""
+
+POOLED: Final = frozenset({"head.pooler", "head.classifier", "projection"})
+"""They read one position of a sequence: its class token, or its last one."""
+
+OUTPUT: Final = "head.output"
+"""The projection to the vocabulary, whose weight may be the embedding's."""
+
+PATCHES: Final = "vision.patch"
+"""A convolution whose kernel is its stride: a product of every patch's pixels."""
+
+
+def matrices(parameters: Iterable[Parameter]) -> Iterator[Parameter]:
+    """Weights that multiply activations; tables, vectors and depthwise convolutions left out."""
+    return (
+        parameter for parameter in parameters
+        if parameter.kind == "matrix" and len(parameter.shape) > 1 and parameter.path not in OF_DISTANCES
+    )
+
+
+def met(parameter: Parameter, channel: Channel | None) -> float:
+    """Share of a layer's weight that one token meets: of E experts its k."""
+    return channel.top_k / channel.num_experts if parameter.expert and isinstance(channel, MoE) else 1.0
+
+
+def entry_matrices(model: Model) -> tuple[Parameter, ...]:
+    """Products between the tokens or patches and the first layer."""
+    patches = (p for p in stack_parameters(model.main) if p.path == PATCHES)
+    return (*matrices(embedding_parameters(model)), *patches)
+
+
+def exit_matrices(model: Model) -> tuple[Parameter, ...]:
+    """Products behind the last layer, the one with the vocabulary left out."""
+    found = matrices((*stack_parameters(model.main), *head_parameters(model)))
+    return tuple(parameter for parameter in found if parameter.path != OUTPUT)
+
+
+def output_elements(model: Model) -> int:
+    """Weights of the projection to the vocabulary; 0 without a language-model head."""
+    if model.head not in (Head.LM, Head.MLM):
+        return 0
+    return model.vocab * (model.embedding_width or model.hidden)
+
 
 if TYPE_CHECKING:
     from vramcast.blocks.sizes import Sizes
@@ -40,7 +96,7 @@ FP32: Final = 4
 def layer_operators(layer: Layer, *, hidden: int, shape: Shape, style: Style) -> Iterator[Operator]:
     """Products, attention and the pointwise rest of one residual layer; transfers are `timing.training.transfers`'."""
     if style.sizes is not None:
-        from vramcast.timing.training.tape import taped  # blocks take 10 ms that engines with fused kernels do not need
+        from vramcast.timing.training.tape import taped
 
         sizes = style.sizes._replace(hidden=hidden, tp=shape.tp, sequence_parallel=shape.sequence_parallel)
         yield from (operator.times(shape.tokens).on(shape.ep) for operator in taped(layer, sizes, style.float8))
@@ -242,3 +298,46 @@ def _gate(mlp: MLP, size: float, name: str) -> Operator:
     """One or two inputs of a width, one output."""
     forward, backward = (3.0, 5.0) if mlp.gated else (2.0, 3.0)
     return _elements(name, "gate", forward * size, backward * size)
+
+
+MOST_KNOWN: Final = 1024
+"""Layers whose active weights are kept [count]."""
+
+
+class Useful(NamedTuple):
+    """Operations of one token forward."""
+
+    products: float  # of layers and ends with their weights
+    output: float  # of the projection to the vocabulary
+    attention: float  # softmax(QK)V and scans
+
+
+def forward_flops(model: Model, seq_len: int) -> Useful:
+    """What one token of a sequence needs forward.
+
+    Leaves out: norms, gates, losses, depthwise convolutions, tables of relative positions, multi-token prediction.
+
+    Args:
+        model: of one stack
+        seq_len: positions of a sequence [tokens]
+    """
+    runs = model.main.runs
+    shape = Shape(1, seq_len, causal=model.main.causal)
+    ends = sum(
+        parameter.elements / (seq_len if parameter.path in POOLED else 1)
+        for parameter in (*entry_matrices(model), *exit_matrices(model))
+    )
+    layers = sum(run.count * active_elements(run.layer, hidden=model.hidden) for run in runs)
+    scores = sum(
+        run.count * operator.flops for run in runs for operator in mixing(run.layer.mixer, shape, Style())
+    )
+    return Useful(2.0 * (layers + ends), 2.0 * output_elements(model), scores / seq_len)
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def active_elements(layer: Layer, *, hidden: int) -> float:
+    """Weights of a layer's products that one token meets."""
+    return sum(
+        parameter.elements * met(parameter, layer.channel)
+        for parameter in matrices(layer_parameters(layer, hidden=hidden))
+    )

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import Precision
-from vramcast.timing.achieved import BANDWIDTH, MATMUL, OTHER_BANDWIDTH, OTHER_MATMUL
+from vramcast.timing.rates import BANDWIDTH, MATMUL, OTHER_BANDWIDTH, OTHER_MATMUL
 
 
 class Share(NamedTuple):
@@ -87,7 +87,6 @@ def rates_of(gpu: Gpu, precision: Precision, *, attention: str = "flash") -> Rat
     """Rates in a recipe of dtypes; None where the data sheet is not known.
 
     Args:
-        gpu: the card
         precision: the recipe
         attention: kernel of softmax(QK)V: "flash", "cudnn" or "efficient"
     """

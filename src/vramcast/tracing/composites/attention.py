@@ -16,18 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from vramcast.tracing.composites.layers import apart
-from vramcast.tracing.rules.layouts import at_least
+from vramcast.tracing.rules.layouts import LITTLE_SHARED, NARROW, at_least
 
 if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation
 
 
-HALF: Final = frozenset({torch.float16, torch.bfloat16})
 OLDEST_FLASH: Final = 80
 OLDEST_EFFICIENT: Final = 50
 NEWEST: Final = 121
-NARROW_SHARED: Final = frozenset({86, 87, 89, 120, 121})
-"""Cards whose multiprocessors have little shared memory: backward of wide heads does not fit."""
 PREFERRED_BY: Final = frozenset({90, 100, 103})
 """Cards on which cuDNN goes first, given cuDNN 9.15.1, which torch's own wheels bring."""
 PREFERRED_SINCE: Final = (2, 10)
@@ -121,9 +118,9 @@ def _flash_fits(question: Question, sm: int) -> bool:
         and question.mask is None
         and OLDEST_FLASH <= sm <= NEWEST
         and key.size(-1) == value.size(-1) == width <= WIDEST
-        and not (sm in NARROW_SHARED and too_wide and _takes_gradient(question))
+        and not (sm in LITTLE_SHARED and too_wide and _takes_gradient(question))
         and not (question.is_causal and query.size(-2) != key.size(-2))
-        and _same_types(question, HALF)
+        and _same_types(question, NARROW)
         and _heads_fit(question, grouped=True)
         and _last_is_dense(question, ignores_single=True)
     )
@@ -132,7 +129,7 @@ def _flash_fits(question: Question, sm: int) -> bool:
 def _efficient_fits(question: Question, sm: int) -> bool:
     """[choice `can_use_mem_efficient_attention`]"""
     query, key, value = question[:3]
-    types = HALF | {torch.float32} if sm >= OLDEST_FLASH else frozenset({torch.float16, torch.float32})
+    types = NARROW | {torch.float32} if sm >= OLDEST_FLASH else frozenset({torch.float16, torch.float32})
     alignment = _alignment(query.dtype, sm)
     return (
         _is_dense_4d(question)
@@ -150,7 +147,7 @@ def _efficient_fits(question: Question, sm: int) -> bool:
 
 def _alignment(dtype: torch.dtype, sm: int) -> int:
     """Elements [choice `minimum_gemm_alignment`]."""
-    is_half = dtype in HALF
+    is_half = dtype in NARROW
     if sm >= 80 or (sm >= 70 and is_half):
         return max(4 if sm >= 80 else 1, 128 // (16 if is_half else 32))
     return 1
@@ -165,7 +162,7 @@ def _cudnn_fits(question: Question, sm: int) -> bool:
         _is_dense_4d(question)
         and not torch.are_deterministic_algorithms_enabled()
         and OLDEST_FLASH <= sm <= NEWEST
-        and _same_types(question, HALF)
+        and _same_types(question, NARROW)
         and _mask_fits(question)
         and _heads_fit(question, grouped=True, same_kv=False)
         and _last_is_dense(question, ignores_single=True)

@@ -20,7 +20,7 @@ from vramcast.tracing.environment.native import Native
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.environment.streams import Captures, StreamContext, make_graph_class, make_streams
 from vramcast.tracing.environment.tensor_data import patch_legacy
-from vramcast.tracing.memory import Memory
+from vramcast.tracing.memory import HOST, Memory
 from vramcast.tracing.simulation import Simulation
 from vramcast.units import KIB, MIB
 
@@ -117,9 +117,6 @@ def capability(gpu: Gpu) -> tuple[int, int]:
     if len(digits) < 2:
         raise Unsupported(f"{gpu.name} has no compute capability, which torch.cuda asks for; choose an NVIDIA card")
     return int(digits[0]), int(digits[1])
-
-
-HOST: Final = torch.device("cpu")
 
 
 def make_generator_class(real: type, memory: Memory) -> Any:

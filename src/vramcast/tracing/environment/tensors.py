@@ -17,6 +17,7 @@ from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils._device import DeviceContext, _device_constructors
 
 from vramcast.tracing.environment.patches import Patches
+from vramcast.tracing.memory import META
 from vramcast.tracing.simulation import Simulation
 
 REAL: Final = torch.device
@@ -100,7 +101,6 @@ def _with_data(tensor: torch.Tensor, simulation: Simulation) -> torch.Tensor:
         return torch.zeros(tensor.size(), dtype=tensor.dtype)
 
 
-_META: Final = torch.device("meta")
 _ONE_STORAGE: Final = (torch.Tensor, torch.nn.Parameter)
 FROM_DATA: Final = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor")
 """Functions of torch that read Python data and then move it."""
@@ -118,7 +118,7 @@ def patch_tensors(patches: Patches, simulation: Simulation) -> None:
 
     def device(self: torch.Tensor) -> torch.device:
         found: torch.device = real_device(self)
-        if found == _META and not kernels.is_running:
+        if found == META and not kernels.is_running:
             resident = simulation.memory.of(self)
             if resident is not None:
                 return resident.device.torch_device
@@ -201,7 +201,7 @@ def _patch_wrappers(patches: Patches) -> None:
 
     def on_meta(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("device") is not None:
-            kwargs["device"] = _META
+            kwargs["device"] = META
         return make(cls, *args, **kwargs)
 
     patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(on_meta))
@@ -215,7 +215,7 @@ def _patch_moves(patches: Patches, simulation: Simulation) -> None:
         resident = simulation.memory.of(self)
         if resident is not None and _names_meta(args, kwargs):
             with simulation.placement.meta_wanted():
-                return torch.empty_like(self, device=_META)
+                return torch.empty_like(self, device=META)
         if args and isinstance(args[0], torch.Tensor):
             args = args[0].device, args[0].dtype, *args[1:]  # whose real device C++ would ask for
         args, kwargs = tuple(map(_indexed, args)), {name: _indexed(arg) for name, arg in kwargs.items()}

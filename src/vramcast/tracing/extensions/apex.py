@@ -21,11 +21,10 @@ import torch
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.extensions.stand_ins import Extension
 from vramcast.tracing.rules.blas import take_workspace
-from vramcast.tracing.rules.layouts import accumulator, contiguous_copy, like
+from vramcast.tracing.rules.layouts import FP32, accumulator, contiguous_copy, like
 from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.units import ceil_div
 
-FP32: Final = 4
 NORM_SUMS: Final = 320  # partial sums of a norm, one a block [norm]
 GRADIENT_ROWS: Final = 16  # partial sums of the gradient of a norm's weight [layer `part_size`]
 LT_WORKSPACE_ELEMENTS: Final = 1 << 22  # of the input's type [dense] [mlp]

@@ -14,6 +14,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -28,7 +29,7 @@ from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.memory import Device
 from vramcast.tracing.simulation import Simulation
-from vramcast.tracing.vision_operators import with_stand_ins
+from vramcast.tracing.vision_operators import unless_loads, with_stand_ins
 
 TAKEN: Final = "the compiled module {} of {} is taken to be built"
 
@@ -277,7 +278,6 @@ def _root(name: str) -> str:
     return name.partition(".")[0]
 
 
-LIBRARY: Final = "_C"
 XFORMERS_TAKEN: Final = "the compiled part of xformers is taken to be built"
 
 IMPORTED_BEFORE: Final = "xformers was imported outside of the simulation: its attention is taken to be CUTLASS's"
@@ -289,7 +289,8 @@ FLASH: Final = "xformers.ops.fmha.flash"
 def patch_loading(patches: Patches, simulation: Simulation) -> None:
     """Let torchvision and xformers go on without their compiled parts, also where xformers is imported already."""
     load = with_stand_ins(torch.ops.load_library)
-    patches.set(torch.ops, "load_library", without_compiled_part(load, simulation))
+    go_on = partial(simulation.assumptions.note, XFORMERS_TAKEN)
+    patches.set(torch.ops, "load_library", unless_loads(load, "xformers", go_on))
     for name in ASKS:
         module = sys.modules.get(name)
         if module is not None and not vars(module).get("_built_with_cuda", True):
@@ -297,18 +298,3 @@ def patch_loading(patches: Patches, simulation: Simulation) -> None:
     flash = sys.modules.get(FLASH)
     if flash is not None and not hasattr(flash, "_flash_fwd"):
         simulation.assumptions.note(IMPORTED_BEFORE)
-
-
-def without_compiled_part(load: Callable[[Any], None], simulation: Simulation) -> Callable[[Any], None]:
-    """A `torch.ops.load_library` that lets xformers go on where its library does not load beside this torch."""
-
-    def load_or_go_on(path: Any) -> None:
-        try:
-            load(path)
-        except OSError:
-            file = Path(path)
-            if file.parent.name != "xformers" or file.name.partition(".")[0] != LIBRARY:
-                raise
-            simulation.assumptions.note(XFORMERS_TAKEN)
-
-    return load_or_go_on

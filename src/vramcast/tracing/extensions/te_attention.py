@@ -19,9 +19,8 @@ import torch
 from vramcast.errors import Unsupported
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.extensions.te_tensors import BACKENDS, DTYPES, ENUMERATIONS, Scaling, scaling_of
-from vramcast.tracing.rules.layouts import contiguous_copy
+from vramcast.tracing.rules.layouts import FP32, contiguous_copy
 
-FP32: Final = 4
 LEAST_WORKSPACE: Final = 1  # byte, where a kernel needs none
 ESTIMATED: Final = "cuDNN's attention is taken to work in one fp32 gradient of the queries and their row sums"
 NARROW: Final = (DTYPES.kFloat16, DTYPES.kBFloat16)  # type: ignore[attr-defined]

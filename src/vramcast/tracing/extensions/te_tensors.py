@@ -1,6 +1,5 @@
 """What `transformer_engine_torch` declares, enumerations and functions, and its 8-bit tensors.
 
-Left out: scales by block (MXFP8, NVFP4, 128 x 128), which raise.
 [pybind] TransformerEngine transformer_engine/pytorch/csrc/extensions/pybind.cpp, commit d0067d0d
 [helper] TransformerEngine transformer_engine/common/util/pybind_helper.h, commit d0067d0d
 [quantizer] TransformerEngine transformer_engine/pytorch/csrc/quantizer.cpp: `create_tensor`,

@@ -26,6 +26,7 @@ from vramcast.tracing.environment.cuda import CUDNN_VERSION
 from vramcast.tracing.environment.patches import variables
 from vramcast.tracing.extensions import apex, te_attention
 from vramcast.tracing.extensions.stand_ins import Extension, Guard, kernel
+from vramcast.tracing.extensions.te_attention import LEAST_WORKSPACE
 from vramcast.tracing.extensions.te_tensors import (
     ENUMERATIONS,
     UNREAD,
@@ -39,14 +40,12 @@ from vramcast.tracing.extensions.te_tensors import (
     transposed,
     update,
 )
-from vramcast.tracing.rules.layouts import contiguous_copy, like
+from vramcast.tracing.rules.layouts import FP32, contiguous_copy, like
 from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.tracing.rules.reductions import reduce, sum_kernel
 from vramcast.units import ceil_div, round_up
 
 MODULE: Final = "transformer_engine_torch"
-FP32: Final = 4
-LEAST_WORKSPACE: Final = 1  # byte, where a kernel needs none
 SUMMED_ROWS: Final = 256  # of a tile at most, whose sums wait for those of the others [tile]
 CUBLASLT_VERSION: Final = 130_000
 STREAMS: Final = 4  # for grouped products

@@ -22,12 +22,11 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.layouts import like, num_bytes
+from vramcast.tracing.rules.layouts import FP32, LITTLE_SHARED, NARROW, like, num_bytes
 from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.tracing.rules.reductions import reduce, sum_kernel
 from vramcast.units import ceil_div, round_up
 
-FP32: Final = 4
 FLASH_ROWS: Final = 128  # queries are rounded up to
 WIDEST_ROUNDED: Final = 192  # wider heads take whole 256
 WIDEST: Final = 256
@@ -36,7 +35,6 @@ MOST_SPLITS: Final = 128
 EFFICIENT_ROWS: Final = 32
 BIAS_ALIGNMENT: Final = 16  # of the last dimension of a bias' gradient
 EFFICIENT_IN_REGISTERS: Final = 128  # widest head whose output needs no fp32 buffer
-NARROW: Final = frozenset({torch.float16, torch.bfloat16})
 
 
 def flash_forward(call: Call) -> Any:
@@ -225,7 +223,6 @@ ENOUGH_PARALLELISM: Final = 256
 MOST_STAGED: Final = 200
 ALIGNMENT: Final = 4  # elements
 WIDE: Final = 65_536
-LITTLE_SHARED: Final = frozenset({86, 87, 89, 120, 121})  # 99 KiB a block
 
 
 class Problem(NamedTuple):

@@ -30,10 +30,7 @@ SCAN: Final[Mapping[str, Tiles]] = {
     "int64": {0: 896, 80: 3168, 86: 896, 90: 2688, 100: 4576},
     "uint8": {0: 3840, 80: 8960, 86: 3840, 90: 8448, 100: 18432},
 }
-FLAGGED: Final[Tiles] = {0: 640, 80: 2304, 86: 640, 90: 4224, 100: 3520}
 UNIQUE_BY_KEY: Final[Tiles] = {0: 320, 80: 1344, 86: 320, 90: 4928}
-UNIQUE: Final[Tiles] = {0: 640, 80: 1920, 86: 640, 90: 4224}
-RUN_LENGTHS: Final[Tiles] = {0: 384}
 SORT: Final[Mapping[tuple[int, int], Tiles]] = {  # bytes of key and value
     (2, 8): {0: 4224},
     (4, 0): {0: 5888, 80: 8064, 90: 7296},
@@ -67,15 +64,6 @@ def scan_bytes(elements: int, itemsize: int, sm: int, kind: str = "int64") -> in
     return _tile_states(elements, _tile(tiles, sm), 16 if itemsize == 8 else 4 if itemsize == 1 else 8)
 
 
-def flagged_bytes(elements: int, sm: int) -> int:
-    """Selecting what a flag marks [bytes].
-
-    >>> flagged_bytes(1_000_000, 90)
-    2815
-    """
-    return _tile_states(elements, _tile(FLAGGED, sm), 8)
-
-
 def unique_by_key_bytes(elements: int, sm: int) -> int:
     """The first of equal int64 keys [bytes].
 
@@ -83,24 +71,6 @@ def unique_by_key_bytes(elements: int, sm: int) -> int:
     13055
     """
     return _tile_states(elements, _tile(UNIQUE_BY_KEY, sm), 16)
-
-
-def unique_bytes(elements: int, sm: int) -> int:
-    """The first of equal int64 numbers [bytes].
-
-    >>> unique_bytes(1_000_000, 80)
-    5119
-    """
-    return _tile_states(elements, _tile(UNIQUE, sm), 8)
-
-
-def run_lengths_bytes(elements: int, sm: int) -> int:
-    """Lengths of runs of equal int64 numbers [bytes].
-
-    >>> run_lengths_bytes(1_000_000, 90)
-    21759
-    """
-    return _tile_states(elements, _tile(RUN_LENGTHS, sm), 8)
 
 
 def radix_sort_bytes(elements: int, *, key: int, value: int, bits: int, sm: int) -> int:
@@ -129,9 +99,3 @@ def segmented_sort_bytes(elements: int, *, key: int, value: int) -> int:
     12000255
     """
     return _aligned(elements * key, elements * value)
-
-
-__all__ = [
-    "flagged_bytes", "radix_sort_bytes", "run_lengths_bytes", "scan_bytes", "segmented_sort_bytes",
-    "unique_by_key_bytes", "unique_bytes",
-]

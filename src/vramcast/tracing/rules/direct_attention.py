@@ -28,9 +28,7 @@ from vramcast.tracing.rules.attention import (
     take_gradients,
     take_splits,
 )
-from vramcast.tracing.rules.layouts import contiguous_copy, like
-
-FP32: Final = 4
+from vramcast.tracing.rules.layouts import FP32, contiguous_copy, like
 
 
 def flash_forward(call: Call) -> Any:

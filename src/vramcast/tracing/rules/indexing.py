@@ -31,11 +31,10 @@ import torch
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules import engine
 from vramcast.tracing.rules.cub import radix_sort_bytes, scan_bytes, unique_by_key_bytes
-from vramcast.tracing.rules.layouts import accumulator, contiguous_copy, num_bytes
+from vramcast.tracing.rules.layouts import INT64, accumulator, contiguous_copy, num_bytes
 
 MASKS: Final = frozenset({torch.bool, torch.uint8})
 COORDINATES: Final = "coordinates of a mask"
-INT64_BYTES: Final = 8
 
 
 def is_mask(index: Any) -> bool:
@@ -48,7 +47,7 @@ def masks_among(indices: Iterable[Any]) -> list[torch.Tensor]:
 
 def coordinates_bytes(mask: torch.Tensor, count: int) -> int:
     """An integer a dimension for each of the elements that a mask chooses [bytes]. Source: [expand]"""
-    return INT64_BYTES * mask.dim() * count
+    return INT64 * mask.dim() * count
 
 
 def check_masks(tensor: torch.Tensor, indices: Iterable[Any]) -> None:
@@ -69,7 +68,6 @@ def check_masks(tensor: torch.Tensor, indices: Iterable[Any]) -> None:
 
 FEW_INDICES: Final = 3072  # up to so many one kernel adds rows where they belong, without sorting [embedding]
 ROWS_A_THREAD: Final = 10  # NROWS_PER_THREAD
-INT64: Final = 8
 MAX: Final = 2  # of a bag's modes: sum, mean, maximum
 
 

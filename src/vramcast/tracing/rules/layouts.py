@@ -11,8 +11,13 @@ from typing import Any, Final
 
 import torch
 
-from vramcast.tracing.call import Call
+from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.tape import Block
+
+FP32, INT32, INT64 = 4, 4, 8  # [bytes]
+NARROW: Final = frozenset({torch.float16, torch.bfloat16})
+LITTLE_SHARED: Final = frozenset({86, 87, 89, 120, 121})
+"""Cards whose multiprocessors have 99 KiB of shared memory a block: some kernels of wide heads do not fit."""
 
 
 def num_bytes(tensor: torch.Tensor) -> int:
@@ -21,7 +26,7 @@ def num_bytes(tensor: torch.Tensor) -> int:
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """acc_type on CUDA: fp32 for 16-bit numbers."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    return torch.float32 if dtype in NARROW else dtype
 
 
 def like(
@@ -39,6 +44,19 @@ def contiguous_copy(call: Call, tensor: torch.Tensor | None) -> Block | None:
     if tensor is None or tensor.is_contiguous():
         return None
     return call.scratch(num_bytes(tensor), "contiguous copy")
+
+
+def reads_contiguous(*places: int) -> Rule:
+    """Of operators that read these arguments contiguous: structured kernels make their outputs before they copy."""
+
+    def rule(call: Call) -> Any:
+        out = call.run()
+        arguments = call.func._schema.arguments
+        for place in places:
+            contiguous_copy(call, call.arg(place, arguments[place].name))
+        return out
+
+    return rule
 
 
 def first(out: Any) -> torch.Tensor:

@@ -8,8 +8,6 @@ in the order in which they come. Left out: which of its own kernels bitsandbytes
 [deform] torchvision csrc/ops/cuda/deform_conv2d_kernel.cu
 [roi] torchvision csrc/ops/cuda/roi_align_kernel.cu, roi_pool_kernel.cu, ps_roi_align_kernel.cu, ps_roi_pool_kernel.cu
 [cuda] bitsandbytes backends/cuda/ops.py, v0.50: the kernels registered for "cuda"
-Left out: which of its own kernels takes a 4-bit product of up to 1,536 rows; those of the card's generation that fall
-back to unpacked weights earlier need those weights for a moment.
 """
 
 from __future__ import annotations
@@ -21,11 +19,10 @@ import torch
 
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.blas import take_lt_workspace, take_workspace
-from vramcast.tracing.rules.layouts import contiguous_copy, num_bytes
+from vramcast.tracing.rules.layouts import FP32, INT32, INT64, contiguous_copy, num_bytes
 from vramcast.units import ceil_div
 
 BOXES_A_WORD: Final = 64  # bits of the mask of overlaps [nms]
-WORD_BYTES: Final = 8
 MOST_PARALLEL_IMAGES: Final = 32  # [deform] kMaxParallelImgs
 
 
@@ -36,8 +33,8 @@ def nms(call: Call) -> torch.Tensor:
     with call.simulation:
         order = torch.sort(scores, stable=True, dim=0, descending=True)[1]
         ordered = boxes.index_select(0, order)
-    call.scratch(count * ceil_div(count, BOXES_A_WORD) * WORD_BYTES, "overlaps of boxes")
-    call.scratch(count * WORD_BYTES, "boxes kept")
+    call.scratch(count * ceil_div(count, BOXES_A_WORD) * INT64, "overlaps of boxes")
+    call.scratch(count * INT64, "boxes kept")
     del ordered
     kept = call.empty((count,), dtype=torch.int64)
     call.simulation.values.set(kept, torch.arange(count))
@@ -88,8 +85,6 @@ def _columns(x: torch.Tensor, weight: torch.Tensor, offset: torch.Tensor) -> int
 
 
 MOST_CUSTOM_ROWS: Final = 1536  # [cuda `_gemm_4bit_custom_max_m`]
-INT32: Final = 4
-FP32: Final = 4
 
 
 def _statistics_first(call: Call) -> Any:

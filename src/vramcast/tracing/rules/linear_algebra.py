@@ -11,7 +11,6 @@ cuda/linalg/BatchLinearAlgebra.cpp `triangular_solve_kernel`, BatchLinearAlgebra
 gives neither rank nor singular values
 [fft] pytorch aten/src/ATen/native/cuda/SpectralOps.cpp: `_exec_fft` clones the input where its layout does not fit,
 `_fft_c2r_cufft` clones it as cuFFT writes over it; a workspace a plan
-Leaves out what cuFFT wants above one copy of the data: for sizes with large prime factors its workspace is larger.
 [cdist] pytorch aten/src/ATen/native/Distance.cpp `cdist_impl`, `_cdist_backward`, `_pdist_backward`
 [cuda] pytorch aten/src/ATen/native/cuda/DistanceKernel.cu: backward writes a gradient of every pair, then sums them
 """

@@ -20,23 +20,8 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.layouts import contiguous_copy, first, num_bytes
+from vramcast.tracing.rules.layouts import INT64, contiguous_copy, first, num_bytes, reads_contiguous
 from vramcast.tracing.rules.reductions import all_dims, reduce, sum_kernel
-
-
-def softmax(call: Call) -> Any:
-    """A contiguous input is read where it lies."""
-    out = call.run()
-    contiguous_copy(call, call.arg(0, "self"))
-    return out
-
-
-def log_softmax_backward(call: Call) -> Any:
-    """Gradient and result are read contiguous."""
-    out = call.run()
-    contiguous_copy(call, call.arg(0, "grad_output"))
-    contiguous_copy(call, call.arg(1, "output"))
-    return out
 
 
 def softmax_backward(call: Call) -> Any:
@@ -92,20 +77,6 @@ def log_sigmoid(call: Call) -> Any:
     return out, buffer if call.device.is_cpu else call.empty((0,), dtype=out.dtype)
 
 
-def nll_loss_2d(call: Call) -> Any:
-    out = call.run()
-    contiguous_copy(call, call.arg(0, "self"))
-    contiguous_copy(call, call.arg(1, "target"))
-    return out
-
-
-def nll_loss_2d_backward(call: Call) -> Any:
-    """The gradient; the target is read contiguous."""
-    out = call.run()
-    contiguous_copy(call, call.arg(2, "target"))
-    return out
-
-
 def multi_margin(call: Call) -> Any:
     """The loss; of a batch, one a sample is summed [margin]."""
     out = call.run()
@@ -142,7 +113,6 @@ def _sum_of_samples(call: Call, x: torch.Tensor, out: torch.Tensor, reduction: i
         reduce(call, losses, (0,), out, sum_kernel(x.dtype, out.dtype))
 
 
-INDEX_BYTES: Final = 8
 LARGE: Final = 450  # above, blanks are subtracted by a chain of operators [ctc `is_large`]
 
 
@@ -194,13 +164,13 @@ def _longest(call: Call, targets: torch.Tensor, lengths: Any) -> int:
 
 def _lengths_and_offsets(call: Call, batch: int) -> None:
     for name in ("target lengths", "input lengths", "offsets of targets"):
-        call.scratch(batch * INDEX_BYTES, name)
+        call.scratch(batch * INT64, name)
 
 
 RULES: Final[Mapping[str, Rule]] = {
-    "aten._log_softmax": softmax,
-    "aten._log_softmax_backward_data": log_softmax_backward,
-    "aten._softmax": softmax,
+    "aten._log_softmax": reads_contiguous(0),
+    "aten._log_softmax_backward_data": reads_contiguous(0, 1),
+    "aten._softmax": reads_contiguous(0),
     "aten._softmax_backward_data": softmax_backward,
     "aten.binary_cross_entropy": behind_scalar,
     "aten.huber_loss": pointwise,
@@ -210,8 +180,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten.multi_margin_loss_backward": margin_backward,
     "aten.multilabel_margin_loss_backward": margin_backward,
     "aten.multilabel_margin_loss_forward": multilabel_margin,
-    "aten.nll_loss2d_backward": nll_loss_2d_backward,
-    "aten.nll_loss2d_forward": nll_loss_2d,
+    "aten.nll_loss2d_backward": reads_contiguous(2),
+    "aten.nll_loss2d_forward": reads_contiguous(0, 1),
     "aten.smooth_l1_loss": behind_scalar,
     "aten._ctc_loss": ctc_loss,
     "aten._ctc_loss_backward": ctc_loss_backward,

@@ -91,7 +91,6 @@ def dropout(call: Call) -> Any:
 
 SMALL: Final = 30_000  # numbers up to which the host permutes [randperm]
 EXTRA_BITS: Final = log2(3e10)  # of keys, so that collisions are rare
-INT64: Final = 8
 
 
 def permutation(call: Call) -> Any:

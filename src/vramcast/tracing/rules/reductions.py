@@ -13,10 +13,9 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.layouts import accumulator, at_least, num_bytes
+from vramcast.tracing.rules.layouts import NARROW, accumulator, at_least, num_bytes
 from vramcast.tracing.rules.reduction_kernel import Kernel, Strided, accumulator_bytes, buffers, chip, reduction
 
-NARROW: Final = frozenset({torch.float16, torch.bfloat16})
 WIDE_VECTORS_SINCE: Final = (2, 8)
 """Since then sums and means of 16-bit numbers load eight at once [kernels]."""
 COMPLEX_DOUBLE_THREADS: Final = 256

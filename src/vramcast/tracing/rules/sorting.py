@@ -15,12 +15,10 @@ import torch
 
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.cub import radix_sort_bytes, scan_bytes, segmented_sort_bytes
-from vramcast.tracing.rules.layouts import contiguous_copy, num_bytes
+from vramcast.tracing.rules.layouts import INT32, INT64, contiguous_copy, num_bytes, reads_contiguous
 from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.units import ceil_div
 
-INT64: Final = 8
-INT32: Final = 4
 IN_PLACE: Final = 4096  # longest row that is sorted where it lies
 LONG_ROW: Final = 1_000_000
 FEW_ROWS: Final = 128
@@ -139,13 +137,6 @@ def extremes(call: Call) -> Any:
     return values, call.empty(x.size(), dtype=torch.int64)
 
 
-def selection(call: Call) -> Any:
-    """median, kthvalue, mode along a dimension: a contiguous copy of what is not [Sorting.cpp]."""
-    out = call.run()
-    contiguous_copy(call, call.args[0])
-    return out
-
-
 def median(call: Call) -> Any:
     """The median of all: everything is sorted [Sorting.cpp `median_impl`]."""
     x = call.arg(0, "self")
@@ -158,17 +149,18 @@ def median(call: Call) -> Any:
     return out
 
 
+SELECTION: Final = reads_contiguous(0)  # median, kthvalue, mode along a dimension [Sorting.cpp]
 RULES: Final[Mapping[str, Rule]] = {
     "aten.cummax": extremes,
     "aten.cummin": extremes,
     "aten.cumprod": running,
     "aten.cumsum": running,
-    "aten.kthvalue": selection,
+    "aten.kthvalue": SELECTION,
     "aten.median.default": median,
-    "aten.median.dim": selection,
-    "aten.mode": selection,
+    "aten.median.dim": SELECTION,
+    "aten.mode": SELECTION,
     "aten.nanmedian.default": median,
-    "aten.nanmedian.dim": selection,
+    "aten.nanmedian.dim": SELECTION,
     "aten.sort": sort,
     "aten.topk": topk,
 }

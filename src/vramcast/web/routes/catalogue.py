@@ -20,9 +20,8 @@ from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report.catalogue import find_models, gpu_document, machine_documents, model_document
+from vramcast.report.chinese import help_of, terms
 from vramcast.report.messages import MESSAGES, rare_messages
-from vramcast.report.option_messages import help_of
-from vramcast.report.plan_messages import COSTS_ZH
 from vramcast.report.verdicts import TONES
 from vramcast.version import __version__
 from vramcast.web.exchange import JSON, Asked, Reply
@@ -104,7 +103,7 @@ def words(asked: Asked) -> dict[str, Any]:
     own = asked.words
     known = MESSAGES | rare_messages()
     named = {key: own(key) for key in known if key.partition(".")[0] in KINDS and "{" not in known[key]["en"]}
-    costs = {f"cost.{english}": chinese if own.language == "zh" else english for english, chinese in COSTS_ZH.items()}
+    costs = {f"cost.{english}": own.term("cost", english) for english in terms("cost")}
     tones = {f"tone.{fit}": tone for fit, tone in TONES.items()}
     return {"schema": 1, "lang": own.language, "words": named | costs | tones}
 

@@ -1,0 +1,396 @@
+"""Eager model code under FSDP1, flat weights around layers and the rest, and FSDP2, weights sharded by rows.
+
+[FSDP2] pytorch torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py: weights that learn and frozen ones of a unit
+are gathered together; only gradients are reduced
+[Accelerate] accelerate utils/fsdp_utils.py `fsdp2_prepare_model`: since 1.14 the embedding is a unit of its own, and
+so are final norm and head together, which stay gathered between forward and backward; before, the root holds them all
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from math import prod
+from typing import Final
+
+from vramcast.domain.job import Phase
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.engines.eager.passes import Around, Piece, blocks, inference, passes
+from vramcast.engines.eager.phases import Stepping, stepped
+from vramcast.engines.eager.recipe import ROOT, STORAGE_WIDTH, Part, Recipe, Sharding, owner_of, parts, sharded, whole
+from vramcast.parallel.fsdp import (
+    GATHER_STREAM,
+    REDUCE_STREAM,
+    Stage,
+    Unit,
+    backward,
+    copy_out,
+    drop_inputs,
+    forward,
+    gather,
+    reduce,
+    release,
+    scatter_accumulated,
+    sharded_gradients,
+)
+from vramcast.parallel.fsdp1 import (
+    FlatStage,
+    FlatUnit,
+    flat_backward,
+    flat_forward,
+    flat_gather,
+    flat_reduce,
+    flat_release,
+    flat_scatter,
+    flat_unit,
+    shard_gradients,
+)
+from vramcast.states.steps import Weight, state_program, weight_program
+from vramcast.states.weights import sharded_shape
+from vramcast.units import ceil_div
+
+HOOK: Final = "pytorch torch/distributed/fsdp/_runtime_utils.py _register_post_backward_reshard_only_hook"
+
+
+class Flat(Around):
+    """What FSDP1 does around the parts of a model.
+
+    Args:
+        found: weights by what owns them
+        sharding: who shards
+    """
+
+    def __init__(self, found: Mapping[str, Part], sharding: Sharding) -> None:
+        self.whole = sharding.ranks == 1  # NO_SHARD: casts die behind forward whatever was asked
+        self.found, self.sharding = found, sharding._replace(reshard=True) if self.whole else sharding
+        self.units = {owner: self._unit(owner, part.own) for owner, part in found.items() if part.own}
+        apart = {owner: self._unit(owner, part.leaves, "adapters'") for owner, part in found.items() if part.leaves}
+        self.leaves: Mapping[str, FlatUnit] = apart
+        self.frozen = not any(part.learns for part in found.values())
+        self.first = self.synchronises = True
+        self.stages: dict[str, tuple[FlatStage, ...]] = {}
+
+    def _unit(self, owner: str, own: tuple[Weight, ...], name: str = "") -> FlatUnit:
+        """All weights of a unit have one type; packed ones are read as numbers of 16 bits."""
+        sharding = self.sharding
+        widest = max(own, key=sharding.stored_width)
+        width = max(sharding.stored_width(widest), STORAGE_WIDTH)
+        elements = sum(ceil_div(weight.elements * sharding.stored_width(weight), width) for weight in own)
+        return flat_unit(
+            owner, elements=elements, ranks=sharding.ranks, width=width, gathered=sharding.compute or width,
+            learns=any(weight.learns for weight in own), name=name, on_host=sharding.offload,
+        )
+
+    def _root(self) -> tuple[FlatUnit, ...]:
+        return tuple(units[ROOT] for units in (self.units, self.leaves) if ROOT in units)
+
+    def load(self) -> Iterator[Node]:
+        """Modules are moved to the card, flattened and sharded one after the other, the root last."""
+        for owner in sorted(self.found, key=lambda name: name == ROOT):
+            part = self.found[owner]
+            for units, own in ((self.leaves, part.leaves), (self.units, part.own)):
+                if owner not in units:
+                    continue
+                moved, flattened = (_loaded(name, owner, own) for name in ("module on the card", "flattened module"))
+                kept = () if self.sharding.offload else (Alloc(units[owner].shard),)
+                body = (Alloc(moved), Alloc(flattened), Free(moved), *kept, Free(flattened))
+                if self.whole and kept:  # the flattened module is the shard
+                    body = (Alloc(moved), *kept, Free(moved))
+                yield Loop(1 if owner == ROOT else part.repeats, body, label="layers")
+
+    def shards(self) -> Iterator[Weight]:
+        """What the optimizer steps."""
+        for weight in sharded(self.found):
+            share, width = ceil_div(weight.elements, self.sharding.ranks), self.sharding.stored_width(weight)
+            yield weight._replace(shape=(share,), width=width, gradient_width=width)
+
+    def begin(self) -> Program:
+        """The root's weights are gathered, and stay."""
+        return flat_gather(self._root())
+
+    def forward(self, stack: str, pieces: tuple[Piece, ...], *, differentiates: bool = True) -> Program:
+        """Gathered, run, freed."""
+        stages = tuple(map(self._stage, pieces, (owner_of(self.found, stack, piece.run) for piece in pieces)))
+        if differentiates:
+            self.stages[stack] = stages
+        return flat_forward(stages, reshard=self.sharding.reshard or not differentiates)
+
+    def _stage(self, piece: Piece, owner: str) -> FlatStage:
+        kept = piece.gradients
+        leaves = self.leaves.get(owner)
+        own, apart = ((), kept) if leaves is not None else (kept, ())
+        return FlatStage(
+            self.units[owner], piece.lowered.forward, piece.lowered.backward, own, piece.count, leaves, apart,
+            self._held(piece, owner),
+        )
+
+    def _held(self, piece: Piece, owner: str) -> tuple[Tensor, ...]:
+        if not self.sharding.hooks_hold or not piece.graph.checkpoints or self.units[owner].learns:
+            return ()
+        hidden = piece.graph.inputs[0].tensor
+        return tuple(
+            Tensor(
+                name=name, num_bytes=hidden.num_bytes, category=Category.ACTIVATIONS, owner=piece.graph.owner,
+                formula=hidden.formula, source=HOOK,
+            )
+            for name in ("layer input held by FSDP's hook", "its gradient")
+        )
+
+    def leave(self, pieces: tuple[Piece, ...]) -> Program:
+        """Autocast caches no views of flat weights."""
+        return ()
+
+    def turn(self) -> Program:
+        """The root's own backward gathers the last unit."""
+        return flat_gather(self._last()) if self.sharding.prefetch and self.sharding.reshard else ()
+
+    def _last(self) -> tuple[FlatUnit, ...]:
+        *_, stages = self.stages.values()
+        return tuple(stage.unit for stage in stages[-1:])
+
+    def backward(self, stack: str, pieces: tuple[Piece, ...]) -> Program:
+        """Gathered ahead, run, reduced."""
+        *_, last = self.stages
+        return flat_backward(
+            self.stages[stack], first=self.first, synchronise=self.synchronises, reshard=self.sharding.reshard,
+            prefetch=self.sharding.prefetch, ahead=self.sharding.prefetch and stack == last,
+        )
+
+    def end(self, gradients: tuple[Tensor, ...]) -> Program:
+        """The root's turn."""
+        nodes: list[Node] = []
+        learning = [unit for unit in self._root() if unit.learns]
+        for unit in learning:
+            nodes.append(Alloc(unit.gradient))
+        nodes += [*map(Free, gradients), *flat_release(self._root())]
+        for unit in learning:
+            if self.synchronises:
+                nodes += flat_scatter(unit)
+            elif not self.first:
+                nodes.append(Free(unit.gradient))
+        return tuple(nodes)
+
+    def close(self) -> Program:
+        """After an evaluation."""
+        return flat_release(self._root())
+
+    def scatter(self) -> Program:
+        """Gradients of several micro-batches are reduced at once."""
+        roots = (flat_scatter(unit) for unit in self._root() if unit.learns)
+        return (*flat_reduce(tuple(chain.from_iterable(self.stages.values()))), *chain.from_iterable(roots))
+
+    def zero(self) -> Program:
+        """zero_grad(set_to_none=True)."""
+        if self.sharding.offload:
+            return ()
+        roots = tuple((unit.shard_gradient, 1) for unit in self._root() if unit.learns)
+        found = (*shard_gradients(tuple(chain.from_iterable(self.stages.values()))), *roots)
+        return tuple(Loop(count, (Free(tensor),)) for tensor, count in found)
+
+
+def _loaded(name: str, owner: str, own: tuple[Weight, ...]) -> Tensor:
+    return Tensor(
+        name=name, num_bytes=sum(weight.num_bytes for weight in own), owner=owner, category=Category.TEMPORARIES,
+        source="pytorch torch/distributed/fsdp/_init_utils.py _init_param_handle_from_module",
+    )
+
+
+SOURCE = "pytorch torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py"
+
+
+class PerWeight(Around):
+    """What FSDP2 does around the parts of a model.
+
+    Args:
+        found: weights by what owns them
+        sharding: who shards
+        tied: whether embedding and head are one table
+    """
+
+    def __init__(self, found: Mapping[str, Part], sharding: Sharding, *, tied: bool) -> None:
+        self.found, self.sharding = found, sharding
+        self.units = {owner: _unit(owner, part.own, sharding) for owner, part in found.items() if owner != ROOT}
+        rest = found[ROOT].own
+        table = () if tied or not sharding.split_root else tuple(w for w in rest if w.path == "embedding.tokens")
+        self.table = _unit("embedding", table, sharding) if table else None
+        self.rest = _unit("head" if table else ROOT, tuple(w for w in rest if w not in table), sharding)
+        self.first = self.synchronises = True
+        self.begun = False  # a pass, and none of its stacks has run
+        self.stages: dict[str, tuple[Stage, ...]] = {}
+        self.ends: tuple[Stage, ...] = ()
+        self.head_gradients: tuple[Tensor, ...] = ()
+
+    def load(self) -> Iterator[Node]:
+        """Weights are moved to the card and sharded one after the other."""
+        for weight in sharded(self.found):
+            moved = Tensor(
+                name=f"{weight.path} on the card", num_bytes=weight.num_bytes, owner=weight.owner,
+                category=Category.TEMPORARIES, source=SOURCE,
+            )
+            share = self._share(weight)
+            kept = Tensor(
+                name=weight.path, num_bytes=share.num_bytes, owner=weight.owner, category=Category.WEIGHTS,
+                formula=f"{weight.elements:,} x {share.width} B over {self.sharding.ranks} ranks", source=SOURCE,
+            )
+            body = (Alloc(moved), *(() if self.sharding.offload else (Alloc(kept),)), Free(moved))
+            yield Loop(weight.repeats, body, label=weight.path)
+
+    def _share(self, weight: Weight) -> Weight:
+        width = self.sharding.stored_width(weight)
+        shape = sharded_shape(weight.shape, self.sharding.ranks)
+        return weight._replace(shape=shape, width=width, gradient_width=width)
+
+    def shards(self) -> Iterator[Weight]:
+        """What the optimizer steps."""
+        return map(self._share, sharded(self.found))
+
+    def begin(self) -> Program:
+        """The first unit is gathered; what the root holds stays, an embedding of its own goes with the first layer."""
+        units = (self.rest,) if self.table is None else (self.table,)
+        self.begun = True
+        return (*gather(units), *copy_out(units))
+
+    def forward(self, stack: str, pieces: tuple[Piece, ...], *, differentiates: bool = True) -> Program:
+        """Gathered, copied out, run, freed."""
+        reshard = self.sharding.reshard or not differentiates
+        stages = tuple(self._stage(stack, piece, reshard=reshard) for piece in pieces)
+        first, self.begun = self.begun, False
+        if differentiates:
+            self.stages[stack] = stages
+        before = (self.rest if self.table is None else self.table,) if first else ()
+        nodes = forward(stages, before=before)
+        if self.table is not None and first:
+            nodes = (*release((self.table,)), *nodes)
+        if self.table is not None:  # final norm and head, which stay until their backward
+            drop = (Free(self.rest.gathered),) if self.rest.shared else ()
+            nodes = (*nodes, *gather((self.rest,)), *copy_out((self.rest,)), *drop)
+        return nodes
+
+    def _stage(self, stack: str, piece: Piece, *, reshard: bool) -> Stage:
+        unit = self.units[owner_of(self.found, stack, piece.run)]
+        lowered = piece.lowered
+        return Stage((unit,), lowered.forward, lowered.backward, piece.gradients, piece.count, reshard=reshard)
+
+    def leave(self, pieces: tuple[Piece, ...]) -> Program:
+        """Autocast caches nothing: weights are in its type already, or no leaves."""
+        return ()
+
+    def turn(self) -> Program:
+        """The backward of what the root holds gathers the last layer."""
+        *_, stages = self.stages.values()
+        return gather(stages[-1].units) if stages and stages[-1].reshard else ()
+
+    def between(self, gradients: tuple[Tensor, ...]) -> Program:
+        """A head of its own is done."""
+        if self.table is None:
+            return ()
+        self.head_gradients = gradients
+        return self._finished(self.rest, gradients)
+
+    def _finished(self, unit: Unit, gradients: tuple[Tensor, ...]) -> Program:
+        stage = Stage((unit,), (), (), gradients)
+        self.ends = (*(end for end in self.ends if end.units != stage.units), stage)
+        if self.synchronises:
+            reduced = reduce(stage, first=self.first and not self.sharding.offload)
+            return (*release((unit,)), *reduced, *(drop_inputs((unit,)) if gradients else ()))
+        born = tuple(map(Alloc, unit.accumulated)) if self.first and gradients else ()
+        return (*born, *map(Free, gradients), *release((unit,)))
+
+    def backward(self, stack: str, pieces: tuple[Piece, ...]) -> Program:
+        """Gathered ahead, run, reduced."""
+        *_, last = self.stages
+        ahead = stack == last and bool(self.stages[stack]) and self.stages[stack][-1].reshard
+        first = self.first and not (self.sharding.offload and self.synchronises)  # reduced ones leave for the host
+        return backward(self.stages[stack], first=first, synchronise=self.synchronises, ahead=ahead)
+
+    def end(self, gradients: tuple[Tensor, ...]) -> Program:
+        """What is left: the root, or an embedding of its own, which is gathered again."""
+        if self.table is None:
+            return self._finished(self.rest, gradients)
+        again = (*gather((self.table,)), *copy_out((self.table,)), Free(self.table.gathered))
+        left = tuple(tensor for tensor in gradients if tensor not in self.head_gradients)
+        return (*(again if left and self.table.shared else copy_out((self.table,))), *self._finished(self.table, left))
+
+    def close(self) -> Program:
+        """After an evaluation."""
+        return release((self.rest,))
+
+    def scatter(self) -> Program:
+        """Gradients of several micro-batches are reduced at once."""
+        stages = (*self.ends, *chain.from_iterable(self.stages.values()))
+        gone = tuple(Loop(count, (Free(tensor),)) for tensor, count in sharded_gradients(stages))
+        return (*scatter_accumulated(stages), *(gone if self.sharding.offload else ()))
+
+    def zero(self) -> Program:
+        """zero_grad(set_to_none=True)."""
+        if self.sharding.offload:
+            return ()
+        found = sharded_gradients((*self.ends, *chain.from_iterable(self.stages.values())))
+        return tuple(Loop(count, (Free(tensor),)) for tensor, count in found)
+
+
+def _unit(owner: str, own: tuple[Weight, ...], sharding: Sharding) -> Unit:
+    """Weights that are gathered together; those that learn are reduced together."""
+    ranks = sharding.ranks
+    padded = {weight: prod(sharded_shape(weight.shape, ranks)) * ranks for weight in own}
+    learning = [weight for weight in own if weight.learns]
+    gathered = sum(count * sharding.computed_width(weight) for weight, count in padded.items())
+    reduced = sum(padded[weight] * sharding.computed_width(weight) for weight in learning)
+    stored = sum(padded[weight] * sharding.stored_width(weight) for weight in learning)
+    formula = f"{sum(padded.values()):,} elements over {ranks} ranks"
+
+    def tensor(name: str, num_bytes: int, category: Category, stream: str = "") -> Tensor:
+        return Tensor(
+            name=name, num_bytes=num_bytes, category=category, owner=owner, formula=formula, source=SOURCE,
+            stream=stream,
+        )
+
+    kind, whole = Category.COMMUNICATION, 0 if ranks == 1 else gathered
+    return Unit(
+        tensor("all-gather input", whole // ranks, kind, GATHER_STREAM),
+        tensor("all-gather output", whole, kind, GATHER_STREAM),
+        tuple(
+            tensor(f"unsharded {weight.path}", count * sharding.computed_width(weight), Category.WEIGHTS)
+            for weight, count in padded.items()
+        ),
+        tensor("reduce-scatter input", reduced, kind),
+        tensor("sharded gradients", stored // ranks, Category.GRADIENTS, REDUCE_STREAM),
+        tuple(
+            tensor(f"accumulated gradient of {weight.path}", padded[weight] * sharding.computed_width(weight),
+                   Category.GRADIENTS)
+            for weight in learning
+        ),
+        None if reduced == stored else tensor("reduced gradients", reduced // ranks, kind, REDUCE_STREAM),
+    )
+
+
+def sharded_phases(recipe: Recipe, stepping: Stepping, sharding: Sharding) -> Mapping[Phase, Program]:
+    """Load, first step, step, evaluation of one rank under FSDP.
+
+    Micro-batches before the last are not synchronised: their gradients add up unsharded.
+
+    Args:
+        stepping: optimizer and accumulation
+        sharding: who shards
+    """
+    built, flat = blocks(recipe), sharding.by == "fsdp1"
+    found = parts(recipe, leaves=flat)
+    around = Flat(found, sharding) if flat else PerWeight(found, sharding, tied=recipe.model.tied)
+    held = tuple(around.shards())
+    around.synchronises = stepping.grad_accum == 1
+    micro_batches: list[Node] = []
+    for around.first, times in ((True, 1), (False, stepping.grad_accum - 1)):
+        if times:
+            body = passes(recipe, built=built, around=around).micro_batch
+            micro_batches += body if times == 1 else (Loop(times, body, label="micro-batches"),)
+    micro_batches += () if around.synchronises else around.scatter()
+    on_host = sharding.offload
+    made = () if on_host else state_program(held, stepping.optimizer)
+    end = (*(() if on_host else stepped(held, stepping)), *around.zero())
+    return {
+        Phase.LOAD: (*around.load(), *weight_program(whole(found))),
+        Phase.FIRST_STEP: (*stepping.workspaces, *micro_batches, *made, *end),
+        Phase.STEP: (*micro_batches, *end),
+        Phase.EVALUATION: inference(recipe, built, around),
+        Phase.CHECKPOINT: (),
+    }

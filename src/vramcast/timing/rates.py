@@ -1,0 +1,190 @@
+"""What cards, and a machine's processors, reach of their data sheets: matrix products and reading memory.
+
+[MAMF] stas00/ml-engineering compute/accelerator/README.md, "Maximum Achievable Matmul FLOPS": best shapes.
+[gpt-fast] pytorch-labs/gpt-fast @0f925b5 README.md: A100-80GB reads about 1,700 of 2,039 GB/s; one die of an MI250X
+1,029 of 1,638 GB/s while it decodes Llama-2-7B.
+[L20] DefTruth/CUDA-Learn-Notes hgemm/README.md: cuBLAS reaches 105 to 115 of 119.5 TFLOPS.
+[JEDEC] a channel of DDR moves 8 bytes a transfer: channels x transfers/s x 8 B
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from vramcast.domain.device import Gpu
+from vramcast.timing.work import Work
+from vramcast.units import ceil_div
+
+
+class Share(Struct, frozen=True):
+    """A measured share of a data sheet's figure."""
+
+    value: float
+    source: str
+
+
+MATMUL: Final[dict[tuple[str, str], Share]] = {
+    ("Ampere", "16"): Share(0.87, "[MAMF] A100 SXM 271.2 of 312"),
+    ("Ada", "16"): Share(0.92, "[L20] cuBLAS 105-115 of 119.5"),
+    ("Hopper", "16"): Share(0.80, "[MAMF] H100 SXM 794.5 of 989"),
+    ("Hopper", "8"): Share(0.72, "[MAMF] H100 SXM 1402.6, H200 1453.4 of 1979"),
+    ("Blackwell", "16"): Share(0.78, "[MAMF] B200 1745 of 2250"),
+    ("Blackwell", "8"): Share(0.76, "[MAMF] B200 3432.5 of 4500"),
+    ("Blackwell", "4"): Share(0.45, "fitted: full load of B200 with NVFP4 in truth/speeds.csv"),
+    ("CDNA2", "16"): Share(0.77, "[MAMF] MI250X 147 of 191.5"),
+    ("CDNA3", "16"): Share(0.55, "[MAMF] MI300X 668.4, MI325X 784.9 of 1300"),
+    ("CDNA4", "16"): Share(0.68, "[MAMF] MI355X 1565 of 2300"),
+    ("Gaudi2", "16"): Share(0.97, "[MAMF] Gaudi 2 418.7 of 432"),
+    ("Gaudi3", "16"): Share(0.68, "[MAMF] Gaudi 3 1243 of 1835"),
+}
+"""Architecture and operand bits -> the best matrix product anybody measured."""
+
+OTHER_MATMUL: Final = Share(0.75, "assumed: no public measurement of this card's products")
+
+SHAPES: Final = Share(0.75, "real layers beside the best shape: first tokens on A100 in truth/speeds.csv, 0.78")
+"""Products of a model's own shapes, with the kernels between them, relative to the best shape."""
+
+BANDWIDTH: Final[dict[str, Share]] = {
+    "NVIDIA": Share(0.83, "[gpt-fast] A100 1,700 of 2,039 GB/s"),
+    "AMD": Share(0.70, "[gpt-fast] MI250X 1,029 of 1,638 GB/s with its launches"),
+}
+
+OTHER_BANDWIDTH: Final = Share(0.75, "assumed: no public measurement of this card's memory")
+
+OPERANDS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("fp8", ("fp8",)),
+    ("nvfp4", ("fp4",)),
+    ("int8-bnb", ()),
+    ("int8", ("int8",)),
+    ("q", ("int8",)),
+)
+"""Beginning of a format's name -> dtypes its products run in where the card has a rate for them; else 16 bits.
+
+FP8 on cards without FP8 and all 4-bit integers are unpacked to 16 bits (Marlin, vllm
+model_executor/layers/quantization); llama.cpp multiplies quantised weights with activations in int8
+[ggml/src/ggml-cuda/mmq.cu]."""
+
+
+BITS: Final = {"fp4": "4", "fp8": "8", "int8": "8", "fp32": "32"}
+
+
+class Rates(Struct, frozen=True):
+    """What a card reaches in one kind of product."""
+
+    dtype: str
+    flops_per_s: float
+    source: str
+
+
+def product_rate(gpu: Gpu, stored: str, whole: str) -> Rates | None:
+    """Operations per second of products with weights of a format; None where the card has no known rate.
+
+    Args:
+        stored: key of `states.storage.FORMATS`
+        whole: dtype of the activations
+    """
+    preferred = next((dtypes for prefix, dtypes in OPERANDS if stored.startswith(prefix)), ())
+    plain = ("fp32",) if whole == "fp32" else ("bf16", "fp16", "fp32")
+    for dtype in (*preferred, *plain):
+        peak = gpu.flops_per_s(dtype)
+        if peak:
+            bits = BITS.get(dtype, "16")
+            share = MATMUL.get((gpu.arch, bits)) or MATMUL.get((gpu.arch, "16")) or OTHER_MATMUL
+            source = f"{dtype} products reach {share.value:.0%} of {peak / 1e12:,.0f} TFLOPS ({share.source})"
+            return Rates(dtype, peak * share.value, source)
+    return None
+
+
+def bandwidth(gpu: Gpu) -> tuple[float, str] | None:
+    """Bytes per second that kernels read, and what that rests on; None where the data sheet is unknown."""
+    peak = gpu.bandwidth_bytes_per_s
+    if not peak:
+        return None
+    share = BANDWIDTH.get(gpu.vendor, OTHER_BANDWIDTH)
+    return peak * share.value, f"memory reaches {share.value:.0%} of {peak / 1e9:,.0f} GB/s ({share.source})"
+
+
+CHANNEL_BYTES: Final = 8
+ACHIEVED: Final = Share(0.75, "assumed; STREAM reaches 0.7 to 0.85 of the data sheet")
+PCIE_SHARE: Final = Share(0.8, "copies from pinned memory reach 25 of 32 GB/s on A100; assumed elsewhere")
+CORE_FLOPS: Final = 50e9
+"""Of quantised products on one core, the unpacking of weights included; assumed [operations/s]."""
+
+
+class Processors(Struct, frozen=True):
+    """Processors and main memory of a kind of machine."""
+
+    name: str
+    channels: int
+    transfers_per_s: float
+    cores: int
+    source: str
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Of main memory, as reached."""
+        return self.channels * self.transfers_per_s * CHANNEL_BYTES * ACHIEVED.value
+
+
+SERVER: Final = Processors(
+    "one Xeon of the fourth generation", 8, 4.8e9, 48, "Intel Xeon Scalable data sheet: 8 channels of DDR5-4800"
+)
+MACHINES: Final[dict[str, Processors]] = {
+    "consumer": Processors(
+        "a desktop with two channels of DDR5-5600", 2, 5.6e9, 8, "data sheets of Intel Core 14 and AMD Ryzen 9000"
+    ),
+    "workstation": Processors(
+        "a workstation with eight channels of DDR5-5200", 8, 5.2e9, 32, "AMD Ryzen Threadripper Pro 7000 data sheet"
+    ),
+}
+"""What stands around cards of a segment where nobody says; around others a server."""
+
+
+class Beside(Struct, frozen=True):
+    """What of a network lies in main memory, and how fast the machine is there."""
+
+    shares: dict[str, float]  # of "experts", "layers", "head", "cache"; by bytes
+    bytes_per_s: float
+    flops_per_s: float
+    pcie_bytes_per_s: float
+    micro_batch: int  # tokens for which weights are brought to a card once
+    brought_from: int | None  # rows of a product from which its weights are; None: never
+    assumed: str  # what is assumed of the machine, one sentence; "": all of it was said
+
+    def share(self, work: Work) -> float:
+        """Of one operator's bytes."""
+        if work.name.startswith("moe.experts"):
+            return self.shares["experts"]
+        if work.cache_bytes:
+            return self.shares["cache"]
+        return self.shares["head"] if work.name == "head" else self.shares["layers"] if work.weight_bytes else 0.0
+
+    def brings(self, work: Work, rows: int) -> bool:
+        """Whether weights come to the card for a product of so many rows; else they are multiplied where they are."""
+        return self.brought_from is not None and rows >= self.brought_from and not work.cache_bytes
+
+    def seconds(self, work: Work, rows: int) -> tuple[str, float]:
+        """What the part of an operator costs that lies here, and the cause that it counts as."""
+        share = self.share(work)
+        if self.brings(work, rows):
+            return "offload", share * work.weight_bytes * ceil_div(rows, self.micro_batch) / self.pcie_bytes_per_s
+        reading = (work.weight_bytes + work.cache_bytes) / self.bytes_per_s
+        return "main_memory", share * max(reading, work.flops / self.flops_per_s)
+
+
+def machine_around(gpu: Gpu, *, bytes_per_s: float | None, cores: int | None) -> tuple[float, float, str]:
+    """Bytes/s of main memory and operations/s of the processors around a card, and what is assumed for it.
+
+    Args:
+        bytes_per_s: of main memory, as measured; None: not said
+        cores: that compute; None: not said
+    """
+    machine = MACHINES.get(gpu.segment, SERVER)
+    rate, count = bytes_per_s or machine.bytes_per_s, cores or machine.cores
+    assumed = "" if bytes_per_s and cores else (
+        f"the host is taken for {machine.name}: {count} cores that read {rate / 1e9:.0f} GB/s; --engine-option "
+        "host-bandwidth=GB/s and threads=N say otherwise"
+    )
+    return rate, count * CORE_FLOPS, assumed
