@@ -15,6 +15,8 @@ from vramcast.emit.launch import head_of
 from vramcast.emit.lines import Line, Table, yaml_text
 from vramcast.engines.eager.releases import runs_deepspeed, sharder
 from vramcast.errors import Unsupported
+from vramcast.question.configs import accelerate as reader
+from vramcast.question.configs.reading import written
 
 NAME: Final = "accelerate.yaml"
 
@@ -27,11 +29,9 @@ MIXED: Final = {
 OVER_NARROW: Final = {**MIXED, Precision.BF16: "bf16", Precision.FP16: "fp16"}
 """The same of a Trainer that is told bf16 or fp16 over weights of 16 bits."""
 
-FSDP1_STRATEGIES: Final = {
-    Shards.NOTHING: "NO_SHARD", Shards.OPTIMIZER_AND_GRADIENTS: "SHARD_GRAD_OP", Shards.EVERYTHING: "FULL_SHARD",
-}
+FSDP1_STRATEGIES: Final = written(reader.STRATEGIES)
 
-PREFETCHES: Final = {"pre": "BACKWARD_PRE", "none": "NO_PREFETCH"}
+PREFETCHED: Final = written(reader.PREFETCHES)
 
 WHOLE_MODELS: Final = ("pp", "ep")
 """Degrees that nothing in this file can split by."""
@@ -149,7 +149,7 @@ def _mesh(order: Order) -> Table:
         Line(p + "cp_size", cp, "ranks that divide every sequence"),
     ]
     if cp > 1:
-        comm = "alltoall" if job.plan.cp_kind == "ulysses" else "allgather"
+        comm = written(reader.EXCHANGES).get(job.plan.cp_kind, "allgather")
         lines.append(Line(p + "cp_comm_strategy", comm, "how keys and values travel"))
     return (Line("parallelism_config", tuple(lines)),)
 
@@ -174,7 +174,7 @@ def _fsdp1(order: Order) -> Table:
         Line("fsdp_version", 1, "flat parameters"),
         Line("fsdp_sharding_strategy", strategy, f"{plan.shards.value} is split"),
         Line("fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "one unit per layer, as computed"),
-        Line("fsdp_backward_prefetch", PREFETCHES[ask("option.backward_prefetch", "pre")],
+        Line("fsdp_backward_prefetch", PREFETCHED[ask("option.backward_prefetch", "pre")].upper(),
              "whether the next layer is gathered while this one computes"),
         *_offload_and_recompute(order),
         Line("fsdp_use_orig_params", True, "the optimizer sees every weight"),

@@ -15,22 +15,23 @@ from vramcast.engines.deepspeed import settings as zero_settings
 from vramcast.engines.eager.releases import ZERO_OPTIONS, runs_deepspeed
 from vramcast.errors import Unsupported
 from vramcast.question.configs import deepspeed as reader
+from vramcast.question.configs.reading import written
+from vramcast.question.options import ZERO
 
 NAME: Final = "ds_config.json"
 
-STAGES: Final = {
-    Shards.NOTHING: 1, Shards.OPTIMIZER: 1, Shards.OPTIMIZER_AND_GRADIENTS: 2, Shards.EVERYTHING: 3,
-}
+STAGES: Final = {shards: max(1, int(stage)) for stage, shards in ZERO.items()}
 """The engine computes stage 1 where the plan splits nothing: with one rank it is the same."""
 
-OPTIMIZERS: Final = {ours: name for name, ours in reversed(reader.OPTIMIZERS.items()) if name != "SGD"}
+OPTIMIZERS: Final = {ours: name for ours, name in written(reader.OPTIMIZERS).items() if name != "SGD"}
 """DeepSpeed's own; others come from the training script, PyTorch's too."""
 
 LEARNING_RATE: Final = 1e-5
 """Not part of a memory plan; stands in every file so that they agree [1]."""
 
-SIXTEEN_BITS: Final = {"amp-bf16": "bf16", "mixed-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16",
-                       "mixed-fp16": "fp16", "fp16": "fp16"}
+SIXTEEN_BITS: Final = {
+    recipe: width for width, mixed in reader.WIDTHS.items() for recipe in (f"amp-{width}", mixed, width)
+}
 
 NVME: Final = "/local_nvme"
 
@@ -53,9 +54,9 @@ def _batch(order: Order) -> Table:
     ask, ranks = order.ask, order.job.data_parallel
     micro, steps = ask("micro_batch"), ask("grad_accum")
     return (
-        Line("train_batch_size", micro * steps * ranks, f"{micro} samples x {steps} micro-batches x {ranks} ranks"),
-        Line("train_micro_batch_size_per_gpu", micro, "samples per forward on one GPU"),
-        Line("gradient_accumulation_steps", steps, "micro-batches per optimizer step"),
+        Line(reader.BATCH["global"], micro * steps * ranks, f"{micro} samples x {steps} micro-batches x {ranks} ranks"),
+        Line(reader.BATCH["micro"], micro, "samples per forward on one GPU"),
+        Line(reader.BATCH["accumulation"], steps, "micro-batches per optimizer step"),
     )
 
 
@@ -118,8 +119,8 @@ def _stage3(zero: Any) -> list[Line]:
 
 def _offload(order: Order, stage: int) -> list[Line]:
     ask, found = order.ask, []
-    for field, name in (("offload_optimizer", "offload_optimizer"), ("offload_parameters", "offload_param")):
-        device = ask(field)
+    for name, option in reader.OFFLOADED.items():
+        device = ask(option.replace("-", "_"))
         if device == "none":
             continue
         if name == "offload_param" and stage != 3:

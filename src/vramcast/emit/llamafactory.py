@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Precision, Recompute
+from vramcast.domain.job import Job, Loss, Peft, Precision, Recompute
 from vramcast.domain.model import Head
 from vramcast.emit import deepspeed
 from vramcast.emit.files import File, Order, Part, hub_id
@@ -18,17 +18,18 @@ from vramcast.engines.eager.releases import liger_kernels, loads_fp32, prepared_
 from vramcast.errors import Unsupported
 from vramcast.families.module_names import names_of, names_saved
 from vramcast.question.configs import factory as reader
-from vramcast.question.configs.trainers import LOW_RANK, OPTIMS, optim_of
+from vramcast.question.configs.reading import written
+from vramcast.question.configs.trainers import FUSED_HEAD, LOW_RANK, OPTIMIZERS, optim_of
 from vramcast.states.optimizers import optimizer
 
 NAME: Final = "llamafactory.yaml"
 
-STAGES: Final = {objective: stage for stage, objective in reader.STAGES.items()}
+STAGES: Final = written(reader.STAGES)
 
 DATASETS: Final = {"pt": "c4_demo", "sft": "alpaca_en_demo", "dpo": "dpo_en_demo"}
 """Small data sets that come with LLaMA-Factory."""
 
-KERNELS: Final = {AttentionKernel.FLASH: "fa2", AttentionKernel.EAGER: "disabled", None: "auto"}
+KERNELS: Final = written(reader.KERNELS)
 """Those that `flash_attn` chooses between; which of PyTorch's runs it leaves to PyTorch."""
 
 BITS: Final = {"nf4": 4, "nf4-dq": 4, "int8": 8}
@@ -96,7 +97,7 @@ def _kernels(order: Order) -> list[Line]:
     kernels = () if unsloth else liger_kernels(order.job)
     switched = reader.liger_of_stage(order.job.workload.objective)
     liger = bool(kernels) and set(kernels) == set(switched) and plan.loss in (
-        None, Loss.FUSED_LINEAR if reader.FUSED_HEAD in switched else Loss.EAGER)
+        None, Loss.FUSED_LINEAR if FUSED_HEAD in switched else Loss.EAGER)
     if not liger and (kernels or plan.loss in (Loss.FUSED, Loss.FUSED_LINEAR)) and not unsloth:
         raise Unsupported("LLaMA-Factory's Liger kernels replace norms, activations and rotary embeddings and fuse the "
                           "head with its loss, all together; add --engine-option liger=true, or use --loss eager")
@@ -212,7 +213,7 @@ def _optimizer(order: Order) -> list[Line]:
     kernel = kernel_of(order.job)
     found = optim_of(plan.optimizer, kernel)
     if found is None:
-        kinds = ", ".join(dict.fromkeys(one.optimizer for meanings in OPTIMS.values() for one in meanings))
+        kinds = ", ".join(OPTIMIZERS)
         if kernel:
             raise Unsupported(f"LLaMA-Factory has no optimizer {name} with kernel {kernel}; use {kinds}")
         raise Unsupported(f"LLaMA-Factory has no optimizer {name}; use {kinds}")

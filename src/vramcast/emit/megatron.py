@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.job import AttentionKernel, Job, Precision, Recompute, Shards
@@ -14,45 +14,22 @@ from vramcast.domain.model import Model, MoE
 from vramcast.emit.files import File, Order, Part, hub_id
 from vramcast.emit.launch import RUN, run_script
 from vramcast.emit.lines import Line, Table
-from vramcast.emit.megatron_model import entry_script, is_hybrid, model_arguments, unsaid_features
+from vramcast.emit.megatron_model import entry_script, is_hybrid, lines_of, model_arguments, unsaid_features
 from vramcast.engines.megatron.chunk import stage_layers
 from vramcast.engines.megatron.options import Context, Options, options_of
 from vramcast.errors import Unsupported
-from vramcast.question.configs.megatron_model import model_of
+from vramcast.question.configs import megatron
+from vramcast.question.configs import megatron_model as reader
+from vramcast.question.configs.reading import written
 
 SAME: Final = 0.01
 """Of the parameters: by so little the network of the arguments may differ, in biases and norms."""
 
-STRATEGIES: Final = {Shards.NOTHING: "no_shard", Shards.OPTIMIZER: "optim",
-                     Shards.OPTIMIZER_AND_GRADIENTS: "optim_grads", Shards.EVERYTHING: "optim_grads_params"}
+SIZES: Final = {option: name.removeprefix("--") for option, name in written(megatron.SIZES).items()}
+
+STRATEGIES: Final = written(reader.STRATEGIES)
 
 EXCHANGES: Final = {"ring": "p2p", "ulysses": "a2a", "allgather": "all_gather"}
-
-SWITCHES: Final[tuple[tuple[str, Any, str], ...]] = (
-    ("deterministic", True, "deterministic-mode"),
-    ("gradient_accumulation_fusion", False, "no-gradient-accumulation-fusion"),
-    ("bias_gelu_fusion", False, "no-bias-gelu-fusion"),
-    ("bias_dropout_fusion", False, "no-bias-dropout-fusion"),
-    ("rope_fusion", False, "no-rope-fusion"),
-    ("masked_softmax_fusion", False, "no-masked-softmax-fusion"),
-    ("attention_mask", False, "no-create-attention-mask-in-dataloader"),
-    ("overlap_p2p_warmup_flush", True, "overlap-p2p-communication-warmup-flush"),
-    ("accumulate_in_fp32", False, "grad-reduce-in-bf16"),
-    ("overlap_grad_reduce", True, "overlap-grad-reduce"),
-    ("overlap_param_gather", True, "overlap-param-gather"),
-    ("tp_comm_overlap", True, "tp-comm-overlap"),
-    ("count_zeros", True, "log-num-zeros-in-grad"),
-    ("overlap_moe_comm", True, "overlap-moe-expert-parallel-comm"),
-)
-"""Option of the engine, the value that needs an argument, the argument."""
-
-VALUES: Final[tuple[tuple[str, str, str], ...]] = (
-    ("transformer_impl", "transformer-impl", "whose layers run"),
-    ("attention_backend", "attention-backend", "whose attention runs"),
-    ("vocab_divisor", "make-vocab-size-divisible-by", "the vocabulary is padded to a multiple of it x tp"),
-    ("optimizer", "optimizer", "as planned"),
-)
-"""Option, argument, reason: always written."""
 
 
 def write(order: Order) -> tuple[File, ...]:
@@ -83,7 +60,7 @@ def _other_network(model: Model, network: Table) -> Iterator[str]:
 
     Raises: Unsupported where that is another network
     """
-    read = model_of({f"--{line.name}": line.value for line in network}, "hybrid" if is_hybrid(model) else "gpt")
+    read = reader.model_of({f"--{line.name}": line.value for line in network}, "hybrid" if is_hybrid(model) else "gpt")
     made, counted = count_parameters(read).total, count_parameters(model).total
     if abs(made - counted) > SAME * counted:
         raise Unsupported(
@@ -106,9 +83,9 @@ def _batch(order: Order) -> Table:
     ask, ranks = order.ask, order.job.data_parallel
     micro, steps = ask("micro_batch"), ask("grad_accum")
     return (
-        Line("seq-length", ask("seq_len"), "positions of a sample"),
-        Line("micro-batch-size", micro, "samples per forward on one data-parallel rank"),
-        Line("global-batch-size", micro * steps * ranks, f"{micro} x {steps} micro-batches x {ranks} ranks"),
+        Line(SIZES["seq-len"], ask("seq_len"), "positions of a sample"),
+        Line(SIZES["micro-batch"], micro, "samples per forward on one data-parallel rank"),
+        Line(SIZES["global-batch"], micro * steps * ranks, f"{micro} x {steps} micro-batches x {ranks} ranks"),
     )
 
 
@@ -121,7 +98,7 @@ def _precision(order: Order, options: Options) -> Table:
         Precision.FP8: [Line("bf16", True, "what is not a product"), Line("fp8-format", "hybrid", "products")],
     }[precision]
     if precision is Precision.FP8:
-        lines += [Line("fp8-recipe", options.fp8_recipe)] if options.fp8_recipe else []
+        lines += lines_of((reader.FP8_RECIPE,), options)
         lines += [Line("fp8-param-gather", True, "weights are gathered in fp8")] if options.fp8_param_gather else []
     if precision is Precision.MIXED_FP16 and options.accumulate_in_fp32:
         lines.append(Line("accumulate-allreduce-grads-in-fp32", True, "gradients add up in fp32"))
@@ -130,21 +107,14 @@ def _precision(order: Order, options: Options) -> Table:
 
 def _parallel(order: Order, options: Options) -> Table:
     ask, job = order.ask, order.job
-    tp, pp, cp, ep = ask("tp"), ask("pp"), ask("cp"), ask("ep")
-    split = ask("sequence_parallel")
-    lines = [
-        Line("tensor-model-parallel-size", tp, "ranks that divide every layer"),
-        Line("pipeline-model-parallel-size", pp, "stages, one after the other"),
-        Line("context-parallel-size", cp, "ranks that divide every sequence"),
-    ]
+    ask.also("tp", "pp", "ep", "etp")
+    cp, split = ask("cp"), ask("sequence_parallel")
+    lines = lines_of(reader.DEGREES, job.plan)
     if cp > 1:
         kind = "a2a" if options.cp_a2a else EXCHANGES[ask("cp_kind")]
         lines.append(Line("cp-comm-type", kind, "how keys and values travel"))
-    if ep > 1:
-        lines.append(Line("expert-model-parallel-size", ep, "ranks that divide the experts"))
-    if ask("etp") is not None:
-        lines.append(Line("expert-tensor-parallel-size", job.plan.etp, "ranks that divide one expert"))
-    if tp > 1 and split is not False:
+    lines += lines_of(reader.DEGREES_OF_EXPERTS if job.plan.ep > 1 else reader.DEGREES_OF_EXPERTS[1:], job.plan)
+    if job.plan.tp > 1 and split is not False:
         lines.append(Line("sequence-parallel", True, "norms and residuals are divided over tp too"))
     return (*lines, *_stages(order, options), *_sharding(order, options))
 
@@ -163,13 +133,8 @@ def _stages(order: Order, options: Options) -> Table:
     else:
         if chunks > 1:
             lines.append(Line("num-virtual-stages-per-pipeline-rank", chunks, "chunks of a rank: smaller bubbles"))
-        for name, field in (("first", "first_stage_layers"), ("last", "last_stage_layers")):
-            count = getattr(job.plan, field)
-            if count is not None:
-                lines.append(Line(f"decoder-{name}-pipeline-num-layers", count, f"layers of the {name} stage"))
-    if options.interleave_group:
-        lines.append(Line("microbatch-group-size-per-virtual-pipeline-stage", options.interleave_group))
-    return tuple(lines)
+        lines += lines_of(reader.ENDS, job.plan)
+    return (*lines, *lines_of((reader.INTERLEAVED,), options))
 
 
 def _layout(job: Job) -> str:
@@ -195,7 +160,7 @@ def _sharding(order: Order, options: Options) -> Table:
         return ()
     lines = [Line("use-distributed-optimizer", True, f"optimizer states are split over {ranks} ranks")]
     if options.optimizer_instances > 1:
-        lines.append(Line("num-distributed-optimizer-instances", options.optimizer_instances, "copies of the states"))
+        lines += lines_of((reader.INSTANCES,), options)
     return tuple(lines)
 
 
@@ -232,7 +197,7 @@ def _recompute(order: Order, options: Options) -> Table:
     whole = 1 if options.recompute_method == "uniform" else max(stage_layers(Context(job)))
     return (
         Line("recompute-granularity", "full", "layers keep only their input"),
-        Line("recompute-method", options.recompute_method),
+        *lines_of((reader.RECOMPUTE_METHOD,), options),
         Line("recompute-num-layers", whole if layers is None else layers,
              "layers of a stage" if options.recompute_method == "block" else "layers of a unit"),
     )
@@ -241,10 +206,7 @@ def _recompute(order: Order, options: Options) -> Table:
 def _moe(job: Job, options: Options) -> Table:
     if not any(isinstance(run.layer.channel, MoE) for run in job.model.main.runs):
         return ()
-    lines = [Line("moe-token-dispatcher-type", options.dispatcher, "how tokens reach their experts")]
-    switches = (("grouped_gemm", "moe-grouped-gemm"), ("permute_fusion", "moe-permute-fusion"),
-                ("shared_expert_overlap", "moe-shared-expert-overlap"))
-    lines += [Line(name, True) for field, name in switches if getattr(options, field)]
+    lines = [*lines_of((reader.DISPATCHER,), options), *_switches(reader.SWITCHES_OF_EXPERTS, options)]
     if options.router_fp32:
         lines.append(Line("moe-router-dtype", "fp32"))
     if options.sinkhorn:
@@ -254,9 +216,12 @@ def _moe(job: Job, options: Options) -> Table:
     return tuple(lines)
 
 
+def _switches(table: tuple[reader.Switch, ...], options: Options) -> Table:
+    return tuple(Line(name, True) for field, value, name in table if getattr(options, field) is value)
+
+
 def _options(options: Options) -> Table:
-    lines = [Line(argument, True) for field, value, argument in SWITCHES if getattr(options, field) is value]
-    lines += [Line(argument, getattr(options, field), why) for field, argument, why in VALUES]
+    lines = [*_switches(reader.SWITCHES, options), *lines_of((reader.IMPLEMENTATION, *reader.VALUES), options)]
     if options.cross_entropy == "te":
         raise Unsupported(
             "Megatron-LM has switched off TransformerEngine's fused cross entropy; use --engine-option "

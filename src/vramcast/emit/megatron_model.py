@@ -20,14 +20,17 @@ from vramcast.domain.model import (
     Model,
     MoE,
     MultiLatentAttention,
-    Norm,
 )
 from vramcast.emit.lines import Line, Table
 from vramcast.errors import Unsupported
-
-NORMS: Final = {Norm.RMS: "RMSNorm", Norm.LAYER: "LayerNorm"}
+from vramcast.question.configs import megatron_model as reader
 
 GATED: Final = ("silu",)
+
+
+def lines_of(table: tuple[reader.Value, ...], noun: Any) -> list[Line]:
+    """The arguments of a table that a noun has something for."""
+    return [Line(value.name, said, value.why) for value in table if (said := getattr(noun, value.field))]
 
 
 def entry_script(model: Model) -> str:
@@ -110,11 +113,7 @@ def _latent(model: Model, mixer: MultiLatentAttention) -> list[Line]:
     lines = [
         Line("multi-latent-attention", True),
         Line("num-attention-heads", mixer.num_heads),
-        *([Line("q-lora-rank", mixer.q_lora_rank)] if mixer.q_lora_rank else []),
-        Line("kv-lora-rank", mixer.kv_lora_rank),
-        Line("qk-head-dim", mixer.qk_nope_dim),
-        Line("qk-pos-emb-head-dim", mixer.qk_rope_dim),
-        Line("v-head-dim", mixer.v_head_dim),
+        *lines_of(reader.LATENT_ATTENTION, mixer),
         Line("qk-layernorm", True, "the compressed queries and keys are normed"),
     ]
     if mixer.indexer_heads:
@@ -127,9 +126,7 @@ def _mamba(model: Model, mixers: list[Mamba]) -> list[Line]:
         return []
     if any(mixer.version != 2 for mixer in mixers):
         raise Unsupported(f"{model.name}: Megatron has Mamba 2 only")
-    first = mixers[0]
-    return [Line("mamba-state-dim", first.state_dim), Line("mamba-num-heads", first.num_heads),
-            Line("mamba-head-dim", first.head_dim), Line("mamba-num-groups", first.num_groups)]
+    return lines_of(reader.MAMBA, mixers[0])
 
 
 def _channels(model: Model, channels: list[Channel]) -> list[Line]:
@@ -156,18 +153,13 @@ def _activation(model: Model, mlp: MLP | None) -> list[Line]:
 def _experts(moe: MoE, channels: list[Channel]) -> list[Line]:
     lines = [
         Line("num-experts", moe.num_experts),
-        Line("moe-router-topk", moe.top_k, "experts of a token"),
+        *lines_of((reader.TOP_K,), moe),
         Line("moe-ffn-hidden-size", moe.expert.width, "width of an expert"),
+        *lines_of(reader.EXPERTS, moe),
     ]
-    if moe.shared_width:
-        lines.append(Line("moe-shared-expert-intermediate-size", moe.shared_width, "experts that every token visits"))
-    if moe.shared_gate:
-        lines.append(Line("moe-shared-expert-gate", True))
     if moe.score_bias:
-        lines += [Line("moe-router-enable-expert-bias", True),
-                  Line("moe-router-score-function", "sigmoid", "the bias needs it")]
-    if moe.latent_width:
-        lines.append(Line("moe-latent-size", moe.latent_width))
+        lines.append(Line("moe-router-score-function", "sigmoid", "the bias needs it"))
+    lines += lines_of((reader.LATENT_EXPERTS,), moe)
     flags = [int(isinstance(channel, MoE)) for channel in channels]
     if not all(flags):
         runs = [f"[{flag}]*{len(list(equal))}" for flag, equal in groupby(flags)]
@@ -177,10 +169,10 @@ def _experts(moe: MoE, channels: list[Channel]) -> list[Line]:
 
 def _norms(model: Model, layers: tuple[Layer, ...]) -> list[Line]:
     norm = layers[0].norm
-    if norm not in NORMS:
+    if norm not in reader.NORMS:
         raise Unsupported(f"{model.name}: Megatron has no norm {norm.value}")
     biased = any(isinstance(layer.mixer, Attention) and layer.mixer.out_bias for layer in layers)
-    lines = [Line("normalization", NORMS[norm])]
+    lines = [Line("normalization", reader.NORMS[norm])]
     epsilon = _config(model).get("rms_norm_eps") or _config(model).get("layer_norm_epsilon")
     if isinstance(epsilon, float):
         lines.append(Line("norm-epsilon", epsilon, "from the model's own config"))

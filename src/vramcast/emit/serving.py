@@ -7,6 +7,7 @@ starts the same deployment.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.domain.serving import ServeJob
@@ -20,25 +21,36 @@ from vramcast.engines.sglang.settings import shares_experts
 from vramcast.engines.tensorrt_llm import settings_of as tensorrt_llm_settings
 from vramcast.engines.vllm.settings import settings_of as vllm_settings
 from vramcast.errors import Unsupported
+from vramcast.question.configs import servers
+from vramcast.question.configs.reading import written
+from vramcast.sources.logs import options
+from vramcast.sources.logs import sglang as sglang_logs
+from vramcast.sources.logs import vllm as vllm_logs
 
 SERVE: Final = "serve.sh"
 EXTRA: Final = "trtllm_config.yaml"
 PORT: Final = 8000
 
-DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+DTYPES: Final = written(options.DTYPES)
+"""How vLLM, SGLang and TensorRT-LLM call a dtype; others have one name everywhere."""
 
-CACHES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-"""Cache dtype -> how vLLM and SGLang call it; others have one name everywhere."""
+def argument_names(table: Mapping[str, options.Target]) -> dict[str, str]:
+    """Option -> argument, as a command line writes it, the first where several say it."""
+    names = written({name: option for name, (option, _) in table.items()})
+    return {option: name.replace("_", "-") for option, name in names.items()}
 
-QUANTISED: Final[dict[str, dict[str, str]]] = {
-    "vllm": {"fp8": "fp8", "nf4": "bitsandbytes"},
-    "sglang": {"fp8": "fp8", "nf4": "bitsandbytes"},
+
+VLLM: Final = argument_names(vllm_logs.GIVEN)
+SGLANG: Final = argument_names(sglang_logs.GIVEN)
+"""Option -> the argument that says it."""
+
+QUANTISED: Final = {format_: written(servers.QUANTISED)[format_] for format_ in ("fp8", "nf4")}
+"""Format that vLLM and SGLang can make of a 16-bit checkpoint while loading -> their name for that."""
+
+VLLM_DRAFTS: Final = {**written(vllm_logs.DRAFTS), "model": "draft_model"}
+SGLANG_DRAFTS: Final = {
+    **{kind: written(sglang_logs.DRAFTS)[kind] for kind in ("eagle", "eagle3", "mtp", "ngram")}, "model": "STANDALONE",
 }
-"""Engine -> format it can make of a 16-bit checkpoint while loading -> its name for that."""
-
-VLLM_DRAFTS: Final = {"eagle": "eagle", "eagle3": "eagle3", "mtp": "mtp", "ngram": "ngram", "medusa": "medusa",
-                      "model": "draft_model"}
-SGLANG_DRAFTS: Final = {"eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN", "ngram": "NGRAM", "model": "STANDALONE"}
 
 PLACE: Final = (
     ('NODE_RANK="${NODE_RANK:-0}"', "which machine this is"),
@@ -53,27 +65,27 @@ def write_vllm(order: Order) -> tuple[File, ...]:
     ask, settings = order.ask, vllm_settings(order.job)
     lines = [
         Line("", hub_id(job.model), "the checkpoint"),
-        *_degrees(order, ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")),
+        *_degrees(order, (VLLM["tp"], VLLM["pp"], VLLM["dp"])),
     ]
     if ask("expert_parallel"):
-        lines.append(Line("enable-expert-parallel", True, "whole experts per rank"))
+        lines.append(Line(VLLM["expert-parallel"], True, "whole experts per rank"))
     if ask("dcp") > 1:
-        lines.append(Line("decode-context-parallel-size", job.plan.dcp, "the cache is divided inside a tp group"))
-    lines += _dtypes(order, "quantization")
+        lines.append(Line(VLLM["dcp"], job.plan.dcp, "the cache is divided inside a tp group"))
+    lines += _dtypes(order, VLLM)
     ask.also("memory_fraction", "max_sequences", "batched_tokens", "block_tokens", "prefix_caching")
     lines += [
-        Line("max-model-len", job.context, "longest sequence, prompt and answer"),
-        Line("gpu-memory-utilization", settings.memory_fraction, "share of the card vLLM may take"),
-        Line("max-num-seqs", settings.max_sequences, "sequences at once"),
-        Line("max-num-batched-tokens", settings.batched_tokens, "tokens of one step"),
-        Line("block-size", settings.block_tokens, "tokens of a cache block"),
-        Line("enable-prefix-caching" if settings.prefix_caching else "no-enable-prefix-caching", True),
+        Line(VLLM["context"], job.context, "longest sequence, prompt and answer"),
+        Line(VLLM["memory-fraction"], settings.memory_fraction, "share of the card vLLM may take"),
+        Line(VLLM["max-sequences"], settings.max_sequences, "sequences at once"),
+        Line(VLLM["batched-tokens"], settings.batched_tokens, "tokens of one step"),
+        Line(VLLM["block-tokens"], settings.block_tokens, "tokens of a cache block"),
+        Line(("" if settings.prefix_caching else "no-") + VLLM["prefix-caching"], True),
     ]
     if ask("cache_bytes") is not None:
-        lines.append(Line("kv-cache-memory-bytes", job.plan.cache_bytes, "the cache of one card, whatever is free"))
+        lines.append(Line(VLLM["cache-bytes"], job.plan.cache_bytes, "the cache of one card, whatever is free"))
     if not ask("graphs"):
-        lines.append(Line("enforce-eager", True, "no CUDA graphs"))
-    lines += [*_adapters(order, "max-loras"), *_vllm_draft(order), *_vllm_options(order)]
+        lines.append(Line(VLLM["graphs"], True, "no CUDA graphs"))
+    lines += [*_adapters(order, VLLM["lora-slots"]), *_vllm_draft(order), *_vllm_options(order)]
     part = Part("vllm", "EngineArgs", further=("FrontendArgs",))
     return _script(order, "vllm serve", tuple(lines), part, _nodes(job, vllm=True))
 
@@ -83,7 +95,7 @@ def _adapters(order: Order, slots_option: str) -> list[Line]:
     if not slots:
         return []
     return [Line("enable-lora", True), Line(slots_option, slots, "adapters on the card at once"),
-            Line("max-lora-rank", rank, "largest rank")]
+            Line(VLLM["lora-rank"], rank, "largest rank")]
 
 
 def _vllm_draft(order: Order) -> list[Line]:
@@ -126,9 +138,9 @@ def write_sglang(order: Order) -> tuple[File, ...]:
     ask.also("tp", "dp", "expert_parallel", "memory_fraction", "max_sequences", "batched_tokens", "block_tokens")
     width = job.plan.tp * (job.plan.dp if shared else 1)
     lines = [
-        Line("model-path", hub_id(job.model)),
-        Line("tp-size", width, "ranks that divide every layer, attention groups together"),
-        Line("pp-size", ask("pp"), "stages"),
+        Line(SGLANG["model"], hub_id(job.model)),
+        Line(SGLANG["tp"], width, "ranks that divide every layer, attention groups together"),
+        Line(SGLANG["pp"], ask("pp"), "stages"),
     ]
     if shared:
         lines.append(Line("attn-dp-size", job.plan.dp, "groups that attend apart and share experts"))
@@ -136,21 +148,21 @@ def write_sglang(order: Order) -> tuple[File, ...]:
         lines.append(Line("dp-size", job.plan.dp, "whole copies"))
     if job.plan.expert_parallel:
         lines.append(Line("ep-size", width, "whole experts per rank"))
-    lines += _dtypes(order, "quantization")
+    lines += _dtypes(order, SGLANG)
     lines += [
-        Line("context-length", job.context, "longest sequence, prompt and answer"),
-        Line("mem-fraction-static", settings.fraction, "share of the card for weights and cache"),
-        Line("chunked-prefill-size", settings.chunk * (job.plan.dp if shared else 1), "tokens of one prefill step"),
-        Line("page-size", settings.page_tokens, "tokens of a cache page"),
+        Line(SGLANG["context"], job.context, "longest sequence, prompt and answer"),
+        Line(SGLANG["memory-fraction"], settings.fraction, "share of the card for weights and cache"),
+        Line(SGLANG["batched-tokens"], settings.chunk * (job.plan.dp if shared else 1), "tokens of one prefill step"),
+        Line(SGLANG["block-tokens"], settings.page_tokens, "tokens of a cache page"),
     ]
     if settings.max_running is not None:
-        lines.append(Line("max-running-requests", settings.max_running, "sequences at once"))
+        lines.append(Line(SGLANG["max-sequences"], settings.max_running, "sequences at once"))
     if settings.graph_sequences:
         lines.append(Line("cuda-graph-max-bs-decode", settings.graph_sequences, "largest batch with a graph"))
     if not ask("graphs"):
         lines += [Line("disable-decode-cuda-graph", True), Line("disable-prefill-cuda-graph", True)]
     if ask("prefix_caching") is False:
-        lines.append(Line("disable-radix-cache", True, "finished sequences are not kept"))
+        lines.append(Line(SGLANG["prefix-caching"], True, "finished sequences are not kept"))
     if ask("cache_bytes") is not None:
         raise Unsupported("SGLang sizes its cache by a fraction; use --memory-fraction, or --engine vllm")
     lines += [*_adapters(order, "max-loras-per-batch"), *_sglang_draft(order), *_sglang_options(order)]
@@ -275,18 +287,18 @@ def _degrees(order: Order, names: tuple[str, ...]) -> list[Line]:
     return [Line(name, order.ask(field), why) for name, field, why in zip(names, fields, reasons, strict=False)]
 
 
-def _dtypes(order: Order, quantisation: str) -> list[Line]:
+def _dtypes(order: Order, names: Mapping[str, str]) -> list[Line]:
     ask, job = order.ask, order.job
     ask.also("context", "concurrency", "input_len", "output_len", "image_size")
     lines = []
     if ask("dtype") is not None:
-        lines.append(Line("dtype", DTYPES[job.plan.dtype], "activations and unquantised weights"))
-    if job.plan.weights in QUANTISED[job.engine]:
-        lines.append(Line(quantisation, QUANTISED[job.engine][ask("weights")], "made while the checkpoint loads"))
+        lines.append(Line(names["dtype"], DTYPES[job.plan.dtype], "activations and unquantised weights"))
+    if job.plan.weights in QUANTISED:
+        lines.append(Line(names["quantisation"], QUANTISED[ask("weights")], "made while the checkpoint loads"))
     kv = ask("kv_dtype")
     if kv != "auto":
-        named = "fp8_e4m3" if kv == "fp8" and job.engine == "sglang" else CACHES.get(kv, kv)
-        lines.append(Line("kv-cache-dtype", named, "keys and values"))
+        named = "fp8_e4m3" if kv == "fp8" and job.engine == "sglang" else DTYPES.get(kv, kv)
+        lines.append(Line(names["kv-dtype"], named, "keys and values"))
     return lines
 
 
@@ -294,7 +306,7 @@ def _weights_note(order: Order) -> tuple[str, ...]:
     """A format that no engine makes while it loads must be in the checkpoint."""
     job: ServeJob = order.job
     weights = job.plan.weights
-    if weights is None or weights in QUANTISED.get(job.engine, {}):
+    if weights is None or (job.engine in ("vllm", "sglang") and weights in QUANTISED):
         return ()
     return (f"{SERVE}: name a checkpoint of {job.model.name} stored as {weights}; the one named is not",)
 

@@ -15,6 +15,8 @@ from vramcast.emit.files import File, Order, Part, hub_id
 from vramcast.emit.launch import RUN, run_script
 from vramcast.emit.lines import Line, Table
 from vramcast.errors import Unsupported
+from vramcast.question.configs import torchtitan as reader
+from vramcast.question.configs.reading import written
 from vramcast.units import ceil_div
 
 REGISTRY: Final = "vramcast_plan.py"
@@ -37,7 +39,9 @@ MODELS: Final[tuple[tuple[str, str, str], ...]] = (
 )
 """Our name -> folder and flavour [titan models/*/__init__.py]."""
 
-SCHEDULES: Final = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
+NAMES: Final = written(reader.NAMES)
+
+SCHEDULES: Final = {options.get("schedule", "1f1b"): name for name, options in reader.SCHEDULES.items()}
 
 
 def flavour_of(order: Order) -> Flavour:
@@ -74,6 +78,11 @@ def write(order: Order) -> tuple[File, ...]:
     )
 
 
+def _usual(name: str, why: str) -> Line:
+    """A name with the value that is modelled."""
+    return Line(name, reader.USUAL[name][0], why)
+
+
 def _options(order: Order) -> Table:
     return (
         Line("module", REGISTRY.removesuffix(".py"), f"the registry function in {REGISTRY}"),
@@ -81,7 +90,7 @@ def _options(order: Order) -> Table:
         *_training(order),
         *_parallelism(order),
         *_compile(order),
-        Line("optimizer.implementation", "fused", "torchtitan's default, as computed"),
+        _usual("optimizer.implementation", "torchtitan's default, as computed"),
     )
 
 
@@ -90,11 +99,11 @@ def _training(order: Order) -> Table:
     micro, ranks = ask("micro_batch"), job.data_parallel
     total = micro * ask("grad_accum") * ranks
     lines = [
-        Line("training.local_batch_size", micro, "samples of one data-parallel rank per forward and backward"),
-        Line("training.global_batch_size", total, f"{micro} x {job.workload.grad_accum} x {ranks} ranks"),
-        Line("training.seq_len", ask("seq_len"), "positions of a sample"),
+        Line(NAMES["micro-batch"], micro, "samples of one data-parallel rank per forward and backward"),
+        Line(NAMES["global-batch"], total, f"{micro} x {job.workload.grad_accum} x {ranks} ranks"),
+        Line(NAMES["seq-len"], ask("seq_len"), "positions of a sample"),
         *_precision(order),
-        Line("training.disable_cuda_graphs", True, "graphs keep a pool of their own that was not computed"),
+        _usual("training.disable_cuda_graphs", "graphs keep a pool of their own that was not computed"),
     ]
     devices = {ask("offload_optimizer"), ask("offload_parameters")}
     if "nvme" in devices:
@@ -109,9 +118,9 @@ def _precision(order: Order) -> list[Line]:
     if precision not in (Precision.MIXED_BF16, Precision.AMP_BF16, Precision.FP8):
         raise Unsupported(f"torchtitan plans are computed in mixed-bf16 or fp8, not in {precision.value}")
     return [
-        Line("training.dtype", "float32", f"{precision.value}: weights and states in fp32"),
-        Line("training.mixed_precision_param", "bfloat16", "gathered weights and activations"),
-        Line("training.mixed_precision_reduce", "float32", "gradients are added in fp32"),
+        _usual("training.dtype", f"{precision.value}: weights and states in fp32"),
+        _usual("training.mixed_precision_param", "gathered weights and activations"),
+        _usual("training.mixed_precision_reduce", "gradients are added in fp32"),
     ]
 
 
@@ -125,10 +134,10 @@ def _parallelism(order: Order) -> Table:
         Line(p + "data_parallel_shard_degree", shard, "ranks that share one copy of the weights"),
         Line(p + "data_parallel_replicate_degree", copies, "copies"),
         Line(p + "fsdp_reshard_after_forward", _reshard(order), "whether gathered weights are freed after forward"),
-        Line(p + "tensor_parallel_degree", ask("tp"), "ranks that divide every layer"),
-        Line(p + "enable_sequence_parallel", True, "norms and residuals are divided over them too"),
-        Line(p + "context_parallel_degree", ask("cp"), "ranks that divide every sequence"),
-        Line(p + "expert_parallel_degree", ask("ep"), "ranks that divide the experts"),
+        Line(NAMES["tp"], ask("tp"), "ranks that divide every layer"),
+        _usual(p + "enable_sequence_parallel", "norms and residuals are divided over them too"),
+        Line(NAMES["cp"], ask("cp"), "ranks that divide every sequence"),
+        Line(NAMES["ep"], ask("ep"), "ranks that divide the experts"),
     ]
     ask.also("cp_kind")
     if ask("sequence_parallel") is False:
@@ -158,7 +167,7 @@ def _pipeline(order: Order) -> Table:
     ask, job = order.ask, order.job
     pp, chunks = ask("pp"), ask("virtual_stages")
     p = "parallelism.pipeline_parallel_"
-    lines = [Line(p + "degree", pp, "stages, one after the other")]
+    lines = [Line(NAMES["pp"], pp, "stages, one after the other")]
     asked = ask("schedule")
     schedule = "interleaved" if asked == "1f1b" and chunks > 1 else asked
     size = ask("option.pipeline_microbatch_size", 1)
@@ -197,7 +206,7 @@ def _compile(order: Order) -> Table:
 def _registry(order: Order) -> str:
     ask, flavour = order.ask, flavour_of(order)
     recompute = Recompute(ask("recompute"))
-    policy = {Recompute.NONE: "None", Recompute.SELECTIVE: "SelectiveAC.Config()", Recompute.FULL: "FullAC.Config()"}
+    policy = written(reader.POLICIES)[recompute]
     if ask("optimizer") not in ("adamw", "adam"):
         raise Unsupported(f"torchtitan has no optimizer {order.job.plan.optimizer}; use adamw or adam")
     ask.also("attention", "objective", "option.version", "option.trainer")
@@ -214,7 +223,8 @@ def _registry(order: Order) -> str:
     return TEXT.format(
         title=f"{order.job.model.name} as planned for {order.job.cluster.name}",
         module=flavour.module, flavour=flavour.name, backend=_attention(order), converters=converters,
-        assets=hub_id(order.job.model).rpartition("/")[2], rate=LEARNING_RATE, policy=policy[recompute],
+        assets=hub_id(order.job.model).rpartition("/")[2], rate=LEARNING_RATE,
+        policy=policy if recompute is Recompute.NONE else f"{policy}.Config()",
         recompute=recompute.value, name="AdamW" if order.job.plan.optimizer == "adamw" else "Adam",
         loss=f"ChunkedLossWrapper.Config(loss_fn={cross_entropy})" if chunked else cross_entropy,
         loss_why="the head runs chunk by chunk" if chunked else "all logits exist at once",

@@ -30,12 +30,14 @@ from vramcast.engines.eager.releases import (
     runs_deepspeed,
 )
 from vramcast.errors import Unsupported
-from vramcast.question.configs.trainers import LOW_RANK, OPTIMS, optim_of
+from vramcast.question.configs import trainers
+from vramcast.question.configs.reading import written
+from vramcast.question.configs.trainers import LOW_RANK, OPTIMIZERS, optim_of
 
 NAME: Final = "training_args.yaml"
 SCRIPT: Final = "train_trainer.py"
 
-LIGER_LOSSES: Final = {Loss.FUSED: "cross_entropy", Loss.FUSED_LINEAR: "fused_linear_cross_entropy"}
+LIGER_LOSSES: Final = written(trainers.LIGER_LOSSES)
 
 TRAINER_OBJECTIVES: Final = ("pretrain", "sft")
 
@@ -138,13 +140,12 @@ def _optimizer(order: Order) -> list[Line]:
     order.ask.also("optimizer", "optimizer_kernel")
     found = optim_of(name, kernel)
     if found is None:
-        known = dict.fromkeys(one.optimizer for meanings in OPTIMS.values() for one in meanings)
-        if name.partition(":")[0] in known and order.job.plan.optimizer_kernel is None:
+        if name.partition(":")[0] in OPTIMIZERS and order.job.plan.optimizer_kernel is None:
             raise Unsupported(f"files are for the newest Trainer, which has no optimizer {name} with kernel {kernel}; "
                               "add --optimizer-kernel foreach")
-        if name.partition(":")[0] in known:
+        if name.partition(":")[0] in OPTIMIZERS:
             raise Unsupported(f"the Trainer does not choose the kernel of {name}; leave --optimizer-kernel out")
-        raise Unsupported(f"the Trainer has no optimizer {name}; use {', '.join(known)}")
+        raise Unsupported(f"the Trainer has no optimizer {name}; use {', '.join(OPTIMIZERS)}")
     lines = [Line("optim", found[0], f"{name}, as planned")]
     if name.partition(":")[0] in LOW_RANK:
         lines.append(Line("optim_target_modules", "all-linear", "every matrix is projected"))

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 import vramcast
 from vramcast.api import job_of
+from vramcast.catalogue.formats import load_format
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.model import Norm
 from vramcast.emit.write import write_configs
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.estimate.training import answer
+from vramcast.question.configs import megatron_model
 from vramcast.question.configs.deepspeed import BUFFERS
 from vramcast.question.configs.readers import Given, read_files, settled, solved
 
@@ -455,3 +457,15 @@ def test_a_length_that_vllm_fits_to_the_card_is_no_default(tmp_path: Path, lengt
     path = written(tmp_path, "serve.sh", f"vllm serve Qwen/Qwen3-8B --max-model-len {length}")
     with pytest.raises(Unsupported, match="max_model_len"):
         settled(read_files([path], command="serve"), (), ignore_unread=False)
+
+
+def test_arguments_of_megatron_are_its_own_with_its_defaults() -> None:
+    kinds = (megatron_model.Value, megatron_model.Switch)
+    tables = [(found,) if isinstance(found, kinds) else found for found in vars(megatron_model).values()]
+    named = [row for table in tables if isinstance(table, tuple) for row in table if isinstance(row, kinds)]
+    assert len(named) > 30
+    for row in named:
+        entry = load_format("megatron").find("arguments", row.name)
+        assert entry is not None, row
+        if isinstance(row, megatron_model.Value) and row.usual:  # none: the engine's choice
+            assert entry.default in (None, row.usual), row

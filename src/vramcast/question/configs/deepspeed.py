@@ -51,6 +51,12 @@ BATCH: Final = {
 
 PLACES: Final = {"cpu": "cpu", "nvme": "nvme", "none": None}
 
+OFFLOADED: Final = {"offload_optimizer": "offload-optimizer", "offload_param": "offload-parameters"}
+"""Table of `zero_optimization` -> the option of what waits off the GPU."""
+
+WIDTHS: Final = {"bf16": "mixed-bf16", "fp16": "mixed-fp16"}
+"""Table of a width of 16 bits -> the recipe, with an fp32 copy unless that is narrow too."""
+
 FILLED_IN: Final = "is auto, which the Trainer fills in; give its arguments with another --from, or {options}"
 
 
@@ -147,7 +153,7 @@ def _auto(values: Watched) -> Iterator[Unread]:
 
 def _offload(zero: Watched) -> dict[str, Any]:
     found = {}
-    for name, option in (("offload_optimizer", "offload-optimizer"), ("offload_param", "offload-parameters")):
+    for name, option in OFFLOADED.items():
         section = zero.section(name, Known("deepspeed", name))
         device = section.one_of("device", PLACES, option=option)
         if device is None:
@@ -165,7 +171,7 @@ def _precision(values: Watched) -> dict[str, Any]:
     the Trainer's."""
     open_, found = False, ""
     values |= {"bf16": values.get("bfloat16")} if "bfloat16" in values and "bf16" not in values else {}
-    for name, precision in (("bf16", "mixed-bf16"), ("fp16", "mixed-fp16")):
+    for name, precision in WIDTHS.items():
         section = values.section(name, Known("deepspeed", name))
         if section.flag("enabled"):
             found = found or (name if _narrow(section, name) else precision)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from vramcast.engines.eager.releases import LIGER
 from vramcast.question.configs.reading import Config, Reading, Unread, together
-from vramcast.question.configs.trainers import ARGUMENTS, arguments_of, precision_of
+from vramcast.question.configs.trainers import ARGUMENTS, FUSED_HEAD, arguments_of, precision_of
 from vramcast.question.configs.watched import Known, Watched
 
 FACTORY: Final = Known("llamafactory", "arguments", (ARGUMENTS,))
@@ -31,8 +31,6 @@ KERNELS: Final = {"auto": None, "sdpa": None, "fa2": "flash", "fa3": "flash", "d
 TOWERS: Final = Unread("model_name_or_path", "names a model with towers, which LLaMA-Factory leaves frozen; that is "
                        "not modelled", of_towers=True)
 """Whatever the template: the network decides [LF model_utils/visual.py `COMPOSITE_MODELS`]."""
-
-FUSED_HEAD: Final = "fused_linear_cross_entropy"
 
 ALL: Final = "all-linear"
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import msgspec.structs
 
-from vramcast.catalogue.formats import load_format
+from vramcast.catalogue.formats import load_format, problems
 from vramcast.domain.job import Plan
 from vramcast.engines.megatron.options import Options
 from vramcast.errors import Unsupported
-from vramcast.question.configs.environment import options_of_environment, ranks_of
+from vramcast.question.configs.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.question.configs.megatron_model import BY_TOKENIZER, engine_options_of, model_of, plan_of
 from vramcast.question.configs.reading import Command, Config, Reading, Unread, arguments, command_of
 from vramcast.question.configs.watched import Known, Watched
@@ -109,7 +109,7 @@ def read(config: Config) -> Reading:
         unread.append(Unread("the network", str(reason), "model", of_network=True))
     options |= options_of_environment(command.variables)
     gpus, machines = values.count("--nproc-per-node"), values.count("--nnodes")
-    unread += [*entry, *command.unread, *_environment(command), *values.unread()]
+    unread += [*entry, *command.unread, *unread_environment(command.variables), *values.unread()]
     return Reading(
         "megatron", options, unread=tuple(one._replace(of_network=bool(OF_NETWORK.match(one.name)) or one.of_network)
                                           for one in unread),
@@ -120,12 +120,6 @@ def read(config: Config) -> Reading:
 def _moments(values: Watched) -> Any:
     """The dtype of both moments: one is modelled, that of the first [optimizer_config.py `exp_avg_dtype`]."""
     return values.get("--exp-avg-dtype", "fp32") if "--use-precision-aware-optimizer" in values else "fp32"
-
-
-def _environment(command: Command) -> Iterator[Unread]:
-    from vramcast.question.configs.environment import unread_environment
-
-    yield from unread_environment(command.variables)
 
 
 def _family(command: Command) -> tuple[str, list[Unread]]:
@@ -183,8 +177,6 @@ attention has no heads and no linear layers with a bias."""
 
 def _mistaken(values: Watched) -> Iterator[Unread]:
     """Names that take numbers, or one of few words, and have something else."""
-    from vramcast.catalogue.formats import problems
-
     snapshot = load_format("megatron")
     for name in list(values):
         entry = ARGUMENTS.entry(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, Workload
@@ -23,6 +23,7 @@ from vramcast.domain.model import (
     Run,
     Stack,
 )
+from vramcast.engines.megatron.options import Options
 from vramcast.errors import Unsupported
 
 Arguments = dict[str, Any]
@@ -40,6 +41,123 @@ BY_TOKENIZER: Final = {
 """Tokenizers whose name says their vocabulary."""
 
 ROTARY: Final = ("rope", "mrope", "yarn")
+
+
+class Value(NamedTuple):
+    """An argument and what it says, in both directions."""
+
+    field: str  # of the plan, of the engine's options or of a part of the network
+    name: str
+    usual: Any = None  # where nobody says it; its type is the value's
+    why: str = ""  # said beside it where it is written
+
+    def of(self, arguments: Arguments) -> Any:
+        """What the arguments say."""
+        given = arguments.get(f"--{self.name}", self.usual)
+        return given if self.usual is None else type(self.usual)(given)
+
+
+class Switch(NamedTuple):
+    """An argument without a value."""
+
+    field: str
+    value: bool  # with the argument; the opposite without it
+    name: str
+
+
+def read_values(table: tuple[Value, ...], arguments: Arguments) -> dict[str, Any]:
+    """The fields of a table as the arguments have them."""
+    return {value.field: value.of(arguments) for value in table}
+
+
+DEGREES: Final = (
+    Value("tp", "tensor-model-parallel-size", 1, "ranks that divide every layer"),
+    Value("pp", "pipeline-model-parallel-size", 1, "stages, one after the other"),
+    Value("cp", "context-parallel-size", 1, "ranks that divide every sequence"),
+)
+DEGREES_OF_EXPERTS: Final = (
+    Value("ep", "expert-model-parallel-size", 1, "ranks that divide the experts"),
+    Value("etp", "expert-tensor-parallel-size", None, "ranks that divide one expert"),
+)
+ENDS: Final = (
+    Value("first_stage_layers", "decoder-first-pipeline-num-layers", None, "layers of the first stage"),
+    Value("last_stage_layers", "decoder-last-pipeline-num-layers", None, "layers of the last stage"),
+)
+
+STRATEGIES: Final = {
+    "no_shard": Shards.NOTHING, "optim": Shards.OPTIMIZER, "optim_grads": Shards.OPTIMIZER_AND_GRADIENTS,
+    "optim_grads_params": Shards.EVERYTHING,
+}
+"""What `--data-parallel-sharding-strategy` splits."""
+
+SWITCHES: Final = (
+    Switch("deterministic", True, "deterministic-mode"),
+    Switch("gradient_accumulation_fusion", False, "no-gradient-accumulation-fusion"),
+    Switch("bias_gelu_fusion", False, "no-bias-gelu-fusion"),
+    Switch("bias_dropout_fusion", False, "no-bias-dropout-fusion"),
+    Switch("rope_fusion", False, "no-rope-fusion"),
+    Switch("masked_softmax_fusion", False, "no-masked-softmax-fusion"),
+    Switch("attention_mask", False, "no-create-attention-mask-in-dataloader"),
+    Switch("overlap_p2p_warmup_flush", True, "overlap-p2p-communication-warmup-flush"),
+    Switch("accumulate_in_fp32", False, "grad-reduce-in-bf16"),
+    Switch("overlap_grad_reduce", True, "overlap-grad-reduce"),
+    Switch("overlap_param_gather", True, "overlap-param-gather"),
+    Switch("tp_comm_overlap", True, "tp-comm-overlap"),
+    Switch("count_zeros", True, "log-num-zeros-in-grad"),
+    Switch("overlap_moe_comm", True, "overlap-moe-expert-parallel-comm"),
+)
+SWITCHES_OF_EXPERTS: Final = (
+    Switch("grouped_gemm", True, "moe-grouped-gemm"),
+    Switch("permute_fusion", True, "moe-permute-fusion"),
+    Switch("shared_expert_overlap", True, "moe-shared-expert-overlap"),
+)
+"""Options of the engine."""
+
+UNTOLD: Final = ("accumulate_in_fp32", "shared_expert_overlap")
+"""Those whose absence leaves the choice to the engine."""
+
+LAST: Final = (
+    "defer_embedding_wgrad", "cross_entropy", "precision_aware", "moments", "shared_expert_overlap", "clip_grad",
+    "accumulate_in_fp32", "capacity_factor",
+)
+"""Options of the engine that are said behind the others, in this order."""
+
+IMPLEMENTATION: Final = Value("transformer_impl", "transformer-impl", "transformer_engine", "whose layers run")
+VALUES: Final = (
+    Value("attention_backend", "attention-backend", "auto", "whose attention runs"),
+    Value("vocab_divisor", "make-vocab-size-divisible-by", 128,
+          "the vocabulary is padded to a multiple of it x tp"),
+    Value("optimizer", "optimizer", "adam", "as planned"),
+)
+"""Options of the engine that are always written."""
+DISPATCHER: Final = Value("dispatcher", "moe-token-dispatcher-type", "allgather", "how tokens reach their experts")
+RECOMPUTE_METHOD: Final = Value("recompute_method", "recompute-method", "block")
+FP8_RECIPE: Final = Value("fp8_recipe", "fp8-recipe", "")
+INSTANCES: Final = Value("optimizer_instances", "num-distributed-optimizer-instances", 1, "copies of the states")
+INTERLEAVED: Final = Value("interleave_group", "microbatch-group-size-per-virtual-pipeline-stage", 0)
+
+NORMS: Final = {Norm.RMS: "RMSNorm", Norm.LAYER: "LayerNorm"}
+
+LATENT_ATTENTION: Final = (
+    Value("q_lora_rank", "q-lora-rank"),
+    Value("kv_lora_rank", "kv-lora-rank", 32),
+    Value("qk_nope_dim", "qk-head-dim", 128),
+    Value("qk_rope_dim", "qk-pos-emb-head-dim", 64),
+    Value("v_head_dim", "v-head-dim", 128),
+)
+MAMBA: Final = (
+    Value("state_dim", "mamba-state-dim", 128),
+    Value("num_heads", "mamba-num-heads"),
+    Value("head_dim", "mamba-head-dim", 64),
+    Value("num_groups", "mamba-num-groups", 8),
+)
+TOP_K: Final = Value("top_k", "moe-router-topk", 2, "experts of a token")
+EXPERTS: Final = (
+    Value("shared_width", "moe-shared-expert-intermediate-size", 0, "experts that every token visits"),
+    Value("shared_gate", "moe-shared-expert-gate", False),
+    Value("score_bias", "moe-router-enable-expert-bias", False),
+)
+LATENT_EXPERTS: Final = Value("latent_width", "moe-latent-size", 0)
 
 REFUSED: Final = {
     "--flextron": "elastic (Flextron) training is not modelled",
@@ -115,18 +233,12 @@ def plan_of(arguments: Arguments) -> Plan:
     sharded = bool(arguments.get("--use-distributed-optimizer"))
     shards = Shards.OPTIMIZER if sharded else Shards.NOTHING
     if arguments.get("--use-megatron-fsdp"):
-        shards = _fsdp_shards(arguments)
+        shards = STRATEGIES[arguments.get("--data-parallel-sharding-strategy", "no_shard")]
     chunks = _virtual_stages(arguments, pp)
     return Plan(
-        tp=int(arguments.get("--tensor-model-parallel-size", 1)),
-        pp=pp,
-        cp=int(arguments.get("--context-parallel-size", 1)),
-        ep=int(arguments.get("--expert-model-parallel-size", 1)),
-        etp=arguments.get("--expert-tensor-parallel-size"),
+        **read_values((*DEGREES, *DEGREES_OF_EXPERTS, *ENDS), arguments),
         virtual_stages=chunks,
         schedule="interleaved" if chunks > 1 else "1f1b",
-        first_stage_layers=arguments.get("--decoder-first-pipeline-num-layers"),
-        last_stage_layers=arguments.get("--decoder-last-pipeline-num-layers"),
         sequence_parallel=bool(arguments.get("--sequence-parallel")),
         shards=shards,
         precision=_precision(arguments),
@@ -136,17 +248,6 @@ def plan_of(arguments: Arguments) -> Plan:
         offload_optimizer="cpu" if arguments.get("--optimizer-cpu-offload") else "none",
         offload_activations=bool(arguments.get("--fine-grained-activation-offloading")),
     )
-
-
-def _fsdp_shards(arguments: Arguments) -> Shards:
-    strategy = arguments.get("--data-parallel-sharding-strategy", "no_shard")
-    named = {
-        "no_shard": Shards.NOTHING,
-        "optim": Shards.OPTIMIZER,
-        "optim_grads": Shards.OPTIMIZER_AND_GRADIENTS,
-        "optim_grads_params": Shards.EVERYTHING,
-    }
-    return named[strategy]
 
 
 def _virtual_stages(arguments: Arguments, pp: int) -> int:
@@ -196,59 +297,38 @@ def engine_options_of(arguments: Arguments, family: str) -> dict[str, str | int 
     """`engine_options` of the engine `megatron`."""
     found: dict[str, str | int | float | bool] = {
         "transformer_impl": _implementation(arguments),
-        "attention_backend": arguments.get("--attention-backend", "auto"),
-        "deterministic": bool(arguments.get("--deterministic-mode")),
-        "gradient_accumulation_fusion": not arguments.get("--no-gradient-accumulation-fusion"),
-        "bias_gelu_fusion": not arguments.get("--no-bias-gelu-fusion"),
-        "bias_dropout_fusion": not arguments.get("--no-bias-dropout-fusion"),
-        "rope_fusion": not arguments.get("--no-rope-fusion"),
-        "masked_softmax_fusion": not arguments.get("--no-masked-softmax-fusion"),
-        "attention_mask": not arguments.get("--no-create-attention-mask-in-dataloader"),
-        "vocab_divisor": int(arguments.get("--make-vocab-size-divisible-by", 128)),
+        **read_values((*VALUES, DISPATCHER, RECOMPUTE_METHOD, FP8_RECIPE, INSTANCES, INTERLEAVED), arguments),
         "stage_layers": _stage_layers(arguments),
-        "interleave_group": int(arguments.get("--microbatch-group-size-per-virtual-pipeline-stage", 0)),
-        "overlap_p2p_warmup_flush": bool(arguments.get("--overlap-p2p-communication-warmup-flush")),
-        "overlap_grad_reduce": bool(arguments.get("--overlap-grad-reduce")),
-        "overlap_param_gather": bool(arguments.get("--overlap-param-gather")),
-        "optimizer_instances": int(arguments.get("--num-distributed-optimizer-instances", 1)),
         "fsdp": bool(arguments.get("--use-megatron-fsdp")),
         "fp8_param_gather": bool(arguments.get("--fp8-param-gather")),
-        "fp8_recipe": arguments.get("--fp8-recipe", ""),
-        "tp_comm_overlap": bool(arguments.get("--tp-comm-overlap")),
-        "dispatcher": arguments.get("--moe-token-dispatcher-type", "allgather"),
-        "grouped_gemm": bool(arguments.get("--moe-grouped-gemm")),
-        "permute_fusion": bool(arguments.get("--moe-permute-fusion")),
         "router_fp32": arguments.get("--moe-router-dtype") == "fp32",
         "sinkhorn": arguments.get("--moe-router-load-balancing-type") == "sinkhorn",
-        "recompute_method": arguments.get("--recompute-method", "block"),
-        "optimizer": arguments.get("--optimizer", "adam"),
-        "count_zeros": bool(arguments.get("--log-num-zeros-in-grad")),
         "cuda_graphs": bool(arguments.get("--cuda-graph-impl")),
-        "overlap_moe_comm": bool(arguments.get("--overlap-moe-expert-parallel-comm")),
         "binary_head": not arguments.get("--bert-no-binary-head"),
         "cp_a2a": arguments.get("--cp-comm-type") == "a2a",
         "defer_embedding_wgrad": int(arguments.get("--wgrad-deferral-limit", 0))
         if arguments.get("--defer-embedding-wgrad-compute") else 0,
     }
+    for switch in (*SWITCHES, *SWITCHES_OF_EXPERTS):
+        there = bool(arguments.get(f"--{switch.name}"))
+        if there or switch.field not in UNTOLD:
+            found[switch.field] = there is switch.value
     if arguments.get("--cross-entropy-loss-fusion"):
         found["cross_entropy"] = arguments.get("--cross-entropy-fusion-impl", "native")
     if arguments.get("--use-precision-aware-optimizer"):
         found |= {"precision_aware": True, "moments": arguments.get("--exp-avg-dtype", "fp32")}
-    if arguments.get("--moe-shared-expert-overlap"):
-        found["shared_expert_overlap"] = True
     if float(arguments.get("--clip-grad", 1.0)) == 0:
         found["clip_grad"] = False
-    if arguments.get("--grad-reduce-in-bf16"):
-        found["accumulate_in_fp32"] = False
     if (factor := arguments.get("--moe-expert-capacity-factor")) is not None:
         found["capacity_factor"] = float(factor)
-    return found
+    first = (name for name in Options.__struct_fields__ if name not in LAST)
+    return {name: found[name] for name in (*first, *LAST) if name in found}
 
 
 def _implementation(arguments: Arguments) -> str:
     if arguments.get("--spec") == ["local"] or arguments.get("--spec") == "local":
         return "local"
-    return str(arguments.get("--transformer-impl", "transformer_engine"))
+    return str(IMPLEMENTATION.of(arguments))
 
 
 def _vocab(arguments: Arguments, family: str) -> int:
@@ -266,21 +346,14 @@ def _vocab(arguments: Arguments, family: str) -> int:
 
 
 def _norm(arguments: Arguments) -> Norm:
-    return Norm.RMS if arguments.get("--normalization") == "RMSNorm" else Norm.LAYER
+    return Norm.RMS if arguments.get("--normalization") == NORMS[Norm.RMS] else Norm.LAYER
 
 
 def _mixer(arguments: Arguments) -> Mixer:
     hidden, heads = int(arguments["--hidden-size"]), int(arguments["--num-attention-heads"])
     bias = not arguments.get("--disable-bias-linear")
     if arguments.get("--multi-latent-attention"):
-        return MultiLatentAttention(
-            num_heads=heads,
-            q_lora_rank=arguments.get("--q-lora-rank"),
-            kv_lora_rank=int(arguments.get("--kv-lora-rank", 32)),
-            qk_nope_dim=int(arguments.get("--qk-head-dim", 128)),
-            qk_rope_dim=int(arguments.get("--qk-pos-emb-head-dim", 64)),
-            v_head_dim=int(arguments.get("--v-head-dim", 128)),
-        )
+        return MultiLatentAttention(num_heads=heads, **read_values(LATENT_ATTENTION, arguments))
     grouped = arguments.get("--group-query-attention")
     return Attention(
         num_heads=heads,
@@ -321,23 +394,17 @@ def _mlp(arguments: Arguments, width: int | None = None) -> MLP:
 def _moe(arguments: Arguments) -> MoE:
     return MoE(
         num_experts=int(arguments["--num-experts"]),
-        top_k=int(arguments.get("--moe-router-topk", 2)),
         expert=_mlp(arguments, arguments.get("--moe-ffn-hidden-size")),
-        shared_width=int(arguments.get("--moe-shared-expert-intermediate-size", 0)),
-        shared_gate=bool(arguments.get("--moe-shared-expert-gate")),
-        score_bias=bool(arguments.get("--moe-router-enable-expert-bias")),
         score_bias_is_parameter=False,
-        latent_width=int(arguments.get("--moe-latent-size", 0)),
+        **read_values((TOP_K, *EXPERTS, LATENT_EXPERTS), arguments),
     )
 
 
 def _mamba(arguments: Arguments) -> Mamba:
-    hidden, head = int(arguments["--hidden-size"]), int(arguments.get("--mamba-head-dim", 64))
-    heads = int(arguments.get("--mamba-num-heads") or 2 * hidden // head)
-    return Mamba(
-        version=2, inner_dim=heads * head, state_dim=int(arguments.get("--mamba-state-dim", 128)),
-        num_heads=heads, head_dim=head, num_groups=int(arguments.get("--mamba-num-groups", 8)),
-    )
+    found = read_values(MAMBA, arguments)
+    head = found["head_dim"]
+    heads = int(found.pop("num_heads") or 2 * int(arguments["--hidden-size"]) // head)
+    return Mamba(version=2, inner_dim=heads * head, num_heads=heads, **found)
 
 
 def _layers(arguments: Arguments) -> list[Layer]:

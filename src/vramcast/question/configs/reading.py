@@ -226,6 +226,18 @@ def plain(text: str) -> Any:
 NUMBER: Final = re.compile(r"[-+]?(?:\d{1,18}\.?\d{0,18}|\.\d{1,18})(?:[eE][-+]?\d{1,2})?")
 
 
+def written(words: Mapping[str, Any]) -> dict[Any, str]:
+    """How a meaning is written, from the words that are read: the first that has it.
+
+    >>> written({"fa2": "flash", "fa3": "flash", "disabled": "eager"})
+    {'flash': 'fa2', 'eager': 'disabled'}
+    """
+    found: dict[Any, str] = {}
+    for word, meaning in words.items():
+        found.setdefault(meaning, word)
+    return found
+
+
 def count(value: Any) -> int | None:
     """A positive whole number, None for "auto" and everything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40 else None

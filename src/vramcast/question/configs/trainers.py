@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from vramcast.engines.eager.releases import LIGER
+from vramcast.question.configs.accelerate import fsdp_options
 from vramcast.question.configs.deepspeed import read as read_deepspeed
 from vramcast.question.configs.deepspeed import under_the_trainer
 from vramcast.question.configs.reading import ELSEWHERE, Config, Reading, Unread, together
-from vramcast.question.configs.sharding import fsdp_options
 from vramcast.question.configs.watched import Known, Watched
 from vramcast.states.optimizers import optimizer
 
@@ -42,6 +42,9 @@ OPTIMS: Final[dict[str, tuple[Optim, ...]]] = {
     "schedule_free_adamw": (Optim("schedulefree-adamw"),), "schedule_free_sgd": (Optim("schedulefree-sgd"),),
 }
 """`optim` -> our optimizers, by `optim_args` where several share it [HF `OptimizerNames`]."""
+
+OPTIMIZERS: Final = tuple(dict.fromkeys(one.optimizer for meanings in OPTIMS.values() for one in meanings))
+"""Those that the Trainer has."""
 
 LOW_RANK: Final = {"galore": 128, "apollo": 128}
 """Optimizers that project the matrices of named modules -> rank where `optim_args` says none [HF
@@ -181,6 +184,11 @@ def recompute_of(values: Watched) -> dict[str, Any]:
     return {"recompute": "none"} if False in on else {}
 
 
+FUSED_HEAD: Final = "fused_linear_cross_entropy"
+
+LIGER_LOSSES: Final = {"cross_entropy": "fused", FUSED_HEAD: "fused_linear"}
+"""Liger's kernel of the loss -> ours."""
+
 ALSO_CALLED: Final = {"swiglu": "geglu"}
 """Liger's kernel of gated activations by its name in families whose gate is GELU."""
 
@@ -194,12 +202,12 @@ def liger_of(values: Watched) -> dict[str, Any]:
         return {}
     on = [name for name in LIGER if False not in (switches[name], switches.get(ALSO_CALLED.get(name, "")))]
     if switches["cross_entropy"]:  # instead of the head's
-        on = [name for name in on if name != "fused_linear_cross_entropy"]
-    if on == ["fused_linear_cross_entropy"]:
-        return {"loss": "fused_linear"}
+        on = [name for name in on if name != FUSED_HEAD]
+    if on == [FUSED_HEAD]:
+        return {"loss": LIGER_LOSSES[FUSED_HEAD]}
     said = "true" if len(on) == len(LIGER) else "+".join(on)
     found: dict[str, Any] = {"engine-option": (f"liger={said}",)} if on else {}
-    return found | ({"loss": "fused"} if switches["cross_entropy"] else {})
+    return found | ({"loss": LIGER_LOSSES["cross_entropy"]} if switches["cross_entropy"] else {})
 
 
 def optimizer_of(values: Watched) -> dict[str, Any]:
