@@ -21,13 +21,14 @@ class GgmlType(NamedTuple):
     block: int  # elements of a block
     block_bytes: int
     row_bytes: int = 0  # beside the blocks of each row: a scale
+    source: str = "ggml"  # whose: "ggml", "ik"
 
 
 def _tensor_types() -> dict[int, tuple[str, GgmlType]]:
     _, *rows = csv.reader((get_data(__package__, "ggml_types.csv") or b"").decode().splitlines())
     return {
-        int(number): (name, GgmlType(int(block), int(block_bytes), int(row_bytes)))
-        for number, name, block, block_bytes, row_bytes, _ in rows
+        int(number): (name, GgmlType(int(block), int(block_bytes), int(row_bytes), source))
+        for number, name, block, block_bytes, row_bytes, source in rows
     }
 
 

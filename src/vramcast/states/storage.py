@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.model import Parameter
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.states.ggml import TYPES, GgmlType
+from vramcast.states.ggml import QUANTISED, TYPES, GgmlType
 from vramcast.units import ceil_div
 
 Shape = tuple[int, ...]
@@ -141,6 +141,9 @@ def _ggml(stored: GgmlType) -> Format:
     return Format(stored.block, stored.block_bytes, sides, is_matrix)
 
 
+GGUF: Final = frozenset(QUANTISED - {"mxfp4", "nvfp4"})
+"""Formats that are types of ggml and nothing else."""
+
 FORMATS: Final[dict[str, Format]] = {
     "fp32": Format(1, 4),
     "bf16": Format(1, 2),
@@ -160,7 +163,7 @@ FORMATS: Final[dict[str, Format]] = {
     "nf4-dq": _packed(4, Side("absmax", 8, flat=64), Side("absmax of absmax", 32, flat=64 * 256)),
     "mxfp4": _packed(4, Side("scales", 8, 1, 32), applies=is_expert),
     "nvfp4": _packed(4, Side("scales", 8, 1, 16), Side("scale", 32)),
-    **{name: _ggml(stored) for name, stored in TYPES.items() if stored.block > 1 and name not in ("mxfp4", "nvfp4")},
+    **{name: _ggml(TYPES[name]) for name in GGUF},
 }
 """Name -> format; sizes of groups are the usual ones (128 for integers)."""
 

@@ -195,3 +195,16 @@ def test_a_padded_vocabulary_is_another_one_to_vllm_only() -> None:
 def test_learned_positions_end() -> None:
     assert "1024 positions that gpt2 learned" in said("gpt2", gpus="h100", engine="transformers", context=1025)
     assert issubclass(InvalidSpec, VramcastError)
+
+
+@pytest.mark.parametrize(
+    ("weights", "engines"),
+    [
+        ("q4_k", {"vllm", "sglang", "llama.cpp", "ik_llama.cpp"}), ("tq1_0", {"llama.cpp", "ik_llama.cpp"}),
+        ("iq4_ks", {"ik_llama.cpp"}), ("iq4_nl_r4", {"ik_llama.cpp"}), ("bf16", set(LANGUAGE)),
+    ],
+)
+def test_types_of_gguf_are_those_that_an_engine_has_kernels_for(weights: str, engines: set[str]) -> None:
+    answers = {engine: said("qwen3-8b", gpus="h100", engine=engine, weights=weights) for engine in LANGUAGE}
+    assert {engine for engine, text in answers.items() if not text.startswith("refused")} == engines
+    assert all("another format" in text for engine, text in answers.items() if engine not in engines)

@@ -17,7 +17,8 @@ from vramcast.engines.serving.requests import refuse_pipeline_requests, refuse_r
 from vramcast.engines.serving.table import SERVING, OldestSm, Support
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.states.cache import KV_BITS
-from vramcast.states.storage import BITSANDBYTES
+from vramcast.states.ggml import TYPES
+from vramcast.states.storage import BITSANDBYTES, GGUF
 
 NO_BITSANDBYTES: Final = ("Huawei", "Moore Threads")
 """Vendors whose cards bitsandbytes has no kernels for [bnb]."""
@@ -84,6 +85,10 @@ def refuse_card(job: ServeJob) -> None:
     if stored in BITSANDBYTES:
         refuse_bitsandbytes(stored, gpu, engine, job.version)
     known = SERVING[engine]
+    if stored in GGUF and not known.gguf & {stored, TYPES[stored].source}:
+        able = "llama.cpp" if TYPES[stored].source in SERVING["llama.cpp"].gguf else "ik_llama.cpp"
+        raise Unsupported(f"{engine} has no kernels for weights={stored}, a type of GGUF; use --engine {able}, or "
+                          "another format")
     for option, value, table in (("weights", stored, known.format_sm), ("kv-dtype", plan.kv_dtype, known.cache_sm)):
         oldest = _oldest(table, value, job.version)
         if gpu.sm is not None and gpu.sm < oldest:

@@ -13,6 +13,8 @@ where something changed with it.
 0.6.6, 0.11.0 to 0.14.0 and 0.19.0: Marlin reads compressed-tensors on Turing from 0.12 on, FP8 and 4-bit floats from
 0.14 on; caches: v1/attention/backends/flashinfer.py and triton_attn.py at 0.19.0: below 7.5 only Triton is left, which
 cannot compile e4m3 there
+[vllm] and [sglang] layers/quantization/gguf.py `DEQUANT_TYPES`; transformers reads GGUF back into 16 bits
+(modeling_gguf_pytorch_utils.py), TensorRT-LLM does not read it
 [sglang] srt/configs/model_config.py `_derive_context_length`; `speculative_algorithm` in the wheels 0.4.1 to 0.5.3;
 docs.sglang.ai start/install: SM75 and later, AMD Instinct; srt/layers/quantization `get_min_capability` at 0.5.9
 [trtllm] _torch/pyexecutor/model_engine.py `_init_max_seq_len`, of the PyTorch backend, builds only warn; docs
@@ -88,6 +90,7 @@ class ServingEngine(NamedTuple):
     splits: bool = False  # over tensor and pipeline ranks; the others put layers on one card after the other
     spread_by: str = "tp"  # the degree that GPUs beyond the first go to, where nobody says
     formats: tuple[str, ...] = ()  # of weights, that it loads, the most precise first
+    gguf: frozenset[str] = frozenset()  # types of ggml that it has kernels for, by name or by `GgmlType.source`
     kv_dtypes: tuple[str, ...] = ()  # of its cache; () it checks its own
     beyond: Beyond = Beyond("")
     blocks: tuple[Blocks, ...] = ()
@@ -110,6 +113,12 @@ _SERVER_FORMATS: Final = ("bf16", "fp8", "int8", "awq-int4", "gptq-int3", "gptq-
 _GGML_FORMATS: Final = (
     "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "q3_k", "iq3_xxs", "q2_k", "iq2_xxs", "iq1_s",
 )
+_SERVER_GGUF: Final = frozenset(
+    (
+        "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq1_m", "iq1_s",
+        "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "iq4_nl",
+    )
+)
 _GGML_CARDS: Final = (Support(ALWAYS, 50, INSTINCT + RADEON, others=True),)
 _RANKS: Final = (8, 16, 32, 64, 128, 256)
 _MARLIN: Final = {"int8-bnb": 70, "int8": 75, "awq": 75, "nf4": 70, "gptq": 60}
@@ -119,7 +128,8 @@ SERVING: Final[dict[str, ServingEngine]] = {
     "vllm": ServingEngine(
         "vramcast.engines.vllm", (0, 2), (0, 33), (0, 19), _SERVER | {"graphs", "dcp"}, "max_sequences",
         "batched_tokens", splits=True,
-        formats=_SERVER_FORMATS, kv_dtypes=("auto", "bf16", "fp16", "fp32", "fp8", "fp8_e4m3", "fp8_e5m2"),
+        formats=_SERVER_FORMATS, gguf=_SERVER_GGUF,
+        kv_dtypes=("auto", "bf16", "fp16", "fp32", "fp8", "fp8_e4m3", "fp8_e5m2"),
         beyond=Beyond("vLLM refuses such a --max-model-len", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"),
         blocks=(
             Blocks((0, 18), lambda size: size % 16 == 0, "a multiple of 16"),
@@ -142,7 +152,8 @@ SERVING: Final[dict[str, ServingEngine]] = {
     "sglang": ServingEngine(
         "vramcast.engines.sglang", (0, 3), (0, 5, 23), (0, 5, 23), _SERVER | {"graphs"}, "max_running", "chunk",
         splits=True,
-        formats=_SERVER_FORMATS, kv_dtypes=("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp4"),
+        formats=_SERVER_FORMATS, gguf=_SERVER_GGUF,
+        kv_dtypes=("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp4"),
         beyond=Beyond("SGLang refuses such a --context-length", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"),
         drafts={
             "eagle": (Releases((0, 4, 2)),), "mtp": (Releases((0, 4, 4)),), "eagle3": (Releases((0, 4, 5)),),
@@ -162,12 +173,12 @@ SERVING: Final[dict[str, ServingEngine]] = {
     ),
     "llama.cpp": ServingEngine(
         "vramcast.engines.llamacpp", (1000,), (9999,), (7000,), _GGML, "slots", "tokens", is_ggml=True,
-        formats=_GGML_FORMATS,
+        formats=_GGML_FORMATS, gguf=frozenset(("ggml",)),
         beyond=Beyond("llama-server cuts every slot to that"), support=_GGML_CARDS,
     ),
     "ik_llama.cpp": ServingEngine(
         "vramcast.engines.llamacpp", (3400,), (4060,), (3750,), _GGML, "slots", "tokens", is_ggml=True,
-        formats=_GGML_FORMATS,
+        formats=_GGML_FORMATS, gguf=frozenset(("ggml", "ik")),
         beyond=Beyond("its context is allocated nevertheless"), support=_GGML_CARDS,
     ),
     "transformers": ServingEngine(
