@@ -7,10 +7,11 @@ import re
 from importlib.resources import files
 
 import pytest
+from msgspec.structs import replace
 
 from tests.recordings import _made as made
 from tests.recordings._made import Run, train
-from vramcast.domain.snapshot import Frame
+from vramcast.domain.snapshot import PREDICTED, Frame
 from vramcast.recordings.examine import Asked, Examined, examine
 from vramcast.recordings.lives import CATEGORIES
 from vramcast.report.messages import LANGUAGES, Words, rare_messages
@@ -56,6 +57,13 @@ def test_the_text_names_leaks_holders_and_settings(trained: Examined) -> None:
     assert "train.py:7 helper" in text
     assert "none of 1 other settings would have lowered reserved memory" in text
     assert re.search(r"optimizer states +8\.00 MiB", text)
+
+
+def test_events_are_no_ages(trained: Examined) -> None:
+    predicted = examine(replace(trained.snapshot, format=PREDICTED), trained.snapshot.devices[0], Asked())
+    timed, counted = (render([found], Words("en"), top=5) for found in (trained, predicted))
+    assert " old\n" in timed
+    assert " old\n" not in counted and "since event" in counted
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

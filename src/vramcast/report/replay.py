@@ -108,7 +108,7 @@ def _sections(found: Examined, words: Words, top: int) -> Iterator[tuple[str, It
     yield variants_title(found.variants, words), _settings(found, words)
     yield words("replay.course"), _course(found, words)
     yield words("replay.held"), _held(found.held, words, top)
-    yield words("replay.largest"), _largest(found.held, stacks, words, top)
+    yield words("replay.largest"), _largest(found.held, stacks, words, top, timed=has_times(found.snapshot))
     run = found.fragmentation_of_run
     parts = found.fragmentation
     if parts is not None:
@@ -244,9 +244,10 @@ def _groups(
     return [*lines, words("replay.rest", count=f"{more:,}")] if more > 0 else lines
 
 
-def _largest(held: Held, stacks: Stacks, words: Words, top: int) -> Iterator[str]:
+def _largest(held: Held, stacks: Stacks, words: Words, top: int, *, timed: bool) -> Iterator[str]:
     for block in held.blocks[:top]:
-        yield f"{format_bytes(block.size_bytes):>10}  {category_name(block.category, words)}, {age(block, words)}"
+        since = age(block, words, has_times=timed)
+        yield f"{format_bytes(block.size_bytes):>10}  {category_name(block.category, words)}, {since}"
         yield f"{'':>12}{stacks(block.stack)}"
 
 

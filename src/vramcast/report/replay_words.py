@@ -84,7 +84,7 @@ def has_times(snapshot: Snapshot) -> bool:
     return snapshot.format != PREDICTED
 
 
-def age(block: Holder, words: Words, *, has_times: bool = True) -> str:
+def age(block: Holder, words: Words, *, has_times: bool) -> str:
     if block.since is None:
         return words("replay.before")
     if block.age_us is None or not has_times:
