@@ -81,7 +81,7 @@ def test_every_optimizer_is_some_engines(name: str) -> None:
 
 @pytest.mark.parametrize("stored", sorted(FORMATS))
 def test_every_format_of_weights_is_some_engines(stored: str) -> None:
-    engine = "llama.cpp" if "_" in stored else "vllm"
+    engine = "ik_llama.cpp" if "_" in stored else "vllm"
     assert vramcast.serve("llama-3.2-1b", gpus="b200", engine=engine, context=4096, weights=stored).ranks
 
 
