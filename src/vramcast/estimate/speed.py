@@ -17,7 +17,6 @@ from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.table import SERVING
 from vramcast.engines.serving.weights import formats_of
-from vramcast.engines.transformers.versions import left_whole, loops_experts, meets_experts
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.running import prompt_step, running_of
 from vramcast.states.storage import FORMATS
@@ -61,9 +60,11 @@ def timed(job: ServeJob) -> Timed:
     execution = execution_of(job.engine, job.version, arch=job.cluster.gpu.arch)
     if execution is None:
         return Timed(None, ())  # pipelines of images have no tokens
-    if not loops_experts(job.model.family, job.version):
-        execution = replace(execution, loops_experts=0)
-    execution = replace(execution, meets_experts=meets_experts(job.model.family, job.version))
+    if execution.loops_experts:
+        from vramcast.engines.transformers.versions import loops_experts, meets_experts  # no other engine asks for them
+
+        loops, meets = (knows(job.model.family, job.version) for knows in (loops_experts, meets_experts))
+        execution = replace(execution, loops_experts=execution.loops_experts * loops, meets_experts=meets)
     try:
         return _timed(running_of(job), execution)
     except VramcastError as reason:
@@ -187,8 +188,16 @@ def placement_of(job: ServeJob, execution: Execution) -> Placement:
         tp=tp,
         ep=tp * plan.dp if plan.expert_parallel else 1,
         dcp=plan.dcp,
-        left_whole=left_whole(job.model.family, job.version) if job.engine == "transformers" else None,
+        left_whole=_left_whole(job),
     )
+
+
+def _left_whole(job: ServeJob) -> tuple[str, ...] | None:
+    if job.engine != "transformers":
+        return None
+    from vramcast.engines.transformers.versions import left_whole  # no other engine asks for it
+
+    return left_whole(job.model.family, job.version)
 
 
 def _in_headers(job: ServeJob) -> str | None:

@@ -15,7 +15,6 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Shards, Workload, require_count
 from vramcast.domain.model import Head, Model, Run, scorer
 from vramcast.domain.version import Version, check_version
-from vramcast.engines.eager.releases import with_unasked
 from vramcast.engines.training import TRAINING
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.checkouts import checkout
@@ -68,6 +67,8 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         calibration=calibration_of(values.get("calibration")),
         assumed=(*assumed, *passed_over),
     )
+    from vramcast.engines.eager.releases import with_unasked  # servers, whose questions use this module, never need it
+
     return with_unasked(job, values)
 
 
