@@ -15,7 +15,7 @@ from vramcast.domain.answer import ServeAnswer
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, live_at_end
 from vramcast.domain.serving import Requests, ServeJob, ServePlan, ServingRank
-from vramcast.engines.transformers import deploy
+from vramcast.engines.transformers.deploy import deploy
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.estimate.timeline import simulate
 from vramcast.units import GIB, MIB

@@ -182,7 +182,7 @@ SERVING: Final[dict[str, ServingEngine]] = {
         beyond=Beyond("its context is allocated nevertheless"), support=_GGML_CARDS,
     ),
     "transformers": ServingEngine(
-        "vramcast.engines.transformers", (4, 30), (5, 23), (5, 23),
+        "vramcast.engines.transformers.deploy", (4, 30), (5, 23), (5, 23),
         _ANY | {"pp", "dtype", "attention", "offload", "draft", "lora_slots"}, spread_by="pp",
         formats=("bf16", "fp8", "int8-bnb", "nf4-dq", "awq-int4", "gptq-int3", "gptq-int2"),
         beyond=Beyond("transformers only warns"), support=(Support(ALWAYS, 50, INSTINCT + RADEON, ported=True),),

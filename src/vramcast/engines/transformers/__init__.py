@@ -2,7 +2,3 @@
 
 [HF] huggingface/transformers generation/utils.py, cache_utils.py, models/*/modeling_*.py, releases 4.30 to 5.23
 """
-
-from vramcast.engines.transformers.deploy import deploy
-
-__all__ = ["deploy"]
