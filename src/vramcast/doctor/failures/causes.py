@@ -30,8 +30,8 @@ class Rule(NamedTuple):
 
 
 RULES: Final = tuple(
-    Rule(row["key"], Cause(row["cause"]), float(row["weight"]), condition(row["when"], row["says"]), row["values"])
-    for row in table("causes.csv")
+    Rule(key, Cause(cause), float(weight), condition(when, says), figures)
+    for key, cause, weight, when, says, figures in table("causes.csv")
 )
 """In order of subject; a sentence may stand in several rows, one for each strength of the same evidence."""
 
@@ -64,7 +64,7 @@ class Detail(NamedTuple):
 
 
 DETAILS: Final = tuple(
-    Detail(Cause(row["cause"]), row["name"], condition(row["when"], row["says"])) for row in table("details.csv")
+    Detail(Cause(cause), name, condition(when, says)) for cause, name, when, says in table("details.csv")
 )
 
 

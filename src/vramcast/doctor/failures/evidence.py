@@ -505,7 +505,8 @@ def values(cell: str, case: Case) -> dict[str, str]:
     return found
 
 
-def table(name: str) -> list[dict[str, str]]:
+def table(name: str) -> list[list[str]]:
     """The rows of a table beside this module; cells at the end of a row that are empty may be left out."""
     with Path(__file__).with_name(name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, restval=""))
+        head, *rows = csv.reader(file)
+    return [row + [""] * (len(head) - len(row)) for row in rows]

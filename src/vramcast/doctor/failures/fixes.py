@@ -231,11 +231,8 @@ class Remedy(NamedTuple):
 
 
 REMEDIES: Final = tuple(
-    Remedy(
-        row["key"], frozenset(map(Cause, row["causes"].split())), row["setting"], condition(row["when"], row["says"]),
-        row["saves"], row["enough"], row["details"].split(),
-    )
-    for row in table("fixes.csv")
+    Remedy(key, frozenset(map(Cause, causes.split())), setting, condition(when, says), saves, enough, details.split())
+    for key, causes, setting, when, says, saves, enough, details in table("fixes.csv")
 )
 """All of them; of one cause in the order in which they should be tried."""
 
