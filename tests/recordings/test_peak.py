@@ -9,11 +9,11 @@ from vramcast.domain.snapshot import Frame, Snapshot
 from vramcast.recordings.examine import Asked, Examined, examine
 from vramcast.recordings.lives import Category, lives_of
 from vramcast.recordings.stacks import Kind, Kinds
-from vramcast.recordings.start import RecordedDevice
 from vramcast.units import MIB
 
 from . import _made as made
 from ._made import Run, train
+from ._record import device_of
 
 
 def examined(run: Run, first: int = 0) -> Examined:
@@ -174,7 +174,7 @@ def kind_of(frames: tuple[Frame, ...], *others: tuple[Frame, ...]) -> Kind:
 
 def _lives(run: Run) -> list[Category]:
     snapshot: Snapshot = run.dump()
-    lives = lives_of(RecordedDevice(snapshot, snapshot.devices[0]))
+    lives = lives_of(device_of(snapshot))
     actions = snapshot.devices[0].trace.actions
     return [lives.category(index) for index, action in enumerate(actions) if action == 0]
 
