@@ -53,12 +53,6 @@ def test_the_series_of_the_newest_release_is_answered_as_the_newest_by_every_eng
         assert parse_engine(f"{name}@{engine.newest[0]}") == (name, engine.newest)
 
 
-def test_a_newer_version_is_told_apart_by_as_many_parts_as_the_newest_has():
-    assert newer("x", (5, 1, 9), (5, 1)) == ()
-    assert newer("x", (5, 2), (5, 1)) == ("what x 5.2 changed since 5.1, the newest that is known",)
-    assert (named("x", None), named("x", (5, 2)), date_text((2026, 7))) == ("x", "x@5.2", "2026-07")
-
-
 @pytest.mark.parametrize("engine", ["pytorch", "huggingface", "deepspeed", "unsloth", "megatron"])
 def test_a_version_newer_than_known_is_answered_as_the_newest_and_says_so(engine):
     newest = answer(asked(engine=named(engine, TRAINING[engine].newest)))

@@ -12,10 +12,7 @@ from vramcast.timing.composition import (
     BUBBLES,
     EXCHANGES,
     Pipeline,
-    Step,
     Transfers,
-    larger,
-    of_largest,
     overlapped,
     step,
 )
@@ -34,10 +31,6 @@ def test_the_bubble_of_1f1b_is_a_pass_of_every_other_stage() -> None:
     assert BUBBLES["gpipe"](even(stages=8, micro_batches=32)) == pytest.approx(7 * 3.0)
 
 
-def test_chunks_divide_the_bubble() -> None:
-    assert BUBBLES["interleaved"](even(stages=8, micro_batches=32, chunks=4)) == pytest.approx(7 * 3.0 / 4)
-
-
 @given(stages=st.integers(1, 64), micro_batches=st.integers(1, 512))
 def test_more_micro_batches_make_the_bubble_a_smaller_share(stages: int, micro_batches: int) -> None:
     for schedule in BUBBLES:
@@ -53,11 +46,6 @@ def test_a_transfer_costs_between_nothing_and_itself(
     cost = overlapped(communication, behind, hidden=hidden, loss=loss)
     assert -1e-9 <= cost <= communication + 1e-9
     assert cost >= overlapped(communication, behind + 1.0, hidden=hidden, loss=loss) - 1e-9
-
-
-@given(parts=st.lists(seconds, min_size=8, max_size=8))
-def test_the_parts_of_a_step_add_up(parts: list[float]) -> None:
-    assert Step(*parts).total == pytest.approx(sum(parts))
 
 
 @settings(max_examples=50)
@@ -82,6 +70,3 @@ def test_arrays_give_what_floats_give(rows: list[tuple[float, float, int, int]],
         assert [values[index] for values in together] == pytest.approx(totals(*map(float, row)))
 
 
-def test_the_larger_of_two_and_the_value_of_the_largest_key() -> None:
-    assert larger(2.0, 3.0) == larger(3.0, 2.0) == 3.0
-    assert of_largest([1.0, 5.0, 5.0], [1, 2, 3]) == 2

@@ -243,15 +243,6 @@ def _accumulate(stage: Stage, *, first: bool) -> Program:
     return (*born, *map(Free, stage.gradients))
 
 
-def drop_accumulated(stages: Sequence[Stage]) -> Program:
-    """Accumulated unsharded gradients die (after their reduce-scatter)."""
-    return tuple(
-        Loop(stage.repeats, tuple(Free(tensor) for piece in stage.units for tensor in piece.accumulated))
-        for stage in stages
-        if stage.gradients
-    )
-
-
 def sharded_gradients(stages: Sequence[Stage]) -> tuple[tuple[Tensor, int], ...]:
     """What a synchronised backward leaves: tensors and how many."""
     return tuple((piece.reduce_output, stage.repeats) for stage in stages if stage.gradients for piece in stage.units)
