@@ -16,7 +16,9 @@ from vramcast.families.fields import Fields, defaults_of, hugging_face_names, sh
 ROWS: Final = tuple(csv.DictReader((get_data(__package__, "families.csv") or b"").decode().splitlines()))
 """`model_type`, the module whose `BUILDERS` has it, and the first architectures of configs that name no type."""
 
-ARCHITECTURES: Final = dict(sorted((name, row["family"]) for row in ROWS for name in row["architectures"].split()))
+ARCHITECTURES: Final[dict[str, str]] = dict(
+    sorted((name, row["family"]) for row in ROWS for name in row["architectures"].split())
+)
 """First architecture -> `model_type`."""
 
 Builder = Callable[[Fields], Model]
