@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import Job, Recompute, Shards
+from vramcast.domain.job import Job, Plan, Recompute, Shards, Workload
 from vramcast.domain.model import MoE, MultiLatentAttention
 from vramcast.domain.planning import Space
 from vramcast.engines.megatron.options import Context
@@ -88,21 +88,28 @@ class Block(NamedTuple):
 
     def job_at(self, variant: int, recomputation: int, degrees: int, batch: int) -> Job:
         """The question of one plan."""
+        nodes = int(self.grid.nodes[degrees])
+        cluster = next(cluster for cluster in self.clusters if cluster.num_nodes == nodes)
+        plan = self.plan_at(variant, recomputation, degrees)
+        return replace(self.job, plan=plan, workload=self.workload_at(degrees, batch), cluster=cluster)
+
+    def plan_at(self, variant: int, recomputation: int, degrees: int) -> Plan:
+        """Its plan."""
         tp, cp, ep, etp = self.grid.at(degrees)
         states, stages, again = self.variants[variant], self.stages, self.recomputations[recomputation]
         sparse = any(isinstance(run.layer.channel, MoE) for run in self.job.model.main.runs)
-        plan = replace(
+        return replace(
             self.job.plan, tp=tp, cp=cp, ep=ep, etp=etp if sparse else None, pp=stages.pp,
             virtual_stages=stages.chunks, schedule="interleaved" if stages.chunks > 1 else "1f1b",
             first_stage_layers=stages.first, last_stage_layers=stages.last, shards=states.shards,
             optimizer=states.optimizer, offload_optimizer=states.offload_optimizer, recompute=again.kind,
             recompute_modules=again.modules, recompute_layers=again.layers or None,
         )
+
+    def workload_at(self, degrees: int, batch: int) -> Workload:
+        """Its data."""
         accumulation = int(self.grad_accum[degrees, batch])
-        workload = replace(self.job.workload, micro_batch=self.micro_batches[batch], grad_accum=accumulation)
-        nodes = int(self.grid.nodes[degrees])
-        cluster = next(cluster for cluster in self.clusters if cluster.num_nodes == nodes)
-        return replace(self.job, plan=plan, workload=workload, cluster=cluster)
+        return replace(self.job.workload, micro_batch=self.micro_batches[batch], grad_accum=accumulation)
 
 
 def blocks(space: Space, clusters: Sequence[Cluster], memories: Memories | None = None) -> Iterator[Block]:

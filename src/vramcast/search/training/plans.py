@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import numpy as np
+from msgspec.structs import replace
 
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
@@ -59,12 +61,15 @@ def _of_block(block: Block, cluster: Cluster) -> Plans:
     own = block.possible & (block.grid.nodes == cluster.num_nodes)[:, None]
     places = np.flatnonzero(np.broadcast_to(own, shape))
     bare = block._replace(live_bytes=_NOTHING, step_s=_NOTHING)  # a kept plan must not keep all the others
-
     degrees, splits = block.grid, (block.stages.pp.bit_length() + block.stages.chunks.bit_length())
     num_splits = sum(np.frexp(axis)[1] for axis in (degrees.tp, degrees.cp, degrees.ep)) + splits  # bits of each
+    plan_at, workload_at = cache(bare.plan_at), cache(bare.workload_at)  # many differ in the other alone
 
     def job_at(place: int) -> Job:
-        return bare.job_at(*(int(index) for index in np.unravel_index(places[place], shape)))
+        rest, batch = divmod(int(places[place]), shape[3])
+        rest, index = divmod(rest, shape[2])
+        plan = plan_at(*divmod(rest, shape[1]), index)
+        return replace(bare.job, plan=plan, workload=workload_at(index, batch), cluster=cluster)
 
     def num_splits_at(place: int) -> int:
         return int(num_splits[int(places[place]) // shape[3] % shape[2]])
