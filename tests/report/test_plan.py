@@ -6,7 +6,7 @@ import json
 from functools import cache
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from vramcast.api import job_of
 from vramcast.domain.answer import Change, Fit, HostNeed
@@ -17,10 +17,10 @@ from vramcast.estimate.training import answer
 from vramcast.report.chinese import technique_texts, terms
 from vramcast.report.document import document
 from vramcast.report.messages import Words
-from vramcast.report.notebook import shown_plan
 from vramcast.report.plan import render, split_labels
 from vramcast.report.plan_document import plan_document, to_json
 from vramcast.report.plan_words import reason_words
+from vramcast.report.shown import ShownPlanAnswer
 from vramcast.report.text import render as render_answer
 from vramcast.report.verdicts import word_of
 from vramcast.search.decisions import decisions
@@ -134,7 +134,7 @@ def test_the_document_holds_answers_and_leaves_out_what_is_unknown() -> None:
 
 
 def test_a_notebook_shows_table_and_picture() -> None:
-    shown = shown_plan(found())
+    shown = ShownPlanAnswer(**asdict(found()))
     html = shown._repr_html_()
     assert "--tp 2" in html
     assert "<svg" in html

@@ -172,9 +172,9 @@ def test_hostile_recordings_and_settings_end_in_a_sentence(
 
 
 def test_a_recording_that_unpacks_to_more_than_its_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vramcast.web.routes import answers
+    from vramcast.web.routes import reports
 
-    monkeypatch.setattr(answers, "LARGEST_UNPACKED", 1 << 10)
+    monkeypatch.setattr(reports, "LARGEST_UNPACKED", 1 << 10)
     assert "unpacked it has more than 1,024 bytes" in refused("replay", gzip.compress(recording()))
 
 

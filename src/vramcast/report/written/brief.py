@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from vramcast.domain.answer import Answer, RankAnswer
 from vramcast.domain.failure import Diagnosis
@@ -12,6 +12,7 @@ from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.traced import TraceAnswer
 from vramcast.recordings.examine import in_order
 from vramcast.report.messages import Words
+from vramcast.report.plan import opening as plan_opening
 from vramcast.report.replay import device_prefix
 from vramcast.report.replay import opening as replay_opening
 from vramcast.report.text import headlines
@@ -28,8 +29,10 @@ from vramcast.report.written.answers import (
     time_parts,
     tried_table,
 )
+from vramcast.report.written.html import cell
+from vramcast.report.written.markdown import markdown
 from vramcast.report.written.parts import Part, Report, Section, Table, Text
-from vramcast.report.written.plans import picture_parts, plan_parts, plan_verdict, reason_sections
+from vramcast.report.written.plans import picture_parts, plan_parts, reason_sections
 from vramcast.report.written.recordings import (
     Replayed,
     course_of,
@@ -52,6 +55,31 @@ SHOWN_COLUMNS: Final = (
     "price_per_million_tokens", "price_currency", "shortfall", "error", "message",
 )
 """Of a sweep's answers; the rest is in its rows."""
+
+
+def brief_of(answer: object, words: Words) -> Report:
+    """The short report on what a function of `vramcast` returned."""
+    today = date.today()
+    match answer:
+        case PlanAnswer():
+            return plan_brief(answer, words, today)
+        case TraceAnswer():
+            return trace_brief(answer, words)
+        case Answer():
+            return answer_brief(answer, words, today)
+        case Diagnosis():
+            return diagnosis_brief(answer, words, today)
+    return replay_brief(cast(Replayed, answer), words)
+
+
+def cell_of(answer: object, words: Words) -> str:
+    """That report as output of a notebook."""
+    return cell(brief_of(answer, words))
+
+
+def markdown_of(answer: object, words: Words) -> str:
+    """The same for notebooks that show Markdown."""
+    return markdown(brief_of(answer, words))
 
 
 def answer_brief(answer: Answer, words: Words, today: date) -> Report:
@@ -95,7 +123,7 @@ def _entries(rank: RankAnswer, words: Words) -> Iterator[Part]:
 def plan_brief(answer: PlanAnswer, words: Words, today: date) -> Report:
     """Of a search."""
     answer = words.spoken(answer)
-    return report(words, "", iter(plan_verdict(answer, words, today)), tone_of(answer), _plan(answer, words))
+    return report(words, "", plan_opening(answer, words, today), tone_of(answer), _plan(answer, words))
 
 
 def _plan(answer: PlanAnswer, words: Words) -> Iterator[Section]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import date
 from typing import Final
 
@@ -15,14 +15,14 @@ from vramcast.report.plan import (
     engine_of,
     nearest,
     nearest_key,
+    opening,
     plan_cells,
     reasons_key,
     reasons_of,
+    stripped,
     technique_cells,
-    winner,
 )
 from vramcast.report.plan_words import technique_words
-from vramcast.report.text import unread
 from vramcast.report.verdicts import tone_of
 from vramcast.report.written.answers import (
     answer_report,
@@ -48,21 +48,9 @@ def plan_report(command: str, answer: PlanAnswer | Answer, words: Words, *, aske
     answer = words.spoken(answer)
     name = answer.question.get("model") or words("report.numbers")
     return report(
-        words, words(f"report.title.{command}", name=name), plan_verdict(answer, words, today), tone_of(answer),
+        words, words(f"report.title.{command}", name=name), opening(answer, words, today), tone_of(answer),
         _sections(answer, words, asked, today), footer=(made(words, today), words("report.computed")),
     )
-
-
-def plan_verdict(answer: PlanAnswer, words: Words, today: date) -> tuple[str, ...]:
-    """The winner; where nothing was searched, what was computed instead."""
-    first, *rest = tuple(stripped(winner(answer, words, today))) or (words("plan.techniques"),)
-    return (first, *stripped(unread(answer.ignored, words)), *rest)
-
-
-def stripped(lines: Iterable[str]) -> Iterator[str]:
-    """Lines of the report for a terminal without what indents and marks them there."""
-    for line in lines:
-        yield line.strip().removeprefix("- ")
 
 
 def _sections(answer: PlanAnswer, words: Words, asked: str, today: date) -> Iterator[Section]:
