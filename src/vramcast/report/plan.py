@@ -30,7 +30,7 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: da
     """The whole report; `today` is what the age of a price counts from."""
     answer = words.spoken(answer)
     sections: list[tuple[str, Iterable[str]]] = [
-        ("", winner(answer, words, today)),
+        ("", _lead(answer, words, today)),
         ("plan.table", _plans(answer, words)),
         (reasons_key(answer), reasons_of(answer, words)),
         (nearest_key(answer), nearest(answer, words)),
@@ -40,14 +40,30 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: da
         ("assumed", (f"  - {text}" for text in answer.assumptions)),
         ("warnings", (f"  - {text}" for text in answer.warnings if text != words.said(NO_ROOM))),
     ]
-    first = list(sections[0][1])
-    sections[0] = ("", (*first[:1], *unread(answer.ignored, words), *first[1:]))
     lines: list[str] = []
     for key, body in sections:
         found = list(body)
         if found:
             lines += [*([words(key)] if key else []), *found, ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _lead(answer: PlanAnswer, words: Words, today: date | None) -> tuple[str, ...]:
+    """The winner; what the answer is without stands behind its first line."""
+    first = tuple(winner(answer, words, today))
+    return (*first[:1], *unread(answer.ignored, words), *first[1:])
+
+
+def opening(answer: PlanAnswer, words: Words, today: date) -> tuple[str, ...]:
+    """The same where nothing indents its lines; where nothing was searched, what was computed instead."""
+    lines = stripped(_lead(answer, words, today))
+    return tuple(lines) if answer.num_plans else (words("plan.techniques"), *lines)
+
+
+def stripped(lines: Iterable[str]) -> Iterator[str]:
+    """Lines of the report for a terminal without what indents and marks them there."""
+    for line in lines:
+        yield line.strip().removeprefix("- ")
 
 
 def lack(answer: PlanAnswer) -> str:

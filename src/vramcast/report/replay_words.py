@@ -217,6 +217,11 @@ def _advised(said: Advice, own: Variant, words: Words) -> str:
     )
 
 
+def fragmentation_said(found: Fragmentation, words: Words) -> str:
+    reserved = format_bytes(found.reserved_bytes)
+    return words("replay.fragmentation_then", share=share(found.at_the_moment), reserved=reserved)
+
+
 def parts_of(found: Fragmentation, words: Words) -> list[tuple[str, int]]:
     """Where reserved memory is; the parts add up to it."""
     return [

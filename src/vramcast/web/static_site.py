@@ -14,6 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import yaml
+
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.web.exchange import content_policy
 
@@ -158,8 +160,6 @@ def _write_core(archive: Path, wheels: Sequence[Path]) -> None:
 
 def _core_files() -> Iterator[tuple[str, bytes]]:
     """Files of vramcast and of PyYAML, whose parser in C is optional."""
-    import yaml
-
     for package, apart in ((Path(str(files("vramcast"))), APART), (Path(yaml.__file__).parent, ())):
         for path in package.rglob("*"):
             name = path.relative_to(package).as_posix()

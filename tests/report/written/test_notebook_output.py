@@ -77,11 +77,6 @@ def test_pictures_say_in_words_what_they_show(shown: dict[str, str]) -> None:
         assert any("GiB" in (label or "") or "MiB" in (label or "") for label in labels)
 
 
-def test_markdown_of_an_answer_is_there_for_other_notebooks() -> None:
-    answer = vramcast.serve("llama-3.1-8b", gpus="h100", context=8192)
-    assert answer._repr_markdown_().startswith("**fits: ")
-
-
 def test_an_answer_at_a_prompt_is_one_line() -> None:
     answer = vramcast.train("llama-3.2-1b", gpus="h100", seq_len=1024)
     assert repr(answer).startswith("<ShownAnswer fits: ") and "\n" not in repr(answer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from vramcast.domain.answer import Answer, RankAnswer
 from vramcast.domain.failure import Diagnosis
@@ -12,24 +12,17 @@ from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.traced import TraceAnswer
 from vramcast.recordings.examine import in_order
 from vramcast.report.messages import Words
+from vramcast.report.plan import opening as plan_opening
 from vramcast.report.replay import device_prefix
 from vramcast.report.replay import opening as replay_opening
 from vramcast.report.text import headlines
 from vramcast.report.trace import opening
 from vramcast.report.verdicts import NO_TONE, tone_of
-from vramcast.report.written.answers import (
-    bars_parts,
-    category_name,
-    change_parts,
-    listed,
-    phases,
-    report,
-    role_bars,
-    time_parts,
-    tried_table,
-)
+from vramcast.report.written import answers
+from vramcast.report.written.html import cell
+from vramcast.report.written.markdown import markdown
 from vramcast.report.written.parts import Part, Report, Section, Table, Text
-from vramcast.report.written.plans import picture_parts, plan_parts, plan_verdict, reason_sections
+from vramcast.report.written.plans import picture_parts, plan_parts, reason_sections
 from vramcast.report.written.recordings import (
     Replayed,
     course_of,
@@ -54,26 +47,51 @@ SHOWN_COLUMNS: Final = (
 """Of a sweep's answers; the rest is in its rows."""
 
 
+def brief_of(answer: object, words: Words) -> Report:
+    """The short report on what a function of `vramcast` returned."""
+    today = date.today()
+    match answer:
+        case PlanAnswer():
+            return plan_brief(answer, words, today)
+        case TraceAnswer():
+            return trace_brief(answer, words)
+        case Answer():
+            return answer_brief(answer, words, today)
+        case Diagnosis():
+            return diagnosis_brief(answer, words, today)
+    return replay_brief(cast(Replayed, answer), words)
+
+
+def cell_of(answer: object, words: Words) -> str:
+    """That report as output of a notebook."""
+    return cell(brief_of(answer, words))
+
+
+def markdown_of(answer: object, words: Words) -> str:
+    """The same for notebooks that show Markdown."""
+    return markdown(brief_of(answer, words))
+
+
 def answer_brief(answer: Answer, words: Words, today: date) -> Report:
     """Of `train`, `serve`, or an inverse question."""
     answer = words.spoken(answer)
-    return report(words, "", headlines(answer, words, today=today), tone_of(answer), _answer(answer, words))
+    return answers.report(words, "", headlines(answer, words, today=today), tone_of(answer), _answer(answer, words))
 
 
 def _answer(answer: Answer, words: Words) -> Iterator[Section]:
-    yield Section("", tuple(bars_parts(answer, words)))
+    yield Section("", tuple(answers.bars_parts(answer, words)))
     if answer.found is not None and answer.found.tried:
-        yield Section(words("tried", count=answer.found.num_tried), (tried_table(answer.found, words),))
+        yield Section(words("tried", count=answer.found.num_tried), (answers.tried_table(answer.found, words),))
     if not answer.fits:
-        yield Section(words("changes"), tuple(change_parts(answer, words)))
-    yield Section(words("report.time"), tuple(time_parts(answer, words))[:2])
+        yield Section(words("changes"), tuple(answers.change_parts(answer, words)))
+    yield Section(words("report.time"), tuple(answers.time_parts(answer, words))[:2])
     count = sum(rank.count for rank in answer.ranks)
     rank = answer.fullest
     title = words("ledger", role=rank.role, count=rank.count, total=count)
     yield Section(title, tuple(_entries(rank, words)), folded=True)
-    yield Section(words("phases"), (phases(rank, words)._replace(title=""),), folded=True)
-    yield Section(words("report.assumed"), listed(answer.assumptions), folded=True)
-    yield Section(words("report.warned"), listed(answer.warnings))
+    yield Section(words("phases"), (answers.phases(rank, words)._replace(title=""),), folded=True)
+    yield Section(words("report.assumed"), answers.listed(answer.assumptions), folded=True)
+    yield Section(words("report.warned"), answers.listed(answer.warnings))
 
 
 def _entries(rank: RankAnswer, words: Words) -> Iterator[Part]:
@@ -81,7 +99,7 @@ def _entries(rank: RankAnswer, words: Words) -> Iterator[Part]:
     entries = sorted(rank.ledger, key=lambda entry: -entry.num_bytes)
     rows = tuple(
         (
-            category_name(entry.category, words), entry.path.partition("/")[2], str(entry.count),
+            answers.category_name(entry.category, words), entry.path.partition("/")[2], str(entry.count),
             format_bytes(entry.num_bytes), entry.formula, words.said(entry.basis), entry.source,
         )
         for entry in entries[:SHOWN_ENTRIES]
@@ -95,15 +113,15 @@ def _entries(rank: RankAnswer, words: Words) -> Iterator[Part]:
 def plan_brief(answer: PlanAnswer, words: Words, today: date) -> Report:
     """Of a search."""
     answer = words.spoken(answer)
-    return report(words, "", iter(plan_verdict(answer, words, today)), tone_of(answer), _plan(answer, words))
+    return answers.report(words, "", plan_opening(answer, words, today), tone_of(answer), _plan(answer, words))
 
 
 def _plan(answer: PlanAnswer, words: Words) -> Iterator[Section]:
     yield Section(words("plan.table"), tuple(plan_parts(answer, words)))
     yield from reason_sections(answer, words)
     yield Section(words("plan.picture"), tuple(picture_parts(answer, words)))
-    yield Section(words("report.assumed"), listed(answer.assumptions), folded=True)
-    yield Section(words("report.warned"), listed(answer.warnings))
+    yield Section(words("report.assumed"), answers.listed(answer.assumptions), folded=True)
+    yield Section(words("report.warned"), answers.listed(answer.warnings))
 
 
 def diagnosis_brief(found: Diagnosis, words: Words, today: date) -> Report:
@@ -113,7 +131,7 @@ def diagnosis_brief(found: Diagnosis, words: Words, today: date) -> Report:
 
 def replay_brief(found: Replayed, words: Words) -> Report:
     """Of `replay`: the course of each device and what held its peak; failures and other settings."""
-    return report(words, "", replay_opening(found.devices, words), NO_TONE, _devices(found, words))
+    return answers.report(words, "", replay_opening(found.devices, words), NO_TONE, _devices(found, words))
 
 
 def _devices(found: Replayed, words: Words) -> Iterator[Section]:
@@ -128,17 +146,17 @@ def _devices(found: Replayed, words: Words) -> Iterator[Section]:
 def trace_brief(answer: TraceAnswer, words: Words) -> Report:
     """Of `trace`."""
     answer = words.spoken(answer)
-    return report(words, "", opening(answer, words), tone_of(answer), _trace(answer, words))
+    return answers.report(words, "", opening(answer, words), tone_of(answer), _trace(answer, words))
 
 
 def _trace(answer: TraceAnswer, words: Words) -> Iterator[Section]:
-    yield Section("", (role_bars(answer, words),))
+    yield Section("", (answers.role_bars(answer, words),))
     yield Section(words("trace.course"), tuple(course_parts(answer, words)))
     if not answer.fits:
-        yield Section(words("changes"), tuple(change_parts(answer, words)))
+        yield Section(words("changes"), tuple(answers.change_parts(answer, words)))
     yield Section(words("trace.ledger"), tuple(_entries(answer.fullest, words)), folded=True)
-    yield Section(words("report.assumed"), listed(answer.assumptions), folded=True)
-    yield Section(words("report.warned"), listed(answer.warnings))
+    yield Section(words("report.assumed"), answers.listed(answer.assumptions), folded=True)
+    yield Section(words("report.warned"), answers.listed(answer.warnings))
 
 
 def sweep_brief(
@@ -153,7 +171,7 @@ def sweep_brief(
         words: of a language
     """
     said = words("sweep_result", **{name: f"{count:,}" for name, count in counts.items()})
-    return report(words, "", [said], NO_TONE, _sweep(counts["total"], asked, rows, words))
+    return answers.report(words, "", [said], NO_TONE, _sweep(counts["total"], asked, rows, words))
 
 
 def _sweep(

@@ -19,9 +19,10 @@ from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, Ki
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
-from vramcast.report.catalogue import find_models, gpu_document, machine_documents, model_document
+from vramcast.report.catalogue import gpu_document, machine_documents
 from vramcast.report.chinese import help_of, terms
 from vramcast.report.messages import MESSAGES, rare_messages
+from vramcast.report.models import find_models, model_document
 from vramcast.report.verdicts import TONES
 from vramcast.version import __version__
 from vramcast.web.exchange import JSON, Asked, Reply
@@ -106,13 +107,6 @@ def words(asked: Asked) -> dict[str, Any]:
     costs = {f"cost.{english}": own.term("cost", english) for english in terms("cost")}
     tones = {f"tone.{fit}": tone for fit, tone in TONES.items()}
     return {"schema": 1, "lang": own.language, "words": named | costs | tones}
-
-
-def description(asked: Asked) -> dict[str, Any]:
-    """This description, as OpenAPI 3.1."""
-    from vramcast.web.openapi import described
-
-    return described()
 
 
 MODEL: Final = Option("job", "model", Kind.TEXT, "a model of the catalogue, by name; without one, numbers")

@@ -13,9 +13,9 @@ from vramcast.question.options import Kind, Option
 from vramcast.report.messages import LANGUAGES
 from vramcast.version import __version__
 from vramcast.web.documents import DROPPED, REPLIES, Error
-from vramcast.web.exchange import HTML, JSON, MARKDOWN
+from vramcast.web.exchange import HTML, JSON, MARKDOWN, Asked
 from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH, LONGEST_VALUE
-from vramcast.web.routes import answers, catalogue
+from vramcast.web.routes import answers, catalogue, reports
 from vramcast.web.service import PREFIX, ROUTES, Route
 from vramcast.web.visitor import may_be_asked
 
@@ -35,10 +35,10 @@ KINDS: Final[dict[Kind, dict[str, Any]]] = {
 SWITCH: Final = {"type": "string", "enum": ["0", "1"]}
 QUERY: Final[dict[str, dict[str, Any]]] = {
     "lang": {"type": "string", "enum": list(LANGUAGES)},
-    "format": {"type": "string", "enum": list(answers.FORMATS)},
+    "format": {"type": "string", "enum": list(reports.FORMATS)},
     "leaks": SWITCH, "all-confs": SWITCH, "checks": SWITCH, "snapshot": SWITCH,
-    "device": {"type": "integer", "minimum": 0, "maximum": answers.MOST_DEVICE},
-    "top": {"type": "integer", "minimum": 1, "maximum": answers.MOST_TOP},
+    "device": {"type": "integer", "minimum": 0, "maximum": reports.MOST_DEVICE},
+    "top": {"type": "integer", "minimum": 1, "maximum": reports.MOST_TOP},
     "query": TEXT, "name": TEXT, "alloc-conf": TEXT, "capacity": TEXT,
     "job": {"type": "string", "maxLength": LONGEST_PATH, "description": "of a recording: the job, an object as JSON"},
 }
@@ -56,6 +56,11 @@ STATUSES: Final[dict[str, str]] = {
 }
 
 Schema = dict[str, Any]
+
+
+def description(asked: Asked) -> Schema:
+    """This description, as OpenAPI 3.1."""
+    return described()
 
 
 @cache
@@ -144,7 +149,7 @@ def _body(name: str) -> Schema:
         "oom": ({"text": {"type": "string", "maxLength": LARGEST_TEXT}, "job": asks, "checks": {"type": "boolean"},
                  "lang": lang}, ("text",)),
         "report": ({"command": {"type": "string", "enum": [*answers.PLANS, "oom"]}, "question": asks,
-                    "format": {"type": "string", "enum": list(answers.REPORTS)}, "lang": lang},
+                    "format": {"type": "string", "enum": list(reports.REPORTS)}, "lang": lang},
                    ("command", "question")),
         "files": ({"command": {"type": "string", "enum": list(answers.PLANS)}, "question": asks,
                    "formats": {"type": "array", "items": TEXT}}, ("command", "question")),
