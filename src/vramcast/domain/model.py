@@ -50,7 +50,6 @@ class Parameter(Noun, frozen=True):
 
     @property
     def elements(self) -> int:
-        """Number of weights."""
         return prod(self.shape)
 
 
@@ -209,12 +208,10 @@ class Stack(Noun, frozen=True):
 
     @property
     def num_layers(self) -> int:
-        """Layers of the stack."""
         return sum(run.count for run in self.runs)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers, one by one."""
         return tuple(run.layer for run in self.runs for _ in range(run.count))
 
 
@@ -268,7 +265,6 @@ class Model(Noun, frozen=True):
 
     @property
     def num_layers(self) -> int:
-        """Layers of the main stack."""
         return self.main.num_layers
 
 

@@ -93,7 +93,6 @@ class Defaults(msgspec.Struct, frozen=True):
 
 @cache
 def all_defaults() -> Mapping[str, Mapping[str, object]]:
-    """Family -> field -> value."""
     return msgspec.json.decode(FILE.read_bytes(), type=Defaults).families
 
 
@@ -186,14 +185,12 @@ class Fields:
         return self.natural(key, 0) or None
 
     def layers(self, key: str = "num_hidden_layers", fallback: int | None = None) -> int:
-        """A number of layers."""
         value = self.count(key, fallback)
         if value > MOST_LAYERS:
             raise self.wrong(key, f"is more than {MOST_LAYERS} layers")
         return value
 
     def flag(self, key: str, *, fallback: bool = False) -> bool:
-        """True or false."""
         value = self.get(key)
         if value is None:
             return fallback
@@ -227,7 +224,6 @@ class Fields:
         return int(value * of)
 
     def word(self, key: str, fallback: str | None = None) -> str:
-        """A text."""
         value = self.get(key)
         if value is None:
             if fallback is None:
@@ -296,5 +292,4 @@ class Fields:
         return total // parts
 
     def keys(self) -> tuple[str, ...]:
-        """The keys the config itself has."""
         return tuple(self._values)

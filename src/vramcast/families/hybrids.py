@@ -108,7 +108,6 @@ def mamba1_of(fields: Fields, hidden: int, *, prefix: str = "", inner_norms: boo
 
 
 def mamba(fields: Fields) -> Model:
-    """Mamba: nothing but state space layers."""
     fields = fields.behind(TIED)
     return _ssm(fields, mamba1_of(fields, fields.count("hidden_size")))
 
@@ -148,7 +147,6 @@ def jamba_mixer(fields: Fields, traits: Traits, index: int) -> Mixer:
 
 
 def jamba_channel(fields: Fields, traits: Traits, index: int) -> Channel:
-    """Jamba: experts in every second layer."""
     period = fields.count("expert_layer_period", 2)
     dense = mlp_of(fields, traits)
     if index % period != fields.natural("expert_layer_offset", 1) or fields.natural("num_experts", 16) <= 1:

@@ -34,7 +34,6 @@ class Gate(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of one half."""
         return self.elements * self.itemsize
 
 
@@ -70,7 +69,6 @@ class Pointwise(NamedTuple):
         return aten.power(self.graph, wide, num_bytes=wide.num_bytes, name=self.label(text))
 
     def shifted(self, x: Value, text: str) -> Value:
-        """`x + number`."""
         return aten.shift(self.graph, x, num_bytes=x.num_bytes, name=self.label(text))
 
     def erf(self, x: Value, text: str) -> Value:
@@ -78,7 +76,6 @@ class Pointwise(NamedTuple):
         return self.unary(x, text, saves="input", temporaries=4)
 
     def tanh(self, x: Value, text: str = "") -> Value:
-        """Keeps its result."""
         return self.unary(x, text, saves="output")
 
     def softplus(self, x: Value, text: str) -> Value:
@@ -90,17 +87,14 @@ class Pointwise(NamedTuple):
         return self.unary(self.widened(x), text, saves="output", temporaries=1)
 
     def sum(self, a: Value, b: Value, text: str) -> Value:
-        """`a + b`."""
         a, b = self._alike(a, b)
         return aten.add(self.graph, a, b, num_bytes=a.num_bytes, name=self.label(text))
 
     def difference(self, a: Value, b: Value, text: str) -> Value:
-        """`a - b`."""
         a, b = self._alike(a, b)
         return aten.subtract(self.graph, a, b, num_bytes=a.num_bytes, name=self.label(text))
 
     def product(self, a: Value, b: Value, text: str = "") -> Value:
-        """`a * b`."""
         a, b = self._alike(a, b)
         return aten.multiply(self.graph, a, b, num_bytes=a.num_bytes, name=self.label(text))
 
@@ -161,7 +155,6 @@ def _keeps_output(p: Pointwise, x: Value) -> Value:
 
 
 def _linear(p: Pointwise, x: Value) -> Value:
-    """x itself."""
     return x
 
 

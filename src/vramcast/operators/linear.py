@@ -56,7 +56,6 @@ class Dense(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Of all weights."""
         return self.copies * self.out_features * self.in_features
 
 

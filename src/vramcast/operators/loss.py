@@ -34,17 +34,14 @@ class Vocabulary(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """T * V."""
         return self.tokens * self.size
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the logits."""
         return self.elements * self.itemsize
 
     @property
     def fp32_bytes(self) -> int:
-        """Bytes of the logits in fp32."""
         return self.elements * FP32
 
     @property

@@ -38,17 +38,14 @@ class Norm(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """R * H."""
         return self.rows * self.width
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the input."""
         return self.elements * self.itemsize
 
     @property
     def fp32_bytes(self) -> int:
-        """Bytes of the input in fp32."""
         return self.elements * FP32
 
     @property
@@ -58,7 +55,6 @@ class Norm(NamedTuple):
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weight."""
         return self.width * self.weight_itemsize
 
     @property
@@ -72,14 +68,12 @@ class Norm(NamedTuple):
         return column_sum_bytes(rows=self.rows, columns=self.width, chip=self.chip)
 
     def weight_gradients(self, graph: Graph) -> list[Tensor]:
-        """Gradients of weight and bias."""
         if not self.trainable:
             return []
         names = ("weight", "bias") if self.bias else ("weight",)
         return [graph.tensor(f"grad.{self.name}.{name}", self.weight_bytes, Category.GRADIENTS) for name in names]
 
     def statistics(self, graph: Graph, *names: str) -> list[Value]:
-        """Saved per-row numbers."""
         return [
             graph.value(f"{self.name}.{name}", self.statistics_bytes, gradient_bytes=0) for name in names
         ]

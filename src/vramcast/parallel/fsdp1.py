@@ -112,7 +112,6 @@ def flat_unit(
 
 
 def flat_gather(units: Sequence[FlatUnit]) -> Program:
-    """The weights of units are gathered."""
     nodes: list[Node] = []
     for unit in units:
         around = () if unit.low is None else (unit.low,)
@@ -121,7 +120,6 @@ def flat_gather(units: Sequence[FlatUnit]) -> Program:
 
 
 def flat_release(units: Sequence[FlatUnit]) -> Program:
-    """Their gathered weights die."""
     return tuple(Free(flat) for unit in units for flat in gathered_of(unit))
 
 

@@ -149,7 +149,6 @@ FP32: Final = 4
 
 
 def pointwise(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
-    """The small operators of one layer."""
     if setting.execution.fused:
         yield from _norms(layer, setting, hidden)
         yield from _rotary(layer, setting)

@@ -29,7 +29,6 @@ Cache = dict[str, Array]
 
 
 def parameters(spec: AutoencoderKLCogVideoX) -> Weights:
-    """Encoder and decoder."""
     last, latent = spec.block_out_channels[-1], spec.latent_channels
     plain, spatial = (partial(_residual, latent=channels) for channels in (None, latent))
     yield from encoder_weights(spec, 3, plain, each("encoder", plain(last, last), 2), resampled=2)

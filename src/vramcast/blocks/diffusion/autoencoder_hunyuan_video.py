@@ -28,7 +28,6 @@ STRIDE_FRAMES: Final = 12
 
 
 def parameters(spec: AutoencoderKLHunyuanVideo) -> Weights:
-    """Encoder and decoder."""
     latent, residual = spec.latent_channels, partial(residual_weights, axes=3)
     yield from encoder_weights(spec, 3, residual, middle_weights(spec, "encoder", 3))
     yield from each("encoder", conv("quant_conv", 2 * latent, 2 * latent, 1, 1, 1))

@@ -169,7 +169,6 @@ def _run_attention(tape: Tape, x: Array) -> Array:
 
 
 def _tiled(tape: Tape, spec: AutoencoderKL, latent: Array, side: int) -> Array:
-    """Overlapping tiles."""
     step = int(side * (1 - TILE_OVERLAP))
     limit = spec.sample_size - int(spec.sample_size * TILE_OVERLAP)
     return tiled(tape, latent, (side, side), (step, step), (limit, limit), lambda tile: _decode(tape, spec, tile))

@@ -22,7 +22,6 @@ Cache = dict[str, Array]
 
 
 def parameters(spec: AutoencoderKLWan) -> Weights:
-    """Encoder and decoder."""
     latent, widths = spec.z_dim, [spec.base_dim * mult for mult in spec.dim_mult]
     before = widths[0]
     yield from each("encoder", conv("conv_in", spec.in_channels, before, 3, 3, 3))

@@ -76,7 +76,6 @@ def square(
 
 
 def query_key_norms(prefix: str, width: int, *, bias: bool = False) -> tuple[Parameter, ...]:
-    """Norms of queries and keys."""
     return (*norm(f"{prefix}norm_q", width, bias=bias), *norm(f"{prefix}norm_k", width, bias=bias))
 
 
@@ -86,7 +85,6 @@ def feed_forward_weights(prefix: str, width: int, inner: int) -> tuple[Parameter
 
 
 def each(owner: str, parameters: Iterable[Parameter], count: int = 1) -> Weights:
-    """The weights of `count` equal layers."""
     return ((owner, parameter, count) for parameter in parameters)
 
 

@@ -21,7 +21,6 @@ PATCH = 2
 
 
 def flux_parameters(spec: Flux) -> Weights:
-    """The weights."""
     hidden = spec.hidden
     yield from nn.each(EMBEDDERS, nn.linear("x_embedder", spec.in_channels, hidden))
     yield from nn.each(EMBEDDERS, nn.linear("context_embedder", spec.joint_attention_dim, hidden))
@@ -55,7 +54,6 @@ def fused(hidden: int, head_dim: int, *, mlp_ratio: float = 4.0) -> tuple[Parame
 
 
 def flux_forward(tape: Tape, spec: Flux, step: Step) -> Array:
-    """One denoising step."""
     hidden, size = spec.hidden, step.itemsize
     image_tokens = (step.height // PATCH) * (step.width // PATCH)
     packed = tape.new("latent", (step.batch, image_tokens, spec.in_channels), size)
@@ -158,7 +156,6 @@ def _stream(name: str, spec: Flux2, inner: int) -> tuple[Parameter, ...]:
 
 
 def flux2_forward(tape: Tape, spec: Flux2, step: Step) -> Array:
-    """One denoising step."""
     hidden, size = spec.hidden, step.itemsize
     tokens = (step.height // PATCH) * (step.width // PATCH)
     latent = tape.new("latent", (step.batch, tokens, spec.in_channels), size)
@@ -229,7 +226,6 @@ def _flux2_single(tape: Tape, spec: Flux2, x: Array) -> Array:
 
 
 def qwen_image_parameters(spec: QwenImage) -> Weights:
-    """The weights."""
     hidden = spec.hidden
     yield from nn.each(EMBEDDERS, nn.linear("img_in", spec.in_channels, hidden))
     yield from nn.each(EMBEDDERS, nn.norm("txt_norm", spec.joint_attention_dim))
@@ -242,7 +238,6 @@ def qwen_image_parameters(spec: QwenImage) -> Weights:
 
 
 def qwen_image_forward(tape: Tape, spec: QwenImage, step: Step) -> Array:
-    """One denoising step."""
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     tokens = (step.height // patch) * (step.width // patch)
     latent = tape.new("latent", (step.batch, tokens, spec.in_channels), size)

@@ -64,7 +64,6 @@ def _text(spec: SD3, *, last: bool) -> tuple[Parameter, ...]:
 
 
 def sd3_forward(tape: Tape, spec: SD3, step: Step) -> Array:
-    """One denoising step."""
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     latent = tape.new("latent", (step.batch, spec.in_channels, step.height, step.width), size)
     prompt = tape.new("text states", (step.batch, step.tokens, spec.joint_attention_dim), size)
@@ -155,7 +154,6 @@ def _stream(name: str, spec: AuraFlow) -> tuple[Parameter, ...]:
 
 
 def aura_flow_forward(tape: Tape, spec: AuraFlow, step: Step) -> Array:
-    """One denoising step."""
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     tokens, length = (step.height // patch) * (step.width // patch), step.tokens + REGISTERS
     latent = tape.new("latent", (step.batch, spec.in_channels, step.height, step.width), size)

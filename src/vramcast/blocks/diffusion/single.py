@@ -22,7 +22,6 @@ CONDITIONED_SAMPLE = 128
 
 
 def pixart_parameters(spec: PixArt) -> Weights:
-    """The weights."""
     hidden, patch = spec.hidden, spec.patch_size
     yield from nn.each(EMBEDDERS, nn.conv("pos_embed.proj", spec.in_channels, hidden, patch, patch))
     yield from nn.each(EMBEDDERS, nn.embedder("adaln_single.timestep", STEP_FREQUENCIES, hidden))
@@ -43,7 +42,6 @@ def pixart_parameters(spec: PixArt) -> Weights:
 
 
 def pixart_forward(tape: Tape, spec: PixArt, step: Step) -> Array:
-    """One denoising step."""
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     tokens = (step.height // patch) * (step.width // patch)
     latent = tape.new("latent", (step.batch, spec.in_channels, step.height, step.width), size)
@@ -81,7 +79,6 @@ def _attention(tape: Tape, spec: PixArt, x: Array, source: Array | None) -> Arra
 
 
 def omnigen_parameters(spec: OmniGen) -> Weights:
-    """The weights."""
     hidden, patch = spec.hidden, spec.patch_size
     for name in ("output", "input"):
         yield from nn.each(EMBEDDERS, nn.conv(f"{name}_image_proj", spec.in_channels, hidden, patch, patch))
@@ -157,7 +154,6 @@ def _inner(spec: ZImage) -> int:
 
 
 def z_image_parameters(spec: ZImage) -> Weights:
-    """The weights."""
     dim = spec.dim
     yield from nn.each(EMBEDDERS, nn.linear("x_embedder", PATCH * PATCH * spec.in_channels, dim))
     yield from nn.each(EMBEDDERS, nn.linear("time.1", CONDITION, TIME_INNER))

@@ -90,7 +90,6 @@ def _layer(channels: int, text: int) -> tuple[Parameter, ...]:
 
 
 def forward(tape: Tape, spec: UNet, step: Step) -> Array:
-    """One denoising step."""
     first = spec.block_out_channels[0]
     latent = tape.new("latent", (step.batch, spec.in_channels, step.height, step.width), step.itemsize)
     text = tape.new("text states", (step.batch, step.tokens, spec.cross_attention_dim), step.itemsize)

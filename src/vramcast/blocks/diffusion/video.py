@@ -22,7 +22,6 @@ STEP_FREQUENCIES = 256
 
 
 def hunyuan_parameters(spec: HunyuanVideo) -> Weights:
-    """The weights."""
     hidden, patch, depth = spec.hidden, spec.patch_size, spec.patch_size_t
     yield from nn.each(EMBEDDERS, nn.conv("x_embedder", spec.in_channels, hidden, depth, patch, patch))
     yield from nn.each(EMBEDDERS, nn.embedder("context.time", STEP_FREQUENCIES, hidden))
@@ -45,7 +44,6 @@ def hunyuan_parameters(spec: HunyuanVideo) -> Weights:
 
 
 def hunyuan_forward(tape: Tape, spec: HunyuanVideo, step: Step) -> Array:
-    """One denoising step."""
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     frames = step.frames // spec.patch_size_t
     tokens = frames * (step.height // patch) * (step.width // patch)
@@ -117,7 +115,6 @@ def _single_attention(tape: Tape, x: Array, tokens: int, heads: int) -> Array:
 
 
 def cogvideox_parameters(spec: CogVideoX) -> Weights:
-    """The weights."""
     hidden, patch, time = spec.hidden, spec.patch_size, spec.time_embed_dim
     if spec.patch_size_t is None:
         patches = nn.conv("patch_embed.proj", spec.in_channels, hidden, patch, patch)
@@ -193,7 +190,6 @@ def _mapping(before: int, inner: int, after: int) -> tuple[Parameter, ...]:
 
 
 def cogvideox_forward(tape: Tape, spec: CogVideoX, step: Step) -> Array:
-    """One denoising step."""
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     frames = step.frames // (spec.patch_size_t or 1)
     tokens = frames * (step.height // patch) * (step.width // patch)
@@ -246,7 +242,6 @@ def _cogvideox_attended(tape: Tape, spec: CogVideoX, video: Array, text: Array) 
 
 
 def wan_parameters(spec: Wan) -> Weights:
-    """The weights."""
     hidden = spec.hidden
     yield from nn.each(EMBEDDERS, nn.conv("patch_embedding", spec.in_channels, hidden, *spec.patch_size))
     yield from nn.each(EMBEDDERS, nn.embedder("time_embedder", spec.freq_dim, hidden))

@@ -147,7 +147,6 @@ def mtp_parameters(model: Model) -> tuple[tuple[Parameter, ...], ...]:
 
 
 def elements(parameters: tuple[Parameter, ...]) -> int:
-    """Sum of elements."""
     return sum(prod(parameter.shape) for parameter in parameters)
 
 
@@ -172,7 +171,6 @@ class ParameterCount(Struct, frozen=True, kw_only=True):
 
     @property
     def trainable(self) -> int:
-        """Weights with a gradient."""
         return self.total - self.frozen
 
 
@@ -269,7 +267,6 @@ BUFFERS: Final = (
 
 
 def stored_elements(model: Model, kind: Stored) -> int:
-    """Elements of one group [count]."""
     layers, context = model.num_layers, model.context or 0
     match kind:
         case Stored.ROTARY:

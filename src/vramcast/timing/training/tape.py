@@ -22,6 +22,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.model import Layer, MultiLatentAttention
@@ -171,8 +173,6 @@ def taped(layer: Layer, sizes: Sizes, casts: str = "") -> tuple[Operator, ...]:
 
 @lru_cache(maxsize=512)
 def _taped(layer: Layer, sizes: Sizes, casts: str) -> tuple[Operator, ...]:
-    from msgspec.structs import replace
-
     mixer = layer.mixer
     if isinstance(mixer, MultiLatentAttention) and mixer.indexer_heads:
         layer = replace(layer, mixer=replace(mixer, indexer_heads=0))
