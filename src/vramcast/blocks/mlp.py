@@ -23,7 +23,7 @@ from vramcast.domain.job import share
 from vramcast.domain.model import MLP, MoE
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import cast
+from vramcast.operators.linear import FP32, cast
 from vramcast.units import ceil_div
 
 
@@ -89,7 +89,6 @@ def _gated_halves(graph: Graph, owner: str, gate: Value, up: Value, *, kind: str
     return product
 
 
-FP32 = 4
 INT64 = 8
 
 

@@ -11,12 +11,10 @@ from vramcast.operators.activation import FUSED, Gate
 from vramcast.operators.activation import activation as _activation
 from vramcast.operators.activation import gated_activation as _gated_activation
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import cast
+from vramcast.operators.linear import FP32, cast
 from vramcast.operators.norm import Norm as NormSpec
 from vramcast.operators.norm import layer_norm, rms_norm
 from vramcast.operators.rope import rope as _rope
-
-FP32 = 4
 
 
 def norm(graph: Graph, name: str, x: Value, *, kind: Norm, elements: int, width: int, sizes: Sizes) -> Value:

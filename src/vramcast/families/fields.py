@@ -11,9 +11,11 @@ Families without a class there have none: their configs must say everything.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from pkgutil import get_data
 from typing import Final
 
 import msgspec
@@ -21,41 +23,13 @@ import msgspec
 from vramcast.errors import InvalidSpec
 from vramcast.operators.activation import ACTIVATIONS
 
-SPELLINGS: Final[dict[str, str]] = {
-    "n_embd": "hidden_size",
-    "n_embed": "hidden_size",
-    "hidden_dim": "hidden_size",
-    "d_model": "hidden_size",
-    "dim": "hidden_size",
-    "n_layer": "num_hidden_layers",
-    "n_layers": "num_hidden_layers",
-    "num_layers": "num_hidden_layers",
-    "n_head": "num_attention_heads",
-    "n_heads": "num_attention_heads",
-    "num_heads": "num_attention_heads",
-    "n_inner": "intermediate_size",
-    "ffn_dim": "intermediate_size",
-    "d_ff": "intermediate_size",
-    "d_kv": "head_dim",
-    "ffn_embed_dim": "intermediate_size",
-    "ffn_hidden_size": "intermediate_size",
-    "n_positions": "max_position_embeddings",
-    "n_ctx": "max_position_embeddings",
-    "max_seq_len": "max_position_embeddings",
-    "max_sequence_length": "max_position_embeddings",
-    "seq_length": "max_position_embeddings",
-    "context_length": "max_position_embeddings",
-    "active_experts": "num_experts_per_tok",
-    "num_experts_per_token": "num_experts_per_tok",
-    "padded_vocab_size": "vocab_size",
-    "dtype": "torch_dtype",
-    "hidden_dropout_prob": "hidden_dropout",
-    "resid_pdrop": "hidden_dropout",
-    "dropout": "hidden_dropout",
-    "dropout_rate": "hidden_dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-    "attn_pdrop": "attention_dropout",
-}
+
+def _spellings() -> dict[str, str]:
+    _, *rows = csv.reader((get_data(__package__, "spellings.csv") or b"").decode().splitlines())
+    return dict(rows)
+
+
+SPELLINGS: Final[dict[str, str]] = _spellings()
 """Another name -> the name used here. The name used here wins when both are present."""
 
 OTHER_MEANINGS: Final[dict[str, dict[str, str]]] = {

@@ -19,9 +19,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.program import Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import cast
-
-FP32: Final = 4  # bytes
+from vramcast.operators.linear import FP32, cast
 
 
 class Gate(NamedTuple):

@@ -15,6 +15,9 @@ from vramcast.domain.program import Category, Tensor
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.reduction import H100, Chip, column_sum_bytes
 
+FP32: Final = 4
+"""Of one element [bytes]."""
+
 
 class Numerics(NamedTuple):
     """Bytes of one element in each role."""

@@ -258,21 +258,13 @@ class _Backward:
     ) -> None:
         storages = self.storages
         kept = region.keep is not None and region.keep(operator)
-        for value in operator.outputs:
-            if value.storage is not value:
-                continue
+        for value in (*(output for output in operator.outputs if output.storage is output), *operator.extra):
             wanted = reads.get(value, 0) + savers.get(value, 0)
             if kept:
                 storages.adopt(value, wanted)
                 storages.release(value)
             else:
                 storages.allocate(value, wanted)
-        for value in operator.extra:
-            if kept:
-                storages.adopt(value, savers.get(value, 0))
-                storages.release(value)
-            else:
-                storages.allocate(value, savers.get(value, 0))
         if not kept:
             storages.pass_all(operator.temporaries)
         for value in operator.inputs:

@@ -17,10 +17,8 @@ from typing import Final, NamedTuple
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import cast
+from vramcast.operators.linear import FP32, cast
 from vramcast.operators.reduction import H100, Chip, column_sum_bytes
-
-FP32: Final = 4
 
 
 class Norm(NamedTuple):

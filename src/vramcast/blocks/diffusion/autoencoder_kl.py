@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from vramcast.blocks.diffusion.common import Network, Weights, conv, each, norm, square
+from vramcast.blocks.diffusion.common import Network, Weights, conv, each, norm, run_residual, square
 from vramcast.domain.autoencoders import AutoencoderKL, AutoencoderKLCogVideoX, AutoencoderKLHunyuanVideo
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import Array, Tape
@@ -127,32 +127,19 @@ def _decode(tape: Tape, spec: AutoencoderKL, latent: Array) -> Array:
     if spec.use_post_quant_conv:
         latent = tape.conv(latent, spec.latent_channels, kernel=1, padding=0, name="post_quant_conv")
     x = tape.conv(latent, spec.block_out_channels[-1], name="conv_in")
-    x = _run_residual(tape, x, x.shape[1])
+    x = run_residual(tape, x, x.shape[1])
     if spec.mid_block_add_attention:
         x = _run_attention(tape, x)
-    x = _run_residual(tape, x, x.shape[1])
+    x = run_residual(tape, x, x.shape[1])
     for _, width, last in _up_blocks(spec):
         for _ in range(spec.layers_per_block + 1):
-            x = _run_residual(tape, x, width)
+            x = run_residual(tape, x, width)
         if not last:
             x = tape.upsample(x, (2, 2))
             x = tape.conv(x, width, name="upsampled.conv")
     x = tape.group_norm(x)
     x = tape.activation(x)
     return tape.conv(x, spec.out_channels, name="pixels")
-
-
-def _run_residual(tape: Tape, x: Array, width: int) -> Array:
-    y = tape.group_norm(x, "norm1")
-    y = tape.activation(y)
-    y = tape.conv(y, width, name="conv1")
-    y = tape.group_norm(y, "norm2")
-    y = tape.activation(y)
-    y = tape.conv(y, width, name="conv2")
-    if x.shape[1] != width:
-        x = tape.conv(x, width, kernel=1, padding=0, name="shortcut")
-    total = tape.add(x, y)
-    return tape.like("hidden", total)
 
 
 def _run_attention(tape: Tape, x: Array) -> Array:

@@ -144,6 +144,23 @@ def swiglu(tape: Tape, x: Array, width: int, name: str = "ff") -> Array:
     return tape.linear(inner, x.shape[-1], f"{name}.down")
 
 
+def run_residual(tape: Tape, x: Array, width: int, steps: Array | None = None) -> Array:
+    """Two group norms and convolutions, between them a shift by the step's embedding where there is one."""
+    y = tape.group_norm(x, "norm1")
+    y = tape.activation(y)
+    y = tape.conv(y, width, name="conv1")
+    if steps is not None:
+        shift = tape.linear(tape.activation(steps), width, "time_emb_proj")
+        y = tape.add(y, shift)
+    y = tape.group_norm(y, "norm2")
+    y = tape.activation(y)
+    y = tape.conv(y, width, name="conv2")
+    if x.shape[1] != width:
+        x = tape.conv(x, width, kernel=1, padding=0, name="shortcut")
+    total = tape.add(x, y)
+    return tape.like("hidden", total)
+
+
 def heads_of(x: Array, heads: int) -> Array:
     """(B, S, H) as (B, S, heads, D)."""
     batch, length, hidden = x.shape

@@ -99,7 +99,7 @@ def forward(tape: Tape, spec: UNet, step: Step) -> Array:
     for index, channels in enumerate(spec.block_out_channels):
         with tape.owned(f"denoiser.down.{index}"):
             for _ in range(spec.layers_per_block):
-                x = _run_residual(tape, x, steps, channels)
+                x = nn.run_residual(tape, x, channels, steps)
                 if spec.attends[index]:
                     x = _run_transformer(tape, spec, x, text, index)
                 skips.append(x)
@@ -107,9 +107,9 @@ def forward(tape: Tape, spec: UNet, step: Step) -> Array:
                 x = tape.conv(x, channels, stride=2, name="downsampled")
                 skips.append(x)
     with tape.owned("denoiser.mid"):
-        x = _run_residual(tape, x, steps, x.shape[1])
+        x = nn.run_residual(tape, x, x.shape[1], steps)
         x = _run_transformer(tape, spec, x, text, len(spec.depths) - 1)
-        x = _run_residual(tape, x, steps, x.shape[1])
+        x = nn.run_residual(tape, x, x.shape[1], steps)
     for index in reversed(range(len(spec.block_out_channels))):
         with tape.owned(f"denoiser.up.{index}"):
             x = _run_up(tape, spec, x, skips, steps, text, index)
@@ -128,7 +128,7 @@ def _run_up(
     del skips[-count:]
     for skip in reversed(held):
         x = tape.cat((x, skip), 1)
-        x = _run_residual(tape, x, steps, channels)
+        x = nn.run_residual(tape, x, channels, steps)
         if spec.attends[index]:
             x = _run_transformer(tape, spec, x, text, index)
     del held, before
@@ -136,21 +136,6 @@ def _run_up(
         larger = tape.upsample(x, (2, 2))
         x = tape.conv(larger, channels, name="upsampled.conv")
     return x
-
-
-def _run_residual(tape: Tape, x: Array, steps: Array, channels: int) -> Array:
-    y = tape.group_norm(x, "norm1")
-    y = tape.activation(y)
-    y = tape.conv(y, channels, name="conv1")
-    shift = tape.linear(tape.activation(steps), channels, "time_emb_proj")
-    y = tape.add(y, shift)
-    y = tape.group_norm(y, "norm2")
-    y = tape.activation(y)
-    y = tape.conv(y, channels, name="conv2")
-    if x.shape[1] != channels:
-        x = tape.conv(x, channels, kernel=1, padding=0, name="shortcut")
-    total = tape.add(x, y)
-    return tape.like("hidden", total)
 
 
 def _run_transformer(tape: Tape, spec: UNet, x: Array, text: Array, index: int) -> Array:
