@@ -13,17 +13,15 @@ from typing import Final
 from vramcast.blocks.diffusion.autoencoder_kl import (
     decoder_weights,
     encoder_weights,
+    in_tiles,
     middle_weights,
     residual_weights,
-    tiled,
 )
 from vramcast.blocks.diffusion.common import Network, Weights, conv, each
 from vramcast.domain.autoencoders import AutoencoderKLHunyuanVideo
 from vramcast.operators.eager import Array, Tape
 
-TILE_PIXELS: Final = 256
 TILE_FRAMES: Final = 16
-STRIDE_PIXELS: Final = 192
 STRIDE_FRAMES: Final = 12
 
 
@@ -69,12 +67,7 @@ def forward(tape: Tape, spec: AutoencoderKLHunyuanVideo, latent: Array, *, tilin
 
 
 def _span(tape: Tape, spec: AutoencoderKLHunyuanVideo, latent: Array, *, tiling: bool) -> Array:
-    side, stride = TILE_PIXELS // spec.scale, STRIDE_PIXELS // spec.scale
-    height, width = latent.shape[-2:]
-    if not tiling or max(height, width) <= side:
-        return _decode(tape, spec, latent)
-    limits = (STRIDE_PIXELS, STRIDE_PIXELS)
-    return tiled(tape, latent, (side, side), (stride, stride), limits, lambda tile: _decode(tape, spec, tile))
+    return in_tiles(tape, latent, spec.scale, lambda tile: _decode(tape, spec, tile), tiling=tiling)
 
 
 def _decode(tape: Tape, spec: AutoencoderKLHunyuanVideo, latent: Array) -> Array:

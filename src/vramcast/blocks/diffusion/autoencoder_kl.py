@@ -16,6 +16,10 @@ from vramcast.operators.eager import Array, Tape
 
 TILE_OVERLAP: Final = 0.25
 
+TILE_PIXELS: Final = 256
+STRIDE_PIXELS: Final = 192
+"""Of the tiles of videos [hvvae] [wanvae], from one to the next."""
+
 BIASED_NORM: Final = partial(norm, bias=True)
 
 
@@ -118,9 +122,11 @@ def middle_weights(spec: AutoencoderKL | AutoencoderKLHunyuanVideo, owner: str, 
 def forward(tape: Tape, spec: AutoencoderKL, latent: Array, *, tiling: bool = False) -> Array:
     """Pixels of a batch of latents."""
     side = spec.sample_size // spec.scale
-    if tiling and max(latent.shape[-2:]) > side:
-        return _tiled(tape, spec, latent, side)
-    return _decode(tape, spec, latent)
+    if not tiling or max(latent.shape[-2:]) <= side:
+        return _decode(tape, spec, latent)
+    step = int(side * (1 - TILE_OVERLAP))
+    limit = spec.sample_size - int(spec.sample_size * TILE_OVERLAP)
+    return tiled(tape, latent, (side, side), (step, step), (limit, limit), lambda tile: _decode(tape, spec, tile))
 
 
 def _decode(tape: Tape, spec: AutoencoderKL, latent: Array) -> Array:
@@ -155,10 +161,12 @@ def _run_attention(tape: Tape, x: Array) -> Array:
     return tape.like("hidden", total)
 
 
-def _tiled(tape: Tape, spec: AutoencoderKL, latent: Array, side: int) -> Array:
-    step = int(side * (1 - TILE_OVERLAP))
-    limit = spec.sample_size - int(spec.sample_size * TILE_OVERLAP)
-    return tiled(tape, latent, (side, side), (step, step), (limit, limit), lambda tile: _decode(tape, spec, tile))
+def in_tiles(tape: Tape, latent: Array, scale: int, decode: Callable[[Array], Array], *, tiling: bool) -> Array:
+    """A video's latent, whole or where that is asked for in square tiles."""
+    side, stride = TILE_PIXELS // scale, STRIDE_PIXELS // scale
+    if not tiling or max(latent.shape[-2:]) <= side:
+        return decode(latent)
+    return tiled(tape, latent, (side, side), (stride, stride), (STRIDE_PIXELS, STRIDE_PIXELS), decode)
 
 
 def tiled(
