@@ -18,6 +18,7 @@ from vramcast.domain.model import Attention, MultiLatentAttention, Norm
 from vramcast.errors import Unsupported
 from vramcast.operators.attention import Scores, attention
 from vramcast.operators.graph import Graph, Value
+from vramcast.operators.linear import cast
 
 
 def attention_block(
@@ -49,8 +50,8 @@ def attention_block(
             width=k.num_bytes // counts[1],
         )
     scores = _scores(spec, sizes, heads=heads, kv_heads=kv_heads, source=source is not None)
-    q, k, v = (
-        parts.to_compute(graph, value, elements=count, sizes=sizes)
+    q, k, v = (  # autocast's casts before the kernel
+        cast(graph, value, elements=count, to_bytes=sizes.numerics.compute)
         for value, count in zip((q, k, v), counts, strict=True)
     )
     if sizes.caches:

@@ -95,11 +95,6 @@ def output_gate(graph: Graph, name: str, x: Value, scores: Value) -> Value:
     return aten.multiply(graph, x, opened, num_bytes=x.num_bytes, name=name)
 
 
-def to_compute(graph: Graph, x: Value, *, elements: int, sizes: Sizes) -> Value:
-    """The cast that autocast puts before a matrix product or an attention kernel."""
-    return cast(graph, x, elements=elements, to_bytes=sizes.numerics.compute)
-
-
 def dropout(graph: Graph, name: str, x: Value, *, elements: int, probability: float) -> Value:
     """nn.Dropout in training: a byte of mask per element is saved [derivatives.yaml `native_dropout`]."""
     if not probability:

@@ -165,6 +165,13 @@ class Layer(Noun, frozen=True):
     extra: tuple[Parameter, ...] = ()  # weights only this family has: gates, scalars, further norms
     extra_parameters: int = 0  # weights of this layer known only as a number
 
+    @property
+    def without_indexer(self) -> Layer:
+        """The layer whose tape can be written: an indexer's few vectors are counted with its products."""
+        if isinstance(self.mixer, MultiLatentAttention) and self.mixer.indexer_heads:
+            return replace(self, mixer=replace(self.mixer, indexer_heads=0))
+        return self
+
 
 class Run(Noun, frozen=True):
     """`count` equal layers in a row."""

@@ -83,9 +83,10 @@ def decoder_layers(fields: Fields, traits: Traits) -> tuple[Layer, ...]:
     windows = windows_of(fields, count, traits.window, traits.window_key)
     mixers: dict[tuple[int | None, bool], Mixer] = {}
     dense = None if traits.channel else mlp_of(fields, traits)
+    period = fields.natural("no_rope_layer_interval", traits.rope_every)
     layers = []
     for index, window in enumerate(windows):
-        rope = not _without_rope(fields, traits, index)
+        rope = period == 0 or (index + 1) % period > 0
         if traits.mixer is not None:
             mixer = traits.mixer(fields, traits, index)
         else:
@@ -94,11 +95,6 @@ def decoder_layers(fields: Fields, traits: Traits) -> tuple[Layer, ...]:
         channel = traits.channel(fields, traits, index) if traits.channel else dense
         layers.append(layer_like(traits, mixer, channel, parallel=parallel))
     return tuple(layers)
-
-
-def _without_rope(fields: Fields, traits: Traits, index: int) -> bool:
-    period = fields.natural("no_rope_layer_interval", traits.rope_every)
-    return period > 0 and (index + 1) % period == 0
 
 
 def decoder(fields: Fields, *, traits: Traits) -> Model:

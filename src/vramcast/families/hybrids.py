@@ -155,11 +155,6 @@ def jamba_channel(fields: Fields, traits: Traits, index: int) -> Channel:
     return MoE(num_experts=experts, top_k=chosen, expert=dense)
 
 
-def _qwen3_5_dense(fields: Fields, traits: Traits, index: int) -> Channel:
-    del index
-    return mlp_of(fields, traits)
-
-
 NEMOTRON_LETTERS: Final = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
 NEMOTRON_WORDS: Final = {
     "linear_attention": "mamba", "mamba": "mamba", "moe": "moe", "full_attention": "attention",
@@ -308,7 +303,7 @@ def lfm2_channel(fields: Fields, traits: Traits, index: int) -> Channel:
 
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "qwen3_next": _traits(mixer=gated_delta, channel=qwen_moe, rope_fraction=0.25, mtp=True),
-    "qwen3_5_text": _traits(mixer=gated_delta, channel=_qwen3_5_dense, rope_fraction=0.25, mtp=True),
+    "qwen3_5_text": _traits(mixer=gated_delta, rope_fraction=0.25, mtp=True),
     "qwen3_5_moe_text": _traits(mixer=gated_delta, channel=qwen_moe, rope_fraction=0.25, mtp=True),
     "kimi_linear": _traits(mixer=kimi, channel=corrected),
     "minimax": _traits(mixer=minimax, channel=routed),

@@ -290,7 +290,7 @@ class _Backward:
         if incoming:
             produced = self._input_gradients(operator, incoming)
             if self.policy is not WeightGradients.FUSED:
-                storages.allocate_all(operator.weight_gradients)
+                storages.nodes += map(Alloc, operator.weight_gradients)
             storages.pass_all(operator.backward_temporaries)
             for gradient in incoming:
                 self._drop(gradient)
@@ -299,7 +299,7 @@ class _Backward:
         for value, gradient in produced:
             self._deposit(value, gradient)
         if incoming and self.policy is WeightGradients.TRANSIENT:
-            storages.free_all(operator.weight_gradients)
+            storages.nodes += map(Free, operator.weight_gradients)
 
     def _release_saved(self, operator: Operator) -> None:
         kept = operator.saved_weight_gradients if self.policy is WeightGradients.KEPT else ()

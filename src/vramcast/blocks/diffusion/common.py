@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from vramcast.domain.denoisers import SD3, OmniGen
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import FP32, Array, Tape
 
@@ -86,6 +87,11 @@ def feed_forward_weights(prefix: str, width: int, inner: int) -> tuple[Parameter
 
 def each(owner: str, parameters: Iterable[Parameter], count: int = 1) -> Weights:
     return ((owner, parameter, count) for parameter in parameters)
+
+
+def position_elements(spec: SD3 | OmniGen) -> int:
+    """Elements of the table of positions that moves with the weights."""
+    return spec.pos_embed_max_size**2 * spec.hidden
 
 
 def modulated(tape: Tape, x: Array, name: str = "modulated") -> Array:

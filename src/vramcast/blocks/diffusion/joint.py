@@ -33,11 +33,6 @@ def sd3_parameters(spec: SD3) -> Weights:
     yield from nn.each(OUTPUT, (*nn.linear("norm_out", hidden, 2 * hidden), *out))
 
 
-def sd3_buffers(spec: SD3) -> int:
-    """Elements of the table of positions that moves with the weights."""
-    return spec.pos_embed_max_size**2 * spec.hidden
-
-
 def _attention(spec: SD3, prefix: str, *, out: bool = True) -> tuple[Parameter, ...]:
     norms = () if spec.qk_norm is None else nn.query_key_norms(prefix, spec.attention_head_dim)
     return (*nn.square(prefix, spec.hidden, ("q", "k", "v", *(("out",) if out else ()))), *norms)
@@ -210,7 +205,7 @@ def _single(tape: Tape, spec: AuraFlow, x: Array) -> Array:
 NETWORKS: Final = {
     "SD3Transformer2DModel": Network(
         "diffusers models/transformers/transformer_sd3.py, models/attention.py JointTransformerBlock", sd3_parameters,
-        sd3_forward, sd3_buffers,
+        sd3_forward, nn.position_elements,
     ),
     "AuraFlowTransformer2DModel": Network(
         "diffusers models/transformers/auraflow_transformer_2d.py", aura_flow_parameters, aura_flow_forward

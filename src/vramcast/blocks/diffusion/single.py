@@ -97,11 +97,6 @@ def omnigen_parameters(spec: OmniGen) -> Weights:
     yield from nn.each(OUTPUT, nn.linear("proj_out", hidden, patch * patch * spec.in_channels))
 
 
-def omnigen_buffers(spec: OmniGen) -> int:
-    """Elements of the table of positions."""
-    return spec.pos_embed_max_size**2 * spec.hidden
-
-
 def omnigen_forward(tape: Tape, spec: OmniGen, step: Step) -> Array:
     """One denoising step over text, reference images (counted among the text tokens) and the noisy image."""
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
@@ -230,7 +225,8 @@ NETWORKS: Final = {
         pixart_parameters, pixart_forward,
     ),
     "OmniGenTransformer2DModel": Network(
-        "diffusers models/transformers/transformer_omnigen.py", omnigen_parameters, omnigen_forward, omnigen_buffers
+        "diffusers models/transformers/transformer_omnigen.py", omnigen_parameters, omnigen_forward,
+        nn.position_elements,
     ),
     "ZImageTransformer2DModel": Network(
         "diffusers models/transformers/transformer_z_image.py", z_image_parameters, z_image_forward

@@ -144,11 +144,6 @@ def latent_parameters(mla: MultiLatentAttention, *, hidden: int) -> tuple[Parame
     return tuple(found)
 
 
-def mamba_parameters(mamba: Mamba, *, hidden: int) -> tuple[Parameter, ...]:
-    """Projections, causal convolution and state parameters of a selective state space layer."""
-    return _mamba1(mamba, hidden) if mamba.version == 1 else _mamba2(mamba, hidden)
-
-
 def _convolution(channels: int, kernel: int, *, bias: bool) -> tuple[Parameter, ...]:
     weight = Parameter(path="mamba.conv", shape=(channels, 1, kernel), split=Split.COLUMN, kind="conv")
     if not bias:
@@ -269,7 +264,7 @@ def mixer_parameters(mixer: Mixer, *, hidden: int) -> tuple[Parameter, ...]:
         case MultiLatentAttention():
             return latent_parameters(mixer, hidden=hidden)
         case Mamba():
-            return mamba_parameters(mixer, hidden=hidden)
+            return _mamba1(mixer, hidden) if mixer.version == 1 else _mamba2(mixer, hidden)
         case LinearAttention():
             return linear_attention_parameters(mixer, hidden=hidden)
 
