@@ -6,7 +6,7 @@ from vramcast.api import job_of
 from vramcast.domain.version import check_version, date_text, named, newer, read_version
 from vramcast.engines.serving.table import SERVING
 from vramcast.engines.training import TRAINING
-from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer
 from vramcast.question.build import training_engine
 from vramcast.question.serving import parse_engine
@@ -59,15 +59,6 @@ def test_a_version_newer_than_known_is_answered_as_the_newest_and_says_so(engine
     beyond = answer(asked(engine=f"{engine}@9999.1"))
     assert beyond.ranks == newest.ranks == answer(asked(engine=engine)).ranks
     assert any("9999.1 changed since" in text for text in beyond.ignored) and not newest.ignored
-
-
-def test_the_version_stands_in_the_question():
-    assert answer(asked(engine="huggingface@4.57")).question["engine"] == "huggingface@4.57"
-    assert asked(engine="huggingface").engine_version is None
-    with pytest.raises(InvalidSpec):
-        asked(engine="hugginface@4.57")
-    with pytest.raises(UnknownName):
-        training_engine("hugginface@4.57")
 
 
 SHARDERS = [("torchtitan", "fsdp1"), ("megatron", "fsdp2"), ("litgpt", "deepspeed")]

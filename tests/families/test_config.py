@@ -7,29 +7,19 @@ from typing import Any
 
 import pytest
 
-from vramcast.domain.model import Attention, Head
+from vramcast.domain.model import Attention
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.families import FAMILIES, model_from_config
 
 LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "torch_dtype": "bfloat16",
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "torch_dtype": "bfloat16",
 }
 
 
 def build(**changes: Any) -> Any:
     return model_from_config({**LLAMA, **changes}, name="test-model")
-
-
-def test_null_counts_as_missing() -> None:
-    assert build(head_dim=None, sliding_window=None) == build()
 
 
 def test_a_list_cut_for_printing_continues_with_its_period() -> None:
@@ -42,16 +32,6 @@ def test_a_list_cut_for_printing_continues_with_its_period() -> None:
 def test_architecture_decides_when_there_is_no_model_type() -> None:
     config = {key: value for key, value in LLAMA.items() if key != "model_type"}
     assert model_from_config({**config, "architectures": ["LlamaForCausalLM"]}, name="test-model").main == build().main
-
-
-def test_classifier_head_takes_its_labels_from_the_config() -> None:
-    config = {
-        "model_type": "bert",
-        "architectures": ["BertForSequenceClassification"],
-        "id2label": {"0": "a", "1": "b", "2": "c"},
-    }
-    model = model_from_config(config, name="m")
-    assert (model.head, model.num_labels, model.pooler) == (Head.CLASSIFIER, 3, True)
 
 
 def test_unknown_family_is_named_with_its_neighbours() -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.peaks import live_at_peak
 from vramcast.domain.program import Alloc, Category, Free, Loop, extent, live_at_end, total_bytes
 from vramcast.operators.graph import Graph, Operator
-from vramcast.operators.lowering import WeightGradients, lower
+from vramcast.operators.lowering import lower
 
 KB = 1024
 
@@ -100,20 +98,5 @@ def test_a_gradient_that_somebody_still_reads_is_summed_into_a_new_tensor() -> N
     graph.returns(z)
     # three gradients reach x, all the very tensor of z: the first sum needs its own storage, the second goes into it
     assert [node.tensor.name for node in lower(graph).backward if isinstance(node, Alloc)] == ["grad.x"]
-
-
-def test_kept_weight_gradients_stay_and_fused_ones_are_never_allocated() -> None:
-    kept = lower(layer(), weight_gradients=WeightGradients.KEPT)
-    names = [node.tensor.name for node in kept.backward if isinstance(node, Alloc)]
-    assert "up.weight_gradient" in names
-    fused = lower(layer(), weight_gradients=WeightGradients.FUSED)
-    assert "up.weight_gradient" not in [node.tensor.name for node in fused.backward if isinstance(node, Alloc)]
-
-
-@given(st.sampled_from(KINDS), st.integers(1, 8), st.integers(1, 6))
-def test_more_tokens_are_never_less_memory(kind: str, factor: int, layers: int) -> None:
-    small = extent(step(layer(kind), layers)).peak
-    large = extent(step(layer(kind, width=8 * KB * factor), layers)).peak
-    assert large >= small
 
 

@@ -49,11 +49,6 @@ def test_others_treat_every_matrix_alike(name: str) -> None:
     assert rule.state_tensors((64, 64), kind="embedding") == rule.state_tensors((64, 64), kind="matrix")
 
 
-def test_muons_other_weights_are_stepped_by_an_optimizer_of_their_own() -> None:
-    weights = [EMBEDDING, MATRIX, HEAD]
-    assert extent(step_program(weights, optimizer("muon"))).peak == EMBEDDING.num_bytes + HEAD.num_bytes
-
-
 def test_a_trainers_8_bit_states_of_embeddings_have_32_bits() -> None:
     rule = optimizer("adamw-8bit")._replace(wide_embeddings=True)
     assert rule.state_bytes((4096, 4096)) == optimizer("adamw-8bit").state_bytes((4096, 4096))

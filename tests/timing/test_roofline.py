@@ -59,10 +59,6 @@ def test_fp8_products_run_in_fp8_where_the_card_can_and_in_16_bits_elsewhere() -
     assert old.dtype == "fp16"
 
 
-def test_a_card_without_figures_has_no_machine() -> None:
-    assert machine_of(load_gpu("ppu-810e"), BARE, whole="bf16", node_cards=8) is None
-
-
 @pytest.mark.parametrize("name", gpu_names())
 def test_no_card_is_thought_to_reach_more_than_its_data_sheet(name: str) -> None:
     gpu = load_gpu(name)

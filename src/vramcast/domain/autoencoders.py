@@ -82,7 +82,6 @@ class AutoencoderKLWan(Noun, frozen=True, tag="AutoencoderKLWan"):
 
     @property
     def latent_channels(self) -> int:
-        """Channels of a latent."""
         return self.z_dim
 
 

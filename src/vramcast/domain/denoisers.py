@@ -40,7 +40,6 @@ class UNet(Noun, frozen=True, tag="UNet2DConditionModel"):
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """Attention heads of each level."""
         return tuple(level(self.attention_head_dim, index) for index in range(len(self.block_out_channels)))
 
     @property
@@ -234,7 +233,6 @@ class OmniGen(Noun, frozen=True, tag="OmniGenTransformer2DModel"):
 
     @property
     def hidden(self) -> int:
-        """Width of the stream."""
         return self.hidden_size
 
 
@@ -251,7 +249,6 @@ class ZImage(Noun, frozen=True, tag="ZImageTransformer2DModel"):
 
     @property
     def hidden(self) -> int:
-        """Width of the stream."""
         return self.dim
 
 

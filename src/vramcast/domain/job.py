@@ -98,7 +98,6 @@ class Workload(Noun, frozen=True):
 
     @property
     def tokens(self) -> int:
-        """Tokens of one micro-batch."""
         return self.seq_len * self.micro_batch
 
 
@@ -198,7 +197,6 @@ class Job(Noun, frozen=True):
 
     @property
     def data_parallel(self) -> int:
-        """Data-parallel ranks."""
         return self.plan.data_parallel(self.cluster.count)
 
 

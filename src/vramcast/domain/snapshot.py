@@ -87,7 +87,6 @@ class Trace(Struct, kw_only=True):
 
     @classmethod
     def empty(cls) -> Trace:
-        """No events yet."""
         return cls(
             actions=array("B"), addresses=array("Q"), sizes=array("Q"), streams=array("Q"), times_us=array("q"),
             stacks=array("I"), pools=array("I"), labels=array("I"),

@@ -18,10 +18,9 @@ from typing import Final, NamedTuple
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import cast
+from vramcast.operators.linear import FP32, cast
 from vramcast.units import GIB, MIB, ceil_div
 
-FP32: Final = 4
 INT64: Final = 8
 
 
@@ -34,17 +33,14 @@ class Vocabulary(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """T * V."""
         return self.tokens * self.size
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the logits."""
         return self.elements * self.itemsize
 
     @property
     def fp32_bytes(self) -> int:
-        """Bytes of the logits in fp32."""
         return self.elements * FP32
 
     @property

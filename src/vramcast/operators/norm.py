@@ -17,10 +17,8 @@ from typing import Final, NamedTuple
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import cast
+from vramcast.operators.linear import FP32, cast
 from vramcast.operators.reduction import H100, Chip, column_sum_bytes
-
-FP32: Final = 4
 
 
 class Norm(NamedTuple):
@@ -38,17 +36,14 @@ class Norm(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """R * H."""
         return self.rows * self.width
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the input."""
         return self.elements * self.itemsize
 
     @property
     def fp32_bytes(self) -> int:
-        """Bytes of the input in fp32."""
         return self.elements * FP32
 
     @property
@@ -58,7 +53,6 @@ class Norm(NamedTuple):
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weight."""
         return self.width * self.weight_itemsize
 
     @property
@@ -72,14 +66,12 @@ class Norm(NamedTuple):
         return column_sum_bytes(rows=self.rows, columns=self.width, chip=self.chip)
 
     def weight_gradients(self, graph: Graph) -> list[Tensor]:
-        """Gradients of weight and bias."""
         if not self.trainable:
             return []
         names = ("weight", "bias") if self.bias else ("weight",)
         return [graph.tensor(f"grad.{self.name}.{name}", self.weight_bytes, Category.GRADIENTS) for name in names]
 
     def statistics(self, graph: Graph, *names: str) -> list[Value]:
-        """Saved per-row numbers."""
         return [
             graph.value(f"{self.name}.{name}", self.statistics_bytes, gradient_bytes=0) for name in names
         ]

@@ -102,7 +102,6 @@ class Stage(NamedTuple):
 
 
 def gather(units: Sequence[Unit]) -> Program:
-    """All-gathers of a stage are issued."""
     nodes: list[Node] = []
     for piece in units:
         if piece.shared:
@@ -120,7 +119,6 @@ def _drop_gathered(units: Sequence[Unit]) -> Program:
 
 
 def release(units: Sequence[Unit]) -> Program:
-    """The unsharded weights die."""
     return tuple(Free(tensor) for piece in units for tensor in piece.weights)
 
 

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Final
 
 from truth.contract import Refused
+from truth.rows.kernels import operators
 from truth.rows.kernels.harness import FP32, INT64, Bench, Case, Iteration, peak
 from truth.rows.kernels.layers import liger_out_of_place
-from vramcast.operators import aten
 from vramcast.operators.activation import Gate, gated_activation
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import cast
@@ -29,7 +29,7 @@ def _peak_of_sum(bench: Bench, y: Value, iteration: Iteration, *, copies: bool) 
     held = graph.view(y, "y.variable", gradient_bytes=0)
     expanded = graph.view(y, "y.expanded")
     graph.call("expand", [y], [expanded], slices_gradient=not copies)
-    loss = aten.total(graph, expanded, num_bytes=FP32, name="loss")
+    loss = operators.total(graph, expanded, num_bytes=FP32, name="loss")
     graph.outputs.append(held)
     return peak(bench, (loss,), iteration)
 
