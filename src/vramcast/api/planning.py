@@ -106,7 +106,6 @@ def _with_command(planned: Planned, options: Mapping[str, Any]) -> Planned:
 def _found(
     goal: str, options: Mapping[str, Any], resolve: Resolve, before: Callable[[Sequence[str]], None] | None
 ) -> Planned:
-    """An inverse question."""
     from vramcast.search.inverse import choose
 
     asked = build_inverse(options, resolve=resolve, models=text_decoders)

@@ -204,7 +204,6 @@ class Tried(Noun, frozen=True):
 
     @property
     def fit(self) -> Fit:
-        """The verdict on this plan."""
         return fit_of(fits=self.fits, high_bytes=self.high_bytes, capacity_bytes=self.capacity_bytes)
 
 

@@ -83,7 +83,6 @@ def nearest_key(answer: PlanAnswer) -> str:
 
 
 def reasons_key(answer: PlanAnswer) -> str:
-    """What the reasons are reasons for."""
     return "plan.reasons" if answer.plans else f"plan.why_none{lack(answer)}"
 
 
@@ -271,7 +270,6 @@ def reasons_of(answer: PlanAnswer, words: Words) -> Iterator[str]:
 
 
 def nearest(answer: PlanAnswer, words: Words) -> Iterator[str]:
-    """The plan that misses by least, and what would make it fit."""
     if answer.nearest_failing is None:
         return
     yield f"  {answer.nearest_label}"

@@ -118,7 +118,6 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
 
 
 def path_of(entry: LedgerEntry, words: Words) -> str:
-    """Category and name of an entry."""
     if words.language == "en":
         return entry.path
     return entry.path.replace(entry.category, words(f"category.{entry.category}"), 1)
@@ -147,7 +146,6 @@ def host_parts(need: HostNeed, words: Words, *, explain: bool = False) -> Iterat
 
 
 def search(found: Found | None, words: Words) -> Iterator[str]:
-    """What an inverse question came to."""
     if found is None:
         return
     if found.what is None:
@@ -193,7 +191,6 @@ def _tried_row(one: Tried, words: Words, *, serving: bool) -> tuple[str, ...]:
 
 
 def serving(answer: ServeAnswer, words: Words) -> Iterator[str]:
-    """What the cache holds, and how fast it goes."""
     yield from cache(answer, words)
     yield from rates(answer.speed, words)
 
@@ -326,7 +323,6 @@ def phases(rank: RankAnswer, words: Words) -> Iterator[str]:
 
 
 def changes(answer: Answer, words: Words) -> Iterator[str]:
-    """Every single change, those that make it fit first."""
     if not any(change.fits for change in answer.changes):
         yield "  " + words("no_change")
     for change in answer.changes:

@@ -158,7 +158,6 @@ def choice_field(fields: Mapping[str, Any], name: str, choices: Mapping[str, Any
 
 
 def refuse_others(fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """Raise Refused for a key that nothing reads."""
     for name in fields:
         if name not in known:
             raise Refused(422, "UnknownName", f"unknown key {name[:80]!r}; known: {', '.join(known)}")

@@ -37,12 +37,10 @@ class BoundedHead(HttpToolsProtocol):
     _head_bytes = 0  # of a head that has not ended
 
     def connection_made(self, transport: Any) -> None:
-        """Somebody has connected."""
         super().connection_made(transport)
         self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Somebody has gone."""
         self._end()
         super().connection_lost(exc)
 
@@ -55,7 +53,6 @@ class BoundedHead(HttpToolsProtocol):
                 self.send_400_response("The headers are too large.")
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
         super().on_message_begin()
         self._begin()
 
@@ -277,7 +274,6 @@ class Guard:
 
 
 def _host_of(headers: Mapping[bytes, bytes]) -> str:
-    """The name that a request was sent to, without the port."""
     text = headers.get(b"host", b"").decode("latin-1").lower()
     name, colon, port = text.rpartition(":")
     return name if colon and port.isdecimal() else text
@@ -292,7 +288,6 @@ def is_loopback(host: str) -> bool:
 
 
 def _headers() -> dict[str, str]:
-    """Headers of every reply."""
     return {
         "content-security-policy": content_policy(),
         "x-content-type-options": "nosniff",

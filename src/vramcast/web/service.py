@@ -133,7 +133,6 @@ def route_of(method: str, path: str, headers: Mapping[str, str]) -> Route:
 
 
 def content_type(headers: Mapping[str, str]) -> str:
-    """The type of a body, without its parameters."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -183,6 +182,5 @@ def _query(route: Route, text: str) -> dict[str, str]:
 
 
 def _function(route: Route) -> Callable[[Asked], Any]:
-    """What answers, imported when it is first asked."""
     function: Callable[[Asked], Any] = getattr(import_module(f"vramcast.web.routes.{route.module}"), route.function)
     return function

@@ -136,5 +136,4 @@ def bounded(memory_bytes: int) -> None:
 
 
 def reply_to(question: Question, sources: Sources) -> Reply:
-    """What a process runs."""
     return answered(*question, sources=sources)

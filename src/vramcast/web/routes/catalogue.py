@@ -175,7 +175,6 @@ def options(name: str, language: str = "en") -> list[dict[str, Any]]:
 
 
 def _form(name: str) -> Callable[[Asked], dict[str, Any]]:
-    """What answers with the form of a command."""
 
     def answered(asked: Asked) -> dict[str, Any]:
         return {"schema": 1, "options": options(name, asked.words.language)}

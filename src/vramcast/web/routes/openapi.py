@@ -65,7 +65,6 @@ def description(asked: Asked) -> Schema:
 
 @cache
 def described() -> Schema:
-    """The description; it depends on nothing."""
     nouns = [noun for shapes in REPLIES.values() for noun in shapes]
     schemas, components = msgspec.json.schema_components([*nouns, Error], ref_template=TEMPLATE)
     names = dict(zip([*nouns, Error], schemas, strict=True))
@@ -89,7 +88,6 @@ def described() -> Schema:
 
 
 def _forms() -> dict[str, catalogue.Form]:
-    """Path of a question -> its form."""
     return {name.replace("-", "/"): form for name, form in catalogue.FORMS.items()}
 
 
@@ -140,7 +138,6 @@ def _refusals(route: Route) -> Schema:
 
 
 def _body(name: str) -> Schema:
-    """The JSON that a route takes."""
     if name in _forms():
         return {"$ref": TEMPLATE.format(name=f"Question-{name.replace('/', '-')}")}
     lang = {"type": "string", "enum": list(LANGUAGES)}
