@@ -22,13 +22,8 @@ COLUMNS: Final = frozenset({1, 2, 3, 4})
 
 
 def render_log(found: Reconciliation, words: Words, *, saved: str | None = None) -> str:
-    """The report on a server's log: what differs most, the entries, why, what could be learned from it.
-
-    Args:
-        found: the log beside its prediction
-        words: of a language
-        saved: where its calibration was written
-    """
+    """The report on a server's log: what differs most, the entries, why, what could be learned from it, or where that
+    was saved."""
     if found.largest is None:
         first = words("reconciled.agrees")
     else:

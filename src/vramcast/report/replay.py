@@ -24,13 +24,7 @@ ROWS: Final = 9
 
 
 def render(found: Sequence[Examined], words: Words, *, top: int) -> str:
-    """The report of all devices.
-
-    Args:
-        found: one for each device
-        words: of a language
-        top: rows of each list
-    """
+    """The report of all devices; `top`: rows of each list."""
     lines: list[str] = [main_line(found, words)] if len(found) > 1 else []
     for examined in in_order(found):
         lines += [*device_lines(examined, words, top=top, several=len(found) > 1), ""]

@@ -34,8 +34,6 @@ def render(answer: TraceAnswer, words: Words, *, views: Sequence[str] = (), expl
     """The whole report.
 
     Args:
-        answer: of a trace
-        words: of a language
         views: "category", "module", "line", "operator": how to cut the peak; by default the first three
         explain: every entry of the ledger with its basis and source
     """

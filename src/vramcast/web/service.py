@@ -88,10 +88,8 @@ def answered(
 
     Args:
         method: of HTTP; HEAD is answered as GET, who sends it leaves out the body
-        path: "/api/train"
         query: what stands after "?" in the address
         headers: by name in lower case
-        body: of the request, whole
         sources: where models may come from
     """
     try:

@@ -347,12 +347,7 @@ def change_parts(answer: Answer, words: Words) -> Iterator[parts.Part]:
 
 
 def _accuracy(engine: str, purpose: str, words: Words) -> parts.Section:
-    """A row for each group of measured runs of the engine; a sentence where there is none.
-
-    Args:
-        engine: without its version
-        purpose: "training" or "serving"
-        words: of a language
+    """A row for each group of measured runs of the engine for "training" or "serving"; a sentence where there is none.
     """
     groups: dict[str, list[tuple[float, ...]]] = {}
     for case in measured_cases():

@@ -142,14 +142,7 @@ def _trace(answer: TraceAnswer, words: Words) -> Iterator[Section]:
 def sweep_brief(
     counts: Mapping[str, int], asked: Sequence[str], rows: Sequence[Mapping[str, Any]], words: Words
 ) -> Report:
-    """Of a sweep.
-
-    Args:
-        counts: total, fitting, failing, errors
-        asked: columns of the questions
-        rows: the first of them
-        words: of a language
-    """
+    """Of a sweep: how many fit, fail and cannot be answered, the columns of its questions, and its first rows."""
     said = words("sweep_result", **{name: f"{count:,}" for name, count in counts.items()})
     return answers.report(words, "", [said], NO_TONE, _sweep(counts["total"], asked, rows, words))
 
