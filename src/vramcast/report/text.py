@@ -112,7 +112,7 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
         yield "  " + words("run_length", length=run_length(answer.run_hours, words))
     served = isinstance(answer, ServeAnswer)
     if isinstance(answer, ServeAnswer):
-        yield from (f"  {line}" for line in serving(answer, words))
+        yield from (f"  {line}" for line in (*cache(answer, words), *rates(answer.speed, words)))
     costs = cost_lines(answer.cost, words, instance=asked["gpus"], today=today, generated=served)
     yield from (f"  {line}" for line in costs)
 
@@ -188,11 +188,6 @@ def _tried_row(one: Tried, words: Words, *, serving: bool) -> tuple[str, ...]:
         "" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}",
         one.reason,
     )
-
-
-def serving(answer: ServeAnswer, words: Words) -> Iterator[str]:
-    yield from cache(answer, words)
-    yield from rates(answer.speed, words)
 
 
 def cache(answer: ServeAnswer, words: Words) -> Iterator[str]:

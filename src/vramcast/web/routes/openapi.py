@@ -112,10 +112,13 @@ def _option(option: Option) -> Schema:
 
 def _operation(name: str, route: Route, names: Mapping[Any, Schema]) -> Schema:
     said = getattr(import_module(f"vramcast.web.routes.{route.module}"), route.function).__doc__ or ""
+    error = {JSON: {"schema": {"$ref": TEMPLATE.format(name=Error.__name__)}}}
     found: Schema = {
         "operationId": name.replace("/", "-"),
         "summary": said.partition("\n")[0],
-        "responses": {"200": _answered(name, names)} | _refusals(route),
+        "responses": {"200": _answered(name, names)} | {
+            status: {"description": text, "content": error} for status, text in STATUSES.items()
+        },
     }
     found["parameters"] = [{"name": key, "in": "query", "schema": QUERY[key]} for key in route.parameters]
     if route.takes:
@@ -130,11 +133,6 @@ def _answered(name: str, names: Mapping[Any, Schema]) -> Schema:
     content: Schema = {JSON: {"schema": schema}} if shapes else {}
     content |= {kind.partition(";")[0]: {"schema": {"type": "string"}} for kind in TEXTS.get(name, ())}
     return {"description": "the answer", "content": content}
-
-
-def _refusals(route: Route) -> Schema:
-    error = {JSON: {"schema": {"$ref": TEMPLATE.format(name=Error.__name__)}}}
-    return {status: {"description": text, "content": error} for status, text in STATUSES.items()}
 
 
 def _body(name: str) -> Schema:
