@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from vramcast.api.failures import diagnosis_of
-    from vramcast.api.planning import planned_serving, planned_training
+    from vramcast.api.plan_serving import planned_serving
+    from vramcast.api.planning import planned_training
     from vramcast.api.recordings import replay
     from vramcast.api.serving import serve_answer, serve_job_of
     from vramcast.api.shown import diagnose, plan, reconcile, serve, train
@@ -20,7 +21,7 @@ MODULES: Final = {
     **dict.fromkeys(("diagnose", "plan", "reconcile", "serve", "train"), "shown"),
     **dict.fromkeys(("job_of", "train_answer"), "training"),
     **dict.fromkeys(("serve_answer", "serve_job_of"), "serving"),
-    **dict.fromkeys(("planned_serving", "planned_training"), "planning"), "diagnosis_of": "failures",
+    "planned_training": "planning", "planned_serving": "plan_serving", "diagnosis_of": "failures",
     "replay": "recordings",
 }
 """Name -> its module."""
