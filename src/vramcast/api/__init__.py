@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from vramcast.api.failures import diagnosis_of
-    from vramcast.api.planning import planned_serving, planned_training
+    from vramcast.api.plan_serving import planned_serving
+    from vramcast.api.planning import planned_training
     from vramcast.api.recordings import replay
+    from vramcast.api.server_logs import reconcile
     from vramcast.api.serving import serve_answer, serve_job_of
-    from vramcast.api.shown import diagnose, plan, reconcile, serve, train
+    from vramcast.api.shown import diagnose, plan, serve, train
     from vramcast.api.training import job_of, train_answer
 
 MODULES: Final = {
-    **dict.fromkeys(("diagnose", "plan", "reconcile", "serve", "train"), "shown"),
+    **dict.fromkeys(("diagnose", "plan", "serve", "train"), "shown"),
     **dict.fromkeys(("job_of", "train_answer"), "training"),
     **dict.fromkeys(("serve_answer", "serve_job_of"), "serving"),
-    **dict.fromkeys(("planned_serving", "planned_training"), "planning"), "diagnosis_of": "failures",
-    "replay": "recordings",
+    "planned_training": "planning", "planned_serving": "plan_serving", "diagnosis_of": "failures",
+    "reconcile": "server_logs", "replay": "recordings",
 }
 """Name -> its module."""
 

@@ -1,4 +1,4 @@
-"""Searches for plans, of training and of serving."""
+"""Searches for training plans."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
 from vramcast.domain.planning import PlanAnswer
-from vramcast.domain.serving import ServeJob
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.question.build import Resolve
 from vramcast.question.plan_options import PLAN_OPTIONS
-from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS, build_plan_serving
 from vramcast.question.planning import PlanQuestion, build_inverse, build_planning, cluster_of_best, goal_of, job_of
-from vramcast.question.whole_command import serve_command, train_command
+from vramcast.question.whole_command import train_command
 from vramcast.search.explained import explained, unsearched
-from vramcast.search.serving_plans import search as search_serving
 from vramcast.units import format_bytes, format_seconds
 
 
@@ -106,7 +103,6 @@ def _with_command(planned: Planned, options: Mapping[str, Any]) -> Planned:
 def _found(
     goal: str, options: Mapping[str, Any], resolve: Resolve, before: Callable[[Sequence[str]], None] | None
 ) -> Planned:
-    """An inverse question."""
     from vramcast.search.inverse import choose
 
     asked = build_inverse(options, resolve=resolve, models=text_decoders)
@@ -142,19 +138,3 @@ def _require_numpy() -> None:
                 "a search over training plans needs NumPy, which this page does not have; ask the command line"
             ) from None
         raise Unsupported("a search over training plans needs NumPy: pip install 'vramcast[search]'") from None
-
-
-def planned_serving(
-    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None
-) -> tuple[PlanAnswer, ServeJob | None]:
-    """A search for deployments on top of a job file, and one replica of what it leads to; `resolve`: as above."""
-    given = question_of(options, file, PLAN_SERVE_OPTIONS, command="serve", search=True)
-    asked = build_plan_serving(given.options, resolve=resolve or given.resolve)
-    found, job = search_serving(asked.space, asked.limits, asked.goal, top=asked.top)
-    if job is not None and not isinstance(given.model, Model):
-        try:
-            found = replace(found, command=serve_command(job, given.options, given.model, found.labels[0]))
-        except Unsupported as reason:
-            found = replace(found, assumptions=(*found.assumptions, str(reason)))
-    found = replace(found, assumptions=(*found.assumptions, *asked.assumptions))
-    return given.noted(found), job

@@ -12,12 +12,10 @@ from typing import Any
 from msgspec.structs import asdict
 
 from vramcast import api
-from vramcast.api.jobs import by_option, paths, question_of
+from vramcast.api.jobs import by_option, paths
 from vramcast.domain.model import Model
 from vramcast.domain.planning import PlanAnswer
-from vramcast.domain.reconciliation import Reconciliation
-from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.errors import UnknownName
 from vramcast.report.shown import ShownAnswer, ShownDiagnosis, ShownPlanAnswer, ShownServeAnswer
 
 
@@ -117,35 +115,3 @@ def diagnose(
     """
     found = api.diagnosis_of(text_or_path, job_file=file, snapshot=snapshot, every_check=checks)
     return ShownDiagnosis(**asdict(found))
-
-
-def reconcile(
-    log: str | Path, model: str | None = None, *, gpus: str | None = None, file: str | Path | None = None,
-    save_calibration: str | Path | None = None, **options: Any,
-) -> Reconciliation:
-    """A start-up log of a server held against its prediction.
-
-    Args:
-        log: what vLLM, SGLang, TensorRT-LLM or llama.cpp printed
-        model: where the log does not name it, or wrongly
-        gpus: where the log does not name the cards
-        file: a job file; arguments given here win over it, and it over the log
-        save_calibration: where to write what `serve(calibration=...)` reads
-        options: those of `vramcast serve --help`, with underscores
-
-    Returns: entries measured and predicted, the one that explains most, and the answer
-    Raises: VramcastError of one sentence when the log cannot be read or the question not be answered
-    """
-    given = {"model": model, "gpus": gpus} | by_option(options)
-    merged = question_of(given, file, SERVE_OPTIONS, command="serve").options
-    if save_calibration is not None and "calibration" in merged:
-        raise InvalidSpec("--save-calibration compares with the plain prediction; leave out --calibration")
-    from vramcast.doctor.compare import reconcile as reconciled
-    from vramcast.question.calibration import write_calibration
-
-    found = reconciled(Path(log), merged)
-    if save_calibration is not None:
-        if found.calibration is None:
-            raise InvalidSpec(f"{Path(log).name} measures nothing that a calibration could correct; save none")
-        write_calibration(Path(save_calibration), found.calibration)
-    return found

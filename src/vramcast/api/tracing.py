@@ -100,7 +100,6 @@ def _traced_function(step: Callable[[], Any], options: Mapping[str, Any]) -> Tra
 
 
 def _card(options: Mapping[str, Any], what: str) -> tuple[int, Any]:
-    """Steps to run, and a card for them."""
     for name in options:
         if name not in CARD:
             raise InvalidSpec(f"{name.replace('-', '_')} means nothing for code at hand; use {', '.join(CARD)}")

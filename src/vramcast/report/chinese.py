@@ -346,7 +346,7 @@ def spoken(noun: Any) -> Any:
         return replace(noun, cost=_cost(noun.cost))
     fields = next(fields for kind, fields in SENTENCES.items() if isinstance(noun, kind))
     changed = {name: _said(getattr(noun, name)) for name in fields}
-    changed |= {name: spoken(getattr(noun, name)) for name in INSIDE if hasattr(noun, name)}
+    changed |= {name: spoken(getattr(noun, name)) for name in INSIDE if name in noun.__struct_fields__}
     if isinstance(noun, LedgerEntry):
         category, mark, name = noun.path.partition("/")
         changed["path"] = category + mark + name_in_chinese(name)

@@ -7,7 +7,6 @@ from typing import Any
 from vramcast.blocks.parameters import count_parameters
 from vramcast.catalogue.models import known_names, load_model, model_names, search_models
 from vramcast.catalogue.pipelines import load_pipeline, search_pipelines
-from vramcast.engines.diffusers import elements_of
 from vramcast.report.plain import known
 
 
@@ -32,6 +31,8 @@ def _model(name: str) -> dict[str, Any]:
 
 
 def _pipeline(name: str) -> dict[str, Any]:
+    from vramcast.engines.diffusers import elements_of  # a list of models alone needs no engine
+
     pipeline = load_pipeline(name)
     parts = {component.name: elements_of(component.network) for component in pipeline.components}
     return {"name": name, "family": pipeline.family, "parameters": sum(parts.values()), "components": parts}

@@ -22,6 +22,11 @@ SHOWN_TECHNIQUES: Final = 0.01
 AGAINST: Final = 6
 """Column of the engine that a technique is compared on."""
 
+SERVED_KEYS: Final = {
+    False: ("tokens_per_s", "plan.price"), True: ("plan.rate_of_all", "plan.price_generated"),
+}
+"""Whether plans are of deployments -> heads of their last columns."""
+
 GIVES_BACK: Final = "*"
 """Mark of plans that fit only because the allocator gives cached memory back."""
 
@@ -83,7 +88,6 @@ def nearest_key(answer: PlanAnswer) -> str:
 
 
 def reasons_key(answer: PlanAnswer) -> str:
-    """What the reasons are reasons for."""
     return "plan.reasons" if answer.plans else f"plan.why_none{lack(answer)}"
 
 
@@ -207,9 +211,11 @@ def plan_cells(answer: PlanAnswer, words: Words) -> PlanCells:
     least = answer.question.get("goal") == Goal.LEAST_MEMORY.value and served
     above = [words("plan.shared", options=shared)] if shared and len(answer.labels) > 1 else []
     above += [words("plan.measure")] if least else []
-    marks = [_gives_back(plan) for plan in answer.plans]
+    marks = [any(rank.gives_back_cache for rank in plan.ranks) for plan in answer.plans]
     blank = " " if any(marks) else ""  # figures stay below each other
-    rows = [_plan_head(words, served=served)]
+    keys = ("", "plan", "plan.memory", "plan.needed", "plan.needed_each", "plan.step_s", "plan.first_token",
+            "plan.users_each", *SERVED_KEYS[served])
+    rows = [tuple(words(key) if key else "" for key in keys)]
     for rank, (text, fleet, plan, marked) in enumerate(zip(own, fleets, answer.plans, marks, strict=True), 1):
         rows.append(_row(rank, text + fleet, plan, GIVES_BACK if marked else blank, load=least))
     kept = [index for index in range(len(rows[0])) if index < 3 or any(row[index] for row in rows[1:])]
@@ -217,20 +223,6 @@ def plan_cells(answer: PlanAnswer, words: Words) -> PlanCells:
     below = [words("plan.gives_back", mark=GIVES_BACK)] if any(marks) else []
     below += [words("plan.alike")] if not served and answer.num_fitting > len(answer.plans) else []
     return PlanCells(tuple(above), cells, frozenset(range(2, len(kept))) | {0}, tuple(below))
-
-
-def _plan_head(words: Words, *, served: bool) -> tuple[str, ...]:
-    return (
-        "", words("plan"), words("plan.memory"), words("plan.needed"), words("plan.needed_each"), words("plan.step_s"),
-        words("plan.first_token"), words("plan.users_each"),
-        words("plan.rate_of_all" if served else "tokens_per_s"),
-        words("plan.price_generated" if served else "plan.price"),
-    )
-
-
-def _gives_back(plan: Answer) -> bool:
-    """Whether a plan fits only because cached memory is returned to the driver."""
-    return any(rank.gives_back_cache for rank in plan.ranks)
 
 
 def _row(rank: int, text: str, plan: Answer, mark: str, *, load: bool) -> tuple[str, ...]:
@@ -271,7 +263,6 @@ def reasons_of(answer: PlanAnswer, words: Words) -> Iterator[str]:
 
 
 def nearest(answer: PlanAnswer, words: Words) -> Iterator[str]:
-    """The plan that misses by least, and what would make it fit."""
     if answer.nearest_failing is None:
         return
     yield f"  {answer.nearest_label}"

@@ -28,7 +28,6 @@ def reason_words(reason: Reason, goal: str, words: Words) -> str:
 
 
 def _respect_words(reason: Reason, goal: str, words: Words) -> str:
-    """The best choice but one, and how much worse it is."""
     size = "times" if reason.times >= MULTIPLE else "share"
     places = 0 if goal == "fewest-gpus" else 1
     worse = words(
@@ -45,7 +44,6 @@ def _choice(text: str, words: Words) -> str:
 
 
 def technique_words(technique: Technique, words: Words) -> tuple[str, str, str]:
-    """Name, when to use it, what it needs."""
     return words.technique(technique.name, technique.when, technique.needs)
 
 

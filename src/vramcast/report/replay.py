@@ -24,13 +24,7 @@ ROWS: Final = 9
 
 
 def render(found: Sequence[Examined], words: Words, *, top: int) -> str:
-    """The report of all devices.
-
-    Args:
-        found: one for each device
-        words: of a language
-        top: rows of each list
-    """
+    """The report of all devices; `top`: rows of each list."""
     lines: list[str] = [main_line(found, words)] if len(found) > 1 else []
     for examined in in_order(found):
         lines += [*device_lines(examined, words, top=top, several=len(found) > 1), ""]
@@ -41,7 +35,6 @@ def render(found: Sequence[Examined], words: Words, *, top: int) -> str:
 
 
 def main_line(found: Sequence[Examined], words: Words) -> str:
-    """Which of several devices to look at."""
     shown = found[main_device(found)]
     if shown.num_failures:
         return words("replay.main_failed", count=len(found), device=shown.device)
@@ -60,12 +53,10 @@ def opening(found: Sequence[Examined], words: Words) -> Iterator[str]:
 
 
 def device_prefix(found: Examined, words: Words, *, several: bool) -> str:
-    """What names a device among several."""
     return words("replay.device", device=found.device) if several else ""
 
 
 def device_lines(found: Examined, words: Words, *, top: int, several: bool) -> Iterator[str]:
-    """One device."""
     yield device_prefix(found, words, several=several) + headline(found, words)
     yield from (f"  {line}" for line in about(found, words))
     for title, lines in _sections(found, words, top):
@@ -99,7 +90,6 @@ def _sections(found: Examined, words: Words, top: int) -> Iterator[tuple[str, It
 
 
 def headline(found: Examined, words: Words) -> str:
-    """The peak in one line."""
     replayed = found.replayed
     allocated, reserved = format_bytes(replayed.peak_allocated_bytes), replayed.peak_reserved_bytes
     if replayed.is_least:
@@ -241,7 +231,6 @@ def _fragmentation(found: Fragmentation, words: Words) -> Iterator[str]:
 
 
 def _classes(found: Fragmentation, words: Words) -> Iterator[str]:
-    """The holes by size, below the line that adds them up."""
     classes = say.hole_classes(found, words)
     rows = [(name, format_bytes(size), say.blocks(count, words)) for name, size, count in classes]
     if rows:

@@ -66,12 +66,7 @@ KEYS: Final[dict[type, tuple[str | tuple[str, str], ...]]] = {
 
 
 def replay_document(found: Sequence[Examined], *, top: int) -> dict[str, Any]:
-    """Plain data of all devices.
-
-    Args:
-        found: one for each device
-        top: rows of each list
-    """
+    """Plain data of all devices; `top`: rows of each list."""
     plain: dict[str, Any] = {"schema": SCHEMA}
     if found:
         snapshot = found[0].snapshot

@@ -157,7 +157,6 @@ FIGURES: Final = frozenset({1, 2, 3})
 
 
 def settings(found: Examined, words: Words) -> Settings | None:
-    """None where no other setting was tried."""
     if not found.variants:
         return None
     keys = ("setting", "peak_reserved", "change", "retries", "oom")
@@ -206,7 +205,6 @@ def _stopped(variant: Variant, words: Words) -> str:
 
 
 def _advised(said: Advice, own: Variant, words: Words) -> str:
-    """Which setting would have helped, in one sentence."""
     if said.best is None:
         return words(f"replay.advice.{said.kind}", tried=said.tried)
     saved = said.saved_bytes

@@ -88,10 +88,8 @@ def answered(
 
     Args:
         method: of HTTP; HEAD is answered as GET, who sends it leaves out the body
-        path: "/api/train"
         query: what stands after "?" in the address
         headers: by name in lower case
-        body: of the request, whole
         sources: where models may come from
     """
     try:
@@ -133,7 +131,6 @@ def route_of(method: str, path: str, headers: Mapping[str, str]) -> Route:
 
 
 def content_type(headers: Mapping[str, str]) -> str:
-    """The type of a body, without its parameters."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -183,6 +180,5 @@ def _query(route: Route, text: str) -> dict[str, str]:
 
 
 def _function(route: Route) -> Callable[[Asked], Any]:
-    """What answers, imported when it is first asked."""
     function: Callable[[Asked], Any] = getattr(import_module(f"vramcast.web.routes.{route.module}"), route.function)
     return function

@@ -176,7 +176,6 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def _fetched_runtime(scratch: Path) -> Path:
-    """Pyodide as npm has it."""
     if shutil.which("npm") is None:
         raise SourceError(
             f"npm is not there to fetch Pyodide; give --pyodide FOLDER with the npm package pyodide {PYODIDE}"
@@ -188,7 +187,6 @@ def _fetched_runtime(scratch: Path) -> Path:
 
 
 def _fetched_msgspec(runtime: Runtime, scratch: Path) -> Path:
-    """msgspec as pip has it for this runtime."""
     where = ["--platform", runtime.platform, "--python-version", runtime.python, "--abi", f"cp{runtime.python}"]
     asked = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", *where]
     _run([*asked, "--implementation", "cp", "-d", str(scratch), f"msgspec=={MSGSPEC}"], "msgspec for Pyodide")

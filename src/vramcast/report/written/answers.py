@@ -88,7 +88,6 @@ def _sections(answer: Answer, words: Words, today: date) -> Iterator[parts.Secti
 
 
 def _end(answer: Answer, words: Words) -> Iterator[parts.Section]:
-    """What was assumed, what to know, what was asked."""
     yield parts.Section(words("report.assumed"), listed(answer.assumptions))
     yield parts.Section(words("report.warned"), listed(answer.warnings))
     yield parts.Section(words("report.options"), (options(answer.question, words),), folded=True)
@@ -107,7 +106,6 @@ def question(asked: str, words: Words) -> parts.Section:
 
 
 def tried_table(found: Found, words: Words) -> parts.Table:
-    """The plans next to the result of an inverse question."""
     (head, *rows), right = tried_cells(found, words)
     return parts.Table(tuple(name or words("report.verdict") for name in head), tuple(rows), right=right)
 
@@ -281,7 +279,6 @@ def _rests(rank: RankAnswer, words: Words) -> parts.Table:
 
 
 def time_parts(answer: Answer, words: Words) -> Iterator[parts.Part]:
-    """Seconds of a step and what they go to; the length of the run."""
     time = answer.time
     if time is not None:
         yield parts.Text(step_time(time, words))
@@ -315,7 +312,6 @@ def _cache(answer: ServeAnswer, words: Words) -> Iterator[parts.Part]:
 
 
 def _speed(answer: ServeAnswer, words: Words) -> Iterator[parts.Part]:
-    """The rates of both phases and what their time goes to."""
     speed = answer.speed
     if speed is None:
         return
@@ -341,7 +337,6 @@ def _price(answer: Answer, words: Words, today: date) -> Iterator[parts.Part]:
 
 
 def change_parts(answer: Answer, words: Words) -> Iterator[parts.Part]:
-    """Every single change with the memory it leads to."""
     if not answer.changes:
         return
     if not answer.fits and not any(change.fits for change in answer.changes):
@@ -352,12 +347,7 @@ def change_parts(answer: Answer, words: Words) -> Iterator[parts.Part]:
 
 
 def _accuracy(engine: str, purpose: str, words: Words) -> parts.Section:
-    """A row for each group of measured runs of the engine; a sentence where there is none.
-
-    Args:
-        engine: without its version
-        purpose: "training" or "serving"
-        words: of a language
+    """A row for each group of measured runs of the engine for "training" or "serving"; a sentence where there is none.
     """
     groups: dict[str, list[tuple[float, ...]]] = {}
     for case in measured_cases():

@@ -13,6 +13,7 @@ from vramcast.domain.traced import TraceAnswer
 from vramcast.recordings.examine import in_order
 from vramcast.report.messages import Words
 from vramcast.report.plan import opening as plan_opening
+from vramcast.report.recorded import ShownReplay
 from vramcast.report.replay import device_prefix
 from vramcast.report.replay import opening as replay_opening
 from vramcast.report.text import headlines
@@ -24,7 +25,6 @@ from vramcast.report.written.markdown import markdown
 from vramcast.report.written.parts import Part, Report, Section, Table, Text
 from vramcast.report.written.plans import picture_parts, plan_parts, reason_sections
 from vramcast.report.written.recordings import (
-    Replayed,
     course_of,
     course_parts,
     device_sections,
@@ -48,18 +48,21 @@ SHOWN_COLUMNS: Final = (
 
 
 def brief_of(answer: object, words: Words) -> Report:
-    """The short report on what a function of `vramcast` returned."""
+    """The short report on what a function of `vramcast` returned: of a diagnosis all of it."""
     today = date.today()
-    match answer:
-        case PlanAnswer():
-            return plan_brief(answer, words, today)
-        case TraceAnswer():
-            return trace_brief(answer, words)
-        case Answer():
-            return answer_brief(answer, words, today)
-        case Diagnosis():
-            return diagnosis_brief(answer, words, today)
-    return replay_brief(cast(Replayed, answer), words)
+    if isinstance(answer, Diagnosis):
+        return diagnosis_report("oom", answer, words, asked="", today=today)._replace(title="", footer=())
+    if isinstance(answer, PlanAnswer):
+        answer = words.spoken(answer)
+        return answers.report(words, "", plan_opening(answer, words, today), tone_of(answer), _plan(answer, words))
+    if isinstance(answer, TraceAnswer):
+        answer = words.spoken(answer)
+        return answers.report(words, "", opening(answer, words), tone_of(answer), _trace(answer, words))
+    if isinstance(answer, Answer):
+        answer = words.spoken(answer)
+        said = headlines(answer, words, today=today)
+        return answers.report(words, "", said, tone_of(answer), _answer(answer, words))
+    return replay_brief(cast(ShownReplay, answer), words)
 
 
 def cell_of(answer: object, words: Words) -> str:
@@ -70,12 +73,6 @@ def cell_of(answer: object, words: Words) -> str:
 def markdown_of(answer: object, words: Words) -> str:
     """The same for notebooks that show Markdown."""
     return markdown(brief_of(answer, words))
-
-
-def answer_brief(answer: Answer, words: Words, today: date) -> Report:
-    """Of `train`, `serve`, or an inverse question."""
-    answer = words.spoken(answer)
-    return answers.report(words, "", headlines(answer, words, today=today), tone_of(answer), _answer(answer, words))
 
 
 def _answer(answer: Answer, words: Words) -> Iterator[Section]:
@@ -110,12 +107,6 @@ def _entries(rank: RankAnswer, words: Words) -> Iterator[Part]:
         yield Text(words("report.top", shown=SHOWN_ENTRIES, total=len(entries)))
 
 
-def plan_brief(answer: PlanAnswer, words: Words, today: date) -> Report:
-    """Of a search."""
-    answer = words.spoken(answer)
-    return answers.report(words, "", plan_opening(answer, words, today), tone_of(answer), _plan(answer, words))
-
-
 def _plan(answer: PlanAnswer, words: Words) -> Iterator[Section]:
     yield Section(words("plan.table"), tuple(plan_parts(answer, words)))
     yield from reason_sections(answer, words)
@@ -124,29 +115,18 @@ def _plan(answer: PlanAnswer, words: Words) -> Iterator[Section]:
     yield Section(words("report.warned"), answers.listed(answer.warnings))
 
 
-def diagnosis_brief(found: Diagnosis, words: Words, today: date) -> Report:
-    """Of `diagnose`: all of it."""
-    return diagnosis_report("oom", found, words, asked="", today=today)._replace(title="", footer=())
-
-
-def replay_brief(found: Replayed, words: Words) -> Report:
+def replay_brief(found: ShownReplay, words: Words) -> Report:
     """Of `replay`: the course of each device and what held its peak; failures and other settings."""
     return answers.report(words, "", replay_opening(found.devices, words), NO_TONE, _devices(found, words))
 
 
-def _devices(found: Replayed, words: Words) -> Iterator[Section]:
+def _devices(found: ShownReplay, words: Words) -> Iterator[Section]:
     for one in in_order(found.devices):
         prefix = device_prefix(one, words, several=len(found.devices) > 1)
         failed, variants, *_ = device_sections(one, words, found.top)
         course = Section(words("replay.course"), tuple(course_of(one, words)))
         held = Section(words("replay.held"), tuple(held_parts(one.held, words, found.top)))
         yield from (part._replace(title=prefix + part.title) for part in (failed, course, held, variants))
-
-
-def trace_brief(answer: TraceAnswer, words: Words) -> Report:
-    """Of `trace`."""
-    answer = words.spoken(answer)
-    return answers.report(words, "", opening(answer, words), tone_of(answer), _trace(answer, words))
 
 
 def _trace(answer: TraceAnswer, words: Words) -> Iterator[Section]:
@@ -162,14 +142,7 @@ def _trace(answer: TraceAnswer, words: Words) -> Iterator[Section]:
 def sweep_brief(
     counts: Mapping[str, int], asked: Sequence[str], rows: Sequence[Mapping[str, Any]], words: Words
 ) -> Report:
-    """Of a sweep.
-
-    Args:
-        counts: total, fitting, failing, errors
-        asked: columns of the questions
-        rows: the first of them
-        words: of a language
-    """
+    """Of a sweep: how many fit, fail and cannot be answered, the columns of its questions, and its first rows."""
     said = words("sweep_result", **{name: f"{count:,}" for name, count in counts.items()})
     return answers.report(words, "", [said], NO_TONE, _sweep(counts["total"], asked, rows, words))
 
@@ -177,7 +150,6 @@ def sweep_brief(
 def _sweep(
     total: int, asked: Sequence[str], rows: Sequence[Mapping[str, Any]], words: Words
 ) -> Iterator[Section]:
-    """What tells the questions apart, then the answers."""
     alike = {name for name in asked if len(rows) > 1 and len({str(row.get(name)) for row in rows}) == 1}
     kept = [name for name in (*asked, *SHOWN_COLUMNS) if name not in alike and any(name in row for row in rows)]
     cells = tuple(tuple(_value(name, row.get(name)) for name in kept) for row in rows)

@@ -80,7 +80,9 @@ def shown(part: parts.Part) -> Iterator[str]:
         case parts.Table():
             yield from _table(part)
         case parts.Bars():
-            yield from _bars(part)
+            yield f"<figure>{bars_svg(part)}<figcaption>{markup(part.title)}</figcaption>"
+            yield from _legend(legend(part), valued=len(part.bars) == 1)  # of several a table has the figures
+            yield "</figure>\n"
         case parts.Picture():
             title = markup(part.title)
             yield f'<figure tabindex="0" aria-label="{title}">{part.svg}<figcaption>{title}</figcaption>'
@@ -89,12 +91,6 @@ def shown(part: parts.Part) -> Iterator[str]:
             yield '<ol class="sources">'
             yield from (f'<li id="source-{number}">{_linked(text)}</li>' for number, text in enumerate(part.texts, 1))
             yield "</ol>\n"
-
-
-def _bars(part: parts.Bars) -> Iterator[str]:
-    yield f"<figure>{bars_svg(part)}<figcaption>{markup(part.title)}</figcaption>"
-    yield from _legend(legend(part), valued=len(part.bars) == 1)  # of several a table has the figures
-    yield "</figure>\n"
 
 
 def _legend(slices: Sequence[parts.Slice], *, valued: bool) -> Iterator[str]:

@@ -61,7 +61,6 @@ def reason_sections(answer: PlanAnswer, words: Words) -> Iterator[Section]:
 
 
 def plan_parts(answer: PlanAnswer, words: Words) -> Iterator[Part]:
-    """The ranked plans as a table, the first of them as bars."""
     if not answer.plans:
         return
     above, (head, *rows), right, below = searched.plan_cells(answer, words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from vramcast.domain.failure import Diagnosis, Finding
 from vramcast.domain.snapshot import BlockView
@@ -24,6 +24,7 @@ from vramcast.report.failure import (
 )
 from vramcast.report.failure import headline as failure_headline
 from vramcast.report.messages import Words
+from vramcast.report.recorded import ShownReplay
 from vramcast.report.replay import device_prefix, line_of, opening
 from vramcast.report.trace import VIEWS, merged
 from vramcast.report.trace import opening as trace_opening
@@ -36,21 +37,7 @@ LIST: Final = 20
 """Rows of a list of a traced run."""
 
 
-class Replayed(Protocol):
-    """What `vramcast.replay` returns."""
-
-    @property
-    def devices(self) -> tuple[Examined, ...]:
-        """One for each device."""
-        ...
-
-    @property
-    def top(self) -> int:
-        """Rows of each list."""
-        ...
-
-
-def replay_report(command: str, found: Replayed, words: Words, *, asked: str, today: date) -> parts.Report:
+def replay_report(command: str, found: ShownReplay, words: Words, *, asked: str, today: date) -> parts.Report:
     first = found.devices[0]
     sections = [answers.question(asked, words)]
     for one in in_order(found.devices):
@@ -62,7 +49,6 @@ def replay_report(command: str, found: Replayed, words: Words, *, asked: str, to
 
 
 def device_sections(found: Examined, words: Words, top: int) -> Iterator[parts.Section]:
-    """One device; a section without parts is not shown."""
     stacks = say.Stacks(found, words)
     yield parts.Section(words("replay.failures"), tuple(_failures(found, stacks, words)))
     yield parts.Section(say.variants_title(found.variants, words), tuple(_variants(found, words)))
@@ -320,7 +306,6 @@ def _finding(group: list[Finding], found: Diagnosis, words: Words) -> Iterator[p
 
 
 def _card(finding: Finding, words: Words) -> Iterator[parts.Part]:
-    """Who holds the card, where the figures add up to one."""
     total, shown = holders(finding)
     if shown:
         slices = tuple(

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any, Final, NamedTuple
 
-from vramcast.api import job_of, serve_answer, serve_job_of
-from vramcast.api.planning import planned_serving, planned_training
+from vramcast.api import job_of, planned_serving, planned_training, serve_answer, serve_job_of
 from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job
 from vramcast.domain.planning import PlanAnswer

@@ -63,12 +63,13 @@ def version(asked: Asked) -> dict[str, Any]:
 
 def accuracy(asked: Asked) -> Reply:
     """Every measured case beside its prediction; `python -m truth.page` writes the file they come from."""
-    return Reply(200, JSON, _encoded())
+    return _accuracy()
 
 
 @cache
-def _encoded() -> bytes:
-    return msgspec.json.encode(cases_of((files("vramcast.web.routes") / "accuracy.json").read_bytes()))
+def _accuracy() -> Reply:
+    document = cases_of((files("vramcast.web.routes") / "accuracy.json").read_bytes())
+    return Reply(200, JSON, msgspec.json.encode(document))
 
 
 def cases_of(text: bytes) -> dict[str, Any]:
@@ -175,7 +176,6 @@ def options(name: str, language: str = "en") -> list[dict[str, Any]]:
 
 
 def _form(name: str) -> Callable[[Asked], dict[str, Any]]:
-    """What answers with the form of a command."""
 
     def answered(asked: Asked) -> dict[str, Any]:
         return {"schema": 1, "options": options(name, asked.words.language)}

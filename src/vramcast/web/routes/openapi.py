@@ -65,7 +65,6 @@ def description(asked: Asked) -> Schema:
 
 @cache
 def described() -> Schema:
-    """The description; it depends on nothing."""
     nouns = [noun for shapes in REPLIES.values() for noun in shapes]
     schemas, components = msgspec.json.schema_components([*nouns, Error], ref_template=TEMPLATE)
     names = dict(zip([*nouns, Error], schemas, strict=True))
@@ -89,7 +88,6 @@ def described() -> Schema:
 
 
 def _forms() -> dict[str, catalogue.Form]:
-    """Path of a question -> its form."""
     return {name.replace("-", "/"): form for name, form in catalogue.FORMS.items()}
 
 
@@ -114,10 +112,13 @@ def _option(option: Option) -> Schema:
 
 def _operation(name: str, route: Route, names: Mapping[Any, Schema]) -> Schema:
     said = getattr(import_module(f"vramcast.web.routes.{route.module}"), route.function).__doc__ or ""
+    error = {JSON: {"schema": {"$ref": TEMPLATE.format(name=Error.__name__)}}}
     found: Schema = {
         "operationId": name.replace("/", "-"),
         "summary": said.partition("\n")[0],
-        "responses": {"200": _answered(name, names)} | _refusals(route),
+        "responses": {"200": _answered(name, names)} | {
+            status: {"description": text, "content": error} for status, text in STATUSES.items()
+        },
     }
     found["parameters"] = [{"name": key, "in": "query", "schema": QUERY[key]} for key in route.parameters]
     if route.takes:
@@ -134,13 +135,7 @@ def _answered(name: str, names: Mapping[Any, Schema]) -> Schema:
     return {"description": "the answer", "content": content}
 
 
-def _refusals(route: Route) -> Schema:
-    error = {JSON: {"schema": {"$ref": TEMPLATE.format(name=Error.__name__)}}}
-    return {status: {"description": text, "content": error} for status, text in STATUSES.items()}
-
-
 def _body(name: str) -> Schema:
-    """The JSON that a route takes."""
     if name in _forms():
         return {"$ref": TEMPLATE.format(name=f"Question-{name.replace('/', '-')}")}
     lang = {"type": "string", "enum": list(LANGUAGES)}
