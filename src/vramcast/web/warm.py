@@ -4,9 +4,9 @@ import gc
 
 import vramcast.api
 import vramcast.doctor.failures.diagnose
-import vramcast.emit.write
 import vramcast.estimate.serving
 import vramcast.estimate.training
+import vramcast.formats.write
 import vramcast.report.document
 import vramcast.report.plan_document
 import vramcast.report.replay_page
