@@ -16,7 +16,6 @@ from vramcast.domain.answer import Fleet
 from vramcast.domain.job import Job, Peft, Plan, Workload
 from vramcast.domain.model import Model
 from vramcast.domain.serving import Draft, Requests, ServeJob, ServePlan
-from vramcast.engines.eager.question import attention_of
 from vramcast.formats.lines import options_in, words_of
 
 PLACEHOLDER: Final = "TO-BE-FILLED-IN"
@@ -51,6 +50,8 @@ def settings_of(job: Job | ServeJob) -> dict[str, Any]:
     """Every setting of a job by name, enumerations as their text."""
     found = dict(_fields(job.plan))
     if isinstance(job, Job):
+        from vramcast.engines.eager.question import attention_of  # reading a server's command needs no trainer
+
         found["attention"] = attention_of(job).value
     found |= _fields(job.workload if isinstance(job, Job) else job.requests)
     for part in ("peft", "draft"):
