@@ -18,6 +18,7 @@ from vramcast.domain.model import Norm
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.estimate.training import answer
 from vramcast.formats.read import Given, read_files, settled, solved
+from vramcast.formats.table import Row, Switch
 from vramcast.formats.tools import megatron_model
 from vramcast.formats.tools.deepspeed import BUFFERS
 from vramcast.formats.write import write_configs
@@ -460,12 +461,12 @@ def test_a_length_that_vllm_fits_to_the_card_is_no_default(tmp_path: Path, lengt
 
 
 def test_arguments_of_megatron_are_its_own_with_its_defaults() -> None:
-    kinds = (megatron_model.Value, megatron_model.Switch)
+    kinds = (Row, Switch)
     tables = [(found,) if isinstance(found, kinds) else found for found in vars(megatron_model).values()]
     named = [row for table in tables if isinstance(table, tuple) for row in table if isinstance(row, kinds)]
     assert len(named) > 30
     for row in named:
         entry = load_format("megatron").find("arguments", row.name)
         assert entry is not None, row
-        if isinstance(row, megatron_model.Value) and row.usual:  # none: the engine's choice
+        if isinstance(row, Row) and row.usual:  # none: the engine's choice
             assert entry.default in (None, row.usual), row

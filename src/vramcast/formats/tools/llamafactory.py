@@ -25,6 +25,7 @@ from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import head_of
 from vramcast.formats.lines import Line, Table, yaml_text
 from vramcast.formats.reading import Config, Reading, Unread, together, written
+from vramcast.formats.table import Refusal, refuse
 from vramcast.formats.tools import deepspeed
 from vramcast.formats.tools.transformers import (
     ARGUMENTS,
@@ -221,28 +222,29 @@ BITS: Final = {"nf4": 4, "nf4-dq": 4, "int8": 8}
 METHODS: Final = ("lora", "dora")
 
 
+REFUSALS: Final = (
+    Refusal(lambda job: job.plan.tp * job.plan.pp * job.plan.cp * job.plan.ep > 1,
+            "LLaMA-Factory splits over data-parallel ranks only; use tp=pp=cp=ep=1"),
+    Refusal(lambda job: job.workload.objective not in STAGE_WORDS,
+            f"LLaMA-Factory's file is written for {', '.join(STAGE_WORDS)}, not for {{workload.objective}}, which it "
+            "trains otherwise or not at all"),
+    Refusal(lambda job: any(stack.vision is not None for stack in job.model.stacks[:-1]),
+            "LLaMA-Factory leaves the towers of {job.model.name} frozen, which is not modelled; use "
+            "--format transformers"),
+    Refusal(lambda job: len(job.model.stacks) > 1 or job.model.head is not Head.LM,  # it loads causal models
+            "LLaMA-Factory trains decoders only, and {job.model.name} has other parts; use --format transformers"),
+    Refusal(lambda job: job.plan.recompute is Recompute.SELECTIVE,
+            "LLaMA-Factory recomputes whole layers only; use --recompute full"),
+)
+
+
 def write(order: Order) -> tuple[File, ...]:
     """The one file; `llamafactory-cli train` reads it.
 
     Raises: Unsupported for what LLaMA-Factory does not do
     """
     job: Job = order.job
-    plan = job.plan
-    if plan.tp * plan.pp * plan.cp * plan.ep > 1:
-        raise Unsupported("LLaMA-Factory splits over data-parallel ranks only; use tp=pp=cp=ep=1")
-    if job.workload.objective not in STAGE_WORDS:
-        raise Unsupported(
-            f"LLaMA-Factory's file is written for {', '.join(STAGE_WORDS)}, not for {job.workload.objective}, which it "
-            "trains otherwise or not at all"
-        )
-    if any(stack.vision is not None for stack in job.model.stacks[:-1]):
-        raise Unsupported(f"LLaMA-Factory leaves the towers of {job.model.name} frozen, which is not modelled; use "
-                          "--format transformers")
-    if len(job.model.stacks) > 1 or job.model.head is not Head.LM:  # it loads causal models
-        raise Unsupported(f"LLaMA-Factory trains decoders only, and {job.model.name} has other parts; use "
-                          "--format transformers")
-    if plan.recompute is Recompute.SELECTIVE:
-        raise Unsupported("LLaMA-Factory recomputes whole layers only; use --recompute full")
+    refuse(REFUSALS, job)
     refuse_chunks(job, "LLaMA-Factory")
     own = (*_model(order), *_method(order), *_data(order))
     arguments = _arguments(order)

@@ -21,9 +21,10 @@ from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import RUN, run_script
 from vramcast.formats.lines import Line, Table
 from vramcast.formats.reading import Command, Config, Reading, Unread, arguments, command_of, written
+from vramcast.formats.table import Switch, lines_of
 from vramcast.formats.tools import megatron_model as reader
 from vramcast.formats.tools.megatron_model import BY_TOKENIZER, engine_options_of, model_of, plan_of
-from vramcast.formats.tools.megatron_network import entry_script, is_hybrid, lines_of, model_arguments, unsaid_features
+from vramcast.formats.tools.megatron_network import entry_script, is_hybrid, model_arguments, unsaid_features
 from vramcast.formats.watched import Known, Watched
 from vramcast.question.options import OPTIONS
 
@@ -412,7 +413,7 @@ def _moe(job: Job, options: Options) -> Table:
     return tuple(lines)
 
 
-def _switches(table: tuple[reader.Switch, ...], options: Options) -> Table:
+def _switches(table: tuple[Switch, ...], options: Options) -> Table:
     return tuple(Line(name, True) for field, value, name in table if getattr(options, field) is value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, Workload
@@ -25,6 +25,7 @@ from vramcast.domain.model import (
 )
 from vramcast.engines.megatron.options import Options
 from vramcast.errors import Unsupported
+from vramcast.formats.table import Row, Switch, read_values
 
 Arguments = dict[str, Any]
 
@@ -43,45 +44,18 @@ BY_TOKENIZER: Final = {
 ROTARY: Final = ("rope", "mrope", "yarn")
 
 
-class Value(NamedTuple):
-    """An argument and what it says, in both directions."""
-
-    field: str  # of the plan, of the engine's options or of a part of the network
-    name: str
-    usual: Any = None  # where nobody says it; its type is the value's
-    why: str = ""  # said beside it where it is written
-
-    def of(self, arguments: Arguments) -> Any:
-        """What the arguments say."""
-        given = arguments.get(f"--{self.name}", self.usual)
-        return given if self.usual is None else type(self.usual)(given)
-
-
-class Switch(NamedTuple):
-    """An argument without a value."""
-
-    field: str
-    value: bool  # with the argument; the opposite without it
-    name: str
-
-
-def read_values(table: tuple[Value, ...], arguments: Arguments) -> dict[str, Any]:
-    """The fields of a table as the arguments have them."""
-    return {value.field: value.of(arguments) for value in table}
-
-
 DEGREES: Final = (
-    Value("tp", "tensor-model-parallel-size", 1, "ranks that divide every layer"),
-    Value("pp", "pipeline-model-parallel-size", 1, "stages, one after the other"),
-    Value("cp", "context-parallel-size", 1, "ranks that divide every sequence"),
+    Row("tp", "tensor-model-parallel-size", 1, "ranks that divide every layer"),
+    Row("pp", "pipeline-model-parallel-size", 1, "stages, one after the other"),
+    Row("cp", "context-parallel-size", 1, "ranks that divide every sequence"),
 )
 DEGREES_OF_EXPERTS: Final = (
-    Value("ep", "expert-model-parallel-size", 1, "ranks that divide the experts"),
-    Value("etp", "expert-tensor-parallel-size", None, "ranks that divide one expert"),
+    Row("ep", "expert-model-parallel-size", 1, "ranks that divide the experts"),
+    Row("etp", "expert-tensor-parallel-size", None, "ranks that divide one expert"),
 )
 ENDS: Final = (
-    Value("first_stage_layers", "decoder-first-pipeline-num-layers", None, "layers of the first stage"),
-    Value("last_stage_layers", "decoder-last-pipeline-num-layers", None, "layers of the last stage"),
+    Row("first_stage_layers", "decoder-first-pipeline-num-layers", None, "layers of the first stage"),
+    Row("last_stage_layers", "decoder-last-pipeline-num-layers", None, "layers of the last stage"),
 )
 
 STRATEGIES: Final = {
@@ -122,42 +96,42 @@ LAST: Final = (
 )
 """Options of the engine that are said behind the others, in this order."""
 
-IMPLEMENTATION: Final = Value("transformer_impl", "transformer-impl", "transformer_engine", "whose layers run")
+IMPLEMENTATION: Final = Row("transformer_impl", "transformer-impl", "transformer_engine", "whose layers run")
 VALUES: Final = (
-    Value("attention_backend", "attention-backend", "auto", "whose attention runs"),
-    Value("vocab_divisor", "make-vocab-size-divisible-by", 128,
+    Row("attention_backend", "attention-backend", "auto", "whose attention runs"),
+    Row("vocab_divisor", "make-vocab-size-divisible-by", 128,
           "the vocabulary is padded to a multiple of it x tp"),
-    Value("optimizer", "optimizer", "adam", "as planned"),
+    Row("optimizer", "optimizer", "adam", "as planned"),
 )
 """Options of the engine that are always written."""
-DISPATCHER: Final = Value("dispatcher", "moe-token-dispatcher-type", "allgather", "how tokens reach their experts")
-RECOMPUTE_METHOD: Final = Value("recompute_method", "recompute-method", "block")
-FP8_RECIPE: Final = Value("fp8_recipe", "fp8-recipe", "")
-INSTANCES: Final = Value("optimizer_instances", "num-distributed-optimizer-instances", 1, "copies of the states")
-INTERLEAVED: Final = Value("interleave_group", "microbatch-group-size-per-virtual-pipeline-stage", 0)
+DISPATCHER: Final = Row("dispatcher", "moe-token-dispatcher-type", "allgather", "how tokens reach their experts")
+RECOMPUTE_METHOD: Final = Row("recompute_method", "recompute-method", "block")
+FP8_RECIPE: Final = Row("fp8_recipe", "fp8-recipe", "")
+INSTANCES: Final = Row("optimizer_instances", "num-distributed-optimizer-instances", 1, "copies of the states")
+INTERLEAVED: Final = Row("interleave_group", "microbatch-group-size-per-virtual-pipeline-stage", 0)
 
 NORMS: Final = {Norm.RMS: "RMSNorm", Norm.LAYER: "LayerNorm"}
 
 LATENT_ATTENTION: Final = (
-    Value("q_lora_rank", "q-lora-rank"),
-    Value("kv_lora_rank", "kv-lora-rank", 32),
-    Value("qk_nope_dim", "qk-head-dim", 128),
-    Value("qk_rope_dim", "qk-pos-emb-head-dim", 64),
-    Value("v_head_dim", "v-head-dim", 128),
+    Row("q_lora_rank", "q-lora-rank"),
+    Row("kv_lora_rank", "kv-lora-rank", 32),
+    Row("qk_nope_dim", "qk-head-dim", 128),
+    Row("qk_rope_dim", "qk-pos-emb-head-dim", 64),
+    Row("v_head_dim", "v-head-dim", 128),
 )
 MAMBA: Final = (
-    Value("state_dim", "mamba-state-dim", 128),
-    Value("num_heads", "mamba-num-heads"),
-    Value("head_dim", "mamba-head-dim", 64),
-    Value("num_groups", "mamba-num-groups", 8),
+    Row("state_dim", "mamba-state-dim", 128),
+    Row("num_heads", "mamba-num-heads"),
+    Row("head_dim", "mamba-head-dim", 64),
+    Row("num_groups", "mamba-num-groups", 8),
 )
-TOP_K: Final = Value("top_k", "moe-router-topk", 2, "experts of a token")
+TOP_K: Final = Row("top_k", "moe-router-topk", 2, "experts of a token")
 EXPERTS: Final = (
-    Value("shared_width", "moe-shared-expert-intermediate-size", 0, "experts that every token visits"),
-    Value("shared_gate", "moe-shared-expert-gate", False),
-    Value("score_bias", "moe-router-enable-expert-bias", False),
+    Row("shared_width", "moe-shared-expert-intermediate-size", 0, "experts that every token visits"),
+    Row("shared_gate", "moe-shared-expert-gate", False),
+    Row("score_bias", "moe-router-enable-expert-bias", False),
 )
-LATENT_EXPERTS: Final = Value("latent_width", "moe-latent-size", 0)
+LATENT_EXPERTS: Final = Row("latent_width", "moe-latent-size", 0)
 
 REFUSED: Final = {
     "--flextron": "elastic (Flextron) training is not modelled",

@@ -23,14 +23,10 @@ from vramcast.domain.model import (
 )
 from vramcast.errors import Unsupported
 from vramcast.formats.lines import Line, Table
+from vramcast.formats.table import lines_of
 from vramcast.formats.tools import megatron_model as reader
 
 GATED: Final = ("silu",)
-
-
-def lines_of(table: tuple[reader.Value, ...], noun: Any) -> list[Line]:
-    """The arguments of a table that a noun has something for."""
-    return [Line(value.name, said, value.why) for value in table if (said := getattr(noun, value.field))]
 
 
 def entry_script(model: Model) -> str:

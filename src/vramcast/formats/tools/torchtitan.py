@@ -20,16 +20,20 @@ from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import RUN, run_script
 from vramcast.formats.lines import Line, Table
 from vramcast.formats.reading import Config, Reading, Unread, arguments, command_of, written
+from vramcast.formats.table import Row, read_rows
 from vramcast.formats.tools.deepspeed import LEARNING_RATE
 from vramcast.formats.watched import Known, Watched
 from vramcast.units import ceil_div
 
-NAMES: Final[dict[str, str]] = {
-    "parallelism.tensor_parallel_degree": "tp", "parallelism.pipeline_parallel_degree": "pp",
-    "parallelism.context_parallel_degree": "cp", "parallelism.expert_parallel_degree": "ep",
-    "training.seq_len": "seq-len", "training.local_batch_size": "micro-batch",
-    "training.global_batch_size": "global-batch",
-}
+ROWS: Final = (
+    Row("tp", "parallelism.tensor_parallel_degree", why="ranks that divide every layer"),
+    Row("pp", "parallelism.pipeline_parallel_degree", why="stages, one after the other"),
+    Row("cp", "parallelism.context_parallel_degree", why="ranks that divide every sequence"),
+    Row("ep", "parallelism.expert_parallel_degree", why="ranks that divide the experts"),
+    Row("seq_len", "training.seq_len", why="positions of a sample"),
+    Row("micro_batch", "training.local_batch_size", why="samples of one data-parallel rank per forward and backward"),
+    Row("global_batch", "training.global_batch_size"),
+)
 
 ASKED: Final = {"training.seq_len": "seq-len", "training.local_batch_size": "micro-batch",
                 "activation_checkpoint.mode": "recompute"}
@@ -72,11 +76,9 @@ def read(config: Config) -> Reading:
     command = command_of(config, lambda words: sum(word.startswith("--") and "." in word for word in words))
     values = Watched(arguments(command.words), undecided=command.undecided)
     options: dict[str, Any] = {"engine": "torchtitan", "shards": "everything"}
-    for name, option in NAMES.items():
-        if name == "training.global_batch_size" and values.get(name) == -1:
-            continue  # one micro-batch a step
-        if (size := values.count(name)) is not None:
-            options[option] = size
+    one_a_step = values.get("training.global_batch_size") == -1
+    sizes = read_rows(ROWS[:-1] if one_a_step else ROWS, values)
+    options |= {field.replace("_", "-"): size for field, size in sizes.items()}
     if mode := values.one_of("activation_checkpoint.mode", RECOMPUTE, option="recompute"):
         options["recompute"] = mode
     options |= _switches(values) | _sharding(values) | _pipeline(values) | options_of_environment(command.variables)
@@ -205,7 +207,7 @@ MODELS: Final[tuple[tuple[str, str, str], ...]] = (
 )
 """Our name -> folder and flavour [titan models/*/__init__.py]."""
 
-KEYS: Final = written(NAMES)
+ROW: Final = {row.field: row for row in ROWS}
 
 SCHEDULE_NAMES: Final = {options.get("schedule", "1f1b"): name for name, options in SCHEDULES.items()}
 
@@ -265,9 +267,9 @@ def _training(order: Order) -> Table:
     micro, ranks = ask("micro_batch"), job.data_parallel
     total = micro * ask("grad_accum") * ranks
     lines = [
-        Line(KEYS["micro-batch"], micro, "samples of one data-parallel rank per forward and backward"),
-        Line(KEYS["global-batch"], total, f"{micro} x {job.workload.grad_accum} x {ranks} ranks"),
-        Line(KEYS["seq-len"], ask("seq_len"), "positions of a sample"),
+        ROW["micro_batch"].line(micro),
+        ROW["global_batch"].line(total, f"{micro} x {job.workload.grad_accum} x {ranks} ranks"),
+        ROW["seq_len"].line(ask("seq_len")),
         *_precision(order),
         _usual("training.disable_cuda_graphs", "graphs keep a pool of their own that was not computed"),
     ]
@@ -300,10 +302,10 @@ def _parallelism(order: Order) -> Table:
         Line(p + "data_parallel_shard_degree", shard, "ranks that share one copy of the weights"),
         Line(p + "data_parallel_replicate_degree", copies, "copies"),
         Line(p + "fsdp_reshard_after_forward", _reshard(order), "whether gathered weights are freed after forward"),
-        Line(KEYS["tp"], ask("tp"), "ranks that divide every layer"),
+        ROW["tp"].line(ask("tp")),
         _usual(p + "enable_sequence_parallel", "norms and residuals are divided over them too"),
-        Line(KEYS["cp"], ask("cp"), "ranks that divide every sequence"),
-        Line(KEYS["ep"], ask("ep"), "ranks that divide the experts"),
+        ROW["cp"].line(ask("cp")),
+        ROW["ep"].line(ask("ep")),
     ]
     ask.also("cp_kind")
     if ask("sequence_parallel") is False:
@@ -333,7 +335,7 @@ def _pipeline_lines(order: Order) -> Table:
     ask, job = order.ask, order.job
     pp, chunks = ask("pp"), ask("virtual_stages")
     p = "parallelism.pipeline_parallel_"
-    lines = [Line(KEYS["pp"], pp, "stages, one after the other")]
+    lines = [ROW["pp"].line(pp)]
     asked = ask("schedule")
     schedule = "interleaved" if asked == "1f1b" and chunks > 1 else asked
     size = ask("option.pipeline_microbatch_size", 1)
