@@ -3,9 +3,9 @@
 import gc
 
 import vramcast.api
-import vramcast.emit.write
 import vramcast.estimate.serving
 import vramcast.estimate.training
+import vramcast.formats.write
 import vramcast.search.serving
 import vramcast.web.routes.catalogue
 import vramcast.web.routes.reports  # noqa: F401

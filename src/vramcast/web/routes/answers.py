@@ -76,7 +76,7 @@ train, serve, plan_train, plan_serve = map(_route, PLANS)
 
 def files(asked: Asked) -> dict[str, Any]:
     """The files that --write writes, and what is to be said of them."""
-    from vramcast.emit.write import files_of
+    from vramcast.formats.write import files_of
 
     fields = asked.fields
     refuse_others(fields, FILES_FIELDS)
