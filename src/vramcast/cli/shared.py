@@ -118,7 +118,7 @@ class Writing(NamedTuple):
         if self.directory is None and (self.formats or self.force):
             raise InvalidSpec("--format and --force say what --write does; give --write DIR")
         if self.formats:
-            from vramcast.emit.write import check_formats
+            from vramcast.formats.write import check_formats
 
             check_formats(self.formats)
         return self
@@ -126,7 +126,7 @@ class Writing(NamedTuple):
     def possible(self, engines: Iterable[str]) -> None:
         """Refuse before a search what could not be written after it."""
         if self.directory is not None:
-            from vramcast.emit.write import refuse_early
+            from vramcast.formats.write import refuse_early
 
             refuse_early(engines, self.directory, formats=self.formats, force=self.force)
 
@@ -134,7 +134,7 @@ class Writing(NamedTuple):
         """Write the plan's files, and say which; beside JSON on standard error."""
         if self.directory is None:
             return
-        from vramcast.emit.write import write_configs
+        from vramcast.formats.write import write_configs
 
         written = write_configs(job, self.directory, formats=self.formats, force=self.force, answer=answer)
         names = ", ".join(path.name for path in written.files)

@@ -1,1 +1,1 @@
-"""Plans as files that other tools run: a folder per plan, every line with its reason."""
+"""Recordings as files that other tools open: memory snapshots and traces."""
