@@ -247,6 +247,16 @@ def _liger_chunk_upcast(graph: Graph, spec: LinearLoss, tokens: int, held: list[
     return [narrow, scaled]
 
 
+def _linear_eager(graph: Graph, x: Value, spec: LinearLoss) -> Value:
+    """The projection, then [hf] cross entropy on all logits."""
+    gradients = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
+    logits = graph.value("logits", spec.tokens * spec.vocabulary * spec.itemsize)
+    graph.call("linear", [x], [logits], saved=[x] if spec.trainable else [], weight_gradients=gradients)
+    loss = cross_entropy(graph, logits, Vocabulary(spec.tokens, spec.vocabulary, spec.itemsize))
+    graph.hold(logits)
+    return loss
+
+
 def _linear_cut(graph: Graph, x: Value, spec: LinearLoss) -> Value:
     """[cce]: logits never leave the chip; backward recomputes them from x and one number a token."""
     gradients = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
@@ -334,6 +344,7 @@ def _linear_trl(graph: Graph, x: Value, spec: LinearLoss, *, narrow: int = FP32)
 
 
 LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLoss], Value]]] = {
+    "eager": _linear_eager,
     "liger": partial(_liger_linear_loss, chunk=_liger_chunk),
     "liger_0.4.2": partial(_liger_linear_loss, chunk=_liger_chunk_upcast),
     "cut_cross_entropy": _linear_cut,
@@ -345,6 +356,6 @@ LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLos
 }
 
 
-def linear_cross_entropy(graph: Graph, x: Value, spec: LinearLoss, variant: str = "liger") -> Value:
+def linear_cross_entropy(graph: Graph, x: Value, spec: LinearLoss, variant: str = "eager") -> Value:
     """Append output projection and loss; `variant` is a key of LINEAR_CROSS_ENTROPY_VARIANTS."""
     return LINEAR_CROSS_ENTROPY_VARIANTS[variant](graph, x, spec)
