@@ -38,8 +38,12 @@ class Script:
         """What the allocator is asked for: all but tensors of no size, which it never sees."""
         requests, bodies = [(tensor.num_bytes, tensor.stream) for tensor in self.tensors], self.bodies
         if not all(num_bytes for num_bytes, _ in requests):
-            unseen = {number for number, (num_bytes, _) in enumerate(requests) if not num_bytes}
-            bodies = [tuple(code for code in body if max(code, ~code) not in unseen) for body in bodies]
+            none = [number for number, (num_bytes, _) in enumerate(requests) if not num_bytes]
+            unseen = {*none, *(~number for number in none)}
+            bodies = [
+                body if unseen.isdisjoint(body) else tuple(code for code in body if code not in unseen)
+                for body in bodies
+            ]
         return Run(requests, bodies, list(self.phases.values()))
 
     def live_at_peak(self, phase: Phase) -> dict[Tensor, int]:

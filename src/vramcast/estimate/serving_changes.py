@@ -215,12 +215,21 @@ def _nearer(after: Outcome, job: ServeJob, before: Outcome) -> bool:
     return held > had
 
 
-def _steps(job: ServeJob, before: Outcome, verdict: Callable[[ServeJob], Outcome]) -> Iterator[Step]:
+def _goes_with(first: str, earlier: set[str], words: str) -> bool:
+    """Whether a change is another than the first one, and the two were not tried the other way round."""
+    return words not in earlier and words.split()[0] not in first
+
+
+def _steps(
+    job: ServeJob, before: Outcome, verdict: Callable[[ServeJob], Outcome], wanted: Callable[[str], bool] | None = None
+) -> Iterator[Step]:
     for proposal in PROPOSALS:
         proposed = proposal.apply(job, before.capacity)
         if proposed is None:
             continue
         words, changed = proposed
+        if wanted is not None and not wanted(words):
+            continue
         after = attempted(partial(verdict, changed))
         if after is not None:
             yield Step(words, proposal.cost, changed, after)
@@ -230,9 +239,9 @@ def _pairs(steps: list[Step], verdict: Callable[[ServeJob], Outcome]) -> list[St
     """The first few combinations of two changes that fit, what a user gives up least first."""
     found: list[Step] = []
     for index, first in enumerate(steps):
-        for second in _steps(first.job, first.after, verdict):
-            earlier = {step.words for step in steps[:index]}
-            if second.after.fits and second.words not in earlier and second.words.split()[0] not in first.words:
+        earlier = {step.words for step in steps[:index]}
+        for second in _steps(first.job, first.after, verdict, partial(_goes_with, first.words, earlier)):
+            if second.after.fits:
                 words, cost = _both(first.words, second.words), f"{first.cost}; {second.cost}"
                 found.append(Step(words, cost, second.job, second.after))
                 if len(found) == MOST_PAIRS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from msgspec.structs import asdict, replace
@@ -14,6 +14,7 @@ from vramcast.domain.serving import ServeJob, ServePlan
 from vramcast.domain.version import named
 from vramcast.estimate.serving import Verdict, verdict
 from vramcast.estimate.speed import timed
+from vramcast.search.bisection import largest
 
 NO_SPEED: Final = Reason(kind="no-speed")
 
@@ -65,20 +66,9 @@ def replica_of(job: ServeJob, limits: Limits) -> Replica:
 
     if not holds(1) or missed(first, limits):
         return Replica(first, 0)
-    most = _largest(users, holds)
-    most = _largest(most, lambda number: not missed(with_users(job, number), limits))
+    most = largest(holds, users, guess=users)
+    most = largest(lambda number: not missed(with_users(job, number), limits), most, guess=most)
     return Replica(with_users(job, most), most)
-
-
-def _largest(most: int, holds: Callable[[int], bool]) -> int:
-    """The largest number up to `most` for which a monotone condition holds; it holds for 1."""
-    if holds(most):
-        return most
-    low, high = 1, most  # holds, does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 def missed(job: ServeJob, limits: Limits) -> list[Reason]:

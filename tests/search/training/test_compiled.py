@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from vramcast.estimate.step_time import step_time
 from vramcast.estimate.training import rank_programs
 from vramcast.search.training.direct import choices
 from vramcast.search.training.labels import label
-from vramcast.search.training.megatron import blocks
+from vramcast.search.training.limits import by_machine
+from vramcast.search.training.megatron import Memories, blocks
 from vramcast.search.training.plans import plans_on
 from vramcast.search.training.pool import Plans
 
@@ -71,13 +73,22 @@ def test_every_sampled_megatron_plan_has_the_peak_of_its_program(
     assert checked
 
 
-def test_clusters_of_equal_machines_have_the_plans_that_each_has_alone() -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("8xh100-sxm-80gb", "2x8xh100-sxm-80gb", "3x8xh100-sxm-80gb"),  # equal machines
+        ("8xh100-sxm-80gb", "8xh200-sxm-141gb", "8xa100-sxm4-80gb", "8xl40s", "4xh200-sxm-141gb"),
+    ],
+)
+def test_clusters_searched_together_have_the_plans_that_each_has_alone(kinds: tuple[str, ...]) -> None:
     axes = {"virtual_stages": (1, 2), "micro_batches": (1, 2), "cp": (1,), "recompute": (Recompute.NONE,)}
     space = space_of("mixtral-8x7b", "8xh100-sxm-80gb", 96, **axes)
-    clusters = [parse_gpus(f"{nodes}x8xh100-sxm-80gb") for nodes in (1, 2, 3)]
-    together = sorted(figures for plans in plans_on(space, clusters, "megatron") for figures in figures_of(plans))
-    alone = [list(plans_on(space, [cluster], "megatron")) for cluster in clusters]
-    assert together == sorted(figures for found in alone for plans in found for figures in figures_of(plans))
+    clusters = list(map(parse_gpus, kinds))
+    memories: Memories = {}
+    found = [plans_on(space, group, "megatron", memories) for group in by_machine(clusters)]
+    together = sorted(figures for plans in chain(*found) for figures in figures_of(plans))
+    alone = chain(*(plans_on(space, [cluster], "megatron") for cluster in clusters))
+    assert together == sorted(figures for plans in alone for figures in figures_of(plans))
 
 
 def figures_of(plans: Plans) -> list[tuple[str, int, float]]:

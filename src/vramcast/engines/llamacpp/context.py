@@ -8,7 +8,8 @@ ikawrakow/ik_llama.cpp src/llama.cpp `llama_kv_cache_init`. The whole cache is a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -31,7 +32,7 @@ from vramcast.engines.ggml.scheduler import MATRIX_ROW_PADDING, PIPELINE_COPIES,
 from vramcast.engines.llamacpp.graph import whole_graph
 from vramcast.engines.llamacpp.graph_parts import Build, window_cells
 from vramcast.engines.llamacpp.settings import Settings, checked_options, settings_of
-from vramcast.engines.llamacpp.weights import Placement, Weight, placement_of, weights_of
+from vramcast.engines.llamacpp.weights import Placement, Weight, place_of, placement_of, weights_of
 from vramcast.states.cache import state_elements
 from vramcast.states.ggml import QUANTISED, TYPES, row_bytes, type_of
 from vramcast.units import ceil_div, round_up
@@ -319,6 +320,20 @@ class Context:
             return False
         return not placement.overrides
 
+    @cached_property
+    def weights_by_name(self) -> Mapping[str, Weight]:
+        """Each tensor of the file."""
+        return {weight.name: weight for weight in self.weights}
+
+    @cached_property
+    def weights_by_device(self) -> Mapping[int, Mapping[str, list[Weight]]]:
+        """Device -> part of a layer -> its weights."""
+        found: dict[int, dict[str, list[Weight]]] = {}
+        for weight in self.weights:
+            layer, part = place_of(weight.name)
+            found.setdefault(self.placement.weight(weight.name, layer), {}).setdefault(part, []).append(weight)
+        return found
+
     def cache_device(self, layer: int) -> int:
         """Where the cache of a layer is."""
         return self.placement.layers[layer] if self.settings.cache_on_cards else self.placement.host
@@ -353,12 +368,8 @@ def weight_bytes(weight: Weight, *, card: bool) -> int:
 
 def weights_on(context: Context, device: int) -> dict[str, list[Weight]]:
     """The weights of a device by their part of a layer; a tied head is a copy of the embedding on its card."""
-    placement = context.placement
-    found: dict[str, list[Weight]] = {}
-    for weight in context.weights:
-        if placement.weight(weight.name, weight.layer) == device:
-            found.setdefault(weight.part, []).append(weight)
-    names = {weight.name: weight for weight in context.weights}
+    placement, names = context.placement, context.weights_by_name
+    found = {part: [*weights] for part, weights in context.weights_by_device.get(device, {}).items()}
     tied = "output.weight" not in names and context.job.model.head is Head.LM
     if tied and placement.output == device != placement.host and "token_embd.weight" in names:
         found["output (tied)"] = [names["token_embd.weight"]]

@@ -50,15 +50,28 @@ def context_that_fits(job: ServeJob, room: int) -> int:
 
     Returns: a multiple of 256 below the context asked for [tokens]
     """
-    low, high = 0, -(-job.context // CONTEXT_MULTIPLE)
-    while high - low > 1:
-        middle = (low + high) // 2
-        tokens = middle * CONTEXT_MULTIPLE
-        requests = replace(job.requests, context=tokens, input_len=None, output_len=None)
-        if _fits(replace(job, requests=requests), room):
-            low = middle
-        else:
-            high = middle
+    def used(blocks: int) -> int:
+        """Of the fullest card [bytes]."""
+        requests = replace(job.requests, context=blocks * CONTEXT_MULTIPLE, input_len=None, output_len=None)
+        context = Context(replace(job, requests=requests))
+        return max((card_bytes(context, card) for card in range(context.placement.cards)), default=0)
+
+    high = -(-job.context // CONTEXT_MULTIPLE)
+    if high < 2:
+        return 0
+    least, most = used(1), used(high - 1)
+    if least > room:
+        return 0
+    if most <= room:
+        return (high - 1) * CONTEXT_MULTIPLE
+    low, high, guess = 1, high - 1, True  # fits, does not
+    while high - low > 1:  # memory grows nearly on a line: where that crosses the room, or else the middle
+        middle, before = (low + high) // 2, high - low
+        if guess:
+            middle = min(max(low + before * (room - least) // (most - least), low + 1), high - 1)
+        taken = used(middle)
+        low, least, high, most = (middle, taken, high, most) if taken <= room else (low, least, middle, taken)
+        guess = 2 * (high - low) <= before
     return low * CONTEXT_MULTIPLE
 
 

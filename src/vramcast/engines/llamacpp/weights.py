@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from typing import Any, Final, NamedTuple
@@ -54,6 +55,10 @@ LAYER: Final = re.compile(r"blk\.(\d{1,6})\.(.+)")
 
 BLOCK_START: Final = "blk."
 
+MOST_NAMES: Final = 1 << 14
+MOST_MIXES: Final = 16
+"""Names and mixes of models that are kept [count]."""
+
 
 class Weight(NamedTuple):
     """One tensor of a file."""
@@ -66,14 +71,19 @@ class Weight(NamedTuple):
     @property
     def layer(self) -> int | None:
         """The layer it belongs to."""
-        found = LAYER.fullmatch(self.name)
-        return int(found[1]) if found else None
+        return place_of(self.name)[0]
 
     @property
     def part(self) -> str:
         """Its name without layer and ending: "attn_q"."""
-        found = LAYER.fullmatch(self.name)
-        return (found[2] if found else self.name).removesuffix(".weight")
+        return place_of(self.name)[1]
+
+
+@lru_cache(maxsize=MOST_NAMES)
+def place_of(name: str) -> tuple[int | None, str]:
+    """Layer and part of a weight."""
+    found = LAYER.fullmatch(name)
+    return int(found[1]) if found else None, (found[2] if found else name).removesuffix(".weight")
 
 
 def is_gguf(stored: StoredWeights | None) -> bool:
@@ -94,8 +104,13 @@ def weights_of(job: ServeJob, *, split_latent: bool, joined_latent: bool) -> tup
         assert job.weights is not None
         stored = job.weights.tensors
         return tuple(Weight(tensor.name, tensor.dtype, tensor.shape, tensor.num_bytes) for tensor in stored)
-    mix, place = mix_of(job), where(model)
-    found = []
+    return _mixed(model, mix_of(job), split_latent=split_latent, joined_latent=joined_latent)
+
+
+@lru_cache(maxsize=MOST_MIXES)
+def _mixed(model: Model, mix: str, *, split_latent: bool, joined_latent: bool) -> tuple[Weight, ...]:
+    """The tensors of a mix: plans that are compared differ in other things."""
+    place, found = where(model), []
     for name, shape, layer in _written(model, split_latent=split_latent, joined_latent=joined_latent):
         dtype = mix_format(mix, name, shape, place._replace(layer=layer or 0))
         found.append(Weight(name, dtype, shape, prod(shape[:-1]) * row_bytes(dtype, shape[-1])))

@@ -26,6 +26,7 @@ from vramcast.estimate.host_memory import has_room
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.training import rank_programs
 from vramcast.estimate.variants import recipes
+from vramcast.search.training.atoms import PROBES
 from vramcast.search.training.degrees import divisors, possible
 from vramcast.search.training.extents import Counts, NotAffine, affine
 
@@ -35,13 +36,8 @@ LARGEST_MICRO_BATCH: Final = 64
 CHUNKS: Final = (1, 2, 4)
 """Virtual stages that are looked at unless told otherwise [count]."""
 
-PROBES: Final = 3
-"""Builds behind a line: two that it goes through, one that confirms it."""
-
-
 FEW: Final = 1000
 """Plans of pipelines that are read unless the engine was asked for: a few seconds [count]."""
-
 
 PIPELINED: Final[dict[str, Callable[[Job], None]]] = {"torchtitan": torchtitan.check}
 """Engine with pipelines whose programs are read whole -> what refuses a job without building any."""
