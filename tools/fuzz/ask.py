@@ -20,8 +20,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from tools.fuzz.draw import TABLES, Question, question, without
-from vramcast.api import job_of, serve_answer, serve_job_of
-from vramcast.api.planning import planned_serving, planned_training
+from vramcast.api import job_of, planned_serving, planned_training, serve_answer, serve_job_of
 from vramcast.blocks.parameters import count_parameters
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Answer, RankAnswer, ServeAnswer

@@ -23,7 +23,7 @@ EXIT_NOT_UPDATED = 5
 @language_option
 def models(text: str, as_json: bool, lang: str | None) -> int:
     """Models and diffusion pipelines that vramcast knows by name; TEXT is part of a name, or a whole name."""
-    from vramcast.report.catalogue import find_models, model_document
+    from vramcast.report.models import find_models, model_document
     from vramcast.report.text import table
 
     words = words_here(lang)

@@ -13,9 +13,9 @@ from vramcast.question.options import Kind, Option
 from vramcast.report.messages import LANGUAGES
 from vramcast.version import __version__
 from vramcast.web.documents import DROPPED, REPLIES, Error
-from vramcast.web.exchange import HTML, JSON, MARKDOWN
+from vramcast.web.exchange import HTML, JSON, MARKDOWN, Asked
 from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH, LONGEST_VALUE
-from vramcast.web.routes import answers, catalogue
+from vramcast.web.routes import answers, catalogue, reports
 from vramcast.web.service import PREFIX, ROUTES, Route
 from vramcast.web.visitor import may_be_asked
 
@@ -35,10 +35,10 @@ KINDS: Final[dict[Kind, dict[str, Any]]] = {
 SWITCH: Final = {"type": "string", "enum": ["0", "1"]}
 QUERY: Final[dict[str, dict[str, Any]]] = {
     "lang": {"type": "string", "enum": list(LANGUAGES)},
-    "format": {"type": "string", "enum": list(answers.FORMATS)},
+    "format": {"type": "string", "enum": list(reports.FORMATS)},
     "leaks": SWITCH, "all-confs": SWITCH, "checks": SWITCH, "snapshot": SWITCH,
-    "device": {"type": "integer", "minimum": 0, "maximum": answers.MOST_DEVICE},
-    "top": {"type": "integer", "minimum": 1, "maximum": answers.MOST_TOP},
+    "device": {"type": "integer", "minimum": 0, "maximum": reports.MOST_DEVICE},
+    "top": {"type": "integer", "minimum": 1, "maximum": reports.MOST_TOP},
     "query": TEXT, "name": TEXT, "alloc-conf": TEXT, "capacity": TEXT,
     "job": {"type": "string", "maxLength": LONGEST_PATH, "description": "of a recording: the job, an object as JSON"},
 }
@@ -58,9 +58,13 @@ STATUSES: Final[dict[str, str]] = {
 Schema = dict[str, Any]
 
 
+def description(asked: Asked) -> Schema:
+    """This description, as OpenAPI 3.1."""
+    return described()
+
+
 @cache
 def described() -> Schema:
-    """The description; it depends on nothing."""
     nouns = [noun for shapes in REPLIES.values() for noun in shapes]
     schemas, components = msgspec.json.schema_components([*nouns, Error], ref_template=TEMPLATE)
     names = dict(zip([*nouns, Error], schemas, strict=True))
@@ -84,7 +88,6 @@ def described() -> Schema:
 
 
 def _forms() -> dict[str, catalogue.Form]:
-    """Path of a question -> its form."""
     return {name.replace("-", "/"): form for name, form in catalogue.FORMS.items()}
 
 
@@ -109,10 +112,13 @@ def _option(option: Option) -> Schema:
 
 def _operation(name: str, route: Route, names: Mapping[Any, Schema]) -> Schema:
     said = getattr(import_module(f"vramcast.web.routes.{route.module}"), route.function).__doc__ or ""
+    error = {JSON: {"schema": {"$ref": TEMPLATE.format(name=Error.__name__)}}}
     found: Schema = {
         "operationId": name.replace("/", "-"),
         "summary": said.partition("\n")[0],
-        "responses": {"200": _answered(name, names)} | _refusals(route),
+        "responses": {"200": _answered(name, names)} | {
+            status: {"description": text, "content": error} for status, text in STATUSES.items()
+        },
     }
     found["parameters"] = [{"name": key, "in": "query", "schema": QUERY[key]} for key in route.parameters]
     if route.takes:
@@ -129,13 +135,7 @@ def _answered(name: str, names: Mapping[Any, Schema]) -> Schema:
     return {"description": "the answer", "content": content}
 
 
-def _refusals(route: Route) -> Schema:
-    error = {JSON: {"schema": {"$ref": TEMPLATE.format(name=Error.__name__)}}}
-    return {status: {"description": text, "content": error} for status, text in STATUSES.items()}
-
-
 def _body(name: str) -> Schema:
-    """The JSON that a route takes."""
     if name in _forms():
         return {"$ref": TEMPLATE.format(name=f"Question-{name.replace('/', '-')}")}
     lang = {"type": "string", "enum": list(LANGUAGES)}
@@ -144,7 +144,7 @@ def _body(name: str) -> Schema:
         "oom": ({"text": {"type": "string", "maxLength": LARGEST_TEXT}, "job": asks, "checks": {"type": "boolean"},
                  "lang": lang}, ("text",)),
         "report": ({"command": {"type": "string", "enum": [*answers.PLANS, "oom"]}, "question": asks,
-                    "format": {"type": "string", "enum": list(answers.REPORTS)}, "lang": lang},
+                    "format": {"type": "string", "enum": list(reports.REPORTS)}, "lang": lang},
                    ("command", "question")),
         "files": ({"command": {"type": "string", "enum": list(answers.PLANS)}, "question": asks,
                    "formats": {"type": "array", "items": TEXT}}, ("command", "question")),
