@@ -29,7 +29,7 @@ def pipelines(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(pipelines())
 def test_the_roles_left_out_never_need_most(options: dict[str, object]) -> None:
     try:

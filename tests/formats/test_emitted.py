@@ -19,10 +19,6 @@ from vramcast.formats.files import PLACEHOLDER
 from vramcast.formats.lines import words_of
 from vramcast.formats.write import files_of
 
-ZERO = training(
-    "llama-3.1-8b", "2x8xh100", engine="deepspeed", zero="3", micro_batch=2, grad_accum=4, offload_optimizer="cpu",
-    offload_parameters="nvme", engine_option="overlap_comm=false",
-)
 EIGHT_BITS = training("llama-3.1-8b", "8xh100", engine="deepspeed", zero="2", optimizer="adamw-8bit")
 TRAINER = training("llama-3.2-1b", "8xh100", engine="huggingface", recompute="full", loss="fused", compile=True)
 FSDP2 = training(
@@ -54,31 +50,10 @@ CACHE_TYPES = serving(
     "qwen3-32b", "2xrtx-4090", engine="llama.cpp", weights="q4_k_m", context="16k", concurrency=2, kv_dtype="q8_0",
     gpu_layers=40,
 )
-DPO = training("llama-3.2-1b", "h100", engine="huggingface", objective="dpo", recompute="none")
 
 SAID: list[tuple[Job | ServeJob, str, dict[str, Any]]] = [
-    (ZERO, "ds_config.json", {
-        "train_batch_size": 2 * 4 * 16, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
-        "bf16": {"enabled": True}, "zero_optimization.stage": 3, "zero_optimization.overlap_comm": False,
-        "zero_optimization.offload_optimizer.device": "cpu",
-        "zero_optimization.offload_param": {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True},
-    }),
     (EIGHT_BITS, "ds_config.json", {"zero_allow_untested_optimizer": True, "optimizer": None}),
     (EIGHT_BITS, "training_args.yaml", {"optim": "adamw_bnb_8bit"}),
-    (TRAINER, "training_args.yaml", {
-        "bf16": True, "gradient_checkpointing": True, "torch_compile": True,
-        "gradient_checkpointing_kwargs": {"use_reentrant": False},
-        "liger_kernel_config.cross_entropy": True, "liger_kernel_config.rms_norm": False,
-    }),
-    (TRAINER, "accelerate.yaml", {"distributed_type": "MULTI_GPU"}),
-    (DPO, "llamafactory.yaml", {
-        "stage": "dpo", "disable_gradient_checkpointing": True, "finetuning_type": "full",
-        "flash_attn": "auto",  # nobody asked for a kernel
-    }),
-    (training("llama-3.2-1b", "h100", engine="huggingface", attention="flash"), "llamafactory.yaml",
-     {"flash_attn": "fa2"}),
-    (training("llama-3.2-1b", "h100", engine="huggingface", objective="sft", loss="eager"), "llamafactory.yaml",
-     {"stage": "sft", "disable_gradient_checkpointing": False}),
     (FSDP2, "accelerate.yaml accelerate-fsdp2", {
         "fsdp_config.fsdp_version": 2, "fsdp_config.fsdp_reshard_after_forward": False,
         "fsdp_config.fsdp_offload_params": True, "fsdp_config.fsdp_activation_checkpointing": True,
@@ -89,12 +64,6 @@ SAID: list[tuple[Job | ServeJob, str, dict[str, Any]]] = [
     }),
     (training("llama-3.2-1b", "2x8xh100", engine="torchtitan", shard_group=8), "accelerate.yaml accelerate-fsdp1",
      {"fsdp_config.fsdp_version": 1, "fsdp_config.fsdp_sharding_strategy": "HYBRID_SHARD"}),
-    (TITAN, "run.sh", {
-        "training.local_batch_size": "8", "training.global_batch_size": "32", "compile.enable": True,
-        "parallelism.tensor_parallel_degree": "2", "parallelism.pipeline_parallel_degree": "4",
-        "parallelism.context_parallel_degree": "2", "parallelism.data_parallel_shard_degree": "2",
-        "parallelism.pipeline_parallel_schedule": "Interleaved1F1B",
-    }),
     *(
         (training("llama-3.1-8b", "8xh100", engine="torchtitan", pp=4, **options), "run.sh",
          {"parallelism.pipeline_parallel_schedule": word})
@@ -114,7 +83,6 @@ SAID: list[tuple[Job | ServeJob, str, dict[str, Any]]] = [
         "recompute-modules": ["core_attn", "mlp"], "num-virtual-stages-per-pipeline-rank": "5", "cp-comm-type": "a2a",
         "optimizer-cpu-offload": True, "fp8-format": "hybrid",
     }),
-    (MEGATRON_FSDP, "run.sh", {"data-parallel-sharding-strategy": "optim_grads_params"}),
     (VLLM, "serve.sh", {
         "gpu-memory-utilization": "0.9",  # 0.92 from 0.20 on
         "tensor-parallel-size": "2", "max-model-len": "32768", "kv-cache-dtype": "fp8", "enable-prefix-caching": True,
@@ -134,7 +102,8 @@ SAID: list[tuple[Job | ServeJob, str, dict[str, Any]]] = [
         "cache-type-k": "q8_0", "cache-type-v": "q8_0",
     }),
 ]
-"""A plan, its file (and the format), what that holds; None: what it must not."""
+"""A plan, its file (and the format), what that holds; None: what it must not. Files that read back as their plan are
+proved by that."""
 
 
 @pytest.mark.parametrize(("job", "name", "said"), SAID, ids=lambda value: value if isinstance(value, str) else "")

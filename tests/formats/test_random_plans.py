@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from hypothesis import HealthCheck, assume, event, given, settings
@@ -10,11 +9,10 @@ from hypothesis import strategies as st
 
 from tests.formats.plans import constants, named
 from vramcast.api import job_of, serve_job_of
-from vramcast.domain.job import Job
 from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.serving import answer as serving_answer
 from vramcast.estimate.training import rank_programs
-from vramcast.formats.files import File, needed, option_of, read_back
+from vramcast.formats.files import needed, option_of, read_back
 from vramcast.formats.write import files_of
 
 POWERS = st.sampled_from([1, 2, 4, 8])
@@ -83,64 +81,6 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
     return {"model": model, "gpus": gpus, "engine": engine} | named(options)
 
 
-def batch(job: Job) -> int:
-    return job.workload.micro_batch * job.workload.grad_accum * job.data_parallel
-
-
-Said = Callable[[Job], dict[str, Any]]
-
-SAID: dict[str, tuple[str, Said]] = {
-    "megatron": (
-        "run.sh",
-        lambda job: (
-            {
-                "tensor-model-parallel-size": str(job.plan.tp),
-                "pipeline-model-parallel-size": str(job.plan.pp),
-                "context-parallel-size": str(job.plan.cp),
-                "micro-batch-size": str(job.workload.micro_batch),
-                "global-batch-size": str(batch(job)),
-                "seq-length": str(job.workload.seq_len),
-                "hidden-size": str(job.model.hidden),
-                "num-layers": str(job.model.num_layers),
-            }
-            | ({"recompute-granularity": job.plan.recompute.value} if job.plan.recompute != "none" else {})
-        ),
-    ),
-    "torchtitan": (
-        "run.sh",
-        lambda job: {
-            "training.local_batch_size": str(job.workload.micro_batch),
-            "training.global_batch_size": str(batch(job)),
-            "training.seq_len": str(job.workload.seq_len),
-            "parallelism.tensor_parallel_degree": str(job.plan.tp),
-            "parallelism.pipeline_parallel_degree": str(job.plan.pp),
-            "parallelism.context_parallel_degree": str(job.plan.cp),
-            "parallelism.expert_parallel_degree": str(job.plan.ep),
-        },
-    ),
-    "pytorch": (
-        "train.py",
-        lambda job: {
-            "SEQ_LEN": job.workload.seq_len,
-            "MICRO_BATCH": job.workload.micro_batch,
-            "GRAD_ACCUM": job.workload.grad_accum,
-        },
-    ),
-}
-"""Engine -> its main file and what that must hold; files of the others are read back whole in test_read_back.py."""
-
-
-def held(file: File) -> dict[str, Any]:
-    found: dict[str, Any] = constants(file) if file.name.endswith(".py") else read_back(file)
-    nested = {
-        f"{section}.{name}": value
-        for section, names in found.items()
-        if isinstance(names, dict)
-        for name, value in names.items()
-    }
-    return found | nested
-
-
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(plans())
 def test_files_of_any_valid_training_plan_hold_it(options: dict[str, Any]) -> None:
@@ -156,22 +96,20 @@ def test_files_of_any_valid_training_plan_hold_it(options: dict[str, Any]) -> No
         assert str(refusal)
         return
     event(f"{options['engine']} written")
-    by_name = {file.name: file for file in files}
-    name, said = SAID.get(options["engine"], ("", lambda _: {}))
-    if name in by_name:
-        found = held(by_name[name])
-        assert {key: found.get(key) for key in said(job)} == said(job)
+    if options["engine"] == "pytorch":  # the scripts of the others are read back
+        found = constants(next(file for file in files if file.name == "train.py"))
+        work = job.workload
+        sizes = work.seq_len, work.micro_batch, work.grad_accum
+        assert (found["SEQ_LEN"], found["MICRO_BATCH"], found["GRAD_ACCUM"]) == sizes
     everything = frozenset().union(*(file.said for file in files))
     for setting in needed(job):
         assert setting in everything or any(option_of(setting) in note for note in notes), setting
 
 
 SERVING = {
-    "vllm": ("serve.sh", "max-model-len"),
-    "sglang": ("serve.sh", "context-length"),
-    "tensorrt-llm": ("serve.sh", "max_seq_len"),
-    "llama.cpp": ("serve.sh", "ctx-size"),
+    "vllm": "max-model-len", "sglang": "context-length", "tensorrt-llm": "max_seq_len", "llama.cpp": "ctx-size",
 }
+"""Engine -> the argument of its longest sequence."""
 
 SERVE_OPTIONS = {
     "kv_dtype": st.sampled_from(["auto", "fp8", "q8_0"]),
@@ -214,9 +152,7 @@ def test_files_of_any_valid_serving_plan_hold_it(
     except InvalidSpec as refusal:
         assert str(refusal)
         return
-    name, context = SERVING[engine]
-    found = read_back({file.name: file for file in files}[name])
-    cells = int(found[context])
+    cells = int(read_back(next(file for file in files if file.name == "serve.sh"))[SERVING[engine]])
     assert cells == 4096 or (engine == "llama.cpp" and cells > 4096)  # its slots are rounded up
     everything = frozenset().union(*(file.said for file in files))
     for setting in needed(job):

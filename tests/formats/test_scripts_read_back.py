@@ -118,14 +118,17 @@ def test_a_script_without_the_command_is_none_of_a_server(tmp_path: Path) -> Non
         serve_job_of({"model": "llama-3.2-1b", "gpus": "h100", "from": (str(script),)})
 
 
+@pytest.mark.parametrize(
+    ("engine", "read"), [("torchtitan", ("run.sh", "vramcast_plan.py")), ("megatron", ("run.sh",))]
+)
 @QUIETLY
 @given(st.data())
-def test_scripts_of_torchtitan_read_back(data: st.DataObject) -> None:
-    names = data.draw(st.lists(st.sampled_from(ENGINES["torchtitan"]), max_size=5, unique=True))
+def test_scripts_of_trainers_read_back(engine: str, read: tuple[str, ...], data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from(ENGINES[engine]), max_size=5, unique=True))
     options: dict[str, Any] = named({name: data.draw(COMMON[name]) for name in names})
     gpus = data.draw(st.sampled_from(["h100", "8xh100", "2x8xh100"]))
     options |= {"model": data.draw(st.sampled_from(["llama-3.2-1b", "qwen3-0.6b"])), "gpus": gpus,
-                "engine": "torchtitan"}
+                "engine": engine}
     try:
         job = job_of(options)
         expected = figures(job)
@@ -135,7 +138,7 @@ def test_scripts_of_torchtitan_read_back(data: st.DataObject) -> None:
         files_of(job)
     except Unsupported:
         return
-    assert [figures(again) for _, again in read_again(job, options, [("run.sh", "vramcast_plan.py")])] == [expected]
+    assert [figures(again) for _, again in read_again(job, options, [read])] == [expected], options
 
 
 @pytest.mark.parametrize("model", [

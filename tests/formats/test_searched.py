@@ -40,7 +40,7 @@ def test_a_megatron_script_gives_network_length_batch_and_precision(tmp_path: Pa
 
 def test_the_command_of_a_script_s_network_names_the_script(tmp_path: Path) -> None:
     path = written(tmp_path, "run.sh", MEGATRON)
-    found = planned("train", on="8xh100-sxm-80gb", from_=path, top=1)
+    found = planned("train", on="4xh100-sxm-80gb", from_=path, top=1)
     program, *arguments = shlex.split(found.command)
     assert (program, arguments[:2]) == ("vramcast", ["train", str(path)])
     again = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).output)
@@ -68,7 +68,7 @@ def test_deepspeeds_optimizer_precision_and_batch_are_kept_and_its_stage_is_not(
 def test_options_win_over_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, "ds.json", DEEPSPEED)
     found = planned(
-        "train", "llama-3.2-1b", on="4xa100-sxm4-40gb", from_=path, seq_len=1024, engine="torchtitan", top=1,
+        "train", "llama-3.2-1b", on="2xa100-sxm4-40gb", from_=path, seq_len=1024, engine="torchtitan", top=1,
         precision="mixed-bf16", zero="3", global_batch=64,
     )
     assert found.plans[0].question["engine"] == "torchtitan"
@@ -86,7 +86,7 @@ def test_a_batch_of_one_gpu_is_not_taken_for_that_of_all(tmp_path: Path) -> None
 
 def test_a_plan_that_the_file_has_and_the_machine_has_not_is_said(tmp_path: Path) -> None:
     path = written(tmp_path, "run.sh", LAUNCHER.replace("TP=2", "TP=4").replace("-size 1 --save", "-size 4 --save"))
-    found = planned("train", on="8xh100-sxm-80gb", from_=path, top=1)
+    found = planned("train", on="4xh100-sxm-80gb", from_=path, top=1)
     assert any("own plan is not possible" in text and "16" in text for text in found.assumptions)
 
 

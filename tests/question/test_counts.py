@@ -47,7 +47,7 @@ def test_counts_below_what_they_mean_are_refused(command: str, name: str, value:
 
 
 @pytest.mark.parametrize(("command", "name"), CASES)
-@pytest.mark.parametrize("value", [0, 1, 7, 2**20, 2**30, 2**40])
+@pytest.mark.parametrize("value", [0, 1, 7, 2**30, 2**40])
 def test_any_count_is_answered_or_refused_in_one_sentence(command: str, name: str, value: int) -> None:
     for base in TRAIN if command == "train" else SERVE:
         question = {**base, name.replace("-", "_"): value}
