@@ -16,7 +16,8 @@ from vramcast.blocks.parameters import (
     mtp_parameters,
     named_parameters,
 )
-from vramcast.catalogue.models import load_model, model_names
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import load_model
 from vramcast.domain.model import (
     MLP,
     Attention,
@@ -168,7 +169,7 @@ def test_gpt2_checkpoint_also_stores_its_causal_masks() -> None:
     assert checkpoint_elements(model, [Stored.CAUSAL_MASKS]) == 137_022_720
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", MODELS.names())
 def test_parts_of_every_count_fit_together(name: str) -> None:
     model = load_model(name)
     count = count_parameters(model)

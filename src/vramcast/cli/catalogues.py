@@ -23,11 +23,11 @@ EXIT_NOT_UPDATED = 5
 @language_option
 def models(text: str, as_json: bool, lang: str | None) -> int:
     """Models and diffusion pipelines that vramcast knows by name; TEXT is part of a name, or a whole name."""
-    from vramcast.report.catalogue import find_models, model_document
+    from vramcast.catalogue.index import find_models, summary
     from vramcast.report.text import table
 
     words = words_here(lang)
-    rows = [model_document(name) for name in find_models(text)]
+    rows = [summary(name) for name in find_models(text)]
     if not rows:
         raise UnknownName.of("model", text, find_models(""))
     if as_json:

@@ -148,10 +148,11 @@ def config_of(text: str) -> dict[str, Any]:
 
     Raises: UnknownName with the nearest catalogue names, SourceError for unusable files and hubs
     """
-    from vramcast.catalogue.models import read_entry, resolve_name
+    from vramcast.catalogue.index import MODELS
+    from vramcast.catalogue.models import read_entry
 
     try:
-        return dict(read_entry(resolve_name(text)).config)
+        return dict(read_entry(MODELS.resolve(text)).config)
     except UnknownName:
         if os.path.exists(text):  # noqa: PTH110  # pathlib costs 3 ms of start-up
             return read_config(text)
