@@ -6,12 +6,11 @@ one of them is stale.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
-
-import msgspec
 
 from vramcast.errors import SourceError, UnknownName
 
@@ -25,13 +24,14 @@ class Index:
     @cached_property
     def aliases(self) -> dict[str, str]:
         """Every name and alias in lower case -> the entry's own name."""
-        return msgspec.json.decode((self.folder / "index.json").read_bytes(), type=dict[str, str])
+        found: dict[str, str] = json.loads((self.folder / "index.json").read_bytes())
+        return found
 
     @cached_property
     def summaries(self) -> dict[str, dict[str, Any]]:
         """Name -> what a list shows of the entry: counting the weights of all takes a third of a second."""
         lines = (self.folder / "summaries.jsonl").read_bytes().splitlines()
-        return {row["name"]: row for row in map(msgspec.json.decode, lines)}
+        return {row["name"]: row for row in map(json.loads, lines)}
 
     def names(self) -> tuple[str, ...]:
         """The names of all entries, sorted."""
@@ -66,9 +66,9 @@ class Index:
 
     def write(self, aliases: dict[str, str], summary_of: Callable[[str], dict[str, Any]]) -> None:
         """Bring both files up to date."""
-        (self.folder / "index.json").write_bytes(msgspec.json.format(msgspec.json.encode(aliases), indent=1) + b"\n")
-        rows = map(summary_of, sorted(set(aliases.values())))
-        (self.folder / "summaries.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+        lines = [json.dumps(summary_of(name)) + "\n" for name in sorted(set(aliases.values()))]
+        (self.folder / "index.json").write_text(json.dumps(aliases, indent=1) + "\n", encoding="utf-8")
+        (self.folder / "summaries.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 MODELS: Final = Index("model", Path(__file__).with_name("models"))

@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
+from vramcast.catalogue.index import find_models, summary
 from vramcast.cli.shared import json_option, language_option
 from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.report.columns import table
 from vramcast.report.messages import words_here
 
 GPU_SORTS = ("memory", "bandwidth", "bf16", "name")
@@ -23,9 +25,6 @@ EXIT_NOT_UPDATED = 5
 @language_option
 def models(text: str, as_json: bool, lang: str | None) -> int:
     """Models and diffusion pipelines that vramcast knows by name; TEXT is part of a name, or a whole name."""
-    from vramcast.catalogue.index import find_models, summary
-    from vramcast.report.text import table
-
     words = words_here(lang)
     rows = [summary(name) for name in find_models(text)]
     if not rows:

@@ -10,8 +10,9 @@ Symbols:  T tokens   I in features   O out features   r rank
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from vramcast.domain.program import Category
 from vramcast.operators import aten
@@ -177,8 +178,7 @@ def _frod_weights(rows: int, columns: int, adapter: Adapter) -> tuple[AdapterWei
     return (*_any_weights(rows, columns, adapter), basis)
 
 
-@dataclass(frozen=True, slots=True)
-class Materialised:
+class Materialised(Struct, frozen=True):
     """A method that builds a whole O x I matrix at every forward [PEFT: src/peft/tuners/<method>/layer.py].
 
     Bytes count per element of the matrix; what is saved lives until backward.
@@ -209,8 +209,7 @@ class Materialised:
         return cast(graph, out, elements=t * target.out_features, to_bytes=target.width, name=f"{path}.adapted")
 
 
-@dataclass(frozen=True, slots=True)
-class Narrow:
+class Narrow(Struct, frozen=True):
     """A method that works on a few numbers per token and leaves the input unsaved."""
 
     copies: int  # of T r elements saved

@@ -11,6 +11,7 @@ from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
 from vramcast.recordings.peak import Group, Held, Point
 from vramcast.recordings.replay import Basis, Outcome
 from vramcast.recordings.steps import Leaks
+from vramcast.report.columns import table
 from vramcast.report.messages import Words
 from vramcast.report.replay_words import (
     FIGURES,
@@ -38,7 +39,6 @@ from vramcast.report.replay_words import (
     sides,
     variants_title,
 )
-from vramcast.report.text import table
 from vramcast.units import format_bytes, format_seconds
 
 UNCOMPARED: Final[dict[Basis, str]] = {Basis.RECORDED: "replay.recorded", Basis.SUMMED: "replay.summed"}
