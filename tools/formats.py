@@ -6,7 +6,8 @@ from typing import Final
 
 from vramcast.api import job_of
 from vramcast.catalogue.formats import format_names, load_format
-from vramcast.emit.write import EMITTERS, files_of
+from vramcast.formats.registry import EMITTERS
+from vramcast.formats.write import files_of
 
 SNAPSHOTS: Final[dict[str, tuple[str, ...]]] = {
     "accelerate-fsdp2": ("accelerate",), "accelerate-fsdp1": ("accelerate",), "llama.cpp": ("llamacpp",),
@@ -28,7 +29,7 @@ OWN_PARSERS: Final[dict[str, str]] = {
     "trainjob": "`TrainerV1alpha1TrainJob.from_dict`, written back",
     "skypilot": "`sky.Task.from_yaml_config`",
 }
-"""Format -> the parser of its own tool that tests/emit/test_validation.py calls."""
+"""Format -> the parser of its own tool that tests/formats/test_validation.py calls."""
 
 
 EXAMPLE: Final = {

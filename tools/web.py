@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from vramcast.web.exchange import JSON
-from vramcast.web.openapi import described
+from vramcast.web.routes.openapi import described
 from vramcast.web.service import PREFIX, ROUTES, Route, answered
 
 QUESTION: Final = {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "torchtitan", "seq-len": "16k"}

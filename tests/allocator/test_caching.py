@@ -21,20 +21,6 @@ def sizes(allocator: Allocator) -> list[list[tuple[int, bool]]]:
     return [[(b.size_bytes, b.is_free) for b in s.blocks] for s in allocator.segments()]
 
 
-def test_a_small_request_takes_512_bytes_of_a_2_mib_segment() -> None:
-    allocator = Allocator()
-    allocator.allocate(1)
-    assert sizes(allocator) == [[(512, False), (2 * MIB - 512, True)]]
-    assert (allocator.requested_bytes, allocator.allocated_bytes, allocator.reserved_bytes) == (1, 512, 2 * MIB)
-
-
-def test_large_requests_below_10_mib_share_a_20_mib_segment() -> None:
-    allocator = Allocator()
-    first, second = allocator.allocate(8 * MIB), allocator.allocate(9 * MIB)
-    assert second == first + 8 * MIB
-    assert allocator.reserved_bytes == 20 * MIB
-
-
 @pytest.mark.parametrize(
     ("request_bytes", "block_bytes"), [(11 * MIB, 12 * MIB), (11 * MIB - 512, 11 * MIB - 512), (19 * MIB, 20 * MIB)]
 )
@@ -42,39 +28,6 @@ def test_a_rest_of_up_to_1_mib_stays_with_a_large_block_as_slack(request_bytes: 
     allocator = Allocator()
     allocator.allocate(request_bytes)
     assert allocator.allocated_bytes == block_bytes
-
-
-def test_equal_free_blocks_are_taken_by_lowest_address() -> None:
-    allocator = Allocator()
-    handles = [allocator.allocate(10 * MIB) for _ in range(3)]
-    for handle in reversed(handles):
-        allocator.free(handle)
-    assert allocator.allocate(10 * MIB) == handles[0]
-
-
-def test_the_smallest_block_that_fits_is_taken() -> None:
-    allocator = Allocator()
-    big, _, small = allocator.allocate(40 * MIB), allocator.allocate(12 * MIB), allocator.allocate(30 * MIB)
-    allocator.free(big)
-    allocator.free(small)
-    assert allocator.allocate(25 * MIB) == small
-
-
-def test_free_blocks_merge_with_both_neighbours() -> None:
-    allocator = Allocator()
-    a, b, c, _ = (allocator.allocate(512) for _ in range(4))
-    allocator.free(a)
-    allocator.free(c)
-    allocator.free(b)
-    assert sizes(allocator)[0][:2] == [(1536, True), (512, False)]
-
-
-def test_blocks_of_different_segments_never_merge() -> None:
-    allocator = Allocator()
-    handles = [allocator.allocate(MIB) for _ in range(4)]
-    for handle in handles:
-        allocator.free(handle)
-    assert sizes(allocator) == [[(2 * MIB, True)], [(2 * MIB, True)]]
 
 
 def test_an_empty_request_holds_nothing_and_its_handle_may_be_freed() -> None:
@@ -110,15 +63,6 @@ def test_peaks_stay_until_they_are_reset() -> None:
     assert allocator.peak_allocated_bytes == allocator.peak_requested_bytes == allocator.peak_reserved_bytes == 0
 
 
-def test_a_full_device_releases_the_cache_before_it_gives_up() -> None:
-    log = Log()
-    allocator = Allocator(capacity_bytes=100 * MIB, observer=log)
-    allocator.free(allocator.allocate(60 * MIB))
-    allocator.allocate(80 * MIB)
-    assert log.events == [("segment_alloc", 60), ("segment_free", 60), ("segment_alloc", 80)]
-    assert allocator.num_alloc_retries == 1 and allocator.num_ooms == 0
-
-
 def test_the_cache_is_released_large_pool_first_by_size_then_address() -> None:
     log = Log()
     allocator = Allocator(observer=log)
@@ -128,17 +72,6 @@ def test_the_cache_is_released_large_pool_first_by_size_then_address() -> None:
     log.events.clear()
     allocator.empty_cache()
     assert log.events == [("segment_free", 20), ("segment_free", 30), ("segment_free", 40), ("segment_free", 2)]
-
-
-def test_a_split_segment_is_never_released() -> None:
-    allocator = Allocator()
-    keep, drop = allocator.allocate(2 * MIB), allocator.allocate(8 * MIB)
-    allocator.free(drop)
-    allocator.empty_cache()
-    assert allocator.reserved_bytes == 20 * MIB
-    allocator.free(keep)
-    allocator.empty_cache()
-    assert allocator.reserved_bytes == 0
 
 
 def test_out_of_memory_carries_the_numbers_torch_prints() -> None:

@@ -73,8 +73,6 @@ def check(allocator: Allocator, live: list[int]) -> None:
     """The invariants."""
     segments = allocator.segments()
     blocks = [block for segment in segments for block in segment.blocks]
-    for one, other in pairwise(segments):
-        assert one.address + one.size_bytes <= other.address
     for segment in segments:
         address = segment.address
         for block in segment.blocks:
@@ -87,14 +85,22 @@ def check(allocator: Allocator, live: list[int]) -> None:
         assert not any(a.is_free and b.is_free for a, b in pairwise(segment.blocks))
         if not segment.is_small and not segment.is_expandable:
             assert all(block.size_bytes > MIB for block in segment.blocks if block.is_free)
-    assert sorted(block.address for block in blocks if not block.is_free) == sorted(live)
-    assert allocator.reserved_bytes == sum(segment.size_bytes for segment in segments)
-    assert allocator.allocated_bytes == sum(block.size_bytes for block in blocks if not block.is_free)
-    assert allocator.requested_bytes == sum(block.requested_bytes for block in blocks)
-    assert allocator.requested_bytes <= allocator.allocated_bytes <= allocator.reserved_bytes
-    assert allocator.peak_allocated_bytes >= allocator.allocated_bytes
-    assert allocator.peak_reserved_bytes >= allocator.reserved_bytes
-    assert allocator.peak_reserved_bytes >= allocator.peak_allocated_bytes
+    for one, other in pairwise(segments):
+        assert one.address + one.size_bytes <= other.address
+    waiting = [block for block in blocks if block.awaits_free]
+    held = [block for block in blocks if not block.is_free and not block.awaits_free]
+    assert sorted(block.address for block in held) == sorted(live)
+    counted, allocated = allocator.statistics(), allocator.allocated_bytes
+    assert counted.all.reserved_bytes == allocator.reserved_bytes == sum(segment.size_bytes for segment in segments)
+    assert counted.all.allocated_bytes == allocated == sum(block.size_bytes for block in held)
+    assert counted.all.requested_bytes == allocator.requested_bytes == sum(block.requested_bytes for block in blocks)
+    assert counted.all.active_bytes - allocated == sum(block.size_bytes for block in waiting)
+    for name in counted.all.__struct_fields__:
+        parts = getattr(counted.small_pool, name) + getattr(counted.large_pool, name)
+        assert getattr(counted.all, name) == parts
+    assert allocator.requested_bytes <= counted.all.active_bytes <= allocator.reserved_bytes
+    assert allocated <= allocator.peak_allocated_bytes <= allocator.peak_reserved_bytes
+    assert allocator.reserved_bytes <= allocator.peak_reserved_bytes
     _check_sets(allocator)
 
 
@@ -135,26 +141,6 @@ def test_default_options_agree_with_the_plain_model(calls: list[tuple[str, int]]
             model.empty_cache()
         table = [(b.address, b.size_bytes, b.requested_bytes) for s in allocator.segments() for b in s.blocks]
         assert table == model.table()
-
-
-@given(calls=CALLS, options=OPTIONS, capacity=CAPACITIES)
-@settings(max_examples=80)
-def test_blocks_never_overlap_and_always_tile_their_segments(
-    calls: list[tuple[str, int]], options: str, capacity: int
-) -> None:
-    allocator = Allocator(settings=Settings.parse(options), capacity_bytes=capacity)
-    run(allocator, calls)
-    assert allocator.peak_reserved_bytes <= capacity
-    if allocator._heap.limit_bytes is not None and "expandable" not in options:
-        assert allocator.peak_reserved_bytes <= allocator._heap.limit_bytes
-
-
-@given(calls=CALLS, options=OPTIONS, capacity=CAPACITIES)
-@settings(max_examples=40)
-def test_the_same_calls_give_the_same_addresses(calls: list[tuple[str, int]], options: str, capacity: int) -> None:
-    parsed = Settings.parse(options)
-    first = run(Allocator(settings=parsed, capacity_bytes=capacity), calls)
-    assert run(Allocator(settings=parsed, capacity_bytes=capacity), calls) == first
 
 
 @given(sizes=st.lists(SIZES, min_size=10, max_size=60), options=OPTIONS, order=st.randoms(use_true_random=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.sizes import Dispatch, Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import MLP, Attention, Layer, MoE, MultiLatentAttention, Norm
@@ -61,11 +61,6 @@ def test_bert_base_in_fp32_with_eager_attention_keeps_1_737_gb_per_layer() -> No
     assert abs(saved_bytes(BERT, sizes) - 1_736_704_000) < 1_000_000
 
 
-def test_frozen_layers_save_less() -> None:
-    sizes = Sizes(batch=1, seq_len=1024, hidden=4096)
-    assert saved_bytes(LLAMA, sizes._replace(frozen=True)) < saved_bytes(LLAMA, sizes)
-
-
 def test_a_masked_batch_copies_grouped_keys_and_values_per_query_head() -> None:
     sizes = Sizes(batch=2, seq_len=1024, hidden=4096)
     masked = sizes._replace(masked=True, grouped=False)
@@ -82,13 +77,19 @@ def test_a_masked_batch_copies_grouped_keys_and_values_per_query_head() -> None:
     numerics=st.sampled_from([Numerics(), Numerics(4, 4, 4, 4), Numerics(4, 2, 4, 4)]),
     kernel=st.sampled_from(list(AttentionKernel)),
     frozen=st.booleans(),
+    dispatch=st.sampled_from(
+        [None, Dispatch(), Dispatch(ranks=2, row_ranks=2, in_order=True), Dispatch(fp32_gate=True)]
+    ),
     recompute=st.booleans(),
 )
 def test_backward_frees_what_forward_left(
-    layer: Layer, batch: int, seq_len: int, numerics: Numerics, kernel: AttentionKernel, frozen: bool, recompute: bool
+    layer: Layer, batch: int, seq_len: int, numerics: Numerics, kernel: AttentionKernel, frozen: bool,
+    dispatch: Dispatch | None, recompute: bool,
 ) -> None:
     hidden = 4096 if layer is LLAMA else 768 if layer is BERT else 512
     sizes = Sizes(batch=batch, seq_len=seq_len, hidden=hidden, numerics=numerics, attention=kernel, frozen=frozen)
+    if layer is MIXTRAL:
+        sizes = sizes._replace(dispatch=dispatch)
     graph = decoder_layer(layer, sizes)
     if recompute:
         graph.checkpoint(0, outputs_alive=True)
@@ -99,8 +100,3 @@ def test_backward_frees_what_forward_left(
     assert ends(low.forward + low.backward) == 0
 
 
-@settings(max_examples=20, deadline=None)
-@given(batch=st.integers(1, 4), seq_len=st.sampled_from([128, 256, 1024]))
-def test_more_tokens_are_never_less_memory(batch: int, seq_len: int) -> None:
-    small = Sizes(batch=batch, seq_len=seq_len, hidden=4096)
-    assert saved_bytes(LLAMA, small._replace(batch=batch + 1)) > saved_bytes(LLAMA, small)

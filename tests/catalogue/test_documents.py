@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from vramcast.catalogue.documents import NoDocument, parse_toml, parse_yaml
 from vramcast.errors import SourceError
-from vramcast.question.configs.reading import read_config
+from vramcast.formats.reading import read_config
 from vramcast.question.files import read_job
 
 LARGEST: Final = 1 << 20

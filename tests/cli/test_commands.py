@@ -158,7 +158,7 @@ def test_a_question_imports_nothing_heavy() -> None:
         "    with contextlib.redirect_stdout(io.StringIO()): runpy.run_module('vramcast', run_name='__main__')\n"
         "except SystemExit: pass\n"
         "heavy = {'torch', 'transformers', 'numpy', 'rich', 'yaml', 'urllib.request', 'http.client', 'ssl'}\n"
-        "heavy |= {'vramcast.question.configs.readers', 'vramcast.engines.megatron', 'vramcast.sources.logs'}\n"
+        "heavy |= {'vramcast.formats.read', 'vramcast.engines.megatron', 'vramcast.sources.logs'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)

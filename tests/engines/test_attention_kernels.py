@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.emit.plans import files, training
+from tests.formats.plans import files, training
 from vramcast.domain.job import AttentionKernel, Job
 from vramcast.engines.eager.question import attention_of
 from vramcast.engines.transformers.versions import NEVER, SDPA_SINCE, attention_kernels

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.emit.plans import named
+from tests.formats.plans import named
 from vramcast.api import job_of
 from vramcast.domain.job import Job
 from vramcast.errors import Unsupported

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.emit.plans import named
-from tests.emit.test_random_plans import plans
+from tests.formats.plans import named
+from tests.formats.test_random_plans import plans
 from vramcast.api import job_of
 from vramcast.domain.job import Phase
 from vramcast.domain.program import live_at_end

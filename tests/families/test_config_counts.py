@@ -35,22 +35,11 @@ INCOMPLETE = {
 ROW_LACKS = (
     dict.fromkeys(
         [
-            "Qwen/Qwen3-VL-235B-A22B-Instruct",
-            "Qwen/Qwen3-VL-2B-Instruct",
-            "Qwen/Qwen3-VL-32B-Instruct",
-            "Qwen/Qwen3-VL-32B-Thinking",
-            "Qwen/Qwen3-VL-4B-Instruct",
-            "Qwen/Qwen3-VL-8B-Instruct",
-            "Qwen/Qwen3.5-122B-A10B",
-            "Qwen/Qwen3.5-27B",
-            "Qwen/Qwen3.5-35B-A3B",
-            "Qwen/Qwen3.5-397B-A17B",
-            "google/gemma-4-26B-A4B",
-            "meta-llama/Llama-4-Maverick-17B-128E-Instruct",
-            "Qwen/Qwen2-VL-7B-Instruct",
-            "Qwen/Qwen2.5-VL-7B-Instruct",
-            "Qwen/Qwen2.5-VL-72B-Instruct",
-            "meta-llama/Llama-3.2-11B-Vision-Instruct",
+            "Qwen/Qwen3-VL-235B-A22B-Instruct", "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-32B-Instruct",
+            "Qwen/Qwen3-VL-32B-Thinking", "Qwen/Qwen3-VL-4B-Instruct", "Qwen/Qwen3-VL-8B-Instruct",
+            "Qwen/Qwen3.5-122B-A10B", "Qwen/Qwen3.5-27B", "Qwen/Qwen3.5-35B-A3B", "Qwen/Qwen3.5-397B-A17B",
+            "google/gemma-4-26B-A4B", "meta-llama/Llama-4-Maverick-17B-128E-Instruct", "Qwen/Qwen2-VL-7B-Instruct",
+            "Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen2.5-VL-72B-Instruct", "meta-llama/Llama-3.2-11B-Vision-Instruct",
         ],
         "vision",
     )

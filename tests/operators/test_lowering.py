@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.peaks import live_at_peak
 from vramcast.domain.program import Alloc, Category, Free, Loop, extent, live_at_end, total_bytes
 from vramcast.operators.graph import Graph, Operator
-from vramcast.operators.lowering import WeightGradients, lower, lower_inference
+from vramcast.operators.lowering import lower
 
 KB = 1024
 
@@ -73,11 +71,6 @@ def test_full_recomputation_keeps_only_the_input_of_a_layer() -> None:
     assert {tensor.name: count for tensor, count in saved.items()} == {"hidden": 1}
 
 
-def test_selective_recomputation_keeps_the_outputs_of_the_chosen_operators() -> None:
-    saved = live_at_end(lower(layer("selective")).forward)
-    assert {tensor.name for tensor in saved} == {"hidden", "up", "down"}
-
-
 def test_a_discarded_output_is_absent_between_forward_and_backward_and_its_source_is_kept() -> None:
     saved = {tensor.name for tensor in live_at_end(lower(layer("activation discarded")).forward)}
     assert "activated" not in saved
@@ -95,13 +88,6 @@ def test_a_value_saved_twice_is_counted_once() -> None:
     assert sum(isinstance(node, Free) and node.tensor is x.tensor for node in backward) == 1
 
 
-def test_the_residual_gradient_is_summed_in_place_once_the_branch_has_read_it() -> None:
-    graph = layer()
-    gradient = graph.tensor("grad.hidden", 8 * KB)
-    backward = lower(graph, gradient=gradient).backward
-    assert sum(isinstance(node, Alloc) and node.tensor is gradient for node in backward) == 1
-
-
 def test_a_gradient_that_somebody_still_reads_is_summed_into_a_new_tensor() -> None:
     graph = Graph("fork")
     x = graph.input("x", 512)
@@ -114,26 +100,3 @@ def test_a_gradient_that_somebody_still_reads_is_summed_into_a_new_tensor() -> N
     assert [node.tensor.name for node in lower(graph).backward if isinstance(node, Alloc)] == ["grad.x"]
 
 
-def test_kept_weight_gradients_stay_and_fused_ones_are_never_allocated() -> None:
-    kept = lower(layer(), weight_gradients=WeightGradients.KEPT)
-    names = [node.tensor.name for node in kept.backward if isinstance(node, Alloc)]
-    assert "up.weight_gradient" in names
-    fused = lower(layer(), weight_gradients=WeightGradients.FUSED)
-    assert "up.weight_gradient" not in [node.tensor.name for node in fused.backward if isinstance(node, Alloc)]
-
-
-def test_inference_leaves_only_the_output() -> None:
-    assert {tensor.name: count for tensor, count in live_at_end(lower_inference(layer())).items()} == {}
-
-
-@given(st.sampled_from(KINDS), st.integers(1, 8), st.integers(1, 6))
-def test_more_tokens_are_never_less_memory(kind: str, factor: int, layers: int) -> None:
-    small = extent(step(layer(kind), layers)).peak
-    large = extent(step(layer(kind, width=8 * KB * factor), layers)).peak
-    assert large >= small
-
-
-@given(st.integers(1, 8))
-def test_recomputation_never_raises_the_peak_of_several_layers(layers: int) -> None:
-    plain = extent(step(layer("none"), layers + 2)).peak
-    assert extent(step(layer("full"), layers + 2)).peak <= plain

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.emit.plans import named
-from tests.emit.test_random_plans import SERVE_OPTIONS, plans
+from tests.formats.plans import named
+from tests.formats.test_random_plans import SERVE_OPTIONS, plans
 from vramcast.api import job_of, serve_job_of
 from vramcast.cli.main import group
 from vramcast.domain.job import Job

@@ -9,7 +9,7 @@ import pytest
 from vramcast.domain.snapshot import Action
 from vramcast.recordings.examine import Asked, examine
 from vramcast.recordings.lives import lives_of
-from vramcast.recordings.peak import Course, Timeline, timeline
+from vramcast.recordings.peak import Timeline, timeline
 from vramcast.recordings.replay import replay
 from vramcast.recordings.start import RecordedDevice
 from vramcast.units import MIB
@@ -23,7 +23,7 @@ def drawn(process: Process, points: int, first: int = 0) -> tuple[Timeline, int,
     recorded = RecordedDevice(snapshot, snapshot.devices[0])
     replayed = replay(recorded)
     course = timeline(
-        recorded, Course(replayed.allocated, replayed.reserved), lives=lives_of(recorded), points=points
+        recorded, replayed, lives=lives_of(recorded), points=points
     )
     return course, replayed.peak_allocated_bytes, replayed.peak_reserved_bytes
 

@@ -96,11 +96,6 @@ def test_a_capital_marks_what_is_on_the_front() -> None:
     assert legend[1].startswith("  b  ")
 
 
-def test_one_point_is_no_picture_of_characters() -> None:
-    only = Point(what="x", gpus=8, tokens_per_s=100, cost_per_million_tokens=1, unit="USD", on_front=True)
-    assert list(scatter((only,), EN)) == []
-
-
 def test_files_are_written_by_their_ending(tmp_path: Path) -> None:
     point = Point(what="x", gpus=8, tokens_per_s=100, cost_per_million_tokens=1, unit="USD", on_front=True)
     for name, start in (("p.svg", "<svg"), ("p.html", "<!doctype html>")):

@@ -13,16 +13,6 @@ COST = Cost(price=PRICE, machines=2, per_hour=196.64, per_million_tokens=0.0123,
 TODAY = date(2026, 11, 21)
 
 
-def test_the_age_of_a_price_is_printed_beside_it() -> None:
-    lines = list(cost_lines(COST, Words("en"), instance="2xazure:x", today=TODAY))
-    assert lines == [
-        "costs 196.64 USD per hour (2xazure:x, eastus, on-demand, price of 2026-06-18, 156 days old)",
-        "0.0123 USD per million tokens",
-        "the whole run: 12,345.60 USD",
-    ]
-    assert "已过 156 天" in next(cost_lines(COST, Words("zh"), instance="x", today=TODAY))
-
-
 def test_a_given_price_has_no_age() -> None:
     cost = Cost(price=Price(per_hour=2.0, currency="CNY"), machines=1, per_hour=2.0)
     assert list(cost_lines(cost, Words("en"), instance="8xh20", today=TODAY)) == [

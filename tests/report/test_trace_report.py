@@ -109,11 +109,6 @@ def test_json_leaves_out_what_is_unknown() -> None:
     assert "module" not in outside["failure"]
 
 
-def test_json_counts_the_step_that_fails_as_the_text_does() -> None:
-    assert "in step 2" in render(FAILED, Words("en"))
-    assert json.loads(to_json(FAILED))["failure"]["step"] == 2
-
-
 def test_what_a_search_found_comes_first() -> None:
     tried = (Tried(what="--batch 8", fits=True, needed_bytes=GIB, capacity_bytes=2 * GIB),)
     found = Found(goal="batch", what="--batch 8", value=8, tried=tried, num_tried=1)

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.emit.plans import named
+from tests.formats.plans import named
 from tests.question.test_as_options import typed
-from vramcast.api import serve_answer, train_answer
-from vramcast.api.planning import planned_serving, planned_training
+from vramcast.api import planned_serving, planned_training, serve_answer, train_answer
 from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.planning import PlanAnswer
 

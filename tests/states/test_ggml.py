@@ -13,7 +13,7 @@ from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.engines.llamacpp.weights import weights_of
 from vramcast.errors import UnknownName
 from vramcast.states.ggml import TENSOR_TYPES, TYPES, row_bytes, type_of
-from vramcast.states.ggml_mixes import FALLBACKS, MIXES, Where, known_mix, mix_format
+from vramcast.states.ggml_mixes import Where, known_mix, mix_format
 from vramcast.states.storage import FORMATS, format_of
 
 TOKENIZER = 7_836_616
@@ -41,12 +41,6 @@ def test_mixes_give_published_file_sizes_but_for_the_text_in_their_headers(mix: 
     assert abs(sum(weight.num_bytes for weight in weights) + TOKENIZER - size) < 2048
 
 
-def test_tied_embeddings_are_stored_as_the_head_and_short_rows_fall_back() -> None:
-    weights = {w.name: w for w in weights_of(job("qwen2.5-0.5b", "q4_k_m"), split_latent=False, joined_latent=True)}
-    assert weights["token_embd.weight"].dtype == "q8_0"  # 896 columns hold no blocks of 256
-    assert weights["blk.0.attn_q.weight"].dtype == "q5_0"
-
-
 @pytest.mark.parametrize(
     ("text", "mix"),
     [
@@ -57,22 +51,6 @@ def test_tied_embeddings_are_stored_as_the_head_and_short_rows_fall_back() -> No
 )
 def test_mixes_are_read_from_names(text: str, mix: str | None) -> None:
     assert known_mix(text) == mix
-
-
-def test_every_mix_knows_its_types() -> None:
-    for mix in MIXES:
-        for layer in range(0, 80, 7):
-            place = Where(layer=layer, layers=80, grouped=True, experts=8)
-            for part in ("attn_v", "attn_k", "attn_q", "attn_output", "ffn_down", "ffn_up_exps", "ssm_in"):
-                dtype = mix_format(mix, f"blk.{layer}.{part}.weight", (256, 4096), place)
-                assert 4096 % TYPES[dtype].block == 0
-    assert all(name in TYPES and other in TYPES for name, other in FALLBACKS.items())
-
-
-def test_vectors_norms_and_routers_stay_whole() -> None:
-    place = Where(layer=0, layers=32, grouped=True, experts=8)
-    for name in ("blk.0.attn_norm.weight", "blk.0.ffn_gate_inp.weight", "blk.0.attn_q.bias"):
-        assert mix_format("q4_k_m", name, (8, 4096), place) == "f32"
 
 
 def test_unknown_mixes_are_named() -> None:

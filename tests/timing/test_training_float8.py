@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vramcast.blocks.sizes import Sizes
-from vramcast.catalogue.gpus import load_gpu
-from vramcast.domain.device import Cluster
-from vramcast.domain.job import Precision
 from vramcast.domain.model import MLP, Attention, Layer, MoE
-from vramcast.timing.training.fabric import fabric_of
-from vramcast.timing.training.layer import seconds
-from vramcast.timing.training.parts import Machine, Operator, Style
-from vramcast.timing.training.rates import rates_of
+from vramcast.timing.training.parts import Operator
 from vramcast.timing.training.tape import CASTS, taped
 
 HIDDEN, KEYS, WIDTH = 4096, 1024, 14336
@@ -41,14 +35,6 @@ def test_compiled_casts_read_an_input_once_and_attention_s_output_twice() -> Non
     assert sum(cast.backward_weight_bytes for cast in found) == 3 * WEIGHTS
 
 
-def test_eager_casts_are_kernels_of_every_linear_s_own() -> None:
-    found = casts("eager")
-    entering = 3 * HIDDEN + HIDDEN + 2 * HIDDEN + WIDTH
-    assert sum(cast.bytes for cast in found) == 33 * entering
-    assert sum(cast.backward_bytes for cast in found) == 68 * LEAVING + 35 * entering
-    assert sum(cast.kernels for cast in found) == 22 * 7
-
-
 @pytest.mark.parametrize("kind", CASTS)
 def test_products_read_half_of_their_operands_and_write_16_bits(kind: str) -> None:
     whole = {operator.name: operator for operator in operators("")}
@@ -60,24 +46,6 @@ def test_products_read_half_of_their_operands_and_write_16_bits(kind: str) -> No
         columns = before.bytes - operator.bytes
         assert operator.weight_bytes == before.weight_bytes / 2
         assert before.bytes / 2 > columns > 0
-
-
-def test_weights_gathered_in_8_bits_are_not_cast_on_every_rank() -> None:
-    assert sum(cast.weight_bytes for cast in casts("compiled, gathered")) == 0
-    assert sum(cast.backward_weight_bytes for cast in casts("compiled, gathered")) == 2 * WEIGHTS
-
-
-def test_products_of_experts_run_at_the_rate_of_16_bits() -> None:
-    gpu = load_gpu("h100-sxm-80gb")
-    fabric = fabric_of(Cluster(gpu=gpu, gpus_per_node=8))
-    rates = rates_of(gpu, Precision.FP8)
-    assert rates is not None
-    experts = Operator("moe.experts.up", "grouped", "channel", flops=1e12)
-    converted, whole = (
-        seconds(experts, Machine(rates, fabric, Style(float8=kind)), backward=False).products
-        for kind in ("", "compiled")
-    )
-    assert whole / converted == pytest.approx(rates.products / rates.whole, rel=1e-2)
 
 
 def test_experts_and_routers_stay_in_16_bits() -> None:

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 from tests.web.asking import SERVE, TRAIN, post
-from vramcast.report.chinese import in_chinese
 from vramcast.web.service import ROUTES, answered
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
@@ -79,11 +78,3 @@ def test_every_address_takes_a_language() -> None:
     for name, route in ROUTES.items():
         if route.method == "GET" and name != "accuracy":
             assert answered("GET", f"/api/{name}", "lang=zh").status == 200, name
-
-
-def test_a_technique_that_is_left_out_is_named_in_chinese_with_the_whole_reason() -> None:
-    sentence = (
-        "not in the table of techniques: activations on the CPU: "
-        "activation offload is not modelled for megatron; use --recompute full"
-    )
-    assert in_chinese(sentence) == "不在技术表中：激活放到 CPU：megatron 未建模激活卸载；请用 --recompute full"

@@ -44,16 +44,9 @@ def _answers(path: str, body: bytes, kind: str = JSON, query: str = "") -> None:
     assert "Traceback" not in reply.body.decode()
 
 
-@FEW
-@given(_questions(OPTIONS))
-def test_any_question_about_training_is_answered_or_refused(question: dict[str, Any]) -> None:
-    _answers("train", json.dumps(question).encode())
-
-
-@FEW
-@given(_questions(SERVE_OPTIONS))
-def test_any_question_about_serving_is_answered_or_refused(question: dict[str, Any]) -> None:
-    _answers("serve", json.dumps(question).encode())
+@pytest.mark.parametrize(("path", "table"), [("train", OPTIONS), ("serve", SERVE_OPTIONS)])
+def test_any_question_is_answered_or_refused(path: str, table: Any) -> None:
+    FEW(given(_questions(table))(lambda question: _answers(path, json.dumps(question).encode())))()
 
 
 @FEW
@@ -63,11 +56,8 @@ def test_any_json_is_answered_or_refused(path: str, value: Any) -> None:
 
 
 @FEW
-@given(
-    st.sampled_from(["oom", "replay"]),
-    st.binary(max_size=200),
-    st.sampled_from([b"", b"\x80\x04", b"PK\x03\x04", b"\x1f\x8b", b'{"segments":']),
-)
+@given(st.sampled_from(["oom", "replay"]), st.binary(max_size=200),
+       st.sampled_from([b"", b"\x80\x04", b"PK\x03\x04", b"\x1f\x8b", b'{"segments":']))
 def test_any_bytes_are_read_or_refused(path: str, body: bytes, start: bytes) -> None:
     _answers(path, start + body, BYTES)
 
@@ -79,12 +69,8 @@ def test_any_text_is_diagnosed(text: str, lang: str) -> None:
 
 
 @FEW
-@given(
-    st.text(max_size=20),
-    st.text(max_size=60),
-    st.text(max_size=60),
-    st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=3),
-)
+@given(st.text(max_size=20), st.text(max_size=60), st.text(max_size=60),
+       st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=3))
 def test_any_head_of_a_request_is_answered_or_refused(
     method: str, path: str, query: str, headers: dict[str, str]
 ) -> None:
@@ -97,15 +83,8 @@ def test_schemathesis_finds_nothing_in_the_routes_of_live_answers() -> None:
     schemathesis = pytest.importorskip("schemathesis")
     checks = pytest.importorskip("schemathesis.checks")
     pytest.importorskip("schemathesis.specs.openapi.checks")  # it registers those of OpenAPI
-    wanted = [
-        checks.CHECKS.get_one(name)
-        for name in (
-            "not_a_server_error",
-            "status_code_conformance",
-            "content_type_conformance",
-            "response_schema_conformance",
-        )
-    ]
+    names = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
+    wanted = [checks.CHECKS.get_one(name) for name in names]
     schema = schemathesis.openapi.from_wsgi("/api/openapi.json", _as_wsgi)
     tried = 0
     for result in schema.get_all_operations():

@@ -11,7 +11,7 @@ import pytest
 from tests.web.asking import SERVE, TRAIN, get, post
 from vramcast.question.options import OPTIONS
 from vramcast.web.documents import REPLIES
-from vramcast.web.openapi import QUERY, described
+from vramcast.web.routes.openapi import QUERY, described
 from vramcast.web.service import ROUTES
 from vramcast.web.visitor import FILES
 

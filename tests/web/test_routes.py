@@ -11,9 +11,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from click.testing import CliRunner
 
 import vramcast
 from tests.web.asking import SERVE, TRAIN, get, post, refused
+from vramcast.cli.main import group
 from vramcast.question.options import CONFIG_OPTIONS, OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report.messages import MESSAGES
@@ -26,6 +28,7 @@ OOM = (
     "GPU 0 has a total capacity of 79.19 GiB of which 1.00 GiB is free."
 )
 
+SEARCHED = {"model": "qwen3-0.6b", "on": "l4", "concurrency": 2}
 NARROW = {"engine": "pytorch", "micro-batch": "1", "recompute": "none", "global-batch": 8}
 
 
@@ -49,37 +52,20 @@ def test_a_text_with_its_job_says_what_the_job_needs() -> None:
     assert any(why.startswith("serve:") for why in served.document["findings"][0]["why"])
 
 
-def test_jobs_of_texts_name_no_files() -> None:
-    assert "names no file" in refused("oom", {"text": OOM, "job": TRAIN | {"model": "/etc/passwd"}})
-    assert "names no file" in refused("oom", {"text": OOM, "job": TRAIN | {"prices": "x.csv"}})
-    assert "must be an object" in refused("oom", {"text": OOM, "job": "job.toml"})
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"text": 7}, "must be a text"),
-        ({"checks": "yes"}, "true or false"),
-        ({"file": "x"}, "unknown key"),
-        ({"lang": "fr"}, "en, zh"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"text": 7}, "must be a text"), ({"checks": "yes"}, "true or false"), ({"file": "x"}, "unknown key"),
+    ({"lang": "fr"}, "en, zh"), ({"job": TRAIN | {"model": "/etc/passwd"}}, "names no file"),
+    ({"job": TRAIN | {"prices": "x.csv"}}, "names no file"), ({"job": "job.toml"}, "must be an object"),
+])
 def test_bodies_of_texts_are_read_strictly(change: dict[str, Any], words: str) -> None:
     assert words in refused("oom", {"text": OOM} | change)
 
 
-def test_a_text_of_more_than_a_log_is_refused() -> None:
-    said = post("oom", {"text": "x" * (LARGEST_TEXT + 1)})
-    assert said.status == 413
-
-
-def test_sentences_of_a_diagnosis_come_in_the_language_asked_for() -> None:
-    english, chinese = post("oom", {"text": OOM}), post("oom", {"text": OOM, "lang": "zh"})
-    assert english.document["findings"][0]["class"] == chinese.document["findings"][0]["class"]
-    assert (
-        not english.document["findings"][0]["text"].isascii() or not chinese.document["findings"][0]["text"].isascii()
-    )
-    assert english.document["findings"][0]["text"] != chinese.document["findings"][0]["text"]
+def test_a_text_of_more_than_a_log_is_refused_and_sentences_come_in_the_language_asked_for() -> None:
+    assert post("oom", {"text": "x" * (LARGEST_TEXT + 1)}).status == 413
+    english, chinese = (post("oom", {"text": OOM, "lang": lang}).document["findings"][0] for lang in ("en", "zh"))
+    assert english["class"] == chinese["class"]
+    assert english["text"].isascii() and not chinese["text"].isascii()
 
 
 def test_a_recording_is_replayed_and_diagnosed() -> None:
@@ -108,23 +94,15 @@ def test_a_recording_is_diagnosed_with_the_job_that_failed(tmp_path: Path) -> No
     assert given["fixes"] != alone["fixes"]
 
 
-@pytest.mark.parametrize(
-    ("job", "words"),
-    [
-        ("model = 3", "must be an object"),
-        ("[1]", "must be an object"),
-        ('{"model": "a", "model": "b"}', "must be an object"),
-        (json.dumps(JOB | {"model": "/etc/passwd"}), "names no file"),
-        (json.dumps(JOB | {"tp": "no"}), "tp="),
-    ],
-)
+@pytest.mark.parametrize(("job", "words"), [
+    ("model = 3", "must be an object"), ("[1]", "must be an object"),
+    ('{"model": "a", "model": "b"}', "must be an object"),
+    (json.dumps(JOB | {"model": "/etc/passwd"}), "names no file"), (json.dumps(JOB | {"tp": "no"}), "tp="),
+])
 def test_the_job_of_a_recording_is_held_to_what_a_visitor_may_ask(job: str, words: str) -> None:
     assert words in refused("oom", recording(), query=urlencode({"job": job}))
-
-
-def test_the_job_of_a_recording_is_as_long_as_an_address_may_be() -> None:
-    said = post("oom", recording(), query=urlencode({"job": json.dumps({"model": "x" * LONGEST_PATH})}))
-    assert said.status == 414
+    long = urlencode({"job": json.dumps({"model": "x" * LONGEST_PATH})})
+    assert post("oom", recording(), query=long).status == 414
 
 
 @pytest.mark.parametrize(
@@ -143,26 +121,13 @@ class Hostile:
         return (Path.touch, (Path("hacked"),))
 
 
-@pytest.mark.parametrize(
-    ("body", "query"),
-    [
-        (b"", ""),
-        (b"hello", ""),
-        (b"\x80\x04", ""),
-        (pickle.dumps(Hostile()), ""),
-        (pickle.dumps({"device_traces": 7}), ""),
-        (b'{"segments": ' + b"[" * 50_000, ""),
-        (gzip.compress(bytes(1 << 20)), ""),
-        (b"PK\x03\x04junk", ""),
-        (b"ok", "top=0"),
-        (b"ok", "top=99999"),
-        (b"ok", "device=-1"),
-        (b"ok", "format=exe"),
-        (b"ok", "capacity=lots"),
-        (recording(), "device=7"),
-        (recording(), "alloc-conf=nonsense"),
-    ],
-)
+@pytest.mark.parametrize(("body", "query"), [
+    (b"", ""), (b"hello", ""), (b"\x80\x04", ""), (pickle.dumps(Hostile()), ""),
+    (pickle.dumps({"device_traces": 7}), ""), (b'{"segments": ' + b"[" * 50_000, ""),
+    (gzip.compress(bytes(1 << 20)), ""), (b"PK\x03\x04junk", ""), (b"ok", "top=0"), (b"ok", "top=99999"),
+    (b"ok", "device=-1"), (b"ok", "format=exe"), (b"ok", "capacity=lots"), (recording(), "device=7"),
+    (recording(), "alloc-conf=nonsense"),
+])
 def test_hostile_recordings_and_settings_end_in_a_sentence(
     body: bytes, query: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,55 +137,45 @@ def test_hostile_recordings_and_settings_end_in_a_sentence(
 
 
 def test_a_recording_that_unpacks_to_more_than_its_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vramcast.web.routes import answers
+    from vramcast.web.routes import reports
 
-    monkeypatch.setattr(answers, "LARGEST_UNPACKED", 1 << 10)
+    monkeypatch.setattr(reports, "LARGEST_UNPACKED", 1 << 10)
     assert "unpacked it has more than 1,024 bytes" in refused("replay", gzip.compress(recording()))
 
 
 def test_files_of_a_plan_are_those_of_the_command_line(tmp_path: Path) -> None:
-    from click.testing import CliRunner
-
-    from vramcast.cli.main import group
-
-    CliRunner().invoke(
-        group,
-        ["train", "qwen3-8b", "--gpus", "8xh100", "--engine", "deepspeed", "--write", str(tmp_path / "out")],
-        standalone_mode=False,
-    )
+    arguments = ["train", "qwen3-8b", "--gpus", "8xh100", "--engine", "deepspeed", "--write", str(tmp_path / "out")]
+    CliRunner().invoke(group, arguments, standalone_mode=False)
     asked = {"command": "train", "question": {"model": "qwen3-8b", "gpus": "8xh100", "engine": "deepspeed"}}
     files = {file["name"]: file["text"] for file in post("files", asked).document["files"]}
     assert files == {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
     chosen = post("files", asked | {"formats": ["deepspeed"]}).document["files"]
     assert {file["name"] for file in chosen} == {"ds_config.json", "README.md"}
+    for command, question in (("serve", SERVE), ("plan serve", SEARCHED)):
+        found = post("files", {"command": command, "question": question}).document["files"]
+        assert "serve.sh" in {file["name"] for file in found}
 
 
-def test_files_of_searches_and_servers() -> None:
-    served = post("files", {"command": "serve", "question": SERVE})
-    assert any(file["name"] == "serve.sh" for file in served.document["files"])
-    found = post("files", {"command": "plan serve", "question": {"model": "qwen3-0.6b", "on": "l4", "concurrency": 2}})
-    assert "serve.sh" in {file["name"] for file in found.document["files"]}
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ({"command": "rm", "question": TRAIN}, "is not known"),
-        ({"command": "train", "question": "x"}, "must be an object"),
-        ({"command": "train", "question": TRAIN, "formats": "deepspeed"}, "list of names"),
-        ({"command": "train", "question": TRAIN, "formats": ["../../etc"]}, "unknown format"),
-        ({"command": "train", "question": TRAIN | {"model": "/etc/passwd"}}, "names no file"),
-        ({"command": "serve", "question": SERVE | {"find": "fewest-gpus"}}, "without find"),
-        ({"command": "serve", "question": {"model": "sdxl", "gpus": "l4"}}, "no configuration files"),
-        ({"command": "train", "question": TRAIN, "directory": "/tmp"}, "unknown key"),
-        (
-            {"command": "plan train", "question": {"model": "llama-3.1-8b", "on": "l4", **NARROW}},
-            "nothing that was looked",
-        ),
-    ],
-)
-def test_files_that_cannot_be_written_are_refused(body: dict[str, Any], words: str) -> None:
-    assert words in refused("files", body)
+@pytest.mark.parametrize(("path", "body", "words"), [
+    ("files", {"command": "rm"}, "is not known"),
+    ("files", {"question": "x"}, "must be an object"),
+    ("files", {"formats": "deepspeed"}, "list of names"),
+    ("files", {"formats": ["../../etc"]}, "unknown format"),
+    ("files", {"question": TRAIN | {"model": "/etc/passwd"}}, "names no file"),
+    ("files", {"command": "serve", "question": SERVE | {"find": "fewest-gpus"}}, "without find"),
+    ("files", {"command": "serve", "question": {"model": "sdxl", "gpus": "l4"}}, "no configuration files"),
+    ("files", {"directory": "/tmp"}, "unknown key"),
+    ("files", {"command": "plan train", "question": {"model": "llama-3.1-8b", "on": "l4", **NARROW}},
+     "nothing that was looked"),
+    ("report", {"command": "trace", "question": {}}, "is not known"),
+    ("report", {"format": "pdf"}, "is not known"),
+    ("report", {"lang": "fr"}, "is not known"),
+    ("report", {"question": TRAIN | {"prices": "x"}}, "names no file"),
+    ("report", {"command": "oom", "question": {"text": OOM, "job": {"model": "/etc/passwd", "gpus": "l4"}}},
+     "names no file"),
+])
+def test_files_and_reports_that_cannot_be_written_are_refused(path: str, body: dict[str, Any], words: str) -> None:
+    assert words in refused(path, {"command": "train", "question": TRAIN} | body)
 
 
 @pytest.mark.parametrize(("name", "table"), [("train", OPTIONS), ("serve", SERVE_OPTIONS)])
@@ -231,9 +186,8 @@ def test_forms_have_every_option_that_may_be_asked_once(name: str, table: dict[s
     assert set(names) == {"model", "gpus", *table} - {"calibration", "prices", "hardware", *CONFIG_OPTIONS}
     assert len(set(names)) == len(names)
     groups = [row["group"] for row in rows]
-    assert [group for index, group in enumerate(groups) if index == 0 or groups[index - 1] != group] == list(
-        dict.fromkeys(groups)
-    )
+    ordered = [group for index, group in enumerate(groups) if index == 0 or groups[index - 1] != group]
+    assert ordered == list(dict.fromkeys(groups))
     assert "advanced" not in groups  # every option has its place
 
 
@@ -247,11 +201,8 @@ def test_forms_of_searches_have_a_place_for_every_option() -> None:
 def test_a_default_of_a_form_changes_nothing() -> None:
     usual = post("train", TRAIN).document
     for row in get("options/train").document["options"]:
-        if (
-            row.get("default") not in (None, [])
-            and row["name"] not in ("objective", "peft")
-            and row["group"] == "workload"
-        ):
+        is_asked = row["group"] == "workload" and row["name"] not in ("objective", "peft")
+        if is_asked and row.get("default") not in (None, []):
             assert post("train", TRAIN | {row["name"]: row["default"]}).document["peak"] == usual["peak"], row
 
 
@@ -283,6 +234,9 @@ def test_words_are_those_of_reports() -> None:
     assert english.keys() == chinese.keys()
     assert chinese["category.weights"] == MESSAGES["category.weights"]["zh"]
     assert all("{" not in text for text in english.values())
+    assert [english[f"category.{name}"] for name in ("kv cache", "cuda graphs", "lora slots")] == [
+        "KV cache", "CUDA graphs", "LoRA slots",
+    ]
 
 
 def test_catalogues_can_be_searched() -> None:
@@ -320,16 +274,10 @@ def test_cases_are_unpacked_by_their_columns() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("command", "question"),
-    [
-        ("train", TRAIN),
-        ("serve", SERVE),
-        ("plan train", {"model": "llama-3.2-1b", "on": "l40s", **NARROW}),
-        ("plan serve", {"model": "qwen3-0.6b", "on": "l4", "concurrency": 2}),
-        ("oom", {"text": OOM}),
-    ],
-)
+@pytest.mark.parametrize(("command", "question"), [
+    ("train", TRAIN), ("serve", SERVE), ("plan train", {"model": "llama-3.2-1b", "on": "l40s", **NARROW}),
+    ("plan serve", SEARCHED), ("oom", {"text": OOM}),
+])
 def test_a_report_is_a_file_in_a_language(command: str, question: dict[str, Any]) -> None:
     asked = {"command": command, "question": question}
     page = post("report", asked | {"lang": "zh"})
@@ -339,20 +287,6 @@ def test_a_report_is_a_file_in_a_language(command: str, question: dict[str, Any]
     assert text.document.startswith("# ")
     if command != "oom":
         assert f"vramcast {command} {question['model']}" in text.document
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ({"command": "trace", "question": {}}, "is not known"),
-        ({"command": "train", "question": TRAIN, "format": "pdf"}, "is not known"),
-        ({"command": "train", "question": TRAIN, "lang": "fr"}, "is not known"),
-        ({"command": "train", "question": TRAIN | {"prices": "x"}}, "names no file"),
-        ({"command": "oom", "question": {"text": OOM, "job": {"model": "/etc/passwd", "gpus": "l4"}}}, "names no file"),
-    ],
-)
-def test_reports_that_cannot_be_made_are_refused(body: dict[str, Any], words: str) -> None:
-    assert words in refused("report", body)
 
 
 def test_what_a_visitor_says_is_text_in_a_report() -> None:
@@ -394,23 +328,13 @@ def test_a_browser_without_numpy_is_sent_to_the_command_line(monkeypatch: pytest
     assert "命令行" in post("plan/train", search, query="lang=zh").document["said"]
 
 
-@pytest.mark.parametrize(
-    ("command", "question"),
-    [
-        ("train", {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "torchtitan", "seq-len": "16k"}),
-        ("serve", {"model": "llama-3.1-70b", "gpus": "h100-sxm-80gb", "context": "32k", "concurrency": "64",
-                   "memory-fraction": "0.95"}),
-    ],
-)
+@pytest.mark.parametrize(("command", "question"), [
+    ("train", {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "torchtitan", "seq-len": "16k"}),
+    ("serve", {"model": "llama-3.1-70b", "gpus": "h100-sxm-80gb", "context": "32k", "concurrency": "64",
+               "memory-fraction": "0.95"}),
+])
 def test_a_change_that_fits_is_as_close_as_the_plan_it_makes(command: str, question: dict[str, Any]) -> None:
     fitting = [change for change in post(command, question).document["changes"] if change["fits"]]
     applied = [post(command, question | change["apply"]).document for change in fitting]
     assert [change["high_bytes"] for change in fitting] == [plan["peak"]["interval_bytes"][1] for plan in applied]
     assert any(plan["peak"]["interval_bytes"][1] > plan["capacity_bytes"] for plan in applied)
-
-
-def test_one_name_of_a_category_is_spelt_as_engines_spell_it() -> None:
-    names = get("words").document["words"]
-    assert [names[f"category.{name}"] for name in ("kv cache", "cuda graphs", "lora slots")] == [
-        "KV cache", "CUDA graphs", "LoRA slots",
-    ]

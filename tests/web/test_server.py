@@ -26,6 +26,7 @@ for library in ("starlette", "uvicorn", "httptools", "pebble"):
 
 SOURCE = Path(__file__).parents[2] / "src"
 AS_JSON = {"content-type": "application/json"}
+BINARY = "application/octet-stream"
 PATIENCE = 120
 """Seconds until a test gives up: on a machine busy with other tests everything takes its time."""
 
@@ -115,8 +116,7 @@ def test_answers_are_those_of_the_service(port: int) -> None:
         assert (found.status, found.document) == (said.status, said.document)
     assert ask(port, "GET", "/api/words?lang=zh").document["lang"] == "zh"
     recording = Path(__file__).parents[2] / "docs" / "examples" / "fragmented.pickle"
-    as_bytes = {"content-type": "application/octet-stream"}
-    page = ask(port, "POST", "/api/replay?format=html", recording.read_bytes(), as_bytes)
+    page = ask(port, "POST", "/api/replay?format=html", recording.read_bytes(), {"content-type": BINARY})
     assert page.headers["content-type"].startswith("text/html")
     assert page.headers["content-security-policy"] == "sandbox allow-scripts"
 
@@ -125,12 +125,8 @@ def test_the_page_and_its_headers(port: int) -> None:
     page = ask(port, "GET", "/")
     assert page.status == 200
     assert page.body.lower().startswith(b"<!doctype html>")
-    for found in (
-        page,
-        ask(port, "GET", "/api/version"),
-        ask(port, "GET", "/nothing"),
-        ask(port, "POST", "/api/train"),
-    ):
+    others = (("GET", "/api/version"), ("GET", "/nothing"), ("POST", "/api/train"))
+    for found in (page, *(ask(port, *other) for other in others)):
         policy = found.headers["content-security-policy"]
         assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
         assert found.headers["x-content-type-options"] == "nosniff"
@@ -141,38 +137,21 @@ def test_the_page_and_its_headers(port: int) -> None:
 
 
 def test_files_beside_the_page_are_not_handed_out(port: int) -> None:
-    for path in (
-        "/../server.py",
-        "/..%2fserver.py",
-        "/%2e%2e/server.py",
-        "//etc/passwd",
-        "/.../x",
-        "/page/../../server.py",
-    ):
+    for path in ("/../server.py", "/..%2fserver.py", "/%2e%2e/server.py", "//etc/passwd", "/.../x",
+                 "/page/../../server.py"):
         found = raw(port, f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
         assert b" 200 " not in found.partition(b"\r\n")[0], path
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("localhost", 200),
-        ("localhost:8000", 200),
-        ("127.0.0.1", 200),
-        ("[::1]:80", 200),
-        ("LOCALHOST:1", 200),
-        ("evil.example", 421),
-        ("localhost.evil.example", 421),
-        ("evil.example:8000", 421),
-        ("", 421),
-        ("127.0.0.1.nip.io", 421),
-        ("localhost@evil", 421),
-    ],
-)
-def test_only_names_of_this_machine_are_answered(port: int, host: str, status: int) -> None:
-    for path in ("/api/version", "/"):
-        found = raw(port, f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
-        assert int(found.split()[1]) == status
+@pytest.mark.parametrize(("status", "hosts"), [
+    (200, ("localhost", "localhost:8000", "127.0.0.1", "[::1]:80", "LOCALHOST:1")),
+    (421, ("evil.example", "localhost.evil.example", "evil.example:8000", "", "127.0.0.1.nip.io", "localhost@evil")),
+])
+def test_only_names_of_this_machine_are_answered(port: int, status: int, hosts: tuple[str, ...]) -> None:
+    for host in hosts:
+        for path in ("/api/version", "/"):
+            found = raw(port, f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
+            assert int(found.split()[1]) == status, host
 
 
 def test_pages_of_others_can_neither_ask_nor_read(port: int) -> None:
@@ -185,10 +164,7 @@ def test_pages_of_others_can_neither_ask_nor_read(port: int) -> None:
 
 
 def test_bodies_that_are_too_large_are_refused_before_they_are_read(port: int) -> None:
-    for path, kind, most in (
-        ("train", "application/json", LARGEST_QUESTION),
-        ("replay", "application/octet-stream", LARGEST_SNAPSHOT),
-    ):
+    for path, kind, most in (("train", "application/json", LARGEST_QUESTION), ("replay", BINARY, LARGEST_SNAPSHOT)):
         head = f"POST /api/{path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\nconnection: close\r\n"
         found = raw(port, f"{head}content-length: {most + 1}\r\n\r\n".encode())
         assert b" 413 " in found.partition(b"\r\n")[0]
@@ -198,11 +174,6 @@ def test_bodies_that_are_too_large_are_refused_before_they_are_read(port: int) -
     head = "POST /api/train HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     found = raw(port, f"{head}transfer-encoding: chunked\r\nconnection: close\r\n\r\n".encode() + 5 * chunk)
     assert b" 413 " in found.partition(b"\r\n")[0]
-
-
-def test_compressed_bodies_are_refused(port: int) -> None:
-    found = ask(port, "POST", "/api/train", b"\x1f\x8b", AS_JSON | {"content-encoding": "gzip"})
-    assert found.status == 415
 
 
 def test_headers_without_end_are_refused(port: int) -> None:
@@ -216,13 +187,8 @@ def test_headers_without_end_are_refused(port: int) -> None:
 
 
 def test_nonsense_is_refused_and_the_server_goes_on(port: int) -> None:
-    for data in (
-        b"\x00\xff\r\n\r\n",
-        b"GET\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /api/train HTTP/1.1\r\n\r\n{}",
-        b"\x16\x03\x01",
-    ):
+    for data in (b"\x00\xff\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST /api/train HTTP/1.1\r\n\r\n{}",
+                 b"\x16\x03\x01"):
         found = raw(port, data, seconds=1)
         assert b" 200 " not in found and b" 500 " not in found
     assert ask(port, "HEAD", "/api/version").body == b""
@@ -233,9 +199,8 @@ def test_visitors_at_once_get_their_own_answers(port: int) -> None:
     questions = [TRAIN | {"seq-len": 1024 * (1 + number)} for number in range(8)]
 
     def asked(question: dict[str, Any]) -> Any:
-        return ask(port, "POST", "/api/train", json.dumps(question).encode(), AS_JSON).document["question"]["workload"][
-            "seq_len"
-        ]
+        found = ask(port, "POST", "/api/train", json.dumps(question).encode(), AS_JSON).document
+        return found["question"]["workload"]["seq_len"]
 
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(asked, questions)) == [question["seq-len"] for question in questions]
@@ -281,11 +246,8 @@ def _children(pid: int) -> list[int]:
 def refusal(*options: str) -> str:
     """What a server that cannot be started says."""
     found = subprocess.run(
-        [sys.executable, "-m", "vramcast", "web", "--no-open", *options],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        [sys.executable, "-m", "vramcast", "web", "--no-open", *options], capture_output=True, text=True,
+        timeout=PATIENCE, env=os.environ | {"PYTHONPATH": str(SOURCE)},
     )
     assert found.returncode in (2, 3), found
     assert "Traceback" not in found.stderr and found.stderr.count("\n") == 1
@@ -296,15 +258,10 @@ def test_a_port_in_use_is_one_sentence(port: int) -> None:
     assert f"port {port} is in use" in refusal("--port", str(port))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--host", "no such host"), "no address of this machine"),
-        (("--host", "192.0.2.1"), "no address of this machine"),
-        (("--port", "70000"), "from 0 to 65535"),
-        (("--port", "-1"), "from 0 to 65535"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    (("--host", "no such host"), "no address of this machine"), (("--host", "192.0.2.1"), "no address of this machine"),
+    (("--port", "70000"), "from 0 to 65535"), (("--port", "-1"), "from 0 to 65535"),
+])
 def test_addresses_that_cannot_be_had_are_one_sentence(options: tuple[str, ...], words: str) -> None:
     assert words in refusal(*options)
 
@@ -341,9 +298,8 @@ def test_those_who_send_slowly_are_hung_up_on(impatient: int) -> None:
             time.sleep(0.1)
     head = b"POST /api/train HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"
     assert b" 400 " in raw(impatient, head + b"{").partition(b"\r\n")[0]  # half a body
-    assert raw(impatient, b"GET /api/version HTTP/1.1\r\nhost: localhost\r\n\r\n").startswith(
-        b"HTTP/1.1 200"
-    )  # and nothing after
+    whole = raw(impatient, b"GET /api/version HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert whole.startswith(b"HTTP/1.1 200")  # and nothing after
     assert time.monotonic() - began < PATIENCE
 
 

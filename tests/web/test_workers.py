@@ -68,15 +68,6 @@ def test_a_question_whose_process_dies_is_told_so() -> None:
     with_workers(Limit(30, 2 * GIB, True), test)
 
 
-def test_an_idle_process_that_dies_is_replaced() -> None:
-    async def test(workers: Workers) -> None:
-        for pid in list(workers._pool._pool_manager.worker_manager.workers):
-            os.kill(pid, signal.SIGKILL)
-        await asyncio.sleep(0.5)
-
-    with_workers(Limit(30, 2 * GIB, True), test)
-
-
 def test_memory_beyond_the_limit_is_not_given() -> None:
     pytest.importorskip("resource")
 

@@ -20,8 +20,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from tools.fuzz.draw import TABLES, Question, question, without
-from vramcast.api import job_of, serve_answer, serve_job_of
-from vramcast.api.planning import planned_serving, planned_training
+from vramcast.api import job_of, planned_serving, planned_training, serve_answer, serve_job_of
 from vramcast.blocks.parameters import count_parameters
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Answer, RankAnswer, ServeAnswer
@@ -29,11 +28,12 @@ from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.job import AttentionKernel, Job, require_count
 from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.serving import PipelineJob, ServeJob
-from vramcast.emit.write import EMITTERS, files_of
 from vramcast.errors import VramcastError
 from vramcast.estimate.layers import layer_rows
 from vramcast.estimate.training import answer as train_answer
 from vramcast.estimate.training import recorded
+from vramcast.formats.registry import EMITTERS
+from vramcast.formats.write import files_of
 from vramcast.question.option_text import applied_in, options_in
 from vramcast.question.options import OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS

@@ -28,7 +28,7 @@ from vramcast.engines.serving.requests import Known
 from vramcast.engines.serving.table import SERVING
 from vramcast.engines.training import TRAINING
 from vramcast.estimate.engine_options import OPTIONS as ENGINE_OPTIONS
-from vramcast.question.configs.readers import READERS
+from vramcast.formats.registry import READERS
 from vramcast.question.options import OPTIONS, Kind, Option
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_options import TECHNIQUES as ALLOWED

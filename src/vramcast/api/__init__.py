@@ -9,26 +9,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from vramcast.api.failures import diagnose, diagnosis_of
-    from vramcast.api.planning import plan, planned_serving, planned_training
+    from vramcast.api.failures import diagnosis_of
+    from vramcast.api.plan_serving import planned_serving
+    from vramcast.api.planning import planned_training
     from vramcast.api.recordings import replay
-    from vramcast.api.serving import reconcile, serve, serve_answer, serve_job_of
-    from vramcast.api.training import job_of, train, train_answer
+    from vramcast.api.server_logs import reconcile
+    from vramcast.api.serving import serve_answer, serve_job_of
+    from vramcast.api.shown import diagnose, plan, serve, train
+    from vramcast.api.training import job_of, train_answer
+
+MODULES: Final = {
+    **dict.fromkeys(("diagnose", "plan", "serve", "train"), "shown"),
+    **dict.fromkeys(("job_of", "train_answer"), "training"),
+    **dict.fromkeys(("serve_answer", "serve_job_of"), "serving"),
+    "planned_training": "planning", "planned_serving": "plan_serving", "diagnosis_of": "failures",
+    "reconcile": "server_logs", "replay": "recordings",
+}
+"""Name -> its module."""
 
 __all__ = [
     "diagnose", "diagnosis_of", "job_of", "plan", "planned_serving", "planned_training", "reconcile", "replay", "serve",
     "serve_answer", "serve_job_of", "train", "train_answer",
 ]
 
-MODULES: Final = {
-    **dict.fromkeys(("job_of", "train", "train_answer"), "training"),
-    **dict.fromkeys(("reconcile", "serve", "serve_answer", "serve_job_of"), "serving"),
-    **dict.fromkeys(("diagnose", "diagnosis_of"), "failures"), "replay": "recordings",
-}
-"""Name -> its module; all others are in `planning`."""
-
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in MODULES:
         raise AttributeError(f"module 'vramcast.api' has no attribute {name!r}")
-    return getattr(import_module(f"vramcast.api.{MODULES.get(name, 'planning')}"), name)
+    return getattr(import_module(f"vramcast.api.{MODULES[name]}"), name)

@@ -10,17 +10,17 @@ from msgspec.structs import replace
 
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.model import Model
-from vramcast.question.configs.paths import OPTIONS as ABOUT_FILES
-from vramcast.question.configs.paths import Configs, configs_in, is_script
+from vramcast.formats.paths import OPTIONS as ABOUT_FILES
+from vramcast.formats.paths import Configs, configs_in, is_script
 from vramcast.question.options import Option, over
 from vramcast.sources.resolve import resolve_checkpoint
 
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
     from vramcast.domain.planning import PlanAnswer
+    from vramcast.formats.read import Given
+    from vramcast.formats.searched import ForSearch
     from vramcast.question.build import Resolve
-    from vramcast.question.configs.readers import Given
-    from vramcast.question.configs.searched import ForSearch
 
 
 def by_option(keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,14 +76,14 @@ def question_of(
     named = {name: value for name, value in named.items() if name not in ABOUT_FILES}
     said: Given | ForSearch | None = None
     if configs.paths and search:
-        from vramcast.question.configs.readers import read_files
-        from vramcast.question.configs.searched import for_search
+        from vramcast.formats.read import read_files
+        from vramcast.formats.searched import for_search
 
         given = read_files(configs.paths, command=command, format_name=configs.format_name)
         said = for_search(given, beneath | named, command, ignore_unread=configs.ignore_unread)
         merged = said.options
     elif configs.paths:
-        from vramcast.question.configs.merged import with_configs
+        from vramcast.formats.merged import with_configs
 
         merged, said = with_configs(named, configs, command=command, beneath=beneath)
     else:
@@ -98,7 +98,7 @@ def _with_network(
     """The question with its model: a network that the caller has, one that a script describes, or a name."""
     named = model = merged.get("model")
     if is_script(model):
-        from vramcast.question.configs.merged import script_network
+        from vramcast.formats.merged import script_network
 
         model, left = script_network(Path(str(model)), ignore_unread=configs.ignore_unread)
         ignored = (*ignored, *left)

@@ -1,59 +1,29 @@
-"""`vramcast.plan`: searches for plans."""
+"""Searches for training plans."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.api.jobs import by_option, paths, question_of
+from vramcast.api.jobs import question_of
+from vramcast.api.training import train_answer
+from vramcast.catalogue.models import text_decoders
+from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
 from vramcast.domain.planning import PlanAnswer
-from vramcast.errors import UnknownName, Unsupported, VramcastError
+from vramcast.errors import Unsupported, VramcastError
 from vramcast.question.build import Resolve
 from vramcast.question.plan_options import PLAN_OPTIONS
-from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS, build_plan_serving
-from vramcast.question.whole_command import serve_command, train_command
-from vramcast.search.serving_plans import search as search_serving
+from vramcast.question.planning import PlanQuestion, build_inverse, build_planning, cluster_of_best, goal_of, job_of
+from vramcast.question.whole_command import train_command
+from vramcast.search.explained import explained, unsearched
 from vramcast.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from vramcast.domain.answer import Answer
-    from vramcast.domain.serving import ServeJob
-    from vramcast.question.planning import PlanQuestion
-    from vramcast.report.notebook import ShownAnswer, ShownPlanAnswer
-
-
-def plan(
-    kind: str, model: str | Model | None = None, *, on: str | Sequence[str] = (), file: str | Path | None = None,
-    from_: str | Path | Sequence[str | Path] = (), **options: Any,
-) -> ShownPlanAnswer | ShownAnswer:
-    """A search: the best plans for a goal, or with `find` an inverse question.
-
-    Args:
-        kind: "train" or "serve"
-        model: catalogue name, path, hub id, importable description, or None with params, layers and hidden
-        on: what to look at: "8xh100-sxm-80gb", or several of them
-        file: a job file; arguments given here win over it
-        from_: configuration files of other tools: what they train or serve is taken, how they split it is searched
-        options: those of `vramcast plan train --help`, with underscores: goal="cheapest", global_batch=512,
-            tokens="1T", allow="offload"; find="largest-batch" and its kin answer an inverse question
-
-    Returns: the answer; it shows itself in a notebook
-    Raises: VramcastError of one sentence when the question cannot be answered
-    """
-    from vramcast.report.notebook import shown, shown_plan
-
-    planners: dict[str, Callable[..., Any]] = {"train": planned_training, "serve": planned_serving}
-    if kind not in planners:
-        raise UnknownName.of("kind of plan", kind, planners)
-    given = {"model": model, "on": on or None, "from": paths(from_)} | by_option(options)
-    result, _ = planners[kind](given, file=file)
-    return shown_plan(result) if isinstance(result, PlanAnswer) else shown(result)
 
 
 class Planned(NamedTuple):
@@ -77,8 +47,6 @@ def planned_training(
         before: told which engines will be looked at, before any work: what it raises ends it
         resolve: finds models in another way than usual
     """
-    from vramcast.question.planning import build_planning, goal_of
-
     given = question_of(options, file, PLAN_OPTIONS, command="train", search=True)
     merged, resolve = given.options, resolve or given.resolve
     goal = goal_of(merged)
@@ -97,8 +65,6 @@ def planned_training(
 
 def _own_plan(options: Mapping[str, Any], found: PlanAnswer | Answer) -> tuple[str, ...]:
     """The plan that files of other tools have themselves, on the machines of the winner, in one line."""
-    from vramcast.api.training import train_answer
-
     best = (found.plans or (found.nearest_failing,))[0] if isinstance(found, PlanAnswer) else None
     if best is None or not options.get("from"):
         return ()
@@ -137,9 +103,6 @@ def _with_command(planned: Planned, options: Mapping[str, Any]) -> Planned:
 def _found(
     goal: str, options: Mapping[str, Any], resolve: Resolve, before: Callable[[Sequence[str]], None] | None
 ) -> Planned:
-    """An inverse question."""
-    from vramcast.catalogue.models import text_decoders
-    from vramcast.question.planning import build_inverse
     from vramcast.search.inverse import choose
 
     asked = build_inverse(options, resolve=resolve, models=text_decoders)
@@ -151,9 +114,6 @@ def _found(
 
 def _searched(asked: PlanQuestion, progress: Callable[[int], None] | None) -> Planned:
     """A search, or only how techniques do where no plans are asked for."""
-    from vramcast.question.planning import cluster_of_best, job_of
-    from vramcast.search.explained import explained, unsearched
-
     if asked.top:
         _require_numpy()
         from vramcast.search.training.search import search
@@ -171,26 +131,10 @@ def _searched(asked: PlanQuestion, progress: Callable[[int], None] | None) -> Pl
 def _require_numpy() -> None:
     """Raise Unsupported, which says what to install, where NumPy is missing; nobody installs anything in a browser."""
     try:
-        import numpy  # noqa: F401
+        import_module("numpy")
     except ImportError:
         if sys.platform == "emscripten":
             raise Unsupported(
                 "a search over training plans needs NumPy, which this page does not have; ask the command line"
             ) from None
         raise Unsupported("a search over training plans needs NumPy: pip install 'vramcast[search]'") from None
-
-
-def planned_serving(
-    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None
-) -> tuple[PlanAnswer, ServeJob | None]:
-    """A search for deployments on top of a job file, and one replica of what it leads to; `resolve`: as above."""
-    given = question_of(options, file, PLAN_SERVE_OPTIONS, command="serve", search=True)
-    asked = build_plan_serving(given.options, resolve=resolve or given.resolve)
-    found, job = search_serving(asked.space, asked.limits, asked.goal, top=asked.top)
-    if job is not None and not isinstance(given.model, Model):
-        try:
-            found = replace(found, command=serve_command(job, given.options, given.model, found.labels[0]))
-        except Unsupported as reason:
-            found = replace(found, assumptions=(*found.assumptions, str(reason)))
-    found = replace(found, assumptions=(*found.assumptions, *asked.assumptions))
-    return given.noted(found), job

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
@@ -60,10 +61,7 @@ def trace(target: Any, *, args: Mapping[str, Any] | Iterable[str] = (), **option
     given = by_option(options)
     if isinstance(target, (str, Path)):
         return trace_result(traced_target(str(target), given, arguments=args))
-    require_torch()
-    import torch
-
-    if isinstance(target, torch.nn.Module):
+    if isinstance(target, require_torch().nn.Module):
         return trace_result(_traced_module(target, given))
     if not callable(target):
         raise InvalidSpec(f"{type(target).__name__} cannot be traced; give a name, a torch.nn.Module or a function")
@@ -80,50 +78,35 @@ def traced_target(
     if is_script(target):
         return _traced_script(target, options, tuple(arguments))
     goal, job = options.get("find"), build_trace(target, options, arguments=arguments)
-    require_torch()
     if goal is not None:
-        from vramcast.tracing.finding import find_largest
-
-        return find_largest(job, goal, headroom_of(options))
-    from vramcast.tracing.run import answered
-
-    return answered(job)
+        return _traced_by("finding", "find_largest", job, goal, headroom_of(options))
+    return _traced_by("run", "answered", job)
 
 
 def _traced_script(path: str, options: Mapping[str, Any], arguments: tuple[str, ...]) -> Traced:
-    job = build_script(path, options, arguments=arguments)
-    require_torch()
-    from vramcast.tracing.run import answered_script
-
-    return answered_script(job)
+    return _traced_by("run", "answered_script", build_script(path, options, arguments=arguments))
 
 
 def _traced_module(module: Any, options: Mapping[str, Any]) -> Traced:
-    from vramcast.tracing.run import answered, copied
-    from vramcast.tracing.targets import Target
-
-    name = type(module).__name__
+    name, run = type(module).__name__, import_module("vramcast.tracing.run")
     family = "transformers" if hasattr(module, "main_input_name") else "python"
-    return answered(build_trace(name, options), Target(name, family, lambda: copied(module)))
+    target = run.Target(name, family, lambda: run.copied(module))
+    return _traced_by("run", "answered", build_trace(name, options), target)
 
 
 def _traced_function(step: Callable[[], Any], options: Mapping[str, Any]) -> Traced:
-    from vramcast.tracing.run import run_steps
-
     steps, card = _card(options, getattr(step, "__name__", "step"))
-    return run_steps(step, card, steps=steps)
+    return _traced_by("run", "run_steps", step, card, steps=steps)
 
 
 def _card(options: Mapping[str, Any], what: str) -> tuple[int, Any]:
-    """Steps to run, and a card for them."""
     for name in options:
         if name not in CARD:
             raise InvalidSpec(f"{name.replace('-', '_')} means nothing for code at hand; use {', '.join(CARD)}")
     job = build_trace(what, options)
     require_torch()
-    from vramcast.tracing.run import Simulated
-
-    return job.steps, Simulated(job.gpu, capacity_bytes=job.capacity_bytes, alloc_conf=job.alloc_conf, what=what)
+    simulated = import_module("vramcast.tracing.run").Simulated
+    return job.steps, simulated(job.gpu, capacity_bytes=job.capacity_bytes, alloc_conf=job.alloc_conf, what=what)
 
 
 class Simulation:
@@ -240,9 +223,16 @@ def _asserted(answer: TraceResult) -> TraceResult:
     return answer
 
 
-def require_torch() -> None:
-    """Raise Unsupported, which says what to install, where torch is missing."""
+def _traced_by(module: str, function: str, *given: Any, **how: Any) -> Traced:
+    """What a function of `vramcast.tracing`, which imports torch, comes to."""
+    require_torch()
+    traced: Traced = getattr(import_module(f"vramcast.tracing.{module}"), function)(*given, **how)
+    return traced
+
+
+def require_torch() -> Any:
+    """The module torch; raises Unsupported, which says what to install, where it is missing."""
     try:
-        import torch  # noqa: F401
+        return import_module("torch")
     except ImportError:
         raise Unsupported("tracing runs PyTorch, which is not installed: pip install 'vramcast[trace]'") from None

@@ -1,48 +1,17 @@
-"""`vramcast.train`: memory, time and price of one training plan."""
+"""Training questions and their answers: memory, time and price of one plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vramcast.api.jobs import by_option, paths, question_of
+from vramcast.api.jobs import question_of
 from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job
-from vramcast.domain.model import Model
 from vramcast.estimate.training import answer as training_answer
 from vramcast.question.build import Resolve, build_job
 from vramcast.question.options import OPTIONS
-
-if TYPE_CHECKING:
-    from vramcast.report.notebook import ShownAnswer
-
-
-def train(
-    model: str | Model | None = None, *, gpus: str | None = None, file: str | Path | None = None,
-    from_: str | Path | Sequence[str | Path] = (), **options: Any,
-) -> ShownAnswer:
-    """Memory of one training plan.
-
-    Args:
-        model: catalogue name, path, hub id, importable description, or None with params, layers and hidden
-        gpus: "8xh100-sxm-80gb", "2x8xa100-sxm-80gb", "t4"
-        file: a job file; arguments given here win over it
-        from_: configuration files of other tools: a ds_config.json, Megatron's arguments ...; arguments win over them.
-            What they say and nobody here understands is refused by its name; ignore_unread=True leaves it out instead,
-            and `ignored` of the answer says it
-        options: those of `vramcast train --help`, with underscores: seq_len=8192, micro_batch=2, tp=4
-
-    Returns: the answer; it shows itself in a notebook
-    Raises: VramcastError of one sentence when the question cannot be answered
-
-    >>> answer = train("llama-3.2-1b", gpus="h100", engine="megatron", seq_len=1024)
-    >>> answer.fits
-    True
-    """
-    from vramcast.report.notebook import shown
-
-    return shown(train_answer({"model": model, "gpus": gpus, "from": paths(from_)} | by_option(options), file=file)[1])
 
 
 def train_answer(

@@ -18,6 +18,7 @@ from vramcast.domain.model import Attention, MultiLatentAttention, Norm
 from vramcast.errors import Unsupported
 from vramcast.operators.attention import Scores, attention
 from vramcast.operators.graph import Graph, Value
+from vramcast.operators.linear import cast
 
 
 def attention_block(
@@ -49,8 +50,8 @@ def attention_block(
             width=k.num_bytes // counts[1],
         )
     scores = _scores(spec, sizes, heads=heads, kv_heads=kv_heads, source=source is not None)
-    q, k, v = (
-        parts.to_compute(graph, value, elements=count, sizes=sizes)
+    q, k, v = (  # autocast's casts before the kernel
+        cast(graph, value, elements=count, to_bytes=sizes.numerics.compute)
         for value, count in zip((q, k, v), counts, strict=True)
     )
     if sizes.caches:
@@ -71,33 +72,23 @@ def _projections(
     heads, kv_heads = _local_heads(spec, sizes)
     tokens = sizes.tokens
     q_rows = heads * spec.head_dim * (2 if spec.output_gate else 1)
-    if source is None and adapter_of(sizes, f"{owner}.qkv") is not None:
-        rows = (q_rows, kv_heads * spec.head_dim, kv_heads * (spec.v_head_dim or spec.head_dim))
-        return _from_one(graph, x, rows, spec=spec, sizes=sizes, owner=owner)
+    rows = (q_rows, kv_heads * spec.head_dim, kv_heads * (spec.v_head_dim or spec.head_dim))
+    if source is None and adapter_of(sizes, f"{owner}.qkv") is not None:  # slices of one product, corrected as one
+        shape = (sum(rows), sizes.hidden)
+        whole = project(graph, f"{owner}.qkv", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.qkv_bias)
+        element = whole.num_bytes // sum(rows)
+        q, k, v = (
+            _piece(graph, whole, f"{owner}.{name}", element * count) for name, count in zip("qkv", rows, strict=True)
+        )
+        return q, k, v
     q = project(graph, f"{owner}.q", x, tokens=tokens, shape=(q_rows, sizes.hidden), sizes=sizes, bias=spec.qkv_bias)
     states, reads, width = x, tokens, sizes.hidden
     if source is not None:
         states, reads, width = source, sizes.batch * sizes.source_len, spec.source_width or sizes.hidden
-    shape = (kv_heads * spec.head_dim, width)
-    k = project(graph, f"{owner}.k", states, tokens=reads, shape=shape, sizes=sizes, bias=spec.qkv_bias)
-    shape = (kv_heads * (spec.v_head_dim or spec.head_dim), width)
-    v = project(graph, f"{owner}.v", states, tokens=reads, shape=shape, sizes=sizes, bias=spec.qkv_bias)
-    return q, k, v
-
-
-def _from_one(
-    graph: Graph, x: Value, rows: tuple[int, int, int], *, spec: Attention, sizes: Sizes, owner: str
-) -> tuple[Value, Value, Value]:
-    """Queries, keys and values as slices of one product, which one adapter corrects."""
-    shape = (sum(rows), sizes.hidden)
-    whole = project(graph, f"{owner}.qkv", x, tokens=sizes.tokens, shape=shape, sizes=sizes, bias=spec.qkv_bias)
-    found = []
-    for name, count in zip("qkv", rows, strict=True):
-        size = whole.num_bytes // sum(rows) * count
-        part = graph.view(whole, f"{owner}.{name}", gradient_bytes=size if whole.gradient_bytes else 0)
-        part.num_bytes = size
-        found.append(graph.call("slice", [whole], [part]))
-    q, k, v = found
+    k, v = (
+        project(graph, f"{owner}.{name}", states, tokens=reads, shape=(out, width), sizes=sizes, bias=spec.qkv_bias)
+        for name, out in (("k", rows[1]), ("v", rows[2]))
+    )
     return q, k, v
 
 
@@ -122,22 +113,19 @@ def _norms(
 
 def _scores(spec: Attention, sizes: Sizes, *, heads: int, kv_heads: int, source: bool) -> Scores:
     biased = spec.position_bias != "none" or spec.relative_buckets > 0
+    keys = sizes.source_len if source else (sizes.keys or sizes.seq_len)
+    return _sizes_of_scores(sizes, heads, spec.head_dim, spec.v_head_dim or spec.head_dim)._replace(
+        keys=keys, kv_heads=kv_heads, masked=sizes.masked or biased, additions=int(biased), sinks=spec.sinks,
+        fp32_softmax=sizes.fp32_softmax and not spec.sinks, grouped=sizes.grouped and not sizes.masked,
+    )
+
+
+def _sizes_of_scores(sizes: Sizes, heads: int, head_dim: int, v_head_dim: int) -> Scores:
+    """Where every head has keys and values of its own."""
     return Scores(
-        batch=sizes.batch,
-        queries=sizes.seq_len,
-        keys=sizes.source_len if source else (sizes.keys or sizes.seq_len),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=spec.head_dim,
-        v_head_dim=spec.v_head_dim or spec.head_dim,
-        width=sizes.numerics.compute,
-        dropout=sizes.attention_dropout,
-        masked=sizes.masked or biased,
-        additions=int(biased),
-        fp32_softmax=sizes.fp32_softmax and not spec.sinks,
-        sinks=spec.sinks,
-        copies=sizes.copies_scores,
-        grouped=sizes.grouped and not sizes.masked,
+        batch=sizes.batch, queries=sizes.seq_len, keys=sizes.keys or sizes.seq_len, heads=heads, kv_heads=heads,
+        head_dim=head_dim, v_head_dim=v_head_dim, width=sizes.numerics.compute, dropout=sizes.attention_dropout,
+        masked=sizes.masked, fp32_softmax=sizes.fp32_softmax, copies=sizes.copies_scores,
     )
 
 
@@ -181,7 +169,10 @@ def latent_attention_block(graph: Graph, x: Value, *, spec: MultiLatentAttention
     graph.call("slice", [expanded], [v])
     if sizes.caches:
         graph.returns(k, v)
-    context = _attend(graph, q, k, v, spec=spec, sizes=sizes, heads=heads)
+    scores, kernel = _sizes_of_scores(sizes, heads, wide // heads, spec.v_head_dim), sizes.attention
+    if kernel is AttentionKernel.FLASH and spec.v_head_dim != scores.head_dim:
+        kernel = AttentionKernel.EFFICIENT  # PyTorch's flash wants equal head widths [sdp_utils.cpp]
+    context = attention(graph, q, k, v, scores=scores, kernel=kernel)
     shape = (sizes.hidden, value_width)
     out = project(graph, "attention.out", context, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias)
     graph.hold(x, q, k, v)
@@ -202,18 +193,3 @@ def _piece(graph: Graph, whole: Value, name: str, num_bytes: int) -> Value:
     part = graph.view(whole, name, gradient_bytes=num_bytes if whole.gradient_bytes else 0)
     part.num_bytes = num_bytes
     return graph.call("slice", [whole], [part])
-
-
-def _attend(
-    graph: Graph, q: Value, k: Value, v: Value, *, spec: MultiLatentAttention, sizes: Sizes, heads: int
-) -> Value:
-    scores = Scores(
-        batch=sizes.batch, queries=sizes.seq_len, keys=sizes.keys or sizes.seq_len, heads=heads, kv_heads=heads,
-        head_dim=spec.qk_nope_dim + spec.qk_rope_dim, v_head_dim=spec.v_head_dim, width=sizes.numerics.compute,
-        dropout=sizes.attention_dropout, masked=sizes.masked, fp32_softmax=sizes.fp32_softmax,
-        copies=sizes.copies_scores,
-    )
-    kernel = sizes.attention
-    if kernel is AttentionKernel.FLASH and spec.v_head_dim != scores.head_dim:
-        kernel = AttentionKernel.EFFICIENT  # PyTorch's flash wants equal head widths [sdp_utils.cpp]
-    return attention(graph, q, k, v, scores=scores, kernel=kernel)

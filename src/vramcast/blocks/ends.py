@@ -16,7 +16,7 @@ from vramcast.domain.model import MLP, Head, Model, Norm
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import cast
+from vramcast.operators.linear import FP32, cast
 from vramcast.operators.loss import (
     LinearLoss,
     Vocabulary,
@@ -26,8 +26,6 @@ from vramcast.operators.loss import (
 
 EMBEDDING_SOURCE: Final = "transformers models/*/modeling_*.py; pytorch aten/src/ATen/native/cuda/Embedding.cu"
 HEAD_SOURCE: Final = "transformers loss/loss_utils.py ForCausalLMLoss; pytorch torch/nn/functional.py cross_entropy"
-
-FP32: Final = 4
 
 LINEAR: Final = "linear:"
 """Prefix of losses that take hidden states instead of logits: "linear:liger" is a LINEAR_CROSS_ENTROPY_VARIANTS key."""

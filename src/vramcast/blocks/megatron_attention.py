@@ -53,36 +53,19 @@ def _split(
 
 
 def _rotary(graph: Graph, name: str, x: Value, shape: Shape, *, width: int) -> Value:
-    out = activation(graph, f"{name}.out", shape.tokens, width, shape.element)
-    temporaries = (
-        []
-        if shape.rope_fusion
-        else [
-            transient(graph, f"{name}.rotated half", shape.tokens, width, shape.element),
-            transient(graph, f"{name}.cosine product", shape.tokens, width, shape.element),
-        ]
-    )
-    graph.call(name, [x], [out], temporaries=temporaries, backward_temporaries=temporaries)
-    return out
+    sizes = shape.tokens, width, shape.element
+    unfused = () if shape.rope_fusion else ("rotated half", "cosine product")
+    parts = [transient(graph, f"{name}.{part}", *sizes) for part in unfused]
+    out = activation(graph, f"{name}.out", *sizes)
+    return graph.call(name, [x], [out], temporaries=parts, backward_temporaries=parts)
 
 
 def _copy(graph: Graph, name: str, x: Value, *factors: int) -> Value:
-    out = activation(graph, name, *factors)
-    graph.call(f"{name}.contiguous", [x], [out])
-    return out
+    return graph.call(f"{name}.contiguous", [x], [activation(graph, name, *factors)])
 
 
 def core_attention(
-    graph: Graph,
-    query: Value,
-    key: Value,
-    value: Value,
-    shape: Shape,
-    *,
-    heads: int,
-    kv_heads: int,
-    qk: int,
-    v: int,
+    graph: Graph, query: Value, key: Value, value: Value, shape: Shape, *, heads: int, kv_heads: int, qk: int, v: int,
     kv_seq: int | None = None,
 ) -> Value:
     """softmax(QK)V with the kernel in use."""
@@ -103,29 +86,14 @@ def _fused_core(graph: Graph, qkv: list[Value], shape: Shape, *, heads: int, kv_
     read = list(dict.fromkeys(qkv))
     out = activation(graph, "attention.context", n, heads * v, e)
     lse = activation(graph, "attention.softmax statistics", n, heads, 4, gradient=False)
-    exchanged = []
-    if shape.cp > 1:
-        exchanged = [
-            transient(
-                graph,
-                "attention.context-parallel exchange",
-                2,
-                n,
-                kv_heads * (qk + v),
-                e,
-                category=Category.COMMUNICATION,
-            )
-        ]
+    exchanged = [
+        transient(graph, f"attention.{name} exchange", 2, n, kv_heads * (qk + v), e, category=Category.COMMUNICATION)
+        for name in (("context-parallel",) if shape.cp > 1 else ())
+    ]
     accumulator = transient(graph, "attention.fp32 dQ", n, heads * qk, 4)
     graph.call(
-        "attention.core",
-        read,
-        [out],
-        saved=[*read, out],
-        extra=[lse],
-        temporaries=exchanged,
-        backward_temporaries=[accumulator, *exchanged],
-        flops=2 * n * shape.seq * shape.cp * heads * (qk + v),
+        "attention.core", read, [out], saved=[*read, out], extra=[lse], temporaries=exchanged,
+        backward_temporaries=[accumulator, *exchanged], flops=2 * n * shape.seq * shape.cp * heads * (qk + v),
     )
     if shape.cp > 1 and shape.cp_a2a:
         # heads and sequence change places again: the projection saves a copy of its own
@@ -137,15 +105,7 @@ def _fused_core(graph: Graph, qkv: list[Value], shape: Shape, *, heads: int, kv_
 
 
 def _materialised(
-    graph: Graph,
-    query: Value,
-    key: Value,
-    value: Value,
-    shape: Shape,
-    *,
-    heads: int,
-    kv_heads: int,
-    v: int,
+    graph: Graph, query: Value, key: Value, value: Value, shape: Shape, *, heads: int, kv_heads: int, v: int,
     kv_seq: int,
 ) -> Value:
     """Scores, softmax, dropout and two batched products, as TransformerEngine's and Megatron's own unfused paths."""
@@ -186,8 +146,7 @@ def latent_attention(graph: Graph, x: Value, mla: MultiLatentAttention, shape: S
     graph.call("attention.rope and concatenation of keys", [pair, rotary], [key, value])
     if not shape.rope_fusion:
         turned = activation(graph, "attention.q", n, a * qk, e)
-        graph.call("attention.rope and concatenation of queries", [query], [turned])
-        query = turned
+        query = graph.call("attention.rope and concatenation of queries", [query], [turned])
     if "mla_up_proj" in shape.recompute_modules:
         graph.checkpoint(start)
     context = core_attention(graph, query, key, value, shape, heads=a, kv_heads=a, qk=qk, v=mla.v_head_dim)

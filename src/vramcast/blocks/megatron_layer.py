@@ -35,9 +35,11 @@ from vramcast.operators.transformer_engine import (
 def layer_graph(layer: Layer, shape: Shape, *, hidden: int, owner: str, boundary: Tensor) -> Graph:
     """The tape of one layer; its input and output are instances of `boundary`."""
     graph = Graph(owner=owner, source="Megatron-LM core/transformer, TransformerEngine pytorch/module")
-    _check(layer)
-    x = graph.input("hidden", boundary.num_bytes, tensor=boundary)
-    out = x
+    if layer.parallel or layer.post_norms or layer.norm_placement != "pre":
+        raise Unsupported(
+            "megatron's layers are pre-norm and sequential; parallel or post-norm layers need engine pytorch"
+        )
+    out = graph.input("hidden", boundary.num_bytes, tensor=boundary)
     for part, read in _parts(layer).items():
         if read is not None:
             out = _residual(graph, out, layer, shape, part=part, hidden=hidden)
@@ -64,13 +66,6 @@ def _save_inputs_in_fp8(graph: Graph) -> None:
         copies = [graph.value(f"{value.name} in fp8", value.num_bytes // 2, gradient_bytes=0) for value in kept]
         operator.saved = tuple(value for value in operator.saved if value not in kept)
         operator.extra = (*operator.extra, *copies)
-
-
-def _check(layer: Layer) -> None:
-    if layer.parallel or layer.post_norms or layer.norm_placement != "pre":
-        raise Unsupported(
-            "megatron's layers are pre-norm and sequential; parallel or post-norm layers need engine pytorch"
-        )
 
 
 def _residual(graph: Graph, x: Value, layer: Layer, shape: Shape, *, part: str, hidden: int) -> Value:
@@ -145,25 +140,19 @@ def embedding_graph(shape: Shape, *, hidden: int, vocab: int, positions: int, bo
     n, e = shape.tokens, shape.element
     looked = activation(graph, "lookup", n, hidden, e)
     gradient = transient(graph, "embedding.weight gradient", vocab, hidden, e, category=Category.GRADIENTS)
-    graph.call("embedding.lookup", [], [looked], weight_gradients=[gradient])
-    out = looked
+    out = graph.call("embedding.lookup", [], [looked], weight_gradients=[gradient])
     if positions:
         summed = activation(graph, "with positions", n, hidden, e)
-        graph.call("embedding.positions", [out], [summed], passes_gradient=True)
-        out = summed
+        out = graph.call("embedding.positions", [out], [summed], passes_gradient=True)
     if shape.batch > 1:
-        turned = activation(graph, "sequence first", n, hidden, e)
-        graph.call("embedding.transpose", [out], [turned])
-        out = turned
+        out = graph.call("embedding.transpose", [out], [activation(graph, "sequence first", n, hidden, e)])
     if shape.sp:
         part = activation(graph, "local sequence", shape.tokens_between, hidden, e)
-        graph.call("embedding.scatter", [out], [part])
-        out = part
+        out = graph.call("embedding.scatter", [out], [part])
     if shape.hidden_dropout:
         dropped = activation(graph, "dropped", shape.tokens_between, hidden, e)
         mask = activation(graph, "dropout mask", shape.tokens_between, hidden, 1, gradient=False)
-        graph.call("embedding.dropout", [out], [dropped], extra=[mask])
-        out = dropped
+        out = graph.call("embedding.dropout", [out], [dropped], extra=[mask])
     out.tensor = boundary
     graph.returns(out)
     return graph
@@ -189,21 +178,14 @@ def head_graph(shape: Shape, sizes: HeadSizes, *, boundary: Tensor) -> Graph:
                  statistics=2 if sizes.final_norm is Norm.LAYER else 1)
     if sizes.dense:
         x = _bert_dense(graph, x, shape, hidden)
-    loss = output_and_loss(graph, x, shape, sizes)
+    logits = _projection(graph, "output", x, shape.linear(sizes.vocab, hidden), sizes.cross_entropy == "te")
+    loss = _cross_entropy(graph, "output", logits, shape, sizes)
+    graph.hold(logits)
     graph.returns(loss)
     return graph
 
 
-def output_and_loss(graph: Graph, x: Value, shape: Shape, sizes: HeadSizes) -> Value:
-    """Output projection and cross entropy."""
-    linear = shape.linear(sizes.vocab, sizes.hidden)
-    logits = _projection(graph, "output", x, linear, in_place_gradient=sizes.cross_entropy == "te")
-    loss = _cross_entropy(graph, "output", logits, shape, sizes)
-    graph.hold(logits)
-    return loss
-
-
-def _projection(graph: Graph, name: str, x: Value, linear: Linear, *, in_place_gradient: bool) -> Value:
+def _projection(graph: Graph, name: str, x: Value, linear: Linear, in_place_gradient: bool) -> Value:
     """As a column-parallel linear, but gathered inputs lie in the global buffer and outlive the call."""
     n, e = linear.tokens, linear.element
     num_bytes = n * linear.rows * e
@@ -211,10 +193,11 @@ def _projection(graph: Graph, name: str, x: Value, linear: Linear, *, in_place_g
     logits = graph.value(f"{name}.logits", num_bytes, gradient_bytes=1 if in_place_gradient else num_bytes,
                          formula=f"{n:,} x {linear.rows:,} x {e} B")
     full = [transient(graph, f"{name}.full input gradient", n, linear.columns, e, category=Category.COMMUNICATION)]
-    graph.call(name, [x], [logits], saved=[x, logits] if in_place_gradient else [x],
-               backward_temporaries=full if linear.divided else [],
-               weight_gradients=[weight_gradient(graph, name, linear)], flops=2 * n * linear.rows * linear.columns)
-    return logits
+    return graph.call(
+        name, [x], [logits], saved=[x, logits] if in_place_gradient else [x],
+        backward_temporaries=full if linear.divided else [],
+        weight_gradients=[weight_gradient(graph, name, linear)], flops=2 * n * linear.rows * linear.columns,
+    )
 
 
 def _bert_dense(graph: Graph, x: Value, shape: Shape, hidden: int) -> Value:
@@ -236,5 +219,4 @@ def _cross_entropy(graph: Graph, name: str, logits: Value, shape: Shape, sizes: 
     if sizes.cross_entropy == "native":
         # the compiled pieces do not write into their fp32 input: two copies meet
         copies.append(transient(graph, f"{name}.fp32 logits", n, vocab, 4))
-    graph.call(f"{name}.cross entropy", [logits], [loss], extra=kept, temporaries=copies)
-    return loss
+    return graph.call(f"{name}.cross entropy", [logits], [loss], extra=kept, temporaries=copies)

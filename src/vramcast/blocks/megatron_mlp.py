@@ -38,8 +38,7 @@ def mlp(graph: Graph, x: Value, block: MLP, shape: Shape, *, hidden: int, name: 
     inner = column_linear(graph, f"{name}.up", x, shape.linear(width * (2 if block.gated else 1), hidden))
     if block.bias and not block.gated and not shape.gelu_fusion:
         biased = activation(graph, f"{name}.biased", shape.tokens, width, shape.element)
-        graph.call(f"{name}.bias", [inner], [biased], passes_gradient=True)
-        inner = biased
+        inner = graph.call(f"{name}.bias", [inner], [biased], passes_gradient=True)
     out = fused_activation(graph, f"{name}.activation", inner, rows=shape.tokens, width=width, element=shape.element)
     return row_linear(graph, f"{name}.down", out, shape.linear(hidden, width))
 
@@ -85,8 +84,7 @@ def _moe(graph: Graph, x: Value, block: MoE, shape: Shape, *, hidden: int) -> Va
     if shared is None:
         return out
     total = activation(graph, "moe.sum", shape.tokens_between, hidden, shape.element)
-    graph.call("moe.sum", [out, shared], [total], passes_gradient=True)
-    return total
+    return graph.call("moe.sum", [out, shared], [total], passes_gradient=True)
 
 
 def _router(graph: Graph, x: Value, block: MoE, shape: Shape) -> Value:
@@ -99,32 +97,23 @@ def _router(graph: Graph, x: Value, block: MoE, shape: Shape) -> Value:
     chosen = activation(graph, "router.probabilities", n, e, 4)
     marks = activation(graph, "router.map", n, e, 1, gradient=False)
     indices = activation(graph, "router.row map", n, e, 4, gradient=False)
-    graph.call("router.top-k", [scores], [chosen], extra=[marks, indices])
-    return chosen
+    return graph.call("router.top-k", [scores], [chosen], extra=[marks, indices])
 
 
 def _dispatch(graph: Graph, x: Value, block: MoE, shape: Shape, *, rows: int, width: int) -> Value:
-    e = shape.element
+    e, group = shape.element, shape.ep * shape.etp
     if shape.dispatcher == "allgather":
-        group = shape.ep * shape.etp
-        gathered = x
         if group > 1:
-            gathered = activation(graph, "dispatch.gathered", shape.tokens_between * group, width, e)
-            graph.call("dispatch.all-gather", [x], [gathered])
-        tokens = activation(graph, "dispatch.tokens", rows, width, e)
-        graph.call("dispatch.permute", [gathered], [tokens])
-        return tokens
+            whole = activation(graph, "dispatch.gathered", shape.tokens_between * group, width, e)
+            x = graph.call("dispatch.all-gather", [x], [whole])
+        return graph.call("dispatch.permute", [x], [activation(graph, "dispatch.tokens", rows, width, e)])
     sent = activation(graph, "dispatch.permuted", rows // shape.etp, width, e)
-    graph.call("dispatch.permute", [x], [sent])
-    tokens = sent
-    if shape.ep * shape.etp > 1:
-        tokens = activation(graph, "dispatch.received", rows, width, e)
-        graph.call("dispatch.all-to-all", [sent], [tokens])
-    if block.num_experts // shape.ep > 1 and shape.ep * shape.etp > 1:
-        ordered = activation(graph, "dispatch.sorted by expert", rows, width, e)
-        graph.call("dispatch.sort", [tokens], [ordered])
-        tokens = ordered
-    return tokens
+    x = graph.call("dispatch.permute", [x], [sent])
+    if group > 1:
+        x = graph.call("dispatch.all-to-all", [x], [activation(graph, "dispatch.received", rows, width, e)])
+        if block.num_experts // shape.ep > 1:
+            x = graph.call("dispatch.sort", [x], [activation(graph, "dispatch.sorted by expert", rows, width, e)])
+    return x
 
 
 def _experts(graph: Graph, tokens: Value, probabilities: Value, block: MoE, shape: Shape, *, rows: int,
@@ -158,43 +147,32 @@ def _weighted_activation(
     Source: Megatron-LM core/transformer/moe/experts.py, bias_act_func
     """
     e = shape.element
-    if block.expert.gated or block.expert.activation in ("relu2", "squared_relu"):
-        hidden = fused_activation(graph, "experts.activation", inner, rows=rows, width=width, element=e)
-        graph.operators[-1].saved = (inner, weights)
-        graph.operators[-1].inputs = (inner, weights)
-        return hidden
     activated = fused_activation(graph, "experts.activation", inner, rows=rows, width=width, element=e)
+    if block.expert.gated or block.expert.activation in ("relu2", "squared_relu"):
+        graph.operators[-1].saved = graph.operators[-1].inputs = (inner, weights)
+        return activated
     wide = 4 if shape.router_fp32 else e
     product = activation(graph, "experts.weighted", rows, width, wide)
     graph.call("experts.weight", [activated, weights], [product], saved=[activated, weights],
                backward_temporaries=[transient(graph, "experts.weight.gradient product", rows, width, wide)])
     if wide == e:
         return product
-    narrow = activation(graph, "experts.weighted.out", rows, width, e)
-    return graph.call("experts.weighted.cast", [product], [narrow])
+    return graph.call("experts.weighted.cast", [product], [activation(graph, "experts.weighted.out", rows, width, e)])
 
 
 def _combine(graph: Graph, x: Value, block: MoE, shape: Shape, *, rows: int, width: int) -> Value:
-    e, n = shape.element, shape.tokens_between
+    e, n, group = shape.element, shape.tokens_between, shape.ep * shape.etp
     out = activation(graph, "combine.out", n, width, e)
     if shape.dispatcher == "allgather":
-        group = shape.ep * shape.etp
-        scattered = x
         if group > 1:
-            scattered = activation(graph, "combine.unpermuted", n * group, width, e)
-            graph.call("combine.unpermute", [x], [scattered])
-        graph.call("combine.reduce-scatter", [scattered], [out])
-        return out
-    returned = x
-    if block.num_experts // shape.ep > 1 and shape.ep * shape.etp > 1:
-        returned = activation(graph, "combine.sorted by source", rows, width, e)
-        graph.call("combine.sort", [x], [returned])
-    if shape.ep * shape.etp > 1:
+            x = graph.call("combine.unpermute", [x], [activation(graph, "combine.unpermuted", n * group, width, e)])
+        return graph.call("combine.reduce-scatter", [x], [out])
+    if group > 1:
+        if block.num_experts // shape.ep > 1:
+            x = graph.call("combine.sort", [x], [activation(graph, "combine.sorted by source", rows, width, e)])
         back = activation(graph, "combine.returned", rows // shape.etp, width, e)
-        graph.call("combine.all-to-all", [returned], [back])
-        returned = back
-    graph.call("combine.unpermute", [returned], [out])
-    return out
+        x = graph.call("combine.all-to-all", [x], [back])
+    return graph.call("combine.unpermute", [x], [out])
 
 
 CHUNK: Final = 128
@@ -207,11 +185,9 @@ def mamba(graph: Graph, x: Value, block: Mamba, shape: Shape, *, hidden: int) ->
     i, heads = block.inner_dim // shape.tp, block.num_heads // shape.tp
     states = 2 * max(1, block.num_groups // shape.tp) * block.state_dim
     packed_width = 2 * i + states + heads
-    projected = column_linear(graph, "mamba.in", x, shape.linear(packed_width, hidden))
-    packed = projected
+    packed = column_linear(graph, "mamba.in", x, shape.linear(packed_width, hidden))
     if shape.batch > 1:
-        packed = activation(graph, "mamba.batch first", n, packed_width, e)
-        graph.call("mamba.transpose", [projected], [packed])
+        packed = graph.call("mamba.transpose", [packed], [activation(graph, "mamba.batch first", n, packed_width, e)])
     scanned = activation(graph, "mamba.scan.out", n, i, e)
     before_norm = activation(graph, "mamba.scan before norm", n, i, e, gradient=False)
     inverse = activation(graph, "mamba.norm statistics", n, 4, gradient=False)
@@ -220,10 +196,10 @@ def mamba(graph: Graph, x: Value, block: Mamba, shape: Shape, *, hidden: int) ->
     chunk_states = transient(graph, "mamba.chunk states", n // CHUNK or 1, i, block.state_dim, 4)
     pairs = transient(graph, "mamba.C B products", n, states // (2 * block.state_dim), CHUNK, 4)
     forward = [convolved, steps, chunk_states, chunk_states, pairs]
-    graph.call("mamba.scan", [packed], [scanned], saved=[packed], extra=[before_norm, inverse], temporaries=forward,
-               backward_temporaries=[*forward, chunk_states, convolved])
-    out = scanned
+    out = graph.call(
+        "mamba.scan", [packed], [scanned], saved=[packed], extra=[before_norm, inverse], temporaries=forward,
+        backward_temporaries=[*forward, chunk_states, convolved],
+    )
     if shape.batch > 1:
-        out = activation(graph, "mamba.sequence first", n, i, e)
-        graph.call("mamba.transpose back", [scanned], [out])
+        out = graph.call("mamba.transpose back", [out], [activation(graph, "mamba.sequence first", n, i, e)])
     return row_linear(graph, "mamba.out", out, shape.linear(hidden, i))

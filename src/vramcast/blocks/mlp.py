@@ -23,7 +23,7 @@ from vramcast.domain.job import share
 from vramcast.domain.model import MLP, MoE
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import cast
+from vramcast.operators.linear import FP32, cast
 from vramcast.units import ceil_div
 
 
@@ -44,19 +44,19 @@ def mlp_block(
     """
     hidden = width or sizes.hidden
     inner = share("tp", spec.width, sizes.tp, what="feed-forward width")
-    shape, elements = (inner, hidden), tokens * inner
+    elements = tokens * inner
 
-    def up() -> Value:
+    def projected(name: str, states: Value, *shape: int) -> Value:
         return project(
-            graph, f"{owner}.up", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
-        )
-
-    if spec.gated and (sizes.fused_gate or adapter_of(sizes, f"{owner}.gate_up") is not None):
-        both = project(
-            graph, f"{owner}.gate_up", x, tokens=tokens, shape=(2 * inner, hidden), sizes=sizes, bias=spec.bias,
+            graph, f"{owner}.{name}", states, tokens=tokens, shape=(shape[0], shape[1]), sizes=sizes, bias=spec.bias,
             copies=copies,
         )
-        gate, half = _halves(graph, both)
+
+    def up() -> Value:
+        return projected("up", x, inner, hidden)
+
+    if spec.gated and (sizes.fused_gate or adapter_of(sizes, f"{owner}.gate_up") is not None):
+        gate, half = _halves(graph, projected("gate_up", x, 2 * inner, hidden))
         if sizes.fused_gate:
             product = _gated_halves(graph, owner, gate, half, kind=spec.activation, elements=elements, sizes=sizes)
         else:
@@ -64,18 +64,13 @@ def mlp_block(
                 graph, owner, gate, kind=spec.activation, elements=elements, sizes=sizes, up=lambda: half
             )
     elif spec.gated:
-        gate = project(
-            graph, f"{owner}.gate", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
-        )
+        gate = projected("gate", x, inner, hidden)
         product = parts.gated_activation(
             graph, owner, gate, kind=spec.activation, elements=elements, sizes=sizes, up=up
         )
     else:
         product = parts.activation(graph, owner, up(), kind=spec.activation, elements=elements, sizes=sizes)
-    shape = (hidden, inner)
-    return project(
-        graph, f"{owner}.down", product, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
-    )
+    return projected("down", product, hidden, inner)
 
 
 def _halves(graph: Graph, both: Value) -> tuple[Value, Value]:
@@ -94,7 +89,6 @@ def _gated_halves(graph: Graph, owner: str, gate: Value, up: Value, *, kind: str
     return product
 
 
-FP32 = 4
 INT64 = 8
 
 

@@ -11,12 +11,10 @@ from vramcast.operators.activation import FUSED, Gate
 from vramcast.operators.activation import activation as _activation
 from vramcast.operators.activation import gated_activation as _gated_activation
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import cast
+from vramcast.operators.linear import FP32, cast
 from vramcast.operators.norm import Norm as NormSpec
 from vramcast.operators.norm import layer_norm, rms_norm
 from vramcast.operators.rope import rope as _rope
-
-FP32 = 4
 
 
 def norm(graph: Graph, name: str, x: Value, *, kind: Norm, elements: int, width: int, sizes: Sizes) -> Value:
@@ -95,11 +93,6 @@ def output_gate(graph: Graph, name: str, x: Value, scores: Value) -> Value:
     """x * sigmoid(scores)."""
     opened = aten.unary(graph, scores, num_bytes=x.num_bytes, name=f"{name}.sigmoid", saves="output")
     return aten.multiply(graph, x, opened, num_bytes=x.num_bytes, name=name)
-
-
-def to_compute(graph: Graph, x: Value, *, elements: int, sizes: Sizes) -> Value:
-    """The cast that autocast puts before a matrix product or an attention kernel."""
-    return cast(graph, x, elements=elements, to_bytes=sizes.numerics.compute)
 
 
 def dropout(graph: Graph, name: str, x: Value, *, elements: int, probability: float) -> Value:

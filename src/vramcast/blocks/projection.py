@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vramcast.blocks.parameters.targets import JOINED, has, matrices, parts_of
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import Layer
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import Dense, cast, linear
+from vramcast.operators.lora import ADAPTERS, Adapter, Target, folded
 from vramcast.operators.quantised import QUANTISED
-
-if TYPE_CHECKING:
-    from vramcast.operators.lora import Adapter
 
 EXPERTS: Final = "moe.experts."
 """Paths of weights that every expert has one of."""
@@ -38,8 +36,6 @@ def project(
     learns, adapter = not sizes.frozen or sizes.trains(path), adapter_of(sizes, path)
     packed = sizes.packs(path) and not learns
     if adapter is not None and adapter.stacked and path.startswith(EXPERTS) and not packed:
-        from vramcast.operators.lora import Target, folded
-
         target = Target(path, tokens, out_features, in_features, sizes.numerics.compute, copies)
         return folded(graph, x, target, adapter)
     if packed:
@@ -49,8 +45,6 @@ def project(
         y = linear(graph, path, x, tokens=tokens, dense=dense, numerics=sizes.numerics)
     if adapter is None:
         return y
-    from vramcast.operators.lora import ADAPTERS, Target  # 3 ms that most questions never need
-
     target = Target(path, tokens, out_features, in_features, y.num_bytes // (tokens * out_features), copies)
     if packed:
         storage = QUANTISED[sizes.stored]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vramcast import emit, report
+from vramcast import formats, report
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.question.option import Kind, Option
 from vramcast.records import NamedTuple
@@ -119,21 +119,23 @@ class Writing(NamedTuple):
             raise InvalidSpec("--format and --force say what --write does; give --write DIR")
         if self.formats:
 
-            emit.write.check_formats(self.formats)
+            formats.write.check_formats(self.formats)
         return self
 
     def possible(self, engines: Iterable[str]) -> None:
         """Refuse before a search what could not be written after it."""
         if self.directory is not None:
 
-            emit.write.refuse_early(engines, self.directory, formats=self.formats, force=self.force)
+            formats.write.refuse_early(engines, self.directory, formats=self.formats, force=self.force)
 
     def write(self, job: Job | ServeJob | PipelineJob, answer: Answer, words: Words, *, as_json: bool) -> None:
         """Write the plan's files, and say which; beside JSON on standard error."""
         if self.directory is None:
             return
 
-        written = emit.write.write_configs(job, self.directory, formats=self.formats, force=self.force, answer=answer)
+        written = formats.write.write_configs(
+            job, self.directory, formats=self.formats, force=self.force, answer=answer
+        )
         names = ", ".join(path.name for path in written.files)
         click.echo(words("written", directory=self.directory, names=names), err=as_json)
         for note in written.notes:

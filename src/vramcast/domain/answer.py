@@ -101,7 +101,6 @@ class RankAnswer(Noun, frozen=True):
 
     @property
     def needed_bytes(self) -> int:
-        """Device bytes of the highest phase."""
         return self.phases[self.highest_phase].device_bytes
 
     @property
@@ -204,7 +203,6 @@ class Tried(Noun, frozen=True):
 
     @property
     def fit(self) -> Fit:
-        """The verdict on this plan."""
         return fit_of(fits=self.fits, high_bytes=self.high_bytes, capacity_bytes=self.capacity_bytes)
 
 

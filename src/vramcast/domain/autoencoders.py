@@ -8,12 +8,23 @@ from __future__ import annotations
 from vramcast.domain.model import Noun
 
 
-class AutoencoderKL(Noun, frozen=True, tag="AutoencoderKL"):
-    """Residual blocks at several resolutions, one attention in the middle; of images. FLUX.2's has other latents."""
+class _Pyramid(Noun, frozen=True):
+    """Residual blocks at several resolutions, each half of the one before."""
 
     in_channels: int = 3
     out_channels: int = 3
     block_out_channels: tuple[int, ...] = (128, 256, 512, 512)
+    latent_channels: int = 16
+
+    @property
+    def scale(self) -> int:
+        """Pixels per latent, along each side."""
+        return int(2 ** (len(self.block_out_channels) - 1))
+
+
+class AutoencoderKL(_Pyramid, frozen=True, tag="AutoencoderKL"):
+    """Residual blocks at several resolutions, one attention in the middle; of images. FLUX.2's has other latents."""
+
     layers_per_block: int = 2
     latent_channels: int = 4
     sample_size: int = 512  # pixels per side above which tiles are cut
@@ -23,37 +34,20 @@ class AutoencoderKL(Noun, frozen=True, tag="AutoencoderKL"):
     mid_block_add_attention: bool = True
     batch_norm: int = 0  # FLUX.2: channels of the norm of latents
 
-    @property
-    def scale(self) -> int:
-        """Pixels per latent, along each side."""
-        return int(2 ** (len(self.block_out_channels) - 1))
 
-
-class AutoencoderKLCogVideoX(Noun, frozen=True, tag="AutoencoderKLCogVideoX"):
+class AutoencoderKLCogVideoX(_Pyramid, frozen=True, tag="AutoencoderKLCogVideoX"):
     """Causal three-dimensional convolutions that keep the last frames of a batch for the next one."""
 
-    in_channels: int = 3
-    out_channels: int = 3
     block_out_channels: tuple[int, ...] = (128, 256, 256, 512)
-    latent_channels: int = 16
     layers_per_block: int = 3
     temporal_compression_ratio: int = 4
     sample_height: int = 480
     sample_width: int = 720
 
-    @property
-    def scale(self) -> int:
-        """Pixels per latent, along each side."""
-        return int(2 ** (len(self.block_out_channels) - 1))
 
-
-class AutoencoderKLHunyuanVideo(Noun, frozen=True, tag="AutoencoderKLHunyuanVideo"):
+class AutoencoderKLHunyuanVideo(_Pyramid, frozen=True, tag="AutoencoderKLHunyuanVideo"):
     """Causal three-dimensional convolutions over a tile of the video at once."""
 
-    in_channels: int = 3
-    out_channels: int = 3
-    latent_channels: int = 16
-    block_out_channels: tuple[int, ...] = (128, 256, 512, 512)
     layers_per_block: int = 2
     spatial_compression_ratio: int = 8
     temporal_compression_ratio: int = 4
@@ -88,7 +82,6 @@ class AutoencoderKLWan(Noun, frozen=True, tag="AutoencoderKLWan"):
 
     @property
     def latent_channels(self) -> int:
-        """Channels of a latent."""
         return self.z_dim
 
 

@@ -17,7 +17,6 @@ class StoredTensor(Noun, frozen=True):
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
 
@@ -36,7 +35,6 @@ class StoredWeights(Noun, frozen=True):
 
     @property
     def elements(self) -> int:
-        """Elements of all tensors."""
         return sum(tensor.elements for tensor in self.tensors)
 
     @property

@@ -40,7 +40,6 @@ class UNet(Noun, frozen=True, tag="UNet2DConditionModel"):
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """Attention heads of each level."""
         return tuple(level(self.attention_head_dim, index) for index in range(len(self.block_out_channels)))
 
     @property
@@ -49,46 +48,45 @@ class UNet(Noun, frozen=True, tag="UNet2DConditionModel"):
         return tuple(level(self.transformer_layers_per_block, index) for index in range(len(self.block_out_channels)))
 
 
-class Flux(Noun, frozen=True, tag="FluxTransformer2DModel"):
+class Transformer(Noun, frozen=True):
+    """What those share whose width is that of their heads."""
+
+    attention_head_dim: int = 128
+    num_attention_heads: int = 24
+
+    @property
+    def hidden(self) -> int:
+        """Width of each stream."""
+        return self.num_attention_heads * self.attention_head_dim
+
+
+class Flux(Transformer, frozen=True, tag="FluxTransformer2DModel"):
     """Two-stream blocks of text and image, then blocks of the joined stream with attention and MLP side by side."""
 
     in_channels: int = 64
     out_channels: int | None = None
     num_layers: int = 19
     num_single_layers: int = 38
-    attention_head_dim: int = 128
-    num_attention_heads: int = 24
     joint_attention_dim: int = 4096
     pooled_projection_dim: int = 768
     guidance_embeds: bool = False
 
-    @property
-    def hidden(self) -> int:
-        """Width of both streams."""
-        return self.num_attention_heads * self.attention_head_dim
 
-
-class Flux2(Noun, frozen=True, tag="Flux2Transformer2DModel"):
+class Flux2(Transformer, frozen=True, tag="Flux2Transformer2DModel"):
     """Flux with modulation shared by all blocks, gated MLPs and no biases."""
 
     in_channels: int = 128
     out_channels: int | None = None
     num_layers: int = 8
     num_single_layers: int = 48
-    attention_head_dim: int = 128
     num_attention_heads: int = 48
     joint_attention_dim: int = 15360
     timestep_guidance_channels: int = 256
     mlp_ratio: float = 3.0
     guidance_embeds: bool = True
 
-    @property
-    def hidden(self) -> int:
-        """Width of both streams."""
-        return self.num_attention_heads * self.attention_head_dim
 
-
-class SD3(Noun, frozen=True, tag="SD3Transformer2DModel"):
+class SD3(Transformer, frozen=True, tag="SD3Transformer2DModel"):
     """Two-stream blocks (MMDiT); some attend twice in the image stream (MMDiT-X)."""
 
     patch_size: int = 2
@@ -104,30 +102,18 @@ class SD3(Noun, frozen=True, tag="SD3Transformer2DModel"):
     dual_attention_layers: tuple[int, ...] = ()
     qk_norm: str | None = None
 
-    @property
-    def hidden(self) -> int:
-        """Width of both streams."""
-        return self.num_attention_heads * self.attention_head_dim
 
-
-class QwenImage(Noun, frozen=True, tag="QwenImageTransformer2DModel"):
+class QwenImage(Transformer, frozen=True, tag="QwenImageTransformer2DModel"):
     """Two-stream blocks throughout."""
 
     patch_size: int = 2
     in_channels: int = 64
     out_channels: int = 16
     num_layers: int = 60
-    attention_head_dim: int = 128
-    num_attention_heads: int = 24
     joint_attention_dim: int = 3584
 
-    @property
-    def hidden(self) -> int:
-        """Width of both streams."""
-        return self.num_attention_heads * self.attention_head_dim
 
-
-class AuraFlow(Noun, frozen=True, tag="AuraFlowTransformer2DModel"):
+class AuraFlow(Transformer, frozen=True, tag="AuraFlowTransformer2DModel"):
     """Two-stream blocks, then blocks of the joined stream; gated MLPs, no biases."""
 
     sample_size: int = 64
@@ -141,11 +127,6 @@ class AuraFlow(Noun, frozen=True, tag="AuraFlowTransformer2DModel"):
     joint_attention_dim: int = 2048
     caption_projection_dim: int = 3072
     pos_embed_max_size: int = 1024
-
-    @property
-    def hidden(self) -> int:
-        """Width of both streams."""
-        return self.num_attention_heads * self.attention_head_dim
 
 
 class Face(Noun, frozen=True):
@@ -166,7 +147,7 @@ class Face(Noun, frozen=True):
     cross_attn_num_heads: int = 16
 
 
-class CogVideoX(Noun, frozen=True, tag="CogVideoXTransformer3DModel"):
+class CogVideoX(Transformer, frozen=True, tag="CogVideoXTransformer3DModel"):
     """Blocks over text and video tokens that share weights but for modulation; ConsisID adds face modules."""
 
     num_attention_heads: int = 30
@@ -188,19 +169,12 @@ class CogVideoX(Noun, frozen=True, tag="CogVideoXTransformer3DModel"):
     use_learned_positional_embeddings: bool = False
     face: Face | None = None
 
-    @property
-    def hidden(self) -> int:
-        """Width of the stream."""
-        return self.num_attention_heads * self.attention_head_dim
 
-
-class HunyuanVideo(Noun, frozen=True, tag="HunyuanVideoTransformer3DModel"):
+class HunyuanVideo(Transformer, frozen=True, tag="HunyuanVideoTransformer3DModel"):
     """Flux's blocks over video tokens, with a small transformer that refines the text."""
 
     in_channels: int = 16
     out_channels: int = 16
-    num_attention_heads: int = 24
-    attention_head_dim: int = 128
     num_layers: int = 20
     num_single_layers: int = 40
     num_refiner_layers: int = 2
@@ -211,18 +185,12 @@ class HunyuanVideo(Noun, frozen=True, tag="HunyuanVideoTransformer3DModel"):
     text_embed_dim: int = 4096
     pooled_projection_dim: int = 768
 
-    @property
-    def hidden(self) -> int:
-        """Width of both streams."""
-        return self.num_attention_heads * self.attention_head_dim
 
-
-class Wan(Noun, frozen=True, tag="WanTransformer3DModel"):
+class Wan(Transformer, frozen=True, tag="WanTransformer3DModel"):
     """Self-attention over video tokens, cross-attention to text, modulation from a shared table."""
 
     patch_size: tuple[int, int, int] = (1, 2, 2)
     num_attention_heads: int = 40
-    attention_head_dim: int = 128
     in_channels: int = 16
     out_channels: int = 16
     text_dim: int = 4096
@@ -233,13 +201,8 @@ class Wan(Noun, frozen=True, tag="WanTransformer3DModel"):
     image_dim: int | None = None
     added_kv_proj_dim: int | None = None
 
-    @property
-    def hidden(self) -> int:
-        """Width of the stream."""
-        return self.num_attention_heads * self.attention_head_dim
 
-
-class PixArt(Noun, frozen=True, tag="PixArtTransformer2DModel"):
+class PixArt(Transformer, frozen=True, tag="PixArtTransformer2DModel"):
     """Self-attention over image tokens, cross-attention to text, one modulation for all blocks."""
 
     num_attention_heads: int = 16
@@ -252,11 +215,6 @@ class PixArt(Noun, frozen=True, tag="PixArtTransformer2DModel"):
     patch_size: int = 2
     caption_channels: int = 4096
     use_additional_conditions: bool | None = None  # None: where samples are 128 wide
-
-    @property
-    def hidden(self) -> int:
-        """Width of the stream."""
-        return self.num_attention_heads * self.attention_head_dim
 
 
 class OmniGen(Noun, frozen=True, tag="OmniGenTransformer2DModel"):
@@ -275,7 +233,6 @@ class OmniGen(Noun, frozen=True, tag="OmniGenTransformer2DModel"):
 
     @property
     def hidden(self) -> int:
-        """Width of the stream."""
         return self.hidden_size
 
 
@@ -292,7 +249,6 @@ class ZImage(Noun, frozen=True, tag="ZImageTransformer2DModel"):
 
     @property
     def hidden(self) -> int:
-        """Width of the stream."""
         return self.dim
 
 

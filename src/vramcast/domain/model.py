@@ -50,7 +50,6 @@ class Parameter(Noun, frozen=True):
 
     @property
     def elements(self) -> int:
-        """Number of weights."""
         return prod(self.shape)
 
 
@@ -166,6 +165,13 @@ class Layer(Noun, frozen=True):
     extra: tuple[Parameter, ...] = ()  # weights only this family has: gates, scalars, further norms
     extra_parameters: int = 0  # weights of this layer known only as a number
 
+    @property
+    def without_indexer(self) -> Layer:
+        """The layer whose tape can be written: an indexer's few vectors are counted with its products."""
+        if isinstance(self.mixer, MultiLatentAttention) and self.mixer.indexer_heads:
+            return replace(self, mixer=replace(self.mixer, indexer_heads=0))
+        return self
+
 
 class Run(Noun, frozen=True):
     """`count` equal layers in a row."""
@@ -209,12 +215,10 @@ class Stack(Noun, frozen=True):
 
     @property
     def num_layers(self) -> int:
-        """Layers of the stack."""
         return sum(run.count for run in self.runs)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers, one by one."""
         return tuple(run.layer for run in self.runs for _ in range(run.count))
 
 
@@ -268,7 +272,6 @@ class Model(Noun, frozen=True):
 
     @property
     def num_layers(self) -> int:
-        """Layers of the main stack."""
         return self.main.num_layers
 
 

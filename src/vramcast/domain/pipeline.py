@@ -36,7 +36,6 @@ class Pipeline(Noun, frozen=True):
     notes: tuple[str, ...] = ()
 
     def of_role(self, role: str) -> tuple[Component, ...]:
-        """The components of a role."""
         return tuple(component for component in self.components if component.role == role)
 
     @property
@@ -46,5 +45,4 @@ class Pipeline(Noun, frozen=True):
 
     @property
     def autoencoder(self) -> Component | None:
-        """What decodes latents."""
         return next(iter(self.of_role("autoencoder")), None)

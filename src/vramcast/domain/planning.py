@@ -54,6 +54,12 @@ def too_close(needed_bytes: int, high_bytes: int, usable_bytes: int, headroom: f
     return f"{format_bytes(needed_bytes)} needed, {format_bytes(usable_bytes)} usable"
 
 
+def _require(space: Noun, *axes: str) -> None:
+    for name in axes:
+        if not getattr(space, name):
+            raise InvalidSpec(f"nothing is left of {name.replace('_', ' ')}; allow at least one")
+
+
 class Space(Noun, frozen=True):
     """Every training plan a search looks at: the product of its axes, without the combinations no engine has.
 
@@ -85,9 +91,7 @@ class Space(Noun, frozen=True):
     optimizers: tuple[str, ...] = ("adamw",)
 
     def __post_init__(self) -> None:
-        for name in ("clusters", "engines", "shards", "recompute", "offload_optimizer", "precisions", "optimizers"):
-            if not getattr(self, name):
-                raise InvalidSpec(f"nothing is left of {name.replace('_', ' ')}; allow at least one")
+        _require(self, "clusters", "engines", "shards", "recompute", "offload_optimizer", "precisions", "optimizers")
 
 
 class ServeSpace(Noun, frozen=True):
@@ -104,9 +108,7 @@ class ServeSpace(Noun, frozen=True):
     own_cards: frozenset[str] = frozenset()  # instances whose cards differ from others of that name: shares, links
 
     def __post_init__(self) -> None:
-        for name in ("machines", "engines", "weights", "kv_dtypes"):
-            if not getattr(self, name):
-                raise InvalidSpec(f"nothing is left of {name.replace('_', ' ')}; allow at least one")
+        _require(self, "machines", "engines", "weights", "kv_dtypes")
 
 
 class Point(Noun, frozen=True):
@@ -189,12 +191,6 @@ def smallest_change(changes: Sequence[Change], *, visible_bytes: int, limits: Li
 
     Those that leave free what the search leaves free come first; of these the one that costs least time, or where
     memory is the goal needs least; both as they were computed for this plan. Of equals the first.
-
-    Args:
-        changes: of the plan that does not fit
-        visible_bytes: what a process can use of a card [bytes]
-        limits: what a plan must keep to
-        goal: what makes one better
     """
     def rank(change: Change) -> tuple[bool, float]:
         by_memory = goal is Goal.LEAST_MEMORY

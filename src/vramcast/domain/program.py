@@ -117,13 +117,21 @@ class Extent(NamedTuple):
         return Extent(count * self.net, max(self.peak, (count - 1) * self.net + self.peak))
 
 
-def extent(program: Program) -> Extent:
-    """Net change and peak of allocated bytes, starting from zero [bytes]."""
-    return _extent(program, {})
+Extents = dict[int, tuple[Program, Extent]]
+"""Bodies of loops by identity, which lasts as long as they are kept here."""
 
 
-def _extent(program: Program, bodies: dict[int, Extent]) -> Extent:
-    """As `extent`; a body that several loops share is read once."""
+def extent(program: Program, known: Extents | None = None) -> Extent:
+    """Net change and peak of allocated bytes, starting from zero [bytes].
+
+    Args:
+        program: what is read; a body that several loops share is read once
+        known: bodies that other programs share with it; those of this one are added
+    """
+    return _extent(program, {} if known is None else known)
+
+
+def _extent(program: Program, bodies: Extents) -> Extent:
     net = peak = 0
     for node in program:
         if isinstance(node, Alloc):
@@ -137,9 +145,9 @@ def _extent(program: Program, bodies: dict[int, Extent]) -> Extent:
             if net > peak:
                 peak = net
         else:
-            inner = bodies.get(id(node.body))
-            if inner is None:
-                inner = bodies[id(node.body)] = _extent(node.body, bodies)
+            if id(node.body) not in bodies:
+                bodies[id(node.body)] = node.body, _extent(node.body, bodies)
+            inner = bodies[id(node.body)][1]
             if node.count > 0:  # the highest point lies in the first round or in the last one
                 last = net + (node.count - 1) * inner.net
                 most = max(net, last) + inner.peak

@@ -26,8 +26,8 @@ class RankProgram(Struct, frozen=True, kw_only=True):
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        """Refuse what no process could do.
+    def require_sound(self) -> None:
+        """Refuse what no process could do, before its memory is answered: a search that reads sums alone need not.
 
         Raises: BrokenProgram, a bug of the engine
         """

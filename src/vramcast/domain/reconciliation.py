@@ -29,7 +29,6 @@ class Compared(Noun, frozen=True):
 
     @property
     def difference(self) -> float:
-        """Measured less predicted."""
         return self.measured - self.predicted
 
     @property

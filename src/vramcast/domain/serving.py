@@ -161,7 +161,6 @@ class Cache(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Size of the cache [bytes]."""
         ...
 
     def sequence_bytes(self, tokens: int) -> int:

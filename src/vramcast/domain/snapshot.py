@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from array import array
 from enum import IntEnum, StrEnum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
 from vramcast.domain.model import Noun
+
+if TYPE_CHECKING:
+    Column = array[int]
+else:
+    Column = array  # before Python 3.12 it takes no type of its items, which decoders look up
 
 PoolId = tuple[int, int]
 """(captured graph, user pool); (0, 0) is the default pool."""
@@ -71,18 +76,17 @@ class Trace(Struct, kw_only=True):
     All columns have the same length. Column types: see `array`.
     """
 
-    actions: array[int]  # "B", Action
-    addresses: array[int]  # "Q"; of OOM: the bytes that the driver said were free
-    sizes: array[int]  # "Q", ALLOC and frees: unrounded request (block size where only that is known) [bytes]
-    streams: array[int]  # "Q", stream pointer
-    times_us: array[int]  # "q", 0 where no time was recorded
-    stacks: array[int]  # "I", index into Snapshot.stacks, NO_STACK where none
-    pools: array[int]  # "I", index into Snapshot.pools, 0 the default pool
-    labels: array[int]  # "I", index into Snapshot.labels, 0 where none
+    actions: Column  # "B", Action
+    addresses: Column  # "Q"; of OOM: the bytes that the driver said were free
+    sizes: Column  # "Q", ALLOC and frees: unrounded request (block size where only that is known) [bytes]
+    streams: Column  # "Q", stream pointer
+    times_us: Column  # "q", 0 where no time was recorded
+    stacks: Column  # "I", index into Snapshot.stacks, NO_STACK where none
+    pools: Column  # "I", index into Snapshot.pools, 0 the default pool
+    labels: Column  # "I", index into Snapshot.labels, 0 where none
 
     @classmethod
     def empty(cls) -> Trace:
-        """No events yet."""
         return cls(
             actions=array("B"), addresses=array("Q"), sizes=array("Q"), streams=array("Q"), times_us=array("q"),
             stacks=array("I"), pools=array("I"), labels=array("I"),
@@ -119,8 +123,8 @@ class SizesAre(StrEnum):
 class Totals(NamedTuple):
     """What the recorded allocator itself counted after each event of a trace: columns as long as the trace."""
 
-    allocated: array[int]  # "Q" [bytes]
-    reserved: array[int] | None  # "Q" [bytes]; None where it does not count them
+    allocated: Column  # "Q" [bytes]
+    reserved: Column | None  # "Q" [bytes]; None where it does not count them
 
 
 class DeviceSnapshot(Noun, frozen=True):

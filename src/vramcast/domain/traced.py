@@ -6,11 +6,10 @@ from array import array
 from typing import NamedTuple
 
 import msgspec
-from msgspec.structs import astuple
 
 from vramcast.domain.answer import Answer
 from vramcast.domain.model import Noun
-from vramcast.domain.snapshot import PREDICTED, Annotation, DeviceSnapshot, Frame, SegmentView, Snapshot, Trace
+from vramcast.domain.snapshot import Snapshot
 
 
 class Holding(Noun, frozen=True):
@@ -79,41 +78,9 @@ class Traced(Noun, frozen=True):
     snapshot: Snapshot
 
 
-class _Device(Noun, frozen=True):
-    """A device of a recording as it travels: columns as bytes."""
-
-    device: int
-    columns: tuple[tuple[str, bytes], ...]  # type codes and values, in the order of the fields of Trace
-    segments: tuple[SegmentView, ...]
-    capacity_bytes: int | None = None
-
-
-class _Travelling(Noun, frozen=True):
-    """A `Traced` as it travels."""
-
-    answer: TraceAnswer
-    name: str
-    alloc_conf: str
-    devices: tuple[_Device, ...]
-    stacks: tuple[tuple[Frame, ...], ...]
-    labels: tuple[str, ...]
-    annotations: tuple[Annotation, ...]
-
-
 def encode(traced: Traced) -> bytes:
     """For another process; `decode` reads it."""
-    snapshot = traced.snapshot
-    devices = tuple(
-        _Device(
-            device=device.device, segments=device.segments, capacity_bytes=device.capacity_bytes,
-            columns=tuple((column.typecode, column.tobytes()) for column in astuple(device.trace)),
-        )
-        for device in snapshot.devices
-    )
-    return msgspec.msgpack.encode(_Travelling(
-        answer=traced.answer, name=snapshot.name, alloc_conf=snapshot.alloc_conf, devices=devices,
-        stacks=snapshot.stacks, labels=snapshot.labels, annotations=snapshot.annotations,
-    ))
+    return msgspec.msgpack.encode(traced, enc_hook=_packed)
 
 
 def decode(data: bytes) -> Traced:
@@ -121,22 +88,16 @@ def decode(data: bytes) -> Traced:
 
     Raises: msgspec.DecodeError where it is something else
     """
-    found = msgspec.msgpack.decode(data, type=_Travelling)
-    devices = tuple(
-        DeviceSnapshot(
-            device=device.device, segments=device.segments, capacity_bytes=device.capacity_bytes,
-            trace=Trace(**dict(zip(Trace.__struct_fields__, map(_column, device.columns), strict=True))),
-        )
-        for device in found.devices
-    )
-    snapshot = Snapshot(
-        name=found.name, format=PREDICTED, alloc_conf=found.alloc_conf, devices=devices, stacks=found.stacks,
-        labels=found.labels, annotations=found.annotations,
-    )
-    return Traced(answer=found.answer, snapshot=snapshot)
+    return msgspec.msgpack.decode(data, type=Traced, dec_hook=_column)
 
 
-def _column(packed: tuple[str, bytes]) -> array[int]:
+def _packed(column: object) -> tuple[str, bytes]:
+    """A column of a recording: its type code and its values."""
+    assert isinstance(column, array)
+    return column.typecode, column.tobytes()
+
+
+def _column(_: type, packed: tuple[str, bytes]) -> array[int]:
     typecode, data = packed
     column: array[int] = array(typecode)
     column.frombytes(data)

@@ -41,6 +41,7 @@ def rank_answer(
     """
     outside = (*outside, *program.outside)
     outside_bytes = sum(tensor.num_bytes for tensor in outside)
+    program.require_sound()
     script = Script(program.phases)
     marks, gives_back_cache = _marks(program, script, alloc_conf or program.alloc_conf, capacity_bytes - outside_bytes)
     phases: dict[str, Peak] = {}
@@ -69,6 +70,7 @@ def rank_need(
 ) -> RankNeed:
     """What `rank_answer` comes to, for those who compare: without ledger and interval."""
     outside_bytes = sum(tensor.num_bytes for tensor in (*outside, *program.outside))
+    program.require_sound()
     script = Script(program.phases)
     marks, _ = _marks(program, script, alloc_conf or program.alloc_conf, capacity_bytes - outside_bytes)
     highest, steady = max(mark.reserved_bytes for mark in marks.values()), marks[program.steady]

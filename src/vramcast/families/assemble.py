@@ -60,7 +60,6 @@ def _compressed(inner: Fields) -> str:
 
 
 def runs_of(layers: Iterable[Layer]) -> tuple[Run, ...]:
-    """Equal neighbours become one run."""
     runs: list[Run] = []
     for layer in layers:
         if runs and (runs[-1].layer is layer or runs[-1].layer == layer):

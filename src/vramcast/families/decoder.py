@@ -42,6 +42,9 @@ class Traits(Struct, frozen=True, kw_only=True):
     mixer: MixerOf | None = None
     mtp: bool = False  # reads num_nextn_predict_layers
     mtp_own_tables: bool = False
+    positions: Literal["rope", "learned", "alibi"] = "rope"
+    embedding_norm: bool = False
+    activation_keys: tuple[str, ...] = ("hidden_activation", "hidden_act")
 
 
 BIASED: Final = Traits(qkv_bias="attention_bias", out_bias="attention_bias")
@@ -49,25 +52,25 @@ BIASED: Final = Traits(qkv_bias="attention_bias", out_bias="attention_bias")
 
 
 def mlp_of(fields: Fields, traits: Traits, width: int | None = None) -> MLP:
-    """The family's feed-forward block."""
-    activation = fields.activation("hidden_activation", "hidden_act", fallback=traits.activation)
+    activation = fields.activation(*traits.activation_keys, fallback=traits.activation)
     width, bias = width or fields.count("intermediate_size"), switch(fields, traits.mlp_bias)
     return MLP(width=width, gated=traits.gated, activation=activation, bias=bias)
 
 
 def attention_like(fields: Fields, traits: Traits, window: int | None, *, rope: bool = True) -> Mixer:
     """The family's attention with the window of one layer."""
+    rope = rope and traits.positions == "rope"
     return attention_of(
         fields, fields.count("hidden_size"), qkv_bias=switch(fields, traits.qkv_bias),
         out_bias=switch(fields, traits.out_bias), qk_norm_kind=traits.qk_norm_kind, rope=rope, window=window,
         qk_norm=traits.qk_norm if switch(fields, traits.qk_norm_if) else "none",
+        position_bias="alibi" if traits.positions == "alibi" else "none",
         rope_fraction=fields.fraction("partial_rotary_factor", traits.rope_fraction),
         softcap=fields.has("attn_logit_softcapping"), sinks=traits.sinks,
     )
 
 
 def layer_like(traits: Traits, mixer: Mixer | None, channel: Channel | None, *, parallel: bool = False) -> Layer:
-    """One layer with the family's norms."""
     return Layer(
         mixer=mixer, channel=channel, norm=traits.norm, post_norms=traits.post_norms, norm_placement=traits.placement,
         parallel=parallel, shared_input_norm=parallel and traits.shared_input_norm,
@@ -75,15 +78,15 @@ def layer_like(traits: Traits, mixer: Mixer | None, channel: Channel | None, *, 
 
 
 def decoder_layers(fields: Fields, traits: Traits) -> tuple[Layer, ...]:
-    """The layers one by one."""
     count = fields.layers()
     parallel = switch(fields, traits.parallel)
     windows = windows_of(fields, count, traits.window, traits.window_key)
     mixers: dict[tuple[int | None, bool], Mixer] = {}
     dense = None if traits.channel else mlp_of(fields, traits)
+    period = fields.natural("no_rope_layer_interval", traits.rope_every)
     layers = []
     for index, window in enumerate(windows):
-        rope = not _without_rope(fields, traits, index)
+        rope = period == 0 or (index + 1) % period > 0
         if traits.mixer is not None:
             mixer = traits.mixer(fields, traits, index)
         else:
@@ -94,16 +97,13 @@ def decoder_layers(fields: Fields, traits: Traits) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
-def _without_rope(fields: Fields, traits: Traits, index: int) -> bool:
-    period = fields.natural("no_rope_layer_interval", traits.rope_every)
-    return period > 0 and (index + 1) % period == 0
-
-
 def decoder(fields: Fields, *, traits: Traits) -> Model:
-    """A decoder-only language model."""
     fields = fields.behind({"tie_word_embeddings": traits.tied})
     layers = decoder_layers(fields, traits)
-    stack = decoder_stack(fields, layers, final_norm=traits.norm)
+    stack = decoder_stack(
+        fields, layers, final_norm=traits.norm, embedding_norm=traits.norm if traits.embedding_norm else None,
+        positions=fields.count("max_position_embeddings") if traits.positions == "learned" else 0,
+    )
     extra = fields.natural("num_nextn_predict_layers", fields.natural("mtp_num_hidden_layers", 0)) if traits.mtp else 0
     if extra > len(layers):
         raise fields.wrong("num_nextn_predict_layers", f"must not exceed num_hidden_layers={len(layers)}")

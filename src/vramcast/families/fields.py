@@ -11,9 +11,11 @@ Families without a class there have none: their configs must say everything.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from pkgutil import get_data
 from typing import Final
 
 import msgspec
@@ -21,41 +23,13 @@ import msgspec
 from vramcast.errors import InvalidSpec
 from vramcast.operators.activation import ACTIVATIONS
 
-SPELLINGS: Final[dict[str, str]] = {
-    "n_embd": "hidden_size",
-    "n_embed": "hidden_size",
-    "hidden_dim": "hidden_size",
-    "d_model": "hidden_size",
-    "dim": "hidden_size",
-    "n_layer": "num_hidden_layers",
-    "n_layers": "num_hidden_layers",
-    "num_layers": "num_hidden_layers",
-    "n_head": "num_attention_heads",
-    "n_heads": "num_attention_heads",
-    "num_heads": "num_attention_heads",
-    "n_inner": "intermediate_size",
-    "ffn_dim": "intermediate_size",
-    "d_ff": "intermediate_size",
-    "d_kv": "head_dim",
-    "ffn_embed_dim": "intermediate_size",
-    "ffn_hidden_size": "intermediate_size",
-    "n_positions": "max_position_embeddings",
-    "n_ctx": "max_position_embeddings",
-    "max_seq_len": "max_position_embeddings",
-    "max_sequence_length": "max_position_embeddings",
-    "seq_length": "max_position_embeddings",
-    "context_length": "max_position_embeddings",
-    "active_experts": "num_experts_per_tok",
-    "num_experts_per_token": "num_experts_per_tok",
-    "padded_vocab_size": "vocab_size",
-    "dtype": "torch_dtype",
-    "hidden_dropout_prob": "hidden_dropout",
-    "resid_pdrop": "hidden_dropout",
-    "dropout": "hidden_dropout",
-    "dropout_rate": "hidden_dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-    "attn_pdrop": "attention_dropout",
-}
+
+def _spellings() -> dict[str, str]:
+    _, *rows = csv.reader((get_data(__package__, "spellings.csv") or b"").decode().splitlines())
+    return dict(rows)
+
+
+SPELLINGS: Final[dict[str, str]] = _spellings()
 """Another name -> the name used here. The name used here wins when both are present."""
 
 OTHER_MEANINGS: Final[dict[str, dict[str, str]]] = {
@@ -93,7 +67,6 @@ class Defaults(msgspec.Struct, frozen=True):
 
 @cache
 def all_defaults() -> Mapping[str, Mapping[str, object]]:
-    """Family -> field -> value."""
     return msgspec.json.decode(FILE.read_bytes(), type=Defaults).families
 
 
@@ -186,14 +159,12 @@ class Fields:
         return self.natural(key, 0) or None
 
     def layers(self, key: str = "num_hidden_layers", fallback: int | None = None) -> int:
-        """A number of layers."""
         value = self.count(key, fallback)
         if value > MOST_LAYERS:
             raise self.wrong(key, f"is more than {MOST_LAYERS} layers")
         return value
 
     def flag(self, key: str, *, fallback: bool = False) -> bool:
-        """True or false."""
         value = self.get(key)
         if value is None:
             return fallback
@@ -227,7 +198,6 @@ class Fields:
         return int(value * of)
 
     def word(self, key: str, fallback: str | None = None) -> str:
-        """A text."""
         value = self.get(key)
         if value is None:
             if fallback is None:
@@ -296,5 +266,4 @@ class Fields:
         return total // parts
 
     def keys(self) -> tuple[str, ...]:
-        """The keys the config itself has."""
         return tuple(self._values)

@@ -7,112 +7,74 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
-from msgspec import Struct
+from msgspec.structs import replace
 
-from vramcast.domain.model import MLP, Attention, Layer, Model, Norm
+from vramcast.domain.model import MLP, Layer, Mixer, Model, Norm
 from vramcast.errors import InvalidSpec
 from vramcast.families.assemble import TIED, attention_of, decoder_stack, model_of
+from vramcast.families.decoder import Traits, attention_like, decoder
 from vramcast.families.fields import Fields
 
-
-class GptTraits(Struct, frozen=True, kw_only=True):
-    """What a family of this kind decides where its config is silent."""
-
-    positions: Literal["learned", "rope", "alibi"] = "learned"
-    qkv_bias: bool = True
-    out_bias: bool = True
-    mlp_bias: bool = True
-    head_bias: bool = False
-    activation: str = "gelu_new"
-    parallel: bool = False
-    shared_input_norm: bool = False
-    embedding_norm: bool = False
-    tied: bool = True
+GPT: Final = Traits(
+    norm=Norm.LAYER, gated=False, activation="gelu_new", activation_keys=("activation_function", "hidden_act"),
+    qkv_bias=True, out_bias=True, mlp_bias=True, tied=True, positions="learned",
+)
 
 
-def gpt(fields: Fields, *, traits: GptTraits) -> Model:
-    """GPT-2, GPT-J, CodeGen, BLOOM."""
-    fields = fields.behind({"tie_word_embeddings": traits.tied})
-    hidden, rotary = fields.count("hidden_size"), traits.positions == "rope"
-    attention = attention_of(
-        fields, hidden, qkv_bias=traits.qkv_bias, out_bias=traits.out_bias, rope=rotary,
-        rope_fraction=_rotary_fraction(fields, hidden) if rotary else 1.0,
-        position_bias="alibi" if traits.positions == "alibi" else "none",
-    )
-    return _assembled(fields, traits, attention)
+def gpt(fields: Fields, *, traits: Traits = GPT) -> Model:
+    """GPT-2, BLOOM: four times as wide inside where nobody says."""
+    width = fields.maybe("intermediate_size") or 4 * fields.count("hidden_size")
+    return decoder(fields.over({"intermediate_size": width}), traits=traits)
 
 
-def _rotary_fraction(fields: Fields, hidden: int) -> float:
-    rotary = fields.maybe("rotary_dim")
-    if rotary is None:
-        return 1.0
-    width = fields.share("hidden_size", hidden, "num_attention_heads", fields.count("num_attention_heads"))
-    if rotary > width:
-        raise fields.wrong("rotary_dim", f"is more than the head width {width}")
-    return rotary / width
-
-
-def _layer(fields: Fields, traits: GptTraits, attention: Attention) -> Layer:
-    hidden = fields.count("hidden_size")
-    activation = fields.activation("activation_function", "hidden_act", fallback=traits.activation)
-    width = fields.maybe("intermediate_size") or 4 * hidden
-    mlp = MLP(width=width, gated=False, activation=activation, bias=traits.mlp_bias)
-    return Layer(
-        mixer=attention, channel=mlp, norm=Norm.LAYER, parallel=traits.parallel,
-        shared_input_norm=traits.shared_input_norm,
-    )
-
-
-def _assembled(fields: Fields, traits: GptTraits, *attentions: Attention) -> Model:
-    """The model of layers with these attentions; of one in all layers where it is alone."""
-    layers = [_layer(fields, traits, attention) for attention in attentions]
-    stack = decoder_stack(
-        fields, layers[0] if len(layers) == 1 else layers, final_norm=Norm.LAYER,
-        embedding_norm=Norm.LAYER if traits.embedding_norm else None,
-        positions=fields.count("max_position_embeddings") if traits.positions == "learned" else 0,
-    )
-    return model_of(fields, stacks=(stack,), head_bias=traits.head_bias)
+def gpt_j(fields: Fields) -> Model:
+    """GPT-J, CodeGen: rotary on a part of the head, one norm for both parts."""
+    hidden, rotary, fraction = fields.count("hidden_size"), fields.maybe("rotary_dim"), 1.0
+    if rotary is not None:
+        width = fields.share("hidden_size", hidden, "num_attention_heads", fields.count("num_attention_heads"))
+        if rotary > width:
+            raise fields.wrong("rotary_dim", f"is more than the head width {width}")
+        fraction = rotary / width
+    return gpt(fields, traits=replace(
+        GPT, positions="rope", rope_fraction=fraction, qkv_bias=False, out_bias=False, head_bias=True, parallel=True,
+        shared_input_norm=True, tied=False,
+    ))
 
 
 def gpt_neo(fields: Fields) -> Model:
     """GPT-Neo: every second layer sees a window; no bias on queries, keys and values."""
-    fields = fields.behind(TIED)
-    window, hidden = fields.count("window_size", 256), fields.count("hidden_size")
-    windows = (window if index % 2 else None for index in range(fields.layers()))
-    attentions = (attention_of(fields, hidden, out_bias=True, rope=False, window=seen) for seen in windows)
-    return _assembled(fields, GptTraits(qkv_bias=False), *attentions)
+    window = fields.count("window_size", 256)
+
+    def attention(fields: Fields, traits: Traits, index: int) -> Mixer:
+        return attention_like(fields, traits, window if index % 2 else None)
+
+    return gpt(fields, traits=replace(GPT, qkv_bias=False, mixer=attention))
 
 
 def gpt_neox(fields: Fields) -> Model:
     """GPT-NeoX, Pythia, StableLM-alpha: rotary on a quarter of the head, two norms even when parallel."""
     parallel = fields.flag("use_parallel_residual", fallback=True)
     bias, rotary = fields.flag("attention_bias", fallback=True), fields.fraction("rotary_pct", 0.25)
-    attention = attention_of(
-        fields, fields.count("hidden_size"), qkv_bias=bias, out_bias=bias, rope_fraction=rotary
-    )
-    traits = GptTraits(positions="rope", activation="gelu", parallel=parallel, tied=False)
-    return _assembled(fields, traits, attention)
+    return gpt(fields.over({"partial_rotary_factor": rotary}), traits=replace(
+        GPT, positions="rope", activation="gelu", parallel=parallel, qkv_bias=bias, out_bias=bias, tied=False,
+    ))
 
 
 def gpt_bigcode(fields: Fields) -> Model:
     """StarCoder 1: GPT-2 with one key/value head."""
-    fields = fields.behind(TIED)
     kv_heads = 1 if fields.flag("multi_query", fallback=True) else fields.count("num_attention_heads")
-    fields = fields.over({"num_key_value_heads": kv_heads})
-    attention = attention_of(fields, fields.count("hidden_size"), qkv_bias=True, out_bias=True, rope=False)
-    return _assembled(fields, GptTraits(), attention)
+    return gpt(fields.over({"num_key_value_heads": kv_heads}))
 
 
 def phi(fields: Fields) -> Model:
     """Phi 1, 1.5 and 2: one norm for both parts, biases everywhere, also on the output."""
     if fields.flag("qk_layernorm"):
         raise InvalidSpec(f"qk_layernorm=true of {fields.name} is in no published phi model; leave it out")
-    hidden, rotary = fields.count("hidden_size"), fields.fraction("partial_rotary_factor", 0.5)
-    attention = attention_of(fields, hidden, qkv_bias=True, out_bias=True, rope_fraction=rotary)
-    traits = GptTraits(positions="rope", parallel=True, shared_input_norm=True, head_bias=True, tied=False)
-    return _assembled(fields, traits, attention)
+    return gpt(fields, traits=replace(
+        GPT, positions="rope", rope_fraction=0.5, parallel=True, shared_input_norm=True, head_bias=True, tied=False,
+    ))
 
 
 def opt(fields: Fields) -> Model:
@@ -144,19 +106,13 @@ def falcon(fields: Fields) -> Model:
         kv_heads = fields.count("num_kv_heads" if fields.has("num_kv_heads") else "n_head_kv", heads)
     else:
         kv_heads = 1 if fields.flag("multi_query", fallback=True) else heads
-    fields = fields.over({"num_key_value_heads": kv_heads})
     parallel, bias = grouped or fields.flag("parallel_attn", fallback=True), fields.flag("bias")
-    alibi = fields.flag("alibi")
     norms = fields.maybe("num_ln_in_parallel_attn") or (2 if grouped else 1)
-    traits = GptTraits(
-        positions="alibi" if alibi else "rope", mlp_bias=bias, parallel=parallel,
-        activation=fields.activation("activation", fallback="gelu"), shared_input_norm=parallel and norms == 1,
-    )
-    attention = attention_of(
-        fields, fields.count("hidden_size"), qkv_bias=bias, out_bias=bias, rope=not alibi,
-        position_bias="alibi" if alibi else "none",
-    )
-    return _assembled(fields, traits, attention)
+    return gpt(fields.over({"num_key_value_heads": kv_heads}), traits=replace(
+        GPT, positions="alibi" if fields.flag("alibi") else "rope", qkv_bias=bias, out_bias=bias, mlp_bias=bias,
+        parallel=parallel, activation=fields.activation("activation", fallback="gelu"),
+        shared_input_norm=parallel and norms == 1,
+    ))
 
 
 def mpt(fields: Fields) -> Model:
@@ -174,15 +130,9 @@ def mpt(fields: Fields) -> Model:
     return model_of(fields, stacks=(stack,))
 
 
-GPT_J: Final = GptTraits(
-    positions="rope", qkv_bias=False, out_bias=False, head_bias=True, parallel=True, shared_input_norm=True, tied=False
-)
-
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
-    "gpt2": partial(gpt, traits=GptTraits()),
-    "gptj": partial(gpt, traits=GPT_J),
-    "codegen": partial(gpt, traits=GPT_J),
-    "bloom": partial(gpt, traits=GptTraits(positions="alibi", embedding_norm=True, activation="gelu")),
+    "gpt2": gpt, "gptj": gpt_j, "codegen": gpt_j,
+    "bloom": partial(gpt, traits=replace(GPT, positions="alibi", embedding_norm=True, activation="gelu")),
     "gpt_neo": gpt_neo, "gpt_neox": gpt_neox, "gpt_bigcode": gpt_bigcode, "phi": phi, "opt": opt, "falcon": falcon,
     "mpt": mpt,
 }

@@ -108,7 +108,6 @@ def mamba1_of(fields: Fields, hidden: int, *, prefix: str = "", inner_norms: boo
 
 
 def mamba(fields: Fields) -> Model:
-    """Mamba: nothing but state space layers."""
     fields = fields.behind(TIED)
     return _ssm(fields, mamba1_of(fields, fields.count("hidden_size")))
 
@@ -148,18 +147,12 @@ def jamba_mixer(fields: Fields, traits: Traits, index: int) -> Mixer:
 
 
 def jamba_channel(fields: Fields, traits: Traits, index: int) -> Channel:
-    """Jamba: experts in every second layer."""
     period = fields.count("expert_layer_period", 2)
     dense = mlp_of(fields, traits)
     if index % period != fields.natural("expert_layer_offset", 1) or fields.natural("num_experts", 16) <= 1:
         return dense
     experts, chosen = experts_of(fields)
     return MoE(num_experts=experts, top_k=chosen, expert=dense)
-
-
-def _qwen3_5_dense(fields: Fields, traits: Traits, index: int) -> Channel:
-    del index
-    return mlp_of(fields, traits)
 
 
 NEMOTRON_LETTERS: Final = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
@@ -310,7 +303,7 @@ def lfm2_channel(fields: Fields, traits: Traits, index: int) -> Channel:
 
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "qwen3_next": _traits(mixer=gated_delta, channel=qwen_moe, rope_fraction=0.25, mtp=True),
-    "qwen3_5_text": _traits(mixer=gated_delta, channel=_qwen3_5_dense, rope_fraction=0.25, mtp=True),
+    "qwen3_5_text": _traits(mixer=gated_delta, rope_fraction=0.25, mtp=True),
     "qwen3_5_moe_text": _traits(mixer=gated_delta, channel=qwen_moe, rope_fraction=0.25, mtp=True),
     "kimi_linear": _traits(mixer=kimi, channel=corrected),
     "minimax": _traits(mixer=minimax, channel=routed),

@@ -110,7 +110,6 @@ def _tables() -> Tables:
 
 
 def known_families() -> tuple[str, ...]:
-    """Families whose modules have names here."""
     return tuple(_tables().families)
 
 

@@ -96,7 +96,6 @@ def llama4(fields: Fields, traits: Traits, index: int) -> Channel:
 
 
 def gpt_oss(fields: Fields, traits: Traits, index: int) -> Channel:
-    """gpt-oss: experts and router with biases."""
     del index
     experts, chosen = experts_of(fields)
     expert = MLP(width=fields.count("intermediate_size"), gated=True, activation=traits.activation, bias=True)

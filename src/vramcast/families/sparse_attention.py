@@ -66,16 +66,13 @@ def minimax_m3(fields: Fields) -> Model:
     """MiniMax M3: norms per head, three dense layers of their own width, a shared expert."""
     if fields.has("vision_config"):
         raise Unsupported(f"the image encoder of {fields.name} is not modelled; pass its text_config")
-    count = fields.layers()
     attention = attention_of(
         fields, fields.count("hidden_size"), qk_norm="head", rope_fraction=fields.fraction("partial_rotary_factor", 0.5)
     )
     dense = mlp_of(fields, SILU, fields.count("dense_intermediate_size", 12288))
-    layers = [
-        Layer(mixer=attention, channel=corrected(fields, SILU, index) if is_sparse(fields, index) else dense)
-        for index in range(count)
-    ]
-    return _decoder(fields, layers)
+    layers = range(fields.layers())
+    channels = (corrected(fields, SILU, index) if is_sparse(fields, index) else dense for index in layers)
+    return _decoder(fields, [Layer(mixer=attention, channel=channel) for channel in channels])
 
 
 def step3p7(fields: Fields) -> Model:

@@ -128,7 +128,6 @@ def clip_text(fields: Fields) -> Model:
 
 
 def _alone(fields: Fields, *, stack: Callable[[Fields], Stack]) -> Model:
-    """An image encoder without a text's."""
     return _without_head(fields, stack(fields), vocab=0)
 
 

@@ -19,9 +19,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.program import Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import cast
-
-FP32: Final = 4  # bytes
+from vramcast.operators.linear import FP32, cast
 
 
 class Gate(NamedTuple):
@@ -34,7 +32,6 @@ class Gate(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of one half."""
         return self.elements * self.itemsize
 
 
@@ -70,7 +67,6 @@ class Pointwise(NamedTuple):
         return aten.power(self.graph, wide, num_bytes=wide.num_bytes, name=self.label(text))
 
     def shifted(self, x: Value, text: str) -> Value:
-        """`x + number`."""
         return aten.shift(self.graph, x, num_bytes=x.num_bytes, name=self.label(text))
 
     def erf(self, x: Value, text: str) -> Value:
@@ -78,7 +74,6 @@ class Pointwise(NamedTuple):
         return self.unary(x, text, saves="input", temporaries=4)
 
     def tanh(self, x: Value, text: str = "") -> Value:
-        """Keeps its result."""
         return self.unary(x, text, saves="output")
 
     def softplus(self, x: Value, text: str) -> Value:
@@ -90,17 +85,14 @@ class Pointwise(NamedTuple):
         return self.unary(self.widened(x), text, saves="output", temporaries=1)
 
     def sum(self, a: Value, b: Value, text: str) -> Value:
-        """`a + b`."""
         a, b = self._alike(a, b)
         return aten.add(self.graph, a, b, num_bytes=a.num_bytes, name=self.label(text))
 
     def difference(self, a: Value, b: Value, text: str) -> Value:
-        """`a - b`."""
         a, b = self._alike(a, b)
         return aten.subtract(self.graph, a, b, num_bytes=a.num_bytes, name=self.label(text))
 
     def product(self, a: Value, b: Value, text: str = "") -> Value:
-        """`a * b`."""
         a, b = self._alike(a, b)
         return aten.multiply(self.graph, a, b, num_bytes=a.num_bytes, name=self.label(text))
 
@@ -161,7 +153,6 @@ def _keeps_output(p: Pointwise, x: Value) -> Value:
 
 
 def _linear(p: Pointwise, x: Value) -> Value:
-    """x itself."""
     return x
 
 

@@ -14,7 +14,7 @@ from vramcast.domain.program import Category, Tensor
 from vramcast.operators.graph import Graph, Value
 
 
-def _output(graph: Graph, name: str, num_bytes: int, *operands: Value) -> Value:
+def output(graph: Graph, name: str, num_bytes: int, *operands: Value) -> Value:
     differentiable = any(value.gradient_bytes for value in operands)
     return graph.value(name, num_bytes, gradient_bytes=None if differentiable else 0)
 
@@ -30,7 +30,7 @@ def _broadcast_products(graph: Graph, full_bytes: int, *operands: Value) -> list
 
 def multiply(graph: Graph, a: Value, b: Value, *, num_bytes: int, name: str) -> Value:
     """`a * b`: each operand is saved for the gradient of the other [derivatives: mul.Tensor]."""
-    out = _output(graph, name, num_bytes, a, b)
+    out = output(graph, name, num_bytes, a, b)
     saved = [kept for kept, wanted in ((a, b), (b, a)) if wanted.gradient_bytes]
     return graph.call(
         "mul", [a, b], [out], saved=saved, backward_temporaries=_broadcast_products(graph, num_bytes, a, b)
@@ -48,7 +48,7 @@ def scale_by_weight(
         weight_bytes: size of the parameter, whose gradient is made at full size first
         sum_bytes: buffer of the sum over the rows (`reduction.column_sum_bytes`)
     """
-    out = _output(graph, name, num_bytes, x)
+    out = output(graph, name, num_bytes, x)
     if not trainable:
         return graph.call("mul", [x], [out])
     out.gradient_bytes = num_bytes
@@ -73,7 +73,7 @@ def promote(graph: Graph, x: Value, *, num_bytes: int) -> Value:
 
 def add(graph: Graph, a: Value, b: Value, *, num_bytes: int, name: str) -> Value:
     """`a + b`: nothing is saved, the gradient is handed through [derivatives: add.Tensor]."""
-    return graph.call("add", [a, b], [_output(graph, name, num_bytes, a, b)], passes_gradient=True)
+    return graph.call("add", [a, b], [output(graph, name, num_bytes, a, b)], passes_gradient=True)
 
 
 def subtract(graph: Graph, a: Value, b: Value, *, num_bytes: int, name: str) -> Value:
@@ -85,14 +85,9 @@ def subtract(graph: Graph, a: Value, b: Value, *, num_bytes: int, name: str) -> 
     return add(graph, a, negated, num_bytes=num_bytes, name=name)
 
 
-def total(graph: Graph, x: Value, *, num_bytes: int, name: str) -> Value:
-    """`x.sum()`: the gradient is the output's, expanded without memory [derivatives: sum]."""
-    return graph.call("sum", [x], [_output(graph, name, num_bytes, x)], slices_gradient=True)
-
-
 def shift(graph: Graph, x: Value, *, num_bytes: int, name: str) -> Value:
     """`x + number`: a new tensor forward, no new one backward."""
-    return graph.call("add", [x], [_output(graph, name, num_bytes, x)], passes_gradient=True)
+    return graph.call("add", [x], [output(graph, name, num_bytes, x)], passes_gradient=True)
 
 
 def unary(graph: Graph, x: Value, *, num_bytes: int, name: str, saves: str = "", temporaries: int = 0) -> Value:
@@ -104,7 +99,7 @@ def unary(graph: Graph, x: Value, *, num_bytes: int, name: str, saves: str = "",
         saves: "input", "output" or "" [derivatives]
         temporaries: full-size tensors that the backward formula makes on its way to the gradient [formulas]
     """
-    out = _output(graph, name, num_bytes, x)
+    out = output(graph, name, num_bytes, x)
     saved = {"input": [x], "output": [out], "": []}[saves]
     return graph.call(
         name, [x], [out], saved=saved if x.gradient_bytes else (),
@@ -117,32 +112,3 @@ def unary(graph: Graph, x: Value, *, num_bytes: int, name: str, saves: str = "",
 def power(graph: Graph, x: Value, *, num_bytes: int, name: str) -> Value:
     """`x.pow(n)`: backward makes `x.pow(n - 1)`, n times it, and the gradient [formulas: pow_backward]."""
     return unary(graph, x, num_bytes=num_bytes, name=name, saves="input", temporaries=2)
-
-
-def softmax(graph: Graph, x: Value, *, num_bytes: int, name: str) -> Value:
-    """`softmax(x)`: keeps its result; backward multiplies gradient and result into a temporary first.
-
-    Source: pytorch aten/src/ATen/native/cuda/SoftMax.cu `softmax_backward_cuda_out`
-    """
-    return unary(graph, x, num_bytes=num_bytes, name=name, saves="output", temporaries=1)
-
-
-def matmul(graph: Graph, a: Value, b: Value, *, num_bytes: int, name: str) -> Value:
-    """A product of two activations: both are saved, two gradients are made [derivatives: bmm, mm]."""
-    saved = [kept for kept, wanted in ((a, b), (b, a)) if wanted.gradient_bytes]
-    return graph.call("matmul", [a, b], [_output(graph, name, num_bytes, a, b)], saved=saved)
-
-
-def contiguous(graph: Graph, x: Value, *, num_bytes: int, name: str) -> Value:
-    """A copy in another layout; its gradient goes back as a view."""
-    return graph.call("clone", [x], [_output(graph, name, num_bytes, x)], slices_gradient=True)
-
-
-def view(graph: Graph, x: Value, *, name: str) -> Value:
-    """A view whose gradient is a view too (transpose, view of a contiguous tensor)."""
-    return graph.call("view", [x], [graph.view(x, name)], slices_gradient=True)
-
-
-def transposed(graph: Graph, x: Value, *, name: str) -> Value:
-    """A view whose gradient has to be copied into the layout of x (view, reshape of a transposed tensor)."""
-    return graph.call("view", [x], [graph.view(x, name)])

@@ -10,7 +10,7 @@ Symbols:  B batch   S queries   K keys   A heads   G key/value heads   D head wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from vramcast.domain.job import AttentionKernel
@@ -79,52 +79,44 @@ def _output(graph: Graph, scores: Scores) -> Value:
     return graph.value("attention.context", size, formula=f"{scores.output_elements} x {scores.width} B")
 
 
-def _statistics(graph: Graph, scores: Scores, queries: int) -> Value:
-    return graph.value("attention.logsumexp", scores.batch * scores.heads * queries * 4, gradient_bytes=0)
-
-
-def _flash(graph: Graph, q: Value, k: Value, v: Value, scores: Scores) -> Value:
-    out, lse = _output(graph, scores), _statistics(graph, scores, scores.queries)
-    padded, width = round_up(scores.queries, 128), round_up(scores.head_dim, 32 if scores.head_dim <= 128 else 64)
-    rows = scores.batch * scores.heads * padded
-    temporaries = [
-        graph.tensor("attention.softmax_d", rows * 4),
-        graph.tensor("attention.dq_accumulator", rows * width * 4),
-    ]
-    if scores.kv_heads != scores.heads:
-        expanded = scores.batch * scores.keys * scores.heads * scores.head_dim * scores.width
-        temporaries += [graph.tensor(f"attention.{name}_expanded", expanded) for name in ("dk", "dv")]
+def _fused(
+    graph: Graph, name: str, read: tuple[Value, Value, Value], scores: Scores, made: Mapping[str, int],
+    padded: int | None = None,
+) -> Value:
+    """One kernel that keeps its output and a number a row; `made`: what its backward makes on the way [bytes]."""
+    out, rows = _output(graph, scores), scores.batch * scores.heads * (padded or scores.queries)
     return graph.call(
-        "flash_attention", [q, k, v], [out], saved=[q, k, v, out], extra=[lse],
-        backward_temporaries=temporaries, flops=scores.flops,
+        f"{name}_attention", read, [out], saved=[*read, out], flops=scores.flops,
+        extra=[graph.value("attention.logsumexp", rows * 4, gradient_bytes=0)],
+        backward_temporaries=[graph.tensor(f"attention.{temporary}", size) for temporary, size in made.items()],
     )
 
 
+def _flash(graph: Graph, q: Value, k: Value, v: Value, scores: Scores) -> Value:
+    padded, width = round_up(scores.queries, 128), round_up(scores.head_dim, 32 if scores.head_dim <= 128 else 64)
+    rows = scores.batch * scores.heads * padded
+    made = {"softmax_d": rows * 4, "dq_accumulator": rows * width * 4}
+    if scores.kv_heads != scores.heads:
+        expanded = scores.batch * scores.keys * scores.heads * scores.head_dim * scores.width
+        made |= {"dk_expanded": expanded, "dv_expanded": expanded}
+    return _fused(graph, "flash", (q, k, v), scores, made)
+
+
 def _efficient(graph: Graph, q: Value, k: Value, v: Value, scores: Scores) -> Value:
-    out, lse = _output(graph, scores), _statistics(graph, scores, round_up(scores.queries, 32))
     rows = scores.batch * scores.heads
-    temporaries = [graph.tensor("attention.delta", rows * scores.queries * 4)]
     accumulators = 0
     if scores.width == 2:  # dQ is summed in fp32 outside the output
         accumulators += rows * round_up(scores.queries, 64) * round_up(scores.head_dim, 32) * 4
     if scores.head_dim > 128:  # dK and dV do not fit into registers either
         accumulators += 2 * rows * round_up(scores.keys, 64) * round_up(scores.head_dim, 64) * 4
-    if accumulators:
-        temporaries.append(graph.tensor("attention.backward_workspace", accumulators))
-    return graph.call(
-        "efficient_attention", [q, k, v], [out], saved=[q, k, v, out], extra=[lse],
-        backward_temporaries=temporaries, flops=scores.flops,
-    )
+    workspace = {"backward_workspace": accumulators} if accumulators else {}
+    made = {"delta": rows * scores.queries * 4} | workspace
+    return _fused(graph, "efficient", (q, k, v), scores, made, round_up(scores.queries, 32))
 
 
 def _cudnn(graph: Graph, q: Value, k: Value, v: Value, scores: Scores) -> Value:
-    out, lse = _output(graph, scores), _statistics(graph, scores, scores.queries)
     rows = scores.batch * scores.heads * scores.queries
-    workspace = graph.tensor("attention.cudnn_workspace", rows * scores.head_dim * 4 + rows * 4)
-    return graph.call(
-        "cudnn_attention", [q, k, v], [out], saved=[q, k, v, out], extra=[lse],
-        backward_temporaries=[workspace], flops=scores.flops,
-    )
+    return _fused(graph, "cudnn", (q, k, v), scores, {"cudnn_workspace": rows * scores.head_dim * 4 + rows * 4})
 
 
 def _batched(graph: Graph, value: Value, scores: Scores) -> Value:

@@ -51,12 +51,10 @@ class Array:
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all elements."""
         return self.elements * self.width
 
     def view(self, *shape: int) -> Array:
@@ -82,7 +80,6 @@ class Tape:
 
     @property
     def program(self) -> Program:
-        """What was recorded."""
         return tuple(self.nodes)
 
     @contextmanager
@@ -149,7 +146,6 @@ class Tape:
         return self.new(name, sizes, max(part.width for part in parts))
 
     def copy(self, x: Array, name: str = "contiguous") -> Array:
-        """A contiguous copy."""
         return self.like(name, x)
 
     def pad(self, x: Array, more: Sequence[int], name: str = "padded") -> Array:
@@ -176,7 +172,6 @@ class Tape:
         return out
 
     def group_norm(self, x: Array, name: str = "normed") -> Array:
-        """The fused operator."""
         return self.like(name, x)
 
     def rms_norm(self, x: Array, name: str = "normed") -> Array:

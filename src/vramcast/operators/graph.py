@@ -216,14 +216,6 @@ class Storages:
         if left == 0 and storage.tensor.num_bytes:  # what has no size is somebody else's: nothing is allocated for it
             self.nodes.append(Free(storage.tensor))
 
-    def allocate_all(self, tensors: Sequence[Tensor]) -> None:
-        if tensors:  # most operators have none
-            self.nodes += [Alloc(tensor) for tensor in tensors]
-
-    def free_all(self, tensors: Sequence[Tensor]) -> None:
-        if tensors:
-            self.nodes += [Free(tensor) for tensor in tensors]
-
     def pass_all(self, tensors: Sequence[Tensor]) -> None:
         """All at once, and gone."""
         if tensors:

@@ -15,6 +15,9 @@ from vramcast.domain.program import Category, Tensor
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.reduction import H100, Chip, column_sum_bytes
 
+FP32: Final = 4
+"""Of one element [bytes]."""
+
 
 class Numerics(NamedTuple):
     """Bytes of one element in each role."""
@@ -56,7 +59,6 @@ class Dense(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Of all weights."""
         return self.copies * self.out_features * self.in_features
 
 
@@ -88,60 +90,34 @@ def linear(graph: Graph, name: str, x: Value, *, tokens: int, dense: Dense, nume
     Source: [autograd], [autocast]
     """
     out, width = tokens * dense.out_features, numerics.compute
+    weights, shape = dense.elements, f"{dense.out_features} x {dense.in_features}"
     x = cast(graph, x, elements=tokens * dense.in_features, to_bytes=width, name=f"{name}.input")
     differentiable = dense.trainable or x.gradient_bytes > 0
     y = graph.value(
         name, out * width, gradient_bytes=out * width if differentiable else 0,
         formula=f"{tokens} tokens x {dense.out_features} x {width} B",
     )
-    extra = [_weight_cast(graph, name, dense, width)] if numerics.autocast else []
-    return graph.call(
-        "linear", [x], [y],
-        saved=[x] if dense.trainable else [],
-        extra=extra,
-        weight_gradients=_weight_gradients(graph, name, dense, numerics),
-        backward_temporaries=[
-            *_gradient_casts(graph, name, dense, numerics), *_bias_sum(graph, name, dense, tokens),
-        ],
-        views_gradient=True,  # (B, S, I) inputs are folded to two dimensions and their gradients unfolded
-        flops=2 * tokens * dense.out_features * dense.in_features,
-    )
-
-
-def _weight_cast(graph: Graph, name: str, dense: Dense, width: int) -> Value:
-    """The 16-bit copy of an fp32 weight; backward of the input needs it, so it is saved.
-
-    Only that of a weight that learns is cached: a frozen one is copied at every call [autocast].
-    """
-    elements = dense.elements
-    formula = f"{dense.out_features} x {dense.in_features} x {width} B"
-    kept = "weight_cast" if dense.trainable else "weight_copy"
-    return graph.value(f"{name}.{kept}", elements * width, gradient_bytes=0, formula=formula)
-
-
-def _weight_gradients(graph: Graph, name: str, dense: Dense, numerics: Numerics) -> list[Tensor]:
-    if not dense.trainable:
-        return []
-    elements = dense.elements
-    formula = f"{dense.out_features} x {dense.in_features} x {numerics.gradient} B"
-    found = [graph.tensor(f"{name}.weight_gradient", elements * numerics.gradient, Category.GRADIENTS, formula)]
-    if dense.bias:
+    extra: list[Value] = []
+    if numerics.autocast:
+        # backward of the input needs it, so it is saved; only that of a weight that learns is cached [autocast]
+        kept = f"{name}.{'weight_cast' if dense.trainable else 'weight_copy'}"
+        extra.append(graph.value(kept, weights * width, gradient_bytes=0, formula=f"{shape} x {width} B"))
+    gradients: list[Tensor] = []
+    passing: list[Tensor] = []
+    if dense.trainable:
+        element = numerics.gradient
+        formula = f"{shape} x {element} B"
+        gradients.append(graph.tensor(f"{name}.weight_gradient", weights * element, Category.GRADIENTS, formula))
+        if element != width:  # the product is 16 bits wide before it becomes the fp32 gradient
+            passing.append(graph.tensor(f"{name}.weight_gradient_16bit", weights * width))
+    if dense.trainable and dense.bias:
         size = dense.copies * dense.out_features * numerics.gradient
-        found.append(graph.tensor(f"{name}.bias_gradient", size, Category.GRADIENTS))
-    return found
-
-
-def _bias_sum(graph: Graph, name: str, dense: Dense, tokens: int) -> list[Tensor]:
-    """The bias gradient is summed over the tokens while all gradients of the layer are alive (see `reduction`)."""
-    if not (dense.bias and dense.trainable):
-        return []
-    size = column_sum_bytes(rows=tokens, columns=dense.out_features, chip=dense.chip)
-    return [graph.tensor(f"{name}.bias_gradient_partial", size)] if size else []
-
-
-def _gradient_casts(graph: Graph, name: str, dense: Dense, numerics: Numerics) -> list[Tensor]:
-    """Under autocast the product of backward is 16 bits wide before it becomes the fp32 gradient."""
-    if not dense.trainable or numerics.gradient == numerics.compute:
-        return []
-    elements = dense.elements
-    return [graph.tensor(f"{name}.weight_gradient_16bit", elements * numerics.compute)]
+        gradients.append(graph.tensor(f"{name}.bias_gradient", size, Category.GRADIENTS))
+        # summed over the tokens while all gradients of the layer are alive (see `reduction`)
+        partial = column_sum_bytes(rows=tokens, columns=dense.out_features, chip=dense.chip)
+        passing += [graph.tensor(f"{name}.bias_gradient_partial", partial)] if partial else []
+    return graph.call(
+        "linear", [x], [y], saved=[x] if dense.trainable else [], extra=extra, weight_gradients=gradients,
+        backward_temporaries=passing, flops=2 * tokens * dense.out_features * dense.in_features,
+        views_gradient=True,  # (B, S, I) inputs are folded to two dimensions and their gradients unfolded
+    )

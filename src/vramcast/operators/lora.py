@@ -10,9 +10,8 @@ Symbols:  T tokens   I in features   O out features   r rank
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
-
-from msgspec import Struct
 
 from vramcast.domain.program import Category
 from vramcast.operators import aten
@@ -178,60 +177,58 @@ def _frod_weights(rows: int, columns: int, adapter: Adapter) -> tuple[AdapterWei
     return (*_any_weights(rows, columns, adapter), basis)
 
 
-class Materialised(Struct, frozen=True):
-    """A method that builds a whole O x I matrix at every forward [PEFT: src/peft/tuners/<method>/layer.py].
+def _materialised(
+    graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter, *, saved: int, temporary: int,
+    input_width: int = 4, replaces_base: bool = False,
+) -> Value:
+    """base + x W'^T with a whole O x I matrix W' that every forward builds [PEFT: src/peft/tuners/<method>/layer.py].
 
-    Bytes count per element of the matrix; what is saved lives until backward.
+    Args:
+        saved: of the matrix and its factors, until backward [bytes of an element of the matrix]
+        temporary: beside them while forward runs [bytes of an element of the matrix]
+        input_width: saved of the input: 4 a cast copy, 2 the input itself, 0 none [bytes of an element of it]
+        replaces_base: the frozen product is not computed
     """
-
-    saved: int  # of the matrix and its factors
-    temporary: int  # beside them while forward runs
-    input_width: int = 4  # bytes saved per input element: 4 a cast copy, 2 the input itself, 0 none
-    replaces_base: bool = False  # the frozen product is not computed
-
-    def __call__(self, graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) -> Value:
-        """base + x W'^T with W' made on the way."""
-        path, t = target.path, target.tokens
-        width = max(self.input_width, 2)
-        wide = cast(graph, x, elements=t * target.in_features, to_bytes=width, name=f"{path}.adapter_input")
-        saved = graph.value(f"{path}.materialised", self.saved * target.elements, gradient_bytes=0)
-        temporary = graph.tensor(f"{path}.materialising", self.temporary * target.elements)
-        graph.call("materialise", [x], [], temporaries=[temporary], differentiable=False)
-        out = graph.value(f"{path}.correction", t * target.out_features * width)
-        size = round(adapter.option("elements", adapter.rank * (target.out_features + target.in_features)))
-        graph.call(
-            "linear", [wide], [out], saved=[wide] if self.input_width else [], extra=[saved],
-            weight_gradients=[graph.tensor(f"{path}.adapter_gradient", size * adapter.width, Category.GRADIENTS)],
-            backward_temporaries=[graph.tensor(f"{path}.materialised_gradient", 2 * width * target.elements)],
-        )
-        if not self.replaces_base:
-            out = aten.add(graph, base, out, num_bytes=max(base.num_bytes, out.num_bytes), name=f"{path}.sum")
-        return cast(graph, out, elements=t * target.out_features, to_bytes=target.width, name=f"{path}.adapted")
+    path, t = target.path, target.tokens
+    width = max(input_width, 2)
+    wide = cast(graph, x, elements=t * target.in_features, to_bytes=width, name=f"{path}.adapter_input")
+    kept = graph.value(f"{path}.materialised", saved * target.elements, gradient_bytes=0)
+    making = graph.tensor(f"{path}.materialising", temporary * target.elements)
+    graph.call("materialise", [x], [], temporaries=[making], differentiable=False)
+    out = graph.value(f"{path}.correction", t * target.out_features * width)
+    size = round(adapter.option("elements", adapter.rank * (target.out_features + target.in_features)))
+    graph.call(
+        "linear", [wide], [out], saved=[wide] if input_width else [], extra=[kept],
+        weight_gradients=[graph.tensor(f"{path}.adapter_gradient", size * adapter.width, Category.GRADIENTS)],
+        backward_temporaries=[graph.tensor(f"{path}.materialised_gradient", 2 * width * target.elements)],
+    )
+    return _summed(graph, None if replaces_base else base, out, target)
 
 
-class Narrow(Struct, frozen=True):
-    """A method that works on a few numbers per token and leaves the input unsaved."""
+def _narrow(graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter, *, copies: int) -> Value:
+    """base + a small product of T r elements, so many of which are saved instead of the input."""
+    path, t = target.path, target.tokens
+    wide = cast(graph, x, elements=t * target.in_features, to_bytes=adapter.width, name=f"{path}.adapter_input")
+    small = graph.value(f"{path}.narrow", t * adapter.rank * adapter.width * copies)
+    graph.call("reduce", [wide], [small])
+    out = graph.value(f"{path}.correction", t * target.out_features * adapter.width)
+    size = round(adapter.option("elements", adapter.rank * target.out_features))
+    gradients = [graph.tensor(f"{path}.adapter_gradient", size * adapter.width, Category.GRADIENTS)]
+    graph.call("linear", [small], [out], saved=[small], weight_gradients=gradients)
+    return _summed(graph, base, out, target)
 
-    copies: int  # of T r elements saved
 
-    def __call__(self, graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) -> Value:
-        """base + a small product."""
-        path, t = target.path, target.tokens
-        wide = cast(graph, x, elements=t * target.in_features, to_bytes=adapter.width, name=f"{path}.adapter_input")
-        small = graph.value(f"{path}.narrow", t * adapter.rank * adapter.width * self.copies)
-        graph.call("reduce", [wide], [small])
-        out = graph.value(f"{path}.correction", t * target.out_features * adapter.width)
-        size = round(adapter.option("elements", adapter.rank * target.out_features))
-        gradients = [graph.tensor(f"{path}.adapter_gradient", size * adapter.width, Category.GRADIENTS)]
-        graph.call("linear", [small], [out], saved=[small], weight_gradients=gradients)
-        total = aten.add(graph, base, out, num_bytes=max(base.num_bytes, out.num_bytes), name=f"{path}.sum")
-        return cast(graph, total, elements=t * target.out_features, to_bytes=target.width, name=f"{path}.adapted")
+def _summed(graph: Graph, base: Value | None, out: Value, target: Target) -> Value:
+    if base is not None:
+        out = aten.add(graph, base, out, num_bytes=max(base.num_bytes, out.num_bytes), name=f"{target.path}.sum")
+    elements = target.tokens * target.out_features
+    return cast(graph, out, elements=elements, to_bytes=target.width, name=f"{target.path}.adapted")
 
 
 def _hra(graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) -> Value:
     """r Householder reflections of the identity, each keeping the I x I product before it [tuners/hra/layer.py]."""
     reflections = ceil_div(4 * adapter.rank * target.in_features**2, target.elements)
-    return Materialised(saved=12 + reflections, temporary=8, replaces_base=True)(graph, x, base, target, adapter)
+    return _materialised(graph, x, base, target, adapter, saved=12 + reflections, temporary=8, replaces_base=True)
 
 
 class Method(NamedTuple):
@@ -248,36 +245,36 @@ ADAPTERS: Final[dict[str, Method]] = {
     "vblora": Method(lora),
     "gralora": Method(lora),
     "lily": Method(lora),
-    "c3a": Method(Materialised(saved=0, temporary=16)),
-    "oft": Method(Materialised(saved=0, temporary=0)),
-    "boft": Method(Materialised(saved=8, temporary=8)),
+    "c3a": Method(partial(_materialised, saved=0, temporary=16)),
+    "oft": Method(partial(_materialised, saved=0, temporary=0)),
+    "boft": Method(partial(_materialised, saved=8, temporary=8)),
     "hra": Method(_hra),
     "vera": Method(lora),
     "pvera": Method(lora),
     "randlora": Method(lora),
     "delora": Method(lora),
-    "road": Method(Materialised(saved=0, temporary=0)),
-    "fourierft": Method(Materialised(saved=4, temporary=12)),
-    "waveft": Method(Materialised(saved=4, temporary=12)),
-    "shira": Method(Materialised(saved=2, temporary=6, input_width=2, replaces_base=True)),
-    "hira": Method(Materialised(saved=4, temporary=4)),
-    "loha": Method(Materialised(saved=4, temporary=12)),
-    "lokr": Method(Materialised(saved=4, temporary=4)),
-    "peanut": Method(Materialised(saved=8, temporary=4)),
-    "miss-bat": Method(Materialised(saved=8, temporary=10, replaces_base=True)),
-    "glora": Method(Materialised(saved=2, temporary=8, input_width=2)),
-    "frod": Method(Materialised(saved=6, temporary=4, input_width=2, replaces_base=True), _frod_weights),
-    "osf": Method(Materialised(saved=2, temporary=4, input_width=2, replaces_base=True), _osf_weights),
+    "road": Method(partial(_materialised, saved=0, temporary=0)),
+    "fourierft": Method(partial(_materialised, saved=4, temporary=12)),
+    "waveft": Method(partial(_materialised, saved=4, temporary=12)),
+    "shira": Method(partial(_materialised, saved=2, temporary=6, input_width=2, replaces_base=True)),
+    "hira": Method(partial(_materialised, saved=4, temporary=4)),
+    "loha": Method(partial(_materialised, saved=4, temporary=12)),
+    "lokr": Method(partial(_materialised, saved=4, temporary=4)),
+    "peanut": Method(partial(_materialised, saved=8, temporary=4)),
+    "miss-bat": Method(partial(_materialised, saved=8, temporary=10, replaces_base=True)),
+    "glora": Method(partial(_materialised, saved=2, temporary=8, input_width=2)),
+    "frod": Method(partial(_materialised, saved=6, temporary=4, input_width=2, replaces_base=True), _frod_weights),
+    "osf": Method(partial(_materialised, saved=2, temporary=4, input_width=2, replaces_base=True), _osf_weights),
     # the second attention keeps queries, rotated queries, its output and the gated sum, 16 bits each
-    "adaption-prompt": Method(Materialised(saved=0, temporary=0, input_width=8)),
-    "bone": Method(Materialised(saved=8, temporary=10, replaces_base=True)),
+    "adaption-prompt": Method(partial(_materialised, saved=0, temporary=0, input_width=8)),
+    "bone": Method(partial(_materialised, saved=8, temporary=10, replaces_base=True)),
     "unilora": Method(lora),
     "deft": Method(_dora, _any_weights),
-    "tinylora": Method(Narrow(2)),
-    "adamss": Method(Narrow(2)),
-    "beft": Method(Narrow(1)),
-    "miss": Method(Narrow(1)),
-    "psoft": Method(Narrow(3)),
-    "ia3": Method(Materialised(saved=0, temporary=0, input_width=2)),
+    "tinylora": Method(partial(_narrow, copies=2)),
+    "adamss": Method(partial(_narrow, copies=2)),
+    "beft": Method(partial(_narrow, copies=1)),
+    "miss": Method(partial(_narrow, copies=1)),
+    "psoft": Method(partial(_narrow, copies=3)),
+    "ia3": Method(partial(_materialised, saved=0, temporary=0, input_width=2)),
 }
 """Methods by name."""

@@ -4,8 +4,6 @@ Symbols:  T tokens   V vocabulary on this rank   H hidden size   C tokens of a c
 [hf] transformers loss/loss_utils.py `ForCausalLMLoss`: logits.float(), then F.cross_entropy
 [torch] pytorch torch/nn/functional.py `cross_entropy`: log_softmax and nll_loss keep the log-probabilities
 [liger] Liger-Kernel src/liger_kernel/ops/cross_entropy.py, fused_linear_cross_entropy.py
-[megatron] Megatron-LM megatron/core/tensor_parallel/cross_entropy.py, megatron/core/fusions/fused_cross_entropy.py
-[te] TransformerEngine transformer_engine/pytorch/triton/cross_entropy.py: the fp32 gradient is made in forward
 [zoo] unsloth_zoo fused_losses/fused_linear.py, since 2026.10.9; fused_losses/cross_entropy_loss.py before
 [trl] huggingface/trl v1.9.0 trl/trainer/sft_trainer.py `_chunk`, `_chunked_cross_entropy_loss`
 [cce] Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009
@@ -14,15 +12,15 @@ Symbols:  T tokens   V vocabulary on this rank   H hidden size   C tokens of a c
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import cast
+from vramcast.operators.linear import FP32, cast
 from vramcast.units import GIB, MIB, ceil_div
 
-FP32: Final = 4
 INT64: Final = 8
 
 
@@ -35,17 +33,14 @@ class Vocabulary(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """T * V."""
         return self.tokens * self.size
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the logits."""
         return self.elements * self.itemsize
 
     @property
     def fp32_bytes(self) -> int:
-        """Bytes of the logits in fp32."""
         return self.elements * FP32
 
     @property
@@ -67,40 +62,6 @@ def _torch(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
                       extra=[graph.value("total_weight", FP32, gradient_bytes=0)])
 
 
-def _huggingface(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[hf] since 4.49: the labels are padded, the logits only upcast; the caller holds the upcast ones."""
-    upcast = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
-    loss = _torch(graph, upcast, spec)
-    graph.hold(upcast)
-    return loss
-
-
-def _huggingface_shifted(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[hf] until 4.48: `logits[..., :-1, :].contiguous()` copies the upcast logits of several samples."""
-    upcast = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
-    shifted = aten.unary(graph, upcast, num_bytes=spec.fp32_bytes, name="logits.shifted")
-    loss = _torch(graph, shifted, spec)
-    graph.hold(upcast, shifted)
-    return loss
-
-
-def _shifted(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """Model code that shifts the logits in their own type and leaves the upcast to nobody (Qwen 1, GPT-2 of old)."""
-    shifted = aten.unary(graph, logits, num_bytes=spec.num_bytes, name="logits.shifted")
-    loss = _torch(graph, shifted, spec)
-    graph.hold(logits, shifted)
-    return loss
-
-
-def _shifted_autocast(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """The same under autocast, which upcasts the input of cross_entropy [autocast_mode.h, fp32 list]."""
-    shifted = aten.unary(graph, logits, num_bytes=spec.num_bytes, name="logits.shifted")
-    upcast = cast(graph, shifted, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
-    loss = _torch(graph, upcast, spec._replace(itemsize=FP32))
-    graph.hold(logits, shifted)
-    return loss
-
-
 def _compiled(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
     """torch.compile: keeps the logits, the maximum and the logarithm of the sum of each row."""
     rows = [graph.value(f"loss.{name}", spec.row_bytes, gradient_bytes=0) for name in ("amax", "log_sum")]
@@ -119,101 +80,46 @@ def _liger(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
     )
 
 
-def _liger_upcast(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[liger] in place of `F.cross_entropy`: the model's code has made the logits fp32 before."""
-    upcast = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
-    loss = _liger(graph, upcast, spec._replace(itemsize=FP32))
-    graph.hold(upcast)
-    return loss
+Kernel = Callable[[Graph, Value, Vocabulary], Value]
 
 
-def _liger_shifted(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[liger] over logits that the model's code has copied without their last position."""
-    shifted = aten.unary(graph, logits, num_bytes=logits.num_bytes, name="logits.shifted")
-    loss = _liger(graph, shifted, spec)
-    graph.hold(logits, shifted)
-    return loss
+def _prepared(kernel: Kernel, *, upcast: bool = False, shifted: bool = False, autocast: bool = False) -> Kernel:
+    """What model code does to the logits before the kernel reads them; its variables hold the last of it.
+
+    Args:
+        kernel: of the loss
+        upcast: `logits.float()`, as [hf] does
+        shifted: `logits[..., :-1, :].contiguous()`, as [hf] until 4.48, Qwen 1 and GPT-2 of old copy several samples
+        autocast: `F.cross_entropy` makes what it reads fp32 [autocast_mode.h, fp32 list], which no variable holds
+    """
+    def build(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+        held: tuple[Value, ...] = ()
+        if upcast:
+            logits = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
+            held = (logits,)
+        if shifted:
+            copy = aten.unary(graph, logits, num_bytes=logits.num_bytes, name="logits.shifted")
+            held, logits = (logits, copy), copy
+        if autocast:
+            logits = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
+        loss = kernel(graph, logits, spec._replace(itemsize=FP32) if upcast or autocast else spec)
+        graph.hold(*held)
+        return loss
+
+    return build
 
 
-def _liger_upcast_shifted(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[liger] over logits that are fp32 and copied."""
-    upcast = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
-    return _liger_shifted(graph, upcast, spec._replace(itemsize=FP32))
-
-
-def _megatron(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[megatron] unfused: a fp32 copy is turned into the softmax and then into the gradient, in place."""
-    softmax = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
-    copied = softmax is not logits
-    if copied:
-        graph.operators[-1].differentiable = False
-        softmax.gradient_bytes = 0
-    extra = _megatron_masks(graph, spec)
-    return graph.call(
-        "cross_entropy", [logits, softmax] if copied else [logits], [graph.value("loss", spec.row_bytes)],
-        saved=[softmax], extra=extra, gradient_storages=[] if copied else [(logits, logits)],
-        temporaries=[graph.tensor(f"loss.rows.{index}", spec.row_bytes) for index in range(4)],
-    )
-
-
-def _megatron_masks(graph: Graph, spec: Vocabulary) -> list[Value]:
-    """Which targets lie outside this rank's vocabulary, and the others' indices."""
-    return [
-        graph.value("loss.target_mask", spec.tokens, gradient_bytes=0),
-        graph.value("loss.masked_target", spec.tokens * INT64, gradient_bytes=0),
-    ]
-
-
-def _megatron_fused(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[megatron] fused: compiled pieces; backward copies the softmax before it writes into it, then casts."""
-    softmax = graph.value("loss.softmax", spec.fp32_bytes, gradient_bytes=0)
-    return graph.call(
-        "cross_entropy", [logits], [graph.value("loss", spec.row_bytes)],
-        extra=[softmax, *_megatron_masks(graph, spec)],
-        temporaries=[graph.tensor("logits.fp32", spec.fp32_bytes)],
-        backward_temporaries=[graph.tensor("loss.softmax.copy", spec.fp32_bytes)],
-    )
-
-
-def _liger_vocab_parallel(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[liger] `LigerVocabParallelCEFunction`: exponentials in fp32, turned into the gradient in place, then cast."""
-    return graph.call(
-        "cross_entropy", [logits], [graph.value("loss", spec.row_bytes)],
-        extra=[
-            graph.value("loss.exp", spec.fp32_bytes, gradient_bytes=0),
-            graph.value("loss.sum_exp", spec.row_bytes, gradient_bytes=0),
-        ],
-        temporaries=[graph.tensor(f"loss.rows.{index}", spec.row_bytes) for index in range(3)],
-    )
-
-
-def _transformer_engine(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[te]: a fp32 gradient beside the logits, made in forward; cast to the logits' type in backward."""
-    gradient = graph.value("loss.grad_logits", spec.fp32_bytes, gradient_bytes=0)
-    same = spec.itemsize == FP32
-    return graph.call(
-        "cross_entropy", [logits], [graph.value("loss", spec.row_bytes)], extra=[gradient],
-        gradient_storages=[(logits, gradient)] if same else [],
-        temporaries=[graph.tensor("loss.m_d_x_y", 3 * spec.row_bytes)],
-    )
-
-
-CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, Vocabulary], Value]]] = {
+CROSS_ENTROPY_VARIANTS: Final[dict[str, Kernel]] = {
     "torch": _torch,
-    "eager": _huggingface,
-    "huggingface": _huggingface,
-    "huggingface_shifted": _huggingface_shifted,
-    "shifted": _shifted,
-    "shifted_autocast": _shifted_autocast,
+    "eager": _prepared(_torch, upcast=True),
+    "huggingface_shifted": _prepared(_torch, upcast=True, shifted=True),
+    "shifted": _prepared(_torch, shifted=True),
+    "shifted_autocast": _prepared(_torch, shifted=True, autocast=True),
     "compiled": _compiled,
     "liger": _liger,
-    "liger_upcast": _liger_upcast,
-    "liger_shifted": _liger_shifted,
-    "liger_upcast_shifted": _liger_upcast_shifted,
-    "liger_vocab_parallel": _liger_vocab_parallel,
-    "megatron": _megatron,
-    "megatron_fused": _megatron_fused,
-    "transformer_engine": _transformer_engine,
+    "liger_upcast": _prepared(_liger, upcast=True),
+    "liger_shifted": _prepared(_liger, shifted=True),
+    "liger_upcast_shifted": _prepared(_liger, upcast=True, shifted=True),
 }
 
 
@@ -273,21 +179,14 @@ class LinearLoss(NamedTuple):
         return min(rows, UNSLOTH_BUFFER // (self.vocabulary * FP32), self.tokens)
 
 
-def _linear_liger(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """[liger]: gradients of input and weight are made in forward, chunk by chunk."""
-    return _liger_linear_loss(graph, x, spec, _liger_chunk)
-
-
-def _linear_liger_upcast(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """[liger] until 0.4.2: each chunk's logits are upcast, and scaled into another tensor."""
-    return _liger_linear_loss(graph, x, spec, _liger_chunk_upcast)
-
-
 LigerChunk = Callable[[Graph, LinearLoss, int, list[Value]], list[Value]]
 
 
 def _liger_linear_loss(graph: Graph, x: Value, spec: LinearLoss, chunk: LigerChunk) -> Value:
-    """Both gradients before the loop, then at most three chunks: the later ones repeat the third."""
+    """[liger]: gradients of input and weight are made in forward, chunk by chunk.
+
+    Both gradients before the loop, then at most three chunks: the later ones repeat the third.
+    """
     grad_input = graph.value("loss.grad_hidden", spec.hidden_bytes, gradient_bytes=0)
     rows = graph.value("loss.rows", spec.tokens * FP32, gradient_bytes=0)
     graph.call("zeros", [], [grad_input], differentiable=False)
@@ -333,7 +232,7 @@ def _liger_chunk(graph: Graph, spec: LinearLoss, tokens: int, held: list[Value])
 
 
 def _liger_chunk_upcast(graph: Graph, spec: LinearLoss, tokens: int, held: list[Value]) -> list[Value]:
-    """Logits, their fp32 copy, the copy back, and its product with the share of the chunk."""
+    """[liger] until 0.4.2: logits, their fp32 copy, the copy back, and its product with the share of the chunk."""
     size = tokens * spec.vocabulary
     raw = _chunk_logits(graph, spec, tokens, held[:1])
     wide = graph.value("loss.logits_chunk.fp32", size * FP32, gradient_bytes=0)
@@ -346,26 +245,6 @@ def _liger_chunk_upcast(graph: Graph, spec: LinearLoss, tokens: int, held: list[
     graph.hold(*held[1:])
     _grad_hidden_chunk(graph, spec, tokens, scaled)
     return [narrow, scaled]
-
-
-def _linear(graph: Graph, x: Value, spec: LinearLoss, tokens: int) -> Value:
-    logits = graph.value("logits", tokens * spec.vocabulary * spec.itemsize)
-    gradients = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
-    return graph.call("linear", [x], [logits], saved=[x] if spec.trainable else [], weight_gradients=gradients)
-
-
-def _linear_eager(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """The projection, then [hf] cross entropy on all logits."""
-    logits = _linear(graph, x, spec, spec.tokens)
-    loss = cross_entropy(graph, logits, Vocabulary(spec.tokens, spec.vocabulary, spec.itemsize))
-    graph.hold(logits)
-    return loss
-
-
-def _linear_compiled(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """The projection, then one compiled cross entropy."""
-    logits = _linear(graph, x, spec, spec.tokens)
-    return cross_entropy(graph, logits, Vocabulary(spec.tokens, spec.vocabulary, spec.itemsize), "compiled")
 
 
 def _linear_cut(graph: Graph, x: Value, spec: LinearLoss) -> Value:
@@ -454,26 +333,18 @@ def _linear_trl(graph: Graph, x: Value, spec: LinearLoss, *, narrow: int = FP32)
     )
 
 
-def _linear_trl_autocast(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """The same under autocast."""
-    return _linear_trl(graph, x, spec, narrow=2)
-
-
 LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLoss], Value]]] = {
-    "eager": _linear_eager,
-    "huggingface": _linear_eager,
-    "compiled": _linear_compiled,
-    "liger": _linear_liger,
-    "liger_0.4.2": _linear_liger_upcast,
+    "liger": partial(_liger_linear_loss, chunk=_liger_chunk),
+    "liger_0.4.2": partial(_liger_linear_loss, chunk=_liger_chunk_upcast),
     "cut_cross_entropy": _linear_cut,
     "unsloth": _linear_unsloth,
     "unsloth_tiled": _linear_unsloth_tiled,
     "unsloth_chunks": _linear_unsloth_chunks,
     "trl": _linear_trl,
-    "trl_autocast": _linear_trl_autocast,
+    "trl_autocast": partial(_linear_trl, narrow=2),
 }
 
 
-def linear_cross_entropy(graph: Graph, x: Value, spec: LinearLoss, variant: str = "eager") -> Value:
+def linear_cross_entropy(graph: Graph, x: Value, spec: LinearLoss, variant: str = "liger") -> Value:
     """Append output projection and loss; `variant` is a key of LINEAR_CROSS_ENTROPY_VARIANTS."""
     return LINEAR_CROSS_ENTROPY_VARIANTS[variant](graph, x, spec)

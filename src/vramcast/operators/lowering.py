@@ -258,21 +258,13 @@ class _Backward:
     ) -> None:
         storages = self.storages
         kept = region.keep is not None and region.keep(operator)
-        for value in operator.outputs:
-            if value.storage is not value:
-                continue
+        for value in (*(output for output in operator.outputs if output.storage is output), *operator.extra):
             wanted = reads.get(value, 0) + savers.get(value, 0)
             if kept:
                 storages.adopt(value, wanted)
                 storages.release(value)
             else:
                 storages.allocate(value, wanted)
-        for value in operator.extra:
-            if kept:
-                storages.adopt(value, savers.get(value, 0))
-                storages.release(value)
-            else:
-                storages.allocate(value, savers.get(value, 0))
         if not kept:
             storages.pass_all(operator.temporaries)
         for value in operator.inputs:
@@ -298,7 +290,7 @@ class _Backward:
         if incoming:
             produced = self._input_gradients(operator, incoming)
             if self.policy is not WeightGradients.FUSED:
-                storages.allocate_all(operator.weight_gradients)
+                storages.nodes += map(Alloc, operator.weight_gradients)
             storages.pass_all(operator.backward_temporaries)
             for gradient in incoming:
                 self._drop(gradient)
@@ -307,7 +299,7 @@ class _Backward:
         for value, gradient in produced:
             self._deposit(value, gradient)
         if incoming and self.policy is WeightGradients.TRANSIENT:
-            storages.free_all(operator.weight_gradients)
+            storages.nodes += map(Free, operator.weight_gradients)
 
     def _release_saved(self, operator: Operator) -> None:
         kept = operator.saved_weight_gradients if self.policy is WeightGradients.KEPT else ()

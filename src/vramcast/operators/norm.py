@@ -17,10 +17,8 @@ from typing import Final, NamedTuple
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.linear import cast
+from vramcast.operators.linear import FP32, cast
 from vramcast.operators.reduction import H100, Chip, column_sum_bytes
-
-FP32: Final = 4
 
 
 class Norm(NamedTuple):
@@ -38,17 +36,14 @@ class Norm(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """R * H."""
         return self.rows * self.width
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the input."""
         return self.elements * self.itemsize
 
     @property
     def fp32_bytes(self) -> int:
-        """Bytes of the input in fp32."""
         return self.elements * FP32
 
     @property
@@ -58,7 +53,6 @@ class Norm(NamedTuple):
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weight."""
         return self.width * self.weight_itemsize
 
     @property
@@ -72,14 +66,12 @@ class Norm(NamedTuple):
         return column_sum_bytes(rows=self.rows, columns=self.width, chip=self.chip)
 
     def weight_gradients(self, graph: Graph) -> list[Tensor]:
-        """Gradients of weight and bias."""
         if not self.trainable:
             return []
         names = ("weight", "bias") if self.bias else ("weight",)
         return [graph.tensor(f"grad.{self.name}.{name}", self.weight_bytes, Category.GRADIENTS) for name in names]
 
     def statistics(self, graph: Graph, *names: str) -> list[Value]:
-        """Saved per-row numbers."""
         return [
             graph.value(f"{self.name}.{name}", self.statistics_bytes, gradient_bytes=0) for name in names
         ]
@@ -157,7 +149,7 @@ def _layer_norm_fused(graph: Graph, x: Value, norm: Norm) -> Value:
     return _fused(graph, x, norm, "mean", "rstd")
 
 
-def _partial_sums(graph: Graph, norm: Norm, *names: str) -> list[Tensor]:
+def partial_sums(graph: Graph, norm: Norm, *names: str) -> list[Tensor]:
     """Rows of partial weight gradients, and their fp32 sum before the cast."""
     size = norm.width * FP32
     tensors = [graph.tensor(f"{norm.name}.{name}.partial", norm.partial_sums * size) for name in names]
@@ -171,27 +163,7 @@ def _rms_liger(graph: Graph, x: Value, norm: Norm) -> Value:
     out = graph.value(f"{norm.name}.out", norm.num_bytes)
     return graph.call(
         "norm", [x], [out], saved=[x], extra=norm.statistics(graph, "rstd"), reuses_gradient=True,
-        weight_gradients=norm.weight_gradients(graph), backward_temporaries=_partial_sums(graph, norm, "dw"),
-    )
-
-
-def _rms_liger_out_of_place(graph: Graph, x: Value, norm: Norm) -> Value:
-    """[liger] with in_place=False, as Gemma and the Megatron wrapper need it: a new dX."""
-    out = _rms_liger(graph, x, norm)
-    graph.operators[-1].reuses_gradient = False
-    return out
-
-
-def _rms_liger_full_sum(graph: Graph, x: Value, norm: Norm) -> Value:
-    """[liger] until 0.3.0: the weight gradient is made for every row, then summed by PyTorch."""
-    out = graph.value(f"{norm.name}.out", norm.num_bytes)
-    return graph.call(
-        "norm", [x], [out], saved=[x], extra=norm.statistics(graph, "rstd"), reuses_gradient=True,
-        weight_gradients=norm.weight_gradients(graph),
-        backward_temporaries=[
-            graph.tensor(f"{norm.name}.dw.rows", norm.num_bytes),
-            graph.tensor(f"{norm.name}.dw.buffer", norm.sum_bytes),
-        ],
+        weight_gradients=norm.weight_gradients(graph), backward_temporaries=partial_sums(graph, norm, "dw"),
     )
 
 
@@ -203,7 +175,7 @@ def _layer_norm_liger(graph: Graph, x: Value, norm: Norm) -> Value:
     ]
     return graph.call(
         "norm", [x], [out], saved=[x], extra=statistics, weight_gradients=norm.weight_gradients(graph),
-        backward_temporaries=_partial_sums(graph, norm, "dw", "db"),
+        backward_temporaries=partial_sums(graph, norm, "dw", "db"),
     )
 
 
@@ -218,8 +190,6 @@ RMS_NORM_VARIANTS: Final[dict[str, NormBuilder]] = {
     "compiled": _rms_fused,
     "transformer_engine": _rms_fused,
     "liger": _rms_liger,
-    "liger_out_of_place": _rms_liger_out_of_place,
-    "liger_0.3.0": _rms_liger_full_sum,
 }
 
 LAYER_NORM_VARIANTS: Final[dict[str, NormBuilder]] = {
@@ -239,15 +209,3 @@ def rms_norm(graph: Graph, x: Value, norm: Norm, variant: str = "eager") -> Valu
 def layer_norm(graph: Graph, x: Value, norm: Norm, variant: str = "eager") -> Value:
     """Append a LayerNorm with bias; `variant` is a key of LAYER_NORM_VARIANTS."""
     return LAYER_NORM_VARIANTS[variant](graph, x, norm._replace(bias=True))
-
-
-def fused_add_rms_norm(graph: Graph, x: Value, residual: Value, norm: Norm) -> tuple[Value, Value]:
-    """[liger] `LigerFusedAddRMSNormFunction`: norm(x + residual) and the sum, which it keeps; one dX serves both."""
-    out, total = (graph.value(f"{norm.name}.{name}", norm.num_bytes) for name in ("out", "sum"))
-    shared = graph.view(x, f"{norm.name}.inputs")
-    graph.call("add", [x, residual], [shared], passes_gradient=True)
-    graph.call(
-        "add_norm", [shared], [out, total], saved=[total], extra=norm.statistics(graph, "rstd"),
-        weight_gradients=norm.weight_gradients(graph), backward_temporaries=_partial_sums(graph, norm, "dw"),
-    )
-    return out, total

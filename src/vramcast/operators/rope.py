@@ -3,7 +3,6 @@
 Symbols:  E elements of one of q, k   D head dimension
 [hf] transformers models/llama/modeling_llama.py `apply_rotary_pos_emb`, `rotate_half`
 [liger] Liger-Kernel src/liger_kernel/ops/rope.py: rotates in place, forward and backward
-[llama4] transformers models/llama4/modeling_llama4.py `apply_rotary_emb`: complex numbers in fp32
 [titan] torchtitan torchtitan/models/llama/model.py `apply_rotary_emb`
 [te] TransformerEngine transformer_engine/pytorch/attention/rope.py `FusedRoPEFunc`: keeps the frequencies only
 """
@@ -15,8 +14,6 @@ from typing import Final
 
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-
-FP32: Final = 4
 
 
 def _rotate_half(graph: Graph, x: Value, num_bytes: int) -> Value:
@@ -83,33 +80,3 @@ def rope(
     k_out = build(graph, k, k_bytes)
     graph.hold(q, k)  # the caller's variables, until both are rotated
     return q_out, k_out
-
-
-def _eager_complex(
-    graph: Graph, sizes: list[tuple[Value, int]], itemsize: int, frequency_bytes: int
-) -> tuple[Value, Value]:
-    """[llama4]: upcast both, multiply both as complex numbers, downcast both; variables hold every step."""
-    wide, rotated, narrow = [], [], []
-    for x, size in sizes:
-        wide.append(graph.call("cast", [x], [graph.value(f"{x.name}.fp32", size // itemsize * FP32)]))
-    for value in wide:
-        conjugate = graph.tensor(f"{value.name}.freqs.conj", frequency_bytes)
-        turned = graph.value(f"{value.name}.rotated", value.num_bytes)
-        rotated.append(graph.call("mul", [value], [turned], backward_temporaries=[conjugate]))
-    for (x, size), value in zip(sizes, rotated, strict=True):
-        narrow.append(graph.call("cast", [value], [graph.value(f"{x.name}.rope", size)]))
-    graph.hold(*wide, *rotated)
-    return narrow[0], narrow[1]
-
-
-def complex_rope(
-    graph: Graph, q: Value, k: Value, *, q_bytes: int, k_bytes: int, itemsize: int, frequency_bytes: int, variant: str
-) -> tuple[Value, Value]:
-    """Append the complex rotation of Llama 4; `variant` is "complex" [llama4] or "liger_complex" (in place)."""
-    if variant == "liger_complex":
-        parts = [graph.tensor(f"freqs.{name}", frequency_bytes // 2 // FP32 * itemsize) for name in ("real", "imag")]
-        outputs = graph.view(q, "q.rope"), graph.view(k, "k.rope")
-        for x, out in zip((q, k), outputs, strict=True):
-            graph.call("rope", [x], [out], passes_gradient=True, temporaries=parts, backward_temporaries=parts)
-        return outputs
-    return _eager_complex(graph, [(q, q_bytes), (k, k_bytes)], itemsize, frequency_bytes)

@@ -7,6 +7,7 @@ Letters: N tokens inside a tensor-parallel region   n tokens between regions (N 
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 from vramcast.domain.program import Category, Tensor
@@ -15,10 +16,7 @@ from vramcast.operators.graph import Graph, Value
 
 def product(*factors: int) -> tuple[int, str]:
     """Bytes of a dense tensor and the text that shows how they came about."""
-    result = 1
-    for factor in factors:
-        result *= factor
-    return result, " x ".join(f"{factor:,}" for factor in factors) + " B"
+    return prod(factors), " x ".join(f"{factor:,}" for factor in factors) + " B"
 
 
 def activation(graph: Graph, name: str, *factors: int, gradient: bool = True) -> Value:
@@ -37,8 +35,7 @@ def norm(graph: Graph, name: str, x: Value, *, rows: int, width: int, element: i
     """RMSNorm (one fp32 statistic a row) or LayerNorm (two): saves its input."""
     out = activation(graph, f"{name}.out", rows, width, element)
     stats = activation(graph, f"{name}.statistics", rows, statistics, 4, gradient=False)
-    graph.call(name, [x], [out], saved=[x], extra=[stats])
-    return out
+    return graph.call(name, [x], [out], saved=[x], extra=[stats])
 
 
 class Linear(NamedTuple):
@@ -60,36 +57,27 @@ def column_linear(graph: Graph, name: str, x: Value, linear: Linear) -> Value:
     """y = x W^T with W's rows divided: with sequence parallelism x is gathered for each product and dropped again."""
     e = linear.element
     out = activation(graph, f"{name}.out", linear.tokens, linear.rows, e)
-    gathered: list[Tensor] = []
-    backward: list[Tensor] = []
-    if linear.divided:
-        gathered = [transient(graph, f"{name}.gathered input", linear.tokens, linear.columns, e,
-                              category=Category.COMMUNICATION)]
-        full_gradient = transient(graph, f"{name}.full input gradient", linear.tokens, linear.columns, e,
-                                  category=Category.COMMUNICATION)
-        backward = [*gathered, full_gradient]
-    graph.call(
-        name, [x], [out], saved=[x], temporaries=gathered, backward_temporaries=backward,
+    sizes, kind = (linear.tokens, linear.columns, e), Category.COMMUNICATION
+    names = ("gathered input", "full input gradient") if linear.divided else ()
+    whole = [transient(graph, f"{name}.{what}", *sizes, category=kind) for what in names]
+    return graph.call(
+        name, [x], [out], saved=[x], temporaries=whole[:1], backward_temporaries=whole,
         weight_gradients=[weight_gradient(graph, name, linear)],
         flops=2 * linear.tokens * linear.rows * linear.columns,
     )
-    return out
 
 
 def row_linear(graph: Graph, name: str, x: Value, linear: Linear) -> Value:
     """y = x W^T with W's columns divided: the sum over ranks is scattered along the sequence, if that is divided."""
     e = linear.element
     out = activation(graph, f"{name}.out", linear.tokens_between, linear.rows, e)
-    forward: list[Tensor] = []
-    if linear.divided:
-        forward = [transient(graph, f"{name}.full output", linear.tokens, linear.rows, e,
-                             category=Category.COMMUNICATION)]
-    graph.call(
-        name, [x], [out], saved=[x], temporaries=forward, backward_temporaries=forward,
+    full = transient(graph, f"{name}.full output", linear.tokens, linear.rows, e, category=Category.COMMUNICATION)
+    whole = [full] if linear.divided else []
+    return graph.call(
+        name, [x], [out], saved=[x], temporaries=whole, backward_temporaries=whole,
         weight_gradients=[weight_gradient(graph, name, linear)],
         flops=2 * linear.tokens * linear.rows * linear.columns,
     )
-    return out
 
 
 def weight_gradient(graph: Graph, name: str, linear: Linear) -> Tensor:
@@ -111,12 +99,10 @@ def dropout_add(graph: Graph, name: str, x: Value, residual: Value, *, rows: int
         mask = activation(graph, f"{name}.mask", rows, width, 1, gradient=False)
         graph.call(f"{name}.dropout", [x], [added], extra=[mask])
     out = activation(graph, f"{name}.out", rows, width, element)
-    graph.call(name, [residual, added], [out], passes_gradient=True)
-    return out
+    return graph.call(name, [residual, added], [out], passes_gradient=True)
 
 
 def fused_activation(graph: Graph, name: str, x: Value, *, rows: int, width: int, element: int) -> Value:
     """Bias-GeLU, SwiGLU or squared ReLU in one kernel that saves its input and nothing else."""
     out = activation(graph, f"{name}.out", rows, width, element)
-    graph.call(name, [x], [out], saved=[x])
-    return out
+    return graph.call(name, [x], [out], saved=[x])

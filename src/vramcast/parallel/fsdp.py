@@ -102,7 +102,6 @@ class Stage(NamedTuple):
 
 
 def gather(units: Sequence[Unit]) -> Program:
-    """All-gathers of a stage are issued."""
     nodes: list[Node] = []
     for piece in units:
         if piece.shared:
@@ -120,7 +119,6 @@ def _drop_gathered(units: Sequence[Unit]) -> Program:
 
 
 def release(units: Sequence[Unit]) -> Program:
-    """The unsharded weights die."""
     return tuple(Free(tensor) for piece in units for tensor in piece.weights)
 
 
@@ -241,15 +239,6 @@ def scatter_accumulated(stages: Sequence[Stage]) -> Program:
 def _accumulate(stage: Stage, *, first: bool) -> Program:
     born = [Alloc(tensor) for piece in stage.units for tensor in piece.accumulated] if first and stage.gradients else []
     return (*born, *map(Free, stage.gradients))
-
-
-def drop_accumulated(stages: Sequence[Stage]) -> Program:
-    """Accumulated unsharded gradients die (after their reduce-scatter)."""
-    return tuple(
-        Loop(stage.repeats, tuple(Free(tensor) for piece in stage.units for tensor in piece.accumulated))
-        for stage in stages
-        if stage.gradients
-    )
 
 
 def sharded_gradients(stages: Sequence[Stage]) -> tuple[tuple[Tensor, int], ...]:

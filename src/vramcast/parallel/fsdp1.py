@@ -112,7 +112,6 @@ def flat_unit(
 
 
 def flat_gather(units: Sequence[FlatUnit]) -> Program:
-    """The weights of units are gathered."""
     nodes: list[Node] = []
     for unit in units:
         around = () if unit.low is None else (unit.low,)
@@ -121,7 +120,6 @@ def flat_gather(units: Sequence[FlatUnit]) -> Program:
 
 
 def flat_release(units: Sequence[FlatUnit]) -> Program:
-    """Their gathered weights die."""
     return tuple(Free(flat) for unit in units for flat in gathered_of(unit))
 
 
@@ -162,11 +160,11 @@ def flat_backward(
                 continue
             gathers = () if ahead or not reshard else flat_gather((stage.unit,))
             behind = flat_gather((following.unit,)) if following is not None and reshard and prefetch else ()
-            early = stage.leaves is None
+            early, kept = stage.leaves is None, [u.gradient for u in stage.units if u.learns and not first]
             body = (
                 *gathers, *(behind if early else ()), *(flat_gather(stage.units[1:]) if reshard else ()),
                 *stage.backward, *(() if early else behind), *_concatenated(stage), *flat_release(stage.units),
-                *(_reduced(stage, first=first) if synchronise else _kept(stage, first=first)),
+                *(_reduced(stage, first=first) if synchronise else map(Free, kept)),
                 *map(Alloc, stage.held),
             )
             nodes += body if times == 1 else (Loop(times, body, label="layers"),)
@@ -182,10 +180,6 @@ def _concatenated(stage: FlatStage) -> Program:
         if unit.learns:
             nodes += [Alloc(unit.gradient), *map(Free, gradients)]
     return tuple(nodes)
-
-
-def _kept(stage: FlatStage, *, first: bool) -> Program:
-    return () if first else tuple(Free(unit.gradient) for unit in stage.units if unit.learns)
 
 
 def flat_scatter(unit: FlatUnit, *, first: bool = True) -> Program:

@@ -5,7 +5,7 @@ Stacks of two files have different indices, so they are compared by the frames t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -23,7 +23,7 @@ from vramcast.recordings.fragmentation import (
     segment_map,
 )
 from vramcast.recordings.lives import Lives, lives_of
-from vramcast.recordings.peak import Course, Group, Held, Places, Timeline, held_at, held_by_events, rest_of, timeline
+from vramcast.recordings.peak import Group, Held, Places, Timeline, held_at, held_by_events, timeline
 from vramcast.recordings.replay import Basis, Outcome, Replayed, replay, state_after
 from vramcast.recordings.stacks import top_frames
 from vramcast.recordings.start import RecordedDevice
@@ -78,33 +78,23 @@ class Difference(Noun, frozen=True):
     segments: tuple[SegmentsChanged, ...] = ()  # at the end; of one process only
 
 
-class Recording(NamedTuple):
-    """What is compared of one recording."""
-
-    snapshot: Snapshot
-    at_peak: Held
-    at_end: Held
-    peak_reserved_bytes: int | None
-    device: DeviceSnapshot
-
-
-def difference(before: Recording, after: Recording) -> Difference:
+def difference(before: Examined, after: Examined) -> Difference:
     """What changed from one recording to another."""
     same = _is_same_process(before, after)
     return Difference(
         before=before.snapshot.name,
         same_process=same,
-        at_peak=_moment(before, after, lambda recording: recording.at_peak),
-        at_end=_moment(before, after, lambda recording: recording.at_end),
-        peak_reserved_before_bytes=before.peak_reserved_bytes,
-        peak_reserved_after_bytes=after.peak_reserved_bytes,
-        segments=tuple(_segments(before.device, after.device)) if same else (),
+        at_peak=_moment(before, after, before.held, after.held),
+        at_end=_moment(before, after, before.at_end, after.at_end),
+        peak_reserved_before_bytes=before.replayed.peak_reserved_bytes,
+        peak_reserved_after_bytes=after.replayed.peak_reserved_bytes,
+        segments=tuple(_segments(before.source, after.source)) if same else (),
     )
 
 
-def _is_same_process(before: Recording, after: Recording) -> bool | None:
+def _is_same_process(before: Examined, after: Examined) -> bool | None:
     """Whether both share an event; None where events have no time of a clock."""
-    old, new = _events(before.device.trace), _events(after.device.trace)
+    old, new = _events(before.source.trace), _events(after.source.trace)
     if not old or not new or PREDICTED in (before.snapshot.format, after.snapshot.format):
         return None
     return not old.isdisjoint(new)
@@ -123,8 +113,7 @@ def _segments(before: DeviceSnapshot, after: DeviceSnapshot) -> Iterator[Segment
         yield SegmentsChanged(is_new, len(found), sum(size for _, size in found))
 
 
-def _moment(before: Recording, after: Recording, held: Callable[[Recording], Held]) -> Moment:
-    old, new = held(before), held(after)
+def _moment(before: Examined, after: Examined, old: Held, new: Held) -> Moment:
     return Moment(
         before_bytes=old.size_bytes,
         after_bytes=new.size_bytes,
@@ -281,7 +270,6 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
     last = len(device.trace) - 1
     full = one.segments_after(_fullest_event(replayed)) if one.is_understood else None
     ooms = [index for index, action in enumerate(device.trace.actions) if action == Action.OOM]
-    course = Course(replayed.allocated, replayed.reserved, rest_of(device))
     active, reserved = replayed.peak_allocated_bytes, replayed.peak_reserved_bytes
     counted = replayed.basis in (Basis.REPLAYED, Basis.RECORDED) and reserved is not None
     found = Examined(
@@ -295,7 +283,7 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
         fragmentation_of_run=peak_fragmentation(peak_active_bytes=active, peak_reserved_bytes=reserved or 0)
         if counted else None,
         segments=() if full is None else segment_map(full),
-        timeline=timeline(one, course, lives=lives, points=POINTS),
+        timeline=timeline(one, replayed, lives=lives, points=POINTS),
         failures=tuple(_failure(one, event) for event in ooms[:MOST_OOMS]),
         num_failures=len(ooms),
         leaks=leaks_of(one, lives) if asked.leaks else None,
@@ -303,7 +291,7 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
     )
     if against is None:
         return found
-    return replace(found, difference=difference(_recording(against), _recording(found)))
+    return replace(found, difference=difference(against, found))
 
 
 def main_device(found: Sequence[Examined]) -> int:
@@ -359,9 +347,3 @@ def _variants(one: Examination, asked: Asked) -> tuple[Variant, ...]:
     others = dict.fromkeys((*asked.confs, *(usual if asked.all_confs else ())))
     others.pop(one.snapshot.alloc_conf, None)
     return (own, *(under(one, conf, capacity_bytes=capacity) for conf in others))
-
-
-def _recording(found: Examined) -> Recording:
-    return Recording(
-        found.snapshot, found.held, found.at_end, found.replayed.peak_reserved_bytes, found.source
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
@@ -12,6 +11,7 @@ from msgspec.structs import replace
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Action, BlockView, DeviceSnapshot, SegmentView, Snapshot, Trace
 from vramcast.recordings.lives import CATEGORIES, Category, Lives
+from vramcast.recordings.replay import Replayed
 from vramcast.recordings.stacks import Place, place_of
 from vramcast.recordings.start import RecordedDevice
 
@@ -76,7 +76,7 @@ def held_at(
         segments: its state after that event
         event: index of the event; -1 is the state before the first
     """
-    made = _made_until(device.trace, event)
+    made = _made_until(device.trace, lives, event)
     live = (block for segment in segments for block in segment.blocks if not block.is_free and not block.awaits_free)
     return _of([_holder(block, made.get(block.address), event, device.trace, lives) for block in live], event, places)
 
@@ -104,7 +104,7 @@ def held_by_events(device: DeviceSnapshot, event: int, allocated: int, *, lives:
         event: index of the event; -1 is the state before the first
         allocated: in all, by the recording's own count or by its events [bytes]
     """
-    made = _made_until(device.trace, event)
+    made = _made_until(device.trace, lives, event)
     blocks = [
         _holder(BlockView(address=address, size_bytes=size, requested_bytes=size), since, event, device.trace, lives)
         for address, (since, size) in _live_after(device, made, event, lives).items()
@@ -152,15 +152,10 @@ def _and(groups: tuple[Group, ...], more: Group) -> tuple[Group, ...]:
     return tuple(sorted(joined, key=lambda group: -group.size_bytes))
 
 
-def _made_until(trace: Trace, event: int) -> dict[int, int]:
+def _made_until(trace: Trace, lives: Lives, event: int) -> dict[int, int]:
     """Address of each block made by the recording and live after the event -> the event that made it."""
-    made: dict[int, int] = {}
-    for index, (action, address) in enumerate(zip(trace.actions[: event + 1], trace.addresses, strict=False)):
-        if action == Action.ALLOC:
-            made[address] = index
-        elif action == Action.FREE_REQUESTED or action == Action.FREE_COMPLETED:
-            made.pop(address, None)
-    return made
+    made = zip(trace.actions[: event + 1], trace.addresses, lives.ends, strict=False)
+    return {address: i for i, (action, address, end) in enumerate(made) if action == Action.ALLOC and end > event}
 
 
 def _holder(block: BlockView, since: int | None, event: int, trace: Trace, lives: Lives) -> Holder:
@@ -193,14 +188,6 @@ def _grouped(blocks: Iterable[Holder], key: Callable[[Holder], str]) -> tuple[Gr
     return tuple(Group(*total) for total in _totals(blocks, key))
 
 
-class Course(NamedTuple):
-    """A run event by event."""
-
-    allocated: array[int]  # after each event [bytes]
-    reserved: array[int] | None
-    rest: Category | None = None  # what is held beyond the blocks that are known; None: nothing is
-
-
 class Point(NamedTuple):
     """A stretch of events."""
 
@@ -221,30 +208,31 @@ class Timeline(Noun, frozen=True):
     categories: tuple[Category, ...]  # those that hold anything
 
 
-def timeline(recorded: RecordedDevice, course: Course, *, lives: Lives, points: int) -> Timeline:
+def timeline(recorded: RecordedDevice, replayed: Replayed, *, lives: Lives, points: int) -> Timeline:
     """A run in at most so many points.
 
     Args:
-        course: allocated and reserved bytes after each event
+        replayed: its allocated and reserved bytes after each event
         points: the most points
     """
-    events = len(course.allocated)
+    allocated, reserved, rest = replayed.allocated, replayed.reserved, rest_of(recorded.device)
+    events = len(allocated)
     if not events:
         return Timeline(events=0, points=(), categories=())
     edges = sorted({events * place // points for place in range(points + 1)})
     spans = [(low, high) for low, high in pairwise(edges) if high > low]
-    tops = [max(range(low, high), key=course.allocated.__getitem__) for low, high in spans]
+    tops = [max(range(low, high), key=allocated.__getitem__) for low, high in spans]
     held = _held(recorded, lives, _at_start(recorded, lives), tops)
-    if course.rest is not None:
-        held = [_with_rest(row, course.allocated[top], course.rest) for row, top in zip(held, tops, strict=True)]
+    if rest is not None:
+        held = [_with_rest(row, allocated[top], rest) for row, top in zip(held, tops, strict=True)]
     used = [number for number in range(len(CATEGORIES)) if any(row[number] for row in held)]
     times = recorded.trace.times_us
     return Timeline(
         events=events,
         points=tuple(
             Point(
-                low, high - low, course.allocated[top],
-                None if course.reserved is None else max(course.reserved[low:high]),
+                low, high - low, allocated[top],
+                None if reserved is None else max(reserved[low:high]),
                 top, times[top], tuple(row[number] for number in used),
             )
             for (low, high), top, row in zip(spans, tops, held, strict=True)

@@ -23,27 +23,17 @@ if TYPE_CHECKING:
 OLD_DAYS: Final = 365
 NOTE_WIDTH: Final = 60
 
+COLUMNS: Final = ("gpus", "usable_each", "network", "host_memory", "per_hour", "per_gpu_hour", "region", "age")
+"""Facts of machines that stand side by side."""
+
 
 def machine_table(machines: Sequence[Machine], words: Words, today: date) -> str:
     """One row per machine, with the region and the age of its price."""
-    header = tuple(
-        words(key) for key in (
-            "instance", "gpus", "usable_each", "network", "host_memory", "per_hour", "per_gpu_hour", "region", "age",
-        )
-    )
-    rows = [
-        (
-            machine.name,
-            f"{machine.cluster.gpus_per_node} x {machine.cluster.gpu.name}",
-            format_bytes(machine.cluster.gpu.visible_bytes),
-            _network(machine),
-            _bytes(machine.cluster.host_bytes),
-            *_hourly(machine, words),
-            *_when(machine.cluster.price, today),
-        )
-        for machine in machines
-    ]
-    text = table([header, *rows], right=frozenset({2, 4, 5, 6, 8}))
+    rows = [tuple(map(words, ("instance", *COLUMNS)))]
+    for machine in machines:
+        facts = _facts(machine, words, today) | {"usable_each": format_bytes(machine.cluster.gpu.visible_bytes)}
+        rows.append((machine.name, *(facts[key] for key in COLUMNS)))
+    text = table(rows, right=frozenset({2, 4, 5, 6, 8}))
     currencies = sorted({machine.cluster.price.currency for machine in machines if machine.cluster.price})
     if len(currencies) > 1:
         text += words("several_currencies", currencies=", ".join(currencies)) + "\n"
@@ -51,34 +41,38 @@ def machine_table(machines: Sequence[Machine], words: Words, today: date) -> str
 
 
 def compared_machines(machines: Sequence[Machine], words: Words, today: date) -> str:
-    lines: dict[str, list[str]] = {}
-    for machine in machines:
-        for key, value in _facts(machine, words, today).items():
-            lines.setdefault(key, []).append(value)
-    return table([(words("instance"), *(machine.name for machine in machines)), *((k, *v) for k, v in lines.items())])
+    facts = [_facts(machine, words, today) for machine in machines]
+    rows = ((words(key), *(one[key] for one in facts)) for key in facts[0])
+    return table([(words("instance"), *(machine.name for machine in machines)), *rows])
 
 
 def _facts(machine: Machine, words: Words, today: date) -> dict[str, str]:
+    """By the keys of their names."""
     cluster, row = machine.cluster, machine.row
-    gpu, price = cluster.gpu, cluster.price
-    per_hour, per_gpu = _hourly(machine, words)
+    gpu, price, network = cluster.gpu, cluster.price, cluster.network
+    per_hour, per_gpu = words("no_such_price", kind=machine.wanted) if machine.wanted else words("not_public"), ""
+    if price is not None:
+        per_hour = money(price.per_hour, price.currency)
+        per_gpu = money(price.per_hour / cluster.gpus_per_node, price.currency)
+    days = None if price is None else age_days(price, today)
+    note = words.said(row.note) if row else ""
     return {
-        words("gpus"): f"{cluster.gpus_per_node} x {gpu.name}",
-        words("usable_each"): f"{format_bytes(gpu.visible_bytes)} ({gpu.memory_nameplate})",
-        words("link"): f"{gpu.link} {rate(gpu.link_bytes_per_s)}" if gpu.link else f"PCIe{gpu.pcie_generation or ''}",
-        words("network"): _network(machine),
-        words("host_memory"): _bytes(cluster.host_bytes),
-        words("local_disks"): f"{cluster.nvme_bytes // GB:,} GB" if cluster.nvme_bytes else "",
-        words("vcpus"): str(row.vcpus or "") if row else "",
-        words("per_hour"): per_hour,
-        words("per_gpu_hour"): per_gpu,
-        words("region"): price.region if price else "",
-        words("tariff"): words(f"tariff.{price.tariff}") if price else "",
-        words("price_date"): price.date if price else "",
-        words("age"): _when(price, today)[1],
-        words("checked"): row.checked if row else "",
-        words("confidence"): row.confidence if row else "",
-        words("note"): _shortened(words.said(row.note)) if row else "",
+        "gpus": f"{cluster.gpus_per_node} x {gpu.name}",
+        "usable_each": f"{format_bytes(gpu.visible_bytes)} ({gpu.memory_nameplate})",
+        "link": f"{gpu.link} {rate(gpu.link_bytes_per_s)}" if gpu.link else f"PCIe{gpu.pcie_generation or ''}",
+        "network": f"{8 * network.bytes_per_s / 1e9:g} Gbit/s {network.rdma or ''}".rstrip() if network else "",
+        "host_memory": "" if cluster.host_bytes is None else format_bytes(cluster.host_bytes),
+        "local_disks": f"{cluster.nvme_bytes // GB:,} GB" if cluster.nvme_bytes else "",
+        "vcpus": str(row.vcpus or "") if row else "",
+        "per_hour": per_hour,
+        "per_gpu_hour": per_gpu,
+        "region": price.region if price else "",
+        "tariff": words(f"tariff.{price.tariff}") if price else "",
+        "price_date": price.date if price else "",
+        "age": "" if days is None else str(days),
+        "checked": row.checked if row else "",
+        "confidence": row.confidence if row else "",
+        "note": note if len(note) <= NOTE_WIDTH else note[: NOTE_WIDTH - 1] + "…",
     }
 
 
@@ -151,37 +145,8 @@ def _price_document(price: Price) -> dict[str, Any]:
     return known({name: getattr(price, name) for name in fields})
 
 
-def _hourly(machine: Machine, words: Words) -> tuple[str, str]:
-    price = machine.cluster.price
-    if price is None:
-        return words("no_such_price", kind=machine.wanted) if machine.wanted else words("not_public"), ""
-    return money(price.per_hour, price.currency), money(
-        price.per_hour / machine.cluster.gpus_per_node, price.currency
-    )
-
-
-def _when(price: Price | None, today: date) -> tuple[str, str]:
-    days = None if price is None else age_days(price, today)
-    return price.region if price else "", "" if days is None else str(days)
-
-
-def _network(machine: Machine) -> str:
-    network = machine.cluster.network
-    if network is None:
-        return ""
-    return f"{8 * network.bytes_per_s / 1e9:g} Gbit/s {network.rdma or ''}".rstrip()
-
-
 def rate(bytes_per_s: int | None) -> str:
     return "" if bytes_per_s is None else f"{bytes_per_s / GB:,g} GB/s"
-
-
-def _bytes(size: int | None) -> str:
-    return "" if size is None else format_bytes(size)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= NOTE_WIDTH else text[: NOTE_WIDTH - 1] + "…"
 
 
 def gpu_table(cards: Sequence[Gpu], words: Words) -> str:
@@ -211,13 +176,16 @@ def compared_gpus(cards: Sequence[Gpu], words: Words) -> str:
         (words("bandwidth"), *(rate(card.bandwidth_bytes_per_s) for card in cards)),
     ]
     for dtype in RATED_DTYPES:
-        rates = [card.flops_per_s(dtype) for card in cards]
+        rates, unit = [card.flops_per_s(dtype) for card in cards], "TOPS" if dtype.startswith("int") else "TFLOPS"
         if any(rates):
-            rows.append((words("dense_rate", dtype=dtype), *(_teraflops(value, dtype) for value in rates)))
-    rows.append((words("link"), *(_link(card) for card in cards)))
-    rows.append((words("watts"), *(f"{card.tdp_w} W" if card.tdp_w else "" for card in cards)))
-    rows.append((words("confidence"), *(card.confidence for card in cards)))
-    return table(rows)
+            values = ("" if value is None else f"{value / 1e12:,g} {unit}" for value in rates)
+            rows.append((words("dense_rate", dtype=dtype), *values))
+    return table([
+        *rows,
+        (words("link"), *(_link(card) for card in cards)),
+        (words("watts"), *(f"{card.tdp_w} W" if card.tdp_w else "" for card in cards)),
+        (words("confidence"), *(card.confidence for card in cards)),
+    ])
 
 
 def gpu_details(card: Gpu) -> str:
@@ -227,10 +195,6 @@ def gpu_details(card: Gpu) -> str:
 
 def gpu_document(card: Gpu) -> dict[str, Any]:
     return known(to_builtins(card))
-
-
-def _teraflops(value: float | None, dtype: str) -> str:
-    return "" if value is None else f"{value / 1e12:,g} {'TOPS' if dtype.startswith('int') else 'TFLOPS'}"
 
 
 def _link(card: Gpu) -> str:

@@ -14,9 +14,26 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from string import Formatter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from vramcast.domain.answer import Fit
+from msgspec import Struct
+from msgspec.structs import replace
+
+from vramcast.domain.answer import (
+    Answer,
+    Capacity,
+    Change,
+    Fit,
+    Found,
+    LedgerEntry,
+    RankAnswer,
+    ServeAnswer,
+    Speed,
+    StepTime,
+    Tried,
+)
+from vramcast.domain.planning import PlanAnswer, Reason, Technique
+from vramcast.domain.traced import TraceAnswer
 from vramcast.report.messages import MESSAGES
 
 SUBJECTS: Final = (
@@ -298,3 +315,56 @@ def help_of(text: str, language: str) -> str:
         return text
     said, mark, example = text.partition(SEVERAL_VALUES)
     return option_texts().get(said, said) + mark.replace(SEVERAL_VALUES, "；可给多个：") + example
+
+
+TOLD: Final = ("ignored", "assumptions", "warnings")
+SENTENCES: Final[dict[type[Struct], tuple[str, ...]]] = {
+    PlanAnswer: TOLD, Reason: ("text",), Technique: ("lacks",), StepTime: ("sources", "assumptions"),
+    Speed: ("sources",), RankAnswer: ("role",), LedgerEntry: ("formula", "source"), Found: ("what",),
+    Tried: ("what", "reason"), Capacity: ("tokens_by_count",),
+    ServeAnswer: (*TOLD, "cautions", "startup", "shortfall"),
+    TraceAnswer: (*TOLD, "cautions", "stopped", "interval_basis"), Answer: (*TOLD, "cautions"),
+}
+"""Noun -> its fields that speak English: a sentence, several, or a dictionary by such names."""
+
+INSIDE: Final = (
+    "plans", "nearest_failing", "change", "reasons", "techniques", "ranks", "changes", "found", "tried", "time",
+    "capacity", "speed", "ledger",
+)
+"""Fields that hold such nouns."""
+
+
+def spoken(noun: Any) -> Any:
+    """An answer, or that of a search, in Chinese: what was assumed and warned of, why it does not fit, names, formulas
+    and sources. Figures, options and names of modules stay, and categories of ledgers: reports have words for them;
+    decisions and techniques have words of their own."""
+    if isinstance(noun, tuple):
+        return tuple(map(spoken, noun))
+    if not isinstance(noun, Struct):
+        return noun
+    if isinstance(noun, Change):
+        return replace(noun, cost=_cost(noun.cost))
+    fields = next(fields for kind, fields in SENTENCES.items() if isinstance(noun, kind))
+    changed = {name: _said(getattr(noun, name)) for name in fields}
+    changed |= {name: spoken(getattr(noun, name)) for name in INSIDE if name in noun.__struct_fields__}
+    if isinstance(noun, LedgerEntry):
+        category, mark, name = noun.path.partition("/")
+        changed["path"] = category + mark + name_in_chinese(name)
+    return replace(noun, **changed)
+
+
+def _said(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {in_chinese(name): size for name, size in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(in_chinese, value))
+    return value if value is None else in_chinese(value)
+
+
+def _cost(text: str) -> str:
+    """What a change costs; what it takes of main memory stands behind that."""
+    head, mark, beside = text.partition("; ")
+    costs = terms("cost")
+    return costs.get(text) or costs.get(head, in_chinese(head)) + mark.replace("; ", "；") + (
+        costs.get(beside) or in_chinese(beside)
+    )

@@ -57,12 +57,7 @@ def change_document(
     change: Change, table: Mapping[str, Option] | None, capacity_bytes: int | None
 ) -> dict[str, Any]:
     """One change and what it would lead to; `"apply"`: the options to put into the question, where there are such;
-    null: to take out of it.
-
-    Args:
-        change: to the plan of the answer
-        table: the options that it is written in; None where that plan is not the question's
-        capacity_bytes: what a process can use of the card; None: not known
+    null: to take out of it. `table`: the options that it is written in; None where that plan is not the question's.
     """
     plain = {
         "change": change.change, "device_bytes": change.device_bytes, "fits": change.fits,

@@ -105,7 +105,6 @@ def whereabouts(finding: Finding, found: Diagnosis, words: Words) -> Iterator[st
 
 
 def _section(title: str, lines: Iterator[str], words: Words) -> Iterator[str]:
-    """A title and what stands under it; nothing where nothing does."""
     first = next(lines, None)
     if first is not None:
         yield ""
@@ -167,7 +166,6 @@ def holders(finding: Finding) -> tuple[int, list[tuple[str, str, int]]]:
 
 
 def _picture(finding: Finding, words: Words) -> Iterator[str]:
-    """A bar of the card, and who is who."""
     total, shown = holders(finding)
     if not shown:
         return
@@ -214,36 +212,36 @@ ENGLISH: Final = Words("en")
 
 def diagnosis_document(found: Diagnosis, words: Words = ENGLISH) -> dict[str, Any]:
     """Plain data: what is unknown is absent; sentences are in a language."""
-    plain: dict[str, Any] = {
+    return {
         "schema": SCHEMA, "name": found.name, "lines": found.lines,
         "findings": [_plain(finding, words) for finding in found.findings],
-    }
-    if found.checks:
-        plain["checks"] = [{"check": check.key, "text": sentence(check, words)} for check in found.checks]
-    if found.left_out:
-        plain["left_out"] = found.left_out
-    return plain | ({"cut": True} if found.cut else {})
+    } | _filled(
+        checks=[{"check": check.key, "text": sentence(check, words)} for check in found.checks],
+        left_out=found.left_out, cut=found.cut,
+    )
 
 
 def _plain(finding: Finding, words: Words) -> dict[str, Any]:
     statement = finding.statement
-    plain: dict[str, Any] = {
+    return {
         "class": finding.cause.value, "confidence": finding.confidence, "text": headline(finding, words),
         "family": statement.family, "wording": statement.wording, "line": statement.line,
-    }
-    known: dict[str, Any] = {
-        "detail": finding.detail, "versions": statement.versions, "numbers": dict(statement.numbers),
-        "why": [sentence(remark, words) for remark in finding.why],
-        "meaning": {name: sentence(remark, words) for name, remark in finding.meaning},
-        "fixes": [_fix(fix, words) for fix in finding.fixes],
-    }
-    plain |= {name: value for name, value in known.items() if value}
-    return plain | ({"repeats": statement.repeats} if statement.repeats > 1 else {})
+    } | _filled(
+        detail=finding.detail, versions=statement.versions, numbers=dict(statement.numbers),
+        why=[sentence(remark, words) for remark in finding.why],
+        meaning={name: sentence(remark, words) for name, remark in finding.meaning},
+        fixes=[
+            known({"action": sentence(fix.action, words), "setting": fix.setting, "saves_bytes": fix.saves_bytes,
+                   "shown_by": fix.shown_by, "enough": fix.enough})
+            for fix in finding.fixes
+        ],
+        repeats=statement.repeats if statement.repeats > 1 else 0,
+    )
 
 
-def _fix(fix: Fix, words: Words) -> dict[str, Any]:
-    action = {"action": sentence(fix.action, words), "setting": fix.setting, "saves_bytes": fix.saves_bytes}
-    return known(action | {"shown_by": fix.shown_by, "enough": fix.enough})
+def _filled(**values: Any) -> dict[str, Any]:
+    """Those that hold anything."""
+    return {name: value for name, value in values.items() if value}
 
 
 def to_json(found: Diagnosis) -> str:

@@ -23,13 +23,8 @@ COLUMNS: Final = frozenset({1, 2, 3, 4})
 
 
 def render_log(found: Reconciliation, words: Words, *, saved: str | None = None) -> str:
-    """The report on a server's log: what differs most, the entries, why, what could be learned from it.
-
-    Args:
-        found: the log beside its prediction
-        words: of a language
-        saved: where its calibration was written
-    """
+    """The report on a server's log: what differs most, the entries, why, what could be learned from it, or where that
+    was saved."""
     if found.largest is None:
         first = words("reconciled.agrees")
     else:
@@ -147,7 +142,7 @@ def log_json(found: Reconciliation) -> str:
     if found.out_of_memory is not None:
         message = found.out_of_memory.items()
         plain["out_of_memory"] = {name if name == "stage" else f"{name}_bytes": value for name, value in message}
-    return as_text(document(found.answer) | {"reconciliation": _corrected(plain, found)})
+    return as_text(document(found.answer) | {"reconciliation": plain | _corrections(found)})
 
 
 def run_json(found: Reconciliation) -> str:
@@ -155,7 +150,7 @@ def run_json(found: Reconciliation) -> str:
     plain = {"recording": found.log, "software": found.engine} | _document(found)
     if found.largest is not None:
         plain["largest"]["underestimated"] = found.largest.difference > 0
-    return as_text(document(found.answer) | {"calibration": _corrected(plain, found)})
+    return as_text(document(found.answer) | {"calibration": plain | _corrections(found)})
 
 
 def _document(found: Reconciliation) -> dict[str, Any]:
@@ -170,10 +165,10 @@ def _document(found: Reconciliation) -> dict[str, Any]:
     return plain if found.largest is None else plain | {"largest": {"entry": found.largest.entry, "share": found.share}}
 
 
-def _corrected(plain: dict[str, Any], found: Reconciliation) -> dict[str, Any]:
+def _corrections(found: Reconciliation) -> dict[str, Any]:
     if found.calibration is None:
-        return plain
-    return plain | {"corrections": {
+        return {}
+    return {"corrections": {
         key: {"measured_bytes": one.measured_bytes, "predicted_bytes": one.predicted_bytes}
         for key, one in found.calibration.corrections.items()
     }}

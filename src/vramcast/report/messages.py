@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import os
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
@@ -52,36 +53,42 @@ class Words:
 
     def spoken(self, answer: AnswerT) -> AnswerT:
         """An answer, or that of a search, with all that the layers below say in it in this language."""
-        if self.language == "en":
-            return answer
-        from vramcast.report.spoken import spoken
-
-        return spoken(answer, self)
+        return answer if self.language == "en" else _chinese().spoken(answer)
 
     def said(self, sentence: str) -> str:
         """A sentence of a layer below, which speaks English; in English where it has no other form."""
-        if self.language == "en":
-            return sentence
-        from vramcast.report.chinese import in_chinese
-
-        return in_chinese(sentence)
+        return sentence if self.language == "en" else _chinese().in_chinese(sentence)
 
     def term(self, kind: str, english: str) -> str:
         """What one word of an answer is in this language; see `chinese.terms`."""
-        if self.language == "en":
-            return english
-        from vramcast.report.chinese import terms
-
-        return terms(kind).get(english, english)
+        return english if self.language == "en" else _chinese().terms(kind).get(english, english)
 
     def technique(self, name: str, when: str = "", needs: str = "") -> tuple[str, str, str]:
         """A technique's name, when to use it and what it needs in this language."""
         own = (name, when, needs)
-        if self.language == "en":
-            return own
-        from vramcast.report.chinese import technique_texts
+        return own if self.language == "en" else _chinese().technique_texts().get(name, own)
 
-        return technique_texts().get(name, own)
+
+def _chinese() -> Any:
+    """Read when the first Chinese sentence is asked for: nothing English needs it."""
+    return import_module("vramcast.report.chinese")
+
+
+class Shown:
+    """An object that shows itself, notebooks by a short report of its own, in the language of the locale."""
+
+    def text(self, words: Words) -> str:
+        """The report in a language."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.text(words_here())
+
+    def _repr_html_(self) -> str:
+        return str(import_module("vramcast.report.written.brief").cell_of(self, words_here()))
+
+    def _repr_markdown_(self) -> str:
+        return str(import_module("vramcast.report.written.brief").markdown_of(self, words_here()))
 
 
 def words_here(language: str | None = None) -> Words:

@@ -80,7 +80,6 @@ SAME: Final = 1e-9
 
 
 def axis_of(values: Sequence[float]) -> Axis:
-    """An axis with room around its values."""
     least, most = min(values), max(values)
     if most > LOGARITHMIC * least:
         room = (most / least) ** MARGIN

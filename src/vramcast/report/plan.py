@@ -23,6 +23,11 @@ SHOWN_TECHNIQUES: Final = 0.01
 AGAINST: Final = 6
 """Column of the engine that a technique is compared on."""
 
+SERVED_KEYS: Final = {
+    False: ("tokens_per_s", "plan.price"), True: ("plan.rate_of_all", "plan.price_generated"),
+}
+"""Whether plans are of deployments -> heads of their last columns."""
+
 GIVES_BACK: Final = "*"
 """Mark of plans that fit only because the allocator gives cached memory back."""
 
@@ -31,7 +36,7 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: da
     """The whole report; `today` is what the age of a price counts from."""
     answer = words.spoken(answer)
     sections: list[tuple[str, Iterable[str]]] = [
-        ("", winner(answer, words, today)),
+        ("", _lead(answer, words, today)),
         ("plan.table", _plans(answer, words)),
         (reasons_key(answer), reasons_of(answer, words)),
         (nearest_key(answer), nearest(answer, words)),
@@ -41,14 +46,30 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: da
         ("assumed", (f"  - {text}" for text in answer.assumptions)),
         ("warnings", (f"  - {text}" for text in answer.warnings if text != words.said(NO_ROOM))),
     ]
-    first = list(sections[0][1])
-    sections[0] = ("", (*first[:1], *unread(answer.ignored, words), *first[1:]))
     lines: list[str] = []
     for key, body in sections:
         found = list(body)
         if found:
             lines += [*([words(key)] if key else []), *found, ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _lead(answer: PlanAnswer, words: Words, today: date | None) -> tuple[str, ...]:
+    """The winner; what the answer is without stands behind its first line."""
+    first = tuple(winner(answer, words, today))
+    return (*first[:1], *unread(answer.ignored, words), *first[1:])
+
+
+def opening(answer: PlanAnswer, words: Words, today: date) -> tuple[str, ...]:
+    """The same where nothing indents its lines; where nothing was searched, what was computed instead."""
+    lines = stripped(_lead(answer, words, today))
+    return tuple(lines) if answer.num_plans else (words("plan.techniques"), *lines)
+
+
+def stripped(lines: Iterable[str]) -> Iterator[str]:
+    """Lines of the report for a terminal without what indents and marks them there."""
+    for line in lines:
+        yield line.strip().removeprefix("- ")
 
 
 def lack(answer: PlanAnswer) -> str:
@@ -68,7 +89,6 @@ def nearest_key(answer: PlanAnswer) -> str:
 
 
 def reasons_key(answer: PlanAnswer) -> str:
-    """What the reasons are reasons for."""
     return "plan.reasons" if answer.plans else f"plan.why_none{lack(answer)}"
 
 
@@ -192,9 +212,11 @@ def plan_cells(answer: PlanAnswer, words: Words) -> PlanCells:
     least = answer.question.get("goal") == Goal.LEAST_MEMORY.value and served
     above = [words("plan.shared", options=shared)] if shared and len(answer.labels) > 1 else []
     above += [words("plan.measure")] if least else []
-    marks = [_gives_back(plan) for plan in answer.plans]
+    marks = [any(rank.gives_back_cache for rank in plan.ranks) for plan in answer.plans]
     blank = " " if any(marks) else ""  # figures stay below each other
-    rows = [_plan_head(words, served=served)]
+    keys = ("", "plan", "plan.memory", "plan.needed", "plan.needed_each", "plan.step_s", "plan.first_token",
+            "plan.users_each", *SERVED_KEYS[served])
+    rows = [tuple(words(key) if key else "" for key in keys)]
     for rank, (text, fleet, plan, marked) in enumerate(zip(own, fleets, answer.plans, marks, strict=True), 1):
         rows.append(_row(rank, text + fleet, plan, GIVES_BACK if marked else blank, load=least))
     kept = [index for index in range(len(rows[0])) if index < 3 or any(row[index] for row in rows[1:])]
@@ -202,20 +224,6 @@ def plan_cells(answer: PlanAnswer, words: Words) -> PlanCells:
     below = [words("plan.gives_back", mark=GIVES_BACK)] if any(marks) else []
     below += [words("plan.alike")] if not served and answer.num_fitting > len(answer.plans) else []
     return PlanCells(tuple(above), cells, frozenset(range(2, len(kept))) | {0}, tuple(below))
-
-
-def _plan_head(words: Words, *, served: bool) -> tuple[str, ...]:
-    return (
-        "", words("plan"), words("plan.memory"), words("plan.needed"), words("plan.needed_each"), words("plan.step_s"),
-        words("plan.first_token"), words("plan.users_each"),
-        words("plan.rate_of_all" if served else "tokens_per_s"),
-        words("plan.price_generated" if served else "plan.price"),
-    )
-
-
-def _gives_back(plan: Answer) -> bool:
-    """Whether a plan fits only because cached memory is returned to the driver."""
-    return any(rank.gives_back_cache for rank in plan.ranks)
 
 
 def _row(rank: int, text: str, plan: Answer, mark: str, *, load: bool) -> tuple[str, ...]:
@@ -256,7 +264,6 @@ def reasons_of(answer: PlanAnswer, words: Words) -> Iterator[str]:
 
 
 def nearest(answer: PlanAnswer, words: Words) -> Iterator[str]:
-    """The plan that misses by least, and what would make it fit."""
     if answer.nearest_failing is None:
         return
     yield f"  {answer.nearest_label}"

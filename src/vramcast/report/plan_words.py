@@ -28,7 +28,6 @@ def reason_words(reason: Reason, goal: str, words: Words) -> str:
 
 
 def _respect_words(reason: Reason, goal: str, words: Words) -> str:
-    """The best choice but one, and how much worse it is."""
     size = "times" if reason.times >= MULTIPLE else "share"
     places = 0 if goal == "fewest-gpus" else 1
     worse = words(
@@ -45,15 +44,12 @@ def _choice(text: str, words: Words) -> str:
 
 
 def technique_words(technique: Technique, words: Words) -> tuple[str, str, str]:
-    """Name, when to use it, what it needs."""
     return words.technique(technique.name, technique.when, technique.needs)
 
 
 def decision_words(decision: Decision, words: Words) -> tuple[str, str, str]:
     if words.language == "en":
         return decision.question, decision.finding, decision.action
-    from vramcast.report.chinese import terms
-
     needed, capacity = format_bytes(decision.device_bytes or 0), format_bytes(decision.capacity_bytes or 0)
     sizes = {"needed": needed, "capacity": capacity}
     if decision.name == "more":
@@ -66,7 +62,8 @@ def decision_words(decision: Decision, words: Words) -> tuple[str, str, str]:
             finding += words("decision.high", high=format_bytes(decision.high_bytes or 0))
     if decision.host_bytes is not None:
         finding += words("decision.host", host=format_bytes(decision.host_bytes))
-    return terms("decision").get(decision.name, decision.question), finding, words.term("action", decision.action)
+    question = words.term("decision", decision.name)
+    return decision.question if question == decision.name else question, finding, words.term("action", decision.action)
 
 
 def fleet_words(fleet: Fleet, words: Words) -> str:

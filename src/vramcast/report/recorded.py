@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vramcast.domain.answer import LedgerEntry
 from vramcast.domain.model import Noun
@@ -12,14 +11,10 @@ from vramcast.domain.snapshot import Snapshot
 from vramcast.domain.traced import Holding, TraceAnswer
 from vramcast.recordings.examine import Asked, Examined, examine
 from vramcast.report import replay, trace
-from vramcast.report.messages import Words, words_here
-from vramcast.report.notebook import Shown
+from vramcast.report.messages import Shown, Words, words_here
 from vramcast.report.replay_document import to_json
 from vramcast.report.replay_page import Lead, write_page
 from vramcast.report.replay_words import plain
-
-if TYPE_CHECKING:
-    from vramcast.report.written.parts import Report
 
 
 class ShownReplay(Noun, Shown, frozen=True):
@@ -33,9 +28,6 @@ class ShownReplay(Noun, Shown, frozen=True):
         words = words_here()
         said = "; ".join(f"{found.snapshot.name}: {replay.headline(found, words)}" for found in self.devices)
         return f"<{type(self).__name__} {said}>"
-
-    def __str__(self) -> str:
-        return self.text(words_here())
 
     def text(self, words: Words) -> str:
         return replay.render(self.devices, words, top=self.top)
@@ -51,11 +43,6 @@ class ShownReplay(Noun, Shown, frozen=True):
         """
         write_page(Path(path), self.devices, Words(language), top=self.top)
 
-    def _brief(self, words: Words) -> Report:
-        from vramcast.report.written.brief import replay_brief
-
-        return replay_brief(self, words)
-
 
 class ShownTrace(TraceAnswer, Shown, frozen=True):
     """An answer with its recording and its representations."""
@@ -66,9 +53,6 @@ class ShownTrace(TraceAnswer, Shown, frozen=True):
     def ledger(self) -> tuple[LedgerEntry, ...]:
         """What is in the peak of the last step."""
         return self.fullest.ledger
-
-    def __str__(self) -> str:
-        return self.text(words_here())
 
     def __repr__(self) -> str:
         """Short: columns of a million events are no answer at a prompt."""
@@ -89,22 +73,17 @@ class ShownTrace(TraceAnswer, Shown, frozen=True):
         """
         if self.snapshot is None:
             return
+
+        def rows(holdings: tuple[Holding, ...]) -> tuple[tuple[str, int, int], ...]:
+            return tuple((plain(one.name), one.num_bytes, one.count) for one in holdings)
+
         words = Words(language)
         said = words.spoken(self)
         sections = trace.sections(said, words, views=("category",))
         lead = Lead(
             title=words("trace.page.title", name=self.snapshot.name), lines=tuple(trace.opening(said, words)),
             sections=[one for one in sections if one[0] != words("trace.course")],
-            modules=_rows(self.holdings.by_module), places=_rows(self.holdings.by_line),
+            modules=rows(self.holdings.by_module), places=rows(self.holdings.by_line),
         )
         found = [examine(self.snapshot, device, Asked()) for device in self.snapshot.devices]
         write_page(Path(path), found, words, top=Asked().top, lead=lead)
-
-    def _brief(self, words: Words) -> Report:
-        from vramcast.report.written.brief import trace_brief
-
-        return trace_brief(self, words)
-
-
-def _rows(holdings: Iterable[Holding]) -> tuple[tuple[str, int, int], ...]:
-    return tuple((plain(one.name), one.num_bytes, one.count) for one in holdings)

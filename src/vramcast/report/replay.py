@@ -11,34 +11,9 @@ from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
 from vramcast.recordings.peak import Group, Held, Point
 from vramcast.recordings.replay import Basis, Outcome
 from vramcast.recordings.steps import Leaks
+from vramcast.report import replay_words as say
 from vramcast.report.columns import table
 from vramcast.report.messages import Words
-from vramcast.report.replay_words import (
-    FIGURES,
-    Stacks,
-    age,
-    blocks,
-    category_name,
-    could_have,
-    difference_rows,
-    difference_sentences,
-    failed,
-    group_rows,
-    has_times,
-    held_sentences,
-    hole_classes,
-    hole_line,
-    leak_line,
-    leaks_said,
-    parts_of,
-    pinned_line,
-    plain,
-    scaled_chart,
-    settings,
-    share,
-    sides,
-    variants_title,
-)
 from vramcast.units import format_bytes, format_seconds
 
 UNCOMPARED: Final[dict[Basis, str]] = {Basis.RECORDED: "replay.recorded", Basis.SUMMED: "replay.summed"}
@@ -49,24 +24,17 @@ ROWS: Final = 9
 
 
 def render(found: Sequence[Examined], words: Words, *, top: int) -> str:
-    """The report of all devices.
-
-    Args:
-        found: one for each device
-        words: of a language
-        top: rows of each list
-    """
+    """The report of all devices; `top`: rows of each list."""
     lines: list[str] = [main_line(found, words)] if len(found) > 1 else []
     for examined in in_order(found):
         lines += [*device_lines(examined, words, top=top, several=len(found) > 1), ""]
     remarks = found[0].snapshot.remarks if found else ()
     if remarks:
-        lines += [words("replay.notes"), *(f"  - {plain(words.said(text))}" for text in remarks), ""]
+        lines += [words("replay.notes"), *(f"  - {say.plain(words.said(text))}" for text in remarks), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def main_line(found: Sequence[Examined], words: Words) -> str:
-    """Which of several devices to look at."""
     shown = found[main_device(found)]
     if shown.num_failures:
         return words("replay.main_failed", count=len(found), device=shown.device)
@@ -85,12 +53,10 @@ def opening(found: Sequence[Examined], words: Words) -> Iterator[str]:
 
 
 def device_prefix(found: Examined, words: Words, *, several: bool) -> str:
-    """What names a device among several."""
     return words("replay.device", device=found.device) if several else ""
 
 
 def device_lines(found: Examined, words: Words, *, top: int, several: bool) -> Iterator[str]:
-    """One device."""
     yield device_prefix(found, words, several=several) + headline(found, words)
     yield from (f"  {line}" for line in about(found, words))
     for title, lines in _sections(found, words, top):
@@ -103,28 +69,27 @@ def device_lines(found: Examined, words: Words, *, top: int, several: bool) -> I
 
 def _sections(found: Examined, words: Words, top: int) -> Iterator[tuple[str, Iterable[str]]]:
     """Titles with their lines; a section without lines is not shown."""
-    stacks = Stacks(found, words)
+    stacks = say.Stacks(found, words)
     yield words("replay.failures"), _failures(found, stacks, words)
-    yield variants_title(found.variants, words), _settings(found, words)
+    yield say.variants_title(found.variants, words), _settings(found, words)
     yield words("replay.course"), _course(found, words)
     yield words("replay.held"), _held(found.held, words, top)
-    yield words("replay.largest"), _largest(found.held, stacks, words, top, timed=has_times(found.snapshot))
+    yield words("replay.largest"), _largest(found.held, stacks, words, top, timed=say.has_times(found.snapshot))
     run = found.fragmentation_of_run
     parts = found.fragmentation
     if parts is not None:
-        yield words("replay.fragmentation", run=share(run)), _fragmentation(parts, words)
+        yield words("replay.fragmentation", run=say.share(run)), _fragmentation(parts, words)
         yield words("replay.holes"), _holes(parts.holes[:top], stacks, words)
         yield words("replay.pinned"), _pinned(parts.pinned[:top], stacks, words)
     elif run is not None:
-        yield words("replay.fragmentation", run=share(run)), (words("replay.no_holes"),)
+        yield words("replay.fragmentation", run=say.share(run)), (words("replay.no_holes"),)
     if found.leaks is not None:
         yield words("replay.leaks"), _leaks(found.leaks, stacks, words, top)
     if found.difference is not None:
-        yield words("replay.difference", name=plain(found.difference.before)), _difference(found.difference, words)
+        yield words("replay.difference", name=say.plain(found.difference.before)), _difference(found.difference, words)
 
 
 def headline(found: Examined, words: Words) -> str:
-    """The peak in one line."""
     replayed = found.replayed
     allocated, reserved = format_bytes(replayed.peak_allocated_bytes), replayed.peak_reserved_bytes
     if replayed.is_least:
@@ -143,15 +108,15 @@ def about(found: Examined, words: Words) -> Iterator[str]:
         yield words("replay.failed")
     if replayed.peak_event < 0:
         yield words("replay.when_start")
-    elif found.peak_time_us is None or not has_times(snapshot):
+    elif found.peak_time_us is None or not say.has_times(snapshot):
         yield words("replay.when", event=f"{replayed.peak_event:,}")
     else:
         time = format_seconds(found.peak_time_us / 1e6)
         yield words("replay.when_time", event=f"{replayed.peak_event:,}", time=time)
-    name = plain(snapshot.name)
+    name = say.plain(snapshot.name)
     said = words("replay.file", name=name, events=f"{replayed.events:,}", allocations=f"{replayed.allocations:,}")
     if snapshot.alloc_conf:
-        said += ", " + words("replay.conf", conf=plain(snapshot.alloc_conf))
+        said += ", " + words("replay.conf", conf=say.plain(snapshot.alloc_conf))
     yield said
     yield exactness(found, words)
 
@@ -177,11 +142,11 @@ def exactness(found: Examined, words: Words) -> str:
     return "; ".join(parts)
 
 
-def _failures(found: Examined, stacks: Stacks, words: Words) -> Iterator[str]:
+def _failures(found: Examined, stacks: say.Stacks, words: Words) -> Iterator[str]:
     """Failures of the recording, and whether free memory in one piece would have served them."""
     for failure in found.failures:
-        yield failed(failure, words)
-        yield f"  {could_have(failure, words)}"
+        yield say.failed(failure, words)
+        yield f"  {say.could_have(failure, words)}"
         yield f"  {stacks(failure.stack)}"
     more = found.num_failures - len(found.failures)
     if more:
@@ -189,21 +154,21 @@ def _failures(found: Examined, stacks: Stacks, words: Words) -> Iterator[str]:
 
 
 def _settings(found: Examined, words: Words) -> Iterator[str]:
-    tried = settings(found, words)
+    tried = say.settings(found, words)
     if tried is not None:
-        yield from filter(None, (tried.advice, *table(tried.cells, right=FIGURES).splitlines(), tried.note))
+        yield from filter(None, (tried.advice, *table(tried.cells, right=say.FIGURES).splitlines(), tried.note))
 
 
-def _leaks(leaks: Leaks, stacks: Stacks, words: Words, top: int) -> Iterator[str]:
-    yield leaks_said(leaks, words)
+def _leaks(leaks: Leaks, stacks: say.Stacks, words: Words, top: int) -> Iterator[str]:
+    yield say.leaks_said(leaks, words)
     for leak in leaks.leaks[:top]:
-        yield f"  {leak_line(leak, words)}"
+        yield f"  {say.leak_line(leak, words)}"
         yield f"    {stacks(leak.stack)}"
 
 
 def _difference(found: Difference, words: Words) -> Iterator[str]:
-    process, segments = difference_sentences(found, words)
-    yield from (process, *segments, *table(difference_rows(found, words), right=frozenset({0, 1, 2})).splitlines())
+    process, segments = say.difference_sentences(found, words)
+    yield from (process, *segments, *table(say.difference_rows(found, words), right=frozenset({0, 1, 2})).splitlines())
 
 
 def _course(found: Examined, words: Words) -> Iterator[str]:
@@ -211,7 +176,7 @@ def _course(found: Examined, words: Words) -> Iterator[str]:
     if not points:
         return
     allocated, line = [point.allocated_bytes for point in points], [line_of(point) for point in points]
-    yield from scaled_chart(allocated, line, columns=COLUMNS, rows=ROWS)
+    yield from say.scaled_chart(allocated, line, columns=COLUMNS, rows=ROWS)
     key = "replay.legend_allocated" if found.replayed.reserved is None else "replay.legend"
     yield words(key, events=f"{found.timeline.events:,}")
 
@@ -223,41 +188,41 @@ def line_of(point: Point) -> int:
 
 def _held(held: Held, words: Words, top: int) -> Iterator[str]:
     every = len(held.by_category)
-    yield from _groups(held.by_category, held, words, every, lambda name: category_name(name, words))
-    yield from held_sentences(held, words)
+    yield from _groups(held.by_category, held, words, every, lambda name: say.category_name(name, words))
+    yield from say.held_sentences(held, words)
     if any(group.name for group in held.by_module):
         yield words("replay.modules")
-        rows = _groups(held.by_module, held, words, top, lambda name: plain(name) or words("replay.no_module"))
+        rows = _groups(held.by_module, held, words, top, lambda name: say.plain(name) or words("replay.no_module"))
         yield from (f"  {line}" for line in rows)
     if any(group.name for group in held.by_line):
         yield words("replay.lines")
-        rows = _groups(held.by_line, held, words, top, lambda name: plain(name) or words("replay.unnamed"))
+        rows = _groups(held.by_line, held, words, top, lambda name: say.plain(name) or words("replay.unnamed"))
         yield from (f"  {line}" for line in rows)
 
 
 def _groups(
     groups: Sequence[Group], held: Held, words: Words, top: int, name: Callable[[str], str]
 ) -> list[str]:
-    rows = group_rows(groups[:top], held, words, name)
+    rows = say.group_rows(groups[:top], held, words, name)
     lines = table(rows, right=frozenset({1, 2, 3})).splitlines() if rows else []
     more = len(groups) - len(rows)
     return [*lines, words("replay.rest", count=f"{more:,}")] if more > 0 else lines
 
 
-def _largest(held: Held, stacks: Stacks, words: Words, top: int, *, timed: bool) -> Iterator[str]:
+def _largest(held: Held, stacks: say.Stacks, words: Words, top: int, *, timed: bool) -> Iterator[str]:
     for block in held.blocks[:top]:
-        since = age(block, words, has_times=timed)
-        yield f"{format_bytes(block.size_bytes):>10}  {category_name(block.category, words)}, {since}"
+        since = say.age(block, words, has_times=timed)
+        yield f"{format_bytes(block.size_bytes):>10}  {say.category_name(block.category, words)}, {since}"
         yield f"{'':>12}{stacks(block.stack)}"
 
 
 def _fragmentation(found: Fragmentation, words: Words) -> Iterator[str]:
     if not found.reserved_bytes:
         return
-    reserved = format_bytes(found.reserved_bytes)
-    yield words("replay.fragmentation_then", share=share(found.at_the_moment), reserved=reserved)
+    yield say.fragmentation_said(found, words)
+    whole = found.reserved_bytes
     rows = [
-        (name, format_bytes(size), share(size / found.reserved_bytes)) for name, size in parts_of(found, words) if size
+        (name, format_bytes(size), say.share(size / whole)) for name, size in say.parts_of(found, words) if size
     ]
     for line in table(rows, right=frozenset({1, 2})).splitlines():
         yield f"  {line}"
@@ -266,25 +231,25 @@ def _fragmentation(found: Fragmentation, words: Words) -> Iterator[str]:
 
 
 def _classes(found: Fragmentation, words: Words) -> Iterator[str]:
-    """The holes by size, below the line that adds them up."""
-    rows = [(name, format_bytes(size), blocks(count, words)) for name, size, count in hole_classes(found, words)]
+    classes = say.hole_classes(found, words)
+    rows = [(name, format_bytes(size), say.blocks(count, words)) for name, size, count in classes]
     if rows:
         yield from (f"    {line}" for line in table(rows, right=frozenset({1, 2})).splitlines())
 
 
-def _holes(holes: Sequence[Hole], stacks: Stacks, words: Words) -> Iterator[str]:
+def _holes(holes: Sequence[Hole], stacks: say.Stacks, words: Words) -> Iterator[str]:
     for hole in holes:
-        yield hole_line(hole, words)
-        yield from (f"  {side}: {_neighbour(block, stacks, words)}" for side, block in sides(hole, words))
+        yield say.hole_line(hole, words)
+        yield from (f"  {side}: {_neighbour(block, stacks, words)}" for side, block in say.sides(hole, words))
 
 
-def _pinned(pinned: Sequence[Pinned], stacks: Stacks, words: Words) -> Iterator[str]:
+def _pinned(pinned: Sequence[Pinned], stacks: say.Stacks, words: Words) -> Iterator[str]:
     for segment in pinned:
-        yield pinned_line(segment, words)
+        yield say.pinned_line(segment, words)
         yield from (f"  {_neighbour(block, stacks, words)}" for block in segment.pins)
 
 
-def _neighbour(block: BlockView | None, stacks: Stacks, words: Words) -> str:
+def _neighbour(block: BlockView | None, stacks: say.Stacks, words: Words) -> str:
     if block is None:
         return words("replay.edge")
     return f"{format_bytes(block.size_bytes)}  {stacks(block.stack)}"

@@ -18,29 +18,10 @@ from vramcast.recordings.examine import Examined, main_device
 from vramcast.recordings.fragmentation import Bar, Fragmentation, Hole
 from vramcast.recordings.peak import Group, Held
 from vramcast.recordings.stacks import is_python, is_users, place_of, shown, top_frames
+from vramcast.report import replay_words as say
 from vramcast.report.messages import Words, rare_messages
 from vramcast.report.replay import about
-from vramcast.report.replay_words import (
-    age,
-    could_have,
-    difference_rows,
-    failed,
-    has_times,
-    held_sentences,
-    hole_classes,
-    hole_line,
-    leak_line,
-    leaks_said,
-    parts_of,
-    pinned_line,
-    plain,
-    settings,
-    share,
-    sides,
-    variants_title,
-)
 from vramcast.sources.files import write_whole
-from vramcast.units import format_bytes
 
 MOST_BLOCKS: Final = 1000
 """Live blocks of the peak in the page; the sums count all of them."""
@@ -112,16 +93,16 @@ def page_data(
     table = found[0].snapshot.stacks if found else ()
     title = words("replay.page.title", name=found[0].snapshot.name if found else "") if lead is None else lead.title
     return {
-        "title": plain(title),
+        "title": say.plain(title),
         "lead": None if lead is None else {
-            "lines": [plain(line) for line in lead.lines],
-            "sections": [(name, "\n".join(map(plain, part))) for name, part in lead.sections],
+            "lines": [say.plain(line) for line in lead.lines],
+            "sections": [(name, "\n".join(map(say.plain, part))) for name, part in lead.sections],
         },
         "words": _words(words),
         "devices": devices,
         "shown": main_device(found),
         "stacks": {stack: _frames(table[stack]) for stack in used if 0 < stack < len(table)},
-        "remarks": [plain(words.said(text)) for text in (found[0].snapshot.remarks if found else ())],
+        "remarks": [say.plain(words.said(text)) for text in (found[0].snapshot.remarks if found else ())],
     }
 
 
@@ -143,7 +124,7 @@ def _frames(stack: tuple[Frame, ...]) -> list[tuple[str, int]]:
     for frame in stack:
         others -= not is_python(frame)
         if is_python(frame) or others >= 0:
-            rows.append((plain(shown(frame)), int(is_users(frame))))
+            rows.append((say.plain(shown(frame)), int(is_users(frame))))
     return rows[: 2 * MOST_FRAMES]
 
 
@@ -154,7 +135,7 @@ def _device(found: Examined, words: Words, used: dict[int, None], top: int) -> d
         "about": list(about(found, words)),
         "allocations": replayed.allocations,
         "matched": replayed.addresses_matched,
-        "fragmentation": None if found.fragmentation_of_run is None else share(found.fragmentation_of_run),
+        "fragmentation": None if found.fragmentation_of_run is None else say.share(found.fragmentation_of_run),
         "peak": {"reserved": replayed.peak_reserved_bytes, "allocated": replayed.peak_allocated_bytes}
         | _held(found.held, found, words, used),
         "timeline": _timeline(found),
@@ -162,22 +143,22 @@ def _device(found: Examined, words: Words, used: dict[int, None], top: int) -> d
         "segments": [_segment(bar) for bar in found.segments],
         "variants": _variants(found, words),
         "failures": [
-            {"event": failure.event, "text": failed(failure, words),
-             "room": could_have(failure, words), "stack": _use(failure.stack, used)}
+            {"event": failure.event, "text": say.failed(failure, words),
+             "room": say.could_have(failure, words), "stack": _use(failure.stack, used)}
             for failure in found.failures
         ],
         "leaks": None if found.leaks is None else {
-            "said": leaks_said(found.leaks, words),
+            "said": say.leaks_said(found.leaks, words),
             "rows": [
-                {"text": leak_line(leak, words), "first": _first(found, leak.stack, words),
+                {"text": say.leak_line(leak, words), "first": _first(found, leak.stack, words),
                  "stack": _use(leak.stack, used)}
                 for leak in found.leaks.leaks[:MOST_GROUPS]
             ],
         },
         "difference": None if found.difference is None else {
-            "title": words("replay.difference", name=plain(found.difference.before)),
+            "title": words("replay.difference", name=say.plain(found.difference.before)),
             "said": words(f"replay.same_process.{found.difference.same_process}"),
-            "rows": difference_rows(found.difference, words),
+            "rows": say.difference_rows(found.difference, words),
         },
     }
 
@@ -185,7 +166,7 @@ def _device(found: Examined, words: Words, used: dict[int, None], top: int) -> d
 def _timeline(found: Examined) -> dict[str, Any]:
     times = found.source.trace.times_us
     return {
-        "start": times[0] if times and has_times(found.snapshot) else 0,
+        "start": times[0] if times and say.has_times(found.snapshot) else 0,
         "categories": list(found.timeline.categories),
         "points": [
             {
@@ -206,23 +187,23 @@ def _use(stack: int, used: dict[int, None]) -> int:
 def _first(found: Examined, stack: int, words: Words) -> str:
     table = found.snapshot.stacks
     frames = top_frames(table[stack], 2) if 0 <= stack < len(table) else ()
-    return " < ".join(map(plain, frames)) or words("replay.no_stack")
+    return " < ".join(map(say.plain, frames)) or words("replay.no_stack")
 
 
 def _held(held: Held, found: Examined, words: Words, used: dict[int, None]) -> dict[str, Any]:
     stacks = found.snapshot.stacks
     lines = {
-        block.stack: plain(place_of(stacks[block.stack]).line) or words("replay.no_stack")
+        block.stack: say.plain(place_of(stacks[block.stack]).line) or words("replay.no_stack")
         for block in held.blocks[:MOST_BLOCKS]
     }
 
     def named(groups: Iterable[Group]) -> list[tuple[str, int, int]]:
-        return [(plain(group.name), group.size_bytes, group.num_blocks) for group in groups]
+        return [(say.plain(group.name), group.size_bytes, group.num_blocks) for group in groups]
 
     return {
         "held": held.size_bytes,
         "num_blocks": len(held.blocks),
-        "said": list(held_sentences(held, words)),
+        "said": list(say.held_sentences(held, words)),
         "categories": named(held.by_category),
         "modules": named(held.by_module[:MOST_GROUPS]),
         "lines": named(held.by_line[:MOST_GROUPS]),
@@ -233,7 +214,7 @@ def _held(held: Held, found: Examined, words: Words, used: dict[int, None]) -> d
         "blocks": [
             {
                 "address": f"{block.address:#x}", "size": block.size_bytes, "category": block.category,
-                "age": age(block, words, has_times=has_times(found.snapshot)), "stack": _use(block.stack, used),
+                "age": say.age(block, words, has_times=say.has_times(found.snapshot)), "stack": _use(block.stack, used),
                 "line": lines[block.stack],
             }
             for block in held.blocks[:MOST_BLOCKS]
@@ -245,17 +226,15 @@ def _unallocated(
     found: Examined, parts: Fragmentation, words: Words, used: dict[int, None], top: int
 ) -> dict[str, Any]:
     return {
-        "title": words("replay.fragmentation", run=share(found.fragmentation_of_run)),
-        "said": words(
-            "replay.fragmentation_then", share=share(parts.at_the_moment), reserved=format_bytes(parts.reserved_bytes)
-        ),
+        "title": words("replay.fragmentation", run=say.share(found.fragmentation_of_run)),
+        "said": say.fragmentation_said(parts, words),
         "reserved": parts.reserved_bytes,
-        "parts": parts_of(parts, words),
-        "classes": list(hole_classes(parts, words)),
+        "parts": say.parts_of(parts, words),
+        "classes": list(say.hole_classes(parts, words)),
         "holes": [_hole(hole, found, words, used) for hole in parts.holes[:top]],
         "pinned": [
-            {"text": pinned_line(segment, words), "pins": [_block(block, found, words, used) for block in segment.pins]}
-            for segment in parts.pinned[:top]
+            {"text": say.pinned_line(one, words), "pins": [_block(block, found, words, used) for block in one.pins]}
+            for one in parts.pinned[:top]
         ],
     }
 
@@ -263,9 +242,9 @@ def _unallocated(
 def _hole(hole: Hole, found: Examined, words: Words, used: dict[int, None]) -> dict[str, Any]:
     neighbours = [
         (side, 0, "", None) if block is None else (side, *_block(block, found, words, used))
-        for side, block in sides(hole, words)
+        for side, block in say.sides(hole, words)
     ]
-    return {"text": hole_line(hole, words), "sides": neighbours}
+    return {"text": say.hole_line(hole, words), "sides": neighbours}
 
 
 def _block(block: BlockView, found: Examined, words: Words, used: dict[int, None]) -> tuple[int, str, int]:
@@ -282,12 +261,12 @@ def _segment(bar: Bar) -> dict[str, Any]:
 
 
 def _variants(found: Examined, words: Words) -> dict[str, Any]:
-    tried = settings(found, words)
+    tried = say.settings(found, words)
     if tried is None:
         return {"rows": []}
     head, *rows = tried.cells
     return {
-        "title": variants_title(found.variants, words),
+        "title": say.variants_title(found.variants, words),
         "said": tried.advice or None,
         "note": tried.note,
         "helps": found.advice is not None and found.advice.kind in ("avoids", "lowers"),

@@ -157,7 +157,6 @@ FIGURES: Final = frozenset({1, 2, 3})
 
 
 def settings(found: Examined, words: Words) -> Settings | None:
-    """None where no other setting was tried."""
     if not found.variants:
         return None
     keys = ("setting", "peak_reserved", "change", "retries", "oom")
@@ -206,7 +205,6 @@ def _stopped(variant: Variant, words: Words) -> str:
 
 
 def _advised(said: Advice, own: Variant, words: Words) -> str:
-    """Which setting would have helped, in one sentence."""
     if said.best is None:
         return words(f"replay.advice.{said.kind}", tried=said.tried)
     saved = said.saved_bytes
@@ -215,6 +213,11 @@ def _advised(said: Advice, own: Variant, words: Words) -> str:
         saved=format_bytes(saved), reserved=format_bytes(said.best.peak_reserved_bytes),
         share=share(-saved / own.peak_reserved_bytes if own.peak_reserved_bytes else None),
     )
+
+
+def fragmentation_said(found: Fragmentation, words: Words) -> str:
+    reserved = format_bytes(found.reserved_bytes)
+    return words("replay.fragmentation_then", share=share(found.at_the_moment), reserved=reserved)
 
 
 def parts_of(found: Fragmentation, words: Words) -> list[tuple[str, int]]:

@@ -113,13 +113,12 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
         yield "  " + words("run_length", length=run_length(answer.run_hours, words))
     served = isinstance(answer, ServeAnswer)
     if isinstance(answer, ServeAnswer):
-        yield from (f"  {line}" for line in serving(answer, words))
+        yield from (f"  {line}" for line in (*cache(answer, words), *rates(answer.speed, words)))
     costs = cost_lines(answer.cost, words, instance=asked["gpus"], today=today, generated=served)
     yield from (f"  {line}" for line in costs)
 
 
 def path_of(entry: LedgerEntry, words: Words) -> str:
-    """Category and name of an entry."""
     if words.language == "en":
         return entry.path
     return entry.path.replace(entry.category, words(f"category.{entry.category}"), 1)
@@ -148,7 +147,6 @@ def host_parts(need: HostNeed, words: Words, *, explain: bool = False) -> Iterat
 
 
 def search(found: Found | None, words: Words) -> Iterator[str]:
-    """What an inverse question came to."""
     if found is None:
         return
     if found.what is None:
@@ -191,12 +189,6 @@ def _tried_row(one: Tried, words: Words, *, serving: bool) -> tuple[str, ...]:
         "" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}",
         one.reason,
     )
-
-
-def serving(answer: ServeAnswer, words: Words) -> Iterator[str]:
-    """What the cache holds, and how fast it goes."""
-    yield from cache(answer, words)
-    yield from rates(answer.speed, words)
 
 
 def cache(answer: ServeAnswer, words: Words) -> Iterator[str]:
@@ -327,7 +319,6 @@ def phases(rank: RankAnswer, words: Words) -> Iterator[str]:
 
 
 def changes(answer: Answer, words: Words) -> Iterator[str]:
-    """Every single change, those that make it fit first."""
     if not any(change.fits for change in answer.changes):
         yield "  " + words("no_change")
     for change in answer.changes:

@@ -9,14 +9,14 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from vramcast.domain.answer import Peak
-from vramcast.domain.traced import Holding, TraceAnswer, TraceFailure, UnknownOperator
+from vramcast.domain.traced import Holding, TraceAnswer, TraceFailure
 from vramcast.report.columns import table_lines
 from vramcast.report.document import document
 from vramcast.report.messages import Words
 from vramcast.report.plain import as_text, known
 from vramcast.report.replay_words import plain, scaled_chart, share
-from vramcast.report.text import cost_words, ledger, phases, tried
-from vramcast.report.verdicts import headline, word_of
+from vramcast.report.text import change_cells, ledger, phases, tried
+from vramcast.report.verdicts import headline
 from vramcast.units import format_bytes
 
 COLUMNS: Final = 72
@@ -35,8 +35,6 @@ def render(answer: TraceAnswer, words: Words, *, views: Sequence[str] = (), expl
     """The whole report.
 
     Args:
-        answer: of a trace
-        words: of a language
         views: "category", "module", "line", "operator": how to cut the peak; by default the first three
         explain: every entry of the ledger with its basis and source
     """
@@ -56,10 +54,8 @@ def opening(answer: TraceAnswer, words: Words) -> Iterator[str]:
 def sections(
     answer: TraceAnswer, words: Words, *, views: Sequence[str] = (), explain: bool = False
 ) -> Iterator[tuple[str, list[str]]]:
-    """What explains the answer: titles and lines; see render."""
     for title, shown in _sections(answer, words, views, explain):
-        part = list(shown)
-        if part:
+        if part := list(shown):
             yield title, part
 
 
@@ -154,12 +150,7 @@ def _search(answer: TraceAnswer, words: Words) -> Iterator[str]:
 def _changes(answer: TraceAnswer, words: Words) -> Iterator[str]:
     if not any(change.fits for change in answer.changes):
         yield "  " + words("no_change")
-    rows = [
-        (change.change, format_bytes(change.device_bytes),
-         word_of(change.verdict(answer.capacity_bytes), words), cost_words(change, words))
-        for change in answer.changes
-    ]
-    yield from table_lines(rows, right=frozenset({1}))
+    yield from table_lines((change_cells(change, answer, words) for change in answer.changes), right=frozenset({1}))
 
 
 def _holders(holdings: Sequence[Holding], answer: TraceAnswer, words: Words) -> Iterator[str]:
@@ -180,14 +171,14 @@ def merged(holdings: Sequence[Holding]) -> list[Holding]:
     groups: dict[str, list[Holding]] = {}
     for one in holdings:
         groups.setdefault(COUNTED.sub("*", one.name), []).append(one)
-    merged = [
+    found = (
         Holding(
             name=pattern if len(group) > 1 else group[0].name, num_bytes=sum(one.num_bytes for one in group),
             count=sum(one.count for one in group),
         )
         for pattern, group in groups.items()
-    ]
-    return sorted(merged, key=lambda one: -one.num_bytes)
+    )
+    return sorted(found, key=lambda one: -one.num_bytes)
 
 
 def _course(answer: TraceAnswer, words: Words) -> Iterator[str]:
@@ -200,10 +191,9 @@ def _course(answer: TraceAnswer, words: Words) -> Iterator[str]:
 
 
 def _unknown(answer: TraceAnswer, words: Words) -> Iterator[str]:
-    found: Sequence[UnknownOperator] = answer.unknown_operators
+    found, total = answer.unknown_operators, answer.peak.allocated_bytes or 1
     if not found:
         return
-    total = answer.peak.allocated_bytes or 1
     held = sum(one.peak_bytes for one in found)
     yield "  " + words("trace.unknown_share", count=len(found), share=share(held / total))
     rows = [
@@ -218,7 +208,6 @@ def _unknown(answer: TraceAnswer, words: Words) -> Iterator[str]:
 
 
 def trace_document(answer: TraceAnswer) -> dict[str, Any]:
-    """Plain data; what is unknown is absent."""
     plain = document(answer)
     if not answer.interval_basis:
         for peak in (plain["peak"], *(rank["peak"] for rank in plain["ranks"])):
@@ -230,7 +219,10 @@ def trace_document(answer: TraceAnswer) -> dict[str, Any]:
         del plain["parameters"]  # a script's are not known
     plain |= {"steps": answer.steps, "events": answer.events}
     plain["holdings"] = {
-        name: [_holding(one) for one in getattr(answer.holdings, f"by_{name}")]
+        name: [
+            {"name": one.name, "bytes": one.num_bytes, "blocks": one.count}
+            for one in getattr(answer.holdings, f"by_{name}")
+        ]
         for name in ("module", "line", "operator")
     }
     plain["unknown_operators"] = [
@@ -243,10 +235,6 @@ def trace_document(answer: TraceAnswer) -> dict[str, Any]:
         failure |= {"step": answer.failure.step + 1, "stack": list(answer.failure.stack) or None}  # as the text counts
         plain["failure"] = {"bytes": failure.pop("num_bytes"), **known(failure)}
     return plain | known({"timeline": answer.timeline, "stopped": answer.stopped})
-
-
-def _holding(one: Holding) -> dict[str, Any]:
-    return {"name": one.name, "bytes": one.num_bytes, "blocks": one.count}
 
 
 def to_json(answer: TraceAnswer) -> str:

@@ -28,10 +28,7 @@ def word_of(fit: Fit, words: Words) -> str:
 def headline(answer: Answer, words: Words, *, per_gpu: bool = True) -> str:
     """The first line of an answer whose memory or load decides: the verdict, what is needed of what there is.
 
-    Args:
-        answer: of a plan, a deployment or a traced run
-        words: of a language
-        per_gpu: whether the sizes are those of one of several cards
+    `per_gpu`: whether the sizes are those of one of several cards.
     """
     needed, capacity, fit = answer.fullest.needed_bytes, answer.capacity_bytes, answer.verdict
     if isinstance(answer, ServeAnswer) and answer.shortfall and needed <= capacity:

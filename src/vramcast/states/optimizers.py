@@ -195,8 +195,7 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
     "adadelta": OptimizerRule(
         (_same("square_avg"), _same("acc_delta")), foreach_temporaries=2, loop_temporaries=2, carried=1, fused=False,
     ),
-    "adam": OptimizerRule(_ADAM, foreach_temporaries=1, loop_temporaries=2, carried=1),
-    "adamw": OptimizerRule(_ADAM, foreach_temporaries=1, loop_temporaries=2, carried=1),
+    **dict.fromkeys(("adam", "adamw"), OptimizerRule(_ADAM, foreach_temporaries=1, loop_temporaries=2, carried=1)),
     "adamw-amsgrad": OptimizerRule(
         (*_ADAM, _same("max_exp_avg_sq")), foreach_temporaries=1, loop_temporaries=2, carried=1,
     ),
@@ -207,12 +206,9 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
         (_fp32("exp_avg"), _fp32("exp_avg_sq")), loop_temporaries=0, loops=True, source="fused CPU/GPU Adam",
     ),
     "lion-fp32": OptimizerRule((_fp32("exp_avg"),), loop_temporaries=0, loops=True, source="[bnb]"),
-    "adam-8bit": OptimizerRule(
+    **dict.fromkeys(("adam-8bit", "adamw-8bit"), OptimizerRule(
         (*_eight("state1"), *_eight("state2")), loop_temporaries=0, loops=True, in_fp32="adamw-fp32", source="[bnb]",
-    ),
-    "adamw-8bit": OptimizerRule(
-        (*_eight("state1"), *_eight("state2")), loop_temporaries=0, loops=True, in_fp32="adamw-fp32", source="[bnb]",
-    ),
+    )),
     "lion-8bit": OptimizerRule(
         _eight("state1"), loop_temporaries=0, loops=True, in_fp32="lion-fp32", source="[bnb]",
     ),

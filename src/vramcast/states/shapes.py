@@ -20,7 +20,6 @@ BLOCK_4BIT: Final = 128
 
 
 def elements(shape: Shape) -> int:
-    """n."""
     return prod(shape)
 
 

@@ -30,12 +30,10 @@ class Weight(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Of one tensor."""
         return elements(self.shape)
 
     @property
     def num_bytes(self) -> int:
-        """Of one tensor."""
         return self.elements * self.width
 
     @property
@@ -55,7 +53,6 @@ def repeat(count: int, *nodes: Node, label: str = "") -> Node:
 
 
 def weight_tensor(weight: Weight) -> Tensor:
-    """The ledger entry of one weight."""
     return Tensor(
         name=weight.path, num_bytes=weight.num_bytes, category=Category.WEIGHTS, owner=weight.owner,
         formula=f"{weight.elements:,} x {weight.width} B", source=weight.source,
@@ -63,7 +60,6 @@ def weight_tensor(weight: Weight) -> Tensor:
 
 
 def weight_program(weights: Iterable[Weight]) -> Program:
-    """All weights come to life."""
     return tuple(repeat(weight.repeats, Alloc(weight_tensor(weight)), label=weight.path) for weight in weights)
 
 

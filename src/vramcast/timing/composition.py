@@ -173,7 +173,6 @@ class Step(NamedTuple):
 
     @property
     def total(self) -> Number:
-        """Seconds of the step."""
         return sum(self)
 
 

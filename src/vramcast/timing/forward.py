@@ -22,8 +22,6 @@ from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Final
 
-from msgspec.structs import replace
-
 from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters
 from vramcast.domain.model import (
     MLP,
@@ -149,7 +147,6 @@ FP32: Final = 4
 
 
 def pointwise(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
-    """The small operators of one layer."""
     if setting.execution.fused:
         yield from _norms(layer, setting, hidden)
         yield from _rotary(layer, setting)
@@ -224,18 +221,11 @@ def _tape(layer: Layer, setting: Setting, hidden: int, *, variant: str = "eager"
         batch=step.sequences, seq_len=step.tokens, hidden=hidden, tp=placement.tp, frozen=True,
         numerics=Numerics(*(placement.width,) * 4), norm=variant, activation=variant, rope=variant,
     )
-    for operator in decoder_layer(_plain(layer), sizes).operators:
+    for operator in decoder_layer(layer.without_indexer, sizes).operators:
         if operator.name in NOT_POINTWISE:
             continue
         size = sum(value.num_bytes for value in (*operator.inputs, *operator.outputs))
         yield Work(operator.name, activation_bytes=size)
-
-
-def _plain(layer: Layer) -> Layer:
-    """The layer whose tape is written: an indexer's few vectors are counted with its products."""
-    if isinstance(layer.mixer, MultiLatentAttention) and layer.mixer.indexer_heads:
-        return replace(layer, mixer=replace(layer.mixer, indexer_heads=0))
-    return layer
 
 
 def layer_work(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:

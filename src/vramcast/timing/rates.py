@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -18,7 +18,7 @@ from vramcast.timing.work import Work
 from vramcast.units import ceil_div
 
 
-class Share(Struct, frozen=True):
+class Share(NamedTuple):
     """A measured share of a data sheet's figure."""
 
     value: float

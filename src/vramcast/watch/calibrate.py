@@ -183,7 +183,7 @@ def calibration_of(
     save: str | Path | None = None,
 ) -> Reconciliation:
     """The same with the options by their names on the command line; the calibration saved where that is wanted."""
-    from vramcast.api.failures import asks_serve
+    from vramcast.api.failed_job import asks_serve
     from vramcast.doctor.training_run import compared_run
 
     run = fullest_of(recordings)

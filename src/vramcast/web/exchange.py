@@ -158,7 +158,6 @@ def choice_field(fields: Mapping[str, Any], name: str, choices: Mapping[str, Any
 
 
 def refuse_others(fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """Raise Refused for a key that nothing reads."""
     for name in fields:
         if name not in known:
             raise Refused(422, "UnknownName", f"unknown key {name[:80]!r}; known: {', '.join(known)}")
@@ -173,8 +172,7 @@ def content_policy(*, in_browser: bool = False) -> str:
 
     Such a frame inherits this policy, so the one script and the one style of that report stand here by their hashes.
 
-    Args:
-        in_browser: the policy of the static site, which runs Python in a worker and says it in the page itself
+    `in_browser`: the policy of the static site, which runs Python in a worker and says it in the page itself.
     """
     folder = files("vramcast.report") / "page"
     script, style = (_hash("\n" + (folder / name).read_text(encoding="utf-8")) for name in ("page.js", "page.css"))

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib.resources import files
 from ipaddress import ip_address
@@ -37,12 +37,10 @@ class BoundedHead(HttpToolsProtocol):
     _head_bytes = 0  # of a head that has not ended
 
     def connection_made(self, transport: Any) -> None:
-        """Somebody has connected."""
         super().connection_made(transport)
         self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Somebody has gone."""
         self._end()
         super().connection_lost(exc)
 
@@ -55,7 +53,6 @@ class BoundedHead(HttpToolsProtocol):
                 self.send_400_response("The headers are too large.")
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
         super().on_message_begin()
         self._begin()
 
@@ -79,6 +76,16 @@ PAGE: Final = Path(str(files("vramcast.web"))) / "page"
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 """All of them reach the service, which says what is wrong with most."""
+
+HEADERS: Final = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+"""Of every reply, beside its policy."""
 
 LOCAL_NAMES: Final = frozenset(("localhost", "127.0.0.1", "[::1]"))
 
@@ -107,16 +114,13 @@ def listening(host: str, port: int) -> socket.socket:
     except (socket.gaierror, UnicodeError):
         raise InvalidSpec(f"host={host[:80]!r} is no address of this machine; give --host 127.0.0.1") from None
     except OSError as error:
-        raise InvalidSpec(_why_not(host, port, error.errno)) from None
-
-
-def _why_not(host: str, port: int, number: int | None) -> str:
-    """Why an address cannot be listened on, and what can."""
-    if number == errno.EADDRINUSE:
-        return f"port {port} is in use; give another one, or --port 0 for any that is free"
-    if number == errno.EADDRNOTAVAIL:
-        return f"host={host[:80]!r} is no address of this machine; give --host 127.0.0.1"
-    return f"{host[:80]}:{port} cannot be listened on ({os.strerror(number or 0)}); give another --host or --port"
+        why = os.strerror(error.errno or 0)
+        why = f"{host[:80]}:{port} cannot be listened on ({why}); give another --host or --port"
+        if error.errno == errno.EADDRINUSE:
+            why = f"port {port} is in use; give another one, or --port 0 for any that is free"
+        elif error.errno == errno.EADDRNOTAVAIL:
+            why = f"host={host[:80]!r} is no address of this machine; give --host 127.0.0.1"
+        raise InvalidSpec(why) from None
 
 
 def run(served: Served, listener: socket.socket) -> None:
@@ -186,8 +190,8 @@ async def _answered(request: Request) -> Reply:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    with request.app.state.bodies.share() as share:
-        body = await _body(request, most_bytes(route, headers), too_large(route, headers), share)
+    with request.app.state.bodies.share() as take:
+        body = await _body(request, most_bytes(route, headers), too_large(route, headers), take)
         return await workers.answer(Question(request.method, path, query, headers, body), gone)
 
 
@@ -198,34 +202,24 @@ class Bodies:
         self.num_bytes = 0
 
     @contextmanager
-    def share(self) -> Iterator[Share]:
-        """The part of one request, given back at its end."""
-        share = Share(self)
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """What one request takes bytes by, given back at its end; it raises Refused where all would hold too much."""
+        held = 0
+
+        def take(num_bytes: int) -> None:
+            nonlocal held
+            if self.num_bytes + num_bytes > limits.MOST_BODIES:
+                raise Refused(503, "Busy", "too many large bodies at once; send it again in a second", RETRY_AFTER)
+            self.num_bytes += num_bytes
+            held += num_bytes
+
         try:
-            yield share
+            yield take
         finally:
-            self.num_bytes -= share.num_bytes
+            self.num_bytes -= held
 
 
-class Share:
-    """What the body of one request holds."""
-
-    def __init__(self, bodies: Bodies) -> None:
-        self.num_bytes = 0
-        self._bodies = bodies
-
-    def take(self, num_bytes: int) -> None:
-        """So much more.
-
-        Raises: Refused where all together would hold too much
-        """
-        if self._bodies.num_bytes + num_bytes > limits.MOST_BODIES:
-            raise Refused(503, "Busy", "too many large bodies at once; send it again in a second", RETRY_AFTER)
-        self._bodies.num_bytes += num_bytes
-        self.num_bytes += num_bytes
-
-
-async def _body(request: Request, most: int, refusal: Refused, share: Share) -> bytes:
+async def _body(request: Request, most: int, refusal: Refused, take: Callable[[int], None]) -> bytes:
     """The body, never more of it than is read.
 
     Raises: Refused
@@ -237,7 +231,7 @@ async def _body(request: Request, most: int, refusal: Refused, share: Share) -> 
     try:
         async with asyncio.timeout(limits.BODY_SECONDS):
             async for part in request.stream():
-                share.take(len(part))
+                take(len(part))
                 parts += part
                 if len(parts) > most:
                     raise refusal
@@ -256,7 +250,8 @@ class Guard:
     def __init__(self, app: ASGIApp, host: str) -> None:
         self._app = app
         self._names = LOCAL_NAMES | {host, f"[{host}]"} if is_loopback(host) else frozenset()
-        self._headers = [(name.encode(), value.encode()) for name, value in _headers().items()]
+        policy = HEADERS | {"content-security-policy": content_policy()}
+        self._headers = [(name.encode(), value.encode()) for name, value in policy.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -277,7 +272,6 @@ class Guard:
 
 
 def _host_of(headers: Mapping[bytes, bytes]) -> str:
-    """The name that a request was sent to, without the port."""
     text = headers.get(b"host", b"").decode("latin-1").lower()
     name, colon, port = text.rpartition(":")
     return name if colon and port.isdecimal() else text
@@ -289,16 +283,3 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _headers() -> dict[str, str]:
-    """Headers of every reply."""
-    return {
-        "content-security-policy": content_policy(),
-        "x-content-type-options": "nosniff",
-        "x-frame-options": "DENY",
-        "referrer-policy": "no-referrer",
-        "cross-origin-resource-policy": "same-origin",
-        "cross-origin-opener-policy": "same-origin",
-        "cache-control": "no-cache",
-    }

@@ -58,13 +58,13 @@ ROUTES: Final[dict[str, Route]] = {
     "serve": Route("POST", "answers", "serve", QUESTION),
     "plan/train": Route("POST", "answers", "plan_train", QUESTION, limit=SEARCH),
     "plan/serve": Route("POST", "answers", "plan_serve", QUESTION, limit=SEARCH),
-    "oom": Route("POST", "answers", "oom", TEXT_OR_RECORDING, ("snapshot", "checks", "name", "job", "format"), SEARCH),
+    "oom": Route("POST", "reports", "oom", TEXT_OR_RECORDING, ("snapshot", "checks", "name", "job", "format"), SEARCH),
     "replay": Route(
-        "POST", "answers", "replay", RECORDING,
+        "POST", "reports", "replay", RECORDING,
         ("format", "name", "device", "leaks", "alloc-conf", "all-confs", "capacity", "top"), SEARCH,
     ),
     "files": Route("POST", "answers", "files", QUESTION, limit=SEARCH),
-    "report": Route("POST", "answers", "report", {JSON: LARGEST_LOG_BODY}, limit=SEARCH),
+    "report": Route("POST", "reports", "report", {JSON: LARGEST_LOG_BODY}, limit=SEARCH),
     "words": Route("GET", "catalogue", "words"),
     "options/train": Route("GET", "catalogue", "train_options"),
     "options/serve": Route("GET", "catalogue", "serve_options"),
@@ -74,7 +74,7 @@ ROUTES: Final[dict[str, Route]] = {
     "gpus": Route("GET", "catalogue", "gpus", query=("query",)),
     "instances": Route("GET", "catalogue", "instances", query=("query",)),
     "accuracy": Route("GET", "catalogue", "accuracy"),
-    "openapi.json": Route("GET", "catalogue", "description"),
+    "openapi.json": Route("GET", "openapi", "description"),
     "version": Route("GET", "catalogue", "version"),
 }
 """Path after /api/ -> what answers."""
@@ -88,10 +88,8 @@ def answered(
 
     Args:
         method: of HTTP; HEAD is answered as GET, who sends it leaves out the body
-        path: "/api/train"
         query: what stands after "?" in the address
         headers: by name in lower case
-        body: of the request, whole
         sources: where models may come from
     """
     try:
@@ -133,7 +131,6 @@ def route_of(method: str, path: str, headers: Mapping[str, str]) -> Route:
 
 
 def content_type(headers: Mapping[str, str]) -> str:
-    """The type of a body, without its parameters."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -183,6 +180,5 @@ def _query(route: Route, text: str) -> dict[str, str]:
 
 
 def _function(route: Route) -> Callable[[Asked], Any]:
-    """What answers, imported when it is first asked."""
     function: Callable[[Asked], Any] = getattr(import_module(f"vramcast.web.routes.{route.module}"), route.function)
     return function

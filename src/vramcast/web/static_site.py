@@ -14,6 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import yaml
+
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.web.exchange import content_policy
 
@@ -158,8 +160,6 @@ def _write_core(archive: Path, wheels: Sequence[Path]) -> None:
 
 def _core_files() -> Iterator[tuple[str, bytes]]:
     """Files of vramcast and of PyYAML, whose parser in C is optional."""
-    import yaml
-
     for package, apart in ((Path(str(files("vramcast"))), APART), (Path(yaml.__file__).parent, ())):
         for path in package.rglob("*"):
             name = path.relative_to(package).as_posix()
@@ -176,7 +176,6 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def _fetched_runtime(scratch: Path) -> Path:
-    """Pyodide as npm has it."""
     if shutil.which("npm") is None:
         raise SourceError(
             f"npm is not there to fetch Pyodide; give --pyodide FOLDER with the npm package pyodide {PYODIDE}"
@@ -188,7 +187,6 @@ def _fetched_runtime(scratch: Path) -> Path:
 
 
 def _fetched_msgspec(runtime: Runtime, scratch: Path) -> Path:
-    """msgspec as pip has it for this runtime."""
     where = ["--platform", runtime.platform, "--python-version", runtime.python, "--abi", f"cp{runtime.python}"]
     asked = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", *where]
     _run([*asked, "--implementation", "cp", "-d", str(scratch), f"msgspec=={MSGSPEC}"], "msgspec for Pyodide")

@@ -48,6 +48,7 @@ FILES: Final[dict[str, str]] = {
 """Options that name files of the machine that answers."""
 
 ALWAYS: Final = ("model", "gpus")
+FILE_ENDINGS: Final = (".json", ".gguf", ".safetensors", ".sh")
 
 
 def options_of(
@@ -115,9 +116,22 @@ def resolver(sources: Sources) -> Resolve:
         try:
             return Checkpoint(model=load_model(text))
         except UnknownName as unknown:
-            if hub_of(text) is None:
-                raise (_not_a_name(text) if _looks_like_path(text) else unknown) from None
-        return _from_hub(text, sources)
+            hub = hub_of(text)
+            if hub is None and (any(mark in text for mark in "/\\\0") or text.endswith(FILE_ENDINGS)):
+                raise InvalidSpec(
+                    f"{text[:80]!r} looks like a path or an address: a question from the web names no file and no "
+                    "address; name a model of the catalogue, or give params, layers and hidden"
+                ) from None
+            if hub is None:
+                raise unknown from None
+        if hub not in sources.hubs:
+            raise InvalidSpec(
+                f"{text[:120]} is in no catalogue, and no hub is asked here; name a model of the catalogue, or give "
+                f"params, layers and hidden (vramcast web --hub {hub} answers for ids of that hub)"
+            )
+        from vramcast.sources.hub import checkpoint_from_hub
+
+        return checkpoint_from_hub(text)
 
     return resolve
 
@@ -128,26 +142,3 @@ def hub_of(text: str) -> str | None:
         return None
     scheme, colon, _ = text.rpartition(":")
     return next(hub for hub, before in HUBS.items() if scheme + colon in before)
-
-
-def _from_hub(text: str, sources: Sources) -> Checkpoint:
-    hub = hub_of(text)
-    if hub not in sources.hubs:
-        raise InvalidSpec(
-            f"{text[:120]} is in no catalogue, and no hub is asked here; name a model of the catalogue, or give "
-            f"params, layers and hidden (vramcast web --hub {hub} answers for ids of that hub)"
-        )
-    from vramcast.sources.hub import checkpoint_from_hub
-
-    return checkpoint_from_hub(text)
-
-
-def _looks_like_path(text: str) -> bool:
-    return any(mark in text for mark in ("/", "\\", "\0")) or text.endswith((".json", ".gguf", ".safetensors", ".sh"))
-
-
-def _not_a_name(text: str) -> InvalidSpec:
-    return InvalidSpec(
-        f"{text[:80]!r} looks like a path or an address: a question from the web names no file and no address; name a "
-        "model of the catalogue, or give params, layers and hidden"
-    )

@@ -3,18 +3,12 @@
 import gc
 
 import vramcast.api
-import vramcast.doctor.failures.diagnose
-import vramcast.emit.write
 import vramcast.estimate.serving
 import vramcast.estimate.training
-import vramcast.report.document
-import vramcast.report.plan_document
-import vramcast.report.replay_page
-import vramcast.report.written
+import vramcast.formats.write
 import vramcast.search.serving
-import vramcast.sources.snapshots
-import vramcast.web.routes.answers
-import vramcast.web.routes.catalogue  # noqa: F401
+import vramcast.web.routes.catalogue
+import vramcast.web.routes.reports  # noqa: F401
 from vramcast.estimate.loop import LOOP
 from vramcast.web.service import answered
 

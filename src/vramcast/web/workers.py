@@ -13,6 +13,11 @@ from typing import Final, NamedTuple
 
 from pebble import ProcessExpired, ProcessPool
 
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None  # type: ignore[assignment]
+
 from vramcast.web.exchange import OVERTIME, Refused, Reply, Sources
 from vramcast.web.limits import Limit
 from vramcast.web.service import answered
@@ -128,13 +133,9 @@ def bounded(memory_bytes: int) -> None:
     """What a process does first: leave interrupts to the server, and take no more memory than this."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.set_threshold(COLLECTED_AFTER)
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    if resource is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
 
 
 def reply_to(question: Question, sources: Sources) -> Reply:
-    """What a process runs."""
     return answered(*question, sources=sources)

@@ -6,6 +6,7 @@ from math import isnan
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.doctor.failures._statements import FRAGMENTED, sizes, stated
 from vramcast import diagnose
@@ -90,6 +91,13 @@ def test_tables_beside_a_failure_are_no_findings_and_alone_are_explained() -> No
     assert len(diagnosis("x", Told(statements=(table, stated(line=2, **FRAGMENTED)))).findings) == 1
     alone = diagnosis("x", Told(statements=(table,))).findings
     assert [finding.cause for finding in alone] == [Cause.UNKNOWN]
+
+
+def test_tensorflows_request_and_the_dump_far_behind_it_are_one_failure() -> None:
+    asked = replace(stated("tensorflow", **sizes(tried=2.38)), wording="bfc-ran-out")
+    dump = stated("tensorflow", line=390, **sizes(limit=13.68, allocated=13.21))
+    found = diagnosis("x", Told(statements=(asked, dump))).findings
+    assert len(found) == 1 and {"tried_bytes", "limit_bytes"} <= set(found[0].statement.numbers)
 
 
 TABLE = """| NVIDIA-SMI 410.48                 Driver Version: 410.48                    |

@@ -2,135 +2,136 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from tests.doctor.failures._statements import FRAGMENTED, sizes, stated
-from vramcast.doctor.failures.case import NO_FACTS, Facts, case_of
+from tests.doctor.failures.test_causes import CUDNN_HANDLE, DRIVER, FULL, HALF, KILLED, during
+from vramcast.doctor.failures.case import Facts, case_of
 from vramcast.doctor.failures.causes import judge
 from vramcast.doctor.failures.fixes import REMEDIES, fixes_of
 from vramcast.domain.failure import Cause, Fix
 from vramcast.units import GIB
 
 NEW = "Of the allocated memory 1 is allocated by PyTorch, try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+ANY: Any = object()
 
 
-def fixes(
-    family: str = "torch-cuda", text: str = NEW, facts: Facts = NO_FACTS, **numbers: int | float | str
-) -> dict[str, Fix]:
-    case = case_of(stated(family, text, **numbers), facts)
+def fixes(family: str = "torch-cuda", text: str = NEW, facts: Facts | None = None, wording: str = "test",
+          **numbers: Any) -> dict[str, Fix]:
+    case = case_of(replace(stated(family, text, **numbers), wording=wording), facts or Facts())
     return {fix.action.key: fix for fix in fixes_of(case, judge(case))}
 
 
-def test_joined_pieces_free_at_most_what_is_unallocated() -> None:
-    fix = fixes(**FRAGMENTED)["fix.expandable"]
-    assert fix.setting == "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    assert fix.saves_bytes == FRAGMENTED["reserved_bytes"] - FRAGMENTED["allocated_bytes"]
-    assert fix.enough is None  # whether pieces join wholly, only a replay knows
+def cache(**numbers: Any) -> dict[str, Any]:
+    """A cache of vLLM that is too small."""
+    return {"family": "vllm", "text": "KV cache", **numbers}
 
 
-def test_the_split_limit_is_a_power_of_two_at_most_a_quarter_of_the_request() -> None:
-    assert fixes(**FRAGMENTED)["fix.max_split"].setting.endswith("max_split_size_mb:256")  # 1269 / 4 = 317
+BYTES = cache(max_model_len=131072, kv_needed_bytes=16 * GIB, kv_available_bytes=6 * GIB)
+SHARE = cache(max_model_len=8192, kv_needed_bytes=2 * GIB, kv_available_bytes=GIB, memory_fraction=0.9)
+LOADING = "cudaMalloc failed: out of memory; error loading model"
+CONF = "PYTORCH_CUDA_ALLOC_CONF"
 
 
-@pytest.mark.parametrize(("family", "text", "version", "name"), [
-    ("torch-cuda", "", (2, 9), "PYTORCH_CUDA_ALLOC_CONF"),
-    ("torch-cuda", "", (2, 10), "PYTORCH_ALLOC_CONF"),
-    ("torch-hip", "", (), "PYTORCH_HIP_ALLOC_CONF"),
-    ("torch-hip", "try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", (), "PYTORCH_CUDA_ALLOC_CONF"),
-    ("torch-npu", "", (), "PYTORCH_NPU_ALLOC_CONF"),
-])
-def test_the_variable_is_the_one_that_this_build_reads(
-    family: str, text: str, version: tuple[int, ...], name: str
-) -> None:
-    found = fixes(family, text, Facts(torch=version), **FRAGMENTED)
-    assert found["fix.expandable"].setting == f"{name}=expandable_segments:True"
-
-
-def test_a_version_before_expandable_segments_is_told_to_update() -> None:
-    found = fixes(facts=Facts(torch=(1, 13)), **FRAGMENTED)
-    assert "fix.newer_torch" in found and "fix.expandable" not in found
-
-
-def test_ending_the_other_processes_is_enough_when_the_request_then_fits() -> None:
-    numbers = sizes(tried=2, total=24, free=0.5, process=16, allocated=14, unallocated=1.5)
-    fix = fixes(**numbers)["fix.stop_others"]
-    assert (fix.saves_bytes, fix.enough) == (int(7.5 * GIB), True)  # 24 - 0.5 - 16
-    assert fix.setting.startswith("nvidia-smi")
-
-
-def test_the_longest_context_comes_from_the_tokens_of_the_cache_in_whole_blocks() -> None:
-    fix = fixes("vllm", "KV cache", max_model_len=32768, kv_tokens=20007)["fix.shorter_context"]
-    assert (fix.setting, fix.enough) == ("--max-model-len 20000", True)
-
-
-def test_the_longest_context_comes_from_the_bytes_of_the_cache() -> None:
-    # 131072 tokens need 16 GiB, 6 are there: 49152 tokens
-    found = fixes("vllm", "KV cache", max_model_len=131072, kv_needed_bytes=16 * GIB, kv_available_bytes=6 * GIB)
-    assert found["fix.shorter_context"].setting == "--max-model-len 49152"
-    assert found["fix.shorter_context"].saves_bytes == 10 * GIB
-    assert (found["fix.kv_8bit"].saves_bytes, found["fix.kv_8bit"].enough) == (8 * GIB, False)  # 8 needed, 6 there
-
-
-def test_the_engines_own_estimate_of_a_length_is_taken() -> None:
-    numbers = {"max_model_len": 131072, "kv_needed_bytes": 16 * GIB, "kv_available_bytes": GIB}
-    numbers["estimated_max_len"] = 5632
-    assert fixes("vllm", "KV cache", **numbers)["fix.shorter_context"].setting == "--max-model-len 5632"
-
-
-def test_a_higher_share_is_worked_out_and_left_out_where_the_card_is_too_small() -> None:
-    numbers = {"max_model_len": 8192, "kv_needed_bytes": 2 * GIB, "kv_available_bytes": GIB, "memory_fraction": 0.9}
-    enough = fixes("vllm", "KV cache", total_bytes=24 * GIB, **numbers)["fix.higher_fraction"]
-    assert (enough.setting, enough.enough) == ("--gpu-memory-utilization 0.95", True)  # 0.9 + 1/24 = 0.9417
-    assert "fix.higher_fraction" not in fixes("vllm", "KV cache", total_bytes=8 * GIB, **numbers)  # 1.025
-
-
-def test_a_lower_share_leaves_what_was_missing() -> None:
+@pytest.mark.parametrize(("statement", "key", "setting", "saves", "enough"), [
+    # joined pieces free at most what is unallocated; whether they join wholly, only a replay knows
+    (FRAGMENTED, "expandable", f"{CONF}=expandable_segments:True",
+     FRAGMENTED["reserved_bytes"] - FRAGMENTED["allocated_bytes"], None),
+    (FRAGMENTED, "max_split", f"{CONF}=max_split_size_mb:256", ANY, ANY),  # 1269 / 4 = 317
+    ({"text": "", "facts": Facts(torch=(2, 9))} | FRAGMENTED, "expandable", f"{CONF}=expandable_segments:True", ANY,
+     ANY),
+    ({"text": "", "facts": Facts(torch=(2, 10))} | FRAGMENTED, "expandable",
+     "PYTORCH_ALLOC_CONF=expandable_segments:True", ANY, ANY),
+    ({"family": "torch-hip", "text": ""} | FRAGMENTED, "expandable",
+     "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True", ANY, ANY),
+    ({"family": "torch-hip"} | FRAGMENTED, "expandable", f"{CONF}=expandable_segments:True", ANY, ANY),
+    ({"family": "torch-npu", "text": ""} | FRAGMENTED, "expandable",
+     "PYTORCH_NPU_ALLOC_CONF=expandable_segments:True", ANY, ANY),
+    # what others hold: 24 - 0.5 - 16
+    (sizes(tried=2, total=24, free=0.5, process=16, allocated=14, unallocated=1.5), "stop_others",
+     "nvidia-smi --query-compute-apps=pid,used_memory --format=csv", int(7.5 * GIB), True),
+    # the longest context: whole blocks of the tokens there are; 131072 tokens need 16 GiB, 6 are there; as estimated
+    (cache(max_model_len=32768, kv_tokens=20007), "shorter_context", "--max-model-len 20000", None, True),
+    (BYTES, "shorter_context", "--max-model-len 49152", 10 * GIB, True),
+    (BYTES, "kv_8bit", "--kv-cache-dtype fp8", 8 * GIB, False),  # 8 needed, 6 there
+    (BYTES | {"estimated_max_len": 5632}, "shorter_context", "--max-model-len 5632", ANY, ANY),
+    (SHARE | {"total_bytes": 24 * GIB}, "higher_fraction", "--gpu-memory-utilization 0.95", ANY, True),  # 0.9 + 1/24
     # 0.2 GiB asked, 0.05 free of 20 at 0.98: 0.98 - 0.15 / 20 = 0.9725
-    numbers = sizes(tried=0.2, total=20, free=0.05)
-    fix = fixes("torch-cuda", "gpu_memory_utilization vllm", memory_fraction=0.98, **numbers)["fix.lower_fraction"]
-    assert (fix.setting, fix.enough) == ("--gpu-memory-utilization 0.97", True)
-    assert fix.saves_bytes == int((0.98 - 0.97) * 20 * GIB)
+    ({"text": "gpu_memory_utilization vllm", "memory_fraction": 0.98} | sizes(tried=0.2, total=20, free=0.05),
+     "lower_fraction", "--gpu-memory-utilization 0.97", int((0.98 - 0.97) * 20 * GIB), True),
+    ({"text": DRIVER, "facts": during("capture", words=("vllm",))}, "lower_fraction",
+     "--gpu-memory-utilization 0.85", ANY, ANY),
+    ({"text": DRIVER, "facts": during("capture", words=("sglang",))}, "lower_fraction",
+     "--mem-fraction-static 0.85", ANY, ANY),
+    ({"text": DRIVER, "facts": during("capture", words=("sglang",))}, "fewer_requests",
+     "--max-running-requests 32 --cuda-graph-max-bs 32", ANY, ANY),
+    # a limit is raised to what is held and asked, 20.9 / 80; also where the message leaves it out, 11.98 + 0.04 of 24
+    ({"device": 3} | sizes(tried=1, total=80, free=60, allocated=19.5, reserved=19.9, allowed=20), "raise_fraction",
+     "torch.cuda.set_per_process_memory_fraction(0.27, 3)", int(0.27 * 80 * GIB) - 20 * GIB, True),
+    ({"device": 0} | HALF, "raise_fraction", "torch.cuda.set_per_process_memory_fraction(0.51, 0)", ANY, True),
+    # an engine that found the card taken: 9.51 / 23.65
+    ({"family": "vllm", "wording": "free-on-startup", "memory_fraction": 0.9}
+     | sizes(total=23.65, free=9.51, desired=21.28), "what_is_free", "--gpu-memory-utilization 0.40", ANY, ANY),
+    ({"family": "cudnn", "text": CUDNN_HANDLE}, "tf_growth", ANY, ANY, ANY),
+    # in the words of the program that failed
+    ({"family": "llama.cpp", "text": LOADING}, "fewer_layers", "-ngl N", ANY, ANY),
+    ({"family": "ollama", "text": LOADING}, "fewer_layers", "PARAMETER num_gpu N", ANY, ANY),
+    ({"family": "ollama", "text": LOADING}, "shorter_llama", "OLLAMA_CONTEXT_LENGTH=8192", ANY, ANY),
+    ({"facts": during("backward", words=("vllm",))} | FULL, "checkpointing", "model.gradient_checkpointing_enable()",
+     ANY, ANY),
+])
+def test_a_fix_is_ready_to_paste_and_brings_what_the_message_tells(
+    statement: dict[str, Any], key: str, setting: str, saves: int | None, enough: bool | None
+) -> None:
+    fix = fixes(**statement)[f"fix.{key}"]
+    assert setting in (ANY, fix.setting)
+    assert saves is ANY or fix.saves_bytes == saves
+    assert enough is ANY or fix.enough is enough
 
 
-def test_a_limit_is_raised_to_what_is_held_and_asked() -> None:
-    numbers = sizes(tried=1, total=80, free=60, allocated=19.5, reserved=19.9, allowed=20)
-    fix = fixes(device=3, **numbers)["fix.raise_fraction"]
-    assert fix.setting == "torch.cuda.set_per_process_memory_fraction(0.27, 3)"  # 20.9 / 80 = 0.26125
-    assert (fix.saves_bytes, fix.enough) == (int(0.27 * 80 * GIB) - 20 * GIB, True)
+LIVE = sizes(tried=0.1, total=24, free=0.01, allocated=22.4, reserved=22.5)
 
 
-def test_training_and_serving_are_told_apart() -> None:
-    numbers = sizes(tried=0.1, total=24, free=0.01, allocated=22.4, reserved=22.5)
-    assert "fix.checkpointing" in fixes(facts=Facts(phases=frozenset({"backward"})), **numbers)
-    assert "fix.checkpointing" not in fixes(facts=Facts(phases=frozenset({"generate"})), **numbers)
-    assert "fix.inference_mode" not in fixes(facts=Facts(phases=frozenset({"backward"})), **numbers)
+@pytest.mark.parametrize(("statement", "offered", "not_offered"), [
+    ({"facts": Facts(torch=(1, 13))} | FRAGMENTED, "newer_torch", "expandable"),
+    (SHARE | {"total_bytes": 8 * GIB}, "", "higher_fraction"),  # 1.025 of the card
+    ({"facts": during("backward")} | LIVE, "checkpointing", "inference_mode"),
+    ({"facts": during("generate")} | LIVE, "inference_mode", "checkpointing"),
+    ({"facts": during(words=("vllm",))} | FULL, "lower_fraction", "checkpointing"),
+    ({"family": "torch-dataloader", "text": KILLED}, "", "shm"),
+    ({"family": "memory-summary", "num_ooms": 1} | sizes(allocated=10.34, reserved=14.21), "expandable", ""),
+])
+def test_fixes_of_another_version_or_kind_of_work_are_not_offered(
+    statement: dict[str, Any], offered: str, not_offered: str
+) -> None:
+    found = fixes(**statement)
+    assert not offered or f"fix.{offered}" in found
+    assert f"fix.{not_offered}" not in found
 
 
-@pytest.mark.parametrize("cause", list(Cause))
-def test_every_cause_has_a_fix(cause: Cause) -> None:
-    assert any(cause in remedy.causes for remedy in REMEDIES)
+@pytest.mark.parametrize(("family", "wording", "foreign"), [
+    ("sglang", "retract", "--gpu-memory-utilization"), ("llama.cpp", "ggml-kv", "--gpu-memory-utilization"),
+    ("tensorflow", "bfc", "per_device_train_batch_size"), ("tensorrt", "requested", "per_device_train_batch_size"),
+    ("jax", "trying", "num_workers"), ("jax", "hbm", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+    ("vllm", "profiling-freed", "num_workers"), ("ollama", "system-memory", "num_workers"),
+    ("torch-mps", "mps-buffer-size", "WATERMARK"),
+])
+def test_no_fix_is_another_programs(family: str, wording: str, foreign: str) -> None:
+    found = fixes(family, "", wording=wording, **sizes(tried=2))
+    assert found and not any(foreign in fix.setting for fix in found.values())
 
 
-def test_a_fraction_that_the_message_leaves_out_is_raised_too() -> None:
-    # 11.98 reserved + 40 MiB of 24: 50.1 %
-    numbers = sizes(total=24, free=11, process=13, allocated=11.9, unallocated=0.08)
-    fix = fixes(tried_bytes=40 << 20, device=0, **numbers)["fix.raise_fraction"]
-    assert fix.setting == "torch.cuda.set_per_process_memory_fraction(0.51, 0)" and fix.enough
+@pytest.mark.parametrize(("family", "text", "setting"), [
+    ("process-killed", "OOMKilled", "resources: {limits: {memory: 128Gi}}"),
+    ("torch-dataloader", "Unexpected bus error encountered in worker. insufficient (shm)",
+     "docker run --shm-size=16g"),
+])
+def test_what_ended_a_process_comes_first(family: str, text: str, setting: str) -> None:
+    assert next(iter(fixes(family, text).values())).setting == setting
 
 
-def test_what_takes_a_card_before_libraries_or_graphs_is_told_to_leave_room() -> None:
-    assert "fix.tf_growth" in fixes("cudnn", "Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED")
-    served = {"phases": frozenset({"capture"})}
-    vllm = fixes(text="CUDA error: out of memory", facts=Facts(words=frozenset({"vllm"}), **served))
-    assert vllm["fix.lower_fraction"].setting == "--gpu-memory-utilization 0.85"
-    sglang = fixes(text="CUDA error: out of memory", facts=Facts(words=frozenset({"sglang"}), **served))
-    assert sglang["fix.lower_fraction"].setting.startswith("--mem-fraction-static") and "fix.fewer_requests" in sglang
-
-
-def test_ollama_is_told_its_own_settings() -> None:
-    text = "cudaMalloc failed: out of memory; error loading model"
-    assert fixes("llama.cpp", text)["fix.fewer_layers"].setting == "-ngl N"
-    told = fixes("ollama", text)
-    assert told["fix.fewer_layers"].setting == "PARAMETER num_gpu N"
-    assert told["fix.shorter_llama"].setting == "OLLAMA_CONTEXT_LENGTH=8192"
-    assert not any(fix.setting.startswith("-") for fix in told.values())
+def test_every_cause_has_a_fix() -> None:
+    assert set(Cause) == {cause for remedy in REMEDIES for cause in remedy.causes}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from tests.doctor.failures._statements import FRAGMENTED, sizes, stated
 from vramcast.doctor.failures.case import HOST, LIBRARIES, LLAMA, NOT_MEMORY, SERVERS, TABLES, TORCH, case_of
-from vramcast.doctor.failures.causes import meaning_of
+from vramcast.doctor.failures.causes import ORDER, meaning_of
+from vramcast.report.messages import rare_messages
 from vramcast.sources.failures import FAMILIES
+from vramcast.sources.failures.wording import NUMBERS
 from vramcast.units import MIB
 
 
@@ -37,3 +39,16 @@ def test_families_named_by_rules_are_those_of_the_readers() -> None:
     assert {name for name, family in FAMILIES.items() if family.about == "support"} == set(TABLES)
     named = {*TORCH, *SERVERS, *LLAMA, *LIBRARIES, *HOST, *NOT_MEMORY} - {"torch-snapshot", "host", "vllm-tpu"}
     assert named <= set(FAMILIES)
+
+
+def test_every_number_that_readers_give_has_its_sentence() -> None:
+    told = {name for name, figure in NUMBERS.items() if figure.unit not in ("text",)} - {
+        "pid", "signal", "other_processes",
+    }
+    assert told <= set(ORDER)
+    assert {f"means.{name}" for name in ORDER} | {f"short.{name}" for name in ORDER} <= set(rare_messages())
+
+
+def test_a_limit_of_all_bits_is_told_to_be_none() -> None:
+    numbers = sizes(tried=9, total=23.65, free=0.02, allocated=21.36) | {"allowed_bytes": 1 << 64}
+    assert dict(meaning_of(case_of(stated(**numbers))))["allowed_bytes"].key == "means.allowed.none"

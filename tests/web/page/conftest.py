@@ -6,6 +6,7 @@ where it is not in node_modules of the repository. What is missing skips the tes
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,12 +14,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import vramcast
+from vramcast.domain.planning import PlanAnswer
+from vramcast.report.document import to_json
+from vramcast.report.plan_document import to_json as plan_json
+
 REPOSITORY = Path(__file__).parents[3]
+EXAMPLES = REPOSITORY / "docs" / "examples"
+LOG = (EXAMPLES / "oom.log").read_text(encoding="utf-8")
+PHONE = {"width": 390, "height": 844}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ANSWER = ".verdict"
 ALONE = ["--no-sandbox", "--no-first-run", "--disable-gpu", "--disable-sync", "--disable-component-update",
@@ -74,6 +85,51 @@ def comes_to(page: Any, read: Callable[[], Any], expected: Any) -> None:
     while (found := read()) != expected and time.monotonic() < until:
         page.wait_for_timeout(20)
     assert found == expected
+
+
+def view(command: str, *questions: dict[str, str], active: int = 1) -> str:
+    """The address of questions."""
+    texts = ("?" + "&".join(f"{name}={value}" for name, value in question.items()) for question in questions)
+    return f"#/{command}" + (f"/{active}" if active > 1 else "") + "".join(texts)
+
+
+def go(page: Any, address: str) -> None:
+    """To another view of the page that is open, as a link in it leads there."""
+    page.evaluate("address => { location.hash = address; }", address)
+
+
+def needed(document: dict[str, Any]) -> str:
+    """The memory of a document as the verdict shows it."""
+    return f"{document['needed_bytes'] / 2**30:.1f} GiB"
+
+
+def wait_for_needed(page: Any, text: str) -> None:
+    """Until the verdict shows that memory."""
+    page.wait_for_function("text => document.querySelector('.needed b')?.textContent === text", arg=text)
+
+
+def downloaded(page: Any, button: str) -> str:
+    with page.expect_download() as started:
+        page.get_by_role("button", name=button, exact=True).click()
+    return Path(started.value.path()).read_text(encoding="utf-8")
+
+
+@cache
+def _answer(command: str, question: tuple[tuple[str, str], ...]) -> str:
+    options: dict[str, Any] = {
+        name.replace("-", "_"): {"true": True, "false": False}.get(value, value) for name, value in question
+    }
+    kind, _, searched = command.partition(" ")
+    found: Any = vramcast.plan(searched, **options) if searched else getattr(vramcast, kind)(**options)
+    if isinstance(found, PlanAnswer):
+        return plan_json(found, today=date.today())
+    return to_json(found, today=date.today())
+
+
+def asked(command: str, question: dict[str, str]) -> dict[str, Any]:
+    """The document of a question, from the library."""
+    document: dict[str, Any] = json.loads(_answer(command, tuple(question.items())))
+    return document
 
 
 @pytest.fixture

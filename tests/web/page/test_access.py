@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from typing import Any
 
 import pytest
 
-from .conftest import Opened
-from .test_answers import SERVE, TRAIN, view
+from .conftest import ANSWER, EXAMPLES, LOG, PHONE, Opened, go, view
+from .test_answers import SERVE, TRAIN
+from .test_plan import FORM as SEARCH
+from .test_plan import SERVE as SEARCHED
 
-PHONE = {"width": 390, "height": 844}
 SERIOUS = ("serious", "critical")
-
-VIEWS = {
-    "fits": view("train", TRAIN["fits"]),
-    "does not fit": view("train", TRAIN["does not fit"]),
-    "pipeline": view("train", TRAIN["pipeline"]),
-    "serving": view("serve", SERVE["too many"]),
-    "search": view("serve", SERVE["search"]),
-    "compared": view("train", TRAIN["fits"], TRAIN["pipeline"], TRAIN["offloaded, priced"]),
-}
+ROWS = ".data tbody tr"
+INLINE = "() => document.querySelectorAll('[style], script:not([src]), style, [onclick]').length"
 
 
 def violations(page: Any, axe: str) -> list[str]:
@@ -33,19 +28,130 @@ def violations(page: Any, axe: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", VIEWS)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(opened: Opened, axe: str, name: str, scheme: str) -> None:
-    page = opened(VIEWS[name], color_scheme=scheme)
+def unfolded(page: Any) -> None:
+    """An answer with an entry of its ledger and every group of its form."""
     page.locator(".ledger .line-1 .opens").first.click()
     page.locator(".ledger .line-2 .opens").first.click()
     for group in page.locator(".group").all():
         group.evaluate("(node) => { node.open = true; }")
+
+
+def found(page: Any) -> None:
+    page.locator(SEARCH).click()
+    page.wait_for_selector(".plan-point")
+    page.locator(".data .opens").first.click()
+    page.locator(".plan-point").first.focus()
+
+
+def diagnosed(page: Any) -> None:
+    page.locator(".log").fill(LOG)
+    page.locator(".primary").click()
+    page.wait_for_selector(".finding .cause")
+    opened_all(page)
+
+
+def played(page: Any) -> None:
+    page.locator("[name=leaks]").check()
+    page.locator("[name=all-confs]").check()
+    page.set_input_files("input[type=file]", str(EXAMPLES / "crash.pickle.gz"))
+    page.wait_for_selector(".timeline")
+    opened_all(page)
+
+
+def row(page: Any) -> None:
+    page.locator(".data .opens").first.click()
+
+
+def pressed(page: Any) -> None:
+    page.locator(".presses").nth(1).click()
+    page.wait_for_selector(".points")
+
+
+def opened_all(page: Any) -> None:
+    for part in page.locator("#main .body details, #main .question details").all():
+        part.evaluate("(node) => { node.open = true; }")
+
+
+SHOWN = {
+    "fits": (view("train", TRAIN["fits"]), ANSWER, unfolded),
+    "does not fit": (view("train", TRAIN["does not fit"]), ANSWER, unfolded),
+    "pipeline": (view("train", TRAIN["pipeline"]), ANSWER, unfolded),
+    "serving": (view("serve", SERVE["too many"]), ANSWER, unfolded),
+    "inverse": (view("serve", SERVE["search"]), ANSWER, unfolded),
+    "compared": (view("train", TRAIN["fits"], TRAIN["pipeline"], TRAIN["offloaded, priced"]), ANSWER, unfolded),
+    "plan": (view("plan/serve", SEARCHED), SEARCH, found),
+    "oom": ("#/oom", ".log", diagnosed),
+    "replay": ("#/replay", ".drop", played),
+    "gpus": ("#/gpus", ROWS, row),
+    "instances": ("#/instances", ROWS, row),
+    "accuracy": ("#/accuracy", ROWS, pressed),
+}
+"""A page -> its address, what it has once it is there, and how as much of it is opened as there is."""
+
+
+def shown(opened: Opened, name: str, **settings: Any) -> Any:
+    address, wait, act = SHOWN[name]
+    page = opened(address, wait=wait, **settings)
+    act(page)
+    page.wait_for_timeout(400)  # until colours have settled
+    return page
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_axe_finds_nothing_serious_in_either_colours_and_a_phone_scrolls_down_only(
+    opened: Opened, axe: str, name: str
+) -> None:
+    page = shown(opened, name)
+    assert page.evaluate(INLINE) == 0
     assert violations(page, axe) == []
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_timeout(400)
+    assert violations(page, axe) == []
+    page.set_viewport_size(PHONE)
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
-def test_axe_finds_nothing_serious_where_a_question_is_wrong_on_a_phone_in_chinese(opened: Opened, axe: str) -> None:
-    page = opened(VIEWS["does not fit"], viewport=PHONE, locale="zh-CN")
+UNITS = {"GiB", "MiB", "GB", "TFLOPS", "token", "s", "MFU"}
+NAMES = {"GPU", "PyTorch", "JSON", "HTML", "Markdown", "bf", "fp", "OOM", "KV", "English", "vramcast"}
+
+
+@pytest.mark.parametrize("name", ["compared", "plan", "oom", "replay", "gpus", "instances", "accuracy"])
+def test_a_chinese_page_is_chinese_on_a_phone_too(opened: Opened, axe: str, name: str) -> None:
+    page = shown(opened, name, viewport=PHONE, locale="zh-CN")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert violations(page, axe) == []
+    parts = "#top nav a, #main h1, #main h2, #main h3, #main button:not(.opens):not(.presses), .filters label"
+    if name == "compared":
+        parts = "#top, .answered h2, .buttons, .figures dt, .question label:not(.mono), summary"
+    texts = page.locator(parts).all_inner_texts()
+    if name != "compared":
+        texts = [
+            text for text in texts  # names of options are names
+            if not re.search(r"--|=|_|x?h100", text) and not re.fullmatch(r"[a-z-]+ ?[↕↑↓]?", text.strip())
+        ]
+    words = {word for text in texts for word in re.findall(r"[A-Za-z]{2,}", text)}
+    assert words <= UNITS | NAMES, words - UNITS - NAMES
+    if name == "oom":  # a button beside a long setting keeps its word whole
+        heights = page.locator(".setting .link").evaluate_all("nodes => nodes.map(node => node.offsetHeight)")
+        assert len(heights) > 3 and len(set(heights)) == 1
+    if name == "replay":  # names of marks close by do not meet
+        page.wait_for_selector(".timeline .mark.failure text")
+        boxes = page.locator(".timeline .mark text").evaluate_all(
+            "(texts) => texts.map((text) => { const { x, y, width, height } = text.getBBox();"
+            " return [x, y, x + width, y + height]; })")
+        assert len(boxes) > 1
+        for (left, top, right, bottom), (other, above, end, below) in combinations(boxes, 2):
+            assert right < other or end < left or bottom <= above or below <= top
+
+
+def test_a_wrong_question_on_a_phone_in_chinese_and_the_verdict_at_its_foot(opened: Opened, axe: str) -> None:
+    page = opened(view("train", TRAIN["does not fit"]), viewport=PHONE, locale="zh-CN")
+    glance = page.locator(".glance")
+    assert "放不下" in glance.inner_text()
+    glance.click()
+    page.wait_for_function("() => document.querySelector('.foot').hidden")
+    assert page.locator(".verdict").evaluate("(node) => node.getBoundingClientRect().top") < PHONE["height"]
     page.locator("[name=seq-len]").fill("8q")
     page.wait_for_selector(".field.wrong")
     page.locator("[name=model]").click()
@@ -54,71 +160,28 @@ def test_axe_finds_nothing_serious_where_a_question_is_wrong_on_a_phone_in_chine
     assert violations(page, axe) == []
 
 
-@pytest.mark.parametrize("name", VIEWS)
-def test_a_phone_scrolls_down_only(opened: Opened, name: str) -> None:
-    page = opened(VIEWS[name], viewport=PHONE)
-    page.wait_for_selector(".role-bar svg")
-    for button in page.locator(".ledger .line-1 .opens").all():
-        button.click()
-    for group in page.locator(".group").all():
-        group.evaluate("(node) => { node.open = true; }")
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-
-
-def test_a_phone_shows_the_verdict_at_its_foot_and_leads_there(opened: Opened) -> None:
-    page = opened(VIEWS["does not fit"], viewport=PHONE)
-    glance = page.locator(".glance")
-    assert "does not fit" in glance.inner_text().lower()
-    glance.click()
-    page.wait_for_function("() => document.querySelector('.foot').hidden")
-    assert page.locator(".verdict").evaluate("(node) => node.getBoundingClientRect().top") < PHONE["height"]
-
-
-def test_the_language_is_the_browsers_until_one_is_chosen_and_then_remembered(opened: Opened) -> None:
-    page = opened(VIEWS["does not fit"], locale="zh-CN")
+def test_language_and_colours_are_the_browsers_until_some_are_chosen_and_then_remembered(opened: Opened) -> None:
+    dark = "() => getComputedStyle(document.body).backgroundColor === 'rgb(16, 20, 25)'"
+    page = opened(view("train", TRAIN["does not fit"]), locale="zh-CN", color_scheme="dark")
     assert page.locator("html").get_attribute("lang") == "zh-CN"
     assert "放不下" in page.locator(".verdict h2").inner_text()
     assert "激活" in page.locator(".ledger").inner_text()
+    assert page.evaluate(dark)
+    page.emulate_media(color_scheme="light")
+    assert not page.evaluate(dark)
     before = page.evaluate("location.hash")
+    page.locator("[data-key=theme]").select_option("dark")
     page.locator("[data-key=language]").select_option("en")
     page.wait_for_function("() => document.querySelector('.verdict h2')?.textContent.includes('does not fit')")
     assert page.evaluate("location.hash") == before
     page.reload()
     page.wait_for_selector(".verdict")
     assert "does not fit" in page.locator(".verdict h2").inner_text().lower()
-
-
-def test_a_chinese_page_is_chinese(opened: Opened) -> None:
-    page = opened(VIEWS["compared"], locale="zh-CN")
-    parts = "#top, .answered h2, .buttons, .figures dt, .question label:not(.mono), summary"
-    names = page.locator(parts).all_inner_texts()
-    english = {"English", "vramcast", "MFU", "token", "s", "JSON", "HTML", "Markdown", "GiB", "KV"}
-    words = {word for text in names for word in re.findall(r"[A-Za-z]{2,}", text)}
-    assert words <= english, words - english
-
-
-def test_every_word_is_there_in_both_languages_with_the_same_places(opened: Opened) -> None:
-    words = opened().evaluate("async () => (await import('/words.js')).WORDS")
-    for key, texts in words.items():
-        assert set(texts) == {"en", "zh"}, key
-        assert set(re.findall(r"\{\w+\}", texts["en"])) == set(re.findall(r"\{\w+\}", texts["zh"])), key
-
-
-def test_colours_follow_the_browser_until_some_are_chosen_and_then_remembered(opened: Opened) -> None:
-    dark = "() => getComputedStyle(document.body).backgroundColor === 'rgb(16, 20, 25)'"
-    page = opened(color_scheme="dark")
-    assert page.evaluate(dark)
-    page.emulate_media(color_scheme="light")
-    assert not page.evaluate(dark)
-    page.locator("[data-key=theme]").select_option("dark")
-    assert page.evaluate(dark)
-    page.reload()
-    page.wait_for_selector(".verdict")
     assert page.evaluate(dark)
 
 
 def test_a_question_is_asked_and_an_entry_opened_by_keyboard_alone(opened: Opened) -> None:
-    page = opened(VIEWS["does not fit"])
+    page = opened(view("train", TRAIN["does not fit"]))
     press = page.keyboard.press
     press("Tab")
     assert page.evaluate("document.activeElement.id") == "skip"
@@ -143,17 +206,14 @@ def test_a_question_is_asked_and_an_entry_opened_by_keyboard_alone(opened: Opene
     page.wait_for_selector(".behind")
 
 
-def test_the_whole_list_opens_at_the_card_that_is_chosen(opened: Opened) -> None:
-    page = opened(VIEWS["fits"])
+def test_a_list_opens_at_what_is_chosen_and_escape_keeps_what_was_typed(opened: Opened) -> None:
+    page = opened(view("train", TRAIN["fits"]))
     page.locator("[name=gpus]").click()
     chosen = page.locator("[role=option][aria-selected=true]")
     assert chosen.locator("span").inner_text() == "h100-sxm-80gb"
     inside = "(node) => node.offsetTop >= node.parentNode.scrollTop && node.offsetTop < node.parentNode.scrollTop + 300"
     assert chosen.evaluate(inside)
-
-
-def test_escape_closes_suggestions_and_keeps_what_was_typed(opened: Opened) -> None:
-    page = opened()
+    page.keyboard.press("Escape")
     model = page.locator("[name=model]")
     model.fill("qwen3")
     page.wait_for_selector("[role=option]")
@@ -163,15 +223,61 @@ def test_escape_closes_suggestions_and_keeps_what_was_typed(opened: Opened) -> N
     assert model.input_value() == "qwen3"
 
 
-def test_a_screen_reader_hears_the_verdict_once_it_has_settled(opened: Opened) -> None:
-    page = opened(VIEWS["fits"])
+def test_a_screen_reader_hears_what_was_found_once_it_has_settled(opened: Opened) -> None:
+    page = opened(view("train", TRAIN["fits"]))
     assert page.locator("#said").get_attribute("aria-live") == "polite"
     for text in ("32", "64", "128k"):
         page.locator("[name=seq-len]").fill(text)
     page.wait_for_function("() => document.getElementById('said').textContent.startsWith('does not fit')")
+    page.get_by_role("link", name="OOM").click()
+    page.wait_for_selector(".log")
+    diagnosed(page)
+    assert "more memory than there is" in page.locator("#said").inner_text()
+    page.get_by_role("link", name="Replay").click()
+    page.wait_for_selector(".drop")
+    played(page)
+    assert page.locator("#said").inner_text().startswith("Peak 1018.00 MiB")
 
 
-def test_no_style_or_script_stands_inside_the_document(opened: Opened) -> None:
-    page = opened(VIEWS["compared"])
-    inline = "() => document.querySelectorAll('[style], script:not([src]), style, [onclick]').length"
-    assert page.evaluate(inline) == 0
+def test_a_file_and_a_row_are_reached_by_keyboard_alone(opened: Opened) -> None:
+    page = opened("#/oom", wait=".log")
+    page.locator(".log").focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.type") == "file"
+    page.get_by_role("link", name="GPUs", exact=True).focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(ROWS)
+    while not page.evaluate("document.activeElement.classList.contains('opens')"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.locator("tr.opened:not([hidden])").count() == 1
+
+
+def test_a_page_not_shown_is_tried_again_and_one_left_while_it_works_is_not_disturbed(opened: Opened) -> None:
+    page = opened("#/accuracy", wait=".points")
+    busy = {"status": 503, "content_type": "application/json", "body": '{"error": "Busy", "message": "no time"}'}
+    page.route("**/api/gpus*", lambda route: route.fulfill(**busy))
+    page.get_by_role("link", name="GPUs", exact=True).click()
+    page.wait_for_selector("#main [role=alert]")
+    assert page.locator("#main [role=alert]").inner_text() == "The page cannot be shown: no time"
+    page.unroute("**/api/gpus*")
+    page.get_by_role("button", name="Try again").click()
+    page.wait_for_selector(".page-gpus .data")
+    go(page, view("plan/serve", SEARCHED))
+    page.route("**/api/plan/serve", lambda route: None)
+    page.wait_for_selector(SEARCH)
+    page.locator(SEARCH).click()
+    page.wait_for_selector(".working")
+    page.get_by_role("link", name="Accuracy").click()
+    page.wait_for_selector(".points")
+    page.go_back()
+    page.wait_for_selector(SEARCH)
+    assert not page.locator(".working").count()
+
+
+def test_names_stay_in_their_places_on_a_phone(opened: Opened) -> None:
+    page = opened("#/instances?query=azure", wait=ROWS, viewport=PHONE)
+    wider = "(nodes) => nodes.filter((node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.textContent)"
+    assert page.locator(".data tbody th, .data tbody th button").evaluate_all(wider) == []
+    place = page.locator("nav [aria-current]").bounding_box()
+    assert place["x"] >= 0 and place["x"] + place["width"] <= PHONE["width"]

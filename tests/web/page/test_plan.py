@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-import vramcast
 from vramcast.report.verdicts import TONES
 
-from .conftest import Opened
-from .test_answers import downloaded, needed, wait_for_needed
+from .conftest import Opened, asked, downloaded, needed, view, wait_for_needed
 
 pytest.importorskip("numpy", reason="a search over training plans needs NumPy")
 
@@ -21,60 +19,66 @@ MANY = SERVE | {"on": "8xh100-sxm-80gb,8xl40s,4xh100-sxm-80gb,8xa100-sxm4-80gb,4
 NOTHING = {"model": "llama-3.1-70b", "on": "2xrtx-4090", "engine": "torchtitan"}
 FORM = ".primary"
 FOUND = ".verdict"
-
-
-def view(command: str, question: dict[str, str]) -> str:
-    return f"#/plan/{command}?" + "&".join(f"{name}={value}" for name, value in question.items())
-
-
-def searched(command: str, question: dict[str, str]) -> dict[str, Any]:
-    """The document of the same search, from the library."""
-    from vramcast.report.plan_document import to_json
-
-    options: dict[str, Any] = {name.replace("-", "_"): value for name, value in question.items()}
-    found: Any = vramcast.plan(command, **options)
-    document: dict[str, Any] = json.loads(to_json(found))
-    return document
+PLANS = ".data tbody tr[data-row]"
 
 
 def search(opened: Opened, command: str, question: dict[str, str], **settings: Any) -> Any:
     """The page once it has found something."""
-    page = opened(view(command, question), wait=FORM, **settings)
+    page = opened(view(f"plan/{command}", question), wait=FORM, **settings)
     page.locator(FORM).click()
     page.wait_for_selector(FOUND)
     return page
 
 
 @pytest.mark.parametrize(("command", "question"), [("train", TRAIN), ("serve", SERVE)], ids=["train", "serve"])
-def test_a_search_shows_the_plans_of_the_library_best_first(
+def test_a_search_shows_the_plans_of_the_library_and_each_opens_as_its_question(
     opened: Opened, command: str, question: dict[str, str]
 ) -> None:
     page = search(opened, command, question)
-    expected = searched(command, question)
-    assert page.locator(".best-plan").inner_text() == expected["labels"][0]
-    rows = page.locator(".data tbody tr[data-row]")
-    assert [row.get_attribute("data-row") for row in rows.all()] == expected["labels"]
+    expected = asked(f"plan {command}", question)
     best = expected["plans"][0]
+    assert page.locator(".best-plan").inner_text() == expected["labels"][0]
+    rows = page.locator(PLANS)
+    assert [row.get_attribute("data-row") for row in rows.all()] == expected["labels"]
     assert page.locator(f".verdict.{TONES[best['verdict']]} .badge").inner_text() == best["verdict"]
-    memory = [row.inner_text() for row in rows.all()]
-    for text, plan in zip(memory, expected["plans"], strict=True):
+    for text, plan in zip(rows.all_inner_texts(), expected["plans"], strict=True):
         assert needed(plan) in text
     for reason in expected["reasons"]:
         assert page.get_by_text(reason, exact=True).count() == 1
     assert json.loads(downloaded(page, "Answer (JSON)"))["labels"] == expected["labels"]
-
-
-@pytest.mark.parametrize(("command", "question"), [("train", TRAIN), ("serve", SERVE)], ids=["train", "serve"])
-def test_a_plan_opens_as_the_whole_question_and_comes_to_the_same(
-    opened: Opened, command: str, question: dict[str, str]
-) -> None:
-    page = search(opened, command, question)
-    plan = searched(command, question)["plans"][-1]
-    page.locator(".data tbody tr[data-row]").last.get_by_role("link").click()
+    if command == "serve":  # fields left alone say what was looked at and nothing of what was varied
+        shown = {
+            "engine": "vllm", "weights": "as stored, fp8", "input-len": str(best["time"]["prompt_tokens"]),
+            "output-len": str(best["time"]["answer_tokens"]), "memory-fraction": "0.9", "tp": "default",
+        }
+        assert {name: page.locator(f"[name={name}]").get_attribute("placeholder") for name in shown} == shown
+        picture(page, expected)
+    rows.last.get_by_role("link").click()
     page.wait_for_selector(f".page-{command} .verdict")
-    wait_for_needed(page, needed(plan))
+    wait_for_needed(page, needed(expected["plans"][-1]))
     page.go_back()
     page.wait_for_selector(".best-plan")  # what was found is still there
+
+
+def picture(page: Any, expected: dict[str, Any]) -> None:
+    """It has every plan, and a point chosen by keyboard marks its row."""
+    points = {point["what"]: point for point in expected["front"]}
+    page.wait_for_selector(".plan-point")  # drawn once its place has a width
+    drawn = {point.get_attribute("data-label") for point in page.locator(".plan-point").all()}
+    assert drawn == {*expected["labels"], *points}
+    best = page.locator(".plan-point.best").first
+    best.focus()
+    label = best.get_attribute("data-label")
+    assert label in page.locator(".told").inner_text()
+    page.keyboard.press("Enter")
+    assert page.locator("tr.chosen").get_attribute("data-row") == label
+    page.locator("[data-key='front gpus']").click()
+    assert page.locator("[data-key='front gpus']").get_attribute("aria-pressed") == "true"
+    for name in [point.get_attribute("data-label") for point in page.locator(".plan-point.best").all()]:
+        assert name not in points or not any(
+            other["gpus"] <= points[name]["gpus"] and other["tokens_per_s"] > points[name]["tokens_per_s"]
+            for other in points.values()
+        )
 
 
 def test_plans_are_marked_and_compared_side_by_side(opened: Opened) -> None:
@@ -89,43 +93,18 @@ def test_plans_are_marked_and_compared_side_by_side(opened: Opened) -> None:
     assert page.locator(".tab").count() == 3
 
 
-def test_the_picture_has_every_plan_and_a_point_chosen_by_keyboard_marks_its_row(opened: Opened) -> None:
-    page = search(opened, "serve", SERVE)
-    expected = searched("serve", SERVE)
-    labels = set(expected["labels"]) | {point["what"] for point in expected["front"]}
-    page.wait_for_selector(".plan-point")  # drawn once its place has a width
-    points = page.locator(".plan-point")
-    assert {point.get_attribute("data-label") for point in points.all()} == labels
-    best = page.locator(".plan-point.best").first
-    best.focus()
-    label = best.get_attribute("data-label")
-    assert label in page.locator(".told").inner_text()
-    page.keyboard.press("Enter")
-    assert page.locator("tr.chosen").get_attribute("data-row") == label
-    page.locator("[data-key='front gpus']").click()
-    assert page.locator("[data-key='front gpus']").get_attribute("aria-pressed") == "true"
-    fronts = [point.get_attribute("data-label") for point in page.locator(".plan-point.best").all()]
-    front = [next(point for point in expected["front"] if point["what"] == name) for name in fronts
-             if name in {point["what"] for point in expected["front"]}]
-    for one in front:
-        assert not any(
-            other["gpus"] <= one["gpus"] and other["tokens_per_s"] > one["tokens_per_s"] for other in expected["front"]
-        )
-
-
 def test_plans_that_live_on_memory_given_back_are_marked(opened: Opened) -> None:
     question = {"model": "llama-3.2-1b", "on": "2xa100-sxm4-80gb", "seq-len": "4k", "engine": "megatron",
                 "global-batch": "512"}
     page = search(opened, "train", question)
     gives = [any(rank.get("gives_back_cache") for rank in plan["ranks"])
-             for plan in searched("train", question)["plans"]]
-    rows = page.locator(".data tbody tr[data-row]").all_inner_texts()
-    assert ["GiB*" in row for row in rows] == gives
+             for plan in asked("plan train", question)["plans"]]
+    assert ["GiB*" in row for row in page.locator(PLANS).all_inner_texts()] == gives
 
 
 def test_where_nothing_fits_the_nearest_plan_and_a_change_stand_there(opened: Opened) -> None:
     page = search(opened, "train", NOTHING)
-    expected = searched("train", NOTHING)
+    expected = asked("plan train", NOTHING)
     assert not expected["plans"]
     assert "No plan fits" in page.locator(".verdict").inner_text()
     assert expected["nearest_label"] in page.locator(".body").inner_text()
@@ -137,31 +116,15 @@ def test_where_nothing_fits_the_nearest_plan_and_a_change_stand_there(opened: Op
         page.wait_for_function("before => location.href !== before", arg=before)
 
 
-def test_a_search_is_called_off_and_the_question_kept(opened: Opened) -> None:
-    page = opened(view("train", TRAIN), wait=FORM)
+def test_a_search_is_called_off_completed_and_a_wrong_question_blamed_on_its_field(opened: Opened) -> None:
+    page = opened(view("plan/train", TRAIN), wait=FORM)
     page.route("**/api/plan/train", lambda route: None)
     page.locator(FORM).click()
     page.get_by_role("button", name="Cancel").click()
     page.wait_for_function("() => document.querySelector('.notice').textContent.includes('Called off')")
     assert page.locator("[name=model]").input_value() == TRAIN["model"]
     page.unroute("**/api/plan/train")
-    page.locator(FORM).click()
-    page.wait_for_selector(FOUND)
 
-
-def test_a_wrong_question_is_blamed_on_its_field(opened: Opened) -> None:
-    page = opened(view("train", TRAIN | {"on": "8xh1000"}), wait=FORM)
-    page.locator(FORM).click()
-    page.wait_for_selector(".error-box")
-    assert page.locator("[name=on]").get_attribute("aria-invalid") == "true"
-    page.locator("[name=on]").fill("")
-    page.keyboard.press("Escape")  # the suggestions
-    page.keyboard.press("Enter")
-    page.wait_for_function("() => document.querySelector('.error-box')?.textContent.includes('give --on')")
-
-
-def test_where_numpy_is_missing_the_command_line_is_named(opened: Opened) -> None:
-    page = opened(view("train", TRAIN), wait=FORM)
     said = "a search over training plans needs NumPy, which this page does not have; ask the command line"
     body = json.dumps({"error": "Unsupported", "message": said})
     page.route("**/api/plan/train", lambda route: route.fulfill(status=422, content_type="application/json", body=body))
@@ -171,17 +134,8 @@ def test_where_numpy_is_missing_the_command_line_is_named(opened: Opened) -> Non
     assert page.locator(".error-box pre").inner_text() == (
         "vramcast plan train llama-3.2-1b --on 2xa100-sxm4-80gb,2xl40s --seq-len 4k --engine torchtitan"
     )
+    page.unroute("**/api/plan/train")
 
-
-def test_an_inverse_question_comes_to_one_plan(opened: Opened) -> None:
-    question = {"model": "llama-3.2-1b", "on": "2xa100-sxm4-80gb", "find": "largest-batch", "engine": "torchtitan"}
-    page = search(opened, "train", question)
-    assert page.locator(".found").inner_text()
-    assert page.locator(".ledger .line-1").count()
-
-
-def test_suggestions_complete_the_card_that_is_typed(opened: Opened) -> None:
-    page = opened(view("train", TRAIN), wait=FORM)
     field = page.locator("[name=on]")
     field.fill("8xh100-sxm-80gb,4xb200")
     page.wait_for_selector("[role=option]")
@@ -189,18 +143,22 @@ def test_suggestions_complete_the_card_that_is_typed(opened: Opened) -> None:
     page.keyboard.press("Enter")
     assert field.input_value().startswith("8xh100-sxm-80gb,4xb200-")
     assert "on=8xh100-sxm-80gb,4xb200-" in page.url
+    field.fill("8xh1000")
+    page.keyboard.press("Escape")  # the suggestions
+    page.locator(FORM).click()
+    page.wait_for_selector("[name=on][aria-invalid=true]")
+    field.fill("")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.error-box')?.textContent.includes('give --on')")
+    field.fill(TRAIN["on"])
+    page.keyboard.press("Escape")
+    page.locator(FORM).click()
+    page.wait_for_selector(FOUND)
 
 
-def test_labels_are_read_as_options(opened: Opened) -> None:
-    page = opened("#/gpus", wait=".data")
-    read = page.evaluate(
-        "async (label) => (await import('/plan_question.js')).optionsIn(label)",
-        "--gpus 8xh100 --compile --alloc-conf a:1",
-    )
-    assert read == {"gpus": "8xh100", "compile": "true", "alloc-conf": "a:1"}
-    whole = page.evaluate(
-        "async ([asked, found, names]) => (await import('/plan_question.js')).planQuestion(asked, found, names)",
-        [{"model": "m", "tp": "1,2,4", "zero": "1", "on": "h100", "seq-len": "8k"}, {"shards": "nothing", "gpus": "t4"},
-         ["model", "tp", "zero", "shards", "seq-len", "gpus"]],
-    )
-    assert whole == {"model": "m", "seq-len": "8k", "shards": "nothing", "gpus": "t4"}
+def test_an_inverse_question_comes_to_one_plan(opened: Opened) -> None:
+    question = {"model": "llama-3.2-1b", "on": "2xa100-sxm4-80gb", "find": "largest-batch", "engine": "torchtitan"}
+    page = search(opened, "train", question)
+    assert page.locator(".found").inner_text()
+    assert page.locator(".ledger .line-1").count()

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 
 import vramcast
-from tests.web.page.conftest import ANSWER, PATIENCE_MS, REPOSITORY
+from tests.web.page.conftest import ANSWER, EXAMPLES, PATIENCE_MS, REPOSITORY
 from vramcast.errors import SourceError
 from vramcast.web.static_site import build
 
-EXAMPLES = REPOSITORY / "docs" / "examples"
 PLAN = {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "torchtitan", "shards": "everything"}
 QUESTION = PLAN | {"seq-len": "8k"}
 SERVED = {"model": "qwen3-32b", "gpus": "2xh100-sxm-80gb"}

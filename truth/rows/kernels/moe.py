@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from truth.rows.kernels import operators
 from truth.rows.kernels.harness import INT64, Bench, Case, peak
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
@@ -113,14 +114,14 @@ def _expert(graph: Graph, sizes: _Sizes, inputs: _Inputs, final: Value, tokens: 
         for weight in (inputs.up, inputs.down)
     )
     graph.call("select", [inputs.up], [up_weight])
-    gate_up = aten.matmul(graph, chosen, up_weight, num_bytes=2 * narrow, name="gate_up.out")
+    gate_up = operators.matmul(graph, chosen, up_weight, num_bytes=2 * narrow, name="gate_up.out")
     gate, up = (graph.view(gate_up, name, gradient_bytes=narrow) for name in ("gate", "up"))
     graph.call("chunk", [gate_up], [gate, up])
     act = aten.unary(graph, gate, num_bytes=narrow, name="act", saves="input")
     hidden = graph.value("hidden", narrow)
     graph.call("mul", [act, up], [hidden], saved=[act, up])
     graph.call("select", [inputs.down], [down_weight])
-    projected = aten.matmul(graph, hidden, down_weight, num_bytes=wide, name="down.out")
+    projected = operators.matmul(graph, hidden, down_weight, num_bytes=wide, name="down.out")
     weight = graph.value("weight", tokens * sizes.itemsize)
     graph.call("index", [inputs.weights, where], [weight], saved=[where])
     weighted = aten.multiply(graph, projected, weight, num_bytes=wide, name="weighted")

@@ -6,6 +6,7 @@ Symbols:  B batch   S sequence   H hidden size   A heads
 
 from __future__ import annotations
 
+from truth.rows.kernels import operators
 from truth.rows.kernels.harness import FP32, Bench, Case, Iteration, peak
 from vramcast.operators import aten
 from vramcast.operators.graph import Value
@@ -41,9 +42,9 @@ def neighborhood_attention_peak(case: Case) -> int:
             bench.weight(f"{module}.{name}.bias", sizes.hidden * sizes.itemsize)
     attend = case.provided(torch=_torch, liger=_liger)
     projected = [_project(bench, sizes, name, x) for name in ("q", "k", "v")]
-    heads = [aten.transposed(bench.graph, value, name=f"{value.name}.heads") for value in projected]
+    heads = [operators.transposed(bench.graph, value, name=f"{value.name}.heads") for value in projected]
     attended = attend(bench, sizes, heads)
-    merged = aten.contiguous(bench.graph, attended, num_bytes=sizes.states, name="attention.merged")
+    merged = operators.contiguous(bench.graph, attended, num_bytes=sizes.states, name="attention.merged")
     bench.graph.hold(*heads)
     out = _project(bench, sizes, "out", merged)
     bench.graph.hold(merged)
@@ -54,9 +55,9 @@ def _torch(bench: Bench, sizes: _Sizes, heads: list[Value]) -> Value:
     """Scores, scale, mask, softmax, product; matmul copies its transposed operands."""
     graph = bench.graph
     query, key = (
-        aten.contiguous(graph, value, num_bytes=sizes.states, name=f"{value.name}.copy") for value in heads[:2]
+        operators.contiguous(graph, value, num_bytes=sizes.states, name=f"{value.name}.copy") for value in heads[:2]
     )
-    raw = aten.matmul(graph, query, key, num_bytes=sizes.scores, name="scores.raw")
+    raw = operators.matmul(graph, query, key, num_bytes=sizes.scores, name="scores.raw")
     scaled = aten.unary(graph, raw, num_bytes=sizes.scores, name="scores.scaled")
     mask = graph.value("mask", sizes.mask_elements, gradient_bytes=0)
     inverted = graph.value("mask.inverted", sizes.mask_elements, gradient_bytes=0)
@@ -64,18 +65,18 @@ def _torch(bench: Bench, sizes: _Sizes, heads: list[Value]) -> Value:
     graph.call("bitwise_not", [mask], [inverted], differentiable=False)
     masked = graph.value("scores.masked", sizes.scores)
     graph.call("masked_fill", [scaled, inverted], [masked], saved=[inverted])
-    weights = aten.softmax(graph, masked, num_bytes=sizes.scores, name="attention.weights")
-    value = aten.contiguous(graph, heads[2], num_bytes=sizes.states, name="v.copy")
-    attended = aten.matmul(graph, weights, value, num_bytes=sizes.states, name="attended")
+    weights = operators.softmax(graph, masked, num_bytes=sizes.scores, name="attention.weights")
+    value = operators.contiguous(graph, heads[2], num_bytes=sizes.states, name="v.copy")
+    attended = operators.matmul(graph, weights, value, num_bytes=sizes.states, name="attended")
     graph.hold(mask, masked, weights)
-    return aten.transposed(graph, attended, name="attended.heads")
+    return operators.transposed(graph, attended, name="attended.heads")
 
 
 def _liger(bench: Bench, sizes: _Sizes, heads: list[Value]) -> Value:
     """[liger]: contiguous copies, scores and probabilities of full size; backward needs two more of them."""
     graph = bench.graph
     copies = [
-        aten.contiguous(graph, value, num_bytes=sizes.states, name=f"{value.name}.copy") for value in heads
+        operators.contiguous(graph, value, num_bytes=sizes.states, name=f"{value.name}.copy") for value in heads
     ]
     attended = graph.value("attended", sizes.states)
     weights = graph.value("attention.weights", sizes.scores, gradient_bytes=0)
@@ -89,4 +90,4 @@ def _liger(bench: Bench, sizes: _Sizes, heads: list[Value]) -> Value:
             graph.tensor("grad.attended.copy", sizes.states),
         ],
     )
-    return aten.view(graph, attended, name="attended.heads")
+    return operators.view(graph, attended, name="attended.heads")

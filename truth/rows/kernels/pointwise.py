@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from truth.rows.kernels import operators
 from truth.rows.kernels.harness import FP32, Bench, Case, Iteration, peak
 from vramcast.domain.program import Category
 from vramcast.operators import aten
@@ -16,7 +17,7 @@ def softmax_peak(case: Case) -> int:
     """The runs of April 2025 made one row of N elements whatever M was."""
     bench = Bench(case)
     x = bench.leaf("x", case.size("N") * case.itemsize)
-    out = case.provided(torch=aten.softmax, liger=_softmax_liger)(bench.graph, x, num_bytes=x.num_bytes, name="y")
+    out = case.provided(torch=operators.softmax, liger=_softmax_liger)(bench.graph, x, num_bytes=x.num_bytes, name="y")
     return peak(bench, (out,), Iteration(gradient_in_setup=True))
 
 

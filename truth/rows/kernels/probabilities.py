@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from truth.rows.kernels import operators
 from truth.rows.kernels.harness import FP32, Bench, Case, peak
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
@@ -53,7 +54,7 @@ def random_gradient(case: Case) -> bool:
 
 def _mean(setup: Distributions, x: Value, name: str) -> Value:
     """`x.sum() / rows`."""
-    total = aten.total(setup.graph, x, num_bytes=FP32, name=f"{name}.sum")
+    total = operators.total(setup.graph, x, num_bytes=FP32, name=f"{name}.sum")
     return aten.unary(setup.graph, total, num_bytes=FP32, name=name)
 
 

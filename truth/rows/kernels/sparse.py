@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from truth.contract import Refused
+from truth.rows.kernels import operators
 from truth.rows.kernels.harness import FP32, INT64, Bench, Case, Iteration, peak
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
@@ -56,7 +57,7 @@ def _torch(graph: Graph, x: Value, rows: int, width: int) -> Value:
     count = graph.value("k", rows * INT64, gradient_bytes=0)
     graph.call("sum", [support], [count], differentiable=False)
     supported = aten.multiply(graph, values, support, num_bytes=size, name="sorted*support")
-    total = aten.total(graph, supported, num_bytes=small, name="support_sum")
+    total = operators.total(graph, supported, num_bytes=small, name="support_sum")
     tau = graph.call("div", [total, count], [graph.value("tau", small)], saved=[count])
     shifted = aten.subtract(graph, x, tau, num_bytes=size, name="x-tau")
     out = aten.unary(graph, shifted, num_bytes=size, name="out", saves="input")

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import log2
 from typing import Final
 
-from vramcast.blocks.diffusion.autoencoder_kl import tiled
+from vramcast.blocks.diffusion.autoencoder_kl import decoder_weights, encoder_weights, tiled
 from vramcast.blocks.diffusion.common import Network, Weights, conv, each, norm
 from vramcast.domain.autoencoders import AutoencoderKLCogVideoX
 from vramcast.domain.model import Parameter
@@ -28,28 +29,13 @@ Cache = dict[str, Array]
 
 
 def parameters(spec: AutoencoderKLCogVideoX) -> Weights:
-    """Encoder and decoder."""
-    channels, latent = spec.block_out_channels, spec.latent_channels
-    before = channels[0]
-    yield from each("encoder", conv("conv_in", spec.in_channels, before, 3, 3, 3))
-    for index, width in enumerate(channels):
-        for _ in range(spec.layers_per_block):
-            yield from each("encoder", _residual(before, width, None))
-            before = width
-        if index != len(channels) - 1:
-            yield from each("encoder", conv("downsample", width, width, 3, 3))
-    yield from each("encoder", _residual(before, before, None), 2)
-    yield from each("encoder", (*norm("norm_out", before, bias=True), *conv("conv_out", before, 2 * latent, 3, 3, 3)))
-    last = channels[-1]
-    yield from each("decoder", (*conv("conv_in", latent, last, 3, 3, 3), *_residual(last, last, latent)))
-    yield from each("decoder", _residual(last, last, latent))
-    for before, width, upsamples, _ in _up_blocks(spec):
-        for index in range(spec.layers_per_block + 1):
-            yield from each("decoder", _residual(width if index else before, width, latent))
-        if upsamples:
-            yield from each("decoder", conv("upsample", width, width, 3, 3))
-    first = channels[0]
-    yield from each("decoder", (*_spatial_norm("norm_out", first, latent), *conv("conv_out", first, 3, 3, 3, 3)))
+    last, latent = spec.block_out_channels[-1], spec.latent_channels
+    plain, spatial = (partial(_residual, latent=channels) for channels in (None, latent))
+    yield from encoder_weights(spec, 3, plain, each("encoder", plain(last, last), 2), resampled=2)
+    middle = (("decoder", parameter, 1) for _ in range(2) for parameter in spatial(last, last))
+    levels = ((before, width, upsamples) for before, width, upsamples, _ in _up_blocks(spec))
+    norm_out = partial(_spatial_norm, latent=latent)
+    yield from decoder_weights(spec, 3, spatial, middle, levels, resampled=2, norm_out=norm_out)
 
 
 def _residual(before: int, width: int, latent: int | None) -> tuple[Parameter, ...]:

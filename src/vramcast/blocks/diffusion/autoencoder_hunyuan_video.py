@@ -6,44 +6,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import log2
 from typing import Final
 
-from vramcast.blocks.diffusion.autoencoder_kl import middle_weights, residual_weights, tiled
-from vramcast.blocks.diffusion.common import Network, Weights, conv, each, norm
+from vramcast.blocks.diffusion.autoencoder_kl import (
+    decoder_weights,
+    encoder_weights,
+    in_tiles,
+    middle_weights,
+    residual_weights,
+)
+from vramcast.blocks.diffusion.common import Network, Weights, conv, each
 from vramcast.domain.autoencoders import AutoencoderKLHunyuanVideo
 from vramcast.operators.eager import Array, Tape
 
-TILE_PIXELS: Final = 256
 TILE_FRAMES: Final = 16
-STRIDE_PIXELS: Final = 192
 STRIDE_FRAMES: Final = 12
 
 
 def parameters(spec: AutoencoderKLHunyuanVideo) -> Weights:
-    """Encoder and decoder."""
-    channels, latent = spec.block_out_channels, spec.latent_channels
-    before, last = channels[0], channels[-1]
-    yield from each("encoder", conv("conv_in", spec.in_channels, before, 3, 3, 3))
-    for index, width in enumerate(channels):
-        for _ in range(spec.layers_per_block):
-            yield from each("encoder", residual_weights(before, width, 3))
-            before = width
-        if index != len(channels) - 1:
-            yield from each("encoder", conv("downsample", width, width, 3, 3, 3))
-    yield from middle_weights(spec, "encoder", 3)
-    yield from each("encoder", (*norm("norm_out", last, bias=True), *conv("conv_out", last, 2 * latent, 3, 3, 3)))
+    latent, residual = spec.latent_channels, partial(residual_weights, axes=3)
+    yield from encoder_weights(spec, 3, residual, middle_weights(spec, "encoder", 3))
     yield from each("encoder", conv("quant_conv", 2 * latent, 2 * latent, 1, 1, 1))
     yield from each("decoder", conv("post_quant_conv", latent, latent, 1, 1, 1))
-    yield from each("decoder", conv("conv_in", latent, last, 3, 3, 3))
-    yield from middle_weights(spec, "decoder", 3)
-    for before, width, factor in _up_blocks(spec):
-        for index in range(spec.layers_per_block + 1):
-            yield from each("decoder", residual_weights(width if index else before, width, 3))
-        if factor is not None:
-            yield from each("decoder", conv("upsample", width, width, 3, 3, 3))
-    first = channels[0]
-    yield from each("decoder", (*norm("norm_out", first, bias=True), *conv("conv_out", first, 3, 3, 3, 3)))
+    levels = ((before, width, factor is not None) for before, width, factor in _up_blocks(spec))
+    yield from decoder_weights(spec, 3, residual, middle_weights(spec, "decoder", 3), levels)
 
 
 def _up_blocks(spec: AutoencoderKLHunyuanVideo) -> Iterator[tuple[int, int, tuple[int, int, int] | None]]:
@@ -79,12 +67,7 @@ def forward(tape: Tape, spec: AutoencoderKLHunyuanVideo, latent: Array, *, tilin
 
 
 def _span(tape: Tape, spec: AutoencoderKLHunyuanVideo, latent: Array, *, tiling: bool) -> Array:
-    side, stride = TILE_PIXELS // spec.scale, STRIDE_PIXELS // spec.scale
-    height, width = latent.shape[-2:]
-    if not tiling or max(height, width) <= side:
-        return _decode(tape, spec, latent)
-    limits = (STRIDE_PIXELS, STRIDE_PIXELS)
-    return tiled(tape, latent, (side, side), (stride, stride), limits, lambda tile: _decode(tape, spec, tile))
+    return in_tiles(tape, latent, spec.scale, lambda tile: _decode(tape, spec, tile), tiling=tiling)
 
 
 def _decode(tape: Tape, spec: AutoencoderKLHunyuanVideo, latent: Array) -> Array:

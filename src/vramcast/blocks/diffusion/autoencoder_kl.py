@@ -5,22 +5,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
-from vramcast.blocks.diffusion.common import Network, Weights, conv, each, norm, square
-from vramcast.domain.autoencoders import AutoencoderKL, AutoencoderKLHunyuanVideo
+from vramcast.blocks.diffusion.common import Network, Weights, conv, each, norm, run_residual, square
+from vramcast.domain.autoencoders import AutoencoderKL, AutoencoderKLCogVideoX, AutoencoderKLHunyuanVideo
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import Array, Tape
 
 TILE_OVERLAP: Final = 0.25
 
+TILE_PIXELS: Final = 256
+STRIDE_PIXELS: Final = 192
+"""Of the tiles of videos [hvvae] [wanvae], from one to the next."""
+
+BIASED_NORM: Final = partial(norm, bias=True)
+
 
 def parameters(spec: AutoencoderKL) -> Weights:
     """Encoder and decoder: both are loaded, whichever is used."""
-    yield from _encoder(spec)
-    yield from _decoder(spec)
     latent = spec.latent_channels
+    yield from encoder_weights(spec, 2, residual_weights, middle_weights(spec, "encoder"))
+    yield from decoder_weights(
+        spec, 2, residual_weights, middle_weights(spec, "decoder"),
+        ((before, width, not last) for before, width, last in _up_blocks(spec)),
+    )
     if spec.use_quant_conv:
         yield from each("encoder", conv("quant_conv", 2 * latent, 2 * latent, 1, 1))
     if spec.use_post_quant_conv:
@@ -32,31 +42,55 @@ def buffers(spec: AutoencoderKL) -> int:
     return 2 * spec.batch_norm
 
 
-def _encoder(spec: AutoencoderKL) -> Weights:
-    channels = spec.block_out_channels
-    before = channels[0]
-    yield from each("encoder", conv("conv_in", spec.in_channels, before, 3, 3))
-    for index, width in enumerate(channels):
+Pyramid = AutoencoderKL | AutoencoderKLCogVideoX | AutoencoderKLHunyuanVideo
+Residual = Callable[[int, int], tuple[Parameter, ...]]
+"""Weights of a residual block by its channels in and out."""
+
+
+def encoder_weights(
+    spec: Pyramid, axes: int, residual: Residual, middle: Weights, *, resampled: int | None = None
+) -> Weights:
+    """From pixels to latents.
+
+    Args:
+        axes: of the convolutions
+        residual: blocks of every level
+        middle: what is behind the coarsest level
+        resampled: axes of the convolutions between levels, where they are others
+    """
+    before, kernel = spec.block_out_channels[0], (3,) * axes
+    yield from each("encoder", conv("conv_in", spec.in_channels, before, *kernel))
+    for index, width in enumerate(spec.block_out_channels):
         for _ in range(spec.layers_per_block):
-            yield from each("encoder", residual_weights(before, width))
+            yield from each("encoder", residual(before, width))
             before = width
-        if index != len(channels) - 1:
-            yield from each("encoder", conv("downsample", width, width, 3, 3))
-    yield from middle_weights(spec, "encoder")
+        if index != len(spec.block_out_channels) - 1:
+            yield from each("encoder", conv("downsample", width, width, *(3,) * (resampled or axes)))
+    yield from middle
     yield from each("encoder", norm("norm_out", before, bias=True))
-    yield from each("encoder", conv("conv_out", before, 2 * spec.latent_channels, 3, 3))
+    yield from each("encoder", conv("conv_out", before, 2 * spec.latent_channels, *kernel))
 
 
-def _decoder(spec: AutoencoderKL) -> Weights:
-    yield from each("decoder", conv("conv_in", spec.latent_channels, spec.block_out_channels[-1], 3, 3))
-    yield from middle_weights(spec, "decoder")
-    for before, width, last in _up_blocks(spec):
+def decoder_weights(
+    spec: Pyramid, axes: int, residual: Residual, middle: Weights, levels: Iterable[tuple[int, int, bool]], *,
+    resampled: int | None = None, norm_out: Callable[[str, int], tuple[Parameter, ...]] = BIASED_NORM,
+) -> Weights:
+    """From latents to pixels; arguments as of `encoder_weights`.
+
+    Args:
+        levels: channels in and out, and whether a convolution makes them finer
+        norm_out: the last norm's weights
+    """
+    kernel = (3,) * axes
+    yield from each("decoder", conv("conv_in", spec.latent_channels, spec.block_out_channels[-1], *kernel))
+    yield from middle
+    for before, width, finer in levels:
         for index in range(spec.layers_per_block + 1):
-            yield from each("decoder", residual_weights(before if not index else width, width))
-        if not last:
-            yield from each("decoder", conv("upsample", width, width, 3, 3))
+            yield from each("decoder", residual(width if index else before, width))
+        if finer:
+            yield from each("decoder", conv("upsample", width, width, *(3,) * (resampled or axes)))
     first = spec.block_out_channels[0]
-    yield from each("decoder", (*norm("norm_out", first, bias=True), *conv("conv_out", first, spec.out_channels, 3, 3)))
+    yield from each("decoder", (*norm_out("norm_out", first), *conv("conv_out", first, spec.out_channels, *kernel)))
 
 
 def _up_blocks(spec: AutoencoderKL) -> Iterator[tuple[int, int, bool]]:
@@ -88,41 +122,30 @@ def middle_weights(spec: AutoencoderKL | AutoencoderKLHunyuanVideo, owner: str, 
 def forward(tape: Tape, spec: AutoencoderKL, latent: Array, *, tiling: bool = False) -> Array:
     """Pixels of a batch of latents."""
     side = spec.sample_size // spec.scale
-    if tiling and max(latent.shape[-2:]) > side:
-        return _tiled(tape, spec, latent, side)
-    return _decode(tape, spec, latent)
+    if not tiling or max(latent.shape[-2:]) <= side:
+        return _decode(tape, spec, latent)
+    step = int(side * (1 - TILE_OVERLAP))
+    limit = spec.sample_size - int(spec.sample_size * TILE_OVERLAP)
+    return tiled(tape, latent, (side, side), (step, step), (limit, limit), lambda tile: _decode(tape, spec, tile))
 
 
 def _decode(tape: Tape, spec: AutoencoderKL, latent: Array) -> Array:
     if spec.use_post_quant_conv:
         latent = tape.conv(latent, spec.latent_channels, kernel=1, padding=0, name="post_quant_conv")
     x = tape.conv(latent, spec.block_out_channels[-1], name="conv_in")
-    x = _run_residual(tape, x, x.shape[1])
+    x = run_residual(tape, x, x.shape[1])
     if spec.mid_block_add_attention:
         x = _run_attention(tape, x)
-    x = _run_residual(tape, x, x.shape[1])
+    x = run_residual(tape, x, x.shape[1])
     for _, width, last in _up_blocks(spec):
         for _ in range(spec.layers_per_block + 1):
-            x = _run_residual(tape, x, width)
+            x = run_residual(tape, x, width)
         if not last:
             x = tape.upsample(x, (2, 2))
             x = tape.conv(x, width, name="upsampled.conv")
     x = tape.group_norm(x)
     x = tape.activation(x)
     return tape.conv(x, spec.out_channels, name="pixels")
-
-
-def _run_residual(tape: Tape, x: Array, width: int) -> Array:
-    y = tape.group_norm(x, "norm1")
-    y = tape.activation(y)
-    y = tape.conv(y, width, name="conv1")
-    y = tape.group_norm(y, "norm2")
-    y = tape.activation(y)
-    y = tape.conv(y, width, name="conv2")
-    if x.shape[1] != width:
-        x = tape.conv(x, width, kernel=1, padding=0, name="shortcut")
-    total = tape.add(x, y)
-    return tape.like("hidden", total)
 
 
 def _run_attention(tape: Tape, x: Array) -> Array:
@@ -138,11 +161,12 @@ def _run_attention(tape: Tape, x: Array) -> Array:
     return tape.like("hidden", total)
 
 
-def _tiled(tape: Tape, spec: AutoencoderKL, latent: Array, side: int) -> Array:
-    """Overlapping tiles."""
-    step = int(side * (1 - TILE_OVERLAP))
-    limit = spec.sample_size - int(spec.sample_size * TILE_OVERLAP)
-    return tiled(tape, latent, (side, side), (step, step), (limit, limit), lambda tile: _decode(tape, spec, tile))
+def in_tiles(tape: Tape, latent: Array, scale: int, decode: Callable[[Array], Array], *, tiling: bool) -> Array:
+    """A video's latent, whole or where that is asked for in square tiles."""
+    side, stride = TILE_PIXELS // scale, STRIDE_PIXELS // scale
+    if not tiling or max(latent.shape[-2:]) <= side:
+        return decode(latent)
+    return tiled(tape, latent, (side, side), (stride, stride), (STRIDE_PIXELS, STRIDE_PIXELS), decode)
 
 
 def tiled(

@@ -8,21 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from vramcast.blocks.diffusion.autoencoder_kl import tiled
+from vramcast.blocks.diffusion.autoencoder_kl import in_tiles
 from vramcast.blocks.diffusion.common import Network, Weights, conv, each
 from vramcast.domain.autoencoders import AutoencoderKLWan
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import FP32, Array, Tape
 
 KEPT_FRAMES: Final = 2
-TILE_PIXELS: Final = 256
-STRIDE_PIXELS: Final = 192
 
 Cache = dict[str, Array]
 
 
 def parameters(spec: AutoencoderKLWan) -> Weights:
-    """Encoder and decoder."""
     latent, widths = spec.z_dim, [spec.base_dim * mult for mult in spec.dim_mult]
     before = widths[0]
     yield from each("encoder", conv("conv_in", spec.in_channels, before, 3, 3, 3))
@@ -87,12 +84,7 @@ def _up_blocks(spec: AutoencoderKLWan) -> Iterator[tuple[int, int, str]]:
 
 def forward(tape: Tape, spec: AutoencoderKLWan, latent: Array, *, tiling: bool = False) -> Array:
     """Frames of a video's latent (B, C, frames, height, width)."""
-    side, stride = TILE_PIXELS // spec.scale, STRIDE_PIXELS // spec.scale
-    height, width = latent.shape[-2:]
-    if not tiling or max(height, width) <= side:
-        return _frames(tape, spec, latent)
-    limits = (STRIDE_PIXELS, STRIDE_PIXELS)
-    return tiled(tape, latent, (side, side), (stride, stride), limits, lambda tile: _frames(tape, spec, tile))
+    return in_tiles(tape, latent, spec.scale, lambda tile: _frames(tape, spec, tile), tiling=tiling)
 
 
 def _frames(tape: Tape, spec: AutoencoderKLWan, latent: Array) -> Array:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from vramcast.domain.denoisers import SD3, OmniGen
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import FP32, Array, Tape
 
@@ -76,7 +77,6 @@ def square(
 
 
 def query_key_norms(prefix: str, width: int, *, bias: bool = False) -> tuple[Parameter, ...]:
-    """Norms of queries and keys."""
     return (*norm(f"{prefix}norm_q", width, bias=bias), *norm(f"{prefix}norm_k", width, bias=bias))
 
 
@@ -86,8 +86,12 @@ def feed_forward_weights(prefix: str, width: int, inner: int) -> tuple[Parameter
 
 
 def each(owner: str, parameters: Iterable[Parameter], count: int = 1) -> Weights:
-    """The weights of `count` equal layers."""
     return ((owner, parameter, count) for parameter in parameters)
+
+
+def position_elements(spec: SD3 | OmniGen) -> int:
+    """Elements of the table of positions that moves with the weights."""
+    return spec.pos_embed_max_size**2 * spec.hidden
 
 
 def modulated(tape: Tape, x: Array, name: str = "modulated") -> Array:
@@ -144,6 +148,23 @@ def swiglu(tape: Tape, x: Array, width: int, name: str = "ff") -> Array:
     inner = tape.multiply(gate, tape.linear(x, width, f"{name}.up"), name=f"{name}.inner")
     del gate
     return tape.linear(inner, x.shape[-1], f"{name}.down")
+
+
+def run_residual(tape: Tape, x: Array, width: int, steps: Array | None = None) -> Array:
+    """Two group norms and convolutions, between them a shift by the step's embedding where there is one."""
+    y = tape.group_norm(x, "norm1")
+    y = tape.activation(y)
+    y = tape.conv(y, width, name="conv1")
+    if steps is not None:
+        shift = tape.linear(tape.activation(steps), width, "time_emb_proj")
+        y = tape.add(y, shift)
+    y = tape.group_norm(y, "norm2")
+    y = tape.activation(y)
+    y = tape.conv(y, width, name="conv2")
+    if x.shape[1] != width:
+        x = tape.conv(x, width, kernel=1, padding=0, name="shortcut")
+    total = tape.add(x, y)
+    return tape.like("hidden", total)
 
 
 def heads_of(x: Array, heads: int) -> Array:

@@ -9,29 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.blocks.diffusion.common import (
-    EMBEDDERS,
-    OUTPUT,
-    Network,
-    Step,
-    Weights,
-    each,
-    embedder,
-    feed_forward,
-    feed_forward_weights,
-    gated_residual,
-    heads_of,
-    layers,
-    linear,
-    merged,
-    modulated,
-    norm,
-    projections,
-    query_key_norms,
-    rotated,
-    rotated_complex,
-    square,
-)
+from vramcast.blocks.diffusion import common as nn
+from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT, Network, Step, Weights
 from vramcast.domain.denoisers import Flux, Flux2, QwenImage
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import FP32, Array, Tape
@@ -42,26 +21,26 @@ PATCH = 2
 
 
 def flux_parameters(spec: Flux) -> Weights:
-    """The weights."""
     hidden = spec.hidden
-    yield from each(EMBEDDERS, linear("x_embedder", spec.in_channels, hidden))
-    yield from each(EMBEDDERS, linear("context_embedder", spec.joint_attention_dim, hidden))
-    yield from each(EMBEDDERS, embedder("timestep_embedder", STEP_FREQUENCIES, hidden))
-    yield from each(EMBEDDERS, embedder("text_embedder", spec.pooled_projection_dim, hidden))
+    yield from nn.each(EMBEDDERS, nn.linear("x_embedder", spec.in_channels, hidden))
+    yield from nn.each(EMBEDDERS, nn.linear("context_embedder", spec.joint_attention_dim, hidden))
+    yield from nn.each(EMBEDDERS, nn.embedder("timestep_embedder", STEP_FREQUENCIES, hidden))
+    yield from nn.each(EMBEDDERS, nn.embedder("text_embedder", spec.pooled_projection_dim, hidden))
     if spec.guidance_embeds:
-        yield from each(EMBEDDERS, embedder("guidance_embedder", STEP_FREQUENCIES, hidden))
+        yield from nn.each(EMBEDDERS, nn.embedder("guidance_embedder", STEP_FREQUENCIES, hidden))
     streams = [stream(name, hidden, spec.attention_head_dim) for name in ("image", "text")]
-    yield from each("double", (*streams[0], *streams[1]), spec.num_layers)
-    yield from each("single", fused(hidden, spec.attention_head_dim), spec.num_single_layers)
-    yield from each(OUTPUT, (*linear("norm_out", hidden, 2 * hidden), *linear("proj_out", hidden, spec.in_channels)))
+    yield from nn.each("double", (*streams[0], *streams[1]), spec.num_layers)
+    yield from nn.each("single", fused(hidden, spec.attention_head_dim), spec.num_single_layers)
+    yield from nn.each(OUTPUT, nn.linear("norm_out", hidden, 2 * hidden))
+    yield from nn.each(OUTPUT, nn.linear("proj_out", hidden, spec.in_channels))
 
 
 def stream(name: str, hidden: int, head_dim: int, *, mlp_ratio: float = 4.0) -> tuple[Parameter, ...]:
     """One stream of a two-stream block: modulation, projections, query and key norms, MLP."""
     inner = int(hidden * mlp_ratio)
     return (
-        *linear(f"{name}.norm1", hidden, 6 * hidden), *square(f"{name}.", hidden),
-        *query_key_norms(f"{name}.", head_dim), *feed_forward_weights(f"{name}.", hidden, inner),
+        *nn.linear(f"{name}.norm1", hidden, 6 * hidden), *nn.square(f"{name}.", hidden),
+        *nn.query_key_norms(f"{name}.", head_dim), *nn.feed_forward_weights(f"{name}.", hidden, inner),
     )
 
 
@@ -69,13 +48,12 @@ def fused(hidden: int, head_dim: int, *, mlp_ratio: float = 4.0) -> tuple[Parame
     """A block of the joined stream: attention and MLP side by side, one linear behind both."""
     inner = int(hidden * mlp_ratio)
     return (
-        *linear("norm", hidden, 3 * hidden), *linear("proj_mlp", hidden, inner), *square("", hidden, "qkv"),
-        *query_key_norms("", head_dim), *linear("proj_out", hidden + inner, hidden),
+        *nn.linear("norm", hidden, 3 * hidden), *nn.linear("proj_mlp", hidden, inner), *nn.square("", hidden, "qkv"),
+        *nn.query_key_norms("", head_dim), *nn.linear("proj_out", hidden + inner, hidden),
     )
 
 
 def flux_forward(tape: Tape, spec: Flux, step: Step) -> Array:
-    """One denoising step."""
     hidden, size = spec.hidden, step.itemsize
     image_tokens = (step.height // PATCH) * (step.width // PATCH)
     packed = tape.new("latent", (step.batch, image_tokens, spec.in_channels), size)
@@ -88,15 +66,15 @@ def flux_forward(tape: Tape, spec: Flux, step: Step) -> Array:
     streams = [image, text]
     del image, text
     heads = spec.num_attention_heads
-    layers(tape, "double", spec.num_layers, lambda image, text: _double(tape, image, text, heads), streams)
-    layers(tape, "single", spec.num_single_layers, lambda image, text: _single(tape, image, text, heads), streams)
-    out = modulated(tape, streams[0], "norm_out")
+    nn.layers(tape, "double", spec.num_layers, lambda image, text: _double(tape, image, text, heads), streams)
+    nn.layers(tape, "single", spec.num_single_layers, lambda image, text: _single(tape, image, text, heads), streams)
+    out = nn.modulated(tape, streams[0], "norm_out")
     del rope
     return tape.linear(out, spec.in_channels, "noise")
 
 
 def _double(tape: Tape, image: Array, text: Array, heads: int) -> tuple[Array, Array]:
-    parts = attended(tape, modulated(tape, image, "image.norm1"), modulated(tape, text, "text.norm1"), heads)
+    parts = attended(tape, nn.modulated(tape, image, "image.norm1"), nn.modulated(tape, text, "text.norm1"), heads)
     image = _finish(tape, image, parts[0], "image")
     return image, _finish(tape, text, parts[1], "text")
 
@@ -104,16 +82,16 @@ def _double(tape: Tape, image: Array, text: Array, heads: int) -> tuple[Array, A
 def attended(tape: Tape, image: Array, text: Array, heads: int) -> tuple[Array, Array]:
     """Joint attention of both streams, and each stream's projection."""
     hidden = image.shape[-1]
-    q, k, v = (heads_of(part, heads) for part in projections(tape, image, hidden, "image"))
-    text_q, text_k, text_v = (heads_of(part, heads) for part in projections(tape, text, hidden, "text"))
+    q, k, v = (nn.heads_of(part, heads) for part in nn.projections(tape, image, hidden, "image"))
+    text_q, text_k, text_v = (nn.heads_of(part, heads) for part in nn.projections(tape, text, hidden, "text"))
     q, k = tape.rms_norm(q, "norm_q"), tape.rms_norm(k, "norm_k")
     text_q, text_k = tape.rms_norm(text_q, "norm_added_q"), tape.rms_norm(text_k, "norm_added_k")
     q = tape.cat((text_q, q), 1, "q.joined")
     k = tape.cat((text_k, k), 1, "k.joined")
     v = tape.cat((text_v, v), 1, "v.joined")
-    q = rotated(tape, q)
-    k = rotated(tape, k)
-    both = merged(tape.attention(q))
+    q = nn.rotated(tape, q)
+    k = nn.rotated(tape, k)
+    both = nn.merged(tape.attention(q))
     batch, length = text.shape[:2]
     image_part = tape.copy(both.view(batch, both.shape[1] - length, hidden), "image.attention")
     image_part = tape.linear(image_part, hidden, "image.out")
@@ -122,63 +100,62 @@ def attended(tape: Tape, image: Array, text: Array, heads: int) -> tuple[Array, 
 
 
 def _finish(tape: Tape, x: Array, part: Array, name: str) -> Array:
-    x = gated_residual(tape, x, part, f"{name}.attended")
-    out = feed_forward(tape, modulated(tape, x, f"{name}.norm2"), 4 * x.shape[-1], f"{name}.ff")
-    return gated_residual(tape, x, out, name)
+    x = nn.gated_residual(tape, x, part, f"{name}.attended")
+    out = nn.feed_forward(tape, nn.modulated(tape, x, f"{name}.norm2"), 4 * x.shape[-1], f"{name}.ff")
+    return nn.gated_residual(tape, x, out, name)
 
 
 def _single(tape: Tape, image: Array, text: Array, heads: int) -> tuple[Array, Array]:
     hidden = image.shape[-1]
     x = tape.cat((text, image), 1, "hidden.joined")
-    normed = modulated(tape, x, "norm")
+    normed = nn.modulated(tape, x, "norm")
     inner = tape.linear(normed, 4 * hidden, "proj_mlp")
     inner = tape.activation(inner, "mlp")
     part = _self_attention(tape, normed, heads)
     both = tape.cat((part, inner), 2, "attention and mlp")
-    total = gated_residual(tape, x, tape.linear(both, hidden, "proj_out"), "hidden")
+    total = nn.gated_residual(tape, x, tape.linear(both, hidden, "proj_out"), "hidden")
     batch, length = text.shape[:2]
     return total.view(*image.shape), total.view(batch, length, hidden)
 
 
 def _self_attention(tape: Tape, x: Array, heads: int) -> Array:
-    q, k, v = (heads_of(part, heads) for part in projections(tape, x, x.shape[-1]))
+    q, k, v = (nn.heads_of(part, heads) for part in nn.projections(tape, x, x.shape[-1]))
     q, k = tape.rms_norm(q, "norm_q"), tape.rms_norm(k, "norm_k")
-    q = rotated(tape, q)
-    k = rotated(tape, k)
+    q = nn.rotated(tape, q)
+    k = nn.rotated(tape, k)
     del v
-    return merged(tape.attention(q))
+    return nn.merged(tape.attention(q))
 
 
 def flux2_parameters(spec: Flux2) -> Weights:
     """The weights; nothing has a bias, and modulation belongs to no block."""
     hidden, inner = spec.hidden, int(spec.hidden * spec.mlp_ratio)
-    yield from each(EMBEDDERS, linear("x_embedder", spec.in_channels, hidden, bias=False))
-    yield from each(EMBEDDERS, linear("context_embedder", spec.joint_attention_dim, hidden, bias=False))
+    yield from nn.each(EMBEDDERS, nn.linear("x_embedder", spec.in_channels, hidden, bias=False))
+    yield from nn.each(EMBEDDERS, nn.linear("context_embedder", spec.joint_attention_dim, hidden, bias=False))
     for name in ("timestep", *(("guidance",) if spec.guidance_embeds else ())):
-        first = linear(f"{name}.1", spec.timestep_guidance_channels, hidden, bias=False)
-        yield from each(EMBEDDERS, (*first, *linear(f"{name}.2", hidden, hidden, bias=False)))
+        first = nn.linear(f"{name}.1", spec.timestep_guidance_channels, hidden, bias=False)
+        yield from nn.each(EMBEDDERS, (*first, *nn.linear(f"{name}.2", hidden, hidden, bias=False)))
     for name, vectors in (("image", 6), ("text", 6), ("single", 3)):
-        yield from each("modulation", linear(name, hidden, vectors * hidden, bias=False))
+        yield from nn.each("modulation", nn.linear(name, hidden, vectors * hidden, bias=False))
     streams = [*_stream("image", spec, inner), *_stream("text", spec, inner)]
-    yield from each("double", streams, spec.num_layers)
-    single = [*linear("qkv_mlp", hidden, 3 * hidden + 2 * inner, bias=False)]
-    single += [*query_key_norms("", spec.attention_head_dim), *linear("out", hidden + inner, hidden, bias=False)]
-    yield from each("single", single, spec.num_single_layers)
-    out = linear("proj_out", hidden, spec.in_channels, bias=False)
-    yield from each(OUTPUT, (*linear("norm_out", hidden, 2 * hidden, bias=False), *out))
+    yield from nn.each("double", streams, spec.num_layers)
+    single = [*nn.linear("qkv_mlp", hidden, 3 * hidden + 2 * inner, bias=False)]
+    single += [*nn.query_key_norms("", spec.attention_head_dim), *nn.linear("out", hidden + inner, hidden, bias=False)]
+    yield from nn.each("single", single, spec.num_single_layers)
+    out = nn.linear("proj_out", hidden, spec.in_channels, bias=False)
+    yield from nn.each(OUTPUT, (*nn.linear("norm_out", hidden, 2 * hidden, bias=False), *out))
 
 
 def _stream(name: str, spec: Flux2, inner: int) -> tuple[Parameter, ...]:
     hidden = spec.hidden
     return (
-        *square(f"{name}.", hidden, bias=False), *query_key_norms(f"{name}.", spec.attention_head_dim),
-        *linear(f"{name}.ff.in", hidden, 2 * inner, bias=False),
-        *linear(f"{name}.ff.out", inner, hidden, bias=False),
+        *nn.square(f"{name}.", hidden, bias=False), *nn.query_key_norms(f"{name}.", spec.attention_head_dim),
+        *nn.linear(f"{name}.ff.in", hidden, 2 * inner, bias=False),
+        *nn.linear(f"{name}.ff.out", inner, hidden, bias=False),
     )
 
 
 def flux2_forward(tape: Tape, spec: Flux2, step: Step) -> Array:
-    """One denoising step."""
     hidden, size = spec.hidden, step.itemsize
     tokens = (step.height // PATCH) * (step.width // PATCH)
     latent = tape.new("latent", (step.batch, tokens, spec.in_channels), size)
@@ -189,24 +166,24 @@ def flux2_forward(tape: Tape, spec: Flux2, step: Step) -> Array:
 
     streams = [image, text]
     del image, text
-    layers(tape, "double", spec.num_layers, lambda image, text: _flux2_double(tape, spec, image, text), streams)
+    nn.layers(tape, "double", spec.num_layers, lambda image, text: _flux2_double(tape, spec, image, text), streams)
     streams[:] = [tape.cat((streams[1], streams[0]), 1, "hidden.joined")]
-    layers(tape, "single", spec.num_single_layers, lambda x: (_flux2_single(tape, spec, x),), streams)
-    out = modulated(tape, streams[0].view(step.batch, tokens, hidden), "norm_out")
+    nn.layers(tape, "single", spec.num_single_layers, lambda x: (_flux2_single(tape, spec, x),), streams)
+    out = nn.modulated(tape, streams[0].view(step.batch, tokens, hidden), "norm_out")
     del rope
     return tape.linear(out, spec.in_channels, "noise")
 
 
 def _flux2_double(tape: Tape, spec: Flux2, image: Array, text: Array) -> tuple[Array, Array]:
-    normed, normed_text = modulated(tape, image, "image.norm1"), modulated(tape, text, "text.norm1")
+    normed, normed_text = nn.modulated(tape, image, "image.norm1"), nn.modulated(tape, text, "text.norm1")
     part, text_part = _joint(tape, spec, normed, normed_text)
     part = tape.multiply(part, name="image.gated")
     image = tape.add(image, part, name="image.attended")
-    normed = modulated(tape, image, "image.norm2")
-    image = gated_residual(tape, image, _mlp(tape, spec, normed, "image.ff"), "image")
-    text = gated_residual(tape, text, text_part, "text.attended")
-    inner = _mlp(tape, spec, modulated(tape, text, "text.norm2"), "text.ff")
-    return image, gated_residual(tape, text, inner, "text")
+    normed = nn.modulated(tape, image, "image.norm2")
+    image = nn.gated_residual(tape, image, _mlp(tape, spec, normed, "image.ff"), "image")
+    text = nn.gated_residual(tape, text, text_part, "text.attended")
+    inner = _mlp(tape, spec, nn.modulated(tape, text, "text.norm2"), "text.ff")
+    return image, nn.gated_residual(tape, text, inner, "text")
 
 
 def _mlp(tape: Tape, spec: Flux2, x: Array, name: str) -> Array:
@@ -221,13 +198,13 @@ def _gated(tape: Tape, both: Array) -> Array:
 
 def _joint(tape: Tape, spec: Flux2, image: Array, text: Array) -> tuple[Array, Array]:
     heads, hidden = spec.num_attention_heads, spec.hidden
-    q, k, v = (heads_of(part, heads) for part in projections(tape, image, hidden, "image"))
-    text_q, text_k, text_v = (heads_of(part, heads) for part in projections(tape, text, hidden, "text"))
+    q, k, v = (nn.heads_of(part, heads) for part in nn.projections(tape, image, hidden, "image"))
+    text_q, text_k, text_v = (nn.heads_of(part, heads) for part in nn.projections(tape, text, hidden, "text"))
     q, k, text_q, text_k = (tape.rms_norm(part) for part in (q, k, text_q, text_k))
     q, k, v = tape.cat((text_q, q), 1), tape.cat((text_k, k), 1), tape.cat((text_v, v), 1)
-    q = rotated(tape, q)
-    k = rotated(tape, k)
-    both = merged(tape.attention(q))
+    q = nn.rotated(tape, q)
+    k = nn.rotated(tape, k)
+    both = nn.merged(tape.attention(q))
     part = tape.linear(both.view(*image.shape), hidden, "image.out")
     return part, tape.linear(both.view(*text.shape), hidden, "text.out")
 
@@ -235,34 +212,32 @@ def _joint(tape: Tape, spec: Flux2, image: Array, text: Array) -> tuple[Array, A
 def _flux2_single(tape: Tape, spec: Flux2, x: Array) -> Array:
     """One projection makes queries, keys, values and both halves of the MLP; it lives until the block's end."""
     hidden, inner = spec.hidden, int(spec.hidden * spec.mlp_ratio)
-    normed = modulated(tape, x, "norm")
+    normed = nn.modulated(tape, x, "norm")
     joined = tape.linear(normed, 3 * hidden + 2 * inner, "qkv_mlp")
     batch, length = x.shape[:2]
-    q, k = (heads_of(joined.view(batch, length, hidden), spec.num_attention_heads) for _ in range(2))
+    q, k = (nn.heads_of(joined.view(batch, length, hidden), spec.num_attention_heads) for _ in range(2))
     q, k = tape.rms_norm(q, "norm_q"), tape.rms_norm(k, "norm_k")
-    q = rotated(tape, q)
-    k = rotated(tape, k)
-    part = merged(tape.attention(q))
+    q = nn.rotated(tape, q)
+    k = nn.rotated(tape, k)
+    part = nn.merged(tape.attention(q))
     gated = _gated(tape, joined.view(batch, length, 2 * inner))
     both = tape.cat((part, gated), 2, "attention and mlp")
-    return gated_residual(tape, x, tape.linear(both, hidden, "out"), "hidden")
+    return nn.gated_residual(tape, x, tape.linear(both, hidden, "out"), "hidden")
 
 
 def qwen_image_parameters(spec: QwenImage) -> Weights:
-    """The weights."""
     hidden = spec.hidden
-    yield from each(EMBEDDERS, linear("img_in", spec.in_channels, hidden))
-    yield from each(EMBEDDERS, norm("txt_norm", spec.joint_attention_dim))
-    yield from each(EMBEDDERS, linear("txt_in", spec.joint_attention_dim, hidden))
-    yield from each(EMBEDDERS, embedder("timestep_embedder", STEP_FREQUENCIES, hidden))
+    yield from nn.each(EMBEDDERS, nn.linear("img_in", spec.in_channels, hidden))
+    yield from nn.each(EMBEDDERS, nn.norm("txt_norm", spec.joint_attention_dim))
+    yield from nn.each(EMBEDDERS, nn.linear("txt_in", spec.joint_attention_dim, hidden))
+    yield from nn.each(EMBEDDERS, nn.embedder("timestep_embedder", STEP_FREQUENCIES, hidden))
     streams = [stream(name, hidden, spec.attention_head_dim) for name in ("image", "text")]
-    yield from each("double", (*streams[0], *streams[1]), spec.num_layers)
-    out = linear("proj_out", hidden, spec.patch_size**2 * spec.out_channels)
-    yield from each(OUTPUT, (*linear("norm_out", hidden, 2 * hidden), *out))
+    yield from nn.each("double", (*streams[0], *streams[1]), spec.num_layers)
+    out = nn.linear("proj_out", hidden, spec.patch_size**2 * spec.out_channels)
+    yield from nn.each(OUTPUT, (*nn.linear("norm_out", hidden, 2 * hidden), *out))
 
 
 def qwen_image_forward(tape: Tape, spec: QwenImage, step: Step) -> Array:
-    """One denoising step."""
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     tokens = (step.height // patch) * (step.width // patch)
     latent = tape.new("latent", (step.batch, tokens, spec.in_channels), size)
@@ -274,7 +249,7 @@ def qwen_image_forward(tape: Tape, spec: QwenImage, step: Step) -> Array:
 
     streams = [image, text]
     del image, text, normed
-    layers(tape, "double", spec.num_layers, lambda image, text: _block(tape, spec, image, text), streams)
+    nn.layers(tape, "double", spec.num_layers, lambda image, text: _block(tape, spec, image, text), streams)
     del rope
     out = tape.add(tape.multiply(tape.layer_norm(streams[0])))
     return tape.linear(out, patch * patch * spec.out_channels, "noise")
@@ -294,10 +269,10 @@ def _block(tape: Tape, spec: QwenImage, image: Array, text: Array) -> tuple[Arra
     image = tape.add(image, tape.multiply(part, name="image.gated"), name="image.attended")
     text = tape.add(text, tape.multiply(text_part, name="text.gated"), name="text.attended")
     second, changed = _modulated(tape, image, "image.norm2")
-    out = feed_forward(tape, changed, 4 * spec.hidden, "image.ff")
+    out = nn.feed_forward(tape, changed, 4 * spec.hidden, "image.ff")
     image = tape.add(image, tape.multiply(out, name="image.ff.gated"), name="image")
     text_second, text_changed = _modulated(tape, text, "text.norm2")
-    text_out = feed_forward(tape, text_changed, 4 * spec.hidden, "text.ff")
+    text_out = nn.feed_forward(tape, text_changed, 4 * spec.hidden, "text.ff")
     text = tape.add(text, tape.multiply(text_out, name="text.ff.gated"), name="text")
     del normed, text_normed, modulated, text_modulated, second, text_second
     return image, text
@@ -305,14 +280,14 @@ def _block(tape: Tape, spec: QwenImage, image: Array, text: Array) -> tuple[Arra
 
 def _attended(tape: Tape, spec: QwenImage, image: Array, text: Array) -> tuple[Array, Array]:
     heads, hidden = spec.num_attention_heads, spec.hidden
-    q, k, v = (heads_of(part, heads) for part in projections(tape, image, hidden, "image"))
-    text_q, text_k, text_v = (heads_of(part, heads) for part in projections(tape, text, hidden, "text"))
+    q, k, v = (nn.heads_of(part, heads) for part in nn.projections(tape, image, hidden, "image"))
+    text_q, text_k, text_v = (nn.heads_of(part, heads) for part in nn.projections(tape, text, hidden, "text"))
     q, k = tape.rms_norm(q, "norm_q"), tape.rms_norm(k, "norm_k")
     text_q, text_k = tape.rms_norm(text_q, "norm_added_q"), tape.rms_norm(text_k, "norm_added_k")
-    q, k = rotated_complex(tape, q), rotated_complex(tape, k)
-    text_q, text_k = rotated_complex(tape, text_q), rotated_complex(tape, text_k)
+    q, k = nn.rotated_complex(tape, q), nn.rotated_complex(tape, k)
+    text_q, text_k = nn.rotated_complex(tape, text_q), nn.rotated_complex(tape, text_k)
     joined = [tape.cat(pair, 1) for pair in ((text_q, q), (text_k, k), (text_v, v))]
-    both = merged(tape.attention(joined[0]))
+    both = nn.merged(tape.attention(joined[0]))
     image_part = tape.copy(both.view(*image.shape), "image.attention")
     image_part = tape.linear(image_part, hidden, "image.out")
     text_part = tape.copy(both.view(*text.shape), "text.attention")

@@ -8,28 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.blocks.diffusion.common import (
-    EMBEDDERS,
-    OUTPUT,
-    Network,
-    Step,
-    Weights,
-    conv,
-    each,
-    embedder,
-    feed_forward,
-    feed_forward_weights,
-    gated_residual,
-    heads_of,
-    layers,
-    linear,
-    merged,
-    modulated,
-    projections,
-    query_key_norms,
-    square,
-    swiglu,
-)
+from vramcast.blocks.diffusion import common as nn
+from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT, Network, Step, Weights
 from vramcast.domain.denoisers import SD3, AuraFlow
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import Array, Tape
@@ -41,26 +21,21 @@ STEP_FREQUENCIES = 256
 def sd3_parameters(spec: SD3) -> Weights:
     """The weights; the table of positions is a buffer of the checkpoint."""
     hidden, patch = spec.hidden, spec.patch_size
-    yield from each(EMBEDDERS, conv("pos_embed.proj", spec.in_channels, hidden, patch, patch))
-    yield from each(EMBEDDERS, linear("context_embedder", spec.joint_attention_dim, spec.caption_projection_dim))
-    yield from each(EMBEDDERS, embedder("timestep_embedder", STEP_FREQUENCIES, hidden))
-    yield from each(EMBEDDERS, embedder("text_embedder", spec.pooled_projection_dim, hidden))
+    yield from nn.each(EMBEDDERS, nn.conv("pos_embed.proj", spec.in_channels, hidden, patch, patch))
+    yield from nn.each(EMBEDDERS, nn.linear("context_embedder", spec.joint_attention_dim, spec.caption_projection_dim))
+    yield from nn.each(EMBEDDERS, nn.embedder("timestep_embedder", STEP_FREQUENCIES, hidden))
+    yield from nn.each(EMBEDDERS, nn.embedder("text_embedder", spec.pooled_projection_dim, hidden))
     for index in range(spec.num_layers):
         last = index == spec.num_layers - 1
-        yield from each("joint", _image(spec, dual=index in spec.dual_attention_layers))
-        yield from each("joint", _text(spec, last=last))
-    out = linear("proj_out", hidden, patch * patch * spec.out_channels)
-    yield from each(OUTPUT, (*linear("norm_out", hidden, 2 * hidden), *out))
-
-
-def sd3_buffers(spec: SD3) -> int:
-    """Elements of the table of positions that moves with the weights."""
-    return spec.pos_embed_max_size**2 * spec.hidden
+        yield from nn.each("joint", _image(spec, dual=index in spec.dual_attention_layers))
+        yield from nn.each("joint", _text(spec, last=last))
+    out = nn.linear("proj_out", hidden, patch * patch * spec.out_channels)
+    yield from nn.each(OUTPUT, (*nn.linear("norm_out", hidden, 2 * hidden), *out))
 
 
 def _attention(spec: SD3, prefix: str, *, out: bool = True) -> tuple[Parameter, ...]:
-    norms = () if spec.qk_norm is None else query_key_norms(prefix, spec.attention_head_dim)
-    return (*square(prefix, spec.hidden, ("q", "k", "v", *(("out",) if out else ()))), *norms)
+    norms = () if spec.qk_norm is None else nn.query_key_norms(prefix, spec.attention_head_dim)
+    return (*nn.square(prefix, spec.hidden, ("q", "k", "v", *(("out",) if out else ()))), *norms)
 
 
 def _image(spec: SD3, *, dual: bool) -> tuple[Parameter, ...]:
@@ -68,23 +43,22 @@ def _image(spec: SD3, *, dual: bool) -> tuple[Parameter, ...]:
     second = _attention(spec, "image.attn2.") if dual else ()
     vectors = 9 if dual else 6
     return (
-        *linear("image.norm1", hidden, vectors * hidden), *_attention(spec, "image.attn."), *second,
-        *feed_forward_weights("image.", hidden, 4 * hidden),
+        *nn.linear("image.norm1", hidden, vectors * hidden), *_attention(spec, "image.attn."), *second,
+        *nn.feed_forward_weights("image.", hidden, 4 * hidden),
     )
 
 
 def _text(spec: SD3, *, last: bool) -> tuple[Parameter, ...]:
     hidden = spec.hidden
     if last:
-        return (*linear("text.norm1", hidden, 2 * hidden), *_attention(spec, "text.attn.", out=False))
+        return (*nn.linear("text.norm1", hidden, 2 * hidden), *_attention(spec, "text.attn.", out=False))
     return (
-        *linear("text.norm1", hidden, 6 * hidden), *_attention(spec, "text.attn."),
-        *feed_forward_weights("text.", hidden, 4 * hidden),
+        *nn.linear("text.norm1", hidden, 6 * hidden), *_attention(spec, "text.attn."),
+        *nn.feed_forward_weights("text.", hidden, 4 * hidden),
     )
 
 
 def sd3_forward(tape: Tape, spec: SD3, step: Step) -> Array:
-    """One denoising step."""
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     latent = tape.new("latent", (step.batch, spec.in_channels, step.height, step.width), size)
     prompt = tape.new("text states", (step.batch, step.tokens, spec.joint_attention_dim), size)
@@ -96,48 +70,48 @@ def sd3_forward(tape: Tape, spec: SD3, step: Step) -> Array:
     streams = [image, text]
     del image, text
     dual = len(spec.dual_attention_layers)
-    layers(tape, "joint", dual, lambda image, text: _block(tape, spec, image, text, dual=True), streams)
+    nn.layers(tape, "joint", dual, lambda image, text: _block(tape, spec, image, text, dual=True), streams)
     others = spec.num_layers - dual
-    layers(tape, "joint", others, lambda image, text: _block(tape, spec, image, text, dual=False), streams)
-    return tape.linear(modulated(tape, streams[0], "norm_out"), patch * patch * spec.out_channels, "noise")
+    nn.layers(tape, "joint", others, lambda image, text: _block(tape, spec, image, text, dual=False), streams)
+    return tape.linear(nn.modulated(tape, streams[0], "norm_out"), patch * patch * spec.out_channels, "noise")
 
 
 def _block(tape: Tape, spec: SD3, image: Array, text: Array, *, dual: bool) -> tuple[Array, Array]:
-    normed = modulated(tape, image, "image.norm1")
+    normed = nn.modulated(tape, image, "image.norm1")
     second = tape.add(normed, name="image.norm1.second") if dual else None
-    normed_text = modulated(tape, text, "text.norm1")
+    normed_text = nn.modulated(tape, text, "text.norm1")
     part, text_part = _joint(tape, spec, normed, normed_text)
     part = tape.multiply(part, name="image.gated")
     image = tape.add(image, part, name="image.attended")
     if second is not None:
         other = tape.multiply(_alone(tape, spec, second), name="image.second gated")
         image = tape.add(image, other, name="image.attended twice")
-    normed = modulated(tape, image, "image.norm2")
-    out = tape.multiply(feed_forward(tape, normed, 4 * spec.hidden, "image.ff"), name="image.ff.gated")
+    normed = nn.modulated(tape, image, "image.norm2")
+    out = tape.multiply(nn.feed_forward(tape, normed, 4 * spec.hidden, "image.ff"), name="image.ff.gated")
     image = tape.add(image, out, name="image")
-    text = gated_residual(tape, text, text_part, "text.attended")
-    inner = feed_forward(tape, modulated(tape, text, "text.norm2"), 4 * spec.hidden, "text.ff")
-    return image, gated_residual(tape, text, inner, "text")
+    text = nn.gated_residual(tape, text, text_part, "text.attended")
+    inner = nn.feed_forward(tape, nn.modulated(tape, text, "text.norm2"), 4 * spec.hidden, "text.ff")
+    return image, nn.gated_residual(tape, text, inner, "text")
 
 
 def _joint(tape: Tape, spec: SD3, image: Array, text: Array) -> tuple[Array, Array]:
     heads, hidden = spec.num_attention_heads, spec.hidden
-    q, k, v = (heads_of(part, heads) for part in projections(tape, image, hidden, "image"))
-    text_q, text_k, text_v = (heads_of(part, heads) for part in projections(tape, text, hidden, "text"))
+    q, k, v = (nn.heads_of(part, heads) for part in nn.projections(tape, image, hidden, "image"))
+    text_q, text_k, text_v = (nn.heads_of(part, heads) for part in nn.projections(tape, text, hidden, "text"))
     if spec.qk_norm is not None:
         q, k, text_q, text_k = (tape.rms_norm(part) for part in (q, k, text_q, text_k))
     q, k, v = tape.cat((q, text_q), 1), tape.cat((k, text_k), 1), tape.cat((v, text_v), 1)
-    both = merged(tape.attention(q))
+    both = nn.merged(tape.attention(q))
     image_part = tape.linear(both.view(*image.shape), hidden, "image.out")
     return image_part, tape.linear(both.view(*text.shape), hidden, "text.out")
 
 
 def _alone(tape: Tape, spec: SD3, x: Array) -> Array:
-    q, k, v = (heads_of(part, spec.num_attention_heads) for part in projections(tape, x, spec.hidden, "second"))
+    q, k, v = (nn.heads_of(part, spec.num_attention_heads) for part in nn.projections(tape, x, spec.hidden, "second"))
     if spec.qk_norm is not None:
         q, k = tape.rms_norm(q), tape.rms_norm(k)
     del k, v
-    return tape.linear(merged(tape.attention(q)), spec.hidden, "second.out")
+    return tape.linear(nn.merged(tape.attention(q)), spec.hidden, "second.out")
 
 
 REGISTERS = 8
@@ -153,28 +127,28 @@ def aura_flow_parameters(spec: AuraFlow) -> Weights:
     hidden, patch = spec.hidden, spec.patch_size
     positions = Parameter(path="pos_embed", shape=(1, spec.pos_embed_max_size, hidden), kind="embedding")
     registers = Parameter(path="register_tokens", shape=(1, REGISTERS, hidden), kind="embedding")
-    yield from each(EMBEDDERS, (positions, registers))
-    yield from each(EMBEDDERS, linear("pos_embed.proj", patch * patch * spec.in_channels, hidden))
-    yield from each(EMBEDDERS, linear("context_embedder", spec.joint_attention_dim, hidden, bias=False))
-    yield from each(EMBEDDERS, embedder("timestep_embedder", STEP_FREQUENCIES, hidden))
+    yield from nn.each(EMBEDDERS, (positions, registers))
+    yield from nn.each(EMBEDDERS, nn.linear("pos_embed.proj", patch * patch * spec.in_channels, hidden))
+    yield from nn.each(EMBEDDERS, nn.linear("context_embedder", spec.joint_attention_dim, hidden, bias=False))
+    yield from nn.each(EMBEDDERS, nn.embedder("timestep_embedder", STEP_FREQUENCIES, hidden))
     streams = [*_stream("image", spec), *_stream("text", spec)]
-    yield from each("double", streams, spec.num_mmdit_layers)
-    yield from each("single", _stream("both", spec), spec.num_single_dit_layers)
-    out = linear("proj_out", hidden, patch * patch * spec.out_channels, bias=False)
-    yield from each(OUTPUT, (*linear("norm_out", hidden, 2 * hidden, bias=False), *out))
+    yield from nn.each("double", streams, spec.num_mmdit_layers)
+    yield from nn.each("single", _stream("both", spec), spec.num_single_dit_layers)
+    out = nn.linear("proj_out", hidden, patch * patch * spec.out_channels, bias=False)
+    yield from nn.each(OUTPUT, (*nn.linear("norm_out", hidden, 2 * hidden, bias=False), *out))
 
 
 def _stream(name: str, spec: AuraFlow) -> tuple[Parameter, ...]:
     hidden, inner = spec.hidden, _inner(spec)
-    widened = (part for way in ("gate", "up") for part in linear(f"{name}.ff.{way}", hidden, inner, bias=False))
+    widened = (part for way in ("gate", "up") for part in nn.linear(f"{name}.ff.{way}", hidden, inner, bias=False))
     return (
-        *linear(f"{name}.norm1", hidden, 6 * hidden, bias=False), *square(f"{name}.", hidden, bias=False), *widened,
-        *linear(f"{name}.ff.down", inner, hidden, bias=False),
+        *nn.linear(f"{name}.norm1", hidden, 6 * hidden, bias=False), *nn.square(f"{name}.", hidden, bias=False),
+        *widened,
+        *nn.linear(f"{name}.ff.down", inner, hidden, bias=False),
     )
 
 
 def aura_flow_forward(tape: Tape, spec: AuraFlow, step: Step) -> Array:
-    """One denoising step."""
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     tokens, length = (step.height // patch) * (step.width // patch), step.tokens + REGISTERS
     latent = tape.new("latent", (step.batch, spec.in_channels, step.height, step.width), size)
@@ -184,17 +158,17 @@ def aura_flow_forward(tape: Tape, spec: AuraFlow, step: Step) -> Array:
 
     streams = [image, text]
     del image, text
-    layers(tape, "double", spec.num_mmdit_layers, lambda image, text: _double(tape, spec, image, text), streams)
+    nn.layers(tape, "double", spec.num_mmdit_layers, lambda image, text: _double(tape, spec, image, text), streams)
     image, text = streams
     streams[:] = [tape.cat((text, image), 1, "hidden.joined")]
-    layers(tape, "single", spec.num_single_dit_layers, lambda x: (_single(tape, spec, x),), streams)
-    out = modulated(tape, streams[0].view(step.batch, tokens, hidden), "norm_out")
+    nn.layers(tape, "single", spec.num_single_dit_layers, lambda x: (_single(tape, spec, x),), streams)
+    out = nn.modulated(tape, streams[0].view(step.batch, tokens, hidden), "norm_out")
     del latent, prompt, image, text
     return tape.linear(out, patch * patch * spec.out_channels, "noise")
 
 
 def _double(tape: Tape, spec: AuraFlow, image: Array, text: Array) -> tuple[Array, Array]:
-    normed, normed_text = modulated(tape, image, "image.norm1"), modulated(tape, text, "text.norm1")
+    normed, normed_text = nn.modulated(tape, image, "image.norm1"), nn.modulated(tape, text, "text.norm1")
     part, text_part = _attended(tape, spec, normed, normed_text)
     image = _finish(tape, spec, image, part, "image")
     return image, _finish(tape, spec, text, text_part, "text")
@@ -204,26 +178,26 @@ def _finish(tape: Tape, spec: AuraFlow, x: Array, part: Array, name: str) -> Arr
     residual = x
     attended = tape.layer_norm(tape.add(residual, tape.multiply(part)), f"{name}.norm2")
     y = tape.add(tape.multiply(attended), name=f"{name}.modulated")
-    out = tape.multiply(swiglu(tape, y, _inner(spec), f"{name}.ff"), name=f"{name}.gated")
+    out = tape.multiply(nn.swiglu(tape, y, _inner(spec), f"{name}.ff"), name=f"{name}.gated")
     return tape.add(residual, out, name=name)
 
 
 def _attended(tape: Tape, spec: AuraFlow, image: Array, text: Array) -> tuple[Array, Array]:
     heads, hidden = spec.num_attention_heads, spec.hidden
-    q, k, v = (heads_of(part, heads) for part in projections(tape, image, hidden, "image"))
-    text_q, text_k, text_v = (heads_of(part, heads) for part in projections(tape, text, hidden, "text"))
+    q, k, v = (nn.heads_of(part, heads) for part in nn.projections(tape, image, hidden, "image"))
+    text_q, text_k, text_v = (nn.heads_of(part, heads) for part in nn.projections(tape, text, hidden, "text"))
     q, k, text_q, text_k = (tape.layer_norm(part) for part in (q, k, text_q, text_k))
     q, k, v = tape.cat((text_q, q), 1), tape.cat((text_k, k), 1), tape.cat((text_v, v), 1)
-    both = merged(tape.attention(q))
+    both = nn.merged(tape.attention(q))
     part = tape.linear(both.view(*image.shape), hidden, "image.out")
     return part, tape.linear(both.view(*text.shape), hidden, "text.out")
 
 
 def _single(tape: Tape, spec: AuraFlow, x: Array) -> Array:
-    normed = modulated(tape, x, "norm1")
-    q, k, v = (heads_of(part, spec.num_attention_heads) for part in projections(tape, normed, spec.hidden))
+    normed = nn.modulated(tape, x, "norm1")
+    q, k, v = (nn.heads_of(part, spec.num_attention_heads) for part in nn.projections(tape, normed, spec.hidden))
     q, k = tape.layer_norm(q), tape.layer_norm(k)
-    part = tape.linear(merged(tape.attention(q)), spec.hidden, "out")
+    part = tape.linear(nn.merged(tape.attention(q)), spec.hidden, "out")
     del q, k, v
     return _finish(tape, spec, x, part, "hidden")
 
@@ -231,7 +205,7 @@ def _single(tape: Tape, spec: AuraFlow, x: Array) -> Array:
 NETWORKS: Final = {
     "SD3Transformer2DModel": Network(
         "diffusers models/transformers/transformer_sd3.py, models/attention.py JointTransformerBlock", sd3_parameters,
-        sd3_forward, sd3_buffers,
+        sd3_forward, nn.position_elements,
     ),
     "AuraFlowTransformer2DModel": Network(
         "diffusers models/transformers/auraflow_transformer_2d.py", aura_flow_parameters, aura_flow_forward

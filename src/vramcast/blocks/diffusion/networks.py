@@ -31,14 +31,12 @@ MODULES: Final[dict[str, str]] = {
 
 
 def network_of(network: Denoiser | Autoencoder) -> Network:
-    """How a network is written."""
     tag = str(network.__struct_config__.tag)
     found: Network = import_module(f"vramcast.blocks.diffusion.{MODULES[tag]}").NETWORKS[tag]
     return found
 
 
 def weights_of(network: Denoiser | Autoencoder) -> Weights:
-    """Its weights by layer."""
     return network_of(network).parameters(network)
 
 
@@ -48,5 +46,4 @@ def buffer_elements(network: Denoiser | Autoencoder) -> int:
 
 
 def count_elements(network: Denoiser | Autoencoder) -> int:
-    """Its parameters."""
     return sum(parameter.elements * count for _, parameter, count in weights_of(network))

@@ -10,30 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.blocks.diffusion.common import (
-    EMBEDDERS,
-    OUTPUT,
-    Network,
-    Step,
-    Weights,
-    conv,
-    each,
-    embedder,
-    feed_forward,
-    feed_forward_weights,
-    heads_of,
-    layers,
-    linear,
-    merged,
-    modulated,
-    norm,
-    projections,
-    query_key_norms,
-    rotated,
-    rotated_complex,
-    swiglu,
-    vector,
-)
+from vramcast.blocks.diffusion import common as nn
+from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT, Network, Step, Weights
 from vramcast.domain.denoisers import OmniGen, PixArt, ZImage
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import FP32, Array, Tape
@@ -44,28 +22,26 @@ CONDITIONED_SAMPLE = 128
 
 
 def pixart_parameters(spec: PixArt) -> Weights:
-    """The weights."""
     hidden, patch = spec.hidden, spec.patch_size
-    yield from each(EMBEDDERS, conv("pos_embed.proj", spec.in_channels, hidden, patch, patch))
-    yield from each(EMBEDDERS, embedder("adaln_single.timestep", STEP_FREQUENCIES, hidden))
+    yield from nn.each(EMBEDDERS, nn.conv("pos_embed.proj", spec.in_channels, hidden, patch, patch))
+    yield from nn.each(EMBEDDERS, nn.embedder("adaln_single.timestep", STEP_FREQUENCIES, hidden))
     conditions = spec.use_additional_conditions
     if spec.sample_size == CONDITIONED_SAMPLE if conditions is None else conditions:
         for name in ("resolution", "aspect_ratio"):
-            yield from each(EMBEDDERS, embedder(f"adaln_single.{name}", STEP_FREQUENCIES, hidden // 3))
-    yield from each(EMBEDDERS, linear("adaln_single", hidden, 6 * hidden))
-    yield from each(EMBEDDERS, embedder("caption", spec.caption_channels, hidden))
+            yield from nn.each(EMBEDDERS, nn.embedder(f"adaln_single.{name}", STEP_FREQUENCIES, hidden // 3))
+    yield from nn.each(EMBEDDERS, nn.linear("adaln_single", hidden, 6 * hidden))
+    yield from nn.each(EMBEDDERS, nn.embedder("caption", spec.caption_channels, hidden))
     parts = [Parameter(path="scale_shift_table", shape=(6, hidden), kind="scalar")]
     for prefix, source in (("attn1", hidden), ("attn2", spec.cross_attention_dim)):
-        parts += linear(f"{prefix}.q", hidden, hidden)
-        parts += [*linear(f"{prefix}.k", source, hidden), *linear(f"{prefix}.v", source, hidden)]
-        parts += linear(f"{prefix}.out", hidden, hidden)
-    yield from each("blocks", (*parts, *feed_forward_weights("", hidden, 4 * hidden)), spec.num_layers)
-    out = linear("proj_out", hidden, patch * patch * spec.out_channels)
-    yield from each(OUTPUT, (Parameter(path="scale_shift_table", shape=(2, hidden), kind="scalar"), *out))
+        parts += nn.linear(f"{prefix}.q", hidden, hidden)
+        parts += [*nn.linear(f"{prefix}.k", source, hidden), *nn.linear(f"{prefix}.v", source, hidden)]
+        parts += nn.linear(f"{prefix}.out", hidden, hidden)
+    yield from nn.each("blocks", (*parts, *nn.feed_forward_weights("", hidden, 4 * hidden)), spec.num_layers)
+    out = nn.linear("proj_out", hidden, patch * patch * spec.out_channels)
+    yield from nn.each(OUTPUT, (Parameter(path="scale_shift_table", shape=(2, hidden), kind="scalar"), *out))
 
 
 def pixart_forward(tape: Tape, spec: PixArt, step: Step) -> Array:
-    """One denoising step."""
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     tokens = (step.height // patch) * (step.width // patch)
     latent = tape.new("latent", (step.batch, spec.in_channels, step.height, step.width), size)
@@ -75,56 +51,50 @@ def pixart_forward(tape: Tape, spec: PixArt, step: Step) -> Array:
 
     streams = [image]
     del image
-    layers(tape, "blocks", spec.num_layers, lambda image: (_block(tape, spec, image, text),), streams)
-    out = modulated(tape, streams[0], "norm_out")
+    nn.layers(tape, "blocks", spec.num_layers, lambda image: (_block(tape, spec, image, text),), streams)
+    out = nn.modulated(tape, streams[0], "norm_out")
     del latent
     return tape.linear(out, patch * patch * spec.out_channels, "noise")
 
 
 def _block(tape: Tape, spec: PixArt, x: Array, text: Array) -> Array:
-    part = _attention(tape, spec, modulated(tape, x, "norm1"), None)
+    part = _attention(tape, spec, nn.modulated(tape, x, "norm1"), None)
     part = tape.multiply(part, name="gated")
     x = tape.add(part, x, name="attended")
     del part
     part = _attention(tape, spec, x, text)
     x = tape.add(part, x, name="cross attended")
-    normed = modulated(tape, x, "norm2")
-    out = tape.multiply(feed_forward(tape, normed, 4 * spec.hidden), name="ff.gated")
+    normed = nn.modulated(tape, x, "norm2")
+    out = tape.multiply(nn.feed_forward(tape, normed, 4 * spec.hidden), name="ff.gated")
     return tape.add(out, x, name="hidden")
 
 
 def _attention(tape: Tape, spec: PixArt, x: Array, source: Array | None) -> Array:
     read = x if source is None else source
-    q = heads_of(tape.linear(x, spec.hidden, "q"), spec.num_attention_heads)
+    q = nn.heads_of(tape.linear(x, spec.hidden, "q"), spec.num_attention_heads)
     k, v = (tape.linear(read, spec.hidden, name) for name in "kv")
-    y = tape.linear(merged(tape.attention(q)), spec.hidden, "out")
+    y = tape.linear(nn.merged(tape.attention(q)), spec.hidden, "out")
     del q, k, v
     return tape.like("out.scaled", y)
 
 
 def omnigen_parameters(spec: OmniGen) -> Weights:
-    """The weights."""
     hidden, patch = spec.hidden, spec.patch_size
     for name in ("output", "input"):
-        yield from each(EMBEDDERS, conv(f"{name}_image_proj", spec.in_channels, hidden, patch, patch))
+        yield from nn.each(EMBEDDERS, nn.conv(f"{name}_image_proj", spec.in_channels, hidden, patch, patch))
     for name in ("time_token", "t_embedder"):
-        yield from each(EMBEDDERS, embedder(name, spec.time_step_dim, hidden))
+        yield from nn.each(EMBEDDERS, nn.embedder(name, spec.time_step_dim, hidden))
     table = Parameter(path="embed_tokens", shape=(spec.vocab_size, hidden), kind="embedding")
-    yield from each(EMBEDDERS, (table,))
+    yield from nn.each(EMBEDDERS, (table,))
     kv = hidden // spec.num_attention_heads * spec.num_key_value_heads
-    layer = [*norm("norm1", hidden), *norm("norm2", hidden)]
+    layer = [*nn.norm("norm1", hidden), *nn.norm("norm2", hidden)]
     for name, width in (("q", hidden), ("k", kv), ("v", kv), ("out", hidden)):
-        layer += linear(name, hidden, width, bias=False)
+        layer += nn.linear(name, hidden, width, bias=False)
     inner = spec.intermediate_size
-    layer += [*linear("gate_up", hidden, 2 * inner, bias=False), *linear("down", inner, hidden, bias=False)]
-    yield from each("layers", layer, spec.num_layers)
-    yield from each(OUTPUT, (*norm("norm", hidden), *linear("norm_out", hidden, 2 * hidden)))
-    yield from each(OUTPUT, linear("proj_out", hidden, patch * patch * spec.in_channels))
-
-
-def omnigen_buffers(spec: OmniGen) -> int:
-    """Elements of the table of positions."""
-    return spec.pos_embed_max_size**2 * spec.hidden
+    layer += [*nn.linear("gate_up", hidden, 2 * inner, bias=False), *nn.linear("down", inner, hidden, bias=False)]
+    yield from nn.each("layers", layer, spec.num_layers)
+    yield from nn.each(OUTPUT, (*nn.norm("norm", hidden), *nn.linear("norm_out", hidden, 2 * hidden)))
+    yield from nn.each(OUTPUT, nn.linear("proj_out", hidden, patch * patch * spec.in_channels))
 
 
 def omnigen_forward(tape: Tape, spec: OmniGen, step: Step) -> Array:
@@ -141,7 +111,7 @@ def omnigen_forward(tape: Tape, spec: OmniGen, step: Step) -> Array:
 
     streams = [x]
     del x
-    layers(tape, "layers", spec.num_layers, lambda x: (_layer(tape, spec, x),), streams)
+    nn.layers(tape, "layers", spec.num_layers, lambda x: (_layer(tape, spec, x),), streams)
     x = tape.rms_norm(streams[0])
     out = tape.add(tape.multiply(tape.layer_norm(x.view(step.batch, image_tokens, hidden))))
     del latent, given, mask, rope
@@ -161,10 +131,10 @@ def _layer(tape: Tape, spec: OmniGen, x: Array) -> Array:
 
 
 def _omnigen_attention(tape: Tape, spec: OmniGen, x: Array) -> Array:
-    q, k, v = (heads_of(part, spec.num_attention_heads) for part in projections(tape, x, spec.hidden))
-    q = rotated(tape, q)
-    k = rotated(tape, k)
-    y = merged(tape.attention(q))
+    q, k, v = (nn.heads_of(part, spec.num_attention_heads) for part in nn.projections(tape, x, spec.hidden))
+    q = nn.rotated(tape, q)
+    k = nn.rotated(tape, k)
+    y = nn.merged(tape.attention(q))
     del k, v
     return tape.linear(y, spec.hidden, "out")
 
@@ -179,31 +149,32 @@ def _inner(spec: ZImage) -> int:
 
 
 def z_image_parameters(spec: ZImage) -> Weights:
-    """The weights."""
     dim = spec.dim
-    yield from each(EMBEDDERS, linear("x_embedder", PATCH * PATCH * spec.in_channels, dim))
-    yield from each(EMBEDDERS, (*linear("time.1", CONDITION, TIME_INNER), *linear("time.2", TIME_INNER, CONDITION)))
-    yield from each(EMBEDDERS, (*norm("caption.norm", spec.cap_feat_dim), *linear("caption", spec.cap_feat_dim, dim)))
-    yield from each(EMBEDDERS, (vector("x_pad_token", dim), vector("cap_pad_token", dim)))
-    yield from each("noise_refiner", _layer_weights(spec, modulated=True), spec.n_refiner_layers)
-    yield from each("context_refiner", _layer_weights(spec, modulated=False), spec.n_refiner_layers)
-    yield from each("layers", _layer_weights(spec, modulated=True), spec.n_layers)
-    out = linear("proj_out", dim, PATCH * PATCH * spec.in_channels)
-    yield from each(OUTPUT, (*linear("norm_out", min(dim, CONDITION), dim), *out))
+    yield from nn.each(EMBEDDERS, nn.linear("x_embedder", PATCH * PATCH * spec.in_channels, dim))
+    yield from nn.each(EMBEDDERS, nn.linear("time.1", CONDITION, TIME_INNER))
+    yield from nn.each(EMBEDDERS, nn.linear("time.2", TIME_INNER, CONDITION))
+    yield from nn.each(EMBEDDERS, nn.norm("caption.norm", spec.cap_feat_dim))
+    yield from nn.each(EMBEDDERS, nn.linear("caption", spec.cap_feat_dim, dim))
+    yield from nn.each(EMBEDDERS, (nn.vector("x_pad_token", dim), nn.vector("cap_pad_token", dim)))
+    yield from nn.each("noise_refiner", _layer_weights(spec, modulated=True), spec.n_refiner_layers)
+    yield from nn.each("context_refiner", _layer_weights(spec, modulated=False), spec.n_refiner_layers)
+    yield from nn.each("layers", _layer_weights(spec, modulated=True), spec.n_layers)
+    out = nn.linear("proj_out", dim, PATCH * PATCH * spec.in_channels)
+    yield from nn.each(OUTPUT, (*nn.linear("norm_out", min(dim, CONDITION), dim), *out))
 
 
 def _layer_weights(spec: ZImage, *, modulated: bool) -> tuple[Parameter, ...]:
     dim, inner = spec.dim, _inner(spec)
     parts: list[Parameter] = []
     for name in ("attention_norm1", "attention_norm2", "ffn_norm1", "ffn_norm2"):
-        parts += norm(name, dim)
+        parts += nn.norm(name, dim)
     kv = dim // spec.n_heads * spec.n_kv_heads
     for name, width in (("q", dim), ("k", kv), ("v", kv), ("out", dim)):
-        parts += linear(name, dim, width, bias=False)
-    parts += query_key_norms("", dim // spec.n_heads)
-    parts += [*linear("w1", dim, inner, bias=False), *linear("w3", dim, inner, bias=False)]
-    parts += linear("w2", inner, dim, bias=False)
-    return (*parts, *linear("adaLN", min(dim, CONDITION), 4 * dim)) if modulated else tuple(parts)
+        parts += nn.linear(name, dim, width, bias=False)
+    parts += nn.query_key_norms("", dim // spec.n_heads)
+    parts += [*nn.linear("w1", dim, inner, bias=False), *nn.linear("w3", dim, inner, bias=False)]
+    parts += nn.linear("w2", inner, dim, bias=False)
+    return (*parts, *nn.linear("adaLN", min(dim, CONDITION), 4 * dim)) if modulated else tuple(parts)
 
 
 def z_image_forward(tape: Tape, spec: ZImage, step: Step) -> Array:
@@ -221,10 +192,10 @@ def z_image_forward(tape: Tape, spec: ZImage, step: Step) -> Array:
 
     streams = [image]
     del image
-    layers(tape, "noise_refiner", spec.n_refiner_layers, layer, streams)
+    nn.layers(tape, "noise_refiner", spec.n_refiner_layers, layer, streams)
     refined = streams[0]
     streams[:] = [tape.cat((refined, text), 1, "hidden.joined")]
-    layers(tape, "layers", spec.n_layers, layer, streams)
+    nn.layers(tape, "layers", spec.n_layers, layer, streams)
     out = tape.multiply(tape.layer_norm(streams[0]), name="norm_out")
     del latent, rope, refined, text
     return tape.linear(out, PATCH * PATCH * spec.in_channels, "noise")
@@ -234,16 +205,16 @@ def _z_image_layer(tape: Tape, spec: ZImage, x: Array) -> Array:
     normed = tape.multiply(tape.rms_norm(x, "attention_norm1"), name="attention.input")
     part = _z_image_attention(tape, spec, normed)
     x = tape.add(x, tape.multiply(tape.rms_norm(part, "attention_norm2"), name="gated"), name="attended")
-    part = swiglu(tape, tape.multiply(tape.rms_norm(x, "ffn_norm1"), name="ff.input"), _inner(spec))
+    part = nn.swiglu(tape, tape.multiply(tape.rms_norm(x, "ffn_norm1"), name="ff.input"), _inner(spec))
     return tape.add(x, tape.multiply(tape.rms_norm(part, "ffn_norm2"), name="ff.gated"), name="hidden")
 
 
 def _z_image_attention(tape: Tape, spec: ZImage, x: Array) -> Array:
-    q, k, v = (heads_of(part, spec.n_heads) for part in projections(tape, x, spec.dim))
+    q, k, v = (nn.heads_of(part, spec.n_heads) for part in nn.projections(tape, x, spec.dim))
     q, k = tape.rms_norm(q, "norm_q"), tape.rms_norm(k, "norm_k")
-    q = rotated_complex(tape, q)
-    k = rotated_complex(tape, k)
-    y = merged(tape.attention(q))
+    q = nn.rotated_complex(tape, q)
+    k = nn.rotated_complex(tape, k)
+    y = nn.merged(tape.attention(q))
     del k, v
     return tape.linear(y, spec.dim, "out")
 
@@ -254,7 +225,8 @@ NETWORKS: Final = {
         pixart_parameters, pixart_forward,
     ),
     "OmniGenTransformer2DModel": Network(
-        "diffusers models/transformers/transformer_omnigen.py", omnigen_parameters, omnigen_forward, omnigen_buffers
+        "diffusers models/transformers/transformer_omnigen.py", omnigen_parameters, omnigen_forward,
+        nn.position_elements,
     ),
     "ZImageTransformer2DModel": Network(
         "diffusers models/transformers/transformer_z_image.py", z_image_parameters, z_image_forward

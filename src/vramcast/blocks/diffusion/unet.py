@@ -9,21 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from vramcast.blocks.diffusion.common import (
-    EMBEDDERS,
-    OUTPUT,
-    Network,
-    Step,
-    Weights,
-    conv,
-    each,
-    embedder,
-    geglu,
-    heads_of,
-    linear,
-    merged,
-    norm,
-)
+from vramcast.blocks.diffusion import common as nn
+from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT, Network, Step, Weights
 from vramcast.domain.denoisers import UNet
 from vramcast.domain.model import Parameter
 from vramcast.operators.eager import Array, Tape
@@ -32,24 +19,24 @@ from vramcast.operators.eager import Array, Tape
 def parameters(spec: UNet) -> Weights:
     """The weights, level by level."""
     first, last = spec.block_out_channels[0], spec.block_out_channels[-1]
-    yield from each(EMBEDDERS, embedder("time_embedding", first, 4 * first))
+    yield from nn.each(EMBEDDERS, nn.embedder("time_embedding", first, 4 * first))
     if spec.projection_class_embeddings_input_dim:
         width = spec.projection_class_embeddings_input_dim
-        yield from each(EMBEDDERS, embedder("add_embedding", width, 4 * first))
+        yield from nn.each(EMBEDDERS, nn.embedder("add_embedding", width, 4 * first))
     if spec.encoder_hid_dim:
-        yield from each(EMBEDDERS, linear("encoder_hid_proj", spec.encoder_hid_dim, spec.cross_attention_dim))
-    yield from each("conv_in", conv("conv_in", spec.in_channels, first, 3, 3))
+        yield from nn.each(EMBEDDERS, nn.linear("encoder_hid_proj", spec.encoder_hid_dim, spec.cross_attention_dim))
+    yield from nn.each("conv_in", nn.conv("conv_in", spec.in_channels, first, 3, 3))
     for owner, before, channels, index in _residual_blocks(spec):
-        yield from each(owner, _residual(before, channels, 4 * first))
+        yield from nn.each(owner, _residual(before, channels, 4 * first))
         if index is not None:
             yield from _transformer(spec, owner, channels, spec.depths[index])
     for index, channels in enumerate(spec.block_out_channels[:-1]):
-        yield from each(f"down.{index}", conv("downsample", channels, channels, 3, 3))
+        yield from nn.each(f"down.{index}", nn.conv("downsample", channels, channels, 3, 3))
     for index, channels in enumerate(spec.block_out_channels[1:], start=1):
-        yield from each(f"up.{index}", conv("upsample", channels, channels, 3, 3))
+        yield from nn.each(f"up.{index}", nn.conv("upsample", channels, channels, 3, 3))
     yield from _transformer(spec, "mid", last, spec.depths[-1])
-    yield from each(OUTPUT, norm("conv_norm_out", first, bias=True))
-    yield from each(OUTPUT, conv("conv_out", first, spec.out_channels, 3, 3))
+    yield from nn.each(OUTPUT, nn.norm("conv_norm_out", first, bias=True))
+    yield from nn.each(OUTPUT, nn.conv("conv_out", first, spec.out_channels, 3, 3))
 
 
 def _residual_blocks(spec: UNet) -> Iterator[tuple[str, int, int, int | None]]:
@@ -73,36 +60,36 @@ def _residual_blocks(spec: UNet) -> Iterator[tuple[str, int, int, int | None]]:
 
 
 def _residual(before: int, channels: int, steps: int) -> tuple[Parameter, ...]:
-    shortcut = conv("shortcut", before, channels, 1, 1) if before != channels else ()
+    shortcut = nn.conv("shortcut", before, channels, 1, 1) if before != channels else ()
     return (
-        *norm("norm1", before, bias=True), *conv("conv1", before, channels, 3, 3),
-        *linear("time_emb_proj", steps, channels),
-        *norm("norm2", channels, bias=True), *conv("conv2", channels, channels, 3, 3), *shortcut,
+        *nn.norm("norm1", before, bias=True), *nn.conv("conv1", before, channels, 3, 3),
+        *nn.linear("time_emb_proj", steps, channels),
+        *nn.norm("norm2", channels, bias=True), *nn.conv("conv2", channels, channels, 3, 3), *shortcut,
     )
 
 
 def _transformer(spec: UNet, owner: str, channels: int, depth: int) -> Weights:
     ends = [
-        linear(name, channels, channels) if spec.use_linear_projection else conv(name, channels, channels, 1, 1)
+        nn.linear(name, channels, channels) if spec.use_linear_projection else nn.conv(name, channels, channels, 1, 1)
         for name in ("proj_in", "proj_out")
     ]
-    yield from each(owner, (*norm("norm", channels, bias=True), *ends[0], *ends[1]))
-    yield from each(f"{owner}.transformer", _layer(channels, spec.cross_attention_dim), depth)
+    yield from nn.each(owner, (*nn.norm("norm", channels, bias=True), *ends[0], *ends[1]))
+    yield from nn.each(f"{owner}.transformer", _layer(channels, spec.cross_attention_dim), depth)
 
 
 def _layer(channels: int, text: int) -> tuple[Parameter, ...]:
     parts: list[Parameter] = []
     for index, source in enumerate((channels, text), start=1):
-        parts += [*norm(f"norm{index}", channels, bias=True), *linear(f"attn{index}.q", channels, channels, bias=False)]
-        parts += [*linear(f"attn{index}.k", source, channels, bias=False)]
-        parts += linear(f"attn{index}.v", source, channels, bias=False)
-        parts += linear(f"attn{index}.out", channels, channels)
-    parts += [*norm("norm3", channels, bias=True), *linear("ff.in", channels, 8 * channels)]
-    return (*parts, *linear("ff.out", 4 * channels, channels))
+        parts += nn.norm(f"norm{index}", channels, bias=True)
+        parts += nn.linear(f"attn{index}.q", channels, channels, bias=False)
+        parts += [*nn.linear(f"attn{index}.k", source, channels, bias=False)]
+        parts += nn.linear(f"attn{index}.v", source, channels, bias=False)
+        parts += nn.linear(f"attn{index}.out", channels, channels)
+    parts += [*nn.norm("norm3", channels, bias=True), *nn.linear("ff.in", channels, 8 * channels)]
+    return (*parts, *nn.linear("ff.out", 4 * channels, channels))
 
 
 def forward(tape: Tape, spec: UNet, step: Step) -> Array:
-    """One denoising step."""
     first = spec.block_out_channels[0]
     latent = tape.new("latent", (step.batch, spec.in_channels, step.height, step.width), step.itemsize)
     text = tape.new("text states", (step.batch, step.tokens, spec.cross_attention_dim), step.itemsize)
@@ -112,7 +99,7 @@ def forward(tape: Tape, spec: UNet, step: Step) -> Array:
     for index, channels in enumerate(spec.block_out_channels):
         with tape.owned(f"denoiser.down.{index}"):
             for _ in range(spec.layers_per_block):
-                x = _run_residual(tape, x, steps, channels)
+                x = nn.run_residual(tape, x, channels, steps)
                 if spec.attends[index]:
                     x = _run_transformer(tape, spec, x, text, index)
                 skips.append(x)
@@ -120,9 +107,9 @@ def forward(tape: Tape, spec: UNet, step: Step) -> Array:
                 x = tape.conv(x, channels, stride=2, name="downsampled")
                 skips.append(x)
     with tape.owned("denoiser.mid"):
-        x = _run_residual(tape, x, steps, x.shape[1])
+        x = nn.run_residual(tape, x, x.shape[1], steps)
         x = _run_transformer(tape, spec, x, text, len(spec.depths) - 1)
-        x = _run_residual(tape, x, steps, x.shape[1])
+        x = nn.run_residual(tape, x, x.shape[1], steps)
     for index in reversed(range(len(spec.block_out_channels))):
         with tape.owned(f"denoiser.up.{index}"):
             x = _run_up(tape, spec, x, skips, steps, text, index)
@@ -141,7 +128,7 @@ def _run_up(
     del skips[-count:]
     for skip in reversed(held):
         x = tape.cat((x, skip), 1)
-        x = _run_residual(tape, x, steps, channels)
+        x = nn.run_residual(tape, x, channels, steps)
         if spec.attends[index]:
             x = _run_transformer(tape, spec, x, text, index)
     del held, before
@@ -149,21 +136,6 @@ def _run_up(
         larger = tape.upsample(x, (2, 2))
         x = tape.conv(larger, channels, name="upsampled.conv")
     return x
-
-
-def _run_residual(tape: Tape, x: Array, steps: Array, channels: int) -> Array:
-    y = tape.group_norm(x, "norm1")
-    y = tape.activation(y)
-    y = tape.conv(y, channels, name="conv1")
-    shift = tape.linear(tape.activation(steps), channels, "time_emb_proj")
-    y = tape.add(y, shift)
-    y = tape.group_norm(y, "norm2")
-    y = tape.activation(y)
-    y = tape.conv(y, channels, name="conv2")
-    if x.shape[1] != channels:
-        x = tape.conv(x, channels, kernel=1, padding=0, name="shortcut")
-    total = tape.add(x, y)
-    return tape.like("hidden", total)
 
 
 def _run_transformer(tape: Tape, spec: UNet, x: Array, text: Array, index: int) -> Array:
@@ -197,15 +169,15 @@ def _run_layer(tape: Tape, x: Array, text: Array, heads: int) -> Array:
         normed = tape.layer_norm(x)
         x = tape.add(_run_attention(tape, normed, source, heads), x, name="tokens")
     normed = tape.layer_norm(x)
-    return tape.add(geglu(tape, normed, 4 * x.shape[-1]), x, name="tokens")
+    return tape.add(nn.geglu(tape, normed, 4 * x.shape[-1]), x, name="tokens")
 
 
 def _run_attention(tape: Tape, x: Array, source: Array | None, heads: int) -> Array:
     channels = x.shape[-1]
     read = x if source is None else source
-    q = heads_of(tape.linear(x, channels, "q"), heads)
+    q = nn.heads_of(tape.linear(x, channels, "q"), heads)
     k, v = (tape.linear(read, channels, name) for name in "kv")
-    y = merged(tape.attention(q))
+    y = nn.merged(tape.attention(q))
     y = tape.linear(y, channels, "out")
     del q, k, v
     return tape.like("out.scaled", y)

@@ -11,29 +11,8 @@ from __future__ import annotations
 from math import prod
 from typing import Final
 
-from vramcast.blocks.diffusion.common import (
-    EMBEDDERS,
-    OUTPUT,
-    Network,
-    Step,
-    Weights,
-    conv,
-    each,
-    embedder,
-    feed_forward,
-    feed_forward_weights,
-    gated_residual,
-    heads_of,
-    layers,
-    linear,
-    merged,
-    modulated,
-    norm,
-    projections,
-    query_key_norms,
-    rotated,
-    square,
-)
+from vramcast.blocks.diffusion import common as nn
+from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT, Network, Step, Weights
 from vramcast.blocks.diffusion.flux import fused, stream
 from vramcast.domain.denoisers import CogVideoX, Face, HunyuanVideo, Wan
 from vramcast.domain.model import Parameter
@@ -43,30 +22,28 @@ STEP_FREQUENCIES = 256
 
 
 def hunyuan_parameters(spec: HunyuanVideo) -> Weights:
-    """The weights."""
     hidden, patch, depth = spec.hidden, spec.patch_size, spec.patch_size_t
-    yield from each(EMBEDDERS, conv("x_embedder", spec.in_channels, hidden, depth, patch, patch))
-    yield from each(EMBEDDERS, embedder("context.time", STEP_FREQUENCIES, hidden))
-    yield from each(EMBEDDERS, embedder("context.text", spec.text_embed_dim, hidden))
-    yield from each(EMBEDDERS, linear("context.proj_in", spec.text_embed_dim, hidden))
-    refiner = [*norm("norm1", hidden, bias=True), *norm("norm2", hidden, bias=True)]
-    refiner += linear("gate", hidden, 2 * hidden)
-    refiner += [*square("", hidden), *feed_forward_weights("", hidden, 4 * hidden)]
-    yield from each("refiner", refiner, spec.num_refiner_layers)
-    yield from each(EMBEDDERS, embedder("timestep_embedder", STEP_FREQUENCIES, hidden))
+    yield from nn.each(EMBEDDERS, nn.conv("x_embedder", spec.in_channels, hidden, depth, patch, patch))
+    yield from nn.each(EMBEDDERS, nn.embedder("context.time", STEP_FREQUENCIES, hidden))
+    yield from nn.each(EMBEDDERS, nn.embedder("context.text", spec.text_embed_dim, hidden))
+    yield from nn.each(EMBEDDERS, nn.linear("context.proj_in", spec.text_embed_dim, hidden))
+    refiner = [*nn.norm("norm1", hidden, bias=True), *nn.norm("norm2", hidden, bias=True)]
+    refiner += nn.linear("gate", hidden, 2 * hidden)
+    refiner += [*nn.square("", hidden), *nn.feed_forward_weights("", hidden, 4 * hidden)]
+    yield from nn.each("refiner", refiner, spec.num_refiner_layers)
+    yield from nn.each(EMBEDDERS, nn.embedder("timestep_embedder", STEP_FREQUENCIES, hidden))
     if spec.guidance_embeds:
-        yield from each(EMBEDDERS, embedder("guidance_embedder", STEP_FREQUENCIES, hidden))
-    yield from each(EMBEDDERS, embedder("text_embedder", spec.pooled_projection_dim, hidden))
+        yield from nn.each(EMBEDDERS, nn.embedder("guidance_embedder", STEP_FREQUENCIES, hidden))
+    yield from nn.each(EMBEDDERS, nn.embedder("text_embedder", spec.pooled_projection_dim, hidden))
     head, ratio = spec.attention_head_dim, spec.mlp_ratio
     streams = [stream(name, hidden, head, mlp_ratio=ratio) for name in ("image", "text")]
-    yield from each("double", (*streams[0], *streams[1]), spec.num_layers)
-    yield from each("single", fused(hidden, head, mlp_ratio=ratio), spec.num_single_layers)
-    out = linear("proj_out", hidden, depth * patch * patch * spec.out_channels)
-    yield from each(OUTPUT, (*linear("norm_out", hidden, 2 * hidden), *out))
+    yield from nn.each("double", (*streams[0], *streams[1]), spec.num_layers)
+    yield from nn.each("single", fused(hidden, head, mlp_ratio=ratio), spec.num_single_layers)
+    out = nn.linear("proj_out", hidden, depth * patch * patch * spec.out_channels)
+    yield from nn.each(OUTPUT, (*nn.linear("norm_out", hidden, 2 * hidden), *out))
 
 
 def hunyuan_forward(tape: Tape, spec: HunyuanVideo, step: Step) -> Array:
-    """One denoising step."""
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     frames = step.frames // spec.patch_size_t
     tokens = frames * (step.height // patch) * (step.width // patch)
@@ -79,35 +56,35 @@ def hunyuan_forward(tape: Tape, spec: HunyuanVideo, step: Step) -> Array:
 
     streams = [video, text]
     del video, text
-    layers(tape, "double", spec.num_layers, lambda video, text: _double(tape, spec, video, text), streams)
-    layers(tape, "single", spec.num_single_layers, lambda video, text: _single(tape, spec, video, text), streams)
-    out = modulated(tape, streams[0], "norm_out")
+    nn.layers(tape, "double", spec.num_layers, lambda video, text: _double(tape, spec, video, text), streams)
+    nn.layers(tape, "single", spec.num_single_layers, lambda video, text: _single(tape, spec, video, text), streams)
+    out = nn.modulated(tape, streams[0], "norm_out")
     del latent, rope
     return tape.linear(out, spec.patch_size_t * patch * patch * spec.out_channels, "noise")
 
 
 def _double(tape: Tape, spec: HunyuanVideo, video: Array, text: Array) -> tuple[Array, Array]:
-    normed, normed_text = modulated(tape, video, "video.norm1"), modulated(tape, text, "text.norm1")
+    normed, normed_text = nn.modulated(tape, video, "video.norm1"), nn.modulated(tape, text, "text.norm1")
     parts = _attended(tape, spec, normed, normed_text)
-    video = gated_residual(tape, video, parts[0], "video.attended")
-    text = gated_residual(tape, text, parts[1], "text.attended")
-    normed, normed_text = modulated(tape, video, "video.norm2"), modulated(tape, text, "text.norm2")
+    video = nn.gated_residual(tape, video, parts[0], "video.attended")
+    text = nn.gated_residual(tape, text, parts[1], "text.attended")
+    normed, normed_text = nn.modulated(tape, video, "video.norm2"), nn.modulated(tape, text, "text.norm2")
     inner = int(spec.hidden * spec.mlp_ratio)
-    out = feed_forward(tape, normed, inner, "video.ff")
-    text_out = feed_forward(tape, normed_text, inner, "text.ff")
-    return gated_residual(tape, video, out, "video"), gated_residual(tape, text, text_out, "text")
+    out = nn.feed_forward(tape, normed, inner, "video.ff")
+    text_out = nn.feed_forward(tape, normed_text, inner, "text.ff")
+    return nn.gated_residual(tape, video, out, "video"), nn.gated_residual(tape, text, text_out, "text")
 
 
 def _attended(tape: Tape, spec: HunyuanVideo, video: Array, text: Array) -> tuple[Array, Array]:
     heads, hidden = spec.num_attention_heads, spec.hidden
-    q, k, v = (heads_of(part, heads) for part in projections(tape, video, hidden, "video"))
+    q, k, v = (nn.heads_of(part, heads) for part in nn.projections(tape, video, hidden, "video"))
     q, k = tape.rms_norm(q, "norm_q"), tape.rms_norm(k, "norm_k")
-    q = rotated(tape, q)
-    k = rotated(tape, k)
-    text_q, text_k, text_v = (heads_of(part, heads) for part in projections(tape, text, hidden, "text"))
+    q = nn.rotated(tape, q)
+    k = nn.rotated(tape, k)
+    text_q, text_k, text_v = (nn.heads_of(part, heads) for part in nn.projections(tape, text, hidden, "text"))
     text_q, text_k = tape.rms_norm(text_q), tape.rms_norm(text_k)
     q, k, v = tape.cat((q, text_q), 1), tape.cat((k, text_k), 1), tape.cat((v, text_v), 1)
-    both = merged(tape.attention(q))
+    both = nn.merged(tape.attention(q))
     part = tape.linear(both.view(*video.shape), hidden, "video.out")
     return part, tape.linear(both.view(*text.shape), hidden, "text.out")
 
@@ -115,46 +92,46 @@ def _attended(tape: Tape, spec: HunyuanVideo, video: Array, text: Array) -> tupl
 def _single(tape: Tape, spec: HunyuanVideo, video: Array, text: Array) -> tuple[Array, Array]:
     hidden, heads = spec.hidden, spec.num_attention_heads
     x = tape.cat((video, text), 1, "hidden.joined")
-    normed = modulated(tape, x, "norm")
+    normed = nn.modulated(tape, x, "norm")
     inner = tape.activation(tape.linear(normed, int(hidden * spec.mlp_ratio), "proj_mlp"), "mlp")
     part = _single_attention(tape, normed, video.shape[1], heads)
     both = tape.cat((part, inner), 2, "attention and mlp")
-    x = gated_residual(tape, x, tape.linear(both, hidden, "proj_out"), "hidden")
+    x = nn.gated_residual(tape, x, tape.linear(both, hidden, "proj_out"), "hidden")
     return x.view(*video.shape), x.view(*text.shape)
 
 
 def _single_attention(tape: Tape, x: Array, tokens: int, heads: int) -> Array:
     """The whole sequence is projected; only the video's part is rotated and joined with the text's again."""
     joined = tape.cat((x,), 1, "attention.input")
-    q, k, v = (heads_of(part, heads) for part in projections(tape, joined, x.shape[-1]))
+    q, k, v = (nn.heads_of(part, heads) for part in nn.projections(tape, joined, x.shape[-1]))
     q, k = tape.rms_norm(q, "norm_q"), tape.rms_norm(k, "norm_k")
     part = q.view(q.shape[0], tokens, *q.shape[2:])
     rest = q.view(q.shape[0], x.shape[1] - tokens, *q.shape[2:])
-    q = tape.cat((rotated(tape, part), rest), 1, "q.joined")
+    q = tape.cat((nn.rotated(tape, part), rest), 1, "q.joined")
     part = k.view(k.shape[0], tokens, *k.shape[2:])
-    k = tape.cat((rotated(tape, part), rest), 1, "k.joined")
+    k = tape.cat((nn.rotated(tape, part), rest), 1, "k.joined")
     del part, rest, joined, v
-    return merged(tape.attention(q))
+    return nn.merged(tape.attention(q))
 
 
 def cogvideox_parameters(spec: CogVideoX) -> Weights:
-    """The weights."""
     hidden, patch, time = spec.hidden, spec.patch_size, spec.time_embed_dim
     if spec.patch_size_t is None:
-        patches = conv("patch_embed.proj", spec.in_channels, hidden, patch, patch)
+        patches = nn.conv("patch_embed.proj", spec.in_channels, hidden, patch, patch)
     else:
-        patches = linear("patch_embed.proj", spec.in_channels * patch * patch * spec.patch_size_t, hidden)
-    yield from each(EMBEDDERS, (*patches, *linear("patch_embed.text_proj", spec.text_embed_dim, hidden)))
-    yield from each(EMBEDDERS, (*linear("time.1", hidden, time), *linear("time.2", time, time)))
+        patches = nn.linear("patch_embed.proj", spec.in_channels * patch * patch * spec.patch_size_t, hidden)
+    yield from nn.each(EMBEDDERS, (*patches, *nn.linear("patch_embed.text_proj", spec.text_embed_dim, hidden)))
+    yield from nn.each(EMBEDDERS, (*nn.linear("time.1", hidden, time), *nn.linear("time.2", time, time)))
     if spec.ofs_embed_dim:
         ofs = spec.ofs_embed_dim
-        yield from each(EMBEDDERS, (*linear("ofs.1", ofs, ofs), *linear("ofs.2", ofs, ofs)))
-    yield from each("blocks", _block_weights(spec), spec.num_layers)
+        yield from nn.each(EMBEDDERS, (*nn.linear("ofs.1", ofs, ofs), *nn.linear("ofs.2", ofs, ofs)))
+    yield from nn.each("blocks", _block_weights(spec), spec.num_layers)
     if spec.face is not None:
         yield from _face_weights(spec, spec.face)
     out = patch * patch * (spec.patch_size_t or 1) * spec.out_channels
-    yield from each(OUTPUT, (*norm("norm_final", hidden, bias=True), *norm("norm_out.norm", hidden, bias=True)))
-    yield from each(OUTPUT, (*linear("norm_out", time, 2 * hidden), *linear("proj_out", hidden, out)))
+    yield from nn.each(OUTPUT, nn.norm("norm_final", hidden, bias=True))
+    yield from nn.each(OUTPUT, nn.norm("norm_out.norm", hidden, bias=True))
+    yield from nn.each(OUTPUT, (*nn.linear("norm_out", time, 2 * hidden), *nn.linear("proj_out", hidden, out)))
 
 
 def cogvideox_buffers(spec: CogVideoX) -> int:
@@ -170,11 +147,11 @@ def _block_weights(spec: CogVideoX) -> tuple[Parameter, ...]:
     hidden, head = spec.hidden, spec.attention_head_dim
     parts: list[Parameter] = []
     for index in (1, 2):
-        parts += linear(f"norm{index}", spec.time_embed_dim, 6 * hidden)
-        parts += norm(f"norm{index}.norm", hidden, bias=True)
+        parts += nn.linear(f"norm{index}", spec.time_embed_dim, 6 * hidden)
+        parts += nn.norm(f"norm{index}.norm", hidden, bias=True)
     return (
-        *parts, *square("", hidden), *query_key_norms("", head, bias=True),
-        *feed_forward_weights("", hidden, 4 * hidden),
+        *parts, *nn.square("", hidden), *nn.query_key_norms("", head, bias=True),
+        *nn.feed_forward_weights("", hidden, 4 * hidden),
     )
 
 
@@ -183,36 +160,36 @@ def _face_weights(spec: CogVideoX, face: Face) -> Weights:
     vit, inner = face.vit_dim, face.dim_head * face.num_heads
     scales = face.num_scale
     for _ in range(scales):
-        yield from each("face.mapping", _mapping(vit, vit, vit))
-    yield from each("face.mapping", _mapping(face.id_dim, vit, vit * face.num_id_token))
+        yield from nn.each("face.mapping", _mapping(vit, vit, vit))
+    yield from nn.each("face.mapping", _mapping(face.id_dim, vit, vit * face.num_id_token))
     layer = [
-        *norm("norm1", vit, bias=True), *norm("norm2", vit, bias=True), *linear("q", vit, inner, bias=False),
-        *linear("kv", vit, 2 * inner, bias=False), *linear("out", inner, vit, bias=False),
-        *norm("ff.norm", vit, bias=True), *linear("ff.up", vit, face.ff_mult * vit, bias=False),
-        *linear("ff.down", face.ff_mult * vit, vit, bias=False),
+        *nn.norm("norm1", vit, bias=True), *nn.norm("norm2", vit, bias=True), *nn.linear("q", vit, inner, bias=False),
+        *nn.linear("kv", vit, 2 * inner, bias=False), *nn.linear("out", inner, vit, bias=False),
+        *nn.norm("ff.norm", vit, bias=True), *nn.linear("ff.up", vit, face.ff_mult * vit, bias=False),
+        *nn.linear("ff.down", face.ff_mult * vit, vit, bias=False),
     ]
-    yield from each("face.extractor", layer, face.depth)
+    yield from nn.each("face.extractor", layer, face.depth)
     table = Parameter(path="latents", shape=(face.num_queries, vit), kind="embedding")
     out = Parameter(path="proj_out", shape=(vit, face.output_dim))
-    yield from each("face.extractor", (table, out))
+    yield from nn.each("face.extractor", (table, out))
     hidden, width = spec.hidden, face.cross_attn_dim_head * face.cross_attn_num_heads
     source = int(hidden / 3 * 2)
     cross = (
-        *norm("norm1", source, bias=True), *norm("norm2", hidden, bias=True), *linear("q", hidden, width, bias=False),
-        *linear("kv", source, 2 * width, bias=False), *linear("out", width, hidden, bias=False),
+        *nn.norm("norm1", source, bias=True), *nn.norm("norm2", hidden, bias=True),
+        *nn.linear("q", hidden, width, bias=False),
+        *nn.linear("kv", source, 2 * width, bias=False), *nn.linear("out", width, hidden, bias=False),
     )
-    yield from each("face.cross_attention", cross, spec.num_layers // face.cross_attn_interval)
+    yield from nn.each("face.cross_attention", cross, spec.num_layers // face.cross_attn_interval)
 
 
 def _mapping(before: int, inner: int, after: int) -> tuple[Parameter, ...]:
     return (
-        *linear("1", before, inner), *norm("norm1", inner, bias=True), *linear("2", inner, inner),
-        *norm("norm2", inner, bias=True), *linear("3", inner, after),
+        *nn.linear("1", before, inner), *nn.norm("norm1", inner, bias=True), *nn.linear("2", inner, inner),
+        *nn.norm("norm2", inner, bias=True), *nn.linear("3", inner, after),
     )
 
 
 def cogvideox_forward(tape: Tape, spec: CogVideoX, step: Step) -> Array:
-    """One denoising step."""
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     frames = step.frames // (spec.patch_size_t or 1)
     tokens = frames * (step.height // patch) * (step.width // patch)
@@ -229,22 +206,22 @@ def cogvideox_forward(tape: Tape, spec: CogVideoX, step: Step) -> Array:
 
     streams = [video, text]
     del video, text, joined
-    layers(tape, "blocks", spec.num_layers, lambda video, text: _block(tape, spec, video, text), streams)
+    nn.layers(tape, "blocks", spec.num_layers, lambda video, text: _block(tape, spec, video, text), streams)
     both = tape.cat(streams, 1)
     both = tape.layer_norm(both, "norm_final")
-    out = modulated(tape, both, "norm_out")
+    out = nn.modulated(tape, both, "norm_out")
     del latent, rope
     return tape.linear(out, patch * patch * (spec.patch_size_t or 1) * spec.out_channels, "noise")
 
 
 def _block(tape: Tape, spec: CogVideoX, video: Array, text: Array) -> tuple[Array, Array]:
-    normed, normed_text = modulated(tape, video, "video.norm1"), modulated(tape, text, "text.norm1")
+    normed, normed_text = nn.modulated(tape, video, "video.norm1"), nn.modulated(tape, text, "text.norm1")
     part, text_part = _cogvideox_attended(tape, spec, normed, normed_text)
     video = tape.add(video, tape.multiply(part, name="video.gated"), name="video.attended")
     text = tape.add(text, tape.multiply(text_part, name="text.gated"), name="text.attended")
-    normed, normed_text = modulated(tape, video, "video.norm2"), modulated(tape, text, "text.norm2")
+    normed, normed_text = nn.modulated(tape, video, "video.norm2"), nn.modulated(tape, text, "text.norm2")
     normed = tape.cat((normed_text, normed), 1, "ff.input")
-    out = feed_forward(tape, normed, 4 * spec.hidden)
+    out = nn.feed_forward(tape, normed, 4 * spec.hidden)
     video = tape.add(video, tape.multiply(out.view(*video.shape), name="video.ff.gated"), name="video")
     text = tape.add(text, tape.multiply(out.view(*text.shape), name="text.ff.gated"), name="text")
     return video, text
@@ -253,45 +230,45 @@ def _block(tape: Tape, spec: CogVideoX, video: Array, text: Array) -> tuple[Arra
 def _cogvideox_attended(tape: Tape, spec: CogVideoX, video: Array, text: Array) -> tuple[Array, Array]:
     hidden = spec.hidden
     x = tape.cat((text, video), 1, "attention.input")
-    q, k, v = (heads_of(part, spec.num_attention_heads) for part in projections(tape, x, hidden))
+    q, k, v = (nn.heads_of(part, spec.num_attention_heads) for part in nn.projections(tape, x, hidden))
     q, k = tape.layer_norm(q, "norm_q"), tape.layer_norm(k, "norm_k")
     if spec.use_rotary_positional_embeddings:
         for part in (q, k):  # written back in place over the video's tokens
-            rotated(tape, part.view(part.shape[0], video.shape[1], *part.shape[2:]))
-    x = merged(tape.attention(q))
+            nn.rotated(tape, part.view(part.shape[0], video.shape[1], *part.shape[2:]))
+    x = nn.merged(tape.attention(q))
     del k, v
     x = tape.linear(x, hidden, "out")
     return x.view(*video.shape), x.view(*text.shape)
 
 
 def wan_parameters(spec: Wan) -> Weights:
-    """The weights."""
     hidden = spec.hidden
-    yield from each(EMBEDDERS, conv("patch_embedding", spec.in_channels, hidden, *spec.patch_size))
-    yield from each(EMBEDDERS, embedder("time_embedder", spec.freq_dim, hidden))
-    yield from each(EMBEDDERS, linear("time_proj", hidden, 6 * hidden))
-    yield from each(EMBEDDERS, embedder("text_embedder", spec.text_dim, hidden))
+    yield from nn.each(EMBEDDERS, nn.conv("patch_embedding", spec.in_channels, hidden, *spec.patch_size))
+    yield from nn.each(EMBEDDERS, nn.embedder("time_embedder", spec.freq_dim, hidden))
+    yield from nn.each(EMBEDDERS, nn.linear("time_proj", hidden, 6 * hidden))
+    yield from nn.each(EMBEDDERS, nn.embedder("text_embedder", spec.text_dim, hidden))
     if spec.image_dim is not None:
         image = spec.image_dim
-        yield from each(EMBEDDERS, (*norm("image.norm1", image, bias=True), *norm("image.norm2", hidden, bias=True)))
-        yield from each(EMBEDDERS, (*linear("image.1", image, image), *linear("image.2", image, hidden)))
-    yield from each("blocks", _wan_block_weights(spec), spec.num_layers)
-    out = linear("proj_out", hidden, prod(spec.patch_size) * spec.out_channels)
-    yield from each(OUTPUT, (Parameter(path="scale_shift_table", shape=(1, 2, hidden), kind="scalar"), *out))
+        yield from nn.each(EMBEDDERS, nn.norm("image.norm1", image, bias=True))
+        yield from nn.each(EMBEDDERS, nn.norm("image.norm2", hidden, bias=True))
+        yield from nn.each(EMBEDDERS, (*nn.linear("image.1", image, image), *nn.linear("image.2", image, hidden)))
+    yield from nn.each("blocks", _wan_block_weights(spec), spec.num_layers)
+    out = nn.linear("proj_out", hidden, prod(spec.patch_size) * spec.out_channels)
+    yield from nn.each(OUTPUT, (Parameter(path="scale_shift_table", shape=(1, 2, hidden), kind="scalar"), *out))
 
 
 def _wan_block_weights(spec: Wan) -> tuple[Parameter, ...]:
     hidden = spec.hidden
     parts = [Parameter(path="scale_shift_table", shape=(1, 6, hidden), kind="scalar")]
     for prefix in ("attn1", "attn2"):
-        parts += [*square(f"{prefix}.", hidden), *query_key_norms(f"{prefix}.", hidden)]
+        parts += [*nn.square(f"{prefix}.", hidden), *nn.query_key_norms(f"{prefix}.", hidden)]
     if spec.added_kv_proj_dim is not None:
         for name in ("k", "v"):
-            parts += linear(f"attn2.image.{name}", spec.added_kv_proj_dim, hidden)
-        parts += norm("attn2.image.norm_k", hidden)
+            parts += nn.linear(f"attn2.image.{name}", spec.added_kv_proj_dim, hidden)
+        parts += nn.norm("attn2.image.norm_k", hidden)
     if spec.cross_attn_norm:
-        parts += norm("norm2", hidden, bias=True)
-    return (*parts, *feed_forward_weights("", hidden, spec.ffn_dim))
+        parts += nn.norm("norm2", hidden, bias=True)
+    return (*parts, *nn.feed_forward_weights("", hidden, spec.ffn_dim))
 
 
 def wan_forward(tape: Tape, spec: Wan, step: Step) -> Array:
@@ -307,7 +284,7 @@ def wan_forward(tape: Tape, spec: Wan, step: Step) -> Array:
 
     streams = [video]
     del video
-    layers(tape, "blocks", spec.num_layers, lambda video: (_wan_block(tape, spec, video, text),), streams)
+    nn.layers(tape, "blocks", spec.num_layers, lambda video: (_wan_block(tape, spec, video, text),), streams)
     out = _fp32_modulated(tape, streams[0], "norm_out")
     del latent, rope
     return tape.linear(out, prod(spec.patch_size) * spec.out_channels, "noise")
@@ -342,17 +319,17 @@ def _wan_block(tape: Tape, spec: Wan, x: Array, text: Array) -> Array:
     part = _cross_attention(tape, spec, normed, text)
     x = tape.add(x, part, name="cross attended")
     normed = _fp32_modulated(tape, x, "norm3")
-    part = feed_forward(tape, normed, spec.ffn_dim)
+    part = nn.feed_forward(tape, normed, spec.ffn_dim)
     return _fp32_residual(tape, x, part, "hidden", widened=True)
 
 
 def _self_attention(tape: Tape, spec: Wan, x: Array) -> Array:
     heads = spec.num_attention_heads
-    q, k, v = projections(tape, x, spec.hidden)
+    q, k, v = nn.projections(tape, x, spec.hidden)
     q, k = _torch_rms_norm(tape, q, "norm_q"), _torch_rms_norm(tape, k, "norm_k")
-    q, k, v = (heads_of(part, heads) for part in (q, k, v))
+    q, k, v = (nn.heads_of(part, heads) for part in (q, k, v))
     q, k = _rotated(tape, q), _rotated(tape, k)
-    y = merged(tape.attention(q))
+    y = nn.merged(tape.attention(q))
     del k, v
     return tape.linear(y, spec.hidden, "out")
 
@@ -384,7 +361,7 @@ def _cross_attention(tape: Tape, spec: Wan, x: Array, text: Array) -> Array:
     q = tape.linear(x, hidden, "cross.q")
     k, v = (tape.linear(text, hidden, f"cross.{name}") for name in "kv")
     q, k = _torch_rms_norm(tape, q, "cross.norm_q"), _torch_rms_norm(tape, k, "cross.norm_k")
-    y = merged(tape.attention(heads_of(q, heads)))
+    y = nn.merged(tape.attention(nn.heads_of(q, heads)))
     del k, v
     return tape.linear(y, hidden, "cross.out")
 

@@ -12,7 +12,7 @@ Shoeybi et al., arXiv:1909.08053, section 3: gate and up split by COLUMN, down b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -144,11 +144,6 @@ def latent_parameters(mla: MultiLatentAttention, *, hidden: int) -> tuple[Parame
     return tuple(found)
 
 
-def mamba_parameters(mamba: Mamba, *, hidden: int) -> tuple[Parameter, ...]:
-    """Projections, causal convolution and state parameters of a selective state space layer."""
-    return _mamba1(mamba, hidden) if mamba.version == 1 else _mamba2(mamba, hidden)
-
-
 def _convolution(channels: int, kernel: int, *, bias: bool) -> tuple[Parameter, ...]:
     weight = Parameter(path="mamba.conv", shape=(channels, 1, kernel), split=Split.COLUMN, kind="conv")
     if not bias:
@@ -189,80 +184,43 @@ def _mamba2(mamba: Mamba, hidden: int) -> tuple[Parameter, ...]:
 
 
 def linear_attention_parameters(mixer: LinearAttention, *, hidden: int) -> tuple[Parameter, ...]:
-    """Weights of a gated delta net, Kimi delta attention or lightning attention layer."""
+    """Weights of a gated delta net, Kimi delta attention, lightning attention or gated convolution layer."""
+    heads, rank = mixer.num_v_heads, mixer.v_head_dim
+    keys, values = mixer.num_k_heads * mixer.k_head_dim, heads * mixer.v_head_dim
+
+    def columns(widths: Mapping[str, int], inputs: int = hidden) -> tuple[Parameter, ...]:
+        return tuple(w for name, rows in widths.items() for w in linear(name, rows, inputs, split=Split.COLUMN))
+
+    def convolutions(channels: Mapping[str, int]) -> tuple[Parameter, ...]:
+        kernel = (1, mixer.conv_kernel)
+        return tuple(
+            Parameter(path=name, shape=(width, *kernel), split=Split.COLUMN, kind="conv")
+            for name, width in channels.items()
+        )
+
+    def vectors(widths: Mapping[str, int]) -> tuple[Parameter, ...]:
+        return tuple(vector(name, width, split=Split.COLUMN) for name, width in widths.items())
+
+    queries = {"q": keys, "k": keys, "v": values}
     match mixer.variant:
         case "gated_delta":
-            return _gated_delta(mixer, hidden)
+            found = (
+                *columns(queries | {"gate": values, "beta": heads, "decay": heads}),
+                *convolutions({"conv": 2 * keys + values}), *vectors({"dt_bias": heads, "a_log": heads}),
+                *norm("norm", Norm.RMS, rank),
+            )
         case "kimi_delta":
-            return _kimi_delta(mixer, hidden)
+            found = (
+                *columns(queries), *convolutions({f"{name}_conv": width for name, width in queries.items()}),
+                *vectors({"a_log": mixer.num_k_heads, "dt_bias": keys}),
+                *linear("decay_a", rank, hidden), *columns({"decay_b": keys}, rank), *columns({"beta": heads}),
+                *linear("gate_a", rank, hidden), *columns({"gate_b": values}, rank), *norm("norm", Norm.RMS, rank),
+            )
         case "lightning":
-            return _lightning(mixer, hidden)
+            found = (*columns(queries | {"gate": values}), *norm("norm", Norm.RMS, values))
         case "short_conv":
-            return _gated_convolution(mixer, hidden)
-
-
-def _short_convolution(path: str, channels: int, kernel: int) -> Parameter:
-    return Parameter(path=path, shape=(channels, 1, kernel), split=Split.COLUMN, kind="conv")
-
-
-def _gated_convolution(mixer: LinearAttention, hidden: int) -> tuple[Parameter, ...]:
-    values = mixer.num_v_heads * mixer.v_head_dim
-    return (
-        *linear("linear_attention.in", 3 * values, hidden, split=Split.COLUMN),
-        _short_convolution("linear_attention.conv", values, mixer.conv_kernel),
-        *linear("linear_attention.out", hidden, values, split=Split.ROW),
-    )
-
-
-def _gated_delta(mixer: LinearAttention, hidden: int) -> tuple[Parameter, ...]:
-    keys, values = mixer.num_k_heads * mixer.k_head_dim, mixer.num_v_heads * mixer.v_head_dim
-    return (
-        *linear("linear_attention.q", keys, hidden, split=Split.COLUMN),
-        *linear("linear_attention.k", keys, hidden, split=Split.COLUMN),
-        *linear("linear_attention.v", values, hidden, split=Split.COLUMN),
-        *linear("linear_attention.gate", values, hidden, split=Split.COLUMN),
-        *linear("linear_attention.beta", mixer.num_v_heads, hidden, split=Split.COLUMN),
-        *linear("linear_attention.decay", mixer.num_v_heads, hidden, split=Split.COLUMN),
-        _short_convolution("linear_attention.conv", 2 * keys + values, mixer.conv_kernel),
-        vector("linear_attention.dt_bias", mixer.num_v_heads, split=Split.COLUMN),
-        vector("linear_attention.a_log", mixer.num_v_heads, split=Split.COLUMN),
-        *norm("linear_attention.norm", Norm.RMS, mixer.v_head_dim),
-        *linear("linear_attention.out", hidden, values, split=Split.ROW),
-    )
-
-
-def _kimi_delta(mixer: LinearAttention, hidden: int) -> tuple[Parameter, ...]:
-    keys, values = mixer.num_k_heads * mixer.k_head_dim, mixer.num_v_heads * mixer.v_head_dim
-    kernel, rank = mixer.conv_kernel, mixer.v_head_dim
-    return (
-        *linear("linear_attention.q", keys, hidden, split=Split.COLUMN),
-        *linear("linear_attention.k", keys, hidden, split=Split.COLUMN),
-        *linear("linear_attention.v", values, hidden, split=Split.COLUMN),
-        _short_convolution("linear_attention.q_conv", keys, kernel),
-        _short_convolution("linear_attention.k_conv", keys, kernel),
-        _short_convolution("linear_attention.v_conv", values, kernel),
-        vector("linear_attention.a_log", mixer.num_k_heads, split=Split.COLUMN),
-        vector("linear_attention.dt_bias", keys, split=Split.COLUMN),
-        *linear("linear_attention.decay_a", rank, hidden),
-        *linear("linear_attention.decay_b", keys, rank, split=Split.COLUMN),
-        *linear("linear_attention.beta", mixer.num_v_heads, hidden, split=Split.COLUMN),
-        *linear("linear_attention.gate_a", rank, hidden),
-        *linear("linear_attention.gate_b", values, rank, split=Split.COLUMN),
-        *norm("linear_attention.norm", Norm.RMS, mixer.v_head_dim),
-        *linear("linear_attention.out", hidden, values, split=Split.ROW),
-    )
-
-
-def _lightning(mixer: LinearAttention, hidden: int) -> tuple[Parameter, ...]:
-    keys, values = mixer.num_k_heads * mixer.k_head_dim, mixer.num_v_heads * mixer.v_head_dim
-    return (
-        *linear("linear_attention.q", keys, hidden, split=Split.COLUMN),
-        *linear("linear_attention.k", keys, hidden, split=Split.COLUMN),
-        *linear("linear_attention.v", values, hidden, split=Split.COLUMN),
-        *linear("linear_attention.gate", values, hidden, split=Split.COLUMN),
-        *norm("linear_attention.norm", Norm.RMS, values),
-        *linear("linear_attention.out", hidden, values, split=Split.ROW),
-    )
+            found = (*columns({"in": 3 * values}), *convolutions({"conv": values}))
+    return prefixed("linear_attention", (*found, *linear("out", hidden, values, split=Split.ROW)))
 
 
 MOST_KNOWN: Final = 1024
@@ -306,7 +264,7 @@ def mixer_parameters(mixer: Mixer, *, hidden: int) -> tuple[Parameter, ...]:
         case MultiLatentAttention():
             return latent_parameters(mixer, hidden=hidden)
         case Mamba():
-            return mamba_parameters(mixer, hidden=hidden)
+            return _mamba1(mixer, hidden) if mixer.version == 1 else _mamba2(mixer, hidden)
         case LinearAttention():
             return linear_attention_parameters(mixer, hidden=hidden)
 

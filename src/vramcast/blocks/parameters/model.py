@@ -147,7 +147,6 @@ def mtp_parameters(model: Model) -> tuple[tuple[Parameter, ...], ...]:
 
 
 def elements(parameters: tuple[Parameter, ...]) -> int:
-    """Sum of elements."""
     return sum(prod(parameter.shape) for parameter in parameters)
 
 
@@ -172,7 +171,6 @@ class ParameterCount(Struct, frozen=True, kw_only=True):
 
     @property
     def trainable(self) -> int:
-        """Weights with a gradient."""
         return self.total - self.frozen
 
 
@@ -269,7 +267,6 @@ BUFFERS: Final = (
 
 
 def stored_elements(model: Model, kind: Stored) -> int:
-    """Elements of one group [count]."""
     layers, context = model.num_layers, model.context or 0
     match kind:
         case Stored.ROTARY:
@@ -289,8 +286,8 @@ def stored_elements(model: Model, kind: Stored) -> int:
         case Stored.MTP_WITHOUT_TABLES:
             return count_parameters(replace(model, mtp_own_embeddings=False, mtp_own_head=False)).mtp
         case Stored.SCORE_BIAS:
-            named = named_parameters(model)
-            return sum(owned.parameter.elements * owned.repeats for owned in named if _is_score_bias(owned.parameter))
+            named = (owned for owned in named_parameters(model) if owned.parameter.path == "moe.score_bias")
+            return sum(owned.parameter.elements * owned.repeats for owned in named)
         case Stored.FP8_SCALES:
             return fp8_scale_elements(model)
 
@@ -301,10 +298,6 @@ def _rotary_width(model: Model) -> int:
     if isinstance(mixer, Attention):
         return int(mixer.head_dim * mixer.rope_fraction) // 2
     return model.hidden // mixer.num_heads // 2 if isinstance(mixer, MultiLatentAttention) else 0
-
-
-def _is_score_bias(parameter: Parameter) -> bool:
-    return parameter.path == "moe.score_bias"
 
 
 def _is_fp8(parameter: Parameter) -> bool:

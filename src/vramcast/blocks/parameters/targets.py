@@ -73,13 +73,11 @@ def place_of(word: str, stacks: Collection[str]) -> Place:
 
 
 def places_of(model: Model, words: Iterable[str]) -> tuple[Place, ...]:
-    """Words taken apart, for one model."""
     stacks = [stack.name for stack in model.stacks]
     return tuple(place_of(word, stacks) for word in words)
 
 
 def word_of(place: Place) -> str:
-    """A place as it is written."""
     if place.last == LAST:
         return f"{place.stack}.{place.path}" if place.stack else place.path
     layers = f"{place.first}-{place.last}" if place.last > place.first else str(place.first)

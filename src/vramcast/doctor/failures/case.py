@@ -7,12 +7,12 @@ the allocator can give back was given back, so what is reserved and not allocate
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vramcast.domain.answer import Fit
-from vramcast.domain.failure import Cause, Statement
+from vramcast.domain.failure import Statement
 from vramcast.units import format_bytes
 
 if TYPE_CHECKING:
@@ -226,17 +226,6 @@ def case_of(statement: Statement, facts: Facts = NO_FACTS, grew_bytes: int | Non
     return Case(statement, figures_of(statement.numbers), facts, grew_bytes)
 
 
-def may_infer(case: Case) -> bool:
-    """Nothing says that it trains."""
-    return not (case.facts.trains or case.during("backward", "optimizer", "loss"))
-
-
-def serving(case: Case) -> bool:
-    """An inference server or a local runtime: nothing is trained."""
-    around = case.family in TORCH and not case.facts.words.isdisjoint(AROUND)
-    return case.family in (*SERVERS, *LLAMA) or (around and may_infer(case))
-
-
 def size(num_bytes: float | None) -> str:
     """A size as reports show it.
 
@@ -253,41 +242,6 @@ def percent(share: float | None) -> str:
     '25 %'
     """
     return "" if share is None else f"{100 * share:.0f} %"
-
-
-Holds: TypeAlias = Callable[[Case], bool]
-Values: TypeAlias = Callable[[Case], dict[str, str]]
-
-
-def nothing(_: Case) -> dict[str, str]:
-    """For sentences without figures."""
-    return {}
-
-
-class Rule(NamedTuple):
-    """A condition, the cause it speaks for and how strongly.
-
-    Weights are log-odds: a cause with 2 more than another is e^2 = 7 times as likely.
-    """
-
-    key: str  # of the sentence; "" speaks without words: it only takes weight away
-    cause: Cause
-    weight: float
-    holds: Holds
-    values: Values = nothing
-
-
-def known(*figures: int | None) -> bool:
-    """Whether the text gives all of them."""
-    return None not in figures
-
-
-def between(low: float, value: float | None, high: float) -> bool:
-    """Whether a known share lies in an interval, its upper end left out."""
-    return value is not None and low <= value < high
-
-
-__all__ = ["Holds", "Rule", "Values", "between", "known", "nothing"]
 
 
 PHASES: Final[dict[str, str]] = {

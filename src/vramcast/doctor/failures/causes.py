@@ -5,27 +5,35 @@ from __future__ import annotations
 from math import exp
 from typing import Final, NamedTuple
 
-from vramcast.doctor.failures.card_rules import CARD_RULES, enough_free, shares
-from vramcast.doctor.failures.case import (
-    HOST,
-    LIBRARIES,
-    LLAMA,
-    NOT_MEMORY,
-    SERVERS,
-    TABLES,
-    TORCH,
-    Case,
-    Holds,
-    Rule,
-    percent,
-    size,
-)
-from vramcast.doctor.failures.text_rules import CACHE_FULL, TEXT_RULES
+from vramcast.doctor.failures.case import TABLES, TORCH, Case, percent, size
+from vramcast.doctor.failures.evidence import Holds, condition, table, values
 from vramcast.domain.failure import Cause
 from vramcast.domain.reconciliation import Remark
 from vramcast.units import MIB
 
-RULES: Final[tuple[Rule, ...]] = (*CARD_RULES, *TEXT_RULES)
+
+class Rule(NamedTuple):
+    """A condition, the cause it speaks for and how strongly.
+
+    Weights are log-odds: a cause with 2 more than another is e^2 = 7 times as likely.
+    """
+
+    key: str  # of the sentence; "" speaks without words: it only takes weight away
+    cause: Cause
+    weight: float
+    holds: Holds
+    values: str  # of the sentence: see `evidence.values`
+
+    def remark(self, case: Case) -> Remark:
+        """Its sentence."""
+        return Remark(key=self.key, values=values(self.values, case))
+
+
+RULES: Final = tuple(
+    Rule(key, Cause(cause), float(weight), condition(when, says), figures)
+    for key, cause, weight, when, says, figures in table("causes.csv")
+)
+"""In order of subject; a sentence may stand in several rows, one for each strength of the same evidence."""
 
 PRIOR: Final[dict[Cause, float]] = dict.fromkeys(Cause, -1.5) | {Cause.TOO_BIG: 1.0, Cause.UNKNOWN: 0.5}
 """Log-odds before any evidence: of messages whose threads say what it was, about half were simply too big."""
@@ -55,37 +63,8 @@ class Detail(NamedTuple):
     holds: Holds
 
 
-def _word(pattern: str, *families: str) -> Holds:
-    return lambda case: (not families or case.family in families) and case.says(pattern)
-
-
-DETAILS: Final[tuple[Detail, ...]] = (
-    Detail(Cause.TOO_BIG, "shared_memory_spill", lambda case: shares(case).allocated > 1),
-    Detail(Cause.TOO_BIG, "compute_buffer", _word(r"compute buffer|gallocr_reserve|graph_reserve", *LLAMA)),
-    Detail(Cause.TOO_BIG, "layers", _word(r"load_model|alloc_tensor_range|model buffer|error loading model", *LLAMA)),
-    Detail(Cause.TOO_BIG, "kv_cache", _word(r"KV cache|cache blocks|kv_cache|KV self", *SERVERS, *LLAMA)),
-    Detail(Cause.TOO_BIG, "kv_cache", lambda case: (case.family, case.statement.wording) in CACHE_FULL),
-    Detail(Cause.TOO_BIG, "attention_scores", lambda case: case.during("attention") and shares(case).tried > 0.1),
-    Detail(Cause.TOO_BIG, "logits", lambda case: case.during("loss") and shares(case).tried > 0.02),
-    Detail(Cause.TOO_BIG, "one_tensor", lambda case: shares(case).tried > 0.5),
-    Detail(Cause.TOO_BIG, "weights", lambda case: case.during("load")),
-    Detail(Cause.TOO_BIG, "optimizer_states", lambda case: case.during("optimizer")),
-    Detail(Cause.TOO_BIG, "activations", lambda case: case.during("backward", "forward")),
-    Detail(Cause.FRAGMENTED, "driver_pieces", enough_free),
-    Detail(Cause.UNKNOWN, "no_failure", lambda case: case.family in TABLES),
-    Detail(Cause.UNKNOWN, "free_enough", enough_free),
-    Detail(Cause.MEMORY_FRACTION, "allowed", lambda case: case.figures.allowed is not None),
-    Detail(Cause.MEMORY_FRACTION, "graphs", _word(r"CUDAGRAPHS|CUDA graph")),
-    Detail(Cause.MEMORY_FRACTION, "static_pool", _word(r"mem-fraction-static")),
-    Detail(Cause.BUG, "not_memory", lambda case: case.family in ("tgi", *LIBRARIES)),
-    Detail(Cause.BUG, "other_error", lambda case: case.family in NOT_MEMORY),
-    Detail(Cause.BUG, "overflow", lambda case: True),
-    Detail(Cause.CONTEXT_AND_LIBRARIES, "metal", lambda case: case.family == "torch-mps"),
-    Detail(Cause.CONTEXT_AND_LIBRARIES, "library_handle", lambda case: case.figures.tried is None),
-    Detail(Cause.HOST_MEMORY, "loader", lambda case: case.family == "torch-dataloader" or case.during("loader")),
-    Detail(Cause.HOST_MEMORY, "loader", _word(r"DataLoader|/dev/shm|\bshm\b|Bus error")),
-    Detail(Cause.HOST_MEMORY, "pinned", _word(r"\bpin|_pin|HostAlloc|MallocHost|_Host")),
-    Detail(Cause.HOST_MEMORY, "killed", _word(r"\b137\b|SIGKILL|killed|oom[-_ ]?kill")),
+DETAILS: Final = tuple(
+    Detail(Cause(cause), name, condition(when, says)) for cause, name, when, says in table("details.csv")
 )
 
 
@@ -125,7 +104,7 @@ def _why(case: Case, cause: Cause, holding: list[Rule], likely: dict[Cause, floa
     """The sentences of the rules that led there, the strongest first; then what else it may be."""
     own = (rule for rule in holding if rule.cause is cause and rule.key and rule.weight > 0)
     spoken = sorted(own, key=lambda rule: -rule.weight)
-    remarks = {rule.key: Remark(key=rule.key, values=rule.values(case)) for rule in spoken}
+    remarks = {rule.key: rule.remark(case) for rule in spoken}
     named = any(figure is not None for figure in (case.figures.tried, case.figures.allocated, case.figures.free))
     bare = Remark(key="why.nothing_else" if named else "why.no_figures")
     said = list(remarks.values()) or [bare]
@@ -134,7 +113,7 @@ def _why(case: Case, cause: Cause, holding: list[Rule], likely: dict[Cause, floa
         said.append(Remark(key="why.second", values={"cause": second.value, "share": percent(likely[second])}))
         for rule in holding:
             if rule.cause is second and rule.key and rule.weight > 0:
-                said.append(Remark(key=rule.key, values=rule.values(case)))
+                said.append(rule.remark(case))
                 break
     return tuple(said)
 
@@ -166,28 +145,21 @@ FOLLOWING: Final = {
 """What follows from the stated numbers -> the figure that holds it."""
 
 
-class Variant(NamedTuple):
-    """Another sentence for a number; the first row that holds gives it."""
-
-    name: str
-    key: str
-    holds: Holds
-
-
-VARIANTS: Final[tuple[Variant, ...]] = (
-    Variant("tried_bytes", "means.tried.exact", lambda case: case.family not in TORCH),
-    Variant("buffer_bytes", "means.tried.exact", lambda case: "tried_bytes" not in case.statement.numbers),
-    Variant("total_bytes", "means.total.host", lambda case: case.family in HOST),
-    Variant("free_bytes", "means.free.host", lambda case: case.family in HOST),
-    Variant("free_bytes", "means.free.start", lambda case: case.number("desired_bytes") is not None),
-    Variant("free_bytes", "means.free.enough", enough_free),
-    Variant("free_bytes", "means.free.stated", lambda case: case.family not in TORCH),
-    Variant("reserved_bytes", "means.reserved.system", lambda case: case.family == "jax"),
-    Variant("sequences", "means.sequences.preempted", lambda case: "preempt" in case.statement.wording),
-    Variant("sequences", "means.sequences.retracted", lambda case: case.statement.wording in ("retract", "decode")),
-    Variant("allowed_bytes", "means.allowed.none", lambda case: case.figures.allowed is None),
-    Variant("other_processes_bytes", "means.other_processes.own", lambda case: case.figures.own),
+VARIANTS: Final[tuple[tuple[str, str, Holds], ...]] = (
+    ("tried_bytes", "means.tried.exact", condition("!family:TORCH")),
+    ("buffer_bytes", "means.tried.exact", lambda case: "tried_bytes" not in case.statement.numbers),
+    ("total_bytes", "means.total.host", condition("family:HOST")),
+    ("free_bytes", "means.free.host", condition("family:HOST")),
+    ("free_bytes", "means.free.start", condition("number:desired_bytes")),
+    ("free_bytes", "means.free.enough", condition("enough_free")),
+    ("free_bytes", "means.free.stated", condition("!family:TORCH")),
+    ("reserved_bytes", "means.reserved.system", condition("family:jax")),
+    ("sequences", "means.sequences.preempted", lambda case: "preempt" in case.statement.wording),
+    ("sequences", "means.sequences.retracted", condition("form:retract,decode")),
+    ("allowed_bytes", "means.allowed.none", condition("!known:allowed")),
+    ("other_processes_bytes", "means.other_processes.own", lambda case: case.figures.own),
 )
+"""Another sentence for a number; the first row that holds gives it."""
 
 
 def meaning_of(case: Case) -> tuple[tuple[str, Remark], ...]:
@@ -220,7 +192,7 @@ def _key(name: str, case: Case) -> str:
     if name == "tried_bytes" and case.family in TORCH and case.figures.total is not None:
         segments = {SMALL_SEGMENT: "means.tried.small", LARGE_SEGMENT: "means.tried.large"}
         return segments.get(case.figures.tried or 0, "means.tried_bytes")
-    return next((row.key for row in VARIANTS if row.name == name and row.holds(case)), f"means.{name}")
+    return next((key for named, key, holds in VARIANTS if named == name and holds(case)), f"means.{name}")
 
 
 def _values(name: str, case: Case) -> dict[str, str]:

@@ -8,14 +8,18 @@ unsharded in the reduce dtype until the last micro-batch; the last stage keeps e
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
+from typing import Final, NamedTuple
 
+from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import Job, Phase
-from vramcast.domain.model import Attention, Layer
+from vramcast.domain.model import Attention, Layer, Model
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.blas import blas_workspaces
-from vramcast.engines.torchtitan.pieces import Pieces, Span, pieces
+from vramcast.engines.torchtitan.model import Choices
+from vramcast.engines.torchtitan.pieces import Pieces, Sharing, Span, pieces
 from vramcast.engines.torchtitan.setting import Setting, assumptions, offloaded, read
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.parallel.fsdp import (
@@ -28,7 +32,11 @@ from vramcast.parallel.fsdp import (
     sharded_gradients,
 )
 from vramcast.parallel.pipeline import Slot, Slots, gpipe, interleaved, one_forward_one_backward
+from vramcast.states.optimizers import OptimizerRule
 from vramcast.states.steps import clip_program, state_program, step_program, weight_program
+
+MOST_STAGES: Final = 64
+"""Pipeline stages that are kept: a search looks at each with many numbers of micro-batches [count]."""
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
@@ -87,25 +95,36 @@ def phases_of(setting: Setting, built: Pieces) -> Mapping[Phase, Program]:
         if times:
             nodes.append(Loop(times, passes, label="micro-batches"))
     nodes += [*map(Free, inputs)]
-    return _finish(setting, built, tuple(nodes))
+    update = _update(built, setting.rule, setting.kernel, on_host=offloaded(setting.job))
+    return _finish(setting, update, tuple(nodes))
 
 
-def _finish(setting: Setting, built: Pieces, passes: Program) -> Mapping[Phase, Program]:
-    """The optimizer step behind the passes, with and without the birth of its states."""
-    on_host = offloaded(setting.job)
-    update = clip_program(built.weights) + step_program(built.weights, setting.rule, kernel=setting.kernel)
-    temporaries = () if on_host else update
-    states = () if on_host else state_program(built.weights, setting.rule)
+class Update(NamedTuple):
+    """What the optimizer step does behind the passes, and what it keeps."""
+
+    loaded: Program
+    states: Program  # born in the first step
+    temporaries: Program
+    zeroed: Program
+
+
+def _update(built: Pieces, rule: OptimizerRule, kernel: str, *, on_host: bool) -> Update:
+    if on_host:
+        return Update((), (), (), ())
     zeroed: list[Node] = [Loop(count, (Free(tensor),)) for tensor, count in sharded_gradients(built.stages)]
     if built.root is not None:
         zeroed.append(Free(built.root.reduce_output))
-    if on_host:
-        zeroed = []
-    loaded = () if on_host else weight_program(built.weights)
+    temporaries = clip_program(built.weights) + step_program(built.weights, rule, kernel=kernel)
+    return Update(weight_program(built.weights), state_program(built.weights, rule), temporaries, tuple(zeroed))
+
+
+def _finish(setting: Setting, update: Update, passes: Program) -> dict[Phase, Program]:
+    """The optimizer step behind the passes, with and without the birth of its states."""
+    behind = (*update.temporaries, *update.zeroed)
     return {
-        Phase.LOAD: loaded + _buffers(setting),
-        Phase.FIRST_STEP: (*passes, *states, *temporaries, *zeroed),
-        Phase.STEP: (*passes, *temporaries, *zeroed),
+        Phase.LOAD: update.loaded + _buffers(setting),
+        Phase.FIRST_STEP: (*passes, *update.states, *behind),
+        Phase.STEP: (*passes, *behind),
     }
 
 
@@ -164,20 +183,66 @@ def _spans(setting: Setting) -> dict[int, tuple[Span, ...]]:
 def _pipeline_ranks(setting: Setting, stages: Mapping[int, tuple[Span, ...]]) -> Iterator[RankProgram]:
     """One role per pipeline stage, of those given with their chunks."""
     plan, job = setting.job.plan, setting.job
-    known = setting.known._replace(split_root=True)  # units of their own or not: all weights stay gathered
-    alike: dict[tuple[int, Span], Pieces] = {}  # stages between the ends share their pieces
     for stage, spans in stages.items():
-        built = []
-        for chunk, span in enumerate(spans):
-            if (chunk, span) not in alike:
-                alike[chunk, span] = pieces_of(setting._replace(known=known), span, chunk)
-            built.append(alike[chunk, span])
-        slots = _slots(setting, stage)
+        built = _stage_of(
+            job.model, setting.sizes, setting.choices, setting.sharing, setting.reshard, setting.rule, setting.kernel,
+            spans, keeps_output=not setting.known.drops_outputs,
+        )
         role = f"stage {stage + 1} of {plan.pp}"
         yield RankProgram(
-            role=role, count=job.cluster.count // plan.pp, phases=_pipeline_phases(setting, built, slots),
+            role=role, count=job.cluster.count // plan.pp,
+            phases=_pipeline_phases(setting, built, _slots(setting, stage)),
             alloc_conf=alloc_conf_of(setting), assumptions=assumptions(job),
         )
+
+
+class PipelineStage(NamedTuple):
+    """What a stage repeats for every micro-batch, and what it does once a step. Lists have an entry for each chunk."""
+
+    gathered: Program
+    forwards: list[Loop]
+    firsts: list[Loop]  # backward of the first micro-batch
+    laters: list[Loop]
+    reduced: Program
+    output: tuple[Tensor, ...]  # kept of every micro-batch
+    buffers: tuple[Tensor, ...]  # received in every micro-batch
+    update: Update
+
+
+@lru_cache(maxsize=MOST_STAGES)
+def _stage_of(
+    model: Model, sizes: Sizes, choices: Choices, sharing: Sharing, reshard: str, rule: OptimizerRule, kernel: str,
+    spans: tuple[Span, ...], *, keeps_output: bool,
+) -> PipelineStage:
+    """The same for every number of micro-batches, and for stages between the ends."""
+    built = [  # units of their own or not: all weights stay gathered
+        pieces(model, sizes, choices, sharing, span=span, split_root=True, reshard=reshard, place=chunk)
+        for chunk, span in enumerate(spans)
+    ]
+    output: tuple[Tensor, ...] = ()
+    if built[-1].head and keeps_output:  # `output_chunks`, merged after the step [pipelining]
+        size = sizes.tokens * model.vocab // sizes.tp * sizes.numerics.compute
+        name = "logits kept for the merged output"
+        output = (Tensor(name=name, num_bytes=size, category=Category.ACTIVATIONS, owner="head"),)
+    merged = built[0]._replace(
+        stages=tuple(stage for piece in built for stage in piece.stages),
+        weights=tuple(weight for piece in built for weight in piece.weights),
+    )
+    firsts, laters = ([Loop(1, _pass_backward(piece, first=first)) for piece in built] for first in (True, False))
+    return PipelineStage(
+        gathered=tuple(
+            Loop(stage.repeats, (*gather(stage.units), *copy_out(stage.units),
+                                 *(Free(u.gathered) for u in stage.units if u.shared)))
+            for stage in merged.stages
+        ),
+        forwards=[Loop(1, (*_pass_forward(piece), *(map(Alloc, output) if piece.head else ()))) for piece in built],
+        firsts=firsts,
+        laters=laters,
+        reduced=_pipeline_reduce(built),
+        output=output,
+        buffers=tuple(tensor for piece in built for tensor in (*piece.received, *piece.returned)),
+        update=_update(merged, rule, kernel, on_host=False),
+    )
 
 
 def pipeline_micro_batches(job: Job) -> int:
@@ -235,42 +300,28 @@ def _slots(setting: Setting, stage: int) -> Slots:
     )
 
 
-def _pipeline_phases(setting: Setting, built: list[Pieces], slots: Slots) -> Mapping[Phase, Program]:
+def _pipeline_phases(setting: Setting, built: PipelineStage, slots: Slots) -> Mapping[Phase, Program]:
     """Passes in schedule order; the reduction of all gradients behind them."""
-    inputs = _inputs(setting)
-    nodes: list[Node] = [*map(Alloc, inputs)]
-    for piece in built:
-        for stage in piece.stages:
-            nodes.append(Loop(stage.repeats, (*gather(stage.units), *copy_out(stage.units),
-                                              *(Free(u.gathered) for u in stage.units if u.shared))))
-    buffers = tuple(tensor for piece in built for tensor in (*piece.received, *piece.returned))
-    output = _kept_output(setting, built)
-    nodes += _passes(built, slots, output)
-    nodes += _pipeline_reduce(built)
-    nodes += [Loop(setting.micro_batches, tuple(map(Free, output)))] if output else []
-    nodes += [*map(Free, inputs)]
-    merged = built[0]._replace(
-        stages=tuple(stage for piece in built for stage in piece.stages),
-        weights=tuple(weight for piece in built for weight in piece.weights),
-    )
-    phases = dict(_finish(setting, merged, tuple(nodes)))
+    inputs, output = _inputs(setting), built.output
+    dropped = (Loop(setting.micro_batches, tuple(map(Free, output))),) if output else ()
+    passes = (*map(Alloc, inputs), *built.gathered, *_passes(built, slots), *built.reduced, *dropped)
+    phases = _finish(setting, built.update, (*passes, *map(Free, inputs)))
     # receive buffers of every micro-batch are made once [pipelining `_prepare_forward_infra`]
-    phases[Phase.LOAD] += (Loop(setting.micro_batches, tuple(map(Alloc, buffers)), label="receive buffers"),)
+    buffers = tuple(map(Alloc, built.buffers))
+    phases[Phase.LOAD] += (Loop(setting.micro_batches, buffers, label="receive buffers"),)
     return phases
 
 
-def _passes(built: list[Pieces], slots: Slots, output: tuple[Tensor, ...]) -> Iterator[Node]:
+def _passes(built: PipelineStage, slots: Slots) -> Iterator[Node]:
     """All slots; each chunk's first backward makes the gradients that later ones add to."""
     begun: set[int] = set()
-    forwards = [Loop(1, (*_pass_forward(piece), *(map(Alloc, output) if piece.head else ()))) for piece in built]
-    firsts, laters = ([Loop(1, _pass_backward(piece, first=first)) for piece in built] for first in (True, False))
 
     def run(turn: tuple[Slot, ...]) -> Iterator[Node]:
         for slot in turn:
             if slot.forward:
-                yield forwards[slot.chunk]
+                yield built.forwards[slot.chunk]
             else:
-                yield (laters if slot.chunk in begun else firsts)[slot.chunk]
+                yield (built.laters if slot.chunk in begun else built.firsts)[slot.chunk]
                 begun.add(slot.chunk)
 
     yield from run(slots.warmup)
@@ -278,15 +329,6 @@ def _passes(built: list[Pieces], slots: Slots, output: tuple[Tensor, ...]) -> It
         yield from run(slots.steady)
         yield Loop(slots.repeats - 1, tuple(run(slots.steady)), label="micro-batches")
     yield from run(slots.cooldown)
-
-
-def _kept_output(setting: Setting, built: list[Pieces]) -> tuple[Tensor, ...]:
-    """The logits of each micro-batch on the last stage (`output_chunks`, merged after the step) [pipelining]."""
-    if not built[-1].head or setting.known.drops_outputs:
-        return ()
-    size = setting.sizes.tokens * setting.job.model.vocab // setting.sizes.tp * setting.sizes.numerics.compute
-    name = "logits kept for the merged output"
-    return (Tensor(name=name, num_bytes=size, category=Category.ACTIVATIONS, owner="head"),)
 
 
 def _pass_forward(piece: Pieces) -> Program:

@@ -16,21 +16,7 @@ from vramcast.report.messages import MESSAGES, Words
 from vramcast.report.price import cost_lines, run_length
 from vramcast.report.text import cache, change_cells, headlines, rates, step_time, tried_cells
 from vramcast.report.verdicts import tone_of
-from vramcast.report.written.parts import (
-    Bar,
-    Bars,
-    Code,
-    Items,
-    Pairs,
-    Part,
-    Ref,
-    Report,
-    Section,
-    Slice,
-    Sources,
-    Table,
-    Text,
-)
+from vramcast.report.written import parts
 from vramcast.report.written.pictures import bars_table
 from vramcast.units import format_bytes, format_seconds
 from vramcast.version import __version__
@@ -48,65 +34,66 @@ Numbers = Mapping[str, int]
 """Source -> its number in the list of sources."""
 
 
-def answer_report(command: str, answer: Answer, words: Words, *, asked: str, today: date) -> Report:
+def answer_report(command: str, answer: Answer, words: Words, *, asked: str, today: date) -> parts.Report:
     """The report on `train`, `serve`, or the plan that an inverse question found."""
     answer = words.spoken(answer)
     name = words("report.on", **{part: answer.question[part] for part in ("model", "gpus", "engine")})
     sections = (question(asked, words), *answer_sections(answer, words, today), *_end(answer, words))
     return report(
         words, words(f"report.title.{command}", name=name), headlines(answer, words, today=today), tone_of(answer),
-        sections, footer=(made(words, today), words("report.computed")),
+        sections, today=today, footer=(words("report.computed"),),
     )
 
 
 def report(
-    words: Words, title: str, verdict: Iterable[str], tone: str, sections: Iterable[Section], *,
-    footer: tuple[str, ...] = (),
-) -> Report:
-    """A report of those sections that have parts; what indents lines on a terminal is left out of its verdict."""
+    words: Words, title: str, verdict: Iterable[str], tone: str, sections: Iterable[parts.Section], *,
+    today: date | None = None, footer: tuple[str, ...] = (),
+) -> parts.Report:
+    """A report of those sections that have parts; what indents lines on a terminal is left out of its verdict.
+
+    `today`: when it was made, which stands at its foot; None: nowhere.
+    """
+    if today is not None:
+        footer = (words("report.made", version=__version__, date=today.isoformat()), *footer)
     said = tuple(line.strip() for line in verdict)
     kept = tuple(section for section in sections if section.parts)
-    return Report(words.language, title, said, tone, kept, footer)
+    return parts.Report(words.language, title, said, tone, kept, footer)
 
 
-def made(words: Words, today: date) -> str:
-    return words("report.made", version=__version__, date=today.isoformat())
-
-
-def answer_sections(answer: Answer, words: Words, today: date) -> tuple[Section, ...]:
+def answer_sections(answer: Answer, words: Words, today: date) -> tuple[parts.Section, ...]:
     """What explains an answer: memory, time, price, changes, ledgers, how right that is, sources."""
     return tuple(section for section in _sections(answer, words, today) if section.parts)
 
 
-def _sections(answer: Answer, words: Words, today: date) -> Iterator[Section]:
-    yield Section(words("report.roles"), tuple(bars_parts(answer, words)))
+def _sections(answer: Answer, words: Words, today: date) -> Iterator[parts.Section]:
+    yield parts.Section(words("report.roles"), tuple(bars_parts(answer, words)))
     if answer.found is not None and answer.found.tried:
-        yield Section(words("tried", count=answer.found.num_tried), (tried_table(answer.found, words),))
-    yield Section(words("report.changes"), tuple(change_parts(answer, words)))
+        yield parts.Section(words("tried", count=answer.found.num_tried), (tried_table(answer.found, words),))
+    yield parts.Section(words("report.changes"), tuple(change_parts(answer, words)))
     if isinstance(answer, ServeAnswer):
-        yield Section(words("report.cache"), tuple(_cache(answer, words)))
-        yield Section(words("report.speed"), tuple(_speed(answer, words)))
-    yield Section(words("report.time"), tuple(time_parts(answer, words)))
-    yield Section(words("report.price"), tuple(_price(answer, words, today)))
-    yield Section(words("report.rests"), (_rests(answer.fullest, words),))
+        yield parts.Section(words("report.cache"), tuple(_cache(answer, words)))
+        yield parts.Section(words("report.speed"), tuple(_speed(answer, words)))
+    yield parts.Section(words("report.time"), tuple(time_parts(answer, words)))
+    yield parts.Section(words("report.price"), tuple(_price(answer, words, today)))
+    yield parts.Section(words("report.rests"), (_rests(answer.fullest, words),))
     numbers = numbered(answer)
     count = sum(rank.count for rank in answer.ranks)
     for rank in answer.ranks:
         title = words("ledger" if rank is answer.fullest else "role", role=rank.role, count=rank.count, total=count)
-        yield Section(title, (ledger(rank, words, numbers), phases(rank, words)), folded=rank is not answer.fullest)
-    yield Section(words("report.sources"), (Sources(tuple(numbers)),) if numbers else ())
+        tables = (ledger(rank, words, numbers), phases(rank, words))
+        yield parts.Section(title, tables, folded=rank is not answer.fullest)
+    yield parts.Section(words("report.sources"), (parts.Sources(tuple(numbers)),) if numbers else ())
     purpose = "serving" if isinstance(answer, ServeAnswer) else "training"
     yield _accuracy(str(answer.question["engine"]).partition("@")[0], purpose, words)
 
 
-def _end(answer: Answer, words: Words) -> Iterator[Section]:
-    """What was assumed, what to know, what was asked."""
-    yield Section(words("report.assumed"), listed(answer.assumptions))
-    yield Section(words("report.warned"), listed(answer.warnings))
-    yield Section(words("report.options"), (options(answer.question, words),), folded=True)
+def _end(answer: Answer, words: Words) -> Iterator[parts.Section]:
+    yield parts.Section(words("report.assumed"), listed(answer.assumptions))
+    yield parts.Section(words("report.warned"), listed(answer.warnings))
+    yield parts.Section(words("report.options"), (options(answer.question, words),), folded=True)
 
 
-def question(asked: str, words: Words) -> Section:
+def question(asked: str, words: Words) -> parts.Section:
     """The command line that asks the question, an option a line where it is long."""
     try:
         typed = shlex.split(asked)
@@ -115,18 +102,17 @@ def question(asked: str, words: Words) -> Section:
     starts = [place for place, word in enumerate(typed) if word.startswith("--")] if len(asked) > LONG else []
     edges = [0, *starts, len(typed)]
     lines = [shlex.join(typed[start:end]) for start, end in pairwise(edges)] if starts else [asked]
-    return Section(words("report.question"), (Code(" \\\n  ".join(filter(None, lines))),) if asked else ())
+    return parts.Section(words("report.question"), (parts.Code(" \\\n  ".join(filter(None, lines))),) if asked else ())
 
 
-def tried_table(found: Found, words: Words) -> Table:
-    """The plans next to the result of an inverse question."""
+def tried_table(found: Found, words: Words) -> parts.Table:
     (head, *rows), right = tried_cells(found, words)
-    return Table(tuple(name or words("report.verdict") for name in head), tuple(rows), right=right)
+    return parts.Table(tuple(name or words("report.verdict") for name in head), tuple(rows), right=right)
 
 
-def listed(texts: Iterable[str]) -> tuple[Part, ...]:
+def listed(texts: Iterable[str]) -> tuple[parts.Part, ...]:
     found = tuple(texts)
-    return (Items(found),) if found else ()
+    return (parts.Items(found),) if found else ()
 
 
 def numbered(answer: Answer) -> dict[str, int]:
@@ -141,8 +127,8 @@ def numbered(answer: Answer) -> dict[str, int]:
     return {source: number for number, source in enumerate(dict.fromkeys(filter(None, found)), 1)}
 
 
-def options(question: Mapping[str, Any], words: Words) -> Pairs:
-    return Pairs((words("report.option"), words("report.value")), tuple(_flat(question)))
+def options(question: Mapping[str, Any], words: Words) -> parts.Pairs:
+    return parts.Pairs((words("report.option"), words("report.value")), tuple(_flat(question)))
 
 
 def _flat(question: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -162,7 +148,7 @@ def _said(value: object) -> str:
     return ", ".join(map(_said, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def bars_parts(answer: Answer, words: Words) -> Iterator[Part]:
+def bars_parts(answer: Answer, words: Words) -> Iterator[parts.Part]:
     """Every rank role: bars, levels, and of several roles the categories side by side."""
     bars = role_bars(answer, words)
     yield bars
@@ -171,7 +157,7 @@ def bars_parts(answer: Answer, words: Words) -> Iterator[Part]:
         yield bars_table(bars, words("report.category"))
 
 
-def role_bars(answer: Answer, words: Words) -> Bars:
+def role_bars(answer: Answer, words: Words) -> parts.Bars:
     """A stacked bar for each rank role against what a process can use of the card."""
     total = sum(rank.count for rank in answer.ranks)
     bars = tuple(
@@ -180,17 +166,18 @@ def role_bars(answer: Answer, words: Words) -> Bars:
     )
     capacity = answer.capacity_bytes or None
     label = words("report.usable", capacity=format_bytes(answer.capacity_bytes))
-    return Bars(words("report.bars"), bars, limit=capacity, limit_label=label)
+    return parts.Bars(words("report.bars"), bars, limit=capacity, limit_label=label)
 
 
-def bar_of(rank: RankAnswer, label: str, words: Words) -> Bar:
+def bar_of(rank: RankAnswer, label: str, words: Words) -> parts.Bar:
     """The categories of a rank role as a bar, its highest moment marked where that is another."""
     higher = rank.needed_bytes if rank.needed_bytes > rank.peak.device_bytes else None
     phase = phase_name(rank.highest_phase, words)
-    return Bar(
+    return parts.Bar(
         label,
         tuple(
-            Slice(name, category_name(name, words), size, format_bytes(size)) for name, size in categories(rank) if size
+            parts.Slice(name, category_name(name, words), size, format_bytes(size))
+            for name, size in categories(rank) if size
         ),
         format_bytes(rank.peak.device_bytes),
         mark=higher, mark_label=words("report.mark", phase=phase, size=format_bytes(rank.needed_bytes)),
@@ -214,7 +201,7 @@ def phase_name(name: str, words: Words) -> str:
     return words(f"phase.{name}") if f"phase.{name}" in MESSAGES else name
 
 
-def _roles(answer: Answer, words: Words) -> Table:
+def _roles(answer: Answer, words: Words) -> parts.Table:
     keys = ("role", "gpus", "allocated", "reserved", "device", "interval", "needed", "highest")
     plain = ("allocated", "reserved", "device")
     head = tuple(words(key if key in plain else f"report.{key}") for key in keys)
@@ -227,7 +214,7 @@ def _roles(answer: Answer, words: Words) -> Table:
         )
         for rank in answer.ranks
     )
-    return Table(head, rows, right=frozenset(range(1, 7)))
+    return parts.Table(head, rows, right=frozenset(range(1, 7)))
 
 
 def _levels(allocated: int, reserved: int) -> tuple[str, str]:
@@ -235,7 +222,7 @@ def _levels(allocated: int, reserved: int) -> tuple[str, str]:
     return (format_bytes(allocated), format_bytes(reserved)) if reserved else ("", "")
 
 
-def phases(rank: RankAnswer, words: Words) -> Table:
+def phases(rank: RankAnswer, words: Words) -> parts.Table:
     head = (words("report.phase"), words("allocated"), words("reserved"), words("device"))
     rows = tuple(
         (
@@ -244,41 +231,41 @@ def phases(rank: RankAnswer, words: Words) -> Table:
         )
         for name, peak in rank.phases.items()
     )
-    return Table(head, rows, right=frozenset({1, 2, 3}), title=words("phases"))
+    return parts.Table(head, rows, right=frozenset({1, 2, 3}), title=words("phases"))
 
 
-def ledger(rank: RankAnswer, words: Words, numbers: Numbers) -> Table:
+def ledger(rank: RankAnswer, words: Words, numbers: Numbers) -> parts.Table:
     """Every entry by category, largest first; entries add up to the device peak of the steady step."""
     keys = ("report.entry", "report.size", "report.share", "formula", "basis", "source")
     whole = rank.peak.device_bytes or 1
     by_name = sorted(rank.ledger, key=lambda entry: entry.category)
     entries = {name: list(found) for name, found in groupby(by_name, lambda entry: entry.category)}
-    rows: list[tuple[str | Ref, ...]] = []
+    rows: list[tuple[str | parts.Ref, ...]] = []
     strong: set[int] = set()
     for name, size in categories(rank):
         strong.add(len(rows))
-        rows.append((category_name(name, words), format_bytes(size), f"{size / whole:.1%}", "", "", Ref(0)))
+        rows.append((category_name(name, words), format_bytes(size), f"{size / whole:.1%}", "", "", parts.Ref(0)))
         rows += (
             _entry(entry, whole, numbers, words) for entry in sorted(entries[name], key=lambda entry: -entry.num_bytes)
         )
     strong.add(len(rows))
-    rows.append((words("total"), format_bytes(rank.peak.device_bytes), "100.0%", "", "", Ref(0)))
+    rows.append((words("total"), format_bytes(rank.peak.device_bytes), "100.0%", "", "", parts.Ref(0)))
     head = tuple(words(key) for key in keys)
-    return Table(head, tuple(rows), right=frozenset({1, 2}), strong=frozenset(strong))
+    return parts.Table(head, tuple(rows), right=frozenset({1, 2}), strong=frozenset(strong))
 
 
-def _entry(entry: LedgerEntry, whole: int, numbers: Numbers, words: Words) -> tuple[str | Ref, ...]:
+def _entry(entry: LedgerEntry, whole: int, numbers: Numbers, words: Words) -> tuple[str | parts.Ref, ...]:
     times = f" x {entry.count}" if entry.count != 1 else ""
     formula = f"{entry.count} x ({entry.formula})" if times and entry.formula else entry.formula
     exact = words("report.exact", formula=formula, size=f"{entry.num_bytes:,}") if formula else f"{entry.num_bytes:,} B"
     name = entry.path.partition("/")[2] or entry.path
     return (
         name + times, format_bytes(entry.num_bytes), f"{entry.num_bytes / whole:.1%}", exact, words.said(entry.basis),
-        Ref(numbers.get(entry.source, 0)),
+        parts.Ref(numbers.get(entry.source, 0)),
     )
 
 
-def _rests(rank: RankAnswer, words: Words) -> Table:
+def _rests(rank: RankAnswer, words: Words) -> parts.Table:
     """How much of a ledger is computed, traced, measured and assumed."""
     keys = ("basis", "report.means", "report.entries", "report.size", "report.share")
     whole = rank.peak.device_bytes or 1
@@ -288,87 +275,79 @@ def _rests(rank: RankAnswer, words: Words) -> Table:
         if found:
             size, name = sum(found), words.said(basis)
             rows.append((name, words(f"basis.{basis}"), f"{len(found):,}", format_bytes(size), f"{size / whole:.1%}"))
-    return Table(tuple(words(key) for key in keys), tuple(rows), right=frozenset({2, 3, 4}))
+    return parts.Table(tuple(words(key) for key in keys), tuple(rows), right=frozenset({2, 3, 4}))
 
 
-def time_parts(answer: Answer, words: Words) -> Iterator[Part]:
-    """Seconds of a step and what they go to; the length of the run."""
+def time_parts(answer: Answer, words: Words) -> Iterator[parts.Part]:
     time = answer.time
     if time is not None:
-        yield Text(step_time(time, words))
-        parts = sorted(time.seconds.items(), key=lambda item: -item[1])
-        if parts:
+        yield parts.Text(step_time(time, words))
+        causes = sorted(time.seconds.items(), key=lambda item: -item[1])
+        if causes:
             slices = tuple(
-                Slice(cause, words(f"cause.{cause}"), value, format_seconds(value)) for cause, value in parts
+                parts.Slice(cause, words(f"cause.{cause}"), value, format_seconds(value)) for cause, value in causes
             )
             shown = format_seconds(time.step_s)
-            yield Bars(words("report.time_bars"), (Bar(words("report.one_step"), slices, shown),))
+            yield parts.Bars(words("report.time_bars"), (parts.Bar(words("report.one_step"), slices, shown),))
             rows = tuple((one.label, one.shown, f"{one.value / time.step_s:.1%}") for one in slices)
             head = (words("report.cause"), words("report.seconds"), words("report.share"))
-            yield Table(head, rows, right=frozenset({1, 2}))
+            yield parts.Table(head, rows, right=frozenset({1, 2}))
     if answer.run_hours is not None:
-        yield Text(words("run_length", length=run_length(answer.run_hours, words)))
+        yield parts.Text(words("run_length", length=run_length(answer.run_hours, words)))
 
 
-def _cache(answer: ServeAnswer, words: Words) -> Iterator[Part]:
+def _cache(answer: ServeAnswer, words: Words) -> Iterator[parts.Part]:
     """Tokens by what is counted, figures of the start, and what the load alone needs."""
     if answer.capacity is not None:
-        yield Items(tuple(cache(answer, words)))
+        yield parts.Items(tuple(cache(answer, words)))
         rows = tuple((name, f"{count:,}") for name, count in answer.capacity.tokens_by_count.items())
-        yield Table((words("report.counted"), words("report.tokens")), rows, right=frozenset({1}))
+        yield parts.Table((words("report.counted"), words("report.tokens")), rows, right=frozenset({1}))
     if answer.startup:
         rows = tuple((name, format_bytes(size)) for name, size in answer.startup.items())
         head = (words("report.entry"), words("report.size"))
-        yield Table(head, rows, right=frozenset({1}), title=words("report.startup"))
+        yield parts.Table(head, rows, right=frozenset({1}), title=words("report.startup"))
     if answer.load is not None:
         total, each = format_bytes(answer.load.total_bytes), format_bytes(answer.load.per_gpu_bytes)
-        yield Text(words("report.load", total=total, each=each))
+        yield parts.Text(words("report.load", total=total, each=each))
 
 
-def _speed(answer: ServeAnswer, words: Words) -> Iterator[Part]:
-    """The rates of both phases and what their time goes to."""
+def _speed(answer: ServeAnswer, words: Words) -> Iterator[parts.Part]:
     speed = answer.speed
     if speed is None:
         return
-    yield Items(tuple(rates(speed, words)))
+    yield parts.Items(tuple(rates(speed, words)))
     bars = tuple(
-        Bar(words(phase), _shares(shares, words), "100%")
+        parts.Bar(words(phase), _shares(shares, words), "100%")
         for phase, shares in (("prefill", speed.prefill_shares), ("decode", speed.decode_shares)) if shares
     )
     if bars:
-        drawn = Bars(words("report.speed_bars"), bars)
+        drawn = parts.Bars(words("report.speed_bars"), bars)
         yield from (drawn, bars_table(drawn, words("report.cause")))
 
 
-def _shares(shares: Mapping[str, float], words: Words) -> tuple[Slice, ...]:
-    parts = sorted(shares.items(), key=lambda item: -item[1])
-    return tuple(Slice(cause, words(f"cause.{cause}"), share, f"{share:.0%}") for cause, share in parts if share)
+def _shares(shares: Mapping[str, float], words: Words) -> tuple[parts.Slice, ...]:
+    causes = sorted(shares.items(), key=lambda item: -item[1])
+    return tuple(parts.Slice(cause, words(f"cause.{cause}"), share, f"{share:.0%}") for cause, share in causes if share)
 
 
-def _price(answer: Answer, words: Words, today: date) -> Iterator[Part]:
+def _price(answer: Answer, words: Words, today: date) -> Iterator[parts.Part]:
     generated = isinstance(answer, ServeAnswer)
     lines = cost_lines(answer.cost, words, instance=answer.question["gpus"], today=today, generated=generated)
     yield from listed(lines)
 
 
-def change_parts(answer: Answer, words: Words) -> Iterator[Part]:
-    """Every single change with the memory it leads to."""
+def change_parts(answer: Answer, words: Words) -> Iterator[parts.Part]:
     if not answer.changes:
         return
     if not answer.fits and not any(change.fits for change in answer.changes):
-        yield Text(words("no_change"))
+        yield parts.Text(words("no_change"))
     keys = ("change", "becomes", "verdict", "costs")
     rows = tuple(change_cells(change, answer, words) for change in answer.changes)
-    yield Table(tuple(words(f"report.{key}") for key in keys), rows, right=frozenset({1}))
+    yield parts.Table(tuple(words(f"report.{key}") for key in keys), rows, right=frozenset({1}))
 
 
-def _accuracy(engine: str, purpose: str, words: Words) -> Section:
-    """A row for each group of measured runs of the engine; a sentence where there is none.
-
-    Args:
-        engine: without its version
-        purpose: "training" or "serving"
-        words: of a language
+def _accuracy(engine: str, purpose: str, words: Words) -> parts.Section:
+    """A row for each group of measured runs of the engine for "training" or "serving"; a sentence where there is none.
     """
     groups: dict[str, list[tuple[float, ...]]] = {}
     for case in measured_cases():
@@ -376,12 +355,13 @@ def _accuracy(engine: str, purpose: str, words: Words) -> Section:
             groups.setdefault(case.harness, []).append(case.ratios)
     if not groups:
         others = len({case.harness for case in measured_cases() if case.purpose == purpose})
-        return Section(words("report.accuracy"), (Text(words("report.accuracy_none", engine=engine, groups=others)),))
+        none = words("report.accuracy_none", engine=engine, groups=others)
+        return parts.Section(words("report.accuracy"), (parts.Text(none),))
     keys = ("group", "cases", "median", "lowest", "most_high")
     rows = tuple(_accuracy_row(group, ratios, words) for group, ratios in groups.items())
-    table = Table(tuple(words(f"report.{key}") for key in keys), rows, right=frozenset({1, 2, 3, 4}))
-    said = Text(words("report.accuracy_of", engine=engine))
-    return Section(words("report.accuracy"), (said, table, Text(words("report.accuracy_note"))))
+    table = parts.Table(tuple(words(f"report.{key}") for key in keys), rows, right=frozenset({1, 2, 3, 4}))
+    said = parts.Text(words("report.accuracy_of", engine=engine))
+    return parts.Section(words("report.accuracy"), (said, table, parts.Text(words("report.accuracy_note"))))
 
 
 def _accuracy_row(group: str, cases: list[tuple[float, ...]], words: Words) -> tuple[str, ...]:

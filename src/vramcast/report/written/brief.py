@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from vramcast.domain.answer import Answer, RankAnswer
 from vramcast.domain.failure import Diagnosis
@@ -12,26 +12,19 @@ from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.traced import TraceAnswer
 from vramcast.recordings.examine import in_order
 from vramcast.report.messages import Words
+from vramcast.report.plan import opening as plan_opening
+from vramcast.report.recorded import ShownReplay
 from vramcast.report.replay import device_prefix
 from vramcast.report.replay import opening as replay_opening
 from vramcast.report.text import headlines
 from vramcast.report.trace import opening
 from vramcast.report.verdicts import NO_TONE, tone_of
-from vramcast.report.written.answers import (
-    bars_parts,
-    category_name,
-    change_parts,
-    listed,
-    phases,
-    report,
-    role_bars,
-    time_parts,
-    tried_table,
-)
+from vramcast.report.written import answers
+from vramcast.report.written.html import cell
+from vramcast.report.written.markdown import markdown
 from vramcast.report.written.parts import Part, Report, Section, Table, Text
-from vramcast.report.written.plans import picture_parts, plan_parts, plan_verdict, reason_sections
+from vramcast.report.written.plans import picture_parts, plan_parts, reason_sections
 from vramcast.report.written.recordings import (
-    Replayed,
     course_of,
     course_parts,
     device_sections,
@@ -54,26 +47,48 @@ SHOWN_COLUMNS: Final = (
 """Of a sweep's answers; the rest is in its rows."""
 
 
-def answer_brief(answer: Answer, words: Words, today: date) -> Report:
-    """Of `train`, `serve`, or an inverse question."""
-    answer = words.spoken(answer)
-    return report(words, "", headlines(answer, words, today=today), tone_of(answer), _answer(answer, words))
+def brief_of(answer: object, words: Words) -> Report:
+    """The short report on what a function of `vramcast` returned: of a diagnosis all of it."""
+    today = date.today()
+    if isinstance(answer, Diagnosis):
+        return diagnosis_report("oom", answer, words, asked="", today=today)._replace(title="", footer=())
+    if isinstance(answer, PlanAnswer):
+        answer = words.spoken(answer)
+        return answers.report(words, "", plan_opening(answer, words, today), tone_of(answer), _plan(answer, words))
+    if isinstance(answer, TraceAnswer):
+        answer = words.spoken(answer)
+        return answers.report(words, "", opening(answer, words), tone_of(answer), _trace(answer, words))
+    if isinstance(answer, Answer):
+        answer = words.spoken(answer)
+        said = headlines(answer, words, today=today)
+        return answers.report(words, "", said, tone_of(answer), _answer(answer, words))
+    return replay_brief(cast(ShownReplay, answer), words)
+
+
+def cell_of(answer: object, words: Words) -> str:
+    """That report as output of a notebook."""
+    return cell(brief_of(answer, words))
+
+
+def markdown_of(answer: object, words: Words) -> str:
+    """The same for notebooks that show Markdown."""
+    return markdown(brief_of(answer, words))
 
 
 def _answer(answer: Answer, words: Words) -> Iterator[Section]:
-    yield Section("", tuple(bars_parts(answer, words)))
+    yield Section("", tuple(answers.bars_parts(answer, words)))
     if answer.found is not None and answer.found.tried:
-        yield Section(words("tried", count=answer.found.num_tried), (tried_table(answer.found, words),))
+        yield Section(words("tried", count=answer.found.num_tried), (answers.tried_table(answer.found, words),))
     if not answer.fits:
-        yield Section(words("changes"), tuple(change_parts(answer, words)))
-    yield Section(words("report.time"), tuple(time_parts(answer, words))[:2])
+        yield Section(words("changes"), tuple(answers.change_parts(answer, words)))
+    yield Section(words("report.time"), tuple(answers.time_parts(answer, words))[:2])
     count = sum(rank.count for rank in answer.ranks)
     rank = answer.fullest
     title = words("ledger", role=rank.role, count=rank.count, total=count)
     yield Section(title, tuple(_entries(rank, words)), folded=True)
-    yield Section(words("phases"), (phases(rank, words)._replace(title=""),), folded=True)
-    yield Section(words("report.assumed"), listed(answer.assumptions), folded=True)
-    yield Section(words("report.warned"), listed(answer.warnings))
+    yield Section(words("phases"), (answers.phases(rank, words)._replace(title=""),), folded=True)
+    yield Section(words("report.assumed"), answers.listed(answer.assumptions), folded=True)
+    yield Section(words("report.warned"), answers.listed(answer.warnings))
 
 
 def _entries(rank: RankAnswer, words: Words) -> Iterator[Part]:
@@ -81,7 +96,7 @@ def _entries(rank: RankAnswer, words: Words) -> Iterator[Part]:
     entries = sorted(rank.ledger, key=lambda entry: -entry.num_bytes)
     rows = tuple(
         (
-            category_name(entry.category, words), entry.path.partition("/")[2], str(entry.count),
+            answers.category_name(entry.category, words), entry.path.partition("/")[2], str(entry.count),
             format_bytes(entry.num_bytes), entry.formula, words.said(entry.basis), entry.source,
         )
         for entry in entries[:SHOWN_ENTRIES]
@@ -92,31 +107,20 @@ def _entries(rank: RankAnswer, words: Words) -> Iterator[Part]:
         yield Text(words("report.top", shown=SHOWN_ENTRIES, total=len(entries)))
 
 
-def plan_brief(answer: PlanAnswer, words: Words, today: date) -> Report:
-    """Of a search."""
-    answer = words.spoken(answer)
-    return report(words, "", iter(plan_verdict(answer, words, today)), tone_of(answer), _plan(answer, words))
-
-
 def _plan(answer: PlanAnswer, words: Words) -> Iterator[Section]:
     yield Section(words("plan.table"), tuple(plan_parts(answer, words)))
     yield from reason_sections(answer, words)
     yield Section(words("plan.picture"), tuple(picture_parts(answer, words)))
-    yield Section(words("report.assumed"), listed(answer.assumptions), folded=True)
-    yield Section(words("report.warned"), listed(answer.warnings))
+    yield Section(words("report.assumed"), answers.listed(answer.assumptions), folded=True)
+    yield Section(words("report.warned"), answers.listed(answer.warnings))
 
 
-def diagnosis_brief(found: Diagnosis, words: Words, today: date) -> Report:
-    """Of `diagnose`: all of it."""
-    return diagnosis_report("oom", found, words, asked="", today=today)._replace(title="", footer=())
-
-
-def replay_brief(found: Replayed, words: Words) -> Report:
+def replay_brief(found: ShownReplay, words: Words) -> Report:
     """Of `replay`: the course of each device and what held its peak; failures and other settings."""
-    return report(words, "", replay_opening(found.devices, words), NO_TONE, _devices(found, words))
+    return answers.report(words, "", replay_opening(found.devices, words), NO_TONE, _devices(found, words))
 
 
-def _devices(found: Replayed, words: Words) -> Iterator[Section]:
+def _devices(found: ShownReplay, words: Words) -> Iterator[Section]:
     for one in in_order(found.devices):
         prefix = device_prefix(one, words, several=len(found.devices) > 1)
         failed, variants, *_ = device_sections(one, words, found.top)
@@ -125,41 +129,27 @@ def _devices(found: Replayed, words: Words) -> Iterator[Section]:
         yield from (part._replace(title=prefix + part.title) for part in (failed, course, held, variants))
 
 
-def trace_brief(answer: TraceAnswer, words: Words) -> Report:
-    """Of `trace`."""
-    answer = words.spoken(answer)
-    return report(words, "", opening(answer, words), tone_of(answer), _trace(answer, words))
-
-
 def _trace(answer: TraceAnswer, words: Words) -> Iterator[Section]:
-    yield Section("", (role_bars(answer, words),))
+    yield Section("", (answers.role_bars(answer, words),))
     yield Section(words("trace.course"), tuple(course_parts(answer, words)))
     if not answer.fits:
-        yield Section(words("changes"), tuple(change_parts(answer, words)))
+        yield Section(words("changes"), tuple(answers.change_parts(answer, words)))
     yield Section(words("trace.ledger"), tuple(_entries(answer.fullest, words)), folded=True)
-    yield Section(words("report.assumed"), listed(answer.assumptions), folded=True)
-    yield Section(words("report.warned"), listed(answer.warnings))
+    yield Section(words("report.assumed"), answers.listed(answer.assumptions), folded=True)
+    yield Section(words("report.warned"), answers.listed(answer.warnings))
 
 
 def sweep_brief(
     counts: Mapping[str, int], asked: Sequence[str], rows: Sequence[Mapping[str, Any]], words: Words
 ) -> Report:
-    """Of a sweep.
-
-    Args:
-        counts: total, fitting, failing, errors
-        asked: columns of the questions
-        rows: the first of them
-        words: of a language
-    """
+    """Of a sweep: how many fit, fail and cannot be answered, the columns of its questions, and its first rows."""
     said = words("sweep_result", **{name: f"{count:,}" for name, count in counts.items()})
-    return report(words, "", [said], NO_TONE, _sweep(counts["total"], asked, rows, words))
+    return answers.report(words, "", [said], NO_TONE, _sweep(counts["total"], asked, rows, words))
 
 
 def _sweep(
     total: int, asked: Sequence[str], rows: Sequence[Mapping[str, Any]], words: Words
 ) -> Iterator[Section]:
-    """What tells the questions apart, then the answers."""
     alike = {name for name in asked if len(rows) > 1 and len({str(row.get(name)) for row in rows}) == 1}
     kept = [name for name in (*asked, *SHOWN_COLUMNS) if name not in alike and any(name in row for row in rows)]
     cells = tuple(tuple(_value(name, row.get(name)) for name in kept) for row in rows)

@@ -7,21 +7,7 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Final
 
-from vramcast.report.written.parts import (
-    Bars,
-    Code,
-    Items,
-    Pairs,
-    Part,
-    Picture,
-    Ref,
-    Report,
-    Section,
-    Slice,
-    Sources,
-    Table,
-    Text,
-)
+from vramcast.report.written import parts
 from vramcast.report.written.pictures import bars_svg, legend, look, markup
 
 WIDE: Final = 4
@@ -33,7 +19,7 @@ MARKED: Final = re.compile(r"https?://[\w./?=&%#~+:@,;-]*[\w/]|(?<!\S)--[a-z][a-
 """Addresses, which become links, and options, which browsers would break behind their dashes."""
 
 
-def html(report: Report) -> str:
+def html(report: parts.Report) -> str:
     style = _style("report.css", "parts.css")
     return (
         f'<!doctype html>\n<html lang="{report.language}">\n<head>\n<meta charset="utf-8">\n'
@@ -45,7 +31,7 @@ def html(report: Report) -> str:
     )
 
 
-def cell(report: Report) -> str:
+def cell(report: parts.Report) -> str:
     """The report as output of a notebook: its colours are made of the ink of the page around it, light or dark."""
     style = _style("parts.css", "notebook.css")
     return f'<div class="vramcast cell">\n<style>\n{style}</style>\n{_body(report)}</div>\n'
@@ -55,7 +41,7 @@ def _style(*names: str) -> str:
     return "".join((files("vramcast.report") / "page" / name).read_text(encoding="utf-8") for name in names)
 
 
-def _body(report: Report) -> str:
+def _body(report: parts.Report) -> str:
     first, *others = report.verdict
     kind = f" {report.tone}" if report.tone else ""
     said = "".join(f"<p>{_linked(line)}</p>" for line in others)
@@ -68,7 +54,7 @@ def _body(report: Report) -> str:
     )
 
 
-def _section(section: Section) -> str:
+def _section(section: parts.Section) -> str:
     body = "".join(text for part in section.parts for text in shown(part))
     if section.folded:
         return f"<details>\n<summary>{markup(section.title)}</summary>\n{body}</details>\n"
@@ -79,39 +65,35 @@ def _heading(level: int, text: str) -> str:
     return f"<h{level}>{markup(text)}</h{level}>\n" if text else ""
 
 
-def shown(part: Part) -> Iterator[str]:
+def shown(part: parts.Part) -> Iterator[str]:
     match part:
-        case Text():
+        case parts.Text():
             yield f"<p>{_linked(part.text)}</p>\n"
-        case Items():
+        case parts.Items():
             items, kind = "".join(f"<li>{_linked(text)}</li>" for text in part.texts), "ol" if part.numbered else "ul"
             yield f"<{kind}>{items}</{kind}>\n"
-        case Code():
+        case parts.Code():
             yield f'<pre tabindex="0"><code>{_linked(part.text)}</code></pre>\n'
-        case Pairs():
+        case parts.Pairs():
             pairs = "".join(f"<div><dt>{markup(name)}</dt><dd>{markup(value)}</dd></div>" for name, value in part.rows)
             yield f"<dl>{pairs}</dl>\n"
-        case Table():
+        case parts.Table():
             yield from _table(part)
-        case Bars():
-            yield from _bars(part)
-        case Picture():
+        case parts.Bars():
+            yield f"<figure>{bars_svg(part)}<figcaption>{markup(part.title)}</figcaption>"
+            yield from _legend(legend(part), valued=len(part.bars) == 1)  # of several a table has the figures
+            yield "</figure>\n"
+        case parts.Picture():
             title = markup(part.title)
             yield f'<figure tabindex="0" aria-label="{title}">{part.svg}<figcaption>{title}</figcaption>'
             yield from (*_legend(part.legend, valued=False), "</figure>\n")
-        case Sources():
+        case parts.Sources():
             yield '<ol class="sources">'
             yield from (f'<li id="source-{number}">{_linked(text)}</li>' for number, text in enumerate(part.texts, 1))
             yield "</ol>\n"
 
 
-def _bars(part: Bars) -> Iterator[str]:
-    yield f"<figure>{bars_svg(part)}<figcaption>{markup(part.title)}</figcaption>"
-    yield from _legend(legend(part), valued=len(part.bars) == 1)  # of several a table has the figures
-    yield "</figure>\n"
-
-
-def _legend(slices: Sequence[Slice], *, valued: bool) -> Iterator[str]:
+def _legend(slices: Sequence[parts.Slice], *, valued: bool) -> Iterator[str]:
     if not slices:
         return
     yield '<ul class="legend">'
@@ -121,7 +103,7 @@ def _legend(slices: Sequence[Slice], *, valued: bool) -> Iterator[str]:
     yield "</ul>"
 
 
-def _table(part: Table) -> Iterator[str]:
+def _table(part: parts.Table) -> Iterator[str]:
     yield _heading(3, part.title)
     label = markup(part.title or part.head[0])
     yield f'<div class="table" tabindex="0" role="region" aria-label="{label}">'
@@ -135,12 +117,12 @@ def _table(part: Table) -> Iterator[str]:
     yield "</tbody></table></div>\n"
 
 
-def _side(part: Table, column: int) -> str:
+def _side(part: parts.Table, column: int) -> str:
     return ' class="figure"' if column in part.right else ""
 
 
-def _cell(cell: str | Ref) -> str:
-    if isinstance(cell, Ref):
+def _cell(cell: str | parts.Ref) -> str:
+    if isinstance(cell, parts.Ref):
         return f'<a href="#source-{cell.number}">[{cell.number}]</a>' if cell.number else ""
     return _linked(cell)
 
@@ -151,11 +133,11 @@ def _linked(text: str) -> str:
     >>> _linked("see https://arxiv.org/abs/1910.02054, <b>")
     'see <a href="https://arxiv.org/abs/1910.02054" rel="noreferrer">https://arxiv.org/abs/1910.02054</a>, &lt;b&gt;'
     """
-    parts, end = [], 0
+    texts, end = [], 0
     for found in MARKED.finditer(text):
         marked = markup(found[0])
         is_option = marked.startswith("--")
         shown = f"<span>{marked}</span>" if is_option else f'<a href="{marked}" rel="noreferrer">{marked}</a>'
-        parts += [markup(text[end : found.start()]), shown]
+        texts += [markup(text[end : found.start()]), shown]
         end = found.end()
-    return "".join([*parts, markup(text[end:])])
+    return "".join([*texts, markup(text[end:])])

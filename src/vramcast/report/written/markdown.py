@@ -10,20 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from vramcast.report.written.parts import (
-    Bars,
-    Code,
-    Items,
-    Pairs,
-    Part,
-    Picture,
-    Ref,
-    Report,
-    Section,
-    Sources,
-    Table,
-    Text,
-)
+from vramcast.report.written import parts
 from vramcast.report.written.pictures import bars_text, markup, printable
 
 ENTITIES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "|": "&#124;"})
@@ -39,7 +26,7 @@ SPACES: Final = re.compile(r"\s+")
 FENCES: Final = re.compile(r"`{3,}")
 
 
-def markdown(report: Report) -> str:
+def markdown(report: parts.Report) -> str:
     first, *others = report.verdict
     lines = [f"# {escaped(report.title)}", ""] if report.title else []
     lines += [f"**{escaped(first)}**", "", *_items(others), *([""] if others else [])]
@@ -66,7 +53,7 @@ def inline(text: str) -> str:
     return INSIDE.sub(lambda found: "".join("\\" + character for character in found[0]), line)
 
 
-def _section(section: Section) -> Iterator[str]:
+def _section(section: parts.Section) -> Iterator[str]:
     if section.folded:
         title = markup(SPACES.sub(" ", printable(section.title)))  # Markdown has no meaning inside this element
         yield from ("<details>", f"<summary>{title}</summary>", "")
@@ -79,25 +66,25 @@ def _section(section: Section) -> Iterator[str]:
         yield from ("</details>", "")
 
 
-def _part(part: Part) -> Iterator[str]:
+def _part(part: parts.Part) -> Iterator[str]:
     match part:
-        case Text():
+        case parts.Text():
             yield escaped(part.text)
-        case Items():
+        case parts.Items():
             yield from _items(part.texts, numbered=part.numbered)
-        case Code():
+        case parts.Code():
             yield from _fenced(part.text)
-        case Pairs():
-            yield from _table(Table(part.head, part.rows))
-        case Table():
+        case parts.Pairs():
+            yield from _table(parts.Table(part.head, part.rows))
+        case parts.Table():
             yield from _table(part)
-        case Bars():
+        case parts.Bars():
             yield from _titled(part.title)
             yield from _fenced(bars_text(part))
-        case Picture():
+        case parts.Picture():
             yield from _titled(part.title)
             yield from _fenced(part.text)
-        case Sources():
+        case parts.Sources():
             yield from _items(part.texts, numbered=True)
 
 
@@ -117,7 +104,7 @@ def _fenced(text: str) -> Iterator[str]:
     yield from (f"{fence}text", *printable(text).splitlines(), fence)
 
 
-def _table(table: Table) -> Iterator[str]:
+def _table(table: parts.Table) -> Iterator[str]:
     yield from _titled(table.title)
     yield _row([inline(cell) for cell in table.head])
     yield _row(["---:" if column in table.right else "---" for column in range(len(table.head))])
@@ -126,8 +113,8 @@ def _table(table: Table) -> Iterator[str]:
         yield _row([f"**{cell}**" if cell and number in table.strong else cell for cell in cells])
 
 
-def _cell(cell: str | Ref) -> str:
-    if isinstance(cell, Ref):
+def _cell(cell: str | parts.Ref) -> str:
+    if isinstance(cell, parts.Ref):
         return f"\\[{cell.number}\\]" if cell.number else ""
     return inline(cell)
 

@@ -89,7 +89,6 @@ def look(kind: str) -> Look:
 
 
 def total(bar: Bar) -> float:
-    """What its slices add up to."""
     return sum(part.value for part in bar.slices)
 
 
@@ -153,7 +152,6 @@ def _drawn(bars: Bars, top: int) -> Iterator[str]:
 
 
 def _limit(bars: Bars) -> Iterator[str]:
-    """A stroke through every bar, and what it is above the first."""
     if bars.limit is None:
         return
     share = bars.limit / scale(bars)

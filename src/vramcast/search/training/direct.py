@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan, Precision, Shards
 from vramcast.domain.planning import Space
-from vramcast.domain.program import Program, extent
+from vramcast.domain.program import Extents, Program, extent
 from vramcast.engines import torchtitan
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.checks import check
@@ -153,16 +153,17 @@ def live_bytes(jobs: tuple[Job, ...]) -> Counts:
     """Highest live memory of each job's fullest rank, with what lies beside the allocator [bytes]."""
     lined = [index for index, job in enumerate(jobs) if job.workload.grad_accum > 1 and job.plan.pp == 1]
     if len(lined) <= PROBES:
-        return np.array([_built(job) for job in jobs], np.int64)
-    found = np.empty(len(jobs), np.int64)
+        lined = []
+    found, known = np.empty(len(jobs), np.int64), Extents()
     for index in set(range(len(jobs))).difference(lined):
-        found[index] = _built(jobs[index])
-    found[lined] = _on_lines([jobs[index] for index in lined])
+        found[index] = _built(jobs[index], known)
+    if lined:
+        found[lined] = _on_lines([jobs[index] for index in lined], known)
     return found
 
 
-def _built(job: Job) -> int:
-    return max(extent(program).peak + beside for program, beside in _runs(job))
+def _built(job: Job, known: Extents) -> int:
+    return max(extent(program, known).peak + beside for program, beside in _runs(job))
 
 
 def _runs(job: Job) -> Iterator[tuple[Program, int]]:
@@ -173,7 +174,7 @@ def _runs(job: Job) -> Iterator[tuple[Program, int]]:
         yield run, fixed + sum(tensor.num_bytes for tensor in program.outside)
 
 
-def _on_lines(jobs: list[Job]) -> Counts:
+def _on_lines(jobs: list[Job], known: Extents) -> Counts:
     """From the builds of the smallest and the largest micro-batch, where that of another one confirms them."""
     batches = np.array([job.workload.micro_batch for job in jobs], np.int64)
     few = [replace(job, workload=replace(job.workload, grad_accum=2)) for job in (jobs[0], jobs[-1])]
@@ -184,8 +185,8 @@ def _on_lines(jobs: list[Job]) -> Counts:
             line = affine(small, large, (int(batches[0]), int(batches[-1])))
             peaks.append(line.extents(batches).peak + beside)
     except (NotAffine, ValueError):  # another structure, or other roles
-        return np.array([_built(job) for job in jobs], np.int64)
+        return np.array([_built(job, known) for job in jobs], np.int64)
     found: Counts = np.maximum.reduce(peaks)
-    if int(found[middle]) != _built(jobs[middle]):
-        return np.array([_built(job) for job in jobs], np.int64)
+    if int(found[middle]) != _built(jobs[middle], known):
+        return np.array([_built(job, known) for job in jobs], np.int64)
     return found

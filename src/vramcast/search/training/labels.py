@@ -5,6 +5,7 @@ and what speed costs: the best plan beside the best that differ from it in one r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
@@ -112,7 +113,7 @@ TRIES: Final = 4
 
 
 def reasons_of(
-    best: Candidate, others: list[Candidate], rule: Rule, fits: Callable[[Candidate], bool],
+    best: Candidate, others: Iterable[Candidate], rule: Rule, fits: Callable[[Candidate], bool],
     value: Callable[[Candidate], float],
 ) -> Iterator[Reason]:
     """One for every respect in which another choice was possible.
@@ -125,16 +126,30 @@ def reasons_of(
         value: of a candidate that fits, what the goal makes small
     """
     winner = best.job
-    jobs = [(candidate, candidate.job) for candidate in others]
+    jobs = _Jobs(others)
     for words, option, look in _respects(winner, rule.goal):
         own = look(winner)
-        different = [(candidate, job) for candidate, job in jobs if look(job) != own]
-        found = next((pair for pair in different[:TRIES] if fits(pair[0])), None)
+        different = ((candidate, job) for candidate, job in jobs if look(job) != own)
+        found = next((pair for pair in islice(different, TRIES) if fits(pair[0])), None)
         times = _times(found[1], value(found[0]), best, rule.goal) if found else 1.0
         if found is not None and times > 1 + EQUAL:
             yield Reason(
                 kind="respect", respect=words, option=option, other=str(look(found[1])), own=str(own), times=times
             )
+
+
+class _Jobs:
+    """Candidates with their questions, each made once and only as far as somebody looks."""
+
+    def __init__(self, candidates: Iterable[Candidate]) -> None:
+        self._left = iter(candidates)
+        self._made: list[tuple[Candidate, Job]] = []
+
+    def __iter__(self) -> Iterator[tuple[Candidate, Job]]:
+        yield from self._made
+        for candidate in self._left:
+            self._made.append((candidate, candidate.job))
+            yield self._made[-1]
 
 
 def _respects(winner: Job, goal: Goal) -> tuple[Respect, ...]:

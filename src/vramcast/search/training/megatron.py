@@ -5,8 +5,9 @@ How many machines there are is one more axis: layers and schedules do not see it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
+from math import prod
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import Job, Recompute, Shards
+from vramcast.domain.job import Job, Plan, Recompute, Shards, Workload
 from vramcast.domain.model import MoE, MultiLatentAttention
 from vramcast.domain.planning import Space
 from vramcast.engines.megatron.options import Context
@@ -48,6 +49,9 @@ LARGEST_MICRO_BATCH: Final = 16
 
 CACHED: Final = 1 << 14
 """Elements of an array that is quick to work on [count]."""
+
+MOST_KNOWN: Final = 1 << 22
+"""Plans of one kind of memory that are kept for other cards, 32 MiB [count]."""
 
 SELECTIVE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "dense": (("core_attn",), ("layernorm",), ("mlp",), ("layernorm", "mlp")),
@@ -84,29 +88,37 @@ class Block(NamedTuple):
 
     def job_at(self, variant: int, recomputation: int, degrees: int, batch: int) -> Job:
         """The question of one plan."""
+        nodes = int(self.grid.nodes[degrees])
+        cluster = next(cluster for cluster in self.clusters if cluster.num_nodes == nodes)
+        plan = self.plan_at(variant, recomputation, degrees)
+        return replace(self.job, plan=plan, workload=self.workload_at(degrees, batch), cluster=cluster)
+
+    def plan_at(self, variant: int, recomputation: int, degrees: int) -> Plan:
+        """Its plan."""
         tp, cp, ep, etp = self.grid.at(degrees)
         states, stages, again = self.variants[variant], self.stages, self.recomputations[recomputation]
         sparse = any(isinstance(run.layer.channel, MoE) for run in self.job.model.main.runs)
-        plan = replace(
+        return replace(
             self.job.plan, tp=tp, cp=cp, ep=ep, etp=etp if sparse else None, pp=stages.pp,
             virtual_stages=stages.chunks, schedule="interleaved" if stages.chunks > 1 else "1f1b",
             first_stage_layers=stages.first, last_stage_layers=stages.last, shards=states.shards,
             optimizer=states.optimizer, offload_optimizer=states.offload_optimizer, recompute=again.kind,
             recompute_modules=again.modules, recompute_layers=again.layers or None,
         )
+
+    def workload_at(self, degrees: int, batch: int) -> Workload:
+        """Its data."""
         accumulation = int(self.grad_accum[degrees, batch])
-        workload = replace(self.job.workload, micro_batch=self.micro_batches[batch], grad_accum=accumulation)
-        nodes = int(self.grid.nodes[degrees])
-        cluster = next(cluster for cluster in self.clusters if cluster.num_nodes == nodes)
-        return replace(self.job, plan=plan, workload=workload, cluster=cluster)
+        return replace(self.job.workload, micro_batch=self.micro_batches[batch], grad_accum=accumulation)
 
 
-def blocks(space: Space, clusters: Sequence[Cluster]) -> Iterator[Block]:
+def blocks(space: Space, clusters: Sequence[Cluster], memories: Memories | None = None) -> Iterator[Block]:
     """Every plan of a space under Megatron-Core.
 
     Args:
         space: what may be varied
         clusters: equal machines, in each another number of them
+        memories: what other kinds of cards of the same search have read; None: there are none
 
     Raises: Unsupported for models that Megatron does not pipeline
     """
@@ -124,7 +136,23 @@ def blocks(space: Space, clusters: Sequence[Cluster]) -> Iterator[Block]:
         for variants, jobs in together.items():
             degrees = grid(space, [job.cluster for job in jobs])
             if variants and len(degrees):
-                yield from _Search(space, jobs, degrees, variants).blocks()
+                memory = Memory(space, jobs[0], degrees, variants)
+                if memories is not None:
+                    memory = memories.setdefault(_seen_by_memory(jobs[0], degrees, variants), memory)
+                yield from _Search(memory, jobs, variants).blocks(once=memories is None)
+
+
+def _seen_by_memory(job: Job, degrees: Grid, variants: tuple[Variant, ...]) -> tuple[object, ...]:
+    """What live bytes of one space depend on."""
+    gpu = job.cluster.gpu
+    rows = b"".join(axis.tobytes() for axis in degrees)
+    return gpu.sm, gpu.compute_capability, job.cluster.gpus_per_node, job.plan.precision, rows, variants
+
+
+def micro_batches_of(space: Space) -> tuple[int, ...]:
+    """Samples of a micro-batch that are looked at."""
+    largest = min(space.global_batch, LARGEST_MICRO_BATCH)
+    return space.micro_batches or tuple(n for n in divisors(space.global_batch) if n <= largest)
 
 
 def _variants(space: Space, job: Job) -> Iterator[Variant]:
@@ -183,76 +211,61 @@ def sharing(job: Job, degrees: Grid, dp: Counts) -> tuple[StateRules, Ranks]:
     return state_rules(context), Ranks(dense, expert)
 
 
-class _Search:
-    """One precision on some numbers of equal machines."""
+Memories = dict[tuple[object, ...], "Memory"]
+"""What was read for cards that memory cannot tell apart, where several kinds of cards are searched."""
 
-    def __init__(self, space: Space, jobs: Sequence[Job], degrees: Grid, variants: tuple[Variant, ...]) -> None:
+
+class Memory:
+    """Live bytes of every plan, but for what lies beside the allocator: of a card they see its architecture alone."""
+
+    def __init__(self, space: Space, job: Job, degrees: Grid, variants: tuple[Variant, ...]) -> None:
         self.space = space
-        self.job = job = jobs[0]
-        self.clusters = tuple(job.cluster for job in jobs)
+        self.job = job
         self.grid = degrees
-        self.variants = variants
-        largest = min(space.global_batch, LARGEST_MICRO_BATCH)
-        self.micro_batches = space.micro_batches or tuple(n for n in divisors(space.global_batch) if n <= largest)
-        self.atoms = Atoms(job, degrees, self.micro_batches)
-        ways = [(Recompute.NONE, ()), (Recompute.FULL, ())]
-        self.times = Times(self.atoms, [*ways, *((Recompute.SELECTIVE, modules) for modules in selective_modules(job))])
-        kept = [_with(job, variant) for variant in variants]
-        self.recipes = [(each, recipe_of(each)) for each in kept]
+        self.kept = [_with(job, variant) for variant in variants]
+        self.atoms = Atoms(job, degrees, micro_batches_of(space))
+        self._known: dict[Stages, list[tuple[tuple[Recomputation, ...], Counts]]] = {}
+        self._num_known = 0
 
-    def blocks(self) -> Iterator[Block]:
-        for stages in pipelines(self.space, self.clusters):
-            grad_accum, possible = self._accumulation(stages)
-            if not possible.any():
-                continue
-            stage_roles = roles(self.job, stages)
-            fixed = [self._fixed(role, stages) for role in stage_roles]
-            for recomputations in self._recomputations(stage_roles):
-                live = np.zeros((len(self.variants), len(recomputations), *self.atoms.shape), np.int64)
-                for role, (load_peak, steady, update) in zip(stage_roles, fixed, strict=True):
-                    peak = self._step_peak(role, stages, together(recomputations), grad_accum, possible)
-                    live = np.maximum(live, np.maximum(load_peak, steady + np.maximum(peak, update)))
-                live += self._outside(stages)
-                seconds = self._step_s(stages, stage_roles, together(recomputations), grad_accum)
-                yield Block(
-                    self.job, self.clusters, self.grid, self.micro_batches, self.variants, stages, recomputations,
-                    grad_accum, live, np.broadcast_to(seconds, live.shape), possible,
-                )
+    def remembered(
+        self, stages: Stages, stage_roles: list[Role], grad_accum: Counts, possible: Mask
+    ) -> Iterable[tuple[tuple[Recomputation, ...], Counts]]:
+        """As `read`, for every kind of card that asks."""
+        if stages in self._known:
+            return self._known[stages]
+        if self._num_known > MOST_KNOWN:
+            return self.read(stages, stage_roles, grad_accum, possible)
+        found = self._known[stages] = list(self.read(stages, stage_roles, grad_accum, possible))
+        self._num_known += sum(live.size for _, live in found)
+        return found
 
-    def _step_s(
-        self, stages: Stages, stage_roles: list[Role], recomputation: Recomputation, grad_accum: Counts
-    ) -> Seconds:
-        """Seconds of a step: variants x recomputations x degrees x micro-batches."""
-        timed = [self.times.stage(role, recomputation) for role in stage_roles]
-        dp = self._data_parallel(stages)
-        found = [self.times.step_s(stages, timed, job, recipe, grad_accum, dp) for job, recipe in self.recipes]
-        return np.stack([seconds.reshape(-1, *self.atoms.shape) for seconds in found])
+    def read(
+        self, stages: Stages, stage_roles: list[Role], grad_accum: Counts, possible: Mask
+    ) -> Iterator[tuple[tuple[Recomputation, ...], Counts]]:
+        """Recomputations that differ in a number, with the live bytes of the fullest rank: variants x recomputations x
+        degrees x micro-batches."""
+        fixed = [self._fixed(role, stages) for role in stage_roles]
+        for recomputations in self._recomputations(stage_roles):
+            live: Counts = np.int64(0)
+            for role, (load_peak, steady, update) in zip(stage_roles, fixed, strict=True):
+                peak = self._step_peak(role, stages, together(recomputations), grad_accum, possible)
+                live = np.maximum(live, np.maximum(load_peak, steady + np.maximum(peak, update)))
+            yield recomputations, live
 
-    def _data_parallel(self, stages: Stages) -> Counts:
+    def data_parallel(self, stages: Stages) -> Counts:
         """Ranks, context parallelism not counted in; 0 where the degrees do not divide the cards."""
         model_parallel = self.grid.tp * self.grid.cp * stages.pp
         cards = self.grid.nodes * self.job.cluster.gpus_per_node
         whole = (cards % model_parallel == 0) & (cards % (self.grid.ep * self.grid.etp * stages.pp) == 0)
         return np.where(whole, cards // model_parallel, 0)
 
-    def _accumulation(self, stages: Stages) -> tuple[Counts, Mask]:
-        """Micro-batches of a step, and where the batch divides evenly."""
-        dp = self._data_parallel(stages)[:, None]
-        batch = dp * np.array(self.micro_batches, np.int64)
-        safe = np.maximum(batch, 1)
-        count = self.space.global_batch // safe
-        possible = (batch > 0) & (count > 0) & (self.space.global_batch % safe == 0)
-        if stages.chunks > 1:
-            possible &= count % stages.pp == 0  # schedules.py: micro-batches come in groups of the pipeline's ranks
-        return np.where(possible, count, 1), possible
-
     def _fixed(self, role: Role, stages: Stages) -> tuple[Counts, Counts, Counts]:
         """Peak of the load, what lies below every step, and what the optimizer's step adds to that at its highest:
         variants x 1 x degrees x micro-batches [bytes]."""
         lasting = lasting_of_role(self.atoms, role)
         weights = weights_of_role(self.atoms, role)
-        dp = np.maximum(self._data_parallel(stages), 1)
-        shared = [sharing(job, self.grid, dp) for job, _ in self.recipes]
+        dp = np.maximum(self.data_parallel(stages), 1)
+        shared = [sharing(job, self.grid, dp) for job in self.kept]
         found = [held_states(weights, rules, ranks) for rules, ranks in shared]
         load = np.stack([states.load_peak for states in found])[:, None, :, None]
         steady = np.stack([states.steady for states in found])[:, None, :, None] + lasting
@@ -269,7 +282,7 @@ class _Search:
             for modules in selective_modules(self.job):
                 yield (Recomputation(modules=modules),)
         if Recompute.FULL in allowed:
-            several = max(1, CACHED // (self.atoms.shape[0] * self.atoms.shape[1]))
+            several = max(1, CACHED // prod(self.atoms.shape))
             for first in range(1, longest + 1, several):
                 last = min(longest, first + several - 1)
                 yield tuple(Recomputation(layers=layers) for layers in range(first, last + 1))
@@ -289,10 +302,62 @@ class _Search:
             found = np.where(classes == number, step_peak(passes, schedule), found)
         return found
 
+
+class _Search:
+    """One precision on some numbers of equal machines."""
+
+    def __init__(self, memory: Memory, jobs: Sequence[Job], variants: tuple[Variant, ...]) -> None:
+        self.memory = memory
+        self.space = memory.space
+        self.job = job = jobs[0]
+        self.clusters = tuple(job.cluster for job in jobs)
+        self.grid = memory.grid
+        self.variants = variants
+        self.atoms = Atoms(job, self.grid, micro_batches_of(self.space))
+        ways = [(Recompute.NONE, ()), (Recompute.FULL, ())]
+        self.times = Times(self.atoms, [*ways, *((Recompute.SELECTIVE, modules) for modules in selective_modules(job))])
+        self.recipes = [(each, recipe_of(each)) for each in (_with(job, variant) for variant in variants)]
+
+    def blocks(self, *, once: bool) -> Iterator[Block]:
+        """Every plan; `once`: no other kind of card will ask for the same memory."""
+        read = self.memory.read if once else self.memory.remembered
+        for stages in pipelines(self.space, self.clusters):
+            grad_accum, possible = self._accumulation(stages)
+            if not possible.any():
+                continue
+            stage_roles, outside = roles(self.job, stages), self._outside(stages)
+            for recomputations, live in read(stages, stage_roles, grad_accum, possible):
+                seconds = self._step_s(stages, stage_roles, together(recomputations), grad_accum)
+                whole = live + outside
+                yield Block(
+                    self.job, self.clusters, self.grid, self.atoms.micro_batches, self.variants, stages, recomputations,
+                    grad_accum, whole, np.broadcast_to(seconds, whole.shape), possible,
+                )
+
+    def _step_s(
+        self, stages: Stages, stage_roles: list[Role], recomputation: Recomputation, grad_accum: Counts
+    ) -> Seconds:
+        """Seconds of a step: variants x recomputations x degrees x micro-batches."""
+        timed = [self.times.stage(role, recomputation) for role in stage_roles]
+        dp = self.memory.data_parallel(stages)
+        found = [self.times.step_s(stages, timed, job, recipe, grad_accum, dp) for job, recipe in self.recipes]
+        return np.stack([seconds.reshape(-1, *self.atoms.shape) for seconds in found])
+
+    def _accumulation(self, stages: Stages) -> tuple[Counts, Mask]:
+        """Micro-batches of a step, and where the batch divides evenly."""
+        dp = self.memory.data_parallel(stages)[:, None]
+        batch = dp * np.array(self.atoms.micro_batches, np.int64)
+        safe = np.maximum(batch, 1)
+        count = self.space.global_batch // safe
+        possible = (batch > 0) & (count > 0) & (self.space.global_batch % safe == 0)
+        if stages.chunks > 1:
+            possible &= count % stages.pp == 0  # schedules.py: micro-batches come in groups of the pipeline's ranks
+        return np.where(possible, count, 1), possible
+
     def _outside(self, stages: Stages) -> Counts:
         """CUDA context and communicators [bytes]."""
         gpu = self.job.cluster.gpu
         grid = self.grid
-        degrees = (self._data_parallel(stages), grid.tp, np.int64(stages.pp), grid.cp, grid.ep)
+        degrees = (self.memory.data_parallel(stages), grid.tp, np.int64(stages.pp), grid.cp, grid.ep)
         count: Counts = sum((degree > 1).astype(np.int64) for degree in degrees)
         return context_tensor(gpu).num_bytes + count[:, None] * communicator_bytes(gpu)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import numpy as np
+from msgspec.structs import replace
 
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
@@ -12,24 +14,27 @@ from vramcast.domain.planning import Space
 from vramcast.errors import Unsupported
 from vramcast.estimate.step_time import step_time
 from vramcast.search.training.direct import Choice, choices
-from vramcast.search.training.megatron import Block, blocks
-from vramcast.search.training.pool import Plans
+from vramcast.search.training.megatron import Block, Memories, blocks
+from vramcast.search.training.pool import Plans, num_splits
 
 _NOTHING = np.empty(0)
 
 
-def plans_on(space: Space, clusters: Sequence[Cluster], engine: str) -> Iterator[Plans]:
+def plans_on(
+    space: Space, clusters: Sequence[Cluster], engine: str, memories: Memories | None = None
+) -> Iterator[Plans]:
     """Every plan, in batches of one cluster.
 
     Args:
         space: what may be varied
         clusters: equal machines, in each another number of them
         engine: the framework
+        memories: what other kinds of cards of the same space have read; None: there are none
 
     Raises: Unsupported where the engine cannot run the model on any of the clusters
     """
     if engine == "megatron" and len(space.model.stacks) == 1:
-        for block in blocks(space, clusters):
+        for block in blocks(space, clusters, memories):
             for cluster in block.clusters:
                 yield _of_block(block, cluster)
     else:
@@ -56,16 +61,27 @@ def _of_block(block: Block, cluster: Cluster) -> Plans:
     own = block.possible & (block.grid.nodes == cluster.num_nodes)[:, None]
     places = np.flatnonzero(np.broadcast_to(own, shape))
     bare = block._replace(live_bytes=_NOTHING, step_s=_NOTHING)  # a kept plan must not keep all the others
+    degrees, splits = block.grid, (block.stages.pp.bit_length() + block.stages.chunks.bit_length())
+    num_splits = sum(np.frexp(axis)[1] for axis in (degrees.tp, degrees.cp, degrees.ep)) + splits  # bits of each
+    machines = next(each for each in block.clusters if each.num_nodes == cluster.num_nodes)
+    plan_at, workload_at = cache(bare.plan_at), cache(bare.workload_at)  # many differ in the other alone
 
     def job_at(place: int) -> Job:
-        return bare.job_at(*(int(index) for index in np.unravel_index(places[place], shape)))
+        rest, batch = divmod(int(places[place]), shape[3])
+        rest, index = divmod(rest, shape[2])
+        plan = plan_at(*divmod(rest, shape[1]), index)
+        return replace(bare.job, plan=plan, workload=workload_at(index, batch), cluster=machines)
 
-    return Plans(cluster, block.live_bytes.ravel()[places], block.step_s.ravel()[places], job_at)
+    def num_splits_at(place: int) -> int:
+        return int(num_splits[int(places[place]) // shape[3] % shape[2]])
+
+    return Plans(cluster, block.live_bytes.ravel()[places], block.step_s.ravel()[places], job_at, num_splits_at)
 
 
 def _of_choice(choice: Choice) -> Plans:
     seconds = np.array([step_time(job).step_s for job in choice.jobs])
-    return Plans(choice.jobs[0].cluster, choice.live_bytes, seconds, choice.jobs.__getitem__)
+    alike = num_splits(choice.jobs[0].plan)
+    return Plans(choice.jobs[0].cluster, choice.live_bytes, seconds, choice.jobs.__getitem__, lambda place: alike)
 
 
 __all__ = ["plans_on"]

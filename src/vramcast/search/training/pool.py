@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vramcast.domain.answer import usable_bytes
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import Job
+from vramcast.domain.job import Job, Plan
 from vramcast.domain.planning import Goal, Limits
 from vramcast.search.training.extents import Counts
 
@@ -29,6 +29,7 @@ class Plans(NamedTuple):
     live_bytes: Counts  # fullest rank, highest point of the run
     step_s: Seconds
     job_at: Callable[[int], Job]
+    num_splits_at: Callable[[int], int]  # how often a plan halves the work, roughly: bits of its degrees
 
 
 class Candidate(NamedTuple):
@@ -37,6 +38,7 @@ class Candidate(NamedTuple):
     value: float  # what the goal makes small
     live_bytes: int
     step_s: float
+    num_splits: int
     place: int
     job_at: Callable[[int], Job]
 
@@ -155,13 +157,16 @@ class Pool:
 
 def rank_of(candidate: Candidate) -> tuple[float, float, int]:
     """By the goal, then by speed; of plans that are equal in both, the one divided in fewer ways comes first."""
-    plan = candidate.job.plan
+    return float(f"{candidate.value:.5g}"), float(f"{candidate.step_s:.5g}"), candidate.num_splits
+
+
+def num_splits(plan: Plan) -> int:
+    """How often a plan halves the work, roughly."""
     degrees = (plan.tp, plan.pp, plan.cp, plan.ep, plan.virtual_stages)
-    value, step_s = (float(f"{number:.5g}") for number in (candidate.value, candidate.step_s))
-    return value, step_s, sum(degree.bit_length() for degree in degrees)
+    return sum(degree.bit_length() for degree in degrees)
 
 
 def _candidate(plans: Plans, values: Seconds, index: np.intp) -> Candidate:
     place = int(index)
     value, live_bytes, step_s = float(values[place]), int(plans.live_bytes[place]), float(plans.step_s[place])
-    return Candidate(value, live_bytes, step_s, place, plans.job_at)
+    return Candidate(value, live_bytes, step_s, plans.num_splits_at(place), place, plans.job_at)

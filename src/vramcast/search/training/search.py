@@ -41,9 +41,10 @@ from vramcast.search.training.balance import balanced
 from vramcast.search.training.direct import FEW, PIPELINED, num_pipelines
 from vramcast.search.training.labels import label, points, reasons_of, signature
 from vramcast.search.training.limits import Run, beats, by_machine, cheapest_of_alike, comparable, missed_limits
+from vramcast.search.training.megatron import Memories
 from vramcast.search.training.offload import too_large
 from vramcast.search.training.plans import plans_on
-from vramcast.search.training.pool import Candidate, Plans, Pool, Rule, rank_of
+from vramcast.search.training.pool import Candidate, Plans, Pool, Rule, num_splits, rank_of
 
 POOL: Final = 2048
 """Plans kept of each cluster for the full answer."""
@@ -253,9 +254,11 @@ class _Search:
             kept.setdefault(pool.cluster, []).append(pool)
         spaces = {engine: self._readable(engine, clusters) for engine in self.space.engines}
         seen = 0
-        for group, engine in product(by_machine(clusters), self.space.engines):
+        machines = by_machine(clusters)
+        memories: Memories | None = {} if len(machines) > 1 else None
+        for group, engine in product(machines, self.space.engines):
             try:
-                for plans in plans_on(spaces[engine], group, engine):
+                for plans in plans_on(spaces[engine], group, engine, memories):
                     for pool in kept[plans.cluster]:
                         pool.add(plans, self.margin(plans, engine))
                     seen += len(plans.step_s)
@@ -361,8 +364,10 @@ class _Search:
         if found.time is None or found.claimed_bytes(self.rule.limits.headroom) > capacity:
             return None
         live_bytes, step_s = plan.candidate.live_bytes, found.time.step_s
-        alone = Plans(job.cluster, np.array([live_bytes]), np.array([step_s]), (job,).__getitem__)
-        return Found(Candidate(float(self.rule.values(alone)[0]), live_bytes, step_s, 0, alone.job_at), job, found)
+        splits = num_splits(job.plan)
+        alone = Plans(job.cluster, np.array([live_bytes]), np.array([step_s]), (job,).__getitem__, lambda place: splits)
+        value = float(self.rule.values(alone)[0])
+        return Found(Candidate(value, live_bytes, step_s, splits, 0, alone.job_at), job, found)
 
     def nearest_failing(self, fitting: list[Found]) -> Job | None:
         """Of the plans that would be better than the best, or of all where none fits, the one that misses by least."""
@@ -441,7 +446,7 @@ class _Search:
 
     def reasons(self, best: Found) -> Iterator[Reason]:
         """Why the best plan is the best."""
-        others = list(merge(*(pool.best for pool in self.pools), key=rank_of))
+        others = merge(*(pool.best for pool in self.pools), key=rank_of)
         by_memory = self.rule.goal is Goal.LEAST_MEMORY
         value = self.claimed_bytes if by_memory else lambda candidate: candidate.value
         yield from reasons_of(best.candidate, others, self.rule, self.fits, value)

@@ -22,16 +22,10 @@ from typing import Final, NamedTuple
 from vramcast.domain.device import Cluster
 from vramcast.domain.topology import ONE_HOP, UNBOUNDED, used_share
 from vramcast.timing.links import assumed_links, pcie_bytes_per_s, pcie_name
+from vramcast.timing.rates import Share
 
 ROUNDS: Final[dict[str, float]] = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0}
 """Collective -> how often the tensor goes round."""
-
-
-class Share(NamedTuple):
-    """A constant that is measured, and where."""
-
-    value: float
-    source: str
 
 
 LINK_SHARE: Final = Share(0.75, "[SimuMax] B200 0.72 to 0.80 of NVLink in rings")

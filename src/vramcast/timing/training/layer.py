@@ -103,7 +103,6 @@ def _sum(operators: list[Operator], machine: Machine, *, backward: bool) -> Part
 
 
 def seconds(operator: Operator, machine: Machine, *, backward: bool) -> Parts:
-    """One operator on the card."""
     cause, taken = _spent(operator, machine, backward=backward)
     return Parts(**{cause: taken})
 

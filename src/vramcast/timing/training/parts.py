@@ -27,7 +27,6 @@ class Parts(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Seconds of the pass."""
         return sum(self)
 
     def plus(self, other: Parts, times: float = 1.0) -> Parts:
@@ -52,7 +51,6 @@ class Passes(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Seconds of both passes."""
         return self.forward.total + self.backward.total
 
 

@@ -14,15 +14,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import Precision
-from vramcast.timing.rates import BANDWIDTH, MATMUL, OTHER_BANDWIDTH, OTHER_MATMUL
-
-
-class Share(NamedTuple):
-    """A measured share, and where."""
-
-    value: float
-    source: str
-
+from vramcast.timing.rates import BANDWIDTH, MATMUL, OTHER_BANDWIDTH, OTHER_MATMUL, Share
 
 PRODUCTS: Final[dict[tuple[str, str], Share]] = {
     ("Blackwell", "16"): Share(0.47, "[SimuMax] B200 0.49 product by product; 0.47 fits whole steps of megatron-b200"),

@@ -19,7 +19,8 @@ from math import log, sqrt
 from typing import Any, Final, NamedTuple
 
 from vramcast.domain.device import Cluster
-from vramcast.timing.links import PCIE_BYTES_PER_S
+from vramcast.timing.links import pcie_bytes_per_s
+from vramcast.timing.rates import PCIE_SHARE
 
 KERNEL_FACTOR: Final[dict[str, float]] = {"fused": 1.0, "foreach": 2.8, "loop": 2.8}
 """Implementation -> passes over the states relative to one [foreach]."""
@@ -82,9 +83,6 @@ PROCESSORS_BYTES_PER_S: Final = 109e9
 DISKS_BYTES_PER_S: Final = 6e9
 """Local disks of one machine, read and written at once; assumed."""
 
-PCIE_SHARE: Final = 0.8
-"""Of a direction's data sheet that copies from pinned memory reach: 25 of 32 GB/s on A100; assumed elsewhere."""
-
 UPDATE_BYTES: Final = 28.0
 """Of a weight: gradient, weight and two moments read, weight and moments written, in fp32 [CPUAdam]."""
 
@@ -102,9 +100,8 @@ class Host(NamedTuple):
 
 def host_of(cluster: Cluster) -> Host:
     """All cards of a machine use its processors and disks at once; each has its own lanes."""
-    lanes = PCIE_BYTES_PER_S.get(cluster.gpu.pcie_generation or 4, PCIE_BYTES_PER_S[4])
-    cards = cluster.gpus_per_node
-    return Host(lanes * PCIE_SHARE, PROCESSORS_BYTES_PER_S / cards, DISKS_BYTES_PER_S / cards)
+    cards, lanes = cluster.gpus_per_node, pcie_bytes_per_s(cluster.gpu)
+    return Host(lanes * PCIE_SHARE.value, PROCESSORS_BYTES_PER_S / cards, DISKS_BYTES_PER_S / cards)
 
 
 def update_on_host_s(elements: Any, host: Host, *, disk: bool) -> Any:

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
-from vramcast.domain.model import Layer, MultiLatentAttention
+from vramcast.domain.model import Layer
 from vramcast.operators.graph import Operator as Taped
 from vramcast.operators.graph import Value
 from vramcast.operators.quantised import QUANTISED, Storage
@@ -171,13 +171,8 @@ def taped(layer: Layer, sizes: Sizes, casts: str = "") -> tuple[Operator, ...]:
 
 @lru_cache(maxsize=512)
 def _taped(layer: Layer, sizes: Sizes, casts: str) -> tuple[Operator, ...]:
-    from msgspec.structs import replace
-
-    mixer = layer.mixer
-    if isinstance(mixer, MultiLatentAttention) and mixer.indexer_heads:
-        layer = replace(layer, mixer=replace(mixer, indexer_heads=0))
     rows = sizes.tokens
-    tape = decoder_layer(layer, sizes)
+    tape = decoder_layer(layer.without_indexer, sizes)
     found = [
         in_8_bits(_operator(taped_one, rows, sizes), taped_one, rows) if casts else _operator(taped_one, rows, sizes)
         for taped_one in tape.operators

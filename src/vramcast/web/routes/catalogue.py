@@ -57,12 +57,13 @@ def version(asked: Asked) -> dict[str, Any]:
 
 def accuracy(asked: Asked) -> Reply:
     """Every measured case beside its prediction; `python -m truth.page` writes the file they come from."""
-    return Reply(200, JSON, _encoded())
+    return _accuracy()
 
 
 @cache
-def _encoded() -> bytes:
-    return msgspec.json.encode(cases_of((files("vramcast.web.routes") / "accuracy.json").read_bytes()))
+def _accuracy() -> Reply:
+    document = cases_of((files("vramcast.web.routes") / "accuracy.json").read_bytes())
+    return Reply(200, JSON, msgspec.json.encode(document))
 
 
 def cases_of(text: bytes) -> dict[str, Any]:
@@ -101,13 +102,6 @@ def words(asked: Asked) -> dict[str, Any]:
     costs = {f"cost.{english}": own.term("cost", english) for english in terms("cost")}
     tones = {f"tone.{fit}": tone for fit, tone in TONES.items()}
     return {"schema": 1, "lang": own.language, "words": named | costs | tones}
-
-
-def description(asked: Asked) -> dict[str, Any]:
-    """This description, as OpenAPI 3.1."""
-    from vramcast.web.openapi import described
-
-    return described()
 
 
 MODEL: Final = Option("job", "model", Kind.TEXT, "a model of the catalogue, by name; without one, numbers")
@@ -176,7 +170,6 @@ def options(name: str, language: str = "en") -> list[dict[str, Any]]:
 
 
 def _form(name: str) -> Callable[[Asked], dict[str, Any]]:
-    """What answers with the form of a command."""
 
     def answered(asked: Asked) -> dict[str, Any]:
         return {"schema": 1, "options": options(name, asked.words.language)}

@@ -1,0 +1,47 @@
+"""Variables of the environment that a script sets: those that frameworks read and that may change memory or time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from vramcast.catalogue.harmless import harmless
+from vramcast.formats.reading import NO_GPU, Unread
+from vramcast.formats.watched import is_unset
+
+READ_BY_FRAMEWORKS: Final = ("NVTE_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "NCCL_", "CUDA_", "CUBLAS_", "VLLM_",
+                             "SGLANG_", "SGL_")
+"""How their names begin."""
+
+ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+def options_of_environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Options of `train` that variables give: the allocator's settings."""
+    found = next((value for name in ALLOCATOR if (value := variables.get(name)) and not is_unset(value)), None)
+    return {} if found is None else {"alloc-conf": found}
+
+
+def ranks_of(gpus: int | None, nodes: int | None, variables: Mapping[str, str]) -> int | None:
+    """Processes that a launcher starts: as many as it says on each machine, or one for each card that it may see."""
+    seen = variables.get("CUDA_VISIBLE_DEVICES", "")
+    cards = len(seen.split(",")) if seen and not is_unset(seen) else None
+    each = min((count for count in (gpus, cards) if count), default=None)
+    return each and each * (nodes or 1)
+
+
+def unread_environment(variables: Mapping[str, str], *, allocator: bool = True) -> Iterator[Unread]:
+    """Variables that may change the answer, one each.
+
+    Args:
+        variables: names and values
+        allocator: whether the allocator's settings are read
+    """
+    known = harmless("environment", "variables")
+    for name, value in variables.items():
+        read = allocator and name in ALLOCATOR and not is_unset(value)
+        if not name.startswith(READ_BY_FRAMEWORKS) or not value or read:
+            continue
+        if name not in known and f"{name}={value}" not in known:
+            elsewhere = name == "VLLM_TARGET_DEVICE" and value.lower() not in ("cuda", "rocm")
+            yield Unread(f"${name}", NO_GPU) if elsewhere else Unread(f"${name}")

@@ -1,0 +1,254 @@
+"""What every reader of a configuration file shares: bounded text, what was found, words of a command line.
+
+Files are other people's: they are read, never run. A script's variables are put in as far as the script sets them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from vramcast.catalogue.documents import NoDocument, parse_yaml
+from vramcast.errors import SourceError
+from vramcast.formats.shell import Script, read_script
+
+LARGEST_FILE: Final = 1 << 20
+"""A configuration is a few pages; more is a mistake or an attack [bytes]."""
+
+DEEPEST: Final = 20
+"""Levels of tables inside tables."""
+
+ELSEWHERE: Final = "is a file of its own; give it with another --from"
+
+NOT_MODELLED: Final = "may change memory or time and is not modelled"
+NO_GPU: Final = "runs on no GPU of NVIDIA or AMD; vramcast answers for those"
+"""Why there is no answer, whatever else is left out."""
+
+
+SHOWN: Final = 6
+"""Names that a refusal says, each with its reason; the others are counted."""
+
+
+class Config(NamedTuple):
+    """A file as text, and as a table where it is JSON or YAML."""
+
+    name: str
+    text: str
+    table: Mapping[str, Any] | None
+
+
+class Unread(NamedTuple):
+    """What may change the answer and is not understood."""
+
+    name: str  # as the file writes it
+    why: str = NOT_MODELLED
+    option: str = ""  # of vramcast, which settles it where it is given by name
+    file: str = ""  # format of another file, which settles it where it is given beside this one
+    of_network: bool = False  # says what the network is, not how it is trained or split
+    of_towers: bool = False  # holds only where the network has towers that see or hear
+
+
+class Reading(NamedTuple):
+    """What a file asks."""
+
+    format: str  # as `--from-format` names it
+    options: dict[str, Any]  # of `vramcast train` or `serve`; `model` may be a Model
+    weak: dict[str, Any] = {}  # options that hold where no other file says otherwise
+    batch: dict[str, int] = {}  # "global", "micro", "accumulation": solved once the number of ranks is known
+    unread: tuple[Unread, ...] = ()
+    notes: tuple[str, ...] = ()  # what was left out or filled in
+    auto: dict[str, str] = {}  # option that the file leaves to the run -> what the file says
+    ranks: int | None = None  # processes that the file starts
+
+
+def together(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Options over each other, later ones win; those of the engine add up.
+
+    >>> together({"tp": 2, "engine-option": ("a=1",)}, {"tp": 4, "engine-option": ("b=2",)})
+    {'tp': 4, 'engine-option': ('a=1', 'b=2')}
+    """
+    pairs = tuple(pair for part in parts for pair in part.get("engine-option", ()))
+    found = {name: value for part in parts for name, value in part.items()}
+    return found | ({"engine-option": pairs} if pairs else {})
+
+
+def under_the_trainer(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of DeepSpeed's file where Transformers' Trainer runs it: sizes are as the file has them."""
+    pairs = (*options.get("engine-option", ()), "auto=false")
+    return {**options, "engine": "huggingface", "sharded-by": "deepspeed", "engine-option": pairs}
+
+
+def read_config(path: Path) -> Config:
+    """The file, its size and depth bounded.
+
+    Raises: SourceError when it cannot be read
+    """
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise SourceError(f"{path}: a configuration has at most {LARGEST_FILE} bytes")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise SourceError(f"{path}: not a text file") from None
+    return Config(path.name, text, _table(path, text))
+
+
+def _table(path: Path, text: str) -> Mapping[str, Any] | None:
+    """JSON or YAML, None for scripts."""
+    try:
+        if path.suffix == ".json" or text.lstrip().startswith("{"):
+            found = json.loads(text)
+        elif path.suffix in (".yaml", ".yml"):
+            found = parse_yaml(text)
+        else:
+            return None
+    except (ValueError, RecursionError, NoDocument) as error:
+        kind = "JSON" if path.suffix == ".json" else "YAML"
+        raise SourceError(f"{path}: not {kind}: {' '.join(str(error).split())[:200]}") from None
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found) or _deep(found) > DEEPEST:
+        raise SourceError(f"{path}: must be a table of names and values, at most {DEEPEST} deep")
+    return found
+
+
+def _deep(value: Any, level: int = 0) -> int:
+    if level > DEEPEST:
+        return level
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return max((_deep(item, level + 1) for item in inner), default=level)
+
+
+class Command(NamedTuple):
+    """The command line of a script that a reader is about."""
+
+    words: tuple[str, ...]
+    notes: tuple[str, ...] = ()  # what of the script is left out
+    unread: tuple[Unread, ...] = ()
+    variables: Mapping[str, str] = {}  # of the environment, as the script sets them
+    undecided: frozenset[str] = frozenset()  # arguments that stand in a branch only a run takes
+
+
+def command_of(config: Config, score: Callable[[tuple[str, ...]], int]) -> Command:
+    """The command with the highest score, its variables put in; where none has any, arguments that are only set.
+
+    Args:
+        config: the script
+        score: how much of a command belongs to the reader
+
+    Raises: SourceError for quotes that do not end
+    """
+    script = read_script(config.text, config.name)
+    notes, unread = list(script.notes), []
+    scored = [found for found in script.commands if score(found) > 0]
+    if scored:
+        best = max(scored, key=score)
+        if others := len({found for found in scored if found != best}):
+            why = f"stands in the file with {others + 1} different commands; keep one of them"
+            unread.append(Unread(shown(best[0]).strip("'"), why))
+        if script.unused:
+            unused = ", ".join(f"${name}" for name in script.unused)
+            notes.append(f"not read, as the command does not use them: {unused}")
+    else:
+        best = tuple(word for words in script.unused.values() for word in words)
+    return Command(best, tuple(notes), tuple(unread), _environment(script), script.undecided)
+
+
+def _environment(script: Script) -> dict[str, str]:
+    """Variables that programs of the script see, as far as their names tell: capitals."""
+    return {name: value for name, value in script.variables.items() if name.isupper()}
+
+
+def shown(value: Any) -> str:
+    """The beginning of a value for a sentence, without what may be a secret.
+
+    >>> shown("https://me:password@hub/x"), shown("hf_abcdefghijklmnopqrstuvwx")
+    ("'https://...@hub/x'", "'...'")
+    """
+    text = re.sub(r"(://)[^/\s@]+@", r"\1...@", str(value))
+    return repr(SECRET.sub("...", text)[:60])
+
+
+SECRET: Final = re.compile(
+    r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|xox[a-z]-|AKIA|LTAI|eyJ)[\w./+=-]{8,}|\b[0-9a-fA-F]{32,}\b"
+)
+"""What keys of hubs and clouds look like."""
+
+
+def sentence(found: Iterable[Unread]) -> str:
+    """Names with their reasons, those of one reason together.
+
+    >>> sentence([Unread("a", "is odd"), Unread("b"), Unread("c", "is odd")])
+    'a, c: is odd; b: may change memory or time and is not modelled'
+    """
+    by_reason: dict[str, list[str]] = {}
+    for one in found:
+        by_reason.setdefault(one.why, []).append(one.name)
+    return "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
+
+
+def arguments(found: Iterable[str], *, short: bool = False) -> dict[str, Any]:
+    """`--name value` pairs; a name alone is True, several values are a list, dashes stand for underscores.
+
+    Args:
+        found: words of a command line
+        short: names with one dash count as well
+
+    >>> arguments(["vllm", "serve", "m", "--tp", "2", "--fast", "--x=3", "--list", "a", "b"])
+    {'tp': 2, 'fast': True, 'x': 3, 'list': ['a', 'b']}
+    """
+    result: dict[str, Any] = {}
+    name: str | None = None
+    for word in found:
+        if re.match(r"^--?[A-Za-z]" if short else r"^--[A-Za-z]", word):
+            name, equals, value = word.lstrip("-").partition("=")
+            name = name.replace("-", "_")
+            result[name] = plain(value) if equals else True
+        elif name is not None:
+            before = result[name]
+            values = [] if before is True else before if isinstance(before, list) else [before]
+            result[name] = plain(word) if not values else [*values, plain(word)]
+    return result
+
+
+def plain(text: str) -> Any:
+    """A word as a number or truth value where it is one.
+
+    >>> plain(".5"), plain("5e8"), plain("7."), plain("007"), plain("1_000"), plain("nan")
+    (0.5, 500000000.0, 7.0, 7, '1_000', 'nan')
+    """
+    named = {"true": True, "false": False, "null": None, "none": None}
+    if text.lower() in named:
+        return named[text.lower()]
+    if re.fullmatch(r"[-+]?\d{1,18}", text):
+        return int(text)
+    if NUMBER.fullmatch(text):
+        return float(text)
+    return text
+
+
+NUMBER: Final = re.compile(r"[-+]?(?:\d{1,18}\.?\d{0,18}|\.\d{1,18})(?:[eE][-+]?\d{1,2})?")
+
+
+def written(words: Mapping[str, Any]) -> dict[Any, str]:
+    """How a meaning is written, from the words that are read: the first that has it.
+
+    >>> written({"fa2": "flash", "fa3": "flash", "disabled": "eager"})
+    {'flash': 'fa2', 'eager': 'disabled'}
+    """
+    found: dict[Any, str] = {}
+    for word, meaning in words.items():
+        found.setdefault(meaning, word)
+    return found
+
+
+def count(value: Any) -> int | None:
+    """A positive whole number, None for "auto" and everything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40 else None
+
+
+def table(values: Any) -> Mapping[str, Any]:
+    """A table inside a table, empty where there is none."""
+    return values if isinstance(values, Mapping) else {}

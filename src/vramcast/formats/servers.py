@@ -1,0 +1,393 @@
+"""What commands of servers share: arguments by their long names and short ones, the version of an image, serve.sh.
+
+What a plan leaves to the engine's default is written out as it was computed, so that another version of the engine
+starts the same deployment.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from vramcast.catalogue.formats import load_format
+from vramcast.domain.serving import ServeJob
+from vramcast.engines.serving.requests import variables_of
+from vramcast.errors import SourceError
+from vramcast.formats.environment import unread_environment
+from vramcast.formats.files import File, Order, Part
+from vramcast.formats.launch import IN_THE_FOLDER, by_hand, head_of, one_of_several
+from vramcast.formats.lines import HEAD, Line, Table, array, commented, comments, exports
+from vramcast.formats.reading import ELSEWHERE, NO_GPU, Command, Config, Reading, Unread, command_of, plain, written
+from vramcast.formats.watched import Known, Watched
+from vramcast.sources.logs import options
+from vramcast.sources.logs.options import Target, translated
+
+APART: Final = (
+    "model", "model_path", "quantization", "max_seq_len", "max_loras", "max_lora_rank", "max_loras_per_batch",
+)
+"""Arguments of the logs' tables that are read in another way here, or that only logs have."""
+
+QUANTISED: Final = {
+    "fp8": "fp8", "awq": "awq-int4", "awq_marlin": "awq-int4", "gptq": "gptq-int4", "gptq_marlin": "gptq-int4",
+    "bitsandbytes": "nf4", "mxfp4": "mxfp4", "modelopt_fp4": "nvfp4", "modelopt": "fp8", "modelopt_fp8": "fp8",
+    "w8a8_int8": "int8", "w8a8_fp8": "fp8",
+}
+"""`--quantization` -> how the weights are stored."""
+
+HUMAN: Final = ("max_model_len", "max_num_batched_tokens", "kv_cache_memory_bytes")
+"""Numbers that vLLM reads with a suffix [vllm engine/arg_utils.py, human_readable_int]."""
+
+SUFFIXES: Final = {
+    "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40,
+}
+
+OFF: Final = ("", "auto", -1)
+"""Values that leave a choice to the engine."""
+
+SWITCHED: Final = {"1": "true", "true": "true", "0": "false", "false": "false"}
+"""How variables of the environment switch something [vllm vllm/envs.py]."""
+
+FITTED: Final = ("max_model_len",)
+"""What vLLM then makes as large as the card allows, which is no default [vllm v1/core/kv_cache_utils.py,
+`_auto_fit_max_model_len`]."""
+
+USUAL: Final[dict[str, tuple[Any, ...]]] = {
+    "enable_chunked_prefill": (True,), "async_scheduling": (True,), "optimization_level": (2, 3),
+    "runner": ("auto", "generate"), "task": ("auto", "generate"), "model_impl": ("auto", "vllm"),
+    "cpu_offload_gb": (0, 0.0),
+    "load_format": ("auto", "safetensors", "pt", "npcache", "dummy", "bitsandbytes", "runai_streamer", "mistral"),
+    "prefill_context_parallel_size": (1,), "mamba_cache_mode": ("none",), "performance_mode": ("balanced",),
+    "attention_backend": ("auto",), "enable_sleep_mode": (False,),
+    "mm_encoder_tp_mode": ("weights",), "offload_backend": ("auto",),
+    # SGLang's
+    "ep_num_redundant_experts": (0,), "speculative_eagle_topk": (1,), "disaggregation_mode": ("null", None),
+    "moe_a2a_backend": ("none",),
+}
+"""Arguments that change nothing with these values, and are not modelled with others."""
+
+OTHER_IMAGES: Final = re.compile(r"\b(nvcr\.io/\S+|rocm/\S+|intel/\S+|quay\.io/ascend/\S+|\S+-rocm\S*|\S+:\S*rocm\S*)")
+"""Images of other builds, whose version is none of the engine's."""
+
+TAGGED: Final = re.compile(r"((?:vllm/vllm-openai|lmsysorg/sglang):(?!v?\d|latest\b|\$)[^\s'\"]+)")
+"""Images of the engines whose tag is a name: of one model, of one day, of one's own."""
+
+WITHOUT_CARDS: Final = re.compile(
+    r"(?i)\b(\S*(?:vllm|sglang)[\w./-]*(?:-|:)(?:\S*-)?(?:cpu|xpu|tpu|npu|hpu|neuron|xeon)\b[^\s'\"]*)"
+)
+"""Images of the engines that run on no GPU of the catalogue."""
+
+SERVE: Final = "serve.sh"
+
+PORT: Final = 8000
+
+DTYPES: Final = written(options.DTYPES)
+"""How vLLM, SGLang and TensorRT-LLM call a dtype; others have one name everywhere."""
+
+MADE: Final = {format_: written(QUANTISED)[format_] for format_ in ("fp8", "nf4")}
+"""Format that vLLM and SGLang can make of a 16-bit checkpoint while loading -> their name for that."""
+
+PLACE: Final = (
+    ('NODE_RANK="${NODE_RANK:-0}"', "which machine this is"),
+    ('MASTER_ADDR="${MASTER_ADDR:-localhost}"', "the first machine"),
+    ('MASTER_PORT="${MASTER_PORT:-29500}"', ""),
+)
+
+
+class Server(NamedTuple):
+    """What tells one server's command from another's."""
+
+    engine: str
+    known: Known
+    targets: dict[str, Target]  # argument -> option, and how its value is read
+    short: dict[str, str]  # names that stand for others
+    start: re.Pattern[str]  # the word behind which the arguments stand, beside `ENGINE serve`
+    image: re.Pattern[str]  # where a script names the version: the tag of the image, or what it installs
+    own: Callable[[Watched], dict[str, Any]]  # options of what no other server has
+    slots: int  # adapters on the card at once where nobody says
+    rank_needed: bool = False  # whether nobody but the adapters says their rank
+    named_model: bool = False  # whether the model stands behind the command without a name
+
+
+def targets_of(table: Mapping[str, Target]) -> dict[str, Target]:
+    return {name: target for name, target in table.items() if name not in APART}
+
+
+def argument_names(table: Mapping[str, options.Target]) -> dict[str, str]:
+    """Option -> argument, as a command line writes it, the first where several say it."""
+    names = written({name: option for name, (option, _) in table.items()})
+    return {option: name.replace("_", "-") for option, name in names.items()}
+
+
+def read_server(config: Config, server: Server) -> Reading:
+    command, given, place = _given(config, server)
+    values = Watched(given, server.known, undecided=command.undecided)
+    options: dict[str, Any] = {"engine": server.engine} | translated(values, server.targets)
+    for name, (option, _) in server.targets.items():
+        value = values.get(name)
+        wanted = value is not None and (value not in OFF or name in FITTED) and not isinstance(value, bool)
+        if wanted and option not in translated({name: value}, {name: server.targets[name]}):
+            values.refuse(name, "a value that is understood", option=option)
+    models = [text for name in ("model", "model_tag", "model_path") if isinstance(text := values.get(name), str)]
+    options |= {"model": models[0]} if models else {}
+    if "config" in values:
+        values.cannot("config", ELSEWHERE, file=server.engine)
+    if values.get("device") not in (None, "auto", "cuda", "rocm"):
+        values.cannot("device", NO_GPU)
+    options |= _stored(values, models) | _adapters(values, server)
+    options |= server.own(values)
+    known = variables_of(server.engine)
+    texts = {option: command.variables.get(name, "").lower() for option, name in known.items()}
+    switches = {option: SWITCHED[text] for option, text in texts.items() if text in SWITCHED}
+    pairs = tuple(f"{option}={value}" for option, value in switches.items())
+    options |= {"engine-option": (*options.get("engine-option", ()), *pairs)} if pairs else {}
+    for name, usual in USUAL.items():
+        values.only(name, *usual)
+    others = {name: text for name, text in command.variables.items() if name not in map(known.get, switches)}
+    unread = [*command.unread, *place, *values.unread(), *unread_environment(others, allocator=False)]
+    unread += _versions(config, server, options)
+    return Reading(server.engine, options, unread=tuple(unread), notes=command.notes)
+
+
+def human_readable(value: Any) -> Any:
+    """A number with a suffix as vLLM reads it: small letters are decimal, capitals binary and whole; others as is.
+
+    >>> human_readable("32k"), human_readable("32K"), human_readable("25.6k"), human_readable("1.5K")
+    (32000, 32768, 25600, '1.5K')
+    """
+    match = re.fullmatch(r"(\d{1,12})(?:\.(\d{1,6}))?([kmgtKMGT])", value.strip()) if isinstance(value, str) else None
+    if match is None or (match[2] and match[3].isupper()):
+        return value
+    fraction = match[2] or ""
+    return int(match[1] + fraction) * SUFFIXES[match[3]] // 10 ** len(fraction)
+
+
+def _given(config: Config, server: Server) -> tuple[Command, dict[str, Any], list[Unread]]:
+    """The command that starts a server, its arguments by their long names, and what of it is no argument."""
+    if config.table is not None:
+        values = {name.replace("-", "_"): value for name, value in config.table.items()}
+        return Command(()), _long(values, server), []
+
+    def score(words: tuple[str, ...]) -> int:
+        fetched = words[:2] in (("docker", "pull"), ("docker", "build"), ("podman", "pull"))
+        return len(words) if not fetched and _start(words, server) is not None else 0
+
+    command = command_of(config, score)
+    start = _start(command.words, server)
+    if start is None and not any(word.startswith("-") for word in command.words):
+        raise SourceError(f"{config.name}: no command that starts {server.engine} stands in it")
+    named, plainly = split(command.words[start or 0:], server.known, server.short)
+    values = _long(named, server)
+    if plainly and server.named_model:
+        values.setdefault("model", plainly.pop(0))
+    return command, values, [
+        Unread(word[:60], "is no argument of a command that is understood") for word in plainly
+    ]
+
+
+def _start(words: tuple[str, ...], server: Server) -> int | None:
+    """Where the arguments of a server begin."""
+    for place, word in enumerate(words):
+        if word.rpartition("/")[2] == server.engine and words[place + 1 : place + 2] == ("serve",):
+            return place + 2
+    found = [place for place, word in enumerate(words) if server.start.fullmatch(word)]
+    return found[-1] + 1 if found else None
+
+
+def split(words: tuple[str, ...], known: Known, short: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Arguments by name, and words that belong to none: a flag takes no word, most names one, lists all that follow.
+
+    >>> words = ("m/x", "--enforce-eager", "-tp", "2", "--x.y=3")
+    >>> split(words, Known("vllm", "EngineArgs"), {"tp": "tensor_parallel_size"})
+    ({'enforce_eager': True, 'tp': 2, 'x.y': 3}, ['m/x'])
+    """
+    named: dict[str, Any] = {}
+    others: list[str] = []
+    name, room = "", 0
+    for word in words:
+        if re.match(r"--?[A-Za-z]", word):
+            text, equals, value = word.lstrip("-").partition("=")
+            if level := re.fullmatch(r"O(\d)", text):
+                text, equals, value = "O", "=", level[1]
+            name = text.replace("-", "_")
+            entry = known.entry(short.get(name, name))
+            kind = entry.kind if entry is not None else "any"
+            room = 0 if equals else 1 if kind in ("bool", "flag") else 99 if kind == "list" else 1
+            named[name] = plain(value) if equals else True
+            flag = kind in ("bool", "flag")
+        elif room and not (flag and word.lower() not in ("true", "false")):
+            before = named[name]
+            several = before if isinstance(before, list) else [before]
+            named[name] = plain(word) if before is True else [*several, plain(word)]
+            room -= 1
+        else:
+            others.append(word)
+    return named, others
+
+
+def _long(values: Mapping[str, Any], server: Server) -> dict[str, Any]:
+    """Arguments by the names of the snapshot: short ones, switched-off ones and those of tables inside."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        table, point, inner = name.partition(".")
+        long = _whole(server.short.get(name, name), server)
+        off = long.removeprefix("no_")
+        if point:
+            before = table_of(found.get(table))
+            found[table] = {**before, inner: value}
+        elif long.startswith("no_") and server.known.entry(off) is not None and value is True:
+            found[off] = False
+        else:
+            found[long] = human_readable(value) if long in HUMAN else value
+    return found
+
+OLDER: Final = ("enable_dp_attention", "enable_ep_moe", "disable_cuda_graph", "cuda_graph_max_bs", "cuda_graph_bs",
+                "max_seq_len_to_capture", "enable_torch_compile", "task", "config", "device")
+"""Names of earlier versions, and of the command around the engine's, that begin those of others."""
+
+
+def _whole(name: str, server: Server) -> str:
+    """A name that only begins the one it stands for, as Python's argparse takes it."""
+    if name in OLDER or server.known.entry(name) is not None or len(name) < 4 or name.startswith("no_"):
+        return name
+    names = load_format(server.known.format).sections[server.known.section]
+    found = [whole for whole in names if whole.startswith(name)]
+    return found[0] if len(found) == 1 else name
+
+
+def table_of(value: Any) -> dict[str, Any]:
+    """A value that is a table, or the JSON of one; empty where it is neither."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {}
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _stored(values: Watched, models: list[str]) -> dict[str, Any]:
+    """How the weights are stored; GPTQ and AWQ only read what a checkpoint holds [vllm config/vllm.py, weight_utils.py
+    `get_quant_config`: a checkpoint without them ends the start]."""
+    method = str(values.get("quantization")).lower().partition("_")[0]
+    if method in ("gptq", "awq") and models and models[0][0].isalnum() and method not in models[0].lower():
+        why = f"{models[0][:80]} is no checkpoint in {method}; name one that is, or give --weights"
+        values.cannot("quantization", why, option="weights")
+        return {}
+    weights = values.one_of("quantization", QUANTISED, lower=True, option="weights")
+    return {"weights": weights} if weights else {}
+
+
+def _adapters(values: Watched, server: Server) -> dict[str, Any]:
+    """Room for adapters, which there is only where they are switched on."""
+    switched = values.flag("enable_lora") or bool(values.get("lora_paths"))
+    found = {
+        option: size for name, option in (("max_loras", "lora-slots"), ("max_loras_per_batch", "lora-slots"),
+                                          ("max_lora_rank", "lora-rank"))
+        if (size := values.count(name)) is not None
+    }
+    if not switched:
+        return {}
+    if server.rank_needed and "lora-rank" not in found:
+        values.cannot("max_lora_rank", "is not given: SGLang takes it from the adapters", option="lora-rank")
+    return {"lora-slots": server.slots} | found
+
+
+def _versions(config: Config, server: Server, options: dict[str, Any]) -> Iterator[Unread]:
+    """The version that an image or a package names, put into the options."""
+    if config.table is not None:
+        return
+    found = {one or other for one, other in server.image.findall(config.text)}
+    if len(found) == 1:
+        options["engine"] = f"{server.engine}@{_release(next(iter(found)))}"
+    elif found:
+        why = f"is named in {len(found)} versions; give --engine {server.engine}@VERSION"
+        yield Unread(server.engine, why, "engine")
+    if (image := WITHOUT_CARDS.search(config.text)) is not None:
+        yield Unread(image[1][:60], NO_GPU)
+    elif not found and (image := OTHER_IMAGES.search(config.text) or TAGGED.search(config.text)) is not None:
+        why = f"does not say which {server.engine} is in it; give --engine {server.engine}@VERSION"
+        yield Unread(image[1][:60], why, "engine")
+
+
+def _release(text: str) -> str:
+    """A tag without what it says of CUDA.
+
+    >>> _release("0.4.6.post1-cu124"), _release("0.8.5")
+    ('0.4.6.post1', '0.8.5')
+    """
+    return re.sub(r"[-_.]cu\d.*$|-.*$", "", text).rstrip(".")
+
+
+def adapters(order: Order, slots_option: str) -> list[Line]:
+    slots, rank = order.ask("lora_slots"), order.ask("lora_rank")
+    if not slots:
+        return []
+    return [Line("enable-lora", True), Line(slots_option, slots, "adapters on the card at once"),
+            Line("max-lora-rank", rank, "largest rank")]
+
+
+def degrees(order: Order, names: tuple[str, ...]) -> list[Line]:
+    reasons = ("ranks that divide every layer", "stages", "copies")
+    fields = ("tp", "pp", "dp")
+    return [Line(name, order.ask(field), why) for name, field, why in zip(names, fields, reasons, strict=False)]
+
+
+def dtypes(order: Order, names: Mapping[str, str]) -> list[Line]:
+    ask, job = order.ask, order.job
+    ask.also("context", "concurrency", "input_len", "output_len", "image_size")
+    lines = []
+    if ask("dtype") is not None:
+        lines.append(Line(names["dtype"], DTYPES[job.plan.dtype], "activations and unquantised weights"))
+    if job.plan.weights in MADE:
+        lines.append(Line(names["quantisation"], MADE[ask("weights")], "made while the checkpoint loads"))
+    kv = ask("kv_dtype")
+    if kv != "auto":
+        named = "fp8_e4m3" if kv == "fp8" and job.engine == "sglang" else DTYPES.get(kv, kv)
+        lines.append(Line(names["kv-dtype"], named, "keys and values"))
+    return lines
+
+
+def weights_note(order: Order) -> tuple[str, ...]:
+    """A format that no engine makes while it loads must be in the checkpoint."""
+    job: ServeJob = order.job
+    weights = job.plan.weights
+    if weights is None or (job.engine in ("vllm", "sglang") and weights in QUANTISED):
+        return ()
+    return (f"{SERVE}: name a checkpoint of {job.model.name} stored as {weights}; the one named is not",)
+
+
+def nodes_of(job: ServeJob, *, vllm: bool = False) -> Table:
+    """Which machine this is, where there are several."""
+    if job.cluster.num_nodes == 1:
+        return ()
+    if vllm:
+        return (Line("nnodes", job.cluster.num_nodes), Line("node-rank", "$NODE_RANK"),
+                Line("master-addr", "$MASTER_ADDR"), Line("master-port", "$MASTER_PORT"))
+    return (Line("nnodes", job.cluster.num_nodes), Line("node-rank", "$NODE_RANK"),
+            Line("dist-init-addr", "$MASTER_ADDR:$MASTER_PORT"))
+
+
+def serve_script(order: Order, command: str, lines: Table, part: Part, nodes: Table) -> tuple[File, ...]:
+    lines = (*lines, Line("host", "0.0.0.0"), Line("port", PORT))
+    text = script_text(order, command, lines, nodes)
+    notes = (*weights_note(order), *one_of_several(order, SERVE))
+    return (order.file(SERVE, text, (part,), notes, executable=True),)
+
+
+def script_text(order: Order, command: str, lines: Table, nodes: Table = ()) -> str:
+    known = variables_of(order.job.engine)
+    variables = [
+        Line(known[name.removeprefix("option.")], int(bool(value)), "as planned")
+        for name, value in order.ask.settings.items() if name.removeprefix("option.") in known
+    ]
+    head = head_of(order, *by_hand(order, SERVE, PORT))
+    parts = [HEAD + comments(head) + "set -euo pipefail", IN_THE_FOLDER]
+    if nodes:
+        parts.append("\n".join(commented(text, why) for text, why in PLACE))
+    if variables:
+        parts.append(exports(variables))
+    parts.append(array("ARGS", lines))
+    more = "".join(f' --{line.name} "{line.value}"' for line in nodes)
+    parts.append(f'{command} "${{ARGS[@]}}"{more} "$@"')
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,447 @@
+"""Megatron-LM's arguments in a shell script or a text [Megatron-LM megatron/training/arguments.py]."""
+
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec.structs
+
+from vramcast.blocks.parameters import count_parameters
+from vramcast.catalogue.formats import load_format, problems
+from vramcast.domain.job import AttentionKernel, Job, Plan, Precision, Recompute, Shards
+from vramcast.domain.model import Model, MoE
+from vramcast.engines.megatron.chunk import stage_layers
+from vramcast.engines.megatron.options import Context, Options, options_of
+from vramcast.errors import Unsupported
+from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
+from vramcast.formats.files import File, Order, Part, hub_id
+from vramcast.formats.launch import RUN, run_script
+from vramcast.formats.lines import Line, Table
+from vramcast.formats.reading import Command, Config, Reading, Unread, arguments, command_of, written
+from vramcast.formats.table import Switch, lines_of
+from vramcast.formats.tools import megatron_model as reader
+from vramcast.formats.tools.megatron_model import BY_TOKENIZER, engine_options_of, model_of, plan_of
+from vramcast.formats.tools.megatron_network import entry_script, is_hybrid, model_arguments, unsaid_features
+from vramcast.formats.watched import Known, Watched
+from vramcast.question.options import OPTIONS
+
+ARGUMENTS: Final = Known("megatron", "arguments", (Known("torchrun", "arguments"),))
+
+LISTS: Final = ("--recompute-modules", "--spec")
+
+SCRIPTS: Final = {
+    "pretrain_gpt.py": "gpt", "pretrain_mamba.py": "hybrid", "pretrain_hybrid.py": "hybrid", "pretrain_bert.py": "bert",
+    "pretrain_t5.py": "t5",
+}
+"""Entry script -> family of its network; others build networks of their own."""
+
+SIZES: Final = {"--seq-length": "seq-len", "--micro-batch-size": "micro-batch", "--global-batch-size": "global-batch"}
+
+OF_ENCODERS: Final = {"--encoder-seq-length": "seq-len", "--decoder-seq-length": "decoder-seq-len"}
+"""Sizes of networks with an encoder and a decoder."""
+
+NEEDED: Final = ("--seq-length", "--micro-batch-size")
+"""Sizes that Megatron-LM has no default for [arguments.py `validate_args`]."""
+
+OF_EXPERTS: Final = ("dispatcher", "grouped_gemm", "permute_fusion", "router_fp32", "sinkhorn", "overlap_moe_comm")
+"""Engine options that say nothing of a dense network."""
+
+DESCRIBES: Final = ("--hidden-size", "--num-attention-heads", "--max-position-embeddings")
+"""What a network needs, beside its layers."""
+
+OF_NETWORK: Final = re.compile(
+    r"--(?:experimental-attention|dsa-|linear-|softmax-type|window-|attention-output|qk-|mtp-|heterogeneous|enable-mhc|"
+    r"mhc-|moe-(?:ffn|latent|layer-freq|shared-expert-(?:gate|inter|glu)|use-upcycling|mlp-glu)|num-|hybrid|mamba-|gdp-|"
+    r"is-hybrid|multi|kv-|q-lora|v-head|img-|vision|encoder|decoder-num|ict|biencoder|spec|padded-vocab|vocab|"
+    r"tokenizer-type|activation-func|quick-geglu|openai-gelu|onnx|squared|swiglu|normalization|no-rope-freq|"
+    r"use-checkpoint-args|yaml-cfg|fp32-residual|apply-residual|add-qkv|disable-bias|untie|position|max-position|hidden)"
+)
+"""Arguments that say what the network is."""
+
+USUAL: Final[dict[str, tuple[Any, ...]]] = {
+    "--use-flash-attn": (True,), "--attention-softmax-in-fp32": (True,), "--cuda-graph-impl": ("none",),
+    "--optimizer-offload-fraction": (1, 1.0), "--main-grads-dtype": ("fp32",), "--main-params-dtype": ("fp32",),
+    "--activation-offload-fraction": (1, 1.0),
+}
+"""Arguments that change nothing with these values, where TransformerEngine's layers run."""
+
+OF_LOCAL: Final = ("--use-flash-attn", "--attention-softmax-in-fp32")
+"""Those of them that matter to Megatron's own layers."""
+
+
+def _score(words: tuple[str, ...]) -> int:
+    """Arguments of Megatron in a command; one alone may be anybody's."""
+    known = load_format("megatron").sections["arguments"]
+    found = sum(word.startswith("--") and word[2:].partition("=")[0].replace("_", "-") in known for word in words)
+    return found if found > 1 else 0
+
+
+def read(config: Config) -> Reading:
+    """Model, plan and batch of the arguments."""
+    command = Command(()) if config.table is not None else command_of(config, _score)
+    words = arguments(command.words)
+    plainly = dict(config.table) if config.table is not None else {  # "none" is a word of several arguments
+        name: "none" if value is None else value for name, value in words.items()
+    }
+    typed = {f"--{name.replace('_', '-')}": value for name, value in plainly.items()}
+    given = {name: _typed(name, value) for name, value in typed.items()}
+    values = Watched(
+        {name: value for name, value in given.items() if value is not False and value is not None}, ARGUMENTS,
+        undecided=command.undecided,
+    )
+    unread = list(_mistaken(values))
+    family, entry = _family(command)
+    for name, usual in USUAL.items():
+        local = name in OF_LOCAL and values.get("--transformer-impl") == "local"
+        values.only(name, *(() if local else usual))
+    values.only("--exp-avg-sq-dtype", _moments(values))
+    options: dict[str, Any] = {"engine": "megatron", **plan_options(plan_of(values)), **_engine_options(values, family)}
+    sizes = SIZES | OF_ENCODERS if family == "t5" else SIZES
+    options |= {option: size for name, option in sizes.items() if (size := values.count(name)) is not None}
+    for name in NEEDED:
+        if SIZES[name] not in options:
+            values.cannot(name, "is not given, and Megatron-LM has no default", option=SIZES[name])
+    try:
+        options |= _network(values, family, config.name)
+    except Unsupported as reason:
+        unread.append(Unread("the network", str(reason), "model", of_network=True))
+    options |= options_of_environment(command.variables)
+    gpus, machines = values.count("--nproc-per-node"), values.count("--nnodes")
+    unread += [*entry, *command.unread, *unread_environment(command.variables), *values.unread()]
+    return Reading(
+        "megatron", options, unread=tuple(one._replace(of_network=bool(OF_NETWORK.match(one.name)) or one.of_network)
+                                          for one in unread),
+        notes=command.notes, ranks=ranks_of(gpus, machines, command.variables),
+    )
+
+
+def _moments(values: Watched) -> Any:
+    """The dtype of both moments: one is modelled, that of the first [optimizer_config.py `exp_avg_dtype`]."""
+    return values.get("--exp-avg-dtype", "fp32") if "--use-precision-aware-optimizer" in values else "fp32"
+
+
+def _family(command: Command) -> tuple[str, list[Unread]]:
+    """What the entry script builds."""
+    script = next((word.rpartition("/")[2] for word in command.words if word.endswith(".py")), "pretrain_gpt.py")
+    if script not in SCRIPTS:
+        return "gpt", [Unread(script[:60], f"builds a network or a run of its own; {', '.join(SCRIPTS)} are modelled",
+                              of_network=True)]
+    return SCRIPTS[script], []
+
+
+def _engine_options(values: Watched, family: str) -> dict[str, Any]:
+    defaults = msgspec.structs.asdict(Options())
+    pairs = engine_options_of(values, family)
+    pairs["stage_layers"] = str(pairs["stage_layers"]).replace(",", "-")
+    dense = "--num-experts" not in values
+    changed = tuple(
+        f"{name}={_text(value)}" for name, value in pairs.items()
+        if value != defaults.get(name) and not (dense and name in OF_EXPERTS)
+    )
+    return {"engine-option": changed} if changed else {}
+
+
+def _network(values: Watched, family: str, name: str) -> dict[str, Any]:
+    """The network that the arguments describe; none where they only say how one is trained."""
+    missing = [each for each in DESCRIBES if each not in values]
+    layers = "--num-layers" in values or "--hybrid-layer-pattern" in values or "--encoder-num-layers" in values
+    if len(missing) == len(DESCRIBES) and not layers:
+        return {}
+    if missing or not layers:
+        what = ", ".join(missing) or "--num-layers"
+        values.cannot("the network", f"{what} is missing; name the model beside --from", option="model")
+        return {}
+    if "--vocab-size" not in values and "--padded-vocab-size" not in values:
+        tokenizer = str(values.get("--tokenizer-type", "a tokenizer"))
+        if tokenizer not in BY_TOKENIZER and family == "gpt":
+            why = f"is not given, and the vocabulary of {tokenizer[:40]} is not known here; add it, or name the model"
+            values.cannot("--vocab-size", why)
+    found = msgspec.structs.replace(model_of(values, family), name=name)
+    for unused, instead in UNUSED.items():
+        if instead in values:
+            values.get(unused)
+    return {"model": found}
+
+
+UNUSED: Final = {
+    "--ffn-hidden-size": "--moe-ffn-hidden-size", "--kv-channels": "--multi-latent-attention",
+    "--qk-layernorm": "--multi-latent-attention", "--num-query-groups": "--multi-latent-attention",
+    "--group-query-attention": "--multi-latent-attention",
+    "--num-attention-heads": "--hybrid-layer-pattern", "--disable-bias-linear": "--hybrid-layer-pattern",
+}
+"""Argument -> the one that takes its place: latent attention has widths and norms of its own; a pattern without
+attention has no heads and no linear layers with a bias."""
+
+
+def _mistaken(values: Watched) -> Iterator[Unread]:
+    """Names that take numbers, or one of few words, and have something else."""
+    snapshot = load_format("megatron")
+    for name in list(values):
+        entry = ARGUMENTS.entry(name)
+        value = dict.get(values, name)
+        if entry is None or not (entry.choices or entry.kind in ("int", "number")) or values.is_open(name):
+            continue
+        spellings = (name[2:], name[2:].replace("-", "_"))
+        plain = next((each for each in spellings if each in snapshot.sections["arguments"]), "")
+        value = [value] if entry.kind == "list" and not isinstance(value, list) else value
+        if plain and (text := next(problems(snapshot, "arguments", {plain: value}), None)):
+            dict.pop(values, name)
+            yield Unread(name, text.partition(": ")[2])
+
+
+def _typed(name: str, value: Any) -> Any:
+    """A value as its name takes it: a flag none, most one; what follows belongs to the script."""
+    known = load_format("megatron").find("arguments", name[2:])
+    if name in LISTS:
+        return value if isinstance(value, list) else [value]
+    if known is not None and known.kind == "flag":
+        return value is not False
+    several = known is not None and known.kind == "list"
+    return value[0] if isinstance(value, list) and value and (not several or len(value) == 1) else value
+
+
+def plan_options(plan: Plan) -> dict[str, Any]:
+    """Where a plan is not the default one, as options."""
+    default, found = Plan(), {}
+    for name, option in OPTIONS.items():
+        if option.section != "plan" or name == "zero":
+            continue
+        value = getattr(plan, option.field)
+        if value != getattr(default, option.field) or name in ("shards", "precision", "sequence-parallel"):
+            found[name] = ",".join(value) if isinstance(value, tuple) else value
+    return {name: str(value) if not isinstance(value, (bool, int)) else value for name, value in found.items()}
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+SAME: Final = 0.01
+"""Of the parameters: by so little the network of the arguments may differ, in biases and norms."""
+
+SIZE_ARGUMENTS: Final = {option: name.removeprefix("--") for option, name in written(SIZES).items()}
+
+STRATEGIES: Final = written(reader.STRATEGIES)
+
+EXCHANGES: Final = {"ring": "p2p", "ulysses": "a2a", "allgather": "all_gather"}
+
+
+def write(order: Order) -> tuple[File, ...]:
+    """The script.
+
+    Raises: Unsupported for networks and settings that have no argument
+    """
+    job: Job = order.job
+    options = options_of(job)
+    network = model_arguments(job.model, seq_len=job.workload.seq_len)
+    order.ask.also(*(f"option.{name}" for name in Options.__struct_fields__), "objective", "attention", "loss")
+    table = (
+        *network, *_batch(order), *_precision(order, options), *_parallel(order, options), *_optimizer(order, options),
+        *_recompute(order, options), *_moe(job, options), *_options(options), *_run(order),
+    )
+    program = f'"${{MEGATRON:-.}}/{entry_script(job.model)}"'
+    text = run_script(order, program, table, variables=_variables(job))
+    notes = [f"{RUN}: {job.model.name} has {text}, for which there is no argument here"
+             for text in unsaid_features(job.model)]
+    notes += _other_network(job.model, network)
+    if job.workload.objective == "sft":
+        notes.append(f"{RUN}: pre-training and fine-tuning take the same memory; name your own data")
+    return (order.file(RUN, text, (Part("megatron", "arguments"),), tuple(notes), executable=True),)
+
+
+def _other_network(model: Model, network: Table) -> Iterator[str]:
+    """What is to be said where the arguments make another number of parameters than the plan counts.
+
+    Raises: Unsupported where that is another network
+    """
+    read = reader.model_of({f"--{line.name}": line.value for line in network}, "hybrid" if is_hybrid(model) else "gpt")
+    made, counted = count_parameters(read).total, count_parameters(model).total
+    if abs(made - counted) > SAME * counted:
+        raise Unsupported(
+            f"{model.name}: Megatron's arguments describe {made:,} parameters of its {counted:,}; use --engine "
+            "huggingface"
+        )
+    if made != counted:
+        yield f"{RUN}: its arguments make {made:,} parameters, the plan counts the {counted:,} of {model.name}"
+
+
+def _variables(job: Job) -> Table:
+    """What Megatron-LM insists on [mlm `validate_args`]: FSDP wants several connections, splits inside a layer one."""
+    if job.plan.tp * job.plan.cp == 1 or job.engine_options.get("fsdp") or job.plan.shards is Shards.EVERYTHING:
+        return ()
+    why = "with tp or cp kernels must start in the order they are queued, before Blackwell"
+    return (Line("CUDA_DEVICE_MAX_CONNECTIONS", 1, why),)
+
+
+def _batch(order: Order) -> Table:
+    ask, ranks = order.ask, order.job.data_parallel
+    micro, steps = ask("micro_batch"), ask("grad_accum")
+    return (
+        Line(SIZE_ARGUMENTS["seq-len"], ask("seq_len"), "positions of a sample"),
+        Line(SIZE_ARGUMENTS["micro-batch"], micro, "samples per forward on one data-parallel rank"),
+        Line(SIZE_ARGUMENTS["global-batch"], micro * steps * ranks, f"{micro} x {steps} micro-batches x {ranks} ranks"),
+    )
+
+
+def _precision(order: Order, options: Options) -> Table:
+    precision = Precision(order.ask("precision"))
+    lines = {
+        Precision.FP32: [],
+        Precision.MIXED_FP16: [Line("fp16", True, "16-bit weights, fp32 copy in the optimizer")],
+        Precision.MIXED_BF16: [Line("bf16", True, "16-bit weights, fp32 copy in the optimizer")],
+        Precision.FP8: [Line("bf16", True, "what is not a product"), Line("fp8-format", "hybrid", "products")],
+    }[precision]
+    if precision is Precision.FP8:
+        lines += lines_of((reader.FP8_RECIPE,), options)
+        lines += [Line("fp8-param-gather", True, "weights are gathered in fp8")] if options.fp8_param_gather else []
+    if precision is Precision.MIXED_FP16 and options.accumulate_in_fp32:
+        lines.append(Line("accumulate-allreduce-grads-in-fp32", True, "gradients add up in fp32"))
+    return tuple(lines)
+
+
+def _parallel(order: Order, options: Options) -> Table:
+    ask, job = order.ask, order.job
+    ask.also("tp", "pp", "ep", "etp")
+    cp, split = ask("cp"), ask("sequence_parallel")
+    lines = lines_of(reader.DEGREES, job.plan)
+    if cp > 1:
+        kind = "a2a" if options.cp_a2a else EXCHANGES[ask("cp_kind")]
+        lines.append(Line("cp-comm-type", kind, "how keys and values travel"))
+    lines += lines_of(reader.DEGREES_OF_EXPERTS if job.plan.ep > 1 else reader.DEGREES_OF_EXPERTS[1:], job.plan)
+    if job.plan.tp > 1 and split is not False:
+        lines.append(Line("sequence-parallel", True, "norms and residuals are divided over tp too"))
+    return (*lines, *_stages(order, options), *_sharding(order, options))
+
+
+def _stages(order: Order, options: Options) -> Table:
+    ask, job = order.ask, order.job
+    pp, chunks = ask("pp"), ask("virtual_stages")
+    ask.also("schedule", "first_stage_layers", "last_stage_layers")
+    if pp == 1:
+        return ()
+    if is_hybrid(job.model):
+        raise Unsupported(f"{job.model.name}: stages of hybrid patterns are not written here; use --pp 1")
+    lines = []
+    if options.stage_layers:
+        lines.append(Line("pipeline-model-parallel-layout", _layout(job), "layers of every stage"))
+    else:
+        if chunks > 1:
+            lines.append(Line("num-virtual-stages-per-pipeline-rank", chunks, "chunks of a rank: smaller bubbles"))
+        lines += lines_of(reader.ENDS, job.plan)
+    return (*lines, *lines_of((reader.INTERLEAVED,), options))
+
+
+def _layout(job: Job) -> str:
+    """'Ett|ttt|ttL': E embedding, t layer, m multi-token prediction, L loss."""
+    stages = ["t" * count for count in stage_layers(Context(job))]
+    stages[0] = "E" + stages[0]
+    stages[-1] += "m" * bool(job.model.mtp_layers) + "L"
+    return "|".join(stages)
+
+
+def _sharding(order: Order, options: Options) -> Table:
+    shards = Shards(order.ask("shards"))
+    ranks = order.job.data_parallel * order.job.plan.cp
+    order.ask("shard_group")
+    if options.fsdp or shards is Shards.EVERYTHING:
+        return (
+            Line("use-distributed-optimizer", True, "Megatron's FSDP builds on it"),
+            Line("use-megatron-fsdp", True),
+            Line("data-parallel-sharding-strategy", STRATEGIES[shards], f"{shards.value} over {ranks} ranks"),
+            Line("ckpt-format", "fsdp_dtensor", "the one its FSDP writes"),
+        )
+    if shards is Shards.NOTHING:
+        return ()
+    lines = [Line("use-distributed-optimizer", True, f"optimizer states are split over {ranks} ranks")]
+    if options.optimizer_instances > 1:
+        lines += lines_of((reader.INSTANCES,), options)
+    return tuple(lines)
+
+
+def _optimizer(order: Order, options: Options) -> Table:
+    ask = order.ask
+    ask.also("optimizer")
+    device = ask("offload_optimizer")
+    if device == "nvme":
+        raise Unsupported("Megatron offloads optimizer states to the host only; use --offload-optimizer cpu")
+    lines = []
+    if options.precision_aware or device == "cpu":
+        lines.append(Line("use-precision-aware-optimizer", True, "states in the dtypes named here"))
+        lines += [Line("exp-avg-dtype", options.moments), Line("exp-avg-sq-dtype", options.moments)]
+    if device == "cpu":
+        lines += [Line("optimizer-cpu-offload", True, "states wait on the host"),
+                  Line("optimizer-offload-fraction", 1.0)]
+    if options.optimizer == "sgd":
+        lines.append(Line("sgd-momentum", 0.9))
+    if not options.clip_grad:
+        lines.append(Line("clip-grad", 0.0, "no norm of the gradients is taken"))
+    return tuple(lines)
+
+
+def _recompute(order: Order, options: Options) -> Table:
+    ask, job = order.ask, order.job
+    kind, layers, modules = Recompute(ask("recompute")), ask("recompute_layers"), ask("recompute_modules")
+    if kind is Recompute.NONE:
+        return ()
+    if kind is Recompute.SELECTIVE:
+        return (
+            Line("recompute-granularity", "selective", "cheap parts run again in backward"),
+            Line("recompute-modules", list(modules or ("core_attn",)), "the parts"),
+        )
+    whole = 1 if options.recompute_method == "uniform" else max(stage_layers(Context(job)))
+    return (
+        Line("recompute-granularity", "full", "layers keep only their input"),
+        *lines_of((reader.RECOMPUTE_METHOD,), options),
+        Line("recompute-num-layers", whole if layers is None else layers,
+             "layers of a stage" if options.recompute_method == "block" else "layers of a unit"),
+    )
+
+
+def _moe(job: Job, options: Options) -> Table:
+    if not any(isinstance(run.layer.channel, MoE) for run in job.model.main.runs):
+        return ()
+    lines = [*lines_of((reader.DISPATCHER,), options), *_switches(reader.SWITCHES_OF_EXPERTS, options)]
+    if options.router_fp32:
+        lines.append(Line("moe-router-dtype", "fp32"))
+    if options.sinkhorn:
+        lines.append(Line("moe-router-load-balancing-type", "sinkhorn"))
+    if options.capacity_factor is not None:
+        lines.append(Line("moe-expert-capacity-factor", options.capacity_factor, "tokens beyond it are dropped"))
+    return tuple(lines)
+
+
+def _switches(table: tuple[Switch, ...], options: Options) -> Table:
+    return tuple(Line(name, True) for field, value, name in table if getattr(options, field) is value)
+
+
+def _options(options: Options) -> Table:
+    lines = [*_switches(reader.SWITCHES, options), *lines_of((reader.IMPLEMENTATION, *reader.VALUES), options)]
+    if options.cross_entropy == "te":
+        raise Unsupported(
+            "Megatron-LM has switched off TransformerEngine's fused cross entropy; use --engine-option "
+            "cross_entropy=native, or --loss eager"
+        )
+    if options.cross_entropy != "unfused":
+        lines += [Line("cross-entropy-loss-fusion", True), Line("cross-entropy-fusion-impl", options.cross_entropy)]
+    if options.defer_embedding_wgrad:
+        lines += [Line("defer-embedding-wgrad-compute", True),
+                  Line("wgrad-deferral-limit", options.defer_embedding_wgrad)]
+    return tuple(lines)
+
+
+def _run(order: Order) -> Table:
+    model = order.job.model
+    if order.job.plan.attention is AttentionKernel.EFFICIENT:
+        raise Unsupported("Megatron has no attention kernel efficient; use flash, cudnn or eager")
+    return (
+        Line("hidden-dropout", model.hidden_dropout),
+        Line("attention-dropout", model.attention_dropout),
+        Line("tokenizer-type", "HuggingFaceTokenizer"),
+        Line("tokenizer-model", hub_id(model)),
+        Line("mock-data", True, "in place of it: --data-path and --split"),
+        Line("train-iters", 100, "not part of the plan"),
+        Line("lr", 1e-4, "not part of the plan"),
+    )

@@ -1,0 +1,486 @@
+"""Megatron-LM command lines as jobs: arguments -> model, workload, plan, engine options."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any, Final
+
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, Workload
+from vramcast.domain.model import (
+    MLP,
+    Attention,
+    Channel,
+    Head,
+    Layer,
+    Mamba,
+    Mixer,
+    Model,
+    MoE,
+    MultiLatentAttention,
+    Norm,
+    Run,
+    Stack,
+)
+from vramcast.engines.megatron.options import Options
+from vramcast.errors import Unsupported
+from vramcast.formats.table import Row, Switch, read_values
+
+Arguments = dict[str, Any]
+
+GPT2_VOCAB: Final = 50257
+BERT_UNCASED_VOCAB: Final = 30522
+BERT_CASED_VOCAB: Final = 28996
+NEMOTRON_VOCAB: Final = 256000
+LLAMA2_VOCAB: Final = 32000
+
+BY_TOKENIZER: Final = {
+    "GPT2BPETokenizer": GPT2_VOCAB, "Llama2Tokenizer": LLAMA2_VOCAB, "BertWordPieceLowerCase": BERT_UNCASED_VOCAB,
+    "BertWordPieceCase": BERT_CASED_VOCAB,
+}
+"""Tokenizers whose name says their vocabulary."""
+
+ROTARY: Final = ("rope", "mrope", "yarn")
+
+
+DEGREES: Final = (
+    Row("tp", "tensor-model-parallel-size", 1, "ranks that divide every layer"),
+    Row("pp", "pipeline-model-parallel-size", 1, "stages, one after the other"),
+    Row("cp", "context-parallel-size", 1, "ranks that divide every sequence"),
+)
+DEGREES_OF_EXPERTS: Final = (
+    Row("ep", "expert-model-parallel-size", 1, "ranks that divide the experts"),
+    Row("etp", "expert-tensor-parallel-size", None, "ranks that divide one expert"),
+)
+ENDS: Final = (
+    Row("first_stage_layers", "decoder-first-pipeline-num-layers", None, "layers of the first stage"),
+    Row("last_stage_layers", "decoder-last-pipeline-num-layers", None, "layers of the last stage"),
+)
+
+STRATEGIES: Final = {
+    "no_shard": Shards.NOTHING, "optim": Shards.OPTIMIZER, "optim_grads": Shards.OPTIMIZER_AND_GRADIENTS,
+    "optim_grads_params": Shards.EVERYTHING,
+}
+"""What `--data-parallel-sharding-strategy` splits."""
+
+SWITCHES: Final = (
+    Switch("deterministic", True, "deterministic-mode"),
+    Switch("gradient_accumulation_fusion", False, "no-gradient-accumulation-fusion"),
+    Switch("bias_gelu_fusion", False, "no-bias-gelu-fusion"),
+    Switch("bias_dropout_fusion", False, "no-bias-dropout-fusion"),
+    Switch("rope_fusion", False, "no-rope-fusion"),
+    Switch("masked_softmax_fusion", False, "no-masked-softmax-fusion"),
+    Switch("attention_mask", False, "no-create-attention-mask-in-dataloader"),
+    Switch("overlap_p2p_warmup_flush", True, "overlap-p2p-communication-warmup-flush"),
+    Switch("accumulate_in_fp32", False, "grad-reduce-in-bf16"),
+    Switch("overlap_grad_reduce", True, "overlap-grad-reduce"),
+    Switch("overlap_param_gather", True, "overlap-param-gather"),
+    Switch("tp_comm_overlap", True, "tp-comm-overlap"),
+    Switch("count_zeros", True, "log-num-zeros-in-grad"),
+    Switch("overlap_moe_comm", True, "overlap-moe-expert-parallel-comm"),
+)
+SWITCHES_OF_EXPERTS: Final = (
+    Switch("grouped_gemm", True, "moe-grouped-gemm"),
+    Switch("permute_fusion", True, "moe-permute-fusion"),
+    Switch("shared_expert_overlap", True, "moe-shared-expert-overlap"),
+)
+"""Options of the engine."""
+
+UNTOLD: Final = ("accumulate_in_fp32", "shared_expert_overlap")
+"""Those whose absence leaves the choice to the engine."""
+
+LAST: Final = (
+    "defer_embedding_wgrad", "cross_entropy", "precision_aware", "moments", "shared_expert_overlap", "clip_grad",
+    "accumulate_in_fp32", "capacity_factor",
+)
+"""Options of the engine that are said behind the others, in this order."""
+
+IMPLEMENTATION: Final = Row("transformer_impl", "transformer-impl", "transformer_engine", "whose layers run")
+VALUES: Final = (
+    Row("attention_backend", "attention-backend", "auto", "whose attention runs"),
+    Row("vocab_divisor", "make-vocab-size-divisible-by", 128,
+          "the vocabulary is padded to a multiple of it x tp"),
+    Row("optimizer", "optimizer", "adam", "as planned"),
+)
+"""Options of the engine that are always written."""
+DISPATCHER: Final = Row("dispatcher", "moe-token-dispatcher-type", "allgather", "how tokens reach their experts")
+RECOMPUTE_METHOD: Final = Row("recompute_method", "recompute-method", "block")
+FP8_RECIPE: Final = Row("fp8_recipe", "fp8-recipe", "")
+INSTANCES: Final = Row("optimizer_instances", "num-distributed-optimizer-instances", 1, "copies of the states")
+INTERLEAVED: Final = Row("interleave_group", "microbatch-group-size-per-virtual-pipeline-stage", 0)
+
+NORMS: Final = {Norm.RMS: "RMSNorm", Norm.LAYER: "LayerNorm"}
+
+LATENT_ATTENTION: Final = (
+    Row("q_lora_rank", "q-lora-rank"),
+    Row("kv_lora_rank", "kv-lora-rank", 32),
+    Row("qk_nope_dim", "qk-head-dim", 128),
+    Row("qk_rope_dim", "qk-pos-emb-head-dim", 64),
+    Row("v_head_dim", "v-head-dim", 128),
+)
+MAMBA: Final = (
+    Row("state_dim", "mamba-state-dim", 128),
+    Row("num_heads", "mamba-num-heads"),
+    Row("head_dim", "mamba-head-dim", 64),
+    Row("num_groups", "mamba-num-groups", 8),
+)
+TOP_K: Final = Row("top_k", "moe-router-topk", 2, "experts of a token")
+EXPERTS: Final = (
+    Row("shared_width", "moe-shared-expert-intermediate-size", 0, "experts that every token visits"),
+    Row("shared_gate", "moe-shared-expert-gate", False),
+    Row("score_bias", "moe-router-enable-expert-bias", False),
+)
+LATENT_EXPERTS: Final = Row("latent_width", "moe-latent-size", 0)
+
+REFUSED: Final = {
+    "--flextron": "elastic (Flextron) training is not modelled",
+    "--img-h": "multimodal Megatron models are not modelled",
+    "--use-transformer-engine-op-fuser": "TransformerEngine's op fuser is not modelled",
+}
+
+
+def job_from_arguments(arguments: Arguments, *, family: str, cluster: Cluster, env: dict[str, str]) -> Job:
+    """The question a Megatron-LM command line asks.
+
+    Args:
+        arguments: `--name` -> value, True for flags
+        family: gpt, moe, bert, t5, hybrid ...: which entry script runs
+        cluster: cards of the run
+        env: memory-relevant environment
+
+    Raises: Unsupported for arguments that are not modelled
+    """
+    for name, reason in REFUSED.items():
+        if arguments.get(name):
+            raise Unsupported(reason)
+    plan, workload = plan_of(arguments), None
+    data_parallel = plan.data_parallel(cluster.count)
+    workload = _workload(arguments, data_parallel)
+    return Job(
+        model=model_of(arguments, family),
+        workload=workload,
+        plan=plan,
+        cluster=cluster,
+        engine="megatron",
+        engine_options=engine_options_of(arguments, family),
+        alloc_conf=env.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+        env=env,
+    )
+
+
+def _workload(arguments: Arguments, data_parallel: int) -> Workload:
+    micro = int(arguments.get("--micro-batch-size", 1))
+    total = int(arguments.get("--global-batch-size") or _first_batch(arguments) or micro * data_parallel)
+    return Workload(
+        seq_len=int(arguments.get("--encoder-seq-length") or arguments["--seq-length"]),
+        decoder_seq_len=arguments.get("--decoder-seq-length"),
+        micro_batch=micro,
+        grad_accum=max(1, total // (micro * data_parallel)),
+    )
+
+
+def _first_batch(arguments: Arguments) -> int | None:
+    schedule = arguments.get("--step-batch-size-schedule")
+    return int(str(schedule).split()[-1].split(":")[-1]) if schedule else None
+
+
+def _precision(arguments: Arguments) -> Precision:
+    beside = arguments.get("--bf16"), arguments.get("--fp16")
+    if arguments.get("--fp8-format"):
+        return Precision.FP8
+    if beside[1]:
+        return Precision.MIXED_FP16
+    return Precision.MIXED_BF16 if beside[0] else Precision.FP32
+
+
+def plan_of(arguments: Arguments) -> Plan:
+    """Degrees, sharding, precision and recomputation."""
+    pp = int(arguments.get("--pipeline-model-parallel-size", 1))
+    granularity = arguments.get("--recompute-granularity")
+    if arguments.get("--recompute-activations"):
+        granularity = granularity or "selective"  # the older name
+    modules = tuple(arguments.get("--recompute-modules") or ())
+    layers = arguments.get("--recompute-num-layers")
+    if granularity == "full" and layers == 0:
+        granularity = None
+    sharded = bool(arguments.get("--use-distributed-optimizer"))
+    shards = Shards.OPTIMIZER if sharded else Shards.NOTHING
+    if arguments.get("--use-megatron-fsdp"):
+        shards = STRATEGIES[arguments.get("--data-parallel-sharding-strategy", "no_shard")]
+    chunks = _virtual_stages(arguments, pp)
+    return Plan(
+        **read_values((*DEGREES, *DEGREES_OF_EXPERTS, *ENDS), arguments),
+        virtual_stages=chunks,
+        schedule="interleaved" if chunks > 1 else "1f1b",
+        sequence_parallel=bool(arguments.get("--sequence-parallel")),
+        shards=shards,
+        precision=_precision(arguments),
+        recompute=Recompute(granularity) if granularity else Recompute.NONE,
+        recompute_layers=layers if granularity == "full" and arguments.get("--recompute-method") == "block" else None,
+        recompute_modules=modules if granularity == "selective" else (),
+        offload_optimizer="cpu" if arguments.get("--optimizer-cpu-offload") else "none",
+        offload_activations=bool(arguments.get("--fine-grained-activation-offloading")),
+    )
+
+
+def _virtual_stages(arguments: Arguments, pp: int) -> int:
+    if pp == 1:
+        return 1
+    if count := arguments.get("--num-virtual-stages-per-pipeline-rank"):
+        return int(count)
+    if layout := arguments.get("--pipeline-model-parallel-layout"):
+        return len(_layout_stages(layout)) // pp
+    if pattern := arguments.get("--hybrid-layer-pattern"):
+        return max(1, len(str(pattern).split("/")[0].split("|")) // pp)
+    if per_stage := arguments.get("--num-layers-per-virtual-pipeline-stage"):
+        return int(arguments["--num-layers"]) // pp // int(per_stage)
+    return 1
+
+
+def _layout_stages(layout: str) -> list[str]:
+    """'Et*2|(tt|)*5t|tmL' as one string of layer letters per stage."""
+    text = layout.replace(",", "")
+    text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), text)
+    text = re.sub(r"(\w)\*(\d+)", lambda found: found[1] * int(found[2]), text)
+    return text.split("|")
+
+
+def _stage_layers(arguments: Arguments) -> str:
+    pp = int(arguments.get("--pipeline-model-parallel-size", 1))
+    if pp == 1:
+        return ""
+    if layout := arguments.get("--pipeline-model-parallel-layout"):
+        return ",".join(str(stage.count("t")) for stage in _layout_stages(layout))
+    pattern = str(arguments.get("--hybrid-layer-pattern", "")).split("/")[0]
+    if "|" in pattern:
+        return ",".join(str(len(stage)) for stage in pattern.split("|"))
+    ends = (arguments.get("--account-for-embedding-in-pipeline-split"),
+            arguments.get("--account-for-loss-in-pipeline-split"))
+    if not any(ends):
+        return ""
+    stages = pp * _virtual_stages(arguments, pp)
+    each = (int(arguments["--num-layers"]) + sum(map(bool, ends))) // stages
+    counts = [each] * stages
+    counts[0] -= bool(ends[0])
+    counts[-1] -= bool(ends[1])
+    return ",".join(map(str, counts))
+
+
+def engine_options_of(arguments: Arguments, family: str) -> dict[str, str | int | float | bool]:
+    """`engine_options` of the engine `megatron`."""
+    found: dict[str, str | int | float | bool] = {
+        "transformer_impl": _implementation(arguments),
+        **read_values((*VALUES, DISPATCHER, RECOMPUTE_METHOD, FP8_RECIPE, INSTANCES, INTERLEAVED), arguments),
+        "stage_layers": _stage_layers(arguments),
+        "fsdp": bool(arguments.get("--use-megatron-fsdp")),
+        "fp8_param_gather": bool(arguments.get("--fp8-param-gather")),
+        "router_fp32": arguments.get("--moe-router-dtype") == "fp32",
+        "sinkhorn": arguments.get("--moe-router-load-balancing-type") == "sinkhorn",
+        "cuda_graphs": bool(arguments.get("--cuda-graph-impl")),
+        "binary_head": not arguments.get("--bert-no-binary-head"),
+        "cp_a2a": arguments.get("--cp-comm-type") == "a2a",
+        "defer_embedding_wgrad": int(arguments.get("--wgrad-deferral-limit", 0))
+        if arguments.get("--defer-embedding-wgrad-compute") else 0,
+    }
+    for switch in (*SWITCHES, *SWITCHES_OF_EXPERTS):
+        there = bool(arguments.get(f"--{switch.name}"))
+        if there or switch.field not in UNTOLD:
+            found[switch.field] = there is switch.value
+    if arguments.get("--cross-entropy-loss-fusion"):
+        found["cross_entropy"] = arguments.get("--cross-entropy-fusion-impl", "native")
+    if arguments.get("--use-precision-aware-optimizer"):
+        found |= {"precision_aware": True, "moments": arguments.get("--exp-avg-dtype", "fp32")}
+    if float(arguments.get("--clip-grad", 1.0)) == 0:
+        found["clip_grad"] = False
+    if (factor := arguments.get("--moe-expert-capacity-factor")) is not None:
+        found["capacity_factor"] = float(factor)
+    first = (name for name in Options.__struct_fields__ if name not in LAST)
+    return {name: found[name] for name in (*first, *LAST) if name in found}
+
+
+def _implementation(arguments: Arguments) -> str:
+    if arguments.get("--spec") == ["local"] or arguments.get("--spec") == "local":
+        return "local"
+    return str(IMPLEMENTATION.of(arguments))
+
+
+def _vocab(arguments: Arguments, family: str) -> int:
+    tokenizer, size = arguments.get("--tokenizer-type"), arguments.get("--vocab-size")
+    padded = arguments.get("--padded-vocab-size")
+    if (known := padded if size is None else size) is not None:
+        return int(known)
+    if family == "bert":
+        return BERT_UNCASED_VOCAB
+    if family == "t5":
+        return BERT_UNCASED_VOCAB + int(arguments.get("--vocab-extra-ids", 0))
+    if str(tokenizer).startswith("${"):
+        raise Unsupported("the tokenizer is named by an environment variable that is not given")
+    return {"GPTSentencePieceTokenizer": NEMOTRON_VOCAB, **BY_TOKENIZER}.get(str(tokenizer), GPT2_VOCAB)
+
+
+def _norm(arguments: Arguments) -> Norm:
+    return Norm.RMS if arguments.get("--normalization") == NORMS[Norm.RMS] else Norm.LAYER
+
+
+def _mixer(arguments: Arguments) -> Mixer:
+    hidden, heads = int(arguments["--hidden-size"]), int(arguments["--num-attention-heads"])
+    bias = not arguments.get("--disable-bias-linear")
+    if arguments.get("--multi-latent-attention"):
+        return MultiLatentAttention(num_heads=heads, **read_values(LATENT_ATTENTION, arguments))
+    grouped = arguments.get("--group-query-attention")
+    return Attention(
+        num_heads=heads,
+        num_kv_heads=int(arguments["--num-query-groups"]) if grouped else heads,
+        head_dim=int(arguments.get("--kv-channels") or hidden // heads),
+        qkv_bias=bias or bool(arguments.get("--add-qkv-bias")),
+        out_bias=bias,
+        qk_norm="head" if arguments.get("--qk-layernorm") else "none",
+        qk_norm_kind=_norm(arguments),
+        sinks=arguments.get("--softmax-type") == "learnable",
+        output_gate=bool(arguments.get("--attention-output-gate")),
+        rope=_positions(arguments) in ROTARY,
+        rope_fraction=float(arguments.get("--rotary-percent", 1.0)),
+    )
+
+
+def _positions(arguments: Arguments) -> str:
+    """Where positions come from, older names too."""
+    kind = str(arguments.get("--position-embedding-type", "learned_absolute"))
+    without = arguments.get("--no-position-embedding") and kind == "learned_absolute"
+    if arguments.get("--use-rotary-position-embeddings"):
+        return "rope"
+    return "none" if without else kind
+
+
+def _mlp(arguments: Arguments, width: int | None = None) -> MLP:
+    gated = bool(arguments.get("--swiglu"))
+    hidden = int(arguments["--hidden-size"])
+    default = int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
+    return MLP(
+        width=width or int(arguments.get("--ffn-hidden-size") or default),
+        gated=gated,
+        activation="silu" if gated else "relu2" if arguments.get("--squared-relu") else "gelu",
+        bias=not arguments.get("--disable-bias-linear"),
+    )
+
+
+def _moe(arguments: Arguments) -> MoE:
+    return MoE(
+        num_experts=int(arguments["--num-experts"]),
+        expert=_mlp(arguments, arguments.get("--moe-ffn-hidden-size")),
+        score_bias_is_parameter=False,
+        **read_values((TOP_K, *EXPERTS, LATENT_EXPERTS), arguments),
+    )
+
+
+def _mamba(arguments: Arguments) -> Mamba:
+    found = read_values(MAMBA, arguments)
+    head = found["head_dim"]
+    heads = int(found.pop("num_heads") or 2 * int(arguments["--hidden-size"]) // head)
+    return Mamba(version=2, inner_dim=heads * head, num_heads=heads, **found)
+
+
+def _layers(arguments: Arguments) -> list[Layer]:
+    norm = _norm(arguments)
+    if pattern := arguments.get("--hybrid-layer-pattern"):
+        return _hybrid_layers(arguments, str(pattern).split("/")[0].replace("|", ""))
+    count = int(arguments["--num-layers"])
+    kinds = _moe_layers(arguments, count)
+    return [
+        Layer(mixer=_mixer(arguments), channel=_moe(arguments) if moe else _mlp(arguments), norm=norm)
+        for moe in kinds
+    ]
+
+
+def _moe_layers(arguments: Arguments, count: int) -> list[bool]:
+    if not arguments.get("--num-experts"):
+        return [False] * count
+    frequency = arguments.get("--moe-layer-freq")
+    if frequency is None:
+        return [True] * count
+    text = str(frequency)
+    if not re.fullmatch(r"[\[\]()*+,\d\s]+", text):
+        raise Unsupported(f"moe-layer-freq={text!r} is not a list expression")
+    parts = re.findall(r"\[([\d,\s]+)\]\s*(?:\*\s*(\d+))?", text)
+    return [bool(flag) for body, times in parts for flag in list(ast.literal_eval(f"[{body}]")) * int(times or 1)]
+
+
+def _hybrid_layers(arguments: Arguments, pattern: str) -> list[Layer]:
+    norm = _norm(arguments)
+
+    def one(letter: str) -> Layer:
+        mixer: Mixer | None = None
+        channel: Channel | None = None
+        match letter:
+            case "M":
+                mixer = _mamba(arguments)
+            case "*":
+                mixer = _mixer(arguments)
+            case "-":
+                channel = _mlp(arguments)
+            case "E":
+                channel = _moe(arguments)
+            case _:
+                raise Unsupported(f"hybrid layer {letter!r} is not modelled")
+        return Layer(mixer=mixer, channel=channel, norm=norm)
+
+    return [one(letter) for letter in pattern]
+
+
+def _mtp(arguments: Arguments) -> tuple[Layer, ...]:
+    count = int(arguments.get("--mtp-num-layers") or 0)
+    if not count:
+        return ()
+    if "/" in str(arguments.get("--hybrid-layer-pattern", "")):
+        raise Unsupported("multi-token prediction over hybrid layers is not modelled")
+    last = _layers(arguments)[-1]
+    return (last,) * count
+
+
+def _stack(name: str, arguments: Arguments, layers: list[Layer], *, causal: bool = True) -> Stack:
+    positions = _positions(arguments) == "learned_absolute"
+    return Stack(
+        name=name,
+        hidden=int(arguments["--hidden-size"]),
+        runs=tuple(Run(count=1, layer=layer) for layer in layers),
+        final_norm=_norm(arguments),
+        positions=int(arguments["--max-position-embeddings"]) if positions else 0,
+        token_types=2 if name == "bert" else 0,
+        causal=causal,
+    )
+
+
+def _t5_stacks(arguments: Arguments) -> tuple[Stack, ...]:
+    plain = Layer(mixer=_mixer(arguments), channel=_mlp(arguments), norm=_norm(arguments))
+    mixer = _mixer(arguments)
+    assert isinstance(mixer, Attention)
+    decoder = Layer(mixer=mixer, channel=_mlp(arguments), norm=_norm(arguments), cross_attention=mixer)
+    encoder = _stack("encoder", arguments, [plain] * int(arguments["--encoder-num-layers"]), causal=False)
+    positions = Stack(
+        name="decoder", hidden=encoder.hidden, final_norm=encoder.final_norm,
+        runs=(Run(count=int(arguments["--decoder-num-layers"]), layer=decoder),),
+    )
+    return encoder, positions
+
+
+def model_of(arguments: Arguments, family: str) -> Model:
+    """The network that the arguments describe."""
+    stacks = _t5_stacks(arguments) if family == "t5" else (
+        _stack(family, arguments, _layers(arguments), causal=family != "bert"),
+    )
+    return Model(
+        name=family,
+        family=family,
+        vocab=_vocab(arguments, family),
+        stacks=stacks,
+        tied=not arguments.get("--untie-embeddings-and-output-weights"),
+        head=Head.MLM if family == "bert" else Head.LM,
+        head_bias=family in ("bert", "t5"),
+        num_labels=2 if family == "bert" else 0,
+        pooler=family == "bert" and not arguments.get("--bert-no-binary-head"),
+        mtp_layers=_mtp(arguments),
+        hidden_dropout=float(arguments.get("--hidden-dropout", 0.1)),
+        attention_dropout=float(arguments.get("--attention-dropout", 0.1)),
+        context=int(arguments["--max-position-embeddings"]),
+    )

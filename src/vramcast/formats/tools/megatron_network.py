@@ -1,0 +1,239 @@
+"""A network as Megatron-LM's arguments.
+
+[mlm] Megatron-LM megatron/training/arguments.py at d98e8a64; hybrid patterns:
+core/models/hybrid/hybrid_layer_allocation.py
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any, Final
+
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import read_entry
+from vramcast.domain.model import (
+    MLP,
+    Attention,
+    Channel,
+    Head,
+    Layer,
+    Mamba,
+    Model,
+    MoE,
+    MultiLatentAttention,
+)
+from vramcast.errors import Unsupported
+from vramcast.formats.lines import Line, Table
+from vramcast.formats.table import lines_of
+from vramcast.formats.tools import megatron_model as reader
+
+GATED: Final = ("silu",)
+
+
+def entry_script(model: Model) -> str:
+    """The script of Megatron-LM that trains the network."""
+    return "pretrain_hybrid.py" if is_hybrid(model) else "pretrain_gpt.py"
+
+
+def is_hybrid(model: Model) -> bool:
+    """Whether layers are single mixers or channels in a pattern."""
+    return any(layer.mixer is None or layer.channel is None or isinstance(layer.mixer, Mamba)
+               for layer in (run.layer for run in model.main.runs))
+
+
+def model_arguments(model: Model, *, seq_len: int) -> Table:
+    """Every argument that describes the network.
+
+    Args:
+        model: the network
+        seq_len: positions of a sample, which it must have room for [tokens]
+
+    Raises: Unsupported for networks that Megatron-LM's decoder scripts do not build
+    """
+    if len(model.stacks) > 1 or model.head is not Head.LM or not model.main.causal:
+        raise Unsupported(f"{model.name}: Megatron arguments are written for decoders; use --engine huggingface")
+    layers = model.main.layers
+    mixers = [layer.mixer for layer in layers if layer.mixer is not None]
+    channels = [layer.channel for layer in layers if layer.channel is not None]
+    lines = [Line("hidden-size", model.hidden), *_depth(model)]
+    lines += _attention(model, [mixer for mixer in mixers if not isinstance(mixer, Mamba)])
+    lines += _mamba(model, [mixer for mixer in mixers if isinstance(mixer, Mamba)])
+    lines += _channels(model, channels)
+    lines += _norms(model, layers)
+    return (*lines, *_ends(model, seq_len))
+
+
+def _depth(model: Model) -> list[Line]:
+    if is_hybrid(model):
+        return [Line("hybrid-layer-pattern", "".join(_letter(layer, model) for layer in model.main.layers),
+                     "M mamba, * attention, - feed-forward, E experts")]
+    return [Line("num-layers", model.num_layers)]
+
+
+def _letter(layer: Layer, model: Model) -> str:
+    part = layer.mixer if layer.channel is None else layer.channel if layer.mixer is None else None
+    for kind, letter in ((Mamba, "M"), (Attention, "*"), (MLP, "-"), (MoE, "E")):
+        if isinstance(part, kind):
+            return letter
+    raise Unsupported(f"{model.name}: Megatron's hybrid patterns have single mixers or channels only")
+
+
+def _attention(model: Model, mixers: list[Any]) -> list[Line]:
+    kinds = {type(mixer) for mixer in mixers}
+    if not mixers:
+        return [Line("num-attention-heads", 1, "asked for, not used")]
+    if len(kinds) > 1 or not kinds <= {Attention, MultiLatentAttention}:
+        raise Unsupported(f"{model.name}: Megatron arguments are written for one kind of attention")
+    return _latent(model, mixers[0]) if MultiLatentAttention in kinds else _grouped(model, mixers)
+
+
+def _grouped(model: Model, mixers: list[Attention]) -> list[Line]:
+    shapes = {(m.num_heads, m.num_kv_heads, m.head_dim, m.qkv_bias, m.out_bias, m.qk_norm) for m in mixers}
+    if len(shapes) > 1:
+        raise Unsupported(f"{model.name}: its layers have different heads, which Megatron arguments cannot say")
+    first = mixers[0]
+    lines = [Line("num-attention-heads", first.num_heads), Line("kv-channels", first.head_dim, "width of a head")]
+    if first.num_kv_heads != first.num_heads:
+        lines += [Line("group-query-attention", True), Line("num-query-groups", first.num_kv_heads)]
+    if first.qkv_bias and not first.out_bias:
+        lines.append(Line("add-qkv-bias", True))
+    if first.qk_norm != "none":
+        lines.append(Line("qk-layernorm", True, "queries and keys are normed per head"))
+    if first.sinks:
+        lines.append(Line("softmax-type", "learnable", "one learned logit per head"))
+    if first.output_gate:
+        lines.append(Line("attention-output-gate", True))
+    return lines
+
+
+def _latent(model: Model, mixer: MultiLatentAttention) -> list[Line]:
+    lines = [
+        Line("multi-latent-attention", True),
+        Line("num-attention-heads", mixer.num_heads),
+        *lines_of(reader.LATENT_ATTENTION, mixer),
+        Line("qk-layernorm", True, "the compressed queries and keys are normed"),
+    ]
+    if mixer.indexer_heads:
+        raise Unsupported(f"{model.name}: sparse attention has an indexer that these arguments do not say")
+    return lines
+
+
+def _mamba(model: Model, mixers: list[Mamba]) -> list[Line]:
+    if not mixers:
+        return []
+    if any(mixer.version != 2 for mixer in mixers):
+        raise Unsupported(f"{model.name}: Megatron has Mamba 2 only")
+    return lines_of(reader.MAMBA, mixers[0])
+
+
+def _channels(model: Model, channels: list[Channel]) -> list[Line]:
+    dense = [channel for channel in channels if isinstance(channel, MLP)]
+    sparse = [channel for channel in channels if isinstance(channel, MoE)]
+    if len({mlp.width for mlp in dense}) > 1 or len({moe.num_experts for moe in sparse}) > 1:
+        raise Unsupported(f"{model.name}: its layers have different widths, which Megatron arguments cannot say")
+    one = dense[0] if dense else sparse[0].expert if sparse else None
+    lines = [Line("ffn-hidden-size", one.width)] if one is not None else []
+    lines += _activation(model, one)
+    return lines + (_experts(sparse[0], channels) if sparse else [])
+
+
+def _activation(model: Model, mlp: MLP | None) -> list[Line]:
+    if mlp is None or (not mlp.gated and "gelu" in mlp.activation):
+        return []
+    if mlp.gated and mlp.activation in GATED:
+        return [Line("swiglu", True)]
+    if not mlp.gated and mlp.activation == "relu2":
+        return [Line("squared-relu", True)]
+    raise Unsupported(f"{model.name}: Megatron has no argument for activation {mlp.activation} (gated: {mlp.gated})")
+
+
+def _experts(moe: MoE, channels: list[Channel]) -> list[Line]:
+    lines = [
+        Line("num-experts", moe.num_experts),
+        *lines_of((reader.TOP_K,), moe),
+        Line("moe-ffn-hidden-size", moe.expert.width, "width of an expert"),
+        *lines_of(reader.EXPERTS, moe),
+    ]
+    if moe.score_bias:
+        lines.append(Line("moe-router-score-function", "sigmoid", "the bias needs it"))
+    lines += lines_of((reader.LATENT_EXPERTS,), moe)
+    flags = [int(isinstance(channel, MoE)) for channel in channels]
+    if not all(flags):
+        runs = [f"[{flag}]*{len(list(equal))}" for flag, equal in groupby(flags)]
+        lines.append(Line("moe-layer-freq", f"({'+'.join(runs)})", "1: layers with experts"))
+    return lines
+
+
+def _norms(model: Model, layers: tuple[Layer, ...]) -> list[Line]:
+    norm = layers[0].norm
+    if norm not in reader.NORMS:
+        raise Unsupported(f"{model.name}: Megatron has no norm {norm.value}")
+    biased = any(isinstance(layer.mixer, Attention) and layer.mixer.out_bias for layer in layers)
+    lines = [Line("normalization", reader.NORMS[norm])]
+    epsilon = _config(model).get("rms_norm_eps") or _config(model).get("layer_norm_epsilon")
+    if isinstance(epsilon, float):
+        lines.append(Line("norm-epsilon", epsilon, "from the model's own config"))
+    return lines if biased else [*lines, Line("disable-bias-linear", True)]
+
+
+def _ends(model: Model, seq_len: int) -> list[Line]:
+    mixers = [layer.mixer for layer in model.main.layers if isinstance(layer.mixer, (Attention, MultiLatentAttention))]
+    rope = any(getattr(mixer, "rope", True) for mixer in mixers)
+    kind = "learned_absolute" if model.main.positions else "rope" if rope else "none"
+    if model.main.positions and model.main.positions < seq_len:
+        raise Unsupported(f"{model.name} has {model.main.positions} learned positions; use --seq-len up to that")
+    context = model.main.positions or max(model.context or 0, seq_len)
+    lines = [Line("vocab-size", model.vocab), Line("position-embedding-type", kind)]
+    lines.append(Line("max-position-embeddings", context, "longest position trained"))
+    if kind == "rope":
+        lines += _rotary(model)
+    if not model.tied:
+        lines.append(Line("untie-embeddings-and-output-weights", True, "the head has weights of its own"))
+    if model.mtp_layers:
+        lines.append(Line("mtp-num-layers", len(model.mtp_layers), "multi-token prediction"))
+    return lines
+
+
+def _rotary(model: Model) -> list[Line]:
+    first = next((layer.mixer for layer in model.main.layers if isinstance(layer.mixer, Attention)), None)
+    lines = []
+    if first is not None and first.rope_fraction != 1.0:
+        lines.append(Line("rotary-percent", first.rope_fraction))
+    config = _config(model)
+    nested = config.get("rope_parameters")
+    base = config.get("rope_theta") or (nested.get("rope_theta") if isinstance(nested, dict) else None)
+    if isinstance(base, (int, float)):
+        lines.append(Line("rotary-base", int(base), "from the model's own config"))
+    return lines
+
+
+def _config(model: Model) -> dict[str, Any]:
+    """The config fields of a catalogue model; empty for another."""
+    own = MODELS.aliases.get(model.name.split(" cut to ")[0].lower())
+    return read_entry(own).config if own is not None else {}
+
+
+def unsaid_features(model: Model) -> tuple[str, ...]:
+    """What the network has and the arguments do not say: it changes results, not memory in first order."""
+    found: dict[str, None] = {}
+    for layer in (run.layer for run in model.main.runs):
+        mixer = layer.mixer
+        if isinstance(mixer, Attention):
+            checks = (("sliding windows", mixer.window), ("capped scores", mixer.softcap),
+                      ("position biases", mixer.position_bias != "none"))
+            found |= {name: None for name, is_there in checks if is_there}
+        more = (("norms behind each part", layer.post_norms), ("parallel attention and feed-forward", layer.parallel),
+                ("further weights", bool(layer.extra)))
+        found |= {name: None for name, is_there in more if is_there}
+    turned = {run.layer.mixer.rope for run in model.main.runs if isinstance(run.layer.mixer, Attention)}
+    if len(turned) > 1:
+        found["layers without a rotary embedding"] = None
+    if _rotary_unknown(model):
+        found["a rotary embedding of a base that the plan does not know"] = None
+    return tuple(found)
+
+
+def _rotary_unknown(model: Model) -> bool:
+    """A config that names no base has transformers' default of 10,000, which is Megatron's too."""
+    rope = any(isinstance(run.layer.mixer, Attention) and run.layer.mixer.rope for run in model.main.runs)
+    return rope and not model.main.positions and not _config(model)

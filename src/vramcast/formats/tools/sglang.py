@@ -1,0 +1,193 @@
+"""SGLang's command.
+
+[SGLang] sglang srt/server_args.py, srt/arg_groups/fields/*.py
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from vramcast.domain.serving import ServeJob
+from vramcast.engines.serving.requests import variables_of
+from vramcast.engines.sglang.settings import settings_of as sglang_settings
+from vramcast.engines.sglang.settings import shares_experts
+from vramcast.errors import Unsupported
+from vramcast.formats.files import File, Order, Part, hub_id
+from vramcast.formats.lines import Line
+from vramcast.formats.reading import Config, Reading, written
+from vramcast.formats.servers import (
+    Server,
+    adapters,
+    argument_names,
+    dtypes,
+    nodes_of,
+    read_server,
+    serve_script,
+    targets_of,
+)
+from vramcast.formats.watched import Known, Watched
+from vramcast.sources.logs import sglang as sglang_logs
+
+SGLANG_ARGUMENTS: Final = Known("sglang", "ServerArgs")
+
+SHORT: Final = {
+    "tp": "tp_size", "pp": "pp_size", "dp": "dp_size", "ep": "ep_size", "model": "model_path",
+    "tensor_parallel_size": "tp_size", "pipeline_parallel_size": "pp_size", "data_parallel_size": "dp_size",
+    "expert_parallel_size": "ep_size", "mem_frac": "mem_fraction_static", "speculative_draft_model":
+    "speculative_draft_model_path", "speculative_algo": "speculative_algorithm",
+}
+
+
+NAMES: Final = argument_names(sglang_logs.GIVEN)
+"""Option -> the argument that says it."""
+
+SGLANG_DRAFTS: Final = {
+    **{kind: written(sglang_logs.DRAFTS)[kind] for kind in ("eagle", "eagle3", "mtp", "ngram")}, "model": "STANDALONE",
+}
+
+
+def _own(values: Watched) -> dict[str, Any]:
+    """Degrees as SGLang counts them: groups that attend apart are inside --tp, copies are beside it."""
+    found: dict[str, Any] = {}
+    tp, copies = values.count("tp_size") or 1, values.count("dp_size") or 1
+    groups, shared = values.count("attn_dp_size") or 1, values.flag("enable_dp_attention")
+    experts = tp if values.flag("enable_ep_moe") else values.count("ep_size")
+    if shared or groups > 1:
+        groups = copies if shared else groups
+        if tp % groups:
+            values.cannot("dp_size", f"{groups} does not divide tp_size={tp}")
+        found |= {"tp": max(1, tp // groups), "dp": groups, "expert-parallel": True}
+        if not shared and copies > 1:
+            values.cannot("dp_size", f"{copies} copies of {groups} groups are not modelled", option="dp")
+    else:
+        found |= {"tp": tp, "dp": copies}
+    if (experts or 1) not in (1, tp) or ((experts or 1) == 1 and groups > 1):
+        why = f"{experts or 1} of tp_size={tp} is not modelled where groups attend apart; {tp} is"
+        values.cannot("ep_size", why if groups > 1 else f"{experts} of tp_size={tp} is not modelled; {tp} is",
+                      option="expert-parallel")
+    elif experts not in (None, 1):
+        found["expert-parallel"] = True
+    for name in ("disable_cuda_graph", "disable_decode_cuda_graph"):
+        if values.flag(name):
+            found["graphs"] = False
+    values.get("disable_prefill_cuda_graph")
+    if (dcp := values.count("dcp_size") or 1) > 1:
+        found["dcp"] = dcp
+    found |= _sglang_draft(values) | _sglang_options(values)
+    return found
+
+SGLANG_OPTIONS: Final = (
+    "cuda_graph_max_bs", "max_total_tokens", "swa_full_tokens_ratio", "mamba_full_memory_ratio", "max_mamba_cache_size",
+    "disable_hybrid_swa_memory",
+)
+"""Arguments that are engine options here under the same names."""
+
+
+def _sglang_options(values: Watched) -> dict[str, Any]:
+    if (largest := values.get("cuda_graph_max_bs_decode")) is not None:
+        values.setdefault("cuda_graph_max_bs", largest)
+    pairs = tuple(
+        f"{name.replace('_', '-')}={str(value).lower() if isinstance(value, bool) else value}"
+        for name in SGLANG_OPTIONS if (value := values.get(name)) is not None
+    )
+    return {"engine-option": pairs} if pairs else {}
+
+
+def _sglang_draft(values: Watched) -> dict[str, Any]:
+    """What proposes tokens: chains of as many as there are steps [sglang srt/speculative/spec_info.py]."""
+    algorithm = values.get("speculative_algorithm")
+    steps, drafted = values.count("speculative_num_steps"), values.count("speculative_num_draft_tokens")
+    model = values.text("speculative_draft_model_path")
+    if algorithm is None:
+        return {}
+    name = str(algorithm).upper()
+    kind = model if name == "STANDALONE" else sglang_logs.DRAFTS.get(name)
+    kind = "mtp" if kind == "eagle" and model is None else kind  # the model's own layers propose
+    tokens = steps or (drafted - 1 if drafted and drafted > 1 else None)
+    if kind is None or tokens is None:
+        missing = "its kind" if kind is None else "speculative_num_steps, which depends on the network"
+        why = f"{name[:40]} is not modelled without {missing}; give --draft and --draft-tokens"
+        values.cannot("speculative_algorithm", why, option="draft")
+        return {}
+    return {"draft": kind, "draft-tokens": tokens}
+
+
+def write(order: Order) -> tuple[File, ...]:
+    """`python -m sglang.launch_server` with every setting of the plan."""
+    job: ServeJob = order.job
+    ask, settings = order.ask, sglang_settings(order.job)
+    shared = shares_experts(job.plan)
+    ask.also("tp", "dp", "expert_parallel", "memory_fraction", "max_sequences", "batched_tokens", "block_tokens")
+    width = job.plan.tp * (job.plan.dp if shared else 1)
+    lines = [
+        Line(NAMES["model"], hub_id(job.model)),
+        Line(NAMES["tp"], width, "ranks that divide every layer, attention groups together"),
+        Line(NAMES["pp"], ask("pp"), "stages"),
+    ]
+    if shared:
+        lines.append(Line("attn-dp-size", job.plan.dp, "groups that attend apart and share experts"))
+    elif job.plan.dp > 1:
+        lines.append(Line("dp-size", job.plan.dp, "whole copies"))
+    if job.plan.expert_parallel:
+        lines.append(Line("ep-size", width, "whole experts per rank"))
+    lines += dtypes(order, NAMES)
+    lines += [
+        Line(NAMES["context"], job.context, "longest sequence, prompt and answer"),
+        Line(NAMES["memory-fraction"], settings.fraction, "share of the card for weights and cache"),
+        Line(NAMES["batched-tokens"], settings.chunk * (job.plan.dp if shared else 1), "tokens of one prefill step"),
+        Line(NAMES["block-tokens"], settings.page_tokens, "tokens of a cache page"),
+    ]
+    if settings.max_running is not None:
+        lines.append(Line(NAMES["max-sequences"], settings.max_running, "sequences at once"))
+    if settings.graph_sequences:
+        lines.append(Line("cuda-graph-max-bs-decode", settings.graph_sequences, "largest batch with a graph"))
+    if not ask("graphs"):
+        lines += [Line("disable-decode-cuda-graph", True), Line("disable-prefill-cuda-graph", True)]
+    if ask("prefix_caching") is False:
+        lines.append(Line(NAMES["prefix-caching"], True, "finished sequences are not kept"))
+    if ask("cache_bytes") is not None:
+        raise Unsupported("SGLang sizes its cache by a fraction; use --memory-fraction, or --engine vllm")
+    lines += [*adapters(order, "max-loras-per-batch"), *_draft_lines(order), *_option_lines(order)]
+    part = Part("sglang", "ServerArgs")
+    return serve_script(order, "python -m sglang.launch_server", tuple(lines), part, nodes_of(job))
+
+
+def _draft_lines(order: Order) -> list[Line]:
+    ask = order.ask
+    kind = ask("draft.kind")
+    if kind is None:
+        return []
+    if kind not in SGLANG_DRAFTS:
+        raise Unsupported(f"SGLang has no drafts by {kind}; use {', '.join(SGLANG_DRAFTS)}")
+    lines = [Line("speculative-algorithm", SGLANG_DRAFTS[kind], f"{kind} proposes tokens"),
+             Line("speculative-num-draft-tokens", ask("draft.tokens") + 1, "proposed at once, and the sure one")]
+    if kind not in ("mtp", "ngram"):
+        lines.append(Line("speculative-num-steps", ask("draft.tokens")))
+        lines.append(Line("speculative-eagle-topk", 1))
+        model = ask("draft.model")
+        lines.append(Line("speculative-draft-model-path", hub_id(model) if model is not None else "DRAFT-CHECKPOINT"))
+    else:
+        ask.also("draft.model")
+    return lines
+
+
+def _option_lines(order: Order) -> list[Line]:
+    variables = [f"option.{name}" for name in variables_of("sglang")]
+    written = "option.cuda-graph-max-bs"  # with the settings
+    names = [name for name in order.ask.settings if name.startswith("option.") and name not in (*variables, written)]
+    order.ask.also("images", written, *variables)
+    return [Line(name.removeprefix("option."), order.ask(name), "as planned") for name in names]
+
+
+SERVER: Final = Server(
+    "sglang", SGLANG_ARGUMENTS, targets_of(sglang_logs.GIVEN), SHORT,
+    start=re.compile(r"sglang\.launch_server|\S*/sglang/launch_server\.py"),
+    image=re.compile(r"lmsysorg/sglang\S*?:v?(\d[\w.]*)|\bsglang(?:\[[\w,-]*\])?==(\d[\w.]*)"),
+    own=_own, slots=8, rank_needed=True,
+)
+
+
+def read(config: Config) -> Reading:
+    """Options of SGLang."""
+    return read_server(config, SERVER)

@@ -1,1 +1,0 @@
-"""Configuration files of other tools, read into the options of a question."""

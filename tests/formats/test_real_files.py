@@ -1,0 +1,115 @@
+"""What a user's real files and commands ask beside their plain names: another job is never answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import vramcast
+from tests.formats.test_readers import asked, refusal, written
+from vramcast.errors import Unsupported
+from vramcast.estimate.training import answer
+from vramcast.formats.read import read_files
+
+FACTORY_TABLE = {
+    "model_name_or_path": "llama-3.2-1b", "finetuning_type": "lora", "do_train": True, "template": "default",
+}
+
+
+@pytest.mark.parametrize("model", ["qwen2.5-vl-7b", "gemma-3-4b", "qwen3.5-35b-a3b", "llama-3.2-11b-vision"])
+@pytest.mark.parametrize("template", ["qwen3_5_nothink", "gemma", "default", None])
+def test_llamafactory_freezes_towers_whatever_the_template_is_called(
+    model: str, template: str | None, tmp_path: Path
+) -> None:
+    path = written(tmp_path, "a.json", FACTORY_TABLE | {"model_name_or_path": model, "template": template})
+    with pytest.raises(Unsupported, match="towers, which LLaMA-Factory leaves frozen"):
+        asked(path, gpus="8xh200-sxm-141gb")
+    with pytest.raises(Unsupported, match="towers"):
+        vramcast.plan("train", on="8xh200-sxm-141gb", from_=path)
+
+
+def test_llamafactory_trains_networks_without_towers_under_templates_of_those_with_some(tmp_path: Path) -> None:
+    for model in ("llama-3.2-1b", "t5-base"):
+        table = FACTORY_TABLE | {"model_name_or_path": model, "template": "qwen2_vl"}
+        assert asked(written(tmp_path, "a.json", table), gpus="h100").plan.peft is not None
+
+
+def test_preferences_need_logits_which_ligers_head_never_makes(tmp_path: Path) -> None:
+    """[LF] model/loader.py hands `require_logits` for every stage but pt and sft."""
+    peaks = {}
+    for stage in ("sft", "dpo"):
+        for liger in (False, True):
+            table = FACTORY_TABLE | {"stage": stage, "enable_liger_kernel": liger}
+            job = asked(written(tmp_path, "a.json", table), gpus="h100")
+            peaks[stage, liger] = answer(job).peak.allocated_bytes
+    assert peaks["sft", True] < 0.9 * peaks["sft", False]
+    assert peaks["dpo", True] > 0.9 * peaks["dpo", False]
+
+
+@pytest.mark.parametrize("stage", ["rm", "ppo", "kto"])
+def test_stages_with_models_of_their_own_are_refused(stage: str, tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="stage"):
+        asked(written(tmp_path, "a.json", FACTORY_TABLE | {"stage": stage}), gpus="h100")
+
+
+@pytest.mark.parametrize("command", [
+    "vllm serve m --device cpu", "python -m sglang.launch_server --model-path m --device npu",
+    "export VLLM_TARGET_DEVICE=cpu\nvllm serve m",
+])
+def test_a_server_that_runs_elsewhere_is_no_answer_for_the_card(command: str, tmp_path: Path) -> None:
+    assert "device" in refusal(read_files([written(tmp_path, "a.sh", command)], command="serve")).lower()
+
+
+@pytest.mark.parametrize("name", ["NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE"])
+def test_wires_that_are_switched_off_change_the_time(name: str, tmp_path: Path) -> None:
+    for value, said in (("1", True), ("0", False)):
+        path = written(tmp_path, "a.sh", f"export {name}={value}\nvllm serve Qwen/Qwen3-8B -tp 2\n")
+        assert bool(read_files([path], command="serve").unread) is said
+
+
+BUCKETS = {"reduce_bucket_size": 5e8, "stage3_prefetch_bucket_size": 5e7, "stage3_param_persistence_threshold": 1e5}
+
+
+@pytest.mark.parametrize("size", ["auto", None, 7e6])
+@pytest.mark.parametrize("around", [True, False])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_sizes_of_zero_are_answered_as_their_files_have_them(
+    stage: int, size: object, around: bool, tmp_path: Path
+) -> None:
+    """Most published files of ZeRO-3 leave every size to the Trainer."""
+    zero = {"stage": stage} | ({} if size is None else dict.fromkeys(BUCKETS, size))
+    file = written(tmp_path, "ds.json", {"bf16": {"enabled": True}, "zero_optimization": zero, "train_micro_batch_size_"
+                                         "per_gpu": 1})
+    files = [written(tmp_path, "a.json", FACTORY_TABLE | {"deepspeed": "ds.json"}), file] if around else [file]
+    job = asked(*files, gpus="8xh100", model="llama-3.2-1b", seq_len=512, micro_batch=1)
+    assert answer(job).peak.allocated_bytes > 0
+
+
+LAYERS = {"fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}
+
+
+@pytest.mark.parametrize(("said", "understood"), [
+    ({"fsdp": "full_shard auto_wrap"}, True), ({"fsdp": "full_shard auto_wrap", "fsdp_config": LAYERS}, True),
+    ({"fsdp": "full_shard auto_wrap offload", "fsdp_config": LAYERS}, True), ({"fsdp": "full_shard"}, False),
+    ({"fsdp": "full_shard", "fsdp_config": LAYERS}, False),
+    ({"fsdp": "full_shard auto_wrap", "fsdp_config": {"min_num_params": 10**8}}, False),
+])
+@pytest.mark.parametrize("around", [{"stage": "sft", "finetuning_type": "full"}, {"num_train_epochs": 1}])
+def test_words_of_fsdp_say_how_layers_are_wrapped(
+    said: dict[str, object], understood: bool, around: dict[str, object], tmp_path: Path
+) -> None:
+    """[HF] training_args.py: auto_wrap is a unit for every layer, or by size; without it all is one."""
+    table = {"model_name_or_path": "llama-3.2-1b", "per_device_train_batch_size": 1, "do_train": True, "bf16": True}
+    path = written(tmp_path, "a.json", table | around | said)
+    if understood:
+        assert asked(path, gpus="8xh100", seq_len=512).plan.sharded_by == "fsdp1"
+        return
+    with pytest.raises(Unsupported, match=r"auto_wrap_policy: (NO|SIZE_BASED)_WRAP is not modelled"):
+        asked(path, gpus="8xh100", seq_len=512)
+
+
+def test_a_script_behind_a_launcher_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.sh", "accelerate launch --num_processes 8 train.py --per_device_train_batch_size 1\n")
+    with pytest.raises(Unsupported, match="accelerate launches"):
+        read_files([path], command="train")

@@ -1,0 +1,111 @@
+"""A search that starts from somebody's configuration: what is trained stays, how it is split is looked for."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import vramcast
+from tests.formats.test_readers import DEEPSPEED, LAUNCHER, MEGATRON, VLLM, written
+from vramcast.cli.main import group
+from vramcast.domain.answer import Answer
+from vramcast.domain.planning import PlanAnswer
+from vramcast.errors import InvalidSpec, SourceError
+
+
+def planned(kind: str, *args: Any, **options: Any) -> PlanAnswer:
+    found = vramcast.plan(kind, *args, **options)
+    assert isinstance(found, PlanAnswer)
+    return found
+
+
+def test_a_megatron_script_gives_network_length_batch_and_precision(tmp_path: Path) -> None:
+    path = written(tmp_path, "run.sh", MEGATRON)
+    found = planned("train", on="8xh100-sxm-80gb", from_=path, top=2)
+    asked = found.question
+    assert (asked["engine"], asked["global_batch"], asked["workload"]["seq_len"]) == (["megatron"], 128, 4096)
+    assert asked["model"] == "run.sh"
+    assert {plan.question["plan"]["precision"] for plan in found.plans} == {"mixed-bf16"}
+    left = next(text for text in found.assumptions if text.startswith("left to the search"))
+    assert "--tp 4 --pp 2" in left and "--micro-batch 1" in left and "--precision" not in left
+    assert found.plans[0].question["plan"]["tp"] != 4  # on this machine other plans are faster
+    own = next(text for text in found.assumptions if text.startswith("the file's own plan on 8xh100-sxm-80gb"))
+    assert "a step" in own
+
+
+def test_the_command_of_a_script_s_network_names_the_script(tmp_path: Path) -> None:
+    path = written(tmp_path, "run.sh", MEGATRON)
+    found = planned("train", on="8xh100-sxm-80gb", from_=path, top=1)
+    program, *arguments = shlex.split(found.command)
+    assert (program, arguments[:2]) == ("vramcast", ["train", str(path)])
+    again = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).output)
+    assert again["peak"]["device_bytes"] == found.plans[0].peak.device_bytes
+    assert again["parameters"] == found.plans[0].num_parameters
+
+
+def test_a_script_without_a_network_is_no_model(tmp_path: Path) -> None:
+    script = "torchrun pretrain_gpt.py --micro-batch-size 1 --seq-length 8 --tensor-model-parallel-size 2\n"
+    path = written(tmp_path, "run.sh", script)
+    with pytest.raises(SourceError, match="no network"):
+        vramcast.train(str(path), gpus="8xh100-sxm-80gb")
+
+
+def test_deepspeeds_optimizer_precision_and_batch_are_kept_and_its_stage_is_not(tmp_path: Path) -> None:
+    path = written(tmp_path, "ds.json", DEEPSPEED | {"optimizer": {"type": "Lion"}})
+    found = planned("train", "llama-3.2-1b", on="4xa100-sxm4-40gb", from_=path, seq_len=1024, top=20)
+    plans = [plan.question["plan"] for plan in found.plans]
+    assert found.question["global_batch"] == 256
+    assert {(plan["optimizer"], plan["precision"]) for plan in plans} == {("lion", "mixed-fp16")}
+    assert len({plan["shards"] for plan in plans}) > 1
+    assert any("--offload-optimizer cpu" in text and "left to the search" in text for text in found.assumptions)
+
+
+def test_options_win_over_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "ds.json", DEEPSPEED)
+    found = planned(
+        "train", "llama-3.2-1b", on="4xa100-sxm4-40gb", from_=path, seq_len=1024, engine="torchtitan", top=1,
+        precision="mixed-bf16", zero="3", global_batch=64,
+    )
+    assert found.plans[0].question["engine"] == "torchtitan"
+    assert found.plans[0].question["plan"]["precision"] == "mixed-bf16"
+    assert found.question["global_batch"] == 64
+
+
+def test_a_batch_of_one_gpu_is_not_taken_for_that_of_all(tmp_path: Path) -> None:
+    config = {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}
+    found = planned(
+        "train", "llama-3.2-1b", on="4xa100-sxm4-40gb", from_=written(tmp_path, "ds.json", config), top=1, seq_len=1024
+    )
+    assert any("4 x 2 samples are those of one GPU" in text for text in found.assumptions)
+
+
+def test_a_plan_that_the_file_has_and_the_machine_has_not_is_said(tmp_path: Path) -> None:
+    path = written(tmp_path, "run.sh", LAUNCHER.replace("TP=2", "TP=4").replace("-size 1 --save", "-size 4 --save"))
+    found = planned("train", on="8xh100-sxm-80gb", from_=path, top=1)
+    assert any("own plan is not possible" in text and "16" in text for text in found.assumptions)
+
+
+def test_an_inverse_question_starts_from_the_plan_of_the_file(tmp_path: Path) -> None:
+    config = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 1}
+    path = written(tmp_path, "ds.json", config)
+    found = vramcast.plan(
+        "train", "llama-3.2-1b", on="2xa100-sxm4-40gb", from_=path, seq_len=1024, find="largest-batch"
+    )
+    assert isinstance(found, Answer)
+    assert found.question["plan"]["shards"] == "everything"
+    assert found.question["engine"] == "deepspeed"
+
+
+def test_a_server_s_command_gives_model_and_cache(tmp_path: Path) -> None:
+    path = written(tmp_path, "serve.sh", VLLM.replace("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"))
+    found = planned("serve", on="8xl40s", from_=path, concurrency=8, top=3)
+    assert found.question["requests"]["context"] == 16384
+    assert all(plan.question["plan"]["kv_dtype"] == "fp8" for plan in found.plans)
+    assert any("left to the search" in text and "--tp 2" in text for text in found.assumptions)
+    with pytest.raises(InvalidSpec, match="use vramcast serve"):
+        vramcast.plan("train", on="8xl40s", from_=path)
