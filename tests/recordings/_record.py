@@ -11,6 +11,7 @@ from vramcast.allocator import Settings
 from vramcast.domain.snapshot import Frame, Snapshot, Trace
 from vramcast.errors import OutOfMemory
 from vramcast.recordings.recorder import Recorder
+from vramcast.recordings.start import RecordedDevice
 from vramcast.units import GIB, MIB
 
 STREAMS = (0, 0, 0, 7, 9)
@@ -42,6 +43,12 @@ class Process(Recorder):
         device = recorded.devices[0]
         columns = {name: getattr(device.trace, name)[first:] for name in Trace.__struct_fields__}
         return replace(recorded, devices=(replace(device, trace=Trace(**columns)),))
+
+
+def device_of(snapshot: Snapshot | Process) -> RecordedDevice:
+    """The one device of a recording, or of what a dump now would hold."""
+    snapshot = snapshot.dump() if isinstance(snapshot, Process) else snapshot
+    return RecordedDevice(snapshot, snapshot.devices[0])
 
 
 def run(process: Process, rng: random.Random, num_calls: int) -> None:

@@ -7,16 +7,16 @@ import random
 import pytest
 
 from vramcast.recordings.replay import replay
-from vramcast.recordings.start import RecordedDevice
 from vramcast.recordings.variants import PAGE_BYTES, limit_by_retries
 from vramcast.units import MIB
 
 from ._made import FORWARD, PLAIN, Run
+from ._record import device_of
 
 
 def limit(run: Run) -> int | None:
     snapshot = run.dump()
-    return limit_by_retries(snapshot.devices[0], replay(RecordedDevice(snapshot, snapshot.devices[0])))
+    return limit_by_retries(snapshot.devices[0], replay(device_of(snapshot)))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -9,10 +9,9 @@ import pytest
 from vramcast.domain.snapshot import BlockView, SegmentView
 from vramcast.recordings.fragmentation import Part, contiguity, fragmentation, segment_map
 from vramcast.recordings.replay import replay, state_after
-from vramcast.recordings.start import RecordedDevice
 from vramcast.units import MIB
 
-from ._record import Process, run
+from ._record import Process, device_of, run
 
 
 def live(address: int, size: int, requested: int | None = None, stack: int = 0) -> BlockView:
@@ -87,9 +86,9 @@ def test_the_parts_add_up_to_what_is_reserved(seed: int) -> None:
     process = Process("expandable_segments:True" if seed % 2 else "")
     run(process, random.Random(seed), 400)
     snapshot = process.dump()
-    replayed = replay(RecordedDevice(snapshot, snapshot.devices[0]))
+    replayed = replay(device_of(snapshot))
     for event in (0, replayed.peak_event, replayed.peak_reserved_event, replayed.events - 1):
-        state = state_after(RecordedDevice(snapshot, snapshot.devices[0]), event)
+        state = state_after(device_of(snapshot), event)
         found = fragmentation(state, event, top=3)
         parts = found.requested_bytes + found.rounding_bytes + found.awaiting_bytes
         assert parts + found.split_free_bytes + found.cached_bytes == found.reserved_bytes

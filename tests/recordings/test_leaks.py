@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from vramcast.domain.snapshot import Snapshot
 from vramcast.recordings.lives import lives_of
-from vramcast.recordings.start import RecordedDevice
 from vramcast.recordings.steps import Leaks, leaks_of, steps_of
 from vramcast.units import MIB
 
 from . import _made as made
 from ._made import Run, train
+from ._record import device_of
 
 
 def leaks(snapshot: Snapshot) -> Leaks:
@@ -126,10 +126,6 @@ def test_random_allocations_have_no_steps() -> None:
     for size in range(200):
         run.make(MIB + 512 * (size * size % 97), (made.python("f", line=size * 7 % 31), made.MAIN))
     assert steps_of(device_of(run.dump())) is None
-
-
-def device_of(snapshot: Snapshot) -> RecordedDevice:
-    return RecordedDevice(snapshot, snapshot.devices[0])
 
 
 def test_layers_of_one_backward_pass_are_no_steps() -> None:

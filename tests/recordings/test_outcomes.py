@@ -13,7 +13,6 @@ from vramcast.domain.snapshot import Snapshot, Trace
 from vramcast.emit.memory_snapshot import write_snapshot
 from vramcast.recordings.examine import Asked, examine
 from vramcast.recordings.replay import Basis, Outcome, replay
-from vramcast.recordings.start import RecordedDevice
 from vramcast.recordings.variants import Variant, advice
 from vramcast.report.messages import Words
 from vramcast.report.replay import render
@@ -21,6 +20,7 @@ from vramcast.sources.snapshots import read_snapshot
 from vramcast.units import MIB
 
 from ._made import Run, train
+from ._record import device_of
 
 
 def recorded() -> Snapshot:
@@ -31,7 +31,7 @@ def recorded() -> Snapshot:
 
 def test_a_recording_that_is_understood_is_replayed_exactly() -> None:
     snapshot = recorded()
-    assert replay(RecordedDevice(snapshot, snapshot.devices[0])).outcome is Outcome.EXACT
+    assert replay(device_of(snapshot)).outcome is Outcome.EXACT
 
 
 def test_a_recording_of_another_allocator_fails_and_says_so_first() -> None:
@@ -106,4 +106,4 @@ def test_expandable_segments_show_where_a_version_writes_no_settings(tmp_path: P
     path.write_bytes(pickle.dumps(raw))
     snapshot = read_snapshot(path)
     assert snapshot.alloc_conf == "expandable_segments:True"
-    assert replay(RecordedDevice(snapshot, snapshot.devices[0])).outcome is Outcome.EXACT
+    assert replay(device_of(snapshot)).outcome is Outcome.EXACT

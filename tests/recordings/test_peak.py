@@ -9,11 +9,11 @@ from vramcast.domain.snapshot import Frame, Snapshot
 from vramcast.recordings.examine import Asked, Examined, examine
 from vramcast.recordings.lives import Category, lives_of
 from vramcast.recordings.stacks import Kind, Kinds
-from vramcast.recordings.start import RecordedDevice
 from vramcast.units import MIB
 
 from . import _made as made
 from ._made import Run, train
+from ._record import device_of
 
 
 def examined(run: Run, first: int = 0) -> Examined:
@@ -65,24 +65,42 @@ def test_a_backward_pass_without_python_is_named_by_its_node() -> None:
     assert [group.name for group in examined(run).held.by_line] == ["MmBackward0"]
 
 
-def test_what_a_backward_pass_leaves_are_gradients_and_what_it_frees_are_not() -> None:
-    run = Run()
-    kept = run.make(MIB, made.BACKWARD)
-    freed = run.make(2 * MIB, made.BACKWARD)
-    run.drop(freed, made.BACKWARD)
-    run.drop(kept, made.ZERO_GRAD)
-    lives = _lives(run)
-    assert lives == [Category.GRADIENTS, Category.TEMPORARIES]
+MINE = (made.python("step", "/home/me/adamw.py", 20), made.python("main"), made.MAIN)
+
+LIVED = {
+    "what a backward pass leaves are gradients, and what it frees are not": (
+        "+a 2 BACKWARD, +b 4 BACKWARD, -b BACKWARD, -a ZERO_GRAD", "gradients temporaries"),
+    "an unfinished backward pass": ("+a 2 FORWARD, +b 4 BACKWARD", "activations backward"),
+    "a loss made outside modules, once the engine frees it": (
+        "+loss 1 PLAIN, +b 1 PLAIN, -loss BACKWARD, -b PLAIN", "activations unknown"),
+    "where only Python was recorded, what has no stack is the engine's": (
+        "+a 8 FORWARD, +grad 4, +b 2, -a, -b, +c 2 STEP, -c MAIN_ONLY, -grad ZERO_GRAD",
+        "activations gradients temporaries"),
+    "what takes the place of weights": (
+        "+w 8 MOVED, +s 8 STATES, +a 2 FORWARD, +scratch 8 MINE, +new 8 MINE, -s MINE, +weights 8 MINE, -scratch MINE, "
+        "-w MINE, +b 2 FORWARD", "weights optimizer activations temporaries optimizer weights activations"),
+    "the workspace of cuBLAS, by its size where no stack is": (f"+a {SMALL_BYTES}, +b {SMALL_BYTES + 512}",
+                                                               "workspaces unknown"),
+}
+"""What is made (+) and freed (-): a name, half MiB or bytes, where -> what each was."""
+
+
+@pytest.mark.parametrize("name", LIVED)
+def test_what_a_block_was_follows_from_who_made_it_and_who_freed_it(name: str) -> None:
+    calls, expected = LIVED[name]
+    run, live = Run(), dict[str, int]()
+    for call in calls.split(", "):
+        block, *words = call[1:].split()
+        stack = getattr(made, words[-1], MINE) if words and words[-1].isupper() else ()
+        if call[0] == "-":
+            run.drop(live[block], stack)
+        else:
+            size = int(words[0])
+            live[block] = run.make(size if size > 99 else size * MIB // 2, stack)
+    assert " ".join(_lives(run)).startswith(expected)
 
 
 APPLY = made.python("apply", "/lib/python3.12/site-packages/torch/autograd/function.py", 317)
-
-
-def test_an_unfinished_backward_pass_says_so() -> None:
-    run = Run()
-    run.make(MIB, made.FORWARD)
-    run.make(2 * MIB, made.BACKWARD)
-    assert _lives(run) == [Category.ACTIVATIONS, Category.BACKWARD]
 
 
 def test_states_made_within_a_step_outlive_it() -> None:
@@ -94,14 +112,6 @@ def test_states_made_within_a_step_outlive_it() -> None:
         run.make(MIB, made.STEP)
         run.drop(state, made.STEP)
     assert _lives(run) == [Category.OPTIMIZER, Category.TEMPORARIES, Category.OPTIMIZER]
-
-
-def test_a_loss_made_outside_modules_is_an_activation_once_the_engine_frees_it() -> None:
-    run = Run()
-    loss, other = run.make(512, made.PLAIN), run.make(512, made.PLAIN)
-    run.drop(loss, made.BACKWARD)
-    run.drop(other, made.PLAIN)
-    assert _lives(run) == [Category.ACTIVATIONS, Category.UNKNOWN]
 
 
 def test_what_was_there_before_and_stays_is_held_and_what_goes_is_unknown() -> None:
@@ -119,13 +129,6 @@ def test_what_was_there_before_and_stays_is_held_and_what_goes_is_unknown() -> N
     assert ages[Category.HELD] == (None, None)
     assert ages[Category.INPUTS] == (found.held.event, 0)
     assert stays in {block.address for block in found.held.blocks}
-
-
-def test_the_workspace_of_cublas_is_known_by_its_size_where_no_stack_is() -> None:
-    run = Run()
-    run.make(SMALL_BYTES)
-    run.make(SMALL_BYTES + 512)
-    assert _lives(run) == [Category.WORKSPACES, Category.UNKNOWN]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +174,7 @@ def kind_of(frames: tuple[Frame, ...], *others: tuple[Frame, ...]) -> Kind:
 
 def _lives(run: Run) -> list[Category]:
     snapshot: Snapshot = run.dump()
-    lives = lives_of(RecordedDevice(snapshot, snapshot.devices[0]))
+    lives = lives_of(device_of(snapshot))
     actions = snapshot.devices[0].trace.actions
     return [lives.category(index) for index, action in enumerate(actions) if action == 0]
 
@@ -265,17 +268,6 @@ def test_lines_that_generated_code_was_made_of_do_not_call_it() -> None:
     assert kind_of((generated, *made.FORWARD[:1], run, made.python("forward"))) == Kind.FORWARD
 
 
-def test_where_only_python_was_recorded_what_has_no_stack_is_the_engines() -> None:
-    run = Run()
-    activation = run.make(4 * MIB, made.FORWARD)
-    gradient, scratch = run.make(2 * MIB), run.make(MIB)
-    run.drop(activation)
-    run.drop(scratch)
-    run.drop(run.make(MIB, made.STEP), made.MAIN_ONLY)
-    run.drop(gradient, made.ZERO_GRAD)
-    assert _lives(run)[:3] == [Category.ACTIVATIONS, Category.GRADIENTS, Category.TEMPORARIES]
-
-
 def test_what_an_earlier_iteration_left_is_named_by_what_this_one_leaves_at_the_same_place() -> None:
     """Outputs and the graph that hangs on them go when the next iteration binds the same names."""
     run = Run()
@@ -293,7 +285,6 @@ def test_what_an_earlier_iteration_left_is_named_by_what_this_one_leaves_at_the_
     assert older == {4: "activations", 6: "activations", 3: "activations", 2: "gradients", 9: "held before"}
 
 
-MINE = (made.python("step", "/home/me/adamw.py", 20), made.python("main"), made.MAIN)
 STATE_LINE = (made.python("step", "/home/me/adamw.py", 21), made.python("main"), made.MAIN)
 
 
@@ -327,24 +318,6 @@ def test_a_step_that_replaces_its_states_is_not_mixed_up_with_one_that_replaces_
     assert told(run, replacing(run, weights=True, states=True)) == {"held before": 10}  # nothing tells
 
 
-def test_what_takes_the_place_of_weights_are_weights() -> None:
-    run = Run()
-    weights, states = run.make(4 * MIB, made.MOVED), run.make(4 * MIB, made.STATES)
-    run.make(MIB, made.FORWARD)
-    scratch = run.make(4 * MIB, MINE)
-    new_state = run.make(4 * MIB, MINE)
-    run.drop(states, MINE)
-    new_weights = run.make(4 * MIB, MINE)
-    run.drop(scratch, MINE)
-    run.drop(weights, MINE)
-    run.make(MIB, made.FORWARD)
-    assert _lives(run) == [
-        Category.WEIGHTS, Category.OPTIMIZER, Category.ACTIVATIONS, Category.TEMPORARIES, Category.OPTIMIZER,
-        Category.WEIGHTS, Category.ACTIVATIONS,
-    ]
-    assert new_state and new_weights
-
-
 def test_the_start_of_a_server_is_not_all_cache() -> None:
     run = Run()
     weights = vllm(("create_weights", "vllm/model_executor/layers/linear.py"), ("load_model", RUNNER))
@@ -371,3 +344,13 @@ def test_what_was_of_several_kinds_names_nothing_older() -> None:
     run.drop(left, made.PLAIN)
     older = [block for block in examined(run, first).held.blocks if block.since is None]
     assert [block.category for block in older] in ([Category.UNKNOWN], [])
+
+
+def test_what_a_recording_calls_a_block_goes_before_what_its_stack_tells() -> None:
+    run = Run()
+    for label in ("weights", "optimizer_state", ""):
+        run.allocate(4 * MIB, stack=made.FORWARD, label=label)
+    snapshot = run.dump()
+    found = examine(snapshot, snapshot.devices[0], Asked())
+    sizes = {group.name: group.size_bytes for group in found.held.by_category}
+    assert sizes == {"weights": 4 * MIB, "optimizer": 4 * MIB, "activations": 4 * MIB}

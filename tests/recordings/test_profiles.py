@@ -22,6 +22,7 @@ from vramcast.units import GIB, MIB
 
 from . import _made as made
 from ._made import Run, train
+from ._record import device_of
 
 WITHOUT_SEGMENTS: dict[str, Any] = {"has_segments": False, "segments": ()}
 
@@ -55,7 +56,7 @@ def profile(run: Run, first: int = 0, *, totals: bool = True, addresses: bool = 
 def block_sizes(whole: Snapshot) -> list[int]:
     """Of each event, the size of its block."""
     trace = whole.devices[0].trace
-    replayed = replay(RecordedDevice(whole, whole.devices[0]))
+    replayed = replay(device_of(whole))
     sizes, live, before = list(trace.sizes), {}, 0
     for index, (action, address) in enumerate(zip(trace.actions, trace.addresses, strict=True)):
         if action == Action.ALLOC:
@@ -84,7 +85,7 @@ def test_the_totals_of_a_profile_are_the_peaks_and_what_no_event_speaks_of_was_h
     run = Run()
     train(run, steps)
     whole = run.dump()
-    truth = replay(RecordedDevice(whole, whole.devices[0]))
+    truth = replay(device_of(whole))
     first = int(keep * len(run.trace))
     snapshot = profile(run, first)
     found = examined(snapshot)
@@ -122,7 +123,7 @@ def test_without_addresses_sizes_are_added_up_and_nothing_is_invented() -> None:
     run = Run()
     train(run, 3)
     whole = run.dump()
-    truth = replay(RecordedDevice(whole, whole.devices[0])).peak_allocated_bytes
+    truth = replay(device_of(whole)).peak_allocated_bytes
     found = examined(profile(run, totals=False, addresses=False), leaks=True, all_confs=True)
     replayed = found.replayed
     assert replayed.basis is Basis.SUMMED and replayed.is_least

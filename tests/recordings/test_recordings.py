@@ -15,7 +15,7 @@ from vramcast.recordings.start import RecordedDevice, start_segments
 from vramcast.recordings.variants import under
 from vramcast.units import MIB
 
-from ._record import Process, run
+from ._record import Process, device_of, run
 
 CONFS = (
     "", "expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4",
@@ -32,7 +32,7 @@ def recorded(seed: int, conf: str, capacity: int | None, *, waits: bool) -> tupl
 
 
 def is_exact(snapshot: Snapshot) -> bool:
-    replayed = replay(RecordedDevice(snapshot, snapshot.devices[0]))
+    replayed = replay(device_of(snapshot))
     return (
         replayed.addresses_matched == replayed.allocations
         and replayed.segments_matched == replayed.segment_events
@@ -54,7 +54,7 @@ def test_a_recording_replays_exactly_from_any_event_on(
 @given(seed=st.integers(0, 1 << 32), conf=st.sampled_from(CONFS[:2]))
 def test_waits_for_other_streams_replay_as_recorded_where_memory_suffices(seed: int, conf: str) -> None:
     process, _ = recorded(seed, conf, None, waits=True)
-    replayed = replay(RecordedDevice(process.dump(), process.dump().devices[0]))
+    replayed = replay(device_of(process))
     assert replayed.addresses_matched == replayed.allocations
     assert replayed.final_blocks_matched
 
@@ -66,7 +66,7 @@ def test_waits_on_a_full_device_leave_all_but_a_few_allocations_in_place(conf: s
     for seed in range(12):
         process, rng = recorded(seed, conf, 600 * MIB, waits=True)
         snapshot = process.dump(rng.choice([0, rng.randrange(len(process.trace))]))
-        replayed = replay(RecordedDevice(snapshot, snapshot.devices[0]))
+        replayed = replay(device_of(snapshot))
         allocations += replayed.allocations
         matched += replayed.addresses_matched or 0
     assert matched >= 0.995 * allocations > 0
@@ -80,8 +80,7 @@ def test_the_state_in_the_middle_is_what_the_process_had_there(seed: int, conf: 
     middle = len(process.trace)
     segments = process.allocator.segments()
     run(process, rng, int(part * 100))
-    snapshot = process.dump()
-    found = state_after(RecordedDevice(snapshot, snapshot.devices[0]), middle - 1)
+    found = state_after(device_of(process), middle - 1)
     assert [(s.address, s.blocks) for s in found] == [(s.address, s.blocks) for s in segments]
     rolled_back = start_segments(RecordedDevice(process.dump(middle), process.dump(middle).devices[0]))
     assert live(rolled_back) == live(segments)
@@ -134,7 +133,7 @@ def test_memory_that_another_line_gave_back_was_not_given_back_for_a_request() -
         process.empty_cache(stack=there)
     process.request(50 * MIB, stack=here)
     snapshot = process.dump()
-    replayed = replay(RecordedDevice(snapshot, snapshot.devices[0]))
+    replayed = replay(device_of(snapshot))
     assert process.allocator.num_alloc_retries == replayed.num_alloc_retries == 0
     assert is_exact(snapshot)
 
@@ -148,7 +147,7 @@ def test_requests_of_a_private_pool_stay_in_it_under_other_settings() -> None:
     process.request(30 * MIB)
     process.allocator.end_pool((1, 0))
     snapshot = process.dump()
-    assert under(RecordedDevice(snapshot, snapshot.devices[0]), "").peak_reserved_bytes == 60 * MIB
+    assert under(device_of(snapshot), "").peak_reserved_bytes == 60 * MIB
     assert is_exact(snapshot)
 
 
@@ -158,8 +157,7 @@ def test_peaks_and_curves_are_those_of_the_process() -> None:
     small = process.request(1)
     assert large is not None and small is not None
     process.free(large)
-    snapshot = process.dump()
-    replayed = replay(RecordedDevice(snapshot, snapshot.devices[0]))
+    replayed = replay(device_of(process))
     assert (replayed.peak_allocated_bytes, replayed.peak_reserved_bytes) == (40 * MIB + 512, 42 * MIB)
     assert replayed.allocated[replayed.peak_event] == 40 * MIB + 512
     assert list(replayed.allocated)[-1] == 512 and len(replayed.reserved) == replayed.events == len(process.trace)
@@ -178,8 +176,7 @@ def test_what_is_not_where_it_was_is_counted_and_does_not_spread() -> None:
     index = len(trace) - 2
     assert trace.addresses[index] == handles[0] and handles[1] is not None
     trace.addresses[index] = handles[1]
-    snapshot = process.dump()
-    replayed = replay(RecordedDevice(snapshot, snapshot.devices[0]))
+    replayed = replay(device_of(process))
     assert (replayed.addresses_matched, replayed.allocations) == (4, 5)
     assert replayed.final_blocks_matched is False
 
@@ -198,22 +195,20 @@ def fragmented(capacity: int | None = None) -> Process:
 
 def test_the_recorded_settings_give_the_recorded_peak() -> None:
     process = fragmented()
-    snapshot = process.dump()
-    found = under(RecordedDevice(snapshot, snapshot.devices[0]), "")
+    found = under(device_of(process), "")
     assert found.peak_reserved_bytes == 150 * MIB == process.allocator.peak_reserved_bytes
     assert found.out_of_memory is None
 
 
 def test_expandable_segments_reserve_less_where_holes_could_have_been_mapped_elsewhere() -> None:
     snapshot = fragmented().dump()
-    found = under(RecordedDevice(snapshot, snapshot.devices[0]), "expandable_segments:True")
+    found = under(device_of(snapshot), "expandable_segments:True")
     assert found.peak_reserved_bytes == 120 * MIB  # six pages of 20 MiB, one after the other
 
 
 def test_a_smaller_card_fails_at_the_request_that_no_longer_fits() -> None:
     process = fragmented()
-    snapshot = process.dump()
-    found = under(RecordedDevice(snapshot, snapshot.devices[0]), "", capacity_bytes=140 * MIB)
+    found = under(device_of(process), "", capacity_bytes=140 * MIB)
     assert found.failed_bytes == 70 * MIB
     assert found.out_of_memory == len(process.trace) - 1
 

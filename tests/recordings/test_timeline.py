@@ -11,16 +11,15 @@ from vramcast.recordings.examine import Asked, examine
 from vramcast.recordings.lives import lives_of
 from vramcast.recordings.peak import Timeline, timeline
 from vramcast.recordings.replay import replay
-from vramcast.recordings.start import RecordedDevice
 from vramcast.units import MIB
 
 from ._made import Run, train
-from ._record import Process, run
+from ._record import Process, device_of, run
 
 
 def drawn(process: Process, points: int, first: int = 0) -> tuple[Timeline, int, int]:
     snapshot = process.dump(first)
-    recorded = RecordedDevice(snapshot, snapshot.devices[0])
+    recorded = device_of(snapshot)
     replayed = replay(recorded)
     course = timeline(
         recorded, replayed, lives=lives_of(recorded), points=points

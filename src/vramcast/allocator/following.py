@@ -39,18 +39,6 @@ def place(heap: Heap, free: FreeBlocks, address: int, size_bytes: int) -> Block 
     return block
 
 
-def adopt(heap: Heap, free: FreeBlocks, address: int, size_bytes: int) -> bool:
-    """Add a segment that the recording has and the heap lacks, all of it free; whether there was room for it."""
-    end = address + size_bytes
-    if any(block.address < end and address < block.end for block in heap.blocks.values() if block.is_mapped):
-        return False
-    block = Block(address, size_bytes, free)
-    heap.add(block)
-    heap.hold(size_bytes)
-    heap.insert(block)
-    return True
-
-
 class FollowingAllocator(Allocator):
     """The allocator of a recorded process."""
 
@@ -116,10 +104,15 @@ class FollowingAllocator(Allocator):
         if block is not None and block.is_free and block.virtual is None and block.is_whole_segment:
             self._heap.release(block)
 
-    def adopt_segment(self, address: int, size_bytes: int, *, is_small: bool, stream: int = 0) -> bool:
-        """Hold a segment that a record of a real process has and this one lacks; whether its addresses were free."""
-        pool = self._heap.small if is_small else self._heap.large
-        return adopt(self._heap, pool.on(stream), address, size_bytes)
+    def adopt_segment(self, address: int, size_bytes: int, *, is_small: bool) -> None:
+        """Hold a segment that a record of a real process has and this one lacks, all of it free, if it has room."""
+        heap, end = self._heap, address + size_bytes
+        if any(block.address < end and address < block.end for block in heap.blocks.values() if block.is_mapped):
+            return
+        block = Block(address, size_bytes, (heap.small if is_small else heap.large).on(0))
+        heap.add(block)
+        heap.hold(size_bytes)
+        heap.insert(block)
 
     def _hand_out(self, block: Block, num_bytes: int) -> None:
         """Count a block as live; allocate does the same in line."""
