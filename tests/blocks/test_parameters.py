@@ -9,7 +9,8 @@ from vramcast.blocks.parameters import (
     layer_parameters,
     named_parameters,
 )
-from vramcast.catalogue.models import load_model, model_names
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import load_model
 from vramcast.domain.model import (
     MLP,
     Attention,
@@ -53,7 +54,7 @@ def test_active_weights_leave_idle_experts_out(name: str, active: int) -> None:
     assert count_parameters(load_model(name)).active == active
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", MODELS.names())
 def test_parts_of_every_count_fit_together(name: str) -> None:
     model = load_model(name)
     count = count_parameters(model)

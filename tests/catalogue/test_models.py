@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from vramcast.blocks.parameters import checkpoint_elements, count_parameters
-from vramcast.catalogue import models as catalogue
-from vramcast.catalogue.models import (
-    FOLDER,
-    INDEX,
-    built_index,
-    entry_model,
-    load_model,
-    model_names,
-    parse_entry,
-    read_entry,
-    resolve_name,
-    search_models,
-)
+from vramcast.catalogue.index import MODELS, Index
+from vramcast.catalogue.models import aliases_of, entry_model, load_model, parse_entry, read_entry, summary_of
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
 from vramcast.families import model_from_config
 from vramcast.families.fields import Fields
@@ -37,15 +26,15 @@ model_type = "llama"
 
 
 def test_index_is_current() -> None:
-    written = msgspec.json.decode((FOLDER / INDEX).read_bytes())
-    assert written == built_index(), "run python -m vramcast.catalogue.models"
+    assert MODELS.aliases == MODELS.built(aliases_of), "run python -m vramcast.catalogue.models"
+    assert [*MODELS.summaries.values()] == [summary_of(name) for name in MODELS.names()]
 
 
 def test_the_catalogue_is_large() -> None:
-    assert len(model_names()) >= 300
+    assert len(MODELS.names()) >= 300
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", MODELS.names())
 def test_every_file_is_a_model_that_meets_its_published_count(name: str) -> None:
     entry = read_entry(name)
     model = entry_model(name, entry)
@@ -55,7 +44,7 @@ def test_every_file_is_a_model_that_meets_its_published_count(name: str) -> None
         assert found == entry.checkpoint.elements
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", MODELS.names())
 def test_every_key_of_a_config_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: set[str] = set()
     plain = Fields.get
@@ -109,7 +98,7 @@ def catalogue_keys(config: dict[str, Any]) -> set[str]:
     ],
 )
 def test_names_and_aliases_lead_to_one_model_in_any_case(alias: str, name: str) -> None:
-    assert resolve_name(alias) == name
+    assert MODELS.resolve(alias) == name
     assert load_model(alias).name == name
 
 
@@ -119,10 +108,10 @@ def test_an_unknown_name_brings_its_neighbours() -> None:
 
 
 def test_search_wants_every_word() -> None:
-    found = search_models("qwen2.5 7b")
+    found = MODELS.search("qwen2.5 7b")
     assert "qwen2.5-7b" in found
     assert "qwen2.5-14b" not in found
-    assert search_models("no such model") == ()
+    assert MODELS.search("no such model") == ()
 
 
 @pytest.mark.parametrize(
@@ -144,12 +133,11 @@ def test_wrong_files_name_file_and_key(defect: str, message: str) -> None:
     assert message in str(error.value)
 
 
-def test_two_files_cannot_claim_one_alias(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_files_cannot_claim_one_alias(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / f"{name}.toml").write_text(GOOD)
-    monkeypatch.setattr(catalogue, "FOLDER", tmp_path)
     with pytest.raises(SourceError, match=r"alias 'a/B' belongs to one\.toml"):
-        built_index()
+        Index("model", tmp_path).built(lambda name: parse_entry(GOOD, file=name).aliases)
 
 
 def test_loading_imports_neither_yaml_nor_rich() -> None:

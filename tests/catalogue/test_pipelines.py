@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from vramcast.catalogue.pipelines import FOLDER, INDEX, built_index, load_pipeline, parse_entry, pipeline_names
+from vramcast.catalogue.index import PIPELINES
+from vramcast.catalogue.pipelines import aliases_of, load_pipeline, parse_entry, summary_of
 from vramcast.domain.model import Model
 from vramcast.engines.diffusers import elements_of, pipeline_elements
 from vramcast.errors import SourceError, UnknownName
 
 
-@pytest.mark.parametrize("name", pipeline_names())
+@pytest.mark.parametrize("name", PIPELINES.names())
 def test_every_pipeline_loads_with_a_denoiser_and_an_autoencoder(name: str) -> None:
     pipeline = load_pipeline(name)
     assert pipeline.denoisers
@@ -22,7 +21,8 @@ def test_every_pipeline_loads_with_a_denoiser_and_an_autoencoder(name: str) -> N
 
 
 def test_the_index_is_up_to_date() -> None:
-    assert json.loads((FOLDER / INDEX).read_text(encoding="utf-8")) == built_index()
+    assert PIPELINES.aliases == PIPELINES.built(aliases_of), "run python -m vramcast.catalogue.pipelines"
+    assert [*PIPELINES.summaries.values()] == [summary_of(name) for name in PIPELINES.names()]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from vramcast.blocks.parameters import Stored, checkpoint_elements, count_parameters
-from vramcast.catalogue.models import entry_model, read_entry, resolve_name
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import entry_model, read_entry
 from vramcast.errors import VramcastError
 from vramcast.families import model_from_config
 
@@ -66,7 +67,7 @@ ROW_LACKS = (
 
 
 def stored_groups(name: str) -> tuple[tuple[Stored, ...], tuple[Stored, ...]]:
-    checkpoint = read_entry(resolve_name(name)).checkpoint
+    checkpoint = read_entry(MODELS.resolve(name)).checkpoint
     return (checkpoint.stores, checkpoint.lacks) if checkpoint else ((), ())
 
 
@@ -78,7 +79,7 @@ def test_ninety_two_counts_are_published() -> None:
 def test_catalogue_explains_the_published_count_to_the_last_element(row: dict[str, Any]) -> None:
     if row["model"] in NOT_EXACT:
         pytest.skip(NOT_EXACT[row["model"]])
-    name = resolve_name(row["model"])
+    name = MODELS.resolve(row["model"])
     stores, lacks = stored_groups(name)
     assert checkpoint_elements(entry_model(name, read_entry(name)), stores, lacks) == row["params_exact"]
 

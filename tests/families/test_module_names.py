@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from vramcast.api import job_of
 from vramcast.blocks.parameters import named_parameters
 from vramcast.blocks.parameters.targets import check_targets, parts_of, places_of, usual_targets
-from vramcast.catalogue.models import load_model, model_names
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import load_model
 from vramcast.domain.job import Peft
 from vramcast.engines.eager.question import recipe_of
 from vramcast.engines.eager.recipe import elements, weights
@@ -157,7 +158,7 @@ def test_engines_refuse_paths_that_the_model_lacks_wherever_they_come_from() -> 
         answer(with_plan(job, peft=Peft(targets=("q_proj",))))
 
 
-@pytest.mark.parametrize("model", sorted({load_model(name).family: name for name in model_names()}.values()))
+@pytest.mark.parametrize("model", sorted({load_model(name).family: name for name in MODELS.names()}.values()))
 def test_every_family_has_names_and_they_lead_back_to_its_weights(model: str) -> None:
     network = load_model(model)
     if network.family in WITHOUT_CODE:
@@ -216,7 +217,7 @@ def test_a_model_without_queries_and_values_adapts_what_mixes_its_tokens() -> No
         usual_words(load_model("mamba-130m"))
 
 
-@pytest.mark.parametrize("model", sorted({load_model(name).family: name for name in model_names()}.values()))
+@pytest.mark.parametrize("model", sorted({load_model(name).family: name for name in MODELS.names()}.values()))
 def test_every_module_of_every_family_can_be_adapted_or_is_refused(model: str) -> None:
     network = load_model(model)
     words = dict.fromkeys(module.last for module in modules_of(network) if module.kind in ("linear", "parameters"))

@@ -6,7 +6,8 @@ import pytest
 
 from vramcast.blocks.parameters import layer_parameters, named_parameters
 from vramcast.blocks.sizes import Sizes
-from vramcast.catalogue.models import load_model, model_names
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import load_model
 from vramcast.domain.model import Attention, Head, Model, MoE
 from vramcast.timing.training.operators import forward_flops, layer_operators, output_elements
 from vramcast.timing.training.parts import Shape, Style
@@ -15,7 +16,7 @@ LENGTH = 256
 
 
 def decoders() -> list[Model]:
-    models = [load_model(name) for name in sorted(set(model_names()))]
+    models = [load_model(name) for name in sorted(set(MODELS.names()))]
     return [model for model in models if len(model.stacks) == 1 and model.main.causal and model.head is Head.LM]
 
 

@@ -17,7 +17,8 @@ if find_spec("torchvision") is not None:
 from transformers.quantizers import base  # noqa: E402
 
 from vramcast.blocks.parameters import named_parameters  # noqa: E402
-from vramcast.catalogue.models import load_model, model_names, read_entry  # noqa: E402
+from vramcast.catalogue.index import MODELS  # noqa: E402
+from vramcast.catalogue.models import load_model, read_entry  # noqa: E402
 from vramcast.engines.transformers.versions import left_whole  # noqa: E402
 from vramcast.states.storage import bitsandbytes_converts  # noqa: E402
 
@@ -32,7 +33,7 @@ OTHER_SIZES = {
 }
 """Model types whose sums differ by what our list of weights has no place for."""
 
-KINDS = {str(read_entry(name).config.get("model_type")): name for name in reversed(model_names())}
+KINDS = {str(read_entry(name).config.get("model_type")): name for name in reversed(MODELS.names())}
 
 
 class Converted(torch.nn.Module):

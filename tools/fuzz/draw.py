@@ -17,10 +17,10 @@ from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 from msgspec.structs import FieldInfo, fields
 
 from vramcast.blocks.parameters import layer_parameters
+from vramcast.catalogue import index
 from vramcast.catalogue.gpus import gpu_names
 from vramcast.catalogue.instances import instances
-from vramcast.catalogue.models import load_model, model_names
-from vramcast.catalogue.pipelines import pipeline_names
+from vramcast.catalogue.models import load_model
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.version import Version, version_text
 from vramcast.engines.megatron.options import Options as MegatronOptions
@@ -152,7 +152,7 @@ def _model(random: Random) -> dict[str, Any]:
     if random.random() < BY_NUMBERS:
         return {"params": random.choice(TEXTS["params"]), "layers": random.choice((8, 24, 31)),
                 "hidden": random.choice((1024, 4096))}
-    return {"model": random.choice(model_names())}
+    return {"model": random.choice(index.MODELS.names())}
 
 
 def _cards(random: Random) -> str:
@@ -186,7 +186,7 @@ def _of_version(random: Random, name: str, versions: tuple[Version, ...]) -> str
 def _serve(random: Random) -> dict[str, Any]:
     language = tuple(name for name in SERVING if name not in PIPELINES)
     if random.random() < 0.1:
-        model, engines = {"model": random.choice(pipeline_names())}, PIPELINES
+        model, engines = {"model": random.choice(index.PIPELINES.names())}, PIPELINES
     else:
         model, engines = _model(random), language
     options = model | {"gpus": _cards(random), "engine": _serving_engine(random, engines)}
@@ -209,7 +209,7 @@ def _plan_serve(random: Random) -> dict[str, Any]:
 
 
 def _layers(random: Random) -> dict[str, Any]:
-    return {"model": random.choice(model_names())}
+    return {"model": random.choice(index.MODELS.names())}
 
 
 _BASES: Final[dict[str, Callable[[Random], dict[str, Any]]]] = {

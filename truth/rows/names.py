@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,8 @@ from typing import Final
 from truth.contract import Refused
 from vramcast.blocks.parameters import count_parameters
 from vramcast.catalogue.gpus import gpu_names, load_gpu
-from vramcast.catalogue.models import FOLDER, INDEX, load_model, model_names
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import load_model
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import Model
 from vramcast.errors import InvalidSpec, UnknownName
@@ -115,7 +115,7 @@ def _named(tokens: Tokens) -> set[str]:
     right = {name for name in unsized if any(_has_size(load_model(name), _billions(size)) for size in sizes)}
     if right or len(tokens) == len(sizes):
         return right
-    return {name for name in model_names() if _holds(_tokens(name), tokens)}
+    return {name for name in MODELS.names() if _holds(_tokens(name), tokens)}
 
 
 def _is_sized(name: str, key: str) -> bool:
@@ -145,10 +145,11 @@ def _holds(name: Tokens, words: Tokens) -> bool:
 def _by_key() -> Mapping[str, set[str]]:
     """Catalogue names and aliases, with and without their owner, without separators and variants."""
     index: dict[str, set[str]] = defaultdict(set)
-    for alias, name in json.loads((FOLDER / INDEX).read_text(encoding="utf-8")).items():
+    for alias, name in MODELS.aliases.items():
         for text in (alias, alias.split("/")[-1]):
             index["".join(_tokens(text))].add(name)
-    for name in sorted(model_names(), key=len, reverse=True):  # the shortest name of its own beats the alias of another
+    # the shortest name of its own beats the alias of another
+    for name in sorted(MODELS.names(), key=len, reverse=True):
         index["".join(_tokens(name))] = {name}
     return index
 

@@ -1,0 +1,14 @@
+"""What ships as data: cards, machines, prices, models."""
+
+from typing import TYPE_CHECKING
+
+from vramcast.lazy import submodules
+
+if TYPE_CHECKING:
+    from vramcast.catalogue import clusters as clusters
+    from vramcast.catalogue import gpus as gpus
+    from vramcast.catalogue import instances as instances
+    from vramcast.catalogue import machines as machines
+    from vramcast.catalogue import prices as prices
+
+__getattr__ = submodules(__name__)

@@ -1,7 +1,6 @@
 """The catalogue of models: one TOML file each, holding the fields of its config, where they come from and since when.
 
-A file is named after the model: `models/llama-3.1-8b.toml`. `models/index.json` maps every name and alias to a file;
-`python -m vramcast.catalogue.models` writes it anew, and a test fails while it is stale.
+A file is named after the model: `models/llama-3.1-8b.toml`; `catalogue.index` holds which names lead to it.
 """
 
 from __future__ import annotations
@@ -11,19 +10,17 @@ import re
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from vramcast.blocks.parameters import count_parameters
 from vramcast.blocks.parameters.model import BUFFERS, Stored, stored_elements
+from vramcast.catalogue.index import MODELS
 from vramcast.domain.model import Head, Model
-from vramcast.errors import SourceError, UnknownName
+from vramcast.errors import SourceError
 from vramcast.families import model_from_config
-
-FOLDER: Final = Path(__file__).parent / "models"
-INDEX: Final = "index.json"
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,34 +66,7 @@ def _key_at(text: str, message: str) -> str:
 
 def read_entry(name: str) -> Entry:
     """The file of a model, by its own name."""
-    return parse_entry((FOLDER / f"{name}.toml").read_text(encoding="utf-8"), file=f"{name}.toml")
-
-
-@cache
-def _index() -> dict[str, str]:
-    return msgspec.json.decode((FOLDER / INDEX).read_bytes(), type=dict[str, str])
-
-
-def model_names() -> tuple[str, ...]:
-    """The names of all models, sorted."""
-    return tuple(sorted(set(_index().values())))
-
-
-def known_names() -> dict[str, str]:
-    """Every name and alias in lower case -> the model's own name."""
-    return dict(_index())
-
-
-def resolve_name(text: str) -> str:
-    """The model's own name for a name or alias, in any case.
-
-    Raises: UnknownName with the nearest names
-    """
-    index = _index()
-    name = index.get(text.strip().lower())
-    if name is None:
-        raise UnknownName.of("model", text, index)
-    return name
+    return parse_entry((MODELS.folder / f"{name}.toml").read_text(encoding="utf-8"), file=f"{name}.toml")
 
 
 def entry_model(name: str, entry: Entry) -> Model:
@@ -113,7 +83,7 @@ def load_model(name: str) -> Model:
 
     Raises: UnknownName with the nearest names
     """
-    return _model_of(resolve_name(name))
+    return _model_of(MODELS.resolve(name))
 
 
 @cache
@@ -123,35 +93,27 @@ def _model_of(name: str) -> Model:
 
 def text_decoders() -> Iterator[Model]:
     """The models of the catalogue that read and write text alone."""
-    for name in model_names():
+    for name in MODELS.names():
         model = load_model(name)
         if len(model.stacks) == 1 and model.main.causal and model.main.vision is None and model.head is Head.LM:
             yield model
 
 
-def search_models(text: str) -> tuple[str, ...]:
-    """Names of the models whose name or alias holds every word of the text."""
-    words = text.lower().split()
-    return tuple(sorted({name for alias, name in _index().items() if all(word in alias for word in words)}))
+def aliases_of(name: str) -> tuple[str, ...]:
+    """By what else a model is known, as its file says."""
+    return read_entry(name).aliases
 
 
-def built_index() -> dict[str, str]:
-    """What `index.json` must hold: every name and alias in lower case -> the model's name.
-
-    Raises: SourceError when two files claim one name
-    """
-    index: dict[str, str] = {}
-    for file in sorted(FOLDER.glob("*.toml")):
-        for alias in (file.stem, *read_entry(file.stem).aliases):
-            if index.setdefault(alias.lower(), file.stem) != file.stem:
-                raise SourceError(f"{file.name}: alias {alias!r} belongs to {index[alias.lower()]}.toml")
-    return dict(sorted(index.items()))
-
-
-def write_index() -> None:
-    """Bring `index.json` up to date."""
-    (FOLDER / INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(built_index()), indent=1) + b"\n")
+def summary_of(name: str) -> dict[str, Any]:
+    """What a list shows of a model: its weights counted, and what of its shape is known."""
+    model = load_model(name)
+    count = count_parameters(model)
+    facts = {
+        "name": name, "family": model.family, "parameters": count.total, "active_parameters": count.active,
+        "layers": model.num_layers, "hidden": model.hidden, "vocabulary": model.vocab, "context": model.context,
+    }
+    return {key: value for key, value in facts.items() if value is not None and value != ""}
 
 
 if __name__ == "__main__":
-    write_index()
+    MODELS.write(MODELS.built(aliases_of), summary_of)

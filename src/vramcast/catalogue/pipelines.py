@@ -1,30 +1,27 @@
 """The catalogue of diffusion pipelines: one TOML file each, with the fields of its components' configs.
 
-A file is named after the pipeline: `pipelines/flux.1-dev.toml`. `pipelines/index.json` maps every name and alias to a
-file; `python -m vramcast.catalogue.pipelines` writes it anew, and a test fails while it is stale. A component names
-its class and config, or a model of the catalogue.
+A file is named after the pipeline: `pipelines/flux.1-dev.toml`; `catalogue.index` holds which names lead to it. A
+component names its class and config, or a model of the catalogue.
 """
 
 from __future__ import annotations
 
 import datetime
 import tomllib
-from functools import cache
-from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vramcast.catalogue.index import PIPELINES
+from vramcast.catalogue.models import load_model
 from vramcast.domain.autoencoders import Autoencoder, AutoencoderKLWan
 from vramcast.domain.denoisers import Denoiser
 from vramcast.domain.model import Head, Model
 from vramcast.domain.pipeline import Component, Network, Pipeline
-from vramcast.errors import SourceError, UnknownName
-
-FOLDER: Final = Path(__file__).parent / "pipelines"
-INDEX: Final = "index.json"
+from vramcast.engines.diffusers import elements_of
+from vramcast.errors import SourceError
 
 CLASSES: Final[dict[str, Any]] = {
     str(noun.__struct_config__.tag): noun for noun in (*get_args(Denoiser), *get_args(Autoencoder))
@@ -74,22 +71,7 @@ def parse_entry(text: str, *, file: str) -> Entry:
 
 def read_entry(name: str) -> Entry:
     """The file of a pipeline, by its own name."""
-    return parse_entry((FOLDER / f"{name}.toml").read_text(encoding="utf-8"), file=f"{name}.toml")
-
-
-@cache
-def _index() -> dict[str, str]:
-    return msgspec.json.decode((FOLDER / INDEX).read_bytes(), type=dict[str, str])
-
-
-def pipeline_names() -> tuple[str, ...]:
-    """The names of all pipelines, sorted."""
-    return tuple(sorted(set(_index().values())))
-
-
-def known_pipelines() -> tuple[str, ...]:
-    """Every name and alias."""
-    return tuple(_index())
+    return parse_entry((PIPELINES.folder / f"{name}.toml").read_text(encoding="utf-8"), file=f"{name}.toml")
 
 
 def load_pipeline(name: str) -> Pipeline:
@@ -97,9 +79,7 @@ def load_pipeline(name: str) -> Pipeline:
 
     Raises: UnknownName with the nearest names
     """
-    found = _index().get(name.strip().lower())
-    if found is None:
-        raise UnknownName.of("pipeline", name, _index())
+    found = PIPELINES.resolve(name)
     return entry_pipeline(found, read_entry(found))
 
 
@@ -118,8 +98,6 @@ def _component(part: Part, pipeline: str) -> Component:
 
 
 def _model(part: Part) -> Model:
-    from vramcast.catalogue.models import load_model
-
     model = load_model(part.model)
     return replace(model, head=Head.NONE) if part.headless else model
 
@@ -134,25 +112,17 @@ def _network(part: Part, pipeline: str) -> Network:
     return network
 
 
-def search_pipelines(text: str) -> tuple[str, ...]:
-    """Names of the pipelines whose name or alias holds every word of the text."""
-    words = text.lower().split()
-    return tuple(sorted({name for alias, name in _index().items() if all(word in alias for word in words)}))
+def aliases_of(name: str) -> tuple[str, ...]:
+    """By what else a pipeline is known, as its file says."""
+    return read_entry(name).aliases
 
 
-def built_index() -> dict[str, str]:
-    """Name or alias -> file, from the files themselves.
-
-    Raises: SourceError when two files claim a name
-    """
-    found: dict[str, str] = {}
-    for path in sorted(FOLDER.glob("*.toml")):
-        for alias in (path.stem, *read_entry(path.stem).aliases):
-            other = found.setdefault(alias.lower(), path.stem)
-            if other != path.stem:
-                raise SourceError(f"{alias} names both {other} and {path.stem}")
-    return found
+def summary_of(name: str) -> dict[str, Any]:
+    """What a list shows of a pipeline: the weights of each component counted."""
+    pipeline = load_pipeline(name)
+    parts = {component.name: elements_of(component.network) for component in pipeline.components}
+    return {"name": name, "family": pipeline.family, "parameters": sum(parts.values()), "components": parts}
 
 
 if __name__ == "__main__":
-    (FOLDER / INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(built_index()), indent=1) + b"\n")
+    PIPELINES.write(PIPELINES.built(aliases_of), summary_of)

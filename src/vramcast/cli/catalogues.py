@@ -8,8 +8,11 @@ from typing import Any
 
 import click
 
+from vramcast import catalogue, report
+from vramcast.catalogue.index import find_models, summary
 from vramcast.cli.shared import json_option, language_option
 from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.report.columns import table
 from vramcast.report.messages import words_here
 
 GPU_SORTS = ("memory", "bandwidth", "bf16", "name")
@@ -23,11 +26,8 @@ EXIT_NOT_UPDATED = 5
 @language_option
 def models(text: str, as_json: bool, lang: str | None) -> int:
     """Models and diffusion pipelines that vramcast knows by name; TEXT is part of a name, or a whole name."""
-    from vramcast.report.models import find_models, model_document
-    from vramcast.report.text import table
-
     words = words_here(lang)
-    rows = [model_document(name) for name in find_models(text)]
+    rows = [summary(name) for name in find_models(text)]
     if not rows:
         raise UnknownName.of("model", text, find_models(""))
     if as_json:
@@ -64,27 +64,28 @@ def gpus(
     vramcast gpus --vendor nvidia --min-memory 80 --sort bandwidth
     vramcast gpus h20-96gb h100-sxm-80gb a800
     """
-    from vramcast.catalogue.gpus import filter_gpus, gpu_names, load_gpu, named_gpus, search_gpus
-    from vramcast.report.catalogue import compared_gpus, gpu_details, gpu_document, gpu_table
 
     words = words_here(lang)
     filtered = vendor is not None or generation is not None or min_memory is not None or sort is not None
-    cards = () if filtered else named_gpus(names)
+    cards = () if filtered else catalogue.gpus.named_gpus(names)
     exact = bool(cards)
     if not exact:
-        cards = filter_gpus(
-            search_gpus(" ".join(names)), vendor=vendor, generation=generation, min_memory_gb=min_memory, sort=sort
+        cards = catalogue.gpus.filter_gpus(
+            catalogue.gpus.search_gpus(" ".join(names)), vendor=vendor, generation=generation,
+            min_memory_gb=min_memory, sort=sort,
         )
     if not cards:
         for name in names if len(names) > 1 else ():
-            load_gpu(name)
-        raise UnknownName.of("GPU", " ".join(names) or "of that kind", gpu_names())
+            catalogue.gpus.load_gpu(name)
+        raise UnknownName.of("GPU", " ".join(names) or "of that kind", catalogue.gpus.gpu_names())
     if as_json:
-        click.echo(json.dumps({"schema": 1, "gpus": [gpu_document(card) for card in cards]}, indent=1))
+        click.echo(json.dumps({"schema": 1, "gpus": [report.catalogue.gpu_document(card) for card in cards]}, indent=1))
     elif not exact:
-        click.echo(gpu_table(cards, words), nl=False)
+        click.echo(report.catalogue.gpu_table(cards, words), nl=False)
+    elif len(cards) == 1:
+        click.echo(report.catalogue.gpu_details(cards[0]), nl=False)
     else:
-        click.echo(gpu_details(cards[0]) if len(cards) == 1 else compared_gpus(cards, words), nl=False)
+        click.echo(report.catalogue.compared_gpus(cards, words), nl=False)
     return 0
 
 
@@ -114,29 +115,27 @@ def instances(
     vramcast instances --provider alibaba --min-memory 300
     vramcast instances aws:p5.48xlarge azure:Standard_ND96isr_H100_v5 alibaba:ecs.gn8v-8x.48xlarge
     """
-    from vramcast.catalogue.clusters import Market
-    from vramcast.catalogue.instances import load_instance
-    from vramcast.catalogue.machines import Filter, compared, listed
-    from vramcast.report.catalogue import compared_machines, machine_documents, machine_table
 
-    market = Market(
+    market = catalogue.clusters.Market(
         spot=spot, region=region, currency=currency.upper() if currency else None, prices=prices, hardware=hardware
     )
-    chosen = Filter(provider=provider, gpu=gpu, min_memory_gb=min_memory, max_price=max_price, priced=bool(region))
-    found = compared(names, market) if not chosen.asks else None
+    chosen = catalogue.machines.Filter(
+        provider=provider, gpu=gpu, min_memory_gb=min_memory, max_price=max_price, priced=bool(region)
+    )
+    found = catalogue.machines.compared(names, market) if not chosen.asks else None
     side_by_side = found is not None
     if found is None:
-        found = listed(names, chosen, market, sort=sort)
+        found = catalogue.machines.listed(names, chosen, market, sort=sort)
     if not found:
         if len(names) == 1 and not chosen.asks:
-            load_instance(names[0])
+            catalogue.instances.load_instance(names[0])
         raise UnknownName("no machine of the catalogue is so; loosen a filter, or give --hardware FILE for your own")
     words = words_here(lang)
     if as_json:
-        plain = machine_documents(found)
+        plain = report.catalogue.machine_documents(found)
         click.echo(json.dumps({"schema": 1, "instances": plain}, indent=1, ensure_ascii=False))
     else:
-        shown = compared_machines if side_by_side else machine_table
+        shown = report.catalogue.compared_machines if side_by_side else report.catalogue.machine_table
         click.echo(shown(found, words, date.today()), nl=False)
     return 0
 
@@ -179,14 +178,11 @@ def show(
     as_json: bool, lang: str | None,
 ) -> int:
     """Prices of machines; TEXT is part of a name such as aws, p5 or gn7i."""
-    from vramcast.catalogue.clusters import Market, own_prices
-    from vramcast.catalogue.prices import known_prices
-    from vramcast.report.catalogue import price_documents, price_table
-    from vramcast.report.price import age_days
 
     today = date.today()
     tariff = None if spot is None else "spot" if spot else "on-demand"
-    listed = own_prices(Market(prices=file)) if file else known_prices()
+    own = catalogue.clusters.Market(prices=file)
+    listed = catalogue.clusters.own_prices(own) if file else catalogue.prices.known_prices()
     rows = [
         (name, price)
         for name, price in listed
@@ -194,14 +190,15 @@ def show(
         and region in (None, price.region)
         and tariff in (None, price.tariff)
         and currency in (None, price.currency, price.currency.lower())
-        and (older_than is None or (age_days(price, today) or 0) > older_than)
+        and (older_than is None or (report.price.age_days(price, today) or 0) > older_than)
     ]
     if not rows and older_than is None:
         raise UnknownName.of("price of", text or region or currency or "any machine", {name for name, _ in listed})
     if as_json:
-        click.echo(json.dumps({"schema": 1, "prices": price_documents(rows, today)}, indent=1, ensure_ascii=False))
+        plain = report.catalogue.price_documents(rows, today)
+        click.echo(json.dumps({"schema": 1, "prices": plain}, indent=1, ensure_ascii=False))
     else:
-        click.echo(price_table(rows, words_here(lang), today), nl=False)
+        click.echo(report.catalogue.price_table(rows, words_here(lang), today), nl=False)
     return 0
 
 
@@ -221,18 +218,17 @@ def update(
     The list of an AWS region has some 300 MB, so by default only that of us-east-1 is read. A source that fails leaves
     what was known as it is.
     """
-    from vramcast.catalogue.prices import user_file
-    from vramcast.report.catalogue import update_report
     from vramcast.sources.prices.update import update as refresh
 
     outcomes = refresh(providers, regions=regions, bases=_bases(mirrors), today=date.today().isoformat())
+    file = str(catalogue.prices.user_file())
     if as_json:
         plain: list[dict[str, Any]] = [
             {name: value for name, value in outcome._asdict().items() if value} for outcome in outcomes
         ]
-        click.echo(json.dumps({"schema": 1, "file": str(user_file()), "updated": plain}, indent=1, ensure_ascii=False))
+        click.echo(json.dumps({"schema": 1, "file": file, "updated": plain}, indent=1, ensure_ascii=False))
     else:
-        click.echo(update_report(outcomes, words_here(lang), path=str(user_file())), nl=False)
+        click.echo(report.catalogue.update_report(outcomes, words_here(lang), path=file), nl=False)
     return EXIT_NOT_UPDATED if any(outcome.failure for outcome in outcomes) else 0
 
 

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from vramcast import formats, report
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.question.option import Kind, Option
+from vramcast.records import NamedTuple
 from vramcast.report.messages import LANGUAGES, Words, words_here
 
 if TYPE_CHECKING:
@@ -87,9 +89,8 @@ class Reporting(NamedTuple):
     def checked(self) -> Reporting:
         """The same; a file that could not be written after the work is refused before it."""
         if self.path is not None:
-            from vramcast.report.written import check_report
 
-            check_report(self.path)
+            report.written.check_report(self.path)
         return self
 
     def write(self, answer: object, words: Words, *, as_json: bool, asked: Mapping[str, Any], **files: Any) -> None:
@@ -97,12 +98,11 @@ class Reporting(NamedTuple):
         if self.path is None:
             return
         from vramcast.question.whole_command import question_command
-        from vramcast.report.written import report_of
         from vramcast.sources.files import write_whole
 
         command = question_command(self.command, asked, **files)
         kind = self.path.suffix.removeprefix(".")
-        write_whole(self.path, report_of(self.command, answer, kind, words.language, asked=command))
+        write_whole(self.path, report.written.report_of(self.command, answer, kind, words.language, asked=command))
         say_written(words, self.path, as_json=as_json)
 
 
@@ -118,25 +118,24 @@ class Writing(NamedTuple):
         if self.directory is None and (self.formats or self.force):
             raise InvalidSpec("--format and --force say what --write does; give --write DIR")
         if self.formats:
-            from vramcast.formats.write import check_formats
 
-            check_formats(self.formats)
+            formats.write.check_formats(self.formats)
         return self
 
     def possible(self, engines: Iterable[str]) -> None:
         """Refuse before a search what could not be written after it."""
         if self.directory is not None:
-            from vramcast.formats.write import refuse_early
 
-            refuse_early(engines, self.directory, formats=self.formats, force=self.force)
+            formats.write.refuse_early(engines, self.directory, formats=self.formats, force=self.force)
 
     def write(self, job: Job | ServeJob | PipelineJob, answer: Answer, words: Words, *, as_json: bool) -> None:
         """Write the plan's files, and say which; beside JSON on standard error."""
         if self.directory is None:
             return
-        from vramcast.formats.write import write_configs
 
-        written = write_configs(job, self.directory, formats=self.formats, force=self.force, answer=answer)
+        written = formats.write.write_configs(
+            job, self.directory, formats=self.formats, force=self.force, answer=answer
+        )
         names = ", ".join(path.name for path in written.files)
         click.echo(words("written", directory=self.directory, names=names), err=as_json)
         for note in written.notes:
@@ -188,13 +187,11 @@ def coloured(text: str, tone: str) -> str:
 def answer_text(answer: Answer, *, as_json: bool, lang: str | None, **how: bool) -> str:
     """An answer as JSON, or as text, of which a terminal shows the first line in colour."""
     if as_json:
-        from vramcast.report.document import to_json
 
-        return to_json(answer, today=date.today())
-    from vramcast.report.text import render
-    from vramcast.report.verdicts import tone_of
+        return report.document.to_json(answer, today=date.today())
 
-    return coloured(render(answer, words_here(lang), today=date.today(), **how), tone_of(answer))
+    text = report.text.render(answer, words_here(lang), today=date.today(), **how)
+    return coloured(text, report.verdicts.tone_of(answer))
 
 
 def check_folders(*paths: Path | None) -> None:

@@ -190,7 +190,7 @@ def _traced(
 
 
 def _print(rows: Sequence[LayerRow], words: Words) -> None:
-    from vramcast.report.text import table
+    from vramcast.report.columns import table
 
     has_temporaries = any(row.temporary_bytes is not None for row in rows)
     header = (

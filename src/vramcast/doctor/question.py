@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.catalogue.gpus import gpu_names, load_gpu
-from vramcast.catalogue.models import known_names, resolve_name
+from vramcast.catalogue.index import MODELS
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.reconciliation import Remark
 from vramcast.domain.serving import ServeJob, Version
@@ -95,7 +95,7 @@ def _exists(text: str) -> bool:
 
 def _known(name: str) -> bool:
     try:
-        resolve_name(name)
+        MODELS.resolve(name)
     except UnknownName:
         return False
     return True
@@ -118,7 +118,7 @@ def _loose(text: str) -> Iterator[str]:
     last = SHARD.sub("", re.split(r"[/\\]", text)[-1].lower().removesuffix(".gguf"))
     key = _key(GGUF_MIX.sub("", last))
     if key:
-        yield from sorted({name for alias, name in known_names().items() if _key(alias.split("/")[-1]) == key})
+        yield from sorted({name for alias, name in MODELS.aliases.items() if _key(alias.split("/")[-1]) == key})
 
 
 def _key(text: str) -> str:

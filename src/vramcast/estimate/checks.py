@@ -10,8 +10,8 @@ from vramcast.blocks.lengths import check_lengths, reads_images
 from vramcast.blocks.parameters.targets import check_targets
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
+from vramcast.engines.bitsandbytes import refuse_bitsandbytes
 from vramcast.engines.eager.releases import ZERO_OPTIONS, runs_deepspeed, sharder
-from vramcast.engines.serving.checks import refuse_bitsandbytes
 from vramcast.engines.training import FLATTENS, UNUSED_BY_SHARDER, engine_of
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.states.optimizers import optimizer

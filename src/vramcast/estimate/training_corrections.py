@@ -26,7 +26,7 @@ from vramcast.domain.calibration import Plan as Measured
 from vramcast.domain.job import Job, Phase, Plan, Workload
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.domain.rank import RankProgram
-from vramcast.engines.serving.rank import corrected_by, fitted
+from vramcast.engines.corrections import corrected_by, fitted
 from vramcast.estimate.interval import interval
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.ranks import slack_share

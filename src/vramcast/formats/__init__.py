@@ -1,1 +1,10 @@
 """Files of other tools, both ways: read into the options of a question, and written for a plan."""
+
+from typing import TYPE_CHECKING
+
+from vramcast.lazy import submodules
+
+if TYPE_CHECKING:
+    from vramcast.formats import write as write
+
+__getattr__ = submodules(__name__)

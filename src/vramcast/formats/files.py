@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 import msgspec.structs
 
 from vramcast.catalogue.formats import Format, load_format, problems
-from vramcast.catalogue.models import known_names, read_entry
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import read_entry
 from vramcast.domain.answer import Fleet
 from vramcast.domain.job import Job, Peft, Plan, Workload
 from vramcast.domain.model import Model
@@ -150,7 +151,7 @@ HUB: Final = re.compile(r"https://(?:huggingface\.co|modelscope\.cn/models)/([\w
 def hub_id(model: Model) -> str:
     """What a hub calls the model; only the user knows where a model of numbers or of a local file lies."""
     name = model.name.split(" cut to ")[0]
-    own = known_names().get(name.lower())
+    own = MODELS.aliases.get(name.lower())
     if own is None:
         return name if re.fullmatch(r"[\w.-]+/[\w.-]+", name) else PLACEHOLDER
     entry = read_entry(own)

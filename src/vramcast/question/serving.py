@@ -119,13 +119,13 @@ def default_engine(model: object) -> str:
 
 def is_pipeline(model: object) -> bool:
     """Whether a name is one of the catalogue of pipelines and of no model."""
-    from vramcast.catalogue.models import known_names
+    from vramcast.catalogue.index import MODELS
 
-    if not isinstance(model, str) or model.strip().lower() in known_names():
+    if not isinstance(model, str) or model.strip().lower() in MODELS.aliases:
         return False
-    from vramcast.catalogue.pipelines import known_pipelines
+    from vramcast.catalogue.index import PIPELINES
 
-    return model.strip().lower() in known_pipelines()
+    return model.strip().lower() in PIPELINES.aliases
 
 
 def _refuse_pipeline(model: object, engine: str) -> None:

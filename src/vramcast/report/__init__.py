@@ -1,0 +1,15 @@
+"""Answers as text, documents and files."""
+
+from typing import TYPE_CHECKING
+
+from vramcast.lazy import submodules
+
+if TYPE_CHECKING:
+    from vramcast.report import catalogue as catalogue
+    from vramcast.report import document as document
+    from vramcast.report import price as price
+    from vramcast.report import text as text
+    from vramcast.report import verdicts as verdicts
+    from vramcast.report import written as written
+
+__getattr__ = submodules(__name__)

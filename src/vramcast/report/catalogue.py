@@ -10,10 +10,10 @@ from msgspec import to_builtins
 
 from vramcast.domain.device import RATED_DTYPES, Gpu
 from vramcast.domain.price import Price
+from vramcast.report.columns import table
 from vramcast.report.messages import Words
 from vramcast.report.plain import known
 from vramcast.report.price import age_days, money
-from vramcast.report.text import table
 from vramcast.units import GB, format_bytes
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from vramcast.domain.failure import Diagnosis, Finding, Fix
 from vramcast.domain.reconciliation import Remark
+from vramcast.report.columns import table, table_lines
 from vramcast.report.messages import Words, rare_messages
 from vramcast.report.plain import SCHEMA, as_text, known
-from vramcast.report.text import table, table_lines
 from vramcast.units import format_bytes
 
 BAR: Final = 60

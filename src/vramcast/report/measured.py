@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from vramcast.domain.reconciliation import Compared, Reconciliation, Remark
+from vramcast.report.columns import table, table_lines
 from vramcast.report.document import document
 from vramcast.report.messages import MESSAGES, Words
 from vramcast.report.plain import as_text
-from vramcast.report.text import table, table_lines, verdict
+from vramcast.report.text import verdict
 from vramcast.units import format_bytes, format_seconds
 
 FIGURES: Final = (

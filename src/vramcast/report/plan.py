@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.planning import NO_ROOM, Decision, Goal, MissedLimit, PlanAnswer, Technique
+from vramcast.report.columns import table
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
 from vramcast.report.plan_words import decision_words, fleet_words, reason_words, technique_words
 from vramcast.report.price import dated, money, run_length
-from vramcast.report.text import cost_words, host, table, unread
+from vramcast.report.text import cost_words, host, unread
 from vramcast.report.verdicts import headline, word_of
 from vramcast.units import format_bytes
 

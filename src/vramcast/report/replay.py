@@ -12,8 +12,8 @@ from vramcast.recordings.peak import Group, Held, Point
 from vramcast.recordings.replay import Basis, Outcome
 from vramcast.recordings.steps import Leaks
 from vramcast.report import replay_words as say
+from vramcast.report.columns import table
 from vramcast.report.messages import Words
-from vramcast.report.text import table
 from vramcast.units import format_bytes, format_seconds
 
 UNCOMPARED: Final[dict[Basis, str]] = {Basis.RECORDED: "replay.recorded", Basis.SUMMED: "replay.summed"}

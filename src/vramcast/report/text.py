@@ -19,6 +19,7 @@ from vramcast.domain.answer import (
     StepTime,
     Tried,
 )
+from vramcast.report.columns import table_lines, width_of
 from vramcast.report.messages import Words
 from vramcast.report.price import cost_lines, run_length
 from vramcast.report.verdicts import headline, word_of
@@ -311,7 +312,7 @@ def phases(rank: RankAnswer, words: Words) -> Iterator[str]:
         )
         return
     head = (words(key) for key in ("allocated", "reserved", "device"))
-    yield f"  {'':<16}" + "".join(" " * (14 - _width(name)) + name for name in head)
+    yield f"  {'':<16}" + "".join(" " * (14 - width_of(name)) + name for name in head)
     for name, peak in rank.phases.items():
         values = (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes)
         yield f"  {left(words(f'phase.{name}'), 16)}" + "".join(f"{format_bytes(value):>14}" for value in values)
@@ -345,35 +346,4 @@ def cost_words(change: Change, words: Words) -> str:
 
 def left(text: str, columns: int = NAME_WIDTH) -> str:
     """A text with blanks behind it, as many as fill so many columns of a terminal."""
-    return text + " " * (columns - _width(text))
-
-
-def _width(text: str) -> int:
-    """Columns a terminal takes for a text: two for a Chinese character."""
-    if text.isascii():
-        return len(text)
-    from unicodedata import east_asian_width
-
-    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
-
-
-def table_lines(rows: Iterable[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> Iterator[str]:
-    """The lines of a table below a title; none where there is no row."""
-    cells = list(rows)
-    if cells:
-        yield from (f"  {line}" for line in table(cells, right=right).splitlines())
-
-
-def table(rows: Iterable[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:
-    """Columns as wide as their widest cell; the columns of `right` end flush."""
-    cells = [tuple(str(cell) for cell in row) for row in rows]
-    widths = [max(_width(row[index]) for row in cells) for index in range(len(cells[0]))]
-    lines = []
-    for row in cells:
-        blanks = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
-        padded = [
-            blank + cell if index in right else cell + blank
-            for index, (cell, blank) in enumerate(zip(row, blanks, strict=True))
-        ]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines) + "\n"
+    return text + " " * (columns - width_of(text))

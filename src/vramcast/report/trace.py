@@ -10,11 +10,12 @@ from msgspec.structs import asdict
 
 from vramcast.domain.answer import Peak
 from vramcast.domain.traced import Holding, TraceAnswer, TraceFailure
+from vramcast.report.columns import table_lines
 from vramcast.report.document import document
 from vramcast.report.messages import Words
 from vramcast.report.plain import as_text, known
 from vramcast.report.replay_words import plain, scaled_chart, share
-from vramcast.report.text import change_cells, ledger, phases, table_lines, tried
+from vramcast.report.text import change_cells, ledger, phases, tried
 from vramcast.report.verdicts import headline
 from vramcast.units import format_bytes
 

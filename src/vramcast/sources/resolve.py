@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
+import msgspec
+
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import load_model, read_entry
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.model import Model
 from vramcast.errors import SourceError, UnknownName
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from vramcast.families import model_from_config
 
 HUB_ID: Final = re.compile(
     r"(?:(?:hf|huggingface|modelscope):)?[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(?:@[\w.-]{1,95})?", re.ASCII
@@ -38,15 +41,13 @@ def resolve_checkpoint(text: str) -> Checkpoint:
 
     Raises: UnknownName with the nearest catalogue names, SourceError for unusable files and hubs
     """
-    from vramcast.catalogue.models import load_model
-
     if not text or len(text) > 4096 or "\0" in text:
         raise UnknownName("an empty or endless model name")
     text = _hub_id_of_page(text)
     try:
         return Checkpoint(model=load_model(text))
     except UnknownName as unknown:
-        if os.path.exists(text):  # noqa: PTH110  # pathlib costs 3 ms of start-up
+        if os.path.exists(text):  # noqa: PTH110  # a name longer than a path may be is none
             return _from_path(text)
         if HUB_ID.fullmatch(text):
             from vramcast.sources.hub import checkpoint_from_hub
@@ -66,8 +67,6 @@ def _hub_id_of_page(text: str) -> str:
 
 
 def _from_path(text: str) -> Checkpoint:
-    from pathlib import Path
-
     path = Path(text)
     if path.is_dir():
         return _from_directory(path)
@@ -92,7 +91,6 @@ def _from_directory(folder: Path, missing: str = "") -> Checkpoint:
 
 
 def _from_gguf(path: Path) -> Checkpoint:
-    from vramcast.families import model_from_config
     from vramcast.sources.gguf import config_of, read_file
     from vramcast.sources.weights import compared
 
@@ -122,8 +120,6 @@ def read_bounded(path: Path) -> bytes:
 
 def model_from_json(text: bytes, *, name: str) -> Model:
     """The model of a config.json's text."""
-    from vramcast.families import model_from_config
-
     return model_from_config(decoded(text, name=name), name=name)
 
 
@@ -132,8 +128,6 @@ def decoded(data: bytes, *, name: str) -> dict[str, Any]:
 
     Raises: SourceError of one sentence
     """
-    import msgspec
-
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -148,12 +142,10 @@ def config_of(text: str) -> dict[str, Any]:
 
     Raises: UnknownName with the nearest catalogue names, SourceError for unusable files and hubs
     """
-    from vramcast.catalogue.models import read_entry, resolve_name
-
     try:
-        return dict(read_entry(resolve_name(text)).config)
+        return dict(read_entry(MODELS.resolve(text)).config)
     except UnknownName:
-        if os.path.exists(text):  # noqa: PTH110  # pathlib costs 3 ms of start-up
+        if os.path.exists(text):  # noqa: PTH110  # a name longer than a path may be is none
             return read_config(text)
         if HUB_ID.fullmatch(text):
             from vramcast.sources.hub import config_from_hub
@@ -167,7 +159,5 @@ def read_config(text: str) -> dict[str, Any]:
 
     Raises: SourceError of one sentence
     """
-    from pathlib import Path
-
     path = Path(text)
     return decoded(read_bounded(path / "config.json" if path.is_dir() else path), name=text)

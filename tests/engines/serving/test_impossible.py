@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import vramcast
 from vramcast.catalogue.gpus import gpu_names, load_gpu
-from vramcast.engines.serving.checks import NO_BITSANDBYTES, has_kernel, runs_on
+from vramcast.engines.bitsandbytes import NO_BITSANDBYTES
+from vramcast.engines.serving.checks import has_kernel, runs_on
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported, VramcastError
 from vramcast.states.storage import FORMATS

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 import vramcast
 from tests.report.chinese.test_sentences import COMMANDS, ENGLISH
-from vramcast.catalogue.models import model_names
+from vramcast.catalogue.index import MODELS
 from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.errors import VramcastError
 from vramcast.report.messages import Words
@@ -50,7 +50,7 @@ GENERATED = [
     for command, engines in (("train", ("pytorch", "megatron", "deepspeed", "torchtitan")),
                              ("serve", ("vllm", "sglang", "transformers")))
     for number, engine in enumerate(engines)
-    for model, gpus in zip(sorted(model_names())[number::41], ("8xh200-sxm-141gb", "4xl20", "8xb200", "v100-32gb",
+    for model, gpus in zip(sorted(MODELS.names())[number::41], ("8xh200-sxm-141gb", "4xl20", "8xb200", "v100-32gb",
                                                                "2xa10", "8xh20-96gb") * 5, strict=False)
 ]
 

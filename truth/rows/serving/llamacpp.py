@@ -13,7 +13,8 @@ from truth.rows.names import UNSTATED_CARD, model_of
 from truth.rows.serving.common import gpu_of, noted, value_of
 from vramcast.blocks.parameters import named_parameters
 from vramcast.catalogue.gpus import load_gpu
-from vramcast.catalogue.models import load_model, model_names
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import load_model
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.model import Attention, Model, MoE, MultiLatentAttention
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
@@ -206,7 +207,7 @@ def network_of(row: Row) -> Model:
     else:
         if not sizes or _has(model, sizes):
             return model
-    found = [name for name in model_names() if _has(load_model(name), sizes)]
+    found = [name for name in MODELS.names() if _has(load_model(name), sizes)]
     if not found:
         raise Refused(f"no network of the catalogue has the sizes of {str(row['model'])[:60]!r}")
     return load_model(found[0])
@@ -232,7 +233,7 @@ def sizes_of(model: Model) -> dict[str, int]:
 
 
 def _has(model: Model, sizes: dict[str, int]) -> bool:
-    own = _shape(model.name) if model.name in model_names() else sizes_of(model)
+    own = _shape(model.name) if model.name in MODELS.names() else sizes_of(model)
     return all(own[name] == sizes[name] for name in own if name in sizes)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -207,13 +206,12 @@ class Gathered(NamedTuple):
     head: Tensor
 
 
-@dataclass(slots=True)
-class _Lowering:
+class _Lowering(Struct):
     """Lowers graphs under one policy and remembers the gradients they leave."""
 
     policy: WeightGradients
     shares: int
-    gradients: list[Gradient] = field(default_factory=list)
+    gradients: list[Gradient] = []
 
     def lowered(self, graph: Graph, count: int, gradient: Tensor, weight: Tensor | None = None) -> Lowered:
         found = lower(graph, weight_gradients=self.policy, gradient=gradient)

@@ -2,7 +2,6 @@
 
 [vllm] platforms/rocm.py `supported_quantization` has bitsandbytes from 0.12 on; v1/attention: no bf16 below Ampere
 [transformers] flash-attn 2 is written for Ampere and later
-[bnb] bitsandbytes 0.50.2 backends/: kernels of its own for CUDA, ROCm, XPU and HPU; other devices go through PyTorch.
 """
 
 from __future__ import annotations
@@ -13,18 +12,13 @@ from vramcast.domain.device import Gpu
 from vramcast.domain.model import MLP, Attention, Head, MoE, MultiLatentAttention
 from vramcast.domain.serving import PipelineJob, ServeJob, ServePlan, Version
 from vramcast.domain.version import named
+from vramcast.engines.bitsandbytes import has_bitsandbytes, refuse_bitsandbytes
 from vramcast.engines.serving.requests import refuse_pipeline_requests, refuse_requests
 from vramcast.engines.serving.table import SERVING, OldestSm, Support
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.states.cache import KV_BITS
 from vramcast.states.ggml import TYPES
 from vramcast.states.storage import BITSANDBYTES, GGUF
-
-NO_BITSANDBYTES: Final = ("Huawei", "Moore Threads")
-"""Vendors whose cards bitsandbytes has no kernels for [bnb]."""
-
-ROCM_BITSANDBYTES_SINCE: Final[Version] = (0, 12)
-"""vLLM on AMD's cards [vllm]."""
 
 FLASH_SM: Final = 80
 """flash-attn 2."""
@@ -58,12 +52,6 @@ def has_kernel(stored: str, gpu: Gpu, engine: str, version: Version) -> bool:
     if stored in BITSANDBYTES and not has_bitsandbytes(gpu, engine, version):
         return False
     return gpu.sm is None or gpu.sm >= _oldest(SERVING[engine].format_sm, stored, version)
-
-
-def has_bitsandbytes(gpu: Gpu, engine: str = "", version: Version = ()) -> bool:
-    """Whether bitsandbytes has kernels of its own for a card, and an engine takes it there."""
-    refused = engine == "vllm" and gpu.vendor == "AMD" and version < ROCM_BITSANDBYTES_SINCE
-    return gpu.vendor not in NO_BITSANDBYTES and not refused
 
 
 def _oldest(table: OldestSm, stored: str, version: Version) -> int:
@@ -102,15 +90,6 @@ def refuse_card(job: ServeJob) -> None:
         raise Unsupported(
             f"attention=flash needs compute capability {_dotted(FLASH_SM)}, and {gpu.name} has "
             f"{gpu.compute_capability}; use sdpa"
-        )
-
-
-def refuse_bitsandbytes(stored: str, gpu: Gpu, engine: str = "", version: Version = ()) -> None:
-    """Raise Unsupported for what bitsandbytes would store on a card that it has no kernels for."""
-    if not has_bitsandbytes(gpu, engine, version):
-        raise Unsupported(
-            f"{stored} is bitsandbytes', which has no kernels for {gpu.vendor}'s {gpu.name} here; use another format, "
-            "or NVIDIA's cards"
         )
 
 

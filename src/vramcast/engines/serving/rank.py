@@ -21,10 +21,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters import layer_parameters, mtp_parameters
-from vramcast.domain.calibration import Calibration, Correction
 from vramcast.domain.model import Attention, Layer, Mixer, Model, MoE, MultiLatentAttention, Parameter, Split
-from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Program, Tensor
+from vramcast.domain.program import Category, Program, Tensor
 from vramcast.domain.serving import Draft, ServeJob
+from vramcast.engines.corrections import corrected_by, scaled
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import (
     MARLIN,
@@ -259,43 +259,9 @@ def corrected(job: ServeJob, program: Program) -> Program:
     return corrected_by(job.calibration, program)
 
 
-def corrected_by(calibration: Calibration, program: Program, known: dict[Tensor, Tensor] | None = None) -> Program:
-    """The program with its tensors as large as a calibration says; `known` are tensors that other programs share."""
-    return _corrected(calibration, program, {} if known is None else known)
-
-
 def corrected_tensor(job: ServeJob, tensor: Tensor) -> Tensor:
     """One tensor as large as the job's calibration says."""
-    return tensor if job.calibration is None else _scaled(job.calibration, tensor)
-
-
-def _corrected(calibration: Calibration, program: Program, known: dict[Tensor, Tensor]) -> Program:
-    nodes: list[Alloc | Free | Loop] = []
-    for node in program:
-        if isinstance(node, Loop):
-            nodes.append(replace(node, body=_corrected(calibration, node.body, known)))
-            continue
-        if node.tensor not in known:
-            known[node.tensor] = _scaled(calibration, node.tensor)
-        nodes.append(type(node)(known[node.tensor]))
-    return tuple(nodes)
-
-
-def _scaled(calibration: Calibration, tensor: Tensor) -> Tensor:
-    correction = calibration.corrections.get(tensor.category)
-    return tensor if correction is None else fitted(tensor, correction, calibration.source)
-
-
-def fitted(tensor: Tensor, correction: Correction, source: str) -> Tensor:
-    """A tensor as large as a correction of that file says."""
-    ratio = correction.measured_bytes / correction.predicted_bytes
-    return replace(
-        tensor,
-        num_bytes=correction.applied(tensor.num_bytes),
-        basis=Basis.FITTED,
-        formula=f"{ratio:.4f} x ({tensor.formula or f'{tensor.num_bytes:,} B'})",
-        source=f"calibrated by {source}; {tensor.source}",
-    )
+    return tensor if job.calibration is None else scaled(job.calibration, tensor)
 
 
 WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}

@@ -9,7 +9,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any, Final
 
-from vramcast.catalogue.models import known_names, read_entry
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import read_entry
 from vramcast.domain.model import (
     MLP,
     Attention,
@@ -208,7 +209,7 @@ def _rotary(model: Model) -> list[Line]:
 
 def _config(model: Model) -> dict[str, Any]:
     """The config fields of a catalogue model; empty for another."""
-    own = known_names().get(model.name.split(" cut to ")[0].lower())
+    own = MODELS.aliases.get(model.name.split(" cut to ")[0].lower())
     return read_entry(own).config if own is not None else {}
 
 

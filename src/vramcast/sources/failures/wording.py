@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from vramcast.records import NamedTuple
 from vramcast.units import GIB, KIB, MIB
 
 MOST_DIGITS: Final = 30

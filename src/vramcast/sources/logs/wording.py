@@ -13,10 +13,11 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from vramcast.domain.model import Noun
 from vramcast.errors import SourceError
+from vramcast.records import NamedTuple
 from vramcast.sources.files import SNIFFED, encoding_of
 from vramcast.units import GIB, KIB, MIB
 

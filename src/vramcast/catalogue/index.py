@@ -1,0 +1,87 @@
+"""What is known of a folder of entries without reading them: whose file a name or alias means, what a list shows of it.
+
+`python -m vramcast.catalogue.models` and `python -m vramcast.catalogue.pipelines` write both anew; a test fails while
+one of them is stale.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from vramcast.errors import SourceError, UnknownName
+
+
+class Index:
+    """The names, aliases and summaries of the files of a folder."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self.folder = kind, folder
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """Every name and alias in lower case -> the entry's own name."""
+        found: dict[str, str] = json.loads((self.folder / "index.json").read_bytes())
+        return found
+
+    @cached_property
+    def summaries(self) -> dict[str, dict[str, Any]]:
+        """Name -> what a list shows of the entry: counting the weights of all takes a third of a second."""
+        lines = (self.folder / "summaries.jsonl").read_bytes().splitlines()
+        return {row["name"]: row for row in map(json.loads, lines)}
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all entries, sorted."""
+        return tuple(sorted(set(self.aliases.values())))
+
+    def resolve(self, text: str) -> str:
+        """The entry's own name for a name or alias, in any case.
+
+        Raises: UnknownName with the nearest names
+        """
+        name = self.aliases.get(text.strip().lower())
+        if name is None:
+            raise UnknownName.of(self.kind, text, self.aliases)
+        return name
+
+    def search(self, text: str) -> tuple[str, ...]:
+        """Names of the entries whose name or alias holds every word of the text."""
+        words = text.lower().split()
+        return tuple(sorted({name for alias, name in self.aliases.items() if all(word in alias for word in words)}))
+
+    def built(self, aliases_of: Callable[[str], Iterable[str]]) -> dict[str, str]:
+        """What `aliases` must be, by the files themselves.
+
+        Raises: SourceError when two files claim one name
+        """
+        found: dict[str, str] = {}
+        for file in sorted(self.folder.glob("*.toml")):
+            for alias in (file.stem, *aliases_of(file.stem)):
+                if found.setdefault(alias.lower(), file.stem) != file.stem:
+                    raise SourceError(f"{file.name}: alias {alias!r} belongs to {found[alias.lower()]}.toml")
+        return dict(sorted(found.items()))
+
+    def write(self, aliases: dict[str, str], summary_of: Callable[[str], dict[str, Any]]) -> None:
+        """Bring both files up to date."""
+        lines = [json.dumps(summary_of(name)) + "\n" for name in sorted(set(aliases.values()))]
+        (self.folder / "index.json").write_text(json.dumps(aliases, indent=1) + "\n", encoding="utf-8")
+        (self.folder / "summaries.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+MODELS: Final = Index("model", Path(__file__).with_name("models"))
+PIPELINES: Final = Index("pipeline", Path(__file__).with_name("pipelines"))
+
+
+def find_models(text: str) -> tuple[str, ...]:
+    """Names of models, then of pipelines: the one whose whole name the text is, else all that hold its words."""
+    if text in MODELS.aliases.values() or text in PIPELINES.aliases.values():
+        return (text,)
+    return (*MODELS.search(text), *PIPELINES.search(text))
+
+
+def summary(name: str) -> dict[str, Any]:
+    """What a list shows of a model or a pipeline."""
+    return (MODELS if name in MODELS.summaries else PIPELINES).summaries[name]

@@ -1,0 +1,27 @@
+"""Modules of a package that are imported when they are first asked for (PEP 562, SPEC 1).
+
+A command needs few of the modules that it may need: with `from vramcast import report` at its head,
+`report.written.report_of` imports `vramcast.report.written` when a report is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+
+
+def submodules(package: str) -> Callable[[str], ModuleType]:
+    """The `__getattr__` of a package: a module of it by its name. Afterwards Python finds it as an attribute."""
+
+    def load(name: str) -> ModuleType:
+        full = f"{package}.{name}"
+        try:
+            if not name.startswith("_"):
+                return import_module(full)
+        except ModuleNotFoundError as error:
+            if error.name != full:
+                raise
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return load
