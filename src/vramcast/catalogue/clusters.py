@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -19,7 +19,6 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.model import Noun
 from vramcast.domain.price import Price, Tariff
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
-from vramcast.records import NamedTuple
 
 if TYPE_CHECKING:
     from vramcast.catalogue.prices import Prices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.clusters import Market, PriceLists, own_clusters, price_lists, priced
 from vramcast.catalogue.gpus import resolve_gpu
@@ -12,7 +12,6 @@ from vramcast.catalogue.instances import PROVIDERS, Instance, instances, load_in
 from vramcast.domain.device import Cluster
 from vramcast.domain.model import Noun
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.records import NamedTuple
 from vramcast.units import GB
 
 AMOUNT: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]{3})", re.IGNORECASE)

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -19,7 +19,6 @@ from vramcast.catalogue.gpus import NODE_CARDS_BY_GPU, load_gpu, resolve_gpu
 from vramcast.catalogue.instances import PROVIDERS, instances, load_instance
 from vramcast.domain.device import Cluster
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.records import NamedTuple
 
 ANY: Final = "any"
 

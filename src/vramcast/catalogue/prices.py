@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from vramcast.catalogue.data_folder import data_folder
 from vramcast.catalogue.tables import Row, read_table, read_text
 from vramcast.domain.price import Price, Tariff
 from vramcast.errors import InvalidSpec, SourceError
-from vramcast.records import NamedTuple
 
 FILE: Final = Path(__file__).with_name("prices.csv")
 USER_FILE: Final = "prices.csv"

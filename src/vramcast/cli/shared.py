@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from vramcast import formats, report
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.question.option import Kind, Option
-from vramcast.records import NamedTuple
 from vramcast.report.messages import LANGUAGES, Words, words_here
 
 if TYPE_CHECKING:

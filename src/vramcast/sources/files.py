@@ -8,10 +8,9 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from vramcast.errors import SourceError
-from vramcast.records import NamedTuple
 
 SNIFFED: Final = 4096
 """How much of a file tells its encoding [bytes]."""

@@ -11,14 +11,13 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from vramcast.domain.model import Noun
 from vramcast.domain.observation import Card, Event, EventKind, GpuSample, Holder, ProcessSample, Reading
 from vramcast.errors import VramcastError
-from vramcast.records import NamedTuple
 from vramcast.report.messages import Words, rare_messages
 from vramcast.units import GIB, format_bytes
 

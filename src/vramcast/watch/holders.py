@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vramcast.domain.observation import Holder
-from vramcast.records import NamedTuple
 from vramcast.watch.tool import printable
 
 INITIAL_NAMESPACE: Final = 0xEFFF_FFFC

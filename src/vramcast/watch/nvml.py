@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from vramcast.domain.observation import Card, Event, EventKind, GpuSample, Partition, ProcessSample, Reading, Vendor
 from vramcast.errors import SourceError
-from vramcast.records import NamedTuple
 from vramcast.watch.holders import Holders
 from vramcast.watch.readers import Absent
 from vramcast.watch.tool import printable

@@ -13,11 +13,10 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vramcast.domain.observation import EventKind, GpuSample, ProcessSample, Reading
 from vramcast.errors import InvalidSpec, SourceError
-from vramcast.records import NamedTuple
 from vramcast.watch.following import Expected, Followed, Following
 from vramcast.watch.outputs import Output
 

@@ -26,7 +26,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -44,7 +44,6 @@ from vramcast.domain.observation import (
     TorchSample,
 )
 from vramcast.errors import SourceError
-from vramcast.records import NamedTuple
 
 APPLICATION_ID: Final = 0x5652_4157
 """'VRAW': what `file` and SQLite itself show of a database's owner."""

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vramcast.domain.observation import Event, EventKind, Reading, RunInfo
 from vramcast.errors import InvalidSpec
 from vramcast.question.amounts import parse_bytes
-from vramcast.records import NamedTuple
 from vramcast.report.messages import Words
 from vramcast.version import __version__
 from vramcast.watch.following import Expected, Following, Rules, expected_of

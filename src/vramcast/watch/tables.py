@@ -13,13 +13,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from vramcast.domain.observation import Card, GpuSample, ProcessSample, Vendor
 from vramcast.errors import SourceError
-from vramcast.records import NamedTuple
 from vramcast.units import MIB
 from vramcast.watch import tool
 from vramcast.watch.holders import Holders

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, Group
@@ -16,7 +16,6 @@ from rich.live import Live
 from rich.text import Text
 
 from vramcast.domain.observation import GpuSample, Holder, ProcessSample, Reading
-from vramcast.records import NamedTuple
 from vramcast.report.messages import Words
 from vramcast.units import GIB, format_bytes
 from vramcast.watch import parts

@@ -16,9 +16,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
-from vramcast.records import NamedTuple
 from vramcast.sources.failures.tables import TABLES
 from vramcast.sources.failures.text import Run
 from vramcast.sources.failures.wording import Family, Match, Numbers, Table, Wording, match_at, table

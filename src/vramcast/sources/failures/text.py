@@ -12,9 +12,8 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
-from vramcast.records import NamedTuple
 from vramcast.sources.failures.wording import table
 
 BLOCK: Final = 256 << 10

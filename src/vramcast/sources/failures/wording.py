@@ -13,9 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from vramcast.records import NamedTuple
 from vramcast.units import GIB, KIB, MIB
 
 MOST_DIGITS: Final = 30

@@ -9,10 +9,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vramcast.domain.program import Category
-from vramcast.records import NamedTuple
 from vramcast.sources.logs import options
 from vramcast.sources.logs.options import MESSAGES, out_of_memory
 from vramcast.sources.logs.wording import MeasuredRank, Reader, ServingLog, Startup, stated

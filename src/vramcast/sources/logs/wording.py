@@ -13,11 +13,10 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vramcast.domain.model import Noun
 from vramcast.errors import SourceError
-from vramcast.records import NamedTuple
 from vramcast.sources.files import SNIFFED, encoding_of
 from vramcast.units import GIB, KIB, MIB
 

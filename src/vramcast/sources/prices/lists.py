@@ -17,13 +17,12 @@ import csv
 import re
 from collections.abc import Callable, Iterator
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from vramcast.catalogue.prices import HOME_REGIONS, Key
 from vramcast.domain.price import Price, Tariff
 from vramcast.errors import InvalidSpec, SourceError
-from vramcast.records import NamedTuple
 from vramcast.sources.fetch import read_lines, read_url
 
 

@@ -6,14 +6,13 @@ import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from vramcast.catalogue.instances import instances
 from vramcast.catalogue.prices import COLUMNS, Key, Prices, known_prices, read_prices, user_file
 from vramcast.catalogue.tables import read_text
 from vramcast.domain.price import Price
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
-from vramcast.records import NamedTuple
 from vramcast.sources.files import write_whole
 from vramcast.sources.prices.lists import SOURCES, Request
 

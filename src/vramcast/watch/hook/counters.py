@@ -11,13 +11,12 @@ weights keep beside their tensor (bitsandbytes' scales), and masters that a dist
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from vramcast.domain.observation import TorchSample
 from vramcast.domain.program import ALLOCATION_GRANULARITY
-from vramcast.records import NamedTuple
 from vramcast.units import ceil_div
 from vramcast.version import __version__
 
