@@ -1,0 +1,12 @@
+"""Layers as operators on a graph."""
+
+from typing import TYPE_CHECKING
+
+from vramcast.lazy import submodules
+
+if TYPE_CHECKING:
+    from vramcast.blocks import parameters as parameters
+    from vramcast.blocks import sizes as sizes
+    from vramcast.blocks import transformer as transformer
+
+__getattr__ = submodules(__name__)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 
+from vramcast import estimate, report
 from vramcast.errors import SourceError, VramcastError
 from vramcast.version import __version__
 
@@ -99,9 +100,7 @@ def main() -> None:
     """Run the command line; no traceback reaches the user."""
     gc.set_threshold(YOUNG_OBJECTS)
     if "VRAMCAST_DEBUG" in os.environ:
-        from vramcast.estimate.proposals import BUGS
-
-        BUGS.are_raised = True
+        estimate.proposals.BUGS.are_raised = True
     try:
         code = group.main(standalone_mode=False)
         sys.stdout.flush()  # what cannot be written is said here, not when Python ends
@@ -149,10 +148,9 @@ def _internal(error: Exception) -> int:
 
 def _say(kind: str, sentence: str) -> None:
     """An error on standard error, in the language that the command was asked in: it may have failed before it knew."""
-    from vramcast.report.messages import LANGUAGES, words_here
-
     given = [value for option, value in pairwise(sys.argv) if option == "--lang"]
     given += [text.removeprefix("--lang=") for text in sys.argv if text.startswith("--lang=")]
-    words = words_here(next((language for language in given if language in LANGUAGES), None))
+    languages = report.messages.LANGUAGES
+    words = report.messages.words_here(next((language for language in given if language in languages), None))
     with suppress(OSError):  # nobody can be told where that cannot be written either
         click.echo(f"{kind}: {words.said(sentence)}", err=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from vramcast import api
+from vramcast import api, emit
 from vramcast.cli.shared import (
     FILE,
     Reporting,
@@ -21,6 +21,7 @@ from vramcast.cli.shared import (
     report_option,
     say_written,
 )
+from vramcast.doctor import failures
 from vramcast.errors import InvalidSpec
 from vramcast.question.options import OPTIONS
 from vramcast.report.messages import words_here
@@ -75,13 +76,10 @@ def replay(
     if html is not None:
         found.write_html(html, words.language)
     if perfetto is not None:
-        from vramcast.emit.perfetto import write_counters
-
-        write_whole(perfetto, write_counters(recording, {one.device: one.replayed for one in found.devices}))
+        counters = {one.device: one.replayed for one in found.devices}
+        write_whole(perfetto, emit.perfetto.write_counters(recording, counters))
     if write_snapshot is not None:
-        from vramcast.emit.memory_snapshot import write_snapshot as as_snapshot
-
-        write_whole(write_snapshot, as_snapshot(recording))
+        write_whole(write_snapshot, emit.memory_snapshot.write_snapshot(recording))
     given = {
         "model": str(snapshot), "against": against, "device": device, "alloc-conf": confs, "capacity": capacity,
         "all-confs": all_confs or None, "leaks": leaks or None,
@@ -121,7 +119,6 @@ def oom(
     vramcast oom train.log --file job.toml
     vramcast oom train.log --snapshot dump.pickle
     """
-    from vramcast.doctor.failures.diagnose import is_snapshot
     from vramcast.report import failure
 
     only_checks = checks and text is None and snapshot is None
@@ -136,7 +133,7 @@ def oom(
     elif found.findings or found.checks:
         click.echo(coloured(failure.render(found, words), "bad"), nl=False)
     if not found.findings and not as_json and not only_checks and (checks or not found.checks):
-        recorded = snapshot is not None or (source is not None and is_snapshot(source))
+        recorded = snapshot is not None or (source is not None and failures.diagnose.is_snapshot(source))
         click.echo(words("failure.no_event" if recorded else "failure.none", name=found.name))
     given = {"model": None if text is None else str(text), "snapshot": snapshot, "checks": checks or None}
     reporting.write(found, words, as_json=as_json, asked=given, file=job_file)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from vramcast import api
+from vramcast import api, question
 from vramcast.cli.shared import (
     Reporting,
     Writing,
@@ -77,9 +77,7 @@ def command(
         raise InvalidSpec("--save-calibration needs --reconcile LOG: it saves what a log teaches")
     result = api.serve_answer(given, file=job_file)
     if save is not None:
-        from vramcast.question.files import save_job
-
-        save_job(save, given, file=job_file, table=SERVE_OPTIONS)
+        question.files.save_job(save, given, file=job_file, table=SERVE_OPTIONS)
     text = answer_text(result, as_json=as_json, lang=lang, all_ranks=all_ranks, explain=explain)
     click.echo(text, nl=as_json)
     reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from vramcast import formats, report
+from vramcast import formats, question, report, sources
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.question.option import Kind, Option
 from vramcast.report.messages import LANGUAGES, Words, words_here
@@ -88,7 +88,6 @@ class Reporting(NamedTuple):
     def checked(self) -> Reporting:
         """The same; a file that could not be written after the work is refused before it."""
         if self.path is not None:
-
             report.written.check_report(self.path)
         return self
 
@@ -96,12 +95,11 @@ class Reporting(NamedTuple):
         """Write the report with the command that asks for it, and say so; beside JSON on standard error."""
         if self.path is None:
             return
-        from vramcast.question.whole_command import question_command
-        from vramcast.sources.files import write_whole
 
-        command = question_command(self.command, asked, **files)
+        command = question.whole_command.question_command(self.command, asked, **files)
         kind = self.path.suffix.removeprefix(".")
-        write_whole(self.path, report.written.report_of(self.command, answer, kind, words.language, asked=command))
+        text = report.written.report_of(self.command, answer, kind, words.language, asked=command)
+        sources.files.write_whole(self.path, text)
         say_written(words, self.path, as_json=as_json)
 
 
@@ -117,14 +115,12 @@ class Writing(NamedTuple):
         if self.directory is None and (self.formats or self.force):
             raise InvalidSpec("--format and --force say what --write does; give --write DIR")
         if self.formats:
-
             formats.write.check_formats(self.formats)
         return self
 
     def possible(self, engines: Iterable[str]) -> None:
         """Refuse before a search what could not be written after it."""
         if self.directory is not None:
-
             formats.write.refuse_early(engines, self.directory, formats=self.formats, force=self.force)
 
     def write(self, job: Job | ServeJob | PipelineJob, answer: Answer, words: Words, *, as_json: bool) -> None:
@@ -186,7 +182,6 @@ def coloured(text: str, tone: str) -> str:
 def answer_text(answer: Answer, *, as_json: bool, lang: str | None, **how: bool) -> str:
     """An answer as JSON, or as text, of which a terminal shows the first line in colour."""
     if as_json:
-
         return report.document.to_json(answer, today=date.today())
 
     text = report.text.render(answer, words_here(lang), today=date.today(), **how)

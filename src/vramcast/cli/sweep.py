@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from vramcast import sweeps
 from vramcast.cli.shared import language_option
 from vramcast.errors import InvalidSpec
 from vramcast.report.messages import words_here
@@ -50,13 +51,11 @@ def command(
     vramcast sweep questions.toml --out results.parquet
     vramcast sweep questions.csv --set command=serve --out results.csv --engine ray --address auto
     """
-    from vramcast.sweeps.run import BarProgress, PlainProgress, sweep
-
     words = words_here(lang)
-    progress = None if quiet else (BarProgress if sys.stderr.isatty() else PlainProgress)(words)
+    progress = None if quiet else (sweeps.run.BarProgress if sys.stderr.isatty() else sweeps.run.PlainProgress)(words)
     if limit is not None:
         how["limit"] = limit
-    results = sweep(file, out=out, defaults=_defaults(settings), progress=progress, **how)
+    results = sweeps.run.sweep(file, out=out, defaults=_defaults(settings), progress=progress, **how)
     errors = ", ".join(f"{name} {count:,}" for name, count in results.errors.most_common())
     counts = {
         "total": len(results), "fitting": results.fitting, "failing": results.failing, "errors": results.errors.total()

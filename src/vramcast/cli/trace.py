@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from msgspec.structs import replace
 
+from vramcast import blocks, estimate, sources
 from vramcast.cli.shared import (
     FILE,
     Reporting,
@@ -161,19 +162,15 @@ def _is_traced(model: str) -> bool:
 def _computed(
     model: str, seq_len: str, batch: str, dtype_bytes: int, attention: AttentionKernel
 ) -> tuple[tuple[LayerRow, ...], int]:
-    from vramcast.blocks.parameters import count_parameters
-    from vramcast.estimate.layers import layer_rows
-    from vramcast.sources.resolve import resolve_model
-
-    network = resolve_model(model)
-    rows = layer_rows(
+    network = sources.resolve.resolve_model(model)
+    rows = estimate.layers.layer_rows(
         network,
         batch=require_count("batch", parse_count("batch", batch)),
         seq_len=require_count("seq-len", parse_count("seq-len", seq_len)),
         dtype_bytes=dtype_bytes,
         attention=attention,
     )
-    return rows, count_parameters(network).total
+    return rows, blocks.parameters.count_parameters(network).total
 
 
 def _traced(

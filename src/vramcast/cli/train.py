@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from vramcast import api
+from vramcast import api, emit, estimate, question
 from vramcast.cli.shared import (
     Reporting,
     Writing,
@@ -61,16 +61,11 @@ def command(
     reporting = Reporting(report, "train").checked()
     job, result = api.train_answer(given, file=job_file)
     if save is not None:
-        from vramcast.question.files import save_job
-
-        save_job(save, given, file=job_file, table=OPTIONS)
+        question.files.save_job(save, given, file=job_file, table=OPTIONS)
     text = answer_text(result, as_json=as_json, lang=lang, all_ranks=all_ranks, explain=explain)
     click.echo(text, nl=as_json)
     if snapshot is not None:
-        from vramcast.emit.memory_snapshot import save_snapshot
-        from vramcast.estimate.training import recorded
-
-        save_snapshot(recorded(job), snapshot)
+        emit.memory_snapshot.save_snapshot(estimate.training.recorded(job), snapshot)
     reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
     writing.write(job, result, words_here(lang), as_json=as_json)
     return exit_of(result)

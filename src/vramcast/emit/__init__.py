@@ -1,1 +1,11 @@
 """Recordings as files that other tools open: memory snapshots and traces."""
+
+from typing import TYPE_CHECKING
+
+from vramcast.lazy import submodules
+
+if TYPE_CHECKING:
+    from vramcast.emit import memory_snapshot as memory_snapshot
+    from vramcast.emit import perfetto as perfetto
+
+__getattr__ = submodules(__name__)

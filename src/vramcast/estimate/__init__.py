@@ -1,0 +1,17 @@
+"""Questions answered: memory, time and price of a plan."""
+
+from typing import TYPE_CHECKING
+
+from vramcast.lazy import submodules
+
+if TYPE_CHECKING:
+    from vramcast.estimate import engine_options as engine_options
+    from vramcast.estimate import layers as layers
+    from vramcast.estimate import proposals as proposals
+    from vramcast.estimate import recording as recording
+    from vramcast.estimate import serving as serving
+    from vramcast.estimate import serving_changes as serving_changes
+    from vramcast.estimate import step_time as step_time
+    from vramcast.estimate import training as training
+
+__getattr__ = submodules(__name__)

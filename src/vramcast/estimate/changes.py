@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
+from vramcast import estimate
 from vramcast.domain.answer import Change, StepTime
 from vramcast.domain.job import Job
 from vramcast.engines.training import engine_of
@@ -107,9 +108,7 @@ def _change(job: Job, changed: Job, need: Need, cost: str, slowdown: float | Non
 
 
 def _tokens_per_s(job: Job) -> float | None:
-    from vramcast.estimate.step_time import timed  # questions of memory alone never need it
-
-    clock = timed(job).time
+    clock = estimate.step_time.timed(job).time
     return None if clock is None else clock.tokens_per_s
 
 

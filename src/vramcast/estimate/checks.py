@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from math import gcd
 from typing import Final
 
+from vramcast import estimate
 from vramcast.blocks.lengths import check_lengths, reads_images
 from vramcast.blocks.parameters.targets import check_targets
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Recompute, Shards
@@ -48,9 +49,7 @@ Rule = Callable[[int], bool]
 def check(job: Job) -> None:
     """Raise InvalidSpec when a degree does not divide what it splits, naming the degrees that would."""
     if job.engine_options:
-        from vramcast.estimate.engine_options import check_options  # most jobs have none
-
-        check_options(job)
+        estimate.engine_options.check_options(job)
     refuse_ignored(job)
     if job.engine_options and engine_of(job).leaves_sharding:
         _check_sharders_options(job)

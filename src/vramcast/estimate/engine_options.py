@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from vramcast import engines
 from vramcast.domain.job import Job
 from vramcast.domain.model import Noun
 from vramcast.errors import InvalidSpec, UnknownName
@@ -108,9 +109,7 @@ def check_options(job: Job) -> None:
         return
     known = OPTIONS.get(job.engine)
     if known is None:
-        from vramcast.engines.megatron.options import Options
-
-        known = Options
+        known = engines.megatron.options.Options
     for name in job.engine_options:
         if name not in known.__struct_fields__:
             raise UnknownName.of(f"engine option of {job.engine}", name, known.__struct_fields__)

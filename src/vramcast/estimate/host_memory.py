@@ -31,8 +31,10 @@ from vramcast.blocks.parameters import count_parameters, named_parameters
 from vramcast.domain.answer import HostNeed, HostPart
 from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.model import Model
+from vramcast.engines import eager
 from vramcast.engines.eager.releases import runs_deepspeed
 from vramcast.engines.training import TRAINING, TrainingEngine, engine_of
+from vramcast.errors import VramcastError
 from vramcast.estimate.checks import sharded_by
 from vramcast.units import ceil_div, format_bytes
 
@@ -145,15 +147,12 @@ def _sharing(job: Job) -> Sharing:
 
 def _adapters(job: Job) -> int:
     """Elements that adapters add, as far as they are known."""
-    from vramcast.engines.eager.question import recipe_of  # few plans offload adapters
-    from vramcast.engines.eager.recipe import weights
-    from vramcast.errors import VramcastError
-
     assert job.plan.peft is not None
     if job.plan.peft.trainable_parameters:
         return job.plan.peft.trainable_parameters
     try:
-        return sum(weight.elements * weight.repeats for weight in weights(recipe_of(job)) if weight.learns)
+        weights = eager.recipe.weights(eager.question.recipe_of(job))
+        return sum(weight.elements * weight.repeats for weight in weights if weight.learns)
     except VramcastError:
         return 0
 

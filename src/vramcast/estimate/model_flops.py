@@ -8,6 +8,7 @@ Stable: `model_flops`.
 from __future__ import annotations
 
 from vramcast.domain.job import Job, Peft
+from vramcast.engines import eager
 from vramcast.timing.training.operators import forward_flops
 
 
@@ -27,8 +28,6 @@ def model_flops(job: Job) -> float:
 
 def _adapter_elements(job: Job, peft: Peft) -> int:
     """Weights that learn beside frozen ones, as the memory program has them."""
-    from vramcast.engines.eager.question import recipe_of
-    from vramcast.engines.eager.recipe import elements, weights
-
-    corrections = tuple(weight for weight in weights(recipe_of(job)) if f".{peft.method}." in weight.path)
-    return elements(corrections, learning_only=True)
+    weights = eager.recipe.weights(eager.question.recipe_of(job))
+    corrections = tuple(weight for weight in weights if f".{peft.method}." in weight.path)
+    return eager.recipe.elements(corrections, learning_only=True)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import msgspec.structs
 
+from vramcast import engines, estimate
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import (
     Capacity,
@@ -119,9 +120,7 @@ def _calibrated(job: ServeJob | PipelineJob, deployment: Deployment) -> tuple[tu
 
 
 def _changes(job: ServeJob) -> tuple[Change, ...]:
-    from vramcast.estimate.serving_changes import serving_changes  # most plans fit
-
-    return serving_changes(job, verdict=verdict)
+    return estimate.serving_changes.serving_changes(job, verdict=verdict)
 
 
 def verdict(job: ServeJob) -> Verdict:
@@ -168,9 +167,8 @@ def _capacity(
 def _num_parameters(job: ServeJob | PipelineJob) -> int:
     if isinstance(job, ServeJob):
         return count_parameters(job.model).total
-    from vramcast.engines.diffusers import pipeline_elements
 
-    return pipeline_elements(job.pipeline)
+    return engines.diffusers.pipeline_elements(job.pipeline)
 
 
 def deploy(job: ServeJob | PipelineJob) -> Deployment:

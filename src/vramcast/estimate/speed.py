@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vramcast import engines
 from vramcast.domain.answer import Speed
 from vramcast.domain.model import Head, Run
 from vramcast.domain.serving import ServeJob
@@ -61,9 +62,9 @@ def timed(job: ServeJob) -> Timed:
     if execution is None:
         return Timed(None, ())  # pipelines of images have no tokens
     if execution.loops_experts:
-        from vramcast.engines.transformers.versions import loops_experts, meets_experts  # no other engine asks for them
-
-        loops, meets = (knows(job.model.family, job.version) for knows in (loops_experts, meets_experts))
+        versions = engines.transformers.versions
+        loops = versions.loops_experts(job.model.family, job.version)
+        meets = versions.meets_experts(job.model.family, job.version)
         execution = replace(execution, loops_experts=execution.loops_experts * loops, meets_experts=meets)
     try:
         return _timed(running_of(job), execution)
@@ -195,9 +196,7 @@ def placement_of(job: ServeJob, execution: Execution) -> Placement:
 def _left_whole(job: ServeJob) -> tuple[str, ...] | None:
     if job.engine != "transformers":
         return None
-    from vramcast.engines.transformers.versions import left_whole  # no other engine asks for it
-
-    return left_whole(job.model.family, job.version)
+    return engines.transformers.versions.left_whole(job.model.family, job.version)
 
 
 def _in_headers(job: ServeJob) -> str | None:

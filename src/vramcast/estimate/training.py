@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import msgspec.structs
 
+from vramcast import estimate
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Answer, Change, RankAnswer, StepTime
 from vramcast.domain.job import WITHOUT_TARGETS, Job
@@ -56,9 +57,8 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
     capacity = job.cluster.gpu.visible_bytes
     host = host_need(job)
     fits = ranks[0].needed_bytes <= capacity and (host is None or host.fits)
-    from vramcast.estimate.step_time import timed  # questions of memory alone, the search's, never need it
 
-    clock = timed(job)
+    clock = estimate.step_time.timed(job)
     found = Answer(
         question=question(job),
         fits=fits,
@@ -183,13 +183,11 @@ def recorded(job: Job) -> Snapshot:
 
     Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
     """
-    from vramcast.estimate.recording import record  # answers alone never need it
-
     programs = rank_programs(job)
     _, program = _fullest(job, programs)
     card_bytes = job.cluster.gpu.visible_bytes
     outside_bytes = sum(tensor.num_bytes for tensor in (*beside(job), *program.outside))
-    return record(
+    return estimate.recording.record(
         program.phases,
         name=f"{job.model.name}, {program.role}",
         alloc_conf=job.alloc_conf or program.alloc_conf,

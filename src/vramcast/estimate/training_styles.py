@@ -16,7 +16,9 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from vramcast import blocks, engines, operators
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Shards
+from vramcast.engines import eager
 from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed, sharder, with_its_loss
 from vramcast.engines.training import TRAINING, engine_of
 from vramcast.states.optimizers import optimizer
@@ -81,9 +83,7 @@ def recipe_of(job: Job) -> Recipe:
 
 
 def _megatron(job: Job) -> Recipe:
-    from vramcast.engines.megatron.options import options_of
-
-    plan, options = job.plan, options_of(job)
+    plan, options = job.plan, engines.megatron.options.options_of(job)
     whole = plan.precision is Precision.FP32
     width = 4 if whole else 2
     in_fp32 = options.accumulate_in_fp32
@@ -116,9 +116,7 @@ def _megatron(job: Job) -> Recipe:
 
 def _stage_layers(text: str, stages: int) -> tuple[int, ...]:
     """Layers of every rank, from those of every virtual stage."""
-    from vramcast.engines.megatron.chunk import placed_layers
-
-    counts = placed_layers(text) if text else []
+    counts = engines.megatron.chunk.placed_layers(text) if text else []
     return tuple(sum(counts[rank::stages]) for rank in range(stages)) if counts else ()
 
 
@@ -157,15 +155,16 @@ def _held_as(job: Job) -> Precision:
 def _torchtitan(job: Job) -> Recipe:
     """As above; a pipeline cuts each local batch, and its weights stay gathered [pipelining stage.py,
     `backward_maybe_with_nosync`]."""
-    from vramcast.engines.torchtitan.run import pipeline_micro_batches, stage_layers
-
     plan = job.plan
     compiled = plan.loss in (Loss.COMPILED, Loss.FUSED) or (plan.compile and plan.loss is not Loss.EAGER)
     # chunks of the head are compiled with the rest [components/loss.py `ChunkedLossWrapper`]
     recipe = _eager(job)._replace(loss=Loss.COMPILED if compiled else Loss.EAGER)
     if plan.pp == 1:
         return recipe
-    return recipe._replace(exchanged="once", pieces=pipeline_micro_batches(job), stage_layers=stage_layers(job))
+    run = engines.torchtitan.run
+    return recipe._replace(
+        exchanged="once", pieces=run.pipeline_micro_batches(job), stage_layers=run.stage_layers(job)
+    )
 
 
 EXCHANGED: Final[dict[Shards, str]] = {
@@ -178,17 +177,12 @@ EXCHANGED: Final[dict[Shards, str]] = {
 
 
 def _eager_style(job: Job, width: int) -> Style:
-    from vramcast.engines.eager.question import attention_of
-    from vramcast.engines.eager.question import recipe_of as eager_recipe
-
-    plan, kernel = job.plan, attention_of(job)
+    plan, kernel = job.plan, eager.question.attention_of(job)
     if job.engine in ("torchtitan", "torchtune"):
-        from vramcast.blocks.sizes import Sizes
-        from vramcast.operators.linear import Numerics
-
         kind = "compiled" if plan.compile else "eager"
-        sizes = Sizes(
-            batch=1, seq_len=job.workload.seq_len, hidden=job.model.hidden, numerics=Numerics(2, 2, 2, 2),
+        sizes = blocks.sizes.Sizes(
+            batch=1, seq_len=job.workload.seq_len, hidden=job.model.hidden,
+            numerics=operators.linear.Numerics(2, 2, 2, 2),
             norm="compiled" if plan.compile else "torch", activation=kind,
             rope="compiled" if plan.compile else "complex",
         )
@@ -196,7 +190,7 @@ def _eager_style(job: Job, width: int) -> Style:
         asked = replace(job, plan=replace(plan, precision=_held_as(job)))
         trainer = engine_of(job).is_trainer and asked.plan.precision in AUTOCAST
         gathered = trainer and sharder(job) in FSDP  # in 16 bits: autocast has nothing to cast
-        sizes = eager_recipe(asked, autocast=trainer, narrow=gathered).sizes
+        sizes = eager.question.recipe_of(asked, autocast=trainer, narrow=gathered).sizes
         if runs_deepspeed(job) and sizes.adapter is not None:  # cast with the rest
             sizes = sizes._replace(adapter=sizes.adapter._replace(width=width, compute=width))
     return Style(
@@ -227,10 +221,7 @@ def _update(job: Job, *, copy: float, kernel: str, width: float = 4.0) -> Update
 
 def _learning(job: Job) -> float:
     """Weights of adapters and of modules trained whole, as the memory program counts them."""
-    from vramcast.engines.eager.question import recipe_of as eager_recipe
-    from vramcast.engines.eager.recipe import elements, weights
-
-    return float(elements(weights(eager_recipe(job)), learning_only=True))
+    return float(eager.recipe.elements(eager.recipe.weights(eager.question.recipe_of(job)), learning_only=True))
 
 
 RECIPES: Final[dict[str, Callable[[Job], Recipe]]] = {"megatron": _megatron, "torchtitan": _torchtitan}

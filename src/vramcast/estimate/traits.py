@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vramcast.domain.job import Job, Shards
 from vramcast.domain.model import Model, MoE
+from vramcast.engines import eager
 from vramcast.engines.training import engine_of
 
 if TYPE_CHECKING:
@@ -52,10 +53,9 @@ def slack_of(share: float) -> str:
 
 def training_traits(job: Job, share: float = 0.0) -> Traits:
     """Of a training job; `share` as in `slack_of`. What DeepSpeed runs is its, whoever starts it."""
-    from vramcast.engines.eager.releases import runs_deepspeed  # servers, whose traits are here too, never need it
-
     plan, peft = job.plan, job.plan.peft
-    engine, sharder = ("deepspeed", "deepspeed") if runs_deepspeed(job) else (job.engine, plan.sharded_by)
+    zero = eager.releases.runs_deepspeed(job)
+    engine, sharder = ("deepspeed", "deepspeed") if zero else (job.engine, plan.sharded_by)
     sharded = plan.shards is not Shards.NOTHING and job.data_parallel > 1
     degrees = [name for name in ("tp", "pp", "cp", "ep") if getattr(plan, name) > 1]
     return Traits(

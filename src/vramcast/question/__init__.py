@@ -1,1 +1,12 @@
 """Questions as users write them: options, keyword arguments and job files, all from one table."""
+
+from typing import TYPE_CHECKING
+
+from vramcast.lazy import submodules
+
+if TYPE_CHECKING:
+    from vramcast.question import calibration as calibration
+    from vramcast.question import files as files
+    from vramcast.question import whole_command as whole_command
+
+__getattr__ = submodules(__name__)

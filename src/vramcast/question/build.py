@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
+from vramcast import families, question, sources
 from vramcast.blocks.lengths import usual_lengths
 from vramcast.catalogue.clusters import Market, cluster_of
 from vramcast.domain.calibration import Calibration
@@ -15,6 +16,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Shards, Workload, require_count
 from vramcast.domain.model import Head, Model, Run, scorer
 from vramcast.domain.version import Version, check_version
+from vramcast.engines import eager
 from vramcast.engines.training import TRAINING
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.checkouts import checkout
@@ -67,9 +69,8 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         calibration=calibration_of(values.get("calibration")),
         assumed=(*assumed, *passed_over),
     )
-    from vramcast.engines.eager.releases import with_unasked  # servers, whose questions use this module, never need it
 
-    return with_unasked(job, values)
+    return eager.releases.with_unasked(job, values)
 
 
 def with_lengths(
@@ -108,9 +109,8 @@ def calibration_of(path: str | None) -> Calibration | None:
         return None
     from pathlib import Path
 
-    from vramcast.question.calibration import read_calibration
 
-    return read_calibration(Path(path))
+    return question.calibration.read_calibration(Path(path))
 
 
 def market_of(values: Mapping[str, Any], table: Mapping[str, Option] = OPTIONS) -> Market:
@@ -155,11 +155,6 @@ def peft_of(
     """
     if "peft" not in values:
         return None, ()
-    from vramcast.families.module_names import (  # most questions have no adapters
-        read_targets,
-        saved_modules,
-        usual_words,
-    )
 
     said: tuple[str, ...] = ()
     fields = section(values, "peft", table)
@@ -167,14 +162,14 @@ def peft_of(
         if "targets" in fields:
             raise InvalidSpec(f"--peft {fields['method']} adapts no weights that exist; leave out --lora-targets")
     else:
-        words = fields.get("targets")
-        words = words if words is not None else usual_words(model, fields["method"], engine=engine)
+        words, names = fields.get("targets"), families.module_names
+        words = words if words is not None else names.usual_words(model, fields["method"], engine=engine)
         former = engine == "huggingface" and version is not None and version < (5,)
-        fields["targets"], lacking = read_targets(model, words, engine=engine, former=former)
+        fields["targets"], lacking = names.read_targets(model, words, engine=engine, former=former)
         if lacking:
             said = (f"no module of {model.name} is called {', '.join(lacking)}: PEFT passes over names that it lacks",)
     if fields.get("modules_to_save"):
-        fields["modules_to_save"] = saved_modules(model, fields["modules_to_save"])
+        fields["modules_to_save"] = families.module_names.saved_modules(model, fields["modules_to_save"])
     return converted(Peft, fields), said
 
 
@@ -232,9 +227,8 @@ def checkpoint_of(name: object, values: Mapping[str, Any], resolve: Resolve, tab
     if name is None:
         if "params" not in numbers:
             raise InvalidSpec("which model? name one, or give --params, --layers and --hidden")
-        from vramcast.sources.numbers import model_from_numbers
 
-        return Checkpoint(model=model_from_numbers(**numbers))
+        return Checkpoint(model=sources.numbers.model_from_numbers(**numbers))
     layers = numbers.pop("layers", None)
     if numbers:
         other = next(option for option in MODEL_OPTIONS if table[option].field in numbers)

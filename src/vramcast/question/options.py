@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
+from vramcast import states
 from vramcast.domain.job import WITHOUT_TARGETS, AttentionKernel, Loss, Precision, Recompute, Shards
 from vramcast.engines.training import TRAINING, Sharder
 from vramcast.errors import InvalidSpec
@@ -226,9 +227,7 @@ def parse(name: str, value: object, table: Mapping[str, Option] | None = None) -
     if not isinstance(value, str) or len(value) > 1000:
         raise InvalidSpec(f"{name} must be a text of at most 1000 characters")
     if option.field == "optimizer" and option.section == "plan":
-        from vramcast.states.optimizers import optimizer
-
-        optimizer(value)  # a name that no engine knows is refused where it is said
+        states.optimizers.optimizer(value)  # a name that no engine knows is refused where it is said
     return value
 
 

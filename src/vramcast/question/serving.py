@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vramcast import catalogue
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.device import Cluster
 from vramcast.domain.serving import Draft, PipelineJob, Requests, ServeJob, ServePlan, Version
@@ -119,13 +120,10 @@ def default_engine(model: object) -> str:
 
 def is_pipeline(model: object) -> bool:
     """Whether a name is one of the catalogue of pipelines and of no model."""
-    from vramcast.catalogue.index import MODELS
-
-    if not isinstance(model, str) or model.strip().lower() in MODELS.aliases:
+    if not isinstance(model, str) or model.strip().lower() in catalogue.index.MODELS.aliases:
         return False
-    from vramcast.catalogue.index import PIPELINES
 
-    return model.strip().lower() in PIPELINES.aliases
+    return model.strip().lower() in catalogue.index.PIPELINES.aliases
 
 
 def _refuse_pipeline(model: object, engine: str) -> None:
@@ -140,15 +138,13 @@ def _refuse_pipeline(model: object, engine: str) -> None:
 def _pipeline_job(
     name: object, values: Mapping[str, Any], cluster: Cluster, engine: str, version: Version
 ) -> PipelineJob:
-    from vramcast.catalogue.pipelines import load_pipeline
-
     if name is None:
         raise InvalidSpec("which pipeline? name one, for example flux.1-dev")
     for option in values:
         if option not in PIPELINE_OPTIONS:
             raise InvalidSpec(f"--{option} says nothing about a diffusion pipeline; leave it out")
     return PipelineJob(
-        pipeline=load_pipeline(str(name)),
+        pipeline=catalogue.pipelines.load_pipeline(str(name)),
         requests=converted(Requests, section(values, "requests", SERVE_OPTIONS)),
         plan=converted(ServePlan, section(values, "plan", SERVE_OPTIONS)),
         cluster=cluster,

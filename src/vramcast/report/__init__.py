@@ -7,6 +7,7 @@ from vramcast.lazy import submodules
 if TYPE_CHECKING:
     from vramcast.report import catalogue as catalogue
     from vramcast.report import document as document
+    from vramcast.report import messages as messages
     from vramcast.report import price as price
     from vramcast.report import text as text
     from vramcast.report import verdicts as verdicts

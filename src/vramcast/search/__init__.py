@@ -1,0 +1,10 @@
+"""The best of many plans."""
+
+from typing import TYPE_CHECKING
+
+from vramcast.lazy import submodules
+
+if TYPE_CHECKING:
+    from vramcast.search import techniques as techniques
+
+__getattr__ = submodules(__name__)

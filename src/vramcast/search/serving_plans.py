@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from vramcast import estimate
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Fleet, ServeAnswer
 from vramcast.domain.device import Cluster
@@ -341,9 +342,8 @@ def _front(found: list[Deployment], space: ServeSpace) -> tuple[Point, ...]:
 def _question(space: ServeSpace, limits: Limits, goal: Goal) -> dict[str, Any]:
     import msgspec
 
-    from vramcast.estimate.serving import question
 
-    plain = question(replace(space.job, cluster=space.machines[0]))
+    plain = estimate.serving.question(replace(space.job, cluster=space.machines[0]))
     return plain | {
         "gpus": [machine.name for machine in space.machines], "goal": goal.value,
         "engine": [engine for engine, _ in space.engines], "limits": msgspec.to_builtins(limits),

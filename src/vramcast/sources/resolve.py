@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from vramcast import sources
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import load_model, read_entry
 from vramcast.domain.checkpoint import Checkpoint
@@ -50,9 +51,7 @@ def resolve_checkpoint(text: str) -> Checkpoint:
         if os.path.exists(text):  # noqa: PTH110  # a name longer than a path may be is none
             return _from_path(text)
         if HUB_ID.fullmatch(text):
-            from vramcast.sources.hub import checkpoint_from_hub
-
-            return checkpoint_from_hub(text)
+            return sources.hub.checkpoint_from_hub(text)
         if os.sep in text or text.endswith((".json", ".gguf", ".safetensors")):
             raise SourceError(f"{text[:200]}: no such file or directory") from None
         raise unknown from None
@@ -91,19 +90,14 @@ def _from_directory(folder: Path, missing: str = "") -> Checkpoint:
 
 
 def _from_gguf(path: Path) -> Checkpoint:
-    from vramcast.sources.gguf import config_of, read_file
-    from vramcast.sources.weights import compared
-
-    header = read_file(path)
-    model = model_from_config(config_of(header, name=path.name), name=path.stem)
-    return compared(model, header.weights)
+    header = sources.gguf.read_file(path)
+    model = model_from_config(sources.gguf.config_of(header, name=path.name), name=path.stem)
+    return sources.weights.compared(model, header.weights)
 
 
 def _with_weights(model: Model, folder: Path) -> Checkpoint:
     """The model with its headers, and a note where the checkpoint beside its config disagrees."""
-    from vramcast.sources.weights import compared, read_directory
-
-    return compared(model, read_directory(folder))
+    return sources.weights.compared(model, sources.weights.read_directory(folder))
 
 
 def read_bounded(path: Path) -> bytes:
@@ -148,9 +142,7 @@ def config_of(text: str) -> dict[str, Any]:
         if os.path.exists(text):  # noqa: PTH110  # a name longer than a path may be is none
             return read_config(text)
         if HUB_ID.fullmatch(text):
-            from vramcast.sources.hub import config_from_hub
-
-            return decoded(config_from_hub(text), name=text)
+            return decoded(sources.hub.config_from_hub(text), name=text)
         raise
 
 

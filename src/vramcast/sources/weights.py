@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from vramcast import blocks
 from vramcast.domain.checkpoint import Checkpoint, StoredTensor, StoredWeights
 from vramcast.domain.model import Model
 from vramcast.errors import SourceError
@@ -59,13 +60,11 @@ def comparison_notes(model: Model, weights: StoredWeights) -> tuple[str, ...]:
 
 
 def _element_notes(model: Model, found: int) -> tuple[str, ...]:
-    from vramcast.blocks.parameters import Stored, count_parameters, stored_elements
-
-    expected = count_parameters(model).total
+    expected = blocks.parameters.count_parameters(model).total
     difference = found - expected
     if difference == 0:
         return ()
-    sizes = {kind: stored_elements(model, kind) for kind in Stored}
+    sizes = {kind: blocks.parameters.stored_elements(model, kind) for kind in blocks.parameters.Stored}
     sizes = {kind: size for kind, size in sizes.items() if size}
     for number in range(1, 4):
         for kinds in combinations(sizes, number):

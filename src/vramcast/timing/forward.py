@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Final
 
+from vramcast import blocks, operators
 from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters
 from vramcast.domain.model import (
     MLP,
@@ -212,16 +213,12 @@ def _activation(mlp: MLP, rows: int, width: int, ranks: int, element: int) -> Wo
 
 def _tape(layer: Layer, setting: Setting, hidden: int, *, variant: str = "eager") -> Iterator[Work]:
     """Every operator that eager PyTorch starts."""
-    from vramcast.blocks.sizes import Sizes  # 15 ms that only eager engines need
-    from vramcast.blocks.transformer import decoder_layer
-    from vramcast.operators.linear import Numerics
-
     step, placement = setting.step, setting.placement
-    sizes = Sizes(
+    sizes = blocks.sizes.Sizes(
         batch=step.sequences, seq_len=step.tokens, hidden=hidden, tp=placement.tp, frozen=True,
-        numerics=Numerics(*(placement.width,) * 4), norm=variant, activation=variant, rope=variant,
+        numerics=operators.linear.Numerics(*(placement.width,) * 4), norm=variant, activation=variant, rope=variant,
     )
-    for operator in decoder_layer(layer.without_indexer, sizes).operators:
+    for operator in blocks.transformer.decoder_layer(layer.without_indexer, sizes).operators:
         if operator.name in NOT_POINTWISE:
             continue
         size = sum(value.num_bytes for value in (*operator.inputs, *operator.outputs))

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from vramcast import sources
 from vramcast.doctor.failures.case import TABLES, Case, Facts, case_of
 from vramcast.doctor.failures.causes import judge, meaning_of
 from vramcast.doctor.failures.fixes import fixes_of
@@ -275,13 +276,12 @@ def diagnosed(
 def diagnosed_text(source: str | Path, given: Given) -> Diagnosis:
     """The diagnosis of a text, or of the file that a path names; a text is never taken for a path."""
     from vramcast.doctor.failures.case import facts_of, words_of
-    from vramcast.sources.failures import read_failures
 
     if isinstance(source, Path):
         name = str(source)
         found, words = _of_file(source)
     else:
-        name, found, words = "-", read_failures(source), words_of(source[:SEARCHED])
+        name, found, words = "-", sources.failures.read_failures(source), words_of(source[:SEARCHED])
     told = Told(
         statements=found.statements,
         facts=tuple(facts_of(found, words, number) for number in range(min(MOST_TOLD, len(found.statements)))),
@@ -308,8 +308,6 @@ def _of_file(path: Path) -> tuple[Failures, frozenset[str]]:
 
 def _of_stream(stream: IO[bytes], name: str) -> tuple[Failures, frozenset[str]]:
     from vramcast.doctor.failures.case import words_of
-    from vramcast.sources.failures import read_failure_file
-    from vramcast.sources.files import encoding_of
 
     with SpooledTemporaryFile(max_size=SEARCHED) as copy:
         if not stream.seekable():  # a pipe is read twice like a file
@@ -317,9 +315,9 @@ def _of_stream(stream: IO[bytes], name: str) -> tuple[Failures, frozenset[str]]:
             copy.seek(0)
             stream = copy
         head = stream.read(SEARCHED)
-        encoding = encoding_of(head[:SNIFFED], name=name)
+        encoding = sources.files.encoding_of(head[:SNIFFED], name=name)
         stream.seek(0)
-        return read_failure_file(stream), words_of(head.decode(encoding, "replace"))
+        return sources.failures.read_failure_file(stream), words_of(head.decode(encoding, "replace"))
 
 
 def diagnosed_recording(snapshot: Snapshot, given: Given) -> Diagnosis:
@@ -328,9 +326,7 @@ def diagnosed_recording(snapshot: Snapshot, given: Given) -> Diagnosis:
 
 
 def _snapshot_at(path: Path) -> Snapshot:
-    from vramcast.sources.snapshots import read_snapshot
-
-    return read_snapshot(path)
+    return sources.snapshots.read_snapshot(path)
 
 
 def _path(source: str | Path | None) -> Path | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
+from vramcast import engines, estimate, search
 from vramcast.blocks.parameters import count_parameters
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import elements
@@ -49,10 +50,9 @@ def _loss_scale(job: Job) -> dict[str, str] | None:
 def _buckets(job: Job) -> dict[str, str] | None:
     if job.engine != "deepspeed":
         return None
-    from vramcast.engines.deepspeed import settings
 
     width = 4 if job.plan.precision in (Precision.FP32, Precision.TF32) else 2
-    zero = settings(job, width)
+    zero = engines.deepspeed.settings(job, width)
     copies = 2 if zero.overlap else 1
     return {
         "elements": f"{zero.reduce_bucket:,}", "bucket": size(zero.reduce_bucket * width), "copies": str(copies),
@@ -77,10 +77,9 @@ def _transfers(job: Job) -> dict[str, str] | None:
     """What offloaded states move over PCIe in a step, and how long that shows."""
     if job.plan.offload_optimizer == "none":
         return None
-    from vramcast.estimate.step_time import timed
 
     learning = count_parameters(job.model).trainable if job.plan.peft is None else job.plan.peft.trainable_parameters
-    clock = timed(job).time
+    clock = estimate.step_time.timed(job).time
     if not learning or clock is None:
         return None
     # 16-bit gradients go down, 16-bit weights come back, of this rank's part
@@ -177,14 +176,10 @@ def computed(job: Job | ServeJob | PipelineJob) -> Computed:
     cache = None
     found: Answer
     if isinstance(job, Job):
-        from vramcast.estimate.training import answer
-
-        found = answer(job, with_changes=False)
+        found = estimate.training.answer(job, with_changes=False)
         fixes = tuple(_training_fixes(job, found.fullest.needed_bytes))
     else:
-        from vramcast.estimate.serving import answer as serving_answer
-
-        found = served = serving_answer(job, with_changes=False)
+        found = served = estimate.serving.answer(job, with_changes=False)
         fixes = tuple(_serving_fixes(job, served)) if isinstance(job, ServeJob) else ()
         cache = _cache_short(job, served) if isinstance(job, ServeJob) else None
     rank = found.fullest
@@ -212,9 +207,7 @@ def _cache_short(job: ServeJob, found: ServeAnswer) -> Remark | None:
 
 
 def _training_fixes(job: Job, needed_bytes: int) -> Iterator[Fix]:
-    from vramcast.search.techniques import techniques
-
-    for row in techniques(job).techniques:
+    for row in search.techniques.techniques(job).techniques:
         saved = needed_bytes - row.device_bytes  # less than the table says where the job has the technique already
         if saved > 0 and row.against == job.engine and row.change:
             action = Remark(key="fix.technique", values={"technique": row.name, "device": size(row.device_bytes)})
@@ -222,12 +215,9 @@ def _training_fixes(job: Job, needed_bytes: int) -> Iterator[Fix]:
 
 
 def _serving_fixes(job: ServeJob, found: ServeAnswer) -> Iterator[Fix]:
-    from vramcast.estimate.serving import verdict
-    from vramcast.estimate.serving_changes import serving_changes
-
     needed, cache_short = found.fullest.needed_bytes, _cache_short(job, found) is not None
     held = found.capacity.concurrency if found.capacity else None
-    for change in serving_changes(job, verdict=verdict):
+    for change in estimate.serving_changes.serving_changes(job, verdict=estimate.serving.verdict):
         saved = needed - change.device_bytes
         more = held is not None and change.concurrency is not None and change.concurrency > held
         if not (saved > 0 or more or (change.fits and not found.fits)):
