@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
+from vramcast import formats, question
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.model import Model
 from vramcast.formats.paths import OPTIONS as ABOUT_FILES
@@ -67,25 +68,18 @@ def question_of(
     """
     merged: dict[str, Any] = {}
     if file is not None:
-        from vramcast.question.files import read_job
-
-        merged |= read_job(Path(file), table)
+        merged |= question.files.read_job(Path(file), table)
     named = {name: value for name, value in options.items() if value is not None}
     configs = configs_in(merged | named)
     beneath = {name: value for name, value in merged.items() if name not in ABOUT_FILES}
     named = {name: value for name, value in named.items() if name not in ABOUT_FILES}
     said: Given | ForSearch | None = None
     if configs.paths and search:
-        from vramcast.formats.read import read_files
-        from vramcast.formats.searched import for_search
-
-        given = read_files(configs.paths, command=command, format_name=configs.format_name)
-        said = for_search(given, beneath | named, command, ignore_unread=configs.ignore_unread)
+        given = formats.read.read_files(configs.paths, command=command, format_name=configs.format_name)
+        said = formats.searched.for_search(given, beneath | named, command, ignore_unread=configs.ignore_unread)
         merged = said.options
     elif configs.paths:
-        from vramcast.formats.merged import with_configs
-
-        merged, said = with_configs(named, configs, command=command, beneath=beneath)
+        merged, said = formats.merged.with_configs(named, configs, command=command, beneath=beneath)
     else:
         merged = over(named, beneath)
     assumptions, ignored = (said.assumptions, said.ignored) if said is not None else ((), ())
@@ -98,9 +92,7 @@ def _with_network(
     """The question with its model: a network that the caller has, one that a script describes, or a name."""
     named = model = merged.get("model")
     if is_script(model):
-        from vramcast.formats.merged import script_network
-
-        model, left = script_network(Path(str(model)), ignore_unread=configs.ignore_unread)
+        model, left = formats.merged.script_network(Path(str(model)), ignore_unread=configs.ignore_unread)
         ignored = (*ignored, *left)
     if not isinstance(model, Model):
         return Asked(merged, resolve_checkpoint, named, assumptions, ignored)

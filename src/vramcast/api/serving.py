@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vramcast import search
 from vramcast.api.jobs import question_of
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.domain.answer import ServeAnswer
@@ -30,9 +31,9 @@ def serve_answer(
         raise InvalidSpec(NO_SEARCH)
     if goal is None or isinstance(job, PipelineJob):
         return asked.noted(serving_answer(job, with_changes=with_changes))
-    from vramcast.search.serving import find
 
-    return asked.noted(find(goal, job, cards=map(load_gpu, gpu_names()), headroom=headroom_of(asked.options)))
+    cards, headroom = map(load_gpu, gpu_names()), headroom_of(asked.options)
+    return asked.noted(search.serving.find(goal, job, cards=cards, headroom=headroom))
 
 
 def serve_job_of(

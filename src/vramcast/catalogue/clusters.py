@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from vramcast import catalogue
 from vramcast.catalogue.gpus import parse_gpus
 from vramcast.domain.device import Cluster
 from vramcast.domain.model import Noun
@@ -87,9 +88,8 @@ def own_clusters(market: Market) -> dict[str, Cluster]:
     """The clusters of the user's file by name in lower case."""
     if market.hardware is None:
         return {}
-    from vramcast.catalogue.given import read_clusters
 
-    return {name.lower(): cluster for name, cluster in read_clusters(Path(market.hardware)).items()}
+    return {name.lower(): cluster for name, cluster in catalogue.given.read_clusters(Path(market.hardware)).items()}
 
 
 def resolve(text: str, own: dict[str, Cluster]) -> Cluster:
@@ -121,11 +121,9 @@ def _some_of(cluster: Cluster, count: int) -> Cluster:
 
 def _coded(text: str) -> Cluster | None:
     """Cards under a code of PAI."""
-    from vramcast.catalogue.instances import card_of_code
-
     numbers = COUNTS.match(text.strip())
     before = numbers[0] if numbers else ""
-    found = card_of_code(text.strip()[len(before) :])
+    found = catalogue.instances.card_of_code(text.strip()[len(before) :])
     if found is None:
         return None
     return replace(parse_gpus(before + found[0]), notes=(found[1],))
@@ -133,16 +131,14 @@ def _coded(text: str) -> Cluster | None:
 
 def _machines(text: str, otherwise: VramcastError | None = None) -> Cluster:
     """A machine's name, or a number of machines; names of machines may begin with a number themselves."""
-    from vramcast.catalogue.instances import load_instance
-
     try:
-        return load_instance(text).cluster()
+        return catalogue.instances.load_instance(text).cluster()
     except UnknownName as unknown:
         match = MACHINES.fullmatch(text.strip())
         if match is None:
             raise _nearer(unknown, otherwise) from None
     try:
-        return load_instance(match[2]).cluster(int(match[1]))
+        return catalogue.instances.load_instance(match[2]).cluster(int(match[1]))
     except UnknownName as unknown:
         raise _nearer(unknown, otherwise) from None
 
@@ -167,9 +163,8 @@ def price_lists(market: Market) -> PriceLists:
 
     Raises: SourceError naming file and line for a wrong row
     """
-    from vramcast.catalogue.prices import Prices, known_prices
-
-    return PriceLists(own_prices(market) if market.prices is not None else Prices({}), known_prices())
+    prices = catalogue.prices
+    return PriceLists(own_prices(market) if market.prices is not None else prices.Prices({}), prices.known_prices())
 
 
 def priced(cluster: Cluster, market: Market, lists: PriceLists | None = None, *, strict: bool = False) -> Cluster:
@@ -207,9 +202,8 @@ def priced(cluster: Cluster, market: Market, lists: PriceLists | None = None, *,
 
 
 def _given(text: str, cluster: Cluster, market: Market) -> Price:
-    from vramcast.catalogue.given import parse_price
 
-    price = parse_price(
+    price = catalogue.given.parse_price(
         text, gpus_per_node=cluster.gpus_per_node, tariff=market.tariff, region=market.region or ""
     )
     if market.currency not in (None, price.currency):
@@ -219,34 +213,28 @@ def _given(text: str, cluster: Cluster, market: Market) -> Price:
 
 def _listed(cluster: Cluster, market: Market, lists: PriceLists) -> Price | None:
     """The price a user's table has, else that of an own cluster, else that of the catalogue."""
-    from vramcast.catalogue.prices import Wanted, choose
-
-    wanted, instance = Wanted(market.tariff, market.region, market.currency), str(cluster.instance)
-    found = choose(instance, lists.own.of(instance), wanted)
+    wanted, instance = catalogue.prices.Wanted(market.tariff, market.region, market.currency), str(cluster.instance)
+    found = catalogue.prices.choose(instance, lists.own.of(instance), wanted)
     if found is not None:
         return found
-    return choose(instance, [cluster.price] if cluster.price else lists.known.of(instance), wanted)
+    return catalogue.prices.choose(instance, [cluster.price] if cluster.price else lists.known.of(instance), wanted)
 
 
-def own_prices(market: Market) -> Prices:
+def own_prices(market: Market) -> catalogue.prices.Prices:
     """The table of prices that the user names; a machine may be written as `--gpus` takes it.
 
     Raises: SourceError naming file and line for a wrong row, and for a machine that nobody knows
     """
-    from vramcast.catalogue.instances import load_instance
-    from vramcast.catalogue.prices import Prices, read_prices
-    from vramcast.catalogue.tables import read_text
-
     path, own = Path(str(market.prices)), own_clusters(market)
     named = {}
-    for key, row in read_prices(read_text(path), file=str(path)).rows.items():
+    for key, row in catalogue.prices.read_prices(catalogue.tables.read_text(path), file=str(path)).rows.items():
         cluster = own.get(key[0].lower())
         try:
-            name = str(cluster.instance) if cluster else load_instance(key[0]).full_name
+            name = str(cluster.instance) if cluster else catalogue.instances.load_instance(key[0]).full_name
         except VramcastError as error:
             raise SourceError(f"{row.where}: {error}") from None
         named[(name, *key[1:])] = row
-    return Prices(named)
+    return catalogue.prices.Prices(named)
 
 
 def _why_not(instance: str, market: Market, lists: PriceLists) -> str:

@@ -16,6 +16,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from vramcast import catalogue
 from vramcast.catalogue.documents import NoDocument, parse_toml
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.tables import DATE, read_text
@@ -105,7 +106,6 @@ def _cluster(name: str, table: Any, text: str, path: Path) -> Cluster:
 
 
 def _built(name: str, own: OwnCluster) -> Cluster:
-    from vramcast.catalogue.instances import linked
 
     for field in ("network_gb_per_s", "link_gb_per_s", "host_memory_gib", "nvme_gb"):
         value = getattr(own, field)
@@ -124,7 +124,7 @@ def _built(name: str, own: OwnCluster) -> Cluster:
 
         price = replace(price, date=own.price_date)
     return Cluster(
-        gpu=linked(
+        gpu=catalogue.instances.linked(
             load_gpu(own.gpu), own.link, _scaled(own.link_gb_per_s, GB), own.link_topology,
             () if own.link_cards is None else (own.link_cards,),
         ),

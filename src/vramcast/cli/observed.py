@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from vramcast import api, emit
+from vramcast import api, emit, report, watch
 from vramcast.cli.shared import (
     FILE,
     Reporting,
@@ -52,7 +52,7 @@ UNCALIBRATED = {name: option for name, option in OPTIONS.items() if name != "cal
 def replay(
     snapshot: Path, against: Path | None, device: int | None, confs: tuple[str, ...], all_confs: bool,
     capacity: str | None, leaks: bool, top: int, html: Path | None, perfetto: Path | None,
-    write_snapshot: Path | None, report: Path | None, as_json: bool, lang: str | None,
+    write_snapshot: Path | None, report_file: Path | None, as_json: bool, lang: str | None,
 ) -> int:
     """What a memory recording shows: its peak and who held it, holes, leaks, and what other settings would have done.
 
@@ -65,7 +65,7 @@ def replay(
     vramcast replay after.pickle --against before.pickle --leaks
     """
     check_folders(html, perfetto, write_snapshot)
-    reporting = Reporting(report, "replay").checked()
+    reporting = Reporting(report_file, "replay").checked()
     found = api.replay(
         snapshot, against=against, device=device, alloc_conf=confs, all_confs=all_confs, capacity=capacity,
         leaks=leaks, top=top,
@@ -104,8 +104,8 @@ def replay(
 @json_option
 @language_option
 def oom(
-    text: Path | None, job_file: Path | None, snapshot: Path | None, checks: bool, report: Path | None, as_json: bool,
-    lang: str | None,
+    text: Path | None, job_file: Path | None, snapshot: Path | None, checks: bool, report_file: Path | None,
+    as_json: bool, lang: str | None,
 ) -> int:
     """Why memory ran out: the cause, how sure that is, what each number means, and what to change.
 
@@ -124,7 +124,7 @@ def oom(
     only_checks = checks and text is None and snapshot is None
     if text is None and not only_checks and snapshot is None and sys.stdin.isatty():
         raise InvalidSpec("no text: give a FILE, or pipe one in: python train.py 2>&1 | vramcast oom")
-    reporting = Reporting(report, "oom").checked()
+    reporting = Reporting(report_file, "oom").checked()
     source = None if only_checks or (text is None and snapshot is not None) else text or Path("-")
     found = api.diagnosis_of(source, job_file=job_file, snapshot=snapshot, every_check=checks)
     words = words_here(lang)
@@ -169,13 +169,11 @@ def calibrate(
     vramcast calibrate run.sqlite --model qwen3-8b --gpus h100 --seq-len 4k --save calibration.toml
     vramcast train qwen3-8b --gpus h100 --seq-len 4k --calibration calibration.toml
     """
-    from vramcast.report.measured import render_run, run_json
-    from vramcast.watch.calibrate import calibration_of
-
     given = {"model": model, "gpus": gpus} | given_options(values)
-    found = calibration_of(recordings, given, file=job_file, save=save)
+    found = watch.calibrate.calibration_of(recordings, given, file=job_file, save=save)
     if as_json:
-        click.echo(run_json(found))
+        click.echo(report.measured.run_json(found))
     else:
-        click.echo(render_run(found, words_here(lang), saved=None if save is None else str(save)), nl=False)
+        saved = None if save is None else str(save)
+        click.echo(report.measured.render_run(found, words_here(lang), saved=saved), nl=False)
     return 0

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from vramcast import api
+from vramcast import api, report
 from vramcast.cli.main import LazyGroup
 from vramcast.cli.shared import (
     EXIT_DOES_NOT_FIT,
@@ -54,7 +54,7 @@ def command() -> None:
 @json_option
 @language_option
 def train(
-    model: str | None, job_file: Path | None, picture: Path | None, explain: bool, report: Path | None,
+    model: str | None, job_file: Path | None, picture: Path | None, explain: bool, report_file: Path | None,
     directory: Path | None, formats: tuple[str, ...], force: bool, as_json: bool, lang: str | None, **values: Any,
 ) -> int:
     """The best plans to train MODEL on what --on names: fastest, cheapest, fewest GPUs or least memory.
@@ -72,11 +72,9 @@ def train(
     """
     given = {"model": model} | given_options(values)
     writing = Writing(directory, formats, force).checked()
-    reporting = Reporting(report, "plan train").checked()
+    reporting = Reporting(report_file, "plan train").checked()
     if picture is not None:
-        from vramcast.report.picture import check_picture
-
-        check_picture(picture)  # before any work
+        report.picture.check_picture(picture)  # before any work
     with waiting(words_here(lang)) as progress:
         result, job = api.planned_training(given, file=job_file, progress=progress, before=writing.possible)
     if isinstance(result, PlanAnswer):
@@ -105,7 +103,7 @@ def train(
 @json_option
 @language_option
 def serve(
-    model: str | None, job_file: Path | None, picture: Path | None, report: Path | None, directory: Path | None,
+    model: str | None, job_file: Path | None, picture: Path | None, report_file: Path | None, directory: Path | None,
     formats: tuple[str, ...], force: bool, as_json: bool, lang: str | None, **values: Any,
 ) -> int:
     """The best deployments of MODEL on what --on names: cheapest per token, fastest, fewest GPUs or least memory.
@@ -120,11 +118,9 @@ def serve(
     """
     given = {"model": model} | given_options(values)
     writing = Writing(directory, formats, force).checked()
-    reporting = Reporting(report, "plan serve").checked()
+    reporting = Reporting(report_file, "plan serve").checked()
     if picture is not None:
-        from vramcast.report.picture import check_picture
-
-        check_picture(picture)  # before any work
+        report.picture.check_picture(picture)  # before any work
     result, job = api.planned_serving(given, file=job_file)
     click.echo(_searched(result, picture, as_json=as_json, explain=False, lang=lang), nl=as_json)
     reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
@@ -137,14 +133,8 @@ def _searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explai
     """The answer of a search as text or JSON, its picture written."""
     words, today = words_here(lang), date.today()
     if picture is not None:
-        from vramcast.report.picture import write_picture
-
-        write_picture(picture, result.front, words)
+        report.picture.write_picture(picture, result.front, words)
     if as_json:
-        from vramcast.report.plan_document import to_json
+        return report.plan_document.to_json(result, today=today)
 
-        return to_json(result, today=today)
-    from vramcast.report.plan import render
-    from vramcast.report.verdicts import tone_of
-
-    return coloured(render(result, words, explain=explain, today=today), tone_of(result))
+    return coloured(report.plan.render(result, words, explain=explain, today=today), report.verdicts.tone_of(result))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from vramcast import api, question
+from vramcast import api, question, report
 from vramcast.cli.shared import (
     Reporting,
     Writing,
@@ -47,7 +47,7 @@ from vramcast.report.messages import words_here
 @language_option
 def command(
     model: str | None, gpus: str | None, job_file: Path | None, save: Path | None, all_ranks: bool, explain: bool,
-    log: Path | None, save_calibration: Path | None, report: Path | None, directory: Path | None,
+    log: Path | None, save_calibration: Path | None, report_file: Path | None, directory: Path | None,
     formats: tuple[str, ...], force: bool, as_json: bool, lang: str | None, **values: Any,
 ) -> int:
     """Memory of one serving plan: weights, KV cache, activations, graphs; how much context and how many users.
@@ -64,10 +64,10 @@ def command(
     """
     given = {"model": model, "gpus": gpus} | given_options(values)
     writing = Writing(directory, formats, force).checked()
-    reporting = Reporting(report, "serve").checked()
+    reporting = Reporting(report_file, "serve").checked()
     if directory is not None and (log is not None or "find" in given):
         raise InvalidSpec("--write writes the plan that the options say; give it without --find and --reconcile")
-    if report is not None and log is not None:
+    if report_file is not None and log is not None:
         raise InvalidSpec("--report writes the answer to a question, not a comparison; give it without --reconcile")
     if log is not None:
         if "find" in given:
@@ -90,12 +90,10 @@ def _reconciled(
     log: Path, given: dict[str, Any], job_file: Path | None, saved: Path | None, *, as_json: bool, lang: str | None
 ) -> int:
     """`--reconcile`: the log beside its prediction."""
-    from vramcast.report.measured import log_json, render_log
-
     found = api.reconcile(log, **given, file=job_file, save_calibration=saved)
     if as_json:
-        click.echo(log_json(found))
+        click.echo(report.measured.log_json(found))
     else:
-        text = render_log(found, words_here(lang), saved=str(saved) if saved is not None else None)
+        text = report.measured.render_log(found, words_here(lang), saved=str(saved) if saved is not None else None)
         click.echo(coloured(text, "good" if found.largest is None else "bad"), nl=False)
     return exit_of(found.answer)

@@ -74,7 +74,7 @@ def write_options(command: Command) -> Command:
 def report_option(command: Command) -> Command:
     """`--report`."""
     return click.option(
-        "--report", type=FILE, metavar="FILE",
+        "--report", "report_file", type=FILE, metavar="FILE",
         help="write the whole answer as one file to keep or send: FILE.html or FILE.md",
     )(command)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from msgspec.structs import replace
 
-from vramcast import blocks, estimate, sources
+from vramcast import blocks, estimate, report, sources
 from vramcast.cli.shared import (
     FILE,
     Reporting,
@@ -64,7 +64,7 @@ TRACED: Final = {"inputs": "input", "arguments": "arg", "amp": "amp", "dtype": "
 @language_option
 def trace(
     target: str, script_arguments: tuple[str, ...], arguments: tuple[str, ...], views: tuple[str, ...], explain: bool,
-    html: Path | None, snapshot: Path | None, report: Path | None, as_json: bool, lang: str | None, **values: Any,
+    html: Path | None, snapshot: Path | None, report_file: Path | None, as_json: bool, lang: str | None, **values: Any,
 ) -> int:
     """The memory of any PyTorch code, unmodified: it runs on tensors without data that answer as those of a card.
 
@@ -78,10 +78,9 @@ def trace(
     vramcast trace train.py --gpu a100-sxm4-80gb -- --epochs 1
     """
     from vramcast.api.tracing import trace_result, traced_target
-    from vramcast.report.verdicts import tone_of
 
     check_folders(html, snapshot)
-    reporting = Reporting(report, "trace").checked()
+    reporting = Reporting(report_file, "trace").checked()
     if script_arguments and not is_script(target):
         raise InvalidSpec(f"{target} is no script, so nothing may stand behind it; for a factory give --arg")
     if arguments and is_script(target):
@@ -95,7 +94,7 @@ def trace(
         click.echo(found.to_json())
     else:
         text = found.text(words, views=views, explain=explain)
-        click.echo(coloured(text, tone_of(found)), nl=False)
+        click.echo(coloured(text, report.verdicts.tone_of(found)), nl=False)
     if html is not None:
         found.write_html(html, words.language)
     if snapshot is not None:
@@ -187,7 +186,6 @@ def _traced(
 
 
 def _print(rows: Sequence[LayerRow], words: Words) -> None:
-    from vramcast.report.columns import table
 
     has_temporaries = any(row.temporary_bytes is not None for row in rows)
     header = (
@@ -213,7 +211,8 @@ def _print(rows: Sequence[LayerRow], words: Words) -> None:
         )
         for row in rows
     ]
-    click.echo(table([header, *body], right=frozenset({2, 4, 5, 6, 7} if has_temporaries else {2, 4, 5, 6})), nl=False)
+    right = frozenset({2, 4, 5, 6, 7} if has_temporaries else {2, 4, 5, 6})
+    click.echo(report.columns.table([header, *body], right=right), nl=False)
 
 
 def _plain(row: Any) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from vramcast.report.messages import words_here
 @language_option
 def command(
     model: str | None, gpus: str | None, job_file: Path | None, save: Path | None, all_ranks: bool, explain: bool,
-    snapshot: Path | None, report: Path | None, directory: Path | None, formats: tuple[str, ...], force: bool,
+    snapshot: Path | None, report_file: Path | None, directory: Path | None, formats: tuple[str, ...], force: bool,
     as_json: bool, lang: str | None, **values: Any,
 ) -> int:
     """Memory of one training plan on every rank: allocated, reserved, device.
@@ -58,7 +58,7 @@ def command(
     """
     given = {"model": model, "gpus": gpus} | given_options(values)
     writing = Writing(directory, formats, force).checked()
-    reporting = Reporting(report, "train").checked()
+    reporting = Reporting(report_file, "train").checked()
     job, result = api.train_answer(given, file=job_file)
     if save is not None:
         question.files.save_job(save, given, file=job_file, table=OPTIONS)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from vramcast import watch
 from vramcast.cli.shared import language_option
 from vramcast.report.messages import words_here
 
@@ -58,6 +59,5 @@ def command(lang: str | None, grafana: bool, rules: bool, **options: Any) -> int
 
         click.echo(prometheus.dashboard() if grafana else prometheus.rules(), nl=grafana)
         return 0
-    from vramcast.watch.session import watched
 
-    return watched(words_here(lang), **options)
+    return watch.session.watched(words_here(lang), **options)

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from vramcast.lazy import submodules
 
 if TYPE_CHECKING:
+    from vramcast.formats import merged as merged
+    from vramcast.formats import read as read
+    from vramcast.formats import searched as searched
     from vramcast.formats import write as write
 
 __getattr__ = submodules(__name__)

@@ -6,8 +6,13 @@ from vramcast.lazy import submodules
 
 if TYPE_CHECKING:
     from vramcast.report import catalogue as catalogue
+    from vramcast.report import columns as columns
     from vramcast.report import document as document
+    from vramcast.report import measured as measured
     from vramcast.report import messages as messages
+    from vramcast.report import picture as picture
+    from vramcast.report import plan as plan
+    from vramcast.report import plan_document as plan_document
     from vramcast.report import price as price
     from vramcast.report import text as text
     from vramcast.report import verdicts as verdicts

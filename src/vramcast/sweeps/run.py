@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from vramcast import report
 from vramcast.errors import SourceError, VramcastError
 from vramcast.report.messages import Words
 from vramcast.sweeps.engines import Chunk, Engine, Settings, failed, question_key, record_line, start
@@ -167,13 +168,12 @@ class Results:
 
     def _repr_html_(self) -> str:
         """How many fit, and the first rows."""
-        from vramcast.report.messages import words_here
         from vramcast.report.written.brief import SHOWN_ROWS, sweep_brief
         from vramcast.report.written.html import cell
 
         counts = {"total": len(self), "fitting": self.fitting, "failing": self.failing, "errors": self.errors.total()}
         asked = [name for name in self.columns if name not in ANSWERED and name not in FAILED]
-        return cell(sweep_brief(counts, asked, list(islice(self, SHOWN_ROWS)), words_here()))
+        return cell(sweep_brief(counts, asked, list(islice(self, SHOWN_ROWS)), report.messages.words_here()))
 
 
 def sweep(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from vramcast import doctor, question
 from vramcast.api import job_of
 from vramcast.api.jobs import by_option
 from vramcast.domain.measured import Highest, MeasuredRun
@@ -184,7 +185,6 @@ def calibration_of(
 ) -> Reconciliation:
     """The same with the options by their names on the command line; the calibration saved where that is wanted."""
     from vramcast.api.failed_job import asks_serve
-    from vramcast.doctor.training_run import compared_run
 
     run = fullest_of(recordings)
     if file is not None and asks_serve(Path(file)):
@@ -192,7 +192,7 @@ def calibration_of(
     job = job_of(options, file=file)
     if job.calibration is not None:
         raise InvalidSpec("calibrate compares with the plain prediction; leave out --calibration")
-    found = compared_run(run, job)
+    found = doctor.training_run.compared_run(run, job)
     if found.calibration is not None:
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         found = replace(found, calibration=replace(found.calibration, date=today))
@@ -204,15 +204,13 @@ def _served(
     recordings: Sequence[Path], options: Mapping[str, Any], file: str | Path, save: str | Path | None
 ) -> Reconciliation:
     from vramcast.api import serve_job_of
-    from vramcast.doctor.training_run import compared_service
 
-    found = compared_service(fullest_of(recordings), serve_job_of(options, file=file))
+    found = doctor.training_run.compared_service(fullest_of(recordings), serve_job_of(options, file=file))
     _save(found, save)
     return found
 
 
 def _save(found: Reconciliation, path: str | Path | None) -> None:
-    from vramcast.question.calibration import write_calibration
 
     if path is None:
         return
@@ -221,4 +219,4 @@ def _save(found: Reconciliation, path: str | Path | None) -> None:
             f"{found.log} tells no entries apart that a calibration could correct; record with vramcast.record_memory "
             "and attach(model, optimizer), or for a server compare its log with vramcast serve --reconcile"
         )
-    write_calibration(Path(path), found.calibration)
+    question.calibration.write_calibration(Path(path), found.calibration)

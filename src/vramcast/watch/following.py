@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from vramcast import estimate
 from vramcast.domain.model import Noun
 from vramcast.domain.observation import Card, Event, EventKind, GpuSample, Holder, ProcessSample, Reading
 from vramcast.errors import VramcastError
@@ -165,10 +166,9 @@ def _expected(card: Card, role: str, rank: RankAnswer, capacity_bytes: int) -> E
 def _answer(job: Path) -> Answer:
     """The job's answer, as training where its file reads as such, else as serving."""
     from vramcast.api import job_of, serve_answer
-    from vramcast.estimate.training import answer
 
     try:
-        return answer(job_of({}, file=job), with_changes=False)
+        return estimate.training.answer(job_of({}, file=job), with_changes=False)
     except VramcastError as as_training:
         try:
             return serve_answer({}, file=job, with_changes=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vramcast import watch
 from vramcast.domain.observation import Event, EventKind, Reading, RunInfo
 from vramcast.errors import InvalidSpec
 from vramcast.question.amounts import parse_bytes
@@ -175,9 +176,7 @@ def _outputs(
         head.append(words("watch.recording", file=options["record"]))
     places += others
     if _on_a_screen(**options):
-        from vramcast.watch.view import Screen as Live
-
-        screen.append(Live(head, words, expected))
+        screen.append(watch.view.Screen(head, words, expected))
         places += screen
     elif options["csv_file"] != "-":
         places.append(_printed(words, head, expected, as_json=options["as_json"], once=options["once"]))
@@ -212,9 +211,7 @@ def _printed(
     if as_json:
         return JsonLines(expected, pretty=once)
     if once:
-        from vramcast.watch.view import Once
-
-        return Once(head, words, expected)
+        return watch.view.Once(head, words, expected)
     return Lines(words, expected)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any, Final, NamedTuple
 
+from vramcast import formats
 from vramcast.api import job_of, planned_serving, planned_training, serve_answer, serve_job_of
 from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job
@@ -76,13 +77,11 @@ train, serve, plan_train, plan_serve = map(_route, PLANS)
 
 def files(asked: Asked) -> dict[str, Any]:
     """The files that --write writes, and what is to be said of them."""
-    from vramcast.formats.write import files_of
-
     fields = asked.fields
     refuse_others(fields, FILES_FIELDS)
     command = choice_field(fields, "command", tuple(PLANS), "")
     job, answer = _planned(command, question_in(fields), asked.sources)
-    found, notes = files_of(job, _formats(fields.get("formats")), answer=answer)
+    found, notes = formats.write.files_of(job, _formats(fields.get("formats")), answer=answer)
     said = [asked.words.said(note) for note in notes]
     return {"schema": 1, "files": [{"name": file.name, "text": file.text} for file in found], "notes": said}
 
