@@ -1,5 +1,7 @@
 """What all tests share."""
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 from vramcast.estimate.proposals import BUGS
@@ -10,3 +12,6 @@ settings.load_profile("vramcast")
 
 # A change that fails for a bug is left out of an answer; here it is what is looked for.
 BUGS.are_raised = True
+
+# Started in the background a shell leaves Ctrl-C ignored, and so would the commands that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -113,12 +111,3 @@ def test_a_process_is_replaced_after_so_many_answers() -> None:
         assert 2 <= len(pids) <= 4
 
     with_workers(Limit(30, 2 * GIB, answers=3), test)
-
-
-def test_a_process_has_read_every_model_before_it_is_asked() -> None:
-    program = (
-        "import vramcast.web.warm; from vramcast.web.routes import catalogue; "
-        "print(catalogue._model.cache_info().currsize)"
-    )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
-    assert int(ended.stdout) > 300

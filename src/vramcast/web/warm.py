@@ -13,6 +13,6 @@ from vramcast.estimate.loop import LOOP
 from vramcast.web.service import answered
 
 LOOP.load()
-answered("GET", "/api/models", "query=", {}, b"")  # what every page asks first takes seconds on a busy machine once
+answered("GET", "/api/models", "query=", {}, b"")  # what every page asks first
 gc.collect()
 gc.freeze()  # no collection of a process looks through all this again
