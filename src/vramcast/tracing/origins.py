@@ -82,6 +82,8 @@ _OWN: Final = str(Path(__file__).parent)
 _STANDARD: Final = sysconfig.get_path("stdlib")
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 _NOT_PLACES: Final = (_OWN, str(Path(torch.__file__).parent), "<")
+_COMMAND: Final = str(Path(__file__).parents[1])
+"""Where a trace is asked for: what stands further out is no part of what is traced."""
 _STARTS: Final = (_OWN, "<frozen ", "<string>")
 DEEPEST: Final = 80  # Python frames kept of a stack, this package's own among them
 
@@ -181,7 +183,9 @@ class Origins:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not _is_place(frame.f_code.co_filename):
             frame = frame.f_back
-        return Place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else UNKNOWN
+        if frame is None or frame.f_code.co_filename.startswith(_COMMAND):
+            return UNKNOWN
+        return Place(frame.f_code.co_filename, frame.f_lineno)
 
     def enter(self, module: torch.nn.Module, _inputs: object = None) -> None:
         """A module's forward begins: a hook."""
