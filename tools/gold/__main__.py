@@ -66,7 +66,11 @@ def outcome(command: str) -> tuple[int, str, str, dict[str, bytes]]:
             path.relative_to(folder).as_posix(): path.read_bytes().replace(bytes(REPOSITORY), b"REPOSITORY")
             for path in sorted(Path(folder).rglob("*")) if path.is_file()
         }
-    return code, *(text.getvalue().replace(str(REPOSITORY), "REPOSITORY") for text in (out, err)), files
+    places = {sys.prefix: "ENVIRONMENT", str(REPOSITORY): "REPOSITORY"}
+    printed = [text.getvalue() for text in (out, err)]
+    for path, name in places.items():
+        printed = [text.replace(path, name) for text in printed]
+    return code, *printed, files
 
 
 def _message(row: int) -> str:
