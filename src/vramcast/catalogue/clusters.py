@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast import catalogue
-from vramcast.catalogue.gpus import parse_gpus
+from vramcast.catalogue import gpu_texts
+from vramcast.catalogue.gpu_texts import parse_gpus
 from vramcast.domain.device import Cluster
 from vramcast.domain.model import Noun
 from vramcast.domain.price import Price, Tariff
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
+from vramcast.units import format_bytes
 
 if TYPE_CHECKING:
     from vramcast.catalogue.prices import Prices
@@ -37,6 +39,9 @@ CURRENCIES: Final = frozenset(filter(None, re.split(r"\s+", """
 """)))
 """Currencies of ISO 4217."""
 
+RENTED: Final = re.compile(r"(?:\d{1,7}\s*[x*×]\s*)?([a-z]+):", re.IGNORECASE)
+"""A machine with its provider."""
+
 COUNTS: Final = re.compile(r"(?:\d{1,7}\s*[x*×]\s*){1,2}", re.IGNORECASE)
 """Numbers of machines and of cards before the name of a card."""
 
@@ -50,6 +55,7 @@ class Market(Noun, frozen=True, kw_only=True):
     currency: str | None = None  # prices in another one are not used
     prices: str | None = None  # path of a table like prices.csv
     hardware: str | None = None  # path of a file of own clusters
+    used: int = 0  # bytes of each card that others hold
 
     def __post_init__(self) -> None:
         if self.currency is not None and self.currency not in CURRENCIES:
@@ -81,7 +87,30 @@ def cluster_of(text: str, market: Market = NO_MARKET) -> Cluster:
     Raises: InvalidSpec or UnknownName for a text that names none, InvalidSpec where a price asked for is not known,
         SourceError naming file and line for a wrong row of the user's files
     """
-    return priced(resolve(text, own_clusters(market)), market, strict=True)
+    return with_held(priced(resolve(text, own_clusters(market)), market, strict=True), market.used)
+
+
+def with_held(cluster: Cluster, held_bytes: int) -> Cluster:
+    """The cluster with memory of each card in the hands of others.
+
+    Raises: InvalidSpec where nothing is left
+    """
+    if not held_bytes:
+        return cluster
+    if held_bytes >= cluster.gpu.visible_bytes:
+        raise InvalidSpec(
+            f"used={format_bytes(held_bytes)} leaves nothing of the {format_bytes(cluster.gpu.visible_bytes)} of "
+            f"{cluster.gpu.name}; give less"
+        )
+    return replace(cluster, gpu=replace(cluster.gpu, held_bytes=held_bytes))
+
+
+def taken(text: object) -> tuple[str, ...]:
+    """Which cards the names in a text are taken for, where several are called so; nothing of what names no cards."""
+    try:
+        return gpu_texts.taken(text) if isinstance(text, str) else ()
+    except VramcastError:
+        return ()
 
 
 def own_clusters(market: Market) -> dict[str, Cluster]:
@@ -103,7 +132,10 @@ def resolve(text: str, own: dict[str, Cluster]) -> Cluster:
     count, name = (int(match[1]), match[2]) if match else (1, text)
     if name.strip().lower() in own:
         return _some_of(own[name.strip().lower()], count)
-    if ":" in text:
+    if text.strip().lower() == "here":
+        raise InvalidSpec("the command line alone reads which cards are here; name them, for example 4090 or 24gb")
+    rented = RENTED.match(text.strip())
+    if rented is not None and rented[1].lower() in catalogue.instances.PROVIDERS:
         return _machines(text)
     try:
         return parse_gpus(text)

@@ -11,14 +11,18 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from vramcast import catalogue
 from vramcast.catalogue.contexts import context_bytes, nccl_bytes
 from vramcast.catalogue.tables import read_table
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.topology import TOPOLOGIES, UNBOUNDED
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.units import GB, GIB, MIB
+
+if TYPE_CHECKING:
+    from vramcast.catalogue.card_names import CardNames, Found
 
 FILE: Final = Path(__file__).with_name("gpus.csv")
 
@@ -42,7 +46,7 @@ RATES: Final[dict[str, str]] = {
     "int8_tops": "int8_flops",
 }
 LINKS: Final = ("link_cards", "link_source")
-NOT_IN_GPU: Final = ("memory_type", "visible_mib", "visible_source", "aliases")
+NOT_IN_GPU: Final = ("memory_type", "multiprocessors", "visible_mib", "visible_source", "aliases")
 COLUMNS: Final = frozenset((*TEXT, *OPTIONAL_TEXT, *NUMBERS, *RATES, *LINKS, *NOT_IN_GPU))
 
 RESERVED_BY_VENDOR: Final[dict[str, tuple[int, float]]] = {"Huawei": (0, 1 - 62420 / 65536)}
@@ -51,14 +55,28 @@ RESERVED_BY_VENDOR: Final[dict[str, tuple[int, float]]] = {"Huawei": (0, 1 - 624
 RESERVED: Final = (400 * MIB, 0.006)
 """Checked against every NVIDIA row with a published visible figure: 13 to 1120 MiB on the safe side."""
 
+LONGEST_NAME: Final = 200
+"""A longer text is no name [characters]."""
+
+GDDR_LEAVES: Final = {("NVIDIA", False): 0.995, ("NVIDIA", True): 0.936, ("AMD", False): 0.999}
+"""Vendor, and whether for data centres -> the least share of GDDR's powers of two in rows with a published total."""
+
 NODE_CARDS: Final = 8
 """Cards of one machine when a larger number is asked for without saying how they are spread."""
 
 NODE_CARDS_BY_GPU: Final[dict[str, int]] = {"gb200-186gb": 72, "gb300-288gb": 72}
 """NVL72: one NVLink domain of 72."""
 
-VENDOR_WORDS: Final = re.compile(r"^(?:nvidia|amd|huawei|intel|geforce|tesla|quadro|instinct|radeon)+(?=.)")
-CLUSTER: Final = re.compile(r"(?:(\d+)\s*[x*×]\s*)?(?:(\d+)\s*[x*×]\s*)?([a-z].*|\d{4}\D.*|\d{4})", re.IGNORECASE)
+
+
+LIMITS: Final = {
+    "Apple": "macOS lets a GPU use two thirds of a unified memory of up to 36 GB, three quarters of a larger one; sudo "
+             "sysctl iogpu.wired_limit_mb raises it",
+    "strix-halo": "Linux lets this GPU use half of the unified memory; ttm.pages_limit raises it",
+    "jetson": "the operating system and all programs share this memory; --used says what they hold",
+    "gb10": "the operating system and all programs share this memory; --used says what they hold",
+}
+"""Part of a vendor or name -> what limits a unified memory. Sources: `visible_source` of their rows."""
 
 
 def derived_visible_bytes(*, smi_total_bytes: int, vendor: str = "NVIDIA") -> int:
@@ -83,9 +101,25 @@ def derived_visible_bytes(*, smi_total_bytes: int, vendor: str = "NVIDIA") -> in
 def load_gpu(name: str) -> Gpu:
     """The card of a catalogue name, alias or nvidia-smi name, in any case and spelling of its separators.
 
-    Raises: UnknownName with the nearest names
+    Raises: as `resolve_gpu`
     """
     return _built(resolve_gpu(name))
+
+
+def found_gpu(text: str) -> tuple[Gpu, str]:
+    """The card of everyday words, and what is taken where they leave it open ("": nothing).
+
+    Raises: as `resolve_gpu`
+    """
+    if text in _lines():
+        return _built(text), ""
+    found = _find(text)
+    return _built(found.name), found.said
+
+
+def is_name(text: str) -> bool:
+    """Whether it is a card's name as the catalogue writes it."""
+    return bool(text) and text in _lines()
 
 
 def gpu_names() -> tuple[str, ...]:
@@ -93,17 +127,22 @@ def gpu_names() -> tuple[str, ...]:
     return tuple(_rows())
 
 
-def resolve_gpu(text: str) -> str:
-    """The catalogue's own name for a name or alias.
+def multiprocessors(name: str) -> int | None:
+    """Streaming multiprocessors of the card of that name; None where no row says.
 
-    Raises: UnknownName with the nearest names
+    >>> multiprocessors("a100-sxm4-80gb")
+    108
     """
-    key, index = _key(text), _index()
-    found = index.get(key) or index.get("rtx" + key)
-    if found is None:
-        known = (*_rows(), *(alias.lower() for row in _rows().values() for alias in _aliases(row)))
-        raise UnknownName.of("GPU", text.strip(), known)
-    return found
+    cell = _row(name)["multiprocessors"] if name in _lines() else ""
+    return int(cell) if cell else None
+
+
+def resolve_gpu(text: str) -> str:
+    """The catalogue's own name for a name, alias or everyday spelling of either.
+
+    Raises: UnknownName with the nearest names, InvalidSpec for words that several cards answer to
+    """
+    return text if text in _lines() else _find(text).name
 
 
 def search_gpus(text: str) -> tuple[Gpu, ...]:
@@ -124,7 +163,7 @@ def named_gpus(names: Iterable[str]) -> tuple[Gpu, ...]:
         return ()
     try:
         return tuple(load_gpu(name) for name in names)
-    except UnknownName:
+    except (UnknownName, InvalidSpec):
         return ()
 
 
@@ -161,27 +200,11 @@ def filter_gpus(
 
 
 def parse_gpus(text: str) -> Cluster:
-    """Cards as the command line writes them: "h100", "8xh100", "2x8xh100" (two machines of eight).
+    """Cards as the command line writes them.
 
-    A number above one machine's worth is spread over machines of eight: "64xh100" is 8 x 8.
-
-    Raises: InvalidSpec for text that is no such thing, UnknownName for a card no row lists
+    Raises: as `gpu_texts.parse_gpus`
     """
-    match = CLUSTER.fullmatch(text.strip())
-    if match is None or len(text) > 200:
-        shown = text if len(text) <= 80 else text[:77] + "..."
-        raise InvalidSpec(f"GPUs {shown!r} must read like 'h100', '8xh100-sxm-80gb' or '2x8xh100-sxm-80gb'")
-    first, second, name = match.groups()
-    if any(number is not None and len(number) > 9 for number in (first, second)):
-        raise InvalidSpec(f"GPUs {text[:60]!r} ask for more cards than there are; use at most 1000000")
-    gpu = load_gpu(name)
-    if second is not None:
-        return Cluster(gpu=gpu, num_nodes=int(first), gpus_per_node=int(second))
-    count = 1 if first is None else int(first)
-    per_node = NODE_CARDS_BY_GPU.get(gpu.name, NODE_CARDS)
-    if count > per_node and count % per_node == 0:
-        return Cluster(gpu=gpu, num_nodes=count // per_node, gpus_per_node=per_node)
-    return Cluster(gpu=gpu, gpus_per_node=count)
+    return catalogue.gpu_texts.parse_gpus(text)
 
 
 def read_rows(text: str, *, file: str) -> dict[str, dict[str, str]]:
@@ -213,6 +236,7 @@ def gpu_from_row(row: dict[str, str], *, file: str) -> Gpu:
         values[field] = None if number is None else float(round(number * 1e12))
     values |= _memory(row, values["smi_total_bytes"], where)
     values |= _link(row, where)
+    values["limit"] = next((said for word, said in LIMITS.items() if word in f"{row['vendor']} {row['name']}"), "")
     if row["vendor"] == "NVIDIA":
         values["context_bytes"] = context_bytes(row["arch"], row["compute_capability"]).typical
         values["nccl_bytes"] = nccl_bytes("nvlink" if "NVLink" in row["link"] else "pcie").typical
@@ -228,12 +252,24 @@ def _memory(row: dict[str, str], total: int | None, where: str) -> dict[str, Any
     if (published is None) != (not row["visible_source"]):
         raise SourceError(f"{where}: visible_mib and visible_source must both be given or both be empty")
     if published is None:
-        visible = derived_visible_bytes(smi_total_bytes=total or int(nameplate * GB), vendor=row["vendor"])
+        visible = derived_visible_bytes(
+            smi_total_bytes=total or int(nameplate * _nameplate_unit(row)), vendor=row["vendor"]
+        )
     else:
         visible = round(published * MIB)
     if not 0 < visible <= (total or int(nameplate * GIB)):
         raise SourceError(f"{where}: visible_mib is not between 0 and smi_total_mib")
     return {"visible_bytes": visible, "visible_is_measured": published is not None}
+
+
+def _nameplate_unit(row: dict[str, str]) -> float:
+    """Bytes that nvidia-smi shows at least for each "GB" of a card whose total nobody published.
+
+    GDDR comes in powers of two; the error correction of data-centre cards, which is on by default, takes a sixteenth
+    (A10: 23028 of 24576 MiB), newer drivers keep some more (RTX 5080: 16303 of 16384).
+    """
+    kind = (row["vendor"], row["segment"] == "datacentre")
+    return GIB * GDDR_LEAVES[kind] if row["memory_type"].startswith("GDDR") and kind in GDDR_LEAVES else GB
 
 
 def _link(row: dict[str, str], where: str) -> dict[str, Any]:
@@ -266,31 +302,39 @@ def _number(row: dict[str, str], column: str, where: str) -> float | None:
     return float(cell)
 
 
-def _aliases(row: dict[str, str]) -> list[str]:
-    return [alias for alias in row["aliases"].split(",") if alias]
-
-
-def _key(text: str) -> str:
-    """Letters and digits only, without the vendor: "NVIDIA A100-SXM4-80GB" and "a100_sxm4_80gb" are one."""
-    return VENDOR_WORDS.sub("", re.sub(r"[^a-z0-9]", "", text.lower()))
+@cache
+def _lines() -> dict[str, str]:
+    """Name -> line. A question is about one card: the others are not taken apart."""
+    lines = FILE.read_text(encoding="utf-8").splitlines()
+    return {line.partition(",")[0]: line for line in lines[1:]} | {"": lines[0]}
 
 
 @cache
 def _rows() -> dict[str, dict[str, str]]:
-    return read_rows(FILE.read_text(encoding="utf-8"), file=FILE.name)
+    return read_rows("\n".join((_lines()[""], *(line for name, line in _lines().items() if name))), file=FILE.name)
+
+
+def _find(text: str) -> Found:
+    """Among the cards that have a number of the text in their names, which are few; else among all."""
+    numbers = re.findall(r"\d{3,}", text) or re.findall(r"\d+", text)
+    near = [name for name, line in _lines().items() if any(map(",".join(line.split(",", 2)[:2]).__contains__, numbers))]
+    if near and len(text) <= LONGEST_NAME:
+        try:
+            return catalogue.card_names.CardNames({name: _row(name) for name in near if name}).find(text)
+        except UnknownName:
+            pass
+    return _names().find(text)
 
 
 @cache
-def _index() -> dict[str, str]:
-    index: dict[str, str] = {}
-    for name, row in _rows().items():
-        for alias in (name, row["product"], *_aliases(row)):
-            key = _key(alias)
-            if index.setdefault(key, name) != name:
-                raise SourceError(f"{FILE.name}: row {name}: alias {alias!r} belongs to {index[key]}")
-    return index
+def _names() -> CardNames:
+    return catalogue.card_names.CardNames(_rows())
+
+
+def _row(name: str) -> dict[str, str]:
+    return read_rows(f"{_lines()['']}\n{_lines()[name]}", file=FILE.name)[name]
 
 
 @cache
 def _built(name: str) -> Gpu:
-    return gpu_from_row(_rows()[name], file=FILE.name)
+    return gpu_from_row(_row(name), file=FILE.name)

@@ -8,6 +8,7 @@ from typing import Final
 from vramcast.catalogue.formats import FOLDER
 
 FILE: Final = FOLDER / "harmless.toml"
+CONDITIONS: Final = FOLDER / "conditional.toml"
 
 
 @cache
@@ -24,6 +25,19 @@ def reasons(format_name: str, section: str) -> dict[str, tuple[str, ...]]:
     """Why names of a section change nothing -> those names, dashes as underscores."""
     groups = _tables().get(format_name, {}).get(section, {})
     return {why: tuple(names.replace("-", "_").split()) for why, names in groups.items()}
+
+
+@cache
+def conditions(format_name: str, section: str) -> dict[str, str]:
+    """Names that say nothing unless the network has a part -> that part, dashes as underscores.
+
+    >>> conditions("vllm", "EngineArgs")["moe_backend"]
+    'experts'
+    """
+    import tomllib
+
+    table = tomllib.loads(CONDITIONS.read_text(encoding="utf-8")).get(format_name, {}).get(section, {})
+    return {name: part for part, names in table.items() for name in names.split()}
 
 
 def sections() -> tuple[tuple[str, str], ...]:

@@ -66,6 +66,7 @@ class Index:
 
     def write(self, aliases: dict[str, str], summary_of: Callable[[str], dict[str, Any]]) -> None:
         """Bring both files up to date."""
+        self.aliases = aliases  # summaries are asked for by name, new ones too
         lines = [json.dumps(summary_of(name)) + "\n" for name in sorted(set(aliases.values()))]
         (self.folder / "index.json").write_text(json.dumps(aliases, indent=1) + "\n", encoding="utf-8")
         (self.folder / "summaries.jsonl").write_text("".join(lines), encoding="utf-8")
@@ -73,6 +74,12 @@ class Index:
 
 MODELS: Final = Index("model", Path(__file__).with_name("models"))
 PIPELINES: Final = Index("pipeline", Path(__file__).with_name("pipelines"))
+
+
+def is_pipeline(model: object) -> bool:
+    """Whether a name is one of the catalogue of pipelines and of no model."""
+    name = model.strip().lower() if isinstance(model, str) else ""
+    return name in PIPELINES.aliases and name not in MODELS.aliases
 
 
 def find_models(text: str) -> tuple[str, ...]:

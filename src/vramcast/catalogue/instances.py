@@ -16,6 +16,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.catalogue.gpus import load_gpu
+from vramcast.catalogue.slices import UNRATED
 from vramcast.catalogue.tables import Row, read_table
 from vramcast.domain.device import Cluster, Gpu, Network
 from vramcast.domain.model import Noun
@@ -44,13 +45,6 @@ PREFIXES: Final = re.compile(r"^(?:ecs\.|ml\.|standard_)")
 
 CARD_CODE: Final = re.compile(r"(?:gu\d+[a-z]*|g[45]9e?|l20x)")
 """How PAI's card codes look."""
-
-UNRATED: Final = dict.fromkeys(
-    ("bandwidth_bytes_per_s", "fp64_flops", "fp32_flops", "tf32_flops", "fp16_flops", "bf16_flops", "fp8_flops",
-     "fp4_flops", "int8_flops")
-)
-"""A slice shares its card's engines in time; how much it gets at once is not published."""
-
 
 class Instance(Noun, frozen=True, kw_only=True):
     """One type of machine. What is not known is None."""

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.catalogue.clusters import NO_MARKET, Market, own_clusters, price_lists, priced, resolve
+from vramcast.catalogue.clusters import NO_MARKET, Market, own_clusters, price_lists, priced, resolve, with_held
 from vramcast.catalogue.gpus import NODE_CARDS_BY_GPU, load_gpu, resolve_gpu
 from vramcast.catalogue.instances import PROVIDERS, instances, load_instance
 from vramcast.domain.device import Cluster
@@ -60,7 +60,9 @@ def offers(text: str, market: Market = NO_MARKET) -> tuple[Offer, ...]:
             both = () if not (before.counts and offer.counts) else tuple(sorted({*before.counts, *offer.counts}))
             found[offer.machine.name] = Offer(before.machine, both)
     lists = price_lists(market)
-    offered = tuple(Offer(priced(offer.machine, market, lists), offer.counts) for offer in found.values())
+    offered = tuple(
+        Offer(with_held(priced(offer.machine, market, lists), market.used), offer.counts) for offer in found.values()
+    )
     if market.asks and all(offer.machine.price is None for offer in offered):
         priced(next(iter(found.values())).machine, market, lists, strict=True)
     return offered

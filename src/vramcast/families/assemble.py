@@ -28,6 +28,10 @@ ALGORITHMS: Final[dict[str, str]] = {
 """modelopt's `quant_algo` -> storage; mixed precision keeps most of it in 4 bits."""
 
 
+SMALL_GROUP: Final = 32
+"""Weights of 4 bits that share a scale in Kimi K2's own checkpoints and others [count]; 128 is the usual number."""
+
+
 def quantisation_of(fields: Fields) -> str | None:
     """Storage of the linears: fp8, nvfp4, mxfp4, nf4, int4, int8 ..., the method's own name when unknown, or None."""
     inner = fields.section("quantization_config")
@@ -56,7 +60,12 @@ def _compressed(inner: Fields) -> str:
     if weights is None:
         return "compressed-tensors"
     kind, bits = weights.word("type", "int"), weights.count("num_bits", 8)
-    return ("fp8" if bits == 8 else "nvfp4") if kind == "float" else f"int{bits}"
+    if kind == "float":
+        return "fp8" if bits == 8 else "nvfp4"
+    if bits != 4 or weights.maybe("group_size") != SMALL_GROUP:
+        return f"int{bits}"
+    whole = " ".join(inner.words("ignore"))
+    return "int4-experts" if all(part in whole for part in ("self_attn", "shared_experts", "mlp")) else "int4-g32"
 
 
 def runs_of(layers: Iterable[Layer]) -> tuple[Run, ...]:

@@ -34,6 +34,7 @@ class Traits(Struct, frozen=True, kw_only=True):
     parallel: bool | str = False
     shared_input_norm: bool = False
     rope_fraction: float = 1.0
+    output_gate: bool = False
     window: int | Literal["none", "all", "qwen"] = "none"
     window_key: str = "sliding_window"
     rope_every: int = 0  # n: every n-th layer has no rotary embedding
@@ -67,6 +68,7 @@ def attention_like(fields: Fields, traits: Traits, window: int | None, *, rope: 
         position_bias="alibi" if traits.positions == "alibi" else "none",
         rope_fraction=fields.fraction("partial_rotary_factor", traits.rope_fraction),
         softcap=fields.has("attn_logit_softcapping"), sinks=traits.sinks,
+        output_gate=traits.output_gate,
     )
 
 

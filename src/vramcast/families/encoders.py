@@ -185,7 +185,8 @@ def _whisper_layer(fields: Fields, hidden: int, side: str) -> Layer:
     heads = fields.count(f"{side}_attention_heads")
     width = fields.share("d_model", hidden, f"{side}_attention_heads", heads)
     attention = Attention(
-        num_heads=heads, num_kv_heads=heads, head_dim=width, qkv_bias=True, k_bias=False, out_bias=True, rope=False
+        num_heads=heads, num_kv_heads=heads, head_dim=width, qkv_bias=True, k_bias=False, out_bias=True, rope=False,
+        copies_context=True,
     )
     activation = fields.activation("activation_function", fallback="gelu")
     mlp = MLP(width=fields.count(f"{side}_ffn_dim"), gated=False, activation=activation, bias=True)

@@ -5,9 +5,10 @@ Source: transformers v5.23.0, src/transformers/models/gemma4/modeling_gemma4.py.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
-from vramcast.blocks.parameters.layer import linear, norm, vector
+from vramcast.blocks.parameters.layer import linear, norm, prefixed, vector
 from vramcast.domain.model import (
     MLP,
     Attention,
@@ -20,10 +21,9 @@ from vramcast.domain.model import (
     Stack,
     VisionEmbedding,
 )
-from vramcast.errors import Unsupported
 from vramcast.families.assemble import TIED, attention_of, decoder_stack, layer_words, model_of, vision_stack
 from vramcast.families.decoder import Traits, mlp_of
-from vramcast.families.fields import Fields
+from vramcast.families.fields import Fields, defaults_of
 from vramcast.families.vision import section_of
 
 GELU: Final = Traits(activation="gelu")
@@ -96,10 +96,6 @@ def _per_layer_parameters(width: int, hidden: int) -> tuple[Parameter, ...]:
 
 def gemma4_tower(fields: Fields, text: Model) -> Stack:
     """The image encoder: gated blocks between two norms, two tables of positions."""
-    if fields.has("audio_config"):
-        raise Unsupported(
-            f"the audio encoder of {fields.name} is not modelled; set audio_config to null to leave it out"
-        )
     inner = section_of(fields, "vision_config", "gemma4_vision")
     hidden, patch = inner.count("hidden_size"), inner.count("patch_size")
     activation = inner.activation("hidden_activation", fallback="gelu_pytorch_tanh")
@@ -113,4 +109,34 @@ def gemma4_tower(fields: Fields, text: Model) -> Stack:
     )
     patches = VisionEmbedding(in_channels=3, patch=(patch, patch), bias=False)
     projector = ((hidden, text.hidden, False),)
-    return vision_stack(hidden, patches, (inner.layers(), layer), projector=projector, extra=(table,))
+    audio = fields.section("audio_config")
+    extra = (table, *(() if audio is None else _audio_tower(audio.behind(defaults_of("gemma4_audio")), text.hidden)))
+    return vision_stack(hidden, patches, (inner.layers(), layer), projector=projector, extra=extra)
+
+
+def _audio_tower(fields: Fields, out: int) -> tuple[Parameter, ...]:
+    """The weights of the audio encoder, a conformer: they are loaded whatever is asked of the model."""
+    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    channels = (1, *(fields.naturals("subsampling_conv_channels") or (128, 32)))
+    found: list[Parameter] = []
+    for index, (inputs, outputs) in enumerate(pairwise(channels)):
+        found += (
+            Parameter(path=f"conv{index}", shape=(outputs, inputs, 3, 3), kind="conv"), vector(f"norm{index}", outputs),
+        )
+    found += linear("in", hidden, channels[1] // 4 * channels[-1])
+    head_dim = fields.share("hidden_size", hidden, "num_attention_heads", heads)
+    half = (*linear("up", 4 * hidden, hidden), *linear("down", hidden, 4 * hidden), *_norms(2, hidden))
+    layer = (
+        *prefixed("feed0", half), *prefixed("feed1", half),
+        *linear("attention", 5 * hidden, hidden), vector("scale", head_dim),
+        *linear("conv.in", 2 * hidden, hidden), *linear("conv.out", hidden, hidden),
+        Parameter(path="conv", shape=(hidden, 1, fields.count("conv_kernel_size", 5)), kind="conv"), *_norms(5, hidden),
+    )
+    for index in range(fields.layers()):
+        found += prefixed(f"layers.{index}", layer)
+    width = fields.count("output_proj_dims", 1536)
+    return prefixed("audio", (*found, *linear("out", width, hidden, bias=True), *linear("projector", out, width)))
+
+
+def _norms(count: int, width: int) -> tuple[Parameter, ...]:
+    return tuple(weight for index in range(count) for weight in norm(f"norm{index}", Norm.RMS, width))

@@ -301,6 +301,11 @@ def lfm2_channel(fields: Fields, traits: Traits, index: int) -> Channel:
     return MLP(width=width, gated=True)
 
 
+def lfm2_experts(fields: Fields, traits: Traits, index: int) -> Channel:
+    """LFM2 with experts, which a correction chooses, behind dense layers whose width is final."""
+    return corrected(fields.over({"first_k_dense_replace": fields.natural("num_dense_layers", 2)}), traits, index)
+
+
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "qwen3_next": _traits(mixer=gated_delta, channel=qwen_moe, rope_fraction=0.25, mtp=True),
     "qwen3_5_text": _traits(mixer=gated_delta, rope_fraction=0.25, mtp=True),
@@ -313,4 +318,5 @@ BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "jamba": _traits(mixer=jamba_mixer, channel=jamba_channel),
     "mamba": mamba, "falcon_mamba": mamba, "mamba2": mamba2, "nemotron_h": nemotron_h, "nemotron-nas": nemotron_nas,
     "lfm2": _traits(mixer=lfm2_mixer, channel=lfm2_channel, tied=True),
+    "lfm2_moe": _traits(mixer=lfm2_mixer, channel=lfm2_experts, tied=True),
 }

@@ -40,8 +40,9 @@ of their names [src/llamafactory/model/model_utils/misc.py `find_all_linear_modu
 PATTERN: Final = re.compile(r"[*+?|()\[\]{}^$\\]")
 """What no name of a module has: a word with one of these is a regular expression on whole names."""
 
-UNFUSED: Final[dict[str, dict[str, str]]] = {"unsloth": {"phi3": "llama"}}
-"""Engine -> family -> the family whose modules it makes of it [unsloth models/loader.py: Phi-3 becomes Mistral's]."""
+UNFUSED: Final[dict[str, dict[str, str]]] = {"unsloth": {"phi3": "llama"}, "torchtune": {"phi3": "llama"}}
+"""Engine -> family -> the family whose modules it makes of it [unsloth models/loader.py: Phi-3 becomes Mistral's;
+torchtune models/phi3/_component_builders.py `lora_phi3`]."""
 
 APART: Final = ("litgpt",)
 """Engines that correct queries, keys and values apart although one product makes them."""
@@ -215,7 +216,7 @@ def read_targets(model: Model, words: Iterable[str], *, engine: str = "", former
         InvalidSpec for what PEFT refuses
     """
     modules = modules_of(model, engine, former=former)
-    converted = {} if former or engine in (*UNFUSED, *APART) else _tables().converted.get(model.family, {})
+    converted = {} if former or engine in (*UNFUSED, *APART, *OF_ENGINES) else _tables().converted.get(model.family, {})
     found: list[tuple[str, Chosen]] = []
     lacking: dict[str, UnknownName] = {}
     for word in _spelt_out(model, modules, words):
@@ -236,7 +237,7 @@ def read_targets(model: Model, words: Iterable[str], *, engine: str = "", former
             chosen.setdefault(key, set()).update(layers)
     if engine in APART:
         chosen = {(stack, part): layers for (stack, path), layers in chosen.items() for part in parts_of(path)}
-    elif engine not in UNFUSED:
+    elif engine not in (*UNFUSED, *OF_ENGINES):
         _refuse_as_peft(model, chosen, converted)
     return Targets(tuple(_words(model, chosen)), (*lacking, *dict.fromkeys(stacked)))
 
@@ -266,11 +267,17 @@ USUAL: Final = {"ia3": ("attention.k", "attention.v", "mlp.down")}
 src/peft/utils/constants.py `TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING`, `..._IA3_TARGET_MODULES_MAPPING`]."""
 
 
+OF_ENGINES: Final = {"megatron": ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")}
+"""Engine -> modules that it adapts where nobody names any [Megatron-Bridge src/megatron/bridge/peft/lora.py `LoRA`]."""
+
+
 def usual_words(model: Model, method: str = "lora", *, engine: str = "") -> tuple[str, ...]:
     """The modules that are adapted where the question names none.
 
     Raises: InvalidSpec where the model has none of them
     """
+    if engine in OF_ENGINES:
+        return OF_ENGINES[engine]
     usual = USUAL.get(method, ("attention.q", "attention.v"))
     main, modules = model.main.name, modules_of(model, engine)
     row = _tables().families.get(model.family, {})

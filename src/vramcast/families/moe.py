@@ -14,6 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.domain.model import MLP, Channel, Mixer, Model, MoE, MultiLatentAttention, Norm
+from vramcast.families.assemble import layer_words
 from vramcast.families.decoder import BIASED, Traits, decoder, mlp_of
 from vramcast.families.fields import Fields
 
@@ -110,6 +111,19 @@ def ernie(fields: Fields, traits: Traits, index: int) -> Channel:
     return routed(fields, traits, index, score_bias=True, parameter=True)
 
 
+def hunyuan(fields: Fields, traits: Traits, index: int) -> Channel:
+    """Hunyuan: experts in every layer, and one shared expert; the published file lists a number per layer."""
+    counts = {key: (fields.naturals(key) or (0,))[0] for key in HUNYUAN_LISTS if isinstance(fields.get(key), list)}
+    return routed(fields.over(counts).behind({"n_shared_experts": 1}), traits, index)
+
+
+def bailing(fields: Fields, traits: Traits, index: int) -> Channel:
+    """Ling and Ring 2.0, whose experts a correction chooses where the config says so."""
+    return routed(fields, traits, index, score_bias=fields.flag("moe_router_enable_expert_bias"))
+
+
+HUNYUAN_LISTS: Final = ("moe_topk", "moe_intermediate_size", "num_shared_expert")
+
 MOE_TRAITS: Final[dict[str, Traits]] = {
     "mixtral": Traits(window="all", channel=routed),
     "qwen2_moe": Traits(qkv_bias="qkv_bias", window="qwen", channel=qwen_moe),
@@ -126,13 +140,21 @@ MOE_TRAITS: Final[dict[str, Traits]] = {
     "olmoe": replace(BIASED, qk_norm="full", channel=routed),
     "dots1": replace(BIASED, qk_norm="head", channel=corrected),
     "granitemoe": replace(BIASED, channel=routed),
+    **dict.fromkeys(("bailing_moe", "bailing_moe_v2"), Traits(
+        qkv_bias="use_qkv_bias", out_bias="use_bias", mlp_bias="use_bias", qk_norm="head", qk_norm_if="use_qk_norm",
+        channel=bailing, mtp=True,
+    )),
+    "deepseek": replace(BIASED, channel=routed),
+    "hy_v3": replace(BIASED, qk_norm="head", channel=corrected, mtp=True),
+    "hunyuan_v1_moe": replace(BIASED, qk_norm="head", channel=hunyuan),
 }
 
 
 def latent(fields: Fields, traits: Traits, index: int) -> Mixer:
-    """Latent attention, with an indexer when the config names one."""
-    del traits, index
-    sparse = fields.has("index_topk")
+    """Latent attention, with an indexer when the config names one; `shared` layers use the keys picked before."""
+    del traits
+    kinds = layer_words(fields, "indexer_types", fields.layers())
+    sparse = fields.has("index_topk") and (not kinds or kinds[index] == "full")
     return MultiLatentAttention(
         num_heads=fields.count("num_attention_heads"), q_lora_rank=fields.maybe("q_lora_rank"),
         kv_lora_rank=fields.count("kv_lora_rank"), qk_nope_dim=fields.count("qk_nope_head_dim"),
@@ -151,8 +173,9 @@ LATENT_TRAITS: Final[dict[str, Traits]] = {
     "deepseek_v32": V3,
     "kimi_k2": V3,
     "glm_moe_dsa": Traits(mixer=latent, channel=corrected, mtp=True),
-    "glm4_moe_lite": Traits(mixer=latent, channel=corrected, mtp=True),
+    "glm4_moe_lite": V3,
     "minicpm3": Traits(mixer=latent, tied=True),
+    "mistral4": Traits(mixer=latent, channel=routed),
 }
 
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {

@@ -75,22 +75,46 @@ def minimax_m3(fields: Fields) -> Model:
     return _decoder(fields, [Layer(mixer=attention, channel=channel) for channel in channels])
 
 
-def step3p7(fields: Fields) -> Model:
-    """Step 3.7: a sigmoid gate per head, windows in three of four layers."""
-    if fields.has("vision_config"):
-        raise Unsupported(f"the image encoder of {fields.name} is not modelled; pass its text_config")
-    count, hidden = fields.layers(), fields.count("hidden_size")
-    kinds = layer_words(fields, "layer_types", count) or ("full_attention",) * count
-    layers = []
-    for index, kind in enumerate(kinds):
-        windowed = kind == "sliding_attention"
-        heads = fields.count("num_sliding_attention_heads", fields.count("num_attention_heads")) if windowed else None
-        bias, window = fields.flag("attention_bias"), fields.maybe("sliding_window") if windowed else None
-        own = fields.over({"num_attention_heads": heads} if heads else {})
-        attention = attention_of(own, hidden, qk_norm="head", qkv_bias=bias, out_bias=bias, window=window)
-        gate = linear("attention.gate", attention.num_heads, hidden)
-        layers.append(Layer(mixer=attention, channel=corrected(fields, SILU, index), extra=gate))
-    return _decoder(fields, layers)
+STEP_NAMES: Final = {
+    "num_attention_groups": "num_key_value_heads", "moe_num_experts": "n_routed_experts",
+    "moe_top_k": "num_experts_per_tok", "num_mtp_layers": "num_nextn_predict_layers",
+}
+"""Keys of published files -> those of transformers [step3p7/configuration_step3p7.py `attribute_map`]."""
+
+
+def step3p5(fields: Fields) -> Model:
+    """Step 3.5 and 3.7: a sigmoid gate per head, windows in three of four layers, with heads of their own number.
+
+    Prediction modules are windowed and dense, with an output matrix each: what the checkpoint's size leaves.
+    """
+    fields = fields.over({new: fields.get(old) for old, new in STEP_NAMES.items() if fields.has(old)})
+    fields = fields.behind({"n_shared_experts": 1, "first_k_dense_replace": 3})
+    count = fields.layers()
+    kinds = fields.words("layer_types")[:count]  # prediction modules stand behind the layers
+    kinds = kinds if len(kinds) == count else layer_words(fields, "layer_types", count) or ("full_attention",) * count
+    attention, gates = {}, {}
+    for kind in ("full_attention", "sliding_attention"):
+        attention[kind] = _step_attention(fields, windowed=kind == "sliding_attention")
+        gates[kind] = linear("attention.gate", attention[kind].num_heads, fields.count("hidden_size"))
+    layers = [
+        Layer(mixer=attention[kind], channel=corrected(fields, SILU, index), extra=gates[kind])
+        for index, kind in enumerate(kinds)
+    ]
+    last = "sliding_attention" if "sliding_attention" in kinds else "full_attention"
+    predictor = Layer(mixer=attention[last], channel=mlp_of(fields, SILU), extra=gates[last])
+    return replace(_decoder(fields, layers, predictor=predictor), mtp_own_head=True)
+
+
+def _step_attention(fields: Fields, *, windowed: bool) -> Attention:
+    if windowed:
+        other = fields.section("attention_other_setting")
+        heads = fields.maybe("num_sliding_attention_heads") or (other.maybe("num_attention_heads") if other else None)
+        fields = fields.over({"num_attention_heads": heads} if heads else {})
+    bias = fields.flag("attention_bias")
+    return attention_of(
+        fields, fields.count("hidden_size"), qk_norm="head", qkv_bias=bias, out_bias=bias,
+        window=fields.maybe("sliding_window") if windowed else None,
+    )
 
 
 COMPRESSED, HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
@@ -167,6 +191,6 @@ def _pool(rate: int, inner: int, width: int, hidden: int) -> tuple[Parameter, ..
 
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "mimo_v2_flash": mimo_v2, **dict.fromkeys(("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"), minimax_m3),
-    **dict.fromkeys(("step3p7", "step3p7_text"), step3p7),
+    **dict.fromkeys(("step3p5", "step3p7_text"), step3p5),
     **dict.fromkeys(("deepseek_v4", "deepseek_ref"), deepseek_v4),
 }

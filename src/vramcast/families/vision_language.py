@@ -22,6 +22,17 @@ from vramcast.families.hybrids import BUILDERS as HYBRIDS
 from vramcast.families.llama import BUILDERS as DENSE
 from vramcast.families.mllama import mllama_text, mllama_tower
 from vramcast.families.moe import BUILDERS as SPARSE
+from vramcast.families.moe import corrected
+from vramcast.families.sparse_attention import BUILDERS as LONG
+from vramcast.families.towers import (
+    glm_tower,
+    idefics_tower,
+    intern_tower,
+    kimi_tower,
+    lfm_tower,
+    muse_tower,
+    step_tower,
+)
 from vramcast.families.vision import encoder_layer, patch_embedding, section_of, tower_of
 
 QWEN_MROPE: Final = Traits(qkv_bias=True, window="qwen")
@@ -30,8 +41,14 @@ OWN_TEXT: Final[dict[str, Callable[[Fields], Model]]] = {
     **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text"), partial(decoder, traits=QWEN_MROPE)),
     "qwen3_vl_text": DENSE["qwen3"], "qwen3_vl_moe_text": SPARSE["qwen3_moe"],
     "mllama_text_model": mllama_text, "gemma4_text": gemma4_text,
+    "muse_glimmer_text": partial(decoder, traits=Traits(
+        qkv_bias="attention_bias", qk_norm="head", qk_norm_kind=Norm.PLAIN, post_norms=True, window=4, rope_every=4,
+        output_gate=True,
+    )),
+    "glm4v_text": partial(decoder, traits=Traits(qkv_bias=True, rope_fraction=0.5, post_norms=True)),
+    "glm4v_moe_text": partial(decoder, traits=Traits(qkv_bias="attention_bias", rope_fraction=0.5, channel=corrected)),
 }
-TEXT: Final = {**DENSE, **SPARSE, **HYBRIDS, **OWN_TEXT}
+TEXT: Final = {**DENSE, **SPARSE, **HYBRIDS, **LONG, **OWN_TEXT}
 """`model_type` of a text section -> builder."""
 
 TowerOf = Callable[[Fields, Model], Stack]
@@ -101,7 +118,10 @@ def _deepstack(count: int, width: int, out: int) -> tuple[Parameter, ...]:
 def gemma3_tower(fields: Fields, text: Model) -> Stack:
     """SigLIP without its pooling head, one projection behind a norm."""
     tower = tower_of(fields, "siglip_vision_model")
-    return replace(tower, projector=((tower.hidden, text.hidden, False),), projector_norm_dim=tower.hidden)
+    return replace(
+        tower, projector=((tower.hidden, text.hidden, False),), projector_norm_dim=tower.hidden,
+        projector_positions=fields.count("mm_tokens_per_image", 256),
+    )
 
 
 def llava_tower(fields: Fields, text: Model) -> Stack:
@@ -151,6 +171,16 @@ def llama4_tower(fields: Fields, text: Model) -> Stack:
     return vision_stack(hidden, patches, layers, final_norm=Norm.LAYER, projector=adapter)
 
 
+def step3p7(fields: Fields) -> Model:
+    """Step 3.7; a config without a vision section is its decoder."""
+    return see(fields, text="step3p5", tower=step_tower) if fields.has("vision_config") else LONG["step3p5"](fields)
+
+
+def internvl_chat(fields: Fields) -> Model:
+    """InternVL as its own repositories have it: the decoder stands in `llm_config`."""
+    return see(fields.over({"text_config": fields.get("llm_config")}), text="qwen2", tower=intern_tower)
+
+
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     **OWN_TEXT,
     "gemma4": partial(see, text="gemma4_text", tower=gemma4_tower),
@@ -165,5 +195,14 @@ BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "llava_next": partial(see, text="llama", tower=llava_next_tower),
     "mistral3": partial(see, text="mistral", tower=pixtral_tower),
     "llama4": partial(see, text="llama4_text", tower=llama4_tower),
+    **dict.fromkeys(("glm4v", "glm46v"), partial(see, text="glm4v_text", tower=glm_tower)),
+    "glm4v_moe": partial(see, text="glm4v_moe_text", tower=glm_tower),
+    **dict.fromkeys(("kimi_k25", "kimi_vl"), partial(see, text="deepseek_v3", tower=kimi_tower)),
+    "step3p7": step3p7,
+    **dict.fromkeys(("idefics3", "smolvlm"), partial(see, text="llama", tower=idefics_tower)),
+    "internvl_chat": internvl_chat,
+    "lfm2_vl": partial(see, text="lfm2", tower=lfm_tower),
+    "muse_glimmer": partial(see, text="muse_glimmer_text", tower=muse_tower),
+    "internvl": partial(see, text="qwen2", tower=intern_tower),
     "mllama": partial(see, text="mllama_text_model", tower=mllama_tower),
 }

@@ -1,0 +1,258 @@
+"""What people write after `--gpus` about cards: how many, which, of what size.
+
+    4090   8xh100   8*H800   3090 x2   2x8xh100   h100:8   dual 3090   8卡A100   lines of `nvidia-smi -L`
+    24gb   2x24gb   an unknown card of that size
+    a100-80gb-1g.10gb   a MIG instance
+    rtx-4090+rtx-3090   2x4090+3090   unequal cards of one machine
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from vramcast.catalogue.contexts import context_bytes, nccl_bytes
+from vramcast.catalogue.gpus import NODE_CARDS, NODE_CARDS_BY_GPU, derived_visible_bytes, found_gpu, is_name
+from vramcast.catalogue.slices import UNRATED, is_slice, mig_instance
+from vramcast.domain.device import Cluster, Gpu
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported, VramcastError
+from vramcast.units import GB, GIB, MIB, format_bytes
+
+LONGEST: Final = 2000
+MOST_KNOWN: Final = 256
+MOST_KINDS: Final = 16
+"""Kinds of cards in one machine; more is a mistake."""
+
+TIMES: Final = r"\s*[x*×]\s*"
+LEADING: Final = re.compile(rf"(?:(\d+)\s*(?:nodes?|台)?{TIMES})?(?:(\d+){TIMES})?(\w.*)", re.IGNORECASE)
+SPACED: Final = re.compile(r"(\d{1,3})\s*(?:张|块|卡|个|gpus?\b|cards?\b|\s)\s*(\w.*)", re.IGNORECASE)
+TRAILING: Final = re.compile(r"(.*\S)\s*(?:[x*×]\s*(\d{1,4})|:(\d{1,4})|[(]\s*x?\s*(\d{1,4})\s*[)])", re.IGNORECASE)
+COUNTED: Final = re.compile(
+    r"(single|one|dual|two|a pair of|three|quad|four|eight|单卡?|双卡?|两[张块]|四卡|八卡)[\s-]*(\S.*?)s?",
+    re.IGNORECASE,
+)
+WORDS: Final = {
+    "single": 1, "one": 1, "单": 1, "单卡": 1, "dual": 2, "two": 2, "a pair of": 2, "双": 2, "双卡": 2, "两张": 2,
+    "两块": 2, "three": 3, "quad": 4, "four": 4, "四卡": 4, "eight": 8, "八卡": 8,
+}
+LISTED: Final = re.compile(r"gpu \d+:\s*(.+?)(?:\s*\(uuid:[^)]*\))?\s*", re.IGNORECASE)
+"""A line of `nvidia-smi -L`."""
+ELSEWHERE: Final = re.compile(
+    r"(?i)hygon|\bdcu\b|\bk100|cambricon|\bmlu\d|kunlun|enflame|biren|metax|iluvatar|trainium|inferentia|\b(?:trn|inf)\d"
+)
+"""Vendors of whose cards there is no row."""
+SIZE: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*(g|gb|gib|mib)(?:\s*(?:vram|gpu|card|显存))?", re.IGNORECASE)
+UNITS: Final = {"g": GB, "gb": GB, "gib": GIB, "mib": MIB}
+LEAST: Final = GIB // 2
+MOST: Final = 1024 * GB
+"""Sizes that a card can have [bytes]."""
+
+
+class Cards(NamedTuple):
+    """Cards of one kind, as read."""
+
+    gpu: Gpu
+    number: int | None  # None: nobody says
+    nodes: int = 1
+    notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
+    said: str = ""  # which card a name that several have is taken for
+
+
+def parse_gpus(text: str) -> Cluster:
+    """Cards as the command line writes them: "h100", "8xh100", "2x8xh100" (two machines of eight).
+
+    A number above one machine's worth is spread over machines of eight: "64xh100" is 8 x 8.
+
+    Raises: InvalidSpec for text that is no such thing or that several cards answer to, UnknownName for a card that no
+        row lists
+    """
+    parts = _parts(text)
+    return _cluster(parts[0]) if len(parts) == 1 else _unequal(parts)
+
+
+def taken(text: str) -> tuple[str, ...]:
+    """Which cards the names in a text are taken for, where several are called so.
+
+    Raises: as `parse_gpus`
+    """
+    return tuple(part.said for part in _parts(text) if part.said)
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _parts(text: str) -> tuple[Cards, ...]:
+    """The kinds of cards of a text."""
+    if len(text) > LONGEST or not text.strip():
+        raise InvalidSpec(f"GPUs {_shown(text)} must read like 'h100', '8xh100-sxm-80gb' or '2x8xh100-sxm-80gb'")
+    listed = _listed(text)
+    parts = listed or [part for part in re.split(r"\s*[+&,]\s*|\s+and\s+", text.strip()) if part]
+    if not 1 <= len(parts) <= MOST_KINDS:
+        raise InvalidSpec(f"GPUs {_shown(text)} must name 1 to {MOST_KINDS} kinds of cards of a machine")
+    try:
+        return tuple(map(_cards, parts))
+    except UnknownName:
+        if len(parts) == 1 or listed:
+            raise
+        return (_cards(text),)  # a name with such a sign in it: Ryzen AI Max+ 395
+
+
+def _listed(text: str) -> list[str]:
+    """The names of `nvidia-smi -L`, each with how often it stands there."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    names = [match[1] for line in lines if (match := LISTED.fullmatch(line))]
+    if not names:
+        return []
+    return [f"{count}x{name}" for name, count in Counter(names).items()]
+
+
+def _cards(text: str) -> Cards:
+    """How many of what: the first reading of the text whose rest is a card.
+
+    Raises: the error of the reading that comes nearest
+    """
+    first: VramcastError | None = None
+    for nodes, count, name in _readings(text.strip()):
+        for number in filter(None, (nodes, count)):
+            if len(number) > 9:
+                raise InvalidSpec(f"GPUs {text[:60]!r} ask for more cards than there are; use at most 1000000")
+        try:
+            found = _card(name)
+        except UnknownName as unknown:
+            first = first or unknown  # of the surest reading
+            continue
+        return found._replace(nodes=int(nodes or 1), number=None if count is None else int(count))
+    if ELSEWHERE.search(text):
+        raise Unsupported(
+            f"no public figures of {text[:60]!r} were found, and no engine here is modelled on it; what an unknown "
+            "NVIDIA card of its size would take is --gpus 64gb"
+        )
+    raise first or InvalidSpec(f"GPUs {_shown(text)} must read like 'h100', '8xh100-sxm-80gb' or '2x8xh100-sxm-80gb'")
+
+
+def _readings(text: str) -> Iterator[tuple[str | None, str | None, str]]:
+    """Machines, cards of each, and the rest; the surest reading first."""
+    text = re.sub(r"^gpus?:(?=\D)", "", text, flags=re.IGNORECASE)  # Slurm's gpu:a100:4
+    leading = LEADING.fullmatch(text)
+    if leading is not None and leading[1] is not None:
+        first, second, name = leading.groups()
+        yield (first, second, name) if second is not None else (None, first, name)
+    yield None, None, text
+    if (spaced := SPACED.fullmatch(text)) is not None:
+        yield None, spaced[1], spaced[2]
+    if (trailing := TRAILING.fullmatch(text)) is not None:
+        yield None, trailing[2] or trailing[3] or trailing[4], trailing[1]
+    if (counted := COUNTED.fullmatch(text)) is not None:
+        yield None, str(WORDS[counted[1].lower()]), counted[2]
+    if re.search(r"[a-z0-9]s$", text, re.IGNORECASE):  # "2x 3090s"
+        yield from ((nodes, count, name.removesuffix("s")) for nodes, count, name in _readings(text[:-1]))
+
+
+def _card(name: str) -> Cards:
+    """A card of the catalogue, a slice of one, or an unknown one of a size.
+
+    Raises: UnknownName, InvalidSpec
+    """
+    size = SIZE.fullmatch(name.strip())
+    if size is not None:
+        return _sized(float(size[1]), size[2].lower())
+    if not is_name(name):
+        found = mig_instance(name)
+        if found is not None:
+            return Cards(found.gpu, None, cautions=found.cautions, said=found.said)
+    gpu, said = found_gpu(name)
+    return Cards(gpu, None, notes=(gpu.limit,) if gpu.limit else (), said=said)
+
+
+def _sized(size: float, unit: str) -> Cards:
+    """A card of which only the memory is known: one of NVIDIA's with bf16 and without fp8."""
+    total = round(size * UNITS[unit])
+    if not LEAST <= total <= MOST:
+        raise InvalidSpec(f"GPUs of {size:g}{unit} are none that there are; a card has 0.5gb to 1024gb")
+    visible = derived_visible_bytes(smi_total_bytes=total)
+    name = f"{size:g}{unit if unit != 'g' else 'gb'}"
+    gpu = Gpu(
+        name=name, vendor="NVIDIA", arch="Ampere", compute_capability="8.6", memory_nameplate=f"{total / GB:g} GB",
+        visible_bytes=visible, context_bytes=context_bytes("Ampere", "8.6").typical,
+        nccl_bytes=nccl_bytes("pcie").typical, source="given by the user",
+    )
+    return Cards(gpu, None, cautions=(
+        f"{name} is taken as an unknown NVIDIA card with bf16 and without fp8, of which {format_bytes(visible)} can be "
+        "used; time and price need the card's name",
+    ))
+
+
+def _cluster(cards: Cards) -> Cluster:
+    gpu, count, nodes = cards.gpu, cards.number, cards.nodes
+    if is_slice(gpu) and (count or 1) * nodes > 1:
+        raise InvalidSpec(
+            f"{(count or 1) * nodes} x {gpu.name}: one process sees one MIG instance, and instances have no link that "
+            "NCCL could use; ask about one of them"
+        )
+    if gpu.vendor == "Apple" and (count or 1) * nodes > 1:
+        raise InvalidSpec(f"a Mac has one GPU, {(count or 1) * nodes} x {gpu.name} are asked for; name one")
+    if nodes == 1 and count is not None:
+        per_node = NODE_CARDS_BY_GPU.get(gpu.name, NODE_CARDS)
+        if count > per_node and count % per_node == 0:
+            nodes, count = count // per_node, per_node
+    return Cluster(
+        gpu=gpu, num_nodes=nodes, gpus_per_node=1 if count is None else count, notes=cards.notes,
+        cautions=cards.cautions,
+    )
+
+
+def _unequal(parts: tuple[Cards, ...]) -> Cluster:
+    """Cards of one machine that differ: every rank does the same, so the least of them decide.
+
+    Raises: InvalidSpec for several machines, vendors or instances of a card
+    """
+    kinds: dict[str, Cards] = {}
+    for part in parts:
+        if part.nodes > 1:
+            raise InvalidSpec("unequal cards are those of one machine; leave out the number of machines")
+        before = kinds.get(part.gpu.name)
+        kinds[part.gpu.name] = part._replace(number=(part.number or 1) + (before.number or 0 if before else 0))
+    if len(kinds) == 1:
+        return _cluster(next(iter(kinds.values())))
+    gpus = [kind.gpu for kind in kinds.values()]
+    if len({gpu.vendor for gpu in gpus}) > 1 or any(map(is_slice, gpus)):
+        raise InvalidSpec(
+            f"{' and '.join(gpu.name for gpu in gpus)} cannot work on one job: they need different software; name "
+            "cards of one vendor"
+        )
+    cards = tuple(kind.gpu for kind in kinds.values() for _ in range(kind.number or 1))
+    least = _least(gpus)
+    small = min(gpus, key=lambda gpu: gpu.visible_bytes)
+    said = f"unequal cards: every one is given as much as {small.name}, the smallest, can hold"
+    cautions = (said, *(text for kind in kinds.values() for text in kind.cautions))
+    return Cluster(
+        gpu=least, gpus_per_node=len(cards), cards=cards, cautions=cautions,
+        notes=tuple(note for kind in kinds.values() for note in kind.notes),
+    )
+
+
+def _least(gpus: list[Gpu]) -> Gpu:
+    """What all of several cards have: the least of every figure, unknown where it is of one of them."""
+    small = min(gpus, key=lambda gpu: gpu.visible_bytes)
+    oldest = min(gpus, key=lambda gpu: gpu.sm or 0)
+    figures = {
+        field: None if any(getattr(gpu, field) is None for gpu in gpus) else min(getattr(gpu, field) for gpu in gpus)
+        for field in (*UNRATED, "smi_total_bytes", "pcie_generation")
+    }
+    return replace(
+        small, arch=oldest.arch, compute_capability=oldest.compute_capability, link=None, link_bytes_per_s=None,
+        link_topology=None, link_cards=(), link_source="",
+        context_bytes=max(gpu.context_bytes or 0 for gpu in gpus) or None,
+        **figures,
+    )
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+__all__ = ["parse_gpus"]

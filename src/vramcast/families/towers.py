@@ -1,0 +1,163 @@
+"""Image encoders in front of decoders that other families describe: Kimi's, GLM's, Step's, InternVL's and others'.
+
+Facts per encoder: transformers v5.23.0, src/transformers/models/<model_type>/modeling_*.py; [Kimi-VL]
+moonshotai/Kimi-VL-A3B-Instruct modeling_kimi_vl.py, whose encoder and projector Kimi K2.5 has, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from vramcast.blocks.parameters.layer import linear, norm, vector
+from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Parameter, Stack, VisionEmbedding
+from vramcast.errors import Unsupported
+from vramcast.families.assemble import vision_stack
+from vramcast.families.fields import Fields
+from vramcast.families.vision import encoder_layer, patch_embedding, patches_of, section_of, siglip_vision_stack
+
+KIMI_NAMES: Final = {
+    "vt_hidden_size": "hidden_size", "vt_intermediate_size": "intermediate_size",
+    "vt_num_attention_heads": "num_attention_heads", "vt_num_hidden_layers": "num_hidden_layers",
+    "init_pos_emb_height": "pos_emb_height", "init_pos_emb_width": "pos_emb_width",
+}
+"""Keys of the published file -> those of transformers."""
+
+
+def _attention(fields: Fields, hidden: int, **facts: Any) -> Attention:
+    heads = fields.count("num_attention_heads")
+    head_dim = fields.share("hidden_size", hidden, "num_attention_heads", heads)
+    return Attention(num_heads=heads, num_kv_heads=heads, head_dim=head_dim, **facts)
+
+
+def _convolution(path: str, outputs: int, inputs: int, side: int) -> tuple[Parameter, ...]:
+    return (Parameter(path=path, shape=(outputs, inputs, side, side), kind="conv"), vector(f"{path}.bias", outputs))
+
+
+def kimi_tower(fields: Fields, text: Model) -> Stack:
+    """MoonViT: a learned grid of positions beside rotary ones, 2 x 2 merging, two linears."""
+    inner = section_of(fields, "vision_config", "kimi_k25_vision")
+    inner = inner.over({new: inner.get(old) for old, new in KIMI_NAMES.items() if inner.has(old)})
+    hidden, patch = inner.count("hidden_size"), inner.count("patch_size")
+    width = inner.count("intermediate_size")
+    layer = Layer(
+        mixer=_attention(inner, hidden, qkv_bias=True, out_bias=True),
+        channel=MLP(width=width, gated=False, activation="gelu_pytorch_tanh", bias=True), norm=Norm.LAYER,
+    )
+    positions = inner.count("pos_emb_height", 64) * inner.count("pos_emb_width", 64)
+    patches = VisionEmbedding(in_channels=3, patch=(patch, patch), bias=True, positions=positions)
+    joined = 4 * hidden
+    return vision_stack(
+        hidden, patches, (inner.layers(), layer), final_norm=Norm.LAYER, projector_norm_dim=hidden,
+        projector_norm=Norm.LAYER, projector=((joined, joined, True), (joined, text.hidden, True)),
+    )
+
+
+def glm_tower(fields: Fields, text: Model) -> Stack:
+    """GLM-4.1V's and its successors': gated blocks, a convolution that merges 2 x 2, a gated projection."""
+    del text
+    inner = section_of(fields, "vision_config", "glm4v_vision")
+    hidden, out, patch = inner.count("hidden_size"), inner.count("out_hidden_size"), inner.count("patch_size")
+    layer = Layer(
+        mixer=_attention(inner, hidden, qkv_bias=inner.flag("attention_bias")),
+        channel=MLP(width=out, gated=True, activation=inner.activation("hidden_act", fallback="silu")),
+    )
+    patches = VisionEmbedding(
+        in_channels=inner.count("in_channels", 3), patch=(inner.count("temporal_patch_size", 2), patch, patch),
+        bias=True, positions=patches_of(inner),
+    )
+    width = inner.count("intermediate_size")
+    extra = (
+        *norm("post_conv_norm", Norm.RMS, hidden),
+        *_convolution("downsample", out, hidden, inner.count("spatial_merge_size", 2)),
+        *linear("projector.gate", width, out),
+    )
+    return vision_stack(
+        hidden, patches, (inner.layers("depth"), layer), final_norm=Norm.RMS, projector_norm_dim=out,
+        projector_norm=Norm.LAYER, projector=((out, out, False), (out, width, False), (width, out, False)), extra=extra,
+    )
+
+
+def step_tower(fields: Fields, text: Model) -> Stack:
+    """Step 3.7's: layers scaled by learned vectors, two convolutions that merge 4 x 4, one linear."""
+    inner = section_of(fields, "vision_config", "step3p7_vision")
+    hidden, patch = inner.count("hidden_size"), inner.count("patch_size")
+    width = inner.multiple("mlp_ratio", 8960 / 1536, of=hidden)
+    layer = Layer(
+        mixer=_attention(inner, hidden, qkv_bias=True, out_bias=True),
+        channel=MLP(width=width, gated=False, activation="quick_gelu", bias=True), norm=Norm.LAYER,
+        extra=(vector("scale.mixer", hidden), vector("scale.channel", hidden)),
+    )
+    patches = VisionEmbedding(
+        in_channels=inner.count("num_channels", 3), patch=(patch, patch), bias=False, positions=patches_of(inner),
+        pre_norm=True,
+    )
+    merging = (
+        *_convolution("downsample.0", 2 * hidden, hidden, 3), *_convolution("downsample.1", 4 * hidden, 2 * hidden, 3)
+    )
+    return vision_stack(
+        hidden, patches, (inner.layers(), layer), projector=((4 * hidden, text.hidden, False),), extra=merging
+    )
+
+
+def idefics_tower(fields: Fields, text: Model) -> Stack:
+    """SmolVLM's and Idefics 3's: SigLIP without its pooling head, `scale_factor` squared patches in one token."""
+    inner = section_of(fields, "vision_config", "idefics3_vision").over({"vision_use_head": False})
+    tower = siglip_vision_stack(inner)
+    return replace(tower, projector=((tower.hidden * fields.count("scale_factor", 2) ** 2, text.hidden, False),))
+
+
+def intern_tower(fields: Fields, text: Model) -> Stack:
+    """InternVL's: layers scaled by learned vectors, 2 x 2 patches in one token behind a norm, two linears."""
+    inner = section_of(fields, "vision_config", "internvl_vision")
+    sides = {key: inner.naturals(key) for key in ("image_size", "patch_size") if isinstance(inner.get(key), list)}
+    inner = inner.over({key: side[0] for key, side in sides.items() if side})
+    if inner.flag("use_qk_norm") or inner.flag("qk_normalization"):
+        raise Unsupported(f"the image encoder of {fields.name} norms its queries, which is not modelled")
+    hidden = inner.count("hidden_size")
+    layer = encoder_layer(inner, bias=inner.flag("attention_bias", fallback=inner.flag("qkv_bias")))
+    attention = replace(layer.mixer, out_bias=True) if isinstance(layer.mixer, Attention) else layer.mixer
+    layer = replace(layer, mixer=attention, extra=(vector("scale.mixer", hidden), vector("scale.channel", hidden)))
+    patches = patch_embedding(inner, bias=True, class_token=True)
+    joined = 4 * hidden
+    return vision_stack(
+        hidden, patches, (inner.layers(), layer), projector_norm_dim=joined, projector_norm=Norm.LAYER,
+        projector=((joined, text.hidden, True), (text.hidden, text.hidden, True)),
+    )
+
+
+def lfm_tower(fields: Fields, text: Model) -> Stack:
+    """LFM2-VL's: SigLIP 2 over patches of any image, 2 x 2 of them in one token, two linears."""
+    inner = section_of(fields, "vision_config", "siglip2_vision")
+    hidden, patch = inner.count("hidden_size"), inner.count("patch_size")
+    patches = VisionEmbedding(
+        in_channels=inner.count("num_channels", 3), patch=(patch, patch), bias=True,
+        positions=inner.count("num_patches"),
+    )
+    joined, width = hidden * fields.count("downsample_factor", 2) ** 2, fields.count("projector_hidden_size", 2560)
+    bias = fields.flag("projector_bias", fallback=True)
+    return vision_stack(
+        hidden, patches, (inner.layers(), encoder_layer(inner)), final_norm=Norm.LAYER,
+        projector=((joined, width, bias), (width, text.hidden, bias)),
+        projector_norm_dim=joined if fields.flag("projector_use_layernorm", fallback=True) else 0,
+        projector_norm=Norm.LAYER,
+    )
+
+
+def muse_tower(fields: Fields, text: Model) -> Stack:
+    """Muse Glimmer's: norms before and behind its layers, 2 x 2 patches in one token, three linears without biases."""
+    inner = section_of(fields, "vision_config", "muse_glimmer_vision")
+    hidden, patch = inner.count("hidden_size"), inner.count("patch_size")
+    layer = Layer(
+        mixer=_attention(inner, hidden, qkv_bias=True, out_bias=True), norm=Norm.LAYER,
+        channel=MLP(width=inner.count("intermediate_size"), gated=False, activation="gelu", bias=True),
+    )
+    positions = inner.count("pos_emb_height", 32) * inner.count("pos_emb_width", 32)
+    patches = VisionEmbedding(
+        in_channels=3, patch=(inner.count("patch_temporal", 2), patch, patch), bias=False, positions=positions,
+        pre_norm=True,
+    )
+    joined, width = fields.count("out_hidden_size", 4 * hidden), fields.count("projector_hidden_size", 4096)
+    projector = ((joined, width, False), (width, width, False), (width, text.hidden, False))
+    return vision_stack(hidden, patches, (inner.layers(), layer), final_norm=Norm.LAYER, projector=projector)
