@@ -59,6 +59,9 @@ def attention_block(
     context = attention(graph, q, k, v, scores=scores, kernel=sizes.attention)
     if spec.output_gate:
         context = parts.output_gate(graph, f"{owner}.gated", context, q)
+    if spec.copies_context:
+        copy = graph.value(f"{owner}.context.copy", context.num_bytes, gradient_bytes=context.gradient_bytes)
+        context = graph.call("clone", [context], [copy], passes_gradient=True)
     shape = (sizes.hidden, heads * d_v)
     out = project(graph, f"{owner}.out", context, tokens=tokens, shape=shape, sizes=sizes, bias=spec.out_bias)
     graph.hold(x, q, k, v)

@@ -30,6 +30,9 @@ HEAD_SOURCE: Final = "transformers loss/loss_utils.py ForCausalLMLoss; pytorch t
 LINEAR: Final = "linear:"
 """Prefix of losses that take hidden states instead of logits: "linear:liger" is a LINEAR_CROSS_ENTROPY_VARIANTS key."""
 
+RATED: Final = "log_probabilities"
+"""How the names of losses begin that a trainer makes of returned logits."""
+
 KEEPS_INPUT: Final = (LINEAR + "trl", LINEAR + "trl_autocast")
 """Those of them that cast their input themselves, chunk by chunk."""
 
@@ -65,7 +68,7 @@ def embedding(model: Model, sizes: Sizes, *, learns: bool) -> Graph:
 
 def head(
     model: Model, sizes: Sizes, *, learns: bool, loss: str = "eager", returns_fp32: bool = False,
-    outputs_fp32: bool = False,
+    outputs_fp32: bool = False, classifies: bool = True,
 ) -> Graph:
     """Final norm, output projection and loss; ends in the scalar loss.
 
@@ -75,6 +78,7 @@ def head(
         loss: key of CROSS_ENTROPY_VARIANTS, or of LINEAR_CROSS_ENTROPY_VARIANTS behind "linear:"
         returns_fp32: the model's code returns fp32 logits and forgets the others
         outputs_fp32: Accelerate's mixed precision converts the returned logits to fp32
+        classifies: whether a classifier has a gradient
     """
     graph = Graph(owner="head", source=HEAD_SOURCE, rows=sizes.tokens)
     x = graph.input("hidden", sizes.residual_bytes)
@@ -88,7 +92,7 @@ def head(
         returned = (returns_fp32, outputs_fp32)
         graph.returns(_language_loss(graph, x, model, sizes, learns=learns, loss=loss, fp32=returned))
     else:
-        graph.returns(_pooled_loss(graph, x, model, sizes))
+        graph.returns(_pooled_loss(graph, x, model, sizes, learns=classifies))
     return graph
 
 
@@ -134,7 +138,7 @@ def _mlm(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
     return parts.norm(graph, "head.norm", x, kind=Norm.LAYER, elements=tokens * h, width=h, sizes=sizes)
 
 
-def _pooled_loss(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
+def _pooled_loss(graph: Graph, x: Value, model: Model, sizes: Sizes, *, learns: bool) -> Value:
     """A head on one position per sample: nothing of it is larger than the batch.
 
     Decoders score every position first [transformers modeling_layers.py `GenericForSequenceClassification.forward`].
@@ -144,7 +148,7 @@ def _pooled_loss(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
         pooled = graph.value("pooled", sizes.batch * sizes.hidden * sizes.numerics.compute)
         x = graph.call("select", [x], [pooled])
     if model.head is Head.CLASSIFIER and labels:
-        whole = sizes._replace(stored="full", adapter=None)
+        whole = sizes._replace(stored="full", adapter=None, trained=("head.classifier",) if learns else ())
         x = project(graph, "head.classifier", x, tokens=rows, shape=(labels, sizes.hidden), sizes=whole, bias=True)
     return graph.call("loss", [x], [graph.value("loss", 4)], saved=[x])
 
@@ -155,6 +159,9 @@ def _language_loss(
     """The loss; `fp32`: whether forward returns fp32 logits, and whether the caller converts what it returns."""
     returned, converted_later = fp32
     tokens, vocab, numerics = sizes.tokens, model.vocab // sizes.tp, sizes.numerics
+    if sizes.last_logits is not None:
+        tokens = sizes.batch * min(sizes.last_logits, sizes.seq_len)
+        x = aten.unary(graph, x, num_bytes=x.num_bytes // sizes.tokens * tokens, name="hidden.last")
     if loss.startswith(LINEAR):
         if loss not in KEEPS_INPUT:
             x = cast(graph, x, elements=tokens * sizes.hidden, to_bytes=numerics.compute, name="head.input")
@@ -170,6 +177,11 @@ def _language_loss(
         logits = aten.unary(graph, logits, num_bytes=logits.num_bytes, name="logits.capped", saves="output")
     if returned:
         logits = cast(graph, logits, elements=tokens * vocab, to_bytes=FP32, name="logits.fp32")
+    if loss.startswith(RATED):  # of what the trainer has been given: converted before it looks
+        if converted_later:
+            logits = cast(graph, logits, elements=tokens * vocab, to_bytes=FP32, name="logits.returned_fp32")
+        found = Vocabulary(tokens, vocab, logits.num_bytes // (tokens * vocab), sizes.batch)
+        return cross_entropy(graph, logits, found, loss)
     itemsize = logits.num_bytes // (tokens * vocab)
     if loss == "eager" and not numerics.autocast and _keeps_logits_type(model):
         loss = "torch"
@@ -201,6 +213,6 @@ def boundary(sizes: Sizes, owner: str) -> Tensor:
 def chained(graph: Graph, hidden: Tensor) -> Graph:
     """The same graph with its residual ends tied to the stream's tensor."""
     for value in (*graph.inputs[:1], *graph.outputs[:1]):
-        if value.num_bytes == hidden.num_bytes:
+        if value.num_bytes == hidden.num_bytes and value.tensor.num_bytes:  # an input without a size is the batch's
             value.tensor = hidden
     return graph

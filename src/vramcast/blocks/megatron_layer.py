@@ -140,7 +140,7 @@ def embedding_graph(shape: Shape, *, hidden: int, vocab: int, positions: int, bo
     n, e = shape.tokens, shape.element
     looked = activation(graph, "lookup", n, hidden, e)
     gradient = transient(graph, "embedding.weight gradient", vocab, hidden, e, category=Category.GRADIENTS)
-    out = graph.call("embedding.lookup", [], [looked], weight_gradients=[gradient])
+    out = graph.call("embedding.lookup", [], [looked], weight_gradients=[] if shape.lora else [gradient])
     if positions:
         summed = activation(graph, "with positions", n, hidden, e)
         out = graph.call("embedding.positions", [out], [summed], passes_gradient=True)
@@ -186,17 +186,22 @@ def head_graph(shape: Shape, sizes: HeadSizes, *, boundary: Tensor) -> Graph:
 
 
 def _projection(graph: Graph, name: str, x: Value, linear: Linear, in_place_gradient: bool) -> Value:
-    """As a column-parallel linear, but gathered inputs lie in the global buffer and outlive the call."""
+    """As a column-parallel linear, but gathered inputs lie in the global buffer and outlive the call.
+
+    A frozen one keeps its weight alone and gathers into a tensor of its own [Megatron-LM core/tensor_parallel/layers.py
+    `LinearWithFrozenWeight`, `linear_with_frozen_weight`].
+    """
     n, e = linear.tokens, linear.element
     num_bytes = n * linear.rows * e
     # a gradient that overwrites the logits lives in their storage until this projection's backward has run
     logits = graph.value(f"{name}.logits", num_bytes, gradient_bytes=1 if in_place_gradient else num_bytes,
                          formula=f"{n:,} x {linear.rows:,} x {e} B")
     full = [transient(graph, f"{name}.full input gradient", n, linear.columns, e, category=Category.COMMUNICATION)]
+    flops, whole, frozen = 2 * n * linear.rows * linear.columns, full if linear.divided else [], linear.lora is not None
     return graph.call(
-        name, [x], [logits], saved=[x, logits] if in_place_gradient else [x],
-        backward_temporaries=full if linear.divided else [],
-        weight_gradients=[weight_gradient(graph, name, linear)], flops=2 * n * linear.rows * linear.columns,
+        name, [x], [logits], saved=([] if frozen else [x]) + ([logits] if in_place_gradient else []),
+        temporaries=whole if frozen else [], backward_temporaries=whole,
+        weight_gradients=[] if frozen else [weight_gradient(graph, name, linear)], flops=flops,
     )
 
 

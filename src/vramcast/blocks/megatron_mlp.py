@@ -23,6 +23,7 @@ from vramcast.blocks.megatron_shape import Shape
 from vramcast.domain.model import MLP, Mamba, MoE
 from vramcast.domain.program import Category
 from vramcast.operators.graph import Graph, Value
+from vramcast.operators.megatron_lora import Base, column_adapter, row_adapter
 from vramcast.operators.transformer_engine import (
     activation,
     column_linear,
@@ -36,11 +37,27 @@ def mlp(graph: Graph, x: Value, block: MLP, shape: Shape, *, hidden: int, name: 
     """Up projection, activation, down projection."""
     width = block.width // shape.tp
     inner = column_linear(graph, f"{name}.up", x, shape.linear(width * (2 if block.gated else 1), hidden))
-    if block.bias and not block.gated and not shape.gelu_fusion:
-        biased = activation(graph, f"{name}.biased", shape.tokens, width, shape.element)
+    fused = shape.swiglu_fusion if block.gated else shape.gelu_fusion
+    if block.bias and not fused:
+        biased = activation(graph, f"{name}.biased", shape.tokens, width * (2 if block.gated else 1), shape.element)
         inner = graph.call(f"{name}.bias", [inner], [biased], passes_gradient=True)
-    out = fused_activation(graph, f"{name}.activation", inner, rows=shape.tokens, width=width, element=shape.element)
+    run = fused_activation if fused or not block.gated else _glu
+    out = run(graph, f"{name}.activation", inner, rows=shape.tokens, width=width, element=shape.element)
     return row_linear(graph, f"{name}.down", out, shape.linear(hidden, width))
+
+
+def _glu(graph: Graph, name: str, x: Value, *, rows: int, width: int, element: int) -> Value:
+    """SwiGLU by PyTorch's own operators, `--no-bias-swiglu-fusion`: its gate is kept as well.
+
+    Source: Megatron-LM core/transformer/mlp.py `MLP.forward`, glu
+    """
+    gate, linear = (graph.view(x, f"{name}.{half}", gradient_bytes=x.gradient_bytes // 2) for half in "01")
+    gate.num_bytes = linear.num_bytes = x.num_bytes // 2
+    graph.call(f"{name}.chunk", [x], [gate, linear])
+    turned = activation(graph, f"{name}.silu", rows, width, element)
+    graph.call(f"{name}.silu", [gate], [turned], saved=[gate])
+    out = activation(graph, f"{name}.out", rows, width, element)
+    return graph.call(f"{name}.product", [turned, linear], [out], saved=[turned, linear])
 
 
 def expert_rows(moe: MoE, shape: Shape) -> int:
@@ -123,9 +140,7 @@ def _experts(graph: Graph, tokens: Value, probabilities: Value, block: MoE, shap
     f = block.expert.width // shape.etp
     inner_width = f * (2 if block.expert.gated else 1)
     inner = activation(graph, "experts.up.out", rows, inner_width, e)
-    up_gradient = transient(graph, "experts.up.weight gradient", inner_width, width, e, category=Category.GRADIENTS)
-    graph.call("experts.up", [tokens], [inner], saved=[tokens], weight_gradients=[up_gradient] * local,
-               flops=2 * rows * inner_width * width)
+    inner = _grouped(graph, "experts.up", tokens, inner, shape, sizes=(inner_width, width, rows), local=local)
     weights = activation(graph, "experts.probabilities", rows, 4)
     graph.call("experts.permute probabilities", [probabilities], [weights])
     start = len(graph.operators)
@@ -133,10 +148,23 @@ def _experts(graph: Graph, tokens: Value, probabilities: Value, block: MoE, shap
     if "moe_act" in shape.recompute_modules:
         graph.checkpoint(start, discard_output=True)
     out = activation(graph, "experts.down.out", rows, width, e)
-    down_gradient = transient(graph, "experts.down.weight gradient", width, f, e, category=Category.GRADIENTS)
-    graph.call("experts.down", [hidden], [out], saved=[hidden], weight_gradients=[down_gradient] * local,
-               flops=2 * rows * f * width)
-    return out
+    return _grouped(graph, "experts.down", hidden, out, shape, sizes=(width, f, rows), local=local)
+
+
+def _grouped(
+    graph: Graph, name: str, x: Value, out: Value, shape: Shape, *, sizes: tuple[int, int, int], local: int
+) -> Value:
+    """One product of all local experts; frozen, one adapter that they share [Bridge `share_expert_adapters`]."""
+    (width, columns, rows), e, lora = sizes, shape.element, shape.lora
+    flops = 2 * rows * width * columns
+    if lora is None:
+        gradient = transient(graph, f"{name}.weight gradient", width, columns, e, category=Category.GRADIENTS)
+        return graph.call(name, [x], [out], saved=[x], weight_gradients=[gradient] * local, flops=flops)
+    graph.call(name, [x], [out], flops=flops)
+    if not lora.corrects(name):
+        return out
+    adapter = row_adapter if name == "experts.down" else column_adapter
+    return adapter(graph, name, x, out, Base(width, columns, rows, rows, e, lora.etp), lora)
 
 
 def _weighted_activation(
@@ -147,8 +175,10 @@ def _weighted_activation(
     Source: Megatron-LM core/transformer/moe/experts.py, bias_act_func
     """
     e = shape.element
-    activated = fused_activation(graph, "experts.activation", inner, rows=rows, width=width, element=e)
-    if block.expert.gated or block.expert.activation in ("relu2", "squared_relu"):
+    fused = shape.swiglu_fusion or not block.expert.gated
+    activated = (fused_activation if fused else _glu)(
+        graph, "experts.activation", inner, rows=rows, width=width, element=e)
+    if (block.expert.gated and fused) or block.expert.activation in ("relu2", "squared_relu"):
         graph.operators[-1].saved = graph.operators[-1].inputs = (inner, weights)
         return activated
     wide = 4 if shape.router_fp32 else e

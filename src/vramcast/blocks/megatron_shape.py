@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from vramcast.domain.model import Noun
+from vramcast.operators.megatron_lora import Lora
 from vramcast.operators.transformer_engine import Linear
 
 Kernel = Literal["flash", "cudnn", "unfused", "local"]
@@ -27,6 +28,7 @@ class Shape(Noun, frozen=True):
     attention_dropout: bool = False
     rope_fusion: bool = True
     gelu_fusion: bool = True
+    swiglu_fusion: bool = True
     fp8: bool = False
     cp_a2a: bool = False
     dispatcher: Literal["allgather", "alltoall", "flex"] = "alltoall"
@@ -34,6 +36,7 @@ class Shape(Noun, frozen=True):
     router_fp32: bool = False
     kv_seq: int = 0  # encoder positions that cross-attention reads
     recompute_modules: tuple[str, ...] = ()
+    lora: Lora | None = None  # all weights are frozen, adapters learn
 
     @property
     def tokens(self) -> int:
@@ -47,4 +50,5 @@ class Shape(Noun, frozen=True):
 
     def linear(self, rows: int, columns: int, *, tokens: int | None = None) -> Linear:
         """A linear of these local widths over the positions of a rank, or over `tokens`."""
-        return Linear(rows, columns, self.tokens if tokens is None else tokens, self.tokens_between, self.element)
+        n = self.tokens if tokens is None else tokens
+        return Linear(rows, columns, n, self.tokens_between, self.element, self.lora)

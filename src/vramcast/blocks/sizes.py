@@ -56,6 +56,7 @@ class Sizes(NamedTuple):
     left_whole: tuple[str, ...] = ()  # how the paths of those begin that are not
     stacked: bool = False  # packed experts are one tensor, unpacked all together
     loss_chunks: int = 1  # that a chunked loss takes the tokens in
+    last_logits: int | None = None  # the head reads so many positions of a sample, counted from its end
     source_len: int = 0  # encoder positions that cross-attention reads [tokens]
     fused_gate: bool = False  # gate and up are halves of one product, which lives as long as either
     copies_scores: bool = False  # bf16 scores become fp32 in a copy before eager softmax; fp16 ones inside its kernel

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from vramcast.domain.model import Noun
 from vramcast.domain.price import Price
 from vramcast.domain.topology import UNBOUNDED
@@ -50,6 +52,8 @@ class Gpu(Noun, frozen=True, kw_only=True):
     pcie_generation: int | None = None
     tdp_w: int | None = None
     segment: str = ""  # "datacentre", "workstation", "consumer"
+    held_bytes: int = 0  # that others hold on it: the desktop, other processes
+    limit: str = ""  # what keeps a process from the rest of a unified memory, one sentence
     source: str = ""
     checked: str = ""  # ISO date
     confidence: str = ""  # "high", "medium", "low"
@@ -88,6 +92,16 @@ class Gpu(Noun, frozen=True, kw_only=True):
         return next((size for size in self.link_cards if size >= cards), self.link_cards[-1])
 
     @property
+    def free_bytes(self) -> int:
+        """What others leave of it."""
+        return max(0, self.visible_bytes - self.held_bytes)
+
+    @property
+    def unmodelled(self) -> str:
+        """Why nothing here says what PyTorch takes of the card; "": it is modelled."""
+        return UNMODELLED.get(self.vendor, "")
+
+    @property
     def has_bf16(self) -> bool:
         """Whether products in bf16 run on tensor cores: NVIDIA's from Ampere on; older cards emulate them in fp32."""
         if self.sm is not None:
@@ -99,6 +113,13 @@ class Gpu(Noun, frozen=True, kw_only=True):
         """Whether there are products in fp8: NVIDIA's from Ada on."""
         return self.sm >= FP8_SM if self.sm is not None else self.fp8_flops is not None
 
+
+UNMODELLED = {
+    "Google": "a TPU runs programs of XLA, which plans their memory when it compiles: PyTorch's allocator and CUDA's "
+              "kernels, whose memory is predicted here, are not there",
+    "Apple": "PyTorch's Metal backend has another allocator and other kernels than CUDA's, and is not modelled",
+}
+"""Vendor -> why what PyTorch takes there is not predicted."""
 
 BF16_SM = 80
 """Oldest compute capability x 10 with products in bf16."""
@@ -119,7 +140,7 @@ class Network(Noun, frozen=True):
 
 
 class Cluster(Noun, frozen=True):
-    """`num_nodes` machines with `gpus_per_node` equal cards. What is not known of the machines is None."""
+    """`num_nodes` machines with `gpus_per_node` equal cards, or one with unequal ones. What is not known is None."""
 
     gpu: Gpu
     gpus_per_node: int
@@ -130,6 +151,8 @@ class Cluster(Noun, frozen=True):
     nvme_bytes: int | None = None  # local disks of one machine
     price: Price | None = None  # of one machine; where there are several, the one the question asks for
     notes: tuple[str, ...] = ()  # what is assumed about the machine
+    cautions: tuple[str, ...] = ()  # what about the cards changes how an answer is to be read
+    cards: tuple[Gpu, ...] = ()  # of the machine, where they differ; `gpu` then has the least of all their figures
 
     def __post_init__(self) -> None:
         if self.gpus_per_node < 1 or self.num_nodes < 1 or self.count > LARGEST_CLUSTER:
@@ -151,6 +174,8 @@ class Cluster(Noun, frozen=True):
     @property
     def name(self) -> str:
         """As the command line writes it: '8xh100-sxm-80gb', '2x8xh100-sxm-80gb', '2xaws:p5.48xlarge'."""
+        if self.cards:
+            return "+".join(f"{count}x{name}" for name, count in Counter(card.name for card in self.cards).items())
         nodes = f"{self.num_nodes}x" if self.num_nodes > 1 else ""
         if self.instance is not None:
             return nodes + self.instance

@@ -79,6 +79,13 @@ class Phase(StrEnum):
     CHECKPOINT = "checkpoint"
 
 
+GENERATES: Final = ("ppo", "grpo", "rloo")
+"""Objectives that learn from answers which the model writes while it trains."""
+
+ANSWERS: Final = ("dpo", "kto", *GENERATES)
+"""Objectives that rate what a language model writes."""
+
+
 class Workload(Noun, frozen=True):
     """One optimizer step's data."""
 
@@ -88,13 +95,15 @@ class Workload(Noun, frozen=True):
     grad_accum: int = 1  # micro-batches per optimizer step [count]
     decoder_seq_len: int | None = None  # encoder-decoder models: positions of the decoder
     image_size: int | None = None  # vision towers [pixels per side]
-    images: int = 1  # images per sample
-    objective: Literal["pretrain", "sft", "dpo", "ppo", "grpo", "reward"] = "pretrain"
-    completion_len: int = 0  # generated tokens per sample (ppo, grpo, evaluation with generation)
+    images: int = 1  # images per sample; 0: samples of text alone
+    objective: Literal[
+        "pretrain", "sft", "dpo", "kto", "ppo", "grpo", "rloo", "reward", "classification", "tagging"
+    ] = "pretrain"
+    completion_len: int = 0  # generated tokens per sample (GENERATES, evaluation with generation)
 
     def __post_init__(self) -> None:
-        counts = ("seq_len", "min_seq_len", "micro_batch", "grad_accum", "images", "decoder_seq_len", "image_size")
-        require_counts(self, *counts, zero=("completion_len",))
+        counts = ("seq_len", "min_seq_len", "micro_batch", "grad_accum", "decoder_seq_len", "image_size")
+        require_counts(self, *counts, zero=("completion_len", "images"))
 
     @property
     def tokens(self) -> int:
@@ -157,6 +166,7 @@ class Plan(Noun, frozen=True):
     offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
     offload_parameters: Literal["none", "cpu", "nvme"] = "none"
     offload_activations: bool = False
+    freeze: tuple[str, ...] = ()  # parts that do not learn: names of stacks, "projector", "embedding", "head"
     peft: Peft | None = None
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from math import prod
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -79,6 +79,7 @@ class Attention(Noun, frozen=True, tag="attention"):
     kv_norm: bool = False  # a norm over the one key/value head (DeepSeek V4)
     out_lora_rank: int = 0  # output in two steps: per group of heads to this width, then to H (DeepSeek V4)
     out_groups: int = 1
+    copies_context: bool = False  # heads come first in memory, so that what they put out is copied (Whisper)
     source_width: int | None = None  # cross-attention: width of the states that keys and values read
 
 
@@ -208,6 +209,7 @@ class Stack(Noun, frozen=True):
     projector: tuple[tuple[int, int, bool], ...] = ()  # (in, out, bias) linears behind the tower
     projector_norm_dim: int = 0  # width of the projector's norm weight, 0 when none
     projector_norm: Norm = Norm.RMS
+    projector_positions: int = 0  # of an image behind pooling (Gemma 3); 0: as the width of the first linear says
     extra: tuple[Parameter, ...] = ()
     extra_parameters: int = 0  # weights known only as a number
     causal: bool = True
@@ -282,3 +284,21 @@ def scorer(model: Model) -> Model:
     num_labels=1; [transformers] modeling_layers.py `GenericForSequenceClassification`
     """
     return replace(model, head=Head.CLASSIFIER, num_labels=1, tied=False, head_bias=False, mtp_layers=())
+
+
+FEW_LABELS: Final = 2
+"""`num_labels` where neither question nor configuration says more [transformers configuration_utils.py]."""
+
+
+def classifier(model: Model, *, pooled: bool) -> Model:
+    """The network with labels in the place of a vocabulary, of each sample or of each token.
+
+    Encoders of text have a dense layer in between where they label samples.
+
+    Source: [transformers] models/bert/modeling_bert.py `BertForSequenceClassification`, `BertForTokenClassification`,
+    models/roberta/modeling_roberta.py `RobertaClassificationHead`; modeling_layers.py
+    """
+    return replace(
+        model, head=Head.CLASSIFIER, num_labels=model.num_labels or FEW_LABELS, tied=False, head_bias=False,
+        mtp_layers=(), pooler=pooled and not model.main.causal and model.main.vision is None,
+    )

@@ -25,6 +25,7 @@ class RankProgram(Struct, frozen=True, kw_only=True):
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF the engine's launcher sets where the job says nothing
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    has_lengths: bool = False  # its steps are of many lengths
 
     def require_sound(self) -> None:
         """Refuse what no process could do, before its memory is answered: a search that reads sums alone need not.

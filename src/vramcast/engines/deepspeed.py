@@ -10,6 +10,10 @@ gathered per submodule and kept while their next use is less than max_reuse_dist
 [Z] deepspeed runtime/base_optimizer.py `_configure_master_weights`, runtime/precision_config.py
 `bf16_master_weights_and_grads`, `bf16_optimizer_states`, since 0.18.3: masters, gradients and states in 16 bits; stage
 3 then steps the partition itself
+[F16] deepspeed runtime/fp16/fused_optimizer.py `FP16_Optimizer`, unfused_optimizer.py: stage 0 in 16 bits, bf16 too;
+all gradients are cast to fp32 and, for the fused Adam, laid end to end. runtime/engine.py
+`buffered_allreduce_fallback`: half a thousand million elements are reduced at once; in fp32 the optimizer steps the
+weights themselves.
 [HF] transformers integrations/deepspeed.py `HfTrainerDeepSpeedConfig`: "auto" buckets: H^2, 0.9 H^2 and 10 H elements.
 """
 
@@ -18,12 +22,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from vramcast.domain.job import Job, Phase, Precision, Shards
+from vramcast.domain.job import ANSWERS, Job, Phase, Precision, Shards
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
-from vramcast.engines.eager.passes import Gathered, inference, passes, run_parts
+from vramcast.engines.eager.completions import answered, of_answers, with_answers, writes, written_loss
+from vramcast.engines.eager.passes import Gathered, evaluation, free_gradients, inference, passes, run_parts
+from vramcast.engines.eager.preference import (
+    Rated,
+    compares,
+    in_one,
+    rated,
+    rated_loss,
+    renamed,
+    whole_reference,
+)
 from vramcast.engines.eager.question import loss_of, packing_sentences, recipe_of
 from vramcast.engines.eager.recipe import Recipe, elements, parts, sharded, whole
 from vramcast.engines.eager.releases import causal_loss, software, with_its_kernels, with_its_loss
@@ -59,23 +73,25 @@ class Zero(NamedTuple):
     gradient_width: int = 2  # bytes of an accumulated gradient
     offload_optimizer: bool = False
     offload_parameters: bool = False
+    fused: bool = True  # its own Adam, which steps flat groups
     hidden: tuple[int, int] = (0, 1)  # of what learns, elements of hidden matrices, and all
     workspaces: Program = ()  # of cuBLAS
 
 
-def zero_phases(recipe: Recipe, zero: Zero) -> Mapping[Phase, Program]:
+def zero_phases(recipe: Recipe, zero: Zero, compared: Rated | None = None) -> Mapping[Phase, Program]:
     """Load, first step, step, evaluation of one rank under ZeRO 1, 2 or 3."""
     found = parts(recipe, leaves=False)
     held, constants = tuple(sharded(found)), weight_program(whole(found))
     zero = zero._replace(hidden=_hidden_elements(held))
     everything = zero.shards is Shards.EVERYTHING
     load = (*constants, *(_partitioned_load(held, zero) if everything else _flat_load(held, zero)))
-    step = _step(recipe, held, zero)
+    beside, between = ((), ()) if compared is None else _reference(compared, zero)
+    step = _step(recipe, held, zero, between)
     return {
-        Phase.LOAD: load,
+        Phase.LOAD: (*load, *beside),
         Phase.FIRST_STEP: (*zero.workspaces, *step),
         Phase.STEP: step,
-        Phase.EVALUATION: inference(recipe),
+        Phase.EVALUATION: evaluation(recipe),
         Phase.CHECKPOINT: _consolidated(held, zero) if everything else (),
     }
 
@@ -110,7 +126,7 @@ def _optimizer_nodes(partition: int, zero: Zero) -> list[Node]:
         return []
     formula = f"{partition:,} x {zero.master} B"
     nodes: list[Node] = []
-    if zero.shards is not Shards.EVERYTHING or zero.master != zero.width:
+    if zero.shards not in (Shards.EVERYTHING, Shards.NOTHING) or zero.master != zero.width:
         name = "fp32 weights" if zero.master == FP32 else "master weights"
         nodes.append(Alloc(_tensor(name, partition * zero.master, Category.OPTIMIZER, formula)))
     gradient = _tensor("zero gradient", partition * zero.master, Category.TEMPORARIES)
@@ -141,7 +157,8 @@ def _flat_load(held: tuple[Weight, ...], zero: Zero) -> Program:
     learning = elements(held, learning_only=True)
     frozen = tuple(weight for weight in held if not weight.learns)
     flat = _tensor("flat weights", learning * zero.width, Category.WEIGHTS, f"{learning:,} x {zero.width} B")
-    return (*weight_program(frozen), Alloc(flat), *_optimizer_nodes(ceil_div(learning, zero.ranks), zero))
+    own = learning if zero.shards is Shards.NOTHING else ceil_div(learning, zero.ranks)
+    return (*weight_program(frozen), Alloc(flat), *_optimizer_nodes(own, zero))
 
 
 def _partitioned_load(held: tuple[Weight, ...], zero: Zero) -> Program:
@@ -157,39 +174,74 @@ def _partitioned_load(held: tuple[Weight, ...], zero: Zero) -> Program:
     if not zero.offload_optimizer:
         gradient = partition * zero.gradient_width
         nodes.append(Alloc(_tensor("gradient partition", gradient, Category.GRADIENTS)))
-    whole, rest = divmod(partition, zero.sub_group)
+    size = _sub_group(held, zero)
+    whole, rest = divmod(partition, size)
     if whole > MOST_SUB_GROUPS:
         raise Unsupported(
-            f"sub_group_size={zero.sub_group} cuts a rank's {partition} elements into more than {MOST_SUB_GROUPS} "
+            f"sub_group_size={size} cuts a rank's {partition} elements into more than {MOST_SUB_GROUPS} "
             f"sub-groups; use at least {ceil_div(partition, MOST_SUB_GROUPS)}"
         )
     if whole:
-        nodes.append(Loop(whole, tuple(_optimizer_nodes(zero.sub_group, zero)), label="sub-groups"))
+        nodes.append(Loop(whole, tuple(_optimizer_nodes(size, zero)), label="sub-groups"))
     return (*nodes, *_optimizer_nodes(rest, zero))
 
 
-def _step(recipe: Recipe, held: tuple[Weight, ...], zero: Zero) -> Program:
+def _sub_group(held: tuple[Weight, ...], zero: Zero) -> int:
+    """Elements of a rank that are stepped together; of size 0 every weight is a group of its own, the largest counts
+    [Z3] `_create_fp16_sub_groups`."""
+    largest = max((weight.elements for weight in held if weight.learns), default=1)
+    return zero.sub_group or ceil_div(largest, zero.ranks)
+
+
+def _step(recipe: Recipe, held: tuple[Weight, ...], zero: Zero, between: Program) -> Program:
     """Micro-batches, then the optimizer on this rank's partition."""
+    if zero.shards is Shards.NOTHING:
+        return _whole_step(recipe, held, zero, between)
     partition = ceil_div(elements(held, learning_only=True), zero.ranks)
     largest = max((weight.elements for weight in held if weight.learns), default=0)
     everything = zero.shards is Shards.EVERYTHING
     norm = ceil_div(largest, zero.ranks) if everything else largest
     last = (
         *_scope(_tensor("gradient in fp64 for its norm", norm * FP64, Category.TEMPORARIES)),
-        *_upcast(min(partition, zero.sub_group) if everything else partition, zero),
+        *_upcast(min(partition, _sub_group(held, zero)) if everything else partition, zero),
     )
     if everything:
-        again = _gathered_micro_batch(recipe, zero)
+        again = _gathered_micro_batch(recipe, zero, between)
         return (Loop(zero.grad_accum, again, label="micro-batches"), *last)
     divided = zero.shards is not Shards.OPTIMIZER
     kept = partition if divided else elements(held, learning_only=True)
     sums = _tensor("accumulated gradients", kept * zero.gradient_width, Category.GRADIENTS)
-    nodes: list[Node] = [*_bucketed_micro_batch(recipe, zero, (Alloc(sums),), ())]
+    nodes: list[Node] = [*_bucketed_micro_batch(recipe, zero, (Alloc(sums),), (), between)]
     if zero.grad_accum > 1:
         new = _tensor("gradients of the micro-batch", kept * zero.gradient_width, Category.GRADIENTS)
-        again = _bucketed_micro_batch(recipe, zero, (Alloc(new),), (Free(new),))
+        again = _bucketed_micro_batch(recipe, zero, (Alloc(new),), (Free(new),), between)
         nodes.append(Loop(zero.grad_accum - 1, again, label="micro-batches"))
     return (*nodes, *last, Free(sums))
+
+
+REDUCED_AT_ONCE: Final = 500_000_000
+"""Elements [F16]."""
+
+
+def _whole_step(recipe: Recipe, held: tuple[Weight, ...], zero: Zero, between: Program) -> Program:
+    """Stage 0: gradients of every weight until all are reduced and cast [F16]."""
+    learning = elements(held, learning_only=True)
+    first = passes(recipe, policy=WeightGradients.KEPT, between=between)
+    nodes: list[Node] = [*first.micro_batch]
+    if zero.grad_accum > 1:
+        later = passes(recipe, policy=WeightGradients.TRANSIENT, between=between)
+        nodes.append(Loop(zero.grad_accum - 1, later.micro_batch, label="micro-batches"))
+    if zero.ranks > 1:
+        size = min(learning, REDUCED_AT_ONCE) * zero.width
+        nodes += _scope(_tensor("gradients reduced at once", size, Category.COMMUNICATION))
+    gradients = free_gradients(first.gradients)
+    if zero.width == zero.master:
+        return (*nodes, *gradients)
+    wide = _tensor("fp32 gradients", learning * zero.master, Category.TEMPORARIES, f"{learning:,} x {zero.master} B")
+    if not zero.fused:
+        return (*nodes, Alloc(wide), *gradients, Free(wide))
+    flat = _tensor("flattened fp32 gradients", learning * zero.master, Category.TEMPORARIES)
+    return (*nodes, Alloc(wide), Alloc(flat), Free(wide), *gradients, Free(flat))
 
 
 def _upcast(partition: int, zero: Zero) -> Program:
@@ -203,18 +255,20 @@ def _upcast(partition: int, zero: Zero) -> Program:
     return (Alloc(flat), Alloc(wide), Free(flat), Free(wide))
 
 
-def _bucketed_micro_batch(recipe: Recipe, zero: Zero, before: Program, after: Program) -> Program:
+def _bucketed_micro_batch(
+    recipe: Recipe, zero: Zero, before: Program, after: Program, between: Program
+) -> Program:
     """Forward; backward between the bucket buffers, which die when it ends [Z2]."""
-    one = passes(recipe, policy=WeightGradients.TRANSIENT)
+    one = passes(recipe, policy=WeightGradients.TRANSIENT, between=between)
     bucket = _tensor("reduce bucket", zero.reduce_bucket * zero.width, Category.COMMUNICATION)
     buckets = (bucket,) * (2 if zero.overlap else 1)
     return (*one.forward, *map(Alloc, buckets), *before, *one.backward, *after, *map(Free, buckets))
 
 
-def _gathered_micro_batch(recipe: Recipe, zero: Zero) -> Program:
+def _gathered_micro_batch(recipe: Recipe, zero: Zero, between: Program) -> Program:
     """Forward and backward with every block's weights gathered around it [Z3]."""
     bucket = _tensor("reduce bucket", zero.reduce_bucket * zero.width, Category.COMMUNICATION)
-    one = passes(recipe, policy=WeightGradients.TRANSIENT, gathered=_gathered(recipe, zero))
+    one = passes(recipe, policy=WeightGradients.TRANSIENT, gathered=_gathered(recipe, zero), between=between)
     if zero.ranks == 1:
         return (*one.forward, Alloc(bucket), *one.backward, Free(bucket))
     held = tuple(sharded(parts(recipe, leaves=False)))
@@ -228,6 +282,46 @@ def _gathered_micro_batch(recipe: Recipe, zero: Zero) -> Program:
         Alloc(prefetched), *one.forward, Alloc(kept), Alloc(bucket), Free(kept), *one.backward,
         Free(bucket), Free(prefetched),
     )
+
+
+def _reference(compared: Rated, zero: Zero) -> tuple[Program, Program]:
+    """What the reference of a preference loss adds: its load, and what runs between forward and backward.
+
+    Partitioned under ZeRO-3; else whole, without ZeRO [TRL models/utils.py `prepare_deepspeed`].
+    """
+    recipe = compared.reference
+    if recipe is None or zero.shards is not Shards.EVERYTHING or zero.ranks == 1:
+        whole_load, forward = whole_reference(compared, cached=False)
+        return whole_load, compared.between(forward)
+    gathered = _gathered(recipe, zero)
+    assert gathered is not None
+    held = tuple(sharded(parts(recipe, leaves=False)))
+    load: Program = ()
+    if compared.own and not zero.offload_parameters:
+        total = _total_bytes(held, zero)
+        small = _total_bytes(tuple(w for w in held if _bytes(w, zero) <= zero.persistence * zero.width), zero)
+        load = tuple(Alloc(_tensor(name, size, Category.WEIGHTS)) for name, size in (
+            ("weight partition", ceil_div(total, zero.ranks)), ("persistent small weights", small),
+        ))
+    layer = max(gathered.layers, key=lambda tensor: tensor.num_bytes)
+    ahead = _stream_tensor("prefetched weights", zero.prefetch_bucket * zero.width + layer.num_bytes)
+    # one layer computes, and what is ahead of it has been fetched; the flat buffer is copied out of
+    around = (ahead, layer, layer)
+    load, forward = renamed(load, (*map(Alloc, around), *inference(recipe), *map(Free, around)))
+    return load, compared.between(forward)
+
+
+def _answered_phases(job: Job, recipe: Recipe, zero: Zero) -> tuple[Mapping[Phase, Program], str]:
+    """GRPO and RLOO: under ZeRO-3 all weights are gathered while answers are written [TRL `ds3_gather_for_generation`,
+    on unasked], and the policy that rates takes no more than its own step."""
+    found = answered(job, recipe)
+    load, rating = _reference(found.reference, zero)
+    before = (*found.generation, *rating, *found.own)
+    if zero.shards is Shards.EVERYTHING and zero.ranks > 1:
+        every = _total_bytes(tuple(sharded(parts(recipe, leaves=False))), zero)
+        gathered = _tensor("weights gathered to write answers", every, Category.COMMUNICATION)
+        before = (Alloc(gathered), *found.generation, Free(gathered), *rating)
+    return with_answers(zero_phases(recipe, zero, found.looked_at), load, before), found.said
 
 
 def _gathered(recipe: Recipe, zero: Zero) -> Gathered | None:
@@ -272,18 +366,20 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
 
     `engine_options`: "reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
     "sub_group_size", "stage3_max_reuse_distance" (elements; the first three also "auto"), "overlap_comm"
-    (bool), "auto" (bool: the HF Trainer's sizes from the width of the model), "grad_accum_dtype" ("fp32").
+    (bool), "auto" (bool: the HF Trainer's sizes from the width of the model), "grad_accum_dtype" ("fp32"), "zero"
+    (false: stage 0 on one GPU).
 
     Raises: Unsupported for model parallelism and several models
     """
-    if job.workload.objective in ("dpo", "ppo", "grpo"):
+    if job.workload.objective in ANSWERS and not (compares(job) or writes(job)):
+        able = "huggingface" if job.workload.objective in ("dpo", "kto") and job.engine == "deepspeed" else "pytorch"
         raise Unsupported(
-            f"{job.workload.objective} is not modelled for --engine {job.engine} with ZeRO; use --engine pytorch"
+            f"{job.workload.objective} is not modelled for --engine {job.engine} with ZeRO; use --engine {able}"
         )
     causal, job = causal_loss(job), with_its_loss(job)
-    loss = loss_of(job, autocast=False, causal=causal)
+    loss = written_loss(job) if writes(job) else rated_loss(job) or loss_of(job, autocast=False, causal=causal)
     recipe = with_its_kernels(recipe_of(job, loss=loss), job)
-    recipe = recipe._replace(returns_fp32=causal.returns_fp32 and loss is not None)
+    recipe = recipe._replace(returns_fp32=causal.returns_fp32 and loss is not None, outputs_fp32=in_one(job))
     width = 4 if job.plan.precision in (Precision.FP32, Precision.TF32) else 2
     _check_masters(job)
     # DeepSpeed casts the whole model, adapters too, and runs it without autocast
@@ -292,8 +388,14 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         numerics=Numerics(width, width, width, width),
         adapter=None if adapter is None else adapter._replace(width=width, compute=width),
     )
-    phases = zero_phases(recipe._replace(sizes=sizes), settings(job, width))
-    return (one_role(job, phases, KEPT[job.plan.precision in PURE], *packing_sentences(job)),)
+    recipe = recipe._replace(sizes=sizes)
+    if writes(job):
+        phases, together = _answered_phases(job, of_answers(recipe, job), settings(job, width))
+        return (one_role(job, phases, KEPT[job.plan.precision in PURE], *packing_sentences(job), together),)
+    compared = rated(job, recipe)
+    phases = zero_phases(recipe, settings(job, width), compared)
+    said = () if compared is None else (compared.said,)
+    return (one_role(job, phases, KEPT[job.plan.precision in PURE], *packing_sentences(job), *said),)
 
 
 def _check_masters(job: Job) -> None:
@@ -315,6 +417,9 @@ def settings(job: Job, width: int) -> Zero:
     automatic = bool(options.get("auto", job.engine == "huggingface")) and plan.shards is Shards.EVERYTHING
     filled_in = (hidden * hidden, 9 * hidden * hidden // 10, 10 * hidden)
     defaults = filled_in if automatic else (500_000_000, 50_000_000, 100_000)
+    without_zero = plan.shards is Shards.NOTHING and (job.data_parallel > 1 or options.get("zero") is False)
+    if without_zero and (plan.offload_optimizer != "none" or plan.precision in PURE or options.get("grad_accum_dtype")):
+        raise Unsupported("DeepSpeed offloads, and keeps masters or gradients of other widths, with ZeRO only")
     by_name = dict(zip(FILLED_IN, filled_in, strict=True))
 
     def count(name: str, default: int) -> int:
@@ -322,7 +427,9 @@ def settings(job: Job, width: int) -> Zero:
         return by_name.get(name, default) if value == "auto" else int(value)
 
     return Zero(
-        shards=plan.shards if plan.shards is not Shards.NOTHING else Shards.OPTIMIZER,
+        # one rank splits nothing, whatever was asked
+        shards=plan.shards if plan.shards is not Shards.NOTHING or without_zero else Shards.OPTIMIZER,
+        fused=plan.optimizer in ("adam", "adamw"),
         ranks=job.data_parallel,
         optimizer=optimizer(plan.optimizer),
         reduce_bucket=count("reduce_bucket_size", defaults[0]),

@@ -249,10 +249,10 @@ def latent_sizes(job: PipelineJob) -> tuple[int, int, int]:
                 f"{name}={size} is not a multiple of {2 * scale} pixels; use {below} or {below + 2 * scale}"
             )
     frames = job.frames
-    return _latent_frames(part.network, frames), height // scale, width // scale
+    return latent_frames(part.network, frames), height // scale, width // scale
 
 
-def _latent_frames(network: Network, frames: int) -> int:
+def latent_frames(network: Network, frames: int) -> int:
     if isinstance(network, AutoencoderKL):
         return 1
     ratio = network.scale_factor_temporal if isinstance(network, AutoencoderKLWan) else 4

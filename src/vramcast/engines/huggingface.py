@@ -16,7 +16,9 @@ from vramcast.domain.job import Job, Precision, Recompute
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import named
 from vramcast.engines import deepspeed
+from vramcast.engines.eager.completions import completion_phases, of_answers, writes, written_loss
 from vramcast.engines.eager.phases import all_phases
+from vramcast.engines.eager.preference import compared_phases, in_one, rated, rated_loss, refuse_fused
 from vramcast.engines.eager.question import (
     loss_of,
     packing_sentences,
@@ -60,10 +62,14 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     (bool), "liger" (bool, or kernels: "rope+rms_norm"), "shifted_loss" for model code that shifts its logits (bool),
     "autocast" over weights of 16 bits (bool), "backward_prefetch" of FSDP1 ("pre", "none"), "deepspeed" (bool), "dtype"
     of frozen weights ("float32", "bfloat16"), "prepare_kbit" ("trl", "peft", "norms", "none") for packed bases,
-    "gptq_kernel" ("cuda_old", "tritonv2"), "beta" (float) for GRPO.
+    "gptq_kernel" ("cuda_old", "tritonv2"), "beta" (float), "steps_per_generation" (micro-batches whose completions are
+    made at once) and "generation_batch_size" (completions of all ranks) for GRPO and RLOO,
+    "precompute_ref_log_probs" (bool) for DPO and KTO, "log_probs" ("samples", "whole") for DPO,
+    "cut_cross_entropy" beside --loss fused_linear (bool), "pack_experts" of a packed base, too (bool).
 
     Raises: Unsupported for model parallelism and what the sharder is not asked for
     """
+    refuse_fused(job)
     who = sharder(job)
     if who == "deepspeed":
         return deepspeed.ranks(job)
@@ -72,6 +78,11 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     refuse_unsharded(job)
     recipe, said = prepared(_recipe(job), job)
     said = (*packing_sentences(job), *said, *_loaded(job), *((CHUNKED,) if chunks_loss(job) else ()))
+    if writes(job):
+        phases, together = completion_phases(job, of_answers(recipe, job), stepping_of(job))
+        return (one_role(job, phases, *said, together),)
+    if (compared := rated(job, recipe)) is not None:
+        return (one_role(job, compared_phases(recipe, stepping_of(job), compared), *said, compared.said),)
     return (one_role(job, all_phases(job, recipe, stepping_of(job)), *said),)
 
 
@@ -85,8 +96,8 @@ def _recipe(job: Job, *, narrow: bool = False) -> Recipe:
     if chunks_loss(job) and sharder(job) is None:
         loss: str | None = LINEAR + ("trl_autocast" if autocast else "trl")
     else:
-        loss = loss_of(job, autocast=autocast, causal=causal)
-    recipe = recipe_of(job, loss=loss, outputs_fp32=autocast, autocast=autocast, narrow=narrow)
+        loss = written_loss(job) if writes(job) else rated_loss(job) or loss_of(job, autocast=autocast, causal=causal)
+    recipe = recipe_of(job, loss=loss, outputs_fp32=autocast or in_one(job), autocast=autocast, narrow=narrow)
     return with_its_kernels(recipe, job)._replace(returns_fp32=causal.returns_fp32 and loss is not None)
 
 
@@ -121,7 +132,8 @@ def _sharded(job: Job, who: Sharder) -> RankProgram:
         hooks_hold=older and reentrant(job) and job.plan.recompute is Recompute.FULL,
     )
     said = (*_said_sharder(job, who), *packing_sentences(job), *_loaded(job))
-    return sharded_role(job, _recipe(job, narrow=mixed), sharding, *said)
+    recipe = _recipe(job, narrow=mixed)
+    return sharded_role(job, recipe, sharding, *said, compared=rated(job, recipe))
 
 
 def _said_sharder(job: Job, who: Sharder) -> tuple[str, ...]:

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from vramcast.blocks.ends import LINEAR
-from vramcast.domain.job import Job, Phase, Precision, Shards
+from vramcast.domain.job import ANSWERS, Job, Phase, Precision, Shards
 from vramcast.domain.model import Head
 from vramcast.domain.program import Program
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.eager.fsdp import sharded_phases
 from vramcast.engines.eager.phases import all_phases
+from vramcast.engines.eager.preference import Rated, compares
 from vramcast.engines.eager.question import (
     attention_sentences,
     loss_of,
@@ -97,8 +98,11 @@ def sharding_of(job: Job, by: Sharder) -> Sharding:
         raise Unsupported("FSDP offloads weights and optimizer together; add --offload-parameters cpu")
     if plan.peft is not None and plan.peft.base == "int8":
         raise Unsupported("FSDP cannot shard bitsandbytes' 8-bit weights; use --base-weights nf4, or --shards nothing")
-    if job.workload.objective in ("dpo", "ppo", "grpo"):
-        raise Unsupported(f"{job.workload.objective} is not modelled with FSDP; leave --shards out")
+    if job.workload.objective in ANSWERS and not compares(job):
+        raise Unsupported(
+            f"{job.workload.objective} is not modelled with FSDP for --engine {job.engine} and this loss; leave "
+            "--shards out, or use --engine huggingface --objective dpo and no --loss"
+        )
     return Sharding(
         "fsdp1" if by == "fsdp1" else "fsdp2",
         min(plan.shard_group or job.data_parallel, job.data_parallel),
@@ -108,7 +112,9 @@ def sharding_of(job: Job, by: Sharder) -> Sharding:
     )
 
 
-def sharded_role(job: Job, recipe: Recipe, sharding: Sharding, *assumptions: str) -> RankProgram:
+def sharded_role(
+    job: Job, recipe: Recipe, sharding: Sharding, *assumptions: str, compared: Rated | None = None
+) -> RankProgram:
     """All ranks do the same, each with its share."""
     said = [*assumptions, UNITS[sharding.by]]
     if sharding.by == "fsdp1" and sharding.ranks == 1:
@@ -119,7 +125,11 @@ def sharded_role(job: Job, recipe: Recipe, sharding: Sharding, *assumptions: str
         said.append("packed weights are stored as 16-bit numbers, so that they can be sharded; block constants are not")
     if job.workload.grad_accum > 1:
         said.append("gradients of the micro-batches before the last add up unsharded (no_sync)")
-    phases = sharded_phases(recipe, sharded_stepping_of(job), sharding)
+    if compared is not None:
+        said.append(compared.said)
+    if compared is not None and sharding.by == "fsdp2" and compared.own and compared.reference and compared.one_unit:
+        said.append("TRL hands the reference to fully_shard as one unit: all of it is gathered while it answers")
+    phases = sharded_phases(recipe, sharded_stepping_of(job), sharding, compared)
     found = one_role(job, phases, *said)
     kept = tuple(text for text in found.assumptions if not text.startswith("gradients of later micro-batches"))
     return RankProgram(role=found.role, count=found.count, phases=phases, assumptions=kept)
@@ -140,5 +150,6 @@ def one_role(job: Job, phases: Mapping[Phase, Program], *assumptions: str) -> Ra
         found.append("gradients of later micro-batches are added to those of the first and freed")
     found += attention_sentences(job)
     if text_only(job):
-        found.append("batches of text only: the vision tower needs --image-size")
+        found.append("batches of text only: the vision tower needs --image-size" if job.workload.images
+                     else "batches of text only: the vision tower reads none, as --images 0 says")
     return RankProgram(role="all", count=job.cluster.count, phases=phases, assumptions=tuple(found))

@@ -236,7 +236,7 @@ def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
     if not settings.pytorch:
         outside += (decoder(settings.sequences, job.model.vocab),)
     taken = total(weights) + extent(step).peak + sum(tensor.num_bytes for tensor in outside) + (gpu.context_bytes or 0)
-    free = gpu.visible_bytes - taken
+    free = gpu.free_bytes - taken
     share = round(settings.fraction * free)
     left = min(share, plan.cache_bytes) if plan.cache_bytes is not None else share
     return _Worker(stage, weights, step, outside, free, left, _blocks(job, settings, stage, max(0, left)))

@@ -59,7 +59,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         optimizer(plan.optimizer), plan.optimizer_kernel or "fused",
     )
     runs = tuple((run.count, run.layer) for run in model.main.runs)
-    setting = setting._replace(known=setting.known._replace(split_root=False))
+    split = bool(job.engine_options.get("split_root"))
+    setting = setting._replace(known=setting.known._replace(split_root=split))
     phases = phases_of(setting, pieces_of(setting, Span(runs)))
     length = workload.seq_len
     padded = (f"samples are padded to {length} tokens, which tp={plan.tp} divides",) if length != asked else ()

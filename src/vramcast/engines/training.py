@@ -15,7 +15,7 @@ Sharder = Literal["fsdp1", "fsdp2", "deepspeed"]
 _OF_FSDP2: Final = ("reshard_after_forward",)
 _OF_PIPELINES: Final = (
     "optimizer_kernel", "recompute_layers", "recompute_modules", "attention", "offload_activations", "cp_kind",
-    "first_stage_layers", "last_stage_layers",
+    "first_stage_layers", "last_stage_layers", "freeze",
 )
 
 
@@ -77,19 +77,20 @@ TRAINING: Final[dict[str, TrainingEngine]] = {
     "torchtune": TrainingEngine(
         "vramcast.engines.torchtune", (0, 1), (0, 7), "torchtune", "titan", Precision.BF16, Precision.BF16, None,
         {Precision.MIXED_BF16: Precision.BF16},
-        shards=Shards.EVERYTHING, sharders=("fsdp2",), wraps_alone=True, one_model=True, unused=_OF_PIPELINES,
+        shards=Shards.EVERYTHING, sharders=("fsdp2",), wraps_alone=True, one_model=True,
+        unused=tuple(name for name in _OF_PIPELINES if name != "optimizer_kernel"),
     ),
     "litgpt": TrainingEngine(
         "vramcast.engines.litgpt", (2023,), (2026, 7), "litgpt, by the date of the checkout", "eager", Precision.BF16,
         Precision.BF16, sharders=("fsdp1",), one_model=True, unused=(
             *_OF_FSDP2, "recompute", "recompute_layers", "recompute_modules", "attention", "loss", "compile",
-            "offload_optimizer", "offload_parameters", "offload_activations",
+            "offload_optimizer", "offload_parameters", "offload_activations", "freeze",
         ),
     ),
     "megatron": TrainingEngine(
         "vramcast.engines.megatron", (0, 2), (0, 17), "Megatron Core", "megatron", Precision.MIXED_BF16,
         Precision.MIXED_BF16, Precision.MIXED_FP16, by_version=False, shards=Shards.OPTIMIZER, copies_in_fp32=True,
-        one_model=True, unused=(*_OF_FSDP2, "optimizer_kernel", "shard_group"),
+        one_model=True, unused=(*_OF_FSDP2, "optimizer_kernel", "shard_group", "freeze"),
     ),
     "colossalai": TrainingEngine(
         "vramcast.engines.colossalai", (0, 3), (0, 5), "Colossal-AI", "eager", Precision.MIXED_BF16,

@@ -21,16 +21,21 @@ from msgspec.structs import replace
 from vramcast.domain.job import Job, Loss, Phase, Precision, Recompute
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
-from vramcast.domain.version import Version
+from vramcast.domain.version import Version, version_text
 from vramcast.engines.eager.passes import Around, Piece
 from vramcast.engines.eager.phases import all_phases
+from vramcast.engines.eager.preference import compared_phases, rated, rated_loss, refuse_fused
 from vramcast.engines.eager.question import recipe_of, refuse_shards, stepping_of
 from vramcast.engines.eager.recipe import Recipe, weights
+from vramcast.engines.eager.releases import trl_version
 from vramcast.engines.pytorch import one_role
 from vramcast.engines.transformers.versions import left_sentences, left_whole
 from vramcast.errors import Unsupported
 from vramcast.states.steps import Weight, weight_program
 from vramcast.units import GIB, MIB
+
+NEWEST_TRL: Final[Version] = (0, 24)
+"""That Unsloth installs [unsloth pyproject.toml at 015bdef0d]."""
 
 SMALLEST: Final = 2 * MIB
 """`MINIMUM_SIZE`: smaller inputs stay [bytes]."""
@@ -181,7 +186,7 @@ def _chunks(job: Job, recipe: Recipe, version: Version) -> int:
 def _target(job: Job, recipe: Recipe, rule: Chunking) -> int:
     """What the logits of one chunk may take [bytes]."""
     held = sum(weight.num_bytes * weight.repeats for weight in weights(recipe))
-    free = (job.cluster.gpu.visible_bytes - held) // 2
+    free = (job.cluster.gpu.free_bytes - held) // 2
     return max(1, min(rule.budget or free, free) if rule.halves else rule.budget or free)
 
 
@@ -251,14 +256,18 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     plan = replace(job.plan, loss=job.plan.loss or Loss.FUSED_LINEAR)
     if job.plan.recompute is Recompute.SELECTIVE:
         plan = replace(plan, recompute=Recompute.FULL)
-    asked, version = replace(job, plan=plan), job.engine_version or NEWEST
-    recipe = _packing(asked, recipe_of(asked, variants="liger", autocast=True))
-    if job.plan.loss is None:
+    asked, version, trainer = replace(job, plan=plan), job.engine_version or NEWEST, _trl(job)
+    refuse_fused(trainer)
+    rates = rated_loss(trainer)
+    recipe = _packing(asked, recipe_of(asked, loss=rates, variants="liger", autocast=True))
+    if job.plan.loss is None and rates is None:
         recipe = with_loss(asked, recipe, version)
-    recipe = recipe._replace(outputs_fp32=recipe.loss == WHOLE and job.plan.precision in AUTOCAST)
+    whole = recipe.loss == WHOLE or rates is not None
+    recipe = recipe._replace(outputs_fp32=whole and job.plan.precision in AUTOCAST)
     said = left_sentences(job.model, recipe.sizes.left_whole, transformers_of(job))
     around = _offloaded(asked, recipe)
-    phases = dict(all_phases(asked, recipe, stepping_of(asked)._replace(around=around)))
+    stepping, compared = stepping_of(asked)._replace(around=around), rated(trainer, recipe)
+    phases = dict(compared_phases(recipe, stepping, compared) if compared else all_phases(asked, recipe, stepping))
     phases[Phase.LOAD] += weight_program(_tables(job))
     notes = ["fused kernels with in-place backward", *said]
     if around is not None:
@@ -267,6 +276,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         )
     if job.plan.peft is not None and job.plan.peft.base in FOUR_BITS and version >= DYNAMIC_SINCE:
         notes.append("every linear layer is packed; checkpoints named -unsloth-bnb-4bit keep some in 16 bits")
+    notes += [compared.said] if compared else []
     warnings = short_batches(asked, recipe, version)
     if job.plan.precision is Precision.AMP_FP16 and version >= IN_FP32_SINCE.get(job.model.family, (9999,)):
         warnings += (
@@ -297,6 +307,14 @@ def _offloaded(job: Job, recipe: Recipe) -> Offloaded | None:
         return None
     buffers = 2 if (job.engine_version or NEWEST) >= DOUBLE_BUFFERS_SINCE else 1
     return Offloaded(recipe.model.main.name, recipe.sizes.residual_bytes, buffers)
+
+
+def _trl(job: Job) -> Job:
+    """The job as TRL's trainer sees it, which compares answers by logits that the patched network then returns."""
+    plan = replace(job.plan, loss=None if job.plan.loss is Loss.EAGER else job.plan.loss)
+    there = replace(job, engine="huggingface", engine_version=transformers_of(job), plan=plan, engine_options={})
+    newest = {"trl": version_text(min(trl_version(there), NEWEST_TRL))}
+    return replace(there, engine_options=newest)
 
 
 def transformers_of(job: Job) -> Version:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from vramcast.lazy import submodules
 
 if TYPE_CHECKING:
+    from vramcast.estimate import diffusion as diffusion
     from vramcast.estimate import engine_options as engine_options
     from vramcast.estimate import layers as layers
     from vramcast.estimate import proposals as proposals

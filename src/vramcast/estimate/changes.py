@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, reduce
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -47,6 +47,57 @@ def single_changes(
     before = None if time is None else time.tokens_per_s
     tried = _tried(job, measure, needed_bytes, before) if has_room(job) else _relieved(job, measure)
     return tuple(sorted(tried, key=lambda change: not change.fits))
+
+
+def combined_change(
+    job: Job, needed_bytes: int, *, measure: Measure, time: StepTime | None = None
+) -> Change | None:
+    """The least changes together that make a plan fit, the interval of what it needs included where that can be.
+
+    They are added in the order of what a user gives up, least first, until the plan fits; then those are taken back,
+    the costliest first, without which it fits as well.
+
+    Args: as of `single_changes`
+
+    Returns: None where all of them are not enough, or main memory is what there is too little of
+    """
+    if not has_room(job):
+        return None
+    capacity = job.cluster.gpu.visible_bytes
+    steps, changed, need = _added_up(job, measure, needed_bytes)
+    if need is None or need.needed_bytes > capacity:
+        return None
+    is_safe = need.high_bytes <= capacity
+    for place in reversed(range(len(steps) - 1)):  # the last was needed
+        fewer = steps[:place] + steps[place + 1 :]
+        tried = reduce(_with, fewer, job)
+        less = attempted(partial(measure, tried))
+        if less is not None and (less.high_bytes if is_safe else less.needed_bytes) <= capacity:
+            steps, changed, need = fewer, tried, less
+    before, after = time and time.tokens_per_s, _tokens_per_s(changed)
+    slowdown = before / after - 1 if before and after and before != after else None
+    return _change(job, changed, need, "; ".join(dict.fromkeys(step.cost for step in steps)), slowdown)
+
+
+def _added_up(job: Job, measure: Measure, needed_bytes: int) -> tuple[list[Technique], Job, Need | None]:
+    """Techniques one over the other, as often as each lowers the need, until it fits; what that makes and needs."""
+    steps: list[Technique] = []
+    need: Need | None = None
+    for technique in filter(lambda technique: technique.offered, TECHNIQUES):
+        while _key(changed := _with(job, technique)) != _key(job):
+            found = attempted(partial(measure, changed, below=needed_bytes))
+            if found is None:
+                break
+            steps, job, need, needed_bytes = [*steps, technique], changed, found, found.needed_bytes
+            if need.high_bytes <= job.cluster.gpu.visible_bytes:
+                return steps, job, need
+    return steps, job, need
+
+
+def _with(job: Job, technique: Technique) -> Job:
+    """The job with a technique; as it is where that does not apply."""
+    changed = attempted(partial(technique.apply, job))
+    return (changed and rebatched(changed)) or job
 
 
 def _relieved(job: Job, measure: Measure) -> Iterator[Change]:

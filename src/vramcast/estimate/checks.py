@@ -9,7 +9,7 @@ from typing import Final
 from vramcast import estimate
 from vramcast.blocks.lengths import check_lengths, reads_images
 from vramcast.blocks.parameters.targets import check_targets
-from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Recompute, Shards
+from vramcast.domain.job import ANSWERS, GENERATES, WITHOUT_TARGETS, Job, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
 from vramcast.engines.bitsandbytes import refuse_bitsandbytes
 from vramcast.engines.eager.releases import ZERO_OPTIONS, runs_deepspeed, sharder
@@ -38,9 +38,6 @@ BITSANDBYTES_BASES: Final = ("nf4", "nf4-dq", "int8")
 
 OF_SHARDERS: Final = {**dict.fromkeys(("deepspeed", *ZERO_OPTIONS), "deepspeed"), "backward_prefetch": "fsdp1"}
 """Engine option -> the sharder that reads it."""
-
-ANSWERS: Final = ("dpo", "ppo", "grpo")
-"""Objectives that rate what a language model writes."""
 
 Sizes = Iterator[tuple[str, int]]
 Rule = Callable[[int], bool]
@@ -122,6 +119,8 @@ def refuse_ignored(job: Job) -> None:
         raise Unsupported(
             f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
         )
+    if workload.objective in ("kto", "rloo") and job.engine != "huggingface":
+        raise Unsupported(f"objective={workload.objective} is counted as TRL runs it; use --engine huggingface")
     if workload.objective in ANSWERS and model.head is not Head.LM:
         raise InvalidSpec(
             f"objective={workload.objective} compares answers, and {model.name} writes none; use pretrain"
@@ -139,9 +138,12 @@ def refuse_ignored(job: Job) -> None:
         raise Unsupported(f"precision={plan.precision} is not modelled for engine litgpt; use bf16 (bf16-true)")
     if runs_deepspeed(job) and plan.offload_parameters != "none" and plan.shards is not Shards.EVERYTHING:
         raise InvalidSpec("offload-parameters needs ZeRO-3; add --zero 3")
-    if runs_deepspeed(job) and plan.shards is Shards.NOTHING and job.data_parallel > 1:
-        raise Unsupported("DeepSpeed without ZeRO is not modelled; use --zero 1, 2 or 3, or --engine pytorch")
+    whole = plan.shards is Shards.NOTHING and (job.data_parallel > 1 or job.engine_options.get("zero") is False)
+    if runs_deepspeed(job) and job.engine != "deepspeed" and whole:
+        raise Unsupported("DeepSpeed without ZeRO is modelled for --engine deepspeed; use that, or --zero 1, 2 or 3")
     gpu = job.cluster.gpu
+    if gpu.unmodelled:
+        raise Unsupported(f"{job.engine} does not run on {gpu.name}: {gpu.unmodelled}; use another card")
     if (plan.precision is Precision.FP8 or job.engine_options.get("float8") is True) and not gpu.has_fp8:
         halves = "mixed-bf16" if gpu.has_bf16 else "mixed-fp16"
         raise InvalidSpec(f"{gpu.name} has no fp8; use precision {halves}, or Ada, Hopper or newer")
@@ -153,13 +155,15 @@ def refuse_ignored(job: Job) -> None:
         raise InvalidSpec(f"etp={plan.etp}: {model.name} has no experts; leave etp out")
     if not reads_images(model) and (workload.image_size is not None or workload.images != 1):
         raise InvalidSpec(f"{model.name} reads no images; leave image-size and images out")
+    if not workload.images and model.main.vision is not None:
+        raise InvalidSpec(f"{model.name} reads nothing but images; use images=1 or more")
     if workload.decoder_seq_len is not None and len(model.stacks) == 1:
         raise InvalidSpec(f"{model.name} has no encoder beside its decoder; leave decoder-seq-len out")
-    if workload.objective in ("ppo", "grpo") and not workload.completion_len:
+    if workload.objective in GENERATES and not workload.completion_len:
         raise InvalidSpec(f"objective={workload.objective} learns from answers that it generates; give their tokens, "
                           "--completion-len")
-    if workload.completion_len and workload.objective not in ("ppo", "grpo"):
-        raise InvalidSpec(f"completion-len needs objective ppo or grpo, not {workload.objective}")
+    if workload.completion_len and workload.objective not in GENERATES:
+        raise InvalidSpec(f"completion-len needs objective ppo, grpo or rloo, not {workload.objective}")
 
 
 def _check_optimizer(job: Job) -> None:

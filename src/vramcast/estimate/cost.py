@@ -57,7 +57,8 @@ def with_cost(answer: AnswerT, cluster: Cluster, *, run_tokens: int | None = Non
     cost = cost_of(cluster, tokens_per_s=speed, run_tokens=run_tokens)
     hours = run_tokens / speed / SECONDS_PER_HOUR if run_tokens and speed else None
     assumptions = tuple(dict.fromkeys((*answer.assumptions, *cluster.notes)))
-    return replace(answer, cost=cost, run_hours=hours, assumptions=assumptions)
+    cautions = tuple(dict.fromkeys((*answer.cautions, *cluster.cautions)))
+    return replace(answer, cost=cost, run_hours=hours, assumptions=assumptions, cautions=cautions)
 
 
 def _tokens_per_s(answer: Answer) -> float | None:

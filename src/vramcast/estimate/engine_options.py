@@ -26,8 +26,10 @@ class Eager(Noun, frozen=True):
     reentrant: bool = False  # checkpoints of the older kind
     padded: bool = False  # batches with an attention mask
     shifted_loss: bool = False  # model code that shifts its logits
+    eval_batch: Annotated[int, Meta(ge=0, le=1 << 20)] = 0  # samples of an evaluation's forward; 0: as a step's
     gradient_as_bucket_view: bool = False  # DDP's buckets are the gradients
     beta: Annotated[float, Meta(ge=0, le=1000)] = 0.0  # weight of GRPO's KL term; without it there is no reference
+    steps_per_generation: Annotated[int, Meta(ge=0, le=1 << 20)] = 1  # GRPO: micro-batches made at once; 0: by a server
 
 
 class Unsloth(Eager, frozen=True):
@@ -49,11 +51,12 @@ class Zero(Eager, frozen=True):
     reduce_bucket_size: Elements | Automatic = 1
     stage3_prefetch_bucket_size: Size | Automatic = 0
     stage3_param_persistence_threshold: Size | Automatic = 0
-    sub_group_size: Elements | Automatic = 1
+    sub_group_size: Size | Automatic = 1
     stage3_max_reuse_distance: Size | Automatic = 0
     overlap_comm: bool = True
     auto: bool = False  # the Trainer's sizes from the width of the model
     grad_accum_dtype: Literal["fp32", "fp16", "bf16"] = "bf16"
+    zero: bool = True  # false: stage 0 on one GPU
 
 
 class HuggingFace(Zero, frozen=True):
@@ -63,11 +66,16 @@ class HuggingFace(Zero, frozen=True):
     torch: Release | Major = ""  # 2.8
     accelerate: Release | Major = ""  # 1.10
     liger: bool | str = False  # Liger's kernels: all, or those named, rope+rms_norm
+    cut_cross_entropy: bool = False  # Apple's loss over hidden states, beside --loss fused_linear
     autocast: bool = False  # bf16 or fp16 of the Trainer over weights of 16 bits
     backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
     trl: Release | Major = ""  # 0.24
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"  # that a frozen network is loaded in
     prepare_kbit: Literal["trl", "peft", "norms", "none"] = "trl"  # who prepares a packed base for training
+    pack_experts: bool = False  # stacked experts of a packed base, too, as axolotl's quantize_moe_experts
+    precompute_ref_log_probs: bool = False  # the reference of DPO or KTO is asked before the run
+    generation_batch_size: Elements = 1  # instead: answers that all processes write together
+    log_probs: Literal["samples", "whole"] = "samples"  # of DPO: TRL's, or all at once as LLaMA-Factory's
     gptq_kernel: Literal["cuda_old", "tritonv2"] = "cuda_old"  # AutoGPTQ's QuantLinear
 
 
@@ -88,6 +96,12 @@ class Torchtitan(Noun, frozen=True):
     pipeline_microbatch_size: Elements = 1
 
 
+class Torchtune(Eager, frozen=True):
+    """torchtune."""
+
+    split_root: bool = False  # embedding and head are gathered apart: custom_sharded_layers names both
+
+
 class Litgpt(Noun, frozen=True):
     """litgpt."""
 
@@ -98,7 +112,7 @@ class Litgpt(Noun, frozen=True):
 
 OPTIONS: Final[dict[str, type[Noun]]] = {
     "pytorch": PyTorch, "huggingface": HuggingFace, "unsloth": Unsloth, "deepspeed": Zero, "colossalai": Colossal,
-    "torchtitan": Torchtitan, "torchtune": Eager, "litgpt": Litgpt,
+    "torchtitan": Torchtitan, "torchtune": Torchtune, "litgpt": Litgpt,
 }
 """Engine -> its options; the defaults here are not read, the engines have their own. Megatron's are read by itself."""
 

@@ -36,6 +36,7 @@ from vramcast.engines.eager.releases import runs_deepspeed
 from vramcast.engines.training import TRAINING, TrainingEngine, engine_of
 from vramcast.errors import VramcastError
 from vramcast.estimate.checks import sharded_by
+from vramcast.estimate.variants import of_plain_layers
 from vramcast.units import ceil_div, format_bytes
 
 MOMENTS: Final[dict[str, int]] = {"adam": 8, "adamw": 8, "adam-8bit": 2, "adamw-8bit": 2}
@@ -151,7 +152,7 @@ def _adapters(job: Job) -> int:
     if job.plan.peft.trainable_parameters:
         return job.plan.peft.trainable_parameters
     try:
-        weights = eager.recipe.weights(eager.question.recipe_of(job))
+        weights = eager.recipe.weights(eager.question.recipe_of(of_plain_layers(job)))
         return sum(weight.elements * weight.repeats for weight in weights if weight.learns)
     except VramcastError:
         return 0

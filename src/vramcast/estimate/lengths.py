@@ -80,7 +80,7 @@ def _joined(programs: tuple[RankProgram, ...], said: str) -> RankProgram:
         phases[Phase.FIRST_STEP] = programs[0].phases[Phase.FIRST_STEP]
     if Phase.STEP in phases:
         phases[Phase.STEP] = tuple(_one_after_the_other([program.phases[Phase.STEP] for program in programs]))
-    return replace(longest, phases=phases, assumptions=(*longest.assumptions, said))
+    return replace(longest, phases=phases, assumptions=(*longest.assumptions, said), has_lengths=True)
 
 
 def _one_after_the_other(steps: list[Program]) -> Iterator[Node]:

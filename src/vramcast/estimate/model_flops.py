@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from vramcast.domain.job import Job, Peft
 from vramcast.engines import eager
+from vramcast.estimate.variants import of_plain_layers
 from vramcast.timing.training.operators import forward_flops
 
 
@@ -28,6 +29,6 @@ def model_flops(job: Job) -> float:
 
 def _adapter_elements(job: Job, peft: Peft) -> int:
     """Weights that learn beside frozen ones, as the memory program has them."""
-    weights = eager.recipe.weights(eager.question.recipe_of(job))
+    weights = eager.recipe.weights(eager.question.recipe_of(of_plain_layers(job)))
     corrections = tuple(weight for weight in weights if f".{peft.method}." in weight.path)
     return eager.recipe.elements(corrections, learning_only=True)

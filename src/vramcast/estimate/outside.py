@@ -16,10 +16,10 @@ FALLBACK_NCCL_BYTES: Final = 100 * MIB
 def outside_tensors(job: Job) -> tuple[Tensor, ...]:
     """Entries between reserved and device memory of one rank."""
     gpu = job.cluster.gpu
-    context = context_tensor(gpu)
+    around = around_process(gpu)
     communicators = communicator_count(job)
     if not communicators:
-        return (context,)
+        return around
     per_communicator = communicator_bytes(gpu)
     nccl = Tensor(
         name="NCCL communicators",
@@ -30,7 +30,19 @@ def outside_tensors(job: Job) -> tuple[Tensor, ...]:
         formula=f"{communicators} communicators x {per_communicator // MIB} MiB",
         source="catalogue/contexts.csv, NCCL rows",
     )
-    return (context, nccl)
+    return (*around, nccl)
+
+
+def around_process(gpu: Gpu) -> tuple[Tensor, ...]:
+    """What of a card a process cannot have: its context, and what others hold."""
+    context = context_tensor(gpu)
+    if not gpu.held_bytes:
+        return (context,)
+    held = Tensor(
+        name="held by others", num_bytes=gpu.held_bytes, category=Category.WORKSPACES, owner="card",
+        basis=Basis.ASSUMED, formula=f"--used {gpu.held_bytes // MIB}MiB", source="given by the user",
+    )
+    return (context, held)
 
 
 def context_tensor(gpu: Gpu) -> Tensor:

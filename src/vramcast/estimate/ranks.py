@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.job import Phase
@@ -14,6 +14,9 @@ from vramcast.estimate.interval import Purpose, interval
 from vramcast.estimate.script import Script
 from vramcast.estimate.timeline import Simulated, simulate
 from vramcast.estimate.traits import Traits, slack_of
+
+SHARES: Final = (1.25, 1.5, 2.0)
+"""Of what is allocated: capacities at which a run of many lengths is tried where the card is too small."""
 
 
 class RankNeed(NamedTuple):
@@ -96,13 +99,16 @@ def _marks(
     marks = simulate(program.phases, alloc_conf=alloc_conf, script=script)
     if max(mark.reserved_bytes for mark in marks.values()) <= capacity_bytes:
         return marks, False
-    if max(mark.allocated_bytes for mark in marks.values()) > capacity_bytes:
-        return marks, False
-    try:
-        within = simulate(program.phases, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes, script=script)
-    except OutOfMemory:
-        return marks, False
-    return within, True
+    allocated = max(mark.allocated_bytes for mark in marks.values())
+    # what does not fit is told by a card on which it would: one without end keeps the segments of every length
+    larger = (int(allocated * share) for share in SHARES if program.has_lengths)
+    for limit in (*([capacity_bytes] if allocated <= capacity_bytes else []), *larger):
+        try:
+            within = simulate(program.phases, alloc_conf=alloc_conf, capacity_bytes=limit, script=script)
+        except OutOfMemory:
+            continue
+        return within, limit <= capacity_bytes
+    return marks, False
 
 
 def _ledger(live: Mapping[Tensor, int], steady: Peak, outside: tuple[Tensor, ...]) -> tuple[LedgerEntry, ...]:

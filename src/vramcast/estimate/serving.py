@@ -26,13 +26,18 @@ from vramcast.domain.job import Phase
 from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank
 from vramcast.domain.version import named, newer
-from vramcast.engines.serving.checks import ported_caution, refuse_ignored, refuse_ignored_of_pipeline
+from vramcast.engines.serving.checks import (
+    ported_caution,
+    refuse_ignored,
+    refuse_ignored_of_pipeline,
+    unequal_caution,
+)
 from vramcast.engines.serving.requests import length_caution
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.corrections import applicable, effects
 from vramcast.estimate.cost import with_cost
-from vramcast.estimate.outside import context_tensor
+from vramcast.estimate.outside import around_process
 from vramcast.estimate.ranks import rank_answer
 from vramcast.estimate.running import waiting_caution
 from vramcast.estimate.serving_load import load_memory
@@ -90,7 +95,8 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
         num_parameters=_num_parameters(job),
         assumptions=_unique(
             chain(
-                changed, deployment.assumptions, *(rank.assumptions for rank in programs),
+                job.model.notes if isinstance(job, ServeJob) else (), changed, deployment.assumptions,
+                *(rank.assumptions for rank in programs),
                 speed.assumptions if speed else (),
             )
         ),
@@ -281,6 +287,8 @@ def _shortfall(job: ServeJob | PipelineJob, deployment: Deployment, capacity: Ca
     """Why the load does not go into the cache, or nothing."""
     if isinstance(job, PipelineJob) or capacity is None or capacity.concurrency >= job.requests.concurrency:
         return ""
+    if capacity.concurrency >= 1 and _holds_load(job, deployment):
+        return ""
     missing = -min(rank.startup.get("KV cache", 0) for rank in deployment.ranks)
     if missing > 0:
         taken = ", ".join(f"{name} {format_bytes(size)}" for name, size in _counted(deployment.ranks[0]).items())
@@ -296,6 +304,20 @@ def _shortfall(job: ServeJob | PipelineJob, deployment: Deployment, capacity: Ca
         f"the cache of {format_bytes(capacity.kv_bytes)} holds {capacity.concurrency:.2f} sequences of {job.context:,} "
         f"tokens; {job.requests.concurrency} take {format_bytes(needed)}{longest}"
     )
+
+
+def _holds_load(job: ServeJob, deployment: Deployment) -> bool:
+    """Whether a pool holds the sequences in flight at the lengths that are asked for, where the context is a limit.
+
+    One sequence as long as that has to fit as well, or the engine does not start.
+    """
+    asked = job.requests
+    if asked.input_len is None or asked.output_len is None or any(rank.grows for rank in deployment.ranks):
+        return False
+    sequences = ceil_div(asked.concurrency, job.plan.dp)
+    caches = (rank.cache for rank in deployment.ranks)
+    tokens = asked.input_len + asked.output_len
+    return all(sequences * cache.sequence_bytes(tokens) <= cache.num_bytes for cache in caches if cache is not None)
 
 
 def _counted(rank: ServingRank) -> dict[str, int]:
@@ -324,18 +346,18 @@ def _foremost(job: ServeJob | PipelineJob) -> tuple[str, ...]:
     """What changes how the answer is to be read."""
     if isinstance(job, PipelineJob):
         return ()
-    found = (waiting_caution(job), length_caution(job), ported_caution(job))
+    found = (waiting_caution(job), length_caution(job), ported_caution(job), unequal_caution(job))
     return tuple(text for text in found if text is not None)
 
 
 def _rank_answer(job: ServeJob | PipelineJob, rank: ServingRank) -> RankAnswer:
     return rank_answer(
         rank.program,
-        outside=(context_tensor(job.cluster.gpu),),
+        outside=around_process(job.cluster.gpu),
         capacity_bytes=job.cluster.gpu.visible_bytes,
         traits=serving_traits(job),
         purpose="serving",
-        exact_bytes=_exact_bytes(rank),
+        exact_bytes=_exact_bytes(rank) + job.cluster.gpu.held_bytes,
     )
 
 

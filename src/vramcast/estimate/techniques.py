@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
-from vramcast.estimate.variants import FULL_PRECISION, adapters_of, sixteen_bits, with_plan, with_workload
+from vramcast.estimate.variants import FULL_PRECISION, adapters_of, on_engine, sixteen_bits, with_plan, with_workload
 from vramcast.units import ceil_div
 
 Apply = Callable[[Job], Job | None]
@@ -149,8 +149,22 @@ def _sequence_parallel(job: Job) -> Job | None:
     return _divided(job, tp=max(2, job.plan.tp), sequence_parallel=True)
 
 
-def _lora(base: Literal["full", "nf4-dq"]) -> Apply:
-    return lambda job: None if job.plan.peft else with_plan(job, peft=adapters_of(job.model, base))
+def _adapted(job: Job, base: Literal["full", "nf4-dq"]) -> Job:
+    """Adapters on frozen weights; a plain loop on one card would keep those in fp32, so the Trainer is asked."""
+    plain = job.engine == "pytorch" and job.cluster.count == 1
+    return with_plan(on_engine(job, "huggingface") if plain else job, peft=adapters_of(job.model, base))
+
+
+def _lora(job: Job) -> Job | None:
+    return None if job.plan.peft else _adapted(job, "full")
+
+
+def _qlora(job: Job) -> Job | None:
+    """Adapters on frozen weights in 4 bits; those that are there already keep their rank and targets."""
+    peft = job.plan.peft
+    if peft is None:
+        return _adapted(job, "nf4-dq")
+    return with_plan(job, peft=replace(peft, base="nf4-dq")) if peft.base == "full" else None
 
 
 def _expandable(job: Job) -> Job | None:
@@ -291,12 +305,12 @@ TECHNIQUES: Final[tuple[Technique, ...]] = (
         "long sequences, with recomputation", "pinned main memory, PCIe 4 or better", offered=False,
     ),
     Technique(
-        "LoRA", _lora("full"), "trains adapters instead of the weights",
+        "LoRA", _lora, "trains adapters instead of the weights",
         "fine-tuning", "a model that is good already", engines=("huggingface",),
     ),
     Technique(
-        "QLoRA", _lora("nf4-dq"), "frozen weights in 4 bits: slower products, a little quality",
-        "fine-tuning on one small card", "bitsandbytes", engines=("huggingface",), offered=False,
+        "QLoRA", _qlora, "frozen weights in 4 bits: slower products, a little quality",
+        "fine-tuning on one small card", "bitsandbytes", engines=("huggingface",),
     ),
     Technique(
         "half the sequence", _half_sequence, "shorter context",

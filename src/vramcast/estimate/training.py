@@ -12,7 +12,7 @@ import msgspec.structs
 
 from vramcast import estimate
 from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.answer import Answer, Change, RankAnswer, StepTime
+from vramcast.domain.answer import Answer, Change, Fit, RankAnswer, StepTime
 from vramcast.domain.job import WITHOUT_TARGETS, Job
 from vramcast.domain.program import extent, sizes
 from vramcast.domain.rank import RankProgram
@@ -20,7 +20,7 @@ from vramcast.domain.version import named, newer, version_text
 from vramcast.engines.eager.releases import uncounted
 from vramcast.engines.training import TRAINING, engine_of
 from vramcast.errors import UnknownName
-from vramcast.estimate.changes import Need, single_changes
+from vramcast.estimate.changes import Need, combined_change, single_changes
 from vramcast.estimate.checks import check
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.host_memory import host_need
@@ -66,8 +66,8 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
         ranks=tuple(ranks),
         num_parameters=count_parameters(job.model).total,
         assumptions=_unique((
-            *job.assumed, *(text for program in programs for text in program.assumptions), *clock.assumptions,
-            *_recipe(job), *_unversioned(job),
+            *job.model.notes, *job.assumed, *(text for program in programs for text in program.assumptions),
+            *clock.assumptions, *_recipe(job), *_unversioned(job),
         )),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
         ignored=(*newer(job.engine, job.engine_version or (), engine_of(job).newest), *uncounted(job)),
@@ -82,8 +82,14 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
 
 
 def _offered(job: Job, ranks: list[RankAnswer], time: StepTime | None) -> tuple[Change, ...]:
-    """Changes that lower the peak."""
-    return single_changes(job, ranks[0].needed_bytes, measure=need, time=time)
+    """Changes that lower the peak; where none of them alone is sure to be enough, first those that are together."""
+    needed, capacity = ranks[0].needed_bytes, job.cluster.gpu.visible_bytes
+    alone = single_changes(job, needed, measure=need, time=time)
+    if any(change.verdict(capacity) is Fit.FITS for change in alone):
+        return alone
+    together = combined_change(job, needed, measure=need, time=time)
+    known = {change.change for change in alone}
+    return alone if together is None or together.change in known else (together, *alone)
 
 
 def _recipe(job: Job) -> Iterator[str]:
@@ -109,6 +115,8 @@ def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
             "steps; --alloc-conf expandable_segments:True avoids most of it"
         )
     gpu, precision = job.cluster.gpu, job.plan.precision
+    if gpu.vendor not in ("NVIDIA", "AMD"):
+        yield f"{job.engine} runs on {gpu.name} in {gpu.vendor}'s own build: memory is that of its CUDA build"
     if precision in BF16_RECIPES and not gpu.has_bf16:
         fp16 = engine_of(job).in_fp16
         instead = f"--precision {fp16}" if fp16 else f"{job.engine} has no fp16; --engine deepspeed has"
@@ -119,7 +127,8 @@ def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
             "contrastive losses over pairs of texts, which make none, are not modelled"
         )
     context, seq_len = job.model.context, job.workload.seq_len
-    if context is not None and seq_len > context:
+    heard = job.model.stacks[0].vision is not None and job.workload.decoder_seq_len is not None
+    if context is not None and seq_len > context and not heard:  # positions of sound are none of the text's
         yield f"seq-len={seq_len} is longer than the {context} positions {job.model.name} was trained with"
 
 
@@ -135,7 +144,8 @@ def need(job: Job, *, below: int | None = None) -> Need | None:
 def need_of(job: Job, programs: Sequence[RankProgram]) -> Need:
     """What a job needs whose programs are known."""
     found, _ = _fullest(job, programs)
-    likely = interval(training_traits(job, found.slack_share), found.steady_bytes)[1]
+    held = min(job.cluster.gpu.held_bytes, found.steady_bytes)  # by others: known, whatever the job misses
+    likely = interval(training_traits(job, found.slack_share), found.steady_bytes - held)[1] + held
     high = likely + found.needed_bytes - found.steady_bytes
     return Need(found.needed_bytes, high)
 
@@ -258,7 +268,7 @@ def _rank_answer(job: Job, program: RankProgram) -> RankAnswer:
 def _simulated(job: Job, program: RankProgram) -> RankAnswer:
     return rank_answer(
         program, outside=beside(job), capacity_bytes=job.cluster.gpu.visible_bytes, traits=training_traits(job),
-        alloc_conf=job.alloc_conf,
+        alloc_conf=job.alloc_conf, exact_bytes=job.cluster.gpu.held_bytes,
     )
 
 

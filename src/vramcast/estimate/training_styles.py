@@ -21,6 +21,7 @@ from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Shards
 from vramcast.engines import eager
 from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed, sharder, with_its_loss
 from vramcast.engines.training import TRAINING, engine_of
+from vramcast.estimate.variants import of_plain_layers
 from vramcast.states.optimizers import optimizer
 from vramcast.timing.training.parts import Style
 from vramcast.timing.training.states import Update, orthogonalisation_flops
@@ -111,6 +112,7 @@ def _megatron(job: Job) -> Recipe:
         sequence_parallel=plan.sequence_parallel is not False and plan.tp > 1,
         modules=plan.recompute_modules or ("core_attn",),
         stage_layers=_stage_layers(options.stage_layers, plan.pp),
+        learning=None if plan.peft is None else _learning(job),
     )
 
 
@@ -221,7 +223,8 @@ def _update(job: Job, *, copy: float, kernel: str, width: float = 4.0) -> Update
 
 def _learning(job: Job) -> float:
     """Weights of adapters and of modules trained whole, as the memory program counts them."""
-    return float(eager.recipe.elements(eager.recipe.weights(eager.question.recipe_of(job)), learning_only=True))
+    weights = eager.recipe.weights(eager.question.recipe_of(of_plain_layers(job)))
+    return float(eager.recipe.elements(weights, learning_only=True))
 
 
 RECIPES: Final[dict[str, Callable[[Job], Recipe]]] = {"megatron": _megatron, "torchtitan": _torchtitan}

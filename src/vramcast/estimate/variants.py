@@ -36,6 +36,13 @@ def adapters_of(model: Model, base: Literal["full", "nf4-dq"]) -> Peft:
     return Peft(rank=16, base=base, targets=usual_targets(model))
 
 
+def of_plain_layers(job: Job) -> Job:
+    """The job whose adapters have as many weights in all: Megatron's ranks share them, PyTorch's layers hold them."""
+    if job.engine != "megatron":
+        return job
+    return replace(job, engine="pytorch", engine_options={}, plan=Plan(peft=job.plan.peft))
+
+
 def with_workload(job: Job, **changes: Any) -> Job:
     """The job with fields of its workload changed."""
     return replace(job, workload=replace(job.workload, **changes))

@@ -133,7 +133,25 @@ class Tape:
         large = a if a.elements >= b.elements else b
         return self.like(name, large, max(a.width, b.width))
 
-    multiply = add
+    def multiply(self, a: Array, b: Array | None = None, name: str = "sum") -> Array:
+        """a * b, or a * number."""
+        return self.add(a, b, name)
+
+    def modulation(self, x: Array, width: int | None = None) -> Array:
+        """A scale or gate of x: a vector of every sample, too small to list, from the step's embedding."""
+        return self.outside((x.shape[0], x.shape[-1]), width or x.width)
+
+    def prompt(self, name: str, shape: Sequence[int], width: int) -> Array:
+        """What encoders made of a text."""
+        return self.new(name, shape, width)
+
+    def embedded(self, name: str, shape: Sequence[int], width: int, elements: int) -> Array:
+        """Rows of a table of so many elements."""
+        return self.new(name, shape, width)
+
+    def block(self, body: Callable[..., tuple[Array, ...]], *arrays: Array) -> tuple[Array, ...]:
+        """What training may run again in backward."""
+        return body(*arrays)
 
     def activation(self, x: Array, name: str = "activated") -> Array:
         """silu, gelu, relu as one operator."""
@@ -154,10 +172,22 @@ class Tape:
         sizes = (*x.shape[:lead], *(size + extra for size, extra in zip(x.shape[lead:], more, strict=True)))
         return self.new(name, sizes, x.width)
 
+    def written(self, part: Array) -> Array:
+        """A part that is copied into another tensor, and dies."""
+        return self.outside(part.shape, part.width)
+
+    def assigned(self, out: Array, parts: Sequence[Array]) -> Array:
+        """A tensor whose parts were written one after the other."""
+        return out
+
     # networks' operators
 
-    def linear(self, x: Array, out_features: int, name: str) -> Array:
-        """x W^T + b; a quantised weight is unpacked whole for the product."""
+    def linear(self, x: Array, out_features: int, name: str, *, of_text: bool = False) -> Array:
+        """x W^T + b; a quantised weight is unpacked whole for the product.
+
+        Args:
+            of_text: it reads what encoders made, which training may tell apart
+        """
         unpacked = self.new("dequantised weight", (out_features, x.shape[-1]), x.width) if self.dequantises else None
         out = self.new(name, (*x.shape[:-1], out_features), x.width)
         del unpacked
@@ -174,8 +204,11 @@ class Tape:
     def group_norm(self, x: Array, name: str = "normed") -> Array:
         return self.like(name, x)
 
-    def rms_norm(self, x: Array, name: str = "normed") -> Array:
+    def rms_norm(self, x: Array, name: str = "normed", *, fused: bool = False) -> Array:
         """diffusers `RMSNorm`: x times the inverse root of its fp32 mean square; the square is a tensor of its own.
+
+        Args:
+            fused: networks that call torch.nn.RMSNorm, which training tells apart
 
         Source: huggingface/diffusers models/normalization.py `RMSNorm.forward`
         """
@@ -189,7 +222,20 @@ class Tape:
         del scaled
         return self.like(name, narrow)
 
-    def attention(self, q: Array, v_width: int | None = None, name: str = "attention") -> Array:
+    def torch_rms_norm(self, x: Array, name: str = "normed") -> Array:
+        """torch.nn.RMSNorm: an fp32 copy, its square and the scaled copy, one operator after the other."""
+        wide = self.cast(x, FP32, f"{name}.fp32")
+        squares = self.like(f"{name}.square", wide)
+        del squares
+        scaled = self.like(f"{name}.scaled", wide)
+        weighted = self.like(f"{name}.weighted", scaled)
+        del scaled, wide
+        return self.cast(weighted, x.width, name)
+
+    def attention(
+        self, q: Array, k: Array | None = None, v: Array | None = None, *, v_width: int | None = None,
+        name: str = "attention",
+    ) -> Array:
         """Scaled-dot-product attention of (B, S, heads, D) queries [sdpa]."""
         batch, queries, heads, head_dim = q.shape
         out = self.new(name, (batch, queries, heads, v_width or head_dim), q.width)

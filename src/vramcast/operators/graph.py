@@ -191,6 +191,26 @@ class Graph(Struct):
         return tuple(tensor for operator in self.operators for tensor in operator.gradients_left)
 
 
+def without_gradients(graph: Graph) -> None:
+    """Take away what autograd does not keep where nothing learns before the graph: up to the first weight that does,
+    nothing is saved and no gradient flows.
+
+    Source: pytorch torch/csrc/autograd/function.h `collect_next_edges`: an operator has no node in the tape where none
+    of its inputs needs a gradient
+    """
+    for value in graph.inputs:
+        value.gradient_bytes = 0
+    for operator in graph.operators:
+        if operator.gradients_left or any(value.gradient_bytes for value in operator.inputs):
+            continue
+        for value in operator.outputs:
+            value.gradient_bytes = 0
+        operator.temporaries += tuple(value.tensor for value in operator.extra)
+        operator.saved, operator.extra, operator.differentiable = (), (), False
+    if not any(operator.differentiable for operator in graph.operators):
+        graph.checkpoints.clear()
+
+
 class Storages:
     """Reference counts of the block's storages, and the nodes that follow from them."""
 

@@ -30,6 +30,7 @@ class Vocabulary(NamedTuple):
     tokens: int  # T
     size: int  # V
     itemsize: int  # of the logits [bytes]
+    samples: int = 1  # that the tokens are of [count]
 
     @property
     def elements(self) -> int:
@@ -47,6 +48,11 @@ class Vocabulary(NamedTuple):
     def row_bytes(self) -> int:
         """One fp32 number a token."""
         return self.tokens * FP32
+
+    @property
+    def sample_bytes(self) -> int:
+        """The logits of one sample."""
+        return ceil_div(self.num_bytes, self.samples)
 
 
 def _scalar(graph: Graph, name: str = "loss") -> Value:
@@ -109,6 +115,56 @@ def _prepared(kernel: Kernel, *, upcast: bool = False, shifted: bool = False, au
     return build
 
 
+def _log_probabilities(
+    graph: Graph, logits: Value, spec: Vocabulary, *, shifted: bool = False, copied: bool = False, divided: str = ""
+) -> Value:
+    """[trl] `selective_log_softmax`: sample by sample, and a score of the sums.
+
+    Of fp32 logits a sample's backward makes two tensors beside its gradient, and `unbind` stacks all of them; `gather`
+    makes a gradient of all logits, too. Of 16 bits a sample's log-probabilities are kept instead of the logits.
+
+    Args:
+        graph, logits, spec: as of the other variants
+        shifted: `logits[..., :-1, :]`, whose backward fills in the last position
+        copied: `.contiguous()` behind it
+        divided: by a temperature, "in place" through the view (autograd's CopySlices fills in a gradient of all, and
+            divides a clone of it), or in a "copy"
+    """
+    size, one, returned = logits.num_bytes, spec.sample_bytes, logits
+    if divided == "copy":
+        logits = aten.unary(graph, logits, num_bytes=size, name="logits.divided")
+    elif divided:
+        filled = [graph.tensor(f"grad.logits.{name}", size) for name in ("clone", "divided")]
+        logits = graph.call("div_", [logits], [graph.view(logits, "logits.divided")], backward_temporaries=filled)
+    if shifted:
+        logits = graph.call("slice", [logits], [graph.view(logits, "logits.shifted")])
+    if copied:
+        logits = aten.unary(graph, logits, num_bytes=size, name="logits.contiguous")
+    score, rows = graph.value("log_probabilities", spec.row_bytes), [graph.tensor("log_probabilities.sample", one)]
+    if spec.itemsize == FP32:
+        chosen, summed = (graph.value(f"logits.{name}", spec.row_bytes) for name in ("gathered", "logsumexp"))
+        graph.call("gather", [logits], [chosen], saved=[logits])
+        samples = [graph.tensor("grad.logits.samples", max(size, 2 * one))]
+        graph.call("logsumexp", [logits], [summed], saved=[logits, summed], temporaries=rows,
+                   backward_temporaries=samples)
+        graph.call("subtract", [chosen, summed], [score], passes_gradient=True)
+    else:
+        kept = graph.value("log_softmax", size, gradient_bytes=0)
+        samples = [graph.tensor("grad.logits.samples", max(0, 2 * one - size))]
+        graph.call("log_softmax", [logits], [score], extra=[kept], backward_temporaries=samples)
+    if divided:
+        graph.hold(returned)
+    return graph.call("score", [score], [_scalar(graph)], saved=[score])
+
+
+def _all_log_probabilities(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[trl] until 0.13, LLaMA-Factory's `get_batch_logps`: log_softmax over all logits but the last, then `gather`."""
+    logits = graph.call("slice", [logits], [graph.view(logits, "logits.shifted")])
+    made = aten.unary(graph, logits, num_bytes=logits.num_bytes, name="log_softmax", saves="output")
+    score = graph.call("gather", [made], [graph.value("log_probabilities", spec.row_bytes)], saved=[made])
+    return graph.call("score", [score], [_scalar(graph)], saved=[score])
+
+
 CROSS_ENTROPY_VARIANTS: Final[dict[str, Kernel]] = {
     "torch": _torch,
     "eager": _prepared(_torch, upcast=True),
@@ -120,6 +176,12 @@ CROSS_ENTROPY_VARIANTS: Final[dict[str, Kernel]] = {
     "liger_upcast": _prepared(_liger, upcast=True),
     "liger_shifted": _prepared(_liger, shifted=True),
     "liger_upcast_shifted": _prepared(_liger, upcast=True, shifted=True),
+    "log_probabilities_whole": _all_log_probabilities,
+    "log_probabilities": _log_probabilities,
+    "log_probabilities_shifted": partial(_log_probabilities, shifted=True),
+    "log_probabilities_copied": partial(_log_probabilities, shifted=True, copied=True),
+    "log_probabilities_divided": partial(_log_probabilities, shifted=True, divided="in place"),
+    "log_probabilities_divided_copy": partial(_log_probabilities, shifted=True, divided="copy"),
 }
 
 

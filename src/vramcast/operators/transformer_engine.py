@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators.graph import Graph, Value
+from vramcast.operators.megatron_lora import Base, Lora, column_adapter, gathered, row_adapter
 
 
 def product(*factors: int) -> tuple[int, str]:
@@ -46,6 +47,7 @@ class Linear(NamedTuple):
     tokens: int
     tokens_between: int
     element: int
+    lora: Lora | None = None  # its weight is frozen, with an adapter beside it or without
 
     @property
     def divided(self) -> bool:
@@ -60,11 +62,17 @@ def column_linear(graph: Graph, name: str, x: Value, linear: Linear) -> Value:
     sizes, kind = (linear.tokens, linear.columns, e), Category.COMMUNICATION
     names = ("gathered input", "full input gradient") if linear.divided else ()
     whole = [transient(graph, f"{name}.{what}", *sizes, category=kind) for what in names]
-    return graph.call(
-        name, [x], [out], saved=[x], temporaries=whole[:1], backward_temporaries=whole,
-        weight_gradients=[weight_gradient(graph, name, linear)],
-        flops=2 * linear.tokens * linear.rows * linear.columns,
-    )
+    flops, lora = 2 * linear.tokens * linear.rows * linear.columns, linear.lora
+    if lora is None:
+        return graph.call(
+            name, [x], [out], saved=[x], temporaries=whole[:1], backward_temporaries=whole,
+            weight_gradients=[weight_gradient(graph, name, linear)], flops=flops,
+        )
+    if not lora.corrects(name):
+        return graph.call(name, [x], [out], temporaries=whole[:1], backward_temporaries=whole[1:], flops=flops)
+    base = Base(linear.rows, linear.columns, linear.tokens, linear.tokens, e, lora.tp)
+    x = gathered(graph, name, x, base) if linear.divided else x
+    return column_adapter(graph, name, x, graph.call(name, [x], [out], flops=flops), base, lora)
 
 
 def row_linear(graph: Graph, name: str, x: Value, linear: Linear) -> Value:
@@ -73,11 +81,17 @@ def row_linear(graph: Graph, name: str, x: Value, linear: Linear) -> Value:
     out = activation(graph, f"{name}.out", linear.tokens_between, linear.rows, e)
     full = transient(graph, f"{name}.full output", linear.tokens, linear.rows, e, category=Category.COMMUNICATION)
     whole = [full] if linear.divided else []
-    return graph.call(
-        name, [x], [out], saved=[x], temporaries=whole, backward_temporaries=whole,
-        weight_gradients=[weight_gradient(graph, name, linear)],
-        flops=2 * linear.tokens * linear.rows * linear.columns,
-    )
+    flops, lora = 2 * linear.tokens * linear.rows * linear.columns, linear.lora
+    if lora is None:
+        return graph.call(
+            name, [x], [out], saved=[x], temporaries=whole, backward_temporaries=whole,
+            weight_gradients=[weight_gradient(graph, name, linear)], flops=flops,
+        )
+    graph.call(name, [x], [out], temporaries=whole, backward_temporaries=whole, flops=flops)
+    if not lora.corrects(name):
+        return out
+    base = Base(linear.rows, linear.columns, linear.tokens, linear.tokens_between, e, lora.tp)
+    return row_adapter(graph, name, x, out, base, lora)
 
 
 def weight_gradient(graph: Graph, name: str, linear: Linear) -> Tensor:

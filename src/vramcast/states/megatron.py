@@ -85,9 +85,10 @@ class _Load:
         return (*self.model, *self.buffers, *self.optimizer)
 
 
-def states(weights: Sequence[Weight], rules: StateRules) -> States:
-    """All persistent tensors of one rank's weights."""
+def states(weights: Sequence[Weight], rules: StateRules, *, frozen: Sequence[Weight] = ()) -> States:
+    """All persistent tensors of one rank's weights; frozen ones are in no buffer and have no states."""
     load = _Load()
+    load.model.extend(_grouped(frozen, rules.weight_bytes, Category.WEIGHTS, "frozen", "weight"))
     first: list[Node] = []
     update: list[Node] = []
     total = 0

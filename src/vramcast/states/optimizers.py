@@ -12,7 +12,7 @@ elements; weights below 4,096 elements keep fp32 states; paged states live in un
 and vectors are AdamW's in every implementation: torch optim/_muon.py, KellerJordan/Muon muon.py, MoonshotAI/Moonlight,
 deepspeed/__init__.py `set_optimizer_flags`, Megatron-LM core/optimizer/muon.py
 [shampoo] Gupta et al., arXiv:1802.09568; Shi et al., arXiv:2309.06497 (blocks of 1,024)
-[soap] Vyas et al., arXiv:2409.11321
+[soap] Vyas et al., arXiv:2409.11321   [prodigy] Mishchenko and Defazio, arXiv:2306.06101
 [galore] Zhao et al., arXiv:2403.03507   [apollo] Zhu et al., arXiv:2412.05270
 [lomo] Lv et al., arXiv:2306.09782; AdaLomo, arXiv:2310.10195; lomo-optim 0.1.1 `fuse_update`: gradients die in backward
 States were held against what these packages keep: torch 2.13, bitsandbytes 0.50, torchao 0.18, galore-torch 1.0,
@@ -29,6 +29,7 @@ from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.states.shapes import (
     Shape,
     eight_bit,
+    eight_bit_beside,
     factored,
     four_bit,
     full,
@@ -155,6 +156,13 @@ def _eight(name: str) -> tuple[State, State]:
     )
 
 
+def _eight_beside(name: str) -> tuple[State, State]:
+    return (
+        State(name, lambda shape, width, rank: eight_bit_beside(shape, width)[0]),
+        State(f"{name} block constants", lambda shape, width, rank: eight_bit_beside(shape, width)[1]),
+    )
+
+
 def _four(name: str) -> tuple[State, State]:
     return (
         State(name, lambda shape, width, rank: four_bit(shape, width)[0]),
@@ -213,6 +221,10 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
         _eight("state1"), loop_temporaries=0, loops=True, in_fp32="lion-fp32", source="[bnb]",
     ),
     "sgd-8bit": OptimizerRule(_eight("state1"), loop_temporaries=0, loops=True, source="[bnb]"),
+    # one byte a number, whether that holds an 8-bit code or an fp8 number [torchao optim/subclass_{8bit,fp8}.py]
+    "adamw-8bit-torchao": OptimizerRule(
+        (*_eight_beside("exp_avg"), *_eight_beside("exp_avg_sq")), loop_temporaries=2, loops=True, source="[torchao]",
+    ),
     "adamw-4bit": OptimizerRule(
         (*_four("exp_avg"), *_four("exp_avg_sq")), loop_temporaries=2, loops=True, source="[torchao]",
     ),
@@ -228,6 +240,10 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
         loop_temporaries=4, carried=1, wide_temporaries=5, loops=True, source="[came]",
     ),
     "lion": OptimizerRule((_same("exp_avg"),), loop_temporaries=2, loops=True, source="[lion]"),
+    # where it began, and one number a weight beside Adam's [prodigy-opt prodigyopt/prodigy.py, slice_p=1]
+    "prodigy": OptimizerRule(
+        (_same("s"), _same("p0"), *_ADAM), loop_temporaries=1, loops=True, fused=False, source="[prodigy]",
+    ),
     "lamb": OptimizerRule(_ADAM, loop_temporaries=2, loops=True, source="[lamb]"),
     "lars": OptimizerRule((_same("momentum_buffer"),), loop_temporaries=1, loops=True, source="[lamb]"),
     "muon": OptimizerRule(

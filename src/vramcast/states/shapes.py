@@ -39,6 +39,12 @@ def eight_bit(shape: Shape) -> tuple[int, int]:
     return (4 * n, 0) if n < SMALLEST_8BIT else (n, 4 * ceil_div(n, BLOCK_8BIT))
 
 
+def eight_bit_beside(shape: Shape, width: int = 4) -> tuple[int, int]:
+    """As `eight_bit`, but states of small weights are as wide as these."""
+    n = elements(shape)
+    return (width * n, 0) if n < SMALLEST_8BIT else (n, 4 * ceil_div(n, BLOCK_8BIT))
+
+
 def four_bit(shape: Shape, width: int = 4) -> tuple[int, int]:
     """Two elements a byte and their constants [bytes]; states of small weights are as wide as these."""
     n = elements(shape)

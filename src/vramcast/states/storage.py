@@ -154,6 +154,8 @@ FORMATS: Final[dict[str, Format]] = {
     "int8": _packed(8, Side("scales", 32, 1, 0)),
     "int8-bnb": _packed(8, Side("constants", 32, 1, 0)),
     "int4": _packed(4, Side("scales", 16, 1, 128)),
+    "int4-g32": _packed(4, Side("scales", 16, 1, 32)),
+    "int4-experts": _packed(4, Side("scales", 16, 1, 32), applies=is_expert),
     "gptq-int2": _gptq(2),
     "gptq-int3": _gptq(3),
     "gptq-int4": _gptq(4),
@@ -165,7 +167,7 @@ FORMATS: Final[dict[str, Format]] = {
     "nvfp4": _packed(4, Side("scales", 8, 1, 16), Side("scale", 32)),
     **{name: _ggml(TYPES[name]) for name in GGUF},
 }
-"""Name -> format; sizes of groups are the usual ones (128 for integers)."""
+"""Name -> format; sizes of groups are the usual ones (128 for integers) where the name says none."""
 
 
 def format_of(name: str) -> Format:

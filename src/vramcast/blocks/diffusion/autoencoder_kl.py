@@ -148,6 +148,28 @@ def _decode(tape: Tape, spec: AutoencoderKL, latent: Array) -> Array:
     return tape.conv(x, spec.out_channels, name="pixels")
 
 
+def encode(tape: Tape, spec: AutoencoderKL, pixels: Array) -> Array:
+    """Means and deviations of the latents of a batch of images [kl] `Encoder.forward`."""
+    x = tape.conv(pixels, spec.block_out_channels[0], name="conv_in")
+    last = len(spec.block_out_channels) - 1
+    for index, width in enumerate(spec.block_out_channels):
+        before = x  # the caller's variable holds what a level began with until it returns
+        for _ in range(spec.layers_per_block):
+            x = run_residual(tape, x, width)
+        if index != last:
+            x = tape.pad(x, (1, 1))
+            x = tape.conv(x, width, stride=2, padding=0, name="downsampled")
+        del before
+    x = run_residual(tape, x, x.shape[1])
+    if spec.mid_block_add_attention:
+        x = _run_attention(tape, x)
+    x = run_residual(tape, x, x.shape[1])
+    x = tape.group_norm(x)
+    x = tape.activation(x)
+    x = tape.conv(x, 2 * spec.latent_channels, name="moments")
+    return tape.conv(x, 2 * spec.latent_channels, kernel=1, padding=0) if spec.use_quant_conv else x
+
+
 def _run_attention(tape: Tape, x: Array) -> Array:
     """One head over all latent pixels."""
     batch, channels, height, width = x.shape

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from vramcast.domain.denoisers import SD3, OmniGen
@@ -97,22 +98,27 @@ def position_elements(spec: SD3 | OmniGen) -> int:
 def modulated(tape: Tape, x: Array, name: str = "modulated") -> Array:
     """norm(x) * (1 + scale) + shift, one operator at a time [normalization]."""
     normed = tape.layer_norm(x, f"{name}.norm")
-    scaled = tape.multiply(normed, name=f"{name}.scaled")
+    scaled = gated(tape, normed, f"{name}.scaled")
     del normed
     return tape.add(scaled, name=name)
 
 
+def gated(tape: Tape, x: Array, name: str = "sum") -> Array:
+    """x times a vector of the step's embedding."""
+    return tape.multiply(x, tape.modulation(x), name=name)
+
+
 def gated_residual(tape: Tape, x: Array, part: Array, name: str = "hidden") -> Array:
     """x + gate * part."""
-    gated = tape.multiply(part, name=f"{name}.gated")
-    return tape.add(x, gated, name=name)
+    return tape.add(x, gated(tape, part, f"{name}.gated"), name=name)
 
 
 def rotated(tape: Tape, x: Array) -> Array:
     """Rotary positions in fp32 [embeddings]: x * cos + turned x * sin, both products whole fp32 tensors."""
-    negated = tape.new("rope.negated", (*x.shape[:-1], x.shape[-1] // 2), x.width)
-    turned = tape.like("rope.turned", x)
-    del negated
+    first, second = x.chunk(2)
+    negated = tape.multiply(second, name="rope.negated")
+    turned = tape.cat((negated, first), -1, "rope.turned")
+    del negated, first, second
     first = tape.multiply(tape.cast(x, FP32, "rope.fp32"), name="rope.cos")
     second = tape.multiply(tape.cast(turned, FP32, "rope.fp32"), name="rope.sin")
     total = tape.add(first, second, name="rope.sum")
@@ -152,6 +158,10 @@ def swiglu(tape: Tape, x: Array, width: int, name: str = "ff") -> Array:
 
 def run_residual(tape: Tape, x: Array, width: int, steps: Array | None = None) -> Array:
     """Two group norms and convolutions, between them a shift by the step's embedding where there is one."""
+    return tape.block(partial(_residual, tape, width), x, *(() if steps is None else (steps,)))[0]
+
+
+def _residual(tape: Tape, width: int, x: Array, steps: Array | None = None) -> tuple[Array]:
     y = tape.group_norm(x, "norm1")
     y = tape.activation(y)
     y = tape.conv(y, width, name="conv1")
@@ -164,7 +174,7 @@ def run_residual(tape: Tape, x: Array, width: int, steps: Array | None = None) -
     if x.shape[1] != width:
         x = tape.conv(x, width, kernel=1, padding=0, name="shortcut")
     total = tape.add(x, y)
-    return tape.like("hidden", total)
+    return (tape.multiply(total, name="hidden"),)
 
 
 def heads_of(x: Array, heads: int) -> Array:

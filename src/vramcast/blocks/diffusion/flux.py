@@ -57,7 +57,7 @@ def flux_forward(tape: Tape, spec: Flux, step: Step) -> Array:
     hidden, size = spec.hidden, step.itemsize
     image_tokens = (step.height // PATCH) * (step.width // PATCH)
     packed = tape.new("latent", (step.batch, image_tokens, spec.in_channels), size)
-    prompt = tape.new("text states", (step.batch, step.tokens, spec.joint_attention_dim), size)
+    prompt = tape.prompt("text states", (step.batch, step.tokens, spec.joint_attention_dim), size)
     image = tape.linear(packed, hidden, "x_embedder")
     text = tape.linear(prompt, hidden, "context_embedder")
     length = image_tokens + step.tokens
@@ -84,14 +84,15 @@ def attended(tape: Tape, image: Array, text: Array, heads: int) -> tuple[Array, 
     hidden = image.shape[-1]
     q, k, v = (nn.heads_of(part, heads) for part in nn.projections(tape, image, hidden, "image"))
     text_q, text_k, text_v = (nn.heads_of(part, heads) for part in nn.projections(tape, text, hidden, "text"))
-    q, k = tape.rms_norm(q, "norm_q"), tape.rms_norm(k, "norm_k")
-    text_q, text_k = tape.rms_norm(text_q, "norm_added_q"), tape.rms_norm(text_k, "norm_added_k")
+    q, k = tape.rms_norm(q, "norm_q", fused=True), tape.rms_norm(k, "norm_k", fused=True)
+    text_q = tape.rms_norm(text_q, "norm_added_q", fused=True)
+    text_k = tape.rms_norm(text_k, "norm_added_k", fused=True)
     q = tape.cat((text_q, q), 1, "q.joined")
     k = tape.cat((text_k, k), 1, "k.joined")
     v = tape.cat((text_v, v), 1, "v.joined")
     q = nn.rotated(tape, q)
     k = nn.rotated(tape, k)
-    both = nn.merged(tape.attention(q))
+    both = nn.merged(tape.attention(q, k, v))
     batch, length = text.shape[:2]
     image_part = tape.copy(both.view(batch, both.shape[1] - length, hidden), "image.attention")
     image_part = tape.linear(image_part, hidden, "image.out")
@@ -120,11 +121,10 @@ def _single(tape: Tape, image: Array, text: Array, heads: int) -> tuple[Array, A
 
 def _self_attention(tape: Tape, x: Array, heads: int) -> Array:
     q, k, v = (nn.heads_of(part, heads) for part in nn.projections(tape, x, x.shape[-1]))
-    q, k = tape.rms_norm(q, "norm_q"), tape.rms_norm(k, "norm_k")
+    q, k = tape.rms_norm(q, "norm_q", fused=True), tape.rms_norm(k, "norm_k", fused=True)
     q = nn.rotated(tape, q)
     k = nn.rotated(tape, k)
-    del v
-    return nn.merged(tape.attention(q))
+    return nn.merged(tape.attention(q, k, v))
 
 
 def flux2_parameters(spec: Flux2) -> Weights:
@@ -159,7 +159,7 @@ def flux2_forward(tape: Tape, spec: Flux2, step: Step) -> Array:
     hidden, size = spec.hidden, step.itemsize
     tokens = (step.height // PATCH) * (step.width // PATCH)
     latent = tape.new("latent", (step.batch, tokens, spec.in_channels), size)
-    prompt = tape.new("text states", (step.batch, step.tokens, spec.joint_attention_dim), size)
+    prompt = tape.prompt("text states", (step.batch, step.tokens, spec.joint_attention_dim), size)
     image = tape.linear(latent, hidden, "x_embedder")
     text = tape.linear(prompt, hidden, "context_embedder")
     rope = [tape.new(f"rope.{name}", (tokens + step.tokens, spec.attention_head_dim), FP32) for name in ("cos", "sin")]
@@ -177,7 +177,7 @@ def flux2_forward(tape: Tape, spec: Flux2, step: Step) -> Array:
 def _flux2_double(tape: Tape, spec: Flux2, image: Array, text: Array) -> tuple[Array, Array]:
     normed, normed_text = nn.modulated(tape, image, "image.norm1"), nn.modulated(tape, text, "text.norm1")
     part, text_part = _joint(tape, spec, normed, normed_text)
-    part = tape.multiply(part, name="image.gated")
+    part = nn.gated(tape, part, "image.gated")
     image = tape.add(image, part, name="image.attended")
     normed = nn.modulated(tape, image, "image.norm2")
     image = nn.gated_residual(tape, image, _mlp(tape, spec, normed, "image.ff"), "image")
@@ -200,11 +200,11 @@ def _joint(tape: Tape, spec: Flux2, image: Array, text: Array) -> tuple[Array, A
     heads, hidden = spec.num_attention_heads, spec.hidden
     q, k, v = (nn.heads_of(part, heads) for part in nn.projections(tape, image, hidden, "image"))
     text_q, text_k, text_v = (nn.heads_of(part, heads) for part in nn.projections(tape, text, hidden, "text"))
-    q, k, text_q, text_k = (tape.rms_norm(part) for part in (q, k, text_q, text_k))
+    q, k, text_q, text_k = (tape.rms_norm(part, fused=True) for part in (q, k, text_q, text_k))
     q, k, v = tape.cat((text_q, q), 1), tape.cat((text_k, k), 1), tape.cat((text_v, v), 1)
     q = nn.rotated(tape, q)
     k = nn.rotated(tape, k)
-    both = nn.merged(tape.attention(q))
+    both = nn.merged(tape.attention(q, k, v))
     part = tape.linear(both.view(*image.shape), hidden, "image.out")
     return part, tape.linear(both.view(*text.shape), hidden, "text.out")
 
@@ -215,11 +215,11 @@ def _flux2_single(tape: Tape, spec: Flux2, x: Array) -> Array:
     normed = nn.modulated(tape, x, "norm")
     joined = tape.linear(normed, 3 * hidden + 2 * inner, "qkv_mlp")
     batch, length = x.shape[:2]
-    q, k = (nn.heads_of(joined.view(batch, length, hidden), spec.num_attention_heads) for _ in range(2))
+    q, k, v = (nn.heads_of(joined.view(batch, length, hidden), spec.num_attention_heads) for _ in range(3))
     q, k = tape.rms_norm(q, "norm_q"), tape.rms_norm(k, "norm_k")
     q = nn.rotated(tape, q)
     k = nn.rotated(tape, k)
-    part = nn.merged(tape.attention(q))
+    part = nn.merged(tape.attention(q, k, v))
     gated = _gated(tape, joined.view(batch, length, 2 * inner))
     both = tape.cat((part, gated), 2, "attention and mlp")
     return nn.gated_residual(tape, x, tape.linear(both, hidden, "out"), "hidden")
@@ -241,7 +241,7 @@ def qwen_image_forward(tape: Tape, spec: QwenImage, step: Step) -> Array:
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     tokens = (step.height // patch) * (step.width // patch)
     latent = tape.new("latent", (step.batch, tokens, spec.in_channels), size)
-    prompt = tape.new("text states", (step.batch, step.tokens, spec.joint_attention_dim), size)
+    prompt = tape.prompt("text states", (step.batch, step.tokens, spec.joint_attention_dim), size)
     image = tape.linear(latent, hidden, "img_in")
     normed = tape.rms_norm(prompt, "txt_norm")
     text = tape.linear(normed, hidden, "txt_in")
@@ -251,14 +251,14 @@ def qwen_image_forward(tape: Tape, spec: QwenImage, step: Step) -> Array:
     del image, text, normed
     nn.layers(tape, "double", spec.num_layers, lambda image, text: _block(tape, spec, image, text), streams)
     del rope
-    out = tape.add(tape.multiply(tape.layer_norm(streams[0])))
+    out = tape.add(nn.gated(tape, tape.layer_norm(streams[0])))
     return tape.linear(out, patch * patch * spec.out_channels, "noise")
 
 
 def _modulated(tape: Tape, x: Array, name: str) -> tuple[Array, Array]:
     """The norm's output stays a variable of the block beside its modulated form."""
     normed = tape.layer_norm(x, f"{name}.normed")
-    scaled = tape.multiply(normed, name=f"{name}.scaled")
+    scaled = nn.gated(tape, normed, f"{name}.scaled")
     return normed, tape.add(scaled, name=name)
 
 
@@ -266,14 +266,14 @@ def _block(tape: Tape, spec: QwenImage, image: Array, text: Array) -> tuple[Arra
     normed, modulated = _modulated(tape, image, "image.norm1")
     text_normed, text_modulated = _modulated(tape, text, "text.norm1")
     part, text_part = _attended(tape, spec, modulated, text_modulated)
-    image = tape.add(image, tape.multiply(part, name="image.gated"), name="image.attended")
-    text = tape.add(text, tape.multiply(text_part, name="text.gated"), name="text.attended")
+    image = tape.add(image, nn.gated(tape, part, "image.gated"), name="image.attended")
+    text = tape.add(text, nn.gated(tape, text_part, "text.gated"), name="text.attended")
     second, changed = _modulated(tape, image, "image.norm2")
     out = nn.feed_forward(tape, changed, 4 * spec.hidden, "image.ff")
-    image = tape.add(image, tape.multiply(out, name="image.ff.gated"), name="image")
+    image = tape.add(image, nn.gated(tape, out, "image.ff.gated"), name="image")
     text_second, text_changed = _modulated(tape, text, "text.norm2")
     text_out = nn.feed_forward(tape, text_changed, 4 * spec.hidden, "text.ff")
-    text = tape.add(text, tape.multiply(text_out, name="text.ff.gated"), name="text")
+    text = tape.add(text, nn.gated(tape, text_out, "text.ff.gated"), name="text")
     del normed, text_normed, modulated, text_modulated, second, text_second
     return image, text
 
@@ -287,7 +287,7 @@ def _attended(tape: Tape, spec: QwenImage, image: Array, text: Array) -> tuple[A
     q, k = nn.rotated_complex(tape, q), nn.rotated_complex(tape, k)
     text_q, text_k = nn.rotated_complex(tape, text_q), nn.rotated_complex(tape, text_k)
     joined = [tape.cat(pair, 1) for pair in ((text_q, q), (text_k, k), (text_v, v))]
-    both = nn.merged(tape.attention(joined[0]))
+    both = nn.merged(tape.attention(*joined))
     image_part = tape.copy(both.view(*image.shape), "image.attention")
     image_part = tape.linear(image_part, hidden, "image.out")
     text_part = tape.copy(both.view(*text.shape), "text.attention")

@@ -61,7 +61,7 @@ def _text(spec: SD3, *, last: bool) -> tuple[Parameter, ...]:
 def sd3_forward(tape: Tape, spec: SD3, step: Step) -> Array:
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     latent = tape.new("latent", (step.batch, spec.in_channels, step.height, step.width), size)
-    prompt = tape.new("text states", (step.batch, step.tokens, spec.joint_attention_dim), size)
+    prompt = tape.prompt("text states", (step.batch, step.tokens, spec.joint_attention_dim), size)
     pixels = tape.conv(latent, hidden, kernel=patch, stride=patch, padding=0, name="patches")
     tokens = (step.height // patch) * (step.width // patch)
     image = tape.add(pixels.view(step.batch, tokens, hidden), name="positions added")
@@ -81,13 +81,13 @@ def _block(tape: Tape, spec: SD3, image: Array, text: Array, *, dual: bool) -> t
     second = tape.add(normed, name="image.norm1.second") if dual else None
     normed_text = nn.modulated(tape, text, "text.norm1")
     part, text_part = _joint(tape, spec, normed, normed_text)
-    part = tape.multiply(part, name="image.gated")
+    part = nn.gated(tape, part, "image.gated")
     image = tape.add(image, part, name="image.attended")
     if second is not None:
-        other = tape.multiply(_alone(tape, spec, second), name="image.second gated")
+        other = nn.gated(tape, _alone(tape, spec, second), "image.second gated")
         image = tape.add(image, other, name="image.attended twice")
     normed = nn.modulated(tape, image, "image.norm2")
-    out = tape.multiply(nn.feed_forward(tape, normed, 4 * spec.hidden, "image.ff"), name="image.ff.gated")
+    out = nn.gated(tape, nn.feed_forward(tape, normed, 4 * spec.hidden, "image.ff"), "image.ff.gated")
     image = tape.add(image, out, name="image")
     text = nn.gated_residual(tape, text, text_part, "text.attended")
     inner = nn.feed_forward(tape, nn.modulated(tape, text, "text.norm2"), 4 * spec.hidden, "text.ff")
@@ -101,7 +101,7 @@ def _joint(tape: Tape, spec: SD3, image: Array, text: Array) -> tuple[Array, Arr
     if spec.qk_norm is not None:
         q, k, text_q, text_k = (tape.rms_norm(part) for part in (q, k, text_q, text_k))
     q, k, v = tape.cat((q, text_q), 1), tape.cat((k, text_k), 1), tape.cat((v, text_v), 1)
-    both = nn.merged(tape.attention(q))
+    both = nn.merged(tape.attention(q, k, v))
     image_part = tape.linear(both.view(*image.shape), hidden, "image.out")
     return image_part, tape.linear(both.view(*text.shape), hidden, "text.out")
 
@@ -110,8 +110,7 @@ def _alone(tape: Tape, spec: SD3, x: Array) -> Array:
     q, k, v = (nn.heads_of(part, spec.num_attention_heads) for part in nn.projections(tape, x, spec.hidden, "second"))
     if spec.qk_norm is not None:
         q, k = tape.rms_norm(q), tape.rms_norm(k)
-    del k, v
-    return tape.linear(nn.merged(tape.attention(q)), spec.hidden, "second.out")
+    return tape.linear(nn.merged(tape.attention(q, k, v)), spec.hidden, "second.out")
 
 
 REGISTERS = 8
@@ -152,7 +151,7 @@ def aura_flow_forward(tape: Tape, spec: AuraFlow, step: Step) -> Array:
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     tokens, length = (step.height // patch) * (step.width // patch), step.tokens + REGISTERS
     latent = tape.new("latent", (step.batch, spec.in_channels, step.height, step.width), size)
-    prompt = tape.new("text states", (step.batch, step.tokens, spec.joint_attention_dim), size)
+    prompt = tape.prompt("text states", (step.batch, step.tokens, spec.joint_attention_dim), size)
     image = tape.new("patches", (step.batch, tokens, hidden), size)
     text = tape.new("text", (step.batch, length, hidden), size)
 
@@ -176,9 +175,9 @@ def _double(tape: Tape, spec: AuraFlow, image: Array, text: Array) -> tuple[Arra
 
 def _finish(tape: Tape, spec: AuraFlow, x: Array, part: Array, name: str) -> Array:
     residual = x
-    attended = tape.layer_norm(tape.add(residual, tape.multiply(part)), f"{name}.norm2")
-    y = tape.add(tape.multiply(attended), name=f"{name}.modulated")
-    out = tape.multiply(nn.swiglu(tape, y, _inner(spec), f"{name}.ff"), name=f"{name}.gated")
+    attended = tape.layer_norm(tape.add(residual, nn.gated(tape, part)), f"{name}.norm2")
+    y = tape.add(nn.gated(tape, attended), name=f"{name}.modulated")
+    out = nn.gated(tape, nn.swiglu(tape, y, _inner(spec), f"{name}.ff"), f"{name}.gated")
     return tape.add(residual, out, name=name)
 
 
@@ -188,7 +187,7 @@ def _attended(tape: Tape, spec: AuraFlow, image: Array, text: Array) -> tuple[Ar
     text_q, text_k, text_v = (nn.heads_of(part, heads) for part in nn.projections(tape, text, hidden, "text"))
     q, k, text_q, text_k = (tape.layer_norm(part) for part in (q, k, text_q, text_k))
     q, k, v = tape.cat((text_q, q), 1), tape.cat((text_k, k), 1), tape.cat((text_v, v), 1)
-    both = nn.merged(tape.attention(q))
+    both = nn.merged(tape.attention(q, k, v))
     part = tape.linear(both.view(*image.shape), hidden, "image.out")
     return part, tape.linear(both.view(*text.shape), hidden, "text.out")
 
@@ -197,7 +196,7 @@ def _single(tape: Tape, spec: AuraFlow, x: Array) -> Array:
     normed = nn.modulated(tape, x, "norm1")
     q, k, v = (nn.heads_of(part, spec.num_attention_heads) for part in nn.projections(tape, normed, spec.hidden))
     q, k = tape.layer_norm(q), tape.layer_norm(k)
-    part = tape.linear(nn.merged(tape.attention(q)), spec.hidden, "out")
+    part = tape.linear(nn.merged(tape.attention(q, k, v)), spec.hidden, "out")
     del q, k, v
     return _finish(tape, spec, x, part, "hidden")
 

@@ -45,7 +45,7 @@ def pixart_forward(tape: Tape, spec: PixArt, step: Step) -> Array:
     hidden, size, patch = spec.hidden, step.itemsize, spec.patch_size
     tokens = (step.height // patch) * (step.width // patch)
     latent = tape.new("latent", (step.batch, spec.in_channels, step.height, step.width), size)
-    prompt = tape.new("text states", (step.batch, step.tokens, spec.caption_channels), size)
+    prompt = tape.prompt("text states", (step.batch, step.tokens, spec.caption_channels), size)
     image = tape.add(tape.new("patches", (step.batch, tokens, hidden), size), name="positions added")
     text = tape.linear(prompt, hidden, "caption")
 
@@ -59,23 +59,23 @@ def pixart_forward(tape: Tape, spec: PixArt, step: Step) -> Array:
 
 def _block(tape: Tape, spec: PixArt, x: Array, text: Array) -> Array:
     part = _attention(tape, spec, nn.modulated(tape, x, "norm1"), None)
-    part = tape.multiply(part, name="gated")
+    part = nn.gated(tape, part, "gated")
     x = tape.add(part, x, name="attended")
     del part
     part = _attention(tape, spec, x, text)
     x = tape.add(part, x, name="cross attended")
     normed = nn.modulated(tape, x, "norm2")
-    out = tape.multiply(nn.feed_forward(tape, normed, 4 * spec.hidden), name="ff.gated")
+    out = nn.gated(tape, nn.feed_forward(tape, normed, 4 * spec.hidden), "ff.gated")
     return tape.add(out, x, name="hidden")
 
 
 def _attention(tape: Tape, spec: PixArt, x: Array, source: Array | None) -> Array:
     read = x if source is None else source
     q = nn.heads_of(tape.linear(x, spec.hidden, "q"), spec.num_attention_heads)
-    k, v = (tape.linear(read, spec.hidden, name) for name in "kv")
-    y = tape.linear(nn.merged(tape.attention(q)), spec.hidden, "out")
+    k, v = (nn.heads_of(tape.linear(read, spec.hidden, name), spec.num_attention_heads) for name in "kv")
+    y = tape.linear(nn.merged(tape.attention(q, k, v)), spec.hidden, "out")
     del q, k, v
-    return tape.like("out.scaled", y)
+    return tape.multiply(y, name="out.scaled")
 
 
 def omnigen_parameters(spec: OmniGen) -> Weights:
@@ -113,7 +113,7 @@ def omnigen_forward(tape: Tape, spec: OmniGen, step: Step) -> Array:
     del x
     nn.layers(tape, "layers", spec.num_layers, lambda x: (_layer(tape, spec, x),), streams)
     x = tape.rms_norm(streams[0])
-    out = tape.add(tape.multiply(tape.layer_norm(x.view(step.batch, image_tokens, hidden))))
+    out = tape.add(nn.gated(tape, tape.layer_norm(x.view(step.batch, image_tokens, hidden))))
     del latent, given, mask, rope
     return tape.linear(out, patch * patch * spec.in_channels, "noise")
 
@@ -134,7 +134,7 @@ def _omnigen_attention(tape: Tape, spec: OmniGen, x: Array) -> Array:
     q, k, v = (nn.heads_of(part, spec.num_attention_heads) for part in nn.projections(tape, x, spec.hidden))
     q = nn.rotated(tape, q)
     k = nn.rotated(tape, k)
-    y = nn.merged(tape.attention(q))
+    y = nn.merged(tape.attention(q, k, v))
     del k, v
     return tape.linear(y, spec.hidden, "out")
 
@@ -182,7 +182,7 @@ def z_image_forward(tape: Tape, spec: ZImage, step: Step) -> Array:
     dim, size = spec.dim, step.itemsize
     tokens = (step.height // PATCH) * (step.width // PATCH)
     latent = tape.new("latent", (step.batch, spec.in_channels, step.height, step.width), size)
-    prompt = tape.new("text states", (step.batch, step.tokens, spec.cap_feat_dim), size)
+    prompt = tape.prompt("text states", (step.batch, step.tokens, spec.cap_feat_dim), size)
     image = tape.new("patches", (step.batch, tokens, dim), size)
     text = tape.linear(prompt, dim, "caption")
     rope = tape.new("rope", (step.batch, tokens + step.tokens, dim // spec.n_heads), FP32)
@@ -196,17 +196,17 @@ def z_image_forward(tape: Tape, spec: ZImage, step: Step) -> Array:
     refined = streams[0]
     streams[:] = [tape.cat((refined, text), 1, "hidden.joined")]
     nn.layers(tape, "layers", spec.n_layers, layer, streams)
-    out = tape.multiply(tape.layer_norm(streams[0]), name="norm_out")
+    out = nn.gated(tape, tape.layer_norm(streams[0]), "norm_out")
     del latent, rope, refined, text
     return tape.linear(out, PATCH * PATCH * spec.in_channels, "noise")
 
 
 def _z_image_layer(tape: Tape, spec: ZImage, x: Array) -> Array:
-    normed = tape.multiply(tape.rms_norm(x, "attention_norm1"), name="attention.input")
+    normed = nn.gated(tape, tape.rms_norm(x, "attention_norm1"), "attention.input")
     part = _z_image_attention(tape, spec, normed)
-    x = tape.add(x, tape.multiply(tape.rms_norm(part, "attention_norm2"), name="gated"), name="attended")
-    part = nn.swiglu(tape, tape.multiply(tape.rms_norm(x, "ffn_norm1"), name="ff.input"), _inner(spec))
-    return tape.add(x, tape.multiply(tape.rms_norm(part, "ffn_norm2"), name="ff.gated"), name="hidden")
+    x = tape.add(x, nn.gated(tape, tape.rms_norm(part, "attention_norm2"), "gated"), name="attended")
+    part = nn.swiglu(tape, nn.gated(tape, tape.rms_norm(x, "ffn_norm1"), "ff.input"), _inner(spec))
+    return tape.add(x, nn.gated(tape, tape.rms_norm(part, "ffn_norm2"), "ff.gated"), name="hidden")
 
 
 def _z_image_attention(tape: Tape, spec: ZImage, x: Array) -> Array:
@@ -214,7 +214,7 @@ def _z_image_attention(tape: Tape, spec: ZImage, x: Array) -> Array:
     q, k = tape.rms_norm(q, "norm_q"), tape.rms_norm(k, "norm_k")
     q = nn.rotated_complex(tape, q)
     k = nn.rotated_complex(tape, k)
-    y = nn.merged(tape.attention(q))
+    y = nn.merged(tape.attention(q, k, v))
     del k, v
     return tape.linear(y, spec.dim, "out")
 

@@ -14,7 +14,7 @@ SOURCE = "transformers models/t5/modeling_t5.py, models/clip/modeling_clip.py an
 
 def forward(tape: Tape, model: Model, *, batch: int, tokens: int, itemsize: int) -> Array:
     """Hidden states of a batch of prompts. Mixture layers and state spaces occur in no encoder of a pipeline."""
-    states = [tape.new("hidden", (batch, tokens, model.hidden), itemsize)]
+    states = [tape.embedded("hidden", (batch, tokens, model.hidden), itemsize, model.vocab * model.hidden)]
     for run in model.main.runs:
 
         def layer(x: Array, layer: Layer = run.layer) -> tuple[Array, ...]:
@@ -52,6 +52,6 @@ def _attention(tape: Tape, spec: Attention, x: Array) -> Array:
         y = tape.like("context", q)
         del probabilities
     else:
-        y = merged(tape.attention(heads_of(q, spec.num_heads)))
+        y = merged(tape.attention(*(heads_of(part, spec.num_heads) for part in (q, k, v))))
     del k, v
     return tape.linear(y, x.shape[-1], "out")

@@ -6,7 +6,7 @@ models/transformers/transformer_2d.py, models/attention.py `BasicTransformerBloc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from vramcast.blocks.diffusion import common as nn
@@ -89,12 +89,78 @@ def _layer(channels: int, text: int) -> tuple[Parameter, ...]:
     return (*parts, *nn.linear("ff.out", 4 * channels, channels))
 
 
-def forward(tape: Tape, spec: UNet, step: Step) -> Array:
+HINT_CHANNELS: Final = (16, 32, 96, 256)
+"""Of the convolutions that bring an image to the size of a latent."""
+
+
+def control_parameters(spec: UNet) -> Weights:
+    """A ControlNet: a copy of the half that gets coarser, the image's convolutions, one of one pixel for each skip.
+
+    Source: huggingface/diffusers models/controlnets/controlnet.py `ControlNetModel`
+    """
+    for owner, parameter, count in parameters(spec):
+        if owner in (EMBEDDERS, "conv_in") or owner.startswith(("down.", "mid")):
+            yield f"control.{owner}", parameter, count
+    before = HINT_CHANNELS[0]
+    yield from nn.each("control.hint", nn.conv("conv_in", 3, before, 3, 3))
+    for width in HINT_CHANNELS[1:]:
+        yield from nn.each("control.hint", nn.conv("same", before, before, 3, 3))
+        yield from nn.each("control.hint", nn.conv("finer", before, width, 3, 3))
+        before = width
+    yield from nn.each("control.hint", nn.conv("conv_out", before, spec.block_out_channels[0], 3, 3))
+    for width in (*_skip_widths(spec), spec.block_out_channels[-1]):
+        yield from nn.each("control.out", nn.conv("zero", width, width, 1, 1))
+
+
+def _skip_widths(spec: UNet) -> list[int]:
+    found = [spec.block_out_channels[0]]
+    for index, width in enumerate(spec.block_out_channels):
+        found += [width] * (spec.layers_per_block + (index != len(spec.block_out_channels) - 1))
+    return found
+
+
+def control(tape: Tape, spec: UNet, step: Step, pixels: Array) -> list[Array]:
+    """What a ControlNet adds to each skip, and to the coarsest level last."""
+    x = tape.activation(tape.conv(pixels, HINT_CHANNELS[0], name="hint"), "hint.activated")
+    for width in HINT_CHANNELS[1:]:
+        x = tape.activation(tape.conv(x, x.shape[1], name="hint"), "hint.activated")
+        x = tape.activation(tape.conv(x, width, stride=2, name="hint"), "hint.activated")
+    hint = tape.conv(x, spec.block_out_channels[0], name="hint.out")
+    del x
+    text, steps = _conditions(tape, spec, step)
+    x, skips = _encoded(tape, spec, step, text, steps, hint)
+    added = [tape.conv(part, part.shape[1], kernel=1, padding=0, name="zero") for part in (*skips, x)]
+    return [tape.multiply(part, name="control scaled") for part in added]
+
+
+def _conditions(tape: Tape, spec: UNet, step: Step) -> tuple[Array, Array]:
+    text = tape.prompt("text states", (step.batch, step.tokens, spec.cross_attention_dim), step.itemsize)
+    return text, tape.new("time embedding", (step.batch, 4 * spec.block_out_channels[0]), step.itemsize)
+
+
+def forward(tape: Tape, spec: UNet, step: Step, controls: Sequence[Array] = ()) -> Array:
+    text, steps = _conditions(tape, spec, step)
+    x, skips = _encoded(tape, spec, step, text, steps)
+    if controls:
+        skips = [tape.add(skip, part, "controlled") for skip, part in zip(skips, controls, strict=False)]
+        x = tape.add(x, controls[-1], "controlled")
+    for index in reversed(range(len(spec.block_out_channels))):
+        with tape.owned(f"denoiser.up.{index}"):
+            x = _run_up(tape, spec, x, skips, steps, text, index)
+    x = tape.group_norm(x)
+    x = tape.activation(x)
+    return tape.conv(x, spec.out_channels, name="noise")
+
+
+def _encoded(
+    tape: Tape, spec: UNet, step: Step, text: Array, steps: Array, hint: Array | None = None
+) -> tuple[Array, list[Array]]:
+    """The levels from fine to coarse, and what each passes to its counterpart."""
     first = spec.block_out_channels[0]
     latent = tape.new("latent", (step.batch, spec.in_channels, step.height, step.width), step.itemsize)
-    text = tape.new("text states", (step.batch, step.tokens, spec.cross_attention_dim), step.itemsize)
-    steps = tape.new("time embedding", (step.batch, 4 * first), step.itemsize)
     x = tape.conv(latent, first, name="conv_in")
+    if hint is not None:
+        x = tape.add(x, hint, "hinted")
     skips = [x]
     for index, channels in enumerate(spec.block_out_channels):
         with tape.owned(f"denoiser.down.{index}"):
@@ -110,12 +176,7 @@ def forward(tape: Tape, spec: UNet, step: Step) -> Array:
         x = nn.run_residual(tape, x, x.shape[1], steps)
         x = _run_transformer(tape, spec, x, text, len(spec.depths) - 1)
         x = nn.run_residual(tape, x, x.shape[1], steps)
-    for index in reversed(range(len(spec.block_out_channels))):
-        with tape.owned(f"denoiser.up.{index}"):
-            x = _run_up(tape, spec, x, skips, steps, text, index)
-    x = tape.group_norm(x)
-    x = tape.activation(x)
-    return tape.conv(x, spec.out_channels, name="noise")
+    return x, skips
 
 
 def _run_up(
@@ -176,11 +237,12 @@ def _run_attention(tape: Tape, x: Array, source: Array | None, heads: int) -> Ar
     channels = x.shape[-1]
     read = x if source is None else source
     q = nn.heads_of(tape.linear(x, channels, "q"), heads)
-    k, v = (tape.linear(read, channels, name) for name in "kv")
-    y = nn.merged(tape.attention(q))
+    of_text = source is not None
+    k, v = (nn.heads_of(tape.linear(read, channels, name, of_text=of_text), heads) for name in "kv")
+    y = nn.merged(tape.attention(q, k, v))
     y = tape.linear(y, channels, "out")
     del q, k, v
-    return tape.like("out.scaled", y)
+    return tape.multiply(y, name="out.scaled")
 
 
 NETWORKS: Final = {

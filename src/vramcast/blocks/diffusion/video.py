@@ -48,7 +48,7 @@ def hunyuan_forward(tape: Tape, spec: HunyuanVideo, step: Step) -> Array:
     frames = step.frames // spec.patch_size_t
     tokens = frames * (step.height // patch) * (step.width // patch)
     latent = tape.new("latent", (step.batch, spec.in_channels, step.frames, step.height, step.width), size)
-    prompt = tape.new("text states", (step.batch, step.tokens, spec.text_embed_dim), size)
+    prompt = tape.prompt("text states", (step.batch, step.tokens, spec.text_embed_dim), size)
     rope = [tape.new(f"rope.{name}", (tokens, spec.attention_head_dim), FP32) for name in ("cos", "sin")]
     # the patches are one convolution whose output the first variable holds, flattened as a view
     video = tape.new("patches", (step.batch, tokens, hidden), size)
@@ -84,7 +84,7 @@ def _attended(tape: Tape, spec: HunyuanVideo, video: Array, text: Array) -> tupl
     text_q, text_k, text_v = (nn.heads_of(part, heads) for part in nn.projections(tape, text, hidden, "text"))
     text_q, text_k = tape.rms_norm(text_q), tape.rms_norm(text_k)
     q, k, v = tape.cat((q, text_q), 1), tape.cat((k, text_k), 1), tape.cat((v, text_v), 1)
-    both = nn.merged(tape.attention(q))
+    both = nn.merged(tape.attention(q, k, v))
     part = tape.linear(both.view(*video.shape), hidden, "video.out")
     return part, tape.linear(both.view(*text.shape), hidden, "text.out")
 
@@ -110,8 +110,8 @@ def _single_attention(tape: Tape, x: Array, tokens: int, heads: int) -> Array:
     q = tape.cat((nn.rotated(tape, part), rest), 1, "q.joined")
     part = k.view(k.shape[0], tokens, *k.shape[2:])
     k = tape.cat((nn.rotated(tape, part), rest), 1, "k.joined")
-    del part, rest, joined, v
-    return nn.merged(tape.attention(q))
+    del part, rest, joined
+    return nn.merged(tape.attention(q, k, v))
 
 
 def cogvideox_parameters(spec: CogVideoX) -> Weights:
@@ -194,7 +194,7 @@ def cogvideox_forward(tape: Tape, spec: CogVideoX, step: Step) -> Array:
     frames = step.frames // (spec.patch_size_t or 1)
     tokens = frames * (step.height // patch) * (step.width // patch)
     latent = tape.new("latent", (step.batch, step.frames, spec.in_channels, step.height, step.width), size)
-    prompt = tape.new("text states", (step.batch, step.tokens, spec.text_embed_dim), size)
+    prompt = tape.prompt("text states", (step.batch, step.tokens, spec.text_embed_dim), size)
     rope = [tape.new(f"rope.{name}", (tokens, spec.attention_head_dim), FP32) for name in ("cos", "sin")]
     text = tape.linear(prompt, hidden, "text_proj")
     video = tape.new("patches", (step.batch, tokens, hidden), size)
@@ -217,13 +217,13 @@ def cogvideox_forward(tape: Tape, spec: CogVideoX, step: Step) -> Array:
 def _block(tape: Tape, spec: CogVideoX, video: Array, text: Array) -> tuple[Array, Array]:
     normed, normed_text = nn.modulated(tape, video, "video.norm1"), nn.modulated(tape, text, "text.norm1")
     part, text_part = _cogvideox_attended(tape, spec, normed, normed_text)
-    video = tape.add(video, tape.multiply(part, name="video.gated"), name="video.attended")
-    text = tape.add(text, tape.multiply(text_part, name="text.gated"), name="text.attended")
+    video = tape.add(video, nn.gated(tape, part, "video.gated"), name="video.attended")
+    text = tape.add(text, nn.gated(tape, text_part, "text.gated"), name="text.attended")
     normed, normed_text = nn.modulated(tape, video, "video.norm2"), nn.modulated(tape, text, "text.norm2")
     normed = tape.cat((normed_text, normed), 1, "ff.input")
     out = nn.feed_forward(tape, normed, 4 * spec.hidden)
-    video = tape.add(video, tape.multiply(out.view(*video.shape), name="video.ff.gated"), name="video")
-    text = tape.add(text, tape.multiply(out.view(*text.shape), name="text.ff.gated"), name="text")
+    video = tape.add(video, nn.gated(tape, out.view(*video.shape), "video.ff.gated"), name="video")
+    text = tape.add(text, nn.gated(tape, out.view(*text.shape), "text.ff.gated"), name="text")
     return video, text
 
 
@@ -235,7 +235,7 @@ def _cogvideox_attended(tape: Tape, spec: CogVideoX, video: Array, text: Array) 
     if spec.use_rotary_positional_embeddings:
         for part in (q, k):  # written back in place over the video's tokens
             nn.rotated(tape, part.view(part.shape[0], video.shape[1], *part.shape[2:]))
-    x = nn.merged(tape.attention(q))
+    x = nn.merged(tape.attention(q, k, v))
     del k, v
     x = tape.linear(x, hidden, "out")
     return x.view(*video.shape), x.view(*text.shape)
@@ -277,7 +277,7 @@ def wan_forward(tape: Tape, spec: Wan, step: Step) -> Array:
     depth, rows, columns = spec.patch_size
     tokens = (step.frames // depth) * (step.height // rows) * (step.width // columns)
     latent = tape.new("latent", (step.batch, spec.in_channels, step.frames, step.height, step.width), size)
-    prompt = tape.new("text states", (step.batch, step.tokens, spec.text_dim), size)
+    prompt = tape.prompt("text states", (step.batch, step.tokens, spec.text_dim), size)
     rope = [tape.new(f"rope.{name}", (tokens, spec.attention_head_dim), FP32) for name in ("cos", "sin")]
     video = tape.new("patches", (step.batch, tokens, hidden), size)
     text = tape.linear(prompt, hidden, "text_embedder")
@@ -295,7 +295,7 @@ def _fp32_modulated(tape: Tape, x: Array, name: str) -> Array:
     wide = tape.cast(x, FP32, f"{name}.fp32")
     normed = tape.layer_norm(wide, f"{name}.norm")
     del wide
-    scaled = tape.multiply(normed, name=f"{name}.scaled")
+    scaled = nn.gated(tape, normed, f"{name}.scaled")
     del normed
     total = tape.add(scaled, name=f"{name}.sum")
     del scaled
@@ -305,7 +305,9 @@ def _fp32_modulated(tape: Tape, x: Array, name: str) -> Array:
 def _fp32_residual(tape: Tape, x: Array, part: Array, name: str, *, widened: bool = False) -> Array:
     """x + gate * part in fp32, the gate being fp32 already; `widened`: the part is cast before."""
     wide = tape.cast(x, FP32, f"{name}.fp32")
-    gated = tape.like(f"{name}.gated", tape.cast(part, FP32, f"{name}.part") if widened else part, FP32)
+    part = tape.cast(part, FP32, f"{name}.part") if widened else part
+    gated = tape.multiply(part, tape.modulation(part, FP32), f"{name}.gated")
+    del part
     total = tape.add(wide, gated, name=f"{name}.sum")
     del wide, gated
     return tape.cast(total, x.width, name)
@@ -326,42 +328,33 @@ def _wan_block(tape: Tape, spec: Wan, x: Array, text: Array) -> Array:
 def _self_attention(tape: Tape, spec: Wan, x: Array) -> Array:
     heads = spec.num_attention_heads
     q, k, v = nn.projections(tape, x, spec.hidden)
-    q, k = _torch_rms_norm(tape, q, "norm_q"), _torch_rms_norm(tape, k, "norm_k")
+    q, k = tape.torch_rms_norm(q, "norm_q"), tape.torch_rms_norm(k, "norm_k")
     q, k, v = (nn.heads_of(part, heads) for part in (q, k, v))
     q, k = _rotated(tape, q), _rotated(tape, k)
-    y = nn.merged(tape.attention(q))
+    y = nn.merged(tape.attention(q, k, v))
     del k, v
     return tape.linear(y, spec.hidden, "out")
 
 
-def _torch_rms_norm(tape: Tape, x: Array, name: str) -> Array:
-    """torch.nn.RMSNorm: an fp32 copy, its square and the scaled copy, one operator after the other."""
-    wide = tape.cast(x, FP32, f"{name}.fp32")
-    squares = tape.like(f"{name}.square", wide)
-    del squares
-    scaled = tape.like(f"{name}.scaled", wide)
-    weighted = tape.like(f"{name}.weighted", scaled)
-    del scaled, wide
-    return tape.cast(weighted, x.width, name)
-
-
 def _rotated(tape: Tape, x: Array) -> Array:
     """Even and odd channels apart, written into an empty tensor of the width of x."""
-    out = tape.like("rotated", x)
+    out, halves, sums = tape.like("rotated", x), x.chunk(2), []
     for name in ("even", "odd"):
-        half = (*x.shape[:-1], x.shape[-1] // 2)
-        first, second = (tape.new(f"rope.{name}.{part}", half, FP32) for part in ("cos", "sin"))
-        tape.add(first, second, name=f"rope.{name}.sum")
+        first, second = (
+            tape.multiply(half, tape.outside((1,), FP32), f"rope.{name}.{part}")
+            for half, part in zip(halves, ("cos", "sin"), strict=True)
+        )
+        sums.append(tape.written(tape.add(first, second, name=f"rope.{name}.sum")))
         del first, second
-    return out
+    return tape.assigned(out, sums)
 
 
 def _cross_attention(tape: Tape, spec: Wan, x: Array, text: Array) -> Array:
     hidden, heads = spec.hidden, spec.num_attention_heads
     q = tape.linear(x, hidden, "cross.q")
     k, v = (tape.linear(text, hidden, f"cross.{name}") for name in "kv")
-    q, k = _torch_rms_norm(tape, q, "cross.norm_q"), _torch_rms_norm(tape, k, "cross.norm_k")
-    y = nn.merged(tape.attention(nn.heads_of(q, heads)))
+    q, k = tape.torch_rms_norm(q, "cross.norm_q"), tape.torch_rms_norm(k, "cross.norm_k")
+    y = nn.merged(tape.attention(*(nn.heads_of(part, heads) for part in (q, k, v))))
     del k, v
     return tape.linear(y, hidden, "cross.out")
 

@@ -15,8 +15,9 @@ from typing import Final
 
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
-from vramcast.engines.eager.passes import Around, Piece, blocks, inference, passes
+from vramcast.engines.eager.passes import Around, Piece, blocks, evaluation, inference, passes
 from vramcast.engines.eager.phases import Stepping, stepped
+from vramcast.engines.eager.preference import FP32, Rated, renamed
 from vramcast.engines.eager.recipe import ROOT, STORAGE_WIDTH, Part, Recipe, Sharding, owner_of, parts, sharded, whole
 from vramcast.parallel.fsdp import (
     GATHER_STREAM,
@@ -114,6 +115,10 @@ class Flat(Around):
         if differentiates:
             self.stages[stack] = stages
         return flat_forward(stages, reshard=self.sharding.reshard or not differentiates)
+
+    def layers(self, stack: str, pieces: tuple[Piece, ...]) -> Program:
+        """Those alone."""
+        return flat_forward([self._stage(piece, owner_of(self.found, stack, piece.run)) for piece in pieces])
 
     def _stage(self, piece: Piece, owner: str) -> FlatStage:
         kept = piece.gradients
@@ -266,6 +271,10 @@ class PerWeight(Around):
             nodes = (*nodes, *gather((self.rest,)), *copy_out((self.rest,)), *drop)
         return nodes
 
+    def layers(self, stack: str, pieces: tuple[Piece, ...]) -> Program:
+        """Those alone."""
+        return forward([self._stage(stack, piece, reshard=True) for piece in pieces])
+
     def _stage(self, stack: str, piece: Piece, *, reshard: bool) -> Stage:
         unit = self.units[owner_of(self.found, stack, piece.run)]
         lowered = piece.lowered
@@ -364,7 +373,45 @@ def _unit(owner: str, own: tuple[Weight, ...], sharding: Sharding) -> Unit:
     )
 
 
-def sharded_phases(recipe: Recipe, stepping: Stepping, sharding: Sharding) -> Mapping[Phase, Program]:
+class Again(Around):
+    """Another forward through weights that a forward has just run with: what the root gathered is still there."""
+
+    def __init__(self, around: Flat | PerWeight) -> None:
+        self.around = around
+
+    def forward(self, stack: str, pieces: tuple[Piece, ...], *, differentiates: bool = True) -> Program:
+        """The layers, gathered again where forward freed them."""
+        if not self.around.sharding.reshard:
+            return super().forward(stack, pieces, differentiates=False)
+        return self.around.layers(stack, pieces)
+
+
+def _reference(compared: Rated, around: Flat | PerWeight) -> tuple[Program, Program]:
+    """What the reference of a preference loss adds: its load, and what runs between forward and backward."""
+    recipe, sharding = compared.reference, around.sharding
+    if recipe is None:
+        return (), compared.between(())
+    if not compared.own:
+        return (), compared.between(inference(recipe, blocks(recipe), Again(around)))
+    sharding = sharding._replace(master=FP32 if compared.loads_fp32 and sharding.compute else None)
+    if sharding.by == "fsdp1" or not compared.one_unit:
+        found = parts(recipe, leaves=True)
+        wrapped = Flat(found, sharding)
+        load, forward = tuple(wrapped.load()), inference(recipe, blocks(recipe), wrapped)
+    else:
+        found = parts(recipe, leaves=False)
+        load = tuple(PerWeight(found, sharding, tied=recipe.model.tied).load())
+        every = (w._replace(shape=(w.repeats * w.shape[0], *w.shape[1:]), repeats=1) for w in sharded(found))
+        unit = _unit("reference", tuple(every), sharding)
+        dropped = (Free(unit.gathered),) if unit.shared else ()
+        forward = (*gather((unit,)), *copy_out((unit,)), *inference(recipe), *release((unit,)), *dropped)
+    load, forward = renamed(load, forward)
+    return load, compared.between(forward)
+
+
+def sharded_phases(
+    recipe: Recipe, stepping: Stepping, sharding: Sharding, compared: Rated | None = None
+) -> Mapping[Phase, Program]:
     """Load, first step, step, evaluation of one rank under FSDP.
 
     Micro-batches before the last are not synchronised: their gradients add up unsharded.
@@ -372,25 +419,27 @@ def sharded_phases(recipe: Recipe, stepping: Stepping, sharding: Sharding) -> Ma
     Args:
         stepping: optimizer and accumulation
         sharding: who shards
+        compared: whose answers a reference rates, too
     """
     built, flat = blocks(recipe), sharding.by == "fsdp1"
     found = parts(recipe, leaves=flat)
     around = Flat(found, sharding) if flat else PerWeight(found, sharding, tied=recipe.model.tied)
     held = tuple(around.shards())
     around.synchronises = stepping.grad_accum == 1
+    load, between = ((), ()) if compared is None else _reference(compared, around)
     micro_batches: list[Node] = []
     for around.first, times in ((True, 1), (False, stepping.grad_accum - 1)):
         if times:
-            body = passes(recipe, built=built, around=around).micro_batch
+            body = passes(recipe, built=built, around=around, between=between).micro_batch
             micro_batches += body if times == 1 else (Loop(times, body, label="micro-batches"),)
     micro_batches += () if around.synchronises else around.scatter()
     on_host = sharding.offload
     made = () if on_host else state_program(held, stepping.optimizer)
     end = (*(() if on_host else stepped(held, stepping)), *around.zero())
     return {
-        Phase.LOAD: (*around.load(), *weight_program(whole(found))),
+        Phase.LOAD: (*around.load(), *weight_program(whole(found)), *load),
         Phase.FIRST_STEP: (*stepping.workspaces, *micro_batches, *made, *end),
         Phase.STEP: (*micro_batches, *end),
-        Phase.EVALUATION: inference(recipe, built, around),
+        Phase.EVALUATION: evaluation(recipe, built, around),
         Phase.CHECKPOINT: (),
     }

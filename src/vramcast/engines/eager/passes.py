@@ -9,12 +9,13 @@ from msgspec import Struct
 
 from vramcast.blocks.ends import boundary, chained, embedding, head
 from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.towers import entrance, exit_of, given_bytes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Attention, Run, Stack
-from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
 from vramcast.engines.eager.recipe import Recipe
-from vramcast.operators.graph import Graph, saver_counts
+from vramcast.operators.graph import Graph, saver_counts, without_gradients
 from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_inference
 from vramcast.units import ceil_div
 
@@ -32,6 +33,10 @@ class Layers(NamedTuple):
     hidden: Tensor
     gradient: Tensor
     runs: tuple[int, ...] = ()  # which run of equal layers each graph is of
+    entrance: Graph | None = None  # of a tower: what makes its stream
+    exit: Graph | None = None  # of a tower: what makes of its stream what others read
+    flows: bool = True  # gradients flow through the layers
+    is_merged: bool = False  # its output takes the places of tokens, and is gone then
 
 
 class Blocks(NamedTuple):
@@ -45,6 +50,7 @@ class Blocks(NamedTuple):
     def counted(self) -> Iterator[tuple[int, Graph]]:
         """Every graph with its number of repeats."""
         for tower in self.towers:
+            yield from ((1, graph) for graph in (tower.entrance, tower.exit) if graph is not None)
             yield from tower.graphs
         yield 1, self.embedding
         yield from self.main.graphs
@@ -54,16 +60,53 @@ class Blocks(NamedTuple):
 def blocks(recipe: Recipe) -> Blocks:
     """Graphs of towers, embedding, layers and head."""
     sizes, model = recipe.sizes, recipe.model
-    towers = tuple(_layers(tower.stack, tower.sizes, recipe) for tower in recipe.towers)
-    main = _layers(model.main, sizes, recipe)
-    first = embedding(model, sizes, learns=recipe.learns("embedding.tokens"))
+    towers = tuple(_tower(tower.stack, recipe.of(tower.stack, tower.sizes), recipe) for tower in recipe.towers)
+    main = _layers(model.main, recipe.of(model.main, sizes), recipe)
+    starts = recipe.learns("embedding.tokens", "embedding")
+    first = embedding(model, sizes, learns=starts) if model.main.vision is None else (
+        entrance(model.main, recipe.of(model.main, sizes)))
     # PEFT trains a copy of the head, which is tied to nothing
-    learns = recipe.learns("embedding.tokens" if model.tied and not sizes.frozen else "head.output")
+    tied = model.tied and not sizes.frozen
+    learns = recipe.learns("embedding.tokens", "embedding") if tied else recipe.learns("head.output", "head")
     last = head(
-        model, sizes, learns=learns, loss=recipe.loss, returns_fp32=recipe.returns_fp32,
-        outputs_fp32=recipe.outputs_fp32,
+        model, recipe.of(model.main, sizes), learns=learns, loss=recipe.loss, returns_fp32=recipe.returns_fp32,
+        outputs_fp32=recipe.outputs_fp32, classifies=recipe.learns("head.classifier", "head"),
     )
+    crosses = any(layer.cross_attention for layer in model.main.layers)
+    feeds = any(
+        tower.flows or (tower.exit is not None and _learning(tower.exit)) for tower in towers
+        if tower.is_merged or crosses
+    )
+    if model.main.name in recipe.frozen and not (feeds or _learning(first)):
+        for graph in (first, *(graph for _, graph in main.graphs), last):
+            without_gradients(graph)
+        main = main._replace(flows=False)
     return Blocks(towers, chained(first, main.hidden), main, chained(last, main.hidden))
+
+
+def _learning(graph: Graph) -> bool:
+    return bool(graph.weight_gradients)
+
+
+def _tower(stack: Stack, sizes: Sizes, recipe: Recipe) -> Layers:
+    """A tower's layers with both of its ends, and what of it autograd follows."""
+    found = _layers(stack, sizes, recipe)
+    if stack.vision is None:
+        first = last = None
+    else:
+        first = chained(entrance(stack, sizes), found.hidden)
+        last = exit_of(stack, sizes, learns=recipe.learns("projector", "projector"))
+        last = chained(last, found.hidden) if last.operators else None
+    graphs = [graph for graph in (first, *(graph for _, graph in found.graphs)) if graph is not None]
+    flows = recipe.follows_inputs or any(map(_learning, graphs))
+    if not flows:
+        for graph in (*graphs, *(() if last is None else (last,))):
+            without_gradients(graph)
+    elif first is not None and not _learning(first) and not recipe.follows_inputs:
+        without_gradients(first)
+    crosses = any(layer.cross_attention for layer in recipe.model.main.layers)
+    merged = bool(stack.projector) and not crosses
+    return found._replace(entrance=first, exit=last, flows=flows, is_merged=merged)
 
 
 def _layers(stack: Stack, sizes: Sizes, recipe: Recipe) -> Layers:
@@ -101,6 +144,12 @@ def _layer(run: Run, sizes: Sizes, hidden: Tensor, recipe: Recipe, again: bool) 
 def input_tensors(recipe: Recipe) -> tuple[Tensor, ...]:
     """Token ids, labels, attention mask and positions (int64), cosines and sines, the mask of padded batches."""
     sizes, stack = recipe.sizes, recipe.model.main
+    given = [
+        _input("pixel_values", size, "batch", f"{size:,} B in fp32")
+        for one, its in (*recipe.towers, (stack, sizes)) if (size := given_bytes(one, its))
+    ]
+    if stack.vision is not None:
+        return tuple(given)
     ids = sizes.tokens * INT64
     found = [_input(name, ids, "batch", f"{sizes.tokens} tokens x {INT64} B") for name in BATCH_TENSORS]
     width = max(sizes.numerics.residual, sizes.numerics.compute)
@@ -116,7 +165,7 @@ def input_tensors(recipe: Recipe) -> tuple[Tensor, ...]:
     if sizes.masked:
         mask = sizes.batch * sizes.seq_len * sizes.seq_len
         found.append(_input("causal mask", mask, "batch", f"{sizes.batch} x {sizes.seq_len} x {sizes.seq_len} x 1 B"))
-    return tuple(found)
+    return (*given, *found)
 
 
 def _input(name: str, num_bytes: int, owner: str, formula: str) -> Tensor:
@@ -238,7 +287,7 @@ class _Lowering(Struct):
 
 def passes(
     recipe: Recipe, *, policy: WeightGradients = WeightGradients.KEPT, gathered: Gathered | None = None,
-    shares: int = 0, built: Blocks | None = None, around: Around | None = None,
+    shares: int = 0, built: Blocks | None = None, around: Around | None = None, between: Program = (),
 ) -> Passes:
     """Forward and backward of one micro-batch.
 
@@ -248,10 +297,11 @@ def passes(
         shares: each block's gradients are reduced as soon as it is done, and 1 / shares of them kept; 0: nothing kept
         built: the recipe's graphs, where they are built already
         around: what happens around the parts; None: nothing
+        between: what runs between forward and backward
     """
     built, around = built or blocks(recipe), around or Around()
     lowering = _Lowering(policy, shares)
-    towers = [(tower, lowering.stack(tower)) for tower in built.towers]
+    towers = [_Lowered.of(tower, lowering) for tower in built.towers]
     gradient = built.main.gradient
     first = lowering.lowered(built.embedding, 1, gradient, gathered.embedding if gathered else None)
     layers = lowering.stack(built.main, gathered.layers if gathered else ())
@@ -263,19 +313,24 @@ def passes(
     inputs, kept = input_tensors(recipe), _kept_logits(recipe)
     dying = () if recipe.recompute else tuple(tensor for tensor in inputs if tensor.name == ADDED_MASK)
     # in the order of the program, which what is around the parts goes by
-    before = (node for tower, parts in towers for node in _tower_forward(tower, parts, around))
-    after = (node for tower, parts in reversed(towers) for node in _tower_backward(tower, parts, around))
-    ends = tuple(tensor for graph in (built.embedding, built.head) for tensor in graph.weight_gradients)
+    before, inside = ([tower for tower in towers if tower.layers.is_merged is merged] for merged in (False, True))
+    outside = (graph for tower in built.towers for graph in (tower.entrance, tower.exit) if graph is not None)
+    ends = tuple(tensor for graph in (*outside, built.embedding, built.head) for tensor in graph.weight_gradients)
     name = recipe.model.main.name
     return Passes(
         (
-            *map(Alloc, inputs), *around.begin(), *before, *first.forward, *around.forward(name, layers),
+            *map(Alloc, inputs), *around.begin(), *(node for tower in before for node in tower.forward(around)),
+            *first.forward, *(node for tower in inside for node in tower.merged(around)), *around.forward(name, layers),
             *map(Free, dying), *last.forward, *_cache_dropped(built.main), *map(Alloc, kept), *around.leave(layers),
+            *between,
         ),
         (
-            *last.loss_gradient, *(Alloc(tower.gradient) for tower, _ in towers), *around.turn(), *last.backward,
-            *around.between(built.head.weight_gradients), *around.backward(name, layers), *first.backward,
-            *(tied.summed(policy) if tied is not None else ()), *after,
+            *last.loss_gradient, *(node for tower in towers for node in tower.summed()), *around.turn(),
+            *last.backward, *around.between(built.head.weight_gradients),
+            *(around.backward(name, layers) if built.main.flows else ()),
+            *(node for tower in reversed(inside) for node in tower.backward(around)), *first.backward,
+            *(tied.summed(policy) if tied is not None else ()),
+            *(node for tower in reversed(before) for node in tower.backward(around)),
             *around.end(tuple(tensor for tensor in ends if tensor not in added)), Free(built.head.outputs[0].tensor),
             *map(Free, (*kept, *(tensor for tensor in inputs if tensor not in dying))),
         ),
@@ -314,7 +369,7 @@ class Tied(NamedTuple):
 
 def _tied(recipe: Recipe, built: Blocks) -> Tied | None:
     """None where embedding and head learn apart, or not at all."""
-    if not recipe.model.tied or recipe.sizes.frozen:
+    if not recipe.model.tied or recipe.sizes.frozen or "embedding" in recipe.frozen:
         return None
     tables = [tensor for tensor in built.embedding.weight_gradients if tensor.name == "tokens.weight_gradient"]
     for operator in built.head.operators:
@@ -324,13 +379,65 @@ def _tied(recipe: Recipe, built: Blocks) -> Tied | None:
     return None
 
 
-def _tower_forward(tower: Layers, pieces: tuple[Piece, ...], around: Around) -> Program:
-    return (Alloc(tower.hidden), *around.forward(tower.hidden.owner, pieces), *around.leave(pieces))
+class _Lowered(NamedTuple):
+    """A tower's programs."""
 
+    layers: Layers
+    pieces: tuple[Piece, ...]
+    entrance: Lowered | None
+    exit: Lowered | None
 
-def _tower_backward(tower: Layers, pieces: tuple[Piece, ...], around: Around) -> Program:
-    """The tower's output lives until its readers' backward is done; its gradient was summed meanwhile."""
-    return (Free(tower.hidden), *around.backward(tower.hidden.owner, pieces), Free(tower.gradient))
+    @classmethod
+    def of(cls, tower: Layers, lowering: _Lowering) -> _Lowered:
+        """Both ends and the layers."""
+        first, last = (
+            None if graph is None else lowering.lowered(graph, 1, tower.gradient)
+            for graph in (tower.entrance, tower.exit)
+        )
+        return cls(tower, lowering.stack(tower), first, last)
+
+    @property
+    def answers(self) -> tuple[Tensor, ...]:
+        """What others read."""
+        return _answers(self.layers)
+
+    def _gradients(self) -> Program:
+        """Of what others read, where they make any."""
+        graph = self.layers.exit
+        if graph is None or self.exit is None:
+            return (Alloc(self.layers.gradient),) if self.layers.flows else ()
+        if self.layers.hidden is graph.outputs[0].storage.tensor:
+            return (Alloc(self.layers.gradient),) if graph.outputs[0].gradient_bytes else ()
+        ends = live_at_end(self.exit.forward + self.exit.backward)
+        return tuple(Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor is not self.layers.hidden)
+
+    def forward(self, around: Around) -> Program:
+        """What others read stays."""
+        first = (Alloc(self.layers.hidden),) if self.entrance is None else self.entrance.forward
+        body = around.forward(self.layers.hidden.owner, self.pieces, differentiates=self.layers.flows)
+        last = () if self.exit is None else self.exit.forward
+        return (*first, *body, *around.leave(self.pieces), *last)
+
+    def merged(self, around: Around) -> Program:
+        """What others read takes the places of tokens behind their embedding, and is gone."""
+        return (*self.forward(around), *map(Free, self.answers))
+
+    def summed(self) -> Program:
+        """The gradient that all layers of the main stack add to, where they all read the tower."""
+        return () if self.layers.is_merged else self._gradients()
+
+    def backward(self, around: Around) -> Program:
+        """The output lives until its readers' backward is done, unless it was merged into their stream."""
+        nodes = self._gradients() if self.layers.is_merged else tuple(map(Free, self.answers))
+        if self.exit is not None:
+            nodes += self.exit.backward
+        if not self.layers.flows:
+            return nodes
+        nodes += around.backward(self.layers.hidden.owner, self.pieces)
+        graph = self.layers.entrance
+        if graph is None or self.entrance is None or not graph.outputs[0].gradient_bytes:
+            return (*nodes, Free(self.layers.gradient))
+        return (*nodes, *self.entrance.backward)
 
 
 def _weight_casts(layer: Graph, count: int) -> tuple[Program, Program]:
@@ -377,13 +484,39 @@ def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None
         around: what happens around the parts; None: nothing
     """
     built, inputs, around = built or blocks(recipe), input_tensors(recipe), around or Around()
-    towers = (node for tower in built.towers for node in (Alloc(tower.hidden), *_inferred(tower, around)))
+    towers = (node for tower in built.towers if not tower.is_merged for node in _tower_inferred(tower, around))
+    merged = (
+        node for tower in built.towers if tower.is_merged
+        for node in (*_tower_inferred(tower, around), *map(Free, _answers(tower)))
+    )
+    read = (Free(tensor) for tower in built.towers if not tower.is_merged for tensor in _answers(tower))
     return (
-        *map(Alloc, inputs), *around.begin(), *towers, *lower_inference(built.embedding),
+        *map(Alloc, inputs), *around.begin(), *towers, *lower_inference(built.embedding), *merged,
         *_inferred(built.main, around), *lower_inference(built.head), *_cache_dropped(built.main, differentiates=False),
         Free(built.head.outputs[0].tensor),
-        *map(Free, inputs), *(Free(tower.hidden) for tower in built.towers), *around.close(),
+        *map(Free, inputs), *read, *around.close(),
     )
+
+
+def _tower_inferred(tower: Layers, around: Around) -> Program:
+    first = (Alloc(tower.hidden),) if tower.entrance is None else lower_inference(tower.entrance)
+    return (*first, *_inferred(tower, around), *(() if tower.exit is None else lower_inference(tower.exit)))
+
+
+def _answers(tower: Layers) -> tuple[Tensor, ...]:
+    """What others read of a tower."""
+    return (tower.hidden,) if tower.exit is None else tuple(value.storage.tensor for value in tower.exit.outputs)
+
+
+def evaluation(recipe: Recipe, built: Blocks | None = None, around: Around | None = None) -> Program:
+    """Forward of an evaluation, whose samples may be others than a step's.
+
+    Args:
+        built: the graphs of a step
+        around: what happens around the parts; None: nothing
+    """
+    other = recipe.evaluated
+    return inference(other, built if other is recipe else None, around)
 
 
 def _inferred(layers: Layers, around: Around) -> Program:

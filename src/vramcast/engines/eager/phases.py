@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 from vramcast.domain.job import Job, Phase
 from vramcast.domain.model import Attention, MultiLatentAttention, scorer
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
-from vramcast.engines.eager.passes import Around, Blocks, blocks, free_gradients, inference, passes
+from vramcast.engines.eager.passes import Around, Blocks, blocks, evaluation, free_gradients, inference, passes
 from vramcast.engines.eager.recipe import Recipe, weights
-from vramcast.engines.eager.releases import beta_of
+from vramcast.engines.eager.releases import beta_of, generated_at_once
 from vramcast.operators.lowering import WeightGradients
 from vramcast.states.optimizers import FP32, OptimizerRule
 from vramcast.states.steps import Weight, state_program, step_program, weight_program
@@ -35,6 +35,7 @@ class Stepping(NamedTuple):
     bucket_views: bool = False  # gradient_as_bucket_view
     workspaces: Program = ()  # of cuBLAS
     around: Around | None = None  # what happens around the parts of a micro-batch
+    between: Program = ()  # what runs between forward and backward of a micro-batch
 
 
 def plain_phases(recipe: Recipe, stepping: Stepping, *, generation: Program = ()) -> Mapping[Phase, Program]:
@@ -55,7 +56,7 @@ def plain_phases(recipe: Recipe, stepping: Stepping, *, generation: Program = ()
         Phase.LOAD: load,
         Phase.FIRST_STEP: (*stepping.workspaces, *buckets, *first),
         Phase.STEP: step,
-        Phase.EVALUATION: inference(recipe, built) + generation,
+        Phase.EVALUATION: evaluation(recipe, built) + generation,
         Phase.CHECKPOINT: (),  # state dicts refer to the tensors that are there; they are copied to the host one by one
     }
 
@@ -80,10 +81,12 @@ def _steps(recipe: Recipe, stepping: Stepping, held: tuple[Weight, ...], built: 
     """Micro-batches, optimizer, zero_grad(set_to_none=True): any step, and the first, which makes the states."""
     transient = stepping.optimizer.gradients_in_backward or (stepping.bucket_views and stepping.replicas > 1)
     policy = WeightGradients.TRANSIENT if transient else WeightGradients.KEPT
-    first = passes(recipe, policy=policy, built=built, around=stepping.around)
+    first = passes(recipe, policy=policy, built=built, around=stepping.around, between=stepping.between)
     micro_batches: list[Node] = [*first.micro_batch]
     if stepping.grad_accum > 1:
-        later = passes(recipe, policy=WeightGradients.TRANSIENT, built=built, around=stepping.around)
+        later = passes(
+            recipe, policy=WeightGradients.TRANSIENT, built=built, around=stepping.around, between=stepping.between
+        )
         micro_batches.append(Loop(stepping.grad_accum - 1, later.micro_batch, label="micro-batches"))
     update = () if stepping.optimizer.gradients_in_backward else stepped(held, stepping)
     end = (*update, *free_gradients(first.gradients))
@@ -124,7 +127,10 @@ FROZEN_COPIES: Final[dict[str, tuple[str, ...]]] = {
 def all_phases(job: Job, recipe: Recipe, stepping: Stepping) -> Mapping[Phase, Program]:
     """The phases of a run in which every rank keeps everything, with all its models."""
     objective = job.workload.objective
-    generation = key_value_cache(recipe, job.workload.completion_len)
+    completion = job.workload.completion_len
+    length = recipe.sizes.seq_len + (0 if objective in ("ppo", "grpo") else completion)  # they learn from it as well
+    sequences = recipe.sizes.batch * generated_at_once(job) if completion else 0
+    generation = key_value_cache(recipe, sequences, length)
     phases = dict(plain_phases(recipe, stepping, generation=generation))
     if objective not in FROZEN_COPIES:
         return phases
@@ -150,15 +156,19 @@ def all_phases(job: Job, recipe: Recipe, stepping: Stepping) -> Mapping[Phase, P
     return phases
 
 
-def key_value_cache(recipe: Recipe, completion_len: int) -> Program:
+def key_value_cache(recipe: Recipe, sequences: int, length: int) -> Program:
     """Keys and values of prompt and completion, grown by concatenation [transformers cache_utils.py `DynamicLayer`].
 
     While one layer's tensors grow, the old ones live beside the new.
+
+    Args:
+        recipe: the network and its sizes
+        sequences: that are generated together [count]
+        length: of prompt and completion [tokens]
     """
-    if not completion_len:
+    if not sequences:
         return ()
     sizes = recipe.sizes
-    length = sizes.seq_len + completion_len
     nodes: list[Loop] = []
     freed: list[Loop] = []
     for run in recipe.model.main.runs:
@@ -166,9 +176,9 @@ def key_value_cache(recipe: Recipe, completion_len: int) -> Program:
         if not width:
             continue
         tensor = Tensor(
-            name="keys or values", num_bytes=sizes.batch * length * width * sizes.numerics.compute // 2,
+            name="keys or values", num_bytes=sequences * length * width * sizes.numerics.compute // 2,
             category=Category.ACTIVATIONS, owner="generation.cache",
-            formula=f"{sizes.batch} x {length} x {width // 2} x {sizes.numerics.compute} B",
+            formula=f"{sequences} x {length} x {width // 2} x {sizes.numerics.compute} B",
         )
         nodes.append(Loop(2 * run.count, (Alloc(tensor),)))
         freed.append(Loop(2 * run.count, (Free(tensor),)))

@@ -12,6 +12,7 @@ from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, place
 from vramcast.blocks.projection import EXPERTS
 from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.job import (
+    GENERATES,
     WITHOUT_TARGETS,
     AttentionKernel,
     Job,
@@ -23,6 +24,7 @@ from vramcast.domain.job import (
     Shards,
 )
 from vramcast.domain.model import Model, MoE, Norm, Stack
+from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.phases import Stepping, cache_width
 from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
@@ -164,6 +166,9 @@ def recipe_of(
         virtual_elements=_virtual_elements(job),
         copies_learning=peft is not None and bool(peft.modules_to_save),
         adapted=adapted,
+        frozen=plan.freeze,
+        follows_inputs=follows_inputs(job),
+        samples=(int(job.engine_options.get("eval_batch", 0)) or job.workload.micro_batch, job.workload.micro_batch),
     )
 
 
@@ -173,7 +178,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
     virtual = peft.virtual_tokens if peft is not None and peft.method == "prompt" else 0
     prefix = peft.virtual_tokens if peft is not None and peft.method == "prefix" else 0
     batch = workload.micro_batch * (2 if workload.objective in ("dpo", "reward") else 1)
-    seq_len = workload.seq_len + virtual + (workload.completion_len if workload.objective in ("ppo", "grpo") else 0)
+    seq_len = workload.seq_len + virtual + (workload.completion_len if workload.objective in GENERATES else 0)
     padded = bool(job.engine_options.get("padded", False))
     loops = bool(expert_counts(model)) and runs_experts_in_a_loop(job)
     return Sizes(
@@ -197,6 +202,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         adapter=_adapter(job, compute=numerics.compute if autocast else None),
         stored=_stored(job),
         left_whole=_left_whole(job),
+        stacked=bool(job.engine_options.get("pack_experts", False)),
         caches_products=caches_products(job),
         expert_loop=loops,
         expert_turns=min(MOST_TURNS, max(expert_counts(model), default=1)) if loops else 1,
@@ -225,10 +231,16 @@ def runs_experts_in_a_loop(job: Job) -> bool:
     return behaviour(job.model.family, transformers_version(job), flash=False).expert_loop
 
 
+STACKED: Final = "moe.experts."
+"""How the paths of stacked experts begin: no linear layers, which bitsandbytes leaves unless it is asked to pack them
+[axolotl monkeypatch/moe_quant.py]."""
+
+
 def _left_whole(job: Job) -> tuple[str, ...]:
     """How the paths of those matrices begin that stay as they are where bitsandbytes packs the base."""
     packed = job.plan.peft is not None and job.plan.peft.base in IN_MEMORY
-    return left_whole(job.model.family, transformers_version(job)) if packed else ()
+    left = left_whole(job.model.family, transformers_version(job)) if packed else ()
+    return tuple(path for path in left if path != STACKED) if job.engine_options.get("pack_experts") else left
 
 
 def packing_sentences(job: Job) -> tuple[str, ...]:
@@ -249,6 +261,7 @@ def _under_autocast(sizes: Sizes, stack: Stack) -> Sizes:
     if layer.norm is Norm.RMS:
         return sizes
     written = layer.norm_placement != "pre" or layer.post_norms or stack.embedding_norm not in (None, Norm.RMS)
+    written = written or (stack.vision is not None and stack.vision.pre_norm)
     written = written or (sizes.expert_loop and isinstance(layer.channel, MoE))
     wide = written or (sizes.packs("") and QUANTISED[sizes.stored].follows_input)
     numerics = sizes.numerics._replace(residual=FP32) if wide else sizes.numerics
@@ -297,7 +310,7 @@ def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:
     if stack.vision is None:
         return Tower(stack, sizes._replace(hidden=stack.hidden))
     patches = image_positions(stack, job.workload.image_size)
-    if not patches:
+    if not patches or not job.workload.images:
         return None
     variant = sizes._replace(
         hidden=stack.hidden, seq_len=patches, batch=sizes.batch * job.workload.images, masked=False, keys=None
@@ -359,6 +372,18 @@ def _refuse_unmodelled(job: Job, peft: Peft, places: tuple[Place, ...], *, whole
             raise InvalidSpec(f"PEFT adapts stacked experts by lora alone, not by {peft.method}; leave {path} out")
         if whole and job.engine != "unsloth" and peft.dropout:
             raise InvalidSpec(f"PEFT adapts stacked experts without dropout; leave out {path}, or use --lora-dropout 0")
+
+
+FOLLOWS_TOWERS_SINCE: Final[Version] = (5,)
+"""Since then `enable_input_require_grads` makes what every tower's embedding puts out need gradients, too, and not the
+text's alone [transformers modeling_utils.py `PreTrainedModel.enable_input_require_grads`; pull request 41993]."""
+
+
+def follows_inputs(job: Job) -> bool:
+    """Whether gradients flow through towers of which nothing learns: PEFT asks for that where layers are recomputed
+    [peft peft_model.py `_prepare_model_for_gradient_checkpointing`]; Unsloth asks for the text's alone."""
+    asks = job.plan.peft is not None and job.plan.recompute is Recompute.FULL and engine_of(job).runs_transformers
+    return asks and job.engine != "unsloth" and transformers_version(job) >= FOLLOWS_TOWERS_SINCE
 
 
 def _virtual_elements(job: Job) -> int:
@@ -431,9 +456,9 @@ def loss_of(job: Job, *, autocast: bool, causal: CausalLoss) -> str | None:
 
 
 def text_only(job: Job) -> bool:
-    """Whether a vision tower is left out for want of an image size."""
+    """Whether a vision tower is left out: samples have no image, or one of no known size."""
     towers = job.model.stacks[:-1]
-    return any(
+    return not job.workload.images or any(
         stack.vision is not None and not (stack.vision.positions or stack.positions or job.workload.image_size)
         for stack in towers
     )

@@ -20,6 +20,7 @@ from vramcast.blocks.parameters import layer_parameters, named_parameters
 from vramcast.blocks.parameters.targets import Place, parts_of, within, word_of, word_outside
 from vramcast.blocks.projection import corrected
 from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.towers import is_behind
 from vramcast.domain.model import Model, Parameter, Stack
 from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.operators.quantised import QUANTISED
@@ -41,6 +42,10 @@ class Tower(NamedTuple):
     sizes: Sizes
 
 
+def _scaled(sizes: Sizes, evaluation: int, step: int) -> Sizes:
+    return sizes._replace(batch=sizes.batch * evaluation // step)
+
+
 class Recipe(NamedTuple):
     """One model's forward and backward on one rank."""
 
@@ -58,6 +63,18 @@ class Recipe(NamedTuple):
     virtual_elements: int = 0  # trained prompts or prefixes
     copies_learning: bool = False  # they are trained in a copy (PEFT modules_to_save)
     adapted: tuple[Place, ...] = ()  # where adapters are
+    frozen: tuple[str, ...] = ()  # parts that do not learn (see `part_of`)
+    follows_inputs: bool = False  # gradients flow through towers of which nothing learns
+    samples: tuple[int, int] = (1, 1)  # of an evaluation's forward and of a step's
+
+    @property
+    def evaluated(self) -> Recipe:
+        """The same with the samples of an evaluation."""
+        evaluation, step = self.samples
+        if evaluation == step:
+            return self
+        towers = tuple(tower._replace(sizes=_scaled(tower.sizes, evaluation, step)) for tower in self.towers)
+        return self._replace(sizes=_scaled(self.sizes, evaluation, step), towers=towers)
 
     def at(self, stack: Stack, sizes: Sizes, first: int, last: int) -> Sizes:
         """What some layers of a stack are like: their adapters among those of the model."""
@@ -65,9 +82,14 @@ class Recipe(NamedTuple):
             return sizes
         return sizes._replace(adapter=sizes.adapter._replace(targets=within(self.adapted, stack.name, first, last)))
 
-    def learns(self, path: str) -> bool:
-        """Whether the weight called `path` has a gradient."""
-        return not self.sizes.frozen or any(path.startswith(name) for name in self.learning)
+    def learns(self, path: str, part: str = "") -> bool:
+        """Whether the weight called `path` has a gradient, which is of a part that may be frozen."""
+        frozen = self.sizes.frozen or part in self.frozen
+        return not frozen or any(path.startswith(name) for name in self.learning)
+
+    def of(self, stack: Stack, sizes: Sizes) -> Sizes:
+        """The sizes of a stack that may be frozen."""
+        return sizes._replace(frozen=True) if stack.name in self.frozen else sizes
 
 
 def weights(recipe: Recipe) -> tuple[Weight, ...]:
@@ -77,7 +99,7 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
     behind = _adapters(recipe)
     for owned in named_parameters(recipe.model):
         parameter, path = owned.parameter, owned.parameter.path
-        learns = recipe.learns(path) and parameter.trainable
+        learns = recipe.learns(path, part_of(owned.owner, path)) and parameter.trainable
         in_layer = ".layers." in owned.owner
         width = (sizes.norm_weights if parameter.kind == "norm" else None) or sizes.numerics.weight
         weight = Weight(
@@ -99,6 +121,15 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
     if recipe.virtual_elements:
         found.append(Weight("adapter", "virtual tokens", (recipe.virtual_elements,), source="peft src/peft/tuners"))
     return tuple(found)
+
+
+def part_of(owner: str, path: str) -> str:
+    """The part of a network that a weight is of: its stack, "projector", "embedding" or "head".
+
+    >>> part_of("vision.layers.0-31", "attention.q"), part_of("vision", "projector.0")
+    ('vision', 'projector')
+    """
+    return "projector" if owner not in ("embedding", "head") and is_behind(path) else owner.partition(".")[0]
 
 
 def _packed(parameter: Parameter, sizes: Sizes, *, in_layer: bool) -> bool:

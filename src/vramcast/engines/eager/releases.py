@@ -29,6 +29,7 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from vramcast.blocks.ends import LINEAR
 from vramcast.domain.job import AttentionKernel, Job, Loss, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import Head, Norm
 from vramcast.domain.version import Version, last_release, read_version, version_text
@@ -74,8 +75,10 @@ def with_its_loss(job: Job) -> Job:
 
 
 def with_its_kernels(recipe: Recipe, job: Job) -> Recipe:
-    """The recipe with Liger's norms, activations and rotary embeddings."""
+    """The recipe with Liger's norms, activations and rotary embeddings, and the loss that cuts where that is asked."""
     kernels, sizes = liger_kernels(job), recipe.sizes
+    if job.engine_options.get("cut_cross_entropy"):
+        recipe = recipe._replace(loss=LINEAR + "cut_cross_entropy")
     sizes = sizes._replace(
         rope="liger" if "rope" in kernels else sizes.rope, norm="liger" if "rms_norm" in kernels else sizes.norm,
         activation="liger" if "swiglu" in kernels else sizes.activation,
@@ -98,11 +101,18 @@ computes in bf16 and the base has 4 bits (`peft_module_casting_to_bf16`)."""
 BETAS: Final[tuple[tuple[Version, float], ...]] = (((0, 19), 0.0), ((0,), 0.04))
 """`GRPOConfig.beta` since that release; without it there is no reference model [TRL]."""
 
+RLOO_BETA: Final = 0.05
+"""`RLOOConfig.beta` [TRL]."""
+
+GENERATES_AHEAD_SINCE: Final[Version] = (0, 17)
+"""Completions of all micro-batches of a step are generated at once, or of as many as `steps_per_generation` says;
+before, each micro-batch's by themselves [TRL grpo_trainer.py `get_train_dataloader`]."""
+
 UNSLOTH_BETA: Final = 0.001
 UNSLOTH_BETA_SINCE: Final[Version] = (2025, 6, 5)
 """Unsloth writes its own default into TRL's configuration [unsloth models/rl.py, d7b0653a2 of 2025-06-22]."""
 
-TRAINERS: Final = ("sft", "dpo", "grpo", "reward")
+TRAINERS: Final = ("sft", "dpo", "kto", "grpo", "rloo", "reward")
 """Objectives that name one of TRL's trainers. Its PPOTrainer has a loop of its own, which switches nothing on."""
 
 RECOMPUTES_SINCE: Final[Version] = (0, 22)
@@ -111,14 +121,18 @@ RECOMPUTES_SINCE: Final[Version] = (0, 22)
 TRL_NON_REENTRANT_SINCE: Final[Version] = (0, 27)
 """Checkpoints are not reentrant unasked, before transformers 5, too [TRL sft_config.py `__post_init__`]."""
 
-REENTRANT_SINCE: Final[dict[str, Version]] = {"sft": (0, 28), "grpo": (1, 9), "reward": (1, 9), "dpo": (1, 9)}
+REENTRANT_SINCE: Final[dict[str, Version]] = {
+    "sft": (0, 28), **dict.fromkeys(("dpo", "kto", "grpo", "rloo", "reward"), (1, 9)),
+}
 """Since that release each trainer forces the older kind of checkpoints on adapters under ZeRO-3 [TRL __init__]."""
 
 CHUNKS_LOSS_SINCE: Final[Version] = (1, 7)
 """`SFTConfig.loss_type` is chunked_nll: head and loss run in checkpoints of 256 tokens; nll before, and beside Liger's
 kernels [TRL]. Modelled where a rank has its weights whole."""
 
-NARROWS_ADAPTERS: Final[dict[str, Version]] = {"sft": (0, 26), "grpo": (0, 26), "reward": (0, 26), "dpo": (0, 29)}
+NARROWS_ADAPTERS: Final[dict[str, Version]] = {
+    **dict.fromkeys(("sft", "grpo", "rloo", "reward"), (0, 26)), "dpo": (0, 29), "kto": (1, 4),
+}
 """Since that release each trainer makes every weight of a packed network that learns bf16, whatever the run computes in
 [TRL __init__: `param.data = param.data.to(torch.bfloat16)`]."""
 
@@ -162,10 +176,19 @@ def beta_of(job: Job) -> float:
     """The weight of the KL term of GRPO."""
     if "beta" in job.engine_options:
         return float(job.engine_options["beta"])
+    if job.workload.objective == "rloo":
+        return RLOO_BETA
     if job.engine == "unsloth" and (job.engine_version or UNSLOTH_BETA_SINCE) >= UNSLOTH_BETA_SINCE:
         return UNSLOTH_BETA
     version = trl_version(job)
     return next(beta for since, beta in BETAS if version >= since)
+
+
+def generated_at_once(job: Job) -> int:
+    """Micro-batches whose completions are generated together: unasked, where TRL does it, those of a step."""
+    ahead = job.engine in ("huggingface", "unsloth") and trl_version(job) >= GENERATES_AHEAD_SINCE
+    usual = job.workload.grad_accum if ahead and job.workload.objective in ("grpo", "rloo") else 1
+    return int(job.engine_options.get("steps_per_generation", usual))
 
 
 def loads_fp32(job: Job) -> bool:
@@ -230,9 +253,11 @@ def prepared(recipe: Recipe, job: Job) -> tuple[Recipe, tuple[str, ...]]:
 
 def reference_sentences(job: Job) -> tuple[str, ...]:
     """Whether GRPO has a reference model, and why."""
-    if job.workload.objective != "grpo":
+    if job.workload.objective not in ("grpo", "rloo"):
         return ()
     beta = beta_of(job)
+    if job.workload.objective == "rloo":
+        return () if not beta else (f"RLOO with beta={beta:g}: a reference model is asked, too",)
     if beta:
         return (f"GRPO with beta={beta:g}: a reference model is asked, too",)
     return ("GRPO with beta=0, TRL's default since 0.19: no reference model; --engine-option beta=0.04 for one",)
@@ -359,6 +384,8 @@ def _named(job: Job, name: str, newest: Version) -> Version | None:
 
 def optimizer_kernel(job: Job) -> Literal["foreach", "fused", "loop"]:
     """How the optimizer steps: as the plan says, else by default."""
+    if job.engine == "torchtune":
+        return job.plan.optimizer_kernel or "fused"  # in every recipe that names torch's AdamW [torchtune.py]
     if job.plan.optimizer_kernel is not None or job.engine != "huggingface" or job.plan.optimizer != "adamw":
         return job.plan.optimizer_kernel or "foreach"
     found = software(job)

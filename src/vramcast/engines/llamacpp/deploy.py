@@ -170,7 +170,7 @@ def deploy(job: ServeJob) -> Deployment:
 def _room(job: ServeJob) -> int:
     """Bytes of a card beside the CUDA context."""
     gpu = job.cluster.gpu
-    return gpu.visible_bytes - (gpu.context_bytes or DRIVER_BYTES)
+    return gpu.free_bytes - (gpu.context_bytes or DRIVER_BYTES)
 
 
 def _idle(job: ServeJob) -> ServingRank:

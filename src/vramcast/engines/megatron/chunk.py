@@ -15,7 +15,9 @@ from vramcast.blocks.megatron_shape import Shape
 from vramcast.domain.job import Recompute
 from vramcast.domain.model import Head, Layer, Norm, Noun, Run, Stack
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.engines.megatron import fsdp
 from vramcast.engines.megatron.options import DEFAULT, Context
+from vramcast.engines.megatron.weights import embedding_weights, head_weights, layer_weights, owned_weights
 from vramcast.errors import InvalidSpec
 from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import Caller, Lowered, WeightGradients, lower
@@ -111,6 +113,7 @@ class ChunkBuilder:
         self.hidden, self.gradient = stream(self.shape, context, "layers")
         self.encoder = None if context.encoder is None else Encoder(context, self.shape, self.policy)
         self.layers: dict[tuple[Layer, bool], Lowered] = {}
+        self.widths = context.fsdp_widths
         self.weight_gradients: dict[Layer, tuple[Tensor, ...]] = {}
 
     @property
@@ -124,16 +127,16 @@ class ChunkBuilder:
         forward: list[Node] = []
         backward: list[Node] = []
         head = [(1, self.head())] if chunk.head else []
-        pieces = [*([(1, self.embedding())] if chunk.embedding else []), *self._layers(chunk)]
+        pieces = [*([(1, self.embedding(), 0)] if chunk.embedding else []), *self._layers(chunk)]
         if self.encoder is not None:
             forward += self.encoder.forward
-        for count, lowered in (*pieces, *head):
-            forward += [Loop(count, lowered.forward)] if count > 1 else lowered.forward
+        passes = [self._passes(count, lowered, elements) for count, lowered, elements in pieces]
+        forward += [node for ahead, _ in passes for node in ahead]
+        forward += [node for _, lowered in head for node in lowered.forward]
         backward += [node for _, lowered in head for node in lowered.backward]
         if self.encoder is not None:
             backward.append(Alloc(self.encoder.gradient))  # every cross-attention adds to it
-        for count, lowered in reversed(pieces):
-            backward += [Loop(count, lowered.backward)] if count > 1 else lowered.backward
+        backward += [node for _, behind in reversed(passes) for node in behind]
         if self.encoder is not None:
             backward += self.encoder.backward
         if not chunk.embedding:
@@ -142,7 +145,30 @@ class ChunkBuilder:
         if not chunk.head:
             forward.append(Free(self.hidden))  # sent; deallocate_output_tensor in schedules.py
             backward.insert(0, Alloc(self.gradient))  # received
-        return ChunkPrograms(tuple(forward), tuple(backward))
+        if self.widths is None:
+            return ChunkPrograms(tuple(forward), tuple(backward))
+        return ChunkPrograms(*fsdp.around(tuple(forward), tuple(backward), self._end_elements(chunk), self.widths))
+
+    def _passes(self, count: int, lowered: Lowered, elements: int) -> tuple[Program, Program]:
+        """Forward and backward of equal blocks."""
+        if self.widths is not None and elements:
+            return fsdp.repeated(lowered, count, elements, self.widths)
+        if count == 1:
+            return lowered.forward, lowered.backward
+        return (Loop(count, lowered.forward),), (Loop(count, lowered.backward),)
+
+    def _elements(self, layer: Layer) -> int:
+        """Elements of a layer's weights on a rank."""
+        found = layer_weights(
+            layer, hidden=self.context.model.hidden, layout=self.context.layout, owner="layers", count=1)
+        return sum(weight.elements * weight.count for weight in found)
+
+    def _end_elements(self, chunk: Chunk) -> tuple[int, ...]:
+        """Of the embedding and of the head."""
+        model, layout = self.context.model, self.context.layout
+        parts = ((chunk.embedding, embedding_weights(model)), (chunk.head, head_weights(model, copied=False)))
+        return tuple(sum(weight.elements for weight in owned_weights(found, layout=layout, owner="ends"))
+                     for there, found in parts if there)
 
     def embedding(self) -> Lowered:
         """Programs of the embedding."""
@@ -170,21 +196,21 @@ class ChunkBuilder:
         lowered = lower(graph, weight_gradients=WeightGradients.TRANSIENT, gradient=self.gradient)
         return _with_loss_gradient(graph, lowered)
 
-    def _layers(self, chunk: Chunk) -> list[tuple[int, Lowered]]:
+    def _layers(self, chunk: Chunk) -> list[tuple[int, Lowered, int]]:
         plan = self.context.job.plan
         left = chunk.num_layers
         if plan.recompute is Recompute.FULL and plan.recompute_layers is not None:
             left = plan.recompute_layers
-        found: list[tuple[int, Lowered]] = []
+        found: list[tuple[int, Lowered, int]] = []
         for run in chunk.runs:
             recomputed = min(run.count, left) if plan.recompute is Recompute.FULL else 0
             left -= recomputed
             found += self._run(run, recomputed)
         return found
 
-    def _run(self, run: Run, recomputed: int) -> list[tuple[int, Lowered]]:
-        counts = ((recomputed, True), (run.count - recomputed, False))
-        return [(count, self.layer(run.layer, recomputed=whole)) for count, whole in counts if count]
+    def _run(self, run: Run, recomputed: int) -> list[tuple[int, Lowered, int]]:
+        counts, elements = ((recomputed, True), (run.count - recomputed, False)), self._elements(run.layer)
+        return [(count, self.layer(run.layer, recomputed=whole), elements) for count, whole in counts if count]
 
     def dummy_gradients(self, chunk: Chunk) -> dict[str, Tensor]:
         """What TransformerEngine hands to autograd where products add into the gradient buffer: one uninitialised
@@ -314,12 +340,14 @@ def shape_of(context: Context) -> Shape:
         attention_dropout=context.attention_dropout,
         rope_fusion=options.rope_fusion,
         gelu_fusion=options.bias_gelu_fusion,
+        swiglu_fusion=options.bias_swiglu_fusion,
         fp8=context.fp8,
         cp_a2a=options.cp_a2a,
         dispatcher=options.dispatcher,
         capacity_factor=options.capacity_factor,
         router_fp32=options.router_fp32,
         kv_seq=0 if context.encoder is None else context.encoder_seq,
+        lora=context.lora,
     )
     if plan.recompute is Recompute.SELECTIVE:
         shape = replace(shape, recompute_modules=modules)

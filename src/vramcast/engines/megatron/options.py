@@ -21,6 +21,8 @@ from vramcast.blocks.megatron_shape import Kernel
 from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Layer, Model, MoE, MultiLatentAttention, Noun
+from vramcast.engines.megatron.adapters import check_adapters, lora_of
+from vramcast.engines.megatron.fsdp import Widths
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.parallel.layout import Layout, uneven
 from vramcast.units import MIB
@@ -87,6 +89,7 @@ class Options(Noun, frozen=True):
     deterministic: bool = False
     gradient_accumulation_fusion: bool = True
     bias_gelu_fusion: bool = True
+    bias_swiglu_fusion: bool = True
     bias_dropout_fusion: bool = True
     rope_fusion: bool = True
     masked_softmax_fusion: bool = True
@@ -169,7 +172,7 @@ def options_of(job: Job) -> Options:
     if job.engine_options.get("optimizer") is None:
         given["optimizer"] = _optimizer(plan.optimizer)
     try:
-        options = msgspec.convert(given, Options)
+        options = msgspec.convert(given, Options, strict=False)  # "1.25" of a command line
     except msgspec.ValidationError as error:
         raise InvalidSpec(f"engine option of megatron: {error}") from error
     _check(job, options)
@@ -205,7 +208,7 @@ def _check(job: Job, options: Options) -> None:
             f"precision={plan.precision} is not modelled for megatron; use mixed-bf16, mixed-fp16, fp8 or fp32"
         )
     if plan.peft is not None:
-        raise Unsupported("PEFT is not modelled for megatron; use engine huggingface or unsloth")
+        check_adapters(job, options.fsdp)
     if plan.offload_parameters != "none":
         raise Unsupported("megatron keeps its weights on the GPU; use engine deepspeed to offload parameters")
     if plan.offload_optimizer != "none" and plan.shards is Shards.NOTHING:
@@ -273,6 +276,7 @@ class Context:
         self.fp8 = plan.precision is Precision.FP8
         self.te = self.options.transformer_impl == "transformer_engine"
         self.sm = job.cluster.gpu.sm or 80
+        self.lora = lora_of(job, self.layout)
 
     def _refuse_uneven(self) -> None:
         """Raise InvalidSpec where a stack's positions would not divide over the ranks that share them."""
@@ -310,6 +314,16 @@ class Context:
     def distributed_optimizer(self) -> bool:
         """Whether optimizer states are divided over the data-parallel group."""
         return self.job.plan.shards is not Shards.NOTHING
+
+    @cached_property
+    def fsdp_widths(self) -> Widths | None:
+        """Bytes of what Megatron's FSDP gathers and reduces; None without it."""
+        shards = self.job.plan.shards
+        if shards not in (Shards.OPTIMIZER_AND_GRADIENTS, Shards.EVERYTHING):
+            return None
+        narrow = self.options.fp8_param_gather and not self.options.fp8_transpose_cache
+        weight = (1 if narrow else self.element) if shards is Shards.EVERYTHING else 0
+        return Widths(weight, 4 if self.fp32_gradients else 2)
 
     @property
     def dropout(self) -> bool:

@@ -9,66 +9,21 @@ the device has a handle of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from msgspec.structs import replace
-
-from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters, stack_parameters
+from vramcast.blocks.parameters import stack_parameters
 from vramcast.domain.job import Job, Phase, Shards
-from vramcast.domain.model import Attention, Layer, Mamba, Model, MoE, Parameter, Split
+from vramcast.domain.model import Layer, Mamba, MoE
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.blas import blas_workspace
 from vramcast.engines.megatron.chunk import Chunk, ChunkBuilder, ChunkPrograms, chunks_of
 from vramcast.engines.megatron.options import Context, Options, copies_moments
+from vramcast.engines.megatron.weights import embedding_weights, head_weights, layer_weights, owned_weights
 from vramcast.errors import InvalidSpec
-from vramcast.parallel.layout import Layout
 from vramcast.parallel.pipeline import Slot, Slots, interleaved, one_forward_one_backward
 from vramcast.states.megatron import StateRules, States, Weight, states
 from vramcast.units import tensor_bytes
-
-_PACKED = {
-    "attention.q": "attention.qkv", "attention.k": "attention.qkv", "attention.v": "attention.qkv",
-    "attention.q.bias": "attention.qkv.bias", "attention.k.bias": "attention.qkv.bias",
-    "attention.v.bias": "attention.qkv.bias", "mlp.gate": "mlp.up", "mlp.gate.bias": "mlp.up.bias",
-    "moe.experts.gate": "moe.experts.up", "moe.shared.gate": "moe.shared.up",
-    "cross.attention.k": "cross.attention.kv", "cross.attention.v": "cross.attention.kv",
-}
-
-
-def layer_weights(layer: Layer, *, hidden: int, layout: Layout, owner: str, count: int) -> list[Weight]:
-    """Weights of `count` equal layers on one rank."""
-    kv_heads = layer.mixer.num_kv_heads if isinstance(layer.mixer, Attention) else 0
-    local = replace(layout, kv_heads=kv_heads)
-    experts = layout.local_experts(layer.channel.num_experts) if isinstance(layer.channel, MoE) else 1
-    found = list(_local(layer_parameters(layer, hidden=hidden), local, owner))
-    return [
-        weight._replace(count=count * experts, elements=weight.elements // experts)
-        if weight.expert
-        else weight._replace(count=count)
-        for weight in found
-    ]
-
-
-def owned_weights(parameters: Iterable[Parameter], *, layout: Layout, owner: str) -> list[Weight]:
-    """Weights outside the layers on one rank."""
-    return list(_local(parameters, layout, owner))
-
-
-def _local(parameters: Iterable[Parameter], layout: Layout, owner: str) -> Iterator[Weight]:
-    packed: dict[str, Weight] = {}
-    for parameter in parameters:
-        if not parameter.trainable:
-            continue
-        path = _PACKED.get(parameter.path, parameter.path)
-        elements = layout.local_elements(parameter)
-        if path in packed:
-            elements += packed[path].elements
-        matrix = len(parameter.shape) >= 2 and parameter.kind != "embedding" and "output" not in path
-        decays = len(parameter.shape) - int(parameter.expert) >= 2
-        packed[path] = Weight(owner, path, elements, 1, parameter.expert, matrix, decays)
-    yield from packed.values()
 
 
 def _tensor(name: str, num_bytes: int, category: Category, source: str, formula: str = "") -> Tensor:
@@ -128,7 +83,7 @@ def buffers(context: Context, chunks: list[Chunk]) -> list[Tensor]:
     """Megatron's global memory buffer: gathered inputs, and scores of its own attention."""
     sizes = [0]
     hidden = context.model.hidden
-    if context.sp and (not context.te or any(chunk.head for chunk in chunks)):
+    if context.sp and (not context.te or any(chunk.head for chunk in chunks)) and context.lora is None:
         sizes.append(context.tokens * hidden * context.element)
     if not context.te:
         for chunk in chunks:
@@ -188,7 +143,8 @@ def rank_programs(context: Context) -> tuple[RankProgram, ...]:
 def _rank(
     context: Context, builder: ChunkBuilder, stage: int, chunks: list[Chunk], programs: list[ChunkPrograms], count: int
 ) -> RankProgram:
-    held = states(weights_of(context, chunks, stage), state_rules(context))
+    weights, learning = weights_of(context, chunks, stage), adapter_weights(context, builder, chunks)
+    held = states(learning or weights, state_rules(context), frozen=weights if learning else ())
     slots = slots_of(context.job, stage, context.options.interleave_group, context.options.overlap_moe_comm)
     step = (*_step(context, slots, programs, chunks), *held.update)
     dummies = {key: tensor for chunk in chunks for key, tensor in builder.dummy_gradients(chunk).items()}
@@ -341,7 +297,7 @@ def weights_of(context: Context, chunks: list[Chunk], stage: int) -> list[Weight
     found: list[Weight] = []
     for chunk in chunks:
         if chunk.embedding:
-            found += owned_weights(_embedding(model), layout=layout, owner="embedding")
+            found += owned_weights(embedding_weights(model), layout=layout, owner="embedding")
             for stack in model.stacks[:-1]:  # an encoder shares the first stage with the embedding
                 found += owned_weights(stack_parameters(stack), layout=layout, owner=stack.name)
                 for run in stack.runs:
@@ -351,23 +307,19 @@ def weights_of(context: Context, chunks: list[Chunk], stage: int) -> list[Weight
         for run in chunk.runs:
             found += layer_weights(run.layer, hidden=model.hidden, layout=layout, owner="layers", count=run.count)
         if chunk.head:
-            found += owned_weights(_head(model, copied=not chunk.embedding), layout=layout, owner="head")
+            found += owned_weights(head_weights(model, copied=not chunk.embedding), layout=layout, owner="head")
     return found
 
 
-def _embedding(model: Model) -> tuple[Parameter, ...]:
-    owned = [parameter for parameter in stack_parameters(model.main) if parameter.path.startswith("embedding")]
-    return (*embedding_parameters(model), *owned)
-
-
-def _head(model: Model, *, copied: bool) -> tuple[Parameter, ...]:
-    """Final norm and output projection; a tied one is a copy where the embedding lives on another stage."""
-    norms = [parameter for parameter in stack_parameters(model.main) if parameter.path.startswith("final_norm")]
-    found = [*norms, *head_parameters(model)]
-    if model.tied and copied:
-        shape = (model.vocab, model.hidden)
-        found.append(Parameter(path="head.output, tied copy", shape=shape, split=Split.VOCAB, kind="embedding"))
-    return tuple(found)
+def adapter_weights(context: Context, builder: ChunkBuilder, chunks: list[Chunk]) -> list[Weight]:
+    """Weights of adapters, which learn alone: those that the layers' tapes have gradients of."""
+    if context.lora is None:
+        return []
+    return [
+        Weight("layers", weight.name.removesuffix(".weight gradient"), weight.num_bytes // context.element, run.count,
+               expert=weight.name.startswith("experts."))
+        for chunk in chunks for run in chunk.runs for weight in builder.weight_gradients[run.layer]
+    ]
 
 
 __all__ = ["Category", "States", "rank_programs"]

@@ -38,13 +38,13 @@ def runs_on(engine: str, version: Version, gpu: Gpu) -> bool:
         return (gpu.sm or 0) >= support.oldest_sm
     if gpu.vendor == "AMD":
         return gpu.compute_capability in support.amd
-    return support.others
+    return support.others and gpu.vendor != "Google"
 
 
 def is_ported(engine: str, version: Version, gpu: Gpu) -> bool:
     """Whether it is the vendor of a card that makes an engine run there."""
     support = support_of(engine, version)
-    return support is not None and support.ported and gpu.vendor not in ("NVIDIA", "AMD")
+    return support is not None and support.ported and not gpu.unmodelled and gpu.vendor not in ("NVIDIA", "AMD")
 
 
 def has_kernel(stored: str, gpu: Gpu, engine: str, version: Version) -> bool:
@@ -67,6 +67,10 @@ def dtype_on(gpu: Gpu, dtype: str) -> str:
 def refuse_card(job: ServeJob) -> None:
     """Raise Unsupported for a card that the engine does not run on, or on which it has no kernels for the plan."""
     gpu, plan, engine = job.cluster.gpu, job.plan, job.engine
+    if gpu.unmodelled and not runs_on(engine, job.version, gpu):
+        raise Unsupported(
+            f"{named(engine, job.version)} does not run on {gpu.name}: {gpu.unmodelled}; {_instead(job)}"
+        )
     if not runs_on(engine, job.version, gpu) and not is_ported(engine, job.version, gpu):
         raise Unsupported(f"{named(engine, job.version)} does not run on {gpu.name}; {_instead(job)}")
     stored = plan.weights or job.model.quantisation or ""
@@ -95,6 +99,9 @@ def refuse_card(job: ServeJob) -> None:
 
 def refuse_pipeline_card(job: PipelineJob) -> None:
     """The same of a diffusion pipeline."""
+    gpu = job.cluster.gpu
+    if gpu.unmodelled:
+        raise Unsupported(f"{job.engine} does not run on {gpu.name}: {gpu.unmodelled}; use another card")
     if job.plan.weights in BITSANDBYTES:
         refuse_bitsandbytes(job.plan.weights, job.cluster.gpu)
 
@@ -105,6 +112,19 @@ def ported_caution(job: ServeJob) -> str | None:
     if not is_ported(job.engine, job.version, gpu):
         return None
     return f"{job.engine} runs on {gpu.name} in {gpu.vendor}'s own build: memory is that of its CUDA build"
+
+
+def unequal_caution(job: ServeJob) -> str | None:
+    """What is to be said where an engine would give unequal cards unequal shares."""
+    known, cards = SERVING[job.engine], len(job.cluster.cards)
+    if not cards or known.splits:
+        return None
+    if known.is_ggml:
+        even = ",".join("1" * cards)
+        return f"{job.engine} splits layers by the memory that is free; here evenly, as --tensor-split {even} does"
+    return (
+        f"{job.engine} places layers by the memory that is free; here evenly, as an equal max_memory of each card does"
+    )
 
 
 def _instead(job: ServeJob) -> str:

@@ -286,7 +286,7 @@ def layout_of(job: ServeJob, *, vocab_divisor: int) -> Layout:
 
 def load_program(
     job: ServeJob, stage: Stage, layout: Layout, formats: Formats, *, rotary_width: int | None = None,
-    packing: Packing = MARLIN,
+    packing: Packing = MARLIN, whole_towers: bool = False,
 ) -> Program:
     """Everything that is there before the cache is sized, as large as the job's calibration says.
 
@@ -294,9 +294,12 @@ def load_program(
         formats: how weights are stored
         rotary_width: bytes of an element of rotary tables; None: as activations
         packing: how mxfp4 experts are laid out
+        whole_towers: towers are whole on every rank
     """
     stored = job.weights if job.plan.weights is None else None
-    weights = weight_tensors(job.model, layout=layout, formats=formats, stage=stage, stored=stored)
+    weights = weight_tensors(
+        job.model, layout=layout, formats=formats, stage=stage, stored=stored, whole_towers=whole_towers
+    )
     program = (
         *loaded(weights),
         *loaded(_tables(job, stage, layout, rotary_width, packing if formats.quantised == "mxfp4" else None)),

@@ -37,6 +37,9 @@ ALWAYS: Final[Version] = (0,)
 INSTINCT: Final = ("gfx90a", "gfx942", "gfx950")
 RADEON: Final = ("gfx1100", "gfx1101", "gfx1200", "gfx1201")
 
+OLDER_AMD: Final = ("gfx906", "gfx908", "gfx1030", "gfx1031", "gfx1032", "gfx1034", "gfx1102", "gfx1151")
+"""Those that llama.cpp has kernels for beside them [ggml/src/ggml-cuda/common.cuh GGML_CUDA_CC_*]."""
+
 
 class Beyond(NamedTuple):
     """What an engine does with sequences longer than the network was trained with."""
@@ -119,7 +122,7 @@ _SERVER_GGUF: Final = frozenset(
         "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "iq4_nl",
     )
 )
-_GGML_CARDS: Final = (Support(ALWAYS, 50, INSTINCT + RADEON, others=True),)
+_GGML_CARDS: Final = (Support(ALWAYS, 50, INSTINCT + RADEON + OLDER_AMD, others=True),)
 _RANKS: Final = (8, 16, 32, 64, 128, 256)
 _MARLIN: Final = {"int8-bnb": 70, "int8": 75, "awq": 75, "nf4": 70, "gptq": 60}
 NEVER: Final = Releases((1 << 16,))

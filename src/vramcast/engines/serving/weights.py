@@ -148,6 +148,7 @@ def weight_tensors(
     stage: Stage,
     category: Category = Category.WEIGHTS,
     stored: StoredWeights | None = None,
+    whole_towers: bool = False,
 ) -> Iterator[tuple[Tensor, int]]:
     """The weights of one rank with how many equal ones there are.
 
@@ -157,8 +158,9 @@ def weight_tensors(
         formats: how weights are stored
         category: where the ledger lists them
         stored: headers of the checkpoint, which say the bytes of each part better than formats do
+        whole_towers: towers are not divided: ranks share the images instead
     """
-    parts = _parts(model, layout, formats, stage)
+    parts = _parts(model, layout, formats, stage, whole_towers=whole_towers)
     if stored is not None:
         parts = _as_stored(parts, model, stored, formats)
     for part in _packed(parts):
@@ -169,14 +171,17 @@ def weight_tensors(
         yield tensor, part.repeats
 
 
-def _parts(model: Model, layout: Layout, formats: Formats, stage: Stage) -> Iterator[_Part]:
+def _parts(
+    model: Model, layout: Layout, formats: Formats, stage: Stage, *, whole_towers: bool = False
+) -> Iterator[_Part]:
     staged = stage_of(model, stage)
     for owner, parameter, repeats in named_parameters(staged):
         if not on_stage(owner, model, stage):
             continue
-        shape = local_shape(parameter, replace(layout, kv_heads=_kv_heads(staged, owner)))
         # quantisers leave the towers in front of the decoder as they are
         inside = not any(owner.startswith(stack.name) for stack in model.stacks[:-1])
+        divided = Layout() if whole_towers and not inside else layout
+        shape = local_shape(parameter, replace(divided, kv_heads=_kv_heads(staged, owner)))
         stored = formats.of(parameter) if inside else formats.whole
         sizes = " x ".join(f"{size:,}" for size in shape)
         chosen = format_of(stored)

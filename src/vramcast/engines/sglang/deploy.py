@@ -120,7 +120,7 @@ def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
     loaded = reserved_bytes(weights if counted else without_draft(weights))
     # what a process sees free before it loads anything: the card less its context and its communicators
     outside = tuple(corrected_tensor(job, tensor) for tensor in communication(job))
-    before = job.cluster.gpu.visible_bytes - (job.cluster.gpu.context_bytes or 0)
+    before = job.cluster.gpu.free_bytes - (job.cluster.gpu.context_bytes or 0)
     before -= sum(tensor.num_bytes for tensor in outside)
     left = round(settings.fraction * before) - loaded
     if counted and stage.last:

@@ -252,6 +252,7 @@ SPARSE_FP8_SINCE: Final[Version] = (0, 5, 6)
 OPTIONS: Final[dict[str, Known]] = {
     ALLOW_LONG: FLAG,  # SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN
     "cuda-graph-max-bs": Known(int, most=1 << 16),  # largest batch with a graph
+    "prefill-graphs": FLAG,  # false: --disable-piecewise-cuda-graph, --disable-prefill-cuda-graph
     "max-total-tokens": Known(int),  # at most so many tokens of full attention
     "swa-full-tokens-ratio": Known(float, least=1e-6, most=1, about="windows"),  # [args] between 0 and 1
     "mamba-full-memory-ratio": Known(float, least=1e-6, most=1000, about="states"),
@@ -353,7 +354,8 @@ def _capture(job: ServeJob, tier: Tier) -> Capture:
         data_parallel=copies,
         latent=is_latent(job.model),
         draft=plan.draft.kind if plan.draft is not None else None,
-        prefills=plan.graphs and not without & _traits(job, copies),
+        prefills=plan.graphs and job.engine_options.get("prefill-graphs") is not False
+        and not without & _traits(job, copies),
     )
 
 

@@ -348,7 +348,7 @@ def _rank(job: ServeJob, settings: Settings, stage: Stage, role: str) -> Serving
     context = gpu.context_bytes or FALLBACK_CONTEXT_BYTES
     fixed = extent(found[Phase.LOAD]).net + workspace(settings).block_bytes + context
     room = Room(
-        num_bytes=max(0, gpu.visible_bytes - fixed), model=model, settings=settings, stage=stage, context=job.context
+        num_bytes=max(0, gpu.free_bytes - fixed), model=model, settings=settings, stage=stage, context=job.context
     )
     return ServingRank(program=program, cache=room, grows=True)
 

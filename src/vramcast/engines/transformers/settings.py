@@ -126,7 +126,8 @@ PRODUCTS: Final[dict[str, Product]] = {
     "nf4-dq": Product("nf4-dq", 2),
     "int8-bnb": Product("int8-bnb"),
     "fp8-block": Product("fp8-block"),
-    "int4": Product("awq-int4"),  # compressed-tensors unpacks before every product
+    # compressed-tensors unpacks before every product
+    **dict.fromkeys(("int4", "int4-g32", "int4-experts"), Product("awq-int4")),
 }
 """Format -> its products; formats that are not here are multiplied as they are."""
 

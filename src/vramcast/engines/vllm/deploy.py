@@ -209,9 +209,10 @@ def _assumptions(job: ServeJob, settings: Settings) -> tuple[str, ...]:
 def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
     model, plan, gpu = job.model, job.plan, job.cluster.gpu
     layout, formats = layout_of(job, vocab_divisor=VOCAB_MULTIPLE), job_formats(job)
+    whole = settings.options.mm_encoder_tp_mode == "data"
     packing = packing_of(model, gpu, settings.version, adapters=plan.lora_slots > 0)
     slots = corrected(job, loaded(more_slots(job, settings, stage)))
-    load = (*load_program(job, stage, layout, formats, packing=packing), *slots)
+    load = (*load_program(job, stage, layout, formats, packing=packing, whole_towers=whole), *slots)
     kept = loaded(token_counts(model, settings)) if stage.last and generates(model) else ()
     profiled = profiled_step(
         model, settings, stage, plan=plan, gpu=gpu, eight_bit=formats.quantised in EIGHT_BIT,

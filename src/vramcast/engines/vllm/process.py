@@ -96,9 +96,11 @@ def _sizes(settings: Settings, model: Model, gpu: Gpu) -> Iterator[int]:
         most = max(most, LARGEST_BLACKWELL)
     if not settings.v1:
         most = V0_LARGEST
+    asked = settings.options.largest_graph
+    most = most if asked is None else asked
     step = 16 if oss or (settings.v1 and settings.version >= SIXTEENS_SINCE) else 8
     largest = min(most, settings.batched_tokens)
-    if settings.version >= TWICE_SINCE:
+    if settings.version >= TWICE_SINCE and asked is None:
         largest = min(largest, 2 * settings.max_sequences)
     if not settings.v1:  # the sequences themselves, rounded up
         largest = min(largest, max(4, -(-settings.max_sequences // 8) * 8) if settings.max_sequences > 2 else 2)

@@ -103,9 +103,10 @@ def images_of(model: Model, settings: Settings) -> Images | None:
     largest = LARGEST.get(model.family)
     if largest is None or vision_tower(model) is None:
         return None
-    if settings.options.images == 0:
+    films = model.family in VIDEO and settings.options.videos != 0
+    if settings.options.images == 0 and not films:
         return None
-    scale = _pairs(settings) if model.family in VIDEO else 1
+    scale = _pairs(settings) if films else 1
     patches, tokens = scale * largest.patches, scale * largest.patches // largest.merged
     if settings.version < LONG_IMAGES_SINCE and tokens > settings.context:
         tokens = settings.context
@@ -142,10 +143,14 @@ def encoder_tensors(model: Model, settings: Settings, stage: Stage) -> Iterator[
 
 
 def encoder_layer(model: Model, settings: Settings, stage: Stage, *, tp: int) -> Iterator[Tensor]:
-    """The widest moment of the encoder's widest layer."""
+    """The widest moment of the encoder's widest layer, of which every rank has a part, or its share of the images
+    [vllm/model_executor/models/vision.py `run_dp_sharded_vision_model`]."""
     images, tower = images_of(model, settings), vision_tower(model)
     if images is None or tower is None or not stage.first:
         return
+    if settings.options.mm_encoder_tp_mode == "data":
+        share = ceil_div(images.images, tp)
+        images, tp = images._replace(images=share, patches=images.patches // images.images * share), 1
     layer = tower.runs[0].layer
     inner = layer.channel.width // tp if isinstance(layer.channel, MLP) else 0
     copies = 3 if isinstance(layer.channel, MLP) and layer.channel.gated else 2

@@ -34,7 +34,10 @@ class Options(NamedTuple):
     hybrid_manager: bool | None = None  # False: --disable-hybrid-kv-cache-manager
     language_model_only: bool = False  # towers are not loaded
     images: int | None = None  # --limit-mm-per-prompt image=N
+    videos: int | None = None  # the same of videos
     graph_sizes: int | None = None  # batch sizes captured, where the user lists them
+    largest_graph: int | None = None  # --max-cudagraph-capture-size
+    mm_encoder_tp_mode: str = "weights"  # "data": towers are whole on every rank, which share the images
     graphs_in_budget: bool | None = None  # VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS
     flashinfer_sampler: bool | None = None  # VLLM_USE_FLASHINFER_SAMPLER
     mamba_ssm_cache_dtype: str = "auto"  # --mamba-ssm-cache-dtype: of recurrent states
@@ -47,11 +50,18 @@ STATE_WIDTHS: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
 KNOWN: Final[dict[str, Known]] = {
     "v1": FLAG, "offline": FLAG, "hybrid-manager": FLAG,
     "language-model-only": Known(bool, about="towers"), "images": Known(int, least=0, most=1 << 16, about="towers"),
-    "graph-sizes": Known(int, most=1 << 16), "graphs-in-budget": FLAG, "flashinfer-sampler": FLAG,
+    "videos": Known(int, least=0, most=1 << 16, about="towers"),
+    "graph-sizes": Known(int, most=1 << 16), "largest-graph": Known(int, most=1 << 16),
+    "mm-encoder-tp-mode": Known(str, choices=("weights", "data"), about="towers"), "graphs-in-budget": FLAG,
+    "flashinfer-sampler": FLAG,
     "mamba-ssm-cache-dtype": Known(str, choices=("auto", *STATE_WIDTHS), about="states"), ALLOW_LONG: FLAG,
 }
 """Option as users write it -> what its value may be."""
 
+
+SHARES_IMAGES: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "llama4")
+"""Beginnings of the families whose towers can be whole on every rank, `supports_encoder_tp_data`; others stay divided
+[vllm/config/model.py, wheels 0.11.0 to 0.33.0]."""
 
 OF_TOWERS: Final = tuple(name for name, known in KNOWN.items() if known.about == "towers")
 
@@ -62,6 +72,8 @@ def options_of(job: ServeJob) -> Options:
     Raises: UnknownName for an option that does not exist, InvalidSpec for a value that it cannot have
     """
     found: dict[str, Any] = {name.replace("-", "_"): value for name, value in typed_options(job, KNOWN).items()}
+    if not job.model.family.startswith(SHARES_IMAGES):
+        found.pop("mm_encoder_tp_mode", None)
     return Options(**found)
 
 

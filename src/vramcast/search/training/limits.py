@@ -4,6 +4,7 @@ a budget: the best that there is without it, and what would keep it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -15,9 +16,9 @@ from vramcast.errors import InvalidSpec
 
 
 def comparable(clusters: Sequence[Cluster], limits: Limits, goal: Goal) -> tuple[list[Cluster], list[str]]:
-    """The clusters to look at, and what was left out.
+    """The clusters to look at, and what was left out: of prices in several currencies those of most machines stay.
 
-    Raises: InvalidSpec where the limits leave nothing, or prices in several currencies would have to be compared
+    Raises: InvalidSpec where the limits leave nothing
     """
     warnings: list[str] = []
     kept = [cluster for cluster in clusters if limits.max_gpus is None or cluster.count <= limits.max_gpus]
@@ -36,15 +37,17 @@ def comparable(clusters: Sequence[Cluster], limits: Limits, goal: Goal) -> tuple
     if len(priced) < len(kept):
         names = ", ".join(cluster.instance or cluster.name for cluster in kept if cluster.price is None)
         warnings.append(f"left out for want of a price: {names}")
-    currencies = {cluster.price.currency for cluster in priced if cluster.price}
-    wanted = limits.currency or (next(iter(currencies)) if len(currencies) == 1 else None)
-    if wanted is None:
-        raise InvalidSpec(f"prices in {' and '.join(sorted(currencies))} are not compared; choose with --currency")
+    currencies = Counter(cluster.price.currency for cluster in priced if cluster.price)
+    wanted = limits.currency or currencies.most_common(1)[0][0]
     found = [cluster for cluster in priced if cluster.price and cluster.price.currency == wanted]
     if not found:
         raise InvalidSpec(f"no machine has a price in {wanted}; there are prices in {', '.join(sorted(currencies))}")
     if len(found) < len(priced):
-        warnings.append(f"left out: {len(priced) - len(found)} machines priced in another currency than {wanted}")
+        others = " and ".join(sorted(currencies.keys() - {wanted}))
+        warnings.append(
+            f"left out: {len(priced) - len(found)} machines priced in {others}, which is not compared with {wanted}; "
+            "--currency chooses"
+        )
     return found, warnings
 
 

@@ -360,4 +360,4 @@ class _Search:
         grid = self.grid
         degrees = (self.memory.data_parallel(stages), grid.tp, np.int64(stages.pp), grid.cp, grid.ep)
         count: Counts = sum((degree > 1).astype(np.int64) for degree in degrees)
-        return context_tensor(gpu).num_bytes + count[:, None] * communicator_bytes(gpu)
+        return gpu.held_bytes + context_tensor(gpu).num_bytes + count[:, None] * communicator_bytes(gpu)

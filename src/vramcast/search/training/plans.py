@@ -33,7 +33,8 @@ def plans_on(
 
     Raises: Unsupported where the engine cannot run the model on any of the clusters
     """
-    if engine == "megatron" and len(space.model.stacks) == 1:
+    gathers = bool(space.engine_options.get("fsdp"))  # over layers, which programs of one layer do not hold
+    if engine == "megatron" and len(space.model.stacks) == 1 and not gathers:
         for block in blocks(space, clusters, memories):
             for cluster in block.clusters:
                 yield _of_block(block, cluster)
@@ -63,14 +64,13 @@ def _of_block(block: Block, cluster: Cluster) -> Plans:
     bare = block._replace(live_bytes=_NOTHING, step_s=_NOTHING)  # a kept plan must not keep all the others
     degrees, splits = block.grid, (block.stages.pp.bit_length() + block.stages.chunks.bit_length())
     num_splits = sum(np.frexp(axis)[1] for axis in (degrees.tp, degrees.cp, degrees.ep)) + splits  # bits of each
-    machines = next(each for each in block.clusters if each.num_nodes == cluster.num_nodes)
     plan_at, workload_at = cache(bare.plan_at), cache(bare.workload_at)  # many differ in the other alone
 
     def job_at(place: int) -> Job:
         rest, batch = divmod(int(places[place]), shape[3])
         rest, index = divmod(rest, shape[2])
         plan = plan_at(*divmod(rest, shape[1]), index)
-        return replace(bare.job, plan=plan, workload=workload_at(index, batch), cluster=machines)
+        return replace(bare.job, plan=plan, workload=workload_at(index, batch), cluster=cluster)
 
     def num_splits_at(place: int) -> int:
         return int(num_splits[int(places[place]) // shape[3] % shape[2]])

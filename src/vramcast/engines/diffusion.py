@@ -1,0 +1,519 @@
+"""Training of diffusion pipelines: diffusers' example scripts and kohya's sd-scripts, whose loops are the same.
+
+A frozen autoencoder and frozen text encoders make latents and text states, once or in every step, then the denoiser
+is stepped whole or by adapters. What each script keeps on the card stands with its arguments, in formats/tools.
+
+[examples] huggingface/diffusers examples/*/train_*.py @0.40: frozen networks in the 16 bits of --mixed_precision, what
+learns in fp32 under Accelerate's autocast, AdamW over gradients that are set to none
+[kohya] kohya-ss/sd-scripts train_network.py, networks/lora.py @0.9: the same, whose adapters read their input as it is
+[ema] huggingface/diffusers training_utils.py `EMAModel`: a copy of what learns
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from vramcast.blocks.diffusion import text
+from vramcast.blocks.diffusion.autoencoder_kl import encode
+from vramcast.blocks.diffusion.common import Step
+from vramcast.blocks.diffusion.networks import network_of, weights_of
+from vramcast.blocks.diffusion.targets import adapted, adapts
+from vramcast.blocks.diffusion.unet import control, control_parameters
+from vramcast.blocks.diffusion.unet import forward as unet_forward
+from vramcast.blocks.parameters import count_parameters
+from vramcast.domain.autoencoders import AutoencoderKL
+from vramcast.domain.cublas import workspace_bytes
+from vramcast.domain.denoisers import SD3, Flux, UNet
+from vramcast.domain.diffusion import DiffusionJob
+from vramcast.domain.job import AttentionKernel, Phase, Precision, Recompute, Shards
+from vramcast.domain.model import Model
+from vramcast.domain.pipeline import Component, Pipeline
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, extent
+from vramcast.domain.rank import RankProgram
+from vramcast.engines.blas import blas_workspace
+from vramcast.engines.diffusers import (
+    ITEMSIZES,
+    Tensors,
+    component_tensors,
+    elements_of,
+    latent_frames,
+    loaded,
+    unloaded,
+)
+from vramcast.engines.serving.weights import Formats
+from vramcast.engines.trainers import DIFFUSION
+from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.operators.autograd import Learning, Training
+from vramcast.operators.eager import FP32, Array, Tape
+from vramcast.states.optimizers import optimizer
+from vramcast.states.steps import Weight, state_program, step_program, weight_program, weight_tensor
+
+HALF: Final = 2
+
+Held = tuple[Tensor, int]
+"""Equal weights, and how many there are."""
+
+
+class Types(NamedTuple):
+    """Bytes of an element."""
+
+    frozen: str
+    width: int  # of what learns
+    autocast: int
+
+    @property
+    def compute(self) -> int:
+        return self.autocast or ITEMSIZES[self.frozen]
+
+
+TYPES: Final[dict[Precision, Types]] = {
+    Precision.AMP_BF16: Types("bf16", FP32, HALF), Precision.AMP_FP16: Types("fp16", FP32, HALF),
+    Precision.BF16: Types("bf16", HALF, HALF), Precision.FP16: Types("fp16", HALF, HALF),
+    Precision.FP32: Types("fp32", FP32, 0), Precision.TF32: Types("fp32", FP32, 0),
+}
+
+
+def ranks(job: DiffusionJob) -> tuple[RankProgram, ...]:
+    """The one role of data-parallel ranks: every card holds everything.
+
+    Raises: Unsupported, InvalidSpec for what these scripts do not do
+    """
+    _check(job)
+    run = _Run(job)
+    load, first, step = run.phases()
+    phases: dict[Phase, Program] = {Phase.LOAD: load, Phase.FIRST_STEP: first, Phase.STEP: step}
+    if job.setting.validation:
+        phases[Phase.EVALUATION] = run.validation()
+    found = RankProgram(role="all", count=job.cluster.count, phases=phases, assumptions=tuple(run.said()))
+    caching = run.caching()
+    if not caching:
+        return (found,)
+    before = (*(load if run.trainer.caches_beside else ()), *caching)
+    return (found, RankProgram(role="caching", count=job.cluster.count, phases={Phase.STEP: before}))
+
+
+def _check(job: DiffusionJob) -> None:
+    plan, setting, pipeline = job.plan, job.setting, job.pipeline
+    if plan.precision not in TYPES:
+        raise Unsupported(f"precision {plan.precision} is none of {job.engine}'s; use {', '.join(TYPES)}")
+    if plan.shards is not Shards.NOTHING or plan.model_parallel * plan.cp * plan.ep > 1:
+        raise Unsupported(f"{job.engine} is modelled with everything on every card (DDP); leave out what divides it")
+    if setting.trains == "text-kv" and plan.peft is not None:
+        raise Unsupported("Custom Diffusion trains what reads the text, whole; leave out --peft")
+    if len(pipeline.denoisers) > 1 and setting.trains != "denoiser":
+        raise Unsupported(f"{pipeline.name} has two denoisers, of which {setting.trains} says none")
+    if setting.fused and job.workload.grad_accum > 1:
+        raise InvalidSpec("weights that are stepped within backward leave nothing to accumulate; use --grad-accum 1")
+    if setting.trains == "embedding" and plan.peft is not None:
+        raise Unsupported("textual inversion trains a word's embedding; leave out --peft")
+    if setting.trains == "controlnet" and plan.peft is not None:
+        raise Unsupported("a ControlNet is trained whole; leave out --peft")
+
+
+class _Run:
+    """One job's programs."""
+
+    def __init__(self, job: DiffusionJob) -> None:
+        self.job = job
+        self.types = TYPES[job.plan.precision]
+        self.pipeline = job.pipeline
+        self.denoiser = job.pipeline.denoisers[0]
+        assert not isinstance(self.denoiser.network, Model)
+        self.trainer = DIFFUSION[job.engine]
+        self.rule = optimizer(job.plan.optimizer)
+        network = self.denoiser.network
+        self.full = job.plan.peft is None and job.setting.trains == "denoiser"
+        self.names, self.lacking = self._targets(str(network.__struct_config__.tag))
+
+    def _targets(self, tag: str) -> tuple[frozenset[str], tuple[str, ...]]:
+        if self.job.plan.peft is None:
+            return frozenset(), ()
+        wanted = self.job.setting.targets or self.trainer.targets.get(tag, self.trainer.targets[""])
+        names, lacking = adapted(tag, wanted)
+        if lacking:
+            raise Unsupported(
+                f"adapters on {', '.join(lacking)} of {tag} are not modelled: no linear of its blocks is called so"
+            )
+        return names, lacking
+
+    # what is held
+
+    def frozen_tensors(self, component: Component, dtype: str) -> Tensors:
+        peft = self.job.plan.peft
+        packed = peft is not None and peft.base != "full" and component.role == "denoiser"
+        quantised = peft.base if packed and peft is not None else dtype
+        if component.role == "denoiser" and self.job.setting.weights:
+            quantised = self.job.setting.weights
+        found = list(component_tensors(component, Formats(quantised, dtype)))
+        return self._unswapped(found) if component.role == "denoiser" else found
+
+    def _unswapped(self, found: list[Held]) -> list[Held]:
+        """What is on the card of weights and how many equal ones there are, where blocks wait on the host.
+
+        Source: sd-scripts library/flux_models.py, sd3_models.py `enable_block_swap`
+        """
+        swapped, network = self.job.setting.swapped, self.denoiser.network
+        if not swapped:
+            return found
+        if isinstance(network, Flux):
+            waiting = {"double": (swapped // 2, network.num_layers),
+                       "single": ((swapped - swapped // 2) * 2 + 1, network.num_single_layers)}
+        elif isinstance(network, SD3):
+            waiting = {"joint": (swapped, network.num_layers)}
+        else:
+            raise Unsupported(f"blocks of {self.pipeline.name} that wait on the host are not modelled")
+        for owner, (count, layers) in waiting.items():
+            if count > layers - 2:
+                raise InvalidSpec(f"swapped={swapped} leaves no two of {layers} {owner} blocks on the card; use fewer")
+            mine = [one for one in found if one[0].owner.endswith(f".{owner}")]
+            left = layers - count
+            kept = ([(one, times * left // layers) for one, times in mine] if all(times > 1 for _, times in mine)
+                    else mine[:len(mine) * left // layers])
+            found = [one for one in found if one not in mine] + kept
+        return found
+
+    def dtype_of(self, component: Component) -> str:
+        if component.role == "autoencoder":
+            wide = getattr(component.network, "force_upcast", False)
+            asked = self.job.setting.vae_dtype or ("fp32" if wide else "half")
+            return self.types.frozen if asked == "half" else asked
+        return self.types.frozen
+
+    def learning(self, component: Component) -> bool:
+        """Whether a text encoder learns: those of CLIP do, T5 never does."""
+        setting, network = self.job.setting, component.network
+        learns = setting.text_learns or setting.text_words or setting.trains == "embedding"
+        return component.role == "encoder" and learns and isinstance(network, Model) and network.hidden <= LARGEST_CLIP
+
+    def whole_weights(self, component: Component) -> tuple[Weight, ...]:
+        """Weights that learn, or stand beside some that do, in the type of what learns."""
+        if isinstance(component.network, Model):
+            tensors = component_tensors(component, Formats("fp32", "fp32"))
+            return tuple(
+                Weight(t.owner, t.name, (t.num_bytes // FP32,), n, self.types.width,
+                       source=t.source)
+                for t, n in tensors
+            )
+        return tuple(
+            Weight(f"{component.name}.{owner}", parameter.path, parameter.shape, count, self.types.width)
+            for owner, parameter, count in weights_of(component.network)
+        )
+
+    def _whole_on_card(self, component: Component) -> Program:
+        weights = self.whole_weights(component)
+        if component.role != "denoiser" or not self.job.setting.swapped:
+            return weight_program(weights)
+        held = self._unswapped([(weight_tensor(weight), weight.repeats) for weight in weights])
+        return loaded(held)
+
+    # the step
+
+    def tape(self, *, transient: bool) -> Training:
+        network = self.denoiser.network
+        assert not isinstance(network, Model)
+        tape = Training("denoiser", network_of(network).source, self._denoiser_learning())
+        tape.transient = transient or self.job.setting.fused
+        return tape
+
+    def _denoiser_learning(self) -> Learning:
+        job, types, network = self.job, self.types, self.denoiser.network
+        assert not isinstance(network, Model)
+        peft, tag = job.plan.peft, str(network.__struct_config__.tag)
+        blocks: Counter[str] = Counter()
+        total = 0
+        for owner, parameter, count in weights_of(network):
+            total += parameter.elements * count
+            if count > 1:
+                blocks[f"denoiser.{owner}"] += parameter.elements
+        learned_text = sum(elements_of(part.network) for part in self.pipeline.of_role("encoder")
+                           if self.learning(part) and self.full)
+        unet = tag == "UNet2DConditionModel"
+        return Learning(
+            full=self.full, of_text=job.setting.trains == "text-kv", width=types.width, autocast=types.autocast,
+            adapts=adapts(self.names),
+            rank=peft.rank if peft else 0, casts_input=self.trainer.casts_input,
+            modulation=self.full or (job.setting.text_learns and not unet),
+            checkpoint=job.plan.recompute is not Recompute.NONE,
+            scores=job.plan.attention is AttentionKernel.EAGER,
+            packed=(peft is not None and peft.base != "full") or bool(job.setting.weights),
+            block_elements={} if unet else blocks,
+            elements=total + learned_text, workspaces=job.workspaces,
+        )
+
+    def _text_learning(self, component: Component) -> Learning:
+        base, setting = self._denoiser_learning(), self.job.setting
+        names, _ = adapted("CLIPTextModel", self.trainer.text_targets)
+        return base._replace(
+            full=self.full, adapts=adapts(names if setting.text_learns and not self.full else frozenset()),
+            rank=setting.text_rank or base.rank, packed=False, modulation=False,
+            embedding=setting.text_words or setting.trains == "embedding", of_text=False,
+        )
+
+    def micro_batch(self, tape: Training) -> None:
+        """Encoders, autoencoder, forward, loss and backward."""
+        job, network = self.job, self.denoiser.network
+        assert not isinstance(network, Model)
+        step, compute = self.step(), self.types.compute
+        pixels = [tape.new("pixels", self._pixels(), FP32, Category.INPUTS)] if job.setting.vae == "on" else []
+        if job.setting.text == "on" or any(map(self.learning, self.pipeline.of_role("encoder"))):
+            self._encode_text(tape)
+        if job.setting.vae == "on":
+            tape.nodes += self._encode_pixels()
+        for part in LATENTS:
+            pixels.append(tape.new(part, self._latent(step), compute))
+        tape.learning = self._denoiser_learning()
+        if job.setting.trains == "controlnet":
+            out = self._controlled(tape, step)
+        else:
+            out = network_of(network).forward(tape, network, step)
+        tape.backward(tape.cast(out, FP32, "prediction.fp32"))
+        del out, pixels
+
+    def _controlled(self, tape: Training, step: Step) -> Array:
+        """A ControlNet that learns beside a UNet that only passes gradients on."""
+        network = self._unet()
+        hint = tape.new("conditioning image", self._pixels(), self.types.compute, Category.INPUTS)
+        learning, tape.learning = tape.learning, tape.learning._replace(
+            full=True, elements=sum(parameter.elements * count for _, parameter, count in control_parameters(network)),
+        )
+        with tape.owned("controlnet"):
+            controls = control(tape, network, step, hint)
+        tape.learning = learning._replace(checkpoint=False)
+        out = unet_forward(tape, network, step, controls)
+        tape.learning = tape.learning._replace(full=True, elements=sum(
+            parameter.elements * count for _, parameter, count in control_parameters(network)))
+        return out
+
+    def _unet(self) -> UNet:
+        network = self.denoiser.network
+        if not isinstance(network, UNet):
+            raise Unsupported(f"a ControlNet of {self.pipeline.name} is not modelled; those of UNets are")
+        return network
+
+    def _encode_text(self, tape: Training) -> None:
+        for component in self.pipeline.of_role("encoder"):
+            model = component.network
+            assert isinstance(model, Model)
+            tokens, size = component.tokens, self.types.compute
+            if self.learning(component):
+                tape.learning = self._text_learning(component)
+                with tape.owned(component.name):
+                    tape.encoded.append(
+                        text.forward(tape, model, batch=self.job.batch, tokens=tokens, itemsize=size)
+                    )
+            elif self.job.setting.text == "on":
+                plain = Tape(component.name, text.SOURCE)
+                text.forward(plain, model, batch=self.job.batch, tokens=tokens, itemsize=size)
+                tape.nodes += plain.program
+
+    def _encode_pixels(self) -> Program:
+        part = self.pipeline.autoencoder
+        if part is None or not isinstance(part.network, AutoencoderKL):
+            return ()
+        size = ITEMSIZES[self.dtype_of(part)]
+        nothing = Learning(workspaces=self.job.workspaces)
+        tape = Training(part.name, network_of(part.network).source, nothing)
+        pixels = tape.new("pixels", self._pixels(), size)
+        encode(tape, part.network, pixels)
+        del pixels
+        return tape.program
+
+    def _pixels(self) -> tuple[int, ...]:
+        frames, height, width = self.job.size
+        return (self.job.batch * frames, 3, height, width)
+
+    def _latent(self, step: Step) -> tuple[int, ...]:
+        return (step.batch, getattr(self.denoiser.network, "in_channels", 16), step.frames, step.height, step.width)
+
+    def step(self, *, batch: int | None = None, size: tuple[int, int, int] | None = None) -> Step:
+        frames, height, width = size or self.job.size
+        part = self.pipeline.autoencoder
+        if part is None or isinstance(part.network, Model):
+            raise Unsupported(f"{self.pipeline.name} has no autoencoder that is modelled")
+        scale = getattr(part.network, "scale", 8)
+        for name, side in (("height", height), ("width", width)):
+            if side % scale:
+                raise InvalidSpec(f"{name}={side} is not a multiple of {scale} pixels; use {side // scale * scale}")
+        rows, columns = height // scale // 2 * 2, width // scale // 2 * 2  # tokens are pairs of latents
+        tokens = self.job.setting.tokens or self.pipeline.context_tokens
+        return Step(batch or self.job.batch, latent_frames(part.network, frames), rows, columns, tokens,
+                    self.types.compute)
+
+    # phases
+
+    def phases(self) -> tuple[Program, Program, Program]:
+        """Load, first step, any step."""
+        tape = self.tape(transient=False)
+        self.micro_batch(tape)
+        learned = self._learned(tape)
+        nodes = list(tape.nodes)
+        if self.job.workload.grad_accum > 1:
+            later = self.tape(transient=True)
+            self.micro_batch(later)
+            nodes.append(Loop(self.job.workload.grad_accum - 1, later.program, label="micro-batches"))
+        fused = self.job.setting.fused  # each weight is stepped as soon as its gradient is there
+        update = () if fused else step_program(learned, self.rule, kernel=self.job.plan.optimizer_kernel or "foreach")
+        if fused:
+            largest = max(learned, key=lambda weight: weight.elements)
+            update = step_program([largest._replace(repeats=1)], self.rule, kernel="loop")
+        end = (*update, *(Free(tensor) for tensor in tape.kept))
+        first = (*self._workspaces(), *self._buckets(learned), *nodes, *state_program(learned, self.rule), *end)
+        return self._load(learned), first, (*nodes, *end)
+
+    def _learned(self, tape: Training) -> tuple[Weight, ...]:
+        width = self.types.width
+        words = tuple(
+            Weight(part.name, "token embedding", (part.network.vocab, part.network.hidden), 1, width)
+            for part in self.pipeline.of_role("encoder") if self.learning(part) and isinstance(part.network, Model)
+        ) if self.job.setting.text_words or self.job.setting.trains == "embedding" else ()
+        if self.job.setting.trains == "embedding":
+            return words
+        if self.job.setting.trains == "text-kv":
+            return (*words, *self._text_readers())
+        if self.job.setting.trains == "controlnet":
+            return tuple(Weight(owner, parameter.path, parameter.shape, count, width)
+                         for owner, parameter, count in control_parameters(self._unet()))
+        if not self.full:
+            counts = Counter(tape.adapters)
+            adapters = (Weight("adapters", name, shape, count, width) for (name, shape), count in counts.items())
+            return (*words, *adapters)
+        parts = [self.denoiser, *filter(self.learning, self.pipeline.of_role("encoder"))]
+        return tuple(weight for part in parts for weight in self.whole_weights(part))
+
+    def _text_readers(self) -> tuple[Weight, ...]:
+        """Copies of what makes keys and values of the text, which learn in the place of those that stay."""
+        network = self._unet()
+        return tuple(
+            Weight("custom attention", parameter.path, parameter.shape, count, self.types.width)
+            for _, parameter, count in weights_of(network) if parameter.path in ("attn2.k.weight", "attn2.v.weight")
+        )
+
+    def _load(self, learned: tuple[Weight, ...]) -> Program:
+        """What comes to the card, and what makes latents and text states before the first step and leaves."""
+        setting, nodes = self.job.setting, list[Node]()
+        whole = {self.denoiser.name} if self.full else set()
+        whole |= {part.name for part in self.pipeline.of_role("encoder")
+                  if self.learning(part) and (self.full or setting.trains == "embedding")}
+        for component in self.pipeline.components:
+            if component.name in whole:
+                nodes += self._whole_on_card(component)
+            elif self._placed(component) == "on" and component.name in (self.denoiser.name, *self._others()):
+                nodes += loaded(self.frozen_tensors(component, self.dtype_of(component)))
+        if not self.full and setting.trains != "embedding":  # a table of words is among its encoder's weights
+            nodes += weight_program(learned)
+        if setting.ema:
+            nodes += weight_program(weight._replace(owner=f"ema.{weight.owner}") for weight in learned)
+        return tuple(nodes)
+
+    def caching(self) -> Program:
+        """Networks that work before the first step, and leave; the cache is emptied behind them."""
+        others = (part for part in self.pipeline.components if part.role != "denoiser")
+        parts = [part for part in others if self._placed(part) == "cached"]
+        if not self.trainer.caches_beside:
+            return max(map(self._once, parts), key=lambda program: extent(program).peak, default=())
+        held = [self.frozen_tensors(part, self.dtype_of(part)) for part in parts]
+        working = (node for part in parts for node in self._working(part))
+        return (*(node for one in held for node in loaded(one)), *working,
+                *(node for one in held for node in unloaded(one)))
+
+    def _others(self) -> tuple[str, ...]:
+        return tuple(part.name for part in self.pipeline.components if part.role != "denoiser")
+
+    def _placed(self, component: Component) -> str:
+        if component.role == "autoencoder":
+            return self.job.setting.vae
+        if component.role == "encoder":
+            return "on" if self.learning(component) else self.job.setting.text
+        return "on"
+
+    def _once(self, component: Component) -> Program:
+        """A network that works before the first step, and leaves."""
+        tensors = self.frozen_tensors(component, self.dtype_of(component))
+        return (*loaded(tensors), *self._working(component), *unloaded(tensors))
+
+    def _working(self, component: Component) -> Program:
+        if not isinstance(component.network, Model):
+            return self._encode_pixels()
+        tape = Tape(component.name, text.SOURCE)
+        text.forward(
+            tape, component.network, batch=self.job.batch, tokens=component.tokens, itemsize=self.types.compute
+        )
+        return tape.program
+
+    def _workspaces(self) -> Program:
+        size = workspace_bytes(self.job.cluster.gpu.compute_capability, environment=self.job.env)
+        tensor = blas_workspace(size)
+        return (Alloc(tensor), Alloc(tensor))
+
+    def _buckets(self, learned: tuple[Weight, ...]) -> Program:
+        if self.job.cluster.count == 1:
+            return ()
+        total = sum(weight.gradient_bytes * weight.repeats for weight in learned)
+        return (Alloc(Tensor(
+            name="buckets", num_bytes=total, category=Category.COMMUNICATION, owner="ddp",
+            formula=f"{total:,} B of gradients", source="torch/nn/parallel/distributed.py",
+        )),)
+
+    def validation(self) -> Program:
+        """A pipeline of what is there makes an image between steps; encoders that had left come back."""
+        back: list[tuple[Tensors, Program]] = []
+        for part in self.pipeline.components:
+            if part.role != "denoiser" and self._placed(part) != "on":
+                tensors = self.frozen_tensors(part, self.dtype_of(part))
+                back.append((tensors, ()))
+        pipeline, network = self.pipeline, self.denoiser.network
+        assert not isinstance(network, Model)
+        tape = Tape("denoiser", network_of(network).source, dequantises=self._denoiser_learning().packed)
+        size = (pipeline.frames, pipeline.height, pipeline.width)
+        step = self.step(batch=2 if pipeline.guidance else 1, size=size)
+        network_of(network).forward(tape, network, step)
+        nodes: list[Node] = [node for tensors, _ in back for node in loaded(tensors)]
+        nodes += tape.nodes
+        vae = pipeline.autoencoder
+        if vae is not None and isinstance(vae.network, AutoencoderKL):
+            plain = Tape(vae.name, network_of(vae.network).source)
+            latent = plain.new("latents", (1, vae.network.latent_channels, step.height, step.width),
+                               ITEMSIZES[self.dtype_of(vae)])
+            network_of(vae.network).forward(plain, vae.network, latent)
+            del latent
+            nodes += plain.nodes
+        return (*nodes, *(node for tensors, _ in back for node in unloaded(tensors)))
+
+    # words
+
+    def said(self) -> Iterator[str]:
+        job, setting = self.job, self.job.setting
+        frames, height, width = job.size
+        if frames > 1:
+            yield f"samples of {frames} frames of {width} x {height} pixels, {job.batch} in a forward"
+        else:
+            yield f"samples of {width} x {height} pixels, {job.batch} in a forward"
+        if job.engine == "sd-scripts":
+            yield "sd-scripts' own code of the network is taken to keep what diffusers' keeps"
+        vae = self.pipeline.autoencoder
+        if vae is not None and setting.vae == "cached" and not isinstance(vae.network, AutoencoderKL):
+            yield "latents are made before the first step; what the autoencoder takes meanwhile is not counted"
+        if len(self.pipeline.denoisers) > 1:
+            yield "one of the two denoisers is on the card and trained"
+        if job.plan.peft is not None:
+            words = setting.targets or self.trainer.targets.get(
+                str(self.denoiser.network.__struct_config__.tag), self.trainer.targets[""])
+            yield f"adapters of rank {job.plan.peft.rank} on {', '.join(words)}"
+
+
+LARGEST_CLIP: Final = 1280
+"""Width of the largest text encoder that these scripts train; T5 and language models stay frozen."""
+
+LATENTS: Final = ("latents", "noise", "noisy latents", "target")
+"""Of the size of a latent, beside forward and backward."""
+
+
+def num_parameters(pipeline: Pipeline) -> int:
+    """Of the network that is trained."""
+    network = pipeline.denoisers[0].network
+    return count_parameters(network).total if isinstance(network, Model) else sum(
+        parameter.elements * count for _, parameter, count in weights_of(network))
+
+

@@ -1,0 +1,223 @@
+"""GRPO and RLOO as TRL runs them: answers are written together, rated, and learned from micro-batch by micro-batch.
+
+[GRPO] Shao et al., arXiv:2402.03300   [RLOO] Ahmadian et al., arXiv:2402.14740
+[TRL] huggingface/trl trl/trainer/{grpo,rloo}_trainer.py `_generate_single_turn`, `_generate_and_score_completions`,
+`_get_per_token_logps_and_entropies`, trl/trainer/grpo_config.py `__post_init__`, read in v0.16.0 to v1.9.0:
+* one process generates for per_device_train_batch_size x steps_per_generation prompts at once, which is the gradient
+  accumulation where nobody says it (since 0.17; for one micro-batch before); none where a server writes;
+* `logits_to_keep`: the head reads the positions of the answer and the one before;
+* logits are divided by the temperature in place since 1.0, in a copy before; the entropy reads them in one piece;
+* RLOO asks the policy for the log-probabilities of what it wrote, too; the reference rates micro-batch by micro-batch.
+[generate] transformers generation/utils.py `_sample`, cache_utils.py `DynamicLayer`
+[autocast] see preference.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from vramcast.domain.job import Job, Phase
+from vramcast.domain.model import Attention
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.domain.version import Version
+from vramcast.engines.eager.passes import blocks, inference
+from vramcast.engines.eager.phases import Stepping, cache_width, plain_phases
+from vramcast.engines.eager.preference import (
+    ENTROPY_ROWS,
+    ENTROPY_TENSORS,
+    FP32,
+    Cached,
+    Rated,
+    casts_of,
+    plain_loss,
+    whole_reference,
+)
+from vramcast.engines.eager.recipe import Recipe
+from vramcast.engines.eager.releases import LOADS_FP32_SINCE, beta_of, generated_at_once, is_trl, trl_version
+from vramcast.errors import InvalidSpec, Unsupported
+
+WRITTEN: Final = ("grpo", "rloo")
+"""Objectives of TRL's trainers that write answers."""
+
+IN_PLACE_SINCE: Final[Version] = (1, 0)
+"""Logits are divided in place."""
+SAMPLED: Final = 4
+"""fp32 rows of the vocabulary beside the logits of the last position: their copy, scores, probabilities, noise."""
+
+
+def writes(job: Job) -> bool:
+    """Whether TRL's GRPOTrainer or RLOOTrainer runs a job.
+
+    Raises: Unsupported where its loss is another kernel
+    """
+    if not is_trl(job) or job.workload.objective not in WRITTEN:
+        return False
+    if not plain_loss(job):
+        name = job.workload.objective.upper()
+        raise Unsupported(f"{name} is counted as TRL makes its loss, of the logits of all answers; leave --loss, "
+                          "--compile and liger out")
+    return True
+
+
+def written_loss(job: Job) -> str:
+    """Key of the loss tables."""
+    return "log_probabilities_divided" + "_copy" * (trl_version(job) < IN_PLACE_SINCE)
+
+
+def written_together(job: Job) -> int:
+    """Answers that one process writes at once [count].
+
+    Raises: InvalidSpec for a generation batch that TRL refuses, too
+    """
+    micro, batch = job.workload.micro_batch, job.engine_options.get("generation_batch_size")
+    if batch is not None:
+        ranks = micro * job.data_parallel
+        if "steps_per_generation" in job.engine_options or int(batch) % ranks:
+            raise InvalidSpec(f"generation_batch_size={batch} must be a multiple of micro-batch x processes = {ranks}, "
+                              "and stand without steps_per_generation")
+        return int(batch) // job.data_parallel
+    return micro * generated_at_once(job)
+
+
+def of_answers(recipe: Recipe, job: Job) -> Recipe:
+    """The recipe of a micro-batch, whose head reads the answers alone."""
+    return recipe._replace(sizes=recipe.sizes._replace(last_logits=job.workload.completion_len + 1))
+
+
+class Answered(NamedTuple):
+    """What runs beside the micro-batches."""
+
+    reference: Rated  # who rates
+    looked_at: Rated  # between forward and backward: the metrics
+    generation: Program
+    own: Program  # the policy rates, too
+    said: str
+
+
+def answered(job: Job, recipe: Recipe) -> Answered:
+    """What runs beside the micro-batches of a recipe."""
+    asked = recipe._replace(sizes=recipe.sizes._replace(adapter=None), recompute=False, kept_logits=0)
+    loads_fp32 = trl_version(job) >= LOADS_FP32_SINCE and job.engine_options.get("dtype", "float32") == "float32"
+    own = job.plan.peft is None
+    rated = Rated(asked if beta_of(job) else None, own, (), (), loads_fp32)
+    again = job.workload.objective == "rloo"
+    return Answered(
+        rated, rated._replace(reference=None, looked_at=_looked_at(recipe)), _generation(recipe, job),
+        _without_autograd(recipe._replace(recompute=False)) if again else (),
+        _said(written_together(job)),
+    )
+
+
+def _said(together: int) -> str:
+    if not together:
+        return "a server elsewhere writes the answers"
+    return f"TRL's trainer writes {together} answers at once: micro-batch x steps_per_generation"
+
+
+def completion_phases(job: Job, recipe: Recipe, stepping: Stepping) -> tuple[Mapping[Phase, Program], str]:
+    """Phases of a run in which every rank has policy and reference whole, and what there is to say."""
+    found = answered(job, recipe)
+    load, rating = whole_reference(found.reference, cached=True)
+    stepping = stepping._replace(between=found.looked_at.between(()))
+    phases = plain_phases(recipe, stepping, generation=found.generation)
+    return with_answers(phases, load, (*found.generation, *rating, *found.own)), found.said
+
+
+def with_answers(phases: Mapping[Phase, Program], load: Program, before: Program) -> Mapping[Phase, Program]:
+    """Phases with the networks that are loaded beside, and what runs before the first micro-batch."""
+    found = dict(phases)
+    found[Phase.LOAD] += load
+    for phase in (Phase.FIRST_STEP, Phase.STEP):
+        found[phase] = before + found[phase]
+    return found
+
+
+def _looked_at(recipe: Recipe) -> Program:
+    """What the entropy makes of the logits of the answers."""
+    sizes, vocab = recipe.sizes, recipe.model.vocab
+    rows = sizes.batch * min(sizes.last_logits or sizes.seq_len, sizes.seq_len)
+    width = FP32 if recipe.outputs_fp32 or recipe.returns_fp32 else sizes.numerics.compute
+
+    def tensor(name: str, count: int) -> Tensor:
+        return Tensor(
+            name=name, num_bytes=count * vocab * width, category=Category.TEMPORARIES, owner="answers",
+            formula=f"{count:,} rows x {vocab:,} x {width} B", source="trl grpo_trainer.py",
+        )
+
+    found = [tensor("rows of the entropy", min(ENTROPY_ROWS, rows))] * ENTROPY_TENSORS
+    if sizes.batch > 1:
+        found.append(tensor("logits in one piece", rows))
+    if width != FP32:  # variables hold what autograd has made log-probabilities of
+        found.append(tensor("logits of the policy", rows))
+    return tuple(map(Alloc, found))
+
+
+def _without_autograd(recipe: Recipe) -> Program:
+    """A forward of the policy; autocast keeps the casts of what learns until it has returned."""
+    if not recipe.sizes.numerics.autocast or recipe.sizes.adapter is not None:
+        return inference(recipe)
+    built, sizes = blocks(recipe), recipe.sizes
+    rows = sizes.batch * min(sizes.last_logits or sizes.seq_len, sizes.seq_len)
+    logits = rows * recipe.model.vocab * sizes.numerics.compute
+    return inference(recipe, built, Cached(built.head, recipe.model.main.name, logits))
+
+
+def _generation(recipe: Recipe, job: Job) -> Program:
+    """The prompts are read together, then one position after the other."""
+    sizes = recipe.sizes
+    if not (together := written_together(job)):
+        return ()
+    prompt, length = job.workload.seq_len, sizes.seq_len
+    reading = recipe._replace(
+        recompute=False, sizes=sizes._replace(batch=together, seq_len=prompt, last_logits=1),
+    )
+    one = recipe._replace(recompute=False, sizes=sizes._replace(batch=together, seq_len=1, last_logits=1))
+    vocabulary = Tensor(
+        name="scores", num_bytes=together * recipe.model.vocab * FP32, category=Category.TEMPORARIES,
+        owner="generation", formula=f"{together:,} answers x {recipe.model.vocab:,} x {FP32} B",
+    )
+    scores = [vocabulary] * SAMPLED
+    early, late = _cache(recipe, together, prompt, "prompts"), _cache(recipe, together, length, "generation.cache")
+    tensors = [item.tensor for node in late if isinstance(node, Loop) for item in node.body if isinstance(item, Alloc)]
+    grown = sorted(tensors, key=lambda tensor: tensor.num_bytes)[-1:] + _cast_layers(one)
+    return (
+        *early, *_without_autograd(reading), *_freed(early), *late, *map(Alloc, grown), *map(Free, grown),
+        *_without_autograd(one), *map(Alloc, scores), *map(Free, scores), *_freed(late),
+    )
+
+
+def _cast_layers(recipe: Recipe) -> list[Tensor]:
+    """Autocast's casts of all layers, beside which the last one's cache grows."""
+    if not recipe.sizes.numerics.autocast or recipe.sizes.adapter is not None:
+        return []
+    casts = sum(count * tensor.num_bytes for count, graph in blocks(recipe).main.graphs for tensor in casts_of(graph))
+    return [Tensor(name="casts of all layers", num_bytes=casts, category=Category.TEMPORARIES, owner="generation")]
+
+
+def _cache(recipe: Recipe, together: int, positions: int, owner: str) -> Program:
+    """Keys and values of all layers. Under autocast over fp32 weights rotary embeddings make keys fp32, and the first
+    concatenation with an empty tensor of their type the values."""
+    sizes, nodes = recipe.sizes, list[Node]()
+    for run in recipe.model.main.runs:
+        mixer = run.layer.mixer
+        elements, width = cache_width(mixer), sizes.numerics.compute
+        if not elements:
+            continue
+        if isinstance(mixer, Attention) and sizes.numerics.autocast and not recipe.model.main.positions:
+            width = max(width, sizes.numerics.residual)
+        tensor = Tensor(
+            name="keys or values", num_bytes=together * positions * elements * width // 2,
+            category=Category.ACTIVATIONS, owner=owner,
+            formula=f"{together:,} x {positions:,} x {elements // 2:,} x {width} B",
+            source="transformers cache_utils.py DynamicLayer",
+        )
+        nodes.append(Loop(2 * run.count, (Alloc(tensor),)))
+    return tuple(nodes)
+
+
+def _freed(cache: Program) -> Program:
+    return tuple(
+        Loop(node.count, tuple(Free(item.tensor) for item in node.body if isinstance(item, Alloc)))
+        for node in cache if isinstance(node, Loop)
+    )

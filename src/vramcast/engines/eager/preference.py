@@ -1,0 +1,257 @@
+"""DPO and KTO as TRL runs them: the reference answers between the policy's forward and its backward.
+
+[DPO] Rafailov et al., arXiv:2305.18290   [KTO] Ethayarajh et al., arXiv:2402.01306
+[TRL] huggingface/trl trl/trainer/dpo_trainer.py `_compute_loss`, `__init__`; trl/models/utils.py `prepare_fsdp`,
+`prepare_deepspeed`; trl/trainer/utils.py `entropy_from_logits`, read in v0.11.0 to v1.9.0:
+* policy and reference read chosen and rejected answers as one batch; the reference is a second network, or the policy
+  with its adapter switched off, or nobody (`precompute_ref_log_probs`);
+* since 0.29 variables hold the logits of both until the loss is there; 0.29 to 1.5 copy those that are shifted, and
+  since then the entropy copies them once more, 128 rows of which are looked at together;
+* FSDP1 wraps the reference as the policy, FSDP2 as one unit since 0.29 and FSDP1 instead of it before; Accelerate
+  converts nothing that either returns; ZeRO-3 partitions it, the lower stages keep it whole in 16 bits.
+[TRL] trl/trainer/kto_trainer.py `_compute_loss`, `_compute_kl_logps` v1.9.0: one answer a sample; its metrics copy the
+logits of desirable and undesirable ones, then those of completions among them. Policy and reference are asked without
+autograd about other prompts, too, which takes less than what follows.
+[LF] hiyouga/LLaMA-Factory src/llamafactory/train/dpo/trainer.py `concatenated_forward`, train/trainer_utils.py
+`get_batch_logps`: fp32 logits, a log_softmax over all of them
+[autocast] pytorch aten/src/ATen/autocast_mode.cpp `cached_cast`: casts of weights that ask for gradients are kept until
+the context is left, without autograd, too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from vramcast.domain.job import Job, Loss, Phase
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.domain.version import Version
+from vramcast.engines.eager.passes import Around, Piece, blocks, inference
+from vramcast.engines.eager.phases import Stepping, plain_phases
+from vramcast.engines.eager.recipe import Recipe, weights
+from vramcast.engines.eager.releases import LOADS_FP32_SINCE, is_trl, liger_kernels, sharder, trl_version
+from vramcast.errors import Unsupported
+from vramcast.operators.graph import Graph
+from vramcast.states.steps import weight_program
+from vramcast.units import ceil_div
+
+FP32: Final = 4
+ENTROPY_ROWS: Final = 128
+"""`entropy_from_logits` looks at so many rows together: their log-probabilities, exponentials and product."""
+ENTROPY_TENSORS: Final = 3
+
+HOLDS_SINCE: Final[Version] = (0, 29)
+VIEWS_SINCE: Final[Version] = (1, 6)
+BY_SAMPLE_SINCE: Final[Version] = (0, 14)
+"""`selective_log_softmax` instead of a log_softmax over all logits."""
+
+KTO_SINCE: Final[Version] = (1, 9)
+"""Before, the logits of both kinds of answers were copied before the reference was asked."""
+
+COMPARED: Final = ("dpo", "kto")
+"""Objectives whose loss is one of a reference's answers, too."""
+
+
+def sentence_of(objective: str, who: str) -> str:
+    """Who answers as the reference."""
+    name = objective.upper()
+    if who == "model":
+        return f"a second network answers as the reference of {name}, after the policy and before its backward"
+    if who == "adapter":
+        return f"the reference of {name} is the policy with its adapter switched off"
+    return f"the reference of {name} has been asked before the run (precompute_ref_log_probs): it is not in memory"
+
+
+def compares(job: Job) -> bool:
+    """Whether TRL's DPOTrainer or KTOTrainer makes the loss of a job from its logits.
+
+    Raises: Unsupported for KTO otherwise
+    """
+    if not is_trl(job) or job.workload.objective not in COMPARED:
+        return False
+    if job.workload.objective == "kto" and not plain_loss(job):
+        raise Unsupported("KTO is counted as KTOTrainer makes its loss, of all logits; leave --loss, --compile and "
+                          "liger out")
+    if job.workload.objective == "kto" and trl_version(job) < KTO_SINCE:
+        raise Unsupported("KTO is counted as TRL 1.9 runs it; before, KTOTrainer held other copies of the logits")
+    return plain_loss(job)
+
+
+def plain_loss(job: Job) -> bool:
+    return job.plan.loss in (None, Loss.EAGER) and not job.plan.compile and not fuses_head(job)
+
+
+def fuses_head(job: Job) -> bool:
+    """Whether no logits are made: head and loss are one kernel."""
+    return job.plan.loss is Loss.FUSED_LINEAR or "fused_linear_cross_entropy" in liger_kernels(job)
+
+
+def refuse_fused(job: Job) -> None:
+    """Raise Unsupported where a preference loss makes no logits."""
+    if job.workload.objective == "dpo" and is_trl(job) and fuses_head(job):
+        raise Unsupported("DPO with a fused head and loss is Liger's own preference loss, which is not modelled; leave "
+                          "--loss and liger out")
+
+
+def in_one(job: Job) -> bool:
+    """Whether a trainer of another project asks for the log-probabilities of all logits at once."""
+    return compares(job) and job.engine_options.get("log_probs") == "whole"
+
+
+def rated_loss(job: Job) -> str | None:
+    """Key of the loss tables where TRL rates answers; None: another loss."""
+    if not compares(job):
+        return None
+    version = trl_version(job)
+    if version < BY_SAMPLE_SINCE or in_one(job):
+        return "log_probabilities_whole"
+    if version < HOLDS_SINCE:
+        return "log_probabilities"
+    return "log_probabilities_shifted" if version >= VIEWS_SINCE else "log_probabilities_copied"
+
+
+class Rated(NamedTuple):
+    """What runs between forward and backward."""
+
+    reference: Recipe | None  # None: nobody is asked
+    own: bool  # a network of its own; else the policy without its adapter
+    held: Program  # logits of the policy that variables hold, beside what autograd saves
+    looked_at: Program  # the reference's logits, and what the metrics make of the policy's
+    loads_fp32: bool = True  # the reference
+    one_unit: bool = True  # of FSDP2
+    objective: str = "dpo"
+
+    def between(self, forward: Program) -> Program:
+        """`forward` is the reference's."""
+        return (
+            *map(Alloc, self._tensors(self.held)), *forward, *self.looked_at, *map(Free, self._tensors(self.looked_at)),
+            *map(Free, self._tensors(self.held)),
+        )
+
+    @staticmethod
+    def _tensors(program: Program) -> list[Tensor]:
+        return [node.tensor for node in program if isinstance(node, Alloc)]
+
+    @property
+    def said(self) -> str:
+        """Who is asked."""
+        who = "nobody" if self.reference is None else "model" if self.own else "adapter"
+        return sentence_of(self.objective, who)
+
+
+def rated(job: Job, recipe: Recipe) -> Rated | None:
+    """The reference of a job, and what is looked at; None where no answers are compared."""
+    if not compares(job):
+        return None
+    version, sizes = trl_version(job), recipe.sizes
+    wide = recipe.outputs_fp32 or recipe.returns_fp32
+    width = FP32 if wide else sizes.numerics.compute
+    size = sizes.tokens * (recipe.model.vocab // sizes.tp) * width
+
+    def tensor(name: str, num_bytes: int) -> Tensor:
+        return Tensor(
+            name=name, num_bytes=num_bytes, category=Category.TEMPORARIES, owner="preference",
+            formula=f"{sizes.tokens:,} tokens x {recipe.model.vocab:,} x {width} B", source="trl dpo_trainer.py",
+        )
+
+    asked = None if job.engine_options.get("precompute_ref_log_probs") else recipe
+    own = job.plan.peft is None
+    if asked is not None:
+        asked = recipe._replace(sizes=sizes._replace(adapter=None), recompute=False, kept_logits=0)
+    loads_fp32 = version >= LOADS_FP32_SINCE and job.engine_options.get("dtype", "float32") == "float32"
+    apart = own and sharder(job) in ("fsdp1", "fsdp2") and not recipe.returns_fp32
+    one_unit = version >= HOLDS_SINCE and not in_one(job)
+    found = Rated(asked, own, (), (), loads_fp32, one_unit, str(job.workload.objective))
+    if in_one(job):  # fp32 logits of the policy are returned with the loss
+        return found._replace(held=(Alloc(tensor("logits of the policy", size // width * FP32)),))
+    if version < HOLDS_SINCE:
+        return found
+    copies, held, looked_at = 0 if version >= VIEWS_SINCE else 1, [], []
+    if extra := copies + (width != FP32):  # what autograd saves of fp32 logits is one of the two
+        held = [tensor("logits of the policy", size)] * extra
+    if asked is not None:
+        if apart:
+            found = found._replace(reference=asked._replace(outputs_fp32=False))
+        size_of_reference = sizes.tokens * recipe.model.vocab * sizes.numerics.compute if apart else size
+        looked_at = [tensor("logits of the reference", size_of_reference)] * (1 + copies)
+    if job.workload.objective == "kto":  # more than the entropy, which is done by then
+        most = ceil_div(sizes.batch, 2) * size // sizes.batch
+        looked_at += [tensor("logits of both kinds of answers", size), tensor("logits of completions", most)]
+        return found._replace(held=tuple(map(Alloc, held)), looked_at=tuple(map(Alloc, looked_at)))
+    if not copies:
+        looked_at.append(tensor("logits in one piece", size))
+    rows = min(ENTROPY_ROWS, sizes.tokens) * size // max(1, sizes.tokens)
+    looked_at += [tensor("rows of the entropy", rows)] * ENTROPY_TENSORS
+    return found._replace(held=tuple(map(Alloc, held)), looked_at=tuple(map(Alloc, looked_at)))
+
+
+class Cached(Around):
+    """Autocast without autograd: casts of weights that learn live until forward has returned its logits."""
+
+    def __init__(self, head: Graph, main: str, logits: int) -> None:
+        self.head, self.main, self.logits = head, main, logits
+
+    def forward(self, stack: str, pieces: tuple[Piece, ...], *, differentiates: bool = True) -> Program:
+        """Each layer's casts stay; the head's logits meet them all."""
+        made = [(piece.count, piece.lowered.forward, casts_of(piece.graph)) for piece in pieces]
+        nodes: list[Node] = [Loop(n, (*body, *map(Alloc, kept)), label="layers") for n, body, kept in made]
+        if stack == self.main:
+            last = [*casts_of(self.head), self.head.tensor("logits", self.logits)]
+            nodes += [*map(Alloc, last), *map(Free, last)]
+        return (*nodes, *(Loop(n, tuple(map(Free, kept)), label="autocast cache") for n, _, kept in made if kept))
+
+
+def casts_of(graph: Graph) -> list[Tensor]:
+    """Those that autocast makes of the weights of a graph."""
+    values = (value for operator in graph.operators for value in operator.extra)
+    return [value.tensor for value in values if value.name.endswith("weight_cast")]
+
+
+def renamed(*programs: Program, prefix: str = "reference") -> tuple[Program, ...]:
+    """Programs of a second network, whose tensors say that they are its own."""
+    known: dict[Tensor, Tensor] = {}
+
+    def again(tensor: Tensor) -> Tensor:
+        if tensor not in known:
+            known[tensor] = replace(tensor, owner=f"{prefix}.{tensor.owner}")
+        return known[tensor]
+
+    def walk(program: Program) -> Program:
+        return tuple(
+            Loop(node.count, walk(node.body), node.label) if isinstance(node, Loop) else type(node)(again(node.tensor))
+            for node in program
+        )
+
+    return tuple(map(walk, programs))
+
+
+def whole_reference(compared: Rated, *, cached: bool) -> tuple[Program, Program]:
+    """Load and forward of a reference that every rank has whole.
+
+    Args:
+        compared: whose reference
+        cached: autocast keeps its casts
+    """
+    recipe = compared.reference
+    if recipe is None:
+        return (), ()
+    load = weight_program(weights(recipe)) if compared.own else ()
+    if cached and compared.own and recipe.sizes.numerics.autocast:
+        built = blocks(recipe)
+        narrow = recipe.sizes.tokens * (recipe.model.vocab // recipe.sizes.tp) * recipe.sizes.numerics.compute
+        around = Cached(built.head, recipe.model.main.name, narrow)
+        forward = inference(recipe, built, around)
+    else:
+        forward = inference(recipe)
+    load, forward = renamed(load, forward)
+    return load, forward
+
+
+def compared_phases(recipe: Recipe, stepping: Stepping, compared: Rated) -> Mapping[Phase, Program]:
+    """Phases of a run in which every rank has policy and reference whole."""
+    load, forward = whole_reference(compared, cached=True)
+    phases = dict(plain_phases(recipe, stepping._replace(between=compared.between(forward))))
+    phases[Phase.LOAD] += load
+    return phases

@@ -1,0 +1,166 @@
+"""One question about training a diffusion pipeline answered: programs -> peaks, ledger, verdict, changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from vramcast import estimate
+from vramcast.domain.answer import Answer, Change, RankAnswer
+from vramcast.domain.diffusion import DiffusionJob
+from vramcast.domain.job import Phase, Recompute
+from vramcast.domain.model import Noun
+from vramcast.domain.program import Basis, Category, Tensor
+from vramcast.domain.version import named, newer
+from vramcast.engines.diffusion import num_parameters, ranks
+from vramcast.engines.trainers import DIFFUSION
+from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.estimate.cost import with_cost
+from vramcast.estimate.outside import around_process, communicator_bytes
+from vramcast.estimate.ranks import rank_answer
+from vramcast.estimate.traits import Traits
+from vramcast.units import MIB
+
+if TYPE_CHECKING:
+    from vramcast.domain.snapshot import Snapshot
+
+EIGHT_BIT: Final = {"adamw": "adamw-8bit", "adam": "adam-8bit"}
+
+
+def answer(job: DiffusionJob, *, with_changes: bool = True) -> Answer:
+    """Memory of one training plan of a pipeline; its time is not modelled.
+
+    Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
+    """
+    program, *_ = ranks(job)
+    found, visible = _rank(job), job.cluster.gpu.visible_bytes
+    fits = found.needed_bytes <= visible
+    plain = Answer(
+        question=question(job), fits=fits, capacity_bytes=visible, ranks=(found,),
+        num_parameters=num_parameters(job.pipeline),
+        assumptions=tuple(dict.fromkeys((*job.pipeline.notes, *job.assumed, *program.assumptions, NO_TIME))),
+        warnings=program.warnings,
+        ignored=newer(job.engine, job.engine_version or (), DIFFUSION[job.engine].newest),
+        changes=() if fits or not with_changes else tuple(_changes(job, found)),
+    )
+    return with_cost(plain, job.cluster)
+
+
+NO_TIME: Final = "the time of a step of diffusion training is not modelled"
+
+
+def recorded(job: DiffusionJob) -> Snapshot:
+    """The run, event by event, as a memory snapshot of it would hold it."""
+    program, *_ = ranks(job)
+    card_bytes = job.cluster.gpu.visible_bytes
+    return estimate.recording.record(
+        program.phases, name=f"{job.pipeline.name}, {program.role}", alloc_conf=job.alloc_conf,
+        capacity_bytes=max(0, card_bytes - sum(one.num_bytes for one in around_process(job.cluster.gpu))),
+        card_bytes=card_bytes,
+    )
+
+
+def _rank(job: DiffusionJob) -> RankAnswer:
+    program, *before = ranks(job)
+    gpu, count = job.cluster.gpu, job.cluster.count
+    outside = around_process(gpu)
+    if count > 1:
+        outside = (*outside, Tensor(
+            name="NCCL communicators", num_bytes=communicator_bytes(gpu), category=Category.COMMUNICATION,
+            owner="process", basis=Basis.ASSUMED, formula=f"1 communicator x {communicator_bytes(gpu) // MIB} MiB",
+            source="catalogue/contexts.csv, NCCL rows",
+        ))
+    peft = job.plan.peft
+    traits = Traits(
+        engine=job.engine, kin="eager", adapters="" if peft is None else "adapters",
+        packed="packed" if peft is not None and peft.base != "full" else "",
+        ranks="several" if count > 1 else "one", recompute=job.plan.recompute.value,
+        optimizer=job.plan.optimizer, arch=gpu.arch, gpu=gpu.name,
+    )
+    found, *others = (rank_answer(
+        one, outside=outside, capacity_bytes=gpu.visible_bytes, traits=traits, alloc_conf=job.alloc_conf,
+        exact_bytes=gpu.held_bytes,
+    ) for one in (program, *before))
+    load = [found.phases[Phase.LOAD], *(other.peak for other in others)]  # the cache is emptied before the first step
+    highest = max(load, key=lambda peak: peak.device_bytes)
+    return replace(found, phases={**found.phases, Phase.LOAD.value: highest})
+
+
+def _changes(job: DiffusionJob, before: RankAnswer) -> Iterator[Change]:
+    """What lowers the peak, each alone."""
+    for option, change, cost in CHANGES:
+        changed = change(job)
+        if changed is None:
+            continue
+        try:
+            found = _rank(changed)
+        except (InvalidSpec, Unsupported):
+            continue
+        if found.needed_bytes < before.needed_bytes:
+            text = option.format(job=changed)
+            fits = found.needed_bytes <= job.cluster.gpu.visible_bytes
+            yield Change(
+                change=text, device_bytes=found.needed_bytes, fits=fits, cost=cost, high_bytes=found.high_bytes
+            )
+
+
+def _recomputed(job: DiffusionJob) -> DiffusionJob | None:
+    done = job.plan.recompute is not Recompute.NONE
+    return None if done else replace(job, plan=replace(job.plan, recompute=Recompute.FULL))
+
+
+def _eight_bit(job: DiffusionJob) -> DiffusionJob | None:
+    rule = EIGHT_BIT.get(job.plan.optimizer)
+    return (rule and replace(job, plan=replace(job.plan, optimizer=rule))) or None
+
+
+def _one_sample(job: DiffusionJob) -> DiffusionJob | None:
+    return replace(job, workload=replace(job.workload, micro_batch=1)) if job.workload.micro_batch > 1 else None
+
+
+def _cached(job: DiffusionJob) -> DiffusionJob | None:
+    setting = job.setting
+    if setting.vae != "on" or setting.text_learns or setting.trains != "denoiser":
+        return None
+    return replace(job, setting=replace(setting, vae="cached", text="cached"))
+
+
+def _packed(job: DiffusionJob) -> DiffusionJob | None:
+    peft = job.plan.peft
+    if peft is None or peft.base != "full" or job.engine != "diffusers":
+        return None
+    return replace(job, plan=replace(job.plan, peft=replace(peft, base="nf4")))
+
+
+CHANGES: Final[tuple[tuple[str, Callable[[DiffusionJob], DiffusionJob | None], str], ...]] = (
+    ("--recompute full", _recomputed, "a forward more in every step"),
+    ("--optimizer {job.plan.optimizer}", _eight_bit, ""),
+    ("--micro-batch 1", _one_sample, ""),
+    ("--engine-option vae=cached --engine-option text=cached", _cached, "no augmentation of images and captions"),
+    ("--base-weights nf4", _packed, ""),
+)
+"""What to say, how the job changes, and what that costs."""
+
+
+def question(job: DiffusionJob) -> dict[str, Any]:
+    """The job as plain data; the pipeline and the card by name."""
+    plain: dict[str, Any] = {
+        "model": job.pipeline.name, "gpus": job.cluster.name, "engine": named(job.engine, job.engine_version),
+    }
+    if job.cluster.instance:
+        plain["cards"] = f"{job.cluster.count} x {job.cluster.gpu.name}"
+    for name in ("workload", "plan", "setting"):
+        plain[name] = _plain(getattr(job, name))
+    plain["workload"].pop("seq_len", None)
+    if job.alloc_conf:
+        plain["alloc_conf"] = job.alloc_conf
+    return plain
+
+
+def _plain(noun: Noun) -> dict[str, Any]:
+    fields = {name: value for name, value in msgspec.structs.asdict(noun).items() if value is not None}
+    plain: dict[str, Any] = msgspec.to_builtins(fields)
+    return plain
