@@ -99,13 +99,13 @@ def recorded(asked: tuple[Question, float]) -> Recording | None:
         tape = trained(question).device.tape
     workspaces = {}
     for block in tape.blocks:
-        if block.kind == "scratch" and block.name.startswith("cuDNN "):
+        if block.category == "temporaries" and block.name.startswith("cuDNN "):
             _, kernel, _, phase = block.name.split()
             workspaces[block.index] = (kernel, phase)
     if not workspaces:
         return None
     sizes = array("q", [block.num_bytes for block in tape.blocks])
-    return Recording(question.model, question.batch, measured, tape.events, sizes, workspaces)
+    return Recording(question.model, question.batch, measured, array("q", tape.events), sizes, workspaces)
 
 
 class Fit:

@@ -75,8 +75,22 @@ def session():
 
 
 @pytest.fixture
-def taken(session):
-    """Gives a function: what a piece of work allocates beyond what it was prepared with, as (bytes, name)."""
-    from tests.tracing.allocated import allocated
+def running(session):
+    """The simulated card, which torch runs on."""
+    with session.active():
+        yield session
 
-    return lambda prepare: allocated(session, prepare)
+
+@pytest.fixture
+def taken(running):
+    """Gives a function: the blocks that a piece of work takes, as (bytes, name); all its operators have been read."""
+
+    def blocks_of(work):
+        start = len(running.device.tape.blocks)
+        kept = work()
+        blocks = running.device.tape.blocks[start:]
+        del kept
+        assert not running.simulation.unseen
+        return [(block.num_bytes, block.name) for block in blocks]
+
+    return blocks_of

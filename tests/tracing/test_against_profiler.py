@@ -14,12 +14,12 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from vramcast.catalogue.gpus import load_gpu
+from vramcast.domain.program import Category
 from vramcast.tracing.session import Session
-from vramcast.tracing.tape import Kind
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # two wait for each other on a busy machine
 WITHIN = 0.001
-INSIDE = {Kind.SCRATCH, Kind.WORKSPACE}
+INSIDE = {Category.TEMPORARIES, Category.WORKSPACES}
 
 
 def highest(changes):
@@ -48,7 +48,7 @@ def simulated_peak(run):
         alive = run()
         blocks = session.device.tape.blocks
         events = ((blocks[abs(event) - 1], 1 if event > 0 else -1) for event in session.device.tape.events)
-        peak = highest(sign * block.num_bytes for block, sign in events if block.kind not in INSIDE)
+        peak = highest(sign * block.num_bytes for block, sign in events if block.category not in INSIDE)
         del alive
     return peak
 

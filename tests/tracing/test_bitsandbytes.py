@@ -29,6 +29,7 @@ OTHER_SIZES = {
     "siglip": "its last layer is kept", "olmo": "its last layer is kept, no norm follows",
     "gemma3": "its projector is a parameter", "gemma4": "its projector of images",
     "kimi_linear": "the config holds fewer layers of one kind", "llama4": "its projector",
+    "lfm2_vl": "patches are a linear, and its encoder's head is packed", "muse_glimmer": "patches are a linear",
     "minimax": "the config says the kinds of layers under another name",
 }
 """Model types whose sums differ by what our list of weights has no place for."""

@@ -27,7 +27,7 @@ def answer_of(tape: Tape, **fields):
 def stepped(*sizes: int) -> Tape:
     """Weights of 8 MiB, then a step for each size."""
     tape = Tape()
-    tape.add(8 * MIB, 0, "aten._to_copy", SETUP).kind = "weight"
+    tape.add(8 * MIB, 0, "aten._to_copy", SETUP).category = Category.WEIGHTS
     for size in sizes:
         tape.end(tape.add(size, 0, "aten.mm.default", FORWARD))
         tape.mark("step")

@@ -68,14 +68,13 @@ def test_torch_is_as_it_was_after_an_error(session):
     assert {name: after.get(name) for name in before} == before
 
 
-def test_a_tensor_is_freed_when_its_last_view_is(session):
-    with session.active():
-        tensor = torch.empty(1024, 1024, device="cuda")
-        view = tensor[3:5].t()
-        del tensor
-        assert session.device.allocator.allocated_bytes == 4 * MIB
-        del view
-        assert session.device.allocator.allocated_bytes == 0
+def test_a_tensor_is_freed_when_its_last_view_is(running):
+    tensor = torch.empty(1024, 1024, device="cuda")
+    view = tensor[3:5].t()
+    del tensor
+    assert running.device.allocator.allocated_bytes == 4 * MIB
+    del view
+    assert running.device.allocator.allocated_bytes == 0
 
 
 def test_what_lies_in_a_cycle_is_freed_by_the_collector_whenever_it_comes(session):
@@ -99,40 +98,36 @@ def test_what_lies_in_a_cycle_is_freed_by_the_collector_whenever_it_comes(sessio
         assert session.device.allocator.allocated_bytes == 512 * len(kept)
 
 
-def test_tensors_say_where_they_live(session):
-    with session.active():
-        there = torch.empty(3, device="cuda")
-        assert (there.device, there.is_cuda, there.is_meta) == (torch.device("cuda:0"), True, False)
-        assert there.new_empty(2).device == there.device
-        assert torch.empty(3).device == torch.device("cpu")
-        assert (torch.empty(3, device="meta") + 1).device == torch.device("meta")
+def test_tensors_say_where_they_live(running):
+    there = torch.empty(3, device="cuda")
+    assert (there.device, there.is_cuda, there.is_meta) == (torch.device("cuda:0"), True, False)
+    assert there.new_empty(2).device == there.device
+    assert torch.empty(3).device == torch.device("cpu")
+    assert (torch.empty(3, device="meta") + 1).device == torch.device("meta")
 
 
-def test_tensors_asked_to_have_no_data_are_not_simulated(session):
-    with session.active():
-        with torch.device("meta"):
-            layer = nn.Linear(3, 3)
-        assert layer.weight.device.type == torch.empty(2, device="meta").device.type == "meta"
-        assert torch.empty(2, device="cuda").to("meta").device.type == "meta"
-        layer.to_empty(device="cuda")
-        assert layer.weight.device.type == "cuda"
+def test_tensors_asked_to_have_no_data_are_not_simulated(running):
+    with torch.device("meta"):
+        layer = nn.Linear(3, 3)
+    assert layer.weight.device.type == torch.empty(2, device="meta").device.type == "meta"
+    assert torch.empty(2, device="cuda").to("meta").device.type == "meta"
+    layer.to_empty(device="cuda")
+    assert layer.weight.device.type == "cuda"
 
 
-def test_large_host_tensors_have_no_data(session):
-    with session.active():
-        huge = torch.randn(1 << 20, 1 << 12)  # 16 GiB
-        assert huge.device == torch.device("cpu")
-        assert huge[:4].cuda().device == torch.device("cuda:0")
-    assert session.device.tape.blocks[-1].num_bytes == 4 * (1 << 12) * 4
+def test_large_host_tensors_have_no_data(running):
+    huge = torch.randn(1 << 20, 1 << 12)  # 16 GiB
+    assert huge.device == torch.device("cpu")
+    assert huge[:4].cuda().device == torch.device("cuda:0")
+    assert running.device.tape.blocks[-1].num_bytes == 4 * (1 << 12) * 4
 
 
-def test_tensors_of_two_devices_do_not_mix(session):
-    with session.active():
-        there = torch.empty(3000, 1000, device="cuda")
-        for here in (torch.ones(1000), torch.empty(3000, 1000)):
-            with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu"):
-                there + here
-        assert (there + torch.tensor(1.0)).device == there.device
+def test_tensors_of_two_devices_do_not_mix(running):
+    there = torch.empty(3000, 1000, device="cuda")
+    for here in (torch.ones(1000), torch.empty(3000, 1000)):
+        with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu"):
+            there + here
+    assert (there + torch.tensor(1.0)).device == there.device
 
 
 def test_tensors_of_an_earlier_simulation_do_not_pass_for_those_of_the_card(session):
@@ -142,31 +137,28 @@ def test_tensors_of_an_earlier_simulation_do_not_pass_for_those_of_the_card(sess
         torch.randn(8, 8, device="cuda") @ old
 
 
-def test_small_values_are_known_where_their_inputs_are(session):
-    with session.active():
-        positions = torch.arange(5, device="cuda")
-        assert positions.sum().item() == 10
-        assert (positions > 2).nonzero().shape == (2, 1)
-        counter = torch.zeros((), device="cuda")
-        counter += 2
-        assert counter.item() == 2.0
-        assert torch.tensor([1, 2], device="cuda")[1].item() == 2
+def test_small_values_are_known_where_their_inputs_are(running):
+    positions = torch.arange(5, device="cuda")
+    assert positions.sum().item() == 10
+    assert (positions > 2).nonzero().shape == (2, 1)
+    counter = torch.zeros((), device="cuda")
+    counter += 2
+    assert counter.item() == 2.0
+    assert torch.tensor([1, 2], device="cuda")[1].item() == 2
 
 
-def test_what_an_unknown_value_was_written_to_is_not_known_any_more(session):
-    with session.active():
-        total = torch.zeros((), device="cuda")
-        assert session.simulation.values.of(total) is not None
-        total += torch.empty((), device="cuda").normal_()
-        assert session.simulation.values.of(total) is None
+def test_what_an_unknown_value_was_written_to_is_not_known_any_more(running):
+    total = torch.zeros((), device="cuda")
+    assert running.simulation.values.of(total) is not None
+    total += torch.empty((), device="cuda").normal_()
+    assert running.simulation.values.of(total) is None
 
 
-def test_weights_gradients_and_states_of_adamw_are_told_apart(session):
-    with session.active():
-        model = two_layers()
-        train(model, batch)
+def test_weights_gradients_and_states_of_adamw_are_told_apart(running):
+    model = two_layers()
+    train(model, batch)
     weights = sum(parameter.numel() * 4 for parameter in model.parameters())
-    tape = session.device.tape
+    tape = running.device.tape
     played = play(tape)
     start, end = (mark.position for mark in tape.marks)
     categories = categorise(tape)
@@ -212,57 +204,52 @@ def bytes_by_category(session):
     return sums
 
 
-def test_gradients_are_told_where_no_optimizer_follows(session):
-    with session.active():
-        model = two_layers()
-        model(batch()[0]).square().mean().backward()
-        sums = bytes_by_category(session)
+def test_gradients_are_told_where_no_optimizer_follows(running):
+    model = two_layers()
+    model(batch()[0]).square().mean().backward()
+    sums = bytes_by_category(running)
     assert sums["gradients"] == sums["weights"] == sum(parameter.numel() * 4 for parameter in model.parameters())
 
 
-def test_inputs_come_from_elsewhere_and_casts_on_the_device_are_none(session):
-    with session.active():
-        model, x = two_layers(), torch.randn(64, 1024).to("cuda")
-        moved = nn.Linear(16, 16).to("cuda")
-        moved(torch.zeros(1, 16, device="cuda"))
-        wide = model(x).double()
-        sums = bytes_by_category(session)
+def test_inputs_come_from_elsewhere_and_casts_on_the_device_are_none(running):
+    model, x = two_layers(), torch.randn(64, 1024).to("cuda")
+    moved = nn.Linear(16, 16).to("cuda")
+    moved(torch.zeros(1, 16, device="cuda"))
+    wide = model(x).double()
+    sums = bytes_by_category(running)
     assert sums["inputs"] == x.numel() * 4
     assert sums["activations"] >= wide.numel() * 8
     assert sums["weights"] == sum(each.numel() * 4 for each in (*model.parameters(), *moved.parameters()))
 
 
-def test_backward_is_put_down_to_the_module_of_its_forward(session):
-    with session.active():
-        train(two_layers(), batch, steps=1)
+def test_backward_is_put_down_to_the_module_of_its_forward(running):
+    train(two_layers(), batch, steps=1)
     products = [
-        block.origin for block in session.device.tape.blocks
-        if block.operator == "aten.mm" and block.origin.phase is Phase.BACKWARD and block.kind != "workspace"
+        block.origin for block in running.device.tape.blocks
+        if block.operator == "aten.mm" and block.origin.phase is Phase.BACKWARD and block.category != "workspaces"
     ]
     assert [origin.module for origin in products] == ["2", "2", "0"]
-    frames = session.origins.stacks.frames()
+    frames = running.origins.stacks.frames()
     assert all(any(frame.name == "Linear.forward" for frame in frames[origin.forward_stack]) for origin in products)
 
 
-def test_autocast_keeps_one_copy_of_every_weight_until_forward_ends(session):
-    with session.active():
-        model, x = two_layers(), batch()[0]
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            model(x)
-            before = len(session.device.tape.blocks)
-            model(x)
-            after = len(session.device.tape.blocks)
-        casts = [block for block in session.device.tape.blocks[before:after] if block.operator == "aten._to_copy"]
-        assert [block.num_bytes for block in casts] == [x.numel() * 2]  # no weight is cast twice
+def test_autocast_keeps_one_copy_of_every_weight_until_forward_ends(running):
+    model, x = two_layers(), batch()[0]
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        model(x)
+        before = len(running.device.tape.blocks)
+        model(x)
+        after = len(running.device.tape.blocks)
+    casts = [block for block in running.device.tape.blocks[before:after] if block.operator == "aten._to_copy"]
+    assert [block.num_bytes for block in casts] == [x.numel() * 2]  # no weight is cast twice
 
 
-def test_a_storage_that_is_resized_to_nothing_gives_its_memory_back(session):
-    with session.active():
-        tensor = torch.empty(MIB, device="cuda")
-        tensor.untyped_storage().resize_(0)
-        assert session.device.allocator.allocated_bytes == 0
-        tensor.untyped_storage().resize_(4 * MIB)
-        assert session.device.allocator.allocated_bytes == 4 * MIB
+def test_a_storage_that_is_resized_to_nothing_gives_its_memory_back(running):
+    tensor = torch.empty(MIB, device="cuda")
+    tensor.untyped_storage().resize_(0)
+    assert running.device.allocator.allocated_bytes == 0
+    tensor.untyped_storage().resize_(4 * MIB)
+    assert running.device.allocator.allocated_bytes == 4 * MIB
 
 
 def test_one_simulation_runs_at_a_time(session):

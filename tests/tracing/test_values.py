@@ -16,21 +16,17 @@ from vramcast.tracing.values import LARGEST_KNOWN_INTEGERS
         lambda: torch.linspace(0, 1, 1 << 40, device="cuda"),
     ],
 )
-def test_large_constants_are_not_made_on_the_host(make):
-    session = Session(load_gpu("a100-sxm4-80gb"))
-    with session.active():
-        tensor = make()
-        assert session.simulation.values.of(tensor) is None
-    assert session.device.allocator.peak_allocated_bytes >= tensor.numel() * tensor.element_size()
+def test_large_constants_are_not_made_on_the_host(running, make):
+    tensor = make()
+    assert running.simulation.values.of(tensor) is None
+    assert running.device.allocator.peak_allocated_bytes >= tensor.numel() * tensor.element_size()
 
 
-def test_chosen_elements_have_known_places_spread_evenly():
-    session = Session(load_gpu("a100-sxm4-80gb"))
-    with session.active():
-        rows, columns = torch.where(torch.empty(2, 3, device="cuda") > 0)
-        assert rows.tolist() == [0, 0, 0, 1, 1, 1] and columns.tolist() == [0, 1, 2] * 2
-        labels = torch.arange(6, device="cuda")[torch.empty(6, device="cuda") > 0]
-        assert labels.tolist() == list(range(6))
+def test_chosen_elements_have_known_places_spread_evenly(running):
+    rows, columns = torch.where(torch.empty(2, 3, device="cuda") > 0)
+    assert rows.tolist() == [0, 0, 0, 1, 1, 1] and columns.tolist() == [0, 1, 2] * 2
+    labels = torch.arange(6, device="cuda")[torch.empty(6, device="cuda") > 0]
+    assert labels.tolist() == list(range(6))
     assert LARGEST_KNOWN_INTEGERS >= 90_000  # boxes of an image of a detection model
 
 
@@ -49,9 +45,7 @@ def test_a_truth_value_that_decides_is_enough():
         assert torch.logical_and(unknown, no).any().item() is False
 
 
-def test_a_truth_value_that_does_not_decide_tells_nothing():
-    session = Session(load_gpu("a100-sxm4-80gb"))
-    with session.active():
-        unknown, no = torch.empty(8, device="cuda") > 0, torch.zeros(8, dtype=torch.bool, device="cuda")
-        assert session.simulation.values.of(unknown | no) is None
-        assert session.simulation.values.of(unknown & no.logical_not()) is None
+def test_a_truth_value_that_does_not_decide_tells_nothing(running):
+    unknown, no = torch.empty(8, device="cuda") > 0, torch.zeros(8, dtype=torch.bool, device="cuda")
+    assert running.simulation.values.of(unknown | no) is None
+    assert running.simulation.values.of(unknown & no.logical_not()) is None

@@ -19,7 +19,9 @@ import torch
 
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.memory import Memory
+from vramcast.tracing.operators import all_tensors
 
+Kernel = Callable[[Any, Any, dict[str, Any]], Any]
 DEVICE: Final = "cuda"
 KEY: Final = "AutocastCUDA"  # of torch's dispatcher
 LOWER_PRECISION: Final = (
@@ -73,7 +75,8 @@ class Autocast:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for names, kernel in (
-                (LOWER_PRECISION, self._lower), (FP32, self._fp32), (FP32_RESULT, self._fp32_result),
+                (LOWER_PRECISION, self._to(lambda: torch.get_autocast_dtype(DEVICE))),
+                (FP32, self._to(lambda: torch.float32)), (FP32_RESULT, self._fp32_result),
                 (FP32_APPENDED, self._fp32_appended), (PROMOTED, self._promoted), (RECURRENT, self._recurrent),
             ):
                 for name in names:
@@ -94,7 +97,7 @@ class Autocast:
         library._destroy()
         self._casts.clear()
 
-    def _register(self, library: Any, name: str, kernel: Callable[[Any, Any, dict[str, Any]], Any]) -> None:
+    def _register(self, library: Any, name: str, kernel: Kernel) -> None:
         packet, _, overload = name.partition(".")
         op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
         if op is None:
@@ -107,16 +110,16 @@ class Autocast:
 
         library.impl(name, cast_and_call, allow_override=True)
 
-    def _lower(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        dtype = torch.get_autocast_dtype(DEVICE)
-        return op(*(self._cast(arg, dtype) for arg in args), **{k: self._cast(v, dtype) for k, v in kwargs.items()})
+    def _to(self, wanted: Callable[[], torch.dtype]) -> Kernel:
+        def cast_all(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+            dtype = wanted()
+            return op(*(self._cast(arg, dtype) for arg in args), **{k: self._cast(v, dtype) for k, v in kwargs.items()})
 
-    def _fp32(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        cast = self._cast
-        return op(*(cast(arg, torch.float32) for arg in args), **{k: cast(v, torch.float32) for k, v in kwargs.items()})
+        return cast_all
 
     def _fp32_result(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        if self._is_eligible(args[0]) and kwargs.get("dtype") is None and not _names_dtype(op, args):
+        names_dtype = kwargs.get("dtype") is not None or any(isinstance(arg, torch.dtype) for arg in args)
+        if self._is_eligible(args[0]) and not names_dtype:
             return op(*args, **{**kwargs, "dtype": torch.float32})
         return op(*args, **kwargs)
 
@@ -127,7 +130,7 @@ class Autocast:
 
     def _promoted(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         widest = torch.get_autocast_dtype(DEVICE)
-        for arg in _tensors(args):
+        for arg in all_tensors(args):
             if self._is_eligible(arg) and arg.dtype is torch.float32:
                 widest = torch.float32
         return op(*(self._cast(arg, widest) for arg in args), **kwargs)
@@ -182,15 +185,3 @@ def _flattened(weights: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Te
         parts.append(part.copy_(weight))
         offset += weight.numel()
     return whole, parts
-
-
-def _names_dtype(op: Any, args: Any) -> bool:
-    """Whether a dtype is among the positional arguments."""
-    return any(isinstance(arg, torch.dtype) for arg in args)
-
-
-def _tensors(args: Any) -> list[torch.Tensor]:
-    flat: list[torch.Tensor] = []
-    for arg in args:
-        flat += [arg] if isinstance(arg, torch.Tensor) else _tensors(arg) if isinstance(arg, (list, tuple)) else []
-    return flat

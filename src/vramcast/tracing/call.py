@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import torch
 from torch._decomp import global_decomposition_table
 
+from vramcast.domain.program import Category
 from vramcast.tracing.memory import META, Device
 from vramcast.tracing.tape import Block
 
@@ -246,7 +247,7 @@ class Call:
         """Memory the operator takes now and gives back when it returns, last taken first; none on the host [bytes]."""
         if self.device.is_cpu:
             return None
-        block = self.device.take(num_bytes, self.name, kind="scratch", name=what)
+        block = self.device.take(num_bytes, self.name, category=Category.TEMPORARIES, name=what)
         if block is not None:
             self._scratch.append(block)
         return block
@@ -265,7 +266,7 @@ class Call:
         place = key, device.stream
         held = device.workspaces.get(place)
         if held is None or held.num_bytes < num_bytes:
-            block = device.take(num_bytes, self.name, kind="workspace", name=what)
+            block = device.take(num_bytes, self.name, category=Category.WORKSPACES, name=what)
             if block is not None:
                 device.workspaces[place] = block
                 if held is not None:

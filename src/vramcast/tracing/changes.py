@@ -144,7 +144,7 @@ def _repeat(tape: Tape, moment: Mark | Aside, latest: dict[int, int]) -> None:
 
 def _copied(tape: Tape, block: Block, latest: dict[int, int]) -> Block:
     copy = tape.add(block.num_bytes, block.stream, block.operator, block.origin)
-    copy.kind, copy.name = block.kind, block.name
+    copy.category, copy.name = block.category, block.name
     latest[block.index] = copy.index
     return copy
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import runpy
+import shutil
 import signal
 import sys
 import traceback
@@ -50,8 +52,6 @@ def start(folder: str) -> None:
 def main(folder: Path) -> None:
     job = msgspec.msgpack.decode((folder / JOB).read_bytes(), type=ScriptJob)
     if job.memory_limit_bytes is not None:
-        import resource
-
         resource.setrlimit(resource.RLIMIT_DATA, (job.memory_limit_bytes, job.memory_limit_bytes))
     session = Session(
         job.gpu, world=parse_world(size=job.world_size, rank=job.rank), settings=Settings.parse(job.alloc_conf),
@@ -61,11 +61,22 @@ def main(folder: Path) -> None:
         capacity_bytes=_room(job),
     )
     watch = Watch(job, session, folder)
+    _answer_nvidia_smi(folder, job.gpu.product or job.gpu.name)
     with ExitStack() as stack:
         stack.enter_context(session.active(folder))
         watch.start()
         _run(job, watch)
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _answer_nvidia_smi(folder: Path, card: str) -> None:
+    """A program that scripts print the output of into their logs, where the machine has none."""
+    if shutil.which("nvidia-smi") is None:
+        program = folder / "programs" / "nvidia-smi"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\necho 'a simulated {card}'\n", encoding="utf-8")
+        program.chmod(0o700)
+        os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{program.parent}"
 
 
 def _room(job: ScriptJob) -> int | None:

@@ -119,9 +119,6 @@ LIKE: Final = frozenset(
 """Draw a number for each element of their first tensor."""
 
 
-Bounds = list[int]
-
-
 def drawn(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], device: Device) -> torch.Tensor | None:
     """The numbers that a factory makes on a card, where they are few and known; the generator moves on in any case."""
     dtype = _dtype(operator, args, kwargs)
@@ -140,21 +137,12 @@ def drawn(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], dev
     return make(count, bounds, state, dtype).view(_size(args))
 
 
-def _make_uniform(count: int, _bounds: Bounds, state: State, dtype: torch.dtype) -> torch.Tensor:
-    return uniform(count, state, dtype)
-
-
-def _make_normal(count: int, _bounds: Bounds, state: State, dtype: torch.dtype) -> torch.Tensor:
-    return normal(count, state).to(dtype)
-
-
-def _make_integers(count: int, bounds: Bounds, state: State, dtype: torch.dtype) -> torch.Tensor:
-    low, high = bounds if len(bounds) > 1 else (0, bounds[0])
-    return integers(count, low, high, state).to(dtype)
-
-
-MAKERS: Final[dict[str, Callable[[int, Bounds, State, torch.dtype], torch.Tensor]]] = {
-    "aten.rand": _make_uniform, "aten.randn": _make_normal, "aten.randint": _make_integers,
+MAKERS: Final[dict[str, Callable[[int, list[int], State, torch.dtype], torch.Tensor]]] = {
+    "aten.rand": lambda count, _bounds, state, dtype: uniform(count, state, dtype),
+    "aten.randn": lambda count, _bounds, state, dtype: normal(count, state).to(dtype),
+    "aten.randint": lambda count, bounds, state, dtype: (
+        integers(count, bounds[0] if len(bounds) > 1 else 0, bounds[-1], state).to(dtype)
+    ),
 }
 
 

@@ -19,9 +19,10 @@ import torch
 from torch.optim import lbfgs
 from torch.utils.weak import WeakIdKeyDictionary
 
+from vramcast.domain.program import Category
 from vramcast.tracing.memory import Memory, sparse_parts
 from vramcast.tracing.origins import Assumptions, Origins
-from vramcast.tracing.tape import UNTOLD, Kind
+from vramcast.tracing.tape import UNTOLD
 
 FULL: Final = "LBFGS: curvatures are positive, the history is full (2 x history_size gradients) from the second step on"
 _FILE: Final = lbfgs.__file__
@@ -74,9 +75,9 @@ class Holders:
         self._origins.has_run_forward = True
         for name, parameter in module.named_parameters():
             self._names[parameter] = name
-            self._note(parameter, Kind.WEIGHT, name)
+            self._note(parameter, Category.WEIGHTS, name)
         for name, buffer in module.named_buffers():
-            self._note(buffer, Kind.BUFFER, name)
+            self._note(buffer, Category.WEIGHTS, name)
 
     def after_backward(self) -> None:
         """A backward ended: what parameters hold as gradients now are gradients, also where no optimizer follows."""
@@ -108,9 +109,9 @@ class Holders:
     def _note_gradients(self, parameters: Iterable[torch.Tensor]) -> None:
         for parameter in parameters:
             name = self._names.get(parameter, "")
-            self._note(parameter, Kind.WEIGHT, name)
+            self._note(parameter, Category.WEIGHTS, name)
             if parameter.is_leaf and parameter.grad is not None:  # of others torch warns
-                self._note(parameter.grad, Kind.GRADIENT, name)
+                self._note(parameter.grad, Category.GRADIENTS, name)
 
     def after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         if isinstance(optimizer, torch.optim.LBFGS) and fill_history(optimizer):
@@ -120,27 +121,28 @@ class Holders:
             if isinstance(states, dict):
                 for key, state in states.items():
                     for part in state if isinstance(state, list) else (state,):
-                        self._note(part, Kind.STATE, f"{self._names.get(parameter, '')}.{key}".lstrip("."))
+                        self._note(part, Category.OPTIMIZER, f"{self._names.get(parameter, '')}.{key}".lstrip("."))
         if optimizer not in self._numbers:
             self._numbers[optimizer] = next(self._count)
         self._memory.mark_step(self._numbers[optimizer])
         for device in self._memory.devices:
             device.reach()  # the host is never a whole step ahead
 
-    def _note(self, tensor: Any, kind: Kind, name: str) -> None:
+    def _note(self, tensor: Any, category: Category, name: str) -> None:
         if not isinstance(tensor, torch.Tensor):
             return
         local = _local(tensor)
         if local.is_sparse:
             for part in sparse_parts(local):
-                self._note(part, kind, name)
+                self._note(part, category, name)
             return
         resident = self._memory.of(local)
         if resident is None or resident.block is None:
             return
-        is_bucket = resident.block.kind == Kind.COMMUNICATION and kind is Kind.GRADIENT  # gradients that are views
-        if resident.block.kind in UNTOLD or is_bucket:
-            resident.block.kind, resident.block.name = kind, name
+        block = resident.block
+        is_view_of_bucket = block.category is Category.COMMUNICATION and category is Category.GRADIENTS
+        if block.category in UNTOLD or is_view_of_bucket:
+            block.category, block.name = category, name
 
 
 def _local(tensor: Any) -> torch.Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -84,7 +85,7 @@ class _Seen(TorchDispatchMode):
         """Autograd keeps a tensor: a hook."""
         resident = self._memory.of(tensor)
         block = resident.block if resident is not None else None
-        if block is not None and block.kind in UNTOLD and block.index not in self.kept:
+        if block is not None and block.category in UNTOLD and block.index not in self.kept:
             self.kept.add(block.index)
             module = self._module()
             self.saved[module] = self.saved.get(module, 0) + block.num_bytes
@@ -125,15 +126,8 @@ def _temporaries(tape: Tape, start: int, end: int, kept: set[int]) -> dict[str, 
 
 def _merged(rows: Iterator[LayerRow]) -> Iterator[LayerRow]:
     """Rows that differ in numbers of their names alone are one."""
-    groups: dict[tuple[Any, ...], list[LayerRow]] = {}
+    groups: dict[LayerRow, list[LayerRow]] = {}
     for row in rows:
-        key = (NUMBER.sub("*", row.path), row.kind, row.parameters, row.output_shape, row.saved_bytes, row.flops,
-               row.temporary_bytes)
-        groups.setdefault(key, []).append(row)
-    for (pattern, *_), group in groups.items():
-        first = group[0]
-        yield LayerRow(
-            path=pattern if len(group) > 1 else first.path, kind=first.kind, repeats=len(group),
-            parameters=first.parameters, output_shape=first.output_shape, saved_bytes=first.saved_bytes,
-            flops=first.flops, temporary_bytes=first.temporary_bytes,
-        )
+        groups.setdefault(replace(row, path=NUMBER.sub("*", row.path)), []).append(row)
+    for merged, group in groups.items():
+        yield group[0] if len(group) == 1 else replace(merged, repeats=len(group))

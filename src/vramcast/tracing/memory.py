@@ -14,6 +14,7 @@ import torch
 
 from vramcast.allocator import Allocator, DeviceOutOfMemory, Settings
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
+from vramcast.domain.program import Category
 from vramcast.errors import InvalidSpec
 from vramcast.tracing.origins import Origins
 from vramcast.tracing.pinned import Pinned
@@ -124,7 +125,7 @@ class Device:
         """Compute capability x 10; 0 on the host."""
         return (self.gpu.sm or 0) if self.gpu else 0
 
-    def take(self, num_bytes: int, operator: str, *, kind: str = "", name: str = "") -> Block | None:
+    def take(self, num_bytes: int, operator: str, *, category: Category | None = None, name: str = "") -> Block | None:
         """Allocate; None for zero bytes.
 
         Raises: torch.OutOfMemoryError with torch's own words, where a capacity is enforced
@@ -145,7 +146,7 @@ class Device:
         finally:
             self._busy = False
         block = self.tape.add(num_bytes, self.stream, operator, origin)
-        block.handle, block.kind, block.name = handle, kind, name
+        block.handle, block.category, block.name = handle, category, name
         if self._deferred:
             self._catch_up()
         return block

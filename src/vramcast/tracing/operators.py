@@ -1,5 +1,4 @@
-"""What the simulation has to know of an operator before it runs it, and on which device its results live.
-"""
+"""What the simulation has to know of an operator before it runs it, and on which device its results live."""
 
 from __future__ import annotations
 
@@ -186,3 +185,12 @@ def tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             for part in value:
                 if isinstance(part, torch.Tensor):
                     yield part
+
+
+def all_tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """As `tensors`, also those in lists of lists."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from all_tensors(value)

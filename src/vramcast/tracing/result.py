@@ -29,7 +29,6 @@ from vramcast.tracing.tape import (
     Block,
     Failure,
     Highest,
-    Kind,
     Phase,
     Played,
     Tape,
@@ -41,16 +40,6 @@ from vramcast.tracing.tape import (
 )
 from vramcast.units import MIB
 
-BY_KIND: Final = {
-    Kind.WEIGHT: Category.WEIGHTS,
-    Kind.BUFFER: Category.WEIGHTS,
-    Kind.GRADIENT: Category.GRADIENTS,
-    Kind.STATE: Category.OPTIMIZER,
-    Kind.INPUT: Category.INPUTS,
-    Kind.SCRATCH: Category.TEMPORARIES,
-    Kind.WORKSPACE: Category.WORKSPACES,
-    Kind.COMMUNICATION: Category.COMMUNICATION,
-}
 INPUTS_FROM: Final = frozenset({"aten.randn", "aten.rand", "aten.randint"})
 """Operators that make data on the device where no module asks for them."""
 
@@ -73,8 +62,8 @@ def _phases_at_end(tape: Tape) -> list[Phase | None]:
 
 
 def _category(block: Block, ended: Phase | None) -> Category:
-    if block.kind:
-        return BY_KIND[Kind(block.kind)]
+    if block.category is not None:
+        return block.category
     origin = block.origin
     if origin.phase is Phase.OPTIMIZER:
         return Category.TEMPORARIES

@@ -92,7 +92,7 @@ def run_of(session: Session, *, capacity_bytes: int | None, alloc_conf: str = ""
     if capacity_bytes is None:
         capacity_bytes = session.gpu.visible_bytes
     return Run(
-        tape=device.tape, stacks=tuple(map(_users, session.origins.stacks.frames())), unseen=session.unseen,
+        tape=device.tape, stacks=tuple(map(_users, session.origins.stacks.frames())), unseen=session.simulation.unseen,
         gpu=session.gpu, capacity_bytes=capacity_bytes, alloc_conf=alloc_conf,
         device=device.torch_device.index or 0, communicators=len(device.communicators),
     )

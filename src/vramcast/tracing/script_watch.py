@@ -14,12 +14,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import torch
+from msgspec.structs import replace
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from vramcast.domain.trace_job import DEFAULT_STEPS, ScriptJob
 from vramcast.errors import InvalidSpec, Unsupported, VramcastError
 from vramcast.tracing.origins import without_start
-from vramcast.tracing.scripts import RECORD, RunRecord, pack_tape
+from vramcast.tracing.result import Run
+from vramcast.tracing.scripts import RECORD, ScriptRun
 from vramcast.tracing.session import Session
 from vramcast.tracing.tape import BACKWARD
 from vramcast.units import format_bytes
@@ -154,17 +156,21 @@ class Watch:
         if self._is_written:
             return
         self._is_written = True
-        session = self._session
+        session, job = self._session, self._job
         device = session.fullest
-        record = RunRecord(
-            tape=pack_tape(device.tape), stacks=tuple(map(without_start, session.origins.stacks.frames())),
-            unseen=session.unseen, device=device.torch_device.index,
-            communicators=len(device.communicators), num_parameters=self._num_parameters, steps=self.steps,
-            forwards=self._forwards, host_forwards=self._host_forwards, stopped=stopped, error=error,
-            error_kind=kind.__name__, exited=exited, assumptions=list(session.assumptions),
+        run = Run(
+            tape=replace(device.tape, freed_at={}),  # which are of the script's own history
+            stacks=tuple(map(without_start, session.origins.stacks.frames())), unseen=session.simulation.unseen,
+            gpu=job.gpu, capacity_bytes=job.capacity_bytes or job.gpu.visible_bytes, alloc_conf=job.alloc_conf,
+            device=device.torch_device.index, communicators=len(device.communicators),
+        )
+        ran = ScriptRun(
+            run=run, num_parameters=self._num_parameters, steps=self.steps, forwards=self._forwards,
+            host_forwards=self._host_forwards, assumptions=tuple(session.assumptions), stopped=stopped, error=error,
+            error_kind=kind.__name__, exited=exited,
         )
         draft = self._folder / (RECORD + ".part")
-        draft.write_bytes(msgspec.msgpack.encode(record))
+        draft.write_bytes(msgspec.msgpack.encode(ran))
         draft.rename(self._folder / RECORD)
 
     def _leave(self, event: str, _args: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vramcast.domain.program import Category
 from vramcast.errors import InvalidSpec
 from vramcast.tracing.call import Call, Kernels, Rule, as_on_host
 from vramcast.tracing.draws import drawn
@@ -21,7 +22,6 @@ from vramcast.tracing.memory import META, Device, Memory, storage_of
 from vramcast.tracing.operators import Operator, Placement, mismatch
 from vramcast.tracing.origins import Assumptions, Origins
 from vramcast.tracing.rules.indexing import COORDINATES, coordinates_bytes, masks_among
-from vramcast.tracing.tape import Kind
 from vramcast.tracing.unknowns import Unknowns
 from vramcast.tracing.values import ABSORBING, DRAWN_ON_HOST, RANDOM_FACTORIES, Values
 
@@ -33,16 +33,6 @@ MOVE: Final = "aten._to_copy"  # what `.to` calls to move a tensor
 MOVED_BACK: Final = "ToCopyBackward0"  # the formula of moves between devices
 READS_VALUES: Final = frozenset({"aten._pack_padded_sequence"})
 """Operators that are given tensors of the host with their data."""
-
-
-class Unseen:
-    """An operator of which nobody has read what it allocates on CUDA."""
-
-    __slots__ = ("calls", "num_bytes")
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.num_bytes = 0  # of its outputs, all calls together
 
 
 class Simulation(TorchDispatchMode):
@@ -57,7 +47,8 @@ class Simulation(TorchDispatchMode):
         self.assumptions, self.unknowns = assumptions or Assumptions(), Unknowns(self)
         self.kernels = Kernels()
         self.placement = Placement(memory)
-        self.unseen: dict[str, Unseen] = {}
+        self.unseen: dict[str, tuple[int, int]] = {}
+        """Operators of which nobody has read what they allocate on CUDA -> calls, bytes of their outputs."""
         self.in_flight: dict[int, torch.Tensor] = {}  # key of a collective's result -> input, until someone waits
         self.reduction = ""  # of the collective under way, where Python names it: "sum"
         self.composites: dict[str, Callable[..., Any]] = {}  # which stand in above autograd, by own name
@@ -201,7 +192,7 @@ class Simulation(TorchDispatchMode):
         """A copy from the host or from another device: an input, unless it turns out to be a weight."""
         resident = self.memory.of(out)
         if resident is not None and resident.block is not None:
-            resident.block.kind = Kind.INPUT
+            resident.block.category = Category.INPUTS
 
     def _by_rule(self, rule: Rule, call: Call) -> Any:
         try:
@@ -257,10 +248,9 @@ class Simulation(TorchDispatchMode):
         return blank(arg)
 
     def _note_unseen(self, operator: Operator, device: Device, before: int) -> None:
-        unseen = self.unseen.setdefault(operator.name, Unseen())
-        unseen.calls += 1
-        blocks = device.tape.blocks
-        unseen.num_bytes += sum(blocks[event - 1].num_bytes for event in device.tape.events[before:] if event > 0)
+        calls, num_bytes = self.unseen.get(operator.name, (0, 0))
+        made = (device.tape.blocks[event - 1] for event in device.tape.events[before:] if event > 0)
+        self.unseen[operator.name] = calls + 1, num_bytes + sum(block.num_bytes for block in made)
 
 
 def blank(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,10 +12,12 @@ from contextlib import suppress
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple, Protocol
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vramcast.allocator import Allocator, Settings
 from vramcast.allocator.failure import DeviceOutOfMemory
+from vramcast.domain.program import Category
 from vramcast.domain.snapshot import PREDICTED, Frame, PoolId, Snapshot, Trace
 from vramcast.recordings.recorder import Recorder
 
@@ -32,24 +34,11 @@ class Phase(StrEnum):
     OPTIMIZER = "optimizer"
 
 
-class Kind(StrEnum):
-    """What is known of a block during the run."""
-
-    WEIGHT = "weight"
-    BUFFER = "buffer"
-    GRADIENT = "gradient"
-    STATE = "optimizer state"
-    INPUT = "input"
-    SCRATCH = "scratch"
-    WORKSPACE = "workspace"
-    COMMUNICATION = "communication"
+UNTOLD: Final = (None, Category.INPUTS)
+"""Categories that say nothing of who holds a block: weights were copied to the device, too."""
 
 
-UNTOLD: Final = ("", Kind.INPUT)
-"""Kinds that say nothing of who holds a block: weights were copied to the device, too."""
-
-
-class Origin(NamedTuple):
+class Origin(Struct, frozen=True, gc=False, array_like=True):
     """Who asked for a block. Stacks are indices into the run's `Stacks`."""
 
     phase: Phase
@@ -58,22 +47,19 @@ class Origin(NamedTuple):
     forward_stack: int  # of a backward operator: where its forward was; else the same as `stack`
 
 
-class Block:
+class Block(Struct, eq=False, gc=False, array_like=True):
     """One allocation. Positions count events of its tape."""
 
-    __slots__ = ("born", "died", "handle", "index", "kind", "name", "num_bytes", "operator", "origin", "stream")
-
-    def __init__(self, index: int, num_bytes: int, stream: int, operator: str, origin: Origin) -> None:
-        self.index = index  # in the tape
-        self.num_bytes = num_bytes  # as requested
-        self.stream = stream
-        self.operator = operator  # "aten.mm.default"
-        self.origin = origin
-        self.kind = ""  # "scratch", "workspace": set by a rule; a role: set when the run knows it (see categories)
-        self.name = ""  # of the parameter, state or workspace, where there is one
-        self.handle = 0  # of the live allocator
-        self.born = 0
-        self.died: int | None = None  # None: alive at the end
+    index: int  # in the tape
+    num_bytes: int  # as requested
+    stream: int
+    operator: str  # "aten.mm.default"
+    origin: Origin
+    born: int
+    died: int | None = None  # None: alive at the end
+    category: Category | None = None  # where the run knows it: from a rule, or from who holds the block
+    name: str = ""  # of the parameter, state or workspace, where there is one
+    handle: int = 0  # of the live allocator
 
 
 class Action(IntEnum):
@@ -107,24 +93,21 @@ class Mark(NamedTuple):
     optimizer: int = 0  # whose step ended, numbered from 1; 0: the caller says so
 
 
-class Tape:
+class Tape(Struct, eq=False, gc=False):
     """The blocks and events of one device.
 
     An event is the index of the block plus one, negative where it is freed.
     """
 
-    __slots__ = ("asides", "blocks", "events", "freed_at", "marks")
-
-    def __init__(self) -> None:
-        self.blocks: list[Block] = []
-        self.events = array("q")
-        self.marks: list[Mark] = []
-        self.asides: list[Aside] = []
-        self.freed_at: dict[int, int] = {}  # index of a block -> index of the stack that freed it, where that is kept
+    blocks: list[Block] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    asides: list[Aside] = field(default_factory=list)
+    freed_at: dict[int, int] = field(default_factory=dict)
+    """Index of a block -> index of the stack that freed it, where a script asked for that."""
 
     def add(self, num_bytes: int, stream: int, operator: str, origin: Origin) -> Block:
-        block = Block(len(self.blocks), num_bytes, stream, operator, origin)
-        block.born = len(self.events)
+        block = Block(len(self.blocks), num_bytes, stream, operator, origin, len(self.events))
         self.blocks.append(block)
         self.events.append(block.index + 1)
         return block

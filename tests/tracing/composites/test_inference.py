@@ -23,7 +23,7 @@ def taken(run, *, context=torch.no_grad, dtype=torch.float32):
             out = module(x)
             assert (out[0] if isinstance(out, tuple) else out).shape == x.shape
         assert not session.simulation.unseen
-        return [block.num_bytes for block in session.device.tape.blocks[before:] if block.kind != "workspace"]
+        return [block.num_bytes for block in session.device.tape.blocks[before:] if block.category != "workspaces"]
 
 
 def layer(**options):

@@ -79,7 +79,7 @@ def our_peak(session: Session) -> int:
     live = most = 0
     for event in session.device.tape.events:
         block = session.device.tape.blocks[abs(event) - 1]
-        if block.kind != "workspace":
+        if block.category != "workspaces":
             live += block.num_bytes if event > 0 else -block.num_bytes
             most = max(most, live)
     return most

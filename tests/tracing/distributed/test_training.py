@@ -42,7 +42,7 @@ def layers() -> nn.Sequential:
 def held_bytes(session: Session) -> int:
     """What is allocated now, without the workspaces of libraries."""
     blocks = session.device.tape.blocks
-    return sum(block.num_bytes for block in blocks if block.died is None and block.kind != "workspace")
+    return sum(block.num_bytes for block in blocks if block.died is None and block.category != "workspaces")
 
 
 class Trained(NamedTuple):
@@ -228,10 +228,10 @@ def test_gathered_weights_and_buckets_are_communication_and_bucket_views_are_gra
     view = trained(
         lambda: DistributedDataParallel(layers().cuda(), device_ids=[0], gradient_as_bucket_view=True), world=World(8)
     ).session
-    assert {block.name for block in sharded.device.tape.blocks if block.kind == "communication"} == {
+    assert {block.name for block in sharded.device.tape.blocks if block.category == "communication"} == {
         "gathered", "gathered weights", "to be reduced",
     }
-    assert sum(block.num_bytes for block in view.device.tape.blocks if block.kind == "gradient") >= 4 * PARAMETERS
+    assert sum(block.num_bytes for block in view.device.tape.blocks if block.category == "gradients") >= 4 * PARAMETERS
 
 
 def test_a_pipeline_stage_runs_where_the_tensors_that_it_gets_are_given() -> None:

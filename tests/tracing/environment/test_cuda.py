@@ -41,23 +41,22 @@ def test_a_property_nobody_knows_is_a_sentence():
     assert device_name(load_gpu("rtx-4090")) == "NVIDIA GeForce RTX 4090"
 
 
-def test_statistics_follow_the_allocator(session):
-    with session.active():
-        held = torch.empty(1 << 20, device="cuda")
-        assert torch.cuda.memory_allocated() == 4 << 20
-        assert torch.cuda.memory_reserved() == 20 << 20
-        del held
-        assert torch.cuda.memory_allocated() == 0
-        assert torch.cuda.max_memory_allocated() == 4 << 20
-        torch.cuda.reset_peak_memory_stats()
-        assert torch.cuda.max_memory_allocated() == 0
-        stats = torch.cuda.memory_stats()
-        assert stats["allocated_bytes.all.freed"] == 4 << 20
-        assert "PyTorch CUDA memory summary" in torch.cuda.memory_summary()
-        torch.cuda.empty_cache()
-        assert torch.cuda.memory_reserved() == 0
-        free, total = torch.cuda.mem_get_info()
-        assert 0 < free < total == session.gpu.visible_bytes
+def test_statistics_follow_the_allocator(running):
+    held = torch.empty(1 << 20, device="cuda")
+    assert torch.cuda.memory_allocated() == 4 << 20
+    assert torch.cuda.memory_reserved() == 20 << 20
+    del held
+    assert torch.cuda.memory_allocated() == 0
+    assert torch.cuda.max_memory_allocated() == 4 << 20
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == 0
+    stats = torch.cuda.memory_stats()
+    assert stats["allocated_bytes.all.freed"] == 4 << 20
+    assert "PyTorch CUDA memory summary" in torch.cuda.memory_summary()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+    free, total = torch.cuda.mem_get_info()
+    assert 0 < free < total == running.gpu.visible_bytes
 
 
 def test_memory_that_runs_out_raises_what_torch_raises_and_a_smaller_request_works():
@@ -71,36 +70,33 @@ def test_memory_that_runs_out_raises_what_torch_raises_and_a_smaller_request_wor
             torch.empty(1 << 26, device="cuda")
 
 
-def test_without_a_capacity_nothing_runs_out(session):
-    with session.active():
-        torch.cuda.set_per_process_memory_fraction(0.1)
-        assert torch.empty(1 << 40, device="cuda").is_cuda
+def test_without_a_capacity_nothing_runs_out(running):
+    torch.cuda.set_per_process_memory_fraction(0.1)
+    assert torch.empty(1 << 40, device="cuda").is_cuda
 
 
-def test_blocks_belong_to_the_stream_they_were_made_on(session):
-    with session.active():
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            assert torch.cuda.current_stream() == side
-            made = torch.empty(10, device="cuda")
-        assert torch.cuda.current_stream() == torch.cuda.default_stream()
-        made.record_stream(torch.cuda.current_stream())
-        block = session.memory.of(made).block
-        assert block.stream == side.stream_id
-        del made
-        assert session.device.allocator.awaits_free(block.handle)
-        torch.cuda.synchronize()
-        torch.empty(1, device="cuda")
-        assert not session.device.allocator.awaits_free(block.handle)
+def test_blocks_belong_to_the_stream_they_were_made_on(running):
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        assert torch.cuda.current_stream() == side
+        made = torch.empty(10, device="cuda")
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    made.record_stream(torch.cuda.current_stream())
+    block = running.memory.of(made).block
+    assert block.stream == side.stream_id
+    del made
+    assert running.device.allocator.awaits_free(block.handle)
+    torch.cuda.synchronize()
+    torch.empty(1, device="cuda")
+    assert not running.device.allocator.awaits_free(block.handle)
 
 
-def test_events_have_always_happened(session):
-    with session.active():
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        end.record()
-        end.synchronize()
-        assert end.query() and start.elapsed_time(end) > 0
+def test_events_have_always_happened(running):
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    end.record()
+    end.synchronize()
+    assert end.query() and start.elapsed_time(end) > 0
 
 
 def test_a_graph_keeps_the_memory_of_its_capture_until_it_is_gone(session):
@@ -121,24 +117,22 @@ def test_a_graph_keeps_the_memory_of_its_capture_until_it_is_gone(session):
     assert list(play(session.device.tape).reserved)[-1] in (kept, after)
 
 
-def test_graphed_callables_train_in_one_pool(session):
-    with session.active():
-        model = torch.nn.Linear(256, 256).cuda()
-        sample = torch.randn(8, 256, device="cuda", requires_grad=True)
-        graphed = torch.cuda.make_graphed_callables(model, (sample,))
-        graphed(torch.randn(8, 256, device="cuda")).sum().backward()
-        assert model.weight.grad.shape == (256, 256)
-    begun = {aside.number for aside in session.device.tape.asides if aside.action is Action.BEGIN_POOL}
+def test_graphed_callables_train_in_one_pool(running):
+    model = torch.nn.Linear(256, 256).cuda()
+    sample = torch.randn(8, 256, device="cuda", requires_grad=True)
+    graphed = torch.cuda.make_graphed_callables(model, (sample,))
+    graphed(torch.randn(8, 256, device="cuda")).sum().backward()
+    assert model.weight.grad.shape == (256, 256)
+    begun = {aside.number for aside in running.device.tape.asides if aside.action is Action.BEGIN_POOL}
     assert len(begun) == 1
 
 
-def test_caches_given_back_are_on_the_tape(session):
-    with session.active():
-        torch.zeros(64 << 20, device="cuda")
-        torch.cuda.empty_cache()
-        torch.zeros(1, device="cuda")
-        reserved = torch.cuda.memory_reserved()
-    assert play(session.device.tape).reserved[-1] == reserved == 2 << 20
+def test_caches_given_back_are_on_the_tape(running):
+    torch.zeros(64 << 20, device="cuda")
+    torch.cuda.empty_cache()
+    torch.zeros(1, device="cuda")
+    reserved = torch.cuda.memory_reserved()
+    assert play(running.device.tape).reserved[-1] == reserved == 2 << 20
 
 
 def test_two_cards_are_chosen_by_index_and_by_context(two_cards):
@@ -182,14 +176,13 @@ def test_a_thread_sees_the_card(session):
     assert found == [torch.device("cuda", 0)]
 
 
-def test_random_states_are_kept_and_set(session):
-    with session.active():
-        torch.cuda.manual_seed_all(7)
-        state = torch.cuda.get_rng_state()
-        torch.cuda.set_rng_state(state)
-        generator = torch.Generator(device="cuda").manual_seed(3)
-        assert generator.device.type == "cuda" and isinstance(generator, torch.Generator)
-        assert torch.randn(3, device="cuda", generator=generator).is_cuda
+def test_random_states_are_kept_and_set(running):
+    torch.cuda.manual_seed_all(7)
+    state = torch.cuda.get_rng_state()
+    torch.cuda.set_rng_state(state)
+    generator = torch.Generator(device="cuda").manual_seed(3)
+    assert generator.device.type == "cuda" and isinstance(generator, torch.Generator)
+    assert torch.randn(3, device="cuda", generator=generator).is_cuda
 
 
 def test_a_number_is_a_card() -> None:

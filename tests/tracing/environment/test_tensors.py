@@ -25,48 +25,44 @@ def unknown(*size, dtype=torch.float32):
     lambda module: module.cuda(), lambda module: module.to("cuda"), lambda module: module.to(0),
     lambda module: module.to("cuda", torch.bfloat16), lambda module: module.half().cuda(),
 ])
-def test_modules_keep_their_parameters_and_what_ties_them(session, move):
-    with session.active():
-        module = nn.Sequential(nn.Embedding(30, 20), nn.Linear(20, 30, bias=False))
-        module[0].weight = module[1].weight
-        weight = module[1].weight
-        move(module)
-        assert module[0].weight is module[1].weight is weight
-        assert weight.is_cuda and weight.requires_grad and isinstance(weight, nn.Parameter)
-        assert torch.cuda.memory_allocated() == 512 * -(-30 * 20 * weight.itemsize // 512)
-        module.cpu()
-        assert module[0].weight is weight and weight.device.type == "cpu"
+def test_modules_keep_their_parameters_and_what_ties_them(running, move):
+    module = nn.Sequential(nn.Embedding(30, 20), nn.Linear(20, 30, bias=False))
+    module[0].weight = module[1].weight
+    weight = module[1].weight
+    move(module)
+    assert module[0].weight is module[1].weight is weight
+    assert weight.is_cuda and weight.requires_grad and isinstance(weight, nn.Parameter)
+    assert torch.cuda.memory_allocated() == 512 * -(-30 * 20 * weight.itemsize // 512)
+    module.cpu()
+    assert module[0].weight is weight and weight.device.type == "cpu"
 
 
-def test_gradients_move_with_their_parameters(session):
-    with session.active():
-        module = nn.Linear(4, 4)
-        module(torch.randn(2, 4)).sum().backward()
-        module.cuda()
-        assert module.weight.grad.is_cuda
-        module(torch.randn(2, 4, device="cuda")).sum().backward()
+def test_gradients_move_with_their_parameters(running):
+    module = nn.Linear(4, 4)
+    module(torch.randn(2, 4)).sum().backward()
+    module.cuda()
+    assert module.weight.grad.is_cuda
+    module(torch.randn(2, 4, device="cuda")).sum().backward()
 
 
-def test_an_empty_module_gets_memory_on_the_card(session):
-    with session.active():
-        module = nn.Linear(64, 64, device="meta").to_empty(device="cuda")
-        assert module.weight.is_cuda
-        assert torch.cuda.memory_allocated() == 64 * 64 * 4 + 512
+def test_an_empty_module_gets_memory_on_the_card(running):
+    module = nn.Linear(64, 64, device="meta").to_empty(device="cuda")
+    assert module.weight.is_cuda
+    assert torch.cuda.memory_allocated() == 64 * 64 * 4 + 512
 
 
-def test_what_is_read_is_assumed_and_noted_with_its_place(session):
-    with session.active():
-        loss = unknown(4, 4).sum()
-        assert loss.item() == float(loss) == 1.0
-        assert f"{loss:.2f}" == "1.00"
-        assert not torch.isnan(loss) and not (unknown(3) == unknown(3)).any()
-        assert torch.isfinite(loss).all()
-        assert torch.equal(unknown(3), unknown(3)) and torch.allclose(unknown(3), unknown(3))
-        assert unknown(3).tolist() == [1.0] * 3
-        assert unknown(2, 3).cpu().numpy().shape == (2, 3)
-        assert repr(unknown(2)) == "tensor(..., device='cuda:0', size=(2,), dtype=torch.float32)"
-        assert repr(torch.ones(2, device="cuda")) == "tensor([1., 1.], device='cuda:0')"
-    places = {assumption.place for assumption in session.assumptions}
+def test_what_is_read_is_assumed_and_noted_with_its_place(running):
+    loss = unknown(4, 4).sum()
+    assert loss.item() == float(loss) == 1.0
+    assert f"{loss:.2f}" == "1.00"
+    assert not torch.isnan(loss) and not (unknown(3) == unknown(3)).any()
+    assert torch.isfinite(loss).all()
+    assert torch.equal(unknown(3), unknown(3)) and torch.allclose(unknown(3), unknown(3))
+    assert unknown(3).tolist() == [1.0] * 3
+    assert unknown(2, 3).cpu().numpy().shape == (2, 3)
+    assert repr(unknown(2)) == "tensor(..., device='cuda:0', size=(2,), dtype=torch.float32)"
+    assert repr(torch.ones(2, device="cuda")) == "tensor([1., 1.], device='cuda:0')"
+    places = {assumption.place for assumption in running.assumptions}
     assert places and all(place.startswith(__file__) for place in places)
 
 
@@ -93,38 +89,35 @@ def test_values_that_name_no_place_or_number_are_refused(text):
         read_value(text)
 
 
-def test_shapes_that_depend_on_data_are_the_largest_possible(session):
-    with session.active():
-        mask = unknown(4, 8, dtype=torch.bool)
-        assert mask.nonzero().shape == (32, 2)
-        assert torch.where(mask)[0].shape == (32,)
-        assert unknown(4, 8, 3)[mask].shape == (32, 3)
-        assert unknown(4, 8).masked_select(mask).shape == (32,)
-        assert unknown(9, dtype=torch.int64).unique().shape == (9,)
-        with pytest.raises(InvalidSpec, match=r"give the number of elements with --value test_tensors.py"):
-            torch.repeat_interleave(unknown(3, dtype=torch.int64))
+def test_shapes_that_depend_on_data_are_the_largest_possible(running):
+    mask = unknown(4, 8, dtype=torch.bool)
+    assert mask.nonzero().shape == (32, 2)
+    assert torch.where(mask)[0].shape == (32,)
+    assert unknown(4, 8, 3)[mask].shape == (32, 3)
+    assert unknown(4, 8).masked_select(mask).shape == (32,)
+    assert unknown(9, dtype=torch.int64).unique().shape == (9,)
+    with pytest.raises(InvalidSpec, match=r"give the number of elements with --value test_tensors.py"):
+        torch.repeat_interleave(unknown(3, dtype=torch.int64))
 
 
-def test_routing_gives_every_expert_the_same_share(session):
-    with session.active():
-        chosen = unknown(64, 8).topk(2).indices
-        assert torch.bincount(chosen.flatten(), minlength=8).tolist() == [16] * 8
-        masks = nn.functional.one_hot(chosen, 8).permute(2, 1, 0)
-        assert torch.where(masks[3])[1].shape == (16,)
-        assert unknown(5, 7).argmax(1).tolist() == [0, 1, 2, 3, 4]
-        assert unknown(5).sort().indices.tolist() == [0, 1, 2, 3, 4]
+def test_routing_gives_every_expert_the_same_share(running):
+    chosen = unknown(64, 8).topk(2).indices
+    assert torch.bincount(chosen.flatten(), minlength=8).tolist() == [16] * 8
+    masks = nn.functional.one_hot(chosen, 8).permute(2, 1, 0)
+    assert torch.where(masks[3])[1].shape == (16,)
+    assert unknown(5, 7).argmax(1).tolist() == [0, 1, 2, 3, 4]
+    assert unknown(5).sort().indices.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_pinned_memory_says_so(session):
-    with session.active():
-        host = torch.randn(3)
-        pinned = host.pin_memory()
-        assert pinned.is_pinned() and not host.is_pinned() and pinned.tolist() == host.tolist()
-        assert pinned.to("cuda", non_blocking=True).is_cuda
-        for made in (torch.tensor([1, 2], pin_memory=True), torch.zeros(2, pin_memory=True)):
-            assert made.is_pinned() and made.device.type == "cpu" and made.sum() in (0, 3)
-        with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
-            unknown(3).pin_memory()
+def test_pinned_memory_says_so(running):
+    host = torch.randn(3)
+    pinned = host.pin_memory()
+    assert pinned.is_pinned() and not host.is_pinned() and pinned.tolist() == host.tolist()
+    assert pinned.to("cuda", non_blocking=True).is_cuda
+    for made in (torch.tensor([1, 2], pin_memory=True), torch.zeros(2, pin_memory=True)):
+        assert made.is_pinned() and made.device.type == "cpu" and made.sum() in (0, 3)
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        unknown(3).pin_memory()
 
 
 def test_a_state_dict_is_saved_and_read_back_without_touching_the_users_file(session, tmp_path):
@@ -161,75 +154,69 @@ def test_safetensors_of_simulated_tensors_are_kept_out(session, tmp_path):
     assert not path.exists()
 
 
-def test_copies_of_modules_and_tensors_have_memory_of_their_own(session):
-    with session.active():
-        tensor = unknown(300)
-        assert copy.deepcopy(tensor).data_ptr() != tensor.data_ptr() != 0
-        assert copy.deepcopy(nn.Linear(3, 3).cuda()).weight.is_cuda
+def test_copies_of_modules_and_tensors_have_memory_of_their_own(running):
+    tensor = unknown(300)
+    assert copy.deepcopy(tensor).data_ptr() != tensor.data_ptr() != 0
+    assert copy.deepcopy(nn.Linear(3, 3).cuda()).weight.is_cuda
 
 
-def test_compiled_modules_run_eagerly_and_say_so(session):
-    with session.active():
-        model = torch.compile(nn.Linear(4, 4).cuda(), mode="reduce-overhead")
-        torch.compiler.cudagraph_mark_step_begin()
-        assert model(torch.randn(2, 4, device="cuda")).is_cuda
-        assert "_orig_mod.weight" in model.state_dict()
+def test_compiled_modules_run_eagerly_and_say_so(running):
+    model = torch.compile(nn.Linear(4, 4).cuda(), mode="reduce-overhead")
+    torch.compiler.cudagraph_mark_step_begin()
+    assert model(torch.randn(2, 4, device="cuda")).is_cuda
+    assert "_orig_mod.weight" in model.state_dict()
 
-        @torch.compile(fullgraph=True)
-        def double(tensor):
-            return tensor * 2
+    @torch.compile(fullgraph=True)
+    def double(tensor):
+        return tensor * 2
 
-        assert double(torch.ones(2, device="cuda")).tolist() == [2, 2]
-    said = {assumption.what for assumption in session.assumptions}
+    assert double(torch.ones(2, device="cuda")).tolist() == [2, 2]
+    said = {assumption.what for assumption in running.assumptions}
     assert any("runs eagerly" in what for what in said) and any("without CUDA graphs" in what for what in said)
 
 
-def test_flex_attention_is_fused_and_trains(session):
+def test_flex_attention_is_fused_and_trains(running):
     from torch.nn.attention import flex_attention as flex
 
-    with session.active():
-        mask = flex.create_block_mask(lambda _b, _h, q, k: q >= k, None, None, 256, 256, device="cuda")
-        query = torch.randn(2, 8, 256, 64, device="cuda", requires_grad=True)
-        key, value = (torch.randn(2, 2, 256, 64, device="cuda", requires_grad=True) for _ in range(2))
-        before = torch.cuda.memory_allocated()
-        out = torch.compile(flex.flex_attention)(query, key, value, block_mask=mask, enable_gqa=True)
-        assert torch.cuda.memory_allocated() - before == out.nbytes + 4 * 2 * 8 * 256  # one statistic a row
-        out.sum().backward()
-        assert key.grad.shape == key.shape and out.shape == query.shape
+    mask = flex.create_block_mask(lambda _b, _h, q, k: q >= k, None, None, 256, 256, device="cuda")
+    query = torch.randn(2, 8, 256, 64, device="cuda", requires_grad=True)
+    key, value = (torch.randn(2, 2, 256, 64, device="cuda", requires_grad=True) for _ in range(2))
+    before = torch.cuda.memory_allocated()
+    out = torch.compile(flex.flex_attention)(query, key, value, block_mask=mask, enable_gqa=True)
+    assert torch.cuda.memory_allocated() - before == out.nbytes + 4 * 2 * 8 * 256  # one statistic a row
+    out.sum().backward()
+    assert key.grad.shape == key.shape and out.shape == query.shape
 
 
-def test_transforms_and_scripted_modules_run(session):
-    with session.active():
-        assert torch.vmap(lambda row: row.sum())(unknown(3, 4)).shape == (3,)
-        assert torch.func.grad(lambda row: row.sum())(unknown(3)).is_cuda
-        assert torch.jit.script(nn.Linear(4, 4).cuda())(unknown(2, 4)).is_cuda
+def test_transforms_and_scripted_modules_run(running):
+    assert torch.vmap(lambda row: row.sum())(unknown(3, 4)).shape == (3,)
+    assert torch.func.grad(lambda row: row.sum())(unknown(3)).is_cuda
+    assert torch.jit.script(nn.Linear(4, 4).cuda())(unknown(2, 4)).is_cuda
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
-def test_activations_are_recomputed_with_the_random_state_kept(session, use_reentrant):
+def test_activations_are_recomputed_with_the_random_state_kept(running, use_reentrant):
     from torch.utils.checkpoint import checkpoint
 
-    with session.active():
-        block = nn.Sequential(nn.Linear(64, 64), nn.Dropout(), nn.Linear(64, 64)).cuda()
-        inputs = torch.randn(8, 64, device="cuda", requires_grad=True)
-        checkpoint(block, inputs, use_reentrant=use_reentrant, preserve_rng_state=True).sum().backward()
-        assert inputs.grad.is_cuda
+    block = nn.Sequential(nn.Linear(64, 64), nn.Dropout(), nn.Linear(64, 64)).cuda()
+    inputs = torch.randn(8, 64, device="cuda", requires_grad=True)
+    checkpoint(block, inputs, use_reentrant=use_reentrant, preserve_rng_state=True).sum().backward()
+    assert inputs.grad.is_cuda
 
 
-def test_a_scaler_does_not_see_an_overflow(session):
-    with session.active():
-        model = nn.Linear(512, 512).cuda()
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        scaler = torch.amp.GradScaler("cuda")
-        with torch.autocast("cuda", torch.float16):
-            loss = model(torch.randn(4, 512, device="cuda")).square().mean()
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        assert scaler.get_scale() == 65536.0
-        assert session.device.tape.marks
+def test_a_scaler_does_not_see_an_overflow(running):
+    model = nn.Linear(512, 512).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    with torch.autocast("cuda", torch.float16):
+        loss = model(torch.randn(4, 512, device="cuda")).square().mean()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 65536.0
+    assert running.device.tape.marks
 
 
 def test_workers_of_a_loader_run_in_the_process(session):
@@ -248,15 +235,14 @@ def test_workers_of_a_loader_run_in_the_process(session):
     assert seeds == [0]
 
 
-def test_old_names_of_tensor_types_work(session):
-    with session.active():
-        made = torch.cuda.FloatTensor([1, 2])
-        assert made.tolist() == [1, 2] and isinstance(made, torch.cuda.FloatTensor)
-        assert made.type() == "torch.cuda.FloatTensor"
-        assert torch.cuda.FloatTensor([1], device=torch.device("cuda", 0)).is_cuda
-        assert torch.ones(2).type("torch.cuda.LongTensor").dtype is torch.int64
-        assert torch.cuda.HalfTensor(2, 3).shape == (2, 3)
-        assert torch.ones(2).type(torch.float64).dtype is torch.float64
+def test_old_names_of_tensor_types_work(running):
+    made = torch.cuda.FloatTensor([1, 2])
+    assert made.tolist() == [1, 2] and isinstance(made, torch.cuda.FloatTensor)
+    assert made.type() == "torch.cuda.FloatTensor"
+    assert torch.cuda.FloatTensor([1], device=torch.device("cuda", 0)).is_cuda
+    assert torch.ones(2).type("torch.cuda.LongTensor").dtype is torch.int64
+    assert torch.cuda.HalfTensor(2, 3).shape == (2, 3)
+    assert torch.ones(2).type(torch.float64).dtype is torch.float64
 
 
 def test_of_spawned_processes_one_runs_here(session):
@@ -266,96 +252,87 @@ def test_of_spawned_processes_one_runs_here(session):
     assert ran == [(0, "x")]
 
 
-def test_moving_to_another_tensor_goes_where_that_one_is(session):
-    with session.active():
-        x, large, small = unknown(10, dtype=torch.float16), torch.randn(1 << 20), torch.randn(3)
-        assert {(there.device.type, there.dtype) for there in (large.to(x), small.to(x))} == {("cuda", torch.float16)}
-        assert x.to(large).device.type == "cpu"
-        assert large.to("cpu") is large
-        assert x.to("cuda", copy=True) is not x
+def test_moving_to_another_tensor_goes_where_that_one_is(running):
+    x, large, small = unknown(10, dtype=torch.float16), torch.randn(1 << 20), torch.randn(3)
+    assert {(there.device.type, there.dtype) for there in (large.to(x), small.to(x))} == {("cuda", torch.float16)}
+    assert x.to(large).device.type == "cpu"
+    assert large.to("cpu") is large
+    assert x.to("cuda", copy=True) is not x
 
 
-def test_a_tensor_that_is_there_already_is_not_copied(session):
-    with session.active():
-        there, half = torch.randn(8, 8, device="cuda"), torch.zeros(2, device="cuda", dtype=torch.float16)
-        weight = torch.nn.Parameter(there)
-        before = torch.cuda.memory_allocated()
-        for same in (there, weight):
-            assert same.to("cuda") is same.to(torch.device("cuda", 0)) is same.to(0) is same.cuda() is same
-            assert same.to(same.device, torch.float32) is same.to(device="cuda:0") is same.to(there) is same
-            assert torch.as_tensor(same, device="cuda") is same
-        assert torch.cuda.memory_allocated() == before
-        assert there.to("cuda", copy=True) is not there
-        assert there.to(half).dtype is torch.float16 and there.to(half).device == there.device
-        assert there.to("cuda", torch.float16).device == there.device
-        assert weight.requires_grad and torch.zeros(2).to(there).device == there.device
-        assert there.to(torch.zeros(2)).device.type == "cpu"
+def test_a_tensor_that_is_there_already_is_not_copied(running):
+    there, half = torch.randn(8, 8, device="cuda"), torch.zeros(2, device="cuda", dtype=torch.float16)
+    weight = torch.nn.Parameter(there)
+    before = torch.cuda.memory_allocated()
+    for same in (there, weight):
+        assert same.to("cuda") is same.to(torch.device("cuda", 0)) is same.to(0) is same.cuda() is same
+        assert same.to(same.device, torch.float32) is same.to(device="cuda:0") is same.to(there) is same
+        assert torch.as_tensor(same, device="cuda") is same
+    assert torch.cuda.memory_allocated() == before
+    assert there.to("cuda", copy=True) is not there
+    assert there.to(half).dtype is torch.float16 and there.to(half).device == there.device
+    assert there.to("cuda", torch.float16).device == there.device
+    assert weight.requires_grad and torch.zeros(2).to(there).device == there.device
+    assert there.to(torch.zeros(2)).device.type == "cpu"
 
 
-def test_functions_of_torch_func_run(session):
-    with session.active():
-        model = torch.nn.Linear(8, 8).cuda()
-        weights = dict(model.named_parameters())
+def test_functions_of_torch_func_run(running):
+    model = torch.nn.Linear(8, 8).cuda()
+    weights = dict(model.named_parameters())
 
-        def loss(weights, x):
-            return torch.func.functional_call(model, weights, (x,)).square().mean()
+    def loss(weights, x):
+        return torch.func.functional_call(model, weights, (x,)).square().mean()
 
-        gradients = torch.func.grad(loss)(weights, torch.randn(4, 8, device="cuda"))
-        each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, torch.randn(4, 8, device="cuda"))
-        assert gradients["weight"].device == each["weight"].device == torch.device("cuda", 0)
-        assert each["weight"].shape == (4, 8, 8)
-        del gradients, each
-        workspaces = sum(block.num_bytes for block in session.device.workspaces.values())
-        assert torch.cuda.memory_allocated() == 2 * 512 + workspaces
+    gradients = torch.func.grad(loss)(weights, torch.randn(4, 8, device="cuda"))
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, torch.randn(4, 8, device="cuda"))
+    assert gradients["weight"].device == each["weight"].device == torch.device("cuda", 0)
+    assert each["weight"].shape == (4, 8, 8)
+    del gradients, each
+    workspaces = sum(block.num_bytes for block in running.device.workspaces.values())
+    assert torch.cuda.memory_allocated() == 2 * 512 + workspaces
 
 
-def test_gradients_of_a_loss_on_the_host_return_to_the_card(session):
-    with session.active():
-        layer = nn.Linear(512, 512, device="cuda")
-        out = layer(unknown(256, 512)).cpu()
-        before = torch.cuda.memory_allocated()
-        ((out - torch.randn(256, 512)) ** 2).mean().backward()
-        assert layer.weight.grad.is_cuda
-        assert torch.cuda.memory_allocated() - before >= 512 * 512 * 4
+def test_gradients_of_a_loss_on_the_host_return_to_the_card(running):
+    layer = nn.Linear(512, 512, device="cuda")
+    out = layer(unknown(256, 512)).cpu()
+    before = torch.cuda.memory_allocated()
+    ((out - torch.randn(256, 512)) ** 2).mean().backward()
+    assert layer.weight.grad.is_cuda
+    assert torch.cuda.memory_allocated() - before >= 512 * 512 * 4
 
 
 @pytest.mark.parametrize("size", [64, 2048])
-def test_gradients_of_weights_kept_on_the_host_return_to_it(session, size):
-    with session.active():
-        weight = nn.Linear(size, size, bias=False).weight
-        nn.functional.linear(unknown(4096, size), weight.cuda()).sum().backward()
-        assert weight.grad.device.type == "cpu" and weight.grad.shape == weight.shape
-        workspaces = 2 * 8519680
-        assert torch.cuda.memory_allocated() <= workspaces
+def test_gradients_of_weights_kept_on_the_host_return_to_it(running, size):
+    weight = nn.Linear(size, size, bias=False).weight
+    nn.functional.linear(unknown(4096, size), weight.cuda()).sum().backward()
+    assert weight.grad.device.type == "cpu" and weight.grad.shape == weight.shape
+    workspaces = 2 * 8519680
+    assert torch.cuda.memory_allocated() <= workspaces
 
 
-def test_values_that_torch_itself_asks_for_keep_its_own_code_on_its_path(session):
-    with session.active():
-        x = unknown(3, 20000).requires_grad_()
-        torch.cov(x, aweights=unknown(20000).abs()).sum().backward()
-        window = unknown(400)
-        waves = torch.istft(unknown(201, 300, dtype=torch.complex64), 400, window=window)
-        assert x.grad.shape == x.shape and waves.dim() == 1
+def test_values_that_torch_itself_asks_for_keep_its_own_code_on_its_path(running):
+    x = unknown(3, 20000).requires_grad_()
+    torch.cov(x, aweights=unknown(20000).abs()).sum().backward()
+    window = unknown(400)
+    waves = torch.istft(unknown(201, 300, dtype=torch.complex64), 400, window=window)
+    assert x.grad.shape == x.shape and waves.dim() == 1
 
 
-def test_sums_of_truth_values_that_nobody_wants_are_zero(session):
-    with session.active():
-        assert unknown(4096, 64).isnan().sum().item() == 0
-        assert isinstance(unknown(1, dtype=torch.complex64).item(), complex)
+def test_sums_of_truth_values_that_nobody_wants_are_zero(running):
+    assert unknown(4096, 64).isnan().sum().item() == 0
+    assert isinstance(unknown(1, dtype=torch.complex64).item(), complex)
 
 
 @pytest.mark.parametrize("unique", [
     lambda x: torch.unique(x, dim=1), lambda x: torch.unique_consecutive(x, dim=1),
 ])
-def test_slices_of_unknown_values_are_all_different(session, unique):
-    with session.active():
-        assert unique(unknown(512, 300)).shape == (512, 300)
+def test_slices_of_unknown_values_are_all_different(running, unique):
+    assert unique(unknown(512, 300)).shape == (512, 300)
 
 
-def test_steps_between_known_tensors_are_known(session):
-    with session.active():
-        start = torch.tensor(0.0, device="cuda")
-        assert torch.linspace(start, torch.tensor(1.0, device="cuda"), 3).tolist() == [0, 0.5, 1]
+def test_steps_between_known_tensors_are_known(running):
+    start = torch.tensor(0.0, device="cuda")
+    assert torch.linspace(start, torch.tensor(1.0, device="cuda"), 3).tolist() == [0, 0.5, 1]
 
 
 def test_gradients_go_back_to_the_device_of_what_was_moved():
@@ -373,45 +350,41 @@ def test_gradients_go_back_to_the_device_of_what_was_moved():
         assert optimizer.state[table.weight]["exp_avg"].device.type == "cpu"
 
 
-def test_a_real_weight_of_the_host_takes_a_gradient_of_the_card(session):
-    with session.active():
-        weight = nn.Parameter(torch.ones(8, 8))
-        weight.grad = unknown(8, 8).cpu()
-        torch.optim.SGD([weight], lr=0.1).step()
-        assert weight.grad.device.type == "cpu"
+def test_a_real_weight_of_the_host_takes_a_gradient_of_the_card(running):
+    weight = nn.Parameter(torch.ones(8, 8))
+    weight.grad = unknown(8, 8).cpu()
+    torch.optim.SGD([weight], lr=0.1).step()
+    assert weight.grad.device.type == "cpu"
 
 
-def test_distributions_find_their_parameters_valid(session):
-    with session.active():
-        chosen = torch.distributions.Categorical(logits=unknown(8, 6))
-        assert chosen.log_prob(chosen.sample()).shape == (8,)
-    assert "aten._is_all_true" not in session.simulation.unseen
+def test_distributions_find_their_parameters_valid(running):
+    chosen = torch.distributions.Categorical(logits=unknown(8, 6))
+    assert chosen.log_prob(chosen.sample()).shape == (8,)
+    assert "aten._is_all_true" not in running.simulation.unseen
 
 
-def test_what_would_end_a_loop_early_does_not_come_true(session):
-    with session.active():
-        turns = []
-        for turn in range(4):
-            if (unknown(4) == 2).all():
-                break
-            if not unknown(4).isfinite().all():
-                break
-            turns.append(turn)
-        assert len(turns) == 4
+def test_what_would_end_a_loop_early_does_not_come_true(running):
+    turns = []
+    for turn in range(4):
+        if (unknown(4) == 2).all():
+            break
+        if not unknown(4).isfinite().all():
+            break
+        turns.append(turn)
+    assert len(turns) == 4
 
 
-def test_a_search_that_notes_whether_it_has_finished_has_not(session):
-    with session.active():
-        turns, is_finished = 0, False
-        while not is_finished and turns < 4:
-            turns += 1
-            is_finished = not (unknown(4).amax() > 2).any() & ~(unknown(4) == 2).all()
-        assert turns == 4
-        turns, finished = 0, False
-        while not finished and turns < 4:
-            turns += 1
-            finished = bool((unknown(4) == 2).all())
-        assert turns == 4
+def test_a_search_that_notes_whether_it_has_finished_has_not(running):
+    turns, is_finished = 0, False
+    while not is_finished and turns < 4:
+        turns += 1
+        is_finished = not (unknown(4).amax() > 2).any() & ~(unknown(4) == 2).all()
+    assert turns == 4
+    turns, finished = 0, False
+    while not finished and turns < 4:
+        turns += 1
+        finished = bool((unknown(4) == 2).all())
+    assert turns == 4
 
 
 def test_weights_updated_by_hand_are_called_without_a_warning(session):
@@ -427,14 +400,12 @@ def test_weights_updated_by_hand_are_called_without_a_warning(session):
         assert model.weight.grad.shape == (4, 8)
 
 
-def test_packed_bits_are_shifted(session):
-    with session.active():
-        packed = torch.empty(64, 64, dtype=torch.uint8, device="cuda")
-        assert ((packed >> 4) | (packed << 4)).shape == (64, 64)
-    assert not session.simulation.unseen
+def test_packed_bits_are_shifted(running):
+    packed = torch.empty(64, 64, dtype=torch.uint8, device="cuda")
+    assert ((packed >> 4) | (packed << 4)).shape == (64, 64)
+    assert not running.simulation.unseen
 
 
-def test_what_torch_checks_holds(session):
-    with session.active():
-        torch._check_tensor_all(unknown(4096, 64) >= 0)
-        assert not session.simulation.unseen
+def test_what_torch_checks_holds(running):
+    torch._check_tensor_all(unknown(4096, 64) >= 0)
+    assert not running.simulation.unseen

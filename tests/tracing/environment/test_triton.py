@@ -25,32 +25,29 @@ def double(kernel, x, **options):
     return out
 
 
-def test_a_launch_allocates_nothing(session):
-    with session.active():
-        x = torch.randn(1000, 1000, device="cuda")
-        before = torch.cuda.memory_allocated()
-        out = double(doubled, x, BLOCK=128)
-        assert torch.cuda.memory_allocated() - before == torch.cuda.max_memory_allocated() - before == 4_000_256
-        assert out.device.type == "cuda"
-    assert not session.simulation.unseen
+def test_a_launch_allocates_nothing(running):
+    x = torch.randn(1000, 1000, device="cuda")
+    before = torch.cuda.memory_allocated()
+    out = double(doubled, x, BLOCK=128)
+    assert torch.cuda.memory_allocated() - before == torch.cuda.max_memory_allocated() - before == 4_000_256
+    assert out.device.type == "cuda"
+    assert not running.simulation.unseen
 
 
-def test_what_a_kernel_wrote_is_not_known(session):
-    with session.active():
-        x = torch.ones(1, device="cuda")
-        double(doubled, x, BLOCK=128)
-        x.item()
-    assert list(session.assumptions)
+def test_what_a_kernel_wrote_is_not_known(running):
+    x = torch.ones(1, device="cuda")
+    double(doubled, x, BLOCK=128)
+    x.item()
+    assert list(running.assumptions)
 
 
-def test_tuning_takes_a_buffer_once_and_leaves_no_choice_behind(session):
-    with session.active():
-        x = torch.randn(1000, device="cuda")
-        double(tuned, x)
-        assert torch.cuda.max_memory_allocated() == 256 * MIB + 2 * 4096
-        torch.cuda.reset_peak_memory_stats()
-        double(tuned, x)
-        assert torch.cuda.max_memory_allocated() == 3 * 4096 - 4096
+def test_tuning_takes_a_buffer_once_and_leaves_no_choice_behind(running):
+    x = torch.randn(1000, device="cuda")
+    double(tuned, x)
+    assert torch.cuda.max_memory_allocated() == 256 * MIB + 2 * 4096
+    torch.cuda.reset_peak_memory_stats()
+    double(tuned, x)
+    assert torch.cuda.max_memory_allocated() == 3 * 4096 - 4096
     assert not tuned.cache
 
 

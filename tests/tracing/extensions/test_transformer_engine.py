@@ -92,21 +92,17 @@ def test_importing_loads_no_library_of_the_card_and_leaves_the_environment(sessi
     ("TN", (4096, 1024), (8, 256, 1024), (8, 256, 4096)), ("NN", (4096, 1024), (8, 256, 4096), (8, 256, 1024)),
     ("NT", (2048, 1024), (2048, 4096), (4096, 1024)),
 ])
-def test_a_product_has_the_shape_of_its_layout(session, layout, a, b, out):
-    with session.active():
-        import transformer_engine_torch as compiled
+def test_a_product_has_the_shape_of_its_layout(running, layout, a, b, out):
+    import transformer_engine_torch as compiled
 
-        assert gemm(compiled, bf16(*a), bf16(*b), layout)[0].shape == out
+    assert gemm(compiled, bf16(*a), bf16(*b), layout)[0].shape == out
 
 
 def test_the_gradient_of_a_bias_comes_after_that_of_the_weight(taken):
-    def prepare():
-        import transformer_engine_torch as compiled
+    import transformer_engine_torch as compiled
 
-        x, grad, bias = bf16(2048, 1024), bf16(2048, 4096), bf16(4096)
-        return lambda: gemm(compiled, x, grad, "NT", bias=bias, grad=True)
-
-    assert taken(prepare) == [(8 * MIB, ""), (8192, "")]
+    x, grad, bias = bf16(2048, 1024), bf16(2048, 4096), bf16(4096)
+    assert taken(lambda: gemm(compiled, x, grad, "NT", bias=bias, grad=True)) == [(8 * MIB, ""), (8192, "")]
 
 
 @pytest.mark.parametrize(("kind", "parts"), [
@@ -116,13 +112,10 @@ def test_the_gradient_of_a_bias_comes_after_that_of_the_weight(taken):
     ]),
 ])
 def test_eight_bit_copies_are_one_by_rows_one_by_columns_and_a_scale(taken, kind, parts):
-    def prepare():
-        import transformer_engine_torch as compiled
+    import transformer_engine_torch as compiled
 
-        x = bf16(2048, 1024)
-        return lambda: compiled.quantize(x, quantizer(kind))
-
-    assert taken(prepare) == parts
+    x = bf16(2048, 1024)
+    assert taken(lambda: compiled.quantize(x, quantizer(kind))) == parts
 
 
 def test_blackwell_needs_no_transposed_copy():
@@ -133,80 +126,70 @@ def test_blackwell_needs_no_transposed_copy():
         assert compiled.quantize(bf16(64, 32), quantizer(Float8Quantizer))._transpose is None
 
 
-def test_scales_by_block_are_refused_in_one_sentence(session):
-    with session.active():
-        import transformer_engine_torch as compiled
+def test_scales_by_block_are_refused_in_one_sentence(running):
+    import transformer_engine_torch as compiled
 
-        with pytest.raises(Unsupported, match=r"MXFP8Quantizer of TransformerEngine is not known; trace with"):
-            compiled.quantize(bf16(64, 32), quantizer(MXFP8Quantizer))
+    with pytest.raises(Unsupported, match=r"MXFP8Quantizer of TransformerEngine is not known; trace with"):
+        compiled.quantize(bf16(64, 32), quantizer(MXFP8Quantizer))
 
 
 def test_a_norm_keeps_its_statistics_first_and_takes_a_byte_to_work_in(taken):
-    def prepare():
-        import transformer_engine_torch as compiled
+    import transformer_engine_torch as compiled
 
-        x, weight = bf16(2048, 1024), bf16(1024)
-        kind = compiled.DType.kBFloat16
-        return lambda: compiled.rmsnorm_fwd(x, weight, 1e-5, None, None, kind, 0, False)
-
-    assert taken(prepare) == [(2048 * 4, ""), (4 * MIB, ""), (1, "workspace")]
+    x, weight = bf16(2048, 1024), bf16(1024)
+    kind = compiled.DType.kBFloat16
+    blocks = taken(lambda: compiled.rmsnorm_fwd(x, weight, 1e-5, None, None, kind, 0, False))
+    assert blocks == [(2048 * 4, ""), (4 * MIB, ""), (1, "workspace")]
 
 
 def test_backward_of_a_norm_is_an_estimate_and_says_so(session, taken):
-    def prepare():
-        import transformer_engine_torch as compiled
+    import transformer_engine_torch as compiled
 
-        x, weight = bf16(2048, 1024), bf16(1024)
-        statistic = torch.randn(2048, device="cuda")
-        return lambda: compiled.layernorm_bwd(x, x, statistic, statistic, weight, 0, False)
-
-    assert taken(prepare)[-1] == (2 * 108 * 1024 * 4, "sums of the gradient of weights")
+    x, weight = bf16(2048, 1024), bf16(1024)
+    statistic = torch.randn(2048, device="cuda")
+    blocks = taken(lambda: compiled.layernorm_bwd(x, x, statistic, statistic, weight, 0, False))
+    assert blocks[-1] == (2 * 108 * 1024 * 4, "sums of the gradient of weights")
     assert any("taken to run one block a multiprocessor" in entry.what for entry in session.assumptions)
 
 
 @pytest.mark.parametrize(("name", "width"), [("gelu", 1024), ("swiglu", 512)])
-def test_a_gated_activation_halves_the_width(session, name, width):
-    with session.active():
-        import transformer_engine_torch as compiled
+def test_a_gated_activation_halves_the_width(running, name, width):
+    import transformer_engine_torch as compiled
 
-        x = bf16(64, 1024)
-        assert getattr(compiled, name)(x, None).shape == (64, width)
-        assert getattr(compiled, f"d{name}")(bf16(64, width), x, None).shape == (64, 1024)
+    x = bf16(64, 1024)
+    assert getattr(compiled, name)(x, None).shape == (64, width)
+    assert getattr(compiled, f"d{name}")(bf16(64, width), x, None).shape == (64, 1024)
 
 
 @pytest.mark.parametrize(("layout", "count"), [("NVTE_SB3HD", 1), ("NVTE_SBHD_SB2HD", 2), ("NVTE_SBHD_SBHD_SBHD", 3)])
-def test_gradients_of_packed_queries_keys_values_are_packed(session, layout, count):
-    with session.active():
-        import transformer_engine_torch as compiled
+def test_gradients_of_packed_queries_keys_values_are_packed(running, layout, count):
+    import transformer_engine_torch as compiled
 
-        q, starts = bf16(512, 4, 16, 64), torch.zeros(5, dtype=torch.int32, device="cuda")
-        form, none = compiled.NVTE_QKV_Format.NVTE_SBHD, compiled.NVTE_QKV_Layout[layout]
-        common = (compiled.NVTE_Bias_Type.NVTE_NO_BIAS, compiled.NVTE_Mask_Type.NVTE_CAUSAL_MASK,
-                  compiled.NVTE_Softmax_Type.NVTE_VANILLA_SOFTMAX, (-1, 0), False)
-        out, sums, state = compiled.fused_attn_fwd(
-            512, 512, True, 0.125, 0.0, False, none, form, form, *common, starts, starts, q, q, q, torch.bfloat16,
-            None, None, None, None, None, None, None, None, None, 4, False, False,
-        )
-        assert (out.shape, sums.shape, state.shape) == (q.shape, (4, 16, 512, 1), (2,))
-        start = len(session.device.tape.blocks)
-        gradients = compiled.fused_attn_bwd(
-            512, 512, 0.125, 0.0, False, none, form, form, none, form, form, *common, False, starts, starts, q, q, q,
-            out, out, torch.bfloat16, [sums, state], None, None, None, None, None, False,
-        )
-        made = session.device.tape.blocks[start:]
+    q, starts = bf16(512, 4, 16, 64), torch.zeros(5, dtype=torch.int32, device="cuda")
+    form, none = compiled.NVTE_QKV_Format.NVTE_SBHD, compiled.NVTE_QKV_Layout[layout]
+    common = (compiled.NVTE_Bias_Type.NVTE_NO_BIAS, compiled.NVTE_Mask_Type.NVTE_CAUSAL_MASK,
+              compiled.NVTE_Softmax_Type.NVTE_VANILLA_SOFTMAX, (-1, 0), False)
+    out, sums, state = compiled.fused_attn_fwd(
+        512, 512, True, 0.125, 0.0, False, none, form, form, *common, starts, starts, q, q, q, torch.bfloat16,
+        None, None, None, None, None, None, None, None, None, 4, False, False,
+    )
+    assert (out.shape, sums.shape, state.shape) == (q.shape, (4, 16, 512, 1), (2,))
+    start = len(running.device.tape.blocks)
+    gradients = compiled.fused_attn_bwd(
+        512, 512, 0.125, 0.0, False, none, form, form, none, form, form, *common, False, starts, starts, q, q, q,
+        out, out, torch.bfloat16, [sums, state], None, None, None, None, None, False,
+    )
+    made = running.device.tape.blocks[start:]
     assert all(gradient.shape == q.shape for gradient in gradients[:3])
     assert gradients[3:] == (None, None)
     assert [block.name for block in made] == [""] * count + ["cuDNN workspace"]
-    assert any("cuDNN's attention is taken to work" in entry.what for entry in session.assumptions)
+    assert any("cuDNN's attention is taken to work" in entry.what for entry in running.assumptions)
 
 
 def test_tensors_allocated_together_share_one_block(taken):
-    def prepare():
-        import transformer_engine_torch as compiled
-
-        return lambda: compiled.bulk_allocate([(3,), (4, 4)], [torch.uint8, torch.float32], None, [16, 16])
-
-    assert taken(prepare) == [(16 + 64 + 16, "")]
+    import transformer_engine_torch as compiled
+    blocks = taken(lambda: compiled.bulk_allocate([(3,), (4, 4)], [torch.uint8, torch.float32], None, [16, 16]))
+    assert blocks == [(16 + 64 + 16, "")]
 
 
 class TestLibrary:

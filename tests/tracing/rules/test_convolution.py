@@ -21,7 +21,7 @@ def run(step, *, card="a100-sxm-80gb", version=(2, 13)):
 
 
 def scratch(blocks):
-    return [(block.name, block.num_bytes) for block in blocks if block.kind == "scratch"]
+    return [(block.name, block.num_bytes) for block in blocks if block.category == "temporaries"]
 
 
 def conv(*, dtype="float32", groups=1, layout="contiguous_format", size=3, **options):

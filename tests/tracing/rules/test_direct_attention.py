@@ -5,17 +5,12 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from tests.tracing.allocated import allocated
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.tracing.session import Session
 from vramcast.units import MIB
 
 FLASH_STATE = [(16, ""), (8, "")]
 STARTS = (0, 100, 300, 700)
-
-
-def taken(prepare, card="a100-sxm4-80gb"):
-    return allocated(Session(load_gpu(card)), prepare)
 
 
 def heads(*sizes, dtype=torch.bfloat16):
@@ -30,32 +25,24 @@ def flash(q, k, cu, longest):
     return torch.ops.aten._flash_attention_forward(q, k, k, cu, cu, longest, longest, 0.0, True, False)
 
 
-def test_flash_keeps_output_statistics_and_state():
-    def prepare():
-        q = heads(2, 1024, 64, 64)
-        return lambda: flash(q, q, None, 1024)
-
-    assert taken(prepare) == [(16 * MIB, ""), (2 * 64 * 1024 * 4, ""), *FLASH_STATE]
+def test_flash_keeps_output_statistics_and_state(taken):
+    q = heads(2, 1024, 64, 64)
+    assert taken(lambda: flash(q, q, None, 1024)) == [(16 * MIB, ""), (2 * 64 * 1024 * 4, ""), *FLASH_STATE]
 
 
-def test_flash_of_sequences_in_a_row_keeps_a_statistic_a_token():
-    def prepare():
-        q, cu = heads(700, 16, 64), starts()
-        return lambda: flash(q, q, cu, 400)
-
-    assert taken(prepare) == [(700 * 16 * 64 * 2, ""), (16 * 700 * 4, ""), *FLASH_STATE]
+def test_flash_of_sequences_in_a_row_keeps_a_statistic_a_token(taken):
+    q, cu = heads(700, 16, 64), starts()
+    assert taken(lambda: flash(q, q, cu, 400)) == [(700 * 16 * 64 * 2, ""), (16 * 700 * 4, ""), *FLASH_STATE]
 
 
-def test_backward_of_flash_leaves_room_for_128_rows_more_a_sequence():
-    def prepare():
-        q, cu = heads(700, 16, 64), starts()
-        out, sums, seed, offset, _ = flash(q, q, cu, 400)
-        return lambda: torch.ops.aten._flash_attention_backward(
-            out, q, q, q, out, sums, cu, cu, 400, 400, 0.0, True, seed, offset
-        )
-
+def test_backward_of_flash_leaves_room_for_128_rows_more_a_sequence(taken):
+    q, cu = heads(700, 16, 64), starts()
+    out, sums, seed, offset, _ = flash(q, q, cu, 400)
     rows, size = 700 + 3 * 128, 700 * 16 * 64 * 2
-    assert taken(prepare) == [
+    blocks = taken(lambda: torch.ops.aten._flash_attention_backward(
+        out, q, q, q, out, sums, cu, cu, 400, 400, 0.0, True, seed, offset
+    ))
+    assert blocks == [
         (size, ""), (size, ""), (size, ""), (rows * 16 * 4, "row sums of gradient * output"),
         (rows * 16 * 64 * 4, "fp32 gradient of queries"),
     ]
@@ -64,29 +51,25 @@ def test_backward_of_flash_leaves_room_for_128_rows_more_a_sequence():
 @pytest.mark.parametrize(("cu", "sizes", "statistics"), [
     (False, (2, 1000, 16, 64), 2 * 16 * 1024), (True, (1, 700, 16, 64), 3 * 16 * 416),
 ])
-def test_efficient_attention_pads_the_statistics_of_every_sequence(cu, sizes, statistics):
-    def prepare():
-        q, where = heads(*sizes), starts() if cu else None
-        longest = 400 if cu else None
-        return lambda: torch.ops.aten._efficient_attention_forward(
-            q, q, q, None, where, where, longest, longest, 0.0, 0, True
-        )
-
-    assert taken(prepare) == [(torch.Size(sizes).numel() * 2, ""), (statistics * 4, "")]
+def test_efficient_attention_pads_the_statistics_of_every_sequence(taken, cu, sizes, statistics):
+    q, where = heads(*sizes), starts() if cu else None
+    longest = 400 if cu else None
+    blocks = taken(lambda: torch.ops.aten._efficient_attention_forward(
+        q, q, q, None, where, where, longest, longest, 0.0, 0, True
+    ))
+    assert blocks == [(torch.Size(sizes).numel() * 2, ""), (statistics * 4, "")]
 
 
-def test_efficient_gradients_may_share_one_tensor():
-    def prepare():
-        q = heads(2, 1024, 16, 64)
-        out, sums, seed, offset, *_ = torch.ops.aten._efficient_attention_forward(
-            q, q, q, None, None, None, None, None, 0.0, 0, True
-        )
-        return lambda: torch.ops.aten._efficient_attention_backward(
-            out, q, q, q, None, out, None, None, 1024, 1024, sums, 0.0, seed, offset, 0, False,
-            shared_storage_dqdkdv=True,
-        )
-
-    sizes = [size for size, _ in taken(prepare)]
+def test_efficient_gradients_may_share_one_tensor(taken):
+    q = heads(2, 1024, 16, 64)
+    out, sums, seed, offset, *_ = torch.ops.aten._efficient_attention_forward(
+        q, q, q, None, None, None, None, None, 0.0, 0, True
+    )
+    blocks = taken(lambda: torch.ops.aten._efficient_attention_backward(
+        out, q, q, q, None, out, None, None, 1024, 1024, sums, 0.0, seed, offset, 0, False,
+        shared_storage_dqdkdv=True,
+    ))
+    sizes = [size for size, _ in blocks]
     assert sizes[:2] == [3 * 4 * MIB, 2 * 16 * 1024 * 4]
 
 

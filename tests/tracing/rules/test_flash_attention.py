@@ -3,9 +3,6 @@
 import pytest
 import torch
 
-from tests.tracing.allocated import allocated
-from vramcast.catalogue.gpus import load_gpu
-from vramcast.tracing.session import Session
 from vramcast.units import MIB
 
 OPTIONS = (
@@ -43,40 +40,28 @@ def operators():
     library._destroy()
 
 
-def taken(work):
-    return allocated(Session(load_gpu("a100-sxm4-80gb")), work)
-
-
 def heads(batch, tokens, count, width):
     return torch.randn(batch, tokens, count, width, device="cuda", dtype=torch.bfloat16)
 
 
-def test_forward_returns_the_output_the_statistics_and_the_state_of_the_generator(operators):
-    def work():
-        q = heads(4, 2048, 16, 64)
-        return lambda: operators._flash_attn_forward(q, q, q, *CALL)
-
-    assert taken(work) == [(16 * MIB, ""), (4 * 16 * 2048 * 4, ""), (16, "")]
+def test_forward_returns_the_output_the_statistics_and_the_state_of_the_generator(taken, operators):
+    q = heads(4, 2048, 16, 64)
+    blocks = taken(lambda: operators._flash_attn_forward(q, q, q, *CALL))
+    assert blocks == [(16 * MIB, ""), (4 * 16 * 2048 * 4, ""), (16, "")]
 
 
-def test_one_query_to_many_keys_is_split_over_the_card(operators):
-    def work():
-        q, k = heads(1, 1, 8, 128), heads(1, 32_768, 8, 128)
-        return lambda: operators._flash_attn_forward(q, k, k, *CALL)
-
-    names = {name: size for size, name in taken(work)}
+def test_one_query_to_many_keys_is_split_over_the_card(taken, operators):
+    q, k = heads(1, 1, 8, 128), heads(1, 32_768, 8, 128)
+    names = {name: size for size, name in taken(lambda: operators._flash_attn_forward(q, k, k, *CALL))}
     assert names["outputs of splits"] == 128 * names["log-sum-exps of splits"] > 8 * 128 * 4
 
 
-def test_backward_sums_the_gradient_of_queries_in_fp32_and_expands_shared_heads(operators):
-    def work():
-        q, k = heads(2, 1000, 16, 80), heads(2, 1000, 4, 80)
-        out, statistics, *_ = operators._flash_attn_forward(q, k, k, *CALL)
-        gradients = [torch.empty_like(tensor) for tensor in (q, k, k)]
-        return lambda: operators._flash_attn_backward(q, q, k, k, out, statistics, *gradients, *CALL)
-
+def test_backward_sums_the_gradient_of_queries_in_fp32_and_expands_shared_heads(taken, operators):
+    q, k = heads(2, 1000, 16, 80), heads(2, 1000, 4, 80)
+    out, statistics, *_ = operators._flash_attn_forward(q, k, k, *CALL)
+    gradients = [torch.empty_like(tensor) for tensor in (q, k, k)]
     expanded = 2 * 1000 * 16 * 80 * 2
-    assert taken(work) == [
+    assert taken(lambda: operators._flash_attn_backward(q, q, k, k, out, statistics, *gradients, *CALL)) == [
         (2 * 16 * 1024 * 4, ""), (2 * 1024 * 16 * 96 * 4, "fp32 gradient of queries"),
         (expanded, "gradient of keys, a copy a query head"), (expanded, "gradient of values, a copy a query head"),
     ]

@@ -12,38 +12,34 @@ def scratch(session, name=COORDINATES):
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_rows_by_a_mask_take_their_coordinates_forward_and_backward(session, is_known):
-    with session.active():
-        x = torch.randn(ROWS, WIDTH, device="cuda", requires_grad=True)
-        mask = torch.ones(ROWS, dtype=torch.bool, device="cuda") if is_known else x.detach()[:, 0] > 0
-        chosen = x[mask]
-        assert scratch(session) == [8 * ROWS]
-        chosen.sum().backward()
-    assert scratch(session) == [8 * ROWS] * 2
-    assert scratch(session, "order of indices") == [8 * ROWS]
+def test_rows_by_a_mask_take_their_coordinates_forward_and_backward(running, is_known):
+    x = torch.randn(ROWS, WIDTH, device="cuda", requires_grad=True)
+    mask = torch.ones(ROWS, dtype=torch.bool, device="cuda") if is_known else x.detach()[:, 0] > 0
+    chosen = x[mask]
+    assert scratch(running) == [8 * ROWS]
+    chosen.sum().backward()
+    assert scratch(running) == [8 * ROWS] * 2
+    assert scratch(running, "order of indices") == [8 * ROWS]
 
 
-def test_elements_by_a_mask_take_a_coordinate_a_dimension(session):
-    with session.active():
-        x = torch.empty(ROWS, WIDTH, device="cuda").normal_()
-        assert x[x > 0].shape == (ROWS * WIDTH,)
-    assert scratch(session) == [8 * 2 * ROWS * WIDTH]
+def test_elements_by_a_mask_take_a_coordinate_a_dimension(running):
+    x = torch.empty(ROWS, WIDTH, device="cuda").normal_()
+    assert x[x > 0].shape == (ROWS * WIDTH,)
+    assert scratch(running) == [8 * 2 * ROWS * WIDTH]
 
 
-def test_filling_by_a_mask_takes_nothing(session):
-    with session.active():
-        x = torch.randn(ROWS, WIDTH, device="cuda")
-        x[x > 0] = 0.0
-    assert scratch(session) == []
+def test_filling_by_a_mask_takes_nothing(running):
+    x = torch.randn(ROWS, WIDTH, device="cuda")
+    x[x > 0] = 0.0
+    assert scratch(running) == []
 
 
-def test_known_truth_values_choose_as_many_as_they_say(session):
-    with session.active():
-        x = torch.empty(ROWS, WIDTH, device="cuda").normal_()
-        mask = torch.arange(ROWS, device="cuda") < 100
-        assert x[mask].shape == (100, WIDTH)
-        assert scratch(session) == [8 * 100]
-        assert x.masked_select(mask[:, None]).shape == (100 * WIDTH,)
-        x[mask] += 1.0
-        assert not list(session.assumptions)
-    assert scratch(session) == [8 * 100] * 3
+def test_known_truth_values_choose_as_many_as_they_say(running):
+    x = torch.empty(ROWS, WIDTH, device="cuda").normal_()
+    mask = torch.arange(ROWS, device="cuda") < 100
+    assert x[mask].shape == (100, WIDTH)
+    assert scratch(running) == [8 * 100]
+    assert x.masked_select(mask[:, None]).shape == (100 * WIDTH,)
+    x[mask] += 1.0
+    assert not list(running.assumptions)
+    assert scratch(running) == [8 * 100] * 3

@@ -28,14 +28,13 @@ def randn(*size, **options):
     return torch.randn(*size, device="cuda", **options)
 
 
-def test_every_thread_has_a_workspace_of_cublas():
+@pytest.mark.parametrize(("card", "size"), [("a100-sxm4-80gb", 8_519_680), ("h100-sxm-80gb", 32 * MIB)])
+def test_every_thread_has_a_workspace_of_cublas(card, size):
     def work():
         x, w = randn(64, 64, requires_grad=True), randn(64, 64, requires_grad=True)
         return lambda: (x @ w).sum().backward()
 
-    spaces = [size for size, name in events(work) if name == "cuBLAS workspace"]
-    assert spaces == [8_519_680, 8_519_680]
-    assert [size for size, name in events(work, card="h100-sxm-80gb") if "cuBLAS" in name] == [32 * MIB] * 2
+    assert [each for each, name in events(work, card=card) if name == "cuBLAS workspace"] == [size] * 2
 
 
 def test_a_setting_of_the_environment_gives_the_size_of_the_workspace(monkeypatch):
@@ -48,13 +47,10 @@ def test_a_setting_of_the_environment_gives_the_size_of_the_workspace(monkeypatc
     assert (32 * MIB, "cuBLAS workspace") in events(work)
 
 
-def test_an_expanded_gradient_is_copied_for_cublas():
-    def work():
-        x, w = randn(256, 128, requires_grad=True), randn(128, 64, requires_grad=True)
-        y = x @ w
-        return lambda: y.sum().backward()
-
-    copies = [size for size, name in events(work) if name == "contiguous operand"]
+def test_an_expanded_gradient_is_copied_for_cublas(taken):
+    x, w = randn(256, 128, requires_grad=True), randn(128, 64, requires_grad=True)
+    y = x @ w
+    copies = [size for size, name in taken(lambda: y.sum().backward()) if name == "contiguous operand"]
     assert copies == [256 * 64 * 4] * 2
 
 
@@ -91,15 +87,12 @@ def in_fp32(dtype):
     return partial(torch.softmax, randn(1024, 1024, dtype=dtype), -1, dtype=torch.float32)
 
 
-def test_a_bias_that_no_product_takes_is_added_in_place():
-    def work():
-        x = randn(8, 16, 32, 64).transpose(1, 2)
-        layer = torch.nn.Linear(64, 128, device="cuda")
-        with torch.no_grad():
-            layer(x)  # the workspace
-        return lambda: layer(x)
-
-    assert [size for size, _ in events(work)] == [8 * 16 * 32 * 64 * 4, 8 * 16 * 32 * 128 * 4]
+def test_a_bias_that_no_product_takes_is_added_in_place(taken):
+    x = randn(8, 16, 32, 64).transpose(1, 2)
+    layer = torch.nn.Linear(64, 128, device="cuda")
+    with torch.no_grad():
+        layer(x)  # the workspace
+    assert [size for size, _ in taken(lambda: layer(x))] == [8 * 16 * 32 * 64 * 4, 8 * 16 * 32 * 128 * 4]
 
 
 def test_few_indices_of_an_embedding_are_not_sorted_in_backward():
@@ -131,20 +124,16 @@ def test_long_rows_are_sorted_with_pairs_of_position_and_row():
     assert long["positions and rows"] == 64 * 8192 * 8
 
 
-def test_what_was_read_is_not_listed_as_unknown():
-    session = Session(load_gpu("a100-sxm4-80gb"))
-    with session.active():
-        x = randn(64, 64)
-        torch.logsumexp(x, -1), x.topk(3), x.cumsum(0), F.mse_loss(x, x), x.std(), x.argmax(-1), x.exp()
-    assert not session.simulation.unseen
+def test_what_was_read_is_not_listed_as_unknown(running):
+    x = randn(64, 64)
+    torch.logsumexp(x, -1), x.topk(3), x.cumsum(0), F.mse_loss(x, x), x.std(), x.argmax(-1), x.exp()
+    assert not running.simulation.unseen
 
 
-def test_operands_of_two_types_are_refused_in_the_words_of_torch():
-    session = Session(load_gpu("a100-sxm4-80gb"))
-    with session.active():
-        layer = torch.nn.Linear(8, 8, device="cuda").half()
-        with pytest.raises(RuntimeError, match="mat1 and mat2 to have the same dtype, but got: float != c10::Half"):
-            layer(randn(4, 8))
+def test_operands_of_two_types_are_refused_in_the_words_of_torch(running):
+    layer = torch.nn.Linear(8, 8, device="cuda").half()
+    with pytest.raises(RuntimeError, match="mat1 and mat2 to have the same dtype, but got: float != c10::Half"):
+        layer(randn(4, 8))
 
 
 @pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.binary_cross_entropy])
@@ -159,14 +148,11 @@ def test_the_elements_of_a_loss_stay_behind_its_scalar_as_on_the_cpu(loss):
 
 
 @pytest.mark.parametrize("options", [{}, {"weight"}, {"pos_weight"}, {"weight", "pos_weight"}])
-def test_backward_of_a_loss_of_logits_writes_into_its_sigmoid(options):
-    def work():
-        x, target = randn(512, 512, requires_grad=True), randn(512, 512)
-        given = {name: randn(512) for name in options}
-        loss = F.binary_cross_entropy_with_logits(x, target, **given)
-        return lambda: loss.backward()
-
-    large = [size for size, _ in events(work) if size == MIB]
+def test_backward_of_a_loss_of_logits_writes_into_its_sigmoid(taken, options):
+    x, target = randn(512, 512, requires_grad=True), randn(512, 512)
+    given = {name: randn(512) for name in options}
+    loss = F.binary_cross_entropy_with_logits(x, target, **given)
+    large = [size for size, _ in taken(lambda: loss.backward()) if size == MIB]
     assert len(large) == (3 if "pos_weight" in options else 1)
 
 

@@ -28,29 +28,26 @@ def test_outputs_and_gradients_have_the_shapes_of_torchs(session, kind, options)
         assert all(weight.grad.shape == weight.shape for weight in module.parameters())
 
 
-def test_weights_lie_in_one_piece_and_hold_nothing_twice(session):
-    with session.active():
-        module = nn.LSTM(256, 512, 2).cuda()
-        assert session.device.allocator.allocated_bytes == sum(weight.nbytes for weight in module.parameters())
-        assert len({weight.untyped_storage()._cdata for weight in module.parameters()}) == 1
+def test_weights_lie_in_one_piece_and_hold_nothing_twice(running):
+    module = nn.LSTM(256, 512, 2).cuda()
+    assert running.device.allocator.allocated_bytes == sum(weight.nbytes for weight in module.parameters())
+    assert len({weight.untyped_storage()._cdata for weight in module.parameters()}) == 1
 
 
-def test_only_training_keeps_a_reserve(session):
-    with session.active():
-        module, x = nn.LSTM(32, 128).cuda(), torch.empty(100, 8, 32, device="cuda")
-        held = []
-        for training in (True, False):
-            out = module.train(training)(x)
-            held.append(session.device.allocator.allocated_bytes)
-            del out
+def test_only_training_keeps_a_reserve(running):
+    module, x = nn.LSTM(32, 128).cuda(), torch.empty(100, 8, 32, device="cuda")
+    held = []
+    for training in (True, False):
+        out = module.train(training)(x)
+        held.append(running.device.allocator.allocated_bytes)
+        del out
     assert held[0] - held[1] >= 100 * 8 * 128 * 4 * 4  # four gates a value
 
 
-def test_packed_sequences_run_too(session):
-    with session.active():
-        packed = pack_padded_sequence(torch.empty(100, 3, 32, device="cuda"), torch.tensor([100, 60, 10]))
-        out, _ = pad_packed_sequence(nn.GRU(32, 64).cuda()(packed)[0])
-        assert out.shape == (100, 3, 64)
+def test_packed_sequences_run_too(running):
+    packed = pack_padded_sequence(torch.empty(100, 3, 32, device="cuda"), torch.tensor([100, 60, 10]))
+    out, _ = pad_packed_sequence(nn.GRU(32, 64).cuda()(packed)[0])
+    assert out.shape == (100, 3, 64)
 
 
 def test_flatten_parameters_is_torchs_own_afterwards(session):

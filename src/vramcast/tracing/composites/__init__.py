@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from vramcast.tracing.composites import attention, encoder_layers, formulas, layers
-
-if TYPE_CHECKING:
-    from vramcast.tracing.simulation import Simulation
+from vramcast.tracing.simulation import Simulation
 
 COMPOSITES: Final[Mapping[str, Callable[..., Any]]] = {
     **attention.COMPOSITES, **encoder_layers.COMPOSITES, **formulas.COMPOSITES, **layers.COMPOSITES,

@@ -11,16 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from vramcast.tracing.composites.layers import apart
 from vramcast.tracing.rules.layouts import LITTLE_SHARED, NARROW, at_least
-
-if TYPE_CHECKING:
-    from vramcast.tracing.simulation import Simulation
-
+from vramcast.tracing.simulation import Simulation
 
 OLDEST_FLASH: Final = 80
 OLDEST_EFFICIENT: Final = 50

@@ -8,15 +8,13 @@ Leaves out nested tensors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.nn import functional
 
 from vramcast.tracing.composites.attention import Backend, Question, chosen
-
-if TYPE_CHECKING:
-    from vramcast.tracing.simulation import Simulation
+from vramcast.tracing.simulation import Simulation
 
 FUSED: Final = frozenset({Backend.FLASH, Backend.EFFICIENT})
 HEAD_ALIGNMENT: Final = 8

@@ -13,15 +13,12 @@ and handed on as numbers to the card's kernel.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from vramcast.tracing.composites.layers import apart
-
-if TYPE_CHECKING:
-    from vramcast.tracing.simulation import Simulation
-
+from vramcast.tracing.simulation import Simulation
 
 NO_ZEROS: Final = "no factor of a product is zero"
 

@@ -23,15 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from vramcast.tracing.rules.layouts import suggested
-
-if TYPE_CHECKING:
-    from vramcast.tracing.simulation import Simulation
-
+from vramcast.tracing.simulation import Simulation
 
 IMPLICIT: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 

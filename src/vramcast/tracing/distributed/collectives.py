@@ -20,9 +20,9 @@ from torch.distributed import ProcessGroup
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.distributed_c10d import _resolve_process_group
 
+from vramcast.domain.program import Category
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.layouts import accumulator
-from vramcast.tracing.tape import Kind
 
 Reduction = Callable[[torch.Tensor, int], torch.Tensor]
 
@@ -98,8 +98,8 @@ def _is_buffer(call: Call, tensors: Sequence[torch.Tensor], what: str) -> None:
     """Note that tensors are there for communication alone, unless someone holds them for more."""
     for tensor in tensors:
         resident = call.simulation.memory.of(tensor)
-        if resident is not None and resident.block is not None and not resident.block.kind:
-            resident.block.kind, resident.block.name = Kind.COMMUNICATION, what
+        if resident is not None and resident.block is not None and resident.block.category is None:
+            resident.block.category, resident.block.name = Category.COMMUNICATION, what
 
 
 def _flat(call: Call, tensors: Sequence[torch.Tensor]) -> None:

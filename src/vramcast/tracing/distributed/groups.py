@@ -99,12 +99,17 @@ REDUCING: Final = (
 
 
 @contextmanager
-def process_groups(patches: Patches, world: World) -> Iterator[None]:
-    """Within: any process group is made without other processes, and the variables of torchrun are set.
+def simulate_distributed(patches: Patches, simulation: Simulation, world: World) -> Iterator[None]:
+    """Within: `torch.distributed` works as on that rank of that world, and the variables of torchrun are set.
 
     On the way out groups made within are gone and the variables are as before.
     """
-    _patch_groups(patches, world, fake_pg.FakeStore)
+    _patch_layouts(patches)
+    _patch_objects(patches)
+    if world.size > 1:
+        _patch_checkpoints(patches, simulation)
+    _patch_reductions(patches, simulation)
+    _patch_groups(patches, world)
     excepthook = sys.excepthook  # init_process_group replaces it
     had_group = dist.is_initialized()
     try:
@@ -113,13 +118,13 @@ def process_groups(patches: Patches, world: World) -> Iterator[None]:
     finally:
         if dist.is_initialized() and not had_group:
             dist.destroy_process_group()
-        _forget_meshes()
+        getattr(_mesh_resources, "mesh_stack", []).clear()
         sys.excepthook = excepthook
 
 
-def _patch_groups(patches: Patches, world: World, store: Callable[[], Any]) -> None:
+def _patch_groups(patches: Patches, world: World) -> None:
     """The real functions run; only what would look for other processes is answered."""
-    make = c10d._new_process_group_helper
+    make, store = c10d._new_process_group_helper, fake_pg.FakeStore
 
     def rendezvous(_url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Iterator[Any]:
         yield store(), world.rank if rank < 0 else rank, world.size if world_size < 0 else world_size
@@ -144,9 +149,14 @@ def _patch_groups(patches: Patches, world: World, store: Callable[[], Any]) -> N
             patches.set(module, name, lambda: True)
     patches.set(torch.cuda.nccl, "version", lambda: NCCL_VERSION)
     patches.set(torch._C, "_get_accelerator", lambda *_args: torch.device("cuda"))
+    # All ranks have the same parameters [c10d::verify_params_across_processes].
+    patches.set(dist, "_verify_params_across_processes", lambda *_args: None)
+    wrapper = getattr(rng_prims, "run_dtensor_rng_op", None)
+    if wrapper is not None:  # which earlier versions of torch do not have
+        patches.put(wrapper.python_key_table, Simulation, _run)
 
 
-def patch_reductions(patches: Patches, simulation: Simulation) -> None:
+def _patch_reductions(patches: Patches, simulation: Simulation) -> None:
     """Let rules know how a collective reduces: in C++'s operators it is a box that Python cannot open."""
     for name in REDUCING:
         if hasattr(dist.ProcessGroup, name):
@@ -166,13 +176,7 @@ def _naming_reduction(collective: Any, simulation: Simulation) -> Any:
     return named
 
 
-def _forget_meshes() -> None:
-    stack = getattr(_mesh_resources, "mesh_stack", None)
-    if stack:
-        stack.clear()
-
-
-def patch_objects(patches: Patches) -> None:
+def _patch_objects(patches: Patches) -> None:
     """Replace the functions in both modules that offer them."""
     for name, answer in ANSWERS.items():
         for module in (dist, c10d):
@@ -249,7 +253,7 @@ _MODULE: Final = "torch.distributed.tensor._sharding_prop"
 _NAME: Final = "_propagate_use_strided_shard_flag"
 
 
-def patch_layouts(patches: Patches) -> None:
+def _patch_layouts(patches: Patches) -> None:
     """Look at the tensor's own layouts first, from the first mesh on: before, distributed tensors may not be loaded."""
     make = DeviceMesh.__init__
 
@@ -281,31 +285,15 @@ def _specs(strategy: Any) -> Iterator[Any]:
         yield from choice.input_specs or ()
 
 
-def patch_randomness(patches: Patches) -> None:
-    """Run the operator within; earlier versions of torch have no such wrapper."""
-    wrapper = getattr(rng_prims, "run_dtensor_rng_op", None)
-    if wrapper is not None:
-        patches.put(wrapper.python_key_table, Simulation, _run)
-
-
 def _run(simulation: Simulation, _before: int, _after: int, operator: Any, *args: Any, **kwargs: Any) -> Any:
     with simulation:
         return operator(*args, **kwargs)
 
 
-def patch_replicas(patches: Patches) -> None:
-    """Replace what compares this rank's parameters with those of others."""
-
-    def verify(_group: Any, _tensors: Any, _logger: Any = None) -> None:
-        """All ranks have the same parameters [c10d::verify_params_across_processes]."""
-
-    patches.set(dist, "_verify_params_across_processes", verify)
-
-
 OWN_ONLY: Final = "a checkpoint holds this rank's optimizer states: those of other ranks are not gathered"
 
 
-def patch_checkpoints(patches: Patches, simulation: Simulation) -> None:
+def _patch_checkpoints(patches: Patches, simulation: Simulation) -> None:
     """Gather where this rank has a part of every parameter, else give what it has."""
     from torch.distributed.fsdp import _optim_utils
 

@@ -13,17 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from vramcast.tracing.memory import Device, Memory
 from vramcast.tracing.simulation import Simulation
-
-if TYPE_CHECKING:
-    from vramcast.tracing.memory import Device, Memory
-    from vramcast.tracing.simulation import Simulation
-
 
 CUDA: Final = 1  # c10::DeviceType::CUDA
 ELAPSED_MS: Final = 1.0  # between any two events [ms]

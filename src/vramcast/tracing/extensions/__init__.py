@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from vramcast.tracing.extensions import apex, flash_attention, transformer_engine
+from vramcast.tracing.extensions import apex, transformer_engine
 from vramcast.tracing.extensions.stand_ins import Extension, Guard
+from vramcast.tracing.rules import attention
 
-TABLES: Final = (apex, flash_attention, transformer_engine)
 EXTENSIONS: Final[Mapping[str, Extension]] = {
-    name: extension for table in TABLES for name, extension in table.EXTENSIONS.items()
+    **apex.EXTENSIONS, **transformer_engine.EXTENSIONS,
+    "flash_attn_2_cuda": Extension("flash_attn", "flash_attn_interface.py", attention.COMPILED),
 }
 GUARDED: Final[Mapping[str, Guard]] = transformer_engine.GUARDED
 LIBRARIES: Final = frozenset(extension.library for extension in EXTENSIONS.values())

@@ -28,6 +28,7 @@ from vramcast.errors import Unsupported
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.memory import Device
+from vramcast.tracing.operators import all_tensors
 from vramcast.tracing.simulation import Simulation
 from vramcast.tracing.vision_operators import unless_loads, with_stand_ins
 
@@ -127,20 +128,12 @@ def unread(name: str) -> Callable[..., Any]:
 def _device_of(simulation: Simulation, values: Any) -> Device | None:
     """Of the first tensor on a simulated device; without any tensor the current one."""
     has_tensors = False
-    for tensor in _tensors(values):
+    for tensor in all_tensors(values):
         resident = simulation.memory.of(tensor)
         if resident is not None and resident.device in simulation.memory.devices:
             return resident.device
         has_tensors = True
     return None if has_tensors else simulation.memory.devices[simulation.memory.current]
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
 
 
 class Finder(MetaPathFinder, Loader):

@@ -15,7 +15,6 @@ from vramcast.tracing.rules import (
     attention,
     blas,
     convolution,
-    direct_attention,
     engine,
     indexing,
     libraries,
@@ -29,7 +28,7 @@ from vramcast.tracing.rules import (
 )
 
 TABLES: Final = (
-    attention, blas, convolution, direct_attention, engine, indexing, libraries, linear_algebra, losses, norms,
+    attention, blas, convolution, engine, indexing, libraries, linear_algebra, losses, norms,
     pointwise, recurrent, reductions, sorting,
 )
 GROUP: Final = "vramcast.rules"

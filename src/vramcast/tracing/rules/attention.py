@@ -1,5 +1,9 @@
 """Fused attention kernels: order of their outputs, statistics, accumulators and workspaces.
 
+Behind scaled_dot_product_attention tensors are (B, H, M, D). Called by their own operators, as xformers and flash-attn
+do, or by flash-attn's compiled functions, they are (B, M, H, D), or (tokens, H, D) of sequences one after the other.
+Left out: flash-attn's `fwd_kvcache`, which raises.
+
 Symbols:  B batch   H heads   M queries   N keys   D head width
 I rows and J columns of a block   K widest head a kernel is made for
 [flash] pytorch aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: `mha_fwd`, `mha_bwd`,
@@ -12,6 +16,12 @@ attention_backward.cu `_efficient_attention_backward`
 `workspace_elements_gv`, `workspace_elements_gq`, `workspace_strideBH`
 [list] kernels/cutlassB.h `dispatch_cutlassB_bf16_sm80`, `dispatch_cutlassB_f32_sm80`: the first that fits is taken
 [splits] cuda/attention_backward.cu `_efficient_attention_backward`
+[forward] pytorch aten/src/ATen/native/transformers/cuda/attention.cu: `_flash_attention_forward`,
+`_efficient_attention_forward`, v2.13
+[backward] pytorch aten/src/ATen/native/transformers/cuda/attention_backward.cu: `_flash_attention_backward`,
+`_efficient_attention_backward`, v2.13
+[api] flash-attention csrc/flash_attn/flash_api.cpp, v2: `mha_fwd`, `mha_varlen_fwd`, `mha_bwd`, `mha_varlen_bwd`
+[interface] flash-attention flash_attn/flash_attn_interface.py
 """
 
 from __future__ import annotations
@@ -22,7 +32,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.layouts import FP32, LITTLE_SHARED, NARROW, like, num_bytes
+from vramcast.tracing.rules.layouts import FP32, LITTLE_SHARED, NARROW, contiguous_copy, like, num_bytes
 from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.tracing.rules.reductions import reduce, sum_kernel
 from vramcast.units import ceil_div, round_up
@@ -288,14 +298,139 @@ def _tile(widest: int, itemsize: int, sm: int, *, dropout: bool) -> Tile:
     return next(tile for tile in tiles if widest <= tile.widest and not (little and tile.needs_shared))
 
 
-RULES: Final[Mapping[str, Rule]] = {
-    f"aten._scaled_dot_product_{name}": rule
-    for name, rule in {
-        "cudnn_attention": cudnn_forward,
-        "cudnn_attention_backward": cudnn_backward,
-        "efficient_attention": efficient_forward,
-        "efficient_attention_backward": efficient_backward,
-        "flash_attention": flash_forward,
-        "flash_attention_backward": flash_backward,
-    }.items()
+def take_flash(
+    call: Call, query: torch.Tensor, key: torch.Tensor, starts: torch.Tensor | None, *, dropout: Any,
+    out: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output, log-sum-exps; partial results where few queries split the keys, never of sequences in a row [flash]."""
+    heads = query.size(-2)
+    out = like(call, query) if out is None else out
+    sizes = (query.size(0), heads, query.size(1)) if starts is None else (heads, query.size(0))
+    statistics = call.empty(sizes, dtype=torch.float32)
+    if starts is None and not dropout:
+        take_splits(call, query.transpose(1, 2), key.transpose(1, 2))
+    return out, statistics
+
+
+def direct_flash_forward(call: Call) -> Any:
+    """Output, log-sum-exps, state of the generator [forward]."""
+    query, key, starts = call.arg(0, "query"), call.arg(1, "key"), call.arg(3, "cum_seq_q")
+    made = take_flash(call, query, key, starts, dropout=call.arg(7, "dropout_p", 0.0))
+    seed = call.empty((2,), dtype=torch.uint64)
+    offset = call.empty((), dtype=torch.uint64)
+    return *made, seed, offset, torch.empty((0,), dtype=query.dtype, device="meta")
+
+
+def direct_flash_backward(call: Call) -> Any:
+    """Gradients; row sums; the queries' gradient in fp32 [backward] [flash]."""
+    query, starts = call.arg(1, "query"), call.arg(6, "cum_seq_q")
+    for index, name in ((0, "grad_out"), (4, "out")):
+        contiguous_copy(call, call.arg(index, name))
+    gradients = [like(call, call.arg(index, name)) for index, name in ((1, "query"), (2, "key"), (3, "value"))]
+    rows, copies = gradient_rows(call, query, starts, deterministic=torch.are_deterministic_algorithms_enabled())
+    call.scratch(rows * query.size(-2) * FP32, "row sums of gradient * output")
+    take_gradients(call, rows * copies, query, gradients)
+    return tuple(gradients)
+
+
+def direct_efficient_forward(call: Call) -> Any:
+    """Output, log-sum-exps of every sequence in rows of 32 [forward]."""
+    query, key, value, starts = (
+        call.arg(index, name) for index, name in ((0, "query"), (1, "key"), (2, "value"), (4, "cu_seqlens_q"))
+    )
+    sequences, longest, keys = query.size(0), query.size(1), key.size(1)
+    if starts is not None:
+        sequences, longest, keys = starts.numel() - 1, call.arg(6, "max_seqlen_q"), call.arg(7, "max_seqlen_k")
+    computes = call.arg(10, "compute_log_sumexp", False)
+    made = take_efficient(call, query, value, sequences=sequences, longest=longest, computes_statistics=computes)
+    return *made, longest, keys
+
+
+def direct_efficient_backward(call: Call) -> Any:
+    """Gradients of query, key, value and bias; row sums; what blocks hand on to each other [backward]."""
+    query, key, value, bias, out, starts = (call.arg(index, name) for index, name in (
+        (1, "query"), (2, "key"), (3, "value"), (4, "bias"), (5, "out"), (6, "cu_seqlens_q"),
+    ))
+    contiguous_copy(call, call.arg(0, "grad_out_"))
+    batch, queries, heads, width = query.size()
+    if call.kwargs.get("shared_storage_dqdkdv", False):
+        gradients = call.empty((batch, queries, 3, heads, width), dtype=query.dtype).unbind(2)
+    else:
+        gradients = tuple(call.empty(tensor.size(), dtype=tensor.dtype) for tensor in (query, key, value))
+    sequences, longest, keys = batch, queries, key.size(1)
+    if starts is not None:
+        sequences, longest, keys = starts.numel() - 1, call.arg(8, "max_seqlen_q"), call.arg(9, "max_seqlen_k")
+    problem = Problem(sequences, heads, longest, keys, max(width, value.size(-1)), width, value.size(-1))
+    bias = bias if call.arg(15, "bias_requires_grad") else None
+    return *gradients, take_efficient_gradients(call, out, bias, problem, dropout=bool(call.arg(11, "dropout_p")))
+
+
+def package_forward(call: Call) -> Any:
+    """Output, log-sum-exps, state of the generator; partial results where few queries split the keys [api]."""
+    out = call.run()
+    if not call.arg(3, "dropout_p", 0.0):
+        take_splits(call, call.arg(0, "q").transpose(1, 2), call.arg(1, "k").transpose(1, 2))
+    return out
+
+
+def package_backward(call: Call) -> Any:
+    """Row sums of gradient * output are returned; the queries' gradient is summed in fp32 [api]."""
+    is_varlen = "varlen" in call.name
+    starts = call.arg(9, "cu_seqlens_q") if is_varlen else None
+    query, gradients = call.arg(1, "q"), [call.arg(index, name) for index, name in ((6, "dq"), (7, "dk"), (8, "dv"))]
+    out = call.run()
+    deterministic = call.arg(20 if is_varlen else 16, "deterministic")
+    rows, copies = gradient_rows(call, query, starts, deterministic=deterministic)
+    take_gradients(call, rows * copies, query, gradients)
+    return out
+
+
+def compiled_forward(call: Call) -> Any:
+    """Output, log-sum-exps, probabilities (none), state of the generator [api `mha_fwd`, `mha_varlen_fwd`]."""
+    query, key, _, out = call.args[:4]
+    starts = call.args[4] if "varlen" in call.name else None
+    made = take_flash(call, query, key, starts, dropout=call.arg(5, "dropout_p"), out=out)
+    state = call.empty((2,), dtype=torch.int64)
+    return *made, call.empty((0,), dtype=query.dtype), state
+
+
+def compiled_backward(call: Call) -> Any:
+    """Gradients, row sums with room for 128 queries more a sequence in a row [api `mha_bwd`, `mha_varlen_bwd`]."""
+    query, heads = call.args[1], call.args[1].size(-2)
+    is_varlen = "varlen" in call.name
+    starts = call.args[9] if is_varlen else None
+    gradients = [
+        like(call, tensor) if given is None else given
+        for tensor, given in zip(call.args[1:4], call.args[6:9], strict=True)
+    ]
+    rows, copies = gradient_rows(
+        call, query, starts, deterministic=call.arg(21 if is_varlen else 16, "deterministic")
+    )
+    sums = (query.size(0), heads, rows // query.size(0)) if starts is None else (heads, rows)
+    row_sums = call.empty(sums, dtype=torch.float32)
+    take_gradients(call, rows * copies, query, gradients)
+    return *gradients, row_sums
+
+
+COMPILED: Final[Mapping[str, Rule]] = {
+    "bwd": compiled_backward, "fwd": compiled_forward, "varlen_bwd": compiled_backward,
+    "varlen_fwd": compiled_forward,
 }
+"""Functions of flash-attn's compiled module, which xformers calls itself."""
+RULES: Final[Mapping[str, Rule]] = {
+    "aten._efficient_attention_backward": direct_efficient_backward,
+    "aten._efficient_attention_forward": direct_efficient_forward,
+    "aten._flash_attention_backward": direct_flash_backward,
+    "aten._flash_attention_forward": direct_flash_forward,
+    "aten._scaled_dot_product_cudnn_attention": cudnn_forward,
+    "aten._scaled_dot_product_cudnn_attention_backward": cudnn_backward,
+    "aten._scaled_dot_product_efficient_attention": efficient_forward,
+    "aten._scaled_dot_product_efficient_attention_backward": efficient_backward,
+    "aten._scaled_dot_product_flash_attention": flash_forward,
+    "aten._scaled_dot_product_flash_attention_backward": flash_backward,
+    "flash_attn._flash_attn_backward": package_backward,
+    "flash_attn._flash_attn_forward": package_forward,
+    "flash_attn._flash_attn_varlen_backward": package_backward,
+}
+PLAIN: Final = frozenset({"flash_attn._flash_attn_varlen_forward"})
+"""Sequences of different lengths are not split unless single queries are decoded [api `mha_varlen_fwd`]."""

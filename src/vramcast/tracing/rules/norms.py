@@ -42,13 +42,17 @@ MOST_BLOCKS: Final = 64 * 1024 // 2
 
 
 def layer_norm(call: Call) -> Any:
-    """Output, mean, reciprocal deviation; statistics of 16-bit inputs are fp32."""
+    """Output, mean and reciprocal deviation, or the reciprocal root alone; statistics of 16-bit inputs are fp32."""
+    is_rms = "rms" in call.name
     x, shape, weight, bias = (call.arg(index, "") for index in range(4))
-    _check(x, shape, weight=weight, bias=bias)
+    bias = None if is_rms else bias
+    if not is_rms:
+        _check(x, shape, weight=weight, bias=bias)
     for tensor in (x, weight, bias):
         contiguous_copy(call, tensor)
     out = like(call, x, contiguous=True)
-    return out, *_statistics(call, x, shape, 2)
+    sizes = [1 if dim >= x.dim() - len(shape) else size for dim, size in enumerate(x.size())]
+    return out, *(call.empty(sizes, dtype=accumulator(x.dtype)) for _ in range(1 if is_rms else 2))
 
 
 def _check(x: torch.Tensor, shape: Sequence[int], **parameters: torch.Tensor | None) -> None:
@@ -67,41 +71,23 @@ def _check(x: torch.Tensor, shape: Sequence[int], **parameters: torch.Tensor | N
         )
 
 
-def rms_norm(call: Call) -> Any:
-    x, shape, weight = (call.arg(index, "") for index in range(3))
-    contiguous_copy(call, x)
-    contiguous_copy(call, weight)
-    out = like(call, x, contiguous=True)
-    return out, *_statistics(call, x, shape, 1)
-
-
-def _statistics(call: Call, x: torch.Tensor, shape: Sequence[int], count: int) -> list[torch.Tensor]:
-    sizes = [1 if dim >= x.dim() - len(shape) else size for dim, size in enumerate(x.size())]
-    return [call.empty(sizes, dtype=accumulator(x.dtype)) for _ in range(count)]
-
-
 def layer_norm_backward(call: Call) -> Any:
-    grad, x, shape, _, _, weight, bias, mask = (call.arg(index, "") for index in range(8))
-    for tensor in (x, weight, bias):
+    """Gradients of input, weight and bias; RMS norm has no mean and no bias."""
+    if "rms" in call.name:
+        grad, x, shape, _, weight, mask = (call.arg(index, "") for index in range(6))
+        parameters = [weight]
+    else:
+        grad, x, shape, _, _, weight, bias, mask = (call.arg(index, "") for index in range(8))
+        parameters = [weight, bias]
+    for tensor in (x, *parameters):
         contiguous_copy(call, tensor)
-    dx = like(call, x, contiguous=True) if mask[0] else None
-    dweight = like(call, weight, contiguous=True) if mask[1] else None
-    dbias = like(call, bias, contiguous=True) if mask[2] else None
+    dx, *gradients = (
+        like(call, tensor, contiguous=True) if wanted else None
+        for tensor, wanted in zip((x, *parameters), mask, strict=True)
+    )
     contiguous_copy(call, grad)
     columns = prod(shape)
-    sums = _column_sums(call, x.numel() // max(1, columns), columns, [dweight, dbias])
-    return dx, *sums
-
-
-def rms_norm_backward(call: Call) -> Any:
-    grad, x, shape, _, weight, mask = (call.arg(index, "") for index in range(6))
-    contiguous_copy(call, x)
-    contiguous_copy(call, weight)
-    dx = like(call, x, contiguous=True) if mask[0] else None
-    dweight = like(call, weight, contiguous=True) if mask[1] else None
-    contiguous_copy(call, grad)
-    columns = prod(shape)
-    return dx, *_column_sums(call, x.numel() // max(1, columns), columns, [dweight])
+    return dx, *_column_sums(call, x.numel() // max(1, columns), columns, gradients)
 
 
 def _column_sums(
@@ -209,8 +195,8 @@ def _like(call: Call, x: torch.Tensor) -> torch.Tensor:
 
 
 RULES: Final[Mapping[str, Rule]] = {
-    "aten._fused_rms_norm": rms_norm,
-    "aten._fused_rms_norm_backward": rms_norm_backward,
+    "aten._fused_rms_norm": layer_norm,
+    "aten._fused_rms_norm_backward": layer_norm_backward,
     "aten.native_group_norm": group_norm,
     "aten.native_group_norm_backward": group_norm_backward,
     "aten.native_layer_norm": layer_norm,

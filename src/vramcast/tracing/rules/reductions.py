@@ -43,14 +43,6 @@ def strided(tensor: torch.Tensor) -> Strided:
     return Strided(tuple(tensor.size()), tensor.stride(), tensor.dtype.itemsize, tensor.storage_offset())
 
 
-def contiguous(sizes: Sequence[int], itemsize: int) -> Strided:
-    strides, step = [], 1
-    for size in reversed(sizes):
-        strides.append(step)
-        step *= max(1, size)
-    return Strided(tuple(sizes), tuple(reversed(strides)), itemsize)
-
-
 def sum_kernel(dtype: torch.dtype, out: torch.dtype) -> Kernel:
     """sum, mean, prod."""
     vector = 8 if dtype.itemsize == 2 and at_least(WIDE_VECTORS_SINCE) else 4
