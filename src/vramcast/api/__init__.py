@@ -9,7 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from vramcast.api.choices import asks_which, card_choices
     from vramcast.api.failures import diagnosis_of
+    from vramcast.api.fitting import fitting_models
+    from vramcast.api.fixing import write_fixed
     from vramcast.api.plan_serving import planned_serving
     from vramcast.api.planning import planned_training
     from vramcast.api.recordings import replay
@@ -20,16 +23,19 @@ if TYPE_CHECKING:
 
 MODULES: Final = {
     **dict.fromkeys(("diagnose", "plan", "serve", "train"), "shown"),
+    **dict.fromkeys(("asks_which", "card_choices"), "choices"),
     **dict.fromkeys(("job_of", "train_answer"), "training"),
     **dict.fromkeys(("serve_answer", "serve_job_of"), "serving"),
+    "fitting_models": "fitting",
     "planned_training": "planning", "planned_serving": "plan_serving", "diagnosis_of": "failures",
-    "reconcile": "server_logs", "replay": "recordings",
+    "reconcile": "server_logs", "replay": "recordings", "write_fixed": "fixing",
 }
 """Name -> its module."""
 
 __all__ = [
-    "diagnose", "diagnosis_of", "job_of", "plan", "planned_serving", "planned_training", "reconcile", "replay", "serve",
-    "serve_answer", "serve_job_of", "train", "train_answer",
+    "asks_which", "card_choices", "diagnose", "diagnosis_of", "fitting_models", "job_of", "plan", "planned_serving",
+    "planned_training", "reconcile", "replay", "serve", "serve_answer", "serve_job_of", "train", "train_answer",
+    "write_fixed",
 ]
 
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from vramcast import formats, question
+from vramcast.catalogue.clusters import taken
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.model import Model
 from vramcast.formats.paths import OPTIONS as ABOUT_FILES
-from vramcast.formats.paths import Configs, configs_in, is_script
-from vramcast.question.options import Option, over
+from vramcast.formats.paths import Configs, as_started, configs_in, is_script
+from vramcast.question.options import Option, is_own, over
 from vramcast.sources.resolve import resolve_checkpoint
 
 if TYPE_CHECKING:
@@ -47,9 +48,11 @@ class Asked(NamedTuple):
     ignored: tuple[str, ...] = ()  # what of them the answer is without
 
     def noted(self, answer: NotedT) -> NotedT:
-        """An answer with what files said."""
+        """An answer with what files said, and which card a name that several have is taken for."""
+        cards = taken(self.options.get("gpus"))
         return replace(
-            answer, assumptions=(*self.assumptions, *answer.assumptions), ignored=(*self.ignored, *answer.ignored)
+            answer, assumptions=(*self.assumptions, *answer.assumptions, *cards),
+            ignored=(*self.ignored, *answer.ignored),
         )
 
 
@@ -70,19 +73,26 @@ def question_of(
     if file is not None:
         merged |= question.files.read_job(Path(file), table)
     named = {name: value for name, value in options.items() if value is not None}
+    words: tuple[str, ...] = ()
+    if command and not all(is_own(name, value, table) for name, value in named.items()):
+        named, words = formats.field_names.in_own_words(named, table, command=command)
+    named = as_started(named, command)
     configs = configs_in(merged | named)
     beneath = {name: value for name, value in merged.items() if name not in ABOUT_FILES}
     named = {name: value for name, value in named.items() if name not in ABOUT_FILES}
     said: Given | ForSearch | None = None
-    if configs.paths and search:
-        given = formats.read.read_files(configs.paths, command=command, format_name=configs.format_name)
+    if configs and search:
+        given = formats.read.read_files(
+            configs.paths, command=command, format_name=configs.format_name, line=configs.line, started=configs.given
+        )
         said = formats.searched.for_search(given, beneath | named, command, ignore_unread=configs.ignore_unread)
         merged = said.options
-    elif configs.paths:
+    elif configs:
         merged, said = formats.merged.with_configs(named, configs, command=command, beneath=beneath)
     else:
         merged = over(named, beneath)
     assumptions, ignored = (said.assumptions, said.ignored) if said is not None else ((), ())
+    assumptions = (*words, *assumptions)
     return _with_network(merged, configs, assumptions, ignored)
 
 
@@ -92,7 +102,9 @@ def _with_network(
     """The question with its model: a network that the caller has, one that a script describes, or a name."""
     named = model = merged.get("model")
     if is_script(model):
-        model, left = formats.merged.script_network(Path(str(model)), ignore_unread=configs.ignore_unread)
+        model, left = formats.merged.script_network(
+            Path(str(model)), ignore_unread=configs.ignore_unread, started=configs.given
+        )
         ignored = (*ignored, *left)
     if not isinstance(model, Model):
         return Asked(merged, resolve_checkpoint, named, assumptions, ignored)

@@ -66,10 +66,10 @@ def planned_training(
 def _own_plan(options: Mapping[str, Any], found: PlanAnswer | Answer) -> tuple[str, ...]:
     """The plan that files of other tools have themselves, on the machines of the winner, in one line."""
     best = (found.plans or (found.nearest_failing,))[0] if isinstance(found, PlanAnswer) else None
-    if best is None or not options.get("from"):
+    if best is None or not any(options.get(name) for name in ("from", "from-command")):
         return ()
     gpus = best.question["gpus"]
-    same = ("model", "seq-len", "hardware", "from", "from-format", "ignore-unread")
+    same = ("model", "seq-len", "hardware", "from", "from-command", "from-format", "ignore-unread")
     try:
         _, own = train_answer({name: options[name] for name in same if name in options} | {"gpus": gpus},
                               with_changes=False)

@@ -6,20 +6,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vramcast import estimate
 from vramcast.api.jobs import question_of
 from vramcast.domain.answer import Answer
+from vramcast.domain.diffusion import DiffusionJob
 from vramcast.domain.job import Job
 from vramcast.estimate.training import answer as training_answer
 from vramcast.question.build import Resolve, build_job
+from vramcast.question.diffusion import build_diffusion, trains_pipeline
 from vramcast.question.options import OPTIONS
 
 
 def train_answer(
     options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None,
     with_changes: bool = True,
-) -> tuple[Job, Answer]:
+) -> tuple[Job | DiffusionJob, Answer]:
     """A training question on top of a job file: the job, and its answer with what files of other tools said."""
     asked = question_of(options, file, OPTIONS, command="train")
+    if trains_pipeline(asked.options):
+        pipeline_job = build_diffusion(asked.options)
+        return pipeline_job, asked.noted(estimate.diffusion.answer(pipeline_job, with_changes=with_changes))
     job = build_job(asked.options, resolve=resolve or asked.resolve)
     return job, asked.noted(training_answer(job, with_changes=with_changes))
 

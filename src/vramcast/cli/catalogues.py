@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from vramcast import catalogue, report
+from vramcast import api, catalogue, report
 from vramcast.catalogue.index import find_models, summary
-from vramcast.cli.shared import json_option, language_option
+from vramcast.cli.shared import EXIT_DOES_NOT_FIT, json_option, language_option, with_cards_here
 from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.question.options import parse_count
 from vramcast.report.columns import table
 from vramcast.report.messages import words_here
 
@@ -22,11 +23,31 @@ EXIT_NOT_UPDATED = 5
 
 @click.command("models")
 @click.argument("text", required=False, default="")
+@click.option("--fits", "gpus", metavar="GPUS", help="only those that these cards hold: 4090, 2x24gb, here")
+@click.option("--for", "purpose", default="serve", show_default=True, help="with --fits: serve or train")
+@click.option("--context", metavar="TOKENS", help="with --fits: tokens of a sequence; by default 8k, to train 2k")
 @json_option
 @language_option
-def models(text: str, as_json: bool, lang: str | None) -> int:
-    """Models and diffusion pipelines that vramcast knows by name; TEXT is part of a name, or a whole name."""
+def models(
+    text: str, gpus: str | None, purpose: str, context: str | None, as_json: bool, lang: str | None
+) -> int:
+    """Models and diffusion pipelines that vramcast knows by name; TEXT is part of a name, or a whole name.
+
+    \b
+    vramcast models qwen3
+    vramcast models --fits 4090
+    vramcast models llama --fits 2x3090 --for train
+    """
     words = words_here(lang)
+    if gpus is not None:
+        named = with_cards_here({"gpus": gpus})["gpus"]
+        length = None if context is None else parse_count("context", context)
+        found = api.fitting_models(named, purpose=purpose, text=text, length=length)
+        shown = report.fitting.to_json(found) if as_json else report.fitting.render(found, words)
+        click.echo(shown, nl=as_json)
+        return 0 if found.fits else EXIT_DOES_NOT_FIT
+    if context is not None:
+        raise InvalidSpec("--context says what --fits looks for; give --fits, for example --fits 4090")
     rows = [summary(name) for name in find_models(text)]
     if not rows:
         raise UnknownName.of("model", text, find_models(""))

@@ -38,6 +38,15 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 """Command -> where it is, imported when it is called, and what it is for."""
 
+EXAMPLES: Final = {
+    "finetune": "vramcast train qwen3-8b --gpus rtx-4090 --peft qlora",
+    "serve": "vramcast serve qwen3-32b --gpus 2xh100-sxm-80gb",
+    "card": "vramcast plan train qwen3-8b --on any",
+    "oom": "vramcast oom crash.log",
+    "script": "vramcast trace train.py --gpu rtx-4090",
+}
+"""What people ask first -> the command that answers it."""
+
 EXIT_INTERRUPTED: Final = 130
 EXIT_INTERNAL: Final = 70
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -67,6 +76,21 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(f"vramcast.cli.{module}"), name)
         return command
 
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What it is for, in the language of the locale; of the whole program with what people ask first."""
+        if ctx.parent is not None:
+            super().format_help_text(ctx, formatter)
+            return
+        words = report.messages.words_here()
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(words("help.purpose"))
+        with formatter.section(words("help.examples")):
+            formatter.write_dl([(line, words(f"help.example.{key}")) for key, line in EXAMPLES.items()], col_max=62)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(words("help.exit_codes"))
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self.commands_of.items()])
@@ -75,12 +99,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, commands_of=COMMANDS, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="vramcast")
 def group() -> None:
-    """How much GPU memory a job takes, before anyone rents the GPU.
-
-    \b
-    Exit codes: 0 fits, 1 does not fit, 2 the question contradicts itself, 3 not supported,
-    4 unknown name, 5 a file or hub could not be used, 6 the simulated allocator ran out, 70 a bug of vramcast.
-    """
+    """How much GPU memory a job takes, before anyone rents the GPU."""
 
 
 @click.command("completion")

@@ -10,6 +10,7 @@ import click
 
 from vramcast import api, report
 from vramcast.cli.main import LazyGroup
+from vramcast.cli.question_command import QuestionCommand
 from vramcast.cli.shared import (
     EXIT_DOES_NOT_FIT,
     Reporting,
@@ -24,6 +25,7 @@ from vramcast.cli.shared import (
     question_options,
     report_option,
     waiting,
+    with_cards_here,
     write_options,
 )
 from vramcast.domain.planning import PlanAnswer
@@ -43,7 +45,7 @@ def command() -> None:
     """Find what to run, and on what."""
 
 
-@click.command("train")
+@click.command("train", cls=QuestionCommand)
 @click.argument("model", required=False)
 @question_options(PLAN_OPTIONS)
 @file_option
@@ -70,7 +72,7 @@ def train(
     vramcast plan train qwen3-8b --on 8xh100-sxm-80gb --engine deepspeed --write configs
     vramcast plan train --from pretrain_llama.sh --on aws --max-gpus 64 --goal cheapest
     """
-    given = {"model": model} | given_options(values)
+    given = with_cards_here({"model": model} | given_options(values), option="on")
     writing = Writing(directory, formats, force).checked()
     reporting = Reporting(report_file, "plan train").checked()
     if picture is not None:
@@ -93,7 +95,7 @@ def train(
     return 0 if fits else EXIT_DOES_NOT_FIT
 
 
-@click.command("serve")
+@click.command("serve", cls=QuestionCommand)
 @click.argument("model", required=False)
 @question_options(PLAN_SERVE_OPTIONS)
 @file_option
@@ -116,7 +118,7 @@ def serve(
     vramcast plan serve llama-3.1-70b --on 8xh100-sxm-80gb --goal fastest --engine vllm,sglang --weights stored,fp8
     vramcast plan serve --from serve.sh --on any --concurrency 32
     """
-    given = {"model": model} | given_options(values)
+    given = with_cards_here({"model": model} | given_options(values), option="on")
     writing = Writing(directory, formats, force).checked()
     reporting = Reporting(report_file, "plan serve").checked()
     if picture is not None:

@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
+from shutil import get_terminal_size
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from vramcast import formats, question, report, sources
+from vramcast import api, formats, question, report, sources
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.question.option import Kind, Option
 from vramcast.report.messages import LANGUAGES, Words, words_here
 
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
+    from vramcast.domain.diffusion import DiffusionJob
     from vramcast.domain.job import Job
     from vramcast.domain.serving import PipelineJob, ServeJob
 
@@ -26,7 +28,11 @@ Command = Callable[..., Any]
 FILE: Final = click.Path(path_type=Path)
 EVERY_S: Final = 0.2
 """How often the line about a search is written anew."""
+HERE: Final = "here"
+"""In place of cards: those of this machine."""
 ERASE: Final = "\r\x1b[K"
+PROMPT_LINES: Final = 2
+"""Of a terminal: the command and the prompt behind the answer."""
 
 
 def language_option(command: Command) -> Command:
@@ -71,6 +77,12 @@ def write_options(command: Command) -> Command:
     )(command)
 
 
+def fix_option(command: Command) -> Command:
+    """`--fix`."""
+    text = "write copies of the files of --from with the first change that makes it fit (--force overwrites them)"
+    return click.option("--fix", is_flag=True, help=text)(command)
+
+
 def report_option(command: Command) -> Command:
     """`--report`."""
     return click.option(
@@ -109,10 +121,11 @@ class Writing(NamedTuple):
     directory: Path | None
     formats: tuple[str, ...]
     force: bool
+    fix: bool = False
 
     def checked(self) -> Writing:
         """The same; an option that needs --write and stands without it is refused."""
-        if self.directory is None and (self.formats or self.force):
+        if self.directory is None and (self.formats or (self.force and not self.fix)):
             raise InvalidSpec("--format and --force say what --write does; give --write DIR")
         if self.formats:
             formats.write.check_formats(self.formats)
@@ -123,7 +136,16 @@ class Writing(NamedTuple):
         if self.directory is not None:
             formats.write.refuse_early(engines, self.directory, formats=self.formats, force=self.force)
 
-    def write(self, job: Job | ServeJob | PipelineJob, answer: Answer, words: Words, *, as_json: bool) -> None:
+    def fixed(self, command: str, asked: Mapping[str, Any], answer: Answer, words: Words, *, as_json: bool) -> None:
+        """Write the user's own files with what makes the plan fit, and say so."""
+        if self.fix:
+            found = api.write_fixed(asked, answer, command=command, force=self.force)
+            names = ", ".join(path.name for path in found.files)
+            click.echo(words("fixed", names=names, change=found.change.change), err=as_json)
+
+    def write(
+        self, job: Job | ServeJob | PipelineJob | DiffusionJob, answer: Answer, words: Words, *, as_json: bool
+    ) -> None:
         """Write the plan's files, and say which; beside JSON on standard error."""
         if self.directory is None:
             return
@@ -149,17 +171,64 @@ def question_options(table: Mapping[str, Option]) -> Callable[[Command], Command
 
 
 def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the command line gave, by the names of the table."""
-    return {name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())}
+    """What the command line gave, by the names of the table; secrets of an environment are forgotten at once."""
+    given = {name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())}
+    if "env" in given:
+        given["env"] = formats.paths.without_secrets(given["env"])
+    return given
+
+
+def with_cards_here(given: dict[str, Any], *, option: str = "gpus") -> dict[str, Any]:
+    """Options in which `here` is what this machine has, less what others hold of it unless that is said, too.
+
+    Raises: SourceError where this machine has no card that can be read
+    """
+    named = given.get(option)
+    names = (named,) if isinstance(named, str) else tuple(named or ())
+    if not any(str(name).strip().lower() == HERE for name in names):
+        return given
+
+    from vramcast.watch.here import cards_here
+
+    found = cards_here()
+    for sentence in found.said:
+        click.echo(words_here(None).said(sentence), err=True)
+    given |= {option: found.gpus if isinstance(named, str) else tuple(found.gpus if n == HERE else n for n in names)}
+    if found.used and not {"used", "reserve"} & given.keys():
+        given["used"] = found.used
+    return given
+
+
+def which_cards(
+    command: str, given: dict[str, Any], job_file: Path | None, *, lang: str | None, as_json: bool, files: bool
+) -> int | None:
+    """The exit code of a question without cards, answered by those that hold it; None where cards are named.
+
+    Args:
+        files: whether files of one plan are wanted, for which its cards must be named
+    """
+    if files or not api.asks_which(command, given, job_file):
+        return None
+    found = api.card_choices(command, given, file=job_file)
+    if as_json:
+        click.echo(report.choices.to_json(found, today=date.today()))
+    else:
+        click.echo(report.choices.render(found, words_here(lang)), nl=False)
+    return 0 if found.choices[0].answer.fits else EXIT_DOES_NOT_FIT
 
 
 def _click_option(name: str, option: Option) -> Callable[[Command], Command]:
     if option.kind is Kind.FLAG:
         return click.option(f"--{name}/--no-{name}", default=None, help=option.help)
     multiple = option.kind is Kind.NAMES
-    metavar = f"[{'|'.join(option.choices)}]" if option.choices else option.kind.upper()
-    return click.option(f"--{name}", metavar=metavar, multiple=multiple, default=None, help=option.help)
+    most = option.choices[:MOST_CHOICES] + (("...",) if len(option.choices) > MOST_CHOICES else ())
+    metavar = f"[{'|'.join(most)}]" if most else option.kind.upper()
+    names = (f"--{name}", *(f"--{other}" for other in option.also), name.replace("-", "_"))
+    return click.option(*names, metavar=metavar, multiple=multiple, default=None, help=option.help)
 
+
+MOST_CHOICES: Final = 12
+"""Choices of an option that its help shows; a wrong one is answered with all."""
 
 COLOURS: Final = {"good": "green", "close": "yellow", "bad": "red"}
 """Tone of a verdict (`report.verdicts`) -> its colour on a terminal."""
@@ -184,7 +253,8 @@ def answer_text(answer: Answer, *, as_json: bool, lang: str | None, **how: bool)
     if as_json:
         return report.document.to_json(answer, today=date.today())
 
-    text = report.text.render(answer, words_here(lang), today=date.today(), **how)
+    height = get_terminal_size().lines - PROMPT_LINES if sys.stdout.isatty() and not any(how.values()) else None
+    text = report.text.render(answer, words_here(lang), today=date.today(), height=height, **how)
     return coloured(text, report.verdicts.tone_of(answer))
 
 

@@ -149,7 +149,7 @@ def gpus_of(log: ServingLog, *, ranks: int) -> str:
     for card in log.cards:
         try:
             return f"{ranks}x{load_gpu(card).name}"
-        except UnknownName:
+        except (UnknownName, InvalidSpec):  # none is called so, or several
             continue
     ask = f"{log.name} does not name the cards; give --gpus, for example --gpus {ranks}x"
     if log.card_bytes is None:

@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING
 from vramcast.lazy import submodules
 
 if TYPE_CHECKING:
+    from vramcast.formats import field_names as field_names
+    from vramcast.formats import fix as fix
     from vramcast.formats import merged as merged
     from vramcast.formats import read as read
+    from vramcast.formats import reading as reading
     from vramcast.formats import searched as searched
     from vramcast.formats import write as write
 

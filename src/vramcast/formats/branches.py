@@ -1,4 +1,4 @@
-"""Which branches of a script run, as far as the script itself decides it: without arguments, in a clean environment."""
+"""Which branches of a script run, as far as it is decided by itself, by its arguments and by a clean environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Final
 Verdict = bool | None
 """True, false, or None where only a run knows."""
 
-TESTS: Final = ("[", "[[", "test")
+TESTS: Final = ("[", "[[", "test", "((")
+
+MOST_OF_A_TEST: Final = 60
+"""Words of a test that is followed."""
 
 COMPARED: Final[dict[str, Callable[[int, int], bool]]] = {
     "-eq": lambda a, b: a == b, "-ne": lambda a, b: a != b, "-lt": lambda a, b: a < b, "-le": lambda a, b: a <= b,
@@ -19,6 +22,12 @@ COMPARED: Final[dict[str, Callable[[int, int], bool]]] = {
 
 EMPTY: Final = re.compile(r"\$\{(?:[A-Za-z_]\w*|[1-9@*])\}")
 """A variable of the environment, or an argument of the script: there is none."""
+
+OF_ENVIRONMENT: Final = re.compile(r"\$\{[A-Za-z_]\w*\}")
+"""A variable of the environment; what an argument nobody gave is compared with decides nothing."""
+
+NO_ARGUMENTS: Final = "${#}"
+"""Their number, where nobody gave any."""
 
 OPENS: Final = ("if", "case", "for", "while", "until", "select")
 CLOSES: Final = {"fi": ("if",), "esac": ("case",), "done": ("for", "while", "until", "select")}
@@ -50,21 +59,37 @@ def tested(words: list[str]) -> Verdict:
 
     >>> tested(["[", "fp8", "=", "fp8", "]"]), tested(["[", "-z", "${1}", "]"]), tested(["[[", "-f", "x", "]]"])
     (True, True, None)
+    >>> tested(["[[", "a", "==", "a", "&&", "2", "-gt", "1", "]]"]), tested(["[", "${1}", "=", "7B", "]"])
+    (True, None)
     """
     if words in (["true"], [":"]):
         return True
     if not words or words == ["false"]:
         return False if words else None
+    if words[0] == "((" and len(words) == 2:
+        return None if "${" in words[1] else words[1] != "0"
     if words[0] not in TESTS:
         return None
-    pattern = words[0] == "[["
-    inner = [EMPTY.sub("", word) for word in words[1:] if word not in ("]", "]]")]
-    turned = inner[:1] == ["!"]
-    found = _said(inner[1:] if turned else inner, pattern=pattern)
+    return _joined([word for word in words[1:] if word not in ("]", "]]")], pattern=words[0] == "[[")
+
+
+def _joined(words: list[str], *, pattern: bool) -> Verdict:
+    """Parts that "or" and "and" join."""
+    if "(" in words or ")" in words or len(words) > MOST_OF_A_TEST:
+        return None
+    for names, join in ((("||", "-o"), either), (("&&", "-a"), both)):
+        for place, word in enumerate(words):
+            if word in names and 0 < place < len(words) - 1 and words[0] not in names:
+                return join(_joined(words[:place], pattern=pattern), _joined(words[place + 1 :], pattern=pattern))
+    turned = words[:1] == ["!"]
+    found = _said(words[1:] if turned else words, pattern=pattern)
     return opposite(found) if turned else found
 
 
 def _said(words: list[str], *, pattern: bool) -> Verdict:
+    words = ["0" if word == NO_ARGUMENTS else word for word in words]
+    alone = len(words) < 3 or any(word in ("", "x", "null") for word in words)
+    words = [(EMPTY if alone else OF_ENVIRONMENT).sub("", word) for word in words]
     if any("${" in word for word in words):
         return None
     match words:
@@ -85,6 +110,20 @@ def _said(words: list[str], *, pattern: bool) -> Verdict:
     return None
 
 
+def matched(text: str, patterns: list[str]) -> Verdict:
+    """Whether one of the patterns of a `case` is that of a text.
+
+    >>> matched("7B", ["7B", "7b"]), matched("x", ["*"]), matched("${1}", ["7B"]), matched("${1}", ["*"])
+    (True, True, None, True)
+    """
+    text = OF_ENVIRONMENT.sub("", text)
+    if "*" in patterns:
+        return True
+    if "${" in text or any("${" in pattern for pattern in patterns):
+        return None
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
 def _whole(text: str) -> bool:
     return re.fullmatch(r"-?\d{0,18}", text) is not None
 
@@ -94,8 +133,11 @@ class Branch:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.runs: Verdict = False if kind == "if" else None  # the part that is being read; none before `then`
+        self.runs: Verdict = False if kind in ("if", "case") else None  # the part that is read; none before `then`
         self.before: Verdict = False  # whether an earlier part runs
+        self.subject = ""  # of a `case`
+        self.why = ""  # what would decide it, where nobody knows
+        self.on_nothing = False  # whether it is decided only as nobody gives a variable or an argument
 
     def next_part(self, verdict: Verdict) -> None:
         """A further part of an `if`, which runs where no earlier one did."""

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.harmless import harmless
-from vramcast.formats.reading import NO_GPU, Unread
+from vramcast.formats.reading import NO_GPU, OF_AMD, Unread
 from vramcast.formats.watched import is_unset
 
 READ_BY_FRAMEWORKS: Final = ("NVTE_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "NCCL_", "CUDA_", "CUBLAS_", "VLLM_",
-                             "SGLANG_", "SGL_")
+                             "SGLANG_", "SGL_", "TRTLLM_", "TLLM_", "LLAMA_ARG_", "GGML_", "OLLAMA_")
 """How their names begin."""
+
+READ_ON_AMD: Final = ("VLLM_ROCM_", "SGLANG_ROCM_", "SGLANG_USE_AITER")
+"""Those that ROCm alone reads [vllm _aiter_ops.py; sglang srt/layers/attention/vision.py `_use_aiter`]."""
 
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -44,4 +47,5 @@ def unread_environment(variables: Mapping[str, str], *, allocator: bool = True) 
             continue
         if name not in known and f"{name}={value}" not in known:
             elsewhere = name == "VLLM_TARGET_DEVICE" and value.lower() not in ("cuda", "rocm")
-            yield Unread(f"${name}", NO_GPU) if elsewhere else Unread(f"${name}")
+            about = OF_AMD if name.startswith(READ_ON_AMD) else ""
+            yield Unread(f"${name}", NO_GPU) if elsewhere else Unread(f"${name}", about=about)

@@ -43,6 +43,7 @@ STARTS: Final = (
     (RUN, f"bash {RUN}"),
     ("llamafactory.yaml", "NNODES=${NNODES:-1} NODE_RANK=${NODE_RANK:-${RANK:-0}} FORCE_TORCHRUN=1 llamafactory-cli "
                           "train llamafactory.yaml"),
+    ("axolotl.yaml", "axolotl train axolotl.yaml"),
     ("accelerate.yaml", "accelerate launch --config_file accelerate.yaml --machine_rank ${RANK:-0} "
                         "--main_process_ip ${MASTER_ADDR:-localhost} YOUR_SCRIPT.py"),
 )

@@ -10,8 +10,14 @@ from vramcast.errors import SourceError
 
 NAME: Final = re.compile(r"[A-Za-z_]\w{0,80}")
 ASSIGNED: Final = re.compile(r"([A-Za-z_]\w{0,80})(\+?)=")
-HERE: Final = re.compile(r"<<-?[ \t]*([\"']?)(\w{1,80})\1")
+HERE: Final = re.compile(r"<<(-?)[ \t]*\\?([\"']?)(\w{1,80})\2")
 BREAKS: Final = "\n;&|()"
+
+
+COUNTED: Final = "(nvidia-smi | wc -l)"
+"""How a command is called here that counts the cards of the machine, however it does so."""
+
+COUNTS: Final = re.compile(r"\s*nvidia-smi\b[^;&]{0,200}\|\s*wc\s+-l\s*")
 
 
 class Piece(NamedTuple):
@@ -28,6 +34,8 @@ class Token(NamedTuple):
     pieces: tuple[Piece, ...] = ()
     items: tuple[Token, ...] | None = None  # of `NAME=( ... )`
     mark: str = ""  # what ends a command: a new line, ";", "&&", "||", "|", ")" ...
+    into: str = ""  # ">" before the file that is written, "<" before one that is read
+    here: int | None = None  # which here-document is read
 
     @property
     def plain(self) -> str:
@@ -36,13 +44,21 @@ class Token(NamedTuple):
         return first.text if first is not None and first.kind == "text" and not first.quoted else ""
 
 
+class Here(NamedTuple):
+    """A here-document."""
+
+    end: str  # the word that ends it
+    plain: bool  # whether nothing is put in, as its word stands in quotes
+    text: str = ""
+
+
 class Lexer:
     """Words with their quotes."""
 
     def __init__(self, text: str, name: str) -> None:
         self.text, self.name, self.place = text.replace("\r\n", "\n"), name, 0
-        self.skipped: list[str] = []
-        self.waiting: list[str] = []  # here-documents that begin on the next line
+        self.here: list[Here] = []
+        self.waiting: list[int] = []  # here-documents that begin on the next line
         self.in_array = False  # arrays hold no arrays
 
     def tokens(self, closing: str = "") -> Iterator[Token]:
@@ -57,7 +73,10 @@ class Lexer:
             elif char == "#":
                 self._to_line_end()
             elif char in "<>":
-                self._redirection()
+                yield self._redirection()
+            elif not closing and self.text.startswith("((", self.place):
+                yield Token((Piece("text", "((", False),))
+                yield Token((Piece("sum", self._nested("((", "))"), True),))
             elif char in BREAKS:
                 double = self.text.startswith(char * 2, self.place) and char in "&|;"
                 self.place += 1 + double
@@ -71,24 +90,45 @@ class Lexer:
         end = self.text.find("\n", self.place)
         self.place = len(self.text) if end < 0 else end
 
-    def _redirection(self) -> None:
+    def _redirection(self) -> Token:
         """A file that is read or written is no word of the command."""
         here = HERE.match(self.text, self.place)
         if here is not None and not self.text.startswith("<<<", self.place):
+            quoted = bool(here[2]) or "\\" in here[0]
             self.place = here.end()
-            self.waiting.append(here[2])
-            return
+            self.waiting.append(len(self.here))
+            self.here.append(Here(here[3], quoted))
+            return Token(here=len(self.here) - 1)
+        start = self.place
         while self.place < len(self.text) and self.text[self.place] in "<>&| \t":
             self.place += 1
+        into = ">" if ">" in self.text[start : self.place] else "<"
         if self.place < len(self.text) and self.text[self.place] not in BREAKS:
-            self._word()
+            return self._word()._replace(into=into)
+        return Token(into=into)
 
     def _here_documents(self) -> None:
-        for word in self.waiting:
-            end = re.compile(rf"^[ \t]*{word}[ \t]*$", re.MULTILINE).search(self.text, self.place)
+        for index in self.waiting:
+            here = self.here[index]
+            end = re.compile(rf"^[ \t]*{here.end}[ \t]*$", re.MULTILINE).search(self.text, self.place)
+            text = self.text[self.place : len(self.text) if end is None else end.start()]
             self.place = len(self.text) if end is None else end.end()
-            self.skipped.append(f"the text between << {word} and {word}")
+            self.here[index] = here._replace(text=text)
         self.waiting.clear()
+
+    def put_in(self) -> Iterator[Piece]:
+        """The pieces of a here-document: variables, and everything else as it stands."""
+        while self.place < len(self.text):
+            char = self.text[self.place]
+            if char in "$`":
+                yield self._dollar(quoted=True)
+            elif char == "\\":
+                following = self.text[self.place + 1 : self.place + 2]
+                self.place += 2
+                if following != "\n":
+                    yield Piece("text", following if following in "$`\\" else char + following, True)
+            else:
+                yield Piece("text", self._plain("$`\\"), True)
 
     def _word(self) -> Token:
         pieces: list[Piece] = []
@@ -111,12 +151,12 @@ class Lexer:
         if self.text.startswith("(", self.place) and ASSIGNED.fullmatch(text) and not self.in_array:
             return Token(tuple(pieces), self._array())
         redirected = len(pieces) == 1 and text.isdigit() and self.text[self.place : self.place + 1] in ("<", ">")
-        return Token() if redirected else Token(tuple(pieces))
+        return Token(into=text) if redirected else Token(tuple(pieces))
 
     def _array(self) -> tuple[Token, ...]:
         self.place += 1
         self.in_array = True
-        items = tuple(token for token in self.tokens(")") if not token.mark)
+        items = tuple(token for token in self.tokens(")") if not (token.mark or token.into or token.here is not None))
         self.in_array = False
         return items
 
@@ -162,7 +202,8 @@ class Lexer:
         if self.text.startswith("((", self.place):
             return Piece("sum", self._nested("((", "))"), quoted)
         if self.text.startswith("(", self.place):
-            return Piece("unknown", f"({self._nested('(', ')')[:40]})", quoted)
+            inner = self._nested("(", ")")
+            return Piece("unknown", COUNTED if COUNTS.fullmatch(inner[:300]) else f"({inner[:40]})", quoted)
         if self.text.startswith("{", self.place):
             return Piece("variable", self._nested("{", "}"), quoted)
         found = NAME.match(self.text, self.place)

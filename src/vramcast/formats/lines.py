@@ -60,7 +60,7 @@ def reasons(table: Table, path: str = "") -> list[tuple[str, str]]:
     return found
 
 
-PLAIN: Final = re.compile(r"[A-Za-z_./][\w./@+-]*")
+PLAIN: Final = re.compile(r"(?:[A-Za-z_/]|\./)[\w./@+-]*")
 """Texts that need no quotes, unless YAML reads them as something else."""
 
 OTHER_THINGS: Final = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n", "none", "nan", "inf"))
@@ -137,7 +137,7 @@ def _scalar(value: Any) -> str:
     if isinstance(value, float):
         return _float(value)
     text = str(value)
-    if PLAIN.fullmatch(text) and text.lower() not in OTHER_THINGS and text.strip(".") and not text.startswith(".."):
+    if PLAIN.fullmatch(text) and text.lower() not in OTHER_THINGS:
         return text
     return _double_quoted(text)
 

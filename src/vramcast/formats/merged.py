@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from vramcast.catalogue.clusters import cluster_of
+from vramcast.catalogue.clusters import Market, cluster_of
 from vramcast.domain.model import Model
-from vramcast.errors import SourceError
+from vramcast.domain.version import named
+from vramcast.engines.serving.table import SERVING
+from vramcast.errors import SourceError, Unsupported
+from vramcast.formats.expanding import NOTHING_GIVEN, Invocation
 from vramcast.formats.paths import Configs
 from vramcast.formats.read import Given, about_network, as_options, left_open, read_files, settled, solved
+from vramcast.formats.reading import OF_AMD
 from vramcast.question.build import market_of
 from vramcast.question.options import MARKET_OPTIONS, over, parse_count
+from vramcast.units import format_bytes
 
-SERVERS: Final = ("vllm", "sglang")
+SERVERS: Final = ("vllm", "sglang", "tensorrt-llm")
+"""Engines whose command says how many cards it takes."""
 
 
 def with_configs(
@@ -32,25 +39,106 @@ def with_configs(
     Returns: all options, and what the files said
     Raises: Unsupported for what files say and nobody here understands
     """
-    given = read_files(configs.paths, command=command, format_name=configs.format_name)
     named = {name: value for name, value in options.items() if value is not None}
+    started = configs.given._replace(cards=_cards(over(named, beneath or {})))
+    given = read_files(
+        configs.paths, command=command, format_name=configs.format_name, line=configs.line, started=started
+    )
+    given = about_network(given, over(named, over(given.options, beneath or {})).get("model"))
     merged = over(named, over(given.options, beneath or {}))
     if "gpus" in merged:
+        merged["gpus"], said = _counted(given, merged)
+        given = given._replace(assumptions=(*given.assumptions, *said))
+        merged = merged | _for_card(given, merged, named)
+        given, merged = _with_context(given, merged)
         given, ranks = _on_cluster(given, merged)
         merged = solved(merged, given.batch, ranks, named)
-    given = about_network(given, merged.get("model"))
     given = settled(given, {**(beneath or {}), **named}, ignore_unread=configs.ignore_unread)
-    open_ = left_open(given, merged) if command == "train" else ()
+    open_ = left_open(given, merged) if command == "train" else _version_assumed(merged)
     model = options.get("model")
     if model is not None and given.options.get("model", model) != model:
         open_ = (*open_, f"the model of the file is left for {getattr(model, 'name', model)}")
     return merged, given._replace(assumptions=(*given.assumptions, *open_))
 
 
+def _counted(given: Given, options: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The cards of a question that names their type alone: as many as a command starts, and a line that says so."""
+    named = str(options["gpus"])
+    count = max(given.ranks.values(), default=0)
+    if not count and engine_of(given.options) in SERVERS:
+        count = math.prod(parse_count(name, given.options.get(name, 1)) for name in ("tp", "pp", "dp"))
+    cluster = cluster_of(named, _market(options))
+    if count <= 1 or cluster.count != 1 or cluster.instance is not None or re.match(r"\d+x", named):
+        return named, ()
+    machines = f"{given.nodes}x" if given.nodes > 1 and count % given.nodes == 0 else ""
+    whole = f"{machines}{count // given.nodes if machines else count}x{named}"
+    return whole, (f"GPUs: what is read starts {count} processes, so {whole} is answered",)
+
+
+def _cards(options: Mapping[str, Any]) -> int | None:
+    """The cards of one machine, where a question says how many there are."""
+    gpus = options.get("gpus")
+    if not isinstance(gpus, str):
+        return None
+    cluster = cluster_of(gpus, _market(options))
+    return cluster.gpus_per_node if cluster.instance is not None or cluster.count > 1 or gpus[:1] == "1" else None
+
+
+def _version_assumed(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Whose defaults hold where neither files nor options name a version."""
+    engine = str(options.get("engine"))
+    if engine not in SERVING:
+        return ()
+    assumed = named(engine, SERVING[engine].default)
+    return (f"{assumed}: its defaults, as no version is named; --engine {engine}@VERSION takes those of another",)
+
+
+def _market(options: Mapping[str, Any]) -> Market:
+    return market_of({name: options[name] for name in MARKET_OPTIONS if name in options})
+
+
+def engine_of(options: Mapping[str, Any]) -> str:
+    """The engine of a question without its version."""
+    return str(options.get("engine")).partition("@")[0]
+
+
+def _for_card(given: Given, options: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """What files leave to the card, where that has no bf16.
+
+    Raises: Unsupported where the tool stops there
+    """
+    if not given.without_bf16 or set(given.without_bf16) & set(named):
+        return {}
+    gpu = cluster_of(str(options["gpus"]), _market(options)).gpu
+    if gpu.has_bf16:
+        return {}
+    if None in given.without_bf16.values():
+        raise Unsupported(f"{gpu.name} has no bf16, and the gradients of weights in fp16 stop the scaler of the loss; "
+                          "train adapters, or use a card from Ampere on")
+    return dict(given.without_bf16)
+
+
+def _with_context(given: Given, options: dict[str, Any]) -> tuple[Given, dict[str, Any]]:
+    """The context that a tool takes unasked on cards of so much memory, up to the network's own."""
+    if not given.contexts or "context" in options or options.get("model") is None:
+        return given, options
+    from vramcast.sources.resolve import resolve_model  # most files leave nothing to the memory of cards
+
+    cluster = cluster_of(str(options["gpus"]), _market(options))
+    memory = cluster.count * cluster.gpu.visible_bytes
+    longest = resolve_model(str(options["model"])).context
+    context = min(next(tokens for least, tokens in given.contexts if memory >= least), longest or math.inf)
+    said = f"num_ctx is not given: {int(context)}, by the {format_bytes(memory)} of all cards"
+    left = tuple((file, one) for file, one in given.unread if one.option != "context")
+    return given._replace(unread=left, assumptions=(*given.assumptions, said)), options | {"context": int(context)}
+
+
 def _on_cluster(given: Given, options: Mapping[str, Any]) -> tuple[Given, int]:
-    """What the number of cards settles, and the data-parallel ranks."""
-    market = market_of({name: options[name] for name in MARKET_OPTIONS if name in options})
-    count = cluster_of(str(options["gpus"]), market).count
+    """What the cards and their number settle, and the data-parallel ranks."""
+    cluster = cluster_of(str(options["gpus"]), _market(options))
+    count = cluster.count
+    if cluster.gpu.vendor != OF_AMD:
+        given = given._replace(unread=tuple((file, one) for file, one in given.unread if one.about != OF_AMD))
     model_parallel = math.prod(parse_count(name, options.get(name, 1)) for name in ("tp", "pp", "cp"))
     ranks = max(1, count // max(1, model_parallel))
     others = tuple(
@@ -58,17 +146,19 @@ def _on_cluster(given: Given, options: Mapping[str, Any]) -> tuple[Given, int]:
         for file, processes in given.ranks.items() if processes != count
     )
     taken = math.prod(parse_count(name, options.get(name, 1)) for name in ("tp", "pp", "dp"))
-    if "tp" in given.options and taken < count and set(SERVERS) & {str(options.get("engine")).partition("@")[0]}:
+    if "tp" in given.options and taken < count and engine_of(options) in SERVERS:
         others = (*others, f"its command takes {taken} of the {count} GPUs")
     return given._replace(ignored=(*given.ignored, *others)), ranks
 
 
-def script_network(path: Path, *, ignore_unread: bool) -> tuple[Model, tuple[str, ...]]:
+def script_network(
+    path: Path, *, ignore_unread: bool, started: Invocation = NOTHING_GIVEN
+) -> tuple[Model, tuple[str, ...]]:
     """The network that the arguments of a launch script describe, and what of the script is left.
 
     Raises: SourceError where they describe none, Unsupported where they do in words nobody here understands
     """
-    given = read_files([path], command="train")
+    given = read_files([path], command="train", started=started)
     model = given.options.get("model")
     if not isinstance(model, Model):
         raise SourceError(f"{path}: its arguments describe no network; name a model, and give it with --from")

@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from vramcast.errors import InvalidSpec
+from vramcast.formats.expanding import Invocation
+from vramcast.formats.lexer import ASSIGNED
+from vramcast.formats.reading import SECRET_NAME
 
 
 class Configs(NamedTuple):
     """Files that a question starts from."""
 
     paths: tuple[str | Path, ...] = ()
+    line: str = ""  # the command of another tool, read as a script of this one line is
     format_name: str | None = None  # None: recognised
     ignore_unread: bool = False  # what is not understood is left out, and said, instead of refused
+    given: Invocation = Invocation()  # what they are started with
+
+    def __bool__(self) -> bool:
+        return bool(self.paths or self.line)
 
 
-OPTIONS: Final = ("from", "from-format", "ignore-unread")
+OPTIONS: Final = ("from", "from-command", "args", "env", "from-format", "ignore-unread")
 """Options of a question that name them."""
 
 SCRIPTS: Final = (".sh", ".bash")
 """Ends of names of files whose arguments may describe a network."""
+
+
+LIBRARY: Final = re.compile(r"(?!(?:hf|huggingface|modelscope):)[a-z0-9][\w.-]*(?:/[\w.-]+)?:[\w.-]+", re.IGNORECASE)
+"""A name of Ollama's library with its tag."""
+
+
+def as_started(options: dict[str, Any], command: str) -> dict[str, Any]:
+    """The same, a name of Ollama's library (gemma3:27b) as the command that runs it."""
+    model = options.get("model")
+    engine = str(options.get("engine") or "ollama").partition("@")[0]
+    if command != "serve" or not isinstance(model, str) or engine not in ("ollama", "llama.cpp"):
+        return options
+    if "from" in options or "from-command" in options:
+        return options
+    if not LIBRARY.fullmatch(model) or os.path.exists(model):  # noqa: PTH110  # a name longer than a path may be is none
+        return options
+    rest = {name: value for name, value in options.items() if name not in ("model", "engine")}
+    return rest | {"from-command": f"ollama run {model}"}
 
 
 def is_script(text: object) -> bool:
@@ -35,14 +64,60 @@ def configs_in(options: Mapping[str, Any]) -> Configs:
 
     Raises: InvalidSpec where an option says how files are read, and there are none
     """
-    paths, ignored = options.get("from") or (), options.get("ignore-unread")
+    paths, ignored, line = options.get("from") or (), options.get("ignore-unread"), options.get("from-command", "")
+    if not isinstance(line, str) or ("from-command" in options and not line.strip()):
+        raise InvalidSpec("from-command must be the text of a command: \"vllm serve Qwen/Qwen3-8B -tp 2\"")
     if ignored is not None and not isinstance(ignored, bool):
         raise InvalidSpec(f"ignore-unread={ignored!r} must be true or false")
     found = Configs(
-        (paths,) if isinstance(paths, (str, Path)) else tuple(paths), options.get("from-format"), bool(ignored)
+        (paths,) if isinstance(paths, (str, Path)) else tuple(paths), line, options.get("from-format"), bool(ignored),
+        Invocation(_words(options.get("args")), _variables(options.get("env") or ())),
     )
-    if not found.paths and found.format_name is not None:
+    for name in ("args", "env"):
+        if not found and options.get(name) is not None and not is_script(options.get("model")):
+            raise InvalidSpec(f"--{name} says what a file of --from is started with; give --from FILE")
+    if not found and found.format_name is not None:
         raise InvalidSpec("--from-format says whose a file of --from is; give --from FILE")
-    if not found.paths and found.ignore_unread and not is_script(options.get("model")):
+    if not found and found.ignore_unread and not is_script(options.get("model")):
         raise InvalidSpec("--ignore-unread says how a file of --from is read; give --from FILE")
     return found
+
+
+def _words(text: object) -> tuple[str, ...] | None:
+    """Arguments as a shell would split them; None where nobody gives any."""
+    if text is None:
+        return None
+    try:
+        return tuple(shlex.split(str(text)))
+    except ValueError:
+        raise InvalidSpec("args has a quotation that does not end; check the quotes") from None
+
+
+def without_secrets(given: Iterable[str]) -> tuple[str, ...]:
+    """Variables without those that are secrets, as an option has them.
+
+    >>> without_secrets(("MODEL=7B", "HF_TOKEN=hf_x"))
+    ('MODEL=7B',)
+    """
+    return tuple(f"{name}={value}" for name, value in _variables(tuple(given)).items())
+
+
+def _variables(given: object) -> dict[str, str]:
+    """Variables by their names; those that are secrets are forgotten.
+
+    >>> _variables(("MODEL=7B", "CUDA_VISIBLE_DEVICES=0", "1", "HF_TOKEN=hf_x"))
+    {'MODEL': '7B', 'CUDA_VISIBLE_DEVICES': '0,1'}
+    """
+    if isinstance(given, Mapping):
+        given = tuple(f"{name}={value}" for name, value in given.items())
+    parts = (given,) if isinstance(given, str) else given if isinstance(given, Iterable) else ()
+    found: dict[str, str] = {}
+    name = ""
+    for part in map(str, parts):
+        match = ASSIGNED.match(part)
+        if match is None and not name:
+            raise InvalidSpec(f"env={part[:40]!r} must be NAME=VALUE")
+        name = match[1] if match is not None else name
+        # an option of several names parts them at commas, which a value may have
+        found[name] = part[match.end():] if match is not None else f"{found[name]},{part}"
+    return {name: value for name, value in found.items() if not SECRET_NAME.search(name)}

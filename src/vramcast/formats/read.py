@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from vramcast.blocks.lengths import reads_images
 from vramcast.domain.job import Workload
 from vramcast.domain.model import Model
+from vramcast.engines.serving.requests import PARTS, generates
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
+from vramcast.formats.expanding import NOTHING_GIVEN, Invocation
 from vramcast.formats.reading import (
     NO_GPU,
+    OF_AMD,
     SHOWN,
     Config,
     Reading,
     Unread,
+    bounded,
     read_config,
     sentence,
     together,
     under_the_trainer,
 )
 from vramcast.formats.registry import READERS
-from vramcast.formats.unread import tool_of
+from vramcast.formats.unread import nearest_question, tool_of
+from vramcast.formats.wrapped import Part, around, unknown_command, unwrapped
 from vramcast.question.options import parse_count
 
 DEFAULTS: Final = {
@@ -30,6 +37,18 @@ DEFAULTS: Final = {
 }
 """What a question takes where nothing is said."""
 
+
+RUN_BY_THE_TRAINER: Final = ("trainer", "axolotl", "trl", "hf-command")
+"""Formats whose runs DeepSpeed shards under Transformers' Trainer."""
+
+THE_COMMAND: Final = "the command"
+"""How sentences call what stands behind -- on the command line."""
+
+READ_TOGETHER: Final = "tensorrt-llm"
+"""The format whose file wins over the options of its command, and counts its ranks by them."""
+
+OWN_SCRIPT: Final = re.compile(r"[\w./-]+\.py(?=\s|$)")
+"""What a command starts that no reader knows."""
 
 OPTIONS_OF_BATCH: Final = {"global": "global-batch", "micro": "micro-batch", "accumulation": "grad-accum"}
 
@@ -43,32 +62,46 @@ class Given(NamedTuple):
     auto: dict[str, str] = {}  # option that no file says -> which one leaves it open, and how
     unread: tuple[tuple[str, Unread], ...] = ()  # file, and what of it may change the answer and is not understood
     ranks: dict[str, int] = {}  # file -> processes it starts
+    nodes: int = 1  # machines that they are on, where a file says so
+    parts: Mapping[str, str] = {}  # engine option -> part of the network without which the tool passes over it
     ignored: tuple[str, ...] = ()  # what the answer is without, one sentence a file
+    without_bf16: Mapping[str, Any] = {}  # options instead, on cards that have no bf16
+    contexts: tuple[tuple[int, int], ...] = ()  # memory of all cards [bytes] -> context that the tool takes unasked
 
 
-def read_files(paths: Iterable[str | Path], *, command: str, format_name: str | None = None) -> Given:
+def read_files(
+    paths: Iterable[str | Path], *, command: str, format_name: str | None = None, line: str = "",
+    started: Invocation = NOTHING_GIVEN,
+) -> Given:
     """The options that configuration files give for one command.
 
     Args:
         paths: the files
         command: "train" or "serve"
         format_name: key of READERS; None: recognised by what is in the file
+        line: the command of another tool, read as a script of this one line is; it wins over the files
+        started: what scripts among them are started with
 
     Raises: SourceError, InvalidSpec or UnknownName with one sentence
     """
-    read = [(path.name, *_read(path, command, format_name)) for path in map(Path, paths)]
+    given = [Path(path) for path in paths]
+    configs = [read_config(path) for path in given]
+    started_by = [Config(THE_COMMAND, bounded(THE_COMMAND, line), None)] if line else []
+    configs += [read_config(path) for path in files_named([*configs, *started_by], given)] + started_by
+    parts = with_named_files(_joined(unwrapped(configs, started, _is_known)))
+    alone = len(parts) == 1
+    read = [(part.config.name, *one) for part in parts if (one := _read(part, command, format_name, alone=alone))]
     options: dict[str, Any] = {}
     batch: dict[str, int] = {}
-    by_weight = sorted(read, key=lambda item: list(READERS).index(item[1]), reverse=True)
+    by_weight = sorted(read, key=lambda item: [*READERS, item[1]].index(item[1]), reverse=True)
     for _, _, found in by_weight:
         options |= found.weak
     for _, _, found in by_weight:
         options = together(options, found.options)  # DeepSpeed's own file says more of its run than the trainer's
         batch |= found.batch
     if "deepspeed" in (options.get("engine"), options.get("sharded-by")):
-        # 16-bit weights and fp32 copies where others run autocast
-        options["precision"] = str(options.get("precision", "mixed-bf16")).replace("amp-", "mixed-")
-    if options.get("engine") == "deepspeed" and any(name == "trainer" for _, name, _ in read):
+        options = _under_deepspeed(options)
+    if options.get("engine") == "deepspeed" and any(name in RUN_BY_THE_TRAINER for _, name, _ in read):
         options = under_the_trainer(options)
     return Given(
         options, batch,
@@ -80,19 +113,60 @@ def read_files(paths: Iterable[str | Path], *, command: str, format_name: str | 
         tuple((name, one) for place, (name, _, found) in enumerate(read) for one in found.unread
               if not _is_said(one, read[:place] + read[place + 1 :])),
         {name: found.ranks for name, _, found in read if found.ranks is not None},
+        max((found.nodes for _, _, found in read), default=1),
+        {option: part for _, _, found in read for option, part in found.parts.items()},
+        without_bf16={name: value for _, _, found in read for name, value in found.without_bf16.items()},
+        contexts=next((found.contexts for _, _, found in read if found.contexts), ()),
     )
+
+
+BESIDE: Final = re.compile(r"--(?:deepspeed|deepspeed_config|config_file)[ =]+([\w./-]+\.(?:json|ya?ml))(?=\s|$)")
+"""Arguments of scripts whose value is another tool's file."""
+
+KEYS_BESIDE: Final = ("deepspeed", "deepspeed_config_file")
+"""Names in files of whose values the same holds."""
+
+
+def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
+    """Files of DeepSpeed and Accelerate that others name, where they are here and not given anyway.
+
+    They are looked for from where the command runs, then beside the file that names them.
+    """
+    named: list[str] = []
+    for config in configs:
+        tables = [config.table or {}, *(one for one in (config.table or {}).values() if isinstance(one, Mapping))]
+        named += [text for one in tables for key in KEYS_BESIDE if isinstance(text := one.get(key), str)]
+        named += BESIDE.findall(config.text) if config.table is None else []
+    found: dict[str, Path] = {}
+    for text in named:
+        places = (Path(text), *(path.parent / text for path in given))
+        here = next((place for place in places if place.suffix in (".json", ".yaml", ".yml") and place.is_file()), None)
+        if here is not None and here.name not in (path.name for path in given):
+            found.setdefault(here.name, here)
+    return list(found.values())
+
+
+def _under_deepspeed(options: dict[str, Any]) -> dict[str, Any]:
+    """16-bit weights and fp32 copies where others run autocast, whatever the weights were loaded in."""
+    precision, pairs = str(options.get("precision", "mixed-bf16")), options.get("engine-option", ())
+    if "autocast=true" in pairs:
+        precision = f"mixed-{precision}"
+        pairs = tuple(pair for pair in pairs if pair != "autocast=true")
+    said = {"precision": precision.replace("amp-", "mixed-")} | ({"engine-option": pairs} if pairs else {})
+    return {name: value for name, value in options.items() if name != "engine-option"} | said
 
 
 def _is_said(one: Unread, others: list[tuple[str, str, Reading]]) -> bool:
     """Whether other files say what one leaves open."""
     return any(
-        one.file == found.format or one.option in (*found.options, *(OPTIONS_OF_BATCH[kind] for kind in found.batch))
+        one.file == found.format or one.option in (
+            *found.options, *found.weak, *(OPTIONS_OF_BATCH[kind] for kind in found.batch))
         for _, _, found in others
     )
 
 
 def about_network(given: Given, named: object) -> Given:
-    """What is left unread once it is known whether the network has towers that see or hear.
+    """What is left of what was read once it is known which parts the network has.
 
     Args:
         given: what was read
@@ -100,14 +174,44 @@ def about_network(given: Given, named: object) -> Given:
 
     Raises: SourceError or UnknownName where its name means none
     """
-    if named is None or not any(one.of_towers for _, one in given.unread):
+    pairs = tuple(pair for pair in given.options.get("engine-option", ()) if pair.partition("=")[0] in given.parts)
+    text_alone = given.options.get("images") == 0
+    of_network = any(one.of_towers or one.about not in ("", *WHATEVER) for _, one in given.unread)
+    if named is None or not (pairs or text_alone or of_network):
         return given
     from vramcast.sources.resolve import resolve_model  # most files need no network to be read
 
     model = named if isinstance(named, Model) else resolve_model(str(named))
-    if any(stack.vision is not None for stack in model.stacks[:-1]):
-        return given
-    return given._replace(unread=tuple((file, one) for file, one in given.unread if not one.of_towers))
+    towers = [stack for stack in model.stacks[:-1] if stack.vision is not None]
+    # a table of positions says what size images have
+    sized = all(bool((stack.vision and stack.vision.positions) or stack.positions) for stack in towers)
+    lacking = [pair for pair in pairs if not has_part(model, given.parts[pair.partition("=")[0]])]
+    left = tuple(pair for pair in given.options.get("engine-option", ()) if pair not in lacking)
+    options = {name: value for name, value in given.options.items() if name != "engine-option" or left}
+    if text_alone and not reads_images(model):
+        del options["images"]  # as samples of a network without towers are anyway
+    return given._replace(
+        options=options | ({"engine-option": left} if left else {}),
+        unread=tuple((file, one) for file, one in given.unread
+                     if (not one.of_towers or (towers and one.of_sizes in (None, sized)))
+                     and (not one.about or has_part(model, one.about))),
+    )
+
+
+PARTS_READ: Final[dict[str, tuple[str, ...]]] = {"hybrid": ("windows", "states")}
+"""Parts that are one of several of `PARTS`; "answers" is a network that writes them, "always" any: of names that only
+earlier versions have."""
+
+
+WHATEVER: Final = ("always", OF_AMD)
+"""What holds whatever the network is."""
+
+
+def has_part(model: Model, part: str) -> bool:
+    """Whether a network has what a name of a command is about."""
+    if part in ("answers", *WHATEVER):
+        return part != "answers" or generates(model)
+    return any(PARTS[one][0](model) for one in PARTS_READ.get(part, (part,)))
 
 
 def settled(given: Given, named: Iterable[str], *, ignore_unread: bool) -> Given:
@@ -149,15 +253,70 @@ def left_open(given: Given, options: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _read(path: Path, command: str, format_name: str | None) -> tuple[str, Reading]:
-    """The format of one file, and what it says."""
-    config = read_config(path)
-    name = _format_of(config, command, format_name)
+def with_named_files(parts: list[Part]) -> list[Part]:
+    """The same, a command of the Trainer's and the file of its arguments as one: the command wins over it."""
+    taken: list[Part] = []
+    found: list[Part] = []
+    for part in parts:
+        config = part.config
+        if config.table is None and READERS["hf-command"].recognises(config):
+            from vramcast.formats.tools.hf_command import files_of  # most questions hold no such command
+
+            names = files_of(config)
+            own = [one for one in parts if one.config.table is not None and one.config.name in names]
+            beside = {name: value for one in own for name, value in (one.config.table or {}).items()}
+            taken, part = [*taken, *own], part._replace(config=config._replace(beside=beside))
+        elif READERS["sd-scripts"].recognises(config) and not config.name.endswith(".toml"):
+            from vramcast.formats.tools import kohya
+
+            names = kohya.files_of(config)
+            own = [one for one in parts if one.config.name in names]
+            try:
+                beside = {name: value for one in own for name, value in kohya.table_of(one.config).items()}
+            except ValueError as error:
+                raise SourceError(f"{own[0].config.name}: not TOML: {str(error)[:200]}") from None
+            taken, part = [*taken, *own], part._replace(config=config._replace(beside=beside))
+        found.append(part)
+    return [part for part in found if not any(part is one for one in taken)]
+
+
+def _joined(parts: list[Part]) -> list[Part]:
+    """The same, a command and the files that it alone can be read with as one."""
+    known = [part for part in parts if READERS[READ_TOGETHER].recognises(part.config)]
+    scripts = [part for part in known if part.config.table is None]
+    if len(scripts) != 1:
+        return parts
+    tables = [part for part in known if part.config.table is not None]
+    beside = {name: value for part in tables for name, value in (part.config.table or {}).items()}
+    return [part._replace(config=part.config._replace(beside=beside)) if part is scripts[0] else part
+            for part in parts if part not in tables]
+
+
+def _read(part: Part, command: str, format_name: str | None, *, alone: bool) -> tuple[str, Reading] | None:
+    """The format of one file, and what it says; None for a launcher of others that are given."""
+    config = part.config
+    if part.optional and not _is_known(config):
+        return None
     try:
-        return name, import_module(f"vramcast.formats.tools.{READERS[name].module}").read(config)
+        name = format_of(config, command, format_name)
+    except (SourceError, Unsupported) as error:
+        if alone or part.inside is None or not part.starts:
+            if part.inside is not None and isinstance(error, SourceError):
+                raise SourceError(unknown_command(part)) from None
+            raise
+        return part.inside.kind, around(Reading(part.inside.kind, {}), part.inside)
+    try:
+        reading = import_module(f"vramcast.formats.tools.{READERS[name].module}").read(config)
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
         # a foreign file may hold anything where a format has a number, a text or a table
         raise SourceError(f"{config.name}: not what {name} takes: {type(error).__name__}") from None
+    return name, reading if part.inside is None else around(reading, part.inside)
+
+
+def _is_known(config: Config) -> bool:
+    """Whether a reader here reads a command or a file."""
+    tool = tool_of(config)
+    return tool in READERS or (tool is None and any(reader.recognises(config) for reader in READERS.values()))
 
 
 def as_options(options: Mapping[str, Any]) -> str:
@@ -167,22 +326,28 @@ def as_options(options: Mapping[str, Any]) -> str:
     return " ".join(f"--{name} {text}" for name, text in texts.items())
 
 
-def _format_of(config: Config, command: str, format_name: str | None) -> str:
+def format_of(config: Config, command: str, format_name: str | None) -> str:
+    """The key of READERS whose file it is.
+
+    Raises: Unsupported for a file of a tool that none reads, SourceError where nothing tells whose it is
+    """
     if format_name is not None:
         if format_name not in READERS:
             raise UnknownName.of("format", format_name, READERS)
         name = format_name
     else:
         tool = tool_of(config)
-        if tool is not None:
+        if tool is not None and (near := nearest_question(tool, config)):
             raise Unsupported(
-                f"{config.name} is a configuration of {tool}, which is not read; give what it says as options"
+                f"{config.name} is a command of {tool}, which no engine here is; the nearest to ask: {near}"
             )
-        name = next((name for name, reader in READERS.items() if reader.recognises(config)), "")
+        if tool is not None and tool not in READERS:
+            said = f"{config.name} is a configuration of {tool}, which is not read; give what it says as options"
+            raise Unsupported(said + _traced(config))
+        name = tool or next((name for name, reader in READERS.items() if reader.recognises(config)), "")
     if not name:
-        raise SourceError(
-            f"{config.name}: none of {', '.join(READERS)} is recognised in it; --from-format names one"
-        )
+        said = f"{config.name}: none of {', '.join(READERS)} is recognised in it; --from-format names one"
+        raise SourceError(said + _traced(config))
     if READERS[name].command != command:
         raise InvalidSpec(f"{config.name} is a {name} configuration; use vramcast {READERS[name].command} --from")
     return name
@@ -230,3 +395,9 @@ def solved(
         found.pop("grad-accum", None)  # what a file leaves open
         found["global-batch"] = whole
     return found
+
+
+def _traced(config: Config) -> str:
+    """What follows a script that a command starts and no reader knows."""
+    script = OWN_SCRIPT.search(config.text) if config.table is None and config.name == THE_COMMAND else None
+    return f"; vramcast trace {script[0][:80]} follows a script of your own" if script else ""

@@ -13,10 +13,17 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.documents import NoDocument, parse_yaml
 from vramcast.errors import SourceError
+from vramcast.formats.expanding import UNSET, Invocation, asked_by
+from vramcast.formats.python_calls import code_of_notebook
 from vramcast.formats.shell import Script, read_script
 
 LARGEST_FILE: Final = 1 << 20
 """A configuration is a few pages; more is a mistake or an attack [bytes]."""
+
+TOO_LARGE: Final = "{}: a configuration has at most {} bytes"
+
+LARGEST_NOTEBOOK: Final = 16 << 20
+"""A notebook keeps what its cells printed, pictures too [bytes]."""
 
 DEEPEST: Final = 20
 """Levels of tables inside tables."""
@@ -38,6 +45,14 @@ class Config(NamedTuple):
     name: str
     text: str
     table: Mapping[str, Any] | None
+    given: Invocation = Invocation()  # what it is started with, where it is a script
+    documents: tuple[Mapping[str, Any], ...] = ()  # of a YAML with several, whose table is none of them
+    beside: Mapping[str, Any] = {}  # of a script: what files say that its command reads
+    folder: str = ""  # that it lies in, as it was named
+
+
+OF_AMD: Final = "AMD"
+"""What variables are about that are read on cards of that vendor alone."""
 
 
 class Unread(NamedTuple):
@@ -49,6 +64,8 @@ class Unread(NamedTuple):
     file: str = ""  # format of another file, which settles it where it is given beside this one
     of_network: bool = False  # says what the network is, not how it is trained or split
     of_towers: bool = False  # holds only where the network has towers that see or hear
+    of_sizes: bool | None = None  # of those: only where their images have one size (True), or any (False)
+    about: str = ""  # part of the network without which it says nothing; key of `PARTS_READ`
 
 
 class Reading(NamedTuple):
@@ -62,6 +79,10 @@ class Reading(NamedTuple):
     notes: tuple[str, ...] = ()  # what was left out or filled in
     auto: dict[str, str] = {}  # option that the file leaves to the run -> what the file says
     ranks: int | None = None  # processes that the file starts
+    nodes: int = 1  # machines that they are on
+    parts: Mapping[str, str] = {}  # engine option -> part of the network without which the tool passes over it
+    without_bf16: dict[str, Any] = {}  # options instead, on cards that have no bf16
+    contexts: tuple[tuple[int, int], ...] = ()  # memory of all cards [bytes] -> context that the tool takes unasked
 
 
 def together(*parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,6 +94,15 @@ def together(*parts: Mapping[str, Any]) -> dict[str, Any]:
     pairs = tuple(pair for part in parts for pair in part.get("engine-option", ()))
     found = {name: value for part in parts for name, value in part.items()}
     return found | ({"engine-option": pairs} if pairs else {})
+
+
+def lengths_of(*, packed: Any) -> dict[str, Any]:
+    """How long samples are beside the longest: all alike where they fill the length, else any length.
+
+    What is padded to the longest of its batch reserves up to half as much again as is allocated, for the allocator
+    sees other sizes at every step [the runs of ms-swift in truth/published/recipes.jsonl].
+    """
+    return {} if packed else {"min-seq-len": 1}
 
 
 def under_the_trainer(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,14 +117,54 @@ def read_config(path: Path) -> Config:
     Raises: SourceError when it cannot be read
     """
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise SourceError(f"{path}: a configuration has at most {LARGEST_FILE} bytes")
+        notebook = path.suffix == ".ipynb"
+        most = LARGEST_NOTEBOOK if notebook else LARGEST_FILE
+        if path.stat().st_size > most:
+            raise SourceError(TOO_LARGE.format(path, most))
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise SourceError(f"{path}: not a text file") from None
-    return Config(path.name, text, _table(path, text))
+    if notebook:
+        return Config(path.name, code_of_notebook(text, path.name)[:LARGEST_FILE], None)
+    return parsed(path, text)
+
+
+def parsed(path: str | Path, text: str) -> Config:
+    """A text as the file of this name.
+
+    Raises: SourceError for what is no JSON or YAML where the name says so
+    """
+    path = Path(path)
+    if path.suffix in (".yaml", ".yml") and SEPARATOR.search(text.strip()):
+        return Config(path.name, text, None, documents=_documents(path, text))
+    return Config(path.name, text, _table(path, text), folder=str(path.parent))
+
+
+SEPARATOR: Final = re.compile(r"(?m)(?<=\n)---[ \t]*(?:#.*)?$")
+MOST_DOCUMENTS: Final = 200
+TEMPLATE: Final = re.compile(r"\{\{-?\s*(?:\.Values|\.Release|include|toYaml|if|range|with)\b")
+
+UNFILLED: Final = re.compile(r"\{\{|\{%")
+"""What Jinja and its kin leave in a file, which is no JSON or YAML then."""
+
+
+def _documents(path: Path, text: str) -> tuple[Mapping[str, Any], ...]:
+    """The tables of a YAML of several documents, empty ones left out."""
+    texts = [part for part in SEPARATOR.split(text)[:MOST_DOCUMENTS] if re.search(r"(?m)^[^\s#]", part)]
+    found = [_table(path, part) for part in texts]
+    return tuple(one for one in found if one is not None)
+
+
+def bounded(name: str, text: str) -> str:
+    """A text that is no longer than a file may be.
+
+    Raises: SourceError
+    """
+    if len(text) > LARGEST_FILE:
+        raise SourceError(TOO_LARGE.format(name, LARGEST_FILE))
+    return text
 
 
 def _table(path: Path, text: str) -> Mapping[str, Any] | None:
@@ -103,10 +173,14 @@ def _table(path: Path, text: str) -> Mapping[str, Any] | None:
         if path.suffix == ".json" or text.lstrip().startswith("{"):
             found = json.loads(text)
         elif path.suffix in (".yaml", ".yml"):
+            if TEMPLATE.search(text):
+                raise SourceError(f"{path}: is a template of Helm; give what `helm template` writes of it")
             found = parse_yaml(text)
         else:
             return None
     except (ValueError, RecursionError, NoDocument) as error:
+        if UNFILLED.search(text):
+            raise SourceError(f"{path}: is a template; give what it becomes once its values are filled in") from None
         kind = "JSON" if path.suffix == ".json" else "YAML"
         raise SourceError(f"{path}: not {kind}: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found) or _deep(found) > DEEPEST:
@@ -128,7 +202,7 @@ class Command(NamedTuple):
     notes: tuple[str, ...] = ()  # what of the script is left out
     unread: tuple[Unread, ...] = ()
     variables: Mapping[str, str] = {}  # of the environment, as the script sets them
-    undecided: frozenset[str] = frozenset()  # arguments that stand in a branch only a run takes
+    undecided: Mapping[str, str] = {}  # arguments and variables that hang on a branch nobody decides -> what would
 
 
 def command_of(config: Config, score: Callable[[tuple[str, ...]], int]) -> Command:
@@ -140,20 +214,32 @@ def command_of(config: Config, score: Callable[[tuple[str, ...]], int]) -> Comma
 
     Raises: SourceError for quotes that do not end
     """
-    script = read_script(config.text, config.name)
-    notes, unread = list(script.notes), []
+    script = read_script(config.text, config.name, config.given)
+    notes, unread = list(script.notes), [Unread(f"source {shown(name)}", ELSEWHERE) for name in script.sources]
     scored = [found for found in script.commands if score(found) > 0]
     if scored:
         best = max(scored, key=score)
         if others := len({found for found in scored if found != best}):
             why = f"stands in the file with {others + 1} different commands; keep one of them"
+            looped = [f"--env {name}={items[0]}" for name, items in script.loops.items()]
+            why = f"{why}, as with {' '.join(looped)}" if looped else why
             unread.append(Unread(shown(best[0]).strip("'"), why))
         if script.unused:
             unused = ", ".join(f"${name}" for name in script.unused)
             notes.append(f"not read, as the command does not use them: {unused}")
     else:
         best = tuple(word for words in script.unused.values() for word in words)
-    return Command(best, tuple(notes), tuple(unread), _environment(script), script.undecided)
+    if not best and script.ends:
+        why = f"ends at {shown(script.ends)} with what it is given; --args and --env say else"
+        raise SourceError(f"{config.name}: {why}")
+    return Command(best, tuple(notes), tuple(unread), _environment(script), _asked(best, script))
+
+
+def _asked(words: Iterable[str], script: Script) -> dict[str, str]:
+    """What is not decided, and what would say the variables that nobody gives."""
+    unset = {found for word in words for found in UNSET.findall(word) if re.fullmatch(r"\$\{(?:\w+|[@*#])\}", found)}
+    asked = {one: f"{one} is not set in the file; give {asked_by(one[2:-1], '')}" for one in sorted(unset)}
+    return asked | dict(script.undecided)
 
 
 def _environment(script: Script) -> dict[str, str]:
@@ -175,6 +261,12 @@ SECRET: Final = re.compile(
     r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|xox[a-z]-|AKIA|LTAI|eyJ)[\w./+=-]{8,}|\b[0-9a-fA-F]{32,}\b"
 )
 """What keys of hubs and clouds look like."""
+
+
+SECRET_NAME: Final = re.compile(
+    r"(?i)TOKEN(?!IZ|S?_PER|S$)|SECRET|PASSW|API_?KEY|ACCESS_?KEY|CREDENTIAL|(?:^|_)KEY(?:$|_ID)|AUTH"
+)
+"""What variables are called that hold keys of hubs and clouds: no question needs them."""
 
 
 def sentence(found: Iterable[Unread]) -> str:
@@ -201,15 +293,16 @@ def arguments(found: Iterable[str], *, short: bool = False) -> dict[str, Any]:
     """
     result: dict[str, Any] = {}
     name: str | None = None
+    bare = False  # no value yet
     for word in found:
         if re.match(r"^--?[A-Za-z]" if short else r"^--[A-Za-z]", word):
             name, equals, value = word.lstrip("-").partition("=")
             name = name.replace("-", "_")
-            result[name] = plain(value) if equals else True
+            result[name], bare = plain(value) if equals else True, not equals
         elif name is not None:
             before = result[name]
-            values = [] if before is True else before if isinstance(before, list) else [before]
-            result[name] = plain(word) if not values else [*values, plain(word)]
+            values = [] if bare else before if isinstance(before, list) else [before]
+            result[name], bare = plain(word) if not values else [*values, plain(word)], False
     return result
 
 

@@ -5,11 +5,13 @@ Recognising a file loads none of the modules; each reads and writes its own tool
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from vramcast.engines.training import TRAINING
 from vramcast.formats.reading import Config
+from vramcast.formats.unread import tool_of
 
 Recogniser = Callable[[Config], bool]
 
@@ -31,8 +33,35 @@ def _is_megatron(config: Config) -> bool:
     """A script or a table with two of Megatron-LM's names."""
     names = ("tensor_model_parallel_size", "num_layers", "micro_batch_size", "use_distributed_optimizer")
     if config.table is not None:
-        return sum(name in config.table for name in names) >= 2
+        return "MODEL_ARGS" in config.table or sum(name in config.table for name in names) >= 2
     return sum(f"--{name.replace('_', '-')}" in config.text for name in names) >= 2
+
+
+def _is_megatron_bridge(config: Config) -> bool:
+    """A recipe of Megatron-Bridge in Python."""
+    return config.table is None and "megatron.bridge" in config.text and "cfg.model" in config.text
+
+
+def _is_nemo(config: Config) -> bool:
+    """A trainer's table beside that of a model, with what NeMo manages or Megatron's words."""
+    found = config.table or {}
+    model = found.get("model")
+    return isinstance(model, dict) and isinstance(found.get("trainer"), dict) and (
+        "exp_manager" in found or "tensor_model_parallel_size" in model)
+
+
+def _is_deepspeed_chat(config: Config) -> bool:
+    """A command of the deepspeed launcher with the names of DeepSpeed-Chat's steps."""
+    names = ("main.py", "--deepspeed", "_zero_stage", "_model_name_or_path")
+    text = config.text.replace("--zero_stage", "--_zero_stage").replace("--model_name", "--_model_name")
+    return config.table is None and all(name in text for name in names)
+
+
+def _is_automodel(config: Config) -> bool:
+    """A recipe of NeMo Automodel: its classes are named, or its scheduler of steps."""
+    model = (config.table or {}).get("model")
+    named = isinstance(model, dict) and "nemo_automodel" in str(model.get("_target_"))
+    return config.table is not None and (named or ("step_scheduler" in config.table and "model" in config.table))
 
 
 def _is_vllm(config: Config) -> bool:
@@ -43,8 +72,48 @@ def _is_vllm(config: Config) -> bool:
     return any(name in config.text for name in ("vllm serve", "vllm.entrypoints", "vllm/vllm-openai"))
 
 
+def _is_torchtune(config: Config) -> bool:
+    """A recipe's YAML, with the components that torchtune makes, or a `tune run` command."""
+    if config.table is not None:
+        parts = [part for part in config.table.values() if isinstance(part, dict)]
+        return any(str(part.get("_component_", "")).startswith("torchtune.") for part in parts)
+    return "tune run" in config.text
+
+
+def _is_litgpt(config: Config) -> bool:
+    """A configuration of litgpt's scripts, or its command."""
+    if config.table is not None:
+        train = config.table.get("train")
+        return isinstance(train, dict) and "micro_batch_size" in train and any(
+            name in config.table for name in ("checkpoint_dir", "model_name"))
+    return "litgpt finetune" in config.text
+
+
 def _is_sglang(config: Config) -> bool:
     return config.table is None and any(name in config.text for name in ("sglang.launch_server", "sglang serve"))
+
+
+def _is_tensorrt_llm(config: Config) -> bool:
+    """A `trtllm-serve` command, or the file beside it."""
+    if config.table is None:
+        return "trtllm-serve" in config.text
+    return sum(name in config.table for name in (
+        "kv_cache_config", "cuda_graph_config", "enable_attention_dp", "moe_config", "disable_overlap_scheduler",
+        "print_iter_log", "max_num_tokens", "stream_interval")) >= 1
+
+
+def _is_llamacpp(config: Config) -> bool:
+    """A command of llama.cpp's programs or images."""
+    names = ("llama-server", "llama-cli", "llama.cpp:server", "llama.cpp:full", "llama.cpp:light")
+    return config.table is None and any(name in config.text for name in names)
+
+
+def _is_ollama(config: Config) -> bool:
+    """A Modelfile, or a command of Ollama."""
+    text = config.text
+    model = "PARAMETER " in text or "TEMPLATE " in text or "SYSTEM " in text or config.name.lower().startswith("model")
+    return config.table is None and ("ollama run" in text or "ollama serve" in text or (
+        model and any(line.lstrip().upper().startswith("FROM ") for line in text.splitlines())))
 
 
 def _is_torchtitan(config: Config) -> bool:
@@ -52,23 +121,62 @@ def _is_torchtitan(config: Config) -> bool:
     text = config.text
     return config.table is None and (
         "--parallelism." in text or "torchtitan" in text or "\n[parallelism]" in f"\n{text}" or (
-            config.name.endswith(".toml") and "\n[training]" in f"\n{text}" and "\nflavor" in text)
+            config.name.endswith(".toml") and "\n[model]" in f"\n{text}" and "\nflavor" in text)
     )
 
 
+def _is_hugging_face(config: Config) -> bool:
+    """A command line that starts a script of the Trainer."""
+    return config.table is None and tool_of(config) == "hf-command"
+
+
+def _is_tool(name: str) -> Recogniser:
+    """What is told by what stands in a script alone."""
+    return lambda config: config.table is None and tool_of(config) == name
+
+
+def _is_unsloth(config: Config) -> bool:
+    """Python that imports it; of a notebook its code is the text."""
+    return config.table is None and re.search(r"(?m)^\s*(?:from|import) unsloth\b", config.text) is not None
+
+
+def _is_swift(config: Config) -> bool:
+    """A command of ms-swift, or a table with its names."""
+    if config.table is not None:
+        return any(name in config.table for name in ("tuner_type", "train_type", "sft_type", "rlhf_type"))
+    return re.search(r"\bswift(?:/cli/|[ \t\\\n]+)(?:sft|pt|rlhf)\b", config.text) is not None
+
+
 READERS: Final[dict[str, Reader]] = {
+    "torchtune": Reader("torchtune", "train", _is_torchtune),
+    "litgpt": Reader("litgpt", "train", _is_litgpt),
     "deepspeed": Reader("deepspeed", "train", _table_has(
         "zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")),
+    "axolotl": Reader("axolotl", "train", _table_has("base_model")),
     "accelerate": Reader("accelerate", "train", _table_has("distributed_type", "compute_environment")),
+    "megatron-bridge": Reader("megatron_bridge", "train", _is_megatron_bridge),
     "megatron": Reader("megatron", "train", _is_megatron),
+    "automodel": Reader("automodel", "train", _is_automodel),
+    "nemo": Reader("nemo", "train", _is_nemo),
+    "deepspeed-chat": Reader("deepspeed_chat", "train", _is_deepspeed_chat),
+    "swift": Reader("swift", "train", _is_swift),
+    "unsloth": Reader("unsloth", "train", _is_unsloth),
+    "diffusers": Reader("diffusers", "train", _is_tool("diffusers")),
+    "sd-scripts": Reader("kohya", "train", _is_tool("sd-scripts")),
+    "hf-command": Reader("hf_command", "train", _is_hugging_face),
+    "trl": Reader("trl", "train", _table_has(
+        "use_peft", "lora_target_modules", "num_generations", "max_prompt_length", "dataset_text_field")),
     "trainer": Reader("transformers", "train", _table_has(
         "per_device_train_batch_size", "gradient_checkpointing", "finetuning_type", "num_train_epochs")),
     "vllm": Reader("vllm", "serve", _is_vllm),
     "sglang": Reader("sglang", "serve", _is_sglang),
     "torchtitan": Reader("torchtitan", "train", _is_torchtitan),
+    "llama.cpp": Reader("llamacpp", "serve", _is_llamacpp),
+    "ollama": Reader("ollama", "serve", _is_ollama),
+    "tensorrt-llm": Reader("tensorrt_llm", "serve", _is_tensorrt_llm),
 }
 """Formats in the order in which files are held against them, and in which they win.
-"trainer" is Transformers' and LLaMA-Factory's."""
+"trainer" is Transformers' and LLaMA-Factory's, "hf-command" the command lines of both, of TRL and of others."""
 
 
 class Emitter(NamedTuple):
@@ -108,10 +216,15 @@ EMITTERS: Final[dict[str, Emitter]] = {
         "llamafactory", (*HUGGING_FACE, "unsloth"), ("pytorch", "litgpt"), "framework",
         "LLaMA-Factory's YAML",
     ),
+    "axolotl": Emitter("axolotl_files", (), ("huggingface",), "framework", "axolotl's YAML"),
     "torchtitan": Emitter(
         "torchtitan", ("torchtitan",), (), "framework",
         "a registry function and torchtitan's command line",
     ),
+    "torchtune": Emitter(
+        "torchtune_recipe", ("torchtune",), (), "framework", "a recipe's YAML and the `tune run` that starts it",
+    ),
+    "litgpt": Emitter("litgpt", ("litgpt",), (), "framework", "litgpt's YAML for fine-tuning"),
     "megatron": Emitter("megatron", ("megatron",), (), "framework", "Megatron-LM's arguments, the network's too"),
     "pytorch": Emitter(
         "pytorch", ("pytorch",), ("torchtitan", "torchtune", "litgpt"), "framework",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.formats import load_format
@@ -19,22 +20,39 @@ from vramcast.formats.environment import unread_environment
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.launch import IN_THE_FOLDER, by_hand, head_of, one_of_several
 from vramcast.formats.lines import HEAD, Line, Table, array, commented, comments, exports
-from vramcast.formats.reading import ELSEWHERE, NO_GPU, Command, Config, Reading, Unread, command_of, plain, written
+from vramcast.formats.reading import (
+    DEEPEST,
+    ELSEWHERE,
+    NO_GPU,
+    Command,
+    Config,
+    Reading,
+    Unread,
+    command_of,
+    plain,
+    written,
+)
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.logs import options
-from vramcast.sources.logs.options import Target, translated
+from vramcast.sources.logs.options import Target, negated, translated
 
 APART: Final = (
     "model", "model_path", "quantization", "max_seq_len", "max_loras", "max_lora_rank", "max_loras_per_batch",
 )
 """Arguments of the logs' tables that are read in another way here, or that only logs have."""
 
+MODEL: Final = ("model", "model_tag", "model_path")
+
 QUANTISED: Final = {
     "fp8": "fp8", "awq": "awq-int4", "awq_marlin": "awq-int4", "gptq": "gptq-int4", "gptq_marlin": "gptq-int4",
-    "bitsandbytes": "nf4", "mxfp4": "mxfp4", "modelopt_fp4": "nvfp4", "modelopt": "fp8", "modelopt_fp8": "fp8",
-    "w8a8_int8": "int8", "w8a8_fp8": "fp8",
+    "bitsandbytes": "nf4", "mxfp4": "mxfp4", "modelopt_fp4": None, "modelopt": None, "modelopt_fp8": None,
+    "w8a8_int8": "int8", "w8a8_fp8": "fp8", "auto_awq": "awq-int4", "auto_gptq": "gptq-int4", "gpt_oss_mxfp4": "mxfp4",
+    "fp8_per_tensor": "fp8", "fp8_per_channel": "fp8-channel", "fp8_per_block": "fp8-block",
+    "int8_per_channel_weight_only": "int8", "compressed-tensors": None, "compressed_tensors": None, "quark": None,
+    "moe_wna16": None, "gguf": None, "auto-round": None, "inc": None, "modelopt_mixed": None, "petit_nvfp4": None,
+    "deepseek_v4_fp8": None,
 }
-"""`--quantization` -> how the weights are stored."""
+"""`--quantization` -> how the weights are stored; None: as the checkpoint says, which these only read."""
 
 HUMAN: Final = ("max_model_len", "max_num_batched_tokens", "kv_cache_memory_bytes")
 """Numbers that vLLM reads with a suffix [vllm engine/arg_utils.py, human_readable_int]."""
@@ -57,10 +75,11 @@ USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "enable_chunked_prefill": (True,), "async_scheduling": (True,), "optimization_level": (2, 3),
     "runner": ("auto", "generate"), "task": ("auto", "generate"), "model_impl": ("auto", "vllm"),
     "cpu_offload_gb": (0, 0.0),
-    "load_format": ("auto", "safetensors", "pt", "npcache", "dummy", "bitsandbytes", "runai_streamer", "mistral"),
+    "load_format": ("auto", "safetensors", "pt", "npcache", "dummy", "bitsandbytes", "runai_streamer", "mistral",
+                    "hf", "gguf", "tensorizer", "sharded_state", "runai_streamer_sharded", "fastsafetensors"),
     "prefill_context_parallel_size": (1,), "mamba_cache_mode": ("none",), "performance_mode": ("balanced",),
-    "attention_backend": ("auto",), "enable_sleep_mode": (False,),
-    "mm_encoder_tp_mode": ("weights",), "offload_backend": ("auto",),
+    "attention_backend": ("auto",), "mm_encoder_tp_mode": ("weights", "data"), "offload_backend": ("auto",),
+    "kv_cache_dtype_skip_layers": ([],), "kv_offloading_backend": ("native",),
     # SGLang's
     "ep_num_redundant_experts": (0,), "speculative_eagle_topk": (1,), "disaggregation_mode": ("null", None),
     "moe_a2a_backend": ("none",),
@@ -77,6 +96,11 @@ WITHOUT_CARDS: Final = re.compile(
     r"(?i)\b(\S*(?:vllm|sglang)[\w./-]*(?:-|:)(?:\S*-)?(?:cpu|xpu|tpu|npu|hpu|neuron|xeon)\b[^\s'\"]*)"
 )
 """Images of the engines that run on no GPU of the catalogue."""
+
+WORD: Final = re.compile(r"[^\s'\"]{1,200}")
+OF_IMAGES: Final = ("vllm", "sglang", "rocm", "nvcr.io", "intel/", "ascend", "tensorrt", "llama")
+MOST_IMAGES: Final = 100
+"""Names of images and packages, words that hold them, and how many of those are looked at."""
 
 SERVE: Final = "serve.sh"
 
@@ -108,6 +132,8 @@ class Server(NamedTuple):
     slots: int  # adapters on the card at once where nobody says
     rank_needed: bool = False  # whether nobody but the adapters says their rank
     named_model: bool = False  # whether the model stands behind the command without a name
+    arguments: Mapping[str, str] = {}  # variable of the environment -> the argument that it is
+    parts: Mapping[str, str] = {}  # engine option -> part of the network without which the engine passes over it
 
 
 def targets_of(table: Mapping[str, Target]) -> dict[str, Target]:
@@ -124,12 +150,18 @@ def read_server(config: Config, server: Server) -> Reading:
     command, given, place = _given(config, server)
     values = Watched(given, server.known, undecided=command.undecided)
     options: dict[str, Any] = {"engine": server.engine} | translated(values, server.targets)
-    for name, (option, _) in server.targets.items():
+    for name, (option, reads) in server.targets.items():
         value = values.get(name)
-        wanted = value is not None and (value not in OFF or name in FITTED) and not isinstance(value, bool)
-        if wanted and option not in translated({name: value}, {name: server.targets[name]}):
+        switch = isinstance(value, bool) and reads in (bool, negated)
+        wanted = value is not None and (isinstance(value, bool) or value not in OFF or name in FITTED) and not switch
+        if name in FITTED and value in ("auto", -1):
+            values.cannot(name, "is fitted to the card; give --context", option="context")
+        elif wanted and option not in translated({name: value}, {name: server.targets[name]}):
             values.refuse(name, "a value that is understood", option=option)
-    models = [text for name in ("model", "model_tag", "model_path") if isinstance(text := values.get(name), str)]
+    models = [text for name in MODEL if isinstance(text := values.get(name), str)]
+    for name in MODEL:
+        if name in given and values.is_open(name):
+            values.cannot(name, values.why_open(name), option="model")
     options |= {"model": models[0]} if models else {}
     if "config" in values:
         values.cannot("config", ELSEWHERE, file=server.engine)
@@ -140,14 +172,17 @@ def read_server(config: Config, server: Server) -> Reading:
     known = variables_of(server.engine)
     texts = {option: command.variables.get(name, "").lower() for option, name in known.items()}
     switches = {option: SWITCHED[text] for option, text in texts.items() if text in SWITCHED}
-    pairs = tuple(f"{option}={value}" for option, value in switches.items())
-    options |= {"engine-option": (*options.get("engine-option", ()), *pairs)} if pairs else {}
+    pairs = (*options.get("engine-option", ()), *(f"{option}={value}" for option, value in switches.items()))
+    options |= {"engine-option": tuple(dict.fromkeys(pairs))} if pairs else {}
     for name, usual in USUAL.items():
         values.only(name, *usual)
-    others = {name: text for name, text in command.variables.items() if name not in map(known.get, switches)}
+    read = {*map(known.get, switches), *server.arguments}
+    others = {name: text for name, text in command.variables.items() if name not in read}
     unread = [*command.unread, *place, *values.unread(), *unread_environment(others, allocator=False)]
     unread += _versions(config, server, options)
-    return Reading(server.engine, options, unread=tuple(unread), notes=command.notes)
+    nodes = values.count("nnodes") or 1
+    return Reading(server.engine, options, unread=tuple(unread), notes=(*command.notes, *values.assumed), nodes=nodes,
+                   parts=server.parts)
 
 
 def human_readable(value: Any) -> Any:
@@ -181,6 +216,11 @@ def _given(config: Config, server: Server) -> tuple[Command, dict[str, Any], lis
     values = _long(named, server)
     if plainly and server.named_model:
         values.setdefault("model", plainly.pop(0))
+    given = {name: plain(command.variables[variable]) for variable, name in server.arguments.items()
+             if variable in command.variables}
+    values = given | values
+    if config.beside:
+        values = {name: value for name, value in values.items() if name != "config"} | _long(config.beside, server)
     return command, values, [
         Unread(word[:60], "is no argument of a command that is understood") for word in plainly
     ]
@@ -191,8 +231,8 @@ def _start(words: tuple[str, ...], server: Server) -> int | None:
     for place, word in enumerate(words):
         if word.rpartition("/")[2] == server.engine and words[place + 1 : place + 2] == ("serve",):
             return place + 2
-    found = [place for place, word in enumerate(words) if server.start.fullmatch(word)]
-    return found[-1] + 1 if found else None
+    found = [place + 1 for place, word in enumerate(words) if server.start.fullmatch(word)]
+    return found[-1] + (words[found[-1] : found[-1] + 1] == ("serve",)) if found else None
 
 
 def split(words: tuple[str, ...], known: Known, short: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
@@ -212,7 +252,7 @@ def split(words: tuple[str, ...], known: Known, short: Mapping[str, str]) -> tup
                 text, equals, value = "O", "=", level[1]
             name = text.replace("-", "_")
             entry = known.entry(short.get(name, name))
-            kind = entry.kind if entry is not None else "any"
+            kind = entry.kind if entry is not None else "list" if name in OLDER_LISTS else "any"
             room = 0 if equals else 1 if kind in ("bool", "flag") else 99 if kind == "list" else 1
             named[name] = plain(value) if equals else True
             flag = kind in ("bool", "flag")
@@ -230,17 +270,27 @@ def _long(values: Mapping[str, Any], server: Server) -> dict[str, Any]:
     """Arguments by the names of the snapshot: short ones, switched-off ones and those of tables inside."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        table, point, inner = name.partition(".")
+        table, *inner = name.split(".")[:DEEPEST]
         long = _whole(server.short.get(name, name), server)
         off = long.removeprefix("no_")
-        if point:
-            before = table_of(found.get(table))
-            found[table] = {**before, inner: value}
+        if inner:
+            whole = server.short.get(f"{table}.") or _whole(server.short.get(table, table), server)
+            found[whole] = _with_inner(table_of(found.get(whole)), inner, value)
         elif long.startswith("no_") and server.known.entry(off) is not None and value is True:
             found[off] = False
         else:
             found[long] = human_readable(value) if long in HUMAN else value
     return found
+
+
+def _with_inner(table: dict[str, Any], names: list[str], value: Any) -> dict[str, Any]:
+    """A table with a value in one of the tables inside it."""
+    first, *rest = names
+    return {**table, first: _with_inner(table_of(table.get(first)), rest, value) if rest else value}
+
+
+OLDER_LISTS: Final = ("cuda_graph_sizes",)
+"""Names of earlier versions that take all words behind them."""
 
 OLDER: Final = ("enable_dp_attention", "enable_ep_moe", "disable_cuda_graph", "cuda_graph_max_bs", "cuda_graph_bs",
                 "max_seq_len_to_capture", "enable_torch_compile", "task", "config", "device")
@@ -264,6 +314,59 @@ def table_of(value: Any) -> dict[str, Any]:
         except (ValueError, RecursionError):
             return {}
     return dict(value) if isinstance(value, Mapping) else {}
+
+
+def several(value: Any) -> list[Any]:
+    """A list, or the one value that stands for it; a text of JSON or with commas is one, too.
+
+    >>> several("[1,2]"), several("1,2"), several(7)
+    ([1, 2], [1, 2], [7])
+    """
+    if isinstance(value, str) and ("," in value or value.startswith("[")):
+        value = [plain(part) for part in re.split(r"[\s,]+", value.strip("[] ")) if part]
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+ROPE: Final = ("rope_scaling", "rope_parameters")
+OF_POSITIONS: Final = (*ROPE, "rope_theta", "max_position_embeddings", "original_max_position_embeddings")
+INNER: Final = ("text_config", "llm_config", "language_config")
+"""Keys of `--hf-overrides` that say how long sequences may be, and tables of the config that hold them."""
+
+def stretched(
+    values: Watched, overrides: str, length: str, *, multiplied: tuple[str, ...]
+) -> tuple[dict[str, Any], bool]:
+    """How long sequences may be where the config is overridden, and whether they may be longer than it says.
+
+    Args:
+        overrides: the argument that overrides keys of the config
+        length: the one of the longest sequence
+        multiplied: scalings by whose factor the engine multiplies the length that the network was trained with
+    """
+    given, legacy = values.get(overrides), values.get("rope_scaling")
+    values.get("rope_theta")
+    whole = Watched(table_of(given))
+    values.inner[overrides] = whole
+    if given not in (None, "{}") and not whole:
+        values.refuse(overrides, "a table")
+    tables = [whole, *(whole.section(name) for name in INNER if name in whole)]
+    said = {name: table.get(name) for table in tables for name in OF_POSITIONS if name in table}
+    if not said and legacy is None:
+        return {}, False
+    if values.count(length) is not None:
+        return {}, True
+    rope = table_of(legacy) or next((table_of(said[name]) for name in ROPE if name in said), {})
+    factor, kind = rope.get("factor"), str(rope.get("rope_type") or rope.get("type"))
+    known = said.get("max_position_embeddings")
+    original = rope.get("original_max_position_embeddings") or known
+    if factor is None and isinstance(known, int):
+        return {"context": known}, True
+    if kind in multiplied and isinstance(original, int) and isinstance(factor, (int, float)) and 0 < factor < 1e4:
+        return {"context": int(original * factor)}, True
+    if factor is not None:
+        values.cannot(overrides if legacy is None else "rope_scaling",
+                      f"stretches the network's own length; give --{length.replace('_', '-')} with it",
+                      option="context")
+    return {}, False
 
 
 def _stored(values: Watched, models: list[str]) -> dict[str, Any]:
@@ -297,17 +400,29 @@ def _versions(config: Config, server: Server, options: dict[str, Any]) -> Iterat
     """The version that an image or a package names, put into the options."""
     if config.table is not None:
         return
-    found = {one or other for one, other in server.image.findall(config.text)}
+    words = _image_words(config.text)
+    found = {one or other for word in words for one, other in server.image.findall(word)}
     if len(found) == 1:
         options["engine"] = f"{server.engine}@{_release(next(iter(found)))}"
     elif found:
         why = f"is named in {len(found)} versions; give --engine {server.engine}@VERSION"
         yield Unread(server.engine, why, "engine")
-    if (image := WITHOUT_CARDS.search(config.text)) is not None:
+    if (image := _first(words, WITHOUT_CARDS)) is not None:
         yield Unread(image[1][:60], NO_GPU)
-    elif not found and (image := OTHER_IMAGES.search(config.text) or TAGGED.search(config.text)) is not None:
+    elif not found and (image := _first(words, OTHER_IMAGES) or _first(words, TAGGED)) is not None:
         why = f"does not say which {server.engine} is in it; give --engine {server.engine}@VERSION"
         yield Unread(image[1][:60], why, "engine")
+
+
+def _image_words(text: str) -> list[str]:
+    """Words of a script that may name an image or a package: bounded, whatever the script is."""
+    words = (word for word in WORD.findall(text) if any(name in word.lower() for name in OF_IMAGES))
+    return list(islice(dict.fromkeys(words), MOST_IMAGES))
+
+
+def _first(words: list[str], pattern: re.Pattern[str]) -> re.Match[str] | None:
+    """The first word that a pattern finds something in."""
+    return next((match for word in words if (match := pattern.search(word)) is not None), None)
 
 
 def _release(text: str) -> str:

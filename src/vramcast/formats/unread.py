@@ -19,101 +19,157 @@ class Tool(NamedTuple):
     name: str
     keys: tuple[str, ...] = ()  # groups of names, "|" between names of which one is there: all groups of one line are
     text: str = ""  # what stands in a script
+    unless: str = ""  # names of which one makes it another tool's, with "|" between
 
+
+STARTS: Final = (
+    r"\btrl (?:sft|dpo|kto|reward|rloo|grpo)\b|\bllamafactory-cli train\b|\b(?:run_)?(?:sft|dpo|kto|reward|rloo|grpo|"
+    r"reward_modeling|orpo|sft_trainer|train_bash)\.py\b"
+    r"|\brun_(?:[cmp]lm|fim|mae|mim\w*|clip|glue|xnli|ner|swag|qa(?:_beam_search)?|seq2seq_qa|summarization|translation|"
+    r"(?:image_|audio_)?classification|(?:semantic|instance)_segmentation|object_detection|speech_recognition_\w+|"
+    r"wav2vec2_\w+?)(?:_no_trainer)?\.py\b"
+    r"|\btrl\.scripts\.\w+|\btuning\.sft_trainer\b|--finetuning_type\b"
+    r"|\A(?![\s\S]*--zero_stage\b)[\s\S]*--per[_-]device[_-]train[_-]batch[_-]size\b"
+    r"|\bsrc/train\.py\b|--train_type[ =](?:full|lora|qlora|custom_\w+|hqq_\w+|bnb_\w+)\b"
+)
+"""What stands in a command that starts a script of Hugging Face's Trainer."""
 
 TOOLS: Final = (
     # training
-    Tool("axolotl", ("base_model datasets|pretraining_dataset|adapter|sequence_len|micro_batch_size|rl|chat_template",),
+    Tool("torchtune", ("model._component_", "policy_model._component_", "checkpointer._component_"), r"\btune run\b"),
+    Tool("litgpt", ("checkpoint_dir train.micro_batch_size", "model_name train.micro_batch_size"),
+         r"\blitgpt finetune\w*"),
+    Tool("axolotl", ("base_model datasets|pretraining_dataset|adapter|sequence_len|micro_batch_size|rl",)),
+    Tool("swift", ("tuner_type model", "train_type model", "sft_type model_type|model_id_or_path",
+                   "rlhf_type model", "torch_dtype tuner_backend"),
+         r"(?:^|[\s/])swift[ \t\\\n]+(?:sft|pt|rlhf)\b|\bswift/cli/(?:sft|pt|rlhf)\.py\b"),
+    Tool("unsloth", (), r"^\s*(?:from|import) unsloth\b"),
+    Tool("axolotl (its YAML is read)", (),
          r"\baxolotl (?:train|preprocess|inference|fetch)\b|\baxolotl\.cli\b"),
     Tool("LLaMA-Factory, for Megatron", (
         "stage|finetuning_type|template tensor_model_parallel_size|pipeline_model_parallel_size",)),
-    Tool("LLaMA-Factory (its YAML is read)", (),
-         r"\bllamafactory-cli train\b|\btrain_bash\.py\b|\bsrc/train\.py\s+\S+\.yaml\b|--finetuning_type\b"),
     Tool("LLaMA-Factory v1", ("model train_dataset", "model dist_config", "model peft_config")),
     Tool("LLaMA-Factory, for inference or export", (
         "model_name_or_path infer_backend", "model_name_or_path export_dir"), r"\bllamafactory-cli (?!train)\w+"),
-    Tool("torchtune", ("tokenizer._component_", "model._component_"), r"\btune run\b|\btorchtune\.|^\s*_component_:"),
-    Tool("nanotron", ("parallelism.pp parallelism.tp tokens|general",),
+    Tool("nanotron (whose engine is not modelled)", ("parallelism.pp parallelism.tp tokens|general",),
          r"\bnanotron\b|\brun_train\.py --config-file\b"),
     Tool("verl", ("actor_rollout_ref", "worker.actor worker.rollout"),
          r"\bverl\.trainer\b|\bactor_rollout_ref\.|\bverl\.model_merger\b"),
     Tool("OpenRLHF", (), r"\bopenrlhf\b"),
-    Tool("TRL", (
+    Tool("trl", (
         "use_peft", "lora_r", "lora_target_modules", "use_peft_lora", "load_in_4bit per_device_train_batch_size",
         "num_generations", "max_prompt_length", "max_completion_length", "dataset_text_field", "completion_only_loss",
         "assistant_only_loss", "reward_funcs", "reward_model_path", "bnb_4bit_quant_type", "use_bnb_nested_quant",
         "use_4bit_quantization", "model_name_or_path dataset_name",
-        "datasets dataset_mixture|dtype|max_length", "model_name_or_path datasets",
-    ), r"\btrl (?:sft|dpo|grpo|kto|reward|rloo|orpo|cpo|env|vllm-serve)\b|\btrl[/.](?:scripts|examples)\b"
-       r"|\bfrom trl import\b|\bexamples/scripts/\w+\.py\b"),
-    Tool("Unsloth", (), r"\bunsloth-cli\b|\bunsloth train\b|\bfrom unsloth\b"),
-    Tool("NeMo", (
-        "trainer exp_manager", "trainer.devices model", "policy cluster grpo|dpo|sft|rm|distillation",
-        "recipe._target_", "model._target_", "step_scheduler model", "run trainer.devices",
-    ), r"\bnemo(?:_run|_rl|_automodel|\.collections|_curator|_aligner)\b|\bnemo llm\b|\bautomodel (?:fine|pre)t\w+\b"),
+        "datasets dataset_mixture|dtype|max_length", "model_name_or_path datasets", "dataset_mixture",
+        "dataset_mixer", "model_name_or_path attn_implementation",
+        "max_length packing|loss_type|beta",
+    )),
+    Tool("TRL in Python (its YAML and its command lines are read)", (), r"\bfrom trl import\b"),
+    Tool("Unsloth on its command line (a script or notebook with its calls is read)", (),
+         r"\bunsloth-cli\b|\bunsloth train\b"),
+    Tool("NeMo", ("policy cluster grpo|dpo|sft|rm|distillation",),
+         r"\bnemo(?:_run|_rl|_automodel|\.collections|_curator|_aligner)\b|\bnemo llm\b"
+         r"|\bautomodel (?:fine|pre)t\w+\b"),
     Tool("xtuner", (), r"\bxtuner (?:train|chat)\b|\bfrom xtuner\b"),
-    Tool("ms-swift", ("train_type model", "tuner_type model", "torch_dtype tuner_backend"),
+    Tool("ms-swift on Megatron, or for anything but training", (),
          r"\b(?:swift|megatron) (?:sft|pt|rlhf|infer|deploy|export|eval|rollout|sample)\b|\bswift/cli\b"),
-    Tool("kohya's sd-scripts", ("pretrained_model_name_or_path network_module",),
-         r"\bnetwork_module\b|\b(?:sdxl_|flux_|sd3_)?train_(?:network|db|textual_inversion)\.py\b"),
-    Tool("diffusers' examples", (),
-         r"\btrain_(?:dreambooth|text_to_image|controlnet|instruct_pix2pix|textual_inversion|cogvideox)\w*\.py\b"),
-    Tool("litgpt", ("checkpoint_dir train.micro_batch_size", "model_name train.micro_batch_size"),
-         r"\blitgpt (?:finetune|pretrain|serve|generate|chat)\w*\b"),
+    Tool("sd-scripts", ("pretrained_model_name_or_path network_module",),
+         r"\bnetwork_module\b|\b(?:\w+_)?train_(?:network|db|textual_inversion)\.py\b|\bfine_tune\.py\b"
+         r"|\b(?:sdxl|flux|sd3|lumina)_train\.py\b"),
+    Tool("diffusers", (),
+         r"\btrain_(?:dreambooth|text_to_image|controlnet|control|instruct_pix2pix|cogvideox|custom_diffusion|t2i_adapter"
+         r"|lcm_distill|unconditional|amused)\w*\.py\b|\btextual_inversion\w*\.py\b"),
+    Tool("litgpt beside its fine-tuning", (), r"\blitgpt (?:pretrain|serve|generate|chat|evaluate)\w*\b"),
     Tool("GPT-NeoX", ("pipe_parallel_size", "pipe-parallel-size", "model_parallel_size num_layers"),
          r"\bdeepy\.py\b"),
     Tool("LLM Foundry", ("device_train_microbatch_size", "train_loader max_seq_len"), r"\bcomposer train\.py\b"),
-    Tool("Lightning", ("trainer.accelerator", "trainer.strategy", "model.class_path"), r"\bLightningCLI\b"),
+    Tool("Lightning", ("trainer.accelerator", "trainer.strategy", "model.class_path"), r"\bLightningCLI\b",
+         unless="exp_manager|model.tensor_model_parallel_size"),
     Tool("Megatron-DeepSpeed", (), r"--zero-stage[ =]|--deepspeed-activation-checkpointing|\bds_ssh\b|pretrain_\w+\.py"
                                    r"(?:.|\\\n)*--deepspeed\b"),
-    Tool("NeMo's Megatron Bridge", (), r"\bmegatron\.bridge\b"),
-    Tool("Pai-Megatron-Patch", (), r"--patch-tokenizer-type\b|\bPai-Megatron\b"),
+    Tool("NeMo's Megatron Bridge", (), r"\A(?![\s\S]*\bcfg\.model\b)[\s\S]*\bmegatron\.bridge\b"),
     Tool("Colossal-AI", (), r"\bcolossalai run\b|\bcolossalai\.booster\b"),
     Tool("fairseq", (), r"\bfairseq-(?:train|hydra-train)\b"),
     Tool("FastChat", (), r"\bfastchat\.train\b|\bfastchat/train\b"),
     Tool("LMFlow", (), r"\blmflow\b"),
     Tool("MMEngine", (), r"\bmmengine\b|\btools/dist_train\.sh\b"),
     Tool("slime", (), r"\btrain_async\.py\b(?:.|\\\n)*--rollout-"),
-    Tool("a script that the deepspeed launcher starts", (), r"^\s*deepspeed\s+(?:--\w+(?:[ =]\S+)?\s+)*\S+\.py\b"),
+    Tool("hf-command", (), STARTS),
+    Tool("a script that the deepspeed launcher starts", (),
+         r"^\s*deepspeed\s+(?:--\w+(?:[ =]\S+)?\s+)*(?!\S*\bmain\.py)\S+\.py\b"),
     Tool("a script that accelerate launches", (), r"\baccelerate launch\b"),
-    Tool("Transformers' examples", (),
-         r"\brun_(?:clm|mlm|glue|qa|summarization|translation|seq2seq|swag|ner)\w*\.py\b"),
     Tool("a script of Transformers' Trainer (a YAML or JSON of its arguments is read)", (),
-         r"--per_device_train_batch_size\b|\bTrainingArguments\("),
+         r"\bTrainingArguments\("),
     # serving
+    Tool("vLLM-Omni", (), r"\s--omni\b"),
     Tool("vLLM in Python (its command is read)", (), r"\bfrom vllm import\b|\bapi_server\.py\b"),
+    Tool("SGLang Diffusion", (),
+         r"\bSGLANG_CACHE_DIT_|\bsglang generate\b|--(?:ulysses|ring)-degree\b|--adjust-frames\b"),
     Tool("SGLang's router", (), r"\bsglang_router\b"),
     Tool("Text Generation Inference", (), r"\btext-generation-(?:launcher|inference|server)\b"),
     Tool("LMDeploy", (), r"\blmdeploy (?:serve|chat|lite)\b"),
-    Tool("TensorRT-LLM", (), r"\btrtllm-(?:serve|build|bench|llmapi-launch)\b|\bconvert_checkpoint\.py\b"),
-    Tool("llama.cpp", (), r"\bllama-(?:server|cli|bench|swap)\b|\bllama\.cpp:(?:server|full)\b"),
-    Tool("Ollama", ("model.num_ctx",), r"\bollama (?:run|serve|create)\b|^FROM [\w.:/-]+\n(?:.*\n)*?PARAMETER "),
+    Tool("TensorRT-LLM's other commands (trtllm-serve is read)", (),
+         r"\btrtllm-(?:build|bench|eval)\b|\bconvert_checkpoint\.py\b"),
+    Tool("llama.cpp's other programs (llama-server and llama-cli are read)", (),
+         r"\bllama-(?:bench|swap|quantize|perplexity|batched|imatrix)\b"),
+    Tool("Ollama's API (its Modelfile and ollama run are read)", ("model.num_ctx", "model options.num_ctx")),
     Tool("MLC LLM", (), r"\bmlc_llm (?:serve|chat|compile)\b"),
     Tool("KTransformers", (), r"\bktransformers\b"),
     Tool("Triton", (), r"\btritonserver\b"),
     Tool("Dynamo", (), r"\bdynamo(?:\.(?:vllm|sglang|trtllm)| serve| run)\b"),
     Tool("Aphrodite", (), r"\baphrodite run\b"),
     Tool("TabbyAPI", ("model.model_name model.max_seq_len",), ""),
-    Tool("Ray Serve", ("applications", "llm_configs"), r"\bserve run\b"),
+    Tool("Ray Serve (its YAML is read)", (), r"\bserve run\b"),
     # what starts a tool, or is none
-    Tool("Kubernetes", ("apiVersion kind",)),
-    Tool("Docker Compose", ("services",)),
-    Tool("SkyPilot", ("resources run",)),
+    Tool("Helm (values of a chart; give what `helm template` writes of them)", (
+        "servingEngineSpec|routerSpec", "image.repository image.tag replicaCount|extraInit|resources|service")),
     Tool("PEFT (adapter_config.json)", ("peft_type",)),
     Tool("Transformers (a model's config.json: give it as MODEL)",
          ("architectures model_type", "model_type hidden_size")),
     Tool("vramcast (a job file: give it with --file)", ("gpus model",)),
 )
-"""In the order in which a file is held against them."""
+"""In the order in which a file is held against them; a name that a reader has is read by that one."""
 
 
 def tool_of(config: Config) -> str | None:
-    """The tool that a configuration is of, where no reader here reads it; None where nothing tells."""
+    """The tool that a configuration is of, as far as it tells; a reader's name where that is sure of its own."""
     if config.table is not None:
         names = _paths(config.table)
-        return next((tool.name for tool in TOOLS if any(_is(names, line) for line in tool.keys)), None)
+        return next((tool.name for tool in TOOLS if any(_is(names, line) for line in tool.keys)
+                     and not (tool.unless and _is(names, tool.unless))), None)
     return next((tool.name for tool in TOOLS if tool.text and re.search(tool.text, _code(config.text), re.MULTILINE)),
                 None)
+
+
+class Near(NamedTuple):
+    """How the command of a server that no engine here is says what another one can be asked."""
+
+    model: str
+    options: dict[str, str]  # its argument -> option of vramcast
+
+
+NEAREST: Final = {
+    "LMDeploy": Near(r"\blmdeploy\s+(?:serve\s+\w+|chat)\s+([\w./:-]{1,200})",
+                     {"--tp": "tp", "--session-len": "context", "--max-batch-size": "max-sequences"}),
+    "Text Generation Inference": Near(
+        r"--model-id[ =]([\w./:-]{1,200})",
+        {"--num-shard": "tp", "--max-total-tokens": "context", "--max-concurrent-requests": "max-sequences"}),
+}
+"""Servers that are refused -> what of their command vLLM can be asked."""
+
+
+def nearest_question(tool: str, config: Config) -> str:
+    """The question of vramcast that comes nearest to a command that is refused; "" where there is none."""
+    near = NEAREST.get(tool)
+    if near is None:
+        return ""
+    model = re.search(near.model, config.text)
+    words = ["vramcast serve", model[1] if model else "MODEL", "--engine vllm"]
+    for argument, option in near.options.items():
+        value = re.search(rf"{argument}[ =](\d{{1,9}})\b", config.text)
+        words += [f"--{option} {value[1]}"] if value else []
+    return " ".join(words)
 
 
 def _is(names: frozenset[str], line: str) -> bool:

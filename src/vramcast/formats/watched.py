@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.formats import Name, format_names, load_format, problems
-from vramcast.catalogue.harmless import harmless
+from vramcast.catalogue.harmless import conditions, harmless
+from vramcast.formats.expanding import UNSET
 from vramcast.formats.reading import NOT_MODELLED, NUMBER, Unread, count, shown, table
-from vramcast.formats.shell import UNSET
 
 INTERPOLATED: Final = re.compile(r"\{\{.*\}\}|\{%.*%\}", re.DOTALL)
 """What a template engine would put in."""
@@ -34,6 +34,10 @@ class Known(NamedTuple):
                 return known.find(self.section, spelling)
         return next((found for other in self.more if (found := other.entry(name)) is not None), None)
 
+    def part(self, name: str) -> str:
+        """The part of a network without which a name says nothing; "" where there is none."""
+        return conditions(self.format, self.section).get(name.lstrip("-").replace("-", "_"), "")
+
     def is_harmless(self, name: str) -> bool:
         """Whether a name changes neither memory nor time."""
         plain = name.lstrip("-").replace("-", "_")
@@ -47,7 +51,9 @@ class Known(NamedTuple):
 
     def why_unread(self, name: str) -> str:
         """Why a name that nobody looked at is not read: modelled by nobody here, or known to nobody there."""
-        if self.entry(name) is not None:
+        if self.entry(name) is not None or self.part(name):
+            return NOT_MODELLED
+        if self.format not in format_names():
             return NOT_MODELLED
         snapshot, plain = load_format(self.format), name.lstrip("-")
         text = next(problems(snapshot, self.section, {plain: None})) if self.section in snapshot.sections else ""
@@ -58,15 +64,16 @@ class Watched(dict[str, Any]):
     """Values that remember which of them were looked at; what the file does not set is as if it were not there."""
 
     def __init__(
-        self, values: Mapping[str, Any], known: Known | None = None, undecided: Iterable[str] = ()
+        self, values: Mapping[str, Any], known: Known | None = None, undecided: Mapping[str, str] = {}
     ) -> None:
         super().__init__(values)
         self.known = known
-        self.undecided = frozenset(name.lstrip("-").replace("-", "_") for name in undecided)
+        self.undecided = {name.lstrip("-").replace("-", "_"): why for name, why in undecided.items()}
         self.asked: dict[str, None] = {}  # in order
         self.inner: dict[str, Watched] = {}
         self.auto: dict[str, None] = {}  # names left to the run
         self.refused: dict[str, Unread] = {}
+        self.assumed: list[str] = []  # what is said beside the answer
 
     def get(self, name: str, default: Any = None) -> Any:
         self.asked[name] = None
@@ -153,7 +160,7 @@ class Watched(dict[str, Any]):
     def cannot(self, name: str, why: str = NOT_MODELLED, *, option: str = "", file: str = "") -> None:
         """Say that a name is not understood."""
         self.asked[name] = None
-        self.refused.setdefault(name, Unread(name, why, option, file))
+        self.refused.setdefault(name, Unread(name, why, option, file, about=self._part(name)))
 
     def unread(self, prefix: str = "") -> Iterator[Unread]:
         """Everything that may change the answer and was not understood, in the tables inside too."""
@@ -161,15 +168,19 @@ class Watched(dict[str, Any]):
             if name in self.refused:
                 yield self.refused[name]._replace(name=prefix + name)
             elif self.is_open(name) and not (self.known and self.known.is_harmless(name)):
-                yield Unread(prefix + name, self._why_open(name))
+                yield Unread(prefix + name, self.why_open(name))
             elif name not in self.asked and not self._is_nothing(name, value):
-                yield Unread(prefix + name, self.known.why_unread(name) if self.known else NOT_MODELLED)
+                why = self.known.why_unread(name) if self.known else NOT_MODELLED
+                yield Unread(prefix + name, why, about=self._part(name))
             if name in self.inner:
                 yield from self.inner[name].unread(f"{prefix}{name}.")
         yield from (one for name, one in self.refused.items() if not dict.__contains__(self, name))
         for name, inner in self.inner.items():
             if not dict.__contains__(self, name):  # what a table that is not there would have to say
                 yield from inner.unread(f"{prefix}{name}.")
+
+    def _part(self, name: str) -> str:
+        return self.known.part(name) if self.known else ""
 
     def _is_nothing(self, name: str, value: Any) -> bool:
         if self.known is None:
@@ -180,11 +191,14 @@ class Watched(dict[str, Any]):
         """Whether only a run knows what a name has, or whether it is there."""
         return name.lstrip("-").replace("-", "_") in self.undecided or is_unset(dict.get(self, name))
 
-    def _why_open(self, name: str) -> str:
+    def why_open(self, name: str) -> str:
+        """What would say the value of a name that only a run knows."""
         variable = UNSET.search(str(dict.get(self, name)))
         if variable is not None:
-            return f"{variable[0]} is not set in the file"
-        return "is filled in by a template" if is_unset(dict.get(self, name)) else (
+            return self.undecided.get(variable[0]) or f"{variable[0]} is not set in the file"
+        if is_unset(dict.get(self, name)):
+            return "is filled in by a template"
+        return self.undecided.get(name.lstrip("-").replace("-", "_")) or (
             "stands in a branch of the script that only a run takes")
 
     def left_open(self) -> list[str]:

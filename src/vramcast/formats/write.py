@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.domain.answer import Answer, Fleet, ServeAnswer
+from vramcast.domain.diffusion import DiffusionJob
 from vramcast.domain.job import Job
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
@@ -31,6 +32,7 @@ STARTS: Final = {
     "accelerate.yaml": "`accelerate launch --config_file accelerate.yaml YOUR_SCRIPT`",
     "training_args.yaml": "the Trainer's arguments; `run.sh` hands them over",
     "llamafactory.yaml": "`FORCE_TORCHRUN=1 llamafactory-cli train llamafactory.yaml`",
+    "axolotl.yaml": "`axolotl train axolotl.yaml`",
     "pai_dlc_job.json": "body of PAI-DLC's CreateJob",
     "pai_dlc_submit.sh": "the same by the `pai` command line",
     "pai_eas_service.json": "`eascmd create pai_eas_service.json`, or JSON deployment in the console",
@@ -50,8 +52,8 @@ class Written(NamedTuple):
 
 
 def write_configs(
-    job: Job | ServeJob | PipelineJob, directory: Path, *, formats: Iterable[str] = (), force: bool = False,
-    answer: Answer | None = None,
+    job: Job | ServeJob | PipelineJob | DiffusionJob, directory: Path, *, formats: Iterable[str] = (),
+    force: bool = False, answer: Answer | None = None,
 ) -> Written:
     """Write a plan as the files of the tools that run it.
 
@@ -90,7 +92,7 @@ def refuse_early(
 
 
 def files_of(
-    job: Job | ServeJob | PipelineJob, formats: tuple[str, ...] = (), *, answer: Answer | None = None
+    job: Job | ServeJob | PipelineJob | DiffusionJob, formats: tuple[str, ...] = (), *, answer: Answer | None = None
 ) -> tuple[tuple[File, ...], tuple[str, ...]]:
     """The files of a plan, checked against the snapshots, and what is to be said of them.
 
@@ -99,7 +101,7 @@ def files_of(
     chosen = formats or formats_for(job.engine)
     for name in chosen:
         _check(name, job.engine)
-    assert not isinstance(job, PipelineJob)  # no format is for the engines of pipelines
+    assert not isinstance(job, (PipelineJob, DiffusionJob))  # no format is for the engines of pipelines
     if isinstance(job, Job):
         job = replace(job, plan=replace(job.plan, optimizer=canonical(job.plan.optimizer)))
     fleet = answer.fleet if isinstance(answer, ServeAnswer) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import lcm
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -14,12 +15,13 @@ from vramcast.domain.calibration import Calibration
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Shards, Workload, require_count
-from vramcast.domain.model import Head, Model, Run, scorer
+from vramcast.domain.model import Head, Model, Run, classifier, scorer
 from vramcast.domain.version import Version, check_version
 from vramcast.engines import eager
 from vramcast.engines.training import TRAINING
-from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.estimate.checkouts import checkout
+from vramcast.question.amounts import parse_bytes
 from vramcast.question.options import MODEL_OPTIONS, OPTIONS, Option, parse
 
 NounT = TypeVar("NounT")
@@ -27,6 +29,11 @@ NounT = TypeVar("NounT")
 PEFT_ONLY: Final = tuple(name for name, option in OPTIONS.items() if option.section == "peft" and name != "peft")
 
 REWARDING: Final = "a reward model: one score in the place of the vocabulary's head, as TRL's RewardTrainer loads it"
+
+ONE_COPY: Final = (
+    "engine megatron: the degrees leave one copy of the model, which torchtitan's FSDP could not divide; --engine says "
+    "otherwise"
+)
 
 Resolve = Callable[[str], Checkpoint]
 
@@ -46,15 +53,28 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
     if "gpus" not in given:
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 8xh100-sxm-80gb")
     cluster = cluster_of(str(given["gpus"]), market_of(values))
-    engine, version = training_engine(values.get("engine", "pytorch" if cluster.count == 1 else "torchtitan"))
+    engine, version = training_engine(values.get("engine") or default_engine(values, cluster.count))
     plan = _plan(values, engine, cluster)
     workload = _workload(values, plan, cluster.count)
-    model = checkpoint_of(given.get("model"), values, resolve, OPTIONS).model
+    model = checkpoint_of(given.get("model"), values, resolve, OPTIONS, divisor=lcm(plan.tp, plan.etp or 1)).model
     workload, assumed = with_lengths(model, workload, values)
     if workload.objective == "reward" and model.head in (Head.LM, Head.MLM):
         model = scorer(model)
         assumed = (*assumed, REWARDING)
+    if workload.objective in ("classification", "tagging"):
+        if len(model.stacks) > 1:
+            raise Unsupported(f"--objective {workload.objective} needs one stack, and {model.name} has "
+                              f"{len(model.stacks)}; leave it out")
+        model = classifier(model, pooled=workload.objective == "classification")
+    if "engine" not in values and engine == "megatron":
+        assumed = (*assumed, ONE_COPY)
     peft, passed_over = peft_of(values, model, engine, version)
+    peft, packed = _over_stored(peft, model, values)
+    if plan.freeze:
+        parts = question.frozen.frozen_parts(model, plan.freeze)
+        adapts = bool(parts) and peft is not None and peft.method not in WITHOUT_TARGETS
+        peft = question.frozen.adapted_elsewhere(model, peft, parts) if peft is not None and adapts else peft
+        plan = replace(plan, freeze=() if peft is not None else parts)
     job = Job(
         model=model,
         workload=workload,
@@ -67,7 +87,7 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         run_tokens=values.get("tokens"),
         global_batch=values.get("global-batch"),
         calibration=calibration_of(values.get("calibration")),
-        assumed=(*assumed, *passed_over),
+        assumed=(*assumed, *passed_over, *packed),
     )
 
     return eager.releases.with_unasked(job, values)
@@ -87,6 +107,23 @@ def with_lengths(
             "sample's; use a smaller one"
         )
     return replace(workload, seq_len=found.seq_len, decoder_seq_len=found.decoder_seq_len), found.said
+
+
+def default_engine(values: Mapping[str, Any], num_gpus: int) -> str:
+    """The framework where none is named: the Trainer for adapters, PyTorch on one card; on several the Trainer for
+    preferences too, Megatron where degrees leave FSDP nothing to divide, else FSDP2 of torchtitan.
+
+    >>> default_engine({}, 1), default_engine({}, 8), default_engine({"peft": "lora"}, 1), default_engine({"tp": 8}, 8)
+    ('pytorch', 'torchtitan', 'huggingface', 'megatron')
+    """
+    if "peft" in values:  # which nobody trains over fp32 weights, as a plain autocast loop would
+        return "huggingface"
+    if num_gpus == 1 and values.get("objective") not in ("kto", "rloo"):
+        return "pytorch"
+    if values.get("objective", "pretrain") not in ("pretrain", "sft"):
+        return "huggingface"
+    split = values.get("tp", 1) * values.get("pp", 1) * values.get("cp", 1)
+    return "megatron" if split == num_gpus and values.get("cp", 1) == 1 else "torchtitan"
 
 
 def training_engine(text: str) -> tuple[str, Version | None]:
@@ -116,6 +153,10 @@ def calibration_of(path: str | None) -> Calibration | None:
 def market_of(values: Mapping[str, Any], table: Mapping[str, Option] = OPTIONS) -> Market:
     """How a question prices machines."""
     fields = section(values, "market", table)
+    if "used" in values and "reserve" in values:
+        raise InvalidSpec("--used and --reserve say the same; give one of them")
+    if "used" in fields:
+        fields["used"] = parse_bytes("used", fields["used"])
     if "currency" in fields:
         fields["currency"] = fields["currency"].upper()
     return Market(**fields)
@@ -173,6 +214,27 @@ def peft_of(
     return converted(Peft, fields), said
 
 
+def _over_stored(
+    peft: Peft | None, model: Model, values: Mapping[str, Any]
+) -> tuple[Peft | None, tuple[str, ...]]:
+    """The adapters over weights as the checkpoint has them packed, and what is said of that.
+
+    Raises: Unsupported where all weights would learn that are packed, InvalidSpec where it is not known how
+    """
+    packed = model.quantisation
+    if packed not in ("nf4", "int4") or "base-weights" in values:
+        return peft, ()
+    if peft is not None and packed == "int4":
+        raise InvalidSpec(f"{model.name} stores its weights in int4: give --base-weights gptq-int4 or awq-int4, or "
+                          "full where they are loaded in 16 bits")
+    if packed == "int4":
+        return peft, ()
+    if peft is None:
+        raise Unsupported(f"{model.name} stores its weights in nf4, beside which adapters alone learn; give --peft "
+                          "lora, or name the network that it is a copy of")
+    return replace(peft, base="nf4"), (f"the frozen weights are in nf4, as {model.name} stores them",)
+
+
 def _plan(values: Mapping[str, Any], engine: str, cluster: Cluster) -> Plan:
     usual = TRAINING[engine]
     fields: dict[str, Any] = {"precision": usual.precision, "shards": usual.shards, **section(values, "plan")}
@@ -221,14 +283,20 @@ def engine_options(pairs: tuple[str, ...]) -> dict[str, str | int | float | bool
     return found
 
 
-def checkpoint_of(name: object, values: Mapping[str, Any], resolve: Resolve, table: Mapping[str, Option]) -> Checkpoint:
-    """The network that a question names, or describes by numbers; cut to fewer layers its headers say nothing."""
+def checkpoint_of(
+    name: object, values: Mapping[str, Any], resolve: Resolve, table: Mapping[str, Option], *, divisor: int = 1
+) -> Checkpoint:
+    """The network that a question names, or describes by numbers; cut to fewer layers its headers say nothing.
+
+    Args:
+        divisor: ranks that share a layer, of the widths that the numbers leave open
+    """
     numbers = section(values, "model", table)
     if name is None:
         if "params" not in numbers:
             raise InvalidSpec("which model? name one, or give --params, --layers and --hidden")
 
-        return Checkpoint(model=sources.numbers.model_from_numbers(**numbers))
+        return Checkpoint(model=sources.numbers.model_from_numbers(**numbers, divisor=divisor))
     layers = numbers.pop("layers", None)
     if numbers:
         other = next(option for option in MODEL_OPTIONS if table[option].field in numbers)

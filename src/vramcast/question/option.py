@@ -27,3 +27,4 @@ class Option(NamedTuple):
     help: str
     choices: tuple[str, ...] = ()
     versioned: bool = False  # "@" and a version may stand behind a choice
+    also: tuple[str, ...] = ()  # other names of it on the command line

@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 
 from vramcast import states
 from vramcast.domain.job import WITHOUT_TARGETS, AttentionKernel, Loss, Precision, Recompute, Shards
+from vramcast.engines.trainers import DIFFUSION
 from vramcast.engines.training import TRAINING, Sharder
 from vramcast.errors import InvalidSpec
 from vramcast.operators.lora import ADAPTERS
@@ -15,7 +16,9 @@ from vramcast.question.option import Kind as Kind
 from vramcast.question.option import Option as Option
 
 ZERO: Final = {"0": Shards.NOTHING, "1": Shards.OPTIMIZER, "2": Shards.OPTIMIZER_AND_GRADIENTS, "3": Shards.EVERYTHING}
-SAME: Final = (frozenset(("zero", "shards")), frozenset(("global-batch", "grad-accum")))
+SAME: Final = (
+    frozenset(("zero", "shards")), frozenset(("global-batch", "grad-accum")), frozenset(("used", "reserve")),
+)
 """Options of which one says the other."""
 
 SUFFIXES: Final = {"k": 1024, "m": 1024**2}
@@ -51,6 +54,8 @@ MARKET_OPTIONS: Final[dict[str, Option]] = {
     "region": Option("market", "region", Kind.TEXT, "region of the price: us-east-1, cn-beijing"),
     "currency": Option("market", "currency", Kind.TEXT, "use prices in this currency only; none is converted"),
     "prices": Option("market", "prices", Kind.TEXT, "a file of your own prices (CSV, see vramcast prices --help)"),
+    "used": Option("market", "used", Kind.TEXT, "memory of each card that the desktop and others hold: 2GiB"),
+    "reserve": Option("market", "used", Kind.TEXT, "the same: memory of each card to leave alone"),
     "hardware": Option("market", "hardware", Kind.TEXT, "a file of your own clusters (TOML), named by --gpus"),
 }
 """What machines cost, and which there are beside those of the catalogue."""
@@ -58,6 +63,12 @@ MARKET_OPTIONS: Final[dict[str, Option]] = {
 CONFIG_OPTIONS: Final[dict[str, Option]] = {
     "from": Option("config", "paths", Kind.NAMES, "a configuration of another tool: ds_config.json, accelerate.yaml, "
                    "Megatron or vLLM arguments (repeatable); options win over it"),
+    "from-command": Option("config", "line", Kind.TEXT, "the command of another tool as one text; typed, it stands "
+                           "behind --, at the end: -- vllm serve Qwen/Qwen3-32B -tp 2"),
+    "args": Option("config", "arguments", Kind.TEXT, "what a script of --from is started with, as typed behind it: "
+                   "\"7B 8 4096\""),
+    "env": Option("config", "environment", Kind.NAMES, "NAME=VALUE of the environment in which what --from names is "
+                  "started (repeatable)"),
     "from-format": Option("config", "format_name", Kind.TEXT, "whose --from is, where it is not recognised: vllm ..."),
     "ignore-unread": Option("config", "ignore_unread", Kind.FLAG, "leave out what of --from is not understood, and say "
                             "so, instead of refusing it"),
@@ -69,8 +80,8 @@ OPTIONS: Final[dict[str, Option]] = {
         "job",
         "engine",
         "framework that runs the job, huggingface@4.57 (transformers' version); by default pytorch on one GPU, "
-        "torchtitan (FSDP2) on several",
-        TRAINING,
+        "torchtitan (FSDP2) on several, huggingface for adapters and there for preferences, diffusers for pipelines",
+        (*TRAINING, *DIFFUSION),
     )._replace(versioned=True),
     "seq-len": Option("workload", "seq_len", Kind.COUNT, "positions per sample (8k = 8192)"),
     "min-seq-len": Option("workload", "min_seq_len", Kind.COUNT, "samples differ in length: positions of the shortest; "
@@ -80,11 +91,12 @@ OPTIONS: Final[dict[str, Option]] = {
     "global-batch": Option("job", "global_batch", Kind.COUNT, "samples per optimizer step; sets --grad-accum"),
     "decoder-seq-len": Option("workload", "decoder_seq_len", Kind.COUNT, "encoder-decoder: positions of the decoder"),
     "image-size": Option("workload", "image_size", Kind.COUNT, "vision: pixels per side"),
-    "images": Option("workload", "images", Kind.COUNT, "vision: images per sample"),
+    "images": Option("workload", "images", Kind.COUNT, "vision: images per sample, 0 for text alone"),
     "objective": _choice(
-        "workload", "objective", "what is optimised", ("pretrain", "sft", "dpo", "ppo", "grpo", "reward")
+        "workload", "objective", "what is optimised; classification: a label for each sample, tagging: for each token",
+        ("pretrain", "sft", "dpo", "kto", "ppo", "grpo", "rloo", "reward", "classification", "tagging"),
     ),
-    "completion-len": Option("workload", "completion_len", Kind.COUNT, "generated tokens per sample (ppo, grpo)"),
+    "completion-len": Option("workload", "completion_len", Kind.COUNT, "generated tokens per sample (ppo, grpo, rloo)"),
     "precision": _choice("plan", "precision", "recipe of dtypes", Precision),
     "optimizer": Option("plan", "optimizer", Kind.TEXT, "adamw, sgd, adafactor, lion, muon, adamw-8bit ..."),
     "optimizer-kernel": _choice("plan", "optimizer_kernel", "implementation of the step", ("foreach", "fused", "loop")),
@@ -115,6 +127,10 @@ OPTIONS: Final[dict[str, Option]] = {
     "offload-optimizer": _choice("plan", "offload_optimizer", "optimizer states off the GPU", ("none", "cpu", "nvme")),
     "offload-parameters": _choice("plan", "offload_parameters", "weights off the GPU", ("none", "cpu", "nvme")),
     "offload-activations": Option("plan", "offload_activations", Kind.FLAG, "saved activations off the GPU"),
+    "freeze": Option(
+        "plan", "freeze", Kind.NAMES, "parts that do not learn: vision, projector, decoder, encoder, embedding, head, "
+        "backbone (all but the head), towers and projectors (those that there are)",
+    ),
     "peft": _choice(
         "peft",
         "method",
@@ -148,6 +164,22 @@ OPTIONS: Final[dict[str, Option]] = {
     **MODEL_OPTIONS,
 }
 """Name as users write it -> where it goes. `gpus` and `model` are the two that are always there."""
+
+
+def is_own(name: str, value: object, table: Mapping[str, Option]) -> bool:
+    """Whether an option and its value are written as vramcast writes them, and not as another tool does."""
+    if name in ("model", "gpus"):
+        return True
+    option = table.get(name)
+    if option is None:
+        return False
+    if option.kind is Kind.CHOICE and isinstance(value, str):
+        text = value.strip().lower()
+        return (text.partition("@")[0] if option.versioned else text) in option.choices
+    if name == "optimizer" and option.kind is Kind.TEXT and isinstance(value, str):
+        return states.optimizers.canonical(value).partition(":")[0].removeprefix("paged-") in (
+            states.optimizers.OPTIMIZERS)
+    return True
 
 
 def over(named: Mapping[str, Any], beneath: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,5 +289,5 @@ def _parse_number(name: str, value: object) -> float:
 
 __all__ = [
     "CONFIG_OPTIONS", "HEADROOM", "MARKET_OPTIONS", "MODEL_OPTIONS", "NO_SEARCH", "OPTIONS", "Kind",
-    "Option", "over", "parse", "parse_amount", "parse_count",
+    "Option", "is_own", "over", "parse", "parse_amount", "parse_count",
 ]

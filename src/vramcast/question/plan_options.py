@@ -55,8 +55,10 @@ TECHNIQUES: Final[dict[str, Allowance]] = {
 """What `--allow` and `--forbid` name. What slows down much or changes the result must be allowed by name."""
 
 
-def _search(field: str, kind: Kind, help_: str, choices: tuple[str, ...] = ()) -> Option:
-    return Option("search", field, kind, help_, choices)
+def _search(
+    field: str, kind: Kind, help_: str, choices: tuple[str, ...] = (), *, also: tuple[str, ...] = ()
+) -> Option:
+    return Option("search", field, kind, help_, choices, also=also)
 
 
 def _names(*, allowed: bool) -> str:
@@ -70,7 +72,8 @@ def _as_axis(option: Option) -> Option:
 
 
 PLAN_OPTIONS: Final[dict[str, Option]] = {
-    "on": _search("on", Kind.NAMES, "what to look at: 8xh100-sxm-80gb, h100, aws:p5.48xlarge, aws, any (repeatable)"),
+    "on": _search("on", Kind.NAMES, "what to look at: 8xh100-sxm-80gb, h100, aws:p5.48xlarge, aws, any (repeatable)",
+                  also=("gpus",)),
     "goal": _search("goal", Kind.CHOICE, "what makes a plan better (fastest)", tuple(str(goal) for goal in Goal)),
     "find": _search("find", Kind.CHOICE, "the inverse question: what fits, instead of which plan is best", FINDS),
     "techniques": _search("techniques", Kind.FLAG, "no search: only the decision path and what each technique saves"),

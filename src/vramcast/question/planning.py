@@ -22,6 +22,7 @@ from vramcast.question.build import (
     build_job,
     checkpoint_of,
     converted,
+    default_engine,
     engine_options,
     market_of,
     peft_of,
@@ -103,8 +104,13 @@ def build_planning(options: Mapping[str, object], *, resolve: Resolve) -> PlanQu
     model = checkpoint_of(options.get("model"), values, resolve, PLAN_OPTIONS).model
     limits = _limits(values)
     clusters = clusters_of(values)
+    if all(cluster.gpu.bandwidth_bytes_per_s is None for cluster in clusters):
+        raise InvalidSpec(
+            f"plans are compared by their time, and the speed of {clusters[0].gpu.name} is not known; name a card, or "
+            "ask vramcast train about one plan"
+        )
     versions = dict(training_engine(item) for item in values.get("engine", ()))
-    engines = tuple(versions) or _default_engines(clusters)
+    engines = tuple(versions) or _default_engines(clusters, values)
     assumed = []
     if "engine" not in values and not values.get("techniques"):
         assumed.append(f"engines looked at: {', '.join(engines)}; --engine names others")
@@ -183,9 +189,14 @@ def _numbers(cards: int, most: int | None) -> list[int]:
     return [1 << power for power in range(20) if cards << power <= (most or cards)]
 
 
-def _default_engines(clusters: Iterable[Cluster]) -> tuple[str, ...]:
-    """PyTorch alone where no cluster has several cards; only the compiled search where there are many clusters."""
+def _default_engines(clusters: Iterable[Cluster], values: Mapping[str, Any]) -> tuple[str, ...]:
+    """PyTorch alone where no cluster has several cards; only the compiled search where there are many clusters.
+
+    Adapters and preferences are trained by what trains them, as one plan of them is.
+    """
     clusters = tuple(clusters)
+    if "peft" in values or values.get("objective") not in (None, "pretrain", "sft"):
+        return tuple(dict.fromkeys(default_engine(values, cluster.count) for cluster in clusters))
     if len(clusters) > MANY_CLUSTERS:
         return COMPILED
     several = any(cluster.count > 1 for cluster in clusters)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from vramcast import catalogue
 from vramcast.catalogue.clusters import cluster_of
+from vramcast.catalogue.index import is_pipeline
 from vramcast.domain.device import Cluster
 from vramcast.domain.serving import Draft, PipelineJob, Requests, ServeJob, ServePlan, Version
 from vramcast.domain.version import check_version
@@ -24,6 +25,7 @@ from vramcast.question.build import (
 )
 from vramcast.question.options import MARKET_OPTIONS, parse
 from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.states.ggml_mixes import MIXES
 
 DEFAULT_PIPELINE_ENGINE: Final = "diffusers"
 
@@ -65,12 +67,14 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
     if "gpus" not in given and goal_of(given) != ANY_CARD:
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 2xl40s, or --find smallest-gpu")
     cluster = cluster_of(str(given.get("gpus", STAND_IN)), market_of(values, SERVE_OPTIONS))
-    engine, version = parse_engine(values.get("engine") or default_engine(given.get("model")))
+    engine, version = parse_engine(
+        values.get("engine") or default_engine(given.get("model"), cluster, str(given.get("weights"))))
     if SERVING[engine].runs_pipelines:
         return _pipeline_job(given.get("model"), values, cluster, engine, version)
     _refuse_pipeline(given.get("model"), engine)
-    checkpoint = checkpoint_of(given.get("model"), values, resolve, SERVE_OPTIONS)
     plan: ServePlan = converted(ServePlan, section(values, "plan", SERVE_OPTIONS) | _draft(values, resolve))
+    shared = plan.tp if SERVING[engine].spread_by in values else max(1, cluster.count // (plan.pp * plan.dp))
+    checkpoint = checkpoint_of(given.get("model"), values, resolve, SERVE_OPTIONS, divisor=max(plan.tp, shared))
     job = ServeJob(
         model=checkpoint.model,
         requests=converted(Requests, section(values, "requests", SERVE_OPTIONS)),
@@ -111,19 +115,13 @@ def goal_of(options: Mapping[str, object]) -> str | None:
     return None if goal is None else str(parse("find", goal, SERVE_OPTIONS))
 
 
-def default_engine(model: object) -> str:
-    """llama.cpp for its own files, diffusers for names only pipelines have, vLLM for everything else."""
-    if str(model).lower().endswith(".gguf"):
+def default_engine(model: object, cluster: Cluster | None = None, weights: str = "") -> str:
+    """llama.cpp for its own files and on Macs, diffusers for names only pipelines have, vLLM for everything else."""
+    mac = cluster is not None and cluster.gpu.vendor == "Apple"
+    own = str(model).lower().endswith(".gguf") or weights.lower() in MIXES
+    if (mac or own) and not is_pipeline(model):
         return "llama.cpp"
     return DEFAULT_PIPELINE_ENGINE if is_pipeline(model) else "vllm"
-
-
-def is_pipeline(model: object) -> bool:
-    """Whether a name is one of the catalogue of pipelines and of no model."""
-    if not isinstance(model, str) or model.strip().lower() in catalogue.index.MODELS.aliases:
-        return False
-
-    return model.strip().lower() in catalogue.index.PIPELINES.aliases
 
 
 def _refuse_pipeline(model: object, engine: str) -> None:

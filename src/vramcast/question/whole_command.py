@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +13,15 @@ from vramcast.domain.model import Model
 from vramcast.domain.serving import ServeJob
 from vramcast.question.as_options import serve_options, train_options
 
+LINE: Final = "from-command"
+"""The option of what stands behind "--"."""
+
 REPEATED: Final = ("engine-option", "from", "on")
 """Options that read better one by one than with commas between their values."""
+
+
+ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=")
+"""How a word begins that sets a variable of the environment."""
 
 
 def train_command(job: Job, options: Mapping[str, Any], model: str | None) -> str:
@@ -57,17 +65,48 @@ def question_command(
 
     >>> question_command("train", {"model": "llama-3.1-8b", "gpus": "h100", "seq-len": 8192, "compile": False})
     'vramcast train llama-3.1-8b --gpus h100 --seq-len 8192 --no-compile'
+    >>> question_command("serve", {"gpus": "h100", "from-command": "vllm serve m -tp 2"})
+    'vramcast serve --gpus h100 -- vllm serve m -tp 2'
     """
     model = options.get("model")
     name = model.name if isinstance(model, Model) else model
     words = ["vramcast", *command.split(), *([str(name)] if name is not None else [])]
     for option, value in {**options, "file": file}.items():
-        if option == "model" or value in (None, ""):
+        if option in ("model", LINE) or value in (None, ""):
             continue
         for one in _apart(option, value):
             words += _written(option, one)
-    arguments = tuple(behind)
+    arguments = (*behind, *words_of(str(options.get(LINE) or "")))
     return shlex.join([*words, *(("--", *arguments) if arguments else ())])
+
+
+def line_of(words: Sequence[str]) -> str:
+    """The words of a command as the script of one line that has them; a single word with blanks is such a script.
+
+    >>> line_of(["VLLM_USE_V1=0", "vllm", "serve", "m", "--hf-overrides", '{"a": 1}'])
+    'VLLM_USE_V1=0 vllm serve m --hf-overrides \'{"a": 1}\''
+    """
+    if len(words) == 1 and len(words[0].split()) > 1:
+        return words[0]
+    begun, found = False, []
+    for word in words:
+        variable = None if begun else ASSIGNED.match(word)
+        begun = variable is None
+        found.append(f"{variable[0]}{shlex.quote(word[variable.end():])}" if variable else shlex.quote(word))
+    return " ".join(found)
+
+
+def words_of(line: str) -> list[str]:
+    """The words of a command as they are typed behind "--"; what is more than words stays one.
+
+    >>> words_of("TP=2; vllm serve m -tp $TP"), words_of("")
+    (['TP=2; vllm serve m -tp $TP'], [])
+    """
+    try:
+        words = shlex.split(line)
+    except ValueError:  # quotes that do not end
+        return [line]
+    return words if line_of(words) == line else [line]
 
 
 def _apart(name: str, value: object) -> tuple[object, ...]:

@@ -6,8 +6,10 @@ from vramcast.lazy import submodules
 
 if TYPE_CHECKING:
     from vramcast.report import catalogue as catalogue
+    from vramcast.report import choices as choices
     from vramcast.report import columns as columns
     from vramcast.report import document as document
+    from vramcast.report import fitting as fitting
     from vramcast.report import measured as measured
     from vramcast.report import messages as messages
     from vramcast.report import picture as picture

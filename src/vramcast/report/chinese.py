@@ -362,9 +362,11 @@ def _said(value: Any) -> Any:
 
 
 def _cost(text: str) -> str:
-    """What a change costs; what it takes of main memory stands behind that."""
-    head, mark, beside = text.partition("; ")
-    costs = terms("cost")
-    return costs.get(text) or costs.get(head, in_chinese(head)) + mark.replace("; ", "；") + (
-        costs.get(beside) or in_chinese(beside)
-    )
+    """What changes cost, one behind the other; a cost may hold the mark that parts them."""
+    costs, parts = terms("cost"), text.split("; ")
+    found = []
+    while parts:
+        length = next((size for size in range(len(parts), 0, -1) if "; ".join(parts[:size]) in costs), 1)
+        one, parts = "; ".join(parts[:length]), parts[length:]
+        found.append(costs.get(one) or in_chinese(one))
+    return "；".join(found)

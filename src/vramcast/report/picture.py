@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.planning import Point
 from vramcast.errors import InvalidSpec, SourceError
+from vramcast.report.columns import table_rows
 from vramcast.report.messages import Words
-from vramcast.report.plan_words import fleet_words
+from vramcast.report.plan_words import fleet_words, split_labels
 from vramcast.sources.files import write_whole
 
 COLUMNS: Final = 64
@@ -120,9 +121,13 @@ def _scatter(points: list[Point], unit: str, words: Words) -> Iterator[str]:
         start = round(across.place(value) * (COLUMNS - 1))
         below[start : start + len(text)] = text
     yield f"  {'':>9} {''.join(below).rstrip()}  {words('plan.tokens_axis')}"
-    for point, mark in zip(points, _marks(points), strict=True):
-        if mark.isalpha():
-            yield f"  {mark}  {figures(point, words)}  {what_of(point, words)}"
+    marked = [(mark, point) for point, mark in zip(points, _marks(points), strict=True) if mark.isalpha()]
+    shared, own = split_labels(tuple(what_of(point, words) for _, point in marked))
+    if shared:
+        yield "  " + words("plan.shared", options=shared)
+    rows = [(mark, figures(point, words), text) for (mark, point), text in zip(marked, own, strict=True)]
+    _, *lines = table_rows([("", "", ""), *rows], folded=2)
+    yield from (f"  {line}" for row in lines for line in row)
 
 
 def what_of(point: Point, words: Words) -> str:

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.planning import NO_ROOM, Decision, Goal, MissedLimit, PlanAnswer, Technique
-from vramcast.report.columns import table
+from vramcast.report.columns import table_lines, table_rows
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
-from vramcast.report.plan_words import decision_words, fleet_words, reason_words, technique_words
+from vramcast.report.plan_words import decision_words, fleet_words, reason_words, split_labels, technique_words
 from vramcast.report.price import dated, money, run_length
 from vramcast.report.text import cost_words, host, unread
 from vramcast.report.verdicts import headline, word_of
@@ -19,6 +19,8 @@ from vramcast.units import format_bytes
 
 SHOWN_TECHNIQUES: Final = 0.01
 """Techniques that save less than this share are left to --explain."""
+
+SAVES: Final = 2
 
 AGAINST: Final = 6
 """Column of the engine that a technique is compared on."""
@@ -192,7 +194,9 @@ def _plans(answer: PlanAnswer, words: Words) -> Iterator[str]:
     if not answer.plans:
         return
     above, cells, right, below = plan_cells(answer, words)
-    yield from (f"  {line}" for line in (*above, *table(cells, right=right).splitlines(), *below))
+    yield from (f"  {line}" for line in above)
+    yield from table_lines(cells, right=right, folded=1)
+    yield from (f"  {line}" for line in below)
 
 
 class PlanCells(NamedTuple):
@@ -247,17 +251,6 @@ def _row(rank: int, text: str, plan: Answer, mark: str, *, load: bool) -> tuple[
     )
 
 
-def split_labels(labels: tuple[str, ...]) -> tuple[str, list[str]]:
-    """Options that every label has, and what is left of each.
-
-    >>> split_labels(("--gpus 8xh100 --tp 2", "--gpus 8xh100 --tp 4"))
-    ('--gpus 8xh100', ['--tp 2', '--tp 4'])
-    """
-    parts = [[f"--{part}".strip() for part in label.split("--") if part.strip()] for label in labels]
-    shared = [part for part in parts[0] if all(part in other for other in parts)] if len(parts) > 1 else []
-    return " ".join(shared), [" ".join(part for part in own if part not in shared) or "-" for own in parts]
-
-
 def reasons_of(answer: PlanAnswer, words: Words) -> Iterator[str]:
     """Why the winner wins, or what the nearest one lacks, a line each."""
     yield from (f"  - {reason_words(reason, str(answer.question['goal']), words)}" for reason in answer.reasons)
@@ -297,11 +290,11 @@ def _techniques(answer: PlanAnswer, words: Words, *, explain: bool) -> Iterator[
     shown = [row for row in techniques if explain or abs(_share(row)) >= SHOWN_TECHNIQUES]
     if not shown:
         return
-    cells, right = technique_cells(shown, answer, words)
-    lines = table(cells, right=right).splitlines()
-    yield f"  {lines[0]}"
-    for row, line in zip(shown, lines[1:], strict=True):
-        yield f"  {line}"
+    cells, right = technique_cells(shown, answer, words, short=not explain)
+    head, *lines = table_rows(cells, right=right, folded=len(cells[0]) - 1)
+    yield from (f"  {line}" for line in head)
+    for row, own in zip(shown, lines, strict=True):
+        yield from (f"  {line}" for line in own)
         if explain:
             _, when, needs = technique_words(row, words)
             yield "      " + words("plan.when", when=when, needs=needs)
@@ -310,16 +303,19 @@ def _techniques(answer: PlanAnswer, words: Words, *, explain: bool) -> Iterator[
 
 
 def technique_cells(
-    techniques: Sequence[Technique], answer: PlanAnswer, words: Words
+    techniques: Sequence[Technique], answer: PlanAnswer, words: Words, *, short: bool = False
 ) -> tuple[list[tuple[str, ...]], frozenset[int]]:
+    """The table of techniques; a short one has of what each saves its share alone, and not what it is against."""
     keys = ("technique", "plan.memory", "plan.saves", "plan.slower", "plan.verdict", "plan.against", "plan.options")
-    head = (words(keys[0]), words(keys[1]), words(keys[2]), "", *(words(key) for key in keys[3:]))
+    saves = ("", words(keys[2])) if short else (words(keys[2]), "")
+    head = (words(keys[0]), words(keys[1]), *saves, *(words(key) for key in keys[3:]))
     rows = [head, *(_technique_row(row, words) for row in techniques)]
     alike = {row.against for row in techniques} <= {"", engine_of(answer)}
     kept = [
         index for index in range(len(head))
         if index in (3, 5) or (any(row[index] for row in rows[1:]) and not (alike and index == AGAINST))
     ]
+    kept = [index for index in kept if not (short and index in (SAVES, AGAINST))]
     right = frozenset(place for place, index in enumerate(kept) if index in (1, 2, 3, 4))
     return [tuple(row[index] for index in kept) for row in rows], right
 

@@ -70,3 +70,14 @@ def fleet_words(fleet: Fleet, words: Words) -> str:
     """How many replicas there are, and on what: "(2 replicas on 1 x aws:g7e.12xlarge)"."""
     key = "plan.fleet" if fleet.replicas > 1 else "plan.fleet_of_one"
     return words(key, replicas=fleet.replicas, machines=fleet.machines, machine=fleet.machine)
+
+
+def split_labels(labels: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Options that every label has, and what is left of each.
+
+    >>> split_labels(("--gpus 8xh100 --tp 2", "--gpus 8xh100 --tp 4"))
+    ('--gpus 8xh100', ['--tp 2', '--tp 4'])
+    """
+    parts = [[f"--{part}".strip() for part in label.split("--") if part.strip()] for label in labels]
+    shared = [part for part in parts[0] if all(part in other for other in parts)] if len(parts) > 1 else []
+    return " ".join(shared), [" ".join(part for part in own if part not in shared) or "-" for own in parts]

@@ -29,37 +29,60 @@ SHOWN_PER_CATEGORY: Final = 4
 """Entries of a category before the rest is summed up; --explain shows all."""
 
 NAME_WIDTH: Final = 66
+OPTIONS_WIDTH: Final = 38
+"""Columns of a change's options."""
 
 
 def render(
-    answer: Answer, words: Words, *, all_ranks: bool = False, explain: bool = False, today: date | None = None
+    answer: Answer, words: Words, *, all_ranks: bool = False, explain: bool = False, today: date | None = None,
+    height: int | None = None,
 ) -> str:
-    """The whole report; `today` is what the age of a price counts from."""
+    """The whole report, what it rests on and what would help above the ledger.
+
+    Args:
+        answer: to the question
+        words: of a language
+        all_ranks: the ledger of every rank role
+        explain: how every figure comes about
+        today: what the age of a price counts from
+        height: lines of the terminal; where the report has more, the ledger is folded
+    """
     answer = words.spoken(answer)
-    found = answer.found
-    lines = [*headlines(answer, words, today=today), ""]
-    if found is not None:
-        lines += [words("tried", count=found.num_tried), *tried(found, words), ""]
+    head = [*headlines(answer, words, today=today), ""]
+    if answer.found is not None:
+        head += [words("tried", count=answer.found.num_tried), *tried(answer.found, words), ""]
+    for key, texts in (("assumed", answer.assumptions), ("warnings", answer.warnings)):
+        if texts:
+            head += [words(key), *(f"  - {text}" for text in texts), ""]
+    if not answer.fits and answer.changes:
+        head += [words("changes"), *changes(answer, words), ""]
+    for entries in (None,) if explain else range(SHOWN_PER_CATEGORY, -1, -1):
+        lines = [*head, *_details(answer, words, all_ranks=all_ranks, entries=entries)]
+        if height is None or len(lines) <= height:
+            break
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _details(answer: Answer, words: Words, *, all_ranks: bool, entries: int | None) -> Iterator[str]:
+    """Where the bytes and the time are; `entries` of a category are shown, None: all, each explained."""
+    explain = entries is None
     total = sum(rank.count for rank in answer.ranks)
     for rank in answer.ranks if all_ranks else answer.ranks[:1]:
         key = "ledger" if rank is answer.fullest else "role"
-        lines += [words(key, role=rank.role, count=rank.count, total=total), *ledger(rank, words, explain=explain), ""]
-        lines += [words("phases"), *phases(rank, words), ""]
+        yield words(key, role=rank.role, count=rank.count, total=total)
+        yield from (*ledger(rank, words, entries=entries), "")
+        yield from (words("phases"), *phases(rank, words), "")
     if answer.host is not None and answer.host.parts:
-        lines += [words("host_parts"), *host_parts(answer.host, words, explain=explain), ""]
-    if isinstance(answer, ServeAnswer) and answer.capacity is not None and len(answer.capacity.tokens_by_count) > 1:
-        counts = answer.capacity.tokens_by_count
-        lines += [words("token_counts"), *(f"  {left(name, 32)}{count:>14,}" for name, count in counts.items()), ""]
-    if explain and isinstance(answer, ServeAnswer) and answer.speed is not None:
-        lines += [words("where_time_goes"), *where_time_goes(answer.speed, words), ""]
+        yield from (words("host_parts"), *host_parts(answer.host, words, explain=explain), "")
+    if isinstance(answer, ServeAnswer):
+        counts = answer.capacity.tokens_by_count if answer.capacity is not None else {}
+        if len(counts) > 1:
+            yield words("token_counts")
+            yield from (*(f"  {left(name, 32)}{count:>14,}" for name, count in counts.items()), "")
+        if explain and answer.speed is not None:
+            yield from (words("where_time_goes"), *where_time_goes(answer.speed, words), "")
     if explain and answer.time is not None:
-        lines += [words("where_time_goes"), *where_step_goes(answer.time, words), ""]
-    if not answer.fits and answer.changes:
-        lines += [words("changes"), *changes(answer, words), ""]
-    for key, texts in (("assumed", answer.assumptions), ("warnings", answer.warnings)):
-        if texts:
-            lines += [words(key), *(f"  - {text}" for text in texts), ""]
-    return "\n".join(lines).rstrip() + "\n"
+        yield from (words("where_time_goes"), *where_step_goes(answer.time, words), "")
 
 
 def headlines(answer: Answer, words: Words, *, today: date | None = None) -> tuple[str, ...]:
@@ -260,23 +283,32 @@ def where_step_goes(time: StepTime, words: Words) -> Iterator[str]:
     yield from (f"  {words('source')}: {text}" for text in time.sources)
 
 
-def ledger(rank: RankAnswer, words: Words, *, explain: bool) -> Iterator[str]:
-    """Entries by category, largest first; they add up to the device peak of the steady step."""
+def ledger(rank: RankAnswer, words: Words, *, entries: int | None = SHOWN_PER_CATEGORY) -> Iterator[str]:
+    """Entries by category, largest first; they add up to the device peak of the steady step.
+
+    Args:
+        rank: whose
+        words: of a language
+        entries: of a category before the rest is summed up; None: all, each explained
+    """
     by_category = sorted(rank.ledger, key=lambda entry: entry.category)
     groups = [(category, list(entries)) for category, entries in groupby(by_category, lambda entry: entry.category)]
     groups.sort(key=lambda group: -sum(entry.num_bytes for entry in group[1]))
-    for category, entries in groups:
-        size = sum(entry.num_bytes for entry in entries)
+    for category, of_category in groups:
+        size = sum(entry.num_bytes for entry in of_category)
         if not size:
             continue
         yield f"  {left(words(f'category.{category}'))}{format_bytes(size):>12}"
-        yield from _explained(entries, words) if explain else _shortened(entries, words)
+        if entries is None:
+            yield from _explained(of_category, words)
+        elif entries:
+            yield from _shortened(of_category, words, entries)
     yield f"  {left(words('total'))}{format_bytes(rank.peak.device_bytes):>12}"
 
 
-def _shortened(entries: list[LedgerEntry], words: Words) -> Iterator[str]:
+def _shortened(entries: list[LedgerEntry], words: Words, most: int) -> Iterator[str]:
     entries = sorted(entries, key=lambda entry: -entry.num_bytes)
-    shown, rest = entries[:SHOWN_PER_CATEGORY], entries[SHOWN_PER_CATEGORY:]
+    shown, rest = entries[:most], entries[most:]
     if len(entries) == 1 and entries[0].category == "allocator":
         return
     for entry in shown:
@@ -320,10 +352,13 @@ def phases(rank: RankAnswer, words: Words) -> Iterator[str]:
 
 def changes(answer: Answer, words: Words) -> Iterator[str]:
     if not any(change.fits for change in answer.changes):
-        yield "  " + words("no_change")
+        yield "  " + words("no_changes")
     for change in answer.changes:
         name, size, mark, cost = change_cells(change, answer, words)
-        yield f"  {left(name, 52)}{size:>13}  {left(mark, 13)} {cost}".rstrip()
+        if width_of(name) >= OPTIONS_WIDTH:  # several options: what they come to stands beneath them
+            yield f"  {name}"
+            name = ""
+        yield f"  {left(name, OPTIONS_WIDTH)}{size:>13}  {left(mark, 13)} {cost}".rstrip()
 
 
 def change_cells(change: Change, answer: Answer, words: Words) -> tuple[str, str, str, str]:

@@ -15,7 +15,7 @@ from vramcast.report.document import document
 from vramcast.report.messages import Words
 from vramcast.report.plain import as_text, known
 from vramcast.report.replay_words import plain, scaled_chart, share
-from vramcast.report.text import change_cells, ledger, phases, tried
+from vramcast.report.text import SHOWN_PER_CATEGORY, change_cells, ledger, phases, tried
 from vramcast.report.verdicts import headline
 from vramcast.units import format_bytes
 
@@ -70,7 +70,7 @@ def _sections(
         yield words("changes"), _changes(answer, words)
     yield words("phases"), phases(answer.fullest, words)
     if not views or "category" in views:
-        yield words("trace.ledger"), ledger(answer.fullest, words, explain=explain)
+        yield words("trace.ledger"), ledger(answer.fullest, words, entries=None if explain else SHOWN_PER_CATEGORY)
     for view in views or VIEWS:
         if view != "category":
             yield words(f"trace.by.{view}"), _holders(getattr(answer.holdings, f"by_{view}"), answer, words)

@@ -6,6 +6,7 @@ huggingface_hub is looked at first, then this package's own, which keeps configs
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -18,6 +19,7 @@ import msgspec
 from vramcast.domain.checkpoint import Checkpoint, StoredWeights
 from vramcast.domain.model import Noun
 from vramcast.errors import SourceError
+from vramcast.sources.by_name import ByName, by_name, network_of_mixed
 from vramcast.sources.fetch import Refused, read_url
 from vramcast.sources.files import write_whole
 from vramcast.sources.resolve import LARGEST_CONFIG, model_from_json, read_bounded
@@ -46,6 +48,14 @@ MOST_HEADER_REQUESTS: Final = 64
 
 KEPT_SECONDS: Final = 30 * 24 * 3600.0
 LARGEST_KEPT: Final = 64 << 20
+
+
+class _Unreachable(SourceError):
+    """Nobody could be asked about a repository."""
+
+    def __init__(self, repository: Repository, why: str, instead: str) -> None:
+        super().__init__(f"{repository.name}: {why}; {instead}")
+        self.why = why
 
 
 class Repository(Noun, frozen=True):
@@ -93,8 +103,11 @@ def checkpoint_from_hub(text: str) -> Checkpoint:
     kept = _read_kept(repository)
     if kept is not None:
         return compared(model_from_json(kept.config, name=repository.name), kept.weights)
-    _refuse_offline(repository)
-    return _download(repository)
+    try:
+        _refuse_offline(repository)
+        return _download(repository)
+    except _Unreachable as unreachable:
+        return _named(repository, unreachable).checkpoint(repository.name, unreachable.why)
 
 
 def config_from_hub(text: str) -> bytes:
@@ -109,13 +122,26 @@ def config_from_hub(text: str) -> bytes:
     kept = _read_kept(repository)
     if kept is not None:
         return kept.config
-    _refuse_offline(repository)
-    return _config(repository)
+    try:
+        _refuse_offline(repository)
+        return _config(repository)
+    except _Unreachable as unreachable:
+        return json.dumps(_named(repository, unreachable).config).encode()
+
+
+def _named(repository: Repository, unreachable: _Unreachable) -> ByName:
+    """What the name of a repository says, where nobody could be asked."""
+    found = by_name(repository.name)
+    if found is None:
+        network = network_of_mixed(repository.name)
+        beside = f", or {network} with --weights: the name does not say how each layer is stored" if network else ""
+        raise SourceError(f"{unreachable}{beside}") from None
+    return found
 
 
 def _refuse_offline(repository: Repository) -> None:
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        raise SourceError(f"{repository.name}: HF_HUB_OFFLINE is set and no cache holds it; give a path to config.json")
+        raise _Unreachable(repository, "HF_HUB_OFFLINE is set and no cache holds it", "give a path to config.json")
 
 
 def _config(repository: Repository) -> bytes:
@@ -124,7 +150,7 @@ def _config(repository: Repository) -> bytes:
     except Refused as refused:
         raise _explained(repository, refused.status) from None
     except SourceError as error:
-        raise SourceError(f"{repository.name}: {error}; download its config.json and give the path") from None
+        raise _Unreachable(repository, str(error), "download its config.json and give the path") from None
 
 
 def repository_of(text: str) -> Repository:

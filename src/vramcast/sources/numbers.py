@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from math import lcm
 from typing import Final
 
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.job import require_count
 from vramcast.domain.model import MLP, Attention, Layer, Model, Run, Stack
 from vramcast.errors import InvalidSpec
+from vramcast.units import round_up
 
 SUFFIXES: Final = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 HEAD_DIM: Final = 128
 VOCABULARY: Final = 32000
 LARGEST_HIDDEN: Final = 10**7
+MOST_HEADS: Final = 4096
+WIDTH_MULTIPLE: Final = 8
+"""Of feed-forward widths that nobody gives: tensor cores and up to eight ranks divide them."""
 
 
 def parse_parameters(text: str) -> int:
@@ -33,11 +38,14 @@ def parse_parameters(text: str) -> int:
 
 def model_from_numbers(
     *, params: str, layers: int | None = None, hidden: int | None = None, heads: int | None = None,
-    kv_heads: int | None = None, ffn: int | None = None, vocab: int | None = None,
+    kv_heads: int | None = None, ffn: int | None = None, vocab: int | None = None, divisor: int = 1,
 ) -> Model:
     """A decoder with RMSNorm, rotary embedding and gated MLP whose weights add up to `params`.
 
     The feed-forward width closes the sum when it is not given; what was assumed is in the model's notes.
+
+    Args:
+        divisor: of the widths that are not given: ranks that share a layer
 
     Raises: InvalidSpec when the numbers cannot add up
     """
@@ -50,19 +58,19 @@ def model_from_numbers(
     for name, number in (("heads", heads), ("kv-heads", kv_heads), ("ffn", ffn), ("vocab", vocab)):
         if number is not None:
             require_count(name, number)
-    num_heads = heads or max(1, hidden // HEAD_DIM)
+    num_heads = heads or _dividing_heads(hidden, divisor)
     if hidden % num_heads:
         raise InvalidSpec(f"heads={num_heads} does not divide hidden={hidden}; give --heads that does")
     num_kv = kv_heads or num_heads
     if num_heads % num_kv:
         raise InvalidSpec(f"kv-heads={num_kv} does not divide heads={num_heads}")
     attention = Attention(num_heads=num_heads, num_kv_heads=num_kv, head_dim=hidden // num_heads)
-    rows = vocab or VOCABULARY
+    rows, multiple = vocab or round_up(VOCABULARY, divisor), lcm(WIDTH_MULTIPLE, divisor)
 
     def build(width: int) -> Model:
         layer = Layer(mixer=attention, channel=MLP(width=width, gated=True))
         stack = Stack(name="decoder", hidden=hidden, runs=(Run(count=layers, layer=layer),))
-        notes = _notes(ffn, vocab, kv_heads, num_heads)
+        notes = _notes(ffn, vocab, kv_heads, num_heads, rows, width, multiple)
         return Model(name=f"{params} parameters", family="llama", vocab=rows, stacks=(stack,), notes=notes)
 
     if ffn is not None:
@@ -74,7 +82,20 @@ def model_from_numbers(
             f"params={params} are fewer than attention and embeddings of {layers} layers at hidden={hidden} take; "
             "use fewer layers or a smaller hidden width"
         )
-    return build(width)
+    return build(max(1, round(width / multiple)) * multiple)
+
+
+def _dividing_heads(hidden: int, divisor: int) -> int:
+    """The number of heads nearest to a width of 128 each that divides the hidden width and so many ranks divide; where
+    there is none the nearest that divides the hidden width.
+
+    >>> _dividing_heads(10240, 8), _dividing_heads(5000, 4), _dividing_heads(4096, 1)
+    (80, 40, 32)
+    """
+    wanted = max(1, hidden // HEAD_DIM)
+    whole = [heads for heads in range(1, min(hidden, MOST_HEADS) + 1) if hidden % heads == 0]
+    shared = [heads for heads in whole if heads % divisor == 0]
+    return min(shared or whole, key=lambda heads: abs(heads - wanted))
 
 
 def _checked(model: Model, total: int, params: str) -> Model:
@@ -84,12 +105,16 @@ def _checked(model: Model, total: int, params: str) -> Model:
     return model
 
 
-def _notes(ffn: int | None, vocab: int | None, kv_heads: int | None, num_heads: int) -> tuple[str, ...]:
+def _notes(
+    ffn: int | None, vocab: int | None, kv_heads: int | None, num_heads: int, rows: int, width: int, multiple: int
+) -> tuple[str, ...]:
     notes = ["described by numbers: taken as a decoder with RMSNorm, rotary embedding and gated MLP, head untied"]
     if ffn is None:
-        notes.append("feed-forward width chosen so that the parameters add up")
+        notes.append(
+            f"feed-forward width of {width}, a multiple of {multiple}, chosen so that the parameters nearly add up"
+        )
     if kv_heads is None:
         notes.append(f"every one of {num_heads} heads has keys and values of its own; --kv-heads says otherwise")
     if vocab is None:
-        notes.append(f"vocabulary of {VOCABULARY} assumed")
+        notes.append(f"vocabulary of {rows} assumed")
     return tuple(notes)

@@ -10,11 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from vramcast import sources
-from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.index import MODELS, PIPELINES
 from vramcast.catalogue.models import load_model, read_entry
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.model import Model
-from vramcast.errors import SourceError, UnknownName
+from vramcast.errors import SourceError, UnknownName, Unsupported
 from vramcast.families import model_from_config
 
 HUB_ID: Final = re.compile(
@@ -27,6 +27,9 @@ PAGES: Final = {
     "https://modelscope.cn/models/": "modelscope:",
 }
 """Web pages of models, as pasted -> prefix of the hub id."""
+
+FACTORY: Final = re.compile(r"(?:timm|[A-Za-z_]\w*(?:\.\w+)+):[A-Za-z_]\w*")
+"""What makes a module, as `vramcast trace` takes it: torchvision.models:resnet50."""
 
 LARGEST_CONFIG: Final = 4 << 20
 """A config.json is a few KiB; more is refused [bytes]."""
@@ -52,9 +55,37 @@ def resolve_checkpoint(text: str) -> Checkpoint:
             return _from_path(text)
         if HUB_ID.fullmatch(text):
             return sources.hub.checkpoint_from_hub(text)
-        if os.sep in text or text.endswith((".json", ".gguf", ".safetensors")):
-            raise SourceError(f"{text[:200]}: no such file or directory") from None
+        # files and commands come from the machine that runs them, where the folder of a model has the model's name
+        is_path = os.sep in text or "\\" in text
+        folder = folder_name(text)
+        named = sources.by_name.by_name(folder)
+        if named is not None:
+            return named.checkpoint(folder, f"{text[:200]} is not on this machine" if is_path else "")
+        if is_path or text.endswith((".json", ".gguf", ".safetensors")):
+            raise SourceError(
+                f"{text[:200]}: no such file or directory, and {folder[:80]} is no name of the catalogue; "
+                "name the model that it is a copy of, or its config.json"
+            ) from None
+        if FACTORY.fullmatch(text):
+            raise Unsupported(f"{text[:80]} is code, of which no catalogue knows the layers; "
+                              f"vramcast trace {text[:80]} follows it") from None
+        if text.strip().lower() in PIPELINES.aliases:
+            raise Unsupported(f"{text[:80]} is a diffusion pipeline, and asked for as a language model; vramcast serve "
+                              f"{text[:80]} says what generating takes") from None
+        if "did you mean" not in str(unknown):
+            raise UnknownName(f"{unknown}; a network that is code is traced: vramcast trace MODULE:FUNCTION") from None
         raise unknown from None
+
+
+def folder_name(path: str) -> str:
+    """What the last part of a path calls a model, in the cache of a hub too.
+
+    >>> folder_name("../models/Qwen3-8B/"), folder_name("/hub/models--meta-llama--Llama-3.1-8B/snapshots/0e9e39f2")
+    ('Qwen3-8B', 'Llama-3.1-8B')
+    """
+    parts = [part for part in re.split(r"[/\\]", path) if part not in ("", ".", "..")]
+    cached = next((part for part in parts if part.startswith("models--")), None)
+    return cached.rpartition("--")[2] if cached else parts[-1] if parts else path
 
 
 def _hub_id_of_page(text: str) -> str:

@@ -27,13 +27,13 @@ HUBS: Final[dict[str, tuple[str, ...]]] = {
 TEXTS: Final = frozenset((
     "model", "gpus",
     "params", "optimizer", "alloc-conf", "engine", "weights", "kv-dtype", "v-dtype", "draft",
-    "price", "region", "currency",
+    "price", "region", "currency", "used", "reserve",
     "budget", "deadline", "headroom", "ttft",
 ))
 """Options of free text that name no file: they are numbers, names of tables, or a model (`model`, `draft`)."""
 
 LISTS: Final = frozenset((
-    "recompute-modules", "lora-targets", "modules-to-save", "engine-option", "on", "allow", "forbid",
+    "recompute-modules", "lora-targets", "modules-to-save", "freeze", "engine-option", "on", "allow", "forbid",
 ))
 """Options of several names, none of them a file's; axes of a search are lists of what the option itself takes."""
 
@@ -42,6 +42,9 @@ FILES: Final[dict[str, str]] = {
     "prices": "a file of prices; give price instead",
     "hardware": "a file of own clusters; give gpus instead",
     "from": "a configuration of another tool",
+    "from-command": "a command, which may name files",
+    "args": "what a configuration of another tool is started with",
+    "env": "the environment of a configuration of another tool",
     "from-format": "whose a configuration of another tool is",
     "ignore-unread": "how a configuration of another tool is read",
 }

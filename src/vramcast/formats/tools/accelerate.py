@@ -163,7 +163,7 @@ def fsdp_options(
 
     version = fsdp.count(key("version")) or version
     policy = str(fsdp.get(key("auto_wrap_policy"), wrap)).upper()
-    _check_units(fsdp, key("transformer_layer_cls_to_wrap"))
+    check_units(fsdp, key("transformer_layer_cls_to_wrap"))
     if policy not in WRAPPED:
         fsdp.cannot(key("auto_wrap_policy"), f"{policy[:40]} is not modelled; {', '.join(WRAPPED)} is")
     fsdp.get(key("min_num_params"))  # of the other policy
@@ -189,7 +189,7 @@ def fsdp_options(
     }
 
 
-def _check_units(fsdp: Watched, key: str) -> None:
+def check_units(fsdp: Watched, key: str) -> None:
     """Refuse units that are no whole layers."""
     named = fsdp.get(key) or ()
     listed = named if isinstance(named, (list, tuple)) else str(named).split(",")

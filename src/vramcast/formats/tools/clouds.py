@@ -72,10 +72,10 @@ def write_skypilot(order: Order) -> tuple[File, ...]:
     return (File(SKYPILOT, text, (Part("skypilot", "task"),), notes=_sky_notes(order)),)
 
 
-def _card_name(name: str) -> str:
+def card_name(name: str) -> str:
     """SkyPilot's name of a card.
 
-    >>> _card_name("h100-sxm-80gb"), _card_name("a100-sxm4-40gb")
+    >>> card_name("h100-sxm-80gb"), card_name("a100-sxm4-40gb")
     ('H100', 'A100')
     """
     for beginning, found in CARDS:
@@ -95,7 +95,7 @@ def _sky_resources(order: Order, *, serving: bool) -> Table:
         lines.append(Line("infra", infra, "where the plan rents"))
         if not shares_machine(order):
             lines.append(Line("instance_type", instance))
-    cards = f"{_card_name(cluster.gpu.name)}:{cluster.gpus_per_node}"
+    cards = f"{card_name(cluster.gpu.name)}:{cluster.gpus_per_node}"
     lines.append(Line("accelerators", cards, "cards of one machine"))
     spot = cluster.price is not None and cluster.price.tariff == "spot"
     lines.append(Line("use_spot", spot, "as the plan's price is" if cluster.price is not None else "nobody said spot"))

@@ -68,10 +68,11 @@ def read(config: Config) -> Reading:
     values = Watched(_by_full_names(config.table or {}), CONFIG)
     zero = values.section("zero_optimization", ZERO_TABLE)
     precision = _precision(values)
-    options: dict[str, Any] = {"engine": "deepspeed"} | _stage(zero) | _offload(zero)
+    options: dict[str, Any] = {"engine": "deepspeed"} | _stage(zero)
+    options |= _offload(zero) if options.get("zero") != "0" else {}
     open_precision = not {"bf16", "fp16", "bfloat16"} & set(config.table or {})
     options |= {} if open_precision else precision
-    options |= _optimizer(values) | _buffers(values, zero)
+    options |= _optimizer(values) | _buffers(values, zero, whole=options.get("zero") == "0")
     batch = {kind: size for kind, name in BATCH.items() if (size := values.count(name)) is not None}
     values.section("activation_checkpointing")  # each of its names takes memory where the model uses it
     switched(values)
@@ -101,12 +102,13 @@ def _stage(zero: Watched) -> dict[str, Any]:
     if str(stage) not in ("0", "1", "2", "3"):
         zero.refuse("stage", "0, 1, 2 or 3", option="zero")
         return {}
-    if int(stage) == 0:  # states that no rank shares, without the buffers of stage 1
-        zero.cannot("stage", "0 is not modelled; --zero 1, 2 and 3 are", option="zero")
     if int(stage) < 3:
         for name in zero:
             if name.startswith(OF_STAGE_3):
                 zero.get(name)
+    if int(stage) == 0:
+        for name in zero:  # buckets and offloading are ZeRO's
+            zero.get(name)
     return {"zero": str(stage)}
 
 
@@ -122,9 +124,12 @@ def _optimizer(values: Watched) -> dict[str, Any]:
     return {"optimizer": named} if named else {}
 
 
-def _buffers(values: Watched, zero: Watched) -> dict[str, Any]:
-    """Sizes and switches that the engine takes."""
-    sizes = [f"{name}={size}" for name in BUFFERS if (size := zero.whole(name)) is not None]
+def _buffers(values: Watched, zero: Watched, *, whole: bool) -> dict[str, Any]:
+    """Sizes and switches that the engine takes; those of ZeRO say nothing of a run without it."""
+    if whole:
+        zero = Watched({})
+    sizes = ["zero=false"] if whole else []
+    sizes += [f"{name}={size}" for name in BUFFERS if (size := zero.whole(name)) is not None]
     sizes += [f"{name}=auto" for name in BUFFERS if name in zero.auto]
     if (overlaps := zero.flag("overlap_comm")) is not None:
         sizes.append(f"overlap_comm={str(overlaps).lower()}")
@@ -221,6 +226,8 @@ def write(order: Order) -> tuple[File, ...]:
     """
     if not runs_deepspeed(order.job):
         return ()
+    if order.job.plan.shards is Shards.NOTHING and order.job.data_parallel > 1:
+        raise Unsupported("DeepSpeed's file is written for --zero 1, 2 and 3, not for --zero 0 on several cards")
     table = (*_batch(order), *_precision_lines(order), _zero(order), *_optimizer_lines(order), *_rest(order))
     text = json.dumps(plain(table), indent=2) + "\n"
     order.ask.also("optimizer_kernel", "sharded_by")  # DeepSpeed's own fused step, whatever is asked
@@ -267,6 +274,8 @@ def _zero(order: Order) -> Line:
     for name in options & {*ZERO_OPTIONS, "deepspeed"}:
         ask(f"option.{name}")
     zero = zero_settings(job, 2)
+    if zero.shards is Shards.NOTHING:
+        return Line("zero_optimization", (Line("stage", 0, "nothing is split"),))
     lines = [
         Line("stage", stage, _stage_reason(stage, job)),
         Line("overlap_comm", zero.overlap, "gradients travel while backward runs; two buckets instead of one"),

@@ -1,19 +1,36 @@
-"""llama.cpp: `llama-server`."""
+"""llama.cpp: `llama-server` and `llama-cli`, and ik_llama.cpp's.
+
+[arg] ggml-org/llama.cpp common/arg.cpp, common/common.h `common_params`; what changed with a build stands in `SINCE`
+(engines/llamacpp/settings.py)
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import os
+import re
+from typing import Any, Final
 
+from vramcast.catalogue.formats import load_format
 from vramcast.domain.serving import ServeJob
+from vramcast.domain.version import read_version
+from vramcast.engines.llamacpp.settings import FORK_OPTIONS, SINCE
 from vramcast.engines.llamacpp.settings import settings_of as llamacpp_settings
+from vramcast.engines.serving.table import SERVING
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.launch import one_of_several
 from vramcast.formats.lines import Line
+from vramcast.formats.reading import Config, Reading, Unread
 from vramcast.formats.servers import (
     PORT,
     SERVE,
+    Server,
+    read_server,
     script_text,
 )
+from vramcast.formats.watched import Known, Watched
+from vramcast.sources.by_name import by_name
+from vramcast.sources.logs import options as logged
+from vramcast.states.ggml_mixes import MIXES
 
 
 def write(order: Order) -> tuple[File, ...]:
@@ -36,6 +53,7 @@ def write(order: Order) -> tuple[File, ...]:
     text = script_text(order, "llama-server", tuple(lines))
     return (order.file(SERVE, text, (Part("llamacpp", "arguments"),), one_of_several(order, SERVE), executable=True),)
 
+
 VALUES: Final = {"batch": "batch-size", "n-cpu-moe": "n-cpu-moe", "override-tensor": "override-tensor",
                           "tensor-split": "tensor-split", "split-mode": "split-mode", "device": "device",
                           "threads": "threads"}
@@ -54,3 +72,181 @@ def _option_lines(order: Order) -> list[Line]:
         if ask(f"option.{option}") is when:
             lines.append(Line(name, True, "as planned"))
     return lines
+
+
+ALL_LAYERS: Final = 99
+"""What people write for all layers, and anything above."""
+
+USUAL_CONTEXT: Final = 4096
+"""Of builds before `fit`, where nobody says [common.h]."""
+
+STORED: Final = re.compile(
+    r"[-._:](UD-)?(I?Q\d\w*|TQ\d_\d|MXFP4(?:_MOE)?|NVFP4|BF16|F16|F32|FP16)$", re.IGNORECASE
+)
+"""How the name of a file ends, or what stands behind a repository's."""
+
+PARTS_OF_FILES: Final = re.compile(r"(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
+
+FLOATS: Final = {"f16": "fp16", "fp16": "fp16", "f32": "fp32", "bf16": "bf16", "mxfp4_moe": "mxfp4", "mxfp4": "mxfp4"}
+BLOCKS: Final = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q6_k")
+"""Types that a whole file is stored in."""
+
+LONGEST_NAME: Final = 500
+
+USUAL_STORED: Final = "q4_k_m"
+"""What `-hf REPOSITORY` loads where it names nothing [arg `--hf-repo`]."""
+
+FLASH: Final = {
+    "on": "flash", "1": "flash", "true": "flash", "enabled": "flash", "off": "eager", "0": "eager", "false": "eager",
+    "disabled": "eager",
+}
+FORKS: Final = {"mla": "mla", "mla_use": "mla", "amb": "amb", "attention_max_batch": "amb", "fmoe": "fmoe",
+                "fused_moe": "fmoe", "rtr": "rtr", "run_time_repack": "rtr"}
+"""Arguments that only ik_llama.cpp has -> engine option."""
+
+VARIABLES: Final = {
+    "LLAMA_ARG_MODEL": "model", "LLAMA_ARG_HF_REPO": "hf_repo", "LLAMA_ARG_HF_FILE": "hf_file",
+    "LLAMA_ARG_CTX_SIZE": "ctx_size", "LLAMA_ARG_N_GPU_LAYERS": "gpu_layers", "LLAMA_ARG_N_PARALLEL": "parallel",
+    "LLAMA_ARG_BATCH": "batch_size", "LLAMA_ARG_UBATCH": "ubatch_size", "LLAMA_ARG_FLASH_ATTN": "flash_attn",
+    "LLAMA_ARG_CACHE_TYPE_K": "cache_type_k", "LLAMA_ARG_CACHE_TYPE_V": "cache_type_v",
+    "LLAMA_ARG_THREADS": "threads", "LLAMA_ARG_N_CPU_MOE": "n_cpu_moe", "LLAMA_ARG_TENSOR_SPLIT": "tensor_split",
+    "LLAMA_ARG_SPLIT_MODE": "split_mode", "LLAMA_ARG_OVERRIDE_TENSOR": "override_tensor", "LLAMA_ARG_DEVICE": "device",
+}
+"""Variables of the environment -> the argument that each of them is [arg]."""
+
+
+def _own(values: Watched) -> dict[str, Any]:
+    found = _model(values) | _cache(values)
+    layers = values.get("gpu_layers")
+    if isinstance(layers, int) and 0 <= layers < ALL_LAYERS:
+        found["gpu-layers"] = layers
+    elif layers not in (None, "all", "auto", -1) and not isinstance(layers, int):
+        values.refuse("gpu_layers", "a number of layers", option="gpu-layers")
+    if (flash := values.get("flash_attn")) not in (None, "auto", -1):
+        found["attention"] = "flash" if flash is True else values.one_of("flash_attn", FLASH, lower=True)
+    found |= {"micro-batch": size} if (size := values.count("ubatch_size")) else {}
+    values.only("split_mode", "layer", "none")
+    values.only("fit", "off")
+    values.only("cont_batching", True)
+    values.only("mmproj", False)  # --no-mmproj
+    pairs = _engine_options(values)
+    return {name: value for name, value in found.items() if value is not None} | (
+        {"engine-option": pairs} if pairs else {})
+
+
+def _engine_options(values: Watched) -> tuple[str, ...]:
+    """Arguments that are engine options here."""
+    none = dict.get(values, "devices", "") is None
+    if values.get("devices") is not None:
+        values.cannot("devices", "names cards; give as many with --gpus", option="gpus")
+    own = {name.replace("-", "_"): option for option, name in VALUES.items() if option != "device"}
+    pairs = [f"{option}={value}" for name, option in own.items() if (value := values.get(name)) is not None]
+    pairs += ["device=none"] if none else []
+    pairs += [f"{option}={str(when).lower()}" for option, (name, when) in SWITCHES.items()
+              if values.flag(name.replace("-", "_"))]
+    for name, option in FORKS.items():
+        if (value := values.get(name)) is not None:
+            pairs.append(f"{option}={str(value).lower()}")
+    return tuple(dict.fromkeys(pairs))
+
+
+def _model(values: Watched) -> dict[str, Any]:
+    """The network and how its weights are stored, from the file or, where it is not here, as it is named."""
+    file, repository = values.get("model"), values.get("hf_repo")
+    for name in ("model_url", "docker_repo"):
+        if values.get(name) is not None:
+            values.cannot(name, "is not looked into; name the model, and --weights", option="model")
+    said = str(values.get("hf_file") or repository or file or "")
+    if not said:
+        return {}
+    if repository is None and os.path.isfile(said):  # noqa: PTH113  # a name longer than a path may be is none
+        return {"model": said}
+    found, why = network_of(said, str(repository) if repository else None)
+    if not found:
+        values.cannot("hf_repo" if repository else "model", why, option="model")
+        return {}
+    values.assumed.append(why)
+    return found
+
+
+def network_of(said: str, repository: str | None) -> tuple[dict[str, str], str]:
+    """Network and storage of a file by its name, with a line that says so; without them why there are none.
+
+    Args:
+        said: name of the file, or of the repository with what stands behind it
+        repository: the repository that it is of; None: a file alone
+
+    >>> network_of("m/Qwen3-8B-Q4_K_M.gguf", None)[0], network_of("me/Qwen3-8B-GGUF", "me/Qwen3-8B-GGUF")[0]
+    ({'model': 'qwen3-8b', 'weights': 'q4_k_m'}, {'model': 'qwen3-8b', 'weights': 'q4_k_m'})
+    """
+    stem = PARTS_OF_FILES.sub("", said[-LONGEST_NAME:])
+    match = STORED.search(stem)
+    named = (repository or stem)[:LONGEST_NAME].partition(":")[0]
+    base = STORED.sub("", named) if repository is None else re.sub(r"[-.]gguf$", "", named, flags=re.IGNORECASE)
+    network = by_name(base)
+    own = network is not None and "quantization_config" in network.config  # files keep what is quantised already
+    stored = match[2].lower() if match else USUAL_STORED if repository and not own else ""
+    weights = FLOATS.get(stored, stored)
+    if (match and match[1]) or weights not in (*MIXES, *FLOATS.values(), *BLOCKS, ""):
+        return {}, "stores its layers in several ways; name the model, and --weights"
+    if network is None:
+        return {}, "says no network that is known by its name; name the model, and --weights"
+    how = f" with weights in {weights}" if weights else ""
+    return ({"model": network.base} | ({"weights": weights} if weights else {}),
+            f"{said} is taken for {network.base}{how}, as it is named")
+
+
+def _cache(values: Watched) -> dict[str, Any]:
+    """Cells of the cache, slots and types [arg]; a type that is not given is f16."""
+    cells, slots = values.whole("ctx_size"), values.count("parallel") or 1
+    unified = values.flag("kv_unified") or False
+    found: dict[str, Any] = {}
+    if unified:
+        found |= {"concurrency": 1, "max-sequences": slots}
+    else:
+        found["concurrency"] = slots
+    if cells:
+        found["context"] = cells if unified else max(1, cells // slots)
+    elif cells == 0 and slots > 1 and not unified:
+        values.cannot("ctx_size", "0 is the network's own length over all slots; give it as a number", option="context")
+    types = [logged.cache_dtype(values.get(name)) for name in ("cache_type_k", "cache_type_v")]
+    for name, dtype in zip(("cache_type_k", "cache_type_v"), types, strict=True):
+        if values.get(name) is not None and dtype is None:
+            values.refuse(name, "a type of ggml", option="kv-dtype")
+    if any(types):
+        found |= {"kv-dtype": types[0] or "fp16", "v-dtype": types[1] or "fp16"}
+    return found
+
+
+SHORT: Final = {
+    alias.replace("-", "_"): name.replace("-", "_")
+    for name, entry in load_format("llamacpp").sections["arguments"].items() for alias in entry.aliases
+} | {"device": "devices", "dev": "devices", "ctx": "ctx_size"}
+
+SERVER: Final = Server(
+    "llama.cpp", Known("llamacpp", "arguments"), {}, SHORT,
+    start=re.compile(r"(?:\S*/)?llama-(?:server|cli|completion)(?:\.exe)?|\S*llama\.cpp:(?:server|full|light)\S*"),
+    image=re.compile(r"llama\.cpp:\S*?-b(\d{4,5})\b|\bllama-b(\d{4,5})\b"),
+    own=_own, slots=1, arguments=VARIABLES,
+    parts={name: known.about for name, known in FORK_OPTIONS.items() if known.about},
+)
+
+
+def read(config: Config) -> Reading:
+    """Options of llama.cpp."""
+    found = read_server(config, SERVER)
+    options, unread, notes = dict(found.options), list(found.unread), list(found.notes)
+    if any(pair.partition("=")[0] in FORKS.values() for pair in options.get("engine-option", ())):
+        options["engine"] = str(options["engine"]).replace("llama.cpp", "ik_llama.cpp")
+    engine, _, version = str(options["engine"]).partition("@")
+    build = (read_version(version) or SERVING[engine].default)[0]
+    asked = re.search(r"(?:^|\s)(?:-c|--ctx-size|--fit)\b|LLAMA_ARG_CTX_SIZE", config.text)
+    if asked is None and engine == "llama.cpp" and build >= SINCE["fit"]:
+        unread.append(Unread("ctx-size", "is fitted to the card where it is not given; give --context", "context"))
+    elif asked is None:
+        options["context"] = max(1, USUAL_CONTEXT // int(options.get("concurrency", 1)))
+        notes.append(f"a context of {USUAL_CONTEXT}, {engine}'s before build {SINCE['fit']} where -c is not given")
+    if "hf" in re.findall(r"(?:^|\s)--?(hf)(?:r|-repo)?\b", config.text) and "--no-mmproj" not in config.text:
+        why = "of the repository is loaded beside the model, which is not modelled; say --no-mmproj"
+        unread.append(Unread("mmproj", why, about="towers"))
+    return found._replace(options=options, unread=tuple(unread), notes=tuple(notes))

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from vramcast.domain.job import Job, Loss, Peft, Precision, Recompute
 from vramcast.domain.model import Head
+from vramcast.engines.eager.preference import compares, in_one
 from vramcast.engines.eager.releases import (
     LIGER,
     liger_kernels,
@@ -24,7 +25,7 @@ from vramcast.families.module_names import names_of, names_saved
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import head_of
 from vramcast.formats.lines import Line, Table, yaml_text
-from vramcast.formats.reading import Config, Reading, Unread, together, written
+from vramcast.formats.reading import Config, Reading, lengths_of, together, written
 from vramcast.formats.table import Refusal, refuse
 from vramcast.formats.tools import deepspeed
 from vramcast.formats.tools.transformers import (
@@ -56,9 +57,10 @@ RANK: Final = 8
 KERNELS: Final = {"auto": None, "sdpa": None, "fa2": "flash", "fa3": "flash", "disabled": "eager"}
 """`flash_attn` -> kernel; None: as Transformers chooses [LF model_utils/attention.py]."""
 
-TOWERS: Final = Unread("model_name_or_path", "names a model with towers, which LLaMA-Factory leaves frozen; that is "
-                       "not modelled", of_towers=True)
-"""Whatever the template: the network decides [LF model_utils/visual.py `COMPOSITE_MODELS`]."""
+FROZEN: Final = {"freeze_vision_tower": ("towers", True), "freeze_multi_modal_projector": ("projectors", True),
+                 "freeze_language_model": ("language_model", False)}
+"""Switch -> the part that does not learn, and whether it is on unasked. Whatever the template: the network decides [LF
+hparams/finetuning_args.py, model_utils/visual.py `COMPOSITE_MODELS`]."""
 
 ALL: Final = "all-linear"
 
@@ -66,6 +68,9 @@ QUANTISED: Final = re.compile(
     r"(?i)(?<![a-z])(?:gptq|awq|aqlm|hqq|eetq|exl2|gguf|fp8|int8|int4|bnb|mxfp4|nvfp4|w4a16|w8a8)(?![a-z])"
 )
 """What names of checkpoints say of how their weights are stored."""
+
+PACKED: Final = re.compile(r"(?i)(?<!unsloth)-bnb-4bit/?$")
+"""Copies whose linear layers bitsandbytes packed: `bnb_4bit_quant_type` nf4 with `bnb_4bit_use_double_quant`."""
 
 STORED: Final = {"gptq": "gptq-int4", "awq": "awq-int4"}
 
@@ -82,6 +87,9 @@ def read_factory(config: Config) -> Reading:
         options["model"] = model
     values.get("template")
     options["seq-len"] = values.count("cutoff_len") or CUTOFF
+    packs = values.flag("packing") or values.flag("neat_packing")
+    if options["objective"] == "sft" or values.flag("packing") is False:  # a pretraining packs unasked [LF parser.py]
+        options |= lengths_of(packed=packs)
     if (kernel := values.one_of("flash_attn", KERNELS, option="attention")) is not None:
         options["attention"] = kernel
     kernels = _kernels(values, options["objective"])
@@ -91,12 +99,17 @@ def read_factory(config: Config) -> Reading:
         options["engine-option"] = tuple(pair for pair in pairs if not pair.startswith(("prepare_kbit=", "dtype=")))
     if options["objective"] == "sft" and not kernels and not values.flag("torch_compile"):
         options["loss"] = "eager"  # its trainer of this stage is not TRL's [LF train/sft/trainer.py]
+    if options["objective"] == "dpo" and options["engine"] == "huggingface":
+        options = together(options, {"engine-option": ("log_probs=whole",)})
     values.only("pref_loss", "sigmoid", "hinge", "ipo")
     values.only("pref_ftx", 0, 0.0)
-    read = arguments_of(values, config.name)
+    frozen = [part for name, (part, usual) in FROZEN.items()
+              if (usual if (flag := values.flag(name)) is None else flag)]
+    options |= {"freeze": ",".join(frozen)} if frozen else {}
+    read = arguments_of(values, config.name, fsdp=1)
     notes = [] if "cutoff_len" in values else [f"cutoff_len is not given: {CUTOFF}, as LLaMA-Factory has it"]
     workers = values.count("ray_num_workers")
-    options, unread = together(options, read.options), (*values.unread(), *read.unread, TOWERS)
+    options, unread = together(options, read.options), (*values.unread(), *read.unread)
     return Reading("llama-factory", options, {}, read.batch, unread, (*notes, *read.notes), ranks=workers)
 
 
@@ -145,7 +158,9 @@ def liger_of_stage(objective: str) -> tuple[str, ...]:
 
 
 def _low_rank(values: Watched) -> dict[str, Any]:
-    """GaLore and APOLLO as LLaMA-Factory switches them [LF train/trainer_utils.py]."""
+    """Muon, GaLore and APOLLO as LLaMA-Factory switches them [LF train/trainer_utils.py]."""
+    if values.flag("use_muon"):
+        return {"optimizer": "muon"}
     for name in ("galore", "apollo"):
         if values.flag(f"use_{name}"):
             if values.flag(f"{name}_layerwise"):
@@ -190,17 +205,20 @@ def _stored(values: Watched) -> dict[str, Any]:
     """The frozen weights: quantised while they load [LF model_utils/quantization.py]."""
     bits = values.one_of("quantization_bit", {"4": 4, "8": 8}, option="base-weights")
     values.only("quantization_method", "bnb", "BNB", "bitsandbytes")
-    if (named := QUANTISED.search(str(values.get("model_name_or_path", "")))) is not None:
+    packed = PACKED.search(str(values.get("model_name_or_path", ""))) is not None  # which wins over bits
+    if not packed and (named := QUANTISED.search(str(values.get("model_name_or_path", "")))) is not None:
         eight = re.search(r"(?i)int8|8-?bit", str(values.get("model_name_or_path")))
         kind = "gptq-int8" if eight and named[0].lower() == "gptq" else STORED.get(named[0].lower())
         if kind is None:
             values.cannot("model_name_or_path", f"{named[0]} weights are not modelled", option="base-weights")
         return {"base-weights": kind} if kind else {}
     loaded = f"dtype={'float16' if values.flag('fp16') else 'bfloat16'}"  # whatever TRL does: [LF model/loader.py]
-    if bits is None:
+    if bits is None and not packed:
         return {"engine-option": (loaded,)}
     prepared = "norms" if values.flag("upcast_layernorm") else "none"
     found: dict[str, Any] = {"engine-option": (f"prepare_kbit={prepared}", loaded)}
+    if packed:
+        return found | {"base-weights": "nf4-dq"}
     if bits == 8:
         return found | {"base-weights": "int8"}
     values.only("quantization_type", "nf4")
@@ -246,6 +264,10 @@ def write(order: Order) -> tuple[File, ...]:
     job: Job = order.job
     refuse(REFUSALS, job)
     refuse_chunks(job, "LLaMA-Factory")
+    order.ask.also("option.log_probs")
+    if compares(job) and not in_one(job):
+        raise Unsupported("LLaMA-Factory's DPO makes log-probabilities of all logits at once, not sample by sample as "
+                          "TRL's; add --engine-option log_probs=whole")
     own = (*_model(order), *_method(order), *_data(order))
     arguments = _arguments(order)
     head = head_of(order, f"FORCE_TORCHRUN=1 llamafactory-cli train {NAME}")
@@ -370,6 +392,9 @@ def _data(order: Order) -> Table:
         Line("template", "default", "the chat format of the model"),
         Line("cutoff_len", order.ask("seq_len"), "positions of a sample"),
     ]
+    if stage != "dpo":
+        packs = order.job.workload.min_seq_len is None
+        lines.append(Line("packing", packs, "samples fill the length" if packs else "one sample a row"))
     return (*lines, Line("output_dir", "output"), Line("overwrite_cache", True))
 
 

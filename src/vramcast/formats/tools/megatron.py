@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec.structs
@@ -16,21 +16,32 @@ from vramcast.domain.model import Model, MoE
 from vramcast.engines.megatron.chunk import stage_layers
 from vramcast.engines.megatron.options import Context, Options, options_of
 from vramcast.errors import Unsupported
-from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
+from vramcast.formats.environment import options_of_environment, ranks_of
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import RUN, run_script
 from vramcast.formats.lines import Line, Table
-from vramcast.formats.reading import Command, Config, Reading, Unread, arguments, command_of, written
+from vramcast.formats.reading import Command, Config, Reading, Unread, arguments, command_of, shown, written
 from vramcast.formats.table import Switch, lines_of
 from vramcast.formats.tools import megatron_model as reader
-from vramcast.formats.tools.megatron_model import BY_TOKENIZER, engine_options_of, model_of, plan_of
+from vramcast.formats.tools import pai_megatron
+from vramcast.formats.tools.megatron_files import dashed, family_of, given_by_table, notes_of, read_environment
+from vramcast.formats.tools.megatron_model import (
+    BY_TOKENIZER,
+    DEFAULT_TOKENIZERS,
+    count_vocabulary,
+    engine_options_of,
+    first_batch,
+    model_of,
+    plan_of,
+    vocabulary_of,
+)
 from vramcast.formats.tools.megatron_network import entry_script, is_hybrid, model_arguments, unsaid_features
 from vramcast.formats.watched import Known, Watched
 from vramcast.question.options import OPTIONS
 
 ARGUMENTS: Final = Known("megatron", "arguments", (Known("torchrun", "arguments"),))
 
-LISTS: Final = ("--recompute-modules", "--spec")
+LISTS: Final = ("--recompute-modules", "--spec", "--step-batch-size-schedule")
 
 SCRIPTS: Final = {
     "pretrain_gpt.py": "gpt", "pretrain_mamba.py": "hybrid", "pretrain_hybrid.py": "hybrid", "pretrain_bert.py": "bert",
@@ -46,6 +57,9 @@ OF_ENCODERS: Final = {"--encoder-seq-length": "seq-len", "--decoder-seq-length":
 NEEDED: Final = ("--seq-length", "--micro-batch-size")
 """Sizes that Megatron-LM has no default for [arguments.py `validate_args`]."""
 
+ENDS_COUNTED: Final = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+"""What counts the embedding or the head as a layer of its stage."""
+
 OF_EXPERTS: Final = ("dispatcher", "grouped_gemm", "permute_fusion", "router_fp32", "sinkhorn", "overlap_moe_comm")
 """Engine options that say nothing of a dense network."""
 
@@ -57,6 +71,7 @@ OF_NETWORK: Final = re.compile(
     r"mhc-|moe-(?:ffn|latent|layer-freq|shared-expert-(?:gate|inter|glu)|use-upcycling|mlp-glu)|num-|hybrid|mamba-|gdp-|"
     r"is-hybrid|multi|kv-|q-lora|v-head|img-|vision|encoder|decoder-num|ict|biencoder|spec|padded-vocab|vocab|"
     r"tokenizer-type|activation-func|quick-geglu|openai-gelu|onnx|squared|swiglu|normalization|no-rope-freq|"
+    r"group-query|ffn-hidden|attention-dropout|rotary|use-rotary|"
     r"use-checkpoint-args|yaml-cfg|fp32-residual|apply-residual|add-qkv|disable-bias|untie|position|max-position|hidden)"
 )
 """Arguments that say what the network is."""
@@ -64,7 +79,8 @@ OF_NETWORK: Final = re.compile(
 USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "--use-flash-attn": (True,), "--attention-softmax-in-fp32": (True,), "--cuda-graph-impl": ("none",),
     "--optimizer-offload-fraction": (1, 1.0), "--main-grads-dtype": ("fp32",), "--main-params-dtype": ("fp32",),
-    "--activation-offload-fraction": (1, 1.0),
+    "--activation-offload-fraction": (1, 1.0), "--megatron-fsdp-main-params-dtype": ("fp32",),
+    "--megatron-fsdp-main-grads-dtype": ("fp32",), "--megatron-fsdp-grad-comm-dtype": ("fp32",),
 }
 """Arguments that change nothing with these values, where TransformerEngine's layers run."""
 
@@ -81,41 +97,83 @@ def _score(words: tuple[str, ...]) -> int:
 
 def read(config: Config) -> Reading:
     """Model, plan and batch of the arguments."""
-    command = Command(()) if config.table is not None else command_of(config, _score)
-    words = arguments(command.words)
-    plainly = dict(config.table) if config.table is not None else {  # "none" is a word of several arguments
-        name: "none" if value is None else value for name, value in words.items()
-    }
-    typed = {f"--{name.replace('_', '-')}": value for name, value in plainly.items()}
+    command, typed = _given(config)
+    patched = pai_megatron.is_patched(typed)
     given = {name: _typed(name, value) for name, value in typed.items()}
+    unread: list[Unread] = []
+    notes = list(command.notes)
+    if patched:
+        given, unread, filled = pai_megatron.translated(given)
+        notes += filled
     values = Watched(
         {name: value for name, value in given.items() if value is not False and value is not None}, ARGUMENTS,
         undecided=command.undecided,
     )
-    unread = list(_mistaken(values))
-    family, entry = _family(command)
+    pai_megatron.exact_vocabulary(values)
+    unread += _mistaken(values)
+    meant, unread_variables = read_environment(command.variables, values)
+    dict.update(values, meant)
+    family, entry = _family(command, values, SCRIPTS | pai_megatron.SCRIPTS if patched else SCRIPTS)
+    if values.get("--main-grads-dtype") == "bf16" and values.get("--grad-reduce-in-bf16"):
+        dict.pop(values, "--main-grads-dtype")  # as they are reduced
+    values.get("--use-fused-weighted-squared-relu")  # as they are counted
     for name, usual in USUAL.items():
         local = name in OF_LOCAL and values.get("--transformer-impl") == "local"
         values.only(name, *(() if local else usual))
     values.only("--exp-avg-sq-dtype", _moments(values))
     options: dict[str, Any] = {"engine": "megatron", **plan_options(plan_of(values)), **_engine_options(values, family)}
-    sizes = SIZES | OF_ENCODERS if family == "t5" else SIZES
-    options |= {option: size for name, option in sizes.items() if (size := values.count(name)) is not None}
-    for name in NEEDED:
-        if SIZES[name] not in options:
-            values.cannot(name, "is not given, and Megatron-LM has no default", option=SIZES[name])
+    for name in ENDS_COUNTED:
+        if "--num-layers" not in values and values.get(name):
+            values.cannot(name, "counts layers, and --num-layers is not given")
+    if "--num-experts" not in values and values.get("--expert-tensor-parallel-size") is not None:
+        options.pop("etp", None)  # of a dense network it says nothing
+    options |= _sizes(values, family)
+    network: dict[str, Any] = {}
+    notes += _assumed_script(command, family)
     try:
-        options |= _network(values, family, config.name)
+        network, assumed = _network(values, family, config.name)
+        notes += assumed
     except Unsupported as reason:
         unread.append(Unread("the network", str(reason), "model", of_network=True))
-    options |= options_of_environment(command.variables)
+    options |= network | options_of_environment(command.variables)
     gpus, machines = values.count("--nproc-per-node"), values.count("--nnodes")
-    unread += [*entry, *command.unread, *unread_environment(command.variables), *values.unread()]
+    notes += notes_of(command.variables, values)
+    unread += [*entry, *command.unread, *unread_variables, *values.unread()]
     return Reading(
-        "megatron", options, unread=tuple(one._replace(of_network=bool(OF_NETWORK.match(one.name)) or one.of_network)
-                                          for one in unread),
-        notes=command.notes, ranks=ranks_of(gpus, machines, command.variables),
+        "megatron", options, unread=tuple(map(_about_network, unread)), notes=tuple(notes),
+        ranks=ranks_of(gpus, machines, command.variables),
     )
+
+
+def _about_network(one: Unread) -> Unread:
+    """What says what the network is: a model that is named settles it."""
+    of_network = one.of_network or OF_NETWORK.match(one.name) is not None
+    return one._replace(of_network=of_network, option=one.option or ("model" if of_network else ""))
+
+
+def _sizes(values: Watched, family: str) -> dict[str, Any]:
+    """What one step takes; where batches grow, what they grow to."""
+    sizes = SIZES | OF_ENCODERS if family == "t5" else SIZES
+    found = {option: size for name, option in sizes.items() if (size := values.count(name)) is not None}
+    if (last := first_batch(values)) is not None:
+        if found.get("global-batch", last) != last:
+            values.cannot("--step-batch-size-schedule", "ends at another batch than --global-batch-size; keep one")
+        found["global-batch"] = last
+    for name in NEEDED:
+        instead = "--encoder-seq-length" if family == "t5" else name
+        if SIZES[name] not in found and instead not in values:
+            values.cannot(name, "is not given, and Megatron-LM has no default", option=SIZES[name])
+    return found
+
+
+def _given(config: Config) -> tuple[Command, dict[str, Any]]:
+    """The command, and its arguments: `--name` -> value."""
+    if config.table is not None:
+        return given_by_table(config.table)
+    command = command_of(config, _score)
+    return command, {  # "none" is a word of several arguments
+        dashed(name): "none" if value is None else value for name, value in arguments(command.words).items()
+    }
 
 
 def _moments(values: Watched) -> Any:
@@ -123,13 +181,23 @@ def _moments(values: Watched) -> Any:
     return values.get("--exp-avg-dtype", "fp32") if "--use-precision-aware-optimizer" in values else "fp32"
 
 
-def _family(command: Command) -> tuple[str, list[Unread]]:
-    """What the entry script builds."""
-    script = next((word.rpartition("/")[2] for word in command.words if word.endswith(".py")), "pretrain_gpt.py")
-    if script not in SCRIPTS:
-        return "gpt", [Unread(script[:60], f"builds a network or a run of its own; {', '.join(SCRIPTS)} are modelled",
-                              of_network=True)]
-    return SCRIPTS[script], []
+def _family(command: Command, values: Watched, scripts: Mapping[str, str]) -> tuple[str, list[Unread]]:
+    """What the entry script builds, or where none is named what the arguments are for."""
+    script = next((word.rpartition("/")[2] for word in command.words if word.endswith(".py")), "")
+    if not script:
+        return family_of(values), []
+    if script not in scripts:
+        why = pai_megatron.OLDER if scripts is not SCRIPTS and "_megatron_" in script else (
+            f"builds a network or a run of its own; {', '.join(SCRIPTS)} are modelled")
+        return "gpt", [Unread(script[:60], why, of_network=True)]
+    return scripts[script], []
+
+
+def _assumed_script(command: Command, family: str) -> Iterator[str]:
+    """What is said where nothing names the entry script, and another than GPT's is taken."""
+    if family != "gpt" and not any(word.endswith(".py") for word in command.words):
+        script = next(name for name, builds in reversed(SCRIPTS.items()) if builds == family)
+        yield f"names no entry script: {script} is assumed, by its arguments"
 
 
 def _engine_options(values: Watched, family: str) -> dict[str, Any]:
@@ -144,26 +212,41 @@ def _engine_options(values: Watched, family: str) -> dict[str, Any]:
     return {"engine-option": changed} if changed else {}
 
 
-def _network(values: Watched, family: str, name: str) -> dict[str, Any]:
+def _network(values: Watched, family: str, name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The network that the arguments describe; none where they only say how one is trained."""
     missing = [each for each in DESCRIBES if each not in values]
     layers = "--num-layers" in values or "--hybrid-layer-pattern" in values or "--encoder-num-layers" in values
     if len(missing) == len(DESCRIBES) and not layers:
-        return {}
+        return {}, ()
     if missing or not layers:
         what = ", ".join(missing) or "--num-layers"
         values.cannot("the network", f"{what} is missing; name the model beside --from", option="model")
-        return {}
-    if "--vocab-size" not in values and "--padded-vocab-size" not in values:
-        tokenizer = str(values.get("--tokenizer-type", "a tokenizer"))
-        if tokenizer not in BY_TOKENIZER and family == "gpt":
-            why = f"is not given, and the vocabulary of {tokenizer[:40]} is not known here; add it, or name the model"
-            values.cannot("--vocab-size", why)
+        for name in filter(OF_NETWORK.match, tuple(values)):
+            values.get(name)  # one sentence is enough
+        return {}, ()
+    assumed = _unsaid_vocabulary(values, family)
     found = msgspec.structs.replace(model_of(values, family), name=name)
+    if values.get("--use-checkpoint-args"):
+        assumed += ("--use-checkpoint-args: the network of the checkpoint is taken to be the one that is described",)
     for unused, instead in UNUSED.items():
         if instead in values:
             values.get(unused)
-    return {"model": found}
+    return {"model": found}, assumed
+
+
+def _unsaid_vocabulary(values: Watched, family: str) -> tuple[str, ...]:
+    """What is assumed where the vocabulary is the tokenizer's."""
+    if "--vocab-size" in values or "--padded-vocab-size" in values:
+        return ()
+    tokenizer = str(values.get("--tokenizer-type", DEFAULT_TOKENIZERS.get(family, "")))
+    model = str(dict.get(values, "--tokenizer-model", ""))  # its place is left to the run, its name may say enough
+    if tokenizer in BY_TOKENIZER or vocabulary_of(model):
+        named = model if vocabulary_of(model) else tokenizer
+        size = values["--vocab-size"] = vocabulary_of(model) or count_vocabulary(values, family)
+        return (f"--vocab-size is not given: the {size:,} words of {shown(named)} are taken",)
+    why = f"is not given, and the vocabulary of {tokenizer[:40]} is not known here; add it, or name the model"
+    values.cannot("--vocab-size", why, option="model")
+    return ()
 
 
 UNUSED: Final = {

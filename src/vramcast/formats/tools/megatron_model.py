@@ -6,6 +6,8 @@ import ast
 import re
 from typing import Any, Final
 
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import read_entry
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import (
@@ -41,6 +43,18 @@ BY_TOKENIZER: Final = {
 }
 """Tokenizers whose name says their vocabulary."""
 
+BY_FILE: Final = {
+    "nemotron_2_256k": NEMOTRON_VOCAB, "llama_tokenizer.model": LLAMA2_VOCAB, "bigcode/starcoder2-tokenizer": 49152,
+}
+"""Names of tokenizers' own files and repositories [NVIDIA/NeMo-Framework-Launcher launcher_scripts/conf/training/llama,
+starcoder2]."""
+
+DEFAULT_TOKENIZERS: Final = {
+    "gpt": "GPT2BPETokenizer", "hybrid": "GPT2BPETokenizer", "bert": "BertWordPieceLowerCase",
+    "t5": "BertWordPieceLowerCase",
+}
+"""Those of the entry scripts [pretrain_gpt.py, pretrain_hybrid.py, examples/bert/pretrain_bert.py `args_defaults`]."""
+
 ROTARY: Final = ("rope", "mrope", "yarn")
 
 
@@ -68,6 +82,7 @@ SWITCHES: Final = (
     Switch("deterministic", True, "deterministic-mode"),
     Switch("gradient_accumulation_fusion", False, "no-gradient-accumulation-fusion"),
     Switch("bias_gelu_fusion", False, "no-bias-gelu-fusion"),
+    Switch("bias_swiglu_fusion", False, "no-bias-swiglu-fusion"),
     Switch("bias_dropout_fusion", False, "no-bias-dropout-fusion"),
     Switch("rope_fusion", False, "no-rope-fusion"),
     Switch("masked_softmax_fusion", False, "no-masked-softmax-fusion"),
@@ -171,7 +186,7 @@ def job_from_arguments(arguments: Arguments, *, family: str, cluster: Cluster, e
 
 def _workload(arguments: Arguments, data_parallel: int) -> Workload:
     micro = int(arguments.get("--micro-batch-size", 1))
-    total = int(arguments.get("--global-batch-size") or _first_batch(arguments) or micro * data_parallel)
+    total = int(arguments.get("--global-batch-size") or first_batch(arguments) or micro * data_parallel)
     return Workload(
         seq_len=int(arguments.get("--encoder-seq-length") or arguments["--seq-length"]),
         decoder_seq_len=arguments.get("--decoder-seq-length"),
@@ -180,9 +195,11 @@ def _workload(arguments: Arguments, data_parallel: int) -> Workload:
     )
 
 
-def _first_batch(arguments: Arguments) -> int | None:
+def first_batch(arguments: Arguments) -> int | None:
+    """Samples of a step once a schedule of batches is at its end."""
     schedule = arguments.get("--step-batch-size-schedule")
-    return int(str(schedule).split()[-1].split(":")[-1]) if schedule else None
+    steps = schedule if isinstance(schedule, list) else str(schedule or "").split()
+    return int(str(steps[-1]).split(":")[-1]) if steps else None
 
 
 def _precision(arguments: Arguments) -> Precision:
@@ -257,7 +274,7 @@ def _stage_layers(arguments: Arguments) -> str:
         return ",".join(str(len(stage)) for stage in pattern.split("|"))
     ends = (arguments.get("--account-for-embedding-in-pipeline-split"),
             arguments.get("--account-for-loss-in-pipeline-split"))
-    if not any(ends):
+    if not any(ends) or "--num-layers" not in arguments:
         return ""
     stages = pp * _virtual_stages(arguments, pp)
     each = (int(arguments["--num-layers"]) + sum(map(bool, ends))) // stages
@@ -287,6 +304,8 @@ def engine_options_of(arguments: Arguments, family: str) -> dict[str, str | int 
         there = bool(arguments.get(f"--{switch.name}"))
         if there or switch.field not in UNTOLD:
             found[switch.field] = there is switch.value
+    if arguments.get("--accumulate-allreduce-grads-in-fp32"):
+        found["accumulate_in_fp32"] = True
     if arguments.get("--cross-entropy-loss-fusion"):
         found["cross_entropy"] = arguments.get("--cross-entropy-fusion-impl", "native")
     if arguments.get("--use-precision-aware-optimizer"):
@@ -305,11 +324,23 @@ def _implementation(arguments: Arguments) -> str:
     return str(IMPLEMENTATION.of(arguments))
 
 
-def _vocab(arguments: Arguments, family: str) -> int:
+def vocabulary_of(tokenizer: str) -> int:
+    """Words of a tokenizer that is named by the repository of its model, or by its own file; 0: not known."""
+    if found := next((size for name, size in BY_FILE.items() if name in tokenizer), 0):
+        return found
+    name = MODELS.aliases.get(tokenizer.lower())
+    size = read_entry(name).config.get("vocab_size") if name is not None else None
+    return size if isinstance(size, int) else 0
+
+
+def count_vocabulary(arguments: Arguments, family: str) -> int:
+    """Words of the vocabulary, before it is padded."""
     tokenizer, size = arguments.get("--tokenizer-type"), arguments.get("--vocab-size")
     padded = arguments.get("--padded-vocab-size")
     if (known := padded if size is None else size) is not None:
         return int(known)
+    if known := vocabulary_of(str(arguments.get("--tokenizer-model", ""))):
+        return known
     if family == "bert":
         return BERT_UNCASED_VOCAB
     if family == "t5":
@@ -400,6 +431,8 @@ def _moe_layers(arguments: Arguments, count: int) -> list[bool]:
     if frequency is None:
         return [True] * count
     text = str(frequency)
+    if text.isdecimal() and int(text):  # every so manieth, from the first
+        return [place % int(text) == 0 for place in range(count)]
     if not re.fullmatch(r"[\[\]()*+,\d\s]+", text):
         raise Unsupported(f"moe-layer-freq={text!r} is not a list expression")
     parts = re.findall(r"\[([\d,\s]+)\]\s*(?:\*\s*(\d+))?", text)
@@ -472,7 +505,7 @@ def model_of(arguments: Arguments, family: str) -> Model:
     return Model(
         name=family,
         family=family,
-        vocab=_vocab(arguments, family),
+        vocab=count_vocabulary(arguments, family),
         stacks=stacks,
         tied=not arguments.get("--untie-embeddings-and-output-weights"),
         head=Head.MLM if family == "bert" else Head.LM,

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.requests import variables_of
+from vramcast.engines.sglang.settings import OPTIONS, shares_experts
 from vramcast.engines.sglang.settings import settings_of as sglang_settings
-from vramcast.engines.sglang.settings import shares_experts
 from vramcast.errors import Unsupported
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.lines import Line
-from vramcast.formats.reading import Config, Reading, written
+from vramcast.formats.reading import Config, Reading, together, written
 from vramcast.formats.servers import (
     Server,
     adapters,
@@ -24,6 +24,7 @@ from vramcast.formats.servers import (
     nodes_of,
     read_server,
     serve_script,
+    stretched,
     targets_of,
 )
 from vramcast.formats.watched import Known, Watched
@@ -68,14 +69,52 @@ def _own(values: Watched) -> dict[str, Any]:
                       option="expert-parallel")
     elif experts not in (None, 1):
         found["expert-parallel"] = True
-    for name in ("disable_cuda_graph", "disable_decode_cuda_graph"):
-        if values.flag(name):
-            found["graphs"] = False
-    values.get("disable_prefill_cuda_graph")
+    options = _without_graphs(values, found)
+    _without_others(values, tp)
+    lengths, longer = stretched(values, "json_model_override_args", "context_length", multiplied=())
+    found |= lengths
+    options += ["allow-long=true"] if longer else []
     if (dcp := values.count("dcp_size") or 1) > 1:
         found["dcp"] = dcp
-    found |= _sglang_draft(values) | _sglang_options(values)
-    return found
+    return together(found | _sglang_draft(values), _sglang_options(values),
+                    {"engine-option": tuple(options)} if options else {})
+
+
+def _without_graphs(values: Watched, found: dict[str, Any]) -> list[str]:
+    """Which graphs are switched off: all, or those of prefills."""
+    decode = [values.flag(name) for name in ("disable_cuda_graph", "disable_decode_cuda_graph")]
+    prefill = [values.flag(name) for name in ("disable_prefill_cuda_graph", "disable_piecewise_cuda_graph")]
+    if any(decode):
+        found["graphs"] = False
+        if not (decode[0] or any(prefill)):
+            values.cannot("disable_decode_cuda_graph", "leaves the graphs of prefills, which are not modelled alone",
+                          option="graphs")
+        return []
+    return ["prefill-graphs=false"] if any(prefill) else []
+
+
+ONLY_WITH: Final = {
+    "speculative_algorithm": "speculative_", "disaggregation_mode": "disaggregation_", "enable_torch_compile":
+    "torch_compile_max_bs", "offload_mode": "offload_", "enable_lora": "lora_", "dllm_algorithm": "dllm_",
+    "debug_tensor_dump_output_folder": "debug_tensor_dump_",
+}
+"""Argument -> beginning of the names of those that say nothing without it."""
+
+LEAST_PREFILL: Final = 16384
+"""`max_prefill_tokens` by default; what more allows is cut into chunks."""
+
+
+def _without_others(values: Watched, tp: int) -> None:
+    """Arguments that say nothing without another one, or on one rank."""
+    for switch, beginning in ONLY_WITH.items():
+        if dict.get(values, switch) in (None, False, "null", "cpu"):
+            for name in [name for name in values if name.startswith(beginning) and name != "lora_paths"]:
+                values.get(name)
+    if tp == 1:
+        values.get("disable_custom_all_reduce")
+    tokens = values.count("max_prefill_tokens")
+    if tokens is not None and tokens < LEAST_PREFILL:
+        values.cannot("max_prefill_tokens")
 
 SGLANG_OPTIONS: Final = (
     "cuda_graph_max_bs", "max_total_tokens", "swa_full_tokens_ratio", "mamba_full_memory_ratio", "max_mamba_cache_size",
@@ -175,9 +214,13 @@ def _draft_lines(order: Order) -> list[Line]:
 def _option_lines(order: Order) -> list[Line]:
     variables = [f"option.{name}" for name in variables_of("sglang")]
     written = "option.cuda-graph-max-bs"  # with the settings
-    names = [name for name in order.ask.settings if name.startswith("option.") and name not in (*variables, written)]
+    lines = []
+    if order.ask("option.prefill-graphs") is False and order.ask("graphs"):
+        lines.append(Line("disable-prefill-cuda-graph", True, "no graphs of prefills"))
+    names = [name for name in order.ask.settings if name.startswith("option.") and name not in (*variables, written)
+             and name != "option.prefill-graphs"]
     order.ask.also("images", written, *variables)
-    return [Line(name.removeprefix("option."), order.ask(name), "as planned") for name in names]
+    return lines + [Line(name.removeprefix("option."), order.ask(name), "as planned") for name in names]
 
 
 SERVER: Final = Server(
@@ -185,6 +228,7 @@ SERVER: Final = Server(
     start=re.compile(r"sglang\.launch_server|\S*/sglang/launch_server\.py"),
     image=re.compile(r"lmsysorg/sglang\S*?:v?(\d[\w.]*)|\bsglang(?:\[[\w,-]*\])?==(\d[\w.]*)"),
     own=_own, slots=8, rank_needed=True,
+    parts={name: known.about for name, known in OPTIONS.items() if known.about},
 )
 
 

@@ -1,24 +1,37 @@
-"""TensorRT-LLM: `trtllm-serve`, and the file beside it for what has no option."""
+"""TensorRT-LLM: `trtllm-serve`, and the file beside it for what has no option.
+
+[args] NVIDIA/TensorRT-LLM tensorrt_llm/commands/serve.py: the file wins over the options; llmapi/llm_args.py
+`KvCacheConfig`, `CudaGraphConfig`, `MoeConfig`, `TorchLlmArgs`
+[dp] docs/source/features/parallel-strategy.md, attention data parallelism: every rank attends to requests of its own
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.requests import variables_of
+from vramcast.engines.tensorrt_llm import OPTIONS
 from vramcast.engines.tensorrt_llm import settings_of as tensorrt_llm_settings
 from vramcast.errors import Unsupported
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import one_of_several
 from vramcast.formats.lines import Line, Table, yaml_text
+from vramcast.formats.reading import Config, Reading, table
 from vramcast.formats.servers import (
     DTYPES,
     PORT,
     SERVE,
+    Server,
     degrees,
+    read_server,
     script_text,
     weights_note,
 )
+from vramcast.formats.watched import Known, Watched
+from vramcast.sources.logs import options
+from vramcast.sources.logs.tensorrt_llm import ARGUMENTS
 
 EXTRA: Final = "trtllm_config.yaml"
 
@@ -29,18 +42,22 @@ def write(order: Order) -> tuple[File, ...]:
     ask, settings = order.ask, tensorrt_llm_settings(order.job)
     if not settings.pytorch:
         raise Unsupported("commands are written for TensorRT-LLM 1.0 and later, which serves without a built engine")
-    if ask("dp") > 1 or ask("draft.kind") is not None or ask("lora_slots"):
+    apart = _attends_apart(order)
+    if (ask("dp") > 1 and not apart) or ask("draft.kind") is not None or ask("lora_slots"):
         raise Unsupported("copies, drafts and adapters of TensorRT-LLM are not written here; use --engine vllm")
     ask.also("max_sequences", "batched_tokens", "memory_fraction", "lora_rank", "cache_bytes", "block_tokens")
     lines = [
-        Line("backend", "pytorch"), *degrees(order, ("tp_size", "pp_size")),
+        Line("backend", "pytorch"),
+        *(degrees(order, ("tp_size", "pp_size")) if not apart else (
+            Line("tp_size", job.plan.dp, "groups that attend apart and share experts"), Line("pp_size", ask("pp")))),
         Line("max_seq_len", job.context, "longest sequence, prompt and answer"),
         Line("max_batch_size", settings.sequences, "sequences at once"),
         Line("max_num_tokens", settings.tokens, "tokens of one step"),
         Line("kv_cache_free_gpu_memory_fraction", settings.fraction, "share of what is free beside the weights"),
     ]
+    ask.also("tp")
     if ask("expert_parallel"):
-        lines.append(Line("ep_size", job.plan.tp, "whole experts per rank"))
+        lines.append(Line("ep_size", job.plan.tp * job.plan.dp, "whole experts per rank"))
     lines += [Line("host", "0.0.0.0"), Line("port", PORT), Line("extra_llm_api_options", EXTRA)]
     ask.also("context", "concurrency", "input_len", "output_len", "images", "image_size")
     ask.also(*(f"option.{name}" for name in variables_of("tensorrt-llm")))
@@ -50,6 +67,12 @@ def write(order: Order) -> tuple[File, ...]:
     notes = (*weights_note(order), *one_of_several(order, SERVE))
     script = script_text(order, f"trtllm-serve {hub_id(job.model)}", tuple(lines))
     return order.file(SERVE, script, (Part("tensorrt-llm", "options"),), notes, executable=True), file
+
+
+def _attends_apart(order: Order) -> bool:
+    """Attention data parallelism: ranks that attend apart and share experts."""
+    plan = order.job.plan
+    return bool(plan.dp > 1 and plan.tp == 1 and plan.expert_parallel)
 
 
 def _trtllm_extra(order: Order, settings: Any) -> Table:
@@ -63,6 +86,135 @@ def _trtllm_extra(order: Order, settings: Any) -> Table:
     if order.job.plan.cache_bytes is not None:
         cache.append(Line("max_gpu_total_bytes", order.job.plan.cache_bytes, "an absolute size"))
     lines = [Line("kv_cache_config", tuple(cache))]
+    if _attends_apart(order):
+        lines.append(Line("enable_attention_dp", True, "every rank attends to requests of its own"))
     if ask("dtype") is not None:
         lines.append(Line("dtype", DTYPES[order.job.plan.dtype]))
     return tuple(lines)
+
+
+SHORT: Final = {
+    "tp_size": "tensor_parallel_size", "tp": "tensor_parallel_size", "pp_size": "pipeline_parallel_size",
+    "pp": "pipeline_parallel_size", "ep_size": "moe_expert_parallel_size", "moe_ep_size": "moe_expert_parallel_size",
+    "ep": "moe_expert_parallel_size", "cp_size": "context_parallel_size", "cluster_size": "moe_cluster_parallel_size",
+    "kv_cache_free_gpu_memory_fraction": "free_gpu_memory_fraction", "extra_llm_api_options": "config",
+    "tool_call_parser": "tool_parser", "num_gpus_per_node": "gpus_per_node",
+}
+
+TARGETS: Final = {name: target for name, target in ARGUMENTS.items() if name not in ("model", "tokens_per_block")}
+
+DRAFTS: Final = {
+    "MTP": "mtp", "EAGLE": "eagle3", "EAGLE3": "eagle3", "NGRAM": "ngram",
+}
+"""`decoding_type` -> kind of a draft; Eagle heads are of EAGLE-3 [args `EagleDecodingConfig`]."""
+
+USUAL_KERNELS: Final = ("AUTO", "CUTLASS", "TRTLLM")
+"""Backends of experts that TensorRT-LLM chooses by itself, by card and format."""
+
+
+USUAL: Final = {
+    "disable_overlap_scheduler": False, "allreduce_strategy": "AUTO", "enable_lm_head_tp_in_adp": False,
+    "gather_generation_logits": False, "sampler_type": "auto", "torch_compile_config": None,
+}
+"""Keys that change nothing with these values, and are not modelled with others."""
+
+
+def _own(values: Watched) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if values.get("backend") not in (None, "pytorch"):
+        values.cannot("backend", f"{str(values.get('backend'))[:20]} is not modelled; the PyTorch backend is")
+    found |= _degrees(values) | _draft(values)
+    cache, more = _cache(values)
+    found |= cache
+    _graphs(values)
+    moe = values.section("moe_config")
+    kernels = str(moe.get("backend", values.get("moe_backend", "AUTO"))).upper()
+    if kernels not in USUAL_KERNELS:
+        moe.cannot("backend", f"{kernels[:20]} has buffers of its own, which are not modelled")
+    for name, usual in USUAL.items():
+        values.only(name, usual)
+    for name in ("enable_chunked_prefill", "attn_backend", "attention_backend"):
+        if str(values.get(name)).upper() in ("FALSE", "TRTLLM"):
+            values.pop(name)
+    return found | ({"engine-option": tuple(more)} if more else {})
+
+
+def _degrees(values: Watched) -> dict[str, Any]:
+    """Ranks that divide every layer, or attend apart and share experts [dp]."""
+    tp, experts = values.count("tensor_parallel_size") or 1, values.count("moe_expert_parallel_size") or 1
+    divided = values.count("moe_tensor_parallel_size")
+    for name in ("context_parallel_size", "moe_cluster_parallel_size", "max_beam_width"):
+        values.only(name, 1)
+    if experts not in (1, tp) or divided not in (None, tp // experts):
+        values.cannot("moe_expert_parallel_size", f"{experts} of tensor_parallel_size={tp} is not modelled; {tp} is",
+                      option="expert-parallel")
+    if values.flag("enable_attention_dp") and tp > 1:
+        if experts == 1:
+            values.cannot("enable_attention_dp", f"without ep_size={tp} is not modelled")
+        return {"tp": 1, "dp": tp, "expert-parallel": True}
+    return {"tp": tp} | ({"expert-parallel": True} if experts > 1 else {})
+
+
+def _cache(values: Watched) -> tuple[dict[str, Any], list[str]]:
+    """The cache as the file has it, and engine options of it."""
+    cache = values.section("kv_cache_config", Known("tensorrt-llm", "kv_cache_config"))
+    found: dict[str, Any] = {
+        "memory-fraction": cache.number("free_gpu_memory_fraction"), "block-tokens": cache.count("tokens_per_block"),
+        "prefix-caching": cache.flag("enable_block_reuse"), "cache-bytes": cache.count("max_gpu_total_bytes"),
+    }
+    dtype = cache.get("dtype", values.get("kv_cache_dtype"))
+    if dtype not in (None, "auto"):
+        found["kv-dtype"] = options.cache_dtype(dtype) or ("nvfp4" if dtype == "nvfp4" else None)
+        if found["kv-dtype"] is None:
+            cache.refuse("dtype", "a value that is understood", option="kv-dtype")
+    more = [f"max-tokens={tokens}"] if (tokens := cache.count("max_tokens")) else []
+    for name, usual in (("use_uvm", (False,)), ("sink_token_length", (0,)), ("cross_kv_cache_fraction", (0,)),
+                        ("max_gpu_total_bytes", (0, found["cache-bytes"])), ("use_kv_cache_manager_v2", (False,))):
+        cache.only(name, *usual)
+    return {name: value for name, value in found.items() if value is not None}, more
+
+
+def _graphs(values: Watched) -> None:
+    """Graphs are part of what was measured: other sizes of them are said, none at all is refused."""
+    off = "cuda_graph_config" in dict.keys(values) and dict.get(values, "cuda_graph_config") is None
+    if off or values.flag("use_cuda_graph") is False:
+        values.cannot("cuda_graph_config", "switches the graphs off, which is not modelled")
+        values.setdefault("cuda_graph_config", {})
+        return
+    sizes = [name for name in ("batch_sizes", "max_batch_size") if name in table(values.get("cuda_graph_config"))]
+    sizes += [name for name in ("cuda_graph_batch_sizes", "cuda_graph_max_batch_size") if values.get(name) is not None]
+    values.get("cuda_graph_padding_enabled")
+    if sizes:
+        values.assumed.append("cuda_graph_config: graphs are counted as those of the batch sizes by default")
+
+
+def _draft(values: Watched) -> dict[str, Any]:
+    if values.get("speculative_config") is None:
+        return {}
+    config = values.section("speculative_config")
+    kind = DRAFTS.get(str(config.get("decoding_type")).upper().replace("_", ""))
+    names = ("max_draft_len", "num_nextn_predict_layers", "max_draft_tokens")
+    tokens = next((count for name in names if (count := config.count(name))), None)
+    for name in ("speculative_model_dir", "speculative_model", "eagle3_one_model", "allow_advanced_sampling",
+                 "max_matching_ngram_size", "is_keep_all", "is_use_oldest", "is_public_pool", "relaxed_topk",
+                 "relaxed_delta", "use_relaxed_acceptance_for_thinking", "eagle3_layers_to_capture", *names):
+        config.get(name)
+    if kind is None or tokens is None:
+        what = f"decoding_type {str(config.get('decoding_type'))[:30]}" if kind is None else "max_draft_len"
+        config.cannot("decoding_type", f"{what} is not modelled; --draft names what is", option="draft")
+        return {}
+    return {"draft": kind, "draft-tokens": tokens}
+
+
+SERVER: Final = Server(
+    "tensorrt-llm", Known("tensorrt-llm", "options", (Known("tensorrt-llm", "config"),)), TARGETS, SHORT,
+    start=re.compile(r"(?:\S*/)?trtllm-serve"),
+    image=re.compile(r"tensorrt-llm/\S*?:v?(\d[\w.]*)|\btensorrt[-_]llm==(\d[\w.]*)"),
+    own=_own, slots=8, named_model=True,
+    parts={name: known.about for name, known in OPTIONS.items() if known.about},
+)
+
+
+def read(config: Config) -> Reading:
+    """Options of TensorRT-LLM."""
+    return read_server(config, SERVER)

@@ -1,4 +1,4 @@
-"""A torchtitan command, and the registry function that it names; its old TOML files are said to be that.
+"""A torchtitan command, and the registry function or the TOML file that it names.
 
 [titan] torchtitan 0.3.0 config/configs.py, config/manager.py: `--module MODULE --config FUNCTION --section.name value`;
 what a command does not say stands in the function
@@ -12,15 +12,26 @@ import math
 import re
 from typing import Any, Final, NamedTuple
 
-from vramcast.catalogue.formats import load_format
 from vramcast.domain.job import Job, Loss, Precision, Recompute, Shards
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import Unsupported
 from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import RUN, run_script
 from vramcast.formats.lines import Line, Table
-from vramcast.formats.reading import Config, Reading, Unread, arguments, command_of, written
+from vramcast.formats.reading import (
+    Command,
+    Config,
+    Reading,
+    Unread,
+    arguments,
+    command_of,
+    plain,
+    shown,
+    together,
+    written,
+)
 from vramcast.formats.table import Row, read_rows
+from vramcast.formats.tools import torchtitan_toml
 from vramcast.formats.tools.deepspeed import LEARNING_RATE
 from vramcast.formats.watched import Known, Watched
 from vramcast.units import ceil_div
@@ -63,39 +74,66 @@ POLICIES: Final = {"SelectiveAC": "selective", "FullAC": "full", "None": "none"}
 
 
 def read(config: Config) -> Reading:
-    """Options of the command, or of the function.
+    """Options of the command, of the function, or of the TOML that versions before 0.3 had.
 
-    Raises: InvalidSpec for the TOML files of versions before 0.3
+    Raises: SourceError for what is no TOML
     """
     if config.name.endswith(".toml"):
-        raise InvalidSpec(
-            f"{config.name}: torchtitan reads no TOML since 0.3; give the command with its --section.name values"
-        )
+        return _toml(config)
     if config.name.endswith(".py"):
         return _registry(config)
     command = command_of(config, lambda words: sum(word.startswith("--") and "." in word for word in words))
-    values = Watched(arguments(command.words), undecided=command.undecided)
-    options: dict[str, Any] = {"engine": "torchtitan", "shards": "everything"}
-    one_a_step = values.get("training.global_batch_size") == -1
-    sizes = read_rows(ROWS[:-1] if one_a_step else ROWS, values)
-    options |= {field.replace("_", "-"): size for field, size in sizes.items()}
-    if mode := values.one_of("activation_checkpoint.mode", RECOMPUTE, option="recompute"):
-        options["recompute"] = mode
-    options |= _switches(values) | _sharding(values) | _pipeline(values) | options_of_environment(command.variables)
-    for name, usual in USUAL.items():
-        values.only(name, *usual)
-    function = values.text("config") or values.text("job.config_file") or "function"
+    given = arguments(command.words)
+    values = Watched(torchtitan_toml.last_names(given), undecided=command.undecided)
+    options = {"engine": "torchtitan", "shards": "everything"} | _walk(values, whole=False)
+    options |= options_of_environment(command.variables)
+    file = values.text("job.config_file") or command.variables.get("CONFIG_FILE", "")
+    function = values.text("config") or file or command.variables.get("CONFIG", "") or "function"
     values.get("module")
     for name, option in ASKED.items():
         if option not in options:
             why = f"stands in {function[:60]}, a file of its own; give it with another --from, or --{option}"
             values.cannot(name, why, option=option)
     unread = [one for one in values.unread() if not _is_harmless(one.name)]
-    gpus, nodes = values.count("nproc_per_node"), values.count("nnodes")
+    gpus, nodes = values.count("nproc_per_node") or _cards(command), values.count("nnodes")
+    weak = {}
+    if file.endswith(".toml"):  # which tells the version, too
+        weak = {"engine": f"torchtitan@{torchtitan_toml.day_of(given)}"}
+        del options["engine"]
     return Reading(
-        "torchtitan", options, unread=(*command.unread, *unread, *unread_environment(command.variables)),
+        "torchtitan", options, weak,
+        unread=(*command.unread, *unread, *unread_environment(command.variables)),
         notes=command.notes, ranks=_mesh(values) or ranks_of(gpus, nodes, command.variables),
     )
+
+
+def _cards(command: Command) -> int | None:
+    """Processes of run_train.sh."""
+    named = plain(command.variables.get("NGPU", ""))
+    return named if isinstance(named, int) and named > 0 else None
+
+
+def _toml(config: Config) -> Reading:
+    values, day = torchtitan_toml.values_of(config)
+    options = {"shards": "everything"} | _walk(values, whole=True)
+    unread = tuple(one for one in values.unread() if not _is_harmless(one.name))
+    note = f"its names are torchtitan's until {day}, which is assumed; --engine torchtitan@VERSION says another"
+    engine = {"engine": f"torchtitan@{day}"}
+    return Reading("torchtitan", engine, options, unread=unread, notes=(note,), ranks=_mesh(values))
+
+
+def _walk(values: Watched, *, whole: bool) -> dict[str, Any]:
+    """What names with a section say, in a file or behind a command."""
+    one_a_step = values.get("training.global_batch_size") == -1
+    sizes = read_rows(ROWS[:-1] if one_a_step else ROWS, values)
+    options: dict[str, Any] = {field.replace("_", "-"): size for field, size in sizes.items()}
+    if mode := values.one_of("activation_checkpoint.mode", RECOMPUTE, option="recompute"):
+        options["recompute"] = mode
+    parts = (_switches(values), _sharding(values), _pipeline(values), torchtitan_toml.read_older(values, whole=whole))
+    options = together(options, *parts)
+    for name, usual in USUAL.items():
+        values.only(name, *usual)
+    return options
 
 
 def _mesh(values: Watched) -> int | None:
@@ -111,15 +149,19 @@ def _is_harmless(name: str) -> bool:
     section, point, inner = name.partition(".")
     if not point:
         return Known("torchrun", "arguments").is_harmless(name)
-    known = section in load_format("torchtitan").sections and Known("torchtitan", section).is_harmless(inner)
-    return known or HARMLESS.is_harmless(section)
+    return Known("torchtitan", section).is_harmless(inner) or HARMLESS.is_harmless(section)
 
 
 def _switches(values: Watched) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    parts = values.get("compile.components") or ["model", "loss"]
+    parts = parts if isinstance(parts, list) else [parts]
     if values.flag("compile.enable"):
-        found["compile"] = True
-    values.get("compile.components")
+        if unknown := [part for part in parts if part not in ("model", "loss")]:
+            values.cannot("compile.components", f"{shown(unknown[0])} is neither model nor loss")
+        found |= {"compile": True} if "model" in parts else {"loss": "compiled"}
+        if "loss" not in parts:
+            found["loss"] = "eager"
     if values.flag("training.enable_cpu_offload"):
         found |= {"offload-optimizer": "cpu", "offload-parameters": "cpu"}
     return found

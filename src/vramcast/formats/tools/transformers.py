@@ -33,7 +33,7 @@ from vramcast.formats.python_parts import (
 )
 from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, together, under_the_trainer, written
 from vramcast.formats.tools import deepspeed
-from vramcast.formats.tools.accelerate import fsdp_options
+from vramcast.formats.tools.accelerate import OF_ONE, check_units, fsdp_options
 from vramcast.formats.watched import Known, Watched
 from vramcast.states.optimizers import optimizer
 
@@ -97,6 +97,19 @@ def optim_of(name: str, kernel: str | None) -> tuple[str, str] | None:
     return None
 
 
+def optim_options(name: str) -> dict[str, Any] | None:
+    """The options that a value of `optim` stands for; None where the Trainer has none such.
+
+    >>> optim_options("adamw_torch_fused"), optim_options("paged_adamw_8bit"), optim_options("adamw")
+    ({'optimizer': 'adamw', 'optimizer-kernel': 'fused'}, {'optimizer': 'paged-adamw-8bit'}, None)
+    """
+    if name not in OPTIMS or name in OPTIMIZERS:
+        return None
+    one = OPTIMS[name][0]
+    rank = f":{LOW_RANK[one.optimizer]}" if one.optimizer in LOW_RANK else ""
+    return {"optimizer": one.optimizer + rank} | ({"optimizer-kernel": one.kernel} if one.kernel else {})
+
+
 def read(config: Config) -> Reading:
     """Arguments of the Trainer, with those that LLaMA-Factory adds."""
     if is_factory(config.table or {}):
@@ -124,8 +137,14 @@ def is_factory(table: Mapping[str, Any]) -> bool:
     return any(name in table for name in ("finetuning_type", "cutoff_len", "stage", "template"))
 
 
-def arguments_of(values: Watched, file: str) -> Reading:
-    """What TrainingArguments say whoever uses them: optimizer, batch, compilation, sharding."""
+def arguments_of(values: Watched, file: str, *, fsdp: int = 2) -> Reading:
+    """What TrainingArguments say whoever uses them: optimizer, batch, compilation, sharding.
+
+    Args:
+        values: the arguments
+        file: where they stand
+        fsdp: the version that the Trainer takes unasked: 2 since 5.10, 1 in the releases that older tools install
+    """
     options: dict[str, Any] = optimizer_of(values)
     if values.flag("torch_compile"):
         options["compile"] = True
@@ -134,7 +153,7 @@ def arguments_of(values: Watched, file: str) -> Reading:
     if values.flag("auto_find_batch_size"):
         values.cannot("auto_find_batch_size", "leaves the batch to the run; give --micro-batch", option="micro-batch")
     batch, notes = _batch(values)
-    _evaluation(values, batch["micro"])
+    options = together(options, _evaluation(values, batch["micro"]))
     splits = values.get("accelerator_config")
     if isinstance(splits, Mapping) and splits.get("split_batches"):
         values.cannot("accelerator_config", "split_batches divides the batch over the ranks; give --micro-batch",
@@ -146,8 +165,10 @@ def arguments_of(values: Watched, file: str) -> Reading:
         found = found._replace(unread=tuple(_unanswered(unread, batch)), notes=tuple(found.notes))
     elif inner is not None:
         values.cannot("deepspeed", ELSEWHERE, file="deepspeed")
+    older = "fsdp_transformer_layer_cls_to_wrap" in values  # as releases before 5 name them
+    check_units(values, "fsdp_transformer_layer_cls_to_wrap")
     if values.get("fsdp") or values.get("fsdp_config"):
-        options |= _fsdp(values)
+        options = together(options, _fsdp(values, 1 if older else fsdp))
     inside = under_the_trainer(found.options) if found.options else {}
     return found._replace(options=together(options, inside), batch=found.batch | batch, notes=(*notes, *found.notes))
 
@@ -164,26 +185,23 @@ def _batch(values: Watched) -> tuple[dict[str, int], list[str]]:
     return {"micro": micro or TRAINERS_BATCH, "accumulation": accumulation or 1}, notes
 
 
-def _evaluation(values: Watched, micro: int) -> None:
+def _evaluation(values: Watched, micro: int) -> dict[str, Any]:
     """More samples at once than a step has, between steps."""
     when = values.get("eval_strategy", values.get("evaluation_strategy", "no"))
     samples = values.count("per_device_eval_batch_size") or TRAINERS_BATCH
-    if when not in ("no", False) and samples > micro:
-        values.cannot(
-            "per_device_eval_batch_size",
-            f"evaluation of {samples} samples at once, where a step has {micro}, is not modelled",
-        )
+    return {"engine-option": (f"eval_batch={samples}",)} if when not in ("no", False) and samples > micro else {}
 
 
 def precision_of(values: Watched) -> dict[str, Any]:
     """Autocast over fp32 weights; without it the weights' own dtype."""
+    tf32 = values.flag("tf32")  # of fp32 products, of which autocast leaves few
     for name, precision in (("bf16", "amp-bf16"), ("fp16", "amp-fp16")):
         if values.flag(name):
             return {"precision": precision}
     if values.auto.keys() & {"bf16", "fp16"}:
         values.cannot("bf16", "is auto; give --precision", option="precision")
         return {}
-    return {"precision": "tf32" if values.flag("tf32") else "fp32"}
+    return {"precision": "tf32" if tf32 else "fp32"}
 
 
 def recompute_of(values: Watched) -> dict[str, Any]:
@@ -241,8 +259,12 @@ def optimizer_of(values: Watched) -> dict[str, Any]:
     return {"optimizer": found.optimizer} | ({"optimizer-kernel": found.kernel} if found.kernel else {})
 
 
-def _fsdp(values: Watched) -> dict[str, Any]:
-    """The words of `fsdp` and the table beside it [HF training_args.py `_process_fsdp_args`]."""
+def _fsdp(values: Watched, version: int) -> dict[str, Any]:
+    """The words of `fsdp` and the table beside it [HF training_args.py `_process_fsdp_args`].
+
+    Names and strategies that FSDP1 alone has are of a release in which it is what the Trainer takes. Where nothing but
+    the release decides, it is left to the engine.
+    """
     words = values.get("fsdp", "")
     listed = words if isinstance(words, list) else str("full_shard" if words is True else words).split()
     inner = values.section("fsdp_config", Known("accelerate", "fsdp_config")) if isinstance(
@@ -259,8 +281,20 @@ def _fsdp(values: Watched) -> dict[str, Any]:
         return {}
     sized = any(inner.number(name) for name in ("min_num_params", "fsdp_min_num_params"))
     layers = "SIZE_BASED_WRAP" if sized else "TRANSFORMER_BASED_WRAP"
-    return fsdp_options(inner, strategy=strategies[0].upper() if strategies else None, offload="offload" in named,
-                        wrap=layers if named & {"auto_wrap", "true"} else "NO_WRAP", prefix="")
+    of_one = any(name in inner for one in OF_ONE for name in (one, f"fsdp_{one}"))
+    said = [inner.get(name) for name in ("version", "fsdp_version") if name in inner]
+    if of_one or not named <= OF_BOTH or "1" in map(str, said):
+        version = 1
+    found = fsdp_options(inner, strategy=strategies[0].upper() if strategies else None, offload="offload" in named,
+                         wrap=layers if named & {"auto_wrap", "true"} or version == 2 else "NO_WRAP", prefix="",
+                         version=version)
+    decided = version == 1 or said
+    plain = found.keys() <= {"engine", "sharded-by", "shards", "recompute"}
+    return found if decided or not plain else {name: found[name] for name in found if name != "sharded-by"}
+
+
+OF_BOTH: Final = {"full_shard", "shard_grad_op", "offload", "auto_wrap", "true"}
+"""Words of `fsdp` that FSDP2 knows, too."""
 
 
 NAME: Final = "training_args.yaml"
@@ -392,6 +426,8 @@ def _loss(order: Order) -> list[Line]:
     refuse_chunks(order.job, "the Trainer")
     if plan.loss in (None, Loss.COMPILED if plan.compile else Loss.EAGER):
         order.ask.also("loss")
+        if plan.loss is not None:  # named, so Liger's is not
+            kernels -= {*LOSS_KERNELS.values()}
     elif plan.loss in LOSS_KERNELS:
         order.ask.also("loss")
         kernels = kernels - {*LOSS_KERNELS.values()} | {LOSS_KERNELS[plan.loss]}

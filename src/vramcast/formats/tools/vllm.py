@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.requests import variables_of
+from vramcast.engines.vllm.settings import KNOWN
 from vramcast.engines.vllm.settings import settings_of as vllm_settings
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.lines import Line
@@ -24,6 +25,8 @@ from vramcast.formats.servers import (
     nodes_of,
     read_server,
     serve_script,
+    several,
+    stretched,
     table_of,
     targets_of,
 )
@@ -36,7 +39,10 @@ SHORT: Final = {
     "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size", "q": "quantization",
     "dcp": "decode_context_parallel_size", "ep": "enable_expert_parallel", "m": "model", "t": "tensor_parallel_size",
     "pcp": "prefill_context_parallel_size", "n": "nnodes", "r": "node_rank", "dpl": "data_parallel_size_local",
-    "O": "optimization_level", "cc": "compilation_config",
+    "O": "optimization_level", "O.": "compilation_config", "cc": "compilation_config", "asc": "api_server_count",
+    "ac": "attention_config", "sc": "speculative_config", "dpn": "data_parallel_rank",
+    "dpr": "data_parallel_start_rank", "dpa": "data_parallel_address", "dpp": "data_parallel_rpc_port",
+    "dpb": "data_parallel_backend", "dph": "data_parallel_hybrid_lb", "dpe": "data_parallel_external_lb",
 }
 """Short names of vLLM's arguments."""
 
@@ -44,6 +50,44 @@ SHORT: Final = {
 NAMES: Final = argument_names(vllm_logs.GIVEN)
 
 VLLM_DRAFTS: Final = {**written(vllm_logs.DRAFTS), "model": "draft_model"}
+
+
+LEGACY: Final = {
+    "speculative_model": "model", "num_speculative_tokens": "num_speculative_tokens",
+    "speculative_draft_tensor_parallel_size": "draft_tensor_parallel_size", "spec_method": "method",
+    "spec_model": "model", "spec_tokens": "num_speculative_tokens",
+    "ngram_prompt_lookup_max": "prompt_lookup_max", "ngram_prompt_lookup_min": "prompt_lookup_min",
+    "speculative_model_quantization": "quantization", "speculative_max_model_len": "max_model_len",
+}
+"""Arguments of their own -> the key of `speculative_config` that they are [0.6.6 and 0.22.0 engine/arg_utils.py]."""
+
+OF_DRAFTS: Final = (
+    "prompt_lookup_max", "prompt_lookup_min", "draft_sample_method", "rejection_sample_method", "disable_logprobs",
+    "disable_by_batch_size", "revision", "code_revision", "acceptance_method", "posterior_threshold",
+    "posterior_alpha", "disable_mqa_scorer",
+)
+"""Keys of it that change which proposals are accepted, which no answer counts, or where the draft comes from."""
+
+FAST_KERNELS: Final = (
+    "custom_ops", "splitting_ops", "use_inductor", "use_inductor_graph_partition", "inductor_compile_config",
+    "inductor_passes", "compile_sizes", "compile_ranges_split_points", "compile_mm_encoder", "backend",
+)
+"""Keys of `compilation_config` that choose kernels: memory stays, the time moves by the share of small operators."""
+
+SILENT: Final = (
+    "cache_dir", "debug_dump_path", "compile_cache_save_format", "cudagraph_num_of_warmups", "local_cache_dir",
+    "cudagraph_copy_inputs", "cudagraph_specialize_lora", "dynamic_shapes_config",
+)
+"""Keys of it that change neither."""
+
+ALLREDUCE: Final = (
+    "fuse_allreduce_rms", "enable_fi_allreduce_fusion", "fuse_gemm_comms", "enable_async_tp", "enable_sp",
+    "enable_sequence_parallelism",
+)
+"""Passes with workspaces of their own."""
+
+MULTIPLIED: Final = ("linear", "dynamic", "yarn", "ntk")
+"""Scalings by whose factor vLLM multiplies the longest sequence [config/model.py `_get_and_verify_max_len`]."""
 
 
 def _own(values: Watched) -> dict[str, Any]:
@@ -57,13 +101,86 @@ def _own(values: Watched) -> dict[str, Any]:
         options.append("hybrid-manager=false")
     if (states := values.get("mamba_ssm_cache_dtype")) is not None:
         options.append(f"mamba-ssm-cache-dtype={states}")
-    sizes = values.get("cudagraph_capture_sizes")
-    if isinstance(sizes, list):
-        options.append(f"graph-sizes={len(sizes)}")
-    elif sizes is not None:
-        options.append("graph-sizes=1")
+    if "data" in (values.get("mm_encoder_tp_mode"), values.flag("enable_multimodal_encoder_data_parallel") and "data"):
+        options.append("mm-encoder-tp-mode=data")
+    compiled, eager = _compiled(values)
+    options += _captured(values, compiled)
+    positions, lengthened = stretched(values, "hf_overrides", "max_model_len", multiplied=MULTIPLIED)
+    found |= positions | ({"graphs": False} if eager else {})
+    options += ["allow-long=true"] if lengthened else []
+    _without_others(values, found.get("tp", values.count("tensor_parallel_size") or 1))
     found |= {"engine-option": tuple(options)} if options else {}
     return found | _draft(values)
+
+
+def _without_others(values: Watched, tp: int) -> None:
+    """Arguments that say nothing without ranks, or adapters, beside one."""
+    if tp == 1:
+        values.get("disable_custom_all_reduce")
+    if (values.count("data_parallel_size") or 1) == 1:
+        for name in ("disable_nccl_for_dp_synchronization", "enable_dbo", "ubatch_size"):
+            values.get(name)
+    if (values.count("decode_context_parallel_size") or 1) == 1:
+        for name in ("dcp_comm_backend", "dcp_kv_cache_interleave_size", "dcp_q_replicate"):
+            values.get(name)
+    if not values.flag("enable_lora"):
+        for name in ("fully_sharded_loras", "lora_dtype", "lora_target_modules", "lora_extra_vocab_size",
+                     "specialize_active_lora", "enable_lora_bias", "long_lora_scaling_factors"):
+            values.get(name)
+    if values.get("load_format") == "fastsafetensors":
+        values.assumed.append("load_format fastsafetensors: files that pass through the card while it loads are not "
+                              "counted")
+    plugins = values.get("logits_processors")
+    if plugins is not None and not all(str(one).startswith("vllm.") for one in several(plugins)):
+        values.cannot("logits_processors")
+    if (extra := values.get("additional_config")) is not None and table_of(extra):
+        values.cannot("additional_config")
+
+
+def _compiled(values: Watched) -> tuple[Watched, bool]:
+    """The compiler's table, and whether it switches the graphs off [config/compilation.py]."""
+    if str(values.get("optimization_level")).startswith("{"):  # `-O '{...}'` before it had levels of its own
+        values.setdefault("compilation_config", values.pop("optimization_level"))
+    given = values.get("compilation_config")
+    level = given if isinstance(given, int) and not isinstance(given, bool) else None
+    inner = Watched(table_of(given) if level is None else {"level": level})
+    values.inner["compilation_config"] = inner
+    if given is not None and level is None and not inner and given != "{}":
+        values.refuse("compilation_config", "a table")
+    mode = inner.get("cudagraph_mode")
+    eager = mode in ("NONE", 0) or inner.flag("use_cudagraph") is False
+    if mode not in (None, "NONE", 0, "FULL_AND_PIECEWISE"):
+        inner.cannot("cudagraph_mode", f"{str(mode)[:30]} captures other graphs than FULL_AND_PIECEWISE, which are "
+                                       "not modelled")
+    for name in ("level", "mode"):
+        inner.only(name, 3, "VLLM_COMPILE")
+    passes = table_of(inner.get("pass_config"))
+    if asked := [name for name in ALLREDUCE if passes.get(name)]:
+        inner.cannot("pass_config", f"{asked[0]} takes a workspace that is not modelled")
+    for name in SILENT:
+        inner.get(name)
+    kernels = [name for name in (*FAST_KERNELS, "pass_config") if inner.get(name) not in (None, {}, [])]
+    if kernels:
+        values.assumed.append(f"compilation_config {', '.join(kernels)}: the time is that of the kernels that vLLM "
+                              "compiles by itself")
+    return inner, eager
+
+
+def _captured(values: Watched, compiled: Watched) -> list[str]:
+    """Batch sizes with a graph: listed, or up to the largest [config/vllm.py `_set_cudagraph_sizes`]."""
+    older = values.get("cuda_graph_sizes")
+    one = several(older) if older is not None else []
+    listed = compiled.get("cudagraph_capture_sizes", one if len(one) > 1 else None)
+    sizes = values.get("cudagraph_capture_sizes", listed)
+    largest = values.count("max_cudagraph_capture_size") or compiled.count("max_cudagraph_capture_size") or (
+        one[0] if len(one) == 1 else None)
+    if sizes is not None:
+        return [f"graph-sizes={len(several(sizes))}"]
+    return [f"largest-graph={largest}"] if largest is not None else []
+
+
+COUNTED: Final = {"image": "images", "video": "videos"}
+"""Kinds of `--limit-mm-per-prompt` -> engine option."""
 
 
 def _images(values: Watched, limits: Any) -> list[str]:
@@ -71,27 +188,32 @@ def _images(values: Watched, limits: Any) -> list[str]:
     pairs = dict(part.partition("=")[::2] for part in str(limits).split(",")) if isinstance(limits, str) and (
         "=" in limits) else table_of(limits)
     counts = {kind: plain(str(count)) for kind, count in pairs.items()}
-    others = [kind for kind, count in counts.items() if kind != "image" and count != 0]
-    images = counts.get("image")
-    if others or not counts or (images is not None and not isinstance(images, int)):
-        values.cannot("limit_mm_per_prompt", f"{', '.join(others) or 'what it says'} is not modelled; images are")
+    others = [kind for kind, count in counts.items()
+              if count != 0 and not (kind in (*COUNTED, "audio") and type(count) is int)]
+    if others or not counts:
+        what = ", ".join(others) or "what it says"
+        values.cannot("limit_mm_per_prompt", f"{what} is not modelled; numbers of images and videos are")
         return []
-    return [f"images={images}"] if images is not None else []
+    return [f"{COUNTED[kind]}={count}" for kind, count in counts.items() if kind in COUNTED]
 
 
 def _draft(values: Watched) -> dict[str, Any]:
     """Speculative decoding [vllm config/speculative.py]."""
     given = values.get("speculative_config")
-    if given is None:
+    table = table_of(given) | {key: value for name, key in LEGACY.items() if (value := values.get(name)) is not None}
+    if given is None and not table:
         return {}
-    config = Watched(table_of(given))
+    if table.get("model") in ("[ngram]", "ngram"):
+        table = {name: value for name, value in table.items() if name != "model"} | {"method": "ngram"}
+    config = Watched(table)
     method, tokens, model = config.text("method"), config.count("num_speculative_tokens"), config.text("model")
     kind = vllm_logs.DRAFTS.get(str(method)) or ("mtp" if str(method).endswith("_mtp") else None)
     if kind is None and method in (None, "draft_model") and model is not None:
-        kind = model
+        named = model.lower()  # as vLLM tells heads from whole models
+        kind = "eagle3" if "eagle3" in named else "eagle" if "eagle-" in named else model
     if kind == "ngram" or config.get("draft_tensor_parallel_size", 1) == 1:
         config.get("draft_tensor_parallel_size")
-    for name in ("prompt_lookup_max", "prompt_lookup_min", "draft_sample_method", "rejection_sample_method"):
+    for name in OF_DRAFTS:
         config.get(name)
     if kind is None or tokens is None or (left := [name for name in config if name not in config.asked]):
         what = f"method {str(method)[:40]}" if kind is None else "num_speculative_tokens" if tokens is None else left[0]
@@ -153,8 +275,13 @@ def _option_lines(order: Order) -> list[Line]:
     if ask("option.language-model-only"):
         lines.append(Line("language-model-only", True, "towers are not loaded"))
     images = ask("option.images") if ask("option.images") is not None else ask("images") or None
-    if images is not None and len(order.job.model.stacks) > 1:  # towers alone take one each
-        lines.append(Line("limit-mm-per-prompt", json.dumps({"image": images}), "images in a prompt"))
+    limits = {kind: count for kind, count in (("image", images), ("video", ask("option.videos"))) if count is not None}
+    if limits and len(order.job.model.stacks) > 1:  # towers alone take one each
+        lines.append(Line("limit-mm-per-prompt", json.dumps(limits), f"{' and '.join(limits)}s in a prompt"))
+    if ask("option.mm-encoder-tp-mode") is not None:
+        lines.append(Line("mm-encoder-tp-mode", ask("option.mm-encoder-tp-mode"), "how ranks share the towers"))
+    if ask("option.largest-graph") is not None:
+        lines.append(Line("max-cudagraph-capture-size", ask("option.largest-graph"), "largest batch with a graph"))
     if ask("option.hybrid-manager") is False:
         lines.append(Line("disable-hybrid-kv-cache-manager", True, "every layer keeps whole sequences"))
     if ask("option.mamba-ssm-cache-dtype") is not None:
@@ -168,6 +295,7 @@ SERVER: Final = Server(
     start=re.compile(r"vllm\.entrypoints\.\S+|\S*vllm/vllm-openai\S*|vllm-openai\S*"),
     image=re.compile(r"vllm/vllm-openai\S*?:v?(\d[\w.]*)|\bvllm(?:\[[\w,-]*\])?==(\d[\w.]*)"),
     own=_own, slots=1, named_model=True,
+    parts={name: known.about for name, known in KNOWN.items() if known.about},
 )
 
 

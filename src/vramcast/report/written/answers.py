@@ -340,7 +340,7 @@ def change_parts(answer: Answer, words: Words) -> Iterator[parts.Part]:
     if not answer.changes:
         return
     if not answer.fits and not any(change.fits for change in answer.changes):
-        yield parts.Text(words("no_change"))
+        yield parts.Text(words("no_changes"))
     keys = ("change", "becomes", "verdict", "costs")
     rows = tuple(change_cells(change, answer, words) for change in answer.changes)
     yield parts.Table(tuple(words(f"report.{key}") for key in keys), rows, right=frozenset({1}))

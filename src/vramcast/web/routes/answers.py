@@ -7,13 +7,13 @@ from datetime import date
 from typing import Any, Final, NamedTuple
 
 from vramcast import formats
-from vramcast.api import job_of, planned_serving, planned_training, serve_answer, serve_job_of
+from vramcast.api import planned_serving, planned_training, serve_answer, serve_job_of, train_answer
 from vramcast.domain.answer import Answer
+from vramcast.domain.diffusion import DiffusionJob
 from vramcast.domain.job import Job
 from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import InvalidSpec
-from vramcast.estimate.training import answer as training_answer
 from vramcast.question.options import OPTIONS
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
@@ -31,12 +31,12 @@ class Found(NamedTuple):
     """What a question came to."""
 
     answer: PlanAnswer | Answer  # of an inverse question the plan it found
-    job: Job | ServeJob | PipelineJob | None  # to run; None where nothing fits or nothing was looked for
+    job: Job | ServeJob | PipelineJob | DiffusionJob | None  # to run; None where nothing fits or nothing was looked for
 
 
 def _train(fields: Mapping[str, Any], sources: Sources) -> Found:
-    job = job_of(options_of(fields, OPTIONS), resolve=resolver(sources))
-    return Found(training_answer(job), job)
+    job, found = train_answer(options_of(fields, OPTIONS), resolve=resolver(sources))
+    return Found(found, job)
 
 
 def _serve(fields: Mapping[str, Any], sources: Sources) -> Found:
@@ -99,12 +99,12 @@ def question_in(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _planned(
     command: str, question: Mapping[str, Any], sources: Sources
-) -> tuple[Job | ServeJob | PipelineJob, Answer]:
+) -> tuple[Job | ServeJob | PipelineJob | DiffusionJob, Answer]:
     """The plan of a question, or the best one that its search finds.
 
     Raises: InvalidSpec where the search finds none
     """
-    job: Job | ServeJob | PipelineJob | None = None
+    job: Job | ServeJob | PipelineJob | DiffusionJob | None = None
     if command == "serve":
         if question.get("find") is not None:
             raise InvalidSpec("files are written of the plan that the options say; ask without find")

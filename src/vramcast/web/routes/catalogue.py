@@ -132,7 +132,7 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "adapters": (
         "peft", "lora-rank", "lora-targets", "modules-to-save", "lora-dropout", "virtual-tokens",
-        "trainable-parameters", "base-weights", "adapter-dtype", "lora-slots", "draft", "draft-tokens",
+        "trainable-parameters", "freeze", "base-weights", "adapter-dtype", "lora-slots", "draft", "draft-tokens",
     ),
     "price": tuple(MARKET_OPTIONS),
 }

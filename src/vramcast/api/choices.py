@@ -1,0 +1,114 @@
+"""A question without cards: which ones hold it, the smallest first, with what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from vramcast import api, catalogue
+from vramcast.api.jobs import question_of
+from vramcast.catalogue.clusters import Market, price_lists, priced
+from vramcast.domain.answer import Answer
+from vramcast.domain.choices import Choice, Choices
+from vramcast.domain.price import Price
+from vramcast.errors import VramcastError
+from vramcast.question.build import market_of
+from vramcast.question.options import OPTIONS, parse
+from vramcast.question.serving_options import SERVE_OPTIONS
+
+USUAL: Final = (
+    "rtx-4060", "rtx-3060-12gb", "t4", "rtx-4060-ti-16gb", "a10", "l4", "rtx-4090", "rtx-5090", "a100-sxm4-40gb",
+    "l40s", "rtx-a6000", "h100-sxm-80gb", "a100-sxm4-80gb", "h20-96gb", "rtx-pro-6000-bw-se", "h200-sxm-141gb",
+    "b200-180gb", "mi300x",
+)
+"""Cards that many have or that are rented, one or two of each size of memory."""
+
+COUNTS: Final = (1, 2, 4, 8)
+LARGER: Final = (16, 32, 64, 128, 256, 512)
+"""Cards that are looked at, the larger numbers only where no machine of eight holds the job."""
+OPEN: Final = ("find", "headroom")
+"""Options that ask another question."""
+
+ASKS: Final[Mapping[str, Callable[..., Any]]] = {
+    "train": lambda options, file: api.train_answer(options, file=file, with_changes=False)[1],
+    "serve": lambda options, file: api.serve_answer(options, file=file, with_changes=False),
+}
+
+
+def asks_which(command: str, options: Mapping[str, Any], file: str | Path | None) -> bool:
+    """Whether a question names no cards, and so asks which there should be."""
+    if options.get("gpus") is not None or options.get("find") is not None:
+        return False
+    table = OPTIONS if command == "train" else SERVE_OPTIONS
+    asked = question_of(options, file, table, command=command).options
+    return asked.get("gpus") is None and asked.get("find") is None
+
+
+def card_choices(command: str, options: Mapping[str, Any], *, file: str | Path | None = None) -> Choices:
+    """One line per kind of card: the fewest that hold the job.
+
+    Raises: what the question raises on every card
+    """
+    named = {name: value for name, value in options.items() if value is not None and name != "gpus"}
+    market = _market(command, named)
+    fitting, nearest = _looked_at(command, named, file, USUAL, COUNTS)
+    if not fitting:
+        fitting, nearest = _looked_at(command, named, file, USUAL[-7:], LARGER)
+    found = fitting or nearest
+    lists = price_lists(market)
+    machines = [machine for machine in catalogue.instances.instances() if machine.parts == 1]
+    choices = []
+    for gpus, answer in found:
+        offers = [
+            (machine.full_name, price)
+            for machine in machines if f"{machine.gpus}x{machine.gpu}" == gpus
+            if (price := priced(machine.cluster(), market, lists).price) is not None
+        ]
+        instance, price = _cheapest(offers)
+        choices.append(Choice(answer, gpus, price, instance))
+    choices.sort(key=lambda choice: (choice.memory_bytes, choice.price is None, choice.gpus))
+    return Choices(str(found[0][1].question["model"]), tuple(choices))
+
+
+def _looked_at(
+    command: str, options: Mapping[str, Any], file: str | Path | None, cards: tuple[str, ...], counts: tuple[int, ...]
+) -> tuple[list[tuple[str, Answer]], list[tuple[str, Answer]]]:
+    """The fewest of every card that fit, and where none do the one that comes nearest."""
+    fitting: list[tuple[str, Answer]] = []
+    others: list[tuple[str, Answer]] = []
+    reason: VramcastError | None = None
+    for card in cards:
+        for count in counts:
+            gpus = f"{count}x{card}"
+            try:
+                answer = ASKS[command](dict(options) | {"gpus": gpus}, file)
+            except VramcastError as error:
+                reason = reason or error
+                continue
+            if answer.fits:
+                fitting.append((gpus, answer))
+                break
+            others.append((gpus, answer))
+    if not fitting and not others and reason is not None:
+        raise reason
+    nearest = min(others, key=lambda pair: pair[1].fullest.needed_bytes / pair[1].capacity_bytes, default=None)
+    return fitting, [nearest] if nearest is not None else []
+
+
+def _cheapest(offers: list[tuple[str, Price]]) -> tuple[str, Price | None]:
+    """The cheapest in dollars, else in the currency of the first: none is converted."""
+    if not offers:
+        return "", None
+    currencies = [price.currency for _, price in offers]
+    currency = "USD" if "USD" in currencies else currencies[0]
+    return min((offer for offer in offers if offer[1].currency == currency), key=lambda offer: offer[1].per_hour)
+
+
+def _market(command: str, options: Mapping[str, Any]) -> Market:
+    table = OPTIONS if command == "train" else SERVE_OPTIONS
+    return market_of({name: parse(name, value, table) for name, value in options.items()
+                      if name in table and table[name].section == "market"}, table)
+
+
+__all__ = ["Choice", "Choices", "asks_which", "card_choices"]

@@ -1,0 +1,109 @@
+"""Copies of a question's own files that say what makes it fit; each is read back before it is written."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vramcast import formats
+from vramcast.api.jobs import question_of
+from vramcast.api.serving import serve_job_of
+from vramcast.api.training import job_of
+from vramcast.domain.answer import Answer, Change, Fit
+from vramcast.domain.job import Job
+from vramcast.domain.serving import ServeJob
+from vramcast.errors import InvalidSpec, SourceError, Unsupported, VramcastError
+from vramcast.estimate.serving import answer as serving_answer
+from vramcast.estimate.training import answer as training_answer
+from vramcast.formats.paths import configs_in
+from vramcast.question.option_text import applied_in
+from vramcast.question.options import OPTIONS
+from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.sources.files import write_whole
+
+TABLES = {"train": OPTIONS, "serve": SERVE_OPTIONS}
+
+
+class Fixed(NamedTuple):
+    """A change that makes a plan fit, in the user's own files."""
+
+    change: Change
+    files: tuple[Path, ...]  # that were written
+
+
+def write_fixed(options: Mapping[str, Any], answer: Answer, *, command: str, force: bool = False) -> Fixed:
+    """Write a copy of each file of a question that says the first change that makes it fit, beside the file.
+
+    Args:
+        options: of the question, as given by name
+        answer: to it
+        command: "train" or "serve"
+        force: overwrite copies that are there
+
+    Raises: InvalidSpec where there is nothing to change, Unsupported where the files cannot say any change that helps,
+        SourceError where copies are there already or cannot be written
+    """
+    paths = [Path(path) for path in configs_in({name: value for name, value in options.items() if value}).paths]
+    if not paths:
+        raise InvalidSpec("--fix changes a copy of the file that --from names; give --from FILE")
+    if answer.fits:
+        raise InvalidSpec("it fits as it is; leave --fix out")
+    reasons: list[str] = []
+    fitting = [change for change in answer.changes if change.fits]
+    for change in sorted(fitting, key=lambda change: change.verdict(answer.capacity_bytes) is Fit.MAY_RUN_OUT):
+        try:
+            texts = _texts(options, change, paths, command)
+        except VramcastError as reason:
+            reasons.append(f"{change.change}: {reason}")
+            continue
+        return Fixed(change, tuple(_written(texts, force=force)))
+    if not reasons:
+        raise Unsupported("no change makes it fit, so no file says one; use more or larger GPUs")
+    raise Unsupported(f"no change that makes it fit can be said in these files: {reasons[0]}")
+
+
+def _texts(options: Mapping[str, Any], change: Change, paths: list[Path], command: str) -> dict[Path, str]:
+    """What the files say with the change.
+
+    Raises: VramcastError where they cannot say it, or do not come to what it promises
+    """
+    applied = applied_in(change.change, TABLES[command])
+    if applied is None:
+        raise Unsupported("is no option of a file")
+    asked = question_of(options, None, TABLES[command], command=command)
+    before, after = (_job(found, command) for found in (
+        asked.options, {**asked.options, **applied}))
+    texts = {path: text for path in paths if (text := formats.fix.fixed(path, command, before, after)) is not None}
+    with tempfile.TemporaryDirectory() as folder:
+        for path in paths:
+            (Path(folder) / path.name).write_text(texts.get(path) or path.read_text(encoding="utf-8"), encoding="utf-8")
+        again = {**options, "from": tuple(str(Path(folder) / path.name) for path in paths)}
+        found = _answer(_job(question_of(again, None, TABLES[command], command=command).options, command))
+    if found.fullest.needed_bytes != change.device_bytes or not found.fits:
+        raise Unsupported("the files have no words for it")
+    return texts
+
+
+def _job(options: Mapping[str, Any], command: str) -> Job | ServeJob:
+    given = {name: value for name, value in options.items() if value is not None}
+    if command == "train":
+        return job_of(given)
+    job = serve_job_of(given)
+    assert isinstance(job, ServeJob)  # no file is of a pipeline
+    return job
+
+
+def _answer(job: Job | ServeJob) -> Answer:
+    return training_answer(job, with_changes=False) if isinstance(job, Job) else serving_answer(job, with_changes=False)
+
+
+def _written(texts: Mapping[Path, str], *, force: bool) -> list[Path]:
+    copies = {path.with_name(f"{path.stem}.fixed{path.suffix}"): text for path, text in texts.items()}
+    there = [copy.name for copy in copies if copy.exists()]
+    if there and not force:
+        raise SourceError(f"{', '.join(there)}: there already; --force overwrites")
+    for copy, text in copies.items():
+        write_whole(copy, text)
+    return list(copies)

@@ -1,0 +1,245 @@
+"""NeMo Automodel's recipes: YAML of a model from the hub, its data, PyTorch's optimizer and FSDP2.
+
+[am] NVIDIA-NeMo/Automodel at 36044ad3 nemo_automodel/recipes/llm/train_ft.py, components/distributed/config.py
+`FSDP2Config`, components/_peft/lora.py `PeftConfig`, _transformers/auto_model.py, components/loss/*.py
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from vramcast.formats.reading import Config, Reading, shown, table
+from vramcast.formats.watched import Known, Watched
+
+RECIPES: Final = {
+    "TrainFinetuneRecipeForNextTokenPrediction": "sft", "BenchmarkingRecipeForNextTokenPrediction": "pretrain",
+}
+"""Recipe -> what is optimised; those of images, of distillation and of drafts train other networks."""
+
+CLASSES: Final = ("NeMoAutoModelForCausalLM.from_pretrained", "NeMoAutoModelForCausalLM.from_config")
+
+DTYPES: Final = {
+    "auto": "bf16", "bf16": "bf16", "bfloat16": "bf16", "torch.bfloat16": "bf16", "float32": "mixed-bf16",
+    "fp32": "mixed-bf16", "torch.float32": "mixed-bf16",
+}
+"""`torch_dtype` -> precision: weights, gradients and moments are stored in it, FSDP2 computes in bf16 [am]."""
+
+KERNELS: Final = {"sdpa": None, "flash_attention_2": "flash", "eager": "eager"}
+
+LOSSES: Final = {
+    "MaskedCrossEntropy": "eager", "FusedLinearCrossEntropy": "fused_linear", "ChunkedCrossEntropy": "chunked",
+}
+
+OPTIMIZERS: Final = {"torch.optim.AdamW": "adamw", "torch.optim.Adam": "adamw", "torch.optim.SGD": "sgd"}
+"""Adam and AdamW keep the same."""
+
+STRATEGIES: Final = {"fsdp2": "everything", "ddp": "nothing"}
+
+DEGREES: Final = ("tp_size", "pp_size", "cp_size", "ep_size")
+
+LENGTHS: Final = ("seq_length", "seq_len", "max_length")
+"""How data sets call the longest sample."""
+
+RECOMPUTED: Final = {"true": "full", "full": "full", "false": "none", "selective": "selective"}
+
+PEFT: Final = "nemo_automodel.components._peft.lora.PeftConfig"
+
+LIGER: Final = "Liger's kernels, which Automodel takes for models of Transformers' own code, are not counted"
+
+
+def read(config: Config) -> Reading:
+    """Model, plan and batch of a recipe."""
+    values = Watched(config.table or {}, Known("automodel", "recipe"))
+    objective = _objective(values)
+    options: dict[str, Any] = {"engine": "pytorch", "objective": objective}
+    options |= _model(_section(values, "model")) | _distributed(_section(values, "distributed"))
+    options |= _loss(_section(values, "loss_fn")) | _optimizer(_section(values, "optimizer"))
+    options |= _adapters(values) | _compiled(_section(values, "compile"))
+    scheduler = _section(values, "step_scheduler")
+    batch = {kind: size for kind, name in (("global", "global_batch_size"), ("micro", "local_batch_size"))
+             if (size := scheduler.count(name)) is not None}
+    length = _length(values)
+    options |= {"seq-len": length} if length else {}
+    auto = {} if length else {"seq-len": "says no length of the samples"}
+    options = {name: value for name, value in options.items() if value is not None}
+    if options.get("precision") == "bf16" and "peft" in options:
+        options["adapter-dtype"] = "bf16"  # of the weights that they stand beside [am]
+    return Reading("automodel", options, {}, batch, tuple(values.unread()), (LIGER,), auto)
+
+
+def _section(values: Watched, name: str) -> Watched:
+    return values.section(name, Known("automodel", name))
+
+
+def _tail(value: Any) -> str:
+    return str(value).rpartition(".")[2]
+
+
+def _objective(values: Watched) -> str:
+    given = values.get("recipe")
+    name = given.get("_target_") if isinstance(given, dict) else given
+    recipe = "TrainFinetuneRecipeForNextTokenPrediction" if name is None else _tail(name)
+    if recipe not in RECIPES:
+        values.cannot("recipe", f"{shown(recipe)} trains another network; {', '.join(RECIPES)} are modelled")
+    return RECIPES.get(recipe, "sft")
+
+
+def _model(model: Watched) -> dict[str, Any]:
+    """Its name and how its weights are stored."""
+    target = str(model.get("_target_", CLASSES[0]))
+    if not target.endswith(CLASSES):
+        model.cannot("_target_", f"{shown(target)} builds another network; {' and '.join(CLASSES)} are modelled")
+    config = model.get("config")
+    inner = _section(model, "config") if isinstance(config, dict) else Watched({})
+    if isinstance(config, dict) and not str(inner.get("_target_", "")).endswith("Config.from_pretrained"):
+        model.cannot("config", "builds a network of its own; name the model", option="model")
+    name = model.text("pretrained_model_name_or_path") or inner.text("pretrained_model_name_or_path")
+    name = name or (config if isinstance(config, str) else None)
+    _backend(model)
+    dtype = model.one_of("torch_dtype", DTYPES, option="precision")
+    kernel = model.one_of("attn_implementation", KERNELS, option="attention")
+    return {"model": name, "precision": dtype or "bf16", "attention": kernel}
+
+
+BACKEND: Final = {
+    "attn": ("sdpa", "te", "flash", "torch"), "linear": ("torch",), "rms_norm": ("torch", "torch_fp32"),
+    "rope": ("torch",), "rope_fusion": (False,), "experts": ("torch", "torch_mm"), "dispatcher": ("torch",),
+}
+"""Kernels of Automodel's own layers that PyTorch has, too."""
+
+
+def _backend(model: Watched) -> None:
+    if model.get("backend") is None:
+        return
+    backend = _section(model, "backend")
+    for name, usual in BACKEND.items():
+        backend.only(name, *usual)
+
+
+def _distributed(mesh: Watched) -> dict[str, Any]:
+    """FSDP2 over all ranks; what splits inside a layer runs in Automodel's own layers."""
+    target = str(mesh.get("_target_", ""))
+    strategy = mesh.get("strategy") or ("fsdp2" if not target or target.endswith("FSDP2Manager") else target)
+    if strategy not in STRATEGIES:
+        mesh.cannot("strategy" if "strategy" in mesh else "_target_", f"{shown(strategy)} is not modelled; fsdp2 is")
+    for name in DEGREES:
+        if str(mesh.get(name)).lower() not in ("none", "1", "0"):
+            mesh.cannot(name, "is more than 1, which is not modelled for Automodel")
+    found: dict[str, Any] = {"shards": STRATEGIES.get(str(strategy), "everything"), "recompute": mesh.one_of(
+        "activation_checkpointing", RECOMPUTED, lower=True, option="recompute") or "none"}
+    if found["shards"] == "everything":
+        found["sharded-by"] = "fsdp2"
+    mesh.get("dp_size")
+    if str(mesh.get("dp_replicate_size")).lower() not in ("none", "1"):
+        mesh.cannot("dp_replicate_size", option="shard-group")
+    if mesh.flag("defer_fsdp_grad_sync") is False:
+        mesh.cannot("defer_fsdp_grad_sync")
+    if mesh.flag("reshard_after_forward") is False:
+        found["reshard-after-forward"] = False
+    if (offload := mesh.get("offload_policy")) is not None:
+        kind = offload.get("_target_") if isinstance(offload, dict) else offload
+        if _tail(kind) != "CPUOffloadPolicy":
+            mesh.cannot("offload_policy")
+        found["offload-parameters"] = "cpu"
+    return found
+
+
+def _loss(loss: Watched) -> dict[str, Any]:
+    target = loss.get("_target_")
+    if target is None:
+        return {}
+    kind = LOSSES.get(_tail(target))
+    if kind is None:
+        loss.cannot("_target_", f"{shown(_tail(target))} is not modelled", option="loss")
+    if kind != "eager":
+        loss.get("fp32_upcast")
+        return {"loss": kind}
+    upcast = loss.flag("fp32_upcast") is not False  # as transformers' own code of a model takes its logits
+    return {"loss": kind, "engine-option": (f"model_loss={str(upcast).lower()}",)}
+
+
+def _optimizer(optimizer: Watched) -> dict[str, Any]:
+    target = str(optimizer.get("_target_", "torch.optim.AdamW"))
+    if target not in OPTIMIZERS:
+        optimizer.cannot("_target_", f"{shown(target)} is not modelled", option="optimizer")
+    found: dict[str, Any] = {"optimizer": OPTIMIZERS.get(target)}
+    if optimizer.flag("fused"):
+        found["optimizer-kernel"] = "fused"
+    elif optimizer.flag("foreach") is False:
+        found["optimizer-kernel"] = "loop"
+    return found
+
+
+def _adapters(values: Watched) -> dict[str, Any]:
+    """LoRA beside frozen weights, packed or not."""
+    packed = _section(values, "quantization")
+    base = None
+    if packed.flag("load_in_4bit"):
+        packed.only("bnb_4bit_quant_type", "nf4")
+        base = "nf4-dq" if packed.flag("bnb_4bit_use_double_quant") else "nf4"
+    elif packed.flag("load_in_8bit"):
+        base = "int8"
+    if values.get("peft") is None:
+        if base is not None:
+            values.cannot("quantization", "packs weights that no adapter stands beside")
+        return {}
+    peft = _section(values, "peft")
+    peft.only("_target_", PEFT)
+    if dict.get(peft, "lora_dtype") is not None:
+        peft.cannot("lora_dtype", option="adapter-dtype")
+    return {
+        "peft": "dora" if peft.flag("use_dora") else "lora", "lora-rank": peft.count("dim") or 8,
+        "lora-dropout": peft.number("dropout"), "base-weights": base,
+        "lora-targets": _targets(peft),
+    }
+
+
+def _targets(peft: Watched) -> str:
+    """Modules whose whole name a pattern fits; all linear layers, the head too, but those left out
+    [am _peft/module_matcher.py `ModuleMatcher`]."""
+    left_out, chosen = _patterns(peft, "exclude_modules"), _patterns(peft, "target_modules")
+    if peft.flag("match_all_linear"):
+        return "all-linear,lm_head"
+    if left_out and not chosen:
+        return f"(?!.*embed|{'|'.join(left_out)}).*"
+    return f"(?:{'|'.join(chosen or ['.*_proj$'])})"
+
+
+def _patterns(peft: Watched, name: str) -> list[str]:
+    """Patterns of a shell as regular expressions; a plain name is the end of a module's."""
+    given = peft.get(name)
+    names = given if isinstance(given, list) else [] if given is None else [given]
+    found = []
+    for each in map(str, names):
+        if not re.fullmatch(r"[\w.*]{1,80}", each):
+            peft.cannot(name, f"{shown(each)} is no pattern of names", option="lora-targets")
+            continue
+        text = each if "*" in each else f"*.{each}"
+        found.append(re.escape(text).replace(r"\*", ".*") + "$")
+    return found
+
+
+def _compiled(compiled: Watched) -> dict[str, Any]:
+    if not compiled.flag("enabled"):
+        for name in compiled:
+            compiled.get(name)
+        return {}
+    compiled.only("backend", "inductor", "null")
+    compiled.only("mode", "default")
+    compiled.get("fullgraph"), compiled.get("dynamic")  # shapes are fixed here
+    return {"compile": True}
+
+
+def _length(values: Watched) -> int | None:
+    """Positions of a sample: those of a pack, or those after which a sample is cut."""
+    given = table(values.get("dataset"))
+    samples = values.inner["dataset"] = Watched({name: given[name] for name in LENGTHS if name in given})
+    lengths = [found for name in samples if (found := samples.count(name))]
+    packed = _section(values, "packed_sequence").whole("packed_sequence_size")
+    if packed or lengths:
+        return packed or lengths[0]
+    loader = dict.get(values, "dataloader")
+    collate = loader.get("collate_fn") if isinstance(loader, dict) else None
+    length = collate.get("max_length") if isinstance(collate, dict) else None
+    return length if isinstance(length, int) and length > 0 else None

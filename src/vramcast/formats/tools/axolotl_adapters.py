@@ -1,0 +1,110 @@
+"""Adapters of axolotl's YAML, and how the weights under them lie.
+
+[ax] axolotl-ai-cloud/axolotl 0.18.0 src/axolotl: loaders/adapter.py, loaders/model.py `_set_quantization_config`,
+`_configure_embedding_dtypes`, utils/schemas/peft.py, utils/schemas/config.py `check_auto_enable_lora_kernels`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from vramcast.formats.reading import shown, together
+from vramcast.formats.tools.llamafactory import ALL, QUANTISED, STORED
+from vramcast.formats.watched import Watched
+
+LORA_KERNELS: Final = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
+
+OF_ADAPTERS: Final = (
+    "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_linear", "lora_target_parameters",
+    "lora_modules_to_save", "lora_fan_in_fan_out", "lora_model_dir", "lora_on_cpu", "bnb_config_kwargs", *LORA_KERNELS,
+    "lora_embedding_kernel", "peft_use_rslora", "peft_use_dora",
+)
+"""Names that say nothing without an adapter."""
+
+
+def kernel_notes(values: Watched, options: Mapping[str, Any]) -> list[str]:
+    """LoRA's products in fused kernels, which axolotl has on where it can [ax `check_auto_enable_lora_kernels`]."""
+    said = [values.flag(name) for name in (*LORA_KERNELS, "lora_embedding_kernel")]
+    if "peft" not in options or (options["objective"] not in ("sft", "pretrain") and not any(said)):
+        return []
+    off = values.flag("trust_remote_code") or options.get("base-weights") == "int8" or options.get(
+        "sharded-by") == "fsdp1"
+    if not any(said) and (off or False in said):
+        return []
+    return ["axolotl's kernels of LoRA are counted as PEFT's own code, which keeps more; that is an upper bound"]
+
+
+def read_adapters(values: Watched) -> dict[str, Any]:
+    """LoRA over what the checkpoint has, or over a base that is packed while it loads [ax loaders/adapter.py]."""
+    kind = values.get("adapter")
+    if kind is None:
+        for name in OF_ADAPTERS:
+            values.get(name)
+        return {}
+    if kind not in ("lora", "qlora"):
+        values.cannot("adapter", f"{shown(kind)} is not modelled; lora and qlora are", option="peft")
+        return {}
+    found: dict[str, Any] = {"peft": "dora" if values.flag("peft_use_dora") else "lora"}
+    if values.flag("peft_autocast_adapter_dtype") is False:
+        found["adapter-dtype"] = "bf16"
+    elif values.get("rl") is None and not values.flag("reward_model"):
+        found["adapter-dtype"] = "fp32"  # those of TRL's trainers are as TRL makes them
+    rank = values.count("lora_r")
+    if rank is None:
+        values.cannot("lora_r", "is not given; give --lora-rank", option="lora-rank")
+    else:
+        found["lora-rank"] = rank
+    if values.get("lora_model_dir") is not None:
+        values.cannot("lora_model_dir", "holds adapters whose own file says how large they are; give --lora-rank",
+                      option="lora-rank")
+    if targets := _targets(values):
+        found["lora-targets"] = targets
+    else:
+        values.cannot("lora_target_modules", "is not given, nor is lora_target_linear; give --lora-targets",
+                      option="lora-targets")
+    found["lora-dropout"] = values.number("lora_dropout") or 0.0
+    if saved := values.get("lora_modules_to_save"):
+        found["modules-to-save"] = ",".join(map(str, saved if isinstance(saved, list) else [saved]))
+    return together(found, _stored(values, kind))
+
+
+def _targets(values: Watched) -> str:
+    """Modules by their names, or one regular expression; every linear layer but the head beside them."""
+    listed: list[str] = []
+    for name in ("lora_target_modules", "lora_target_parameters"):
+        given = values.get(name) or []
+        listed += [str(word) for word in given] if isinstance(given, list) else [str(given)]
+    if values.flag("lora_target_linear") or listed == [ALL]:
+        listed = [ALL, *(word for word in listed if word != ALL)]
+    return ",".join(listed)
+
+
+def _stored(values: Watched, kind: str) -> dict[str, Any]:
+    """How frozen weights lie; norms and embeddings are cast back after kbit preparation [ax
+    `_configure_embedding_dtypes`]."""
+    four, eight = values.flag("load_in_4bit"), values.flag("load_in_8bit")
+    model = str(values.get("base_model", ""))
+    dtype = "float16" if values.flag("fp16") or values.flag("float16") else "bfloat16"
+    loaded: dict[str, Any] = {"engine-option": (f"dtype={dtype}", "prepare_kbit=none")}
+    named = QUANTISED.search(model)
+    if named is not None and named[0].lower() not in ("bnb",):
+        stored = STORED.get(named[0].lower())
+        if stored is None:
+            values.cannot("base_model", f"{named[0]} weights are not modelled", option="base-weights")
+            return {}
+        values.flag("gptq")
+        return {"base-weights": stored}
+    if values.flag("quantize_moe_experts"):
+        loaded = {"engine-option": (*loaded["engine-option"], "pack_experts=true")}
+    if kind == "qlora" or named is not None:
+        double = values.section("bnb_config_kwargs").flag("bnb_4bit_use_double_quant")
+        if kind == "qlora" and not four:
+            values.cannot("load_in_4bit", "must be true for qlora, as axolotl says", option="base-weights")
+        return loaded | {"base-weights": "nf4" if double is False else "nf4-dq"}
+    if eight:
+        return loaded | {"base-weights": "int8"}
+    if four:
+        values.cannot("load_in_4bit", "packs nothing for adapter: lora, axolotl says qlora for that",
+                      option="base-weights")
+    return {"engine-option": (f"dtype={dtype}",)}

@@ -1,0 +1,43 @@
+"""Docker Compose: the service that starts an engine, its cards and its environment.
+
+[compose] compose-spec/compose-spec spec.md: services, deploy.resources.reservations.devices, gpus, interpolation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from vramcast.formats.containers import started, visible
+from vramcast.formats.reading import Unread, table
+from vramcast.formats.wrapped import Inside, variables, whole, words_of
+
+
+def inside(document: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) -> Iterator[Inside]:
+    """The services that start something."""
+    for name, service in table(document.get("services")).items():
+        one = table(service)
+        image = str(one.get("image") or "")
+        environment = variables(one.get("environment"))
+        words = started(image, words_of(one.get("entrypoint")), words_of(one.get("command")))
+        count, asks = _cards(one)
+        seen = min((*([count] if count else ()), *visible(environment)), default=None)
+        notes = (f"env_file of {str(name)[:40]} is not read",) if one.get("env_file") else ()
+        unread = (Unread("extends", "names a service of its own; give its file"),) if one.get("extends") else ()
+        yield Inside(
+            f"service {str(name)[:40]}", words, image, interpolated=True,
+            environment=environment, cards=seen, name=str(name), notes=notes, unread=unread, has_gpu=asks,
+        )
+
+
+def _cards(service: Mapping[str, Any]) -> tuple[int | None, bool]:
+    """Cards of a service, and whether it asks for any."""
+    resources = table(table(table(service.get("deploy")).get("resources")).get("reservations"))
+    devices = resources.get("devices") or service.get("gpus") or ()
+    if isinstance(devices, str):  # gpus: all
+        return None, True
+    for device in devices if isinstance(devices, list) else ():
+        one = table(device)
+        ids = one.get("device_ids")
+        return (len(ids) if isinstance(ids, list) and ids else whole(one.get("count"))), True
+    return None, service.get("runtime") == "nvidia"

@@ -1,0 +1,243 @@
+"""Commands of kohya's sd-scripts: train_network, train_db, fine_tune and their forms for SDXL, SD3 and FLUX.
+
+[kohya] kohya-ss/sd-scripts library/train_util.py `add_training_arguments`, `load_arguments_from_file`,
+library/config_util.py, train_network.py, sdxl_train.py, flux_train.py @0.10.1
+A checkpoint is a file of any name: which network it holds is said by the script.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final, NamedTuple
+
+from vramcast.errors import Unsupported
+from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, arguments, command_of, shown
+from vramcast.formats.tools.diffusers import OTHER, PRECISIONS, processes
+from vramcast.formats.tools.hf_command import taken_apart
+from vramcast.formats.watched import Known, Watched
+
+KNOWN: Final = Known("sd-scripts", "arguments")
+SUBSETS: Final = Known("sd-scripts", "datasets")
+
+SCRIPT: Final = re.compile(r"(?:.*/)?(?:(?:\w+_)?train_(?:network|db|textual_inversion)|fine_tune|\w+_train)\.py")
+FILES: Final = ("config_file", "dataset_config")
+
+
+class Script(NamedTuple):
+    """What a script trains."""
+
+    model: str  # of the catalogue
+    adapters: bool = False
+    text_learns: str = "asked"  # "unless" an argument says otherwise, "asked": with --train_text_encoder, "never"
+    trains: str = "denoiser"
+    tokens: int = 0
+
+
+_SD: Final = "stable-diffusion-1.5"
+_XL: Final = "stable-diffusion-xl-base"
+_FLUX: Final = "flux.1-dev"
+_SD3: Final = "stable-diffusion-3.5-medium"
+
+SCRIPTS: Final[dict[str, Script]] = {
+    "train_network": Script(_SD, adapters=True, text_learns="unless"),
+    "sdxl_train_network": Script(_XL, adapters=True, text_learns="unless"),
+    "flux_train_network": Script(_FLUX, adapters=True, text_learns="unless", tokens=512),
+    "sd3_train_network": Script(_SD3, adapters=True, text_learns="unless", tokens=333),
+    "train_db": Script(_SD, text_learns="dreambooth"),
+    "fine_tune": Script(_SD),
+    "sdxl_train": Script(_XL),
+    "flux_train": Script(_FLUX, text_learns="never", tokens=512),
+    "sd3_train": Script(_SD3, tokens=333),
+    "train_textual_inversion": Script(_SD, text_learns="never", trains="embedding"),
+    "sdxl_train_textual_inversion": Script(_XL, text_learns="never", trains="embedding"),
+}
+
+MOST_OF_MEDIUM: Final = 22
+"""Blocks of 3.5 medium that can wait on the host: two of its 24 stay."""
+
+DATA_ELSEWHERE: Final = (
+    "says the resolution and the batch in a file of its own; give it with another --from, or --image-size and "
+    "--micro-batch"
+)
+
+NETWORKS: Final = ("networks.lora", "networks.lora_flux", "networks.lora_sd3")
+
+OPTIMIZERS: Final = {
+    "adamw": "adamw", "adamw8bit": "adamw-8bit", "pagedadamw8bit": "paged-adamw-8bit", "pagedadamw": "paged-adamw",
+    "lion": "lion", "lion8bit": "lion-8bit", "pagedlion8bit": "paged-lion-8bit", "adafactor": "adafactor",
+    "prodigy": "prodigy", "sgdnesterov": "sgd-momentum", "sgdnesterov8bit": "sgd-8bit",
+}
+
+
+def read(config: Config) -> Reading:
+    """The one command of a script that starts a training, over the files that it names."""
+    if config.name.endswith(".toml"):
+        raise Unsupported(f"{config.name} is a file of sd-scripts; give the command that names it beside it")
+    command = command_of(config, _score)
+    launch = taken_apart(command.words)
+    given = arguments(filter(str.strip, launch.words))
+    unread = list[Unread](command.unread)
+    beside = dict(config.beside)
+    dataset = beside.pop("dataset_config", None)
+    values = Watched({**beside, **given}, KNOWN, command.undecided)
+    for name in FILES:
+        values.get(name)
+    if "config_file" in given and not beside:
+        unread.append(Unread(shown(given["config_file"]), ELSEWHERE))
+    name = PurePosixPath(launch.program).stem
+    shared, launched = processes(launch, command)
+    row = SCRIPTS.get(name)
+    if row is None:
+        return Reading("sd-scripts", {}, unread=(Unread(f"{name[:60]}.py", OTHER),))
+    options, pairs = _options(values, row, launched)
+    notes = [*command.notes, *shared.notes]
+    model, said = _model(values, row)
+    notes += said
+    size, batch, found = _samples(values, dataset)
+    pairs = size + pairs
+    unread += found
+    options = {"engine": "sd-scripts", "model": model, **options, "engine-option": tuple(pairs)}
+    batch["accumulation"] = values.count("gradient_accumulation_steps") or 1
+    return Reading(
+        "sd-scripts", options, batch=batch, unread=(*unread, *shared.unread, *values.unread()), notes=tuple(notes),
+        ranks=shared.ranks,
+    )
+
+
+def _model(values: Watched, row: Script) -> tuple[str, list[str]]:
+    """The catalogue's network of the script's kind, whatever the checkpoint is called."""
+    named, model = str(values.get("pretrained_model_name_or_path") or ""), row.model
+    if model == _SD and values.flag("v2"):
+        model = "stable-diffusion-2.1"
+    if model == _SD3:
+        model = next((f"stable-diffusion-{one}" for one in ("3.5-large", "3.5-medium", "3-medium")
+                      if re.search(one.replace("-", "[-_]?"), named.lower())), _SD3)
+        if (values.whole("blocks_to_swap") or 0) > MOST_OF_MEDIUM:
+            model = "stable-diffusion-3.5-large"
+    kind = values.get("model_type")
+    if kind not in (None, "flux", "flux_dev"):
+        values.cannot("model_type", f"{shown(kind)} is another network")
+    return model, [f"{shown(named) if named else 'the checkpoint'} is taken for {model}, which the script trains"]
+
+
+def _options(values: Watched, row: Script, launched: str | None) -> tuple[dict[str, Any], list[str]]:
+    options: dict[str, Any] = {}
+    precision = values.one_of("mixed_precision", PRECISIONS, option="precision")
+    precision = precision or PRECISIONS.get(launched or "no", "fp32")
+    if values.flag("full_bf16") or values.flag("full_fp16"):
+        precision = precision.removeprefix("amp-")
+    options["precision"] = precision
+    if values.flag("gradient_checkpointing"):
+        options["recompute"] = "full"
+    options["optimizer"] = _optimizer(values)
+    pairs = []
+    if row.adapters:
+        module = values.text("network_module")
+        if module not in NETWORKS:
+            values.cannot("network_module", f"{shown(module)} is none of {', '.join(NETWORKS)}")
+        options |= {"peft": "lora", "lora-rank": values.count("network_dim") or 4}
+    if row.trains != "denoiser":
+        pairs.append(f"trains={row.trains}")
+    if row.tokens:
+        pairs.append(f"tokens={row.tokens}")
+    pairs += ["weights=fp8"] if values.flag("fp8_base") or values.flag("fp8_base_unet") else []
+    pairs += [f"swapped={count}"] if (count := values.whole("blocks_to_swap")) else []
+    if any([values.flag("fused_backward_pass"), values.flag("blockwise_fused_optimizers")]):
+        pairs.append("fused=true")
+    kernels = [values.flag(name) for name in ("xformers", "sdpa", "mem_eff_attn")]
+    if row.model in (_SD, _XL) and not any(kernels):
+        options["attention"] = "eager"
+    return options, pairs + _placed(values, row)
+
+
+def _optimizer(values: Watched) -> str:
+    if values.flag("use_8bit_adam"):
+        return "adamw-8bit"
+    if values.flag("use_lion_optimizer"):
+        return "lion"
+    name = values.text("optimizer_type")
+    found = OPTIMIZERS.get(str(name).lower().rpartition(".")[2]) if name else "adamw"
+    if found is None:
+        values.cannot("optimizer_type", f"{shown(name)} is none of {', '.join(OPTIMIZERS)}", option="optimizer")
+    return found or "adamw"
+
+
+def _placed(values: Watched, row: Script) -> list[str]:
+    pairs = ["vae_dtype=fp32" if values.flag("no_half_vae") else "vae_dtype=half"]
+    if values.flag("cache_latents") or values.flag("cache_latents_to_disk"):
+        pairs.append("vae=cached")
+    cached = bool(values.flag("cache_text_encoder_outputs") or values.flag("cache_text_encoder_outputs_to_disk"))
+    if cached:
+        pairs.append("text=cached")
+    alone = bool(values.flag("network_train_unet_only"))
+    stops = values.get("stop_text_encoder_training")
+    learns = {
+        "unless": not alone and not cached, "asked": bool(values.flag("train_text_encoder")), "never": False,
+        "dreambooth": not (isinstance(stops, (int, float)) and stops < 0),
+    }[row.text_learns]
+    if learns:
+        pairs.append("text_learns=true")
+    if values.get("sample_prompts") is not None:
+        pairs.append("validation=true")
+    return pairs
+
+
+def _samples(values: Watched, dataset: Any) -> tuple[list[str], dict[str, int], list[Unread]]:
+    """Size and number of the images, from the command and from the file of its data sets: the largest of them."""
+    named = values.get("dataset_config") is not None
+    if named and dataset is None:
+        return [], {"micro": 1}, [Unread(shown(values.get("dataset_config")), DATA_ELSEWHERE, option="image-size")]
+    if dataset is None:
+        size, batch = _sides(values.get("resolution")), values.count("train_batch_size") or 1
+        missing = [] if size else [Unread("resolution", "is not given, which sd-scripts needs", option="image-size")]
+        return _pairs(size), {"micro": batch}, missing
+    general = Watched(dataset.get("general") or {}, SUBSETS)
+    tables = [Watched(one, SUBSETS) for one in dataset.get("datasets") or [{}] if isinstance(one, Mapping)]
+    sizes, batches = [], []
+    for one in tables:
+        sizes.append(_sides(one.get("resolution") or general.get("resolution") or values.get("resolution")))
+        batches.append(one.count("batch_size") or general.count("batch_size") or values.count("train_batch_size") or 1)
+    values.get("resolution")
+    found = [size for size in sizes if size]
+    unread = [] if found else [Unread("resolution", "is said by no data set", option="image-size")]
+    unread += [one for table in (general, *tables) for one in table.unread()]
+    largest = max(found, key=lambda size: size[0] * size[1], default=())
+    return _pairs(largest), {"micro": max(batches, default=1)}, unread
+
+
+def _sides(value: Any) -> tuple[int, ...]:
+    """Width and height of `1024`, "1024,768" and [1024, 768]."""
+    parts = value if isinstance(value, list) else str(value or "").split(",")
+    sides = [int(part) for part in map(str, parts) if part.strip().isdecimal() and len(part.strip()) < 6]
+    return tuple(sides * 2 if len(sides) == 1 else sides[:2]) if sides else ()
+
+
+def _pairs(size: tuple[int, ...]) -> list[str]:
+    return [f"width={size[0]}", f"height={size[1]}"] if size else []
+
+
+def files_of(config: Config) -> set[str]:
+    """The files that a command's program takes its own arguments from, without folders."""
+    given = arguments(taken_apart(command_of(config, _score).words).words)
+    return {PurePosixPath(str(given[name]).replace("\\", "/")).name for name in FILES if name in given}
+
+
+def table_of(config: Config) -> Mapping[str, Any]:
+    """What a file says beside a command: that of the data sets under its name, sections of the other as one.
+
+    Raises: SourceError, by the reader's walk, for what is no TOML
+    """
+    found = config.table if config.table is not None else tomllib.loads(config.text)
+    if "datasets" in found or "general" in found:
+        return {"dataset_config": found}
+    flat: dict[str, Any] = {}
+    for name, value in found.items():  # [kohya] sections are for the reader's eyes
+        flat |= value if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
+def _score(words: tuple[str, ...]) -> int:
+    return 1 + len(words) if any(SCRIPT.fullmatch(word) for word in words) else 0

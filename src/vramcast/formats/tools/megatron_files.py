@@ -1,0 +1,139 @@
+"""Megatron-LM's arguments in YAML: a table of them alone, or the `model_config.yaml` of its functional tests.
+
+[run] Megatron-LM tests/functional_tests/shell_test_utils/_run_training.sh at d98e8a64
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from vramcast.formats.environment import unread_environment
+from vramcast.formats.reading import Command, Unread, plain, table
+from vramcast.formats.watched import Watched
+
+ARGUMENTS: Final = "MODEL_ARGS"
+
+VARIABLES: Final = "ENV_VARS"
+
+MODES: Final = {
+    "inference": "no step of training is taken; vramcast serve answers for serving",
+    "rl": "generation and training take turns on the same cards; vramcast rl answers for that",
+}
+"""What a `model_config.yaml` may start beside pre-training."""
+
+ABOUT_TIME: Final = (
+    "--use-tp-pp-dp-mapping", "--ddp-num-buckets", "--ddp-pad-buckets-for-high-nccl-busbw",
+    "--ddp-average-in-collective", "--overlap-param-gather-with-optimizer-step", "--moe-router-fusion",
+    "--moe-router-padding-for-quantization", "--moe-router-padding-for-fp8",
+    "--no-scatter-gather-tensors-in-pipeline", "--empty-unused-memory-level", "--align-grad-reduce",
+    "--no-align-grad-reduce", "--align-param-gather", "--no-align-param-gather", "--tp-comm-overlap-cfg",
+    "--disable-tp-comm-overlap-ag", "--disable-tp-comm-overlap-rs", "--tp-comm-overlap-rs-dgrad",
+    "--disable-tp-comm-bulk-dgrad", "--disable-tp-comm-bulk-wgrad", "--disable-tp-comm-split-ag",
+    "--disable-tp-comm-split-rs", "--delay-wgrad-compute", "--use-sharp", "--moe-use-legacy-grouped-gemm",
+    "--disable-bf16-reduced-precision-matmul",
+)
+"""Arguments that say when or where something is sent, or pad what is held by a few tokens."""
+
+OF_FLEX: Final = (
+    "--moe-enable-deepep", "--moe-deepep-num-sms", "--moe-hybridep-num-sms", "--moe-flex-dispatcher-num-sms",
+)
+"""What says how many multiprocessors DeepEP and HybridEP take."""
+
+VARIABLES_ABOUT_TIME: Final = (
+    "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_P2P_NET_CHUNKSIZE",
+    "NCCL_P2P_PXN_LEVEL", "NCCL_COLLNET_ENABLE", "NCCL_GRAPH_REGISTER", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_CTAS", "NCCL_CTA_POLICY", "NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_NET_SHARED_BUFFERS", "NCCL_TUNER_PLUGIN",
+    "TORCH_NCCL_HIGH_PRIORITY", "NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN",
+    "NVTE_NORM_FWD_USE_CUDNN", "NVTE_NORM_BWD_USE_CUDNN", "TORCHINDUCTOR_WORKER_START", "CUDA_SCALE_LAUNCH_QUEUES",
+)
+"""Variables that do the same."""
+
+KERNELS: Final = {("1", "0"): "flash", ("0", "1"): "fused", ("0", "0"): "unfused"}
+"""NVTE_FLASH_ATTN and NVTE_FUSED_ATTN -> the attention that is left
+[Megatron-LM core/models/common/language_module/language_module.py `_set_attention_backend`]."""
+
+
+def dashed(name: str) -> str:
+    """An argument as Megatron-LM's documents write it.
+
+    >>> dashed("num_layers"), dashed("--num-layers")
+    ('--num-layers', '--num-layers')
+    """
+    return f"--{name.removeprefix('--').replace('_', '-')}"
+
+
+def given_by_table(values: Mapping[str, Any]) -> tuple[Command, dict[str, Any]]:
+    """The command of a table, and its arguments: `--name` -> value."""
+    inner = values.get(ARGUMENTS)
+    if inner is None:
+        return Command(()), {dashed(name): value for name, value in values.items()}
+    mode = str(values.get("MODE", "pretraining"))
+    unread = (Unread(f"MODE {mode[:40]}", MODES[mode]),) if mode in MODES else ()
+    variables = {str(name): str(value) for name, value in table(values.get(VARIABLES)).items()}
+    given = {dashed(str(name)): _word(value) for name, value in table(inner).items()}
+    return Command((), (), unread, variables), given
+
+
+def family_of(values: Watched) -> str:
+    """The network of arguments whose entry script nobody names, by what only one of the scripts takes.
+
+    Source: examples/bert/pretrain_bert.py `args_defaults`: its tokenizer takes a vocabulary alone; that of
+    pretrain_gpt.py has its merges in a second file
+    """
+    given = values.keys()  # where only a run knows a value, too
+    if "--hybrid-layer-pattern" in given:
+        return "hybrid"
+    if "--encoder-num-layers" in given:
+        return "t5"
+    words = "--vocab-file" in given and not given & {"--merge-file", "--tokenizer-type", "--vocab-size"}
+    return "bert" if words or "--bert-no-binary-head" in given else "gpt"
+
+
+def read_environment(variables: Mapping[str, str], values: Watched) -> tuple[dict[str, Any], list[Unread]]:
+    """Arguments that variables stand for, and the variables that nobody here reads.
+
+    Of a deterministic run the variables are those that it sets itself [Megatron-LM megatron/training/determinism.py
+    `DETERMINISM_ENV_VAR_DEFAULTS`]. Without dropout, and where the attention is named, it takes the same kernels.
+    """
+    found: dict[str, Any] = {}
+    read = set(VARIABLES_ABOUT_TIME)
+    backend = str(values.get("--attention-backend", "auto"))
+    kernel = KERNELS.get((variables.get("NVTE_FLASH_ATTN", "1"), variables.get("NVTE_FUSED_ATTN", "1")))
+    if kernel is not None and backend in ("auto", kernel):
+        found["--attention-backend"] = backend = kernel
+        read |= {"NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN"}
+    same_kernels = backend != "auto" or values.get("--attention-dropout", 0.1) == 0
+    repeats = variables.get("NVTE_ALLOW_NONDETERMINISTIC_ALGO") == "0"
+    workspace = variables.get("CUBLAS_WORKSPACE_CONFIG") == ":4096:8"
+    if "--deterministic-mode" in values or same_kernels or (repeats and workspace):
+        read |= {"NVTE_ALLOW_NONDETERMINISTIC_ALGO"}
+        if workspace:
+            found["--deterministic-mode"] = True
+            read |= {"CUBLAS_WORKSPACE_CONFIG"}
+    return found, [one for one in unread_environment(variables) if one.name.removeprefix("$") not in read]
+
+
+def notes_of(variables: Mapping[str, str], values: Watched) -> Iterator[str]:
+    """What the answer is without."""
+    timed = [name for name in ABOUT_TIME if values.get(name) not in (None, False)]
+    timed += [f"${name}" for name in VARIABLES_ABOUT_TIME if name in variables]
+    if values.get("--moe-token-dispatcher-type") == "flex":
+        library = {"hybridep": "HybridEP"}.get(str(values.get("--moe-flex-dispatcher-backend")), "DeepEP")
+        for name in OF_FLEX:
+            values.get(name)
+        yield (f"--moe-token-dispatcher-type flex: {library}'s own buffers, which lie beside the allocator, are not "
+               "counted")
+    if timed:
+        yield f"{', '.join(timed)}: may change the time, which is answered without"
+
+
+def _word(value: Any) -> Any:
+    """A value as the words of a command line have it [run]: `[a b]` is a list, as is one of YAML."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text[:1] + text[-1:] == "[]":
+        return [plain(word.strip(",")) for word in text[1:-1].split()]
+    found = plain(text)
+    return "none" if found is None else found

@@ -1,0 +1,164 @@
+"""Ollama: a Modelfile, and `ollama run` or `ollama serve` with the variables of its environment.
+
+It starts llama.cpp's server, so its question is one about llama.cpp.
+
+[server] ollama/ollama llm/llama_server.go at fb307609: `-c num_ctx*parallel -np parallel -b num_batch -ub num_batch`
+[default] server/routes.go: num_ctx by the memory of all cards; api/types.go `DefaultOptions`; envconfig/config.go
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Final
+
+from vramcast.errors import SourceError
+from vramcast.formats.reading import Config, Reading, Unread, command_of, plain
+from vramcast.formats.tools.llamacpp import network_of
+from vramcast.formats.watched import Watched
+from vramcast.sources.logs import options as logged
+
+VARIABLES: Final = {
+    "OLLAMA_CONTEXT_LENGTH": "num_ctx", "OLLAMA_NUM_PARALLEL": "parallel", "OLLAMA_KV_CACHE_TYPE": "kv_cache_type",
+    "OLLAMA_FLASH_ATTENTION": "flash_attention",
+}
+"""Variable -> name of what it sets."""
+
+SILENT: Final = (
+    "OLLAMA_HOST", "OLLAMA_ORIGINS", "OLLAMA_MODELS", "OLLAMA_KEEP_ALIVE", "OLLAMA_LOAD_TIMEOUT", "OLLAMA_DEBUG",
+    "OLLAMA_NOHISTORY", "OLLAMA_NOPRUNE", "OLLAMA_MAX_QUEUE", "OLLAMA_AUTH", "OLLAMA_REMOTES", "OLLAMA_NO_CLOUD",
+    "OLLAMA_DEBUG_LOG_REQUESTS", "OLLAMA_EDITOR", "OLLAMA_MAX_TRANSFER_STREAMS", "OLLAMA_API_KEY",
+)
+"""Variables that change neither memory nor time of one model."""
+
+DRAWN: Final = (
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_last_n", "repeat_penalty", "presence_penalty",
+    "frequency_penalty", "seed", "stop", "num_predict", "num_keep", "mirostat", "mirostat_eta", "mirostat_tau",
+    "penalize_newline", "tfs_z", "use_mmap", "use_mlock", "numa",
+)
+"""Parameters that say how tokens are drawn, or where the file lies on the host."""
+
+LINES: Final = re.compile(r"^[ \t]*(FROM|PARAMETER|ADAPTER|DRAFT)[ \t]+(\S.*)$", re.IGNORECASE | re.MULTILINE)
+QUOTED: Final = re.compile(r'"""(?:[^"]|"(?!""))*"""')
+
+BATCH: Final = 512
+"""`num_batch` [default]."""
+
+CONTEXTS: Final = ((47 << 30, 262144), (23 << 30, 32768), (0, 4096))
+"""Memory of all cards [bytes] -> `num_ctx`, up to the network's own [default]."""
+
+def read(config: Config) -> Reading:
+    """Options of llama.cpp.
+
+    Raises: SourceError where no command stands in a script
+    """
+    values, variables = _modelfile(config) if is_modelfile(config) else _command(config)
+    watched = Watched(values)
+    options: dict[str, Any] = {"engine": "llama.cpp"} | _network(watched) | _settings(watched)
+    for name in DRAWN:
+        watched.get(name)
+    unread = [*watched.unread(), *(Unread(f"${name}") for name in variables)]
+    if "context" not in options:
+        why = "is 4096, 32768 or 262144 by the memory of all cards, up to the network's own; give --context"
+        unread.append(Unread("num_ctx", why, "context"))
+    unread.append(Unread("mmproj", "of the model is loaded beside it and is not modelled", about="towers"))
+    notes = ("Ollama starts llama.cpp's server, and is answered as that", *watched.assumed)
+    contexts = () if "context" in options else CONTEXTS
+    return Reading("ollama", options, unread=tuple(unread), notes=notes, contexts=contexts)
+
+
+def is_modelfile(config: Config) -> bool:
+    """A Modelfile by its name or its lines, and no Dockerfile."""
+    text = QUOTED.sub("", config.text)
+    named = config.name.lower().startswith("modelfile") or config.name.lower().endswith(".modelfile")
+    lines = re.search(r"^[ \t]*(?:PARAMETER|TEMPLATE|SYSTEM|MESSAGE|ADAPTER)[ \t]", text, re.MULTILINE)
+    return bool(re.search(r"^[ \t]*FROM[ \t]", text, re.MULTILINE | re.IGNORECASE) and (named or lines))
+
+
+def _modelfile(config: Config) -> tuple[dict[str, Any], list[str]]:
+    found: dict[str, Any] = {}
+    for word, text in LINES.findall(QUOTED.sub("", config.text)):
+        if word.upper() == "PARAMETER":
+            name, _, value = text.strip().partition(" ")
+            found[name.lower()] = plain(value.strip().strip('"'))
+        else:
+            found[word.lower()] = text.strip()
+    return found, []
+
+
+def _command(config: Config) -> tuple[dict[str, Any], list[str]]:
+    """`ollama run MODEL`, or `ollama serve`, with the variables that stand before it."""
+    def score(words: tuple[str, ...]) -> int:
+        place = _place(words)
+        return 0 if place is None else 1 + (words[place + 1 : place + 2] == ("run",))
+
+    command = command_of(config, score)
+    place = _place(command.words)
+    if place is None:
+        raise SourceError(f"{config.name}: no command that starts ollama stands in it")
+    behind = command.words[place + 2 :]
+    found: dict[str, Any] = {}
+    if command.words[place + 1] == "run" and (named := [word for word in behind if not word.startswith("-")]):
+        found["from"] = named[0]
+    set_ = dict(command.variables) | dict(re.findall(r"(?:^|\s)(?:-e|--env)[ =](OLLAMA_\w+)=(\S+)", config.text))
+    found |= {name: plain(set_[variable]) for variable, name in VARIABLES.items() if variable in set_}
+    left = [name for name, text in set_.items()
+            if name.startswith(("OLLAMA_", "LLAMA_ARG_", "GGML_")) and name not in (*VARIABLES, *SILENT) and text]
+    return found, left
+
+
+def _place(words: tuple[str, ...]) -> int | None:
+    for place, word in enumerate(words):
+        if word.rpartition("/")[2] == "ollama" and words[place + 1 : place + 2] in (("run",), ("serve",)):
+            return place
+    return None
+
+
+def _network(values: Watched) -> dict[str, Any]:
+    """The network of a file, of a repository, or of Ollama's library, by its name and tag."""
+    said = values.text("from")
+    if said is None:
+        return {}
+    if os.path.isfile(said):  # noqa: PTH113  # a name longer than a path may be is none
+        return {"model": said}
+    repository = re.match(r"(?:https?://)?(?:hf\.co|huggingface\.co)/([^:]+)(?::.*)?$", said)
+    if said.endswith(".gguf") or repository:
+        found, why = network_of(said, repository[1] if repository else None)
+    else:
+        name, _, tag = said.rpartition("/")[2].lower().partition(":")
+        whole = re.sub(r"(?<=[a-z])(?=\d)", "-", name) if not name.startswith("qwen") else name
+        stored = re.search(r"-(q\d\w*|fp16|bf16|mxfp4)$", tag)
+        size = tag.removesuffix(stored[0] if stored else "")
+        named = f"{whole}-{size}"
+        found, why = network_of(f"{named}{stored[0]}" if stored else named, None if stored else named)
+        why = why.replace(f"{named}{stored[0] if stored else ''}", said, 1)
+        if not size or size == "latest":
+            found, why = {}, "says no size; give its tag, as in llama3.1:8b, or name the model, and --weights"
+    if not found:
+        values.cannot("from", why, option="model")
+        return {}
+    values.assumed.append(why)
+    return found
+
+
+def _settings(values: Watched) -> dict[str, Any]:
+    """What the server is started with [server]."""
+    slots, batch = values.count("parallel") or 1, values.count("num_batch") or BATCH
+    found: dict[str, Any] = {"concurrency": slots, "micro-batch": batch}
+    if (context := values.count("num_ctx")) is not None:
+        found["context"] = context
+    layers = values.get("num_gpu")
+    if isinstance(layers, int) and 0 <= layers < 99:
+        found["gpu-layers"] = layers
+    if (flash := values.get("flash_attention")) is not None:
+        found["attention"] = "flash" if flash in (True, 1) else "eager"
+    if (stored := values.get("kv_cache_type")) is not None:
+        kind = logged.cache_dtype(stored)
+        if kind is None:
+            values.refuse("kv_cache_type", "a type of ggml", option="kv-dtype")
+        else:
+            found |= {"kv-dtype": kind, "v-dtype": kind}
+    threads = values.count("num_thread")
+    pairs = (f"batch={batch}", *((f"threads={threads}",) if threads else ()))
+    values.only("main_gpu", 0)
+    return found | {"engine-option": pairs}

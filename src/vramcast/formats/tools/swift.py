@@ -1,0 +1,365 @@
+"""ms-swift: `swift sft`, `swift pt` and `swift rlhf` as commands, and the YAML of their `--config`.
+
+[swift] modelscope/ms-swift 4.6.0.dev0 (3602360a5) swift/arguments, swift/trainers/{arguments,mixin}.py,
+swift/pipelines/train/tuner.py, swift/config/*.json
+[swift 1.5] modelscope/ms-swift 97e4d198b swift/llm/utils/argument.py `SftArguments`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
+from vramcast.formats.reading import (
+    ELSEWHERE,
+    Command,
+    Config,
+    Reading,
+    Unread,
+    arguments,
+    command_of,
+    lengths_of,
+    shown,
+    together,
+)
+from vramcast.formats.tools import deepspeed
+from vramcast.formats.tools.llamafactory import QUANTISED, STORED
+from vramcast.formats.tools.swift_former import is_former, read_former
+from vramcast.formats.tools.transformers import ARGUMENTS, arguments_of, liger_of
+from vramcast.formats.tools.trl import generation_of
+from vramcast.formats.watched import Known, Watched
+from vramcast.units import ceil_div
+
+SWIFT: Final = Known("swift", "arguments", (ARGUMENTS,))
+
+ENGINE: Final = "huggingface@5.16"
+"""The newest transformers that this release allows [swift requirements/framework.txt]."""
+
+COMMANDS: Final = ("sft", "pt", "rlhf")
+
+OBJECTIVES: Final = {"dpo": "dpo", "grpo": "grpo", "rm": "reward"}
+"""`rlhf_type` -> what is optimised."""
+
+USUAL: Final = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
+"""Of Transformers' arguments, where ms-swift has others than that [swift trainers/arguments.py]."""
+
+SAMPLES: Final = 16
+"""Samples of a step that gradient_accumulation_steps is made from where nobody says it."""
+
+KERNELS: Final = {
+    "flash_attn": "flash", "flash_attention_2": "flash", "flash_attention_3": "flash", "flash_attention_4": "flash",
+    "sdpa": None, "flex_attention": "flash", "eager": "eager",
+}
+"""`attn_impl` -> kernel; None: as PyTorch chooses."""
+
+DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+BUCKETS: Final = {"overlap_comm": False, "contiguous_gradients": True}
+FLAT: Final = BUCKETS | {"allgather_bucket_size": 2e8, "reduce_bucket_size": 2e8}
+PARTED: Final = BUCKETS | {
+    "sub_group_size": 1e9, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto",
+    "stage3_param_persistence_threshold": "auto", "stage3_max_reuse_distance": 1e9,
+}
+ON_HOST: Final = {"device": "cpu", "pin_memory": True}
+
+DEEPSPEED: Final[dict[str, dict[str, Any]]] = {
+    "zero0": FLAT | {"stage": 0}, "zero1": FLAT | {"stage": 1}, "zero2": FLAT | {"stage": 2},
+    "zero2_offload": FLAT | {"stage": 2, "offload_optimizer": ON_HOST}, "zero3": PARTED | {"stage": 3},
+    "zero3_offload": PARTED | {"stage": 3, "offload_optimizer": ON_HOST, "offload_param": ON_HOST},
+}
+"""`zero_optimization` of the files that come with ms-swift, by the names that stand for them [swift config/*.json]."""
+
+FROZEN: Final = {"freeze_vit": ("towers", True), "freeze_aligner": ("projectors", True),
+                 "freeze_llm": ("language_model", False)}
+"""Switch -> the part that does not learn where all weights are trained, and whether it is on unasked [swift
+arguments/tuner_args.py, model/model_arch.py]."""
+LEARNING_TOWERS: Final = Unread("freeze_vit", "false adapts towers that see or hear; give --lora-targets",
+                                option="lora-targets", of_towers=True)
+
+SPLIT: Final = Unread("$CUDA_VISIBLE_DEVICES", "of several cards without NPROC_PER_NODE splits the layers over them, "
+                      "which is not modelled")
+
+
+def read(config: Config) -> Reading:
+    """What a command trains."""
+    command = Command(()) if config.table is not None else command_of(config, _score)
+    kind, words = _of_command(command.words)
+    table = dict(config.table) if config.table is not None else arguments(words)
+    if is_former(table):
+        return _with_environment(read_former(table), command)
+    values = Watched(USUAL | table, SWIFT, undecided=command.undecided)
+    values.get("config")
+    several = _ranks(command.variables)
+    sharded, wide = _sharding(values, config.name)
+    options = together(
+        {"engine": ENGINE}, _task(values, kind), _network(values), _adapters(values), _attention(values),
+        _precision(values, sharded=bool(sharded)), _recompute(values, several=several, sharded=bool(sharded)),
+        _kernels(values), _optimizer(values),
+    )
+    batch, rest, notes = _batch(values, config.name, several)
+    options = together(options, rest, sharded, _frozen(values, options))
+    if values.get("tuner_backend") == "unsloth":
+        pairs = tuple(pair for pair in options.get("engine-option", ()) if pair.startswith("reentrant="))
+        options |= {"engine": "unsloth", "engine-option": pairs}
+    auto = {} if "seq-len" in options else {"seq-len": "says no length of the samples"}
+    left = tuple(_towers(values, options))
+    unread = (*values.unread(), *wide, *left)
+    found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes), auto)
+    return _with_environment(found, command)
+
+
+def _score(words: tuple[str, ...]) -> int:
+    """How much of a command is ms-swift's: the first that trains."""
+    return int(_of_command(words)[0] != "")
+
+
+def _of_command(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """`sft`, `pt` or `rlhf`, and what stands behind it."""
+    for place, (program, kind) in enumerate(pairwise(words)):
+        name = program.rpartition("/")[2]
+        if name == "swift" and kind in COMMANDS:
+            return kind, words[place + 2 :]
+        if name in ("sft.py", "pt.py", "rlhf.py") and "swift/cli" in program:
+            return name.removesuffix(".py"), words[place + 1 :]
+    return "", ()
+
+
+def _with_environment(found: Reading, command: Command) -> Reading:
+    """The reading with what variables before the command say."""
+    variables = command.variables
+    cards = [card for card in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if card]
+    several = _ranks(variables)
+    split = (SPLIT,) if several is None and len(cards) > 1 else ()
+    unread = (*found.unread, *command.unread, *unread_environment(variables), *split)
+    options = found.options | options_of_environment(variables)
+    return found._replace(options=options, unread=unread, ranks=several or (1 if cards else None))
+
+
+def _ranks(variables: Mapping[str, str]) -> int | None:
+    """Processes, where NPROC_PER_NODE says them [swift cli/main.py `get_torchrun_args`]."""
+    each, machines = (variables.get(name, "") for name in ("NPROC_PER_NODE", "NNODES"))
+    if not each.isdecimal():
+        return None
+    return ranks_of(int(each), int(machines) if machines.isdecimal() else 1, {})
+
+
+def _task(values: Watched, kind: str) -> dict[str, Any]:
+    values.only("task_type", "causal_lm")
+    if kind != "rlhf" and "rlhf_type" not in values:
+        return {"objective": "pretrain" if kind == "pt" else "sft"} | lengths_of(packed=values.flag("packing"))
+    given = values.get("rlhf_type", "dpo")
+    if given not in OBJECTIVES:
+        values.cannot("rlhf_type", f"{shown(given)} is not one of {', '.join(OBJECTIVES)}", option="objective")
+        return {}
+    if given != "grpo":
+        return {"objective": OBJECTIVES[given]}
+    return {"objective": "grpo"} | _generation(values)
+
+
+def _generation(values: Watched) -> dict[str, Any]:
+    """Completions, and whose server makes them."""
+    for name in ("offload_optimizer", "offload_model"):
+        values.flag(name)  # while samples are made
+    values.get("vllm_mode")
+    beta = values.number("beta")
+    found: dict[str, Any] = {"completion-len": values.count("max_completion_length") or 512}
+    found |= {"engine-option": (f"beta={0.04 if beta is None else beta:g}",)}
+    return together(found, generation_of(values))
+
+
+def _network(values: Watched) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if model := values.text("model"):
+        found["model"] = model
+    if length := values.count("max_length"):
+        found["seq-len"] = length
+    values.get("max_pixels")
+    degree = values.count("sequence_parallel_size")
+    if degree is not None and degree > 1:
+        found |= {"cp": degree, "cp-kind": "ulysses"}  # [swift sequence_parallel/ulysses.py]
+    return found
+
+
+def _adapters(values: Watched) -> dict[str, Any]:
+    """LoRA by PEFT, over what the checkpoint has or over a packed base [swift pipelines/train/tuner.py]."""
+    kind = values.get("tuner_type", values.get("train_type", "lora"))
+    if kind == "full":
+        for name in dict.keys(values):
+            if name.startswith("lora_") or name in ("target_modules", "modules_to_save", "use_rslora"):
+                values.get(name)
+        return {}
+    if kind not in ("lora", "adalora"):
+        values.cannot("tuner_type", f"{shown(kind)} is not modelled; lora and full are", option="peft")
+        return {}
+    rank = values.count("lora_rank") or 8
+    if kind == "adalora":
+        rank = values.count("adalora_init_r") or 12
+        values.get("adalora_target_r")
+    found: dict[str, Any] = {"peft": "dora" if values.flag("use_dora") else str(kind), "lora-rank": rank}
+    dropout = values.number("lora_dropout")
+    found["lora-dropout"] = 0.05 if dropout is None else dropout
+    found["lora-targets"] = _targets(values)
+    saved = values.get("modules_to_save")
+    if saved:
+        found["modules-to-save"] = ",".join(map(str, saved if isinstance(saved, list) else [saved]))
+    given = values.get("lora_dtype")
+    found["adapter-dtype"] = DTYPES.get(str(given), "fp32")
+    if values.get("adapters"):
+        values.cannot("adapters", "hold adapters whose own file says how large they are; give --lora-rank",
+                      option="lora-rank")
+    return together(found, _stored(values))
+
+
+def _targets(values: Watched) -> str:
+    """Modules by their names; all-linear is those of the language model."""
+    given = values.get("target_regex") or values.get("target_modules") or "all-linear"
+    listed = [str(word) for word in (given if isinstance(given, list) else [given])]
+    parameters = values.get("target_parameters") or []
+    listed += [str(word) for word in (parameters if isinstance(parameters, list) else [parameters])]
+    return ",".join(ALL_OF_IT.get(word, word) for word in listed)
+
+
+ALL_OF_IT: Final = {"all-linear": "all"}
+"""Linear layers but the head, outside of towers; the word of `families.module_names`."""
+
+
+def _stored(values: Watched) -> dict[str, Any]:
+    """How frozen weights lie; ms-swift leaves what is not packed as it is."""
+    method, bits = values.get("quant_method"), values.get("quant_bits")
+    dtype = {"float16": "float16", "float32": "float32"}.get(str(values.get("torch_dtype")), "bfloat16")
+    named = QUANTISED.search(str(values.get("model", "")))
+    if named is not None:
+        eight = "8" in str(values.get("model")).lower().rpartition("int")[2][:2]
+        kind = "gptq-int8" if eight and named[0].lower() == "gptq" else STORED.get(named[0].lower())
+        if kind is None:
+            values.cannot("model", f"{named[0]} weights are not modelled", option="base-weights")
+            return {}
+        values.get("quant_bits")
+        return {"base-weights": kind}
+    if method is None:
+        return {"engine-option": (f"dtype={dtype}",)}
+    if method != "bnb" or str(bits) not in ("4", "8"):
+        values.cannot("quant_method", f"{shown(method)} of {shown(bits)} bits is not modelled; bnb of 4 and 8 is",
+                      option="base-weights")
+        return {}
+    pairs = {"engine-option": (f"dtype={dtype}", "prepare_kbit=none")}
+    values.only("bnb_4bit_quant_type", "nf4")
+    values.get("bnb_4bit_compute_dtype")
+    double = values.flag("bnb_4bit_use_double_quant") is not False
+    return pairs | {"base-weights": "int8" if str(bits) == "8" else "nf4-dq" if double else "nf4"}
+
+
+def _attention(values: Watched) -> dict[str, Any]:
+    kernel = values.one_of("attn_impl", KERNELS, option="attention")
+    values.only("experts_impl", "grouped_mm")  # as transformers 5 does unasked
+    return {"attention": kernel} if kernel else {}
+
+
+def _precision(values: Watched, *, sharded: bool) -> dict[str, Any]:
+    """Weights in `torch_dtype` under autocast [swift base_args/model_args.py `_init_mixed_precision`]."""
+    dtype = DTYPES.get(str(values.get("torch_dtype", "bfloat16")), "")
+    if not dtype:
+        values.refuse("torch_dtype", f"one of {', '.join(DTYPES)}", option="precision")
+    half = values.flag("fp16") if values.flag("fp16") is not None else dtype in ("fp16", "fp32")
+    wide = values.flag("bf16") if values.flag("bf16") is not None else dtype == "bf16"
+    values.get("tf32")
+    if not wide and not half:
+        return {"precision": dtype}
+    if values.get("tuner_type") != "full" or sharded or dtype == "fp32":
+        return {"precision": "amp-bf16" if wide else "amp-fp16"}
+    if dtype == "fp16":
+        values.cannot("torch_dtype", "float16 stops at the scaler of gradients; use bfloat16", option="precision")
+    return {"precision": dtype, "engine-option": ("autocast=true",)}
+
+
+def _recompute(values: Watched, *, several: int | None, sharded: bool) -> dict[str, Any]:
+    """On unless it is said; of which kind, the processes decide [swift trainers/mixin.py
+    `_fix_gradient_checkpointing`]."""
+    given = values.get("gradient_checkpointing_kwargs")
+    text = str(given).lower().replace("'", '"').replace(" ", "")
+    said = '"use_reentrant":' in text
+    reentrant = '"use_reentrant":true' in text if said else sharded or (several or 1) == 1
+    values.get("vit_gradient_checkpointing")
+    if values.flag("gradient_checkpointing") is False:
+        return {"recompute": "none"}
+    return {"recompute": "full", "engine-option": (f"reentrant={str(reentrant).lower()}",)}
+
+
+def _kernels(values: Watched) -> dict[str, Any]:
+    """Liger's, which make the loss too; else all logits."""
+    found = liger_of(values)
+    if values.get("loss_type") is not None and "rlhf_type" not in values:
+        values.cannot("loss_type")
+    return found if found or values.flag("torch_compile") or "rlhf_type" in values else {"loss": "eager"}
+
+
+def _optimizer(values: Watched) -> dict[str, Any]:
+    """Plugins of optimizers go before `optim`."""
+    named = values.get("optimizer")
+    if values.flag("use_galore"):
+        values.only("galore_quantization", False)
+        values.only("galore_proj_type", "std")
+        return {"optimizer": f"galore:{values.count('galore_rank') or 128}"}
+    if named is None:
+        return {}
+    if named != "muon":
+        values.cannot("optimizer", f"{shown(named)} is not modelled", option="optimizer")
+        return {}
+    return {"optimizer": "muon"}
+
+
+def _batch(values: Watched, file: str, several: int | None) -> tuple[dict[str, int], dict[str, Any], list[str]]:
+    """Batch, and what else TrainingArguments say."""
+    said = "gradient_accumulation_steps" in values
+    chosen = {name: value for name, value in values.items() if name in ("deepspeed", "fsdp", "fsdp_config")}
+    for name in chosen:
+        del values[name]  # read here already
+    read = arguments_of(values, file)
+    values.update(chosen)
+    batch = dict(read.batch)
+    if said:
+        return batch, read.options, []
+    steps = {"global": SAMPLES} if several is None else {"accumulation": ceil_div(SAMPLES, several * batch["micro"])}
+    del batch["accumulation"]
+    return batch | steps, read.options, [
+        f"gradient_accumulation_steps is not given: {SAMPLES} samples a step, as ms-swift has it"]
+
+
+def _sharding(values: Watched, file: str) -> tuple[dict[str, Any], tuple[Unread, ...]]:
+    """DeepSpeed's or FSDP's file by the name that stands for it."""
+    given, whole = values.get("deepspeed"), values.get("fsdp")
+    if given is not None:
+        table = {"zero_optimization": DEEPSPEED[given]} if given in DEEPSPEED else given
+        if not isinstance(table, Mapping):
+            values.cannot("deepspeed", ELSEWHERE, file="deepspeed")
+            return {"sharded-by": "deepspeed"}, ()
+        filled = {"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}}
+        found = deepspeed.read(Config(file, "", filled | dict(table)))
+        unread = tuple(one._replace(name=f"deepspeed.{one.name}") for one in found.unread
+                       if one.option not in ("micro-batch", "precision", "grad-accum"))
+        inside = {key: value for key, value in found.options.items() if key not in ("engine", "precision")}
+        return together(inside, {"sharded-by": "deepspeed", "engine-option": ("auto=false",)}), unread
+    if whole is None:
+        return {}, ()
+    if whole != "fsdp2":
+        values.cannot("fsdp", f"{shown(whole)} is not fsdp2, the one that comes with ms-swift", option="shards")
+        return {}, ()
+    return {"sharded-by": "fsdp2", "shards": "everything", "recompute": "full"}, ()
+
+
+def _towers(values: Watched, options: Mapping[str, Any]) -> Iterable[Unread]:
+    """What adapters of networks that see or hear are not read with: all but the language model stays frozen."""
+    frozen = all(values.flag(name) is not False for name in ("freeze_vit", "freeze_aligner"))
+    if "peft" in options and (not frozen or values.flag("freeze_llm")):
+        yield LEARNING_TOWERS
+
+
+def _frozen(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts that do not learn where all weights are trained."""
+    if "peft" in options:
+        return {}
+    flags = {name: values.flag(name) for name in FROZEN}
+    parts = [part for name, (part, usual) in FROZEN.items() if (usual if flags[name] is None else flags[name])]
+    return {"freeze": ",".join(parts)} if parts else {}

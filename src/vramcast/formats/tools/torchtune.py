@@ -1,0 +1,340 @@
+"""torchtune: a recipe's YAML, and `tune run RECIPE --config FILE name=value`.
+
+[torchtune] meta-pytorch/torchtune 0.1 to 0.7: recipes/*.py `cfg.get`, recipes/configs/**.yaml,
+torchtune/models/*/_model_builders.py, torchtune/config/_parse.py, torchtune/_cli/run.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from vramcast.catalogue.documents import NoDocument, parse_yaml
+from vramcast.errors import Unsupported
+from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
+from vramcast.formats.reading import (
+    NO_GPU,
+    NOT_MODELLED,
+    Config,
+    Reading,
+    Unread,
+    arguments,
+    command_of,
+    shown,
+    together,
+)
+from vramcast.formats.table import Row, read_rows
+from vramcast.formats.watched import Known, Watched
+
+KNOWN: Final = Known("torchtune", "config")
+
+ROWS: Final = (
+    Row("micro_batch", "batch_size", why="samples per forward on one GPU"),
+    Row("grad_accum", "gradient_accumulation_steps"),
+    Row("tp", "tensor_parallel_dim", why="ranks that divide every layer"),
+    Row("cp", "context_parallel_dim", why="ranks that divide every sequence"),
+    Row("compile", "compile", False),
+    Row("reshard_after_forward", "fsdp_reshard_after_forward", True),
+    Row("offload_activations", "enable_activation_offloading", False),
+    Row("precision", "dtype", why="of weights, gradients and states", words={"bf16": "bf16", "fp32": "fp32"}),
+    Row("recompute", "enable_activation_checkpointing", words={"true": "full", "false": "none"}),
+)
+"""What one name says alone."""
+
+ROW: Final = {row.field: row for row in ROWS}
+
+CHUNKED: Final = "CEWithChunkedOutputLoss"
+
+PLAIN: Final = "CrossEntropyLoss"
+
+LOSSES: Final[dict[str, dict[str, Any]]] = {
+    "LinearCrossEntropyLoss": {}, CHUNKED: {"engine": "torchtune@0.6"}, PLAIN: {"loss": "eager"},
+    "DPOLoss": {"objective": "dpo"}, "PPOLoss": {"objective": "ppo"},
+    "GRPOLoss": {"objective": "grpo"}, "GRPOSimpleLoss": {"objective": "grpo"},
+    "GRPOCompletionLoss": {"objective": "grpo"}, "LinearGRPOLoss": {"objective": "grpo"},
+}
+"""Class of the loss -> options. Which one a configuration names tells the release that it is of
+[torchtune recipes/configs/*/*.yaml `loss` at every release]."""
+
+BEFORE: Final = {"engine": "torchtune@0.2"}
+
+OPTIMIZERS: Final = {
+    "torch.optim.AdamW": "adamw", "torch.optim.Adam": "adam", "torch.optim.SGD": "sgd",
+    "bitsandbytes.optim.AdamW8bit": "adamw-8bit", "bitsandbytes.optim.PagedAdamW8bit": "paged-adamw-8bit",
+    "bitsandbytes.optim.PagedAdamW": "paged-adamw-fp32", "bitsandbytes.optim.AdamW": "adamw-fp32",
+    "bitsandbytes.optim.Lion8bit": "lion-8bit", "bitsandbytes.optim.PagedLion8bit": "paged-lion-8bit",
+    "torchao.optim.AdamW4bit": "adamw-4bit",
+    "torchao.prototype.low_bit_optim.AdamW4bit": "adamw-4bit",
+}
+"""Class of the optimizer -> ours. bitsandbytes keeps states of 32 bits for whatever weights."""
+
+MODELS: Final = {
+    "gemma_2b": "gemma-2b", "gemma_7b": "gemma-7b", "gemma2_2b": "gemma-2-2b", "gemma2_9b": "gemma-2-9b",
+    "gemma2_27b": "gemma-2-27b", "code_llama2_7b": "codellama-7b", "code_llama2_13b": "codellama-13b",
+    "code_llama2_70b": "codellama-70b", "llama2_7b": "llama-2-7b", "llama2_13b": "llama-2-13b",
+    "llama2_70b": "llama-2-70b", "llama3_8b": "llama-3-8b", "llama3_70b": "llama-3-70b",
+    "llama3_1_8b": "llama-3.1-8b", "llama3_1_70b": "llama-3.1-70b", "llama3_1_405b": "llama-3.1-405b",
+    "llama3_2_1b": "llama-3.2-1b", "llama3_2_3b": "llama-3.2-3b", "llama3_3_70b": "llama-3.3-70b",
+    "llama3_2_vision_11b": "llama-3.2-11b-vision", "llama3_2_vision_90b": "llama-3.2-90b-vision",
+    "llama4_scout_17b_16e": "llama-4-scout", "llama4_maverick_17b_128e": "llama-4-maverick",
+    "mistral_7b": "mistral-7b-v0.2", "phi3_mini": "phi-3-mini", "phi4_14b": "phi-4", "phi4_mini": "phi-4-mini",
+    "qwen2_0_5b": "qwen2-0.5b", "qwen2_1_5b": "qwen2-1.5b", "qwen2_7b": "qwen2-7b",
+    "qwen2_5_0_5b": "qwen2.5-0.5b", "qwen2_5_1_5b": "qwen2.5-1.5b", "qwen2_5_3b": "qwen2.5-3b",
+    "qwen2_5_7b": "qwen2.5-7b", "qwen2_5_14b": "qwen2.5-14b", "qwen2_5_32b": "qwen2.5-32b",
+    "qwen2_5_72b": "qwen2.5-72b", "qwen3_0_6b": "qwen3-0.6b", "qwen3_1_7b": "qwen3-1.7b", "qwen3_4b": "qwen3-4b",
+    "qwen3_8b": "qwen3-8b", "qwen3_14b": "qwen3-14b", "qwen3_32b": "qwen3-32b", "smollm2_135m": "smollm2-135m",
+    "smollm2_360m": "smollm2-360m", "smollm2_1_7b": "smollm2-1.7b",
+}
+"""Builder -> our name. torchtune's Mistral has no window, as from version 0.2 on."""
+
+BUILDER: Final = re.compile(r"torchtune\.models\.(\w+)\.(q?lora_)?(\w+?)(?:_base|_instruct)?")
+
+ATTENTION: Final = {"q_proj": "attention.q", "k_proj": "attention.k", "v_proj": "attention.v",
+                    "output_proj": "attention.out"}
+MLP: Final = ("mlp.gate", "mlp.up", "mlp.down")
+HEAD: Final = "head"
+
+RANK: Final = 8
+"""lora_rank where nobody says it [torchtune models/*/_model_builders.py]."""
+
+REFERENCE: Final = re.compile(r"\$\{([\w.]+)\}")
+"""A value that another name of the file has."""
+
+TEACHER: Final = "a teacher that runs beside the model is not modelled"
+FAKE: Final = "weights quantised on the way (QAT) are not modelled"
+SHARDED_ENDS: Final = frozenset(("tok_embeddings", "output"))
+
+
+def read(config: Config) -> Reading:
+    """Options of a recipe's YAML, or of a `tune run` line.
+
+    Raises: Unsupported for configurations of generation, evaluation and quantisation
+    """
+    if config.table is not None:
+        options, values, notes = _recipe(config.table, config.name)
+        return Reading("torchtune", {}, options, {}, tuple(values.unread()), notes, auto=_left_open(options))
+    return _command(config)
+
+
+def _command(config: Config) -> Reading:
+    """What words behind a recipe's name change; the rest stands in the file that --config names."""
+    command = command_of(config, lambda words: "tune" in (word.rpartition("/")[2] for word in words) and "run" in words)
+    words = list(command.words)
+    own = next((place for place, word in enumerate(words) if word == "--config"), len(words))
+    launch = arguments(words[:own])
+    table: dict[str, Any] = {}
+    unread = list(command.unread)
+    for word in words[own + 2:]:
+        name, equals, text = word.partition("=")
+        if equals:
+            _put(table, name, _value(text))
+        elif word.startswith("~"):
+            unread.append(Unread(word, "takes a name out of the file, which is not read; take it out there"))
+    options, values, notes = _recipe(table, config.name, beside=True) if table else ({}, Watched({}), ())
+    named = words[own + 1] if own + 1 < len(words) else ""
+    unread += [*values.unread(), *unread_environment(command.variables), Unread(
+        named or "--config", "is a file of its own; give it with another --from",
+        file="torchtune")]
+    gpus = launch.get("nproc_per_node") or launch.get("nproc-per-node")
+    nodes = launch.get("nnodes")
+    return Reading(
+        "tune run", options | options_of_environment(command.variables), unread=tuple(unread),
+        notes=(*command.notes, *notes),
+        ranks=ranks_of(gpus if isinstance(gpus, int) else None, nodes if isinstance(nodes, int) else None,
+                       command.variables),
+    )
+
+
+def _value(text: str) -> Any:
+    try:
+        return parse_yaml(text)
+    except NoDocument:
+        return text
+
+
+def _put(table: dict[str, Any], name: str, value: Any) -> None:
+    """A value at the end of a path of names with points between."""
+    *path, last = name.split(".")[:20]
+    for part in path:
+        inner = table.setdefault(part, {})
+        if not isinstance(inner, dict):
+            return
+        table = inner
+    table[last] = value
+
+
+def _recipe(table: Mapping[str, Any], name: str, *, beside: bool = False) -> tuple[
+        dict[str, Any], Watched, tuple[str, ...]]:
+    """Options of a recipe, what was looked at for them, and what is to be said.
+
+    Args:
+        table: the file's, or what a command changes of it
+        name: of the file
+        beside: it changes only some of a file
+    """
+    if "orchestration" in table:
+        raise Unsupported(f"{name}: torchtune's asynchronous GRPO, with inference beside training, is not modelled")
+    if not beside and "optimizer" not in table:
+        raise Unsupported(f"{name}: a configuration of torchtune without an optimizer trains nothing; give that of a "
+                          "fine-tuning recipe")
+    values = Watched(_resolved(table, table), KNOWN)
+    options = {"engine": "torchtune"} if not beside else {}
+    options |= {field.replace("_", "-"): value for field, value in read_rows(ROWS, values).items()}
+    if isinstance(values.get("compile"), Mapping):
+        values.cannot("compile")
+    options = together(options, _lengths(values), _sharding(values), _optimizer(values), _loss(values))
+    options |= _model(values, beside=beside, precision=options.get("precision", "bf16"))
+    if values.get("device") not in (None, "cuda"):
+        values.cannot("device", NO_GPU)
+    for name, why in (("teacher_model", TEACHER), ("quantizer", FAKE), ("optimizer_in_bwd", NOT_MODELLED)):
+        if values.get(name):
+            values.cannot(name, why)
+    values.only("enable_fp8_training", False)
+    values.section("fsdp").only("cpu_offload", False)
+    if options.get("objective") in GENERATES:
+        values.cannot("loss", "is of a recipe that generates its samples, which is not modelled")
+    settled = tuple(values) if values.refused.keys() & {"loss", "teacher_model", "quantizer"} else SETTLED
+    for name in settled:
+        values.get(name)
+    return options, values, _notes(options)
+
+
+GENERATES: Final = ("ppo", "grpo")
+
+SETTLED: Final = ("dataset", "dataset_val", "tensor_parallel_plan", "fp8_recipe_name")
+"""Looked at with another name, or whatever they say."""
+
+
+def _resolved(value: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
+    """Values in place of the names that they refer to; what a resolver has to make stays."""
+    if isinstance(value, Mapping) and depth < 20:
+        return {name: _resolved(inner, root, depth + 1) for name, inner in value.items()}
+    match = REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    if match is None or depth >= 20:
+        return value
+    found: Any = root
+    for part in match[1].split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return value if found is None or isinstance(found, Mapping) else _resolved(found, root, depth + 1)
+
+
+def _lengths(values: Watched) -> dict[str, Any]:
+    """The longest sample: of the tokenizer, and before 0.3 of the data set."""
+    tokenizer = values.section("tokenizer", Known("torchtune", "tokenizer"))
+    length = tokenizer.count("max_seq_len")
+    data = values.get("dataset")
+    before = data.get("max_seq_len") if isinstance(data, Mapping) else None
+    if length is None and before is not None:
+        length = Watched({"max_seq_len": before}).count("max_seq_len")
+    return {} if length is None else {"seq-len": length}
+
+
+def _left_open(options: Mapping[str, Any]) -> dict[str, str]:
+    return {} if "seq-len" in options else {"seq-len": "says no tokenizer.max_seq_len"}
+
+
+def _sharding(values: Watched) -> dict[str, Any]:
+    """Copies, what shares one, and whether its parts wait on the host."""
+    found: dict[str, Any] = {}
+    copies, shard = values.count("data_parallel_replicate_dim") or 1, values.get("data_parallel_shard_dim")
+    if copies > 1:
+        if (group := values.count("data_parallel_shard_dim") if shard != -1 else None) is None:
+            values.cannot("data_parallel_shard_dim", f"is left to the run beside {copies} copies; give --shard-group",
+                          option="shard-group")
+        else:
+            found["shard-group"] = group * (values.count("context_parallel_dim") or 1)
+    if values.flag("fsdp_cpu_offload"):
+        found |= {"offload-optimizer": "cpu", "offload-parameters": "cpu"}
+    apart = values.get("custom_sharded_layers") or []
+    names = {str(name).rpartition(".")[2] for name in apart} if isinstance(apart, list) else {"?"}
+    if values.flag("memory_efficient_fsdp_wrap"):  # until 0.3 [torchtune recipes/full_finetune_distributed.py]
+        names |= SHARDED_ENDS
+    if names == SHARDED_ENDS:
+        found["engine-option"] = ("split_root=true",)
+    elif names:
+        values.cannot("custom_sharded_layers", "other than tok_embeddings and output together " + NOT_MODELLED)
+    return found
+
+
+def _optimizer(values: Watched) -> dict[str, Any]:
+    given = values.section("optimizer", Known("torchtune", "optimizer"))
+    name = given.one_of("_component_", OPTIMIZERS, option="optimizer")
+    fused, foreach = given.flag("fused"), given.flag("foreach")
+    if name is None:
+        return {}
+    found: dict[str, Any] = {"optimizer": name}
+    if given.number("momentum") and name == "sgd":
+        found["optimizer"] = "sgd-momentum"
+    if str(given.get("_component_")).startswith("torch.") and not fused:
+        # torch makes lists of temporaries unless one of the two is named [torch optim/adamw.py `adamw`]
+        found["optimizer-kernel"] = "foreach" if foreach or (fused is None and foreach is None) else "loop"
+    return found
+
+
+def _loss(values: Watched) -> dict[str, Any]:
+    given = values.section("loss", Known("torchtune", "loss"))
+    component = given.text("_component_")
+    kind = (component or "").rpartition(".")[2]
+    if component is None or kind not in LOSSES:
+        if component is not None:
+            given.refuse("_component_", f"one of {', '.join(LOSSES)}", option="loss")
+        return {}
+    given.only("num_output_chunks", 8)
+    return BEFORE if kind == PLAIN and _is_old(values) else LOSSES[kind]
+
+
+def _is_old(values: Watched) -> bool:
+    """Whether a file is of a release before 0.3, when checkpoints and logs moved to torchtune.training."""
+    parts = (part for part in values.values() if isinstance(part, Mapping))
+    return any(str(part.get("_component_")).startswith("torchtune.utils.") for part in parts)
+
+
+def _model(values: Watched, *, beside: bool, precision: str) -> dict[str, Any]:
+    """Network and adapters by the builder that makes both."""
+    name = "policy_model" if "policy_model" in values else "model"
+    given = values.section(name, Known("torchtune", "model"))
+    component = given.text("_component_")
+    if beside:
+        for key in given:
+            if key != "lora_rank" and not given.known.is_harmless(key):  # type: ignore[union-attr]
+                given.cannot(key, "is changed by the command; change it in the file")
+        rank = given.count("lora_rank")
+        return {} if rank is None else {"lora-rank": rank}
+    match = BUILDER.fullmatch(component or "")
+    if match is None or match[3] not in MODELS:
+        given.refuse("_component_", "a builder of a model known here; give --model for the network", option="model")
+        return {}
+    if not match[2]:
+        for key in given:
+            if key.startswith(("lora_", "apply_lora_")):
+                given.cannot(key, f"{match[3]} makes no adapters; lora_{match[3]} does")
+        return {"model": MODELS[match[3]]}
+    return {"model": MODELS[match[3]]} | _adapters(given, match[2], precision)
+
+
+def _adapters(given: Watched, prefix: str, precision: str) -> dict[str, Any]:
+    """LoRA's arguments of a builder; its base is packed by torchao's NF4, constants too."""
+    found: dict[str, Any] = {"peft": "dora" if given.flag("use_dora") else "lora", "adapter-dtype": precision}
+    found["lora-rank"] = given.count("lora_rank") or RANK
+    modules = given.get("lora_attn_modules")
+    unknown = [name for name in modules if name not in ATTENTION] if isinstance(modules, list) else [modules]
+    if unknown:
+        given.cannot("lora_attn_modules", f"{shown(unknown[0])} is none of {', '.join(ATTENTION)}")
+        return found
+    words = [ATTENTION[name] for name in modules]
+    words += MLP if given.flag("apply_lora_to_mlp") else ()
+    words += (HEAD,) if given.flag("apply_lora_to_output") else ()
+    found["lora-targets"] = ",".join(words)
+    if dropout := given.number("lora_dropout"):
+        found["lora-dropout"] = dropout
+    if prefix == "qlora_" or given.flag("quantize_base"):
+        found["base-weights"] = "nf4-dq"
+    return found
+
+
+def _notes(options: Mapping[str, Any]) -> tuple[str, ...]:
+    version = str(options.get("engine", "")).partition("@")[2]
+    return () if not version else (
+        f"its loss is that of torchtune before {'0.7' if version == '0.6' else '0.3'}: {version} is assumed; "
+        "--engine torchtune@VERSION says another",)

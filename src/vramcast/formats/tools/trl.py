@@ -1,0 +1,309 @@
+"""TRL's arguments: its YAML files, those of the alignment-handbook, and what its scripts and its command line take.
+
+[TRL] huggingface/trl 1.9.0 trl/trainer/{base,sft,dpo,kto,reward,rloo,grpo,model}_config.py, trl/trainer/utils.py
+`get_peft_config`, `get_quantization_config`, trl/scripts/*.py; fields of releases since 0.9.6 compared
+[handbook] huggingface/alignment-handbook src/alignment/{configs,model_utils}.py, scripts/*.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final, NamedTuple
+
+from vramcast.formats.reading import Config, Reading, Unread, lengths_of, together
+from vramcast.formats.tools.transformers import ARGUMENTS, arguments_of, liger_of, recompute_of
+from vramcast.formats.watched import Known, Watched
+
+
+class Method(NamedTuple):
+    """What one of TRL's trainers does."""
+
+    section: str  # of the snapshot: the names that its configuration adds
+    objective: str | None  # None: not modelled
+    length: int = 1024  # `max_length` where nobody says it
+    completion: int = 0  # `max_completion_length` where nobody says it; 0: it generates nothing
+
+
+METHODS: Final[dict[str, Method]] = {
+    "sft": Method("SFTConfig", "sft"), "dpo": Method("DPOConfig", "dpo"), "reward": Method("RewardConfig", "reward"),
+    "grpo": Method("GRPOConfig", "grpo", 512, 256), "kto": Method("KTOConfig", "kto"),
+    "rloo": Method("RLOOConfig", "rloo", 512, 256),
+}
+
+OTHERS: Final = ("orpo", "cpo", "gkd", "bco", "xpo", "nash", "ppo", "prm", "gold", "online_dpo")
+"""Trainers of TRL that are named and not read."""
+
+NAMED: Final = re.compile(rf"(?i)(?<![a-z])({'|'.join((*METHODS, *OTHERS))})(?![a-z])[ _-]?(?:trainer|config)?")
+HEADED: Final = re.compile(rf"(?im)^\s*#.*?\b({'|'.join((*METHODS, *OTHERS))})[ _-]?trainer")
+"""Comments of the alignment-handbook: "# DPOTrainer arguments"."""
+
+DECISIVE: Final = {
+    "dpo": ("rpo_alpha", "f_divergence_type", "reference_free", "discopop_tau", "ld_alpha", "use_weighting",
+            "loss_weights"),
+    "kto": ("desirable_weight", "undesirable_weight"),
+    "reward": ("center_rewards_coefficient",),
+    "sft": ("packing", "dataset_text_field", "max_seq_length", "completion_only_loss", "assistant_only_loss",
+            "packing_strategy", "eval_packing", "dataset_kwargs"),
+}
+"""Method -> names that its configuration alone has."""
+
+GENERATES: Final = ("num_generations", "max_completion_length", "reward_funcs")
+"""Names of GRPO and of RLOO."""
+
+UNTIL: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
+    ("0.18", ("sft",), ("use_liger", "dataset_batch_size", "num_of_sequences", "chars_per_token")),
+    ("0.18", ("grpo",), ("vllm_device", "vllm_dtype", "vllm_max_model_len")),
+    ("0.19", ("sft",), ("max_seq_length",)),
+    ("0.24", ("kto",), ("max_prompt_length",)),
+    ("0.28", ("dpo", "grpo"), ("max_prompt_length", "use_liger_loss", "wandb_log_unique_prompts")),
+    ("0.28", ("dpo",), (
+        "rpo_alpha", "reference_free", "force_use_ref_model", "generate_during_eval", "label_pad_token_id",
+        "padding_value", "max_completion_length", "ref_model_init_kwargs", "use_logits_to_keep",
+        "base_model_attribute_name")),
+    ("0.28", tuple(METHODS), ("torch_dtype", "gradient_checkpointing_use_reentrant")),
+)
+"""Last release of TRL -> methods, and names that no later one has."""
+
+KERNELS: Final[dict[str, str | None]] = {
+    "sdpa": None, "eager": "eager", "flash_attention_2": "flash", "flash_attention_3": "flash",
+    "kernels-community/flash-attn": "flash", "kernels-community/flash-attn2": "flash",
+    "kernels-community/flash-attn3": "flash", "kernels-community/vllm-flash-attn3": "flash",
+}
+"""`attn_implementation` -> kernel; None: as PyTorch chooses."""
+
+DTYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "auto": "bf16"}
+
+PAIRWISE: Final = (
+    "sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_pair",
+    "aot_unpaired", "apo_zero", "apo_down", "discopop",
+)
+"""`loss_type` of DPO: all of the same four sums of log-probabilities [TRL dpo_trainer.py]."""
+
+ALL: Final = "all-linear"
+
+LOADED: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+def known(*methods: str) -> Known:
+    """The names that a script of a method takes; of several: that one of them does."""
+    first, *others = (Known("trl", METHODS[method].section) for method in methods)
+    return first._replace(more=(*others, Known("trl", "ModelConfig"), Known("trl", "ScriptArguments"), ARGUMENTS))
+
+
+def read(config: Config) -> Reading:
+    """A YAML file of TRL or of the alignment-handbook."""
+    table = config.table or {}
+    method, why = method_of(table, config)
+    notes = [f"{why}: taken for the arguments of TRL's trainer for {method}"] if method and why else []
+    if not method:
+        return _without_method(table, config)
+    found = read_arguments(table, method, config.name)
+    return found._replace(notes=(*notes, *found.notes))
+
+
+def _without_method(table: Mapping[str, Any], config: Config) -> Reading:
+    """What a file says for whichever trainer; which one it is a command says."""
+    found = read_arguments(table, "sft", config.name, known("sft", "dpo", "kto", "reward"))
+    options = {name: value for name, value in found.options.items() if name not in ("objective", "loss")}
+    why = "does not say whose arguments it holds; give the command that reads it, or --objective sft, dpo ..."
+    return found._replace(options=options, unread=(Unread("the file", why, "objective"), *found.unread))
+
+
+def method_of(table: Mapping[str, Any], config: Config) -> tuple[str, str]:
+    """The trainer whose arguments a file holds, and what else than a name in it tells that; "": nothing does."""
+    for method, names in DECISIVE.items():
+        if any(name in table for name in names):
+            return method, ""
+    if any(name in table for name in GENERATES):
+        return "rloo" if "rloo" in config.name.lower() else "grpo", ""
+    if (headed := HEADED.search(config.text)) is not None:
+        return headed[1].lower(), f"a comment names {headed[1]}"
+    stem = PurePosixPath(config.name).stem
+    named = NAMED.search(stem.replace("_", " ").replace("-", " "))
+    return (named[1].lower(), f"the file is called {config.name[:60]}") if named else ("", "")
+
+
+def read_arguments(table: Mapping[str, Any], method: str, file: str, names: Known | None = None) -> Reading:
+    """The arguments of one trainer and of the script around it.
+
+    Args:
+        names: that may stand there, where they are not the trainer's alone
+    """
+    if method not in METHODS:
+        why = f"{method.upper()} is not modelled; {', '.join(_modelled())} are"
+        return Reading("trl", {"engine": "huggingface"}, unread=(Unread("the trainer", why, "objective"),))
+    row, values = METHODS[method], Watched(table, names or known(method))
+    options: dict[str, Any] = {"engine": "huggingface"}
+    unread: list[Unread] = []
+    if row.objective is None:
+        why = f"{method.upper()} is not modelled; {', '.join(_modelled())} are"
+        unread.append(Unread("the trainer", why, "objective"))
+    else:
+        options["objective"] = row.objective
+    if model := values.text("model_name_or_path"):
+        options["model"] = model
+    release = release_of(values, method)
+    notes = [f"{release[1]} is of TRL up to {release[0]}: its defaults"] if release else []
+    trained: dict[str, Any] = {"engine-option": (f"trl={release[0]}",)} if release else {}
+    adapters = _adapters(values)
+    options = together(
+        options, trained, _precision(values, bool(adapters), release[0] if release else ""), adapters,
+        _kernels(values, method), _recompute(values), _lengths(values, row, notes),
+    )
+    _of_method(values, method, options)
+    read = arguments_of(values, file, fsdp=1 if release else 2)
+    options = together(options, read.options)
+    return Reading("trl", options, {}, read.batch, (*unread, *values.unread(), *read.unread), (*notes, *read.notes))
+
+
+def _modelled() -> list[str]:
+    return [name for name, row in METHODS.items() if row.objective]
+
+
+def release_of(values: Watched, method: str) -> tuple[str, str] | None:
+    """The last release that has every name of a file, and the name that tells; None: the newest does."""
+    for release, methods, names in UNTIL:
+        for name in names:
+            if method in methods and name in values:
+                return release, name
+    return None
+
+
+def _precision(values: Watched, adapters: bool, release: str) -> dict[str, Any]:
+    """Autocast is on unasked; what it runs over are weights of `dtype`, float32 where nobody says
+    [TRL base_config.py `__post_init__`, model_config.py]."""
+    said = "dtype" if "dtype" in values else "torch_dtype"
+    weights = values.one_of(said, DTYPES, option="precision") or "fp32"
+    if values.get(said) == "auto":
+        weights = DTYPES["auto"]
+    half, tf32 = values.flag("fp16"), values.flag("tf32")
+    bf16 = values.flag("bf16")
+    if bf16 is None and release != "0.18":
+        bf16 = not half
+    computed = "bf16" if bf16 else "fp16" if half else ""
+    if adapters:
+        packed: dict[str, Any] = {"engine-option": (f"dtype={LOADED[weights]}",)}
+        return {"precision": f"amp-{computed}"} | packed if computed else {"precision": weights}
+    if not computed:
+        return {"precision": "tf32" if weights == "fp32" and tf32 else weights}
+    if weights == "fp32":
+        return {"precision": f"amp-{computed}"}
+    if weights != computed:
+        values.cannot(said, f"weights in {LOADED[weights]} beside {computed} are not modelled", option="precision")
+    return {"precision": weights, "engine-option": ("autocast=true",)}
+
+
+def _adapters(values: Watched) -> dict[str, Any]:
+    """LoRA and what its frozen weights are stored in [TRL trainer/utils.py]."""
+    if not values.flag("use_peft"):
+        for name in values:
+            if name.startswith(("lora_", "bnb_4bit_")) or name in ("use_dora", "use_rslora", "use_bnb_nested_quant"):
+                values.get(name)
+        for name in ("load_in_4bit", "load_in_8bit"):
+            if values.flag(name):
+                values.cannot(name, "needs use_peft: TRL trains packed weights beside adapters only", option="peft")
+        return {}
+    found: dict[str, Any] = {"peft": "dora" if values.flag("use_dora") else "lora"}
+    found["lora-rank"] = values.count("lora_r") or 16
+    dropout = values.number("lora_dropout")
+    found["lora-dropout"] = 0.05 if dropout is None else dropout
+    if (targets := values.get("lora_target_modules")) is not None:
+        found["lora-targets"] = names_of(targets)
+    if saved := values.get("lora_modules_to_save"):
+        found["modules-to-save"] = names_of(saved)
+    for name in ("lora_alpha", "use_rslora", "lora_task_type"):
+        values.get(name)
+    if values.get("lora_target_parameters"):
+        values.cannot("lora_target_parameters")
+    if values.flag("load_in_4bit"):
+        values.one_of("bnb_4bit_quant_type", {"nf4": True, "fp4": True})  # as many bits and scales
+        values.only("bnb_4bit_quant_storage", "uint8", "bfloat16", "float16", "float32")
+        found["base-weights"] = "nf4-dq" if values.flag("use_bnb_nested_quant") else "nf4"
+    elif values.flag("load_in_8bit"):
+        found["base-weights"] = "int8"
+    return found
+
+
+def names_of(given: Any) -> str:
+    """Modules by the names that PEFT takes; one text may be a pattern, or a group of them."""
+    return ",".join(str(name).strip() for name in given) if isinstance(given, list) else str(given).strip()
+
+
+def _kernels(values: Watched, method: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if (kernel := values.one_of("attn_implementation", KERNELS, option="attention")) is not None:
+        found["attention"] = kernel
+    if method == "sft":
+        if values.flag("use_liger"):  # of old releases
+            return together(found, liger_of(Watched({"use_liger_kernel": True})))
+        return together(found, liger_of(values))
+    for name in ("use_liger_kernel", "use_liger_loss"):
+        if values.flag(name):
+            values.cannot(name, f"Liger's loss of {method.upper()} is not modelled")
+    return found
+
+
+def _recompute(values: Watched) -> dict[str, Any]:
+    """Layers run again where the trainer of the release does so unasked: the engine knows."""
+    found = recompute_of(values)
+    if (reentrant := values.flag("gradient_checkpointing_use_reentrant")) is not None:
+        found = together(found, {"engine-option": (f"reentrant={str(reentrant).lower()}",)})
+    if values.flag("activation_offloading"):
+        found["offload-activations"] = True
+    return found
+
+
+def _lengths(values: Watched, row: Method, notes: list[str]) -> dict[str, Any]:
+    """Positions of a sample, and of what is generated."""
+    if row.completion:
+        prompt, completion = values.count("max_prompt_length"), values.count("max_completion_length")
+        if not prompt:
+            notes.append(f"max_prompt_length is not given: prompts of {row.length} positions are assumed")
+        lengths = {"seq-len": prompt or row.length}
+        return lengths | {"completion-len": completion or row.completion} if row.objective else lengths
+    name = next((name for name in ("max_seq_length", "max_length") if dict.__contains__(values, name)), "")
+    if name and dict.get(values, name) is None:
+        values.cannot(name, "is null, so samples are as long as they come; give --seq-len", option="seq-len")
+        return {}
+    for beside in ("max_prompt_length", "max_completion_length"):  # of the same length
+        values.get(beside)
+    said = values.count(name) if name else None
+    if said is None:
+        notes.append(f"max_length is not given: {row.length}, as TRL has it")
+    varying = lengths_of(packed=values.flag("packing")) if row.objective == "sft" else {}
+    return {"seq-len": said or row.length} | varying
+
+
+def generation_of(values: Watched) -> dict[str, Any]:
+    """Micro-batches whose completions are made at once [TRL grpo_config.py `__post_init__`]; none beside a server."""
+    if values.flag("use_vllm"):
+        if values.get("vllm_mode") != "server":
+            values.cannot("use_vllm", "puts a server on the same cards, which is not modelled; vllm_mode: server is")
+        return {"engine-option": ("steps_per_generation=0",)}
+    said = ((name, values.count(name)) for name in ("steps_per_generation", "generation_batch_size"))
+    return {"engine-option": found} if (found := tuple(f"{name}={count}" for name, count in said if count)) else {}
+
+
+def _of_method(values: Watched, method: str, options: dict[str, Any]) -> None:
+    """What one trainer alone has."""
+    loss = values.get("loss_type")
+    listed = loss if isinstance(loss, list) else [] if loss is None else str(loss).split()
+    if method == "sft" and loss is not None:
+        if loss == "nll" and "loss" not in options:
+            options["loss"] = "eager"
+        values.only("loss_type", "nll", "chunked_nll")
+    if method == "dpo":
+        if any(one not in PAIRWISE for one in listed):
+            values.cannot("loss_type", f"one of {', '.join(map(str, listed))[:60]} is not modelled")
+        if values.get("rpo_alpha") is not None:
+            values.cannot("rpo_alpha")
+    if method == "kto":
+        values.only("loss_type", "kto", "apo_zero_unpaired")  # the latter asks about no other prompts, which is less
+    if method in ("dpo", "kto") and values.flag("precompute_ref_log_probs"):
+        options.update(together(options, {"engine-option": ("precompute_ref_log_probs=true",)}))
+    if method in ("grpo", "rloo"):
+        if (beta := values.number("beta")) is not None:
+            options.update(together(options, {"engine-option": (f"beta={beta:g}",)}))
+        options.update(together(options, generation_of(values)))

@@ -1,0 +1,253 @@
+"""Unsloth's calls in a script or a notebook: what is loaded, what is adapted, and how it is trained.
+
+[unsloth] unslothai/unsloth 015bdef0d9 unsloth/models/{loader,llama,vision,rl,sentence_transformer}.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from vramcast.catalogue.index import MODELS
+from vramcast.formats.python_calls import Call, Open, calls_of
+from vramcast.formats.reading import Config, Reading, Unread, lengths_of, shown, together
+from vramcast.formats.tools.transformers import ARGUMENTS, optimizer_of
+from vramcast.formats.watched import Known, Watched
+
+CALLS: Final = Known("unsloth", "calls")
+TRAINING: Final = Known("unsloth", "training", (Known("unsloth", "calls"), ARGUMENTS))
+
+LOADERS: Final = re.compile(r"\bFast\w*Model\b|\bFastSentenceTransformer\b")
+EMBEDS: Final = "FastSentenceTransformer"
+
+LINEAR: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""What FastLanguageModel adapts where nobody says it [unsloth llama.py `get_peft_model`]."""
+
+IN_ORDER: Final = ("model_name", "max_seq_length", "dtype", "load_in_4bit", "load_in_8bit")
+"""Of `from_pretrained`."""
+
+LENGTH: Final = 2048
+
+TRAINERS: Final = {
+    "SFTTrainer": "sft", "UnslothTrainer": "sft", "Trainer": "sft", "Seq2SeqTrainer": "sft", "ErnieSFTTrainer": "sft",
+    "DPOTrainer": "dpo", "GRPOTrainer": "grpo", "RewardTrainer": "reward",
+}
+"""Class -> what is optimised."""
+
+CONFIGS: Final = ("SFTConfig", "DPOConfig", "GRPOConfig", "RewardConfig")
+"""Those that Unsloth writes its own defaults into [unsloth rl.py `replacements`]."""
+
+OWN: Final = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "optim": "adamw_8bit"}
+TRANSFORMERS: Final = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
+
+WHOLE: Final = {"embed_tokens": "embedding", "lm_head": "head"}
+"""Targets that learn whole [unsloth llama.py `get_peft_model`]."""
+
+SAME: Final = re.compile(r"(?i)(?:-unsloth)?(?:-bnb-4bit)?(?:-gguf)?$")
+TUNED: Final = re.compile(r"(?i)-(?:instruct|it|base|pt|chat|thinking|ft)(?=-\d{4}|$)|-\d{4}$|^meta-(?=llama)")
+
+TOWERS: Final = Unread("finetune_vision_layers", "is true, so that towers learn from images of sizes that the samples "
+                       "decide; give --image-size", option="image-size", of_towers=True, of_sizes=False)
+
+
+NOTHING: Final = Unread("Trainer", "is not called: nothing is trained")
+MORE: Final = Unread("**", "holds what only a run knows")
+
+
+def read(config: Config) -> Reading:
+    """The first model that is loaded, its adapters, and the first trainer."""
+    calls = calls_of(config.text, config.name)
+    loads = _first(calls, lambda call: call.last == "from_pretrained" and LOADERS.search(call.name) is not None)
+    adapts = _first(calls, lambda call: call.last == "get_peft_model" and LOADERS.search(call.name) is not None)
+    trains = _first(calls, lambda call: call.last.endswith("Trainer") and "model" in call.arguments)
+    arguments = _first(calls, lambda call: call.last.endswith(("Config", "TrainingArguments")) and any(
+        name in call.arguments for name in ("per_device_train_batch_size", "learning_rate", "optim", "max_steps")))
+    if loads is None:
+        unread: tuple[Unread, ...] = (Unread("from_pretrained", "of a Fast...Model is not there: no model is loaded"),)
+        return Reading("unsloth", {"engine": "unsloth"}, unread=unread)
+    if trains is None and arguments is None:
+        return Reading("unsloth", {"engine": "unsloth"}, unread=(NOTHING,))
+    model, training = _loaded(loads), _training(trains, arguments)
+    tuned = Watched(_plain(adapts.arguments if adapts else {}), CALLS)
+    whole = model.flag("full_finetuning") or adapts is None
+    options: dict[str, Any] = {"engine": "unsloth"}
+    length = model.count("max_seq_length")
+    asked = training.count("max_seq_length") or training.count("max_length")
+    options["seq-len"] = length or asked or (512 if EMBEDS in loads.name else LENGTH)
+    options |= _task(trains, training, options["seq-len"])
+    notes = _named(model, options)
+    if model.flag("fast_inference"):
+        model.cannot("fast_inference", "puts a server on the same card, which is not modelled")
+    options |= _precision(model, whole=bool(whole))
+    if whole:
+        for name in ("load_in_4bit", "load_in_16bit", "load_in_8bit"):
+            model.get(name)
+        for name in dict.keys(tuned):  # without effect [unsloth vision.py `get_peft_model`]
+            tuned.get(name)
+    options = together(options, {} if whole else _adapters(model, tuned, loads.name), _recompute(model, tuned, loads),
+                       _optimizer(training))
+    batch = _batch(training)
+    anything = tuple(MORE for call in (loads, adapts, arguments) if call is not None and call.several)
+    unread = (*anything, *model.unread(), *tuned.unread(), *training.unread(),
+              *(_towers(tuned) if adapts is not None else ()))
+    fp16 = options.get("precision") == "amp-bf16"
+    return Reading("unsloth", options, {}, batch, unread, tuple(notes),
+                   without_bf16={"precision": "amp-fp16"} if fp16 or options["precision"] == "bf16" else {})
+
+
+def _first(calls: tuple[Call, ...], wanted: Any) -> Call | None:
+    return next((call for call in calls if wanted(call)), None)
+
+
+def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments without those that only a run knows; these are named apart."""
+    return {name: f"${{{value.text}}}" if isinstance(value, Open) else value for name, value in arguments.items()}
+
+
+def _loaded(call: Call) -> Watched:
+    """What `from_pretrained` is told, by name."""
+    positional = dict(zip(IN_ORDER, call.positional, strict=False))
+    given = _plain({**positional, **call.arguments})
+    usual = {"load_in_4bit": EMBEDS not in call.name}
+    given.pop("token", None)
+    dtype = str(given.get("dtype") or given.get("torch_dtype") or "")
+    for name in ("dtype", "torch_dtype"):
+        if name in given:
+            given[name] = next((kind for kind in ("bfloat16", "float16", "float32") if kind in dtype), None)
+    return Watched(usual | given, CALLS)
+
+
+def _training(trains: Call | None, arguments: Call | None) -> Watched:
+    """What trainer and arguments say, with what stands there unasked."""
+    usual = OWN if arguments is not None and arguments.last in CONFIGS else TRANSFORMERS
+    given = _plain(arguments.arguments if arguments else {})
+    of_trainer = _plain(trains.arguments if trains else {})
+    for name in ("bf16", "fp16"):  # as the card has it
+        given.pop(name, None)
+    kept = ("max_seq_length", "max_length", "max_prompt_length", "packing", "beta")
+    return Watched(usual | {name: value for name, value in of_trainer.items() if name in kept} | given, TRAINING)
+
+
+def _task(trains: Call | None, training: Watched, length: int) -> dict[str, Any]:
+    objective = TRAINERS.get(trains.last, "") if trains is not None else "sft"
+    packs = training.flag("packing")
+    if not objective:
+        training.cannot("trainer", f"{shown(trains.last if trains else '')} is not modelled", option="objective")
+        return {}
+    if objective != "grpo":
+        training.get("max_prompt_length")
+        training.get("beta")
+        return {"objective": objective} | (lengths_of(packed=packs) if objective == "sft" else {})
+    for name, option in (("max_prompt_length", "seq-len"), ("max_completion_length", "completion-len")):
+        if training.is_open(name):
+            training.cannot(name, f"is known to a run alone; give --{option}", option=option)
+    prompt = training.count("max_prompt_length")
+    answers = training.count("max_completion_length") or max(1, length - (prompt or 0))
+    beta = training.number("beta")
+    return {"objective": "grpo", "seq-len": prompt or length, "completion-len": answers,
+            "engine-option": (f"beta={0.001 if beta is None else beta:g}",)}
+
+
+def _named(model: Watched, options: dict[str, Any]) -> list[str]:
+    """The model; Unsloth's copies have the network of what they are copies of."""
+    name = model.text("model_name")
+    if name is None:
+        return []
+    copied = _original(name)
+    options["model"] = copied or name
+    return [f"{name} is a copy of {copied}"] if copied else []
+
+
+def _original(name: str) -> str | None:
+    """What the catalogue calls a network that Unsloth copied, None where it is no copy or not known."""
+    owner, slash, bare = name.partition("/")
+    plain = SAME.sub("", bare if slash else owner)
+    if owner != "unsloth" or name.lower() in MODELS.aliases:
+        return None
+    by_last = {alias.rpartition("/")[2]: alias for alias in MODELS.aliases}
+    for text in (plain, TUNED.sub("", plain), TUNED.sub("", TUNED.sub("", plain))):
+        if (found := by_last.get(text.lower())) is not None:
+            return MODELS.aliases[found]
+    return None
+
+
+def _precision(model: Watched, *, whole: bool) -> dict[str, Any]:
+    """bf16 where the card has it; all of it in bf16 where every weight learns [unsloth vision.py, llama.py]."""
+    dtype = model.get("dtype") or model.get("torch_dtype")
+    model.get("torch_dtype")
+    if dtype == "float16":
+        return {"precision": "amp-fp16"}
+    if dtype == "float32" or model.flag("float32_mixed_precision"):
+        return {"precision": "amp-bf16"}
+    return {"precision": "bf16" if whole else "amp-bf16"}
+
+
+def _adapters(model: Watched, tuned: Watched, loader: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"peft": "dora" if tuned.flag("use_dora") else "lora", "adapter-dtype": "fp32"}
+    found["lora-rank"] = tuned.count("r") or 16
+    found["lora-dropout"] = tuned.number("lora_dropout") or 0.0
+    given = tuned.get("target_modules")
+    listed = [str(word) for word in (given if isinstance(given, list) else [given])] if given else []
+    saved = tuned.get("modules_to_save") or []
+    learn = [WHOLE[word] for word in (*listed, *saved) if word in WHOLE]
+    listed = [word for word in listed if word not in WHOLE]
+    parameters = tuned.get("target_parameters") or []
+    if not listed:
+        listed = list(LINEAR) if loader.startswith("FastLanguageModel") else [_layers(tuned)]
+    for name in ("finetune_vision_layers", "finetune_language_layers", "finetune_attention_modules",
+                 "finetune_mlp_modules"):
+        tuned.get(name)
+    found["lora-targets"] = ",".join((*listed, *map(str, parameters)))
+    if learn:
+        found["modules-to-save"] = ",".join(dict.fromkeys(learn))
+    return found | _stored(model)
+
+
+def _layers(tuned: Watched) -> str:
+    """Linear layers of the language model, or of the towers too [unsloth vision.py `get_peft_regex`]."""
+    for name in ("finetune_language_layers", "finetune_attention_modules", "finetune_mlp_modules"):
+        if tuned.flag(name) is False:
+            tuned.cannot(name, "is false; give --lora-targets", option="lora-targets")
+    return "all" if tuned.flag("finetune_vision_layers") is False else "all-linear"
+
+
+def _towers(tuned: Watched) -> tuple[Unread, ...]:
+    return (TOWERS,) if dict.get(tuned, "finetune_vision_layers") is True else ()
+
+
+def _stored(model: Watched) -> dict[str, Any]:
+    """Packed in 4 bits unless it is said; a name may say so, too."""
+    if model.flag("load_in_8bit"):
+        model.get("load_in_4bit")
+        return {"base-weights": "int8"}
+    sixteen = model.flag("load_in_16bit")
+    four = bool(model.flag("load_in_4bit")) and not sixteen
+    return {"base-weights": "nf4-dq"} if four or "bnb-4bit" in str(model.get("model_name", "")).lower() else {}
+
+
+def _recompute(model: Watched, tuned: Watched, loads: Call) -> dict[str, Any]:
+    """Inputs of layers wait on the host unless plain checkpoints are asked for."""
+    given = [part.get("use_gradient_checkpointing") for part in (tuned, model)]
+    said = next((one for one in given if one is not None), False if EMBEDS in loads.name else "unsloth")
+    if said in (False, "False", "false", "none"):
+        return {"recompute": "none"}
+    plain = said in (True, "True", "true")
+    return {"recompute": "full"} | ({"engine-option": ("offload_checkpoints=false",)} if plain else {})
+
+
+def _optimizer(training: Watched) -> dict[str, Any]:
+    inner = Watched({name: training.get(name) for name in ("optim", "optim_args") if name in training})
+    found = optimizer_of(inner)
+    for one in inner.unread():
+        training.cannot(one.name, one.why, option=one.option)
+    found.pop("optimizer-kernel", None)
+    return found
+
+
+def _batch(training: Watched) -> dict[str, int]:
+    micro, steps = (training.count(name) for name in ("per_device_train_batch_size", "gradient_accumulation_steps"))
+    groups = training.count("num_generations")
+    if groups and micro and (micro * (steps or 1)) % groups:
+        micro = groups  # [unsloth rl.py] makes the batch that of one prompt
+    return {"micro": micro or 1, "accumulation": steps or 1}

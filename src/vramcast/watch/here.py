@@ -1,0 +1,98 @@
+"""`--gpus here`: the cards of this machine as a question takes them, and what others hold of them now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, NamedTuple
+
+from vramcast.catalogue.gpu_texts import parse_gpus, taken
+from vramcast.domain.device import Gpu
+from vramcast.domain.observation import Card, GpuSample
+from vramcast.errors import SourceError, VramcastError
+from vramcast.units import GIB, MIB, ceil_div, format_bytes
+from vramcast.watch.readers import Patient, opened
+
+SAME_SIZE: Final = 0.08
+"""What error correction and drivers keep of a nameplate: an A10 shows 23028 of 24576 MiB."""
+MOST_NAMED: Final = 3
+"""Processes that are named."""
+
+
+class Here(NamedTuple):
+    """What this machine has."""
+
+    gpus: str  # as `--gpus` takes it
+    used: str  # of the card of which others hold most, as `--used` takes it; "": nothing
+    said: tuple[str, ...]
+
+
+def cards_here() -> Here:
+    """The cards that drivers and tools list, those of one vendor.
+
+    Raises: SourceError in one sentence where there are none, or none that can be named
+    """
+    readers, _ = opened()
+    try:
+        samples = [sample for reader in readers for sample in Patient(reader).read(0.0).gpus]
+    finally:
+        for reader in readers:
+            reader.close()
+    if not samples:
+        raise SourceError("no GPU answers here; name cards, for example --gpus 4090 or --gpus 24gb")
+    names = Counter(map(_named, samples))
+    texts = "+".join(f"{count}x{name}" for name, count in names.items())
+    cluster = parse_gpus(texts)
+    held = [(sample, _held(sample)) for sample in samples]
+    said = [f"here: {cluster.name}", *taken(texts)]
+    said += [_told(sample, used) for sample, used in held if used]
+    silent = [sample.card.index for sample, used in held if used is None]
+    said += [f"GPU {index}: the driver does not say what others hold" for index in silent]
+    most = max((used or 0 for _, used in held), default=0)
+    return Here(cluster.name, f"{ceil_div(most, MIB)}MiB" if most else "", tuple(said))
+
+
+def _named(sample: GpuSample) -> str:
+    """A card as `--gpus` takes it: by name, by name and size, or by its size alone; divided, its first instance."""
+    card = sample.card
+    total = "" if card.memory_total_bytes is None else f"{card.memory_total_bytes // MIB}MiB"
+    if sample.partitions and sample.partitions[0].profile:
+        return f"{card.model} {sample.partitions[0].profile}"
+    for text in (card.model, f"{card.model} {total}", total if card.vendor == "nvidia" else ""):
+        if not text:
+            continue
+        try:
+            cluster = parse_gpus(text)
+        except VramcastError:
+            continue
+        if not taken(text) and _is_of(cluster.gpu, card):
+            return text
+    try:
+        parse_gpus(card.model)
+    except VramcastError as error:
+        raise SourceError(f"GPU {card.index} of this machine: {error}") from None
+    return card.model
+
+
+def _is_of(gpu: Gpu, card: Card) -> bool:
+    """Whether a card of the catalogue has as much memory as this one shows."""
+    size = float(gpu.memory_nameplate.split()[0]) * GIB
+    return card.memory_total_bytes is None or abs(card.memory_total_bytes / size - 1) <= SAME_SIZE
+
+
+def _held(sample: GpuSample) -> int | None:
+    """What others hold of a card, or of its first instance [bytes]."""
+    if sample.partitions:
+        return sample.partitions[0].memory_used_bytes
+    return sample.memory_used_bytes
+
+
+def _told(sample: GpuSample, used: int | None) -> str:
+    holders = [
+        f"{process.name or 'a process'} {process.pid} {format_bytes(process.memory_bytes or 0)}"
+        for process in sample.processes[:MOST_NAMED]
+    ]
+    by = f": {', '.join(holders)}" if holders else ""
+    return f"GPU {sample.card.index}: others hold {format_bytes(used or 0)}{by}"
+
+
+__all__ = ["Here", "cards_here"]
