@@ -84,8 +84,13 @@ def _commands() -> str:
     from vramcast.cli.main import group
 
     names = group.list_commands(click.Context(group))
-    parts = [_printed("--help"), *(f"## vramcast {name}\n\n{_printed(name, '--help')}" for name in names)]
+    parts = [_printed("--help"), *(f"## vramcast {name}\n\n{_printed(name, _help_of(name))}" for name in names)]
     return "\n".join(["# Commands", "", *parts])
+
+
+def _help_of(name: str) -> str:
+    """The option that prints all of a command's help."""
+    return "--help-all" if name in ("train", "serve") else "--help"
 
 
 def _printed(*words: str) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from truth.contract import STEP_TIME, VERDICT, Prediction, Refused
+from truth.own_words import SAME, in_own_words
 from truth.rows import adapter, engine_of, harness_of
 from vramcast.errors import SourceError, VramcastError
 from vramcast.estimate.interval import Purpose, measured_cases, ratio_bounds
@@ -54,6 +55,7 @@ class Scored(NamedTuple):
     refused: str | None
     peers: dict[str, float]  # other tools' errors on the same row
     engine: str | None = None  # that predicted it
+    own_words: str | None = None  # whether the row's own file asks the same; None where it has none
 
     @property
     def error(self) -> float:
@@ -142,6 +144,7 @@ def score_row(row: Row, *, file: str, number: int, folder: Path = Path()) -> lis
             refused,
             peer_errors(row, level),
             engine_of(row, group_of(row, file)),
+            in_own_words(row, folder) if "ask" in row else None,
         )
 
     try:
@@ -244,6 +247,8 @@ def statistics_of(items: list[Scored]) -> dict[str, Any]:
         "predicted": len(predicted),
         "refused": dict(Counter(item.refused for item in items if item.refused)),
     }
+    if asked := [item.own_words for item in items if item.own_words]:
+        record["own_words"] = dict(Counter(asked))
     if not predicted:
         return record
     errors = [item.error for item in predicted]
@@ -299,6 +304,9 @@ def print_table(groups: list[dict[str, Any]]) -> None:
             print(f"  {peer:<42}{'':<32}{part['median_abs_error']:>9.2%}{'max':>5}{part['max_abs_error']:>9.2%}")
         for reason, count in record["refused"].items():
             print(f"    refused {count}: {reason}")
+        if "own_words" in record:
+            same, rows = (record["own_words"].get(SAME, 0), sum(record["own_words"].values()))
+            print(f"    asked by its own file, {same} of {rows} rows give the same figure")
 
 
 def _print_line(name: str, level: str, record: dict[str, Any]) -> None:
@@ -337,6 +345,8 @@ def row_document(item: Scored) -> dict[str, Any]:
         "level": item.level,
         "label": item.label,
     }
+    if item.own_words is not None:
+        record["own_words"] = item.own_words
     if item.prediction is None:
         return record | {"refused": item.refused}
     record |= {

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from vramcast.catalogue import gpus
 from vramcast.catalogue.contexts import context_bytes, nccl_bytes, read_ranges
+from vramcast.catalogue.gpu_texts import parse_gpus
 from vramcast.catalogue.gpus import (
     derived_visible_bytes,
     gpu_from_row,
     gpu_names,
     load_gpu,
-    parse_gpus,
     read_rows,
     search_gpus,
 )

@@ -67,7 +67,7 @@ def test_explain_gives_formula_and_source_of_entries() -> None:
     [
         (["lama-3.1-8b", "--gpus", "h100"], 4, "llama-3.1-8b"),
         (["llama-3.1-8b", "--gpus", "h1000"], 4, "h100"),
-        (["llama-3.1-8b"], 2, "--gpus"),
+        (["llama-3.1-8b", "--save", "job.toml"], 2, "--gpus"),
         (["--gpus", "h100"], 2, "--params"),
         (["llama-3.1-8b", "--gpus", "8xh100", "--tp", "3"], 2, "tp=3"),
         (["llama-3.1-8b", "--gpus", "8xh100", "--tp", "0"], 2, "tp=0"),

@@ -114,7 +114,7 @@ def test_a_job_file_can_ask_for_a_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--engine", "torchtune", "--write", "DIR/new"], 3, "no configuration files are written for engine torchtune"),
+        (["--engine", "colossalai", "--write", "DIR/new"], 3, "no configuration files are written for engine colossal"),
         (["--engine", "torchtitan", "--write", "DIR/new", "--format", "deepspeed"], 2, "not for plans of engine"),
         (["--engine", "torchtitan", "--write", "DIR/new", "--format", "no-such"], 4, "no-such"),
         (["--engine", "torchtitan", "--write", "DIR/full"], 5, "README.md is there already; --force overwrites"),

@@ -45,7 +45,8 @@ def test_a_model_larger_than_the_cards_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["llama-3.1-8b"], 2, "which GPUs?"),
+        (["llama-3.1-8b", "--find", "most-users"], 2, "which GPUs?"),
+        (["llama-3.1-8b", "--write", "configs"], 2, "which GPUs?"),
         (["--gpus", "l40s"], 2, "which model?"),
         (["llama-3.1-8b", "--gpus", "l40s", "--engine", "vlm"], 4, "did you mean vllm"),
         (["llama-3.1-8b", "--gpus", "l40s", "--engine", "vllm@0.1"], 2, "known are versions 0.2 to"),

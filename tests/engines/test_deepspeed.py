@@ -94,3 +94,20 @@ def test_zero_3_gathers_any_family(model: str) -> None:
         recompute_layers=2, seq_len=256,
     )
     assert extent(deepspeed.ranks(asked)[0].phases[Phase.STEP]).net == 0
+
+
+def test_stage_0_holds_everything_whole_and_casts_all_gradients_to_step() -> None:
+    asked = sharded(Shards.NOTHING, seq_len=16)
+    assert loaded(asked)[Category.OPTIMIZER] == pytest.approx(12 * PARAMETERS, rel=1e-3)
+    phases = deepspeed.ranks(asked)[0].phases
+    # weights, states and gradients; then the gradients in fp32, twice while they are laid end to end
+    peak = extent((*phases[Phase.LOAD], *phases[Phase.STEP])).peak
+    assert peak == pytest.approx((2 + 12 + 2 + 8) * PARAMETERS, rel=0.01)
+    assert extent(phases[Phase.STEP]).net == 0
+
+
+@pytest.mark.parametrize("changes", [{"offload_optimizer": "cpu"}, {"options": {"grad_accum_dtype": "fp32"}}])
+def test_stage_0_has_nothing_of_zeros(changes: dict[str, object]) -> None:
+    options = changes.pop("options", {})
+    with pytest.raises(Unsupported, match="with ZeRO only"):
+        deepspeed.ranks(replace(sharded(Shards.NOTHING, **changes), engine_options=options))

@@ -12,11 +12,11 @@ from tests.peaks import live_at_peak
 from vramcast.api import job_of
 from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job, Peft, Phase, Precision, Recompute, Shards
-from vramcast.domain.program import Category, extent
+from vramcast.domain.program import Alloc, Category, Loop, extent
 from vramcast.engines import deepspeed, huggingface, pytorch, unsloth
 from vramcast.engines.eager.releases import prepared_weights
-from vramcast.errors import UnknownName, Unsupported
-from vramcast.estimate.training import answer
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.estimate.training import answer, rank_programs
 from vramcast.operators.lora import ADAPTERS
 
 
@@ -203,6 +203,21 @@ def test_grpo_has_a_reference_where_beta_is_not_zero(engine: str, options: tuple
     assert any(text.startswith("GRPO with beta") for text in found.assumptions)
 
 
+@pytest.mark.parametrize(
+    ("options", "sequences"),
+    [((), 2 * 8), (("steps_per_generation=4",), 2 * 4), (("steps_per_generation=0",), 0), (("trl=0.16",), 2)],
+)
+def test_completions_of_a_step_are_generated_at_once(options: tuple[str, ...], sequences: int) -> None:
+    asked = {"model": "llama-3.2-1b", "gpus": "h100", "engine": "huggingface", "objective": "grpo", "seq-len": 512,
+             "completion-len": 3584, "micro-batch": 2, "grad-accum": 8, "precision": "bf16", "recompute": "full"}
+    (program,) = rank_programs(job_of({**asked, "engine-option": list(options)}))
+    cached = sum(
+        node.count * alloc.tensor.num_bytes for node in program.phases[Phase.STEP] if isinstance(node, Loop)
+        for alloc in node.body if isinstance(alloc, Alloc) and alloc.tensor.owner == "generation.cache"
+    )
+    assert cached == sequences * 4096 * 16 * 2 * 8 * 64 * 2  # layers, keys and values, heads, their size, bf16
+
+
 def test_the_triton_kernel_of_gptq_keeps_the_packed_weight_for_backward() -> None:
     """AutoGPTQ's older kernel is plain autograd: a recomputed layer's unpacked weights are alive in its backward."""
     asked = {"base-weights": "gptq-int4", "seq-len": 128, "micro-batch": 1}
@@ -260,3 +275,140 @@ def test_a_series_named_by_an_option_is_its_newest_release(series: str, release:
     asked = {"model": "qwen3-0.6b", "gpus": "2xh100-sxm-80gb", "engine": "huggingface", "shards": "everything"}
     found = [answer(job_of({**asked, "seq-len": 512, "engine-option": [text]})) for text in (series, release)]
     assert found[0].ranks == found[1].ranks
+
+
+TRACED_DPO = [  # layers, micro-batch, options; first step and step [GiB]
+    (4, 1, {}, (6.39, 8.02)), (4, 2, {}, (10.51, 12.14)), (28, 1, {}, (13.66, 18.11)),
+    (4, 2, {"engine-option": ["precompute_ref_log_probs=true"]}, (9.47, 11.11)),
+    (28, 1, {"recompute": "full"}, (11.12, 13.12)), (4, 2, {"precision": "bf16"}, (6.70, 7.52)),
+    (28, 2, {"peft": "lora", "engine-option": ["dtype=bfloat16"]}, (14.21, 14.22)),
+    (28, 2, {"peft": "lora", "engine-option": ["dtype=bfloat16"], "recompute": "full"}, (8.53, 8.56)),
+]
+
+
+@pytest.mark.parametrize(("layers", "batch", "options", "allocated"), TRACED_DPO)
+def test_dpo_agrees_with_traces(
+    layers: int, batch: int, options: dict[str, Any], allocated: tuple[float, float]
+) -> None:
+    """`vramcast trace` of TRL 1.9's `_compute_loss` with its metrics over Qwen3 on A100, fused AdamW [GiB]."""
+    asked = {"model": "qwen3-0.6b", "gpus": "1xa100-sxm4-80gb", "engine": "huggingface", "objective": "dpo"}
+    asked |= {"seq-len": 1024, "recompute": "none", "layers": layers, "micro-batch": batch}
+    phases = answer(job_of({**asked, **options})).fullest.phases
+    found = [phases[phase].allocated_bytes / 2**30 for phase in (Phase.FIRST_STEP, Phase.STEP)]
+    assert found == pytest.approx(allocated, rel=0.005)
+
+
+TRACED_KTO = [  # layers, micro-batch, options; first step and step [GiB]
+    (4, 1, {}, (4.69, 6.32)), (4, 2, {}, (6.75, 8.38)),
+    (4, 4, {"engine-option": ["precompute_ref_log_probs=true"]}, (9.47, 11.11)),
+    (28, 2, {"peft": "lora", "engine-option": ["dtype=bfloat16"], "recompute": "full"}, (5.30, 5.32)),
+]
+
+
+@pytest.mark.parametrize(("layers", "batch", "options", "allocated"), TRACED_KTO)
+def test_kto_agrees_with_traces(
+    layers: int, batch: int, options: dict[str, Any], allocated: tuple[float, float]
+) -> None:
+    """`vramcast trace` of TRL 1.9's KTOTrainer `_compute_loss` with its metrics over Qwen3 on A100 [GiB]."""
+    asked = {"model": "qwen3-0.6b", "gpus": "1xa100-sxm4-80gb", "engine": "huggingface", "objective": "kto"}
+    asked |= {"seq-len": 1024, "recompute": "none", "layers": layers, "micro-batch": batch}
+    phases = answer(job_of({**asked, **options})).fullest.phases
+    found = [phases[phase].allocated_bytes / 2**30 for phase in (Phase.FIRST_STEP, Phase.STEP)]
+    assert found == pytest.approx(allocated, rel=0.005)
+
+
+@pytest.mark.parametrize("options", [
+    {"engine": "pytorch"}, {"loss": "fused_linear"}, {"engine-option": ["trl=1.8"]}, {"engine-option": ["liger=true"]},
+])
+def test_kto_is_counted_as_its_trainer_runs_it_or_not_at_all(options: dict[str, Any]) -> None:
+    asked = {"model": "qwen3-0.6b", "gpus": "1xa100-sxm4-80gb", "engine": "huggingface", "objective": "kto"}
+    with pytest.raises(Unsupported):
+        answer(job_of({**asked, "seq-len": 512, **options}))
+
+
+TRACED_GRPO = [  # layers, micro-batch, answers written together, prompt, answer, options; first step and step [GiB]
+    (4, 4, 32, 512, 256, {}, (4.52, 6.16)), (4, 4, 8, 512, 256, {"engine-option": ["beta=0.1"]}, (5.33, 6.97)),
+    (4, 1, 8, 512, 256, {"precision": "bf16"}, (1.66, 2.23)), (4, 4, 32, 512, 256, {"recompute": "full"}, (3.51, 5.15)),
+    (4, 1, 64, 512, 1024, {}, (4.30, 5.93)),  # writing takes more than learning
+    (28, 4, 32, 512, 256, {"peft": "lora", "recompute": "full"}, (3.80, 3.83)),
+    (28, 8, 64, 512, 256, {"peft": "lora", "recompute": "full", "engine-option": ["beta=0.1"]}, (6.48, 6.52)),
+    (28, 1, 64, 1024, 256, {"peft": "lora", "recompute": "full"}, (10.03, 10.05)),
+]
+
+
+@pytest.mark.parametrize(("layers", "batch", "together", "prompt", "completion", "options", "allocated"), TRACED_GRPO)
+def test_grpo_agrees_with_traces(
+    layers: int, batch: int, together: int, prompt: int, completion: int, options: dict[str, Any],
+    allocated: tuple[float, float],
+) -> None:
+    """`vramcast trace` of TRL 1.9's generation, ratings and `_get_per_token_logps_and_entropies`, Qwen3 on A100 [GiB].
+    """
+    asked = {"model": "qwen3-0.6b", "gpus": "1xa100-sxm4-80gb", "engine": "huggingface", "objective": "grpo"}
+    asked |= {"seq-len": prompt, "completion-len": completion, "layers": layers, "micro-batch": batch}
+    more = [f"generation_batch_size={together}", *(["dtype=bfloat16"] if "peft" in options else [])]
+    engine = {"engine-option": [*options.get("engine-option", ()), *more]}
+    phases = answer(job_of({"recompute": "none", **asked, **options, **engine})).fullest.phases
+    found = [phases[phase].allocated_bytes / 2**30 for phase in (Phase.FIRST_STEP, Phase.STEP)]
+    assert found == pytest.approx(allocated, rel=0.006)
+
+
+@pytest.mark.parametrize("objective", ["grpo", "rloo"])
+def test_answers_are_written_for_all_micro_batches_of_a_step_together(objective: str) -> None:
+    asked = {"model": "qwen3-0.6b", "gpus": "2xa100-sxm4-80gb", "engine": "huggingface", "objective": objective}
+    asked |= {"seq-len": 512, "completion-len": 2048, "layers": 4}
+
+    def peak(**more: Any) -> int:
+        return answer(job_of(asked | more)).peak.allocated_bytes
+
+    many = {"grad-accum": 256}
+    assert peak(**many) > 2 * peak()
+    for option in ("steps_per_generation=1", "trl=0.16"):
+        assert peak(**many, **{"engine-option": [option]}) < 1.4 * peak()
+    with pytest.raises(InvalidSpec, match="multiple"):
+        peak(**{"engine-option": ["generation_batch_size=3"]})
+
+
+def test_zero_3_gathers_all_weights_to_write_answers() -> None:
+    asked = {"model": "qwen2.5-7b", "gpus": "8xh100-sxm-80gb", "engine": "huggingface", "objective": "grpo"}
+    asked |= {"seq-len": 512, "completion-len": 256, "peft": "lora", "zero": 3, "sharded-by": "deepspeed"}
+    assert answer(job_of(asked)).peak.allocated_bytes > 2 * 7_600_000_000
+
+
+SHARED = [
+    {}, {"zero": 1}, {"zero": 2}, {"zero": 3, "sharded-by": "deepspeed"},
+    *({"shards": "everything", "sharded-by": by} for by in ("fsdp1", "fsdp2")),
+]
+
+
+def _dpo(options: dict[str, Any], **more: Any) -> int:
+    asked = {"model": "qwen3-0.6b", "gpus": "4xh100-sxm-80gb", "engine": "huggingface", "objective": "dpo"}
+    asked |= {"seq-len": 512, "layers": 6} | options | more
+    return answer(job_of(asked)).peak.allocated_bytes
+
+
+@pytest.mark.parametrize("shared", SHARED)
+@pytest.mark.parametrize("options", [
+    {}, {"peft": "lora"}, {"peft": "lora", "base-weights": "nf4"}, {"recompute": "none"}, {"precision": "bf16"},
+    {"grad-accum": 2}, {"engine-option": ["trl=0.24"]}, {"engine-option": ["trl=1.5"]},
+    {"engine-option": ["log_probs=whole"]}, {"no-reshard-after-forward": True},
+])
+def test_dpo_runs_however_it_is_shared_and_grows_with_what_it_reads(
+    shared: dict[str, Any], options: dict[str, Any]
+) -> None:
+    if "no-reshard-after-forward" in options:
+        if "sharded-by" not in shared or shared["sharded-by"] == "deepspeed":
+            return
+        options = {"reshard-after-forward": False}
+    both = shared | options
+    assert _dpo(both) <= _dpo(both, **{"seq-len": 1024}) and _dpo(both) <= _dpo(both, **{"micro-batch": 2})
+
+
+@pytest.mark.parametrize("shared", SHARED)
+def test_a_reference_takes_memory_unless_it_was_asked_before(shared: dict[str, Any]) -> None:
+    assert _dpo(shared | {"engine-option": ["precompute_ref_log_probs=true"]}) < _dpo(shared)
+
+
+def test_fsdp2_gathers_a_reference_whole_as_trl_wraps_it() -> None:
+    asked = {"shards": "everything", "sharded-by": "fsdp2", "layers": 28}
+    before, now = (_dpo(asked | {"engine-option": [f"trl={release}"]}) for release in ("0.28", "0.29"))
+    assert now - before > 2 * 596_049_920  # all of it, gathered and copied out, beside what a layer would be

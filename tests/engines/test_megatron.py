@@ -11,9 +11,11 @@ import vramcast
 from truth.rows.megatron import peaks, simumax_job
 from vramcast.api import job_of
 from vramcast.domain.job import Job
-from vramcast.engines.megatron import ranks
+from vramcast.domain.program import extent, live_at_end
+from vramcast.engines.megatron import fsdp, ranks
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.estimate.training import answer
+from vramcast.operators.lowering import Lowered
 from vramcast.units import GIB
 
 
@@ -96,3 +98,52 @@ def test_positions_are_divided_evenly_or_the_plan_is_refused(asked: dict[str, An
         return
     with pytest.raises(InvalidSpec, match="megatron divides positions evenly"):
         vramcast.train("llama-3.1-8b", **asked)
+
+
+LORA = {
+    "engine": "megatron", "peft": "lora", "lora-rank": 32, "objective": "sft", "seq-len": 4096, "shards": "optimizer",
+}
+
+
+def _with_adapters(model: str, **options: object) -> int:
+    job = job_of({"model": model, "gpus": "8xh200-sxm-141gb", **LORA, **options})
+    return answer(job, with_changes=False).fullest.peak.allocated_bytes
+
+
+def test_a_layer_with_adapters_keeps_its_frozen_weights_and_what_the_adapters_read() -> None:
+    tokens, weights, rank = 4096, 218_112_000, 32
+    adapters = rank * ((4096 + 6144) + (4096 + 4096) + (4096 + 28672) + (14336 + 4096))
+    # two norms' inputs and outputs, queries, keys and values, the context, both sides of the activation, r wide inputs
+    kept = tokens * 2 * (4 * 4096 + 6144 + 4096 + 28672 + 14336 + 4 * rank) + tokens * 4 * (32 + 2)
+    a_layer = _with_adapters("llama-3-8b", layers=3, gpus="h200-sxm-141gb") - _with_adapters(
+        "llama-3-8b", layers=2, gpus="h200-sxm-141gb")
+    assert a_layer == pytest.approx(2 * weights + (2 + 4 + 12) * adapters + kept, rel=0.001)
+
+
+def test_adapters_need_less_than_all_weights_and_are_divided_with_their_layers() -> None:
+    whole = _allocated("llama-3-8b", "", **{"seq-len": 4096})
+    assert _with_adapters("llama-3-8b") < whole
+    assert _with_adapters("llama-3-8b", tp=2) < 0.6 * _with_adapters("llama-3-8b")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lora-targets": "q_proj,v_proj"}, "corrects linear_qkv as a whole; add attention.k"),
+        ({"peft": "dora"}, "--peft dora is not modelled for megatron"),
+        ({"base-weights": "nf4"}, "frozen weights are not packed"),
+        ({"shards": "everything"}, "leave out fp8 and Megatron's FSDP"),
+    ],
+)
+def test_adapters_that_megatron_does_not_make_are_refused(options: dict[str, object], said: str) -> None:
+    with pytest.raises(Unsupported, match=said):
+        _with_adapters("llama-3-8b", **options)
+
+
+def test_fsdp_gathers_ahead_and_keeps_gradients_until_a_thousand_million_wait() -> None:
+    units = 300_000_000
+    forward, backward = fsdp.repeated(Lowered((), (), ()), 12, units, fsdp.Widths(weight=2, gradient=4))
+    # three layers hold half a thousand million and more; three wait, one more is launched, one is at work
+    assert extent(forward).peak == 3 * units * 2
+    assert extent(backward).peak == 3 * units * 2 + 5 * units * 4
+    assert not any(live_at_end(forward + backward).values())

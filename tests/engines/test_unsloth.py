@@ -140,3 +140,13 @@ def test_it_is_said_that_dynamic_checkpoints_are_larger() -> None:
 def test_adapters_that_unsloth_does_not_make_are_refused(method: str) -> None:
     with pytest.raises(Unsupported, match=f"not by {method}"):
         vramcast.train("llama-3.2-1b", gpus="h200", engine="unsloth", peft=method, seq_len=512)
+
+
+def test_preferences_are_compared_by_logits_of_both_answers() -> None:
+    asked = {"model": "llama-3.1-8b", "gpus": "rtx-4090", "engine": "unsloth", "peft": "lora", "base-weights": "nf4",
+             "seq-len": 1024, "precision": "amp-bf16"}
+    plain, preferred = (answer(job_of({**asked, "objective": objective})) for objective in ("sft", "dpo"))
+    logits = 2 * 1024 * 128_256 * 4  # chosen and rejected, in fp32; their gradient beside them
+    assert preferred.fullest.peak.allocated_bytes - plain.fullest.peak.allocated_bytes > 2 * logits
+    with pytest.raises(Unsupported, match="Liger's own preference loss"):
+        answer(job_of({**asked, "objective": "dpo", "loss": "fused_linear"}))

@@ -119,3 +119,26 @@ def test_a_change_that_shows_a_bug_costs_only_itself(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(BUGS, "are_raised", False)
     left = [change.change for change in vramcast.train(**asked).changes]
     assert left == [change for change in whole if change != "--recompute full"] != whole
+
+
+def test_where_no_change_alone_is_enough_several_together_are() -> None:
+    asked = {"model": "llama-3.2-1b", "gpus": "rtx-4090", "micro_batch": 4}
+    answer = vramcast.train(**asked)
+    together, *alone = answer.changes
+    assert together.verdict(answer.capacity_bytes) == "fits" and not any(change.fits for change in alone)
+    words = [word.replace("-", "_") for word in together.change.replace("--", "").split()]
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    after = vramcast.train(**asked | options)
+    assert after.fits and after.fullest.needed_bytes == together.device_bytes
+    for left_out in options:  # none of them is too much
+        fewer = {name: value for name, value in options.items() if name != left_out}
+        assert vramcast.train(**asked | fewer).interval_bytes[1] > answer.capacity_bytes
+    assert "--peft" not in together.change  # what costs quality comes last
+
+
+def test_adapters_that_do_not_fit_are_offered_frozen_weights_in_four_bits() -> None:
+    answer = vramcast.train("llama-3.1-8b", gpus="rtx-3060-12gb", engine="huggingface", peft="lora", seq_len=1024,
+                            recompute="full", loss="fused_linear")
+    assert not answer.fits
+    change = next(change for change in answer.changes if "nf4-dq" in change.change)
+    assert change.fits

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import vramcast
 import vramcast.errors
 from vramcast.domain.answer import Answer
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import InvalidSpec
 
 ENGINES = ["pytorch", "huggingface", "deepspeed", "torchtitan", "megatron", "colossalai"]
 FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -87,9 +87,9 @@ def test_each_zero_stage_holds_less_than_the_one_before(shards: str) -> None:
     assert states(shards) <= states(order[order.index(shards) - 1])
 
 
-def test_deepspeed_without_zero_on_several_cards_is_refused_with_what_would_work() -> None:
-    with pytest.raises(Unsupported, match="use --zero 1, 2 or 3, or --engine pytorch"):
-        ask("deepspeed", zero=0)
+def test_deepspeed_without_zero_keeps_every_state_on_every_card() -> None:
+    whole, shared = (ask("deepspeed", zero=stage).fullest.peak.allocated_bytes for stage in (0, 1))
+    assert whole > shared
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ from vramcast.families.module_names import (
 ALL = ("attention.q", "attention.k", "attention.v", "attention.out", "mlp.gate", "mlp.up", "mlp.down")
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
-WITHOUT_CODE = {"deepseek_ref", "deepseek_v4", "minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text", "step3p7",
-                "step3p7_text"}
+WITHOUT_CODE = {"bailing_moe", "deepseek", "deepseek_ref", "deepseek_v4", "kimi_vl", "minimax_m3", "minimax_m3_vl",
+                "minimax_m3_vl_text", "muse_glimmer", "step3p5", "step3p7", "step3p7_text"}
 """Families that no engine trains here."""
 
 

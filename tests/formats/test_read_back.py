@@ -152,9 +152,11 @@ def figures(job: Job) -> tuple[Any, ...]:
     return tuple(rank.needed_bytes for rank in found.ranks), found.time and found.time.step_s, found.host
 
 
-def read_again(job: Job, options: Mapping[str, Any], sets: Iterable[tuple[str, ...]]) -> Iterable[Read]:
+def read_again(
+    job: Job, options: Mapping[str, Any], sets: Iterable[tuple[str, ...]], *, formats: tuple[str, ...] = ()
+) -> Iterable[Read]:
     """The job that each set of its files gives, with what they do not say."""
-    files: dict[str, File] = {file.name: file for file in files_of(job)[0]}
+    files: dict[str, File] = {file.name: file for file in files_of(job, formats)[0]}
     with tempfile.TemporaryDirectory() as folder:
         write_all(files, Path(folder))
         for names in sets:
@@ -214,6 +216,26 @@ def test_who_shards_reads_back(by: str, shards: str, precision: str, more: dict[
     for names, again in found:
         assert plain(again) == plain(job), names
         assert figures(again) == expected, names
+
+
+def test_a_loss_that_is_named_beside_ligers_kernels_reads_back() -> None:
+    options = named({"model": "llama-3.2-1b", "gpus": "h100", "engine": "huggingface", "loss": "eager",
+                     "seq_len": 512, "engine_option": ("liger=true",)})
+    job = job_of(options)
+    found = list(read_again(job, options, [("training_args.yaml",)]))
+    assert [figures(again) for _, again in found] == [figures(job)]
+
+
+@pytest.mark.parametrize("shortest", [None, "1"])
+@pytest.mark.parametrize("tool", ["llamafactory", "axolotl"])
+def test_whether_samples_are_of_one_length_reads_back(tool: str, shortest: str | None) -> None:
+    options = named({"model": "qwen3-0.6b", "gpus": "h100", "engine": "huggingface", "objective": "sft",
+                     "seq_len": 512, "min_seq_len": shortest, "loss": "eager", "precision": "bf16",
+                     "attention": "flash", "engine_option": ("autocast=true",)})
+    job = job_of({name: value for name, value in options.items() if value is not None})
+    written = next(file.name for file in files_of(job, (tool,))[0] if file.name.endswith(("yaml", "yml")))
+    found = list(read_again(job, options, [(written,)], formats=(tool,)))
+    assert [figures(again) for _, again in found] == [figures(job)]
 
 
 @pytest.mark.parametrize("moments", ["bf16", "fp8"])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import vramcast
 from tests.formats.test_readers import asked, refusal, written
+from vramcast.engines.eager.releases import sharder
 from vramcast.errors import Unsupported
 from vramcast.estimate.training import answer
 from vramcast.formats.read import read_files
@@ -23,10 +23,8 @@ def test_llamafactory_freezes_towers_whatever_the_template_is_called(
     model: str, template: str | None, tmp_path: Path
 ) -> None:
     path = written(tmp_path, "a.json", FACTORY_TABLE | {"model_name_or_path": model, "template": template})
-    with pytest.raises(Unsupported, match="towers, which LLaMA-Factory leaves frozen"):
-        asked(path, gpus="8xh200-sxm-141gb")
-    with pytest.raises(Unsupported, match="towers"):
-        vramcast.plan("train", on="8xh200-sxm-141gb", from_=path)
+    peft = asked(path, gpus="8xh200-sxm-141gb").plan.peft
+    assert peft is not None and not any(target.startswith("vision") for target in peft.targets)
 
 
 def test_llamafactory_trains_networks_without_towers_under_templates_of_those_with_some(tmp_path: Path) -> None:
@@ -95,11 +93,10 @@ LAYERS = {"fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}
     ({"fsdp": "full_shard", "fsdp_config": LAYERS}, False),
     ({"fsdp": "full_shard auto_wrap", "fsdp_config": {"min_num_params": 10**8}}, False),
 ])
-@pytest.mark.parametrize("around", [{"stage": "sft", "finetuning_type": "full"}, {"num_train_epochs": 1}])
-def test_words_of_fsdp_say_how_layers_are_wrapped(
-    said: dict[str, object], understood: bool, around: dict[str, object], tmp_path: Path
-) -> None:
-    """[HF] training_args.py: auto_wrap is a unit for every layer, or by size; without it all is one."""
+def test_words_of_fsdp_say_how_layers_are_wrapped(said: dict[str, object], understood: bool, tmp_path: Path) -> None:
+    """[HF] training_args.py before 5.10, as LLaMA-Factory installs it: auto_wrap is a unit for every layer, or by size;
+    without it all is one."""
+    around = {"stage": "sft", "finetuning_type": "full"}
     table = {"model_name_or_path": "llama-3.2-1b", "per_device_train_batch_size": 1, "do_train": True, "bf16": True}
     path = written(tmp_path, "a.json", table | around | said)
     if understood:
@@ -109,7 +106,33 @@ def test_words_of_fsdp_say_how_layers_are_wrapped(
         asked(path, gpus="8xh100", seq_len=512)
 
 
-def test_a_script_behind_a_launcher_is_refused_by_its_name(tmp_path: Path) -> None:
-    path = written(tmp_path, "a.sh", "accelerate launch --num_processes 8 train.py --per_device_train_batch_size 1\n")
-    with pytest.raises(Unsupported, match="accelerate launches"):
-        read_files([path], command="train")
+@pytest.mark.parametrize(("said", "by", "shards"), [
+    ({"fsdp": "full_shard auto_wrap"}, "fsdp2", "everything"), ({"fsdp": True}, "fsdp2", "everything"),
+    ({"fsdp": "full_shard"}, "fsdp2", "everything"), ({"fsdp": "shard_grad_op"}, "fsdp2", "everything"),
+    ({"fsdp": "full_shard offload", "fsdp_config": LAYERS}, "fsdp2", "everything"),
+    ({"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 1}}, "fsdp1", "everything"),
+    ({"fsdp": "full_shard auto_wrap", "fsdp_config": {"backward_prefetch": "backward_pre"}}, "fsdp1", "everything"),
+])
+def test_the_trainer_takes_fsdp2_where_nothing_says_fsdp1(
+    said: dict[str, object], by: str, shards: str, tmp_path: Path
+) -> None:
+    """[HF] training_args.py `_process_fsdp_args` since 5.10; what FSDP1 alone has is of an older release."""
+    table = {"model_name_or_path": "llama-3.2-1b", "per_device_train_batch_size": 1, "do_train": True, "bf16": True}
+    path = written(tmp_path, "a.json", table | {"num_train_epochs": 1} | said)
+    job = asked(path, gpus="8xh100", seq_len=512)
+    assert (sharder(job), job.plan.shards) == (by, shards)
+    if said == {"fsdp": "full_shard auto_wrap"}:
+        assert sharder(asked(path, gpus="8xh100", seq_len=512, engine="huggingface@4.57")) == "fsdp1"
+
+
+def test_words_that_older_releases_name_apart_say_how_layers_are_wrapped(tmp_path: Path) -> None:
+    table = {"per_device_train_batch_size": 1, "model_name_or_path": "llama-3.2-1b", "fsdp": "full_shard auto_wrap",
+             "fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer", "bf16": True, "tf32": True}
+    assert asked(written(tmp_path, "a.json", table), gpus="8xh100", seq_len=512).plan.sharded_by == "fsdp1"
+    with pytest.raises(Unsupported, match="units of LlamaMLP"):
+        asked(written(tmp_path, "b.json", table | {"fsdp_transformer_layer_cls_to_wrap": "LlamaMLP"}), gpus="8xh100")
+
+
+def test_llamafactorys_muon_is_the_optimizer(tmp_path: Path) -> None:
+    table = FACTORY_TABLE | {"finetuning_type": "full", "use_muon": True, "bf16": True}
+    assert asked(written(tmp_path, "a.json", table), gpus="h100").plan.optimizer == "muon"

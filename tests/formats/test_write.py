@@ -43,7 +43,8 @@ LAUNCHERS = {"pai_dlc_job.json", "pai_dlc_submit.sh", "pytorchjob.yaml", "trainj
         ("torchtitan", "8xh100", {}, {"vramcast_plan.py", "run.sh"}),
         ("megatron", "8xh100", {"tp": 2}, {"run.sh"}),
         ("unsloth", "h100", {"peft": "lora"}, {"llamafactory.yaml"}),
-        ("litgpt", "8xh100", {"zero": "3"}, {"accelerate.yaml", "training_args.yaml", "train_trainer.py", "run.sh"}),
+        ("litgpt", "8xh100", {"zero": "3"}, {
+            "accelerate.yaml", "training_args.yaml", "train_trainer.py", "run.sh", "litgpt.yaml"}),
     ],
 )
 def test_a_training_plan_is_written_for_its_own_engine_and_every_launcher(
@@ -58,7 +59,7 @@ def test_a_serving_plan_is_a_command_and_services(engine: str) -> None:
     assert found >= {"serve.sh", "deployment.yaml", "skypilot.yaml", "pai_eas_service.json", "README.md"}
 
 
-@pytest.mark.parametrize(("engine", "gpus"), [("torchtune", "8xh100"), ("colossalai", "8xh100")])
+@pytest.mark.parametrize(("engine", "gpus"), [("colossalai", "8xh100")])
 def test_an_engine_without_a_format_is_refused_with_those_that_have_one(engine: str, gpus: str) -> None:
     with pytest.raises(Unsupported, match=r"use .*deepspeed"):
         files(training("llama-3.1-8b", gpus, engine=engine))

@@ -9,6 +9,7 @@ import pytest
 
 import vramcast
 from vramcast.engines.serving.table import SERVING
+from vramcast.engines.trainers import DIFFUSION
 from vramcast.errors import InvalidSpec
 from vramcast.question.options import OPTIONS, Kind, Option
 from vramcast.question.serving import DRAFT_KINDS
@@ -30,6 +31,7 @@ TRAINED: Final[dict[str, dict[str, Any]]] = {
     "offload-parameters": {"gpus": "8xh100", "engine": "deepspeed", "zero": 3},
     "objective=ppo": {"engine": "huggingface", "completion_len": 64},
     "objective=grpo": {"engine": "huggingface", "completion_len": 64},
+    "objective=rloo": {"engine": "huggingface", "completion_len": 64},
     "objective": {"engine": "huggingface"},
     "peft": LORA, "base-weights": LORA, "adapter-dtype": LORA,
     "engine": {"gpus": "8xh100"}, "engine=unsloth": {"gpus": "h100"}, "engine=colossalai": {"gpus": "8xh100"},
@@ -64,8 +66,9 @@ def beside(asked: dict[str, dict[str, Any]], name: str, word: str) -> dict[str, 
 
 @pytest.mark.parametrize(("name", "word"), [*offered(OPTIONS)])
 def test_what_train_offers_some_engine_takes(name: str, word: str) -> None:
-    asked = {"seq_len": 512, "micro_batch": 1} | beside(TRAINED, name, word) | {name.replace("-", "_"): word}
-    assert vramcast.train("llama-3.2-1b", **asked).ranks
+    usual = {"model": "sd-1.5"} if word in DIFFUSION else {"model": "llama-3.2-1b", "seq_len": 512}
+    asked = {"micro_batch": 1} | usual | beside(TRAINED, name, word) | {name.replace("-", "_"): word}
+    assert vramcast.train(asked.pop("model"), **asked).ranks
 
 
 @pytest.mark.parametrize(("name", "word"), [*offered(SERVE_OPTIONS)])

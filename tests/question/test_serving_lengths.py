@@ -92,3 +92,17 @@ def test_the_longest_context_is_found_with_lengths_that_can_be_asked_for() -> No
     words = found.what.split()
     best = dict(zip((name[2:].replace("-", "_") for name in words[::2]), map(int, words[1::2]), strict=True))
     assert serve(**(load | best)).fits
+
+
+def test_a_context_that_a_command_limits_is_no_load_where_prompts_and_answers_are_named() -> None:
+    line = "vllm serve Qwen/Qwen3-32B -tp 2 --max-model-len 32768"
+    whole = vramcast.serve(from_command=line, gpus="2xh100", concurrency=32)
+    assert not whole.fits and "of 32 sequences of 32,768 tokens" in whole.shortfall
+    asked = vramcast.serve(from_command=line, gpus="2xh100", concurrency=32, input_len=1024, output_len=1024)
+    assert asked.fits and asked.capacity == whole.capacity
+    assert not vramcast.serve(from_command=line, gpus="2xh100", concurrency=999, input_len=1024, output_len=1024).fits
+
+
+def test_a_mix_of_ggufs_asks_llama_cpp() -> None:
+    asked = {"gpus": "rtx-4090", "weights": "q4_k_m", "context": 4096}
+    assert vramcast.serve("qwen3-8b", **asked).ranks == vramcast.serve("qwen3-8b", engine="llama.cpp", **asked).ranks

@@ -11,6 +11,7 @@ import pytest
 from vramcast.api import job_of
 from vramcast.domain.job import Job, Recompute
 from vramcast.engines.eager.releases import reentrant
+from vramcast.errors import VramcastError
 from vramcast.estimate.training import answer
 from vramcast.estimate.variants import on_engine, options_between
 from vramcast.question.as_options import train_options
@@ -171,3 +172,26 @@ def test_a_file_of_the_trainer_that_says_so_is_kept(tmp_path: Path, line: str, r
     path.write_text(f"per_device_train_batch_size: 1\nmax_length: 512\nbf16: true\n{line}")
     found = job_of({"model": "qwen3-0.6b", "gpus": ONE, "objective": "dpo", "from": [path]})
     assert found.plan.recompute == recompute
+
+
+def test_adapters_on_one_card_are_the_trainers_over_weights_in_16_bits() -> None:
+    assert (job(peft="lora").engine, job().engine) == ("huggingface", "pytorch")
+
+
+@pytest.mark.parametrize(("model", "options", "base"), [
+    ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", {"peft": "lora"}, "nf4"),
+    ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", {"peft": "lora", "base-weights": "nf4-dq"}, "nf4-dq"),
+    ("Qwen/Qwen2.5-7B-Instruct-AWQ", {"peft": "lora", "base-weights": "awq-int4"}, "awq-int4"),
+    ("Qwen/Qwen2.5-7B-Instruct-AWQ", {"peft": "lora"}, "give --base-weights gptq-int4 or awq-int4"),
+    ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", {}, "beside which adapters alone learn"),
+])
+def test_adapters_lie_over_weights_as_the_checkpoint_packs_them(
+    model: str, options: dict[str, Any], base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    if " " not in base:
+        peft = job(model=model, **options).plan.peft
+        assert peft is not None and peft.base == base
+        return
+    with pytest.raises(VramcastError, match=base):
+        job(model=model, **options)

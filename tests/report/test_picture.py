@@ -89,10 +89,11 @@ def test_ticks_of_a_linear_axis_are_multiples_of_one_two_or_five(low: float, spa
 
 
 def test_a_capital_marks_what_is_on_the_front() -> None:
-    fast = Point(what="fast", gpus=8, tokens_per_s=100, cost_per_million_tokens=1, unit="USD", on_front=True)
-    slow = Point(what="slow", gpus=8, tokens_per_s=50, cost_per_million_tokens=2, unit="USD", on_front=False)
-    legend = list(scatter((slow, fast), EN))[-2:]
-    assert legend[0].startswith("  A  100 tokens/s, 1 USD per million tokens  fast")
+    fast = Point(what="--gpus a --tp 8", gpus=8, tokens_per_s=100, cost_per_million_tokens=1, unit="USD", on_front=True)
+    slow = Point(what="--gpus a --tp 4", gpus=8, tokens_per_s=50, cost_per_million_tokens=2, unit="USD", on_front=False)
+    shared, *legend = list(scatter((slow, fast), EN))[-3:]
+    assert shared == "  all with --gpus a"
+    assert legend[0] == "  A  100 tokens/s, 1 USD per million tokens  --tp 8"
     assert legend[1].startswith("  b  ")
 
 

@@ -16,6 +16,7 @@ from vramcast.estimate.serving_changes import PROPOSALS
 from vramcast.estimate.techniques import TECHNIQUES
 from vramcast.estimate.training import answer
 from vramcast.report.chinese import technique_texts, terms
+from vramcast.report.columns import width_of
 from vramcast.report.document import document
 from vramcast.report.messages import Words
 from vramcast.report.plan import render
@@ -183,11 +184,21 @@ def test_figures_of_another_engine_than_the_winners_stand_under_its_name() -> No
 def test_the_table_of_techniques_names_the_engines_that_rows_are_compared_on() -> None:
     rows = {row.name: row for row in found().techniques}
     assert (rows["full recomputation"].against, rows["optimizer on the CPU"].against) == ("megatron", "deepspeed")
-    text = render(found(), Words("en"))
+    text = render(found(), Words("en"), explain=True)
     (line,) = (line for line in text.splitlines() if line.startswith("  optimizer on the CPU"))
     assert line.split("--")[0].split()[-1] == "deepspeed"
+    assert "  against  " not in render(found(), Words("en"))
     alike = tuple(row for row in found().techniques if row.against == "megatron")
-    assert "  against  " not in render(replace(found(), techniques=alike), Words("en"))
+    assert "  against  " not in render(replace(found(), techniques=alike), Words("en"), explain=True)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_tables_stay_within_a_terminal(language: str) -> None:
+    long = "--gpus 8xh100-sxm-80gb --engine megatron --tp 4 --pp 4 --virtual-stages 5 --recompute-modules core_attn"
+    plans = replace(found(), labels=tuple(f"{long} --micro-batch {index}" for index, _ in enumerate(found().labels)))
+    title = Words(language)("plan.table")
+    (text,) = (part for part in render(plans, Words(language)).split("\n\n") if part.startswith(title))
+    assert all(width_of(line) <= 100 for line in text.splitlines() if long not in line)
 
 
 def test_what_a_winner_offloads_is_said_of_its_machines() -> None:

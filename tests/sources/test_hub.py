@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 import urllib.error
@@ -15,8 +16,11 @@ from pathlib import Path
 
 import pytest
 
+import vramcast
 from tests.sources.test_headers import CONFIG, safetensors_bytes
+from vramcast.catalogue.models import load_model
 from vramcast.errors import SourceError
+from vramcast.report.messages import Words
 from vramcast.sources import fetch
 from vramcast.sources import hub as hub_module
 from vramcast.sources.resolve import resolve_model
@@ -177,6 +181,44 @@ def test_no_network_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(SourceError, match="give the path"):
         resolve_model("some/model")
+
+
+@pytest.mark.parametrize(("repository", "base", "storage"), [
+    ("Qwen/Qwen3-8B-AWQ", "qwen3-8b", "int4"), ("TheBloke/Llama-2-7B-GPTQ", "llama-2-7b", "int4"),
+    ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "llama-3.1-8b", "nf4"),
+    ("RedHatAI/Qwen3-32B-FP8-dynamic", "qwen3-32b", "fp8"), ("NousResearch/Meta-Llama-3-8B", "llama-3-8b", None),
+    ("LLM-Research/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b", None), ("unsloth/Qwen2.5-7B", "qwen2.5-7b", None),
+    ("modelscope:qwen/Qwen2.5-7B-Instruct-AWQ", "qwen2.5-7b-instruct", "int4"),
+    ("cyankiwi/Qwen3-4B-Instruct-2507-AWQ-8bit", "qwen3-4b-2507", "int8"),
+    ("unsloth/gpt-oss-20b-BF16", "gpt-oss-20b", None), ("Intel/Qwen3-8B-int4-AutoRound", "qwen3-8b", "int4"),
+    ("amd/MiniMax-M2.1-MXFP4", "minimax-m2.1", "mxfp4"), ("nvidia/DeepSeek-R1-0528-FP4-v2", "deepseek-r1", "nvfp4"),
+])
+def test_without_a_network_a_copy_of_a_known_model_is_what_it_is_named(
+    repository: str, base: str, storage: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in (("HF_HUB_OFFLINE", "1"), ("HF_HOME", str(tmp_path)), ("XDG_CACHE_HOME", str(tmp_path))):
+        monkeypatch.setenv(name, value)
+    found, known = resolve_model(repository), load_model(base)
+    assert (found.stacks, found.vocab, found.quantisation) == (known.stacks, known.vocab, storage)
+    answer = vramcast.serve(repository, gpus="4xb200-180gb", tp=4, context=2048)
+    (note,) = (text for text in answer.assumptions if "as it is named" in text)
+    assert base in note and "HF_HUB_OFFLINE is set" in note
+    assert not re.search("[a-z] [a-z]", Words("zh").said(note).replace(repository, ""))
+
+
+@pytest.mark.parametrize("repository", [
+    "unsloth/Qwen3-14B-unsloth-bnb-4bit",  # some layers stay in 16 bits
+    "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", "mlx-community/Qwen3-8B-4bit", "who/Qwen3-32B-FP8-AWQ",
+    "who/ours-8b", "who/x-awq", "who/MiniMax-M2-FP8", "amd/Llama-3.1-8B-MXFP4",
+    "QuantTrio/Qwen3-30B-A3B-GPTQ-Int4-Int8Mix",
+])
+def test_a_name_that_does_not_say_how_it_is_stored_is_not_guessed(
+    repository: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in (("HF_HUB_OFFLINE", "1"), ("HF_HOME", str(tmp_path)), ("XDG_CACHE_HOME", str(tmp_path))):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SourceError, match="give a path to config"):
+        resolve_model(repository)
 
 
 def test_the_local_cache_is_used_first(hub: type[Hub], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cli.asking import vramcast
 from vramcast.blocks.parameters import count_parameters
 from vramcast.errors import InvalidSpec
 from vramcast.sources.numbers import model_from_numbers
@@ -41,3 +42,24 @@ def test_numbers_that_cannot_add_up_are_refused(numbers: dict[str, object]) -> N
 def test_what_was_assumed_is_noted() -> None:
     notes = " ".join(model_from_numbers(params="7B", layers=32, hidden=4096).notes)
     assert all(word in notes for word in ("feed-forward width", "32 heads", "vocabulary of 32000"))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "tp"), [(10240, 8), (5000, 4), (4096, 2), (6144, 16), (8192, 64), (12288, 12), (2304, 3)]
+)
+def test_widths_that_are_not_given_are_what_ranks_divide(hidden: int, tp: int) -> None:
+    model = model_from_numbers(params="20B", layers=24, hidden=hidden, divisor=tp)
+    layer = model.main.runs[0].layer
+    assert layer.mixer.num_heads % tp == 0 and hidden % layer.mixer.num_heads == 0
+    assert layer.channel.width % tp == 0 and layer.channel.width % 8 == 0 and model.vocab % tp == 0
+    assert count_parameters(model).total == pytest.approx(20e9, rel=0.01)
+    assert any(f"feed-forward width of {layer.channel.width}, a multiple of" in note for note in model.notes)
+
+
+def test_the_first_question_of_all_is_answered() -> None:
+    asked = ("--params", "100B", "--layers", "80", "--hidden", "10240", "--tp", "8")
+    whole = vramcast("train", *asked, "--gpus", "8xh100")
+    assert whole.returncode == 1 and "engine megatron" in whole.stdout and whole.stdout.startswith("does not fit")
+    sharded = ("--engine", "megatron", "--recompute", "full", "--shards", "optimizer", "--pp", "4")
+    assert vramcast("train", *asked, "--gpus", "64xh100", *sharded).returncode == 0
+    assert "the fewest of each card that hold 100B parameters" in vramcast("train", *asked).stdout

@@ -78,6 +78,13 @@ class Machine:
         out, err = process.communicate(timeout=SOON_S)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
+    def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Another command to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "vramcast", *arguments], env=self.environment, cwd=self.folder, text=True,
+            capture_output=True, timeout=SOON_S, check=False,
+        )
+
     def documents(self, *arguments: str) -> list[dict[str, Any]]:
         """What `--json` prints."""
         ended = self.watch("--json", *arguments)

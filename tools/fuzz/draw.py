@@ -65,6 +65,7 @@ TEXTS: Final[dict[str, Words]] = {
         "garbage_collection_threshold:0.8", "expandable_segments:True,max_split_size_mb:512",
     ),
     "params": ("100M", "1B", "7B", "70B"),
+    "used": ("2GiB", "512MiB"), "reserve": ("1GiB", "3GB"),
     "price": ("2usd", "98.32usd/node", "3eur"), "region": ("us-east-1", "cn-beijing"), "currency": ("USD", "CNY"),
     "weights": (*FORMATS, "stored"),
     "kv-dtype": ("auto", "bf16", "fp16", "fp8", "fp8_e5m2", "int8", "q8_0", "q4_0", "nvfp4", "turbo"),
@@ -79,7 +80,7 @@ TEXTS: Final[dict[str, Words]] = {
 
 NUMBERS: Final = ("0", "0.05", "0.3", "0.5", "0.9", "0.95", "0.99", "1", "30")
 WORD: Final = re.compile(r"[a-z0-9_][a-z0-9_.@-]*(?=[,) ]|$)")
-SELDOM: Final = ("region", "currency", "spot", "price", "ignore-unread", "from-format")
+SELDOM: Final = ("reserve", "region", "currency", "spot", "price", "ignore-unread", "from-format")
 """Options that almost every question is refused with, those beside a file without the file."""
 
 NAMES_OF_FILES: Final = tuple(name for name in FILES if name not in SELDOM)

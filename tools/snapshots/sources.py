@@ -129,6 +129,85 @@ def llamafactory(folder: Path) -> Found:
     return Found("llamafactory", release(folder), how, {"arguments": found})
 
 
+def trl(folder: Path) -> Found:
+    """The dataclasses of the trainers' configurations, of models, data and scripts; TrainingArguments come beside."""
+    package = folder / "trl"
+    base = of_class(classes(package / "trainer" / "base_config.py")["_BaseConfig"])
+    sections: Sections = {}
+    for name in ("SFT", "DPO", "KTO", "Reward", "RLOO", "GRPO"):
+        node = classes(package / "trainer" / f"{name.lower()}_config.py")[f"{name}Config"]
+        sections[f"{name}Config"] = base | of_class(node)
+    sections["ModelConfig"] = of_class(classes(package / "trainer" / "model_config.py")["ModelConfig"])
+    scripts: Section = {}
+    for file in ("utils", "grpo", "rloo"):
+        for name, node in classes(package / "scripts" / f"{file}.py").items():
+            if name.endswith("ScriptArguments") or name == "DatasetMixtureConfig":
+                scripts |= of_class(node)
+    sections["ScriptArguments"] = scripts
+    return Found("trl", release(folder), "dataclasses of its trainers and scripts, read as source", sections)
+
+
+AXOLOTL_INPUT: Final = "AxolotlInputConfig"
+
+AXOLOTL_TABLES: Final = {
+    "fsdp_config": "FSDPConfig", "trl": "TRLConfig", "vllm": "VllmConfig", "peft": "PeftConfig", "qat": "QATConfig",
+    "selective_checkpointing": "SelectiveCheckpointingConfig",
+}
+"""Table of the file -> the class that declares it."""
+
+
+def axolotl(folder: Path) -> Found:
+    """The pydantic classes of its schema, and those of its plugins."""
+    package = folder / "src" / "axolotl"
+    schemas = package / "utils" / "schemas"
+    aliases = literal_aliases(schemas)
+    known = {name: node for path in sorted(schemas.glob("*.py")) for name, node in classes(path).items()}
+    waiting, names = [AXOLOTL_INPUT], Section()
+    while waiting:
+        node = known.get(waiting.pop(0))
+        if node is not None:
+            waiting += [ast.unparse(base) for base in node.bases]
+            names = _by_alias(node, of_class(node, aliases)) | names
+    for path in sorted(package.glob("integrations/*/args.py")):
+        for name, node in classes(path).items():
+            if name.endswith("Args") and "BaseModel" in map(ast.unparse, node.bases):
+                names = of_class(node, aliases) | names
+    tables = {table: of_class(known[name], aliases) for table, name in AXOLOTL_TABLES.items()}
+    removed = {"config": {name: "deprecated" for name in of_class(known["DeprecatedParameters"]) if name not in names}}
+    how = "pydantic classes of utils/schemas and integrations/*/args.py, read as source"
+    version = (folder / "VERSION").read_text(encoding="utf-8").strip()
+    return Found("axolotl", version, how, {"config": names, **tables}, removed)
+
+
+def _by_alias(node: ast.ClassDef, found: Section) -> Section:
+    """Names as a file writes them: fields with an alias take both."""
+    for item in node.body:
+        call = item.value if isinstance(item, ast.AnnAssign) else None
+        if isinstance(call, ast.Call) and isinstance(item, ast.AnnAssign):
+            alias = next((word.value for word in call.keywords if word.arg == "alias"), None)
+            if isinstance(alias, ast.Constant):
+                found[ast.unparse(item.target)]["aliases"] = [alias.value]
+    return found
+
+
+def swift(folder: Path) -> Found:
+    """The dataclasses of ms-swift's arguments; transformers' own TrainingArguments come beside them."""
+    package, found = folder / "swift", Section()
+    files = [*sorted(package.glob("arguments/base_args/*.py")), package / "arguments" / "tuner_args.py",
+             package / "arguments" / "sft_args.py", package / "arguments" / "rlhf_args.py",
+             package / "arguments" / "pretrain_args.py", package / "trainers" / "arguments.py",
+             *sorted(package.glob("rlhf_trainers/arg*.py"))]
+    for path in files:
+        for node in classes(path).values():
+            found |= of_class(node)
+    trainer = json.loads((FORMATS / "transformers.json").read_text(encoding="utf-8"))
+    for name, known in trainer["sections"]["TrainingArguments"].items():
+        found.setdefault(name, known)
+    version = re.findall(r"__version__ = '(.*)'", (package / "version.py").read_text(encoding="utf-8"))[0]
+    how = f"dataclasses of its arguments, read as source, and TrainingArguments of transformers {trainer['version']}"
+    return Found("ms-swift", version, how, {"arguments": found})
+
+
 def megatron(folder: Path) -> Found:
     """The options of Megatron-LM's own parser; needs PyTorch and Triton, no GPU."""
     sys.path.insert(0, str(folder))
@@ -202,6 +281,9 @@ READERS: Final[dict[str, Callable[[Path], Found]]] = {
     "vllm": vllm,
     "sglang": sglang,
     "llamafactory": llamafactory,
+    "trl": trl,
+    "axolotl": axolotl,
+    "swift": swift,
     "megatron": megatron,
     "llamacpp": llamacpp,
     "tensorrt-llm": tensorrt_llm,

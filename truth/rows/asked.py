@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from truth.contract import VERDICT, Prediction, Refused, traits_at
 from vramcast.api import job_of, serve_answer, serve_job_of
@@ -68,6 +68,9 @@ EXPRESSED: Final[dict[str, dict[str, str]]] = {
 
 RANKED: Final = re.compile(r"galore_rank=(\d+)")
 """A setting of ms-swift's that names GaLore's rank [swift/llm/utils/argument.py `galore_rank`]."""
+
+MODULES: Final = {"ms-swift": "lora_target_modules", "fms-hf-tuning sft_trainer": "target_modules"}
+"""`format` of a row's `config` -> the setting that names what is adapted."""
 
 NOT_MODELLED: Final[dict[str, str]] = {
     "torchao generate.py": "asked of a tool that is not modelled: torchao's generate.py, for which transformers stands",
@@ -130,26 +133,57 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
     if ask.get("ask_with") == "none":
         raise Refused(f"not a question of train or serve: {ask['reason']}")
     _refuse_other_jobs(row)
-    options = said(row) | _model(ask, folder) | _one_card(row)
     quantity = measured["quantity"]
+    found = figure(row, question(row, folder))
+    if quantity in VERDICTS:
+        return [Prediction(VERDICT, found.value, float(VERDICTS[quantity]))]
+    value = measured["value"] * UNITS[measured["unit"]]
+    _refuse_less_than_weights(row, folder, value)
+    _refuse_unknown(row, found.value, value)
+    if quantity == AFTER_LOADING:
+        return [Prediction("reserved after loading", found.value, value)]
+    if quantity == "weights":
+        return [Prediction("weights", found.value, value, measured["value"] * GIB)]
+    return [Prediction(LEVELS[quantity], found.value, value, traits=found.traits)]
+
+
+def question(row: Row, folder: Path) -> dict[str, Any]:
+    """What a row asks, in options."""
+    return said(row) | _model(row["ask"], folder) | _one_card(row)
+
+
+class Figure(NamedTuple):
+    """What an answer says of the quantity that a row measured."""
+
+    value: float  # [bytes], or 1 and 0 for what fits and does not
+    traits: Traits | None = None
+
+
+def figure(row: Row, options: dict[str, Any]) -> Figure:
+    """The one figure of an answer that a row measured.
+
+    Args:
+        row: with `measured`
+        options: the question: the row's own options, or its command
+
+    Raises: Refused where the row measured something else than a level of memory
+    """
+    quantity = row["measured"]["quantity"]
     found, traits = _answered(row["task"], options)
     if quantity in VERDICTS:
-        return [Prediction(VERDICT, float(found.fits), float(VERDICTS[quantity]))]
-    value = measured["value"] * UNITS[measured["unit"]]
-    _refuse_less_than_weights(row["task"], options, value)
-    _refuse_unknown(row, found, value)
+        return Figure(float(found.fits))
     if quantity == AFTER_LOADING:
-        return [Prediction("reserved after loading", found.fullest.phases[Phase.LOAD].reserved_bytes, value)]
+        return Figure(found.fullest.phases[Phase.LOAD].reserved_bytes)
     if quantity == "weights":
-        weights = sum(
+        return Figure(sum(
             rank.count * entry.num_bytes for rank in found.ranks for entry in rank.ledger if entry.category == "weights"
-        )
-        return [Prediction("weights", weights, value, measured["value"] * GIB)]
+        ))
     if quantity not in LEVELS:
         raise Refused(f"measures {quantity!r}, which no answer has")
     level = LEVELS[quantity]
-    phases = (Phase.LOAD, Phase.FIRST_STEP) if FIRST_STEP in ask.get("unexpressed", ()) else tuple(Phase)
-    return [Prediction(level, _highest(found, level, phases), value, traits=traits(level))]
+    first = FIRST_STEP in row["ask"].get("unexpressed", ())
+    phases = (Phase.LOAD, Phase.FIRST_STEP) if first else tuple(Phase)
+    return Figure(_highest(found, level, phases), traits(level))
 
 
 def said(row: Row) -> dict[str, Any]:
@@ -165,10 +199,22 @@ def said(row: Row) -> dict[str, Any]:
     words += [meant for name, value, meant in SETTINGS if value in str(values.get(name) or "")]
     rank = RANKED.search(str(values.get("tuner_params") or ""))
     words += [{"optimizer": f"galore:{rank[1]}", "optimizer-kernel": None}] if rank else []
+    if "lora-targets" in options and (modules := _modules(row)):
+        words.append({"lora-targets": modules})
     for meant in words:
         for name, value in meant.items():
             options[name] = [*options.get(name, ()), value] if name == "engine-option" else value
     return options
+
+
+def _modules(row: Row) -> str | None:
+    """The modules that a row's own file adapts, as it names them: of a fused projection one adapter, not three."""
+    config = row.get("config") or {}
+    values = config.get("values", {})
+    if "target=ALL" in str(values.get("tuner_params")):
+        return "all"
+    named = values.get(MODULES.get(config.get("format", ""), ""))
+    return ",".join(named.replace(",", " ").split()) if named else None
 
 
 def _release(row: Row, engine: str | None) -> str | None:
@@ -207,7 +253,7 @@ def _refuse_other_jobs(row: Row) -> None:
         raise Refused("trained through fake quantisation (QAT), which is not modelled and not asked for")
 
 
-def _refuse_unknown(row: Row, found: Answer, value: float) -> None:
+def _refuse_unknown(row: Row, found: float, value: float) -> None:
     """What decides the figure is not in the row; an answer for every length still tells on which side it lies.
 
     Raises: Refused
@@ -215,7 +261,7 @@ def _refuse_unknown(row: Row, found: Answer, value: float) -> None:
     quantity, mixed = row["measured"]["quantity"], _is_mixed(row)
     unknown = any(LENGTHS_UNKNOWN in text for text in row["ask"].get("unexpressed", ()))
     if unknown and quantity in LEVELS:
-        less = _highest(found, LEVELS[quantity]) < NEARLY * value
+        less = found < NEARLY * value
         if not (less and mixed):
             side = "LESS THAN" if less else "at least"
             raise Refused(f"lengths of samples are not known; of all up to their limit the answer is {side} measured")
@@ -223,12 +269,13 @@ def _refuse_unknown(row: Row, found: Answer, value: float) -> None:
         raise Refused(MIXED)
 
 
-def _refuse_less_than_weights(task: str, options: dict[str, Any], value: float) -> None:
+def _refuse_less_than_weights(row: Row, folder: Path, value: float) -> None:
     """A run on one card holds its model: less than that was measured of another card's share, or another storage.
 
     Raises: Refused
     """
-    if task == "serve" or not options["gpus"].startswith("1x") or any("offload" in name for name in options):
+    options = question(row, folder)
+    if row["task"] == "serve" or not options["gpus"].startswith("1x") or any("offload" in name for name in options):
         return
     job = job_of(options)
     bits = LEAST_BITS.get(job.plan.peft.base, 4) if job.plan.peft is not None else 16

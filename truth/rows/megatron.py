@@ -73,7 +73,7 @@ def _cluster(gpu: str, count: int) -> Cluster:
 
 def golden_job(row: dict[str, Any]) -> Job:
     """The question of a CI row."""
-    arguments = row["raw_config"]
+    arguments = {name: _word(value) for name, value in row["raw_config"].items()}
     family = row["model"].split(":")[0]
     count = row.get("n_gpus")
     if not count:
@@ -81,6 +81,12 @@ def golden_job(row: dict[str, Any]) -> Job:
     return job_from_arguments(
         arguments, family=family, cluster=_cluster(row["gpu"], count), env=dict(row.get("env") or {})
     )
+
+
+def _word(value: Any) -> Any:
+    """A list that a configuration writes as words of the shell: "[layernorm moe_act]"."""
+    text = value if isinstance(value, str) else ""
+    return text[1:-1].split() if text.startswith("[") and text.endswith("]") and "*" not in text else value
 
 
 def _release_gpus(row: dict[str, Any]) -> int:

@@ -63,10 +63,13 @@ def model_of(text: str, params_b: float | None = None) -> Model:
     Raises: Refused when the name is unknown, means several networks, or another one than the stated size says
     """
     cut = CUT.search(text)
-    found = next((names for names in map(_named, _readings(CUT.sub("", text))) if names), set())
+    whole = MODELS.aliases.get(text.strip().lower())
+    found = {whole} if whole else next((names for names in map(_named, _readings(CUT.sub("", text))) if names), set())
     models = [model for model in map(load_model, sorted(found)) if cut or _has_size(model, params_b)]
     if not models:
         raise Refused(f"model {text[:60]!r} is not in the catalogue")
+    if len({(model.stacks, model.vocab, model.tied, model.quantisation) for model in models}) == 1:
+        models = [min(models, key=lambda model: len(model.name))]  # they differ in how long they were trained for
     if len(models) > 1:
         names = ", ".join(model.name for model in models[:4])
         raise Refused(f"model {text[:60]!r} means several: {names}")
@@ -165,7 +168,7 @@ def card_of(text: str | None) -> Gpu:
     for candidate in (lower, re.sub(r"\([^)]*\)", "", lower).strip()):
         try:
             return load_gpu(candidate)
-        except UnknownName:
+        except (UnknownName, InvalidSpec):  # none is called so, or several
             continue
     cards = [load_gpu(name) for name in gpu_names() if re.search(_family(name), lower)]
     if not cards:

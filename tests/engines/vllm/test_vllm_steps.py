@@ -69,10 +69,12 @@ def test_data_parallel_attention_widens_the_experts_batch() -> None:
 
 def test_images_are_profiled_unless_switched_off() -> None:
     seen = ask("qwen2.5-vl-7b", max_sequences=1)
-    without = ask("qwen2.5-vl-7b", max_sequences=1, engine_option=("images=0",))
+    without = ask("qwen2.5-vl-7b", max_sequences=1, engine_option=("images=0", "videos=0"))
+    pictures = ask("qwen2.5-vl-7b", max_sequences=1, engine_option=("videos=0",))
     text = ask("qwen2.5-vl-7b", max_sequences=1, engine_option=("language-model-only=true",))
     assert gib(seen, "activation peak") > 1.9 * gib(without, "activation peak")
     assert gib(text, "activation peak") == gib(without, "activation peak")
+    assert gib(without, "activation peak") <= gib(pictures, "activation peak") <= gib(seen, "activation peak")
     assert gib(text, "weights") < gib(without, "weights") - 1
 
 

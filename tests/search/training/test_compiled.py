@@ -7,6 +7,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from vramcast.api import job_of
 from vramcast.catalogue.gpus import parse_gpus
@@ -31,7 +32,6 @@ MEGATRON = [
     ("kimi-k2", "16x8xh200-sxm-141gb", 512, {"shards": (Shards.NOTHING, Shards.OPTIMIZER)}),
     ("gpt2", "4xt4", 48, {"precisions": (Precision.MIXED_FP16,)}),
     ("llama-3.1-8b", "8xh100-sxm-80gb", 32, {"engine_options": {"precision_aware": True, "moments": "fp8"}}),
-    ("llama-3.1-8b", "8xh100-sxm-80gb", 32, {"engine_options": {"fsdp": True}, "pp": (1,)}),
 ]
 
 
@@ -89,6 +89,14 @@ def test_clusters_searched_together_have_the_plans_that_each_has_alone(kinds: tu
     together = sorted(figures for plans in chain(*found) for figures in figures_of(plans))
     alone = chain(*(plans_on(space, [cluster], "megatron") for cluster in clusters))
     assert together == sorted(figures for plans in alone for figures in figures_of(plans))
+
+
+def test_plans_are_of_the_machines_that_they_are_looked_up_for() -> None:
+    space = space_of("llama-3.2-1b", "8xh100-sxm-80gb", 32, pp=(1,), cp=(1,))
+    rented = [replace(space.clusters[0], instance=name) for name in ("one:cheap", "other:dear")]
+    found = list(plans_on(space, rented, "megatron"))
+    assert {plans.cluster.instance for plans in found} == {"one:cheap", "other:dear"}
+    assert all(plans.job_at(0).cluster == plans.cluster for plans in found)
 
 
 def figures_of(plans: Plans) -> list[tuple[str, int, float]]:

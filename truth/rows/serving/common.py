@@ -45,18 +45,19 @@ def _nearest(visible_gib: float) -> Gpu:
 
     Of those with bf16: on older ones engines refuse formats that such a log may be about.
     """
-    cards = [card for card in map(load_gpu, gpu_names()) if card.has_bf16]
+    cards = [card for card in map(load_gpu, gpu_names()) if card.vendor == "NVIDIA" and card.has_bf16]
     nearest = min(cards, key=lambda card: abs(card.visible_bytes / GIB - visible_gib))
     return replace(nearest, visible_bytes=round(visible_gib * GIB))
 
 
 def _of_size(gb: float) -> Gpu:
-    """A card of a printed size: NVIDIA's middle one by visible memory.
+    """A card of a printed size: NVIDIA's middle one by visible memory, of those whose total was published.
 
     Raises: Refused when none has that size
     """
     cards = [card for card in map(load_gpu, gpu_names()) if card.memory_nameplate == f"{gb:g} GB"]
     cards = [card for card in cards if card.vendor == "NVIDIA"] or cards
+    cards = [card for card in cards if card.smi_total_bytes is not None] or cards
     if not cards:
         raise Refused(f"no card of {gb:g} GB in the catalogue")
     return sorted(cards, key=lambda card: card.visible_bytes)[len(cards) // 2]

@@ -1,0 +1,61 @@
+"""A question without --gpus: which cards hold it, the smallest first, with what they cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.asking import vramcast
+from vramcast.catalogue.gpu_texts import parse_gpus
+
+
+@pytest.mark.parametrize(
+    "asked", [["train", "qwen3-0.6b", "--seq-len", "1k"], ["serve", "qwen3-8b", "--context", "4k"]]
+)
+def test_cards_that_hold_it_are_listed_smallest_first(asked: list[str]) -> None:
+    found = vramcast(*asked, "--json")
+    document = json.loads(found.stdout)
+    rows = document["cards"]
+    assert found.returncode == 0 and document["fits"] and len(rows) > 5
+    sizes = [parse_gpus(row["gpus"]).count * row["capacity_bytes"] for row in rows]
+    assert sizes == sorted(sizes)
+    for row in rows[:3]:
+        same = json.loads(vramcast(*asked, "--gpus", row["gpus"], "--json").stdout)
+        assert same["fits"] and same["ranks"][0]["peak"]["device_bytes"] <= row["needed_bytes"]
+    priced = [row["price"] for row in rows if "price" in row]
+    assert priced and all(price["per_hour"] > 0 and price["date"] and price["instance"] for price in priced)
+
+
+def test_the_table_has_a_line_per_card() -> None:
+    found = vramcast("serve", "qwen3-8b", "--context", "4k", "--weights", "fp8")
+    assert "the fewest of each card that hold qwen3-8b" in found.stdout and "  1xl4 " in found.stdout
+    assert " USD " in found.stdout and max(map(len, found.stdout.splitlines())) <= 140
+
+
+def test_nothing_large_enough_says_what_is_nearest() -> None:
+    found = vramcast("serve", "deepseek-v3", "--dtype", "fp32", "--tp", "1", "--dp", "1")
+    assert found.returncode == 1 and "nothing that was looked at holds deepseek-v3" in found.stdout
+
+
+def test_degrees_leave_the_numbers_of_cards_that_they_need() -> None:
+    rows = json.loads(vramcast("train", "qwen3-0.6b", "--tp", "8", "--engine", "megatron", "--json").stdout)["cards"]
+    assert {parse_gpus(row["gpus"]).count for row in rows} == {8}
+
+
+def test_cards_of_a_job_file_are_no_question(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('model = "qwen3-0.6b"\ngpus = "rtx-4090"\n')
+    assert "on 1xrtx-4090" in vramcast("train", "--file", str(file)).stdout
+
+
+@pytest.mark.parametrize("option", ["--save", "--snapshot", "--report", "--write"])
+def test_files_of_a_plan_need_its_cards(option: str, tmp_path: Path) -> None:
+    found = vramcast("train", "qwen3-0.6b", option, str(tmp_path / "it.html"))
+    assert found.returncode == 2 and "which GPUs?" in found.stderr
+
+
+def test_a_wrong_question_is_refused_as_with_cards() -> None:
+    found = vramcast("train", "nosuch")
+    assert found.returncode == 4 and "unknown model 'nosuch'" in found.stderr

@@ -1,0 +1,95 @@
+"""NeMo Automodel's recipes: FSDP2 over weights in 16 bits, adapters by patterns of names, samples of a pack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from vramcast.api import job_of
+from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.formats.read import Given, read_files
+
+RECIPE: dict[str, Any] = {
+    "recipe": "TrainFinetuneRecipeForNextTokenPrediction",
+    "step_scheduler": {"global_batch_size": 64, "local_batch_size": 2, "num_epochs": 1, "val_every_steps": 10},
+    "dist_env": {"backend": "nccl", "timeout_minutes": 1},
+    "model": {"_target_": "nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained",
+              "pretrained_model_name_or_path": "meta-llama/Llama-3.2-1B"},
+    "distributed": {"strategy": "fsdp2", "dp_size": "none", "tp_size": 1, "cp_size": 1, "sequence_parallel": False,
+                    "activation_checkpointing": True},
+    "loss_fn": {"_target_": "nemo_automodel.components.loss.masked_ce.MaskedCrossEntropy"},
+    "dataset": {"_target_": "nemo_automodel.components.datasets.llm.squad.make_squad_dataset", "split": "train"},
+    "packed_sequence": {"packed_sequence_size": 2048},
+    "optimizer": {"_target_": "torch.optim.AdamW", "lr": 1e-5, "betas": [0.9, 0.999]},
+}
+LORA = {"_target_": "nemo_automodel.components._peft.lora.PeftConfig", "dim": 16, "alpha": 32,
+        "target_modules": "*_proj"}
+
+
+def read(tmp_path: Path, recipe: dict[str, Any]) -> Given:
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    return read_files([tmp_path / "recipe.yaml"], command="train")
+
+
+def job(tmp_path: Path, recipe: dict[str, Any]) -> Job:
+    assert [one.name for _, one in read(tmp_path, recipe).unread] == []
+    return job_of({"from": (tmp_path / "recipe.yaml",), "gpus": "8xh100-sxm-80gb"})
+
+
+def test_a_recipe_is_read(tmp_path: Path) -> None:
+    found = job(tmp_path, RECIPE)
+    assert (found.engine, found.model.name, found.workload.seq_len) == ("pytorch", "llama-3.2-1b", 2048)
+    assert (found.workload.micro_batch, found.workload.grad_accum) == (2, 4)
+    plan = found.plan
+    assert (plan.shards, plan.sharded_by, plan.recompute) == (Shards.EVERYTHING, "fsdp2", Recompute.FULL)
+    assert (plan.precision, plan.optimizer) == (Precision.BF16, "adamw")
+
+
+def test_weights_that_are_stored_in_fp32_are_computed_in_bf16(tmp_path: Path) -> None:
+    model = RECIPE["model"] | {"torch_dtype": "float32"}
+    assert job(tmp_path, RECIPE | {"model": model}).plan.precision is Precision.MIXED_BF16
+
+
+@pytest.mark.parametrize(
+    ("more", "adapted"),
+    [
+        ({}, {"attention.q", "attention.k", "attention.v", "attention.out", "mlp.gate", "mlp.up", "mlp.down"}),
+        ({"target_modules": ["*q_proj", "v_proj"]}, {"attention.q", "attention.v"}),
+        ({"target_modules": [], "exclude_modules": ["*.down_proj", "*lm_head"]},
+         {"attention.q", "attention.k", "attention.v", "attention.out", "mlp.gate", "mlp.up"}),
+    ],
+)
+def test_patterns_choose_the_adapted_modules(tmp_path: Path, more: dict[str, Any], adapted: set[str]) -> None:
+    peft = job(tmp_path, RECIPE | {"peft": LORA | more}).plan.peft
+    assert peft is not None
+    assert (peft.rank, peft.adapter_dtype, set(peft.targets)) == (16, "bf16", adapted)
+
+
+def test_a_length_that_no_data_set_says_is_said_to_be_assumed(tmp_path: Path) -> None:
+    given = read(tmp_path, {name: value for name, value in RECIPE.items() if name != "packed_sequence"})
+    assert given.auto == {"seq-len": "recipe.yaml says no length of the samples"}
+    given = read(tmp_path, RECIPE | {"packed_sequence": {"packed_sequence_size": 0}, "dataset": {"seq_length": 512}})
+    assert given.options["seq-len"] == 512
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "name"),
+    [
+        ("distributed", {"strategy": "fsdp2", "ep_size": 8}, "distributed.ep_size"),
+        ("distributed", {"strategy": "megatron_fsdp"}, "distributed.strategy"),
+        ("recipe", "FinetuneRecipeForVLM", "recipe"),
+        ("model", {"_target_": "nemo_automodel.NeMoAutoModelForImageTextToText.from_pretrained"}, "model._target_"),
+        ("optimizer", {"_target_": "flashoptim.FlashAdamW"}, "optimizer._target_"),
+        ("loss_fn", {"_target_": "nemo_automodel.components.loss.te_parallel_ce.TEParallelCrossEntropy"},
+         "loss_fn._target_"),
+        ("fp8", {"enabled": True}, "fp8"),
+        ("peft", LORA | {"target_modules": "q_proj[0]"}, "peft.target_modules"),
+        ("dataset", {"seq_length": "${data.length}"}, "dataset.seq_length"),
+    ],
+)
+def test_what_makes_another_run_of_it_is_named(tmp_path: Path, section: str, values: Any, name: str) -> None:
+    recipe = {each: value for each, value in RECIPE.items() if each != "packed_sequence"} | {section: values}
+    assert name in [one.name for _, one in read(tmp_path, recipe).unread]

@@ -1,0 +1,246 @@
+"""axolotl's YAML, read and written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.formats.plans import named
+from tests.formats.test_read_back import figures, plain, read_again
+from tests.formats.test_readers import asked, refusal, written
+from vramcast.api import job_of
+from vramcast.errors import Unsupported
+from vramcast.formats.files import File
+from vramcast.formats.read import read_files
+from vramcast.formats.write import files_of
+
+QLORA = """
+base_model: llama-3.2-1b
+load_in_8bit: false
+load_in_4bit: true
+datasets:
+  - path: mhenrichsen/alpaca_2k_test
+    type: alpaca
+val_set_size: 0.05
+adapter: qlora
+lora_r: 32
+lora_alpha: 16
+lora_dropout: 0.05
+lora_target_linear: true
+sequence_len: 4096
+sample_packing: true
+wandb_project:
+gradient_accumulation_steps: 4
+micro_batch_size: 2
+num_epochs: 4
+optimizer: paged_adamw_8bit
+learning_rate: 0.0002
+bf16: auto
+tf32: false
+gradient_checkpointing: true
+flash_attention: true
+"""
+
+
+def table(**changes: Any) -> dict[str, Any]:
+    found = yaml.safe_load(QLORA) | changes
+    return {name: value for name, value in found.items() if value != "gone"}
+
+
+def read(path: Path, **changes: Any) -> dict[str, Any]:
+    return read_files([written(path, "axolotl.yaml", table(**changes))], command="train").options
+
+
+FULL: dict[str, Any] = dict.fromkeys(
+    ("adapter", "load_in_4bit", "lora_r", "lora_alpha", "lora_dropout", "lora_target_linear"), "gone")
+
+
+def test_a_qlora_file_is_its_whole_question(tmp_path: Path) -> None:
+    job = asked(written(tmp_path, "axolotl.yaml", table()), gpus="h100")
+    assert (job.engine, job.engine_version, job.model.name) == ("huggingface", (5, 14), "llama-3.2-1b")
+    assert job.plan.peft is not None
+    assert (job.plan.peft.method, job.plan.peft.rank, job.plan.peft.base) == ("lora", 32, "nf4-dq")
+    assert len(job.plan.peft.targets) == 7
+    assert (job.workload.seq_len, job.workload.micro_batch, job.workload.grad_accum) == (4096, 2, 4)
+    assert (job.plan.optimizer, job.plan.precision, job.plan.recompute) == ("paged-adamw-8bit", "amp-bf16", "full")
+    assert job.plan.attention == "flash"
+    assert job.engine_options["prepare_kbit"] == "none"
+    assert job.engine_options["reentrant"] is False
+
+
+@pytest.mark.parametrize("changes, expected", [
+    (FULL, {"precision": "bf16"}),
+    (FULL | {"bf16": False}, {"precision": "fp32"}),
+    (FULL | {"bf16": False, "tf32": True}, {"precision": "tf32"}),
+    ({"fp16": True, "bf16": None}, {"precision": "amp-fp16"}),
+    ({"adapter": "lora", "load_in_4bit": False, "load_in_8bit": True}, {"base-weights": "int8"}),
+    ({"bnb_config_kwargs": {"bnb_4bit_use_double_quant": False}}, {"base-weights": "nf4"}),
+    ({"peft_use_dora": True}, {"peft": "dora"}),
+    ({"lora_target_linear": False, "lora_target_modules": ["q_proj", "v_proj"]}, {"lora-targets": "q_proj,v_proj"}),
+    ({"lora_modules_to_save": ["embed_tokens", "lm_head"]}, {"modules-to-save": "embed_tokens,lm_head"}),
+    ({"optimizer": "adamw_torch_8bit"}, {"optimizer": "adamw-8bit-torchao"}),
+    ({"optimizer": "adamw_torch_fused"}, {"optimizer": "adamw", "optimizer-kernel": "fused"}),
+    ({"gradient_checkpointing": False}, {"recompute": "none"}),
+    ({"gradient_checkpointing": "offload"}, {"recompute": "none", "offload-activations": True}),
+    (FULL | {"activation_offloading": True}, {"recompute": "full", "offload-activations": True}),
+    ({"flash_attention": None, "attn_implementation": "xformers"}, {"attention": "efficient"}),
+    ({"flash_attention": None, "sdp_attention": True}, {"attention": "flash"}),
+    ({"flash_attention": None, "attn_implementation": "eager"}, {"attention": "eager"}),
+    ({"rl": "dpo", "sample_packing": False}, {"objective": "dpo"}),
+    (FULL | {"reward_model": True}, {"objective": "reward"}),
+    (FULL | {"pretraining_dataset": [{"path": "allenai/c4"}], "datasets": "gone"}, {"objective": "pretrain"}),
+    ({"plugins": ["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"]}, {"loss": "fused_linear"}),
+    ({"torch_compile": "auto"}, {"compile": True}),
+    ({"context_parallel_size": 2}, {"cp": 2, "cp-kind": "ring"}),
+    ({"tensor_parallel_size": 2}, {"tp": 2}),
+    ({"sequence_len": "gone"}, {"seq-len": 512}),
+    (FULL | {"fsdp_version": 2, "fsdp_config": {"auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "offload_params": True}},
+     {"sharded-by": "fsdp2", "shards": "everything", "offload-parameters": "cpu", "precision": "amp-bf16"}),
+    (FULL | {"fsdp": ["full_shard", "auto_wrap"], "fsdp_config": {"fsdp_use_orig_params": False}},
+     {"sharded-by": "fsdp1", "shards": "everything", "engine": "huggingface@5.14"}),
+    (FULL | {"deepspeed": "deepspeed_configs/zero2.json"},
+     {"sharded-by": "deepspeed", "zero": "2", "offload-optimizer": "cpu", "precision": "mixed-bf16"}),
+])
+def test_names_are_read_as_axolotl_means_them(
+    changes: dict[str, Any], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    found = read(tmp_path, **changes)
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_ligers_kernels_run_where_the_plugin_is_there(tmp_path: Path) -> None:
+    switches = {"liger_rope": True, "liger_rms_norm": True, "liger_fused_linear_cross_entropy": True}
+    plugin = {"plugins": ["axolotl.integrations.liger.LigerPlugin"]}
+    assert "liger=rope+rms_norm" in read(tmp_path, **switches, **plugin)["engine-option"]
+    assert read(tmp_path, **switches, **plugin)["loss"] == "fused_linear"
+    assert read(tmp_path, **switches)["loss"] == "eager"
+
+
+def test_bf16_auto_is_fp16_on_cards_that_have_none(tmp_path: Path) -> None:
+    path = written(tmp_path, "axolotl.yaml", table())
+    assert asked(path, gpus="t4").plan.precision == "amp-fp16"
+    assert asked(path, gpus="t4", precision="amp-bf16").plan.precision == "amp-bf16"
+    assert asked(path, gpus="a100").plan.precision == "amp-bf16"
+    with pytest.raises(Unsupported, match="no bf16, and the gradients of weights in fp16"):
+        asked(written(tmp_path, "full.yaml", table(**FULL)), gpus="t4")
+
+
+def test_a_batch_of_one_card_is_divided(tmp_path: Path) -> None:
+    path = written(tmp_path, "axolotl.yaml", table(batch_size=16, gradient_accumulation_steps=None))
+    assert (asked(path, gpus="h100").workload.micro_batch, asked(path, gpus="h100").workload.grad_accum) == (2, 8)
+
+
+def test_cut_cross_entropy_takes_less_than_ligers_head(tmp_path: Path) -> None:
+    plugins = {"cut": "cut_cross_entropy.CutCrossEntropyPlugin", "liger": "liger.LigerPlugin"}
+    peaks = {
+        name: figures(asked(written(tmp_path, f"{name}.yaml", table(
+            **FULL, plugins=[f"axolotl.integrations.{plugin}"], liger_fused_linear_cross_entropy=True,
+            micro_batch_size=8,
+        )), gpus="h100"))[0][0]
+        for name, plugin in plugins.items()
+    }
+    assert peaks["cut"] < peaks["liger"]
+
+
+@pytest.mark.parametrize("changes, sentence", [
+    ({"rl": "orpo"}, "rl: 'orpo' is not one of dpo"),
+    ({"relora": True}, "relora"),
+    ({"qat": {"weight_dtype": "int4"}}, "qat"),
+    ({"plugins": ["axolotl.integrations.kd.KDPlugin"]}, "KDPlugin may change memory"),
+    ({"unfrozen_parameters": ["lm_head"]}, "unfrozen_parameters"),
+    ({"deepspeed": "my/ds.json"}, "deepspeed: is a file of its own"),
+    ({"adapter": "lora"}, "packs nothing for adapter: lora"),
+    ({"lora_target_linear": None}, "lora_target_modules: is not given"),
+    ({"optimizer": "dion"}, "optimizer: 'dion' is not modelled"),
+    (FULL | {"flash_attention": None}, "bf16: leaves embeddings, head and norms in fp32"),
+    (FULL | {"fp16": True, "bf16": False}, "stops at the scaler"),
+    ({"micro_batch_sise": 2}, "did you mean micro_batch_size"),
+    ({"hub_token_of_mine": "hf_abcdefghijklmnopqrstuvwxyz"}, "knows no such name"),
+    ({"eval_batch_size": 8}, "evaluation of 8 samples at once"),
+])
+def test_what_is_not_modelled_is_named(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    said = refusal(read_files([written(tmp_path, "axolotl.yaml", table(**changes))], command="train"))
+    assert sentence in said
+    assert "hf_abc" not in said
+
+
+def test_images_need_a_size_where_towers_learn(tmp_path: Path) -> None:
+    seen = {"base_model": "qwen2.5-vl-7b", "processor_type": "AutoProcessor", "sample_packing": False}
+    with pytest.raises(Unsupported, match="give --image-size"):
+        asked(written(tmp_path, "a.yaml", table(**seen)), gpus="h100")
+    language = r"model.language_model.layers.[\d]+.(mlp|self_attn).(up|down|gate|q|k|v|o)_proj"
+    frozen = seen | {"lora_target_linear": None, "lora_target_modules": language}
+    assert asked(written(tmp_path, "b.yaml", table(**frozen)), gpus="h100").plan.peft is not None
+
+
+def test_samples_of_text_alone_have_no_image(tmp_path: Path) -> None:
+    """A tower whose images have one size is counted with one a sample unless it is told that there is none."""
+    text = asked(written(tmp_path, "a.yaml", table(**FULL, base_model="gemma-3-4b")), gpus="h200")
+    assert text.workload.images == 0
+    seen = asked(written(tmp_path, "b.yaml", table(**FULL, base_model="gemma-3-4b", processor_type="AutoProcessor")),
+                 gpus="h200")
+    assert figures(text)[0][0] < figures(seen)[0][0]
+    assert asked(written(tmp_path, "c.yaml", table()), gpus="h200").workload.images == 1
+
+
+def test_another_file_says_what_the_named_one_would(tmp_path: Path) -> None:
+    zero = written(tmp_path, "ds.json", {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True},
+                                         "train_micro_batch_size_per_gpu": "auto"})
+    job = asked(zero, written(tmp_path, "axolotl.yaml", table(**FULL, deepspeed="my/ds.json")), gpus="8xh100")
+    assert (job.engine, job.plan.sharded_by, str(job.plan.shards)) == ("huggingface", "deepspeed", "everything")
+    assert job.workload.micro_batch == 2
+
+
+@pytest.mark.parametrize("more", [
+    {"peft": "lora", "lora_rank": 16, "attention": "flash"},
+    {"peft": "lora", "lora_targets": "q_proj,v_proj", "modules_to_save": "head", "lora_dropout": 0.05,
+     "objective": "sft", "loss": "eager", "engine_option": ("dtype=bfloat16",)},
+    {"peft": "dora", "base_weights": "nf4", "recompute": "full", "optimizer": "paged-adamw-8bit",
+     "engine_option": ("prepare_kbit=none", "dtype=bfloat16"), "objective": "sft", "loss": "eager",
+     "adapter_dtype": "fp32"},
+    {"peft": "lora", "base_weights": "int8", "engine_option": ("prepare_kbit=none",), "micro_batch": 4},
+    {"precision": "bf16", "engine_option": ("autocast=true",), "attention": "flash", "optimizer": "adamw-8bit"},
+    {"precision": "bf16", "engine_option": ("autocast=true", "liger=rope+rms_norm"), "loss": "fused_linear",
+     "attention": "flash", "recompute": "full", "grad_accum": 8},
+    {"precision": "bf16", "engine_option": ("autocast=true", "cut_cross_entropy=true"), "loss": "fused_linear",
+     "attention": "flash", "optimizer": "muon"},
+    {"precision": "fp32", "seq_len": 1024}, {"precision": "tf32", "compile": True, "attention": "eager"},
+    {"gpus": "8xh100", "shards": "everything", "sharded_by": "fsdp2", "attention": "flash", "recompute": "full"},
+    {"gpus": "8xh100", "shards": "everything", "sharded_by": "fsdp1", "offload_parameters": "cpu",
+     "offload_optimizer": "cpu"},
+    {"objective": "dpo", "precision": "bf16", "engine_option": ("autocast=true",), "attention": "flash",
+     "recompute": "full"},
+])
+def test_what_is_written_reads_back_as_the_same_plan(more: dict[str, Any]) -> None:
+    pairs = ("accelerate=1.13", "trl=1.8", *more.get("engine_option", ()))
+    options = named({"model": "llama-3.2-1b", "gpus": "h100", "engine": "huggingface@5.14"} | more
+                    | {"engine_option": pairs})
+    job = job_of(options)
+    (file,) = [one for one in files_of(job, ("axolotl",))[0] if one.name == "axolotl.yaml"]
+    assert read_back(file)["base_model"] == "meta-llama/Llama-3.2-1B"
+    found = list(read_again(job, options, [("axolotl.yaml",)], formats=("axolotl",)))
+    assert found
+    for _, again in found:
+        assert plain(again) == plain(job)
+        assert figures(again) == figures(job)
+
+
+def read_back(file: File) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(file.text)
+    return found
+
+
+@pytest.mark.parametrize("more, sentence", [
+    ({"precision": "amp-bf16"}, "axolotl loads weights in 16 bits and runs autocast over them"),
+    ({"objective": "reward", "precision": "bf16"}, "not for reward"),
+    ({"attention": "cudnn", "precision": "fp32"}, "no attention cudnn"),
+    ({"peft": "lora", "base_weights": "nf4", "engine_option": ("prepare_kbit=peft",)}, "casts norms and embeddings"),
+    ({"optimizer": "galore", "precision": "fp32"}, "not written for optimizer galore"),
+])
+def test_what_axolotl_does_not_do_is_not_written(more: dict[str, Any], sentence: str) -> None:
+    job = job_of(named({"model": "llama-3.2-1b", "gpus": "h100", "engine": "huggingface"} | more))
+    with pytest.raises(Unsupported, match=sentence):
+        files_of(job, ("axolotl",))

@@ -1,0 +1,92 @@
+"""DeepSpeed-Chat's scripts: which step they are of is asked for where their arguments do not say it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vramcast.api import job_of
+from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.formats.read import Given, read_files
+
+SCRIPT = """#!/bin/bash
+OUTPUT=$1
+ZERO_STAGE=$2
+if [ "$OUTPUT" == "" ]; then
+    OUTPUT=./output
+fi
+if [ "$ZERO_STAGE" == "" ]; then
+    ZERO_STAGE=3
+fi
+deepspeed --num_gpus 8 main.py \\
+   --data_path Dahoas/rm-static Dahoas/full-hh-rlhf --data_split 2,4,4 \\
+   --model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 4 --max_seq_len 1024 \\
+   --gradient_accumulation_steps 2 --learning_rate 9.65e-6 --gradient_checkpointing --zero_stage $ZERO_STAGE \\
+   --deepspeed --output_dir $OUTPUT &> $OUTPUT/training.log
+"""
+
+
+def read(tmp_path: Path, text: str = SCRIPT) -> Given:
+    (tmp_path / "run.sh").write_text(text, encoding="utf-8")
+    return read_files([tmp_path / "run.sh"], command="train")
+
+
+def job(tmp_path: Path, text: str = SCRIPT, **more: str) -> Job:
+    read(tmp_path, text)
+    return job_of({"from": (tmp_path / "run.sh",), "gpus": "8xa100-sxm4-80gb", **more})
+
+
+def test_a_step_is_read_once_it_is_named(tmp_path: Path) -> None:
+    assert [one.name for _, one in read(tmp_path).unread] == ["main.py"]
+    found = job(tmp_path, objective="sft")
+    assert (found.engine, found.model.name, found.plan.shards) == ("deepspeed", "llama-2-7b", Shards.EVERYTHING)
+    assert (found.plan.precision, found.plan.recompute) == (Precision.MIXED_FP16, Recompute.FULL)
+    assert (found.workload.seq_len, found.workload.micro_batch, found.workload.grad_accum) == (1024, 4, 2)
+    assert read(tmp_path).ranks == {"run.sh": 8}
+
+
+def test_defaults_are_those_of_the_step(tmp_path: Path) -> None:
+    text = SCRIPT.replace("--per_device_train_batch_size 4 --max_seq_len 1024", "")
+    found = job(tmp_path, text, objective="sft")
+    assert (found.workload.seq_len, found.workload.micro_batch) == (512, 16)
+
+
+def test_adapters_alone_are_those_within_the_named_module(tmp_path: Path) -> None:
+    more = "--lora_dim 64 --lora_module_name layers. --only_optimize_lora --offload --dtype bf16 --deepspeed"
+    found = job(tmp_path, SCRIPT.replace("--deepspeed", more), objective="sft")
+    peft = found.plan.peft
+    assert peft is not None
+    assert (peft.rank, "mlp.down" in peft.targets, "head.output" in peft.targets) == (64, True, False)
+    assert (found.plan.offload_optimizer, found.plan.offload_parameters) == ("cpu", "cpu")
+    assert found.plan.precision is Precision.MIXED_BF16
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ("--lora_dim 64", "lora_dim"),
+        ("--beta 0.1", "beta"),
+        ("--actor_model_name_or_path a --critic_model_name_or_path b", "actor_model_name_or_path"),
+        ("--compute_fp32_loss", "compute_fp32_loss"),
+        ("--zero_stage 4", "zero_stage"),
+        ("--use_something_new", "use_something_new"),
+    ],
+)
+def test_what_is_another_run_is_named(tmp_path: Path, more: str, name: str) -> None:
+    text = SCRIPT.replace("--deepspeed", f"{more} --deepspeed")
+    assert name in [one.name for _, one in read(tmp_path, text).unread]
+
+
+@pytest.mark.parametrize(
+    ("folder", "more", "objective"),
+    [("step1_supervised_finetuning", "", "sft"), ("step2_reward_model_finetuning", "", "reward"),
+     ("elsewhere", "--num_padding_at_beginning 1", "reward"), ("elsewhere", "--print_loss", "sft")],
+)
+def test_the_step_is_that_of_its_folder_or_of_its_own_arguments(
+    tmp_path: Path, folder: str, more: str, objective: str
+) -> None:
+    (tmp_path / folder).mkdir()
+    given = read(tmp_path / folder, SCRIPT.replace("--deepspeed", f"{more} --deepspeed"))
+    assert given.options["objective"] == objective
+    assert "main.py" not in [one.name for _, one in given.unread]

@@ -1,0 +1,172 @@
+"""Command lines that start a script of the Trainer: who starts it, how many, and whose arguments follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.formats.test_readers import DEEPSPEED, asked, refusal, written
+from vramcast.domain.job import Job, Shards
+from vramcast.errors import Unsupported
+from vramcast.formats.read import read_files
+
+TRL = "--model_name_or_path llama-3.2-1b --dataset_name a/b --output_dir x --max_length 2048"
+ZERO = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "DEEPSPEED", "mixed_precision": "bf16",
+        "deepspeed_config": {"zero_stage": 2}, "num_processes": 8}
+
+
+def of(tmp_path: Path, command: str, *more: Path, gpus: str = "8xh100", **options: Any) -> Job:
+    return asked(written(tmp_path, "run.sh", command + "\n"), *more, gpus=gpus, **options)
+
+
+@pytest.mark.parametrize("command", [
+    f"trl sft {TRL}", f"python trl/scripts/sft.py {TRL}", f"accelerate launch --num_processes 8 sft.py {TRL}",
+    f"accelerate launch --multi_gpu --num_processes=8 examples/scripts/sft.py {TRL}",
+    f"torchrun --nproc_per_node 8 -m trl.scripts.sft {TRL}", f"nohup python -u scripts/run_sft.py {TRL}",
+    f"python -m accelerate.commands.launch --num_processes 8 trl/scripts/sft.py {TRL}",
+    f"deepspeed --num_gpus 8 trl/scripts/sft.py {TRL}",
+    f"trl sft {TRL.replace('_or_', '-or-').replace('max_length', 'max-length')}",
+    f"MODEL=llama-3.2-1b\ntrl sft {TRL.replace('llama-3.2-1b', '$MODEL')}",
+])
+def test_who_starts_a_script_changes_nothing_of_it(command: str, tmp_path: Path) -> None:
+    job = of(tmp_path, command)
+    assert (job.engine, job.model.name, job.workload.objective) == ("huggingface", "llama-3.2-1b", "sft")
+    assert (job.workload.seq_len, job.workload.micro_batch, job.plan.precision) == (2048, 8, "amp-bf16")
+    assert (job.plan.shards, job.plan.peft) == (Shards.NOTHING, None)
+
+
+@pytest.mark.parametrize("options, shards, by", [
+    ("--accelerate_config zero2", Shards.OPTIMIZER_AND_GRADIENTS, "deepspeed"),
+    ("--accelerate_config zero3", Shards.EVERYTHING, "deepspeed"),
+    ("--accelerate_config fsdp2", Shards.EVERYTHING, "fsdp2"), ("--accelerate_config multi_gpu", Shards.NOTHING, None),
+    ("--num_processes 8", Shards.NOTHING, None),
+])
+def test_trls_command_line_takes_accelerates_files_by_name(
+    options: str, shards: Shards, by: str | None, tmp_path: Path
+) -> None:
+    job = of(tmp_path, f"trl sft {TRL} {options}")
+    assert (job.plan.shards, job.plan.sharded_by) == (shards, by)
+
+
+def test_accelerates_options_are_those_of_its_file(tmp_path: Path) -> None:
+    given = ("--use_fsdp --fsdp_version 1 --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_sharding_strategy "
+             "FULL_SHARD --fsdp_backward_prefetch BACKWARD_PRE --num_processes 8")
+    job = of(tmp_path, f"accelerate launch {given} sft.py {TRL}")
+    assert (job.plan.shards, job.plan.sharded_by) == (Shards.EVERYTHING, "fsdp1")
+    job = of(tmp_path, f"accelerate launch --use_deepspeed --zero_stage 3 --num_processes 8 sft.py {TRL}")
+    assert (job.plan.shards, job.plan.sharded_by, job.plan.precision) == (Shards.EVERYTHING, "deepspeed", "mixed-bf16")
+
+
+def test_files_that_a_command_names_are_asked_for_and_read_with_it(tmp_path: Path) -> None:
+    command = f"accelerate launch --config_file configs/zero.yaml sft.py {TRL} --dtype bfloat16"
+    with pytest.raises(Unsupported, match=r"zero\.yaml.*give it with another --from"):
+        of(tmp_path, command)
+    zero = written(tmp_path, "zero.yaml", yaml.safe_dump(ZERO))
+    job = of(tmp_path, command, zero)
+    assert (job.plan.shards, job.plan.precision) == (Shards.OPTIMIZER_AND_GRADIENTS, "mixed-bf16")
+    assert "autocast" not in job.engine_options
+    with pytest.raises(Unsupported, match="deepspeed: is a file of its own"):
+        of(tmp_path, f"torchrun --nproc_per_node 8 sft.py {TRL} --deepspeed ds.json")
+    named = written(tmp_path, "ds.json", DEEPSPEED | {"train_batch_size": "auto", "fp16": {"enabled": False},
+                                                      "bf16": {"enabled": "auto"}})
+    job = of(tmp_path, f"torchrun --nproc_per_node 8 sft.py {TRL} --deepspeed ds.json", named)
+    assert job.plan.offload_optimizer == "cpu"
+
+
+def test_a_command_wins_over_the_file_of_its_arguments(tmp_path: Path) -> None:
+    file = written(tmp_path, "sft.yaml", yaml.safe_dump({
+        "model_name_or_path": "llama-3.2-1b", "use_peft": True, "lora_r": 8, "packing": True, "max_length": 512}))
+    job = of(tmp_path, "trl sft --config recipes/sft.yaml --lora_r 64 --num_processes 8", file)
+    assert job.plan.peft is not None
+    assert (job.plan.peft.rank, job.workload.seq_len) == (64, 512)
+    with pytest.raises(Unsupported, match=r"sft\.yaml.*give it with another --from"):
+        of(tmp_path, "trl sft --config recipes/sft.yaml --lora_r 64")
+
+
+@pytest.mark.parametrize("command, seq_len, objective", [
+    ("python run_clm.py --model_name_or_path gpt2 --do_train --block_size 256", 256, "pretrain"),
+    ("torchrun --nproc_per_node 8 run_clm.py --model_name_or_path gpt2 --do_train --bf16", 1024, "pretrain"),
+    ("python -m torch.distributed.launch --nproc_per_node 8 train.py --model_name_or_path gpt2 "
+     "--model_max_length 512 --per_device_train_batch_size 8", 512, "pretrain"),
+])
+def test_scripts_of_the_library_and_of_others_take_the_trainers_arguments(
+    command: str, seq_len: int, objective: str, tmp_path: Path
+) -> None:
+    job = of(tmp_path, command)
+    assert (job.model.name, job.workload.seq_len, job.workload.objective) == ("gpt2", seq_len, objective)
+
+
+@pytest.mark.parametrize("command, asked", [
+    ("python run_glue.py --model_name_or_path bert-base-cased --do_train --per_device_train_batch_size 32",
+     ("bert-base-cased", "classification", 128, 32, ())),
+    ("python run_glue_no_trainer.py --model_name_or_path bert-base-cased --max_length 64",
+     ("bert-base-cased", "classification", 64, 8, ())),
+    ("python run_qa.py --model_name_or_path bert-base-uncased --dataset_name squad --do_train",
+     ("bert-base-uncased", "tagging", 384, 8, ())),
+    ("accelerate launch run_ner_no_trainer.py --model_name_or_path bert-base-cased",
+     ("bert-base-cased", "tagging", 128, 8, ())),
+    ("python run_swag.py --model_name_or_path roberta-base --max_seq_length 80 --do_train "
+     "--per_device_train_batch_size 16",
+     ("roberta-base", "classification", 80, 64, ())),
+    ("python run_image_classification.py --dataset_name beans --do_train --per_device_train_batch_size 8",
+     ("vit-base-patch16-224-in21k", "classification", 197, 8, ())),
+    ("python run_speech_recognition_seq2seq.py --model_name_or_path openai/whisper-small --do_train "
+     "--freeze_feature_encoder=False --freeze_encoder", ("whisper-small", "pretrain", 1500, 8, ("encoder",))),
+    ("python run_clip.py --model_name_or_path openai/clip-vit-base-patch32 --max_seq_length 77 --do_train "
+     "--freeze_vision_model", ("clip-vit-base-patch32", "pretrain", 77, 8, ("vision",))),
+])
+def test_scripts_with_other_heads_say_whose_and_what_is_frozen(
+    command: str, asked: tuple[object, ...], tmp_path: Path
+) -> None:
+    job = of(tmp_path, command)
+    found = (job.workload.objective, job.workload.seq_len, job.workload.micro_batch, job.plan.freeze)
+    assert (job.model.name, *found) == asked
+
+
+@pytest.mark.parametrize("command, said", [
+    ("python run_plm.py --model_name_or_path gpt2 --per_device_train_batch_size 8", "trains a network or head"),
+    ("python run_clm.py --model_name_or_path gpt2 --block_size 256", "do_train: is not given"),
+    ("accelerate launch train.py --per_device_train_batch_size 1 --use_lora true", "use_lora"),
+    ("accelerate launch orpo.py --model_name_or_path gpt2", "ORPO is not modelled"),
+    ("llamafactory-cli train --stage ppo --do_train --finetuning_type lora", "'ppo' is not one of"),
+    (f"trl sft {TRL} --accelerate_config mine.yaml", "mine.yaml"),
+    (f"accelerate launch --cpu --num_processes 2 sft.py {TRL}", "cpu"),
+    (f"trl sft {TRL}\ntrl dpo {TRL}", "different commands"),
+    ("python -m tuning.sft_trainer --model_name_or_path gpt2 --peft_method lora --fast_moe 2", "fast_moe"),
+])
+def test_what_is_not_modelled_is_named(command: str, said: str, tmp_path: Path) -> None:
+    given = read_files([written(tmp_path, "run.sh", command + "\n")], command="train")
+    assert said in refusal(given)
+
+
+def test_llamafactorys_command_is_its_file(tmp_path: Path) -> None:
+    words = {"model_name_or_path": "llama-3.2-1b", "stage": "sft", "do_train": True, "finetuning_type": "lora",
+             "template": "llama3", "cutoff_len": 1024, "lora_rank": 16, "bf16": True}
+    file = written(tmp_path, "lora.yaml", yaml.safe_dump(words))
+    line = "llamafactory-cli train " + " ".join(f"--{name} {value}" for name, value in words.items())
+    same = [of(tmp_path, command, *more) for command, *more in (
+        (line,), ("FORCE_TORCHRUN=1 llamafactory-cli train examples/lora.yaml", file),
+        ("torchrun --nproc_per_node 8 src/train.py examples/lora.yaml", file))]
+    assert all((job.plan, job.workload) == (asked(file, gpus="8xh100").plan, same[0].workload) for job in same)
+    over = of(tmp_path, "llamafactory-cli train examples/lora.yaml lora_rank=64", file)
+    assert over.plan.peft is not None and over.plan.peft.rank == 64
+
+
+def test_sft_trainers_plugins_are_weights_kernels_and_loss(tmp_path: Path) -> None:
+    job = of(tmp_path, "accelerate launch --num_processes 1 -m tuning.sft_trainer --model_name_or_path llama-3.2-1b "
+                       "--torch_dtype bfloat16 --bf16 true --peft_method lora --r 16 --target_modules q_proj v_proj "
+                       "--bnb_qlora nf4 false --fused_lora bitsandbytes true --fast_kernels fused_ce_liger true true "
+                       "--max_seq_length 1024", gpus="h100")
+    assert job.plan.peft is not None
+    assert (job.plan.peft.base, job.plan.loss, job.plan.attention) == ("nf4-dq", "fused_linear", "flash")
+    assert job.engine_options["liger"] == "rope+rms_norm"
+
+
+def test_fsdp_qloras_script_is_a_plain_loop(tmp_path: Path) -> None:
+    job = of(tmp_path, "python train.py --model_name meta-llama/Llama-2-7b-hf --train_type qlora --batch_size 2 "
+                       "--context_length 1024 --use_cpu_offload false --precision bf16", gpus="2xrtx-3090")
+    assert (job.engine, job.model.name, job.plan.shards) == ("pytorch", "llama-2-7b", Shards.EVERYTHING)
+    assert job.plan.peft is not None and (job.plan.peft.base, job.plan.peft.rank) == ("nf4", 64)

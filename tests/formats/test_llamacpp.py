@@ -1,0 +1,128 @@
+"""Commands of llama.cpp: read by their long names and short ones, and back from what is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vramcast
+from tests.formats.plans import write_all
+from tests.formats.test_readers import refusal
+from vramcast.api import serve_job_of
+from vramcast.catalogue.formats import load_format
+from vramcast.catalogue.harmless import harmless
+from vramcast.domain.serving import ServeJob
+from vramcast.estimate.serving import answer
+from vramcast.formats.files import File
+from vramcast.formats.merged import with_configs
+from vramcast.formats.paths import Configs
+from vramcast.formats.read import read_files
+from vramcast.formats.write import files_of
+
+HEAD = "llama-server -m models/Qwen3-8B-Q4_K_M.gguf "
+SAID = {"engine": "llama.cpp", "model": "qwen3-8b", "weights": "q4_k_m", "concurrency": 1, "context": 4096}
+
+
+def options(line: str) -> dict[str, Any]:
+    given = read_files([], command="serve", line=line)
+    assert refusal(given) == ""
+    return given.options
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ("", {}),
+    ("-c 16384 -np 4", {"context": 4096, "concurrency": 4}),
+    ("--ctx-size 16384 --parallel 4 --kv-unified",
+     {"context": 16384, "concurrency": 1, "max-sequences": 4, "engine-option": ("kv-unified=true",)}),
+    ("-ngl 99 -c 8192", {"context": 8192}), ("-ngl 20 -c 8192", {"context": 8192, "gpu-layers": 20}),
+    ("-ngl all -c 8192 -fa", {"context": 8192, "attention": "flash"}),
+    ("-c 8192 -fa off -ub 1024 -b 4096",
+     {"context": 8192, "attention": "eager", "micro-batch": 1024, "engine-option": ("batch=4096",)}),
+    ("-c 8192 -ctk q8_0 -ctv q4_0", {"context": 8192, "kv-dtype": "q8_0", "v-dtype": "q4_0"}),
+    ("-c 8192 -ctk q8_0", {"context": 8192, "kv-dtype": "q8_0", "v-dtype": "fp16"}),
+    ("-c 8192 -ts 3,1 -sm layer -nkvo", {
+        "context": 8192, "engine-option": ("tensor-split=3,1", "split-mode=layer", "kv-offload=false")}),
+    ("-c 8192 -ot exps=CPU --n-cpu-moe 10 -dev none --temp 0.7 --top-p 0.8 --jinja --rope-scaling yarn", {
+        "context": 8192, "engine-option": ("n-cpu-moe=10", "override-tensor=exps=CPU", "device=none")}),
+    ("-c 8192 -mla 3 -amb 512 -fmoe", {
+        "engine": "ik_llama.cpp", "context": 8192, "engine-option": ("mla=3", "amb=512", "fmoe=true")}),
+])
+def test_arguments_by_their_short_names_and_long_ones(arguments: str, said: dict[str, Any]) -> None:
+    assert options(HEAD + arguments) == SAID | said
+
+
+@pytest.mark.parametrize(("line", "model", "weights"), [
+    ("llama-cli -hf ggml-org/Qwen3-8B-GGUF --no-mmproj", "qwen3-8b", "q4_k_m"),
+    ("llama-cli -hf bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q8_0 --no-mmproj", "llama-3.1-8b", "q8_0"),
+    ("./build/bin/llama-cli -m /m/Llama-3.3-70B-Instruct-IQ4_XS-00001-of-00002.gguf", "llama-3.3-70b", "iq4_xs"),
+    ("llama-server --hf-repo u/Qwen3-8B-GGUF --hf-file Qwen3-8B-Q5_K_M.gguf --no-mmproj", "qwen3-8b", "q5_k_m"),
+    ("llama-server -m Qwen3-8B-f16.gguf", "qwen3-8b", "fp16"),
+    ("llama-server -hf ggml-org/gpt-oss-20b-GGUF --no-mmproj", "gpt-oss-20b", None),
+    ("LLAMA_ARG_MODEL=Qwen3-8B-Q6_K.gguf LLAMA_ARG_CTX_SIZE=4096 llama-server", "qwen3-8b", "q6_k"),
+    ("docker run ghcr.io/ggml-org/llama.cpp:server-cuda -m /m/Qwen3-8B-Q4_0.gguf", "qwen3-8b", "q4_0"),
+])
+def test_a_file_that_is_elsewhere_is_the_network_that_it_is_named(line: str, model: str, weights: str | None) -> None:
+    found = options(line)
+    assert (found["model"], found.get("weights")) == (model, weights)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ("-md small.gguf", "model_draft"), ("--mmproj p.gguf", "mmproj"), ("--lora a.gguf", "lora"), ("-sm row", "split"),
+    ("--embedding", "embedding"), ("-c 0 -np 4", "over all slots"), ("-c many", "ctx_size"), ("-ctk q9", "cache_type"),
+    ("-dev CUDA0", "names cards"), ("--nonsense 3", "knows no such name"), ("--gpt-oss-20b-default", "gpt_oss_20b_def"),
+])
+def test_what_may_change_memory_is_refused_by_its_name(arguments: str, said: str) -> None:
+    assert said in refusal(read_files([], command="serve", line=HEAD + arguments))
+
+
+@pytest.mark.parametrize("line", [
+    "llama-server -m /models/mine-Q4_K_M.gguf", "llama-server -hf unsloth/Qwen3-8B-GGUF:UD-Q4_K_XL --no-mmproj",
+    "llama-server --model-url https://x/y.gguf",
+])
+def test_a_file_whose_name_does_not_say_what_it_holds_is_asked_for(line: str) -> None:
+    given = read_files([], command="serve", line=line)
+    assert "name the model" in refusal(given)
+    merged, _ = with_configs({"model": "qwen3-8b", "gpus": "l4"}, Configs(line=line), command="serve")
+    assert merged["model"] == "qwen3-8b"
+
+
+def test_the_context_is_what_the_build_has() -> None:
+    image = "docker run ghcr.io/ggml-org/llama.cpp:server-cuda-b{} -m Qwen3-8B-Q4_0.gguf"
+    assert options(image.format(6900))["context"] == 4096
+    assert "--context" in refusal(read_files([], command="serve", line=image.format(7500)))
+
+
+def test_a_projector_comes_with_the_repository_of_a_network_that_sees() -> None:
+    line = "llama-server -hf ggml-org/{}-GGUF -c 4096"
+    blind, seeing = (Configs(line=line.format(name)) for name in ("Qwen3-8B", "gemma-3-4b-it"))
+    assert with_configs({"gpus": "l4"}, blind, command="serve")[0]["model"] == "qwen3-8b"
+    with pytest.raises(vramcast.errors.Unsupported, match="mmproj"):
+        with_configs({"gpus": "l4"}, seeing, command="serve")
+
+
+@pytest.mark.parametrize("question", [
+    {"model": "qwen3-8b", "context": 8192, "weights": "q4_k_m"},
+    {"model": "llama-3.1-8b", "context": 4096, "concurrency": 4, "weights": "q8_0", "gpu-layers": 20},
+    {"model": "qwen3-30b-a3b", "context": 4096, "weights": "q4_k_m", "engine-option": ("n-cpu-moe=30", "batch=1024")},
+    {"model": "qwen3-8b", "context": 16384, "max-sequences": 4, "kv-dtype": "q8_0", "attention": "flash",
+     "engine-option": ("kv-unified=true",), "weights": "iq4_xs"},
+    {"model": "gemma-3-4b", "context": 8192, "weights": "q4_0", "engine-option": ("swa-full=true",)},
+])
+def test_what_is_written_reads_back_as_the_plan(question: dict[str, Any], tmp_path: Path) -> None:
+    asked = {"gpus": "rtx-4090", "engine": "llama.cpp@7000"}
+    job = serve_job_of(question | asked)
+    assert isinstance(job, ServeJob)
+    files: dict[str, File] = {file.name: file for file in files_of(job)[0]}
+    write_all(files, tmp_path)
+    again = serve_job_of(asked | {"from": (str(tmp_path / "serve.sh"),)})
+    assert isinstance(again, ServeJob)
+    first, second = answer(job), answer(again)
+    assert [rank.needed_bytes for rank in first.ranks] == [rank.needed_bytes for rank in second.ranks]
+
+
+def test_harmless_names_are_those_of_the_snapshot() -> None:
+    known = {name.replace("-", "_") for name in load_format("llamacpp").sections["arguments"]}
+    later = {"mlock", "no_warmup", "webui", "p", "prompt", "no_mmap"}  # of other programs and builds
+    assert harmless("llamacpp", "arguments") - later <= known

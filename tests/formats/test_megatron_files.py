@@ -1,0 +1,114 @@
+"""Megatron-LM's arguments where people keep them: YAML of its functional tests, scripts with variables of kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from vramcast.api import job_of
+from vramcast.domain.job import Job, Recompute
+from vramcast.domain.model import Head, MoE
+from vramcast.engines.megatron.options import Context, options_of
+from vramcast.formats.read import Given, read_files
+
+GPT: dict[str, Any] = {
+    "--num-layers": 12, "--hidden-size": 512, "--num-attention-heads": 8, "--seq-length": 1024,
+    "--max-position-embeddings": 1024, "--micro-batch-size": 4, "--global-batch-size": 32, "--bf16": True,
+    "--vocab-file": "${DATA_PATH}/bpe/vocab.json", "--merge-file": "${DATA_PATH}/bpe/merges.txt",
+    "--pipeline-model-parallel-size": 2, "--lr": 1e-4, "--save": "${CHECKPOINT_SAVE_PATH}",
+}
+DETERMINISTIC = {
+    "NVTE_ALLOW_NONDETERMINISTIC_ALGO": 0, "NCCL_ALGO": "Ring", "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "CUDA_DEVICE_MAX_CONNECTIONS": 1,
+}
+
+
+def read(tmp_path: Path, arguments: dict[str, Any], **more: Any) -> Given:
+    path = tmp_path / "model_config.yaml"
+    path.write_text(yaml.safe_dump({"MODEL_ARGS": arguments, "TEST_TYPE": "regular", **more}), encoding="utf-8")
+    return read_files([path], command="train")
+
+
+def job(tmp_path: Path, arguments: dict[str, Any], **more: Any) -> Job:
+    given = read(tmp_path, arguments, **more)
+    assert [one.name for _, one in given.unread] == []
+    return job_of({"from": (tmp_path / "model_config.yaml",), "gpus": "8xh100-sxm-80gb"})
+
+
+def test_arguments_of_a_functional_test_are_read(tmp_path: Path) -> None:
+    found = job(tmp_path, GPT | {"--recompute-granularity": "selective", "--recompute-modules": "[core_attn layernorm]",
+                                 "--transformer-impl": "local"})
+    assert (found.model.num_layers, found.model.vocab, found.plan.pp, found.workload.grad_accum) == (12, 50257, 2, 2)
+    assert found.plan.recompute is Recompute.SELECTIVE
+    assert found.plan.recompute_modules == ("core_attn", "layernorm")
+    assert any("the 50,257 words of 'GPT2BPETokenizer'" in text for text in read(tmp_path, GPT).assumptions)
+
+
+@pytest.mark.parametrize(("more", "head", "vocab"), [({}, Head.LM, 50257), ({"--merge-file": None}, Head.MLM, 30522)])
+def test_a_vocabulary_without_merges_is_berts(tmp_path: Path, more: dict[str, Any], head: Head, vocab: int) -> None:
+    """Nothing else in such a file tells the two."""
+    arguments = {name: value for name, value in (GPT | more).items() if value is not None}
+    found = job(tmp_path, arguments)
+    assert (found.model.head, found.model.vocab) == (head, vocab)
+    said = any("pretrain_bert.py is assumed" in text for text in read(tmp_path, arguments).assumptions)
+    assert said is (head is Head.MLM)
+
+
+@pytest.mark.parametrize(("mode", "said"), [("rl", "vramcast rl"), ("inference", "vramcast serve")])
+def test_what_is_no_pretraining_is_refused(tmp_path: Path, mode: str, said: str) -> None:
+    unread = [one for _, one in read(tmp_path, GPT, MODE=mode).unread]
+    assert unread[0].name == f"MODE {mode}"
+    assert said in unread[0].why
+
+
+def test_variables_of_a_deterministic_run_are_what_it_sets_itself(tmp_path: Path) -> None:
+    found = job(tmp_path, GPT | {"--deterministic-mode": True}, ENV_VARS=DETERMINISTIC)
+    assert options_of(found).deterministic
+    given = read(tmp_path, GPT, ENV_VARS={"NVTE_ALLOW_NONDETERMINISTIC_ALGO": 0})
+    assert [one.name for _, one in given.unread] == ["$NVTE_ALLOW_NONDETERMINISTIC_ALGO"]
+
+
+@pytest.mark.parametrize(("flash", "fused", "kernel"), [(1, 0, "flash"), (0, 1, "cudnn"), (0, 0, "unfused")])
+def test_variables_choose_the_attention(tmp_path: Path, flash: int, fused: int, kernel: str) -> None:
+    found = job(tmp_path, GPT, ENV_VARS={"NVTE_FLASH_ATTN": flash, "NVTE_FUSED_ATTN": fused})
+    assert Context(found).attention_kernel == kernel
+
+
+def test_variables_that_contradict_the_attention_are_named(tmp_path: Path) -> None:
+    given = read(tmp_path, GPT | {"--attention-backend": "flash"}, ENV_VARS={"NVTE_FLASH_ATTN": 0})
+    assert [one.name for _, one in given.unread] == ["$NVTE_FLASH_ATTN"]
+
+
+def test_a_growing_batch_is_as_large_as_it_becomes(tmp_path: Path) -> None:
+    schedule = {"--step-batch-size-schedule": "0:32 200B:64 400B:128"}
+    arguments = {name: value for name, value in GPT.items() if name != "--global-batch-size"}
+    assert job(tmp_path, arguments | schedule).workload.grad_accum == 128 // (4 * 4)
+    assert [one.name for _, one in read(tmp_path, GPT | schedule).unread] == ["--step-batch-size-schedule"]
+
+
+@pytest.mark.parametrize(("tokenizer", "vocab"), [("${DATA}/nemotron_2_256k.model", 256000), ("Qwen/Qwen3-8B", 151936)])
+def test_a_tokenizer_that_is_named_says_the_vocabulary(tmp_path: Path, tokenizer: str, vocab: int) -> None:
+    named = {"--tokenizer-type": "HuggingFaceTokenizer", "--tokenizer-model": tokenizer}
+    assert job(tmp_path, GPT | named).model.vocab == vocab
+
+
+def test_a_vocabulary_that_nothing_says_is_settled_by_the_model(tmp_path: Path) -> None:
+    unsaid = GPT | {"--tokenizer-type": "HuggingFaceTokenizer", "--tokenizer-model": "${TOKENIZER}"}
+    given = read(tmp_path, unsaid)
+    assert [(one.name, one.option) for _, one in given.unread] == [("--vocab-size", "model")]
+    path = tmp_path / "model_config.yaml"
+    assert job_of({"from": (path,), "gpus": "8xh100-sxm-80gb", "model": "qwen3-0.6b"}).model.vocab == 151936
+
+
+def test_a_dense_network_has_no_tensor_parallel_experts(tmp_path: Path) -> None:
+    assert job(tmp_path, GPT | {"--expert-tensor-parallel-size": 4}).plan.etp is None
+
+
+@pytest.mark.parametrize(("frequency", "experts"), [(1, 12), (2, 6), ("([0]*3+[1]*9)", 9)])
+def test_experts_are_in_every_so_manieth_layer(tmp_path: Path, frequency: int | str, experts: int) -> None:
+    found = job(tmp_path, GPT | {"--num-experts": 8, "--moe-layer-freq": frequency, "--moe-ffn-hidden-size": 256,
+                                 "--ffn-hidden-size": 1024})
+    assert sum(isinstance(layer.channel, MoE) for layer in found.model.main.layers) == experts

@@ -1,0 +1,113 @@
+"""Ollama's Modelfile and commands, answered as the server of llama.cpp that it starts; and servers that are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vramcast
+from tests.formats.test_readers import refusal, written
+from vramcast.formats.merged import with_configs
+from vramcast.formats.paths import Configs
+from vramcast.formats.read import Given, read_files
+
+MODELFILE = '''# mine
+FROM llama3.1:8b
+PARAMETER num_ctx 16384
+PARAMETER temperature 0.7
+PARAMETER stop "<|eot_id|>"
+PARAMETER num_gpu 20
+SYSTEM """
+FROM here on you are a pirate
+PARAMETER num_ctx 1
+"""
+'''
+STARTED = {"engine": "llama.cpp", "concurrency": 1, "micro-batch": 512, "engine-option": ("batch=512",)}
+
+
+def asked(line: str) -> Given:
+    """What a command says, once it is known that the network has no towers."""
+    given = read_files([], command="serve", line=line)
+    return given._replace(unread=tuple(one for one in given.unread if one[1].about != "towers"))
+
+
+def test_a_modelfile_is_a_question_about_llama_cpp(tmp_path: Path) -> None:
+    for name in ("Modelfile", "mine.txt"):
+        merged, given = with_configs(
+            {"gpus": "l4"}, Configs((written(tmp_path, name, MODELFILE),)), command="serve")
+        assert {option: value for option, value in merged.items() if option != "gpus"} == STARTED | {
+            "model": "llama-3.1-8b", "weights": "q4_k_m", "context": 16384, "gpu-layers": 20}
+        assert any("taken for llama-3.1-8b" in line for line in given.assumptions)
+
+
+@pytest.mark.parametrize(("line", "said"), [
+    ("OLLAMA_CONTEXT_LENGTH=8192 OLLAMA_NUM_PARALLEL=4 ollama run qwen3:8b",
+     {"model": "qwen3-8b", "weights": "q4_k_m", "context": 8192, "concurrency": 4}),
+    ("OLLAMA_CONTEXT_LENGTH=8192 OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0 ollama run "
+     "llama3.1:8b-instruct-q8_0",
+     {"model": "llama-3.1-8b", "weights": "q8_0", "context": 8192, "attention": "flash", "kv-dtype": "q8_0",
+      "v-dtype": "q8_0"}),
+    ("OLLAMA_CONTEXT_LENGTH=8192 ollama run hf.co/bartowski/Llama-3.2-3B-Instruct-GGUF:IQ4_XS",
+     {"model": "llama-3.2-3b", "weights": "iq4_xs", "context": 8192}),
+    ("OLLAMA_CONTEXT_LENGTH=8192 ollama run gpt-oss:20b", {"model": "gpt-oss-20b", "context": 8192}),
+    ("OLLAMA_CONTEXT_LENGTH=8192 OLLAMA_HOST=0.0.0.0 OLLAMA_KEEP_ALIVE=-1 ollama serve", {"context": 8192}),
+    ("docker run -e OLLAMA_CONTEXT_LENGTH=4096 ollama/ollama; docker exec ollama ollama run qwen3:8b",
+     {"model": "qwen3-8b", "weights": "q4_k_m", "context": 4096}),
+])
+def test_commands_with_their_environment(line: str, said: dict[str, Any]) -> None:
+    given = asked(line)
+    assert refusal(given) == "" and given.options == STARTED | said
+
+
+@pytest.mark.parametrize(("line", "said"), [
+    ("ollama run qwen3:8b", "num_ctx: is 4096, 32768 or 262144"),
+    ("OLLAMA_CONTEXT_LENGTH=4096 ollama run llama3.1", "from: says no size"),
+    ("OLLAMA_CONTEXT_LENGTH=4096 ollama run deepseek-r1:8b", "from: says no network"),
+    ("OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_GPU_OVERHEAD=1000 ollama run qwen3:8b", "$OLLAMA_GPU_OVERHEAD"),
+    ("OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_KV_CACHE_TYPE=q3 ollama run qwen3:8b", "kv_cache_type"),
+])
+def test_what_only_ollama_knows_is_asked_for(line: str, said: str) -> None:
+    assert said in refusal(asked(line))
+
+
+@pytest.mark.parametrize(("gpus", "context"), [("rtx-3060-12gb", 4096), ("rtx-4090", 32768), ("2x4090", 40960)])
+def test_cards_say_the_context_up_to_the_networks_own(gpus: str, context: int) -> None:
+    merged, given = with_configs({"gpus": gpus}, Configs(line="ollama run qwen3:8b"), command="serve")
+    assert merged["context"] == context and any("num_ctx is not given" in line for line in given.assumptions)
+
+
+def test_a_name_of_the_library_is_the_command_that_runs_it() -> None:
+    asked = {"gpus": "rtx-3060-12gb", "context": 8192}
+    by_name, by_command = vramcast.serve("llama3.1:8b", **asked), vramcast.serve(
+        from_command="ollama run llama3.1:8b", **asked)
+    assert by_name.ranks == by_command.ranks
+    with pytest.raises(vramcast.errors.Unsupported, match="mmproj"):
+        vramcast.serve("gemma3:27b", **asked)
+    assert "mmproj" in vramcast.serve("gemma3:27b", ignore_unread=True, **asked).ignored[0]
+
+
+def test_adapters_and_drafts_of_a_modelfile_are_refused(tmp_path: Path) -> None:
+    for word in ("ADAPTER ./lora.gguf", "DRAFT ./small.gguf", "PARAMETER draft_num_predict 4"):
+        path = written(tmp_path, "Modelfile", f"FROM qwen3:8b\nPARAMETER num_ctx 4096\n{word}\n")
+        assert word.split()[0].lower() in refusal(read_files([path], command="serve")) or "draft_num" in word
+
+
+def test_a_dockerfile_is_no_modelfile(tmp_path: Path) -> None:
+    path = written(tmp_path, "Dockerfile", "FROM ubuntu:24.04\nRUN pip install torch\n")
+    with pytest.raises(vramcast.errors.SourceError):
+        read_files([path], command="serve")
+
+
+@pytest.mark.parametrize(("line", "near"), [
+    ("lmdeploy serve api_server internlm/internlm2_5-7b-chat --tp 2 --session-len 16384",
+     "vramcast serve internlm/internlm2_5-7b-chat --engine vllm --tp 2 --context 16384"),
+    ("text-generation-launcher --model-id Qwen/Qwen3-8B --num-shard 4 --max-total-tokens 8192",
+     "vramcast serve Qwen/Qwen3-8B --engine vllm --tp 4 --context 8192"),
+    ("docker run ghcr.io/huggingface/text-generation-inference:3.3", "vramcast serve MODEL --engine vllm"),
+])
+def test_servers_that_no_engine_here_is_are_refused_with_the_nearest_question(line: str, near: str) -> None:
+    with pytest.raises(vramcast.errors.Unsupported, match="which no engine here is") as refused:
+        read_files([], command="serve", line=line)
+    assert str(refused.value).endswith(near)

@@ -1,0 +1,83 @@
+"""Commands of SGLang: every form of an argument that changes memory is read, or refused by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import vramcast
+from tests.formats.test_readers import refusal
+from vramcast.catalogue.harmless import conditions, harmless
+from vramcast.formats.merged import with_configs
+from vramcast.formats.paths import Configs
+from vramcast.formats.read import read_files
+
+HEAD = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B "
+
+
+def options(arguments: str) -> dict[str, Any]:
+    """What a command says of a plan, beside the engine, the model and degrees of one."""
+    given = read_files([], command="serve", line=HEAD + arguments)
+    assert refusal(given) == ""
+    return {name: value for name, value in given.options.items() if name not in ("engine", "model", "tp", "dp")}
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ("--disable-piecewise-cuda-graph", {"engine-option": ("prefill-graphs=false",)}),
+    ("--disable-prefill-cuda-graph", {"engine-option": ("prefill-graphs=false",)}),
+    ("--disable-cuda-graph", {"graphs": False}),
+    ("--disable-decode-cuda-graph --disable-prefill-cuda-graph", {"graphs": False}),
+    ("""--context-length 65536 --json-model-override-args '{"rope_scaling": {"rope_type": "yarn", "factor": 2}}'""",
+     {"context": 65536, "engine-option": ("allow-long=true",)}),
+    ("""--json-model-override-args '{"max_position_embeddings": 65536}'""",
+     {"context": 65536, "engine-option": ("allow-long=true",)}),
+    ("--enable-hierarchical-cache --hicache-size 64 --hicache-write-policy write_through", {}),
+    ("--max-prefill-tokens 32768 --speculative-draft-window-size 4 --disaggregation-ib-device x", {}),
+    ("--quantization compressed-tensors --enable-memory-saver --disable-custom-all-reduce", {}),
+])
+def test_forms_that_are_read(arguments: str, said: dict[str, Any]) -> None:
+    assert options(arguments) == said
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ("--disable-decode-cuda-graph", "leaves the graphs of prefills"), ("--enable-torch-compile", "enable_torch_comp"),
+    ("--dllm-algorithm LowConfidence", "dllm_algorithm"), ("--max-prefill-tokens 4096", "max_prefill_tokens"),
+    ("--torchao-config int4wo-128", "torchao_config: may change"), ("--cpu-offload-gb 4", "cpu_offload_gb"),
+    ("--disaggregation-mode prefill --disaggregation-ib-device x", "disaggregation_mode, disaggregation_ib_device"),
+    ("""--json-model-override-args '{"rope_scaling": {"rope_type": "yarn", "factor": 2}}'""", "--context-length"),
+    ("--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 8", "speculative_eagle_topk"),
+])
+def test_what_may_change_memory_is_refused_by_its_name(arguments: str, said: str) -> None:
+    assert said in refusal(read_files([], command="serve", line=HEAD + arguments))
+
+
+@pytest.mark.parametrize(("arguments", "with_part"), [
+    ("--moe-runner-backend triton", "qwen3-30b-a3b"), ("--mm-attention-backend fa3", "qwen2.5-vl-7b"),
+    ("--mamba-ssm-dtype bfloat16", "nemotron-3-nano"), ("--nsa-prefill-backend flashmla_sparse", "deepseek-v3"),
+])
+def test_an_argument_about_a_part_says_nothing_where_the_network_has_none(arguments: str, with_part: str) -> None:
+    merged, _ = with_configs({}, Configs(line=HEAD + arguments), command="serve")
+    assert "engine-option" not in merged
+    line = f"sglang serve --model-path {with_part} {arguments}"
+    with pytest.raises(vramcast.errors.VramcastError, match="not modelled"):
+        with_configs({}, Configs(line=line), command="serve")
+
+
+def test_without_graphs_of_prefills_less_is_set_aside() -> None:
+    found = [vramcast.serve("llama-3.1-8b", gpus="rtx-4090", engine="sglang", context=8192, engine_option=pairs)
+             .capacity.kv_tokens for pairs in ((), ("prefill-graphs=false",))]
+    assert found[1] > found[0]
+
+
+@pytest.mark.parametrize("line", [
+    "sglang generate --model-path black-forest-labs/FLUX.1-dev",
+    "SGLANG_CACHE_DIT_ENABLED=true sglang serve --model-path Qwen/Qwen-Image",
+])
+def test_diffusion_is_another_tools(line: str) -> None:
+    with pytest.raises(vramcast.errors.VramcastError, match="SGLang Diffusion"):
+        read_files([], command="serve", line=line)
+
+
+def test_no_name_is_both_harmless_and_about_a_part() -> None:
+    assert not harmless("sglang", "ServerArgs") & conditions("sglang", "ServerArgs").keys()

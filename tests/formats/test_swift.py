@@ -1,0 +1,122 @@
+"""Commands of ms-swift, and the YAML of their `--config`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.formats.test_axolotl import figures
+from tests.formats.test_readers import asked, refusal, written
+from vramcast.formats.read import Given, read_files
+
+SFT = """# 22GB
+nproc_per_node=2
+CUDA_VISIBLE_DEVICES=0,1 \\
+NPROC_PER_NODE=$nproc_per_node \\
+swift sft \\
+    --model qwen3-0.6b \\
+    --tuner_type lora \\
+    --dataset 'AI-ModelScope/alpaca-gpt4-data-zh#500' \\
+              'swift/self-cognition#500' \\
+    --torch_dtype bfloat16 \\
+    --per_device_train_batch_size 1 \\
+    --learning_rate 1e-4 \\
+    --lora_rank 8 \\
+    --target_modules all-linear \\
+    --gradient_accumulation_steps $(expr 16 / $nproc_per_node) \\
+    --max_length 2048 \\
+    --system 'You are a helpful assistant.' \\
+    --model_author swift MORE
+"""
+
+FORMER = """swift sft --model_type qwen1half-0_5b-chat --sft_type lora --dataset blossom-math-zh --max_length 1024 \\
+    --lora_target_modules DEFAULT --dtype bf16 --use_flash_attn true --batch_size 2 --gradient_accumulation_steps 8 MORE
+"""
+
+
+def given(folder: Path, more: str = "", text: str = SFT) -> Given:
+    return read_files([written(folder, "train.sh", text.replace("MORE", more))], command="train")
+
+
+def test_a_command_is_its_whole_question(tmp_path: Path) -> None:
+    path = written(tmp_path, "train.sh", SFT.replace("MORE", ""))
+    job = asked(path, gpus="2xh100")
+    assert (job.engine, job.model.name, str(job.workload.objective)) == ("huggingface", "qwen3-0.6b", "sft")
+    assert job.plan.peft is not None
+    assert (job.plan.peft.rank, job.plan.peft.dropout, job.plan.peft.adapter_dtype) == (8, 0.05, "fp32")
+    assert (job.workload.seq_len, job.workload.micro_batch, job.workload.grad_accum) == (2048, 1, 8)
+    assert (job.plan.precision, job.plan.recompute) == ("amp-bf16", "full")
+    assert given(tmp_path).ranks == {"train.sh": 2}
+
+
+def test_a_yaml_of_the_same_names_is_the_same_question(tmp_path: Path) -> None:
+    table = {"model": "qwen3-0.6b", "tuner_type": "lora", "torch_dtype": "bfloat16", "max_length": 2048,
+             "per_device_train_batch_size": 1, "gradient_accumulation_steps": 16, "dataset": ["a", "b"],
+             "gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    script = written(tmp_path, "train.sh", SFT.replace("MORE", ""))
+    config = written(tmp_path, "sft.yaml", table)
+    assert figures(asked(config, gpus="1xh100", grad_accum=8)) == figures(asked(script, gpus="1xh100"))
+
+
+@pytest.mark.parametrize("more, expected", [
+    ("--tuner_type full", {"precision": "bf16", "peft": None}),
+    ("--tuner_type full --deepspeed zero3", {"precision": "mixed-bf16", "zero": "3", "sharded-by": "deepspeed"}),
+    ("--deepspeed zero2_offload", {"zero": "2", "offload-optimizer": "cpu"}),
+    ("--fsdp fsdp2", {"sharded-by": "fsdp2", "shards": "everything"}),
+    ("--attn_impl flash_attn --packing true", {"attention": "flash"}),
+    ("--quant_method bnb --quant_bits 4", {"base-weights": "nf4-dq"}),
+    ("--quant_method bnb --quant_bits 8", {"base-weights": "int8"}),
+    ("--gradient_checkpointing false", {"recompute": "none"}),
+    ("--use_dora true --lora_rank 16", {"peft": "dora", "lora-rank": 16}),
+    ("--optim adamw_8bit", {"optimizer": "adamw-8bit"}),
+    ("--use_galore true --galore_rank 64", {"optimizer": "galore:64"}),
+    ("--optimizer muon", {"optimizer": "muon"}),
+    ("--use_liger_kernel true", {"loss": None}),
+    ("--sequence_parallel_size 2", {"cp": 2, "cp-kind": "ulysses"}),
+    ("--tuner_backend unsloth", {"engine": "unsloth"}),
+    ("--rlhf_type dpo", {"objective": "dpo"}),
+])
+def test_arguments_are_read_as_ms_swift_means_them(more: str, expected: dict[str, Any], tmp_path: Path) -> None:
+    found = given(tmp_path, more).options
+    assert {name: found.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("more, sentence", [
+    ("--task_type embedding", "task_type"),
+    ("--tuner_type llamapro", "'llamapro' is not modelled"),
+    ("--rlhf_type gkd", "'gkd' is not one of dpo, grpo, rm"),
+    ("--rlhf_type grpo --use_vllm true --vllm_mode colocate", "puts a server on the same cards"),
+    ("--deepspeed my.json", "is a file of its own"),
+    ("--lora_ranks 4", "did you mean lora_rank"),
+    ("--quant_method hqq --quant_bits 4", "'hqq' of '4' bits is not modelled"),
+])
+def test_what_is_not_modelled_is_named(more: str, sentence: str, tmp_path: Path) -> None:
+    assert sentence in refusal(given(tmp_path, more)).replace(" 4 bits", " '4' bits")
+
+
+def test_several_cards_of_one_process_hold_a_layer_each(tmp_path: Path) -> None:
+    script = SFT.replace("MORE", "").replace("NPROC_PER_NODE=$nproc_per_node", "FOO=1")
+    assert "splits the layers over them" in refusal(given(tmp_path, "", script))
+
+
+def test_towers_stay_frozen(tmp_path: Path) -> None:
+    """Adapters sit in the language model; where all weights are trained, the rest of them is frozen."""
+    script = SFT.replace("qwen3-0.6b", "qwen2.5-vl-3b")
+    peft = asked(written(tmp_path, "a.sh", script.replace("MORE", "")), gpus="2xh100").plan.peft
+    assert peft is not None and not any(target.startswith("vision") for target in peft.targets)
+    full = asked(written(tmp_path, "b.sh", script.replace("MORE", "--tuner_type full")), gpus="2xh100")
+    assert full.plan.freeze == ("vision", "projector")
+
+
+def test_arguments_before_release_3_are_read(tmp_path: Path) -> None:
+    found = given(tmp_path, "", FORMER)
+    assert refusal(found) == ""
+    assert found.options["model"] == "Qwen/Qwen1.5-0.5B-Chat"
+    assert (found.options["lora-targets"], found.options["adapter-dtype"]) == (
+        "attention.q,attention.k,attention.v", "fp32")
+    assert found.batch == {"micro": 2, "accumulation": 8}
+    assert given(tmp_path, "--tuner_backend swift", FORMER).options["adapter-dtype"] == "bf16"
+    assert given(tmp_path, "--quantization_bit 4", FORMER).options["base-weights"] == "nf4-dq"
+    assert "is not known here; give MODEL" in refusal(given(tmp_path, "--model_type my-own-7b", FORMER))

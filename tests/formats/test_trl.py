@@ -1,0 +1,121 @@
+"""TRL's YAML files and the alignment-handbook's: what a trainer does unasked, and what is not modelled is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.formats.test_readers import asked, refusal, written
+from vramcast.domain.job import Job, Phase
+from vramcast.errors import Unsupported
+from vramcast.estimate.training import answer
+from vramcast.formats.read import read_files
+
+QLORA = {
+    "model_name_or_path": "llama-3.2-1b", "torch_dtype": "bfloat16", "attn_implementation": "flash_attention_2",
+    "use_peft": True, "load_in_4bit": True, "lora_r": 16, "lora_alpha": 16, "lora_dropout": 0.05,
+    "lora_target_modules": ["q_proj", "v_proj"], "dataset_mixture": {"datasets": [{"id": "a/b"}]}, "bf16": True,
+    "gradient_accumulation_steps": 2, "gradient_checkpointing": True, "max_seq_length": 2048,
+    "gradient_checkpointing_kwargs": {"use_reentrant": False}, "per_device_train_batch_size": 4,
+    "chat_template": "{% for message in messages %}{{ message }}{% endfor %}", "learning_rate": 2e-4,
+}
+"""A file as the alignment-handbook has them."""
+
+
+def of(tmp_path: Path, table: dict[str, Any], name: str = "config.yaml", head: str = "", **options: Any) -> Job:
+    return asked(written(tmp_path, name, head + yaml.safe_dump(table)), gpus="h100", **options)
+
+
+def test_a_file_of_the_handbook_is_its_whole_question(tmp_path: Path) -> None:
+    job = of(tmp_path, QLORA)
+    assert (job.engine, job.model.name, job.workload.objective) == ("huggingface", "llama-3.2-1b", "sft")
+    assert (job.workload.seq_len, job.workload.micro_batch, job.workload.grad_accum) == (2048, 4, 2)
+    assert job.plan.peft is not None
+    assert (job.plan.peft.rank, job.plan.peft.base, job.plan.peft.dropout) == (16, "nf4", 0.05)
+    assert (job.plan.precision, job.plan.attention, job.plan.recompute) == ("amp-bf16", "flash", "full")
+    assert job.engine_options == {"trl": "0.19", "dtype": "bfloat16", "reentrant": False}
+
+
+OF_ADAPTERS = ("lora_", "load_", "use_peft", "max_seq", "torch")
+FULL = {name: value for name, value in QLORA.items() if not name.startswith(OF_ADAPTERS)}
+
+
+@pytest.mark.parametrize("changes, precision, options", [
+    ({}, "amp-bf16", {}),
+    ({"torch_dtype": "bfloat16"}, "bf16", {"autocast": True, "trl": "0.28"}),
+    ({"dtype": "bfloat16"}, "bf16", {"autocast": True}),
+    ({"dtype": "bfloat16", "bf16": False}, "bf16", {}),
+    ({"bf16": False}, "fp32", {}),
+    ({"bf16": None, "fp16": True}, "amp-fp16", {}),
+    ({"bf16": None}, "amp-bf16", {}),
+])
+def test_autocast_is_on_unasked_over_weights_of_the_dtype_that_is_said(
+    changes: dict[str, Any], precision: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    job = of(tmp_path, FULL | {"packing": True} | changes)
+    assert job.plan.precision == precision
+    assert {**job.engine_options, "reentrant": 0} == {**options, "reentrant": 0}
+
+
+@pytest.mark.parametrize("table, name, head, objective", [
+    ({"packing": True}, "config.yaml", "", "sft"), ({"rpo_alpha": None}, "config.yaml", "", "dpo"),
+    ({"beta": 0.1}, "config.yaml", "# DPOTrainer arguments\n", "dpo"), ({}, "dpo_smol.yaml", "", "dpo"),
+    ({"center_rewards_coefficient": 0.01}, "x.yaml", "", "reward"), ({"num_generations": 8}, "x.yaml", "", "grpo"),
+])
+def test_the_trainer_of_a_file_is_what_it_says(
+    table: dict[str, Any], name: str, head: str, objective: str, tmp_path: Path
+) -> None:
+    assert of(tmp_path, FULL | table, name, head).workload.objective == objective
+
+
+def test_a_file_that_may_be_anybodys_is_asked_for_its_trainer(tmp_path: Path) -> None:
+    table = FULL | {"beta": 0.1}
+    with pytest.raises(Unsupported, match="does not say whose arguments it holds"):
+        of(tmp_path, table)
+    assert of(tmp_path, table, objective="dpo").workload.objective == "dpo"
+    path = written(tmp_path, "config.yaml", yaml.safe_dump(table))
+    script = written(tmp_path, "run.sh", "python scripts/dpo.py --config recipes/x/config.yaml --beta 0.2\n")
+    assert asked(path, script, gpus="h100").workload.objective == "dpo"
+
+
+@pytest.mark.parametrize("changes, said", [
+    ({"use_peft": False}, "load_in_4bit: needs use_peft"), ({"padding_free": True}, "padding_free"),
+    ({"loss_type": "dft"}, "loss_type"), ({"max_length": None, "max_seq_length": None}, "max_length: is null"),
+    ({"lora_target_parameters": ["mlp.experts"]}, "lora_target_parameters"), ({"lora_rank": 8}, "lora_rank"),
+    ({"attn_implementation": "flex_attention"}, "flex_attention"), ({"dtype": "int8"}, "dtype"),
+])
+def test_what_may_change_the_answer_is_named(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    table = {name: value for name, value in (QLORA | changes).items() if name != "max_seq_length" or value}
+    path = written(tmp_path, "sft.yaml", yaml.safe_dump(table))
+    assert said in refusal(read_files([path], command="train"))
+
+
+@pytest.mark.parametrize("name", ["orpo", "cpo"])
+def test_trainers_that_are_not_modelled_are_named(name: str, tmp_path: Path) -> None:
+    path = written(tmp_path, f"{name}.yaml", yaml.safe_dump(FULL))
+    assert f"{name.upper()} is not modelled" in refusal(read_files([path], command="train"))
+
+
+def test_an_evaluation_of_more_samples_than_a_step_has_is_counted(tmp_path: Path) -> None:
+    table = FULL | {"packing": True, "per_device_train_batch_size": 1, "loss_type": "nll", "max_length": 4096}
+    found = [answer(of(tmp_path, table | changes)) for changes in (
+        {}, {"eval_strategy": "steps", "per_device_eval_batch_size": 1},
+        {"eval_strategy": "steps", "per_device_eval_batch_size": 16})]
+    evaluation = [one.fullest.phases[Phase.EVALUATION].allocated_bytes for one in found]
+    assert evaluation[0] == evaluation[1] < evaluation[2]
+    assert [one.fits for one in found] == [True, True, False]
+    assert len({one.fullest.peak for one in found}) == 1  # of a step
+
+
+def test_generation_needs_prompts_and_completions(tmp_path: Path) -> None:
+    lengths = {"max_prompt_length": 256, "max_completion_length": 1024}
+    job = of(tmp_path, FULL | lengths | {"num_generations": 4, "beta": 0.1})
+    assert (job.workload.objective, job.workload.seq_len, job.workload.completion_len) == ("grpo", 256, 1024)
+    assert job.engine_options["beta"] == "0.1"
+    path = written(tmp_path, "grpo.yaml", yaml.safe_dump(FULL | {"num_generations": 4, "use_vllm": True}))
+    assert "use_vllm: puts a server on the same cards" in refusal(read_files([path], command="train"))
+    served = {"use_vllm": True, "vllm_mode": "server"}
+    assert of(tmp_path, FULL | lengths | {"num_generations": 4} | served).engine_options["steps_per_generation"] == 0

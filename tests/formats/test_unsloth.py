@@ -1,0 +1,141 @@
+"""Unsloth's calls in scripts and notebooks: read, never run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.formats.test_readers import asked, refusal, written
+from vramcast.errors import SourceError, VramcastError
+from vramcast.formats.python_calls import Open, calls_of
+from vramcast.formats.read import Given, read_files
+
+SCRIPT = """from unsloth import FastLanguageModel
+import torch
+max_seq_length = 2 * 1024
+model, tokenizer = FastLanguageModel.from_pretrained(
+    model_name = "unsloth/Meta-Llama-3.1-8B",
+    max_seq_length = max_seq_length,
+    dtype = None,
+    load_in_4bit = True, LOADS
+    # token = "hf_...",
+)
+model = FastLanguageModel.get_peft_model(
+    model, r = 16,
+    target_modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",],
+    lora_alpha = 16, use_gradient_checkpointing = "unsloth", random_state = 3407, ADAPTS
+)
+from trl import SFTTrainer, SFTConfig
+from unsloth import is_bfloat16_supported
+trainer = SFTTrainer(
+    model = model, tokenizer = tokenizer, train_dataset = dataset, packing = False,
+    args = SFTConfig(
+        per_device_train_batch_size = 2, gradient_accumulation_steps = 4, warmup_steps = 5, max_steps = 60,
+        learning_rate = 2e-4, fp16 = not is_bfloat16_supported(), bf16 = is_bfloat16_supported(),
+        optim = "adamw_8bit", weight_decay = 0.001, seed = 3407, output_dir = "outputs", TRAINS
+    ),
+)
+if False:
+    model, tokenizer = FastLanguageModel.from_pretrained(model_name = "lora_model", max_seq_length = 1)
+"""
+
+
+def script(loads: str = "", adapts: str = "", trains: str = "") -> str:
+    return SCRIPT.replace("LOADS", loads).replace("ADAPTS", adapts).replace("TRAINS", trains)
+
+
+def notebook(text: str) -> dict[str, Any]:
+    cells = [{"cell_type": "markdown", "source": ["# Fine-tune"]},
+             {"cell_type": "code", "source": ["%%capture\n", "!pip install unsloth \\\n", "  --no-deps\n"]},
+             {"cell_type": "code", "source": ["!if then fi (\n"], "outputs": [{"text": "x" * 2_000_000}]},
+             {"cell_type": "code", "source": text.splitlines(keepends=True)}]
+    return {"cells": cells, "nbformat": 4, "metadata": {}}
+
+
+def given(folder: Path, text: str) -> Given:
+    return read_files([written(folder, "train.py", text)], command="train")
+
+
+@pytest.mark.parametrize("name, content", [("train.py", script()), ("train.ipynb", notebook(script()))])
+def test_a_notebook_is_its_whole_question(name: str, content: Any, tmp_path: Path) -> None:
+    job = asked(written(tmp_path, name, content), gpus="a100")
+    assert (job.engine, job.model.name) == ("unsloth", "llama-3.1-8b")
+    assert (job.workload.seq_len, job.workload.micro_batch, job.workload.grad_accum) == (2048, 2, 4)
+    assert job.plan.peft is not None
+    assert (job.plan.peft.rank, job.plan.peft.base, len(job.plan.peft.targets)) == (16, "nf4-dq", 7)
+    assert (job.plan.optimizer, job.plan.precision, job.plan.recompute) == ("adamw-8bit", "amp-bf16", "full")
+    assert asked(written(tmp_path, name, content), gpus="t4").plan.precision == "amp-fp16"
+
+
+@pytest.mark.parametrize("parts, expected", [
+    ({"loads": "load_in_8bit = True,"}, {"base-weights": "int8"}),
+    ({"loads": "load_in_16bit = True,"}, {"base-weights": None}),
+    ({"loads": "full_finetuning = True,"}, {"peft": None, "precision": "bf16", "base-weights": None}),
+    ({"adapts": "lora_dropout = 0.1,"}, {"lora-dropout": 0.1}),
+    ({"adapts": "modules_to_save = ['embed_tokens', 'lm_head'],"}, {"modules-to-save": "embedding,head"}),
+    ({"trains": "loss_type = 'nll',"}, {"objective": "sft"}),
+])
+def test_calls_are_read_as_unsloth_means_them(
+    parts: dict[str, str], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    found = given(tmp_path, script(**parts)).options
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_what_is_unsaid_is_unsloths_own(tmp_path: Path) -> None:
+    text = ("from unsloth import FastLanguageModel\n"
+            "model, t = FastLanguageModel.from_pretrained('unsloth/Qwen3-14B')\n"
+            "model = FastLanguageModel.get_peft_model(model)\n"
+            "trainer = SFTTrainer(model=model, args=SFTConfig(learning_rate=1e-4))\n")
+    found = given(tmp_path, text)
+    assert found.options["model"] == "qwen3-14b"
+    assert (found.options["lora-rank"], found.options["optimizer"], found.options["seq-len"]) == (
+        16, "adamw-8bit", 2048)
+    assert found.batch == {"micro": 4, "accumulation": 2}
+    assert "is a copy of qwen3-14b" in " ".join(found.assumptions)
+    of_transformers = text.replace("SFTConfig", "TrainingArguments")
+    assert given(tmp_path, of_transformers).batch == {"micro": 8, "accumulation": 1}
+
+
+@pytest.mark.parametrize("parts, sentence", [
+    ({"loads": "fast_inference = True,"}, "puts a server on the same card"),
+    ({"loads": "offload_embedding = True,"}, "offload_embedding"),
+    ({"trains": "optim_args = sys.argv[1],"}, "optim_args"),
+    ({"loads": "**settings,"}, "**: holds what only a run knows"),
+    ({"trains": "gradient_accumulation_steps2 = 3,"}, "gradient_accumulation_steps2"),
+])
+def test_what_is_not_modelled_is_named(parts: dict[str, str], sentence: str, tmp_path: Path) -> None:
+    assert sentence in refusal(given(tmp_path, script(**parts)))
+
+
+def test_what_only_a_run_knows_is_asked_for(tmp_path: Path) -> None:
+    text = script().replace("per_device_train_batch_size = 2", "per_device_train_batch_size = args.batch")
+    assert "per_device_train_batch_size" in refusal(given(tmp_path, text))
+
+
+def test_names_hold_what_they_hold_where_a_call_stands() -> None:
+    text = "N = 8\nf(a=N, b=-N, c='x' + 'y', d=[N, 2], **more)\nN = g()\nf(a=N)\nif False:\n    f(a=3)\n"
+    calls = calls_of(text, "x.py")
+    (first, second) = [call for call in calls if call.name == "f"]
+    assert first.arguments == {"a": 8, "b": -8, "c": "xy", "d": [8, 2]} and first.several
+    assert second.arguments == {"a": Open("g()")}
+
+
+@pytest.mark.parametrize("text", ["def f(:\n", "\0", "(" * 5000, "x = 1\n" + "f(" * 900 + ")" * 900])
+def test_what_is_no_python_is_one_sentence(text: str, tmp_path: Path) -> None:
+    with pytest.raises(VramcastError):
+        given(tmp_path, "from unsloth import FastLanguageModel\n" + text)
+
+
+def test_what_only_generates_is_not_trained(tmp_path: Path) -> None:
+    text = script().partition("from trl import")[0] + "model.generate(max_new_tokens=64)\n"
+    assert "nothing is trained" in refusal(given(tmp_path, text))
+
+
+def test_half_a_notebook_is_one_sentence(tmp_path: Path) -> None:
+    half = json.dumps(notebook(script()))[:500]
+    with pytest.raises(SourceError, match="not a notebook"):
+        asked(written(tmp_path, "a.ipynb", half), gpus="a100")
