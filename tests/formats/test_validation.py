@@ -189,7 +189,7 @@ PYTORCH: dict[str, Job] = {
 }
 
 TOY = """
-import sys, torch, transformers
+import os, sys, torch, transformers
 sys.path.insert(0, '.')
 import train
 train.SEQ_LEN, train.MICRO_BATCH = 16, 2
@@ -198,8 +198,9 @@ config = transformers.Qwen3Config(vocab_size=64, hidden_size=32, intermediate_si
     num_attention_heads=4, num_key_value_heads=2, head_dim=8,
     attn_implementation='eager' if 'eager' in sys.argv else 'sdpa')
 losses = train.main(transformers.Qwen3ForCausalLM(config).to(getattr(torch, sys.argv[1])), steps=2, device='cpu')
-train.finish()
 assert len(losses) == 2 and all(0 < loss < 10 for loss in losses), losses
+open('trained.' + os.environ.get('RANK', '0'), 'w').close()
+train.finish()
 """
 
 
@@ -228,4 +229,7 @@ def test_the_pytorch_script_trains_a_small_model_on_cpu(key: str, tmp_path: Path
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False, env=environment
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    trained = {path.name for path in tmp_path.glob("trained.*")}
+    assert trained == {f"trained.{rank}" for rank in range(job.cluster.count)}, done.stderr[-3000:]
+    # gloo's threads may abort a process that ends [seen with torch 2.13 on busy machines]; every rank has trained by then
+    assert done.returncode == 0 or "terminate called without an active exception" in done.stderr, done.stderr[-3000:]
