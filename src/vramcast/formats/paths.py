@@ -38,7 +38,9 @@ SCRIPTS: Final = (".sh", ".bash")
 LIBRARY: Final = re.compile(r"(?!(?:hf|huggingface|modelscope):)[a-z0-9][\w.-]*(?:/[\w.-]+)?:[\w.-]+", re.IGNORECASE)
 """A name of Ollama's library with its tag."""
 
-GGUF: Final = re.compile(r"(?:(?:https?://)?(?:hf\.co|huggingface\.co)/)?([\w.-]+/[\w.-]+-gguf(?::[\w.-]+)?)", re.IGNORECASE)
+GGUF: Final = re.compile(
+    r"(?:(?:https?://)?(?:hf\.co|huggingface\.co)/)?([\w.-]+/[\w.-]+-gguf(?::[\w.-]+)?)", re.IGNORECASE
+)
 """A repository of GGUF files and which of them, as Ollama and llama.cpp name it."""
 
 

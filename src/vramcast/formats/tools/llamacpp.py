@@ -188,7 +188,8 @@ def network_of(said: str, repository: str | None) -> tuple[dict[str, str], str]:
     own = kept.get("quant_method") == "mxfp4"  # which files keep; what is published in FP8 they convert
     stored = match[2].lower() if match else USUAL_STORED if repository and not own else ""
     weights = FLOATS.get(stored, stored)
-    if (match and match[1]) or (own and weights in FLOATS.values()) or weights not in (*MIXES, *FLOATS.values(), *BLOCKS, ""):
+    whole = weights in FLOATS.values()
+    if (match and match[1]) or (own and whole) or not (whole or weights in (*MIXES, *BLOCKS, "")):
         return {}, "stores its layers in several ways; name the model, and --weights"
     if network is None:
         return {}, "says no network that is known by its name; name the model, and --weights"
