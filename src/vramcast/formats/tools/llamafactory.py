@@ -80,7 +80,9 @@ def read_factory(config: Config) -> Reading:
     values = Watched(config.table or {}, FACTORY)
     options: dict[str, Any] = {"engine": "huggingface"} | _precision(values)
     if not values.flag("do_train"):
-        values.cannot("do_train", "is not true, so LLaMA-Factory trains nothing")
+        if values.flag("do_eval") or values.flag("do_predict"):
+            values.cannot("do_train", "is not true, so LLaMA-Factory trains nothing")
+        values.assumed.append("do_train is not given, without which LLaMA-Factory trains nothing")
     objective = values.one_of("stage", STAGES, option="objective")
     options |= {"objective": objective or "sft"}
     if model := values.text("model_name_or_path"):
