@@ -357,6 +357,16 @@ def test_whose_kernels_llamafactory_runs_is_read(switch: str, engine: str, liger
     assert (job.engine, job.engine_options.get("liger")) == (engine, liger)
 
 
+@pytest.mark.parametrize(("model", "pixels", "side"), [
+    ("qwen2.5-vl-7b", 262144, 512), ("qwen3-vl-4b", 262144, 512), ("qwen2.5-vl-7b", None, 768),
+    ("llava-1.5-7b", 262144, None), ("llama-3.2-1b", 262144, None),  # makes all images its size; reads none
+])
+def test_llamafactory_makes_images_smaller(model: str, pixels: int | None, side: int | None, tmp_path: Path) -> None:
+    table = {"finetuning_type": "lora", "do_train": True, "stage": "sft", "image_max_pixels": pixels}
+    job = asked(written(tmp_path, "a.json", table), model=model, gpus="h100")
+    assert job.workload.image_size == side
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [
