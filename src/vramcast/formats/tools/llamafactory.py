@@ -61,6 +61,11 @@ PIXELS: Final = 768 * 768
 OF_VIDEO: Final = ("image_min_pixels", "video_max_pixels", "video_min_pixels", "video_fps", "video_maxlen")
 """Of films, which are counted as images are: one a sample, unless --images says otherwise."""
 
+PREFERENCES: Final = {"sigmoid": False, "hinge": False, "ipo": False, "orpo": True, "simpo": True}
+"""`pref_loss` -> whether no reference is asked. Beside the log-probabilities, which all make alike, every one of them and
+the shares of a supervised and of a classifier's loss beside it are of a number a sample [LF train/dpo/trainer.py `compute_preference_loss`,
+`get_batch_loss_metrics`, hparams/finetuning_args.py `use_ref_model`]."""
+
 LIKE_EAGER: Final = ("use_dft_loss", "use_eaft_loss")
 """Losses weighed token by token: they write logits and their log-softmax in fp32 as Transformers' own does, and EAFT's
 copy of the logits is gone before backward writes as much [LF train/trainer_utils.py `_dft_cross_entropy`,
@@ -121,8 +126,12 @@ def read_factory(config: Config) -> Reading:
             notes.append(f"{name}: as much as the usual loss, whose logits are written out in fp32")
     if values.flag("use_v1_kernels"):
         notes.append("use_v1_kernels: kernels of NPUs, nothing on other cards")
-    values.only("pref_loss", "sigmoid", "hinge", "ipo")
-    values.only("pref_ftx", 0, 0.0)
+    for name in ("pref_ftx", "pref_bco_weight"):
+        values.get(name)
+    alone = values.one_of("pref_loss", PREFERENCES, option="objective")
+    if alone and options["objective"] == "dpo":
+        options = together(options, {"engine-option": ("precompute_ref_log_probs=true",)})
+        notes.append(f"pref_loss: {values['pref_loss']}: DPO's program without a reference")
     options["image-size"] = math.isqrt(values.count("image_max_pixels") or PIXELS)
     for name in OF_VIDEO:
         values.get(name)
