@@ -62,8 +62,8 @@ OF_VIDEO: Final = ("image_min_pixels", "video_max_pixels", "video_min_pixels", "
 """Of films, which are counted as images are: one a sample, unless --images says otherwise."""
 
 PREFERENCES: Final = {"sigmoid": False, "hinge": False, "ipo": False, "orpo": True, "simpo": True}
-"""`pref_loss` -> whether no reference is asked. Beside the log-probabilities, which all make alike, every one of them and
-the shares of a supervised and of a classifier's loss are of a number a sample [LF train/dpo/trainer.py
+"""`pref_loss` -> whether no reference is asked. Beside the log-probabilities, which all make alike, every one of them
+and the shares of a supervised and of a classifier's loss are of a number a sample [LF train/dpo/trainer.py
 `compute_preference_loss`, `get_batch_loss_metrics`, hparams/finetuning_args.py `use_ref_model`]."""
 
 LIKE_EAGER: Final = ("use_dft_loss", "use_eaft_loss")
