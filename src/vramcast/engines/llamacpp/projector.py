@@ -68,6 +68,8 @@ KINDS: Final[dict[str, Kind]] = {
 }
 """Family -> its projector [load]."""
 
+ALONE: Final = "leave it out (--no-mmproj) for the language model alone"
+
 SIXTEEN: Final = ("f16", "bf16")
 
 
@@ -88,21 +90,20 @@ def projector_of(job: ServeJob, settings: Settings) -> Projector | None:
     Raises: Unsupported for a build, an engine or a family whose graph is not known
     """
     options = checked_options(job)
-    if "mmproj" not in options:
+    stored = str(options.get("mmproj", ""))
+    towers = [stack for stack in job.model.stacks[:-1] if stack.vision is not None]
+    if not stored or (stored == "auto" and not towers):
         return None
     kind = KINDS.get(job.model.family)
-    towers = [stack for stack in job.model.stacks[:-1] if stack.vision is not None]
-    if settings.fork or settings.build < FIRST_BUILD:
-        raise Unsupported(f"mmproj: projectors are modelled for llama.cpp from build {FIRST_BUILD} on; "
-                          "leave it out for the language model alone")
     listens = any(one.path.startswith("audio.") for stack in towers for one in stack.extra)
+    if settings.fork or settings.build < FIRST_BUILD:
+        raise Unsupported(f"mmproj: projectors are modelled for llama.cpp from build {FIRST_BUILD} on; {ALONE}")
     if kind is None or len(towers) != 1 or listens:
-        what = "with sound" if listens else f"of {job.model.family}"
-        raise Unsupported(f"mmproj: the projector {what} is not modelled for llama.cpp, which {job.model.name} has; "
-                          "leave it out for the language model alone")
+        what = "hears too" if listens else f"is of {job.model.family}" if towers else "is of a tower it does not have"
+        raise Unsupported(f"mmproj: the projector of {job.model.name} {what}, which is not modelled for llama.cpp; {ALONE}")
     limits = (int(options.get("image-min-tokens", 0)), int(options.get("image-max-tokens", 0)))
     images = _images(kind, towers[0], limits, job.requests.image_size)
-    return _projector(job.model, towers[0], str(options["mmproj"]), images, settings.flash,
+    return _projector(job.model, towers[0], "f16" if stored == "auto" else stored, images, settings.flash,
                       not settings.has("unpadded mask"), settings.memories)
 
 

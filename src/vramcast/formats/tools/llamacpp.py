@@ -13,7 +13,7 @@ from typing import Any, Final
 from vramcast.catalogue.formats import load_format
 from vramcast.domain.serving import ServeJob
 from vramcast.domain.version import read_version
-from vramcast.engines.llamacpp.settings import FORK_OPTIONS, SINCE
+from vramcast.engines.llamacpp.settings import FORK_OPTIONS, OPTIONS, SINCE
 from vramcast.engines.llamacpp.settings import settings_of as llamacpp_settings
 from vramcast.engines.serving.table import SERVING
 from vramcast.formats.files import File, Order, Part
@@ -56,11 +56,13 @@ def write(order: Order) -> tuple[File, ...]:
 
 VALUES: Final = {"batch": "batch-size", "n-cpu-moe": "n-cpu-moe", "override-tensor": "override-tensor",
                           "tensor-split": "tensor-split", "split-mode": "split-mode", "device": "device",
-                          "threads": "threads"}
+                          "threads": "threads", "image-min-tokens": "image-min-tokens",
+                          "image-max-tokens": "image-max-tokens"}
 
 SWITCHES: Final = {"kv-unified": ("kv-unified", True), "swa-full": ("swa-full", True),
                             "cpu-moe": ("cpu-moe", True), "op-offload": ("no-op-offload", False),
-                            "kv-offload": ("no-kv-offload", False)}
+                            "kv-offload": ("no-kv-offload", False),
+                            "mmproj-offload": ("no-mmproj-offload", False)}
 
 
 def _option_lines(order: Order) -> list[Line]:
@@ -91,6 +93,9 @@ FLOATS: Final = {"f16": "fp16", "fp16": "fp16", "f32": "fp32", "bf16": "bf16", "
 BLOCKS: Final = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q6_k")
 """Types that a whole file is stored in."""
 
+PROJECTORS: Final = tuple(kind for kind in OPTIONS["mmproj"].choices if kind != "auto")
+"""Types that a projector can be stored in."""
+
 LONGEST_NAME: Final = 500
 
 USUAL_STORED: Final = "q4_k_m"
@@ -111,6 +116,8 @@ VARIABLES: Final = {
     "LLAMA_ARG_CACHE_TYPE_K": "cache_type_k", "LLAMA_ARG_CACHE_TYPE_V": "cache_type_v",
     "LLAMA_ARG_THREADS": "threads", "LLAMA_ARG_N_CPU_MOE": "n_cpu_moe", "LLAMA_ARG_TENSOR_SPLIT": "tensor_split",
     "LLAMA_ARG_SPLIT_MODE": "split_mode", "LLAMA_ARG_OVERRIDE_TENSOR": "override_tensor", "LLAMA_ARG_DEVICE": "device",
+    "LLAMA_ARG_MMPROJ": "mmproj", "LLAMA_ARG_MMPROJ_URL": "mmproj_url",
+    "LLAMA_ARG_IMAGE_MIN_TOKENS": "image_min_tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS": "image_max_tokens",
 }
 """Variables of the environment -> the argument that each of them is [arg]."""
 
@@ -128,8 +135,7 @@ def _own(values: Watched) -> dict[str, Any]:
     values.only("split_mode", "layer", "none")
     values.only("fit", "off")
     values.only("cont_batching", True)
-    values.only("mmproj", False)  # --no-mmproj
-    pairs = _engine_options(values)
+    pairs = (*_engine_options(values), *_projector(values))
     return {name: value for name, value in found.items() if value is not None} | (
         {"engine-option": pairs} if pairs else {})
 
@@ -148,6 +154,25 @@ def _engine_options(values: Watched) -> tuple[str, ...]:
         if (value := values.get(name)) is not None:
             pairs.append(f"{option}={str(value).lower()}")
     return tuple(dict.fromkeys(pairs))
+
+
+def _projector(values: Watched) -> tuple[str, ...]:
+    """What the server loads beside the network: a file that is named, or what `-hf` finds, unless --no-mmproj [arg]."""
+    named, repository = values.get("mmproj"), values.get("hf_repo")
+    file = named or values.get("mmproj_url")
+    if named is False or not (file or repository):
+        return ()
+    if not file:
+        values.assumed.append("a projector in f16 is loaded beside the network if it has one; --no-mmproj leaves it out")
+        return ("mmproj=auto",)
+    match = STORED.search(PARTS_OF_FILES.sub("", str(file)[-LONGEST_NAME:]))
+    stored = match[2].lower().replace("fp", "f") if match else "f16"
+    if stored not in PROJECTORS:
+        values.cannot("mmproj", f"is stored in {stored}, which is not modelled")
+        return ()
+    how = "as it is named" if match else "as most are"
+    values.assumed.append(f"the projector is taken for one in {stored}, {how}")
+    return (f"mmproj={stored}",)
 
 
 def _model(values: Watched) -> dict[str, Any]:
@@ -223,7 +248,8 @@ def _cache(values: Watched) -> dict[str, Any]:
 SHORT: Final = {
     alias.replace("-", "_"): name.replace("-", "_")
     for name, entry in load_format("llamacpp").sections["arguments"].items() for alias in entry.aliases
-} | {"device": "devices", "dev": "devices", "ctx": "ctx_size"}
+} | {"device": "devices", "dev": "devices", "ctx": "ctx_size", "mm": "mmproj", "mmu": "mmproj_url",
+     "no_mmproj_auto": "no_mmproj"}
 
 SERVER: Final = Server(
     "llama.cpp", Known("llamacpp", "arguments"), {}, SHORT,
@@ -248,7 +274,4 @@ def read(config: Config) -> Reading:
     elif asked is None:
         options["context"] = max(1, USUAL_CONTEXT // int(options.get("concurrency", 1)))
         notes.append(f"a context of {USUAL_CONTEXT}, {engine}'s before build {SINCE['fit']} where -c is not given")
-    if "hf" in re.findall(r"(?:^|\s)--?(hf)(?:r|-repo)?\b", config.text) and "--no-mmproj" not in config.text:
-        why = "of the repository is loaded beside the model, which is not modelled; say --no-mmproj"
-        unread.append(Unread("mmproj", why, about="towers"))
     return found._replace(options=options, unread=tuple(unread), notes=tuple(notes))

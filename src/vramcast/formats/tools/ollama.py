@@ -82,7 +82,6 @@ def read(config: Config) -> Reading:
     if "context" not in options:
         why = "is 4096, 32768 or 262144 by the memory of all cards, up to the network's own; give --context"
         unread.append(Unread("num_ctx", why, "context"))
-    unread.append(Unread("mmproj", "of the model is loaded beside it and is not modelled", about="towers"))
     notes = ("Ollama starts llama.cpp's server, and is answered as that", *watched.assumed)
     contexts = () if "context" in options else CONTEXTS
     return Reading("ollama", options, unread=tuple(unread), notes=notes, contexts=contexts)
@@ -190,6 +189,6 @@ def _settings(values: Watched) -> dict[str, Any]:
         else:
             found |= {"kv-dtype": kind, "v-dtype": kind}
     threads = values.count("num_thread")
-    pairs = (f"batch={batch}", *((f"threads={threads}",) if threads else ()))
+    pairs = (f"batch={batch}", *((f"threads={threads}",) if threads else ()), "mmproj=auto")
     values.only("main_gpu", 0)
     return found | {"engine-option": pairs}
