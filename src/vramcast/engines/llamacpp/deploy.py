@@ -261,7 +261,7 @@ def _assumptions(context: Context) -> tuple[str, ...]:
         f"the host holds {format_bytes(host_bytes(context))} of weights, cache and buffers",
         "cuBLAS and temporary copies of weights are counted with the CUDA context",
     ]
-    if (found := context.projector) is not None:
+    if (found := context.projector) is not None and found.card > found.start:
         image = f"{found.image.across} x {found.image.down} patches"
         lines.append(f"the projector encodes images of up to {image}; less for smaller ones: say --image-size")
     if job.plan.weights is not None and "ud" in job.plan.weights.lower().split("-"):

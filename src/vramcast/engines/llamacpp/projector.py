@@ -68,7 +68,7 @@ KINDS: Final[dict[str, Kind]] = {
 }
 """Family -> its projector [load]."""
 
-ALONE: Final = "leave it out (--no-mmproj) for the language model alone"
+ALONE: Final = "--engine-option mmproj=none leaves it out (--no-mmproj)"
 
 SIXTEEN: Final = ("f16", "bf16")
 
@@ -90,9 +90,9 @@ def projector_of(job: ServeJob, settings: Settings) -> Projector | None:
     Raises: Unsupported for a build, an engine or a family whose graph is not known
     """
     options = checked_options(job)
-    stored = str(options.get("mmproj", ""))
+    stored = str(options.get("mmproj", "none"))
     towers = [stack for stack in job.model.stacks[:-1] if stack.vision is not None]
-    if not stored or (stored == "auto" and not towers):
+    if stored == "none" or (stored == "auto" and not towers):
         return None
     kind = KINDS.get(job.model.family)
     listens = any(one.path.startswith("audio.") for stack in towers for one in stack.extra)

@@ -93,7 +93,7 @@ FLOATS: Final = {"f16": "fp16", "fp16": "fp16", "f32": "fp32", "bf16": "bf16", "
 BLOCKS: Final = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q6_k")
 """Types that a whole file is stored in."""
 
-PROJECTORS: Final = tuple(kind for kind in OPTIONS["mmproj"].choices if kind != "auto")
+PROJECTORS: Final = OPTIONS["mmproj"].choices[2:]
 """Types that a projector can be stored in."""
 
 LONGEST_NAME: Final = 500
