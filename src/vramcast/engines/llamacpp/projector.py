@@ -2,14 +2,14 @@
 
 [load] ggml-org/llama.cpp tools/mtmd/clip.cpp at build 9000: all weights go to the first card, unless
 --no-mmproj-offload; `load_hparams` limits the tokens of an image, `warmup` reserves the graph of one of a size per
-projector; `clip_image_batch_encode` lets the buffer grow at the first larger image. Images and tiles are encoded one
-after the other. [convert] convert_hf_to_gguf.py `MmprojModel`, `tensor_force_quant`: what has one dimension or places
-positions is f32. [cublas] ggml/src/ggml-cuda/ggml-cuda.cu `ggml_cuda_op_mul_mat_cublas`: products with weights of 16
-bits copy what they read and write to 16 bits.
+projector; `clip_image_batch_encode` lets the buffer grow at the first larger image. [batch] From pull requests 24384
+and 24775 (June 2026) on, projectors whose graph has a batch dimension encode images or tiles of one prompt together, as
+many as have 1024 tokens (--mtmd-batch-max-tokens): counted as so many times the buffer of one. [convert]
+convert_hf_to_gguf.py `MmprojModel`, `tensor_force_quant`: what has one dimension or places positions is f32. [cublas]
+ggml/src/ggml-cuda/ggml-cuda.cu `ggml_cuda_op_mul_mat_cublas`: products with weights of 16 bits copy what they read and
+write to 16 bits.
 
-Held against what builds print: Gemma 3 4B 811.79 MiB of weights and 121.25 MiB with flash attention (pull request
-22790), 12B 1132.00 MiB without (16837), Mistral Small 3.2 837.36 MiB (issue 16842), Qwen3-VL 8B in f32 2198.75 MiB and
-372.08 MiB (18181), Qwen3.5 4B 644.26 MiB and 223.30 MiB (22673), Gemma 4 31B 1145.08 MiB (24758).
+Weights and buffers are those that builds print, to the last digit (tests/engines/llamacpp/test_projector.py).
 """
 
 from __future__ import annotations
@@ -56,12 +56,14 @@ class Kind(NamedTuple):
     least: int = 0  # tokens of an image; 0: images have one size
     most: int = 0
     warm: int = 0  # tokens of the image it starts with
+    batched: str = ""  # what is encoded together: images of a prompt, or tiles of one [batch]
 
 
 QWEN: Final = (2, 8, 4096, 46**2)
 
 KINDS: Final[dict[str, Kind]] = {
-    "gemma3": Kind(gemma3), "gemma4": Kind(gemma4, GEMMA4_MERGE, 252, 280, 256), "internvl": Kind(internvl),
+    "gemma3": Kind(gemma3), "gemma4": Kind(gemma4, GEMMA4_MERGE, 252, 280, 256, "images"),
+    "internvl": Kind(internvl, batched="tiles"),
     "llava": Kind(llava), "llava_next": Kind(llava), "mistral3": Kind(pixtral, 2, 8, 1024, 256),
     "qwen2_vl": Kind(qwen2vl, *QWEN), "qwen2_5_vl": Kind(qwen2vl, *QWEN), "qwen3_vl": Kind(qwen3vl, *QWEN),
     "qwen3_vl_moe": Kind(qwen3vl, *QWEN), "qwen3_5": Kind(qwen3vl, *QWEN), "qwen3_5_moe": Kind(qwen3vl, *QWEN),
@@ -69,6 +71,11 @@ KINDS: Final[dict[str, Kind]] = {
 """Family -> its projector [load]."""
 
 ALONE: Final = "--engine-option mmproj=none leaves it out (--no-mmproj)"
+
+BATCH_BUILD: Final = 9600
+"""Of [batch], the first hundred that it can be: build 9564 is of June 7."""
+
+BATCH_TOKENS: Final = 1024
 
 SIXTEEN: Final = ("f16", "bf16")
 
@@ -82,6 +89,7 @@ class Projector(NamedTuple):
     copies: int  # of 16 bits, of the widest product [bytes]
     image: Image
     start: int  # compute buffer of the image it starts with [bytes]
+    largest: int  # of the largest one [bytes]
 
 
 def projector_of(job: ServeJob, settings: Settings) -> Projector | None:
@@ -100,11 +108,23 @@ def projector_of(job: ServeJob, settings: Settings) -> Projector | None:
         raise Unsupported(f"mmproj: projectors are modelled for llama.cpp from build {FIRST_BUILD} on; {ALONE}")
     if kind is None or len(towers) != 1 or listens:
         what = "hears too" if listens else f"is of {job.model.family}" if towers else "is of a tower it does not have"
-        raise Unsupported(f"mmproj: the projector of {job.model.name} {what}, which is not modelled for llama.cpp; {ALONE}")
+        raise Unsupported(f"mmproj: the projector of {job.model.name} {what}, which is not modelled for llama.cpp; "
+                          f"{ALONE}")
     limits = (int(options.get("image-min-tokens", 0)), int(options.get("image-max-tokens", 0)))
     images = _images(kind, towers[0], limits, job.requests.image_size)
-    return _projector(job.model, towers[0], "f16" if stored == "auto" else stored, images, settings.flash,
-                      not settings.has("unpadded mask"), settings.memories)
+    found = _projector(job.model, towers[0], "f16" if stored == "auto" else stored, images, settings.flash,
+                       not settings.has("unpadded mask"), settings.memories)
+    if settings.build < BATCH_BUILD or not kind.batched:
+        return found
+    together = BATCH_TOKENS // (found.image.patches // _merge(kind, towers[0]) ** 2)
+    together = max(1, together if kind.batched == "tiles" else min(together, job.requests.images))
+    return found._replace(card=max(found.start, together * found.largest), host=together * found.host,
+                          copies=together * found.copies)
+
+
+def _merge(kind: Kind, tower: Stack) -> int:
+    """Patches per side that become one token."""
+    return isqrt(tower.projector[0][0] // tower.hidden) if kind.batched == "tiles" else kind.merge
 
 
 def _images(kind: Kind, tower: Stack, limits: tuple[int, int], side: int | None) -> tuple[Image, Image]:
@@ -133,9 +153,9 @@ def _projector(model: Model, tower: Stack, stored: str, images: tuple[Image, Ima
         machine = Machine(memories=memories, supports=lambda tensor, card: True, offloads=lambda tensor: False)
         copied = _copied_bytes(clip) if stored in SIXTEEN else 0
         found.append((*reserve(clip.graph, machine), copied))
-    (start, *_), _ = found
+    (start, *_), (largest, *_) = found
     card, host, copies = (max(sizes) for sizes in zip(*found, strict=True))
-    return Projector(tuple(_weights(model, tower, stored)), card, host, copies, images[1], start)
+    return Projector(tuple(_weights(model, tower, stored)), card, host, copies, images[1], start, largest)
 
 
 def _copied_bytes(clip: Clip) -> int:
@@ -151,8 +171,7 @@ def _weights(model: Model, tower: Stack, stored: str) -> Iterator[Weight]:
     """The tensors of the file [convert]."""
     layers = tower.num_layers - (KINDS[model.family].graph is llava)
     for owner, parameter, repeats in named_parameters(model):
-        stack, dot, _ = owner.partition(".layers.")
-        if stack != tower.name:
+        if owner.partition(".layers.")[0] != tower.name:
             continue
         shape, path = parameter.shape, parameter.path
         whole = path.startswith("vision.patch") or (path == "projector.0" and model.family == "mistral3")

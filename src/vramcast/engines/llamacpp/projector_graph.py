@@ -131,10 +131,8 @@ class Clip:
     def feed_forward(self, mlp: MLP, x: Tensor) -> Tensor:
         """up, gate, activation, down."""
         up = self.linear(x, mlp.width, bias=mlp.bias)
-        if mlp.gated:
-            inner = ops.like("glu", self.linear(x, mlp.width, bias=mlp.bias), up)
-        else:
-            inner = ops.like("unary", up)
+        gate = (self.linear(x, mlp.width, bias=mlp.bias),) if mlp.gated else ()
+        inner = ops.like("glu" if gate else "unary", *gate, up)
         return self.linear(inner, self.stack.hidden, bias=mlp.bias)
 
     def layer(self, layer: Layer, x: Tensor, turn: Turn | None = None, *, fused: bool = False,
@@ -159,9 +157,9 @@ def _turned_by_halves(clip: Clip) -> Turn:
     places = [fed("i32", clip.image.patches) for _ in range(2)]
 
     def turn(x: Tensor) -> Tensor:
-        halves = [ops.like("rope", ops.view(x, x.ne[0] // 2, x.ne[1], x.ne[2], steps=x.nb[1:3]), place)
-                  for place in places]
-        return ops.concat(*halves, 0)
+        first, second = (ops.like("rope", ops.view(x, x.ne[0] // 2, x.ne[1], x.ne[2], steps=x.nb[1:3]), place)
+                         for place in places)
+        return ops.concat(first, second, 0)
 
     return turn
 

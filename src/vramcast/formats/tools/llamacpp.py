@@ -11,10 +11,12 @@ import re
 from typing import Any, Final
 
 from vramcast.catalogue.formats import load_format
+from vramcast.catalogue.models import load_model
 from vramcast.domain.serving import ServeJob
 from vramcast.domain.version import read_version
 from vramcast.engines.llamacpp.settings import FORK_OPTIONS, OPTIONS, SINCE
 from vramcast.engines.llamacpp.settings import settings_of as llamacpp_settings
+from vramcast.engines.serving.requests import sees
 from vramcast.engines.serving.table import SERVING
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.launch import one_of_several
@@ -135,7 +137,7 @@ def _own(values: Watched) -> dict[str, Any]:
     values.only("split_mode", "layer", "none")
     values.only("fit", "off")
     values.only("cont_batching", True)
-    pairs = (*_engine_options(values), *_projector(values))
+    pairs = (*_engine_options(values), *_projector(values, found.get("model")))
     return {name: value for name, value in found.items() if value is not None} | (
         {"engine-option": pairs} if pairs else {})
 
@@ -156,14 +158,16 @@ def _engine_options(values: Watched) -> tuple[str, ...]:
     return tuple(dict.fromkeys(pairs))
 
 
-def _projector(values: Watched) -> tuple[str, ...]:
+def _projector(values: Watched, network: str | None) -> tuple[str, ...]:
     """What the server loads beside the network: a file that is named, or what `-hf` finds, unless --no-mmproj [arg]."""
     named, repository = values.get("mmproj"), values.get("hf_repo")
     file = named or values.get("mmproj_url")
     if named is False or not (file or repository):
         return ()
     if not file:
-        values.assumed.append("a projector in f16 is loaded beside the network if it has one; --no-mmproj leaves it out")
+        if network and not sees(load_model(network)):
+            return ()
+        values.assumed.append("a projector in f16 lies beside the network if it has one; --no-mmproj leaves it out")
         return ("mmproj=auto",)
     match = STORED.search(PARTS_OF_FILES.sub("", str(file)[-LONGEST_NAME:]))
     stored = match[2].lower().replace("fp", "f") if match else "f16"

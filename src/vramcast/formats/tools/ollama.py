@@ -15,6 +15,7 @@ import re
 from typing import Any, Final
 
 from vramcast.catalogue.models import load_model
+from vramcast.engines.serving.requests import sees
 from vramcast.errors import SourceError
 from vramcast.formats.reading import Config, Reading, Unread, command_of, plain
 from vramcast.formats.tools.llamacpp import ALL_LAYERS, network_of
@@ -78,8 +79,9 @@ NAMED: Final = {
     "llama4:16x17b": "llama-4-scout", "llama4:128x17b": "llama-4-maverick", "llava:7b": "llava-v1.6-mistral-7b",
     "llava:13b": "llava-v1.6-vicuna-13b", "llava:34b": "llava-v1.6-34b",
     "qwen3-vl:30b": "qwen3-vl-30b-a3b", "qwen3-vl:235b": "qwen3-vl-235b-a22b", "qwen3.5:35b": "qwen3.5-35b-a3b",
-    "qwen3.5:122b": "qwen3.5-122b-a10b", "phi4-mini:3.8b": "phi-4-mini", "qwen3:30b": "qwen3-30b-a3b", "qwen3:235b": "qwen3-235b-a22b",
-    "qwen3-coder:30b": "qwen3-coder-30b-a3b", "qwen3-coder:480b": "qwen3-coder-480b-a35b",
+    "qwen3.5:122b": "qwen3.5-122b-a10b", "phi4-mini:3.8b": "phi-4-mini", "qwen3:30b": "qwen3-30b-a3b",
+    "qwen3:235b": "qwen3-235b-a22b", "qwen3-coder:30b": "qwen3-coder-30b-a3b",
+    "qwen3-coder:480b": "qwen3-coder-480b-a35b",
 }
 """Name and size of the library -> network, where the one does not spell the other [ollama.com/library, 2025-12]."""
 
@@ -92,7 +94,7 @@ def read(config: Config) -> Reading:
     values, variables = _modelfile(config) if is_modelfile(config) else _command(config)
     watched = Watched(values)
     options: dict[str, Any] = {"engine": ENGINE} | _network(watched)
-    options |= _settings(watched, options.get("model") if "weights" in options else None)
+    options |= _settings(watched, options.get("model"))
     for name in DRAWN:
         watched.get(name)
     unread = [*watched.unread(), *(Unread(f"${name}") for name in variables)]
@@ -118,8 +120,8 @@ def _modelfile(config: Config) -> tuple[dict[str, Any], list[str]]:
         if word.upper() == "PARAMETER":
             name, _, value = text.strip().partition(" ")
             found[name.lower()] = plain(value.strip().strip('"'))
-        else:
-            found[word.lower()] = text.strip()
+        else:  # a second FROM is a projector
+            found["projector" if word.upper() == "FROM" and "from" in found else word.lower()] = text.strip()
     return found, []
 
 
@@ -189,20 +191,22 @@ def _of_library(said: str) -> tuple[dict[str, str], str]:
     return found, why.replace(f"{named}{stored[0] if stored else ''}", said, 1)
 
 
-def _settings(values: Watched, network: str | None) -> dict[str, Any]:
+def _settings(values: Watched, network: Any) -> dict[str, Any]:
     """What the server is started with [server].
 
     Args:
-        network: of the catalogue; None: of a file
+        network: of the catalogue by its name, or a file
     """
     slots, batch = values.count("parallel") or 1, values.count("num_batch") or BATCH
     found: dict[str, Any] = {"concurrency": slots, "micro-batch": batch}
     if (context := values.count("num_ctx")) is not None:
         found["context"] = context
-    layers, on_host = values.get("num_gpu"), False
+    model, layers, projector = None, values.get("num_gpu"), ["mmproj=auto"]
+    if network and not os.path.isfile(network):  # noqa: PTH113  # as above
+        model = load_model(network)
     if isinstance(layers, int) and 0 <= layers < ALL_LAYERS:
         found["gpu-layers"] = layers
-        on_host = network is not None and layers <= load_model(network).num_layers
+        projector += ["mmproj-offload=false"] if model is not None and layers <= model.num_layers else []
     if (flash := values.get("flash_attention")) is not None:
         found["attention"] = "flash" if flash in (True, 1) else "eager"
     if (stored := values.get("kv_cache_type")) is not None:
@@ -212,7 +216,7 @@ def _settings(values: Watched, network: str | None) -> dict[str, Any]:
         else:
             found |= {"kv-dtype": kind, "v-dtype": kind}
     threads = values.count("num_thread")
-    pairs = (f"batch={batch}", *((f"threads={threads}",) if threads else ()), "mmproj=auto",
-             *(("mmproj-offload=false",) if on_host else ()))
+    pairs = [f"batch={batch}", *([f"threads={threads}"] if threads else [])]
+    pairs += projector if model is None or sees(model) else []
     values.only("main_gpu", 0)
-    return found | {"engine-option": pairs}
+    return found | {"engine-option": tuple(pairs)}
