@@ -66,7 +66,7 @@ def test_tiles_and_images_of_a_prompt_are_encoded_together_by_newer_builds() -> 
 
 
 @pytest.mark.parametrize(("model", "more", "said"), [
-    ("gemma-4-e4b", {}, "hears too"), ("llama-4-scout", {}, "is of llama4"), ("qwen3-8b", {}, "does not have"),
+    ("gemma-4-e4b", {}, ": sound;"), ("llama-4-scout", {}, ": llama4;"), ("qwen3-8b", {}, "no tower"),
     ("gemma-3-4b", {"build": 6900}, "from build 6959 on"), ("gemma-3-4b", {"fork": True}, "from build 6959 on"),
 ])
 def test_what_is_not_known_is_refused_by_name(model: str, more: dict[str, int], said: str) -> None:

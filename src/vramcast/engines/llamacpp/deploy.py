@@ -228,7 +228,7 @@ def _projector_tensors(context: Context, card: int) -> list[Tensor]:
         ("copies of 16 bits", found.copies, Category.TEMPORARIES, f"{image}: its widest product"),
     )
     return [
-        Tensor(name=f"projector {name}", num_bytes=num_bytes, category=category, owner="projector",
+        Tensor(name=name, num_bytes=num_bytes, category=category, owner="projector",
                source=PROJECTOR_SOURCE, formula=formula)
         for name, num_bytes, category, formula in entries
     ]
@@ -262,8 +262,8 @@ def _assumptions(context: Context) -> tuple[str, ...]:
         "cuBLAS and temporary copies of weights are counted with the CUDA context",
     ]
     if (found := context.projector) is not None and found.card > found.start:
-        image = f"{found.image.across} x {found.image.down} patches"
-        lines.append(f"the projector encodes images of up to {image}; less for smaller ones: say --image-size")
+        lines.append(f"the projector encodes images of up to {found.image.across} x {found.image.down} patches; "
+                     "--image-size names smaller ones")
     if job.plan.weights is not None and "ud" in job.plan.weights.lower().split("-"):
         lines.append("a publisher's own mix is taken for the plain mix of its size")
     return tuple(lines)

@@ -70,8 +70,6 @@ KINDS: Final[dict[str, Kind]] = {
 }
 """Family -> its projector [load]."""
 
-ALONE: Final = "--engine-option mmproj=none leaves it out (--no-mmproj)"
-
 BATCH_BUILD: Final = 9600
 """Of [batch], the first hundred that it can be: build 9564 is of June 7."""
 
@@ -104,12 +102,16 @@ def projector_of(job: ServeJob, settings: Settings) -> Projector | None:
         return None
     kind = KINDS.get(job.model.family)
     listens = any(one.path.startswith("audio.") for stack in towers for one in stack.extra)
+    name, family = job.model.name, job.model.family
+    if not towers:
+        raise Unsupported(f"mmproj: {name} has no tower that sees; leave it out")
     if settings.fork or settings.build < FIRST_BUILD:
-        raise Unsupported(f"mmproj: projectors are modelled for llama.cpp from build {FIRST_BUILD} on; {ALONE}")
+        raise Unsupported(f"mmproj: projectors are modelled for llama.cpp from build {FIRST_BUILD} on; "
+                          "--engine-option mmproj=none (--no-mmproj) leaves them out")
     if kind is None or len(towers) != 1 or listens:
-        what = "hears too" if listens else f"is of {job.model.family}" if towers else "is of a tower it does not have"
-        raise Unsupported(f"mmproj: the projector of {job.model.name} {what}, which is not modelled for llama.cpp; "
-                          f"{ALONE}")
+        what = "sound" if listens else family
+        raise Unsupported(f"mmproj: the projector of {name} is not modelled for llama.cpp: {what}; "
+                          "--engine-option mmproj=none (--no-mmproj) leaves it out")
     limits = (int(options.get("image-min-tokens", 0)), int(options.get("image-max-tokens", 0)))
     images = _images(kind, towers[0], limits, job.requests.image_size)
     found = _projector(job.model, towers[0], "f16" if stored == "auto" else stored, images, settings.flash,
