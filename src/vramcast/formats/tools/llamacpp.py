@@ -58,8 +58,10 @@ def write(order: Order) -> tuple[File, ...]:
 
 VALUES: Final = {"batch": "batch-size", "n-cpu-moe": "n-cpu-moe", "override-tensor": "override-tensor",
                           "tensor-split": "tensor-split", "split-mode": "split-mode", "device": "device",
-                          "threads": "threads", "image-min-tokens": "image-min-tokens",
-                          "image-max-tokens": "image-max-tokens"}
+                          "threads": "threads"}
+
+LATER: Final = ("image-min-tokens", "image-max-tokens")
+"""Options of builds after the one whose names are known here: read, not written."""
 
 SWITCHES: Final = {"kv-unified": ("kv-unified", True), "swa-full": ("swa-full", True),
                             "cpu-moe": ("cpu-moe", True), "op-offload": ("no-op-offload", False),
@@ -68,7 +70,11 @@ SWITCHES: Final = {"kv-unified": ("kv-unified", True), "swa-full": ("swa-full", 
 
 
 def _option_lines(order: Order) -> list[Line]:
-    ask, lines = order.ask, []
+    ask, lines, model = order.ask, [], order.job.model
+    projector = ask("option.mmproj") or "none"
+    if projector not in ("none", "auto") or (projector == "auto" and sees(model)):
+        stored = "f16" if projector == "auto" else projector
+        lines.append(Line("mmproj", f"mmproj-{model.name}-{stored}.gguf", "the projector to load"))
     for option, name in VALUES.items():
         if ask(f"option.{option}") is not None:
             lines.append(Line(name, ask(f"option.{option}"), "as planned"))
@@ -148,6 +154,7 @@ def _engine_options(values: Watched) -> tuple[str, ...]:
     if values.get("devices") is not None:
         values.cannot("devices", "names cards; give as many with --gpus", option="gpus")
     own = {name.replace("-", "_"): option for option, name in VALUES.items() if option != "device"}
+    own |= {name.replace("-", "_"): name for name in LATER}
     pairs = [f"{option}={value}" for name, option in own.items() if (value := values.get(name)) is not None]
     pairs += ["device=none"] if none else []
     pairs += [f"{option}={str(when).lower()}" for option, (name, when) in SWITCHES.items()
