@@ -14,6 +14,7 @@ Weights and buffers are those that builds print, to the last digit (tests/engine
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from math import isqrt, prod
@@ -24,12 +25,14 @@ from vramcast.domain.model import Model, Stack
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.ggml.ops import Tensor
 from vramcast.engines.ggml.scheduler import Machine, Memory, reserve
+from vramcast.engines.llamacpp.projector_audio import gemma4_audio
 from vramcast.engines.llamacpp.projector_graph import (
     GEMMA4_MERGE,
     Clip,
     Image,
     gemma3,
     gemma4,
+    hears,
     internvl,
     llava,
     pixtral,
@@ -75,6 +78,9 @@ BATCH_BUILD: Final = 9600
 
 BATCH_TOKENS: Final = 1024
 
+OF_SOUND: Final = re.compile(r"audio\.(?:conv\d|in|layers\.\d+\.conv)")
+"""Weights of convolutions over sound, and what reads them, which are f32 [convert]."""
+
 SIXTEEN: Final = ("f16", "bf16")
 
 
@@ -88,6 +94,7 @@ class Projector(NamedTuple):
     image: Image
     start: int  # compute buffer of the image it starts with [bytes]
     largest: int  # of the largest one [bytes]
+    sound: int = 0  # of both, what is the graph's for sound [bytes]
 
 
 def projector_of(job: ServeJob, settings: Settings) -> Projector | None:
@@ -101,16 +108,14 @@ def projector_of(job: ServeJob, settings: Settings) -> Projector | None:
     if stored == "none" or (stored == "auto" and not towers):
         return None
     kind = KINDS.get(job.model.family)
-    listens = any(one.path.startswith("audio.") for stack in towers for one in stack.extra)
     name, family = job.model.name, job.model.family
     if not towers:
         raise Unsupported(f"mmproj: {name} has no tower that sees; leave it out")
     if settings.fork or settings.build < FIRST_BUILD:
         raise Unsupported(f"mmproj: projectors are modelled for llama.cpp from build {FIRST_BUILD} on; "
                           "--engine-option mmproj=none (--no-mmproj) leaves them out")
-    if kind is None or len(towers) != 1 or listens:
-        what = "sound" if listens else family
-        raise Unsupported(f"mmproj: the projector of {name} is not modelled for llama.cpp: {what}; "
+    if kind is None or len(towers) != 1:
+        raise Unsupported(f"mmproj: the projector of {name} is not modelled for llama.cpp: {family}; "
                           "--engine-option mmproj=none (--no-mmproj) leaves it out")
     limits = (int(options.get("image-min-tokens", 0)), int(options.get("image-max-tokens", 0)))
     images = _images(kind, towers[0], limits, job.requests.image_size)
@@ -120,8 +125,8 @@ def projector_of(job: ServeJob, settings: Settings) -> Projector | None:
         return found
     together = BATCH_TOKENS // (found.image.patches // _merge(kind, towers[0]) ** 2)
     together = max(1, together if kind.batched == "tiles" else min(together, job.requests.images))
-    return found._replace(card=max(found.start, together * found.largest), host=together * found.host,
-                          copies=together * found.copies)
+    return found._replace(card=max(found.start, together * (found.largest - found.sound) + found.sound),
+                          host=together * found.host, copies=together * found.copies)
 
 
 def _merge(kind: Kind, tower: Stack) -> int:
@@ -149,15 +154,23 @@ def _images(kind: Kind, tower: Stack, limits: tuple[int, int], side: int | None)
 def _projector(model: Model, tower: Stack, stored: str, images: tuple[Image, Image], flash: bool, pads_mask: bool,
                memories: tuple[Memory, Memory]) -> Projector:
     kind, found = KINDS[model.family], []
+    machine = Machine(memories=memories, supports=lambda tensor, card: True, offloads=lambda tensor: False)
     for image in images:
         clip = Clip(tower, image, stored=stored, flash=flash, pads_mask=pads_mask)
         clip.graph.expand(kind.graph(clip))
-        machine = Machine(memories=memories, supports=lambda tensor, card: True, offloads=lambda tensor: False)
         copied = _copied_bytes(clip) if stored in SIXTEEN else 0
         found.append((*reserve(clip.graph, machine), copied))
     (start, *_), (largest, *_) = found
+    sound = 0
     card, host, copies = (max(sizes) for sizes in zip(*found, strict=True))
-    return Projector(tuple(_weights(model, tower, stored)), card, host, copies, images[1], start, largest)
+    if hears(tower):  # a context of its own
+        clip = Clip(tower, images[0], stored=stored, flash=flash, pads_mask=pads_mask)
+        clip.graph.expand(gemma4_audio(clip))
+        copied = _copied_bytes(clip) if stored in SIXTEEN else 0
+        sound, inputs = reserve(clip.graph, machine)
+        start, largest, card = start + sound, largest + sound, card + sound
+        host, copies = host + inputs, copies + copied
+    return Projector(tuple(_weights(model, tower, stored)), card, host, copies, images[1], start, largest, sound)
 
 
 def _copied_bytes(clip: Clip) -> int:
@@ -177,7 +190,8 @@ def _weights(model: Model, tower: Stack, stored: str) -> Iterator[Weight]:
             continue
         shape, path = parameter.shape, parameter.path
         whole = path.startswith("vision.patch") or (path == "projector.0" and model.family == "mistral3")
-        if len(shape) == 1 or "positions" in path or (model.family == "gemma3" and path == "vision.patch"):
+        first = model.family == "gemma3" and path == "vision.patch"
+        if len(shape) == 1 or first or "positions" in path or OF_SOUND.fullmatch(path):
             dtype = "f32"
         else:
             dtype = whole_type(stored) if whole else "f16" if shape[-1] % TYPES[stored].block else stored

@@ -58,6 +58,7 @@ class Clip:
         self.stack, self.image, self.stored = stack, image, stored
         self.flash, self.pads_mask = flash, pads_mask
         self.graph, self.home = Graph(), CARD
+        self.clamps = False  # whether linears are clamped
         assert stack.vision is not None
         self.vision, self.patch = stack.vision, stack.vision.patch[-1]
         self.pixels = fed("f32", image.across * self.patch, image.down * self.patch, 3)
@@ -68,8 +69,14 @@ class Clip:
 
     def linear(self, x: Tensor, width: int, *, bias: bool) -> Tensor:
         """A product with a weight of so many outputs, and its bias."""
+        if self.clamps and not bias:
+            return self.clamped(x, width)
         result = ops.mul_mat(self.weight(x.ne[0], width), x)
         return ops.like("add", result, self.weight(width)) if bias else result
+
+    def clamped(self, x: Tensor, width: int) -> Tensor:
+        """A product between two clamps, which look at what they clamp [gemma4v.cpp `build_mm`]."""
+        return _clamp(ops.mul_mat(self.weight(x.ne[0], width), _clamp(x)))
 
     def norm(self, x: Tensor, kind: Norm | None) -> Tensor:
         """A norm, its weight, and of a layer norm its bias."""
@@ -152,6 +159,11 @@ class Clip:
         return ops.like("add", middle, out)
 
 
+def _clamp(x: Tensor) -> Tensor:
+    """The same memory [ggml.c `ggml_clamp`]."""
+    return Tensor(x.dtype, x.ne, op="clamp", src=(x,), root=x, nb=x.nb)
+
+
 def _turned_by_halves(clip: Clip) -> Turn:
     """Rotary positions of both axes, each on its half [clip]."""
     places = [fed("i32", clip.image.patches) for _ in range(2)]
@@ -187,6 +199,11 @@ def _pooled(clip: Clip, x: Tensor, merge: int) -> Tensor:
     return ops.cont(ops.transpose(ops.reshape(pooled, across * down, hidden)))
 
 
+def hears(stack: Stack) -> bool:
+    """Whether a tower of Gemma 4 has one for sound beside it; such networks clamp what linears read and write."""
+    return any(one.path.startswith("audio.") for one in stack.extra)
+
+
 def gemma4(clip: Clip) -> Tensor:
     """Positions of both axes from tables, norms of heads and behind blocks, an average, a projection."""
     stack, image = clip.stack, clip.image
@@ -196,10 +213,10 @@ def gemma4(clip: Clip) -> Tensor:
     for _ in range(2):
         table = clip.weight(stack.hidden, rows, dtype="f32")
         x = ops.like("add", x, ops.get_rows(table, fed("i32", image.patches)))
-    turn = _turned_by_halves(clip)
+    turn, clip.clamps = _turned_by_halves(clip), hears(stack)
     for layer in stack.layers:
         x = clip.layer(layer, x, turn, plain_values=False)
-    x = ops.like("scale", _pooled(clip, x, GEMMA4_MERGE))
+    x, clip.clamps = ops.like("scale", _pooled(clip, x, GEMMA4_MERGE)), False
     return ops.like("rms_norm", clip.linear(x, stack.projector[0][1], bias=False))
 
 
