@@ -184,14 +184,17 @@ def _copied_bytes(clip: Clip) -> int:
 
 def _weights(model: Model, tower: Stack, stored: str) -> Iterator[Weight]:
     """The tensors of the file [convert]."""
-    layers = tower.num_layers - (KINDS[model.family].graph is llava)
+    older = KINDS[model.family].graph is llava  # a file of the converter before MmprojModel
+    layers = tower.num_layers - older
     for owner, parameter, repeats in named_parameters(model):
         if owner.partition(".layers.")[0] != tower.name:
             continue
         shape, path = parameter.shape, parameter.path
         whole = path.startswith("vision.patch") or (path == "projector.0" and model.family == "mistral3")
         first = model.family == "gemma3" and path == "vision.patch"
-        if len(shape) == 1 or first or "positions" in path or OF_SOUND.fullmatch(path):
+        if older and path.startswith("final_norm"):
+            continue
+        if len(shape) == 1 or first or ("positions" in path and not older) or OF_SOUND.fullmatch(path):
             dtype = "f32"
         else:
             dtype = whole_type(stored) if whole else "f16" if shape[-1] % TYPES[stored].block else stored

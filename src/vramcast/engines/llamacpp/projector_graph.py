@@ -58,7 +58,7 @@ class Clip:
         self.stack, self.image, self.stored = stack, image, stored
         self.flash, self.pads_mask = flash, pads_mask
         self.graph, self.home = Graph(), CARD
-        self.clamps = False  # whether linears are clamped
+        self.clamps = False  # what linears of Gemma 4 read and write [gemma4v.cpp `build_mm`]
         assert stack.vision is not None
         self.vision, self.patch = stack.vision, stack.vision.patch[-1]
         self.pixels = fed("f32", image.across * self.patch, image.down * self.patch, 3)
@@ -69,14 +69,9 @@ class Clip:
 
     def linear(self, x: Tensor, width: int, *, bias: bool) -> Tensor:
         """A product with a weight of so many outputs, and its bias."""
-        if self.clamps and not bias:
-            return self.clamped(x, width)
-        result = ops.mul_mat(self.weight(x.ne[0], width), x)
+        weight = self.weight(x.ne[0], width)
+        result = _clamp(ops.mul_mat(weight, _clamp(x))) if self.clamps else ops.mul_mat(weight, x)
         return ops.like("add", result, self.weight(width)) if bias else result
-
-    def clamped(self, x: Tensor, width: int) -> Tensor:
-        """A product between two clamps, which look at what they clamp [gemma4v.cpp `build_mm`]."""
-        return _clamp(ops.mul_mat(self.weight(x.ne[0], width), _clamp(x)))
 
     def norm(self, x: Tensor, kind: Norm | None) -> Tensor:
         """A norm, its weight, and of a layer norm its bias."""
@@ -200,7 +195,7 @@ def _pooled(clip: Clip, x: Tensor, merge: int) -> Tensor:
 
 
 def hears(stack: Stack) -> bool:
-    """Whether a tower of Gemma 4 has one for sound beside it; such networks clamp what linears read and write."""
+    """Whether a tower of Gemma 4 has one for sound beside it."""
     return any(one.path.startswith("audio.") for one in stack.extra)
 
 
@@ -213,10 +208,10 @@ def gemma4(clip: Clip) -> Tensor:
     for _ in range(2):
         table = clip.weight(stack.hidden, rows, dtype="f32")
         x = ops.like("add", x, ops.get_rows(table, fed("i32", image.patches)))
-    turn, clip.clamps = _turned_by_halves(clip), hears(stack)
+    turn, clip.clamps = _turned_by_halves(clip), True
     for layer in stack.layers:
         x = clip.layer(layer, x, turn, plain_values=False)
-    x, clip.clamps = ops.like("scale", _pooled(clip, x, GEMMA4_MERGE)), False
+    x = ops.like("scale", _pooled(clip, x, GEMMA4_MERGE))
     return ops.like("rms_norm", clip.linear(x, stack.projector[0][1], bias=False))
 
 
@@ -327,12 +322,14 @@ def internvl(clip: Clip) -> Tensor:
 
 
 def llava(clip: Clip) -> Tensor:
-    """CLIP up to the layer before its last, two linears; the class token is left out in between."""
+    """CLIP up to the layer before the last that its file has, which lacks the tower's last; two linears.
+
+    A position table of 16 bits becomes f32 as its rows are taken.
+    """
     stack, rows = clip.stack, clip.image.patches + 1
     x = ops.concat(clip.patches(), clip.weight(stack.hidden), 1)
-    table = clip.weight(stack.hidden, rows, dtype="f32")
-    x = clip.norm(ops.like("add", x, ops.get_rows(table, fed("i32", rows))), Norm.LAYER)
-    for layer in stack.layers[:-1]:
+    x = clip.norm(ops.like("add", x, ops.get_rows(clip.weight(stack.hidden, rows), fed("i32", rows))), Norm.LAYER)
+    for layer in stack.layers[:-2]:
         x = clip.layer(layer, x)
     x = ops.get_rows(ops.reshape(x, x.ne[0], x.ne[1]), fed("i32", clip.image.patches))
     return clip.mlp(x, *(out for _, out, _ in stack.projector), bias=True)
