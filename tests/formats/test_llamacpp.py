@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import vramcast
 from tests.formats.plans import write_all
 from tests.formats.test_readers import refusal
 from vramcast.api import serve_job_of
@@ -69,7 +68,8 @@ def test_a_file_that_is_elsewhere_is_the_network_that_it_is_named(line: str, mod
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    ("-md small.gguf", "model_draft"), ("--mmproj p.gguf", "mmproj"), ("--lora a.gguf", "lora"), ("-sm row", "split"),
+    ("-md small.gguf", "model_draft"), ("--mmproj p-Q4_K_M.gguf", "mmproj"), ("--lora a.gguf", "lora"),
+    ("-sm row", "split"),
     ("--embedding", "embedding"), ("-c 0 -np 4", "over all slots"), ("-c many", "ctx_size"), ("-ctk q9", "cache_type"),
     ("-dev CUDA0", "names cards"), ("--nonsense 3", "knows no such name"), ("--gpt-oss-20b-default", "gpt_oss_20b_def"),
 ])
@@ -94,12 +94,17 @@ def test_the_context_is_what_the_build_has() -> None:
     assert "--context" in refusal(read_files([], command="serve", line=image.format(7500)))
 
 
-def test_a_projector_comes_with_the_repository_of_a_network_that_sees() -> None:
-    line = "llama-server -hf ggml-org/{}-GGUF -c 4096"
-    blind, seeing = (Configs(line=line.format(name)) for name in ("Qwen3-8B", "gemma-3-4b-it"))
-    assert with_configs({"gpus": "l4"}, blind, command="serve")[0]["model"] == "qwen3-8b"
-    with pytest.raises(vramcast.errors.Unsupported, match="mmproj"):
-        with_configs({"gpus": "l4"}, seeing, command="serve")
+@pytest.mark.parametrize(("arguments", "pairs"), [
+    ("-hf ggml-org/Qwen3-8B-GGUF", set()), ("-hf ggml-org/gemma-3-4b-it-GGUF", {"mmproj=auto"}),
+    ("-hf ggml-org/gemma-3-4b-it-GGUF --no-mmproj", set()),
+    ("-m gemma-3-4b-it-Q4_K_M.gguf", set()),
+    ("-m gemma-3-4b-it-Q4_K_M.gguf --mmproj mmproj-BF16.gguf", {"mmproj=bf16"}),
+    ("-m gemma-3-4b-it-Q4_K_M.gguf -mm /m/p.gguf --no-mmproj-offload", {"mmproj=f16", "mmproj-offload=false"}),
+    ("-m Qwen2.5-VL-7B-Instruct-Q4_K_M.gguf --mmproj-url https://x/mmproj-Q8_0.gguf --image-max-tokens 1024",
+     {"mmproj=q8_0", "image-max-tokens=1024"}),
+])
+def test_a_projector_is_loaded_as_the_command_says(arguments: str, pairs: set[str]) -> None:
+    assert set(options(f"llama-server -c 4096 {arguments}").get("engine-option", ())) == pairs
 
 
 @pytest.mark.parametrize("question", [

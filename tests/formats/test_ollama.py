@@ -24,13 +24,12 @@ FROM here on you are a pirate
 PARAMETER num_ctx 1
 """
 '''
-STARTED = {"engine": "llama.cpp", "concurrency": 1, "micro-batch": 512, "engine-option": ("batch=512",)}
+STARTED = {"engine": "llama.cpp@10488", "concurrency": 1, "micro-batch": 512, "engine-option": ("batch=512",)}
 
 
 def asked(line: str) -> Given:
-    """What a command says, once it is known that the network has no towers."""
-    given = read_files([], command="serve", line=line)
-    return given._replace(unread=tuple(one for one in given.unread if one[1].about != "towers"))
+    """What a command says."""
+    return read_files([], command="serve", line=line)
 
 
 def test_a_modelfile_is_a_question_about_llama_cpp(tmp_path: Path) -> None:
@@ -57,7 +56,8 @@ def test_a_modelfile_is_a_question_about_llama_cpp(tmp_path: Path) -> None:
     ("OLLAMA_CONTEXT_LENGTH=8192 ollama run deepseek-v3:671b",
      {"model": "deepseek-v3", "weights": "q4_k_m", "context": 8192}),
     ("OLLAMA_CONTEXT_LENGTH=8192 ollama run llama3.2", {"model": "llama-3.2-3b", "weights": "q4_k_m", "context": 8192}),
-    ("OLLAMA_CONTEXT_LENGTH=8192 OLLAMA_HOST=0.0.0.0 OLLAMA_KEEP_ALIVE=-1 ollama serve", {"context": 8192}),
+    ("OLLAMA_CONTEXT_LENGTH=8192 OLLAMA_HOST=0.0.0.0 OLLAMA_KEEP_ALIVE=-1 ollama serve",
+     {"context": 8192, "engine-option": ("batch=512", "mmproj=auto")}),
     ("docker run -e OLLAMA_CONTEXT_LENGTH=4096 ollama/ollama; docker exec ollama ollama run qwen3:8b",
      {"model": "qwen3-8b", "weights": "q4_k_m", "context": 4096}),
 ])
@@ -89,12 +89,23 @@ def test_a_name_of_the_library_is_the_command_that_runs_it() -> None:
     by_name, by_command = vramcast.serve("llama3.1:8b", **asked), vramcast.serve(
         from_command="ollama run llama3.1:8b", **asked)
     assert by_name.ranks == by_command.ranks
-    with pytest.raises(vramcast.errors.Unsupported, match="mmproj"):
-        vramcast.serve("gemma3:27b", **asked)
-    assert "mmproj" in vramcast.serve("gemma3:27b", ignore_unread=True, **asked).ignored[0]
+
+
+@pytest.mark.parametrize(("name", "model"), [
+    ("gemma3:27b", "gemma-3-27b"), ("mistral-small3.2:24b", "mistral-small-3.1-24b"), ("qwen2.5vl:7b", "qwen2.5-vl-7b"),
+    ("qwen3.5:9b", "qwen3.5-9b"), ("llava:7b", "llava-v1.6-mistral-7b"), ("qwen3-vl:30b", "qwen3-vl-30b-a3b"),
+])
+def test_networks_that_see_are_served_with_their_projector(tmp_path: Path, name: str, model: str) -> None:
+    line = f"OLLAMA_CONTEXT_LENGTH=4096 ollama run {name}"
+    options = read_files([], command="serve", line=line).options
+    assert (options["model"], options["engine-option"]) == (model, ("batch=512", "mmproj=auto"))
+    path = written(tmp_path, "Modelfile", f"FROM {name}\nPARAMETER num_ctx 4096\nPARAMETER num_gpu 8\n")
+    assert "mmproj-offload=false" in read_files([path], command="serve").options["engine-option"]
 
 
 def test_adapters_and_drafts_of_a_modelfile_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "Modelfile", "FROM qwen3:8b\nPARAMETER num_ctx 4096\nFROM ./mmproj.gguf\n")
+    assert "projector" in refusal(read_files([path], command="serve"))
     for word in ("ADAPTER ./lora.gguf", "DRAFT ./small.gguf", "PARAMETER draft_num_predict 4"):
         path = written(tmp_path, "Modelfile", f"FROM qwen3:8b\nPARAMETER num_ctx 4096\n{word}\n")
         assert word.split()[0].lower() in refusal(read_files([path], command="serve")) or "draft_num" in word

@@ -31,6 +31,7 @@ from vramcast.engines.ggml.ops import Tensor
 from vramcast.engines.ggml.scheduler import MATRIX_ROW_PADDING, PIPELINE_COPIES, Machine, reserve
 from vramcast.engines.llamacpp.graph import whole_graph
 from vramcast.engines.llamacpp.graph_parts import Build, window_cells
+from vramcast.engines.llamacpp.projector import Projector, projector_of
 from vramcast.engines.llamacpp.settings import Settings, checked_options, settings_of
 from vramcast.engines.llamacpp.weights import Placement, Weight, place_of, placement_of, weights_of
 from vramcast.states.cache import state_elements
@@ -305,6 +306,23 @@ class Context:
         self.reserved: Reserved = compute_buffers(
             job.model, self.settings, self.placement, self.weights, copies=self.pipelined
         )
+        self.projector: Projector | None = projector_of(job, self.settings)
+
+    @property
+    def projector_device(self) -> int:
+        """The first card, whatever their shares; the host without cards or where the projector is to stay there."""
+        return 0 if self.placement.cards and bool(self.options.get("mmproj-offload", True)) else self.placement.host
+
+    def projector_bytes(self, device: int) -> int:
+        """What a device holds of the projector [bytes]."""
+        found = self.projector
+        if found is None or device not in (self.projector_device, self.placement.host):
+            return 0
+        if device != self.projector_device:
+            return found.host
+        on_card = device != self.placement.host
+        weights = sum(weight_bytes(weight, card=on_card) for weight in found.weights)
+        return weights + found.card + (found.copies if on_card else found.host)
 
     @property
     def pipelined(self) -> bool:
@@ -381,10 +399,11 @@ def host_bytes(context: Context) -> int:
     host = context.placement.host
     weights = sum(weight_bytes(weight, card=False) for kept in weights_on(context, host).values() for weight in kept)
     output = 4 * context.job.model.vocab * context.settings.slots
-    return weights + context.cache_on(host).num_bytes + context.reserved.host + output
+    projector = context.projector_bytes(host)
+    return weights + context.cache_on(host).num_bytes + context.reserved.host + output + projector
 
 
 def card_bytes(context: Context, card: int) -> int:
     """What a card holds, the CUDA context left out [bytes]."""
     weights = sum(weight_bytes(weight, card=True) for kept in weights_on(context, card).values() for weight in kept)
-    return weights + context.cache_on(card).num_bytes + context.reserved.cards[card]
+    return weights + context.cache_on(card).num_bytes + context.reserved.cards[card] + context.projector_bytes(card)

@@ -146,6 +146,7 @@ def host_shares(job: ServeJob) -> HostShares:
 
 SOURCE: Final = "ggml-org/llama.cpp src/llama-model.cpp `load_tensors`"
 CACHE_SOURCE: Final = "ggml-org/llama.cpp src/llama-kv-cache.cpp, src/llama-memory-recurrent.cpp"
+PROJECTOR_SOURCE: Final = "ggml-org/llama.cpp tools/mtmd/clip.cpp"
 COMPUTE_SOURCE: Final = "ggml-org/ggml src/ggml-alloc.c over the graph of src/llama-graph.cpp"
 
 DRIVER_BYTES: Final = 500 * MIB
@@ -190,6 +191,7 @@ def _rank(context: Context, card: int) -> ServingRank:
             f"{context.settings.outputs} rows of logits",
         )
     )
+    outside += _projector_tensors(context, card)
     role = "all" if context.placement.cards == 1 else f"card {card}"
     program = RankProgram(
         role=role, count=1, phases={Phase.LOAD: (), Phase.SERVING: ()},
@@ -209,6 +211,26 @@ def weight_tensors(context: Context, device: int) -> list[Tensor]:
             f"{', '.join(sorted({weight.dtype for weight in weights}))}",
         )
         for part, weights in weights_on(context, device).items()
+    ]
+
+
+def _projector_tensors(context: Context, card: int) -> list[Tensor]:
+    """The ledger of the projector on its card."""
+    found = context.projector
+    if found is None or card != context.projector_device:
+        return []
+    size = sum(weight_bytes(weight, card=True) for weight in found.weights)
+    stored = ", ".join(sorted({weight.dtype for weight in found.weights}))
+    image = f"an image of {found.image.patches:,} patches"
+    entries = (
+        ("weights", size, Category.WEIGHTS, f"{len(found.weights)} tensors in {stored}"),
+        ("compute buffer", found.card, Category.ACTIVATIONS, f"{image}; {format_bytes(found.start)} at the start"),
+        ("copies of 16 bits", found.copies, Category.TEMPORARIES, f"{image}: its widest product"),
+    )
+    return [
+        Tensor(name=name, num_bytes=num_bytes, category=category, owner="projector",
+               source=PROJECTOR_SOURCE, formula=formula)
+        for name, num_bytes, category, formula in entries
     ]
 
 
@@ -239,6 +261,9 @@ def _assumptions(context: Context) -> tuple[str, ...]:
         f"the host holds {format_bytes(host_bytes(context))} of weights, cache and buffers",
         "cuBLAS and temporary copies of weights are counted with the CUDA context",
     ]
+    if (found := context.projector) is not None and found.card > found.start:
+        lines.append(f"the projector encodes images of up to {found.image.across} x {found.image.down} patches; "
+                     "--image-size names smaller ones")
     if job.plan.weights is not None and "ud" in job.plan.weights.lower().split("-"):
         lines.append("a publisher's own mix is taken for the plain mix of its size")
     return tuple(lines)

@@ -61,6 +61,11 @@ OPTIONS: Final[dict[str, Known]] = {
     "threads": Known(int, most=1 << 16),  # -t: cores that compute what lies on the host
     "host-bandwidth": Known(int, most=1 << 16),  # not the engine's: what main memory reads, as measured [GB/s]
     "mla": Known(int, least=0, most=3, about="latents"),  # ik_llama.cpp -mla 0 to 3
+    "mmproj": Known(str, choices=("none", "auto", "f16", "bf16", "f32", "q8_0")),  # --mmproj: the type of its matrices;
+    # auto: f16 where the network has a tower
+    "mmproj-offload": FLAG,  # --no-mmproj-offload: the projector stays on the host
+    "image-min-tokens": Known(int, most=1 << 16, about="towers"),  # of an image, whatever its size
+    "image-max-tokens": Known(int, most=1 << 16, about="towers"),
     "parallel-copies": FLAG,  # pipeline parallelism where the engine would use it
 }
 """Engine options and what their values may be."""

@@ -11,10 +11,12 @@ import re
 from typing import Any, Final
 
 from vramcast.catalogue.formats import load_format
+from vramcast.catalogue.models import load_model
 from vramcast.domain.serving import ServeJob
 from vramcast.domain.version import read_version
-from vramcast.engines.llamacpp.settings import FORK_OPTIONS, SINCE
+from vramcast.engines.llamacpp.settings import FORK_OPTIONS, OPTIONS, SINCE
 from vramcast.engines.llamacpp.settings import settings_of as llamacpp_settings
+from vramcast.engines.serving.requests import sees
 from vramcast.engines.serving.table import SERVING
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.launch import one_of_several
@@ -58,13 +60,21 @@ VALUES: Final = {"batch": "batch-size", "n-cpu-moe": "n-cpu-moe", "override-tens
                           "tensor-split": "tensor-split", "split-mode": "split-mode", "device": "device",
                           "threads": "threads"}
 
+LATER: Final = ("image-min-tokens", "image-max-tokens")
+"""Options of builds after the one whose names are known here: read, not written."""
+
 SWITCHES: Final = {"kv-unified": ("kv-unified", True), "swa-full": ("swa-full", True),
                             "cpu-moe": ("cpu-moe", True), "op-offload": ("no-op-offload", False),
-                            "kv-offload": ("no-kv-offload", False)}
+                            "kv-offload": ("no-kv-offload", False),
+                            "mmproj-offload": ("no-mmproj-offload", False)}
 
 
 def _option_lines(order: Order) -> list[Line]:
-    ask, lines = order.ask, []
+    ask, lines, model = order.ask, [], order.job.model
+    projector = ask("option.mmproj") or "none"
+    if projector not in ("none", "auto") or (projector == "auto" and sees(model)):
+        stored = "f16" if projector == "auto" else projector
+        lines.append(Line("mmproj", f"mmproj-{model.name}-{stored}.gguf", "the projector to load"))
     for option, name in VALUES.items():
         if ask(f"option.{option}") is not None:
             lines.append(Line(name, ask(f"option.{option}"), "as planned"))
@@ -91,6 +101,9 @@ FLOATS: Final = {"f16": "fp16", "fp16": "fp16", "f32": "fp32", "bf16": "bf16", "
 BLOCKS: Final = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q6_k")
 """Types that a whole file is stored in."""
 
+PROJECTORS: Final = OPTIONS["mmproj"].choices[2:]
+"""Types that a projector can be stored in."""
+
 LONGEST_NAME: Final = 500
 
 USUAL_STORED: Final = "q4_k_m"
@@ -111,6 +124,8 @@ VARIABLES: Final = {
     "LLAMA_ARG_CACHE_TYPE_K": "cache_type_k", "LLAMA_ARG_CACHE_TYPE_V": "cache_type_v",
     "LLAMA_ARG_THREADS": "threads", "LLAMA_ARG_N_CPU_MOE": "n_cpu_moe", "LLAMA_ARG_TENSOR_SPLIT": "tensor_split",
     "LLAMA_ARG_SPLIT_MODE": "split_mode", "LLAMA_ARG_OVERRIDE_TENSOR": "override_tensor", "LLAMA_ARG_DEVICE": "device",
+    "LLAMA_ARG_MMPROJ": "mmproj", "LLAMA_ARG_MMPROJ_URL": "mmproj_url",
+    "LLAMA_ARG_IMAGE_MIN_TOKENS": "image_min_tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS": "image_max_tokens",
 }
 """Variables of the environment -> the argument that each of them is [arg]."""
 
@@ -128,8 +143,7 @@ def _own(values: Watched) -> dict[str, Any]:
     values.only("split_mode", "layer", "none")
     values.only("fit", "off")
     values.only("cont_batching", True)
-    values.only("mmproj", False)  # --no-mmproj
-    pairs = _engine_options(values)
+    pairs = (*_engine_options(values), *_projector(values, found.get("model")))
     return {name: value for name, value in found.items() if value is not None} | (
         {"engine-option": pairs} if pairs else {})
 
@@ -140,6 +154,7 @@ def _engine_options(values: Watched) -> tuple[str, ...]:
     if values.get("devices") is not None:
         values.cannot("devices", "names cards; give as many with --gpus", option="gpus")
     own = {name.replace("-", "_"): option for option, name in VALUES.items() if option != "device"}
+    own |= {name.replace("-", "_"): name for name in LATER}
     pairs = [f"{option}={value}" for name, option in own.items() if (value := values.get(name)) is not None]
     pairs += ["device=none"] if none else []
     pairs += [f"{option}={str(when).lower()}" for option, (name, when) in SWITCHES.items()
@@ -148,6 +163,27 @@ def _engine_options(values: Watched) -> tuple[str, ...]:
         if (value := values.get(name)) is not None:
             pairs.append(f"{option}={str(value).lower()}")
     return tuple(dict.fromkeys(pairs))
+
+
+def _projector(values: Watched, network: str | None) -> tuple[str, ...]:
+    """What the server loads beside the network: a file that is named, or what `-hf` finds, unless --no-mmproj [arg]."""
+    named, repository = values.get("mmproj"), values.get("hf_repo")
+    file = named or values.get("mmproj_url")
+    if named is False or not (file or repository):
+        return ()
+    if not file:
+        if network and not sees(load_model(network)):
+            return ()
+        values.assumed.append("a projector in f16 lies beside the network if it has one; --no-mmproj leaves it out")
+        return ("mmproj=auto",)
+    match = STORED.search(PARTS_OF_FILES.sub("", str(file)[-LONGEST_NAME:]))
+    stored = match[2].lower().replace("fp", "f") if match else "f16"
+    if stored not in PROJECTORS:
+        values.cannot("mmproj", f"is stored in {stored}, which is not modelled")
+        return ()
+    how = "as it is named" if match else "as most are"
+    values.assumed.append(f"the projector is taken for one in {stored}, {how}")
+    return (f"mmproj={stored}",)
 
 
 def _model(values: Watched) -> dict[str, Any]:
@@ -223,7 +259,8 @@ def _cache(values: Watched) -> dict[str, Any]:
 SHORT: Final = {
     alias.replace("-", "_"): name.replace("-", "_")
     for name, entry in load_format("llamacpp").sections["arguments"].items() for alias in entry.aliases
-} | {"device": "devices", "dev": "devices", "ctx": "ctx_size"}
+} | {"device": "devices", "dev": "devices", "ctx": "ctx_size", "mm": "mmproj", "mmu": "mmproj_url",
+     "no_mmproj_auto": "no_mmproj"}
 
 SERVER: Final = Server(
     "llama.cpp", Known("llamacpp", "arguments"), {}, SHORT,
@@ -248,7 +285,4 @@ def read(config: Config) -> Reading:
     elif asked is None:
         options["context"] = max(1, USUAL_CONTEXT // int(options.get("concurrency", 1)))
         notes.append(f"a context of {USUAL_CONTEXT}, {engine}'s before build {SINCE['fit']} where -c is not given")
-    if "hf" in re.findall(r"(?:^|\s)--?(hf)(?:r|-repo)?\b", config.text) and "--no-mmproj" not in config.text:
-        why = "of the repository is loaded beside the model, which is not modelled; say --no-mmproj"
-        unread.append(Unread("mmproj", why, about="towers"))
     return found._replace(options=options, unread=tuple(unread), notes=tuple(notes))

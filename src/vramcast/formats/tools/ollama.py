@@ -2,7 +2,9 @@
 
 It starts llama.cpp's server, so its question is one about llama.cpp.
 
-[server] ollama/ollama llm/llama_server.go at fb307609: `-c num_ctx*parallel -np parallel -b num_batch -ub num_batch`
+[server] ollama/ollama llm/llama_server.go at fb307609: `-c num_ctx*parallel -np parallel -b num_batch -ub num_batch`,
+`--mmproj` with the projector of the model or beside it, `--no-mmproj-offload` where layers are left to the host;
+LLAMA_CPP_VERSION: build 10488
 [default] server/routes.go: num_ctx by the memory of all cards; api/types.go `DefaultOptions`; envconfig/config.go
 """
 
@@ -12,9 +14,11 @@ import os
 import re
 from typing import Any, Final
 
+from vramcast.catalogue.models import load_model
+from vramcast.engines.serving.requests import sees
 from vramcast.errors import SourceError
 from vramcast.formats.reading import Config, Reading, Unread, command_of, plain
-from vramcast.formats.tools.llamacpp import network_of
+from vramcast.formats.tools.llamacpp import ALL_LAYERS, network_of
 from vramcast.formats.watched import Watched
 from vramcast.sources.logs import options as logged
 
@@ -41,6 +45,9 @@ DRAWN: Final = (
 LINES: Final = re.compile(r"^[ \t]*(FROM|PARAMETER|ADAPTER|DRAFT)[ \t]+(\S.*)$", re.IGNORECASE | re.MULTILINE)
 QUOTED: Final = re.compile(r'"""(?:[^"]|"(?!""))*"""')
 
+ENGINE: Final = "llama.cpp@10488"
+"""The build that it fetches [server]."""
+
 BATCH: Final = 512
 """`num_batch` [default]."""
 
@@ -48,12 +55,18 @@ CONTEXTS: Final = ((47 << 30, 262144), (23 << 30, 32768), (0, 4096))
 """Memory of all cards [bytes] -> `num_ctx`, up to the network's own [default]."""
 
 SIZES: Final = {
-    "codellama": "7b", "deepseek-r1": "8b", "deepseek-v3": "671b", "gemma2": "9b", "gemma3": "4b", "gpt-oss": "20b",
-    "llama2": "7b", "llama3": "8b", "llama3.1": "8b", "llama3.2": "3b", "llama3.3": "70b", "mistral": "7b",
-    "mistral-nemo": "12b", "mixtral": "8x7b", "phi3": "3.8b", "phi4": "14b", "qwen2": "7b", "qwen2.5": "7b",
-    "qwen2.5-coder": "7b", "qwen3": "8b", "qwen3-coder": "30b", "qwq": "32b", "smollm2": "1.7b", "tinyllama": "1.1b",
+    "codellama": "7b", "deepseek-r1": "8b", "deepseek-v3": "671b", "devstral": "24b", "falcon3": "7b", "gemma2": "9b",
+    "gemma3": "4b", "gemma4": "e4b", "gpt-oss": "20b", "llama2": "7b", "llama3": "8b", "llama3.1": "8b",
+    "llama3.2": "3b", "llama3.2-vision": "11b", "llama3.3": "70b", "llama4": "16x17b", "llava": "7b",
+    "ministral-3": "8b", "mistral": "7b", "mistral-nemo": "12b", "mistral-small": "24b", "mistral-small3.1": "24b",
+    "mistral-small3.2": "24b", "mixtral": "8x7b", "phi3": "3.8b", "phi4": "14b", "qwen2": "7b", "qwen2.5": "7b",
+    "qwen2.5-coder": "7b", "qwen2.5vl": "7b", "qwen3": "8b", "qwen3-coder": "30b", "qwen3-vl": "8b", "qwen3.5": "9b",
+    "qwq": "32b", "smollm2": "1.7b", "starcoder2": "3b", "tinyllama": "1.1b",
 }
 """Name of the library -> size of its tag `latest` [ollama.com/library, 2025-12]."""
+
+JOINED: Final = ("falcon", "qwen", "smollm", "starcoder")
+"""Families whose own names have no dash before their number."""
 
 DISTILLED: Final = "deepseek-r1-distill"
 NAMED: Final = {
@@ -62,8 +75,13 @@ NAMED: Final = {
     "deepseek-r1:14b": f"{DISTILLED}-qwen-14b", "deepseek-r1:32b": f"{DISTILLED}-qwen-32b",
     "deepseek-r1:70b": f"{DISTILLED}-llama-70b", "deepseek-r1:671b": "deepseek-r1", "deepseek-v3:671b": "deepseek-v3",
     "devstral:24b": "devstral-small-2507", "gemma4:26b": "gemma-4-26b-a4b", "phi3:14b": "phi-3-medium",
-    "phi4-mini:3.8b": "phi-4-mini", "qwen3:30b": "qwen3-30b-a3b", "qwen3:235b": "qwen3-235b-a22b",
-    "qwen3-coder:30b": "qwen3-coder-30b-a3b", "qwen3-coder:480b": "qwen3-coder-480b-a35b",
+    "llama3.2-vision:11b": "llama-3.2-11b-vision", "llama3.2-vision:90b": "llama-3.2-90b-vision",
+    "llama4:16x17b": "llama-4-scout", "llama4:128x17b": "llama-4-maverick", "llava:7b": "llava-v1.6-mistral-7b",
+    "llava:13b": "llava-v1.6-vicuna-13b", "llava:34b": "llava-v1.6-34b",
+    "qwen3-vl:30b": "qwen3-vl-30b-a3b", "qwen3-vl:235b": "qwen3-vl-235b-a22b", "qwen3.5:35b": "qwen3.5-35b-a3b",
+    "qwen3.5:122b": "qwen3.5-122b-a10b", "phi4-mini:3.8b": "phi-4-mini", "qwen3:30b": "qwen3-30b-a3b",
+    "qwen3:235b": "qwen3-235b-a22b", "qwen3-coder:30b": "qwen3-coder-30b-a3b",
+    "qwen3-coder:480b": "qwen3-coder-480b-a35b",
 }
 """Name and size of the library -> network, where the one does not spell the other [ollama.com/library, 2025-12]."""
 
@@ -75,14 +93,14 @@ def read(config: Config) -> Reading:
     """
     values, variables = _modelfile(config) if is_modelfile(config) else _command(config)
     watched = Watched(values)
-    options: dict[str, Any] = {"engine": "llama.cpp"} | _network(watched) | _settings(watched)
+    options: dict[str, Any] = {"engine": ENGINE} | _network(watched)
+    options |= _settings(watched, options.get("model"))
     for name in DRAWN:
         watched.get(name)
     unread = [*watched.unread(), *(Unread(f"${name}") for name in variables)]
     if "context" not in options:
         why = "is 4096, 32768 or 262144 by the memory of all cards, up to the network's own; give --context"
         unread.append(Unread("num_ctx", why, "context"))
-    unread.append(Unread("mmproj", "of the model is loaded beside it and is not modelled", about="towers"))
     notes = ("Ollama starts llama.cpp's server, and is answered as that", *watched.assumed)
     contexts = () if "context" in options else CONTEXTS
     return Reading("ollama", options, unread=tuple(unread), notes=notes, contexts=contexts)
@@ -102,8 +120,8 @@ def _modelfile(config: Config) -> tuple[dict[str, Any], list[str]]:
         if word.upper() == "PARAMETER":
             name, _, value = text.strip().partition(" ")
             found[name.lower()] = plain(value.strip().strip('"'))
-        else:
-            found[word.lower()] = text.strip()
+        else:  # a second FROM is a projector
+            found["projector" if word.upper() == "FROM" and "from" in found else word.lower()] = text.strip()
     return found, []
 
 
@@ -166,21 +184,29 @@ def _of_library(said: str) -> tuple[dict[str, str], str]:
     size = SIZES.get(name, "") if size in ("", "latest") else size
     if not size:
         return {}, "says no size; give its tag, as in llama3.1:8b, or name the model, and --weights"
-    spelt = name if name.startswith(("qwen", "smollm")) else re.sub(r"(?<=[a-z])(?=\d)", "-", name)
+    joined = name.startswith(JOINED)
+    spelt = re.sub(r"(?<=\d)(?=vl$)", "-", name) if joined else re.sub(r"(?<=[a-z])(?=\d)", "-", name)
     named = NAMED.get(f"{name}:{size.partition('-')[0]}", f"{spelt}-{size}")
     found, why = network_of(f"{named}{stored[0]}" if stored else named, None if stored else named)
     return found, why.replace(f"{named}{stored[0] if stored else ''}", said, 1)
 
 
-def _settings(values: Watched) -> dict[str, Any]:
-    """What the server is started with [server]."""
+def _settings(values: Watched, network: Any) -> dict[str, Any]:
+    """What the server is started with [server].
+
+    Args:
+        network: of the catalogue by its name, or a file
+    """
     slots, batch = values.count("parallel") or 1, values.count("num_batch") or BATCH
     found: dict[str, Any] = {"concurrency": slots, "micro-batch": batch}
     if (context := values.count("num_ctx")) is not None:
         found["context"] = context
-    layers = values.get("num_gpu")
-    if isinstance(layers, int) and 0 <= layers < 99:
+    model, layers, projector = None, values.get("num_gpu"), ["mmproj=auto"]
+    if network and not os.path.isfile(network):  # noqa: PTH113  # as above
+        model = load_model(network)
+    if isinstance(layers, int) and 0 <= layers < ALL_LAYERS:
         found["gpu-layers"] = layers
+        projector += ["mmproj-offload=false"] if model is not None and layers <= model.num_layers else []
     if (flash := values.get("flash_attention")) is not None:
         found["attention"] = "flash" if flash in (True, 1) else "eager"
     if (stored := values.get("kv_cache_type")) is not None:
@@ -190,6 +216,7 @@ def _settings(values: Watched) -> dict[str, Any]:
         else:
             found |= {"kv-dtype": kind, "v-dtype": kind}
     threads = values.count("num_thread")
-    pairs = (f"batch={batch}", *((f"threads={threads}",) if threads else ()))
+    pairs = [f"batch={batch}", *([f"threads={threads}"] if threads else [])]
+    pairs += projector if model is None or sees(model) else []
     values.only("main_gpu", 0)
-    return found | {"engine-option": pairs}
+    return found | {"engine-option": tuple(pairs)}
