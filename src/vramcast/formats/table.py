@@ -1,23 +1,15 @@
-"""Tables of rows that say the same thing in a tool's words and in ours, read and written by one walk each.
-
-A tool whose whole file is such a table is a `Tool`, and nothing else.
-"""
+"""Tables of rows that say the same thing in a tool's words and in ours."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from vramcast.domain.job import Job
 from vramcast.errors import Unsupported
-from vramcast.formats.files import File, Order, Part, needed
-from vramcast.formats.launch import head_of
-from vramcast.formats.lines import Line, Table, yaml_text
-from vramcast.formats.reading import Config, Reading, written
-from vramcast.formats.watched import Known, Watched
-
-BATCH: Final = {"global_batch": "global", "micro_batch": "micro", "grad_accum": "accumulation"}
-"""Setting -> what a `Reading` calls it, whose value is solved once the number of ranks is known."""
+from vramcast.formats.lines import Line
+from vramcast.formats.reading import written
+from vramcast.formats.watched import Watched
 
 
 class Row(NamedTuple):
@@ -75,18 +67,6 @@ class Refusal(NamedTuple):
     sentence: str
 
 
-class Tool(NamedTuple):
-    """A tool whose file holds rows and nothing else."""
-
-    file: str  # its usual name
-    known: Known  # whose names they are, and what of them says nothing
-    engine: str  # that such a file is of
-    rows: tuple[Row, ...]
-    start: str = ""  # the command that reads the file
-    fixed: Table = ()  # what is modelled with these values alone
-    refusals: tuple[Refusal, ...] = ()
-
-
 def read_values(rows: Iterable[Row], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of rows as arguments of a command line have them."""
     return {row.field: row.of(arguments) for row in rows}
@@ -116,50 +96,3 @@ def read_rows(rows: Iterable[Row], values: Watched) -> dict[str, Any]:
         if value is not None:
             found[row.field] = value
     return found
-
-
-def write_rows(rows: Iterable[Row], order: Order) -> list[Line]:
-    """The lines of a plan; what a tool does unasked is left out."""
-    settings, lines = needed(order.job), []
-    for row in rows:
-        value = order.ask(row.field)
-        if value is not None and (row.field in settings if row.usual is None else value != row.usual):
-            lines.append(row.line(value))
-    return lines
-
-
-def nested(lines: Iterable[Line]) -> Table:
-    """Names with a point as tables.
-
-    >>> nested([Line("a.b", 1), Line("c", 2), Line("a.d", 3)])
-    (Line(name='a', value=(Line(name='b', value=1, why=''), Line(name='d', value=3, why='')), why=''), \
-Line(name='c', value=2, why=''))
-    """
-    found: dict[str, Line] = {}
-    for line in lines:
-        table, point, name = line.name.partition(".")
-        inner = found[table].value if point and table in found else ()
-        found[table] = Line(table, (*inner, line._replace(name=name))) if point else line
-    return tuple(found.values())
-
-
-def read_tool(config: Config, tool: Tool) -> Reading:
-    """The options of a file that is rows and nothing else."""
-    values = Watched(config.table or {}, tool.known)
-    found = read_rows(tool.rows, values)
-    for line in tool.fixed:
-        values.only(line.name, line.value)
-    batch = {kind: found.pop(field) for field, kind in BATCH.items() if field in found}
-    options = {"engine": tool.engine} | {field.replace("_", "-"): value for field, value in found.items()}
-    return Reading(tool.known.format, options, batch=batch, unread=tuple(values.unread()))
-
-
-def write_tool(order: Order, tool: Tool) -> tuple[File, ...]:
-    """The file of a plan.
-
-    Raises: Unsupported for what the tool does not do
-    """
-    refuse(tool.refusals, order.job)
-    table = nested((*write_rows(tool.rows, order), *tool.fixed))
-    text = yaml_text(table, head=head_of(order, *([tool.start] if tool.start else ())))
-    return (order.file(tool.file, text, (Part(tool.known.format, tool.known.section),)),)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from vramcast.domain.snapshot import DEFAULT_POOL, Action, Annotation, Frame, PoolId, Trace
-from vramcast.errors import SourceError
 from vramcast.sources.snapshots.streams import (
     LARGEST_ADDRESS,
     LARGEST_SIZE,
@@ -203,11 +202,6 @@ def rows(value: object, name: str) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
         raise Damaged(f"{name} must be a list, not {_kind(value)}")
     return value
-
-
-def damaged(name: str, problem: Damaged) -> SourceError:
-    """The sentence for a recording whose content breaks a rule."""
-    return SourceError(f"{name}: {problem}")
 
 
 def _kind(value: object) -> str:
