@@ -51,11 +51,12 @@ SERVING: dict[str, ServeJob] = {
     for engine in ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
 }
 JOBS: dict[str, Job | ServeJob] = {**TRAINING, **SERVING}
+NAMES = {key: files(job).keys() for key, job in JOBS.items()}
 
 
 def having(name: str) -> list[Any]:
     """Jobs whose plan has a file of that name, as parameters."""
-    return [pytest.param(job, id=key) for key, job in JOBS.items() if name in files(job)]
+    return [pytest.param(job, id=key) for key, job in JOBS.items() if name in NAMES[key]]
 
 
 def document(file: File, index: int = 0) -> Any:
@@ -191,7 +192,7 @@ PYTORCH: dict[str, Job] = {
 # One process for all of them imports the libraries; of it each rank of each job is a fork, as torchrun would start it.
 TOY = """
 import json, os, socket, sys, traceback, torch, transformers
-import torch._dynamo, torch.distributed.fsdp, torch.distributed.tensor, torch.distributed.algorithms._checkpoint.checkpoint_wrapper
+import torch._dynamo, torch.distributed.fsdp, torch.distributed.tensor
 from transformers.models.qwen3 import modeling_qwen3
 torch.set_num_threads(1)
 
@@ -214,8 +215,8 @@ for key, (dtype, count) in json.loads(sys.argv[1]).items():
     for rank in map(str, range(count)):
         if not (process := os.fork()):
             if count > 1:
-                os.environ |= {'RANK': rank, 'LOCAL_RANK': rank, 'WORLD_SIZE': str(count), 'LOCAL_WORLD_SIZE': str(count),
-                               'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': port}
+                os.environ |= {'RANK': rank, 'LOCAL_RANK': rank, 'WORLD_SIZE': str(count), 'MASTER_PORT': port,
+                               'MASTER_ADDR': '127.0.0.1'}
             try:
                 train(key, dtype)
                 said = ''
