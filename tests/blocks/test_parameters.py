@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from vramcast.blocks.parameters import (
-    count_parameters,
-    layer_parameters,
-    named_parameters,
-)
+from vramcast.blocks.parameters import count_parameters, layer_parameters, named_parameters
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import load_model
-from vramcast.domain.model import (
-    MLP,
-    Attention,
-    Layer,
-    MoE,
-    Split,
-)
+from vramcast.domain.model import MLP, Attention, Layer, MoE, Split
 
 GQA = Attention(num_heads=32, num_kv_heads=8, head_dim=128)
 SWIGLU = MLP(width=14336, gated=True)

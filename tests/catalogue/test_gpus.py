@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 from vramcast.catalogue import gpus
 from vramcast.catalogue.contexts import context_bytes, nccl_bytes, read_ranges
 from vramcast.catalogue.gpu_texts import parse_gpus
-from vramcast.catalogue.gpus import (
-    derived_visible_bytes,
-    gpu_from_row,
-    gpu_names,
-    load_gpu,
-    read_rows,
-    search_gpus,
-)
+from vramcast.catalogue.gpus import derived_visible_bytes, gpu_from_row, gpu_names, load_gpu, read_rows, search_gpus
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
 from vramcast.units import GIB, MIB
 
@@ -182,11 +175,8 @@ def test_contexts_are_ordered_and_every_generation_has_one() -> None:
 @pytest.mark.parametrize(
     "rows",
     [
-        "kind,name\n",
-        "context,X,,1,2,3,s,2026-01-01\n",
-        "context,X,,3,2,1,s,2026-01-01,low\n",
-        "context,X,,1,2.5,3,s,2026-01-01,low\n",
-        "context,X,,1,2,3,,2026-01-01,low\n",
+        "kind,name\n", "context,X,,1,2,3,s,2026-01-01\n", "context,X,,3,2,1,s,2026-01-01,low\n",
+        "context,X,,1,2.5,3,s,2026-01-01,low\n", "context,X,,1,2,3,,2026-01-01,low\n",
         "context,X,,1,2,3,s,2026-01-01,low\n" * 2,
     ],
 )

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 
 from vramcast.catalogue import instances as module
 from vramcast.catalogue.gpus import load_gpu
-from vramcast.catalogue.instances import (
-    PROVIDERS,
-    card_of_code,
-    instances,
-    load_instance,
-    read_instances,
-)
+from vramcast.catalogue.instances import PROVIDERS, card_of_code, instances, load_instance, read_instances
 from vramcast.catalogue.prices import shipped_prices
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
 

@@ -201,8 +201,7 @@ def test_as_many_weights_learn_as_in_peft(options: dict[str, Any], learning: int
 
 def test_a_head_that_is_the_embedding_is_trained_in_a_copy_of_its_own() -> None:
     def learning(saved: str) -> int:
-        job = job_of({"model": "llama-3.2-1b", "gpus": "h100", "peft": "lora", "seq-len": 64,
-                      "modules-to-save": saved})
+        job = job_of({"model": "llama-3.2-1b", "gpus": "h100", "peft": "lora", "seq-len": 64, "modules-to-save": saved})
         return elements(weights(recipe_of(job)), learning_only=True)
 
     alone = learning("lm_head")

@@ -127,9 +127,7 @@ def test_the_cheapest_takes_the_slower_machine_where_it_is_cheap_enough() -> Non
 
 
 def test_budget_and_deadline_leave_out_what_breaks_them() -> None:
-    space = replace(
-        space_of(**EIGHT), clusters=(priced("8xh100-sxm-80gb", 30.0),)
-    )
+    space = replace(space_of(**EIGHT), clusters=(priced("8xh100-sxm-80gb", 30.0),))
     best = search(space, Limits(run_tokens=10**9), Goal.FASTEST, top=1).plans[0]
     assert best.time is not None
     hours = 1e9 / best.time.tokens_per_s / 3600

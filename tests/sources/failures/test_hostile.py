@@ -17,23 +17,8 @@ from vramcast.sources.failures.wording import MOST_BYTES, compiled, plain_words,
 
 WORDS = sorted(by_words())
 PIECES = [
-    *WORDS,
-    *(text for _, _, text, _ in SAMPLES),
-    "9" * 40,
-    "1.5 GiB",
-    "-3 MiB",
-    "NaN",
-    "inf",
-    "٣ GiB",
-    "1e400",
-    "(",
-    "[",
-    "\n",
-    " ",
-    "\0",
-    "\\",
-    "&#",
-    "\x1b[",
+    *WORDS, *(text for _, _, text, _ in SAMPLES), "9" * 40, "1.5 GiB", "-3 MiB", "NaN", "inf", "٣ GiB", "1e400", "(",
+    "[", "\n", " ", "\0", "\\", "&#", "\x1b[",
 ]
 
 

@@ -73,9 +73,7 @@ def test_the_page_shows_the_answers_of_the_library(opened: Opened, command: str)
         for text in (*expected["assumptions"], *expected["warnings"]):
             assert page.locator(".texts li").get_by_text(text, exact=True).count() >= 1
         badges = [(one.text_content(), one.get_attribute("class")) for one in page.locator(".part table .badge").all()]
-        assert badges == [
-            (one["verdict"], f"badge {TONES[Fit(one['verdict'])]}") for one in expected.get("tried", ())
-        ]
+        assert badges == [(one["verdict"], f"badge {TONES[Fit(one['verdict'])]}") for one in expected.get("tried", ())]
         assert json.loads(downloaded(page, "Answer (JSON)")) == expected
 
 
