@@ -203,7 +203,8 @@ def _adapters(values: Watched) -> dict[str, Any]:
                 values.get(name)
         for name in ("load_in_4bit", "load_in_8bit"):
             if values.flag(name):
-                values.cannot(name, "needs use_peft: TRL trains packed weights beside adapters only", option="peft")
+                why = "trains packed weights, which TRL does beside adapters only: --use_peft, or --peft lora"
+                values.cannot(name, why, option="peft")
         return {}
     found: dict[str, Any] = {"peft": "dora" if values.flag("use_dora") else "lora"}
     found["lora-rank"] = values.count("lora_r") or 16
