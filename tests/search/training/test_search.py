@@ -99,7 +99,7 @@ def test_a_named_headroom_takes_the_place_of_the_interval() -> None:
 def test_plans_that_may_run_out_are_shown_where_no_other_fits_and_called_so() -> None:
     space = space_of(**EIGHT)
     least = search(space, Limits(), Goal.LEAST_MEMORY, top=1).plans[0]
-    tight = replace(space.clusters[0].gpu, visible_bytes=least.high_bytes - (1 << 20))
+    tight = replace(space.clusters[0].gpu, visible_bytes=least.fullest.needed_bytes + (1 << 20))
     found = search(replace(space, clusters=(replace(space.clusters[0], gpu=tight),)), Limits(), Goal.FASTEST)
     assert found.plans and NO_ROOM in found.warnings
     assert {plan.verdict for plan in found.plans} == {Fit.MAY_RUN_OUT}
