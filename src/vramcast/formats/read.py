@@ -38,7 +38,7 @@ DEFAULTS: Final = {
 """What a question takes where nothing is said."""
 
 
-RUN_BY_THE_TRAINER: Final = ("trainer", "axolotl", "trl", "hf-command")
+RUN_BY_THE_TRAINER: Final = ("trainer", "axolotl", "trl", "hf-command", "swift")
 """Formats whose runs DeepSpeed shards under Transformers' Trainer."""
 
 THE_COMMAND: Final = "the command"

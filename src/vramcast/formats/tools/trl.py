@@ -282,6 +282,8 @@ def generation_of(values: Watched) -> dict[str, Any]:
     if values.flag("use_vllm"):
         if values.get("vllm_mode") != "server":
             values.cannot("use_vllm", "puts a server on the same cards, which is not modelled; vllm_mode: server is")
+        for name in ("steps_per_generation", "generation_batch_size"):
+            values.get(name)  # samples wait as tokens
         return {"engine-option": ("steps_per_generation=0",)}
     said = ((name, values.count(name)) for name in ("steps_per_generation", "generation_batch_size"))
     return {"engine-option": found} if (found := tuple(f"{name}={count}" for name, count in said if count)) else {}
