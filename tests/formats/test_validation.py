@@ -19,6 +19,11 @@ from vramcast.domain.serving import ServeJob
 from vramcast.formats.files import File, read_back
 from vramcast.formats.lines import words_of
 
+if importlib.util.find_spec("torchvision"):  # of another build of PyTorch, where traces are tested
+    from vramcast.tracing.vision_operators import prepare_torchvision
+
+    prepare_torchvision()
+
 TRAINING: dict[str, Job] = {
     "zero3": training(
         "llama-3.1-8b",
@@ -193,6 +198,10 @@ PYTORCH: dict[str, Job] = {
 TOY = """
 import json, os, socket, sys, traceback, torch, transformers
 import torch._dynamo, torch.distributed.fsdp, torch.distributed.tensor
+from importlib.util import find_spec
+if find_spec('torchvision'):
+    from vramcast.tracing.vision_operators import prepare_torchvision
+    prepare_torchvision()
 from transformers.models.qwen3 import modeling_qwen3
 torch.set_num_threads(1)
 
