@@ -58,10 +58,11 @@ def rank_answer(
     like = traits._replace(slack=slack_of(slack_share(steady))) if traits.slack else traits
     low, high = (exact_bytes + end for end in interval(like, steady.device_bytes - exact_bytes, purpose=purpose))
     beyond = max(peak.device_bytes for peak in phases.values()) - steady.device_bytes  # of the highest phase
-    high = -beyond + ended_at_card(
-        program, high_bytes=high + beyond, needed_bytes=steady.device_bytes + beyond, capacity_bytes=capacity_bytes,
-        outside=outside, alloc_conf=alloc_conf, script=script,
-    )
+    if purpose == "training":  # servers plan their memory ahead, or do not ask PyTorch for it
+        high = -beyond + ended_at_card(
+            program, high_bytes=high + beyond, needed_bytes=steady.device_bytes + beyond, capacity_bytes=capacity_bytes,
+            outside=outside, alloc_conf=alloc_conf, script=script,
+        )
     return RankAnswer(
         role=program.role,
         count=program.count,
