@@ -10,7 +10,7 @@ import pytest
 from tools.fuzz.ask import examined
 from tools.fuzz.draw import NAMES_OF_FILES, TABLES, value_of
 
-SEED: Final = 16
+SEED: Final = 3
 PLACES: Final[dict[str, int]] = {"train": 36, "serve": 24, "layers": 8, "plan serve": 2}
 """Command -> questions asked here: some seconds together. Searches for training plans have tests of their own."""
 

@@ -13,9 +13,7 @@ from vramcast.domain.program import Program, extent, live_at_end
 from vramcast.operators.linear import Numerics
 from vramcast.operators.lowering import lower
 
-LLAMA = Layer(
-    mixer=Attention(num_heads=32, num_kv_heads=8, head_dim=128), channel=MLP(width=14336, gated=True)
-)
+LLAMA = Layer(mixer=Attention(num_heads=32, num_kv_heads=8, head_dim=128), channel=MLP(width=14336, gated=True))
 BERT = Layer(
     mixer=Attention(num_heads=12, num_kv_heads=12, head_dim=64, rope=False, qkv_bias=True, out_bias=True),
     channel=MLP(width=3072, gated=False, activation="gelu", bias=True), norm=Norm.LAYER, norm_placement="post",

@@ -19,7 +19,7 @@ from vramcast.formats.reading import read_config
 from vramcast.question.files import read_job
 
 LARGEST: Final = 1 << 20
-SECONDS: Final = 20.0  # a busy machine; the worst took minutes
+SECONDS: Final = 20.0  # the worst took minutes
 YAML: Final[dict[str, Callable[[int], str]]] = {
     "brackets": lambda n: "[" * n, "braces": lambda n: "{a: " * n, "dashes": lambda n: "- " * n,
     "questions": lambda n: "? " * n, "sixties": lambda n: "a: " + "1:" * n + "1", "anchors": lambda n: "&a " * n,
@@ -36,18 +36,18 @@ TOML: Final[dict[str, Callable[[int], str]]] = {
 
 @pytest.mark.parametrize("name", YAML)
 def test_yaml_of_a_mebibyte_is_refused_at_once(name: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(NoDocument):
         parse_yaml(YAML[name](LARGEST)[:LARGEST])
-    assert time.monotonic() - began < SECONDS
+    assert time.process_time() - began < SECONDS
 
 
 @pytest.mark.parametrize("name", TOML)
 def test_toml_of_a_mebibyte_is_refused_at_once(name: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(NoDocument):
         parse_toml(TOML[name](LARGEST)[: LARGEST - 2] + "=1")
-    assert time.monotonic() - began < SECONDS
+    assert time.process_time() - began < SECONDS
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 
 from vramcast.catalogue import instances as module
 from vramcast.catalogue.gpus import load_gpu
-from vramcast.catalogue.instances import (
-    PROVIDERS,
-    Instance,
-    card_of_code,
-    instances,
-    load_instance,
-    read_instances,
-)
+from vramcast.catalogue.instances import PROVIDERS, card_of_code, instances, load_instance, read_instances
 from vramcast.catalogue.prices import shipped_prices
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
 
@@ -27,26 +20,22 @@ BAD = Path(__file__).parent / "bad"
 MACHINES = instances()
 
 
-def named(machine: Instance) -> str:
-    return machine.full_name
+def test_the_memory_of_a_machine_is_that_of_its_card() -> None:
+    for machine in MACHINES:
+        nameplate = float(load_gpu(machine.gpu).memory_nameplate.split()[0])
+        assert machine.memory_gb == pytest.approx(nameplate / machine.parts, rel=0.03), machine.full_name
+        assert machine.source and machine.checked, machine.full_name
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=named)
-def test_the_memory_of_a_machine_is_that_of_its_card(machine: Instance) -> None:
-    nameplate = float(load_gpu(machine.gpu).memory_nameplate.split()[0])
-    assert machine.memory_gb == pytest.approx(nameplate / machine.parts, rel=0.03)
-    assert machine.source and machine.checked
-
-
-@pytest.mark.parametrize("machine", [m for m in MACHINES if m.gpus > 1], ids=named)
-def test_the_link_of_a_machine_is_one_its_cards_have(machine: Instance) -> None:
-    gpu = load_gpu(machine.gpu)
-    assert machine.link is not None and machine.link_bytes_per_s is not None
-    if machine.link.startswith("PCIe"):
-        assert machine.link == f"PCIe{gpu.pcie_generation}"
-    else:
-        assert gpu.link is not None and gpu.link.startswith(machine.link.split()[0])
-        assert machine.link_bytes_per_s == gpu.link_bytes_per_s
+def test_the_link_of_a_machine_is_one_its_cards_have() -> None:
+    for machine in [m for m in MACHINES if m.gpus > 1]:
+        gpu = load_gpu(machine.gpu)
+        assert machine.link is not None and machine.link_bytes_per_s is not None, machine.full_name
+        if machine.link.startswith("PCIe"):
+            assert machine.link == f"PCIe{gpu.pcie_generation}", machine.full_name
+        else:
+            assert gpu.link is not None and gpu.link.startswith(machine.link.split()[0]), machine.full_name
+            assert machine.link_bytes_per_s == gpu.link_bytes_per_s, machine.full_name
 
 
 def test_every_provider_and_every_alibaba_family_is_there() -> None:

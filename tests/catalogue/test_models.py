@@ -34,14 +34,14 @@ def test_the_catalogue_is_large() -> None:
     assert len(MODELS.names()) >= 300
 
 
-@pytest.mark.parametrize("name", MODELS.names())
-def test_every_file_is_a_model_that_meets_its_published_count(name: str) -> None:
-    entry = read_entry(name)
-    model = entry_model(name, entry)
-    assert entry.source.startswith("https://")
-    if entry.checkpoint is not None:
-        found = checkpoint_elements(model, entry.checkpoint.stores, entry.checkpoint.lacks)
-        assert found == entry.checkpoint.elements
+def test_every_file_is_a_model_that_meets_its_published_count() -> None:
+    for name in MODELS.names():
+        entry = read_entry(name)
+        model = entry_model(name, entry)
+        assert entry.source.startswith("https://"), name
+        if entry.checkpoint is not None:
+            found = checkpoint_elements(model, entry.checkpoint.stores, entry.checkpoint.lacks)
+            assert found == entry.checkpoint.elements, name
 
 
 @pytest.mark.parametrize("name", MODELS.names())
@@ -155,36 +155,11 @@ HOSTILE: list[Any] = [None, True, 0, -3, 2**40, "x", [], [1, "a"], {}, 1.5, floa
 @pytest.mark.parametrize(
     "name",
     [
-        "llama-3.1-8b",
-        "deepseek-v3.2",
-        "qwen3.5-27b",
-        "qwen3-vl-4b",
-        "gemma-4-26b-a4b",
-        "nemotron-3-nano-30b-a3b",
-        "jamba-v0.1",
-        "whisper-tiny",
-        "t5-small",
-        "clip-vit-base-patch32",
-        "mixtral-8x7b",
-        "llama-3.2-11b-vision",
-        "llama-4-scout",
-        "deepseek-v4-flash",
-        "kimi-linear-48b-a3b",
-        "deberta-v3-base",
-        "falcon-40b",
-        "opt-350m",
-        "gpt-neo-125m",
-        "mimo-v2-flash",
-        "glm-4.5",
-        "gpt-oss-20b",
-        "mamba-130m",
-        "mpt-7b",
-        "phi-3.5-moe",
-        "chatglm3-6b",
-        "qwen-7b",
-        "vit-base-patch16-224",
-        "minimax-text-01",
-        "starcoder-15b",
+        "llama-3.1-8b", "deepseek-v3.2", "qwen3.5-27b", "qwen3-vl-4b", "gemma-4-26b-a4b", "nemotron-3-nano-30b-a3b",
+        "jamba-v0.1", "whisper-tiny", "t5-small", "clip-vit-base-patch32", "mixtral-8x7b", "llama-3.2-11b-vision",
+        "llama-4-scout", "deepseek-v4-flash", "kimi-linear-48b-a3b", "deberta-v3-base", "falcon-40b", "opt-350m",
+        "gpt-neo-125m", "mimo-v2-flash", "glm-4.5", "gpt-oss-20b", "mamba-130m", "mpt-7b", "phi-3.5-moe", "chatglm3-6b",
+        "qwen-7b", "vit-base-patch16-224", "minimax-text-01", "starcoder-15b",
     ],
 )
 def test_one_hostile_value_in_a_real_config_is_refused_or_read(name: str) -> None:

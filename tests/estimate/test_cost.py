@@ -19,9 +19,7 @@ MODEL = {"model": "llama-3.2-1b", "engine": "megatron", "seq-len": "2k"}
 
 def cluster(per_hour: float, machines: int) -> Cluster:
     plain = cluster_of("8xh100")
-    return Cluster(
-        gpu=plain.gpu, gpus_per_node=8, num_nodes=machines, price=Price(per_hour=per_hour, currency="USD")
-    )
+    return Cluster(gpu=plain.gpu, gpus_per_node=8, num_nodes=machines, price=Price(per_hour=per_hour, currency="USD"))
 
 
 @given(st.floats(0.01, 1000), st.integers(1, 1000), st.floats(1, 1e9), st.integers(1, 10**15))

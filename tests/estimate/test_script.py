@@ -9,17 +9,7 @@ from hypothesis import strategies as st
 from vramcast.allocator import Settings
 from vramcast.api import job_of
 from vramcast.domain.job import Phase
-from vramcast.domain.program import (
-    Alloc,
-    Category,
-    Free,
-    Loop,
-    Node,
-    Program,
-    Tensor,
-    events,
-    live_at_end,
-)
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, events, live_at_end
 from vramcast.estimate.script import LONG, Script, unrolled
 from vramcast.estimate.timeline import simulate, simulated_in_full
 from vramcast.estimate.training import rank_programs

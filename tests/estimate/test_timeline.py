@@ -22,9 +22,7 @@ def program_of(steps: list[Step], rounds: int) -> Program:
     """Tensors allocated in turn, each freed at the end or, balanced, at once; few sizes make near-equal programs."""
     nodes: list[Alloc | Free | Loop] = []
     for size, stream, is_freed in steps:
-        tensor = Tensor(
-            name="t", num_bytes=SIZES[size], category=Category.ACTIVATIONS, stream=("", "side")[stream]
-        )
+        tensor = Tensor(name="t", num_bytes=SIZES[size], category=Category.ACTIVATIONS, stream=("", "side")[stream])
         body = (Alloc(tensor), Free(tensor)) if is_freed else (Alloc(tensor),)
         nodes.append(Loop(rounds, body))
     kept = [node.body[0] for node in nodes if isinstance(node, Loop) and len(node.body) == 1]
@@ -44,9 +42,7 @@ def test_a_remembered_run_has_the_marks_of_a_simulated_one(steps: list[Step], ro
 
 
 def test_which_tensor_is_freed_decides_the_marks() -> None:
-    large, small = (
-        Tensor(name="t", num_bytes=size, category=Category.ACTIVATIONS) for size in (64 << 20, 32 << 20)
-    )
+    large, small = (Tensor(name="t", num_bytes=size, category=Category.ACTIVATIONS) for size in (64 << 20, 32 << 20))
     again = Tensor(name="t", num_bytes=64 << 20, category=Category.ACTIVATIONS)
     marks = [
         simulate({Phase.STEP: (Alloc(large), Alloc(small), Free(freed), Alloc(again))})[Phase.STEP]

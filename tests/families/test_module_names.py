@@ -158,29 +158,29 @@ def test_engines_refuse_paths_that_the_model_lacks_wherever_they_come_from() -> 
         answer(with_plan(job, peft=Peft(targets=("q_proj",))))
 
 
-@pytest.mark.parametrize("model", sorted({load_model(name).family: name for name in MODELS.names()}.values()))
-def test_every_family_has_names_and_they_lead_back_to_its_weights(model: str) -> None:
-    network = load_model(model)
-    if network.family in WITHOUT_CODE:
-        return
-    assert network.family in known_families()
-    found = {path for module in modules_of(network) if module.stack for path in parts_of(module.path)}
-    inside = {
-        owned.parameter.path for owned in named_parameters(network)
-        if ".layers." in owned.owner and owned.parameter.kind == "matrix"
-    }
-    assert found == inside
-    for module in modules_of(network):
-        if module.stack and module.kind == "linear":
-            words = (f"{module.stack}.{module.path}",)
-            try:
-                named = names_of(network, words)
-            except Unsupported:
-                continue  # BERT's output.dense is attention.output.dense, too
-            if module.path == "mamba.out":
-                continue  # PEFT refuses some of them
-            again = targets(network, (*named.modules, *named.parameters))
-            assert places_of(network, again) and set(again) <= {*words, module.path}
+def test_every_family_has_names_and_they_lead_back_to_its_weights() -> None:
+    for model in sorted({load_model(name).family: name for name in MODELS.names()}.values()):
+        network = load_model(model)
+        if network.family in WITHOUT_CODE:
+            continue
+        assert network.family in known_families(), model
+        found = {path for module in modules_of(network) if module.stack for path in parts_of(module.path)}
+        inside = {
+            owned.parameter.path for owned in named_parameters(network)
+            if ".layers." in owned.owner and owned.parameter.kind == "matrix"
+        }
+        assert found == inside, model
+        for module in modules_of(network):
+            if module.stack and module.kind == "linear":
+                words = (f"{module.stack}.{module.path}",)
+                try:
+                    named = names_of(network, words)
+                except Unsupported:
+                    continue  # BERT's output.dense is attention.output.dense, too
+                if module.path == "mamba.out":
+                    continue  # PEFT refuses some of them
+                again = targets(network, (*named.modules, *named.parameters))
+                assert places_of(network, again) and set(again) <= {*words, module.path}, model
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,7 @@ def test_as_many_weights_learn_as_in_peft(options: dict[str, Any], learning: int
 
 def test_a_head_that_is_the_embedding_is_trained_in_a_copy_of_its_own() -> None:
     def learning(saved: str) -> int:
-        job = job_of({"model": "llama-3.2-1b", "gpus": "h100", "peft": "lora", "seq-len": 64,
-                      "modules-to-save": saved})
+        job = job_of({"model": "llama-3.2-1b", "gpus": "h100", "peft": "lora", "seq-len": 64, "modules-to-save": saved})
         return elements(weights(recipe_of(job)), learning_only=True)
 
     alone = learning("lm_head")

@@ -19,6 +19,11 @@ from vramcast.domain.serving import ServeJob
 from vramcast.formats.files import File, read_back
 from vramcast.formats.lines import words_of
 
+if importlib.util.find_spec("torchvision"):  # of another build of PyTorch, where traces are tested
+    from vramcast.tracing.vision_operators import prepare_torchvision
+
+    prepare_torchvision()
+
 TRAINING: dict[str, Job] = {
     "zero3": training(
         "llama-3.1-8b",
@@ -51,11 +56,12 @@ SERVING: dict[str, ServeJob] = {
     for engine in ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
 }
 JOBS: dict[str, Job | ServeJob] = {**TRAINING, **SERVING}
+NAMES = {key: files(job).keys() for key, job in JOBS.items()}
 
 
 def having(name: str) -> list[Any]:
     """Jobs whose plan has a file of that name, as parameters."""
-    return [pytest.param(job, id=key) for key, job in JOBS.items() if name in files(job)]
+    return [pytest.param(job, id=key) for key, job in JOBS.items() if name in NAMES[key]]
 
 
 def document(file: File, index: int = 0) -> Any:
@@ -188,48 +194,70 @@ PYTORCH: dict[str, Job] = {
     "autocast": training("qwen3-0.6b", "2xh100", engine="pytorch", zero="3", sharded_by="fsdp2"),
 }
 
+# One process for all of them imports the libraries; of it each rank of each job is a fork, as torchrun would start it.
 TOY = """
-import os, sys, torch, transformers
-sys.path.insert(0, '.')
-import train
-train.SEQ_LEN, train.MICRO_BATCH = 16, 2
-torch.manual_seed(0)
-config = transformers.Qwen3Config(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-    num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-    attn_implementation='eager' if 'eager' in sys.argv else 'sdpa')
-losses = train.main(transformers.Qwen3ForCausalLM(config).to(getattr(torch, sys.argv[1])), steps=2, device='cpu')
-assert len(losses) == 2 and all(0 < loss < 10 for loss in losses), losses
-open('trained.' + os.environ.get('RANK', '0'), 'w').close()
-train.finish()
+import json, os, socket, sys, traceback, torch, transformers
+import torch._dynamo, torch.distributed.fsdp, torch.distributed.tensor
+from importlib.util import find_spec
+if find_spec('torchvision'):
+    from vramcast.tracing.vision_operators import prepare_torchvision
+    prepare_torchvision()
+from transformers.models.qwen3 import modeling_qwen3
+torch.set_num_threads(1)
+
+def train(key, dtype):
+    sys.path.insert(0, os.path.abspath(key))
+    import train
+    train.SEQ_LEN, train.MICRO_BATCH = 16, 2
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        attn_implementation='eager' if key == 'eager' else 'sdpa')
+    losses = train.main(transformers.Qwen3ForCausalLM(config).to(getattr(torch, dtype)), steps=2, device='cpu')
+    assert len(losses) == 2 and all(0 < loss < 10 for loss in losses), losses
+    train.finish()
+
+for key, (dtype, count) in json.loads(sys.argv[1]).items():
+    with socket.create_server(('127.0.0.1', 0)) as free:
+        port = str(free.getsockname()[1])
+    ranks = []
+    for rank in map(str, range(count)):
+        if not (process := os.fork()):
+            if count > 1:
+                os.environ |= {'RANK': rank, 'LOCAL_RANK': rank, 'WORLD_SIZE': str(count), 'MASTER_PORT': port,
+                               'MASTER_ADDR': '127.0.0.1'}
+            try:
+                train(key, dtype)
+                said = ''
+            except BaseException:
+                said = traceback.format_exc()
+            with open(f'{key}.{rank}', 'w') as file:
+                file.write(said)
+            os._exit(0)  # gloo's threads may abort a process that ends by itself
+        ranks.append(process)
+    for process in ranks:
+        os.waitpid(process, 0)
 """
 
 
-@pytest.mark.parametrize("key", PYTORCH)
-def test_the_pytorch_script_trains_a_small_model_on_cpu(key: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a file for each job and rank: how its script failed, or nothing."""
     for name in ("torch", "transformers"):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
-    job = PYTORCH[key]
-    write_all(files(job, "pytorch"), tmp_path)
-    (tmp_path / "toy.py").write_text(TOY)
-    dtype = "bfloat16" if job.plan.precision == "bf16" else "float32"
-    command = [sys.executable, "toy.py", dtype, *(["eager"] if key == "eager" else [])]
-    if job.cluster.count > 1:
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node",
-            str(job.cluster.count),
-            "--master-port",
-            str(29600 + list(PYTORCH).index(key)),
-            *command[1:],
-        ]
+    folder = tmp_path_factory.mktemp("trained")
+    asked = {}
+    for key, job in PYTORCH.items():
+        (folder / key).mkdir()
+        write_all(files(job, "pytorch"), folder / key)
+        asked[key] = ("bfloat16" if job.plan.precision == "bf16" else "float32", job.cluster.count)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False, env=environment
-    )
-    trained = {path.name for path in tmp_path.glob("trained.*")}
-    assert trained == {f"trained.{rank}" for rank in range(job.cluster.count)}, done.stderr[-3000:]
-    # gloo's threads may abort a process at its end [torch 2.13, on busy machines]; every rank has trained by then
-    assert done.returncode == 0 or "terminate called without an active exception" in done.stderr, done.stderr[-3000:]
+    subprocess.run([sys.executable, "-c", TOY, json.dumps(asked)], cwd=folder, timeout=300, check=True, env=environment)
+    return folder
+
+
+@pytest.mark.parametrize("key", PYTORCH)
+def test_the_pytorch_script_trains_a_small_model_on_cpu(key: str, trained: Path) -> None:
+    ranks = range(PYTORCH[key].cluster.count)
+    assert {path.name: path.read_text() for path in trained.glob(f"{key}.*")} == {f"{key}.{rank}": "" for rank in ranks}

@@ -315,14 +315,14 @@ def test_hostile_scripts_take_bounded_time(text: str, arguments: list[str]) -> N
     from vramcast.errors import SourceError
     from vramcast.formats.shell import read_script
 
-    begin = time.monotonic()
+    begin = time.process_time()
     try:
         script = read_script("A=aaaa\n" + text, "a.sh", Invocation(tuple(arguments), {}, {"a.sh": text}))
     except SourceError as error:
         assert len(str(error)) < 300
     else:
         assert sum(len(word) for command in script.commands for word in command) < 1 << 23
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 NAMES = (

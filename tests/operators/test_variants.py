@@ -65,9 +65,7 @@ def test_gelu_written_out_is_fp32_from_its_power_on_under_autocast(autocast: boo
 
 @pytest.mark.parametrize("variant", [name for name in ACTIVATIONS if name != "linear"])
 def test_activations_return_a_gradient_of_the_size_of_their_input(variant: str) -> None:
-    lowered = run(
-        lambda graph, x: activation(graph, x, elements=ROWS * WIDTH, itemsize=BF16, variant=variant), STATES
-    )
+    lowered = run(lambda graph, x: activation(graph, x, elements=ROWS * WIDTH, itemsize=BF16, variant=variant), STATES)
     assert extent(lowered.backward).peak >= STATES
 
 

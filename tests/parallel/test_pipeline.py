@@ -17,9 +17,7 @@ def test_gpipe_holds_every_micro_batch() -> None:
 
 
 def test_interleaving_holds_more_chunks_on_earlier_stages() -> None:
-    held = [
-        in_flight(interleaved(stage=stage, stages=4, micro_batches=8, chunks=3, group=4)) for stage in range(4)
-    ]
+    held = [in_flight(interleaved(stage=stage, stages=4, micro_batches=8, chunks=3, group=4)) for stage in range(4)]
     assert held == [15, 13, 11, 9]
 
 

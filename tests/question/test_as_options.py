@@ -92,8 +92,6 @@ def test_a_served_job_is_asked_again_by_its_command(
 
 
 def test_what_no_option_says_is_named() -> None:
-    job: Job = replace(
-        job_of({"model": "llama-3.2-1b", "gpus": "h100"}), env={"CUBLAS_WORKSPACE_CONFIG": ":4096:2"}
-    )
+    job: Job = replace(job_of({"model": "llama-3.2-1b", "gpus": "h100"}), env={"CUBLAS_WORKSPACE_CONFIG": ":4096:2"})
     with pytest.raises(Unsupported, match="no options ask for this plan again: env is "):
         train_options(job, {}, model="llama-3.2-1b")

@@ -122,9 +122,7 @@ def test_what_was_there_before_and_stays_is_held_and_what_goes_is_unknown() -> N
     run.drop(goes, made.PLAIN)
     run.drop(grad, made.ZERO_GRAD)
     found = examined(run, first)
-    assert categories(found) == {
-        "unknown": 6 * MIB, "held before": 4 * MIB, "gradients": 3 * MIB, "inputs": MIB
-    }
+    assert categories(found) == {"unknown": 6 * MIB, "held before": 4 * MIB, "gradients": 3 * MIB, "inputs": MIB}
     ages = {block.category: (block.since, block.age_us) for block in found.held.blocks}
     assert ages[Category.HELD] == (None, None)
     assert ages[Category.INPUTS] == (found.held.event, 0)

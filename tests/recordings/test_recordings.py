@@ -42,9 +42,7 @@ def is_exact(snapshot: Snapshot) -> bool:
 
 
 @given(seed=st.integers(0, 1 << 32), conf=st.sampled_from(CONFS), capacity=CAPACITIES, part=st.floats(0, 1))
-def test_a_recording_replays_exactly_from_any_event_on(
-    seed: int, conf: str, capacity: int | None, part: float
-) -> None:
+def test_a_recording_replays_exactly_from_any_event_on(seed: int, conf: str, capacity: int | None, part: float) -> None:
     process, _ = recorded(seed, conf, capacity, waits=False)
     assert is_exact(process.dump())
     if "max_split" not in conf:  # what such a block has beyond its request can be larger than any gap tells

@@ -21,9 +21,7 @@ def drawn(process: Process, points: int, first: int = 0) -> tuple[Timeline, int,
     snapshot = process.dump(first)
     recorded = device_of(snapshot)
     replayed = replay(recorded)
-    course = timeline(
-        recorded, replayed, lives=lives_of(recorded), points=points
-    )
+    course = timeline(recorded, replayed, lives=lives_of(recorded), points=points)
     return course, replayed.peak_allocated_bytes, replayed.peak_reserved_bytes
 
 

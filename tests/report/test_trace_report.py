@@ -74,9 +74,7 @@ def test_modules_that_differ_in_numbers_are_one_row() -> None:
 def test_unknown_operators_are_never_silent() -> None:
     text = render(ANSWER, Words("en"))
     assert "mylib.op" in text and "50.0%" in text
-    assert document(ANSWER)["unknown_operators"] == [
-        {"name": "mylib.op", "calls": 4, "bytes": GIB, "peak_bytes": GIB}
-    ]
+    assert document(ANSWER)["unknown_operators"] == [{"name": "mylib.op", "calls": 4, "bytes": GIB, "peak_bytes": GIB}]
 
 
 def test_a_failure_says_where_with_the_message_of_torch_and_what_to_change() -> None:

@@ -14,7 +14,8 @@ from vramcast.domain.planning import PlanAnswer
 
 pytest.importorskip("numpy")
 
-FIXED = ("seq_len", "loss", "compile", "layers", "peft", "base_weights", "sequence_parallel", "engine_option")
+FIXED = ("seq_len", "loss", "compile", "layers", "peft", "lora_rank", "lora_targets", "base_weights",
+         "sequence_parallel", "engine_option")
 """Options of a search that its table does not repeat."""
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -32,7 +33,8 @@ PLANS: dict[str, dict[str, Any]] = {
     },
     "adapters and a version": {
         "model": "qwen3-0.6b", "on": ("aws:g6.12xlarge",), "engine": ("huggingface@4.57",), "peft": "lora",
-        "base_weights": "nf4", "seq_len": "1k", "global_batch": 8,
+        "base_weights": "nf4-dq", "lora_rank": "32", "lora_targets": ("attention.q", "mlp.up"), "seq_len": "1k",
+        "global_batch": 8,
     },
     "numbers": {
         "params": "3B", "layers": 16, "hidden": 2048, "heads": 16, "vocab": 32000, "on": ("4xh100-sxm-80gb",),

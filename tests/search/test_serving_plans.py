@@ -152,12 +152,8 @@ def test_shares_of_a_card_are_named_by_their_machine() -> None:
 @pytest.mark.parametrize(
     "limits",
     [
-        {"per-user": "100000"},
-        {"ttft": "1ms"},
-        {"per-user": "100000", "ttft": "1ms"},
-        {"per-user": "100000", "max-gpus": 4},
-        {"ttft": "1ms", "max-gpus": 2},
-        {"per-user": "60", "max-gpus": 1},
+        {"per-user": "100000"}, {"ttft": "1ms"}, {"per-user": "100000", "ttft": "1ms"},
+        {"per-user": "100000", "max-gpus": 4}, {"ttft": "1ms", "max-gpus": 2}, {"per-user": "60", "max-gpus": 1},
         {"max-gpus": 1, "concurrency": 4096},
     ],
 )

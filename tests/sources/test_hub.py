@@ -151,9 +151,7 @@ def test_a_token_opens_a_gated_model(hub: type[Hub], monkeypatch: pytest.MonkeyP
     assert resolve_model("gated/tiny").hidden == 64
 
 
-def test_the_token_does_not_follow_a_redirect_to_another_host(
-    hub: type[Hub], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_token_does_not_follow_a_redirect_to_another_host(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     assert resolve_model("away/tiny").hidden == 64
     first, second = hub.seen[:2]
@@ -231,9 +229,7 @@ def test_the_local_cache_is_used_first(hub: type[Hub], tmp_path: Path) -> None:
     assert hub.seen == []
 
 
-def test_a_renamed_model_keeps_the_token_on_the_same_host(
-    hub: type[Hub], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_renamed_model_keeps_the_token_on_the_same_host(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     assert resolve_model("renamed/tiny").hidden == 64
     assert [token for _, token in hub.seen[:2]] == ["Bearer secret", "Bearer secret"]

@@ -175,9 +175,7 @@ def test_two_workers_write_the_very_file_of_one(many: Path, tmp_path: Path, whol
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_sweep_killed_midway_goes_on_where_it_was(
-    many: Path, tmp_path: Path, whole: bytes, workers: int
-) -> None:
+def test_a_sweep_killed_midway_goes_on_where_it_was(many: Path, tmp_path: Path, whole: bytes, workers: int) -> None:
     out = tmp_path / "out.csv"
     journal = tmp_path / "out.csv.journal"
     process = subprocess.Popen(command(many, "--out", out, "--workers", workers, "--quiet"))

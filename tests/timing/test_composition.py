@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramcast.timing.composition import (
-    BUBBLES,
-    EXCHANGES,
-    Pipeline,
-    Transfers,
-    overlapped,
-    step,
-)
+from vramcast.timing.composition import BUBBLES, EXCHANGES, Pipeline, Transfers, overlapped, step
 
 seconds = st.floats(0.0, 100.0)
 shares = st.floats(0.0, 1.0)

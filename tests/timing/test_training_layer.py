@@ -22,9 +22,7 @@ GPT_22B = Layer(
     mixer=Attention(num_heads=64, num_kv_heads=64, head_dim=96, qkv_bias=True, out_bias=True, rope=False),
     channel=MLP(width=4 * 6144, gated=False, activation="gelu", bias=True), norm=Norm.LAYER,
 )
-LLAMA_8B = Layer(
-    mixer=Attention(num_heads=32, num_kv_heads=8, head_dim=128), channel=MLP(width=14336, gated=True),
-)
+LLAMA_8B = Layer(mixer=Attention(num_heads=32, num_kv_heads=8, head_dim=128), channel=MLP(width=14336, gated=True))
 
 
 def machine(style: Style | None = None, *, nodes: int = 1, gbps: int = 1600) -> Machine:

@@ -47,9 +47,7 @@ def computed(name, *, autocast):
     if out is x:
         return 0, 0, 0
     graph.returns(out)
-    lowered = lower(
-        graph, hold_inputs=False, caller=Caller((x,), accumulates=False, holds_gradients=True)
-    )
+    lowered = lower(graph, hold_inputs=False, caller=Caller((x,), accumulates=False, holds_gradients=True))
     kept = sum(count * tensor.block_bytes for tensor, count in live_at_end(lowered.forward).items())
     return kept, extent(lowered.forward).peak, extent(lowered.backward).peak
 

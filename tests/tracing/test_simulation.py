@@ -13,12 +13,7 @@ from vramcast.catalogue.gpus import load_gpu
 from vramcast.errors import Unsupported
 from vramcast.tracing.result import categorise
 from vramcast.tracing.session import Session
-from vramcast.tracing.tape import (
-    Phase,
-    highest,
-    live_after,
-    play,
-)
+from vramcast.tracing.tape import Phase, highest, live_after, play
 
 MIB = 1 << 20
 

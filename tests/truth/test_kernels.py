@@ -44,12 +44,8 @@ def test_eager_rms_norm_peaks_in_the_gradient_of_pow() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"kernel": "no_such_kernel"},
-        {"provider": "no_such_provider"},
-        {"gpu": "no such card"},
-        {"config": "{}"},
-        {"kernel": "multi_token_attention"},
-        {"mode": "no_such_mode"},
+        {"kernel": "no_such_kernel"}, {"provider": "no_such_provider"}, {"gpu": "no such card"}, {"config": "{}"},
+        {"kernel": "multi_token_attention"}, {"mode": "no_such_mode"},
     ],
 )
 def test_what_is_not_modelled_is_refused(fields: dict[str, Any]) -> None:

@@ -111,16 +111,12 @@ def test_corrected_entries_name_the_file_and_how_they_came_to_be(tmp_path: Path)
     ({"model": "smollm-360m"}, ("outside",), "weights was measured with model=smollm-135m and is ignored here"),
     ({"recompute": "full"}, ("outside", "weights", "optimizer"), "activations was measured with recompute=default"),
     ({"optimizer": "sgd"}, ("outside", "weights"), "optimizer was measured with optimizer=default"),
-    (
-        {"gpus": "2xh100-sxm-80gb"}, (), "beside torch's allocator was measured with dp=1 and is ignored here",
-    ),
+    ({"gpus": "2xh100-sxm-80gb"}, (), "beside torch's allocator was measured with dp=1 and is ignored here"),
 ])
 def test_it_is_used_where_it_holds_and_refused_with_a_sentence_elsewhere(
     tmp_path: Path, change: Any, holds: tuple[str, ...], warning: str
 ) -> None:
-    recorded(
-        tmp_path / "run.sqlite", weights=300 * MIB, rest=900 * MIB, outside=200 * MIB, optimizer=200 * MIB
-    )
+    recorded(tmp_path / "run.sqlite", weights=300 * MIB, rest=900 * MIB, outside=200 * MIB, optimizer=200 * MIB)
     saved = tmp_path / "box.toml"
     asked(tmp_path / "run.sqlite", save=saved)
     plain = answer(job_of({**OPTIONS, **change}))

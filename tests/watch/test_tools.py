@@ -147,9 +147,7 @@ def test_mthreads_gmi(bin: Path, proc: Path) -> None:
 @pytest.mark.parametrize(("file", "busy", "used", "pids"), [
     ("mthreads_gmi.txt", 0.58, 662, [1123, 1361]), ("mthreads_gmi_old.txt", 0.0, 2, []),
 ])
-def test_mthreads_gmi_without_json(
-    bin: Path, proc: Path, file: str, busy: float, used: int, pids: list[int]
-) -> None:
+def test_mthreads_gmi_without_json(bin: Path, proc: Path, file: str, busy: float, used: int, pids: list[int]) -> None:
     printing(bin, "mthreads-gmi", {"''": file})
     (sample,) = read(MusaReader.open(Holders(proc)))
     assert (sample.card.model, sample.sm_share, sample.memory_used_bytes) == ("MTT S80", busy, used * MIB)

@@ -64,9 +64,7 @@ def test_replies_are_as_described(path: str, body: Any) -> None:
     validator(path, "post", said.status).validate(said.document)
 
 
-@pytest.mark.parametrize(
-    "path", [name for name, route in ROUTES.items() if route.method == "GET"]
-)
+@pytest.mark.parametrize("path", [name for name, route in ROUTES.items() if route.method == "GET"])
 def test_replies_of_addresses_are_as_described(path: str) -> None:
     said = get(path)
     validator(path, "get", said.status).validate(said.document)

@@ -329,7 +329,7 @@ def test_a_browser_without_numpy_is_sent_to_the_command_line(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("command", "question"), [
-    ("train", {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "torchtitan", "seq-len": "16k"}),
+    ("train", {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "torchtitan", "seq-len": "20k"}),
     ("serve", {"model": "llama-3.1-70b", "gpus": "h100-sxm-80gb", "context": "32k", "concurrency": "64",
                "memory-fraction": "0.95"}),
 ])

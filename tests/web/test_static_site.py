@@ -98,9 +98,7 @@ def test_without_npm_one_sentence_says_what_to_give(tmp_path: Path, monkeypatch:
         build(tmp_path / "site")
 
 
-def test_what_cannot_be_fetched_is_one_sentence(
-    tmp_path: Path, pyodide: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_fetched_is_one_sentence(tmp_path: Path, pyodide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*command: object, **how: object) -> None:
         raise static_site.subprocess.CalledProcessError(1, "pip", stderr="ERROR: no network\n")
 

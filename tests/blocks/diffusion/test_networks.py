@@ -78,9 +78,7 @@ STEPS: list[tuple[Any, Step, float, float]] = [
 
 
 @pytest.mark.parametrize(("network", "step", "peak", "tolerance"), STEPS)
-def test_a_step_peaks_where_the_frameworks_code_does(
-    network: Any, step: Step, peak: float, tolerance: float
-) -> None:
+def test_a_step_peaks_where_the_frameworks_code_does(network: Any, step: Step, peak: float, tolerance: float) -> None:
     written = network_of(network)
     tape = Tape("denoiser", written.source)
     written.forward(tape, network, step)

@@ -126,8 +126,7 @@ def test_no_fix_is_another_programs(family: str, wording: str, foreign: str) -> 
 
 @pytest.mark.parametrize(("family", "text", "setting"), [
     ("process-killed", "OOMKilled", "resources: {limits: {memory: 128Gi}}"),
-    ("torch-dataloader", "Unexpected bus error encountered in worker. insufficient (shm)",
-     "docker run --shm-size=16g"),
+    ("torch-dataloader", "Unexpected bus error encountered in worker. insufficient (shm)", "docker run --shm-size=16g"),
 ])
 def test_what_ended_a_process_comes_first(family: str, text: str, setting: str) -> None:
     assert next(iter(fixes(family, text).values())).setting == setting

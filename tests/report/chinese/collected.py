@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -63,8 +64,8 @@ def words_in(text: str) -> int:
 
 def refusals() -> Iterator[Sentence]:
     """What errors are raised with."""
-    for path, tree in _files():
-        for node in ast.walk(tree):
+    for path, _, nodes in _files():
+        for node in nodes:
             if isinstance(node, ast.Call) and _name(node.func) in (*ERRORS, *REASONS):
                 place = 2 if _name(node.func) == "Refused" else 1 if _name(node.func) in REASONS else 0
                 if len(node.args) > place and (text := template(node.args[place])):
@@ -74,14 +75,14 @@ def refusals() -> Iterator[Sentence]:
 def remarks() -> Iterator[Sentence]:
     """What answers assume, warn of and give as reasons: texts in what is called `assumptions` or `warnings`, in
     functions named for what they say, and those that a trace notes."""
-    for path, tree in _files():
+    for path, tree, nodes in _files():
         constants = {
             target.id: tuple(_texts(node.value)) for node in tree.body
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value
             for target in (node.targets if isinstance(node, ast.Assign) else (node.target,))
             if isinstance(target, ast.Name)
         }
-        for node in ast.walk(tree):
+        for node in nodes:
             for found in _saying(node):
                 for one in constants.get(found.id, ()) if isinstance(found, ast.Name) else (found,):
                     if text := template(one):
@@ -142,6 +143,10 @@ def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def _files() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield str(path.relative_to(SOURCE)), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def _files() -> list[tuple[str, ast.Module, list[ast.AST]]]:
+    """Files by path, parsed, and the nodes where sentences may stand."""
+    trees = [(str(path.relative_to(SOURCE)), ast.parse(path.read_text(encoding="utf-8")))
+             for path in sorted(SOURCE.rglob("*.py"))]
+    kinds = (ast.Call, ast.FunctionDef, ast.Assign, ast.keyword)
+    return [(path, tree, [node for node in ast.walk(tree) if isinstance(node, kinds)]) for path, tree in trees]

@@ -144,7 +144,7 @@ def test_answers_in_a_notebook_show_their_figures_and_at_a_prompt_one_line() -> 
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize(("fit", "length"), list(zip(Fit, (8192, 9216, 10240, 12288), strict=True)))
+@pytest.mark.parametrize(("fit", "length"), list(zip(Fit, (8192, 9216, 11264, 12288), strict=True)))
 def test_a_verdict_is_one_word_and_one_tone(
     monkeypatch: pytest.MonkeyPatch, language: str, fit: Fit, length: int
 ) -> None:

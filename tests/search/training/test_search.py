@@ -99,7 +99,7 @@ def test_a_named_headroom_takes_the_place_of_the_interval() -> None:
 def test_plans_that_may_run_out_are_shown_where_no_other_fits_and_called_so() -> None:
     space = space_of(**EIGHT)
     least = search(space, Limits(), Goal.LEAST_MEMORY, top=1).plans[0]
-    tight = replace(space.clusters[0].gpu, visible_bytes=least.high_bytes - (1 << 20))
+    tight = replace(space.clusters[0].gpu, visible_bytes=least.fullest.needed_bytes + (1 << 20))
     found = search(replace(space, clusters=(replace(space.clusters[0], gpu=tight),)), Limits(), Goal.FASTEST)
     assert found.plans and NO_ROOM in found.warnings
     assert {plan.verdict for plan in found.plans} == {Fit.MAY_RUN_OUT}
@@ -127,9 +127,7 @@ def test_the_cheapest_takes_the_slower_machine_where_it_is_cheap_enough() -> Non
 
 
 def test_budget_and_deadline_leave_out_what_breaks_them() -> None:
-    space = replace(
-        space_of(**EIGHT), clusters=(priced("8xh100-sxm-80gb", 30.0),)
-    )
+    space = replace(space_of(**EIGHT), clusters=(priced("8xh100-sxm-80gb", 30.0),))
     best = search(space, Limits(run_tokens=10**9), Goal.FASTEST, top=1).plans[0]
     assert best.time is not None
     hours = 1e9 / best.time.tokens_per_s / 3600

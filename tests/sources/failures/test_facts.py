@@ -50,13 +50,7 @@ def test_a_log_tells_it(name: str, value: str | int) -> None:
 def test_what_no_traceback_passes_through_is_not_said() -> None:
     names = {fact.name for fact in read_failures(LOG).context}
     assert not names & {
-        "optimizer_step",
-        "optimizer_state",
-        "generate",
-        "data_loader",
-        "graph_capture",
-        "tpu",
-        "windows",
+        "optimizer_step", "optimizer_state", "generate", "data_loader", "graph_capture", "tpu", "windows",
     }
 
 

@@ -17,23 +17,8 @@ from vramcast.sources.failures.wording import MOST_BYTES, compiled, plain_words,
 
 WORDS = sorted(by_words())
 PIECES = [
-    *WORDS,
-    *(text for _, _, text, _ in SAMPLES),
-    "9" * 40,
-    "1.5 GiB",
-    "-3 MiB",
-    "NaN",
-    "inf",
-    "٣ GiB",
-    "1e400",
-    "(",
-    "[",
-    "\n",
-    " ",
-    "\0",
-    "\\",
-    "&#",
-    "\x1b[",
+    *WORDS, *(text for _, _, text, _ in SAMPLES), "9" * 40, "1.5 GiB", "-3 MiB", "NaN", "inf", "٣ GiB", "1e400", "(",
+    "[", "\n", " ", "\0", "\\", "&#", "\x1b[",
 ]
 
 
@@ -69,10 +54,10 @@ def test_no_text_is_slow(name: str) -> None:
     assert any(megabytes_per_second(text) > 0.1 for _ in range(3))  # a pattern that backtracks reads kilobytes a second
 
 
-@pytest.mark.parametrize("words", WORDS)
-def test_no_wording_is_slow_when_its_words_are_repeated(words: str) -> None:
-    text = (f"{words} 1" * (60_000 // (len(words) + 2)))[:60_000]
-    assert any(megabytes_per_second(text) > 0.05 for _ in range(3))
+def test_no_wording_is_slow_when_its_words_are_repeated() -> None:
+    for words in WORDS:
+        text = (f"{words} 1" * (20_000 // (len(words) + 2)))[:20_000]
+        assert any(megabytes_per_second(text) > 0.05 for _ in range(3)), words
 
 
 @pytest.mark.parametrize(

@@ -31,37 +31,19 @@ pytestmark = pytest.mark.skipif(not ROWS, reason="the shared messages are not at
 
 
 @pytest.mark.parametrize("row", REAL, ids=lambda row: f"{row['family']} {row['format']}")
-def test_a_real_message_is_one_statement_of_its_family_and_wording(row: dict[str, Any]) -> None:
+def test_a_real_message_is_one_statement_with_all_its_sizes_and_counts(row: dict[str, Any]) -> None:
     statements = read_failures(row["message"]).statements
     family = SAME_TEXT.get(row["family"], row["family"])
     assert [(item.family, item.wording) for item in statements] == [(family, row["format"])]
-
-
-@pytest.mark.parametrize("row", REAL, ids=lambda row: f"{row['family']} {row['format']}")
-def test_the_sizes_of_a_real_message_are_all_read_exactly(row: dict[str, Any]) -> None:
+    numbers = statements[0].numbers
     message = row["message"].partition("# GPU blocks")[2] or row["message"]
     stated = [round(float(number) * FACTORS[unit]) for number, unit in DUMB.findall(message)]
     stated += [int(number) for number in re.findall(r"buffer of size (\d+)", message)]
-    numbers = read_failures(row["message"]).statements[0].numbers
-    read = [value for name, value in numbers.items() if name.endswith("_bytes")]
-    assert sorted(read) == sorted(stated)
-
-
-@pytest.mark.parametrize("row", REAL, ids=lambda row: f"{row['family']} {row['format']}")
-def test_the_counts_of_an_engine_are_all_read(row: dict[str, Any]) -> None:
-    stated = [
-        int(number)
-        for number in re.findall(r"\((\d+)\)(?! is the)|length is (\d+)|handle (\d+) prefill", row["message"])
-        for number in number
-        if number
-    ]
-    numbers = read_failures(row["message"]).statements[0].numbers
-    read = [
-        value
-        for name, value in numbers.items()
-        if name in ("max_model_len", "kv_tokens", "estimated_max_len", "tried_tokens")
-    ]
-    assert sorted(read) == sorted(stated)
+    assert sorted(value for name, value in numbers.items() if name.endswith("_bytes")) == sorted(stated)
+    counts = re.findall(r"\((\d+)\)(?! is the)|length is (\d+)|handle (\d+) prefill", row["message"])
+    stated = [int(number) for found in counts for number in found if number]
+    kept = ("max_model_len", "kv_tokens", "estimated_max_len", "tried_tokens")
+    assert sorted(value for name, value in numbers.items() if name in kept) == sorted(stated)
 
 
 @pytest.mark.parametrize("row", TEMPLATES, ids=lambda row: row["versions"])

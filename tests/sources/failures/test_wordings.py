@@ -34,11 +34,7 @@ def test_every_pattern_compiles_and_names_only_known_figures() -> None:
     for family in FAMILIES.values():
         for wording in family.wordings:
             patterns = (
-                wording.rest,
-                wording.before,
-                wording.sums,
-                *wording.parts,
-                *(mark for _, mark in wording.marks),
+                wording.rest, wording.before, wording.sums, *wording.parts, *(mark for _, mark in wording.marks),
             )
             names = {group.partition("__")[0] for pattern in patterns for group in compiled(pattern).groupindex}
             assert names <= set(NUMBERS), wording

@@ -37,15 +37,11 @@ RANKS: dict[str, dict[str, dict[str, float]]] = {
     "sglang-hybrid": {"": {"weights": 13.60, "kv cache": 32.0 + 2.0}},  # the sum line replaces the two pools
     "sglang-old": {"TP0": {"weights": 78.50 - 63.45}},
     "tensorrt": {"": {"weights": 7700 / 1024, "activations": 608.02 / 1024, "inputs": 2.0, "kv cache": 59.40}},
-    "tensorrt-pytorch": {
-        "RANK 0": {"weights": 7.80, "activations": 1.10, "workspaces": 2.70, "kv cache": 57.28}
-    },
+    "tensorrt-pytorch": {"RANK 0": {"weights": 7.80, "activations": 1.10, "workspaces": 2.70, "kv cache": 57.28}},
     "llamacpp": {"CUDA0": {"weights": 4403.49 / 1024, "kv cache": 1088 / 1024, "activations": 296 / 1024}},
     "llamacpp-old": {"": {"weights": 3577.56 / 1024, "kv cache": 2.0, "activations": 291 / 1024}},
     "llamacpp-twice": {
-        "CUDA0": {
-            "weights": 4600 / 1024, "kv cache": 740 / 1024, "activations": 370 / 1024, "workspaces": 870 / 1024
-        },
+        "CUDA0": {"weights": 4600 / 1024, "kv cache": 740 / 1024, "activations": 370 / 1024, "workspaces": 870 / 1024},
         "CUDA1": {"weights": 3700 / 1024, "kv cache": 554 / 1024, "activations": 310 / 1024},
     },
     "ollama": {"CUDA0": {"weights": 3.1, "kv cache": 338 / 1024, "activations": 1.1}},

@@ -14,11 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.tracing.distributed.groups import World
 from vramcast.tracing.session import Session
-from vramcast.tracing.tape import (
-    Action,
-    highest,
-    play,
-)
+from vramcast.tracing.tape import Action, highest, play
 
 WIDTH = 512
 LAYERS = 4
@@ -182,9 +178,7 @@ def test_tensor_parallel_layers_hold_a_part_of_every_matrix() -> None:
         return parallelize_module(nn.Sequential(Layer(), Layer()).cuda(), mesh, plan)
 
     run = trained(parallel, world=World(8))
-    assert run.held_bytes == pytest.approx(
-        3 * 4 * 2 * WIDTH * WIDTH / 8, rel=0.01
-    )
+    assert run.held_bytes == pytest.approx(3 * 4 * 2 * WIDTH * WIDTH / 8, rel=0.01)
 
 
 def test_zero_redundancy_keeps_the_states_of_its_own_parameters() -> None:
@@ -242,9 +236,7 @@ def test_a_pipeline_stage_runs_where_the_tensors_that_it_gets_are_given() -> Non
         dist.init_process_group("nccl")
         torch.cuda.set_device(1)
         given = torch.empty(1, WIDTH, device="meta", requires_grad=True)
-        stage = PipelineStage(
-            layers().cuda(), 1, 4, torch.device("cuda", 1), input_args=(given,), output_args=(given,)
-        )
+        stage = PipelineStage(layers().cuda(), 1, 4, torch.device("cuda", 1), input_args=(given,), output_args=(given,))
         Schedule1F1B(stage, 8, loss_fn=None).step()
     assert session.device.torch_device.index == 1
     assert session.device.allocator.peak_allocated_bytes > 2 * 4 * PARAMETERS  # weights and gradients

@@ -84,9 +84,7 @@ def test_stacks_are_kept_of_what_was_asked(running, context, of_blocks, of_alloc
 
 
 def test_the_older_way_to_ask_is_understood(running):
-    torch.cuda.memory._record_memory_history(
-        True, trace_alloc_max_entries=100, trace_alloc_record_context=True
-    )
+    torch.cuda.memory._record_memory_history(True, trace_alloc_max_entries=100, trace_alloc_record_context=True)
     held = made(1000)
     assert [event["action"] for event in events()] == ["segment_alloc", "alloc"]
     torch.cuda.memory._record_memory_history(False)

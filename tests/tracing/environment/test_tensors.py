@@ -323,9 +323,7 @@ def test_sums_of_truth_values_that_nobody_wants_are_zero(running):
     assert isinstance(unknown(1, dtype=torch.complex64).item(), complex)
 
 
-@pytest.mark.parametrize("unique", [
-    lambda x: torch.unique(x, dim=1), lambda x: torch.unique_consecutive(x, dim=1),
-])
+@pytest.mark.parametrize("unique", [lambda x: torch.unique(x, dim=1), lambda x: torch.unique_consecutive(x, dim=1)])
 def test_slices_of_unknown_values_are_all_different(running, unique):
     assert unique(unknown(512, 300)).shape == (512, 300)
 

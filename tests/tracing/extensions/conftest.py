@@ -7,9 +7,7 @@ import pytest
 PARTS = {
     "apex": ("multi_tensor_apply/__init__.py",),
     "flash_attn": ("flash_attn_interface.py",),
-    "transformer_engine": (
-        "pytorch/__init__.py", "pytorch/tensor/__init__.py", "pytorch/tensor/storage/__init__.py",
-    ),
+    "transformer_engine": ("pytorch/__init__.py", "pytorch/tensor/__init__.py", "pytorch/tensor/storage/__init__.py"),
 }
 
 

@@ -107,9 +107,7 @@ def test_the_gradient_of_a_bias_comes_after_that_of_the_weight(taken):
 
 @pytest.mark.parametrize(("kind", "parts"), [
     (Float8Quantizer, [(4, ""), (2 * MIB, ""), (2 * MIB, "")]),
-    (Float8CurrentScalingQuantizer, [
-        (2 * MIB, ""), (2 * MIB, ""), (4, ""), (4, "largest value"), (4, "scale"),
-    ]),
+    (Float8CurrentScalingQuantizer, [(2 * MIB, ""), (2 * MIB, ""), (4, ""), (4, "largest value"), (4, "scale")]),
 ])
 def test_eight_bit_copies_are_one_by_rows_one_by_columns_and_a_scale(taken, kind, parts):
     import transformer_engine_torch as compiled

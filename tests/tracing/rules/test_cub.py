@@ -2,12 +2,7 @@
 
 import pytest
 
-from vramcast.tracing.rules.cub import (
-    radix_sort_bytes,
-    scan_bytes,
-    segmented_sort_bytes,
-    unique_by_key_bytes,
-)
+from vramcast.tracing.rules.cub import radix_sort_bytes, scan_bytes, segmented_sort_bytes, unique_by_key_bytes
 
 
 @pytest.mark.parametrize(

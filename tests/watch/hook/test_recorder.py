@@ -79,9 +79,7 @@ def test_peaks_that_the_program_reads_itself_are_left_alone_when_asked(tmp_path:
     assert [one.peak_allocated_bytes for one in read_run(tmp_path / "run.sqlite").torch] == [99]
 
 
-def test_each_rank_writes_a_file_of_its_own(
-    tmp_path: Path, torch: FakeTorch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_rank_writes_a_file_of_its_own(tmp_path: Path, torch: FakeTorch, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("RANK", "3"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "4")):
         monkeypatch.setenv(name, value)
     with vramcast.record_memory(tmp_path / "run.sqlite") as memory:

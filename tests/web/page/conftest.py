@@ -87,6 +87,11 @@ def comes_to(page: Any, read: Callable[[], Any], expected: Any) -> None:
     assert found == expected
 
 
+def settle(page: Any) -> None:
+    """Until no colour changes any more."""
+    page.wait_for_function("() => document.getAnimations().every((one) => one.playState !== 'running')")
+
+
 def view(command: str, *questions: dict[str, str], active: int = 1) -> str:
     """The address of questions."""
     texts = ("?" + "&".join(f"{name}={value}" for name, value in question.items()) for question in questions)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import ANSWER, EXAMPLES, LOG, PHONE, Opened, go, view
+from .conftest import ANSWER, EXAMPLES, LOG, PHONE, Opened, go, settle, view
 from .test_answers import SERVE, TRAIN
 from .test_plan import FORM as SEARCH
 from .test_plan import SERVE as SEARCHED
@@ -93,7 +93,7 @@ def shown(opened: Opened, name: str, **settings: Any) -> Any:
     address, wait, act = SHOWN[name]
     page = opened(address, wait=wait, **settings)
     act(page)
-    page.wait_for_timeout(400)  # until colours have settled
+    settle(page)
     return page
 
 
@@ -105,10 +105,10 @@ def test_axe_finds_nothing_serious_in_either_colours_and_a_phone_scrolls_down_on
     assert page.evaluate(INLINE) == 0
     assert violations(page, axe) == []
     page.emulate_media(color_scheme="dark")
-    page.wait_for_timeout(400)
+    settle(page)
     assert violations(page, axe) == []
     page.set_viewport_size(PHONE)
-    page.wait_for_timeout(200)
+    settle(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
@@ -156,7 +156,7 @@ def test_a_wrong_question_on_a_phone_in_chinese_and_the_verdict_at_its_foot(open
     page.wait_for_selector(".field.wrong")
     page.locator("[name=model]").click()
     page.wait_for_selector("[role=option]")
-    page.wait_for_timeout(1000)  # until the colours of an old answer have settled
+    settle(page)
     assert violations(page, axe) == []
 
 
