@@ -63,7 +63,7 @@ class Given(NamedTuple):
     unread: tuple[tuple[str, Unread], ...] = ()  # file, and what of it may change the answer and is not understood
     ranks: dict[str, int] = {}  # file -> processes it starts
     nodes: int = 1  # machines that they are on, where a file says so
-    parts: Mapping[str, str] = {}  # engine option -> part of the network without which the tool passes over it
+    parts: Mapping[str, str] = {}  # (engine) option -> part of the network without which the tool passes over it
     ignored: tuple[str, ...] = ()  # what the answer is without, one sentence a file
     without_bf16: Mapping[str, Any] = {}  # options instead, on cards that have no bf16
     contexts: tuple[tuple[int, int], ...] = ()  # memory of all cards [bytes] -> context that the tool takes unasked
@@ -177,7 +177,8 @@ def about_network(given: Given, named: object) -> Given:
     pairs = tuple(pair for pair in given.options.get("engine-option", ()) if pair.partition("=")[0] in given.parts)
     text_alone = given.options.get("images") == 0
     of_network = any(one.of_towers or one.about not in ("", *WHATEVER) for _, one in given.unread)
-    if named is None or not (pairs or text_alone or of_network):
+    of_part = [name for name in given.options if name in given.parts]
+    if named is None or not (pairs or of_part or text_alone or of_network):
         return given
     from vramcast.sources.resolve import resolve_model  # most files need no network to be read
 
@@ -187,7 +188,8 @@ def about_network(given: Given, named: object) -> Given:
     sized = all(bool((stack.vision and stack.vision.positions) or stack.positions) for stack in towers)
     lacking = [pair for pair in pairs if not has_part(model, given.parts[pair.partition("=")[0]])]
     left = tuple(pair for pair in given.options.get("engine-option", ()) if pair not in lacking)
-    options = {name: value for name, value in given.options.items() if name != "engine-option" or left}
+    options = {name: value for name, value in given.options.items() if (name != "engine-option" or left) and not (
+        name in of_part and not has_part(model, given.parts[name]))}
     if text_alone and not reads_images(model):
         del options["images"]  # as samples of a network without towers are anyway
     return given._replace(

@@ -414,7 +414,7 @@ class _Walk:
         """`isinstance(x, str)`, `x.lower()` and constructors of plain things."""
         name = ast.unparse(node.func)
         if name == "isinstance" and len(node.args) == 2:
-            return self._is_instance(*node.args, names)
+            return self._is_instance(node.args[0], node.args[1], names)
         if name == "getattr" and len(node.args) > 1 and isinstance(attribute := node.args[1], ast.Constant):
             return self._attribute(ast.Attribute(node.args[0], str(attribute.value)), names)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "lower" and not node.args:
@@ -490,7 +490,8 @@ def _deterministic(_: tuple[Any, ...]) -> dict[str, Any]:
 
 CALLS: Final[Mapping[str, Callable[[tuple[Any, ...]], dict[str, Any]]]] = {
     "apply_flex_dispatcher_backend": _flex, "apply_determinism_overrides": _deterministic,
-    "warn_deprecated_model": lambda _: {}, "_adjust_gemma2_vocab_size": lambda _: {}, "clear_cuda_graph_modules": lambda _: {"cuda_graph_modules": None},
+    "warn_deprecated_model": lambda _: {}, "_adjust_gemma2_vocab_size": lambda _: {},
+    "clear_cuda_graph_modules": lambda _: {"cuda_graph_modules": None},
     "set_cuda_graph_modules": lambda found: {"cuda_graph_modules": found[0] if found else None},
 }
 """Functions of other files -> what they set on their first argument; Gemma 2's tokenizer has no more words than it."""

@@ -127,8 +127,7 @@ def read(config: Config) -> Reading:
     for name in ENDS_COUNTED:
         if "--num-layers" not in values and values.get(name):
             values.cannot(name, "counts layers, and --num-layers is not given")
-    if "--num-experts" not in values and values.get("--expert-tensor-parallel-size") is not None:
-        options.pop("etp", None)  # of a dense network it says nothing
+    values.get("--expert-tensor-parallel-size")
     options |= _sizes(values, family)
     network: dict[str, Any] = {}
     notes += _assumed_script(command, family)
@@ -143,7 +142,7 @@ def read(config: Config) -> Reading:
     unread += [*entry, *command.unread, *unread_variables, *values.unread()]
     return Reading(
         "megatron", options, unread=tuple(map(_about_network, unread)), notes=tuple(notes),
-        ranks=ranks_of(gpus, machines, command.variables),
+        ranks=ranks_of(gpus, machines, command.variables), parts={"etp": "experts"},
     )
 
 

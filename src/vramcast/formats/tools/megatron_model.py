@@ -107,8 +107,8 @@ UNTOLD: Final = ("accumulate_in_fp32", "shared_expert_overlap")
 """Those whose absence leaves the choice to the engine."""
 
 LAST: Final = (
-    "defer_embedding_wgrad", "cross_entropy", "precision_aware", "moments", "main_params", "shared_expert_overlap", "clip_grad",
-    "accumulate_in_fp32", "capacity_factor",
+    "defer_embedding_wgrad", "cross_entropy", "precision_aware", "moments", "main_params",
+    "shared_expert_overlap", "clip_grad", "accumulate_in_fp32", "capacity_factor",
 )
 """Options of the engine that are said behind the others, in this order."""
 
