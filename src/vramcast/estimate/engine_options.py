@@ -94,6 +94,10 @@ class Torchtitan(Noun, frozen=True):
     float8: bool = False
     float8_all_gather: bool = False
     pipeline_microbatch_size: Elements = 1
+    defers_sync: bool = False  # gradients of micro-batches before the last add up unsharded
+    whole_experts: bool = False  # experts that no two ranks share stand outside FSDP
+    kernel: Literal["fused", "foreach", "loop"] = "fused"  # of the optimizer
+    expandable: bool = True  # the allocator's segments, as its own script sets them
 
 
 class Torchtune(Eager, frozen=True):

@@ -147,8 +147,12 @@ def check(job: Job) -> None:
         raise Unsupported("torchtitan is modelled with FSDP; use --shards everything, or --engine pytorch")
     if plan.shards is not Shards.EVERYTHING:
         raise Unsupported(f"torchtitan does not shard {plan.shards} only; use --shards everything")
-    if plan.precision not in (Precision.MIXED_BF16, Precision.AMP_BF16, Precision.FP8):
-        raise Unsupported(f"torchtitan trains fp32 weights in bf16, not in {plan.precision}; use mixed-bf16 or fp8")
+    if plan.precision not in (Precision.MIXED_BF16, Precision.AMP_BF16, Precision.BF16, Precision.FP8):
+        raise Unsupported(
+            f"torchtitan trains fp32 or bf16 weights in bf16, not in {plan.precision}; use mixed-bf16, bf16 or fp8"
+        )
+    if job.engine_options.get("defers_sync") and plan.pp > 1:
+        raise Unsupported("defers_sync is modelled without pipeline parallelism; use --pp 1")
     if plan.offload_parameters == "nvme" or plan.offload_optimizer == "nvme":
         raise Unsupported("torchtitan offloads to the host only; use --offload-optimizer cpu")
     if plan.pp > 1 and offloaded(job):
@@ -174,8 +178,12 @@ def read(job: Job) -> Setting:
     fsdp = Fsdp(group, side_streams=not _graph_trainer(job))
     return Setting(
         job, known, _sizes(job, known, samples), _choices(job, known, float8=float8),
-        Sharing(layout, fsdp, fsdp._replace(ranks=expert_ranks), gathered), _reshard(job, known), micro_batches,
-        optimizer(plan.optimizer), plan.optimizer_kernel or ("fused" if known.fused_optimizer else "foreach"),
+        Sharing(
+            layout, fsdp, fsdp._replace(ranks=expert_ranks), gathered,
+            weight_width=2 if plan.precision is Precision.BF16 else 4,  # training.dtype = "bfloat16"
+            whole_experts=bool(options.get("whole_experts", False)),
+        ), _reshard(job, known), micro_batches, optimizer(plan.optimizer),
+        str(options.get("kernel") or ("fused" if known.fused_optimizer else "foreach")),
     )
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.formats.reading import Config, Reading, shown, table
@@ -53,9 +54,16 @@ def read(config: Config) -> Reading:
     values = Watched(config.table or {}, Known("automodel", "recipe"))
     objective = _objective(values)
     options: dict[str, Any] = {"engine": "pytorch", "objective": objective}
-    options |= _model(_section(values, "model")) | _distributed(_section(values, "distributed"))
+    mesh, model = _section(values, "distributed"), _section(values, "model")
+    parallel = values.get("peft") is None and "ep_size" in _degrees(mesh)
+    options |= _model(model, BACKEND_OF_EXPERTS if parallel else BACKEND) | _distributed(mesh, parallel=parallel)
     options |= _loss(_section(values, "loss_fn")) | _optimizer(_section(values, "optimizer"))
     options |= _adapters(values) | _compiled(_section(values, "compile"))
+    notes = (LIGER,)
+    if parallel:
+        options |= _experts(options, mesh, model)
+        notes = tuple(f"model.backend.dispatcher: {name}'s own buffers, which lie beside the allocator, are not counted"
+                      for name in [DISPATCHERS.get(str(table(dict.get(model, "backend")).get("dispatcher")), "DeepEP")])
     scheduler = _section(values, "step_scheduler")
     batch = {kind: size for kind, name in (("global", "global_batch_size"), ("micro", "local_batch_size"))
              if (size := scheduler.count(name)) is not None}
@@ -65,7 +73,7 @@ def read(config: Config) -> Reading:
     options = {name: value for name, value in options.items() if value is not None}
     if options.get("precision") == "bf16" and "peft" in options:
         options["adapter-dtype"] = "bf16"  # of the weights that they stand beside [am]
-    return Reading("automodel", options, {}, batch, tuple(values.unread()), (LIGER,), auto)
+    return Reading("automodel", options, {}, batch, tuple(values.unread()), notes, auto)
 
 
 def _section(values: Watched, name: str) -> Watched:
@@ -85,7 +93,7 @@ def _objective(values: Watched) -> str:
     return RECIPES.get(recipe, "sft")
 
 
-def _model(model: Watched) -> dict[str, Any]:
+def _model(model: Watched, backend: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
     """Its name and how its weights are stored."""
     target = str(model.get("_target_", CLASSES[0]))
     if not target.endswith(CLASSES):
@@ -96,7 +104,7 @@ def _model(model: Watched) -> dict[str, Any]:
         model.cannot("config", "builds a network of its own; name the model", option="model")
     name = model.text("pretrained_model_name_or_path") or inner.text("pretrained_model_name_or_path")
     name = name or (config if isinstance(config, str) else None)
-    _backend(model)
+    _backend(model, backend)
     dtype = model.one_of("torch_dtype", DTYPES, option="precision")
     kernel = model.one_of("attn_implementation", KERNELS, option="attention")
     return {"model": name, "precision": dtype or "bf16", "attention": kernel}
@@ -109,22 +117,58 @@ BACKEND: Final = {
 """Kernels of Automodel's own layers that PyTorch has, too."""
 
 
-def _backend(model: Watched) -> None:
+BACKEND_OF_EXPERTS: Final = {
+    "attn": ("sdpa", "te", "flash", "torch"), "linear": ("torch", "te"), "rms_norm": ("torch", "torch_fp32", "te"),
+    "rope": ("torch",), "rope_fusion": (False, True), "experts": ("torch_mm", "gmm", "te"),
+    "dispatcher": ("deepep", "hybridep", "uccl_ep"),
+}
+"""Those that keep the same as they, and products of all experts of a rank at once: `rope_fusion` is switched off
+whatever is said [am components/models/common/utils.py `BackendConfig.__post_init__`]."""
+
+DISPATCHERS: Final = {"hybridep": "HybridEP", "uccl_ep": "UCCL-EP"}
+
+
+def _backend(model: Watched, known: Mapping[str, tuple[Any, ...]]) -> None:
     if model.get("backend") is None:
         return
     backend = _section(model, "backend")
-    for name, usual in BACKEND.items():
+    for name, usual in known.items():
         backend.only(name, *usual)
+    backend.get("enable_fsdp_optimizations")  # read beside the weights that stay gathered
 
 
-def _distributed(mesh: Watched) -> dict[str, Any]:
+def _degrees(mesh: Watched) -> list[str]:
+    """Degrees of more than 1."""
+    return [name for name in DEGREES if str(mesh.get(name)).lower() not in ("none", "1", "0")]
+
+
+def _experts(options: Mapping[str, Any], mesh: Watched, model: Watched) -> dict[str, Any]:
+    """Experts divided over ranks, in Automodel's own layers: FSDP2 keeps dense weights gathered between forward and
+    backward, experts that no two ranks share stand outside it [am components/moe/parallelizer.py `apply_fsdp`].
+
+    Gradients of the micro-batches before the last add up unsharded, as is asked by default [am components/
+    distributed/config.py `defer_fsdp_grad_sync`].
+    """
+    again = _section(mesh, "moe").flag("reshard_after_forward")
+    kernels = {"fused": "fused", "loop": "loop"}
+    pairs = ("whole_experts=true", f"defers_sync={str(mesh.flag('defer_fsdp_grad_sync') is not False).lower()}",
+             f"kernel={kernels.get(str(options.get('optimizer-kernel')), 'foreach')}", "expandable=false",
+             f"reshard={'always' if again else 'never'}")
+    if "attention" in options and options["attention"] is not None:
+        model.cannot("attn_implementation")
+    return {"engine": "torchtitan", "ep": mesh.count("ep_size"), "sharded-by": None, "attention": None,
+            "optimizer-kernel": None, "reshard-after-forward": None, "loss": options.get("loss", "eager"),
+            "engine-option": pairs}
+
+
+def _distributed(mesh: Watched, *, parallel: bool) -> dict[str, Any]:
     """FSDP2 over all ranks; what splits inside a layer runs in Automodel's own layers."""
     target = str(mesh.get("_target_", ""))
     strategy = mesh.get("strategy") or ("fsdp2" if not target or target.endswith("FSDP2Manager") else target)
     if strategy not in STRATEGIES:
         mesh.cannot("strategy" if "strategy" in mesh else "_target_", f"{shown(strategy)} is not modelled; fsdp2 is")
-    for name in DEGREES:
-        if str(mesh.get(name)).lower() not in ("none", "1", "0"):
+    for name in _degrees(mesh):
+        if not (parallel and name == "ep_size"):
             mesh.cannot(name, "is more than 1, which is not modelled for Automodel")
     found: dict[str, Any] = {"shards": STRATEGIES.get(str(strategy), "everything"), "recompute": mesh.one_of(
         "activation_checkpointing", RECOMPUTED, lower=True, option="recompute") or "none"}
@@ -133,7 +177,7 @@ def _distributed(mesh: Watched) -> dict[str, Any]:
     mesh.get("dp_size")
     if str(mesh.get("dp_replicate_size")).lower() not in ("none", "1"):
         mesh.cannot("dp_replicate_size", option="shard-group")
-    if mesh.flag("defer_fsdp_grad_sync") is False:
+    if mesh.flag("defer_fsdp_grad_sync") is False and not parallel:
         mesh.cannot("defer_fsdp_grad_sync")
     if mesh.flag("reshard_after_forward") is False:
         found["reshard-after-forward"] = False
