@@ -173,8 +173,9 @@ def _units(owner: str, found: Sequence[Parameter], sharing: Sharing) -> tuple[Un
         shapes = [(p.path, local_shape(p, sharing.layout)) for p in found if p.expert is expert and p.trainable]
         if not shapes:
             continue
-        found_unit = unit(owner, shapes, plan, stored_width=sharing.weight_width)
-        units.append(_whole(found_unit, sharing) if expert and sharing.whole_experts and plan.ranks == 1 else found_unit)
+        piece = unit(owner, shapes, plan, stored_width=sharing.weight_width)
+        alone = expert and sharing.whole_experts and plan.ranks == 1
+        units.append(_whole(piece, sharing) if alone else piece)
     return tuple(units)
 
 

@@ -178,7 +178,7 @@ def _spans(setting: Setting) -> dict[int, tuple[Span, ...]]:
     plan, model = setting.job.plan, setting.job.model
     layers = [run.layer for run in model.main.runs for _ in range(run.count)]
     count = plan.pp * plan.virtual_stages
-    cuts = _cuts(len(layers), count)
+    cuts = _cuts(setting.job, count)
     spans = [
         Span(_runs(layers[start:stop]), first=index == 0, last=index == count - 1)
         for index, (start, stop) in enumerate(pairwise(cuts))
@@ -259,20 +259,21 @@ def pipeline_micro_batches(job: Job) -> int:
 def stage_layers(job: Job) -> tuple[int, ...]:
     """Layers of every pipeline rank."""
     stages, chunks = job.plan.pp, job.plan.virtual_stages
-    cuts = _cuts(job.model.num_layers, stages * chunks)
+    cuts = _cuts(job, stages * chunks)
     pieces = [stop - start for start, stop in pairwise(cuts)]
     return tuple(sum(pieces[stage::stages]) for stage in range(stages))
 
 
-def _cuts(layers: int, chunks: int) -> list[int]:
+def _cuts(job: Job, chunks: int) -> list[int]:
     """First layers of each chunk; the ends count as a layer each [titan `generate_llm_fqn_per_model_part`]."""
-    total = layers + 2
+    layers, end = job.model.num_layers, int(job.engine_options.get("ends_count", True) is True)
+    total = layers + 2 * end
     base, extra = divmod(total, chunks)
     if base < 1:
         raise Unsupported(f"{chunks} pipeline chunks are more than {layers} layers and two ends; use fewer stages")
     sizes = [base + (1 if index < extra else 0) for index in range(chunks)]
-    sizes[0] -= 1
-    sizes[-1] -= 1
+    sizes[0] -= end
+    sizes[-1] -= end
     cuts = [0]
     for size in sizes:
         cuts.append(cuts[-1] + size)

@@ -167,6 +167,8 @@ def read(job: Job) -> Setting:
     check(job)
     plan, options = job.plan, job.engine_options
     known = facts(date_text(job.engine_version or ()) or str(options.get("version", "")))
+    if options.get("keeps_outputs"):
+        known = known._replace(drops_outputs=False)
     micro_batches, samples = _micro_batches(job, known)
     data = job.data_parallel
     divided = data * plan.cp if plan.shards is not Shards.NOTHING else 1
@@ -261,6 +263,7 @@ def _choices(job: Job, known: Facts, *, float8: bool) -> Choices:
         every_product=graph and known.graph_keeps_products, context_ranks=plan.cp,
         expert_ranks=plan.ep, fused_qkv=known.fused_qkv,
         keeps_exchanges=known.keeps_exchanges, graph=graph,
+        keeps_router=bool(job.engine_options.get("keeps_router", False)),
         abs_kept=float8 and not plan.compile and known.saves_abs and plan.recompute is Recompute.SELECTIVE,
     )
 
