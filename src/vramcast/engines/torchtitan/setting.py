@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from vramcast.blocks.sizes import Dispatch, Sizes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards, share
-from vramcast.domain.model import Attention, MultiLatentAttention
+from vramcast.domain.model import Attention, LinearAttention, Mamba, MultiLatentAttention
 from vramcast.domain.version import date_text
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Sharing
@@ -109,6 +109,9 @@ def facts(version: str = "") -> Facts:
     return Facts(**{name: since <= date < until for name, (since, until) in BEHAVIOURS.items()})
 
 
+OF_AUTOMODEL: Final = (Mamba, LinearAttention)
+"""Mixers whose layers NeMo Automodel has beside torchtitan's ways of sharding."""
+
 BF16: Final = Numerics(2, 2, 2, 2)
 
 
@@ -133,8 +136,9 @@ def check(job: Job) -> None:
         raise Unsupported("torchtitan trains all weights; use --engine litgpt or huggingface for adapters")
     if len(job.model.stacks) > 1:
         raise Unsupported("torchtitan's encoders are not modelled; use --engine pytorch for models of several stacks")
-    for count, layer in ((run.count, run.layer) for run in job.model.main.runs):
-        if count and layer.mixer is not None and not isinstance(layer.mixer, (Attention, MultiLatentAttention)):
+    known = (Attention, MultiLatentAttention, *(OF_AUTOMODEL if job.engine_options.get("whole_experts") else ()))
+    for layer in (run.layer for run in job.model.main.runs if run.count):
+        if layer.mixer is not None and not isinstance(layer.mixer, known):
             raise Unsupported(
                 f"{type(layer.mixer).__name__} layers are not modelled for torchtitan; use --engine megatron"
             )
