@@ -194,6 +194,7 @@ class ChunkBuilder:
             cross_entropy=context.options.cross_entropy,
             final_norm=model.main.final_norm,
             dense=model.head is Head.MLM,
+            softcap=model.logits_softcap,
         )
         graph = head_graph(self.shape, sizes, boundary=self.hidden)
         lowered = lower(graph, weight_gradients=WeightGradients.TRANSIENT, gradient=self.gradient)

@@ -356,6 +356,8 @@ class Context:
         Source: TransformerEngine `dot_product_attention/utils.py`, get_attention_backend: FlashAttention on Ampere,
         cuDNN from Hopper on; deterministic runs take cuDNN on Hopper only, and with dropout FlashAttention elsewhere.
         """
+        if any(getattr(run.layer.mixer, "softcap", False) for run in self.model.main.runs):
+            return self._capped_kernel()
         if not self.te:
             return "local"
         match self.options.attention_backend:
@@ -368,6 +370,19 @@ class Context:
         if self.sm < 90 or (self.sm >= 100 and self.options.deterministic and self.attention_dropout):
             return "flash"
         return "cudnn"
+
+    def _capped_kernel(self) -> Kernel:
+        """PyTorch's FlexAttention keeps what FlashAttention keeps, and its output is copied to sequence first.
+
+        Raises: Unsupported where it is not taken
+        Source: Megatron-Bridge 067f987d models/gemma/gemma2_provider.py `Gemma2FlexDotProductAttention.forward`
+        """
+        if self.options.attention_mask or self.attention_dropout:
+            raise Unsupported(
+                "attention whose scores are capped is modelled without a mask of the data loader and without dropout; "
+                "use --engine-option attention_mask=false"
+            )
+        return "flash"
 
     @property
     def cublas_workspace_bytes(self) -> int:

@@ -189,7 +189,7 @@ def read(job: Job) -> Setting:
             weight_width=2 if plan.precision is Precision.BF16 else 4,  # training.dtype = "bfloat16"
             whole_experts=bool(options.get("whole_experts", False)),
         ), _reshard(job, known), micro_batches, optimizer(plan.optimizer),
-        str(options.get("kernel") or ("fused" if known.fused_optimizer else "foreach")),
+        str(options.get("kernel") or plan.optimizer_kernel or ("fused" if known.fused_optimizer else "foreach")),
     )
 
 

@@ -491,10 +491,12 @@ def _deterministic(_: tuple[Any, ...]) -> dict[str, Any]:
 CALLS: Final[Mapping[str, Callable[[tuple[Any, ...]], dict[str, Any]]]] = {
     "apply_flex_dispatcher_backend": _flex, "apply_determinism_overrides": _deterministic,
     "warn_deprecated_model": lambda _: {}, "_adjust_gemma2_vocab_size": lambda _: {},
+    "_adjust_gemma3_vocab_size": lambda _: {"vocab_size": 262145},
     "clear_cuda_graph_modules": lambda _: {"cuda_graph_modules": None},
     "set_cuda_graph_modules": lambda found: {"cuda_graph_modules": found[0] if found else None},
 }
-"""Functions of other files -> what they set on their first argument; Gemma 2's tokenizer has no more words than it."""
+"""Functions of other files -> what they set on their first argument; Gemma 2's tokenizer has no more
+words than it, that of Gemma 3 has one more."""
 
 SAYING_NOTHING: Final = (
     "dataset", "tokenizer", "checkpoint", "logger", "rng", "dist", "scheduler", "validation", "env_vars", "profiling",
