@@ -48,6 +48,11 @@ def test_the_first_line_is_the_answer() -> None:
     assert result.output.startswith("enough memory is reserved, in pieces that the request does not fit (fragmented,")
 
 
+def test_a_pasted_message_is_the_text() -> None:
+    assert run(MESSAGE, "--json").output == run("-", "--json", text=MESSAGE).output
+    assert isinstance(run("no such file").exception, SourceError)
+
+
 def test_the_document_has_class_confidence_numbers_why_and_fixes() -> None:
     found = document(LOG)
     assert found["schema"] == 1

@@ -39,8 +39,15 @@ def test_nothing_large_enough_says_what_is_nearest() -> None:
     assert found.returncode == 1 and "nothing that was looked at holds deepseek-v3" in found.stdout
 
 
-def test_degrees_leave_the_numbers_of_cards_that_they_need() -> None:
-    rows = json.loads(vramcast("train", "qwen3-0.6b", "--tp", "8", "--engine", "megatron", "--json").stdout)["cards"]
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["qwen3-0.6b", "--tp", "8", "--engine", "megatron"],
+        ["--", "torchrun", "--nproc_per_node=8", "run_clm.py", "--model_name_or_path=gpt2", "--block_size=512"],
+    ],
+)
+def test_degrees_and_commands_leave_the_numbers_of_cards_that_they_need(asked: list[str]) -> None:
+    rows = json.loads(vramcast("train", "--json", *asked).stdout)["cards"]
     assert {parse_gpus(row["gpus"]).count for row in rows} == {8}
 
 

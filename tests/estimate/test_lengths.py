@@ -8,9 +8,10 @@ import pytest
 
 from tests.formats.plans import named
 from vramcast.api import job_of
+from vramcast.domain.answer import Fit
 from vramcast.domain.job import Job
 from vramcast.errors import Unsupported
-from vramcast.estimate.training import answer
+from vramcast.estimate.training import answer, need
 
 
 def job(**options: Any) -> Job:
@@ -49,3 +50,20 @@ def test_what_does_not_fit_is_told_by_a_card_on_which_it_would() -> None:
     asked = {"engine": "huggingface", "peft": "lora", "recompute": "full", "seq_len": 32768, "min_seq_len": 1}
     peak = answer(job(gpus="rtx-3060-12gb", **asked), with_changes=False).ranks[0].peak
     assert 12 << 30 < peak.allocated_bytes <= peak.reserved_bytes <= 1.5 * peak.allocated_bytes
+
+
+@pytest.mark.parametrize(
+    "options, verdict",
+    [
+        ({"zero": "3", "recompute": "full", "micro_batch": 3}, Fit.CLOSELY),  # half of what is reserved is given back
+        ({"zero": "3", "micro_batch": 2}, Fit.MAY_RUN_OUT),  # nearly all of it is allocated
+    ],
+)
+def test_an_interval_ends_at_a_card_whose_allocator_gives_back_what_it_keeps(
+    options: dict[str, Any], verdict: Fit
+) -> None:
+    asked = {"model": "qwen2.5-7b", "engine": "huggingface", "gpus": "8xa100-sxm4-80gb", "seq_len": 4096}
+    one = job(**asked | options, min_seq_len=1)
+    found = answer(one, with_changes=False)
+    assert found.verdict is verdict
+    assert need(one) == (found.ranks[0].needed_bytes, found.ranks[0].high_bytes)

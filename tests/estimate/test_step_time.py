@@ -123,6 +123,16 @@ def test_torchtune_trains_16_bit_weights_under_either_name() -> None:
     assert timing(engine="torchtune", precision="mixed-bf16") == timing(engine="torchtune", precision="bf16")
 
 
+def test_a_library_with_one_kernel_a_weight_takes_as_long_whichever_of_pytorchs_is_asked_for() -> None:
+    asked = {"engine": "pytorch", "gpus": "h100"}
+    parts = {
+        (optimizer, kernel): timing(**asked, optimizer=optimizer, optimizer_kernel=kernel).seconds["optimizer"]
+        for optimizer in ("adamw-8bit", "adamw") for kernel in ("foreach", "fused")
+    }
+    assert parts["adamw-8bit", "foreach"] == parts["adamw-8bit", "fused"] < parts["adamw", "fused"]
+    assert parts["adamw", "foreach"] > parts["adamw", "fused"]
+
+
 def test_compiled_float8_costs_its_casts_and_eager_float8_is_slower_than_16_bits() -> None:
     whole, float8 = (timing(**TITAN, precision=name) for name in ("amp-bf16", "fp8"))
     assert float8.seconds["pointwise"] > 1.5 * whole.seconds["pointwise"]

@@ -61,6 +61,17 @@ def test_what_may_change_the_answer_and_is_not_modelled_is_refused() -> None:
         vramcast.train(**TRAIN, auto_find_batch_size=True)
     with pytest.raises(UnknownName, match="unknown option 'no-such-thing'"):
         vramcast.train(**TRAIN, no_such_thing=1)
+    for ask, asked in ((vramcast.train, TRAIN), (vramcast.serve, SERVE)):
+        with pytest.raises(InvalidSpec, match="--batch-size is another thing to every tool; write --micro-batch"):
+            ask(**asked, batch_size=8)
+
+
+def test_what_takes_no_memory_decides_no_engine() -> None:
+    plain = vramcast.train(**TRAIN)
+    assert vramcast.train(**TRAIN, lr=1e-4).question == plain.question  # Megatron's name
+    mixed = vramcast.train(**TRAIN, lr=1e-4, per_device_train_batch_size=2)
+    assert mixed.question == vramcast.train(**TRAIN, per_device_train_batch_size=2).question
+    assert vramcast.serve(**SERVE, temp=0.3).question == vramcast.serve(**SERVE).question  # llama.cpp's
 
 
 @pytest.mark.parametrize(("line", "words"), [

@@ -128,7 +128,7 @@ def test_scripts_with_other_heads_say_whose_and_what_is_frozen(
 
 @pytest.mark.parametrize("command, said", [
     ("python run_plm.py --model_name_or_path gpt2 --per_device_train_batch_size 8", "trains a network or head"),
-    ("python run_clm.py --model_name_or_path gpt2 --block_size 256", "do_train: is not given"),
+    ("python run_clm.py --model_name_or_path gpt2 --block_size 256 --do_eval", "do_train: is not given"),
     ("accelerate launch train.py --per_device_train_batch_size 1 --use_lora true", "use_lora"),
     ("accelerate launch orpo.py --model_name_or_path gpt2", "ORPO is not modelled"),
     ("llamafactory-cli train --stage ppo --do_train --finetuning_type lora", "'ppo' is not one of"),

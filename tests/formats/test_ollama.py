@@ -52,6 +52,11 @@ def test_a_modelfile_is_a_question_about_llama_cpp(tmp_path: Path) -> None:
     ("OLLAMA_CONTEXT_LENGTH=8192 ollama run hf.co/bartowski/Llama-3.2-3B-Instruct-GGUF:IQ4_XS",
      {"model": "llama-3.2-3b", "weights": "iq4_xs", "context": 8192}),
     ("OLLAMA_CONTEXT_LENGTH=8192 ollama run gpt-oss:20b", {"model": "gpt-oss-20b", "context": 8192}),
+    ("OLLAMA_CONTEXT_LENGTH=8192 ollama run deepseek-r1:70b",
+     {"model": "deepseek-r1-distill-llama-70b", "weights": "q4_k_m", "context": 8192}),
+    ("OLLAMA_CONTEXT_LENGTH=8192 ollama run deepseek-v3:671b",
+     {"model": "deepseek-v3", "weights": "q4_k_m", "context": 8192}),
+    ("OLLAMA_CONTEXT_LENGTH=8192 ollama run llama3.2", {"model": "llama-3.2-3b", "weights": "q4_k_m", "context": 8192}),
     ("OLLAMA_CONTEXT_LENGTH=8192 OLLAMA_HOST=0.0.0.0 OLLAMA_KEEP_ALIVE=-1 ollama serve", {"context": 8192}),
     ("docker run -e OLLAMA_CONTEXT_LENGTH=4096 ollama/ollama; docker exec ollama ollama run qwen3:8b",
      {"model": "qwen3-8b", "weights": "q4_k_m", "context": 4096}),
@@ -63,8 +68,9 @@ def test_commands_with_their_environment(line: str, said: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize(("line", "said"), [
     ("ollama run qwen3:8b", "num_ctx: is 4096, 32768 or 262144"),
-    ("OLLAMA_CONTEXT_LENGTH=4096 ollama run llama3.1", "from: says no size"),
-    ("OLLAMA_CONTEXT_LENGTH=4096 ollama run deepseek-r1:8b", "from: says no network"),
+    ("OLLAMA_CONTEXT_LENGTH=4096 ollama run nobodys", "from: says no size"),
+    ("OLLAMA_CONTEXT_LENGTH=4096 ollama run nobodys:8b", "from: says no network"),
+    ("OLLAMA_CONTEXT_LENGTH=4096 ollama run hf.co/unsloth/gpt-oss-20b-GGUF:F16", "stores its layers in several ways"),
     ("OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_GPU_OVERHEAD=1000 ollama run qwen3:8b", "$OLLAMA_GPU_OVERHEAD"),
     ("OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_KV_CACHE_TYPE=q3 ollama run qwen3:8b", "kv_cache_type"),
 ])

@@ -357,6 +357,25 @@ def test_whose_kernels_llamafactory_runs_is_read(switch: str, engine: str, liger
     assert (job.engine, job.engine_options.get("liger")) == (engine, liger)
 
 
+def test_preferences_of_llamafactory_without_a_reference_take_less(tmp_path: Path) -> None:
+    table = {"finetuning_type": "full", "do_train": True, "stage": "dpo", "pref_ftx": 0.1}
+    peaks = {}
+    for loss in ("sigmoid", "orpo", "simpo"):
+        path = written(tmp_path, f"{loss}.json", table | {"pref_loss": loss})
+        peaks[loss] = answer(asked(path, model="qwen3-0.6b", gpus="h100", seq_len=512)).peak.allocated_bytes
+    assert peaks["orpo"] == peaks["simpo"] < peaks["sigmoid"] - 2 * 596_049_920  # a second network in fp32 at least
+
+
+@pytest.mark.parametrize(("model", "pixels", "side"), [
+    ("qwen2.5-vl-7b", 262144, 512), ("qwen3-vl-4b", 262144, 512), ("qwen2.5-vl-7b", None, 768),
+    ("llava-1.5-7b", 262144, None), ("llama-3.2-1b", 262144, None),  # makes all images its size; reads none
+])
+def test_llamafactory_makes_images_smaller(model: str, pixels: int | None, side: int | None, tmp_path: Path) -> None:
+    table = {"finetuning_type": "lora", "do_train": True, "stage": "sft", "image_max_pixels": pixels}
+    job = asked(written(tmp_path, "a.json", table), model=model, gpus="h100")
+    assert job.workload.image_size == side
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [

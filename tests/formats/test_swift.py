@@ -101,6 +101,22 @@ def test_several_cards_of_one_process_hold_a_layer_each(tmp_path: Path) -> None:
     assert "splits the layers over them" in refusal(given(tmp_path, "", script))
 
 
+@pytest.mark.parametrize(("launcher", "ranks", "nodes"), [
+    ("torchrun --nproc_per_node=4 --nnodes=2 swift/cli/sft.py", 8, 2),
+    ("accelerate launch --num_processes 2 --multi_gpu swift/cli/sft.py", 2, 1),
+])
+def test_launchers_say_how_many_processes_there_are(launcher: str, ranks: int, nodes: int, tmp_path: Path) -> None:
+    text = SFT.replace("NPROC_PER_NODE=$nproc_per_node \\\n", "").replace("swift sft", launcher)
+    found = given(tmp_path, text=text.replace("0,1", "0,1,2,3"))
+    assert (found.ranks, found.nodes, refusal(found)) == ({"train.sh": ranks}, nodes, "")
+
+
+def test_labels_of_samples_are_a_question_of_their_own(tmp_path: Path) -> None:
+    path = written(tmp_path, "train.sh", SFT.replace("MORE", "--task_type seq_cls --num_labels 2"))
+    job = asked(path, gpus="2xh100")
+    assert (job.workload.objective, job.workload.min_seq_len) == ("classification", 1)
+
+
 def test_towers_stay_frozen(tmp_path: Path) -> None:
     """Adapters sit in the language model; where all weights are trained, the rest of them is frozen."""
     script = SFT.replace("qwen3-0.6b", "qwen2.5-vl-3b")

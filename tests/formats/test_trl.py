@@ -82,7 +82,7 @@ def test_a_file_that_may_be_anybodys_is_asked_for_its_trainer(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("changes, said", [
-    ({"use_peft": False}, "load_in_4bit: needs use_peft"), ({"padding_free": True}, "padding_free"),
+    ({"use_peft": False}, "load_in_4bit: trains packed weights"), ({"padding_free": True}, "padding_free"),
     ({"loss_type": "dft"}, "loss_type"), ({"max_length": None, "max_seq_length": None}, "max_length: is null"),
     ({"lora_target_parameters": ["mlp.experts"]}, "lora_target_parameters"), ({"lora_rank": 8}, "lora_rank"),
     ({"attn_implementation": "flex_attention"}, "flex_attention"), ({"dtype": "int8"}, "dtype"),

@@ -231,5 +231,5 @@ def test_the_pytorch_script_trains_a_small_model_on_cpu(key: str, tmp_path: Path
     )
     trained = {path.name for path in tmp_path.glob("trained.*")}
     assert trained == {f"trained.{rank}" for rank in range(job.cluster.count)}, done.stderr[-3000:]
-    # gloo's threads may abort a process that ends [seen with torch 2.13 on busy machines]; every rank has trained by then
+    # gloo's threads may abort a process at its end [torch 2.13, on busy machines]; every rank has trained by then
     assert done.returncode == 0 or "terminate called without an active exception" in done.stderr, done.stderr[-3000:]

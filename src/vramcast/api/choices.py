@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from vramcast import api, catalogue
 from vramcast.api.jobs import question_of
-from vramcast.catalogue.clusters import Market, price_lists, priced
+from vramcast.catalogue.clusters import Market, cluster_of, price_lists, priced
 from vramcast.domain.answer import Answer
 from vramcast.domain.choices import Choice, Choices
 from vramcast.domain.price import Price
 from vramcast.errors import VramcastError
 from vramcast.question.build import market_of
+from vramcast.question.option import Option
 from vramcast.question.options import OPTIONS, parse
 from vramcast.question.serving_options import SERVE_OPTIONS
 
@@ -40,8 +41,7 @@ def asks_which(command: str, options: Mapping[str, Any], file: str | Path | None
     """Whether a question names no cards, and so asks which there should be."""
     if options.get("gpus") is not None or options.get("find") is not None:
         return False
-    table = OPTIONS if command == "train" else SERVE_OPTIONS
-    asked = question_of(options, file, table, command=command).options
+    asked = question_of(options, file, _table(command), command=command).options
     return asked.get("gpus") is None and asked.get("find") is None
 
 
@@ -52,8 +52,9 @@ def card_choices(command: str, options: Mapping[str, Any], *, file: str | Path |
     """
     named = {name: value for name, value in options.items() if value is not None and name != "gpus"}
     market = _market(command, named)
-    fitting, nearest = _looked_at(command, named, file, USUAL, COUNTS)
-    if not fitting:
+    started = _started(command, named, file)
+    fitting, nearest = _looked_at(command, named, file, USUAL, (started,) if started else COUNTS)
+    if not fitting and not started:
         fitting, nearest = _looked_at(command, named, file, USUAL[-7:], LARGER)
     found = fitting or nearest
     lists = price_lists(market)
@@ -69,6 +70,13 @@ def card_choices(command: str, options: Mapping[str, Any], *, file: str | Path |
         choices.append(Choice(answer, gpus, price, instance))
     choices.sort(key=lambda choice: (choice.memory_bytes, choice.price is None, choice.gpus))
     return Choices(str(found[0][1].question["model"]), tuple(choices))
+
+
+def _started(command: str, options: Mapping[str, Any], file: str | Path | None) -> int:
+    """The cards that a file or a command says to start processes on; 0 where none says a number."""
+    card = USUAL[-1]
+    gpus = question_of(dict(options) | {"gpus": card}, file, _table(command), command=command).options["gpus"]
+    return 0 if gpus == card else cluster_of(str(gpus)).count
 
 
 def _looked_at(
@@ -105,8 +113,12 @@ def _cheapest(offers: list[tuple[str, Price]]) -> tuple[str, Price | None]:
     return min((offer for offer in offers if offer[1].currency == currency), key=lambda offer: offer[1].per_hour)
 
 
+def _table(command: str) -> Mapping[str, Option]:
+    return OPTIONS if command == "train" else SERVE_OPTIONS
+
+
 def _market(command: str, options: Mapping[str, Any]) -> Market:
-    table = OPTIONS if command == "train" else SERVE_OPTIONS
+    table = _table(command)
     return market_of({name: parse(name, value, table) for name, value in options.items()
                       if name in table and table[name].section == "market"}, table)
 

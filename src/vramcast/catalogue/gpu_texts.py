@@ -193,7 +193,7 @@ def _cluster(cards: Cards) -> Cluster:
             f"{(count or 1) * nodes} x {gpu.name}: one process sees one MIG instance, and instances have no link that "
             "NCCL could use; ask about one of them"
         )
-    if gpu.vendor == "Apple" and (count or 1) * nodes > 1:
+    if gpu.stands_alone and (count or 1) * nodes > 1:
         raise InvalidSpec(f"a Mac has one GPU, {(count or 1) * nodes} x {gpu.name} are asked for; name one")
     if nodes == 1 and count is not None:
         per_node = NODE_CARDS_BY_GPU.get(gpu.name, NODE_CARDS)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -89,8 +90,18 @@ def replay(
     return 0
 
 
+WORDS_OF_TEXT: Final = 5
+"""An argument of at least so many words that names no file is the text itself."""
+
+
+def _text_or_path(given: str) -> str | Path:
+    """A message as it was pasted, or the path of a text."""
+    named = len(given.split()) < WORDS_OF_TEXT or os.path.exists(given)  # noqa: PTH110  # a text is too long for a path
+    return Path(given) if named else given
+
+
 @click.command("oom")
-@click.argument("text", metavar="[FILE|-]", required=False, type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("text", metavar="[FILE|TEXT|-]", required=False, type=_text_or_path)
 @click.option(
     "--file", "job_file", type=click.Path(path_type=Path),
     help="the job that failed, a job file of train or serve: what it needs, and what every technique saves of it",
@@ -104,17 +115,19 @@ def replay(
 @json_option
 @language_option
 def oom(
-    text: Path | None, job_file: Path | None, snapshot: Path | None, checks: bool, report_file: Path | None,
+    text: str | Path | None, job_file: Path | None, snapshot: Path | None, checks: bool, report_file: Path | None,
     as_json: bool, lang: str | None,
 ) -> int:
     """Why memory ran out: the cause, how sure that is, what each number means, and what to change.
 
-    FILE is any text: an error message, a traceback, a whole log; PyTorch on any device, TensorFlow, JAX, cuBLAS, NCCL,
-    vLLM, SGLang, TensorRT-LLM, llama.cpp, DeepSpeed and others; or a memory snapshot. Without FILE, or with -, standard
-    input is read; --checks alone reads nothing. Exit codes: 0 something was found, 1 the text tells of no such failure.
+    FILE is any text, or TEXT the text itself: an error message, a traceback, a whole log; PyTorch on any device,
+    TensorFlow, JAX, cuBLAS, NCCL, vLLM, SGLang, TensorRT-LLM, llama.cpp, DeepSpeed and others; or a memory snapshot.
+    Without them, or with -, standard input is read; --checks alone reads nothing. Exit codes: 0 something was found,
+    1 the text tells of no such failure.
 
     \b
     vramcast oom train.log
+    vramcast oom "CUDA out of memory. Tried to allocate 1.96 GiB. GPU 0 has a total capacity of ..."
     python train.py 2>&1 | vramcast oom
     vramcast oom train.log --file job.toml
     vramcast oom train.log --snapshot dump.pickle
@@ -133,7 +146,7 @@ def oom(
     elif found.findings or found.checks:
         click.echo(coloured(failure.render(found, words), "bad"), nl=False)
     if not found.findings and not as_json and not only_checks and (checks or not found.checks):
-        recorded = snapshot is not None or (source is not None and failures.diagnose.is_snapshot(source))
+        recorded = snapshot is not None or (isinstance(source, Path) and failures.diagnose.is_snapshot(source))
         click.echo(words("failure.no_event" if recorded else "failure.none", name=found.name))
     given = {"model": None if text is None else str(text), "snapshot": snapshot, "checks": checks or None}
     reporting.write(found, words, as_json=as_json, asked=given, file=job_file)

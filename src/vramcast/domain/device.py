@@ -76,6 +76,11 @@ class Gpu(Noun, frozen=True, kw_only=True):
         return int(digits) if digits.isdecimal() else None
 
     @property
+    def stands_alone(self) -> bool:
+        """Whether a machine has one and nothing joins two machines: the GPU of a Mac."""
+        return self.vendor == "Apple"
+
+    @property
     def is_linked(self) -> bool:
         """Whether the card has its link here: a bridge is sold apart, so only where somebody says so."""
         return bool(self.link_bytes_per_s) and (self.link_topology != "bridge" or self.bridged)

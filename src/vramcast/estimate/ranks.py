@@ -56,12 +56,17 @@ def rank_answer(
     steady = phases[program.steady.value]
     exact_bytes = min(exact_bytes, steady.device_bytes)
     like = traits._replace(slack=slack_of(slack_share(steady))) if traits.slack else traits
-    low, high = interval(like, steady.device_bytes - exact_bytes, purpose=purpose)
+    low, high = (exact_bytes + end for end in interval(like, steady.device_bytes - exact_bytes, purpose=purpose))
+    beyond = max(peak.device_bytes for peak in phases.values()) - steady.device_bytes  # of the highest phase
+    high = -beyond + ended_at_card(
+        program, high_bytes=high + beyond, needed_bytes=steady.device_bytes + beyond, capacity_bytes=capacity_bytes,
+        outside=outside, alloc_conf=alloc_conf, script=script,
+    )
     return RankAnswer(
         role=program.role,
         count=program.count,
         peak=steady,
-        interval_bytes=(low + exact_bytes, high + exact_bytes),
+        interval_bytes=(low, high),
         phases=phases,
         ledger=_ledger(script.live_at_peak(program.steady), steady, outside),
         gives_back_cache=gives_back_cache,
@@ -82,6 +87,36 @@ def rank_need(
         device_bytes=outside_bytes + steady.reserved_bytes,
     )
     return RankNeed(outside_bytes + highest, peak.device_bytes, slack_share(peak))
+
+
+def ended_at_card(
+    program: RankProgram, *, high_bytes: int, needed_bytes: int, capacity_bytes: int, outside: tuple[Tensor, ...],
+    alloc_conf: str = "", script: Script | None = None,
+) -> int:
+    """The upper end of an interval that goes beyond the card: the card's own where the run passes there all the same.
+
+    What the allocator keeps without using it is given back before memory is out. So a run is tried on a card that is
+    smaller by as much as the prediction may be too small; one that passes there fills the card, and does not run out.
+
+    Args:
+        program: what the ranks of the role do
+        high_bytes: upper end of the interval of what the highest phase needs [bytes]
+        needed_bytes: what it is predicted to need [bytes]
+        capacity_bytes: what a process can use of the card [bytes]
+        outside: what lies beside the caching allocator, the program's own included
+        alloc_conf: PYTORCH_CUDA_ALLOC_CONF of the user; empty: the engine's own
+        script: of the program's phases, where they are read already
+    """
+    if not needed_bytes <= capacity_bytes < high_bytes:
+        return high_bytes
+    smaller = capacity_bytes * needed_bytes // high_bytes - sum(tensor.num_bytes for tensor in outside)
+    try:
+        simulate(
+            program.phases, alloc_conf=alloc_conf or program.alloc_conf, capacity_bytes=max(0, smaller), script=script
+        )
+    except OutOfMemory:
+        return high_bytes
+    return capacity_bytes
 
 
 def slack_share(peak: Peak) -> float:

@@ -26,7 +26,7 @@ from vramcast.estimate.cost import with_cost
 from vramcast.estimate.host_memory import host_need
 from vramcast.estimate.interval import interval
 from vramcast.estimate.lengths import with_lengths
-from vramcast.estimate.ranks import RankNeed, rank_answer, rank_need, slack_share
+from vramcast.estimate.ranks import RankNeed, ended_at_card, rank_answer, rank_need, slack_share
 from vramcast.estimate.training_corrections import beside, corrected_rank, explained, holding, with_slack
 from vramcast.estimate.traits import training_traits
 from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES
@@ -143,10 +143,15 @@ def need(job: Job, *, below: int | None = None) -> Need | None:
 
 def need_of(job: Job, programs: Sequence[RankProgram]) -> Need:
     """What a job needs whose programs are known."""
-    found, _ = _fullest(job, programs)
+    found, program = _fullest(job, programs)
     held = min(job.cluster.gpu.held_bytes, found.steady_bytes)  # by others: known, whatever the job misses
     likely = interval(training_traits(job, found.slack_share), found.steady_bytes - held)[1] + held
     high = likely + found.needed_bytes - found.steady_bytes
+    if holding(job) is None:
+        high = ended_at_card(
+            program, high_bytes=high, needed_bytes=found.needed_bytes, capacity_bytes=job.cluster.gpu.visible_bytes,
+            outside=(*beside(job), *program.outside), alloc_conf=job.alloc_conf,
+        )
     return Need(found.needed_bytes, high)
 
 

@@ -218,6 +218,7 @@ def _update(job: Job, *, copy: float, kernel: str, width: float = 4.0) -> Update
     rule, hidden = optimizer(job.plan.optimizer), job.model.hidden
     states = sum(state.num_bytes for state in rule.state_tensors((hidden, hidden), width=int(width))) / hidden**2
     flops = orthogonalisation_flops(hidden, hidden) if rule.orthogonalises else 0.0
+    kernel = "fused" if rule.has_own_kernel else kernel
     return Update(weight=width, gradient=width, states=states, copy=copy, kernel=kernel, flops=flops)
 
 

@@ -80,11 +80,14 @@ VALUES: Final[dict[tuple[str, str], dict[str, str]]] = {
 }
 """Option of vramcast and a value as the field writes it -> the options that say it."""
 
+BATCHES: Final = (
+    "--micro-batch (one forward of one GPU) or --global-batch (one optimizer step of all); of a server --concurrency"
+)
 AMBIGUOUS: Final = {
-    "batch-size": "--micro-batch (one forward of one GPU) or --global-batch (one optimizer step of all)",
-    "batch": "--micro-batch (one forward of one GPU) or --global-batch (one optimizer step of all)",
+    "batch-size": BATCHES, "batch": BATCHES,
+    "epochs": "--tokens for the price of the whole run; a step is the same in each",
     "lora": "--peft lora", "qlora": "--peft qlora", "full": "no --peft at all",
-    "lr": "nothing: a learning rate takes no memory", "fsdp": "--shards everything --sharded-by fsdp2 (or fsdp1)",
+    "fsdp": "--shards everything --sharded-by fsdp2 (or fsdp1)",
     "ddp": "--shards nothing", "gpu": "--gpus", "num-gpus": "--gpus 8xh100", "model": "the model by itself",
     "quantize": "--weights (of a server) or --base-weights (under adapters)",
     "quant": "--weights (of a server) or --base-weights (under adapters)",
@@ -143,21 +146,30 @@ def in_own_words(options: Mapping[str, Any], own: Iterable[str], *, command: str
             del found[name]
             found = _added(found, meant, f"--{name} {value}")
             said.append(f"--{name} {value} stands for {as_options(meant) or 'the default'}")
+    for name in theirs if "engine" not in found else ():
+        if AMBIGUOUS.get(name.replace("_", "-")) is BATCHES:
+            raise InvalidSpec(f"--{name} is another thing to every tool; write {BATCHES}")
     if theirs:
         vocabulary = _vocabulary(theirs, found, command)
-        if vocabulary is None:
+        if vocabulary is None:  # names of several tools: those that say nothing here are anybody's
+            silent = [name for name, value in theirs.items() if _is_silent(name, value, found, command)]
+            theirs = {name: value for name, value in theirs.items() if name not in silent}
+            said.extend(f"--{name}: nothing that takes memory" for name in silent)
+            vocabulary = _vocabulary(theirs, found, command)
+        if vocabulary is None and theirs:
             strange = next((name for name in theirs if entry_of(command, name) is None), next(iter(theirs)))
             raise UnknownName.of("option", strange, own)
+    if theirs and vocabulary is not None:
         if "peft" in found:
             vocabulary = vocabulary._replace(beneath={**vocabulary.beneath, **vocabulary.adapters})
         meant = _read(vocabulary, theirs)
         names = ", ".join(f"--{name}" for name in theirs)
         found = _added(found, meant, names)
-        if "engine" not in found and not found.get("from"):
+        if meant and "engine" not in found and not found.get("from"):
             meant = {"engine": vocabulary.engines[0], **meant}
             found["engine"] = vocabulary.engines[0]
-        read = as_options(meant) or "nothing that takes memory"
-        said.append(f"{names} are names of {vocabulary.tool}, read as {read}")
+        said.append(f"{names}: in the words of {vocabulary.tool}, read as {as_options(meant)}" if meant else
+                    f"{names}: nothing that takes memory")
     return Translated(found, tuple(said))
 
 
@@ -192,6 +204,12 @@ def _vocabulary(theirs: Mapping[str, Any], options: Mapping[str, Any], command: 
     engine = str(options.get("engine") or "").partition("@")[0]
     knowing = [each for each in _of_command(command) if all(map(each.knows, theirs))]
     return next((each for each in knowing if engine in each.engines), next(iter(knowing if not engine else ()), None))
+
+
+def _is_silent(name: str, value: Any, options: Mapping[str, Any], command: str) -> bool:
+    """Whether a tool has a name, and it says nothing that takes memory."""
+    vocabulary = _vocabulary({name: value}, options, command)
+    return vocabulary is not None and not _read(vocabulary, {name: value})
 
 
 def _module(vocabulary: Vocabulary) -> Any:

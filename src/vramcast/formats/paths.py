@@ -38,19 +38,26 @@ SCRIPTS: Final = (".sh", ".bash")
 LIBRARY: Final = re.compile(r"(?!(?:hf|huggingface|modelscope):)[a-z0-9][\w.-]*(?:/[\w.-]+)?:[\w.-]+", re.IGNORECASE)
 """A name of Ollama's library with its tag."""
 
+GGUF: Final = re.compile(
+    r"(?:(?:https?://)?(?:hf\.co|huggingface\.co)/)?([\w.-]+/[\w.-]+-gguf(?::[\w.-]+)?)", re.IGNORECASE
+)
+"""A repository of GGUF files and which of them, as Ollama and llama.cpp name it."""
+
 
 def as_started(options: dict[str, Any], command: str) -> dict[str, Any]:
-    """The same, a name of Ollama's library (gemma3:27b) as the command that runs it."""
+    """The same, a name of Ollama's library (gemma3:27b) or a repository of GGUF files as the command that runs it."""
     model = options.get("model")
     engine = str(options.get("engine") or "ollama").partition("@")[0]
     if command != "serve" or not isinstance(model, str) or engine not in ("ollama", "llama.cpp"):
         return options
     if "from" in options or "from-command" in options:
         return options
-    if not LIBRARY.fullmatch(model) or os.path.exists(model):  # noqa: PTH110  # a name longer than a path may be is none
+    repository = GGUF.fullmatch(model)
+    if not (repository or LIBRARY.fullmatch(model)) or os.path.exists(model):  # noqa: PTH110  # a name longer than a path may be is none
         return options
     rest = {name: value for name, value in options.items() if name not in ("model", "engine")}
-    return rest | {"from-command": f"ollama run {model}"}
+    named = f"hf.co/{repository[1]}" if repository else model
+    return rest | {"from-command": f"ollama run {named}"}
 
 
 def is_script(text: object) -> bool:

@@ -38,7 +38,7 @@ DEFAULTS: Final = {
 """What a question takes where nothing is said."""
 
 
-RUN_BY_THE_TRAINER: Final = ("trainer", "axolotl", "trl", "hf-command")
+RUN_BY_THE_TRAINER: Final = ("trainer", "axolotl", "trl", "hf-command", "swift")
 """Formats whose runs DeepSpeed shards under Transformers' Trainer."""
 
 THE_COMMAND: Final = "the command"
@@ -175,10 +175,10 @@ def about_network(given: Given, named: object) -> Given:
     Raises: SourceError or UnknownName where its name means none
     """
     pairs = tuple(pair for pair in given.options.get("engine-option", ()) if pair.partition("=")[0] in given.parts)
-    text_alone = given.options.get("images") == 0
+    of_images = given.options.get("images") == 0 or "image-size" in given.options
     of_network = any(one.of_towers or one.about not in ("", *WHATEVER) for _, one in given.unread)
     of_part = [name for name in given.options if name in given.parts]
-    if named is None or not (pairs or of_part or text_alone or of_network):
+    if named is None or not (pairs or of_part or of_images or of_network):
         return given
     from vramcast.sources.resolve import resolve_model  # most files need no network to be read
 
@@ -188,10 +188,12 @@ def about_network(given: Given, named: object) -> Given:
     sized = all(bool((stack.vision and stack.vision.positions) or stack.positions) for stack in towers)
     lacking = [pair for pair in pairs if not has_part(model, given.parts[pair.partition("=")[0]])]
     left = tuple(pair for pair in given.options.get("engine-option", ()) if pair not in lacking)
-    options = {name: value for name, value in given.options.items() if (name != "engine-option" or left) and not (
-        name in of_part and not has_part(model, given.parts[name]))}
-    if text_alone and not reads_images(model):
-        del options["images"]  # as samples of a network without towers are anyway
+    # without towers there are no images; one that reads flat images by a table of positions makes them all its size
+    own_size = sized and all(len(stack.vision.patch) == len(FLAT) for stack in towers if stack.vision)
+    without = ("images", "image-size") if not reads_images(model) else ("image-size",) if own_size else ()
+    without = (*without, *(name for name in of_part if not has_part(model, given.parts[name])))
+    options = {name: value for name, value in given.options.items()
+               if (name != "engine-option" or left) and name not in without}
     return given._replace(
         options=options | ({"engine-option": left} if left else {}),
         unread=tuple((file, one) for file, one in given.unread
@@ -199,6 +201,9 @@ def about_network(given: Given, named: object) -> Given:
                      and (not one.about or has_part(model, one.about))),
     )
 
+
+FLAT: Final = ("height", "width")
+"""Sides of a patch; those of films have a time besides, and a table of positions that is stretched to any size."""
 
 PARTS_READ: Final[dict[str, tuple[str, ...]]] = {"hybrid": ("windows", "states")}
 """Parts that are one of several of `PARTS`; "answers" is a network that writes them, "always" any: of names that only

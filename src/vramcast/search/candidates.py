@@ -32,7 +32,8 @@ class Candidate(NamedTuple):
 
 def smallest_gpu(job: ServeJob, cards: Iterable[Gpu]) -> Iterator[Candidate]:
     """As many cards as the question has, of every kind that the engine runs on, the smallest first."""
-    fitting = [gpu for gpu in cards if runs_on(job.engine, job.version, gpu)]
+    alone = job.cluster.count == 1
+    fitting = [gpu for gpu in cards if runs_on(job.engine, job.version, gpu) and (alone or not gpu.stands_alone)]
     for gpu in sorted(fitting, key=lambda gpu: (gpu.visible_bytes, gpu.bandwidth_bytes_per_s or 0, gpu.name)):
         if job.plan.weights is not None and not has_kernel(
             job.plan.weights, gpu, job.engine, job.version
@@ -49,7 +50,7 @@ def smallest_gpu(job: ServeJob, cards: Iterable[Gpu]) -> Iterator[Candidate]:
 
 def fewest_gpus(job: ServeJob) -> Iterator[list[Candidate]]:
     """For every number of cards all splits over them."""
-    for count in COUNTS:
+    for count in COUNTS if not job.cluster.gpu.stands_alone else (1,):
         per_node = min(count, NODE_CARDS)
         cluster = Cluster(gpu=job.cluster.gpu, gpus_per_node=per_node, num_nodes=count // per_node)
         yield [

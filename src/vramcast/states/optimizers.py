@@ -135,6 +135,11 @@ class OptimizerRule(NamedTuple):
             made += [2 * count_elements(shape)] * 2 + [2 * gram(shape)] * 2
         return tuple(made)
 
+    @property
+    def has_own_kernel(self) -> bool:
+        """Whether one kernel of its library steps a weight, whichever of PyTorch's is asked for."""
+        return self.loops and not self.loop_temporaries
+
     def steps_together(self, kernel: str) -> bool:
         """Whether the temporaries of all weights are alive at once."""
         return kernel == "foreach" and not self.loops and self.foreach_temporaries > 0

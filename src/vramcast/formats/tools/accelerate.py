@@ -85,7 +85,7 @@ def read(config: Config) -> Reading:
     values.get("main_process_ip")
     return Reading(
         "accelerate", options, {"precision": mixed}, batch, tuple(values.unread()),
-        ranks=processes if kind != "NO" else machines,
+        ranks=processes if kind != "NO" else machines, nodes=machines or 1,
     )
 
 

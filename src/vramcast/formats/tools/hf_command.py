@@ -129,7 +129,7 @@ def read(config: Config) -> Reading:
     return found._replace(
         options=options, weak=found.weak | shared.weak, batch=shared.batch | found.batch,
         unread=(*found.unread, *shared.unread, *unread), notes=(*command.notes, *found.notes, *shared.notes),
-        ranks=shared.ranks,
+        ranks=shared.ranks, nodes=shared.nodes,
     )
 
 
@@ -246,7 +246,7 @@ def launching(launch: Launch, command: Command) -> Reading:
         if isinstance(chosen := values.get("include"), str) and ":" in chosen:
             gpus = len(chosen.partition(":")[2].split(","))
         ranks = ranks_of(gpus, machines, command.variables)
-        return Reading("hf-command", {}, unread=tuple(values.unread()), ranks=ranks)
+        return Reading("hf-command", {}, unread=tuple(values.unread()), ranks=ranks, nodes=machines or 1)
     gpus = values.count("nproc_per_node") if launch.launcher == "torchrun" and (
         values.get("nproc_per_node") not in ("gpu", "auto")) else None
     machines = values.count("nnodes")
@@ -254,7 +254,8 @@ def launching(launch: Launch, command: Command) -> Reading:
     if forced:
         machines = Watched({"n": plain(command.variables.get("NNODES", "1"))}).count("n")
     unread = tuple(values.unread()) if launch.launcher else ()
-    return Reading("hf-command", {}, unread=unread, ranks=ranks_of(gpus, machines, command.variables))
+    ranks = ranks_of(gpus, machines, command.variables)
+    return Reading("hf-command", {}, unread=unread, ranks=ranks, nodes=machines or 1)
 
 
 def _accelerate(launch: Launch, command: Command) -> Reading:

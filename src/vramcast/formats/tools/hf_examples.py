@@ -86,7 +86,9 @@ def read_example(given: Mapping[str, Any], program: str, file: str) -> Reading:
     if alone:
         notes.append(OWN_LOOP)
     elif not values.flag("do_train"):
-        values.cannot("do_train", "is not given, so the script trains nothing")
+        if values.flag("do_eval") or values.flag("do_predict"):
+            values.cannot("do_train", "is not given, so the script trains nothing")
+        notes.append("do_train is not given, without which the script trains nothing")
     if row.model and values.get("model_name_or_path") is None:
         options["model"] = row.model
         notes.append(f"model_name_or_path is not given: {row.model}, as the script has it")

@@ -184,10 +184,12 @@ def network_of(said: str, repository: str | None) -> tuple[dict[str, str], str]:
     named = (repository or stem)[:LONGEST_NAME].partition(":")[0]
     base = STORED.sub("", named) if repository is None else re.sub(r"[-.]gguf$", "", named, flags=re.IGNORECASE)
     network = by_name(base)
-    own = network is not None and "quantization_config" in network.config  # files keep what is quantised already
+    kept = {} if network is None else network.config.get("quantization_config") or {}
+    own = kept.get("quant_method") == "mxfp4"  # which files keep; what is published in FP8 they convert
     stored = match[2].lower() if match else USUAL_STORED if repository and not own else ""
     weights = FLOATS.get(stored, stored)
-    if (match and match[1]) or weights not in (*MIXES, *FLOATS.values(), *BLOCKS, ""):
+    whole = weights in FLOATS.values()
+    if (match and match[1]) or (own and whole) or not (whole or weights in (*MIXES, *BLOCKS, "")):
         return {}, "stores its layers in several ways; name the model, and --weights"
     if network is None:
         return {}, "says no network that is known by its name; name the model, and --weights"

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Final
 
@@ -54,6 +55,22 @@ CUTOFF: Final = 2048
 RANK: Final = 8
 """lora_rank where nobody says it [LF hparams/finetuning_args.py]."""
 
+PIXELS: Final = 768 * 768
+"""Of the largest image that is not made smaller, `image_max_pixels` [LF hparams/model_args.py]."""
+
+OF_VIDEO: Final = ("image_min_pixels", "video_max_pixels", "video_min_pixels", "video_fps", "video_maxlen")
+"""Of films, which are counted as images are: one a sample, unless --images says otherwise."""
+
+PREFERENCES: Final = {"sigmoid": False, "hinge": False, "ipo": False, "orpo": True, "simpo": True}
+"""`pref_loss` -> whether no reference is asked. Beside the log-probabilities, which all make alike, every one of them
+and the shares of a supervised and of a classifier's loss are of a number a sample [LF train/dpo/trainer.py
+`compute_preference_loss`, `get_batch_loss_metrics`, hparams/finetuning_args.py `use_ref_model`]."""
+
+LIKE_EAGER: Final = ("use_dft_loss", "use_eaft_loss")
+"""Losses weighed token by token: they write logits and their log-softmax in fp32 as Transformers' own does, and EAFT's
+copy of the logits is gone before backward writes as much [LF train/trainer_utils.py `_dft_cross_entropy`,
+`_eaft_cross_entropy`]."""
+
 KERNELS: Final = {"auto": None, "sdpa": None, "fa2": "flash", "fa3": "flash", "disabled": "eager"}
 """`flash_attn` -> kernel; None: as Transformers chooses [LF model_utils/attention.py]."""
 
@@ -80,7 +97,9 @@ def read_factory(config: Config) -> Reading:
     values = Watched(config.table or {}, FACTORY)
     options: dict[str, Any] = {"engine": "huggingface"} | _precision(values)
     if not values.flag("do_train"):
-        values.cannot("do_train", "is not true, so LLaMA-Factory trains nothing")
+        if values.flag("do_eval") or values.flag("do_predict"):
+            values.cannot("do_train", "is not true, so LLaMA-Factory trains nothing")
+        values.assumed.append("do_train is not given, without which LLaMA-Factory trains nothing")
     objective = values.one_of("stage", STAGES, option="objective")
     options |= {"objective": objective or "sft"}
     if model := values.text("model_name_or_path"):
@@ -92,6 +111,7 @@ def read_factory(config: Config) -> Reading:
         options |= lengths_of(packed=packs)
     if (kernel := values.one_of("flash_attn", KERNELS, option="attention")) is not None:
         options["attention"] = kernel
+    notes = [] if "cutoff_len" in values else [f"cutoff_len is not given: {CUTOFF}, as LLaMA-Factory has it"]
     kernels = _kernels(values, options["objective"])
     options = together(options, _recompute(values), kernels, _low_rank(values), _adapters(values))
     if options["engine"] == "unsloth":  # which prepares packed bases itself
@@ -101,13 +121,24 @@ def read_factory(config: Config) -> Reading:
         options["loss"] = "eager"  # its trainer of this stage is not TRL's [LF train/sft/trainer.py]
     if options["objective"] == "dpo" and options["engine"] == "huggingface":
         options = together(options, {"engine-option": ("log_probs=whole",)})
-    values.only("pref_loss", "sigmoid", "hinge", "ipo")
-    values.only("pref_ftx", 0, 0.0)
+    for name in LIKE_EAGER:
+        if values.flag(name):
+            notes.append(f"{name}: as much as the usual loss, whose logits are written out in fp32")
+    if values.flag("use_v1_kernels"):
+        notes.append("use_v1_kernels: kernels of NPUs, nothing on other cards")
+    for name in ("pref_ftx", "pref_bco_weight"):
+        values.get(name)
+    alone = values.one_of("pref_loss", PREFERENCES, option="objective")
+    if alone and options["objective"] == "dpo":
+        options = together(options, {"engine-option": ("precompute_ref_log_probs=true",)})
+        notes.append(f"pref_loss: {values['pref_loss']}: DPO's program without a reference")
+    options["image-size"] = math.isqrt(values.count("image_max_pixels") or PIXELS)
+    for name in OF_VIDEO:
+        values.get(name)
     frozen = [part for name, (part, usual) in FROZEN.items()
               if (usual if (flag := values.flag(name)) is None else flag)]
     options |= {"freeze": ",".join(frozen)} if frozen else {}
     read = arguments_of(values, config.name, fsdp=1)
-    notes = [] if "cutoff_len" in values else [f"cutoff_len is not given: {CUTOFF}, as LLaMA-Factory has it"]
     workers = values.count("ray_num_workers")
     options, unread = together(options, read.options), (*values.unread(), *read.unread)
     return Reading("llama-factory", options, {}, read.batch, unread, (*notes, *read.notes), ranks=workers)

@@ -142,7 +142,7 @@ def read(config: Config) -> Reading:
     unread += [*entry, *command.unread, *unread_variables, *values.unread()]
     return Reading(
         "megatron", options, unread=tuple(map(_about_network, unread)), notes=tuple(notes),
-        ranks=ranks_of(gpus, machines, command.variables), parts={"etp": "experts"},
+        ranks=ranks_of(gpus, machines, command.variables), nodes=machines or 1, parts={"etp": "experts"},
     )
 
 

@@ -47,6 +47,27 @@ BATCH: Final = 512
 CONTEXTS: Final = ((47 << 30, 262144), (23 << 30, 32768), (0, 4096))
 """Memory of all cards [bytes] -> `num_ctx`, up to the network's own [default]."""
 
+SIZES: Final = {
+    "codellama": "7b", "deepseek-r1": "8b", "deepseek-v3": "671b", "gemma2": "9b", "gemma3": "4b", "gpt-oss": "20b",
+    "llama2": "7b", "llama3": "8b", "llama3.1": "8b", "llama3.2": "3b", "llama3.3": "70b", "mistral": "7b",
+    "mistral-nemo": "12b", "mixtral": "8x7b", "phi3": "3.8b", "phi4": "14b", "qwen2": "7b", "qwen2.5": "7b",
+    "qwen2.5-coder": "7b", "qwen3": "8b", "qwen3-coder": "30b", "qwq": "32b", "smollm2": "1.7b", "tinyllama": "1.1b",
+}
+"""Name of the library -> size of its tag `latest` [ollama.com/library, 2025-12]."""
+
+DISTILLED: Final = "deepseek-r1-distill"
+NAMED: Final = {
+    "deepseek-coder-v2:16b": "deepseek-coder-v2-lite", "deepseek-r1:1.5b": f"{DISTILLED}-qwen-1.5b",
+    "deepseek-r1:7b": f"{DISTILLED}-qwen-7b", "deepseek-r1:8b": "deepseek-r1-0528-qwen3-8b",
+    "deepseek-r1:14b": f"{DISTILLED}-qwen-14b", "deepseek-r1:32b": f"{DISTILLED}-qwen-32b",
+    "deepseek-r1:70b": f"{DISTILLED}-llama-70b", "deepseek-r1:671b": "deepseek-r1", "deepseek-v3:671b": "deepseek-v3",
+    "devstral:24b": "devstral-small-2507", "gemma4:26b": "gemma-4-26b-a4b", "phi3:14b": "phi-3-medium",
+    "phi4-mini:3.8b": "phi-4-mini", "qwen3:30b": "qwen3-30b-a3b", "qwen3:235b": "qwen3-235b-a22b",
+    "qwen3-coder:30b": "qwen3-coder-30b-a3b", "qwen3-coder:480b": "qwen3-coder-480b-a35b",
+}
+"""Name and size of the library -> network, where the one does not spell the other [ollama.com/library, 2025-12]."""
+
+
 def read(config: Config) -> Reading:
     """Options of llama.cpp.
 
@@ -125,20 +146,30 @@ def _network(values: Watched) -> dict[str, Any]:
     if said.endswith(".gguf") or repository:
         found, why = network_of(said, repository[1] if repository else None)
     else:
-        name, _, tag = said.rpartition("/")[2].lower().partition(":")
-        whole = re.sub(r"(?<=[a-z])(?=\d)", "-", name) if not name.startswith("qwen") else name
-        stored = re.search(r"-(q\d\w*|fp16|bf16|mxfp4)$", tag)
-        size = tag.removesuffix(stored[0] if stored else "")
-        named = f"{whole}-{size}"
-        found, why = network_of(f"{named}{stored[0]}" if stored else named, None if stored else named)
-        why = why.replace(f"{named}{stored[0] if stored else ''}", said, 1)
-        if not size or size == "latest":
-            found, why = {}, "says no size; give its tag, as in llama3.1:8b, or name the model, and --weights"
+        found, why = _of_library(said)
     if not found:
         values.cannot("from", why, option="model")
         return {}
     values.assumed.append(why)
     return found
+
+
+def _of_library(said: str) -> tuple[dict[str, str], str]:
+    """Network and storage of a name of the library, with a line that says so; without them why there are none.
+
+    >>> _of_library("deepseek-r1:70b-llama-distill-q8_0")[0], _of_library("llama3.2")[0]
+    ({'model': 'deepseek-r1-distill-llama-70b', 'weights': 'q8_0'}, {'model': 'llama-3.2-3b', 'weights': 'q4_k_m'})
+    """
+    name, _, tag = said.rpartition("/")[2].lower().partition(":")
+    stored = re.search(r"-(q\d\w*|fp16|bf16|mxfp4)$", tag)
+    size = tag.removesuffix(stored[0] if stored else "")
+    size = SIZES.get(name, "") if size in ("", "latest") else size
+    if not size:
+        return {}, "says no size; give its tag, as in llama3.1:8b, or name the model, and --weights"
+    spelt = name if name.startswith(("qwen", "smollm")) else re.sub(r"(?<=[a-z])(?=\d)", "-", name)
+    named = NAMED.get(f"{name}:{size.partition('-')[0]}", f"{spelt}-{size}")
+    found, why = network_of(f"{named}{stored[0]}" if stored else named, None if stored else named)
+    return found, why.replace(f"{named}{stored[0] if stored else ''}", said, 1)
 
 
 def _settings(values: Watched) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from vramcast.formats.reading import (
     shown,
     together,
 )
-from vramcast.formats.tools import deepspeed
+from vramcast.formats.tools import deepspeed, hf_command
 from vramcast.formats.tools.llamafactory import QUANTISED, STORED
 from vramcast.formats.tools.swift_former import is_former, read_former
 from vramcast.formats.tools.transformers import ARGUMENTS, arguments_of, liger_of
@@ -41,6 +41,9 @@ COMMANDS: Final = ("sft", "pt", "rlhf")
 
 OBJECTIVES: Final = {"dpo": "dpo", "grpo": "grpo", "rm": "reward"}
 """`rlhf_type` -> what is optimised."""
+
+TASKS: Final = {"causal_lm": "", "seq_cls": "classification"}
+"""`task_type` -> what is optimised, where it is no language model."""
 
 USUAL: Final = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
 """Of Transformers' arguments, where ms-swift has others than that [swift trainers/arguments.py]."""
@@ -91,7 +94,9 @@ def read(config: Config) -> Reading:
         return _with_environment(read_former(table), command)
     values = Watched(USUAL | table, SWIFT, undecided=command.undecided)
     values.get("config")
-    several = _ranks(command.variables)
+    launch = hf_command.taken_apart(command.words)
+    started = hf_command.launching(launch, command) if launch.launcher else None
+    several = _processes(command, started)
     sharded, wide = _sharding(values, config.name)
     options = together(
         {"engine": ENGINE}, _task(values, kind), _network(values), _adapters(values), _attention(values),
@@ -105,9 +110,9 @@ def read(config: Config) -> Reading:
         options |= {"engine": "unsloth", "engine-option": pairs}
     auto = {} if "seq-len" in options else {"seq-len": "says no length of the samples"}
     left = tuple(_towers(values, options))
-    unread = (*values.unread(), *wide, *left)
+    unread = (*values.unread(), *wide, *left, *(started.unread if started else ()))
     found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes), auto)
-    return _with_environment(found, command)
+    return _with_environment(found, command, started)
 
 
 def _score(words: tuple[str, ...]) -> int:
@@ -126,27 +131,36 @@ def _of_command(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-def _with_environment(found: Reading, command: Command) -> Reading:
-    """The reading with what variables before the command say."""
+def _with_environment(found: Reading, command: Command, started: Reading | None = None) -> Reading:
+    """The reading with what variables before the command say, and a launcher that starts it."""
     variables = command.variables
     cards = [card for card in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if card]
-    several = _ranks(variables)
-    split = (SPLIT,) if several is None and len(cards) > 1 else ()
+    several, alone = _processes(command, started), 1 if cards and started is None else None
+    split = (SPLIT,) if several is None and alone and len(cards) > 1 else ()
     unread = (*found.unread, *command.unread, *unread_environment(variables), *split)
     options = found.options | options_of_environment(variables)
-    return found._replace(options=options, unread=unread, ranks=several or (1 if cards else None))
+    nodes = started.nodes if started is not None else _count(variables, "NNODES") or 1
+    return found._replace(options=options, unread=unread, ranks=several or alone, nodes=nodes)
 
 
-def _ranks(variables: Mapping[str, str]) -> int | None:
-    """Processes, where NPROC_PER_NODE says them [swift cli/main.py `get_torchrun_args`]."""
-    each, machines = (variables.get(name, "") for name in ("NPROC_PER_NODE", "NNODES"))
-    if not each.isdecimal():
-        return None
-    return ranks_of(int(each), int(machines) if machines.isdecimal() else 1, {})
+def _processes(command: Command, started: Reading | None) -> int | None:
+    """As many as a launcher starts, or NPROC_PER_NODE says [swift cli/main.py `get_torchrun_args`]."""
+    if started is not None and started.ranks:
+        return started.ranks
+    each = _count(command.variables, "NPROC_PER_NODE")
+    return None if each is None else ranks_of(each, _count(command.variables, "NNODES"), {})
+
+
+def _count(variables: Mapping[str, str], name: str) -> int | None:
+    text = variables.get(name, "")
+    return int(text) if text.isdecimal() else None
 
 
 def _task(values: Watched, kind: str) -> dict[str, Any]:
-    values.only("task_type", "causal_lm")
+    if values.one_of("task_type", TASKS, option="objective") == "classification":
+        values.get("num_labels")
+        values.get("problem_type")
+        return {"objective": "classification"} | lengths_of(packed=False)
     if kind != "rlhf" and "rlhf_type" not in values:
         return {"objective": "pretrain" if kind == "pt" else "sft"} | lengths_of(packed=values.flag("packing"))
     given = values.get("rlhf_type", "dpo")
@@ -290,6 +304,9 @@ def _recompute(values: Watched, *, several: int | None, sharded: bool) -> dict[s
 def _kernels(values: Watched) -> dict[str, Any]:
     """Liger's, which make the loss too; else all logits."""
     found = liger_of(values)
+    for name in ("enable_dft_loss", "enable_channel_loss"):  # of all logits in fp32, as Transformers' own loss is
+        if values.flag(name) and found:  # [swift trainers/utils.py `per_token_loss_func`]
+            values.cannot(name, "puts its own loss in the place of Liger's, which is not modelled", option="loss")
     if values.get("loss_type") is not None and "rlhf_type" not in values:
         values.cannot("loss_type")
     return found if found or values.flag("torch_compile") or "rlhf_type" in values else {"loss": "eager"}

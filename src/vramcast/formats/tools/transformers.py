@@ -77,7 +77,7 @@ TRAINERS_BATCH: Final = 8
 LENGTHS: Final = ("max_length", "max_seq_length", "model_max_length")
 
 USUAL: Final[dict[str, tuple[Any, ...]]] = {
-    "torch_compile_backend": ("inductor",), "torch_compile_mode": ("default",), "neftune_noise_alpha": (0, 0.0),
+    "torch_compile_backend": ("inductor",), "torch_compile_mode": ("default",),
     "optim_target_modules": ("all-linear",), "include_num_input_tokens_seen": ("no", "all", "non_padding", True, False),
 }
 """Names that change nothing with these values, and are not modelled with others."""
@@ -150,6 +150,7 @@ def arguments_of(values: Watched, file: str, *, fsdp: int = 2) -> Reading:
         options["compile"] = True
     for name, usual in USUAL.items():
         values.only(name, *usual)
+    values.get("neftune_noise_alpha")  # noise of the embeddings is gone before a layer runs [HF trainer_utils.py]
     if values.flag("auto_find_batch_size"):
         values.cannot("auto_find_batch_size", "leaves the batch to the run; give --micro-batch", option="micro-batch")
     batch, notes = _batch(values)

@@ -203,7 +203,8 @@ def _adapters(values: Watched) -> dict[str, Any]:
                 values.get(name)
         for name in ("load_in_4bit", "load_in_8bit"):
             if values.flag(name):
-                values.cannot(name, "needs use_peft: TRL trains packed weights beside adapters only", option="peft")
+                why = "trains packed weights, which TRL does beside adapters only: --use_peft, or --peft lora"
+                values.cannot(name, why, option="peft")
         return {}
     found: dict[str, Any] = {"peft": "dora" if values.flag("use_dora") else "lora"}
     found["lora-rank"] = values.count("lora_r") or 16
@@ -281,6 +282,8 @@ def generation_of(values: Watched) -> dict[str, Any]:
     if values.flag("use_vllm"):
         if values.get("vllm_mode") != "server":
             values.cannot("use_vllm", "puts a server on the same cards, which is not modelled; vllm_mode: server is")
+        for name in ("steps_per_generation", "generation_batch_size"):
+            values.get(name)  # samples wait as tokens
         return {"engine-option": ("steps_per_generation=0",)}
     said = ((name, values.count(name)) for name in ("steps_per_generation", "generation_batch_size"))
     return {"engine-option": found} if (found := tuple(f"{name}={count}" for name, count in said if count)) else {}
