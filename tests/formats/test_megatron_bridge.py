@@ -192,7 +192,7 @@ def test_a_function_of_another_file_of_recipes_is_followed_with_its_own_constant
     folder.mkdir(parents=True)
     (folder / "llama3.py").write_text(RECIPE, encoding="utf-8")
     there = "from megatron.bridge.recipes.llama.h100.llama3 import llama3_8b\n\nLENGTH = 1\n\n\n"
-    lines = ("def shorter():", "    cfg = llama3_8b()", "    cfg.model.tensor_model_parallel_size = 1", "    return cfg")
+    lines = ("def again():", "    cfg = llama3_8b()", "    cfg.model.tensor_model_parallel_size = 1", "    return cfg")
     text = there + "\n".join(lines)
     path = folder.parent / "mine.py"
     path.write_text(text, encoding="utf-8")
