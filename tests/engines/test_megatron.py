@@ -147,3 +147,25 @@ def test_fsdp_gathers_ahead_and_keeps_gradients_until_a_thousand_million_wait() 
     assert extent(forward).peak == 3 * units * 2
     assert extent(backward).peak == 3 * units * 2 + 5 * units * 4
     assert not any(live_at_end(forward + backward).values())
+
+
+def test_layers_in_bf16_beside_fp8_keep_what_bf16_keeps() -> None:
+    asked = {"engine": "megatron", "gpus": "8xh100-sxm-80gb", "seq_len": 4096}
+
+    def peak(precision: str, *pairs: str) -> int:
+        return vramcast.train("llama-3.2-1b", **asked, precision=precision, engine_option=pairs).peak.allocated_bytes
+
+    narrow, wide = peak("fp8"), peak("mixed-bf16")
+    steps = [peak("fp8", f"bf16_at_start={count}", f"bf16_at_end={count}") for count in (1, 4, 8)]
+    assert narrow < steps[0] < steps[1] < steps[2] == wide
+
+
+def test_norms_behind_parts_keep_what_they_read_and_capped_scores_need_no_mask() -> None:
+    asked = {"engine": "megatron", "gpus": "8xh100-sxm-80gb", "seq_len": 1024}
+    olmo = vramcast.train("olmo-2-7b", **asked)
+    assert sum("post_norm.statistics" in entry.path for entry in olmo.fullest.ledger) == 2
+    with pytest.raises(Unsupported, match="attention_mask=false"):
+        vramcast.train("gemma-2-2b", **asked)
+    gemma = vramcast.train("gemma-2-2b", **asked, engine_option=("attention_mask=false",))
+    kept = next(entry for entry in gemma.fullest.ledger if entry.path.endswith("output.tanh"))
+    assert kept.num_bytes == 1024 * 256_000 * 2

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+import vramcast
 from vramcast.api import job_of
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.formats.read import Given, read_files
@@ -78,7 +79,7 @@ def test_a_length_that_no_data_set_says_is_said_to_be_assumed(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("section", "values", "name"),
     [
-        ("distributed", {"strategy": "fsdp2", "ep_size": 8}, "distributed.ep_size"),
+        ("distributed", {"strategy": "fsdp2", "tp_size": 8}, "distributed.tp_size"),
         ("distributed", {"strategy": "megatron_fsdp"}, "distributed.strategy"),
         ("recipe", "FinetuneRecipeForVLM", "recipe"),
         ("model", {"_target_": "nemo_automodel.NeMoAutoModelForImageTextToText.from_pretrained"}, "model._target_"),
@@ -93,3 +94,31 @@ def test_a_length_that_no_data_set_says_is_said_to_be_assumed(tmp_path: Path) ->
 def test_what_makes_another_run_of_it_is_named(tmp_path: Path, section: str, values: Any, name: str) -> None:
     recipe = {each: value for each, value in RECIPE.items() if each != "packed_sequence"} | {section: values}
     assert name in [one.name for _, one in read(tmp_path, recipe).unread]
+
+
+MOE = RECIPE | {
+    "model": {"_target_": "nemo_automodel.NeMoAutoModelForCausalLM.from_config", "config": "Qwen/Qwen3-30B-A3B",
+              "backend": {"attn": "te", "linear": "te", "rms_norm": "torch_fp32", "experts": "gmm",
+                          "dispatcher": "deepep"}},
+    "distributed": {"strategy": "fsdp2", "ep_size": 8, "activation_checkpointing": True,
+                    "moe": {"reshard_after_forward": False, "wrap_outer_model": True}},
+}
+
+
+def test_experts_over_ranks_stand_in_16_bits_beside_fsdp(tmp_path: Path) -> None:
+    found = job(tmp_path, MOE)
+    assert (found.engine, found.plan.ep, found.plan.precision) == ("torchtitan", 8, Precision.BF16)
+    answer = vramcast.train(**{"from": (tmp_path / "recipe.yaml",)}, gpus="8xh100-sxm-80gb")
+    dense, experts = answer.num_parameters - 48 * 128 * 3 * 2048 * 768, 48 * 16 * 3 * 2048 * 768
+    states = sum(entry.num_bytes for entry in answer.fullest.ledger if entry.category == "optimizer")
+    assert states == pytest.approx(2 * 2 * (dense / 8 + experts), rel=0.01)  # two moments in bf16
+    early = MOE | {"distributed": MOE["distributed"] | {"defer_fsdp_grad_sync": False}}
+    assert job(tmp_path, early).engine_options["defers_sync"] is False
+
+
+def test_stages_hold_as_many_layers_as_the_pipeline_says(tmp_path: Path) -> None:
+    pipeline = {"pp_schedule": "interleaved1f1b", "pp_microbatch_size": 1, "layers_per_stage": 5,
+                "round_virtual_stages_to_pp_multiple": "down"}
+    mesh = MOE["distributed"] | {"pp_size": 2, "ep_size": 4, "pipeline": pipeline}
+    found = job(tmp_path, MOE | {"distributed": mesh})
+    assert (found.plan.pp, found.plan.virtual_stages, found.plan.schedule) == (2, 5, "interleaved")

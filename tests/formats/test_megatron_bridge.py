@@ -185,3 +185,24 @@ def test_experts_of_a_model_that_the_hub_names_are_divided_as_the_recipe_says(tm
     text = text.replace("cfg.train.g", f"{more}cfg.train.g")
     found = job(tmp_path, text.replace("cfg.model.virtual_pipeline_model_parallel_size = 4", ""))
     assert (found.plan.tp, found.plan.ep, found.plan.etp) == (2, 2, 1)
+
+
+def test_a_function_of_another_file_of_recipes_is_followed_with_its_own_constants(tmp_path: Path) -> None:
+    folder = tmp_path / "megatron" / "bridge" / "recipes" / "llama" / "h100"
+    folder.mkdir(parents=True)
+    (folder / "llama3.py").write_text(RECIPE, encoding="utf-8")
+    there = "from megatron.bridge.recipes.llama.h100.llama3 import llama3_8b\n\nLENGTH = 1\n\n\n"
+    lines = ("def again():", "    cfg = llama3_8b()", "    cfg.model.tensor_model_parallel_size = 1", "    return cfg")
+    text = there + "\n".join(lines)
+    path = folder.parent / "mine.py"
+    path.write_text(text, encoding="utf-8")
+    found = job_of({"from": (path,), "gpus": "8xh100-sxm-80gb"})
+    assert (found.model.name, found.workload.seq_len, found.plan.tp, found.plan.pp) == ("llama-3-8b", 8192, 1, 2)
+
+
+def test_a_precision_says_which_layers_stay_in_bf16(tmp_path: Path) -> None:
+    text = RECIPE.replace('"bf16_mixed"', '"nemotron_h_bf16_with_fp8_current_scaling_mixed"')
+    text = text.replace('recompute_granularity = "full"', "recompute_granularity = None")
+    text = "\n".join(line for line in text.splitlines() if "recompute_method" not in line and "num_layers" not in line)
+    found = options_of(job(tmp_path, text))
+    assert (found.bf16_at_start, found.bf16_at_end, found.fp8_recipe) == (2, 2, "tensorwise")

@@ -107,6 +107,17 @@ def test_a_dense_network_has_no_tensor_parallel_experts(tmp_path: Path) -> None:
     assert job(tmp_path, GPT | {"--expert-tensor-parallel-size": 4}).plan.etp is None
 
 
+@pytest.mark.parametrize(("model", "etp"), [("qwen3-30b-a3b", 1), ("qwen3-0.6b", None)])
+def test_experts_of_a_model_that_is_named_are_divided_as_the_arguments_say(
+    tmp_path: Path, model: str, etp: int | None
+) -> None:
+    plan = {"--expert-tensor-parallel-size": 1, "--tensor-model-parallel-size": 2, "--seq-length": 512,
+            "--micro-batch-size": 1, "--bf16": True}
+    read(tmp_path, plan)
+    named = {"from": (tmp_path / "model_config.yaml",), "gpus": "8xh100-sxm-80gb", "model": model}
+    assert job_of(named).plan.etp == etp
+
+
 @pytest.mark.parametrize(("frequency", "experts"), [(1, 12), (2, 6), ("([0]*3+[1]*9)", 9)])
 def test_experts_are_in_every_so_manieth_layer(tmp_path: Path, frequency: int | str, experts: int) -> None:
     found = job(tmp_path, GPT | {"--num-experts": 8, "--moe-layer-freq": frequency, "--moe-ffn-hidden-size": 256,

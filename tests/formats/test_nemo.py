@@ -52,6 +52,10 @@ def test_a_network_and_its_plan_are_read(tmp_path: Path) -> None:
     assert read(tmp_path).ranks == {"llama.yaml": 16}
 
 
+def test_words_of_falcons_layers_say_nothing_of_others(tmp_path: Path) -> None:
+    job(tmp_path, name="megatron_mistral", mcore_customization_config={"parallel_attention": True})
+
+
 def test_products_and_fusions_are_read(tmp_path: Path) -> None:
     found = job(tmp_path, ffn_hidden_size="${multiply:4, ${.hidden_size}}", bias_activation_fusion=False, fp8=True,
                 fp8_margin=0, activations_checkpoint_granularity="full", activations_checkpoint_num_layers=4)
@@ -71,7 +75,8 @@ def test_products_and_fusions_are_read(tmp_path: Path) -> None:
         ({"tokenizer": {"library": "sentencepiece", "model": "${dir}/a.model"}}, "--vocab-size"),
         ({"window_size": [4096, 0]}, "model.window_size"),
         ({"peft": {"peft_scheme": "lora"}}, "model.peft"),
-        ({"mcore_customization_config": {"parallel_attention": True}}, "model.mcore_customization_config"),
+        ({"name": "megatron_falcon_gpt", "mcore_customization_config": {"parallel_attention": True}},
+         "model.mcore_customization_config"),
     ],
 )
 def test_what_makes_another_run_of_it_is_named(tmp_path: Path, more: dict[str, Any], name: str) -> None:

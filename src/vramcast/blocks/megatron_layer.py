@@ -35,10 +35,12 @@ from vramcast.operators.transformer_engine import (
 def layer_graph(layer: Layer, shape: Shape, *, hidden: int, owner: str, boundary: Tensor) -> Graph:
     """The tape of one layer; its input and output are instances of `boundary`."""
     graph = Graph(owner=owner, source="Megatron-LM core/transformer, TransformerEngine pytorch/module")
-    if layer.parallel or layer.post_norms or layer.norm_placement != "pre":
+    if layer.parallel or layer.norm_placement == "post":
         raise Unsupported(
             "megatron's layers are pre-norm and sequential; parallel or post-norm layers need engine pytorch"
         )
+    if getattr(layer.mixer, "softcap", False) and shape.cp > 1:
+        raise Unsupported("attention whose scores are capped has no context parallelism in Megatron; use --cp 1")
     out = graph.input("hidden", boundary.num_bytes, tensor=boundary)
     for part, read in _parts(layer).items():
         if read is not None:
@@ -69,12 +71,17 @@ def _save_inputs_in_fp8(graph: Graph) -> None:
 
 
 def _residual(graph: Graph, x: Value, layer: Layer, shape: Shape, *, part: str, hidden: int) -> Value:
+    """A part of a layer, added to what it read.
+
+    Norms behind a part are those of Megatron-Bridge's row-parallel linear with a norm of its own: Megatron-LM itself
+    has none. Source: Megatron-Bridge 067f987d models/gemma/modules.py, models/exaone `TERowParallelLinearLayerNorm`
+    """
     rows, e = shape.tokens_between, shape.element
+    statistics = 2 if layer.norm is Norm.LAYER else 1
     start = len(graph.operators)
-    normed = norm(
-        graph, f"{part}_norm", x, rows=rows, width=hidden, element=e, statistics=2 if layer.norm is Norm.LAYER else 1
-    )
-    if "layernorm" in shape.recompute_modules and owns_norm(layer, part, te=shape.te):
+    before = layer.norm_placement == "pre"
+    normed = norm(graph, f"{part}_norm", x, rows=rows, width=hidden, element=e, statistics=statistics) if before else x
+    if before and "layernorm" in shape.recompute_modules and owns_norm(layer, part, te=shape.te):
         graph.checkpoint(start, discard_output=True)
     if part == "channel":
         out = (
@@ -86,6 +93,8 @@ def _residual(graph: Graph, x: Value, layer: Layer, shape: Shape, *, part: str, 
         out = _cross(graph, normed, layer, shape, hidden=hidden)
     else:
         out = _mixer(graph, normed, layer, shape, hidden=hidden)
+    if layer.post_norms or not before:
+        out = norm(graph, f"{part}_post_norm", out, rows=rows, width=hidden, element=e, statistics=statistics)
     dropout = shape.hidden_dropout
     return dropout_add(graph, f"{part}_add", out, x, rows=rows, width=hidden, element=e, dropout=dropout)
 
@@ -166,6 +175,7 @@ class HeadSizes(NamedTuple):
     cross_entropy: Literal["unfused", "native", "te"]
     final_norm: Norm | None
     dense: bool  # BERT: dense, GeLU and norm before the projection
+    softcap: bool = False  # logits pass through tanh
 
 
 def head_graph(shape: Shape, sizes: HeadSizes, *, boundary: Tensor) -> Graph:
@@ -179,6 +189,8 @@ def head_graph(shape: Shape, sizes: HeadSizes, *, boundary: Tensor) -> Graph:
     if sizes.dense:
         x = _bert_dense(graph, x, shape, hidden)
     logits = _projection(graph, "output", x, shape.linear(sizes.vocab, hidden), sizes.cross_entropy == "te")
+    if sizes.softcap:
+        logits = _capped(graph, logits, shape, sizes)
     loss = _cross_entropy(graph, "output", logits, shape, sizes)
     graph.hold(logits)
     graph.returns(loss)
@@ -203,6 +215,20 @@ def _projection(graph: Graph, name: str, x: Value, linear: Linear, in_place_grad
         temporaries=whole if frozen else [], backward_temporaries=whole,
         weight_gradients=[] if frozen else [weight_gradient(graph, name, linear)], flops=flops,
     )
+
+
+def _capped(graph: Graph, logits: Value, shape: Shape, sizes: HeadSizes) -> Value:
+    """scale x tanh(logits / scale), one operator after the other; tanh keeps what it makes.
+
+    Source: Megatron-Bridge 067f987d models/gemma/gemma2_provider.py `logit_softcapping`
+    """
+    if sizes.cross_entropy == "te":
+        raise Unsupported("TransformerEngine's cross entropy over capped logits is not modelled; use --loss eager")
+    width = shape.tokens, sizes.vocab, shape.element
+    small = graph.call("output.scale", [logits], [activation(graph, "output.scaled logits", *width)])
+    bent = activation(graph, "output.tanh", *width)
+    graph.call("output.tanh", [small], [bent], saved=[bent])
+    return graph.call("output.cap", [bent], [activation(graph, "output.capped logits", *width)])
 
 
 def _bert_dense(graph: Graph, x: Value, shape: Shape, hidden: int) -> Value:

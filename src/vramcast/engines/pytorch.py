@@ -50,7 +50,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
 
     `engine_options`: "reentrant" checkpoints, "padded" batches, "shifted_loss" for model code that shifts its logits,
     "model_loss" computed by transformers' model code (bool), "gradient_as_bucket_view" (bool), "backward_prefetch"
-    ("pre", "none").
+    ("pre", "none"), "defers_sync" (bool).
 
     Raises: Unsupported for model parallelism, partial sharding and offload, with the engine that would work
     """
@@ -109,6 +109,7 @@ def sharding_of(job: Job, by: Sharder) -> Sharding:
         reshard=plan.reshard_after_forward and plan.shards is Shards.EVERYTHING,
         prefetch=job.engine_options.get("backward_prefetch", "pre") == "pre",
         offload=plan.offload_parameters == "cpu",
+        defers=job.engine_options.get("defers_sync", True) is True,
     )
 
 
@@ -123,7 +124,7 @@ def sharded_role(
         said.append("every adapter is a unit of its own, as PEFT's fsdp_auto_wrap_policy wraps them")
     if job.plan.peft is not None and recipe.sizes.packs(""):
         said.append("packed weights are stored as 16-bit numbers, so that they can be sharded; block constants are not")
-    if job.workload.grad_accum > 1:
+    if job.workload.grad_accum > 1 and sharding.defers:
         said.append("gradients of the micro-batches before the last add up unsharded (no_sync)")
     if compared is not None:
         said.append(compared.said)

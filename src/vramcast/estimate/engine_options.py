@@ -43,6 +43,7 @@ class PyTorch(Eager, frozen=True):
 
     model_loss: bool = False  # transformers' model code computes the loss
     backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
+    defers_sync: bool = True  # FSDP: gradients of micro-batches before the last add up unsharded
 
 
 class Zero(Eager, frozen=True):
@@ -69,6 +70,7 @@ class HuggingFace(Zero, frozen=True):
     cut_cross_entropy: bool = False  # Apple's loss over hidden states, beside --loss fused_linear
     autocast: bool = False  # bf16 or fp16 of the Trainer over weights of 16 bits
     backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
+    defers_sync: bool = True  # FSDP: gradients of micro-batches before the last add up unsharded
     trl: Release | Major = ""  # 0.24
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"  # that a frozen network is loaded in
     prepare_kbit: Literal["trl", "peft", "norms", "none"] = "trl"  # who prepares a packed base for training
@@ -94,6 +96,13 @@ class Torchtitan(Noun, frozen=True):
     float8: bool = False
     float8_all_gather: bool = False
     pipeline_microbatch_size: Elements = 1
+    defers_sync: bool = False  # gradients of micro-batches before the last add up unsharded
+    whole_experts: bool = False  # experts that no two ranks share stand outside FSDP
+    kernel: Literal["fused", "foreach", "loop"] = "fused"  # of the optimizer
+    expandable: bool = True  # the allocator's segments, as its own script sets them
+    ends_count: bool = True  # embedding and head as a layer each, where layers are divided over stages
+    keeps_outputs: bool = False  # the last stage keeps the logits of all micro-batches
+    keeps_router: bool = False  # of a layer that is recomputed whole: what its router chose
 
 
 class Torchtune(Eager, frozen=True):

@@ -63,7 +63,7 @@ class Given(NamedTuple):
     unread: tuple[tuple[str, Unread], ...] = ()  # file, and what of it may change the answer and is not understood
     ranks: dict[str, int] = {}  # file -> processes it starts
     nodes: int = 1  # machines that they are on, where a file says so
-    parts: Mapping[str, str] = {}  # engine option -> part of the network without which the tool passes over it
+    parts: Mapping[str, str] = {}  # (engine) option -> part of the network without which the tool passes over it
     ignored: tuple[str, ...] = ()  # what the answer is without, one sentence a file
     without_bf16: Mapping[str, Any] = {}  # options instead, on cards that have no bf16
     contexts: tuple[tuple[int, int], ...] = ()  # memory of all cards [bytes] -> context that the tool takes unasked
@@ -177,7 +177,8 @@ def about_network(given: Given, named: object) -> Given:
     pairs = tuple(pair for pair in given.options.get("engine-option", ()) if pair.partition("=")[0] in given.parts)
     of_images = given.options.get("images") == 0 or "image-size" in given.options
     of_network = any(one.of_towers or one.about not in ("", *WHATEVER) for _, one in given.unread)
-    if named is None or not (pairs or of_images or of_network):
+    of_part = [name for name in given.options if name in given.parts]
+    if named is None or not (pairs or of_part or of_images or of_network):
         return given
     from vramcast.sources.resolve import resolve_model  # most files need no network to be read
 
@@ -190,6 +191,7 @@ def about_network(given: Given, named: object) -> Given:
     # without towers there are no images; one that reads flat images by a table of positions makes them all its size
     own_size = sized and all(len(stack.vision.patch) == len(FLAT) for stack in towers if stack.vision)
     without = ("images", "image-size") if not reads_images(model) else ("image-size",) if own_size else ()
+    without = (*without, *(name for name in of_part if not has_part(model, given.parts[name])))
     options = {name: value for name, value in given.options.items()
                if (name != "engine-option" or left) and name not in without}
     return given._replace(

@@ -80,7 +80,7 @@ class Reading(NamedTuple):
     auto: dict[str, str] = {}  # option that the file leaves to the run -> what the file says
     ranks: int | None = None  # processes that the file starts
     nodes: int = 1  # machines that they are on
-    parts: Mapping[str, str] = {}  # engine option -> part of the network without which the tool passes over it
+    parts: Mapping[str, str] = {}  # (engine) option -> part of the network without which the tool passes over it
     without_bf16: dict[str, Any] = {}  # options instead, on cards that have no bf16
     contexts: tuple[tuple[int, int], ...] = ()  # memory of all cards [bytes] -> context that the tool takes unasked
 

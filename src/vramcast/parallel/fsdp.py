@@ -54,13 +54,16 @@ class Unit(NamedTuple):
         return self.gathered.num_bytes > 0
 
 
-def unit(owner: str, shapes: Iterable[tuple[str, tuple[int, ...]]], plan: Fsdp) -> Unit:
+def unit(
+    owner: str, shapes: Iterable[tuple[str, tuple[int, ...]]], plan: Fsdp, *, stored_width: int | None = None
+) -> Unit:
     """The tensors of one unit.
 
     Args:
         owner: where the ledger lists them
         shapes: path and local shape (after tensor and expert parallelism) of each weight
         plan: group and element widths
+        stored_width: bytes of an element of a shard, and so of its gradient; None: as gradients are reduced
     """
     named = [(path, prod(shape), _padded(shape, plan.ranks)) for path, shape in shapes]
     padded = sum(size for _, _, size in named)
@@ -73,13 +76,17 @@ def unit(owner: str, shapes: Iterable[tuple[str, tuple[int, ...]]], plan: Fsdp) 
         )
 
     alone, kind = plan.ranks == 1, Category.COMMUNICATION
+    share = padded // plan.ranks
+    cast = stored_width not in (None, plan.reduce_width)  # [FSDP2] `foreach_reduce`, "_to_dtype_if_needed"
+    reduced = tensor("sharded gradients, reduced", share * plan.reduce_width, Category.GRADIENTS, REDUCE_STREAM)
     return Unit(
         tensor("all-gather input", 0 if alone else padded // plan.ranks * plan.gather_width, kind, GATHER_STREAM),
         tensor("all-gather output", 0 if alone else padded * plan.gather_width, kind, GATHER_STREAM),
         tuple(tensor(f"unsharded {path}", size * plan.compute_width, Category.WEIGHTS) for path, _, size in named),
         tensor("reduce-scatter input", padded * plan.reduce_width, kind),
-        tensor("sharded gradients", padded // plan.ranks * plan.reduce_width, Category.GRADIENTS, REDUCE_STREAM),
+        tensor("sharded gradients", share * (stored_width or plan.reduce_width), Category.GRADIENTS, REDUCE_STREAM),
         tuple(tensor(f"accumulated gradient of {p}", n * plan.reduce_width, Category.GRADIENTS) for p, n, _ in named),
+        reduced if cast else None,
     )
 
 

@@ -52,7 +52,8 @@ class StateRules(NamedTuple):
     on_gpu: bool = True  # states not offloaded to the host
     precision_aware: bool = False  # [PA]: 16-bit weights keep only the other 16 bits of fp32, gradients are not copied
     moment_bytes: int = 4  # per element of a moment
-    copies_moments: bool = False  # [TE]: to fp32, while a parameter group is stepped
+    copied_bytes: int = 0  # per element [TE]: states that are copied to fp32 while a parameter group is stepped
+    main_in_fp16: bool = False  # of [PA]: whole weights, in place of remainders
 
 
 class States(NamedTuple):
@@ -117,22 +118,23 @@ def _group(
     shards = list(_slices(group, elements, ranks)) if rules.distributed else group
     if rules.on_gpu:
         _optimizer(shards, rules, label, load, first)
-        if rules.copies_moments:
-            update += _copied_moments(shards, rules, label)
+        if rules.copied_bytes:
+            update += _copied_states(shards, rules, label)
     return elements
 
 
-def _copied_moments(shards: list[Weight], rules: StateRules, label: str) -> Iterator[Node]:
-    """fp32 copies of the moments of a parameter group [TE]: weights that decay, then those of one dimension."""
+def _copied_states(shards: list[Weight], rules: StateRules, label: str) -> Iterator[Node]:
+    """fp32 copies of the states of a parameter group [TE]: weights that decay, then those of one dimension."""
     for decays in (True, False):
         held = [weight for weight in shards if weight.decays is decays and not (rules.muon and weight.matrix)]
-        copies = list(_grouped(held, 4 * rules.moments, Category.TEMPORARIES, label, "fp32 moments"))
+        copies = list(_grouped(held, rules.copied_bytes, Category.TEMPORARIES, label, "fp32 states"))
         yield from (*copies, *_freed(copies))
 
 
 def _optimizer(shards: list[Weight], rules: StateRules, label: str, load: _Load, first: list[Node]) -> None:
     if rules.precision_aware and rules.weight_bytes == 2:
-        first.extend(_grouped(shards, 2, Category.OPTIMIZER, label, "remainder of main parameter"))
+        name = "fp16 main parameter" if rules.main_in_fp16 else "remainder of main parameter"
+        first.extend(_grouped(shards, 2, Category.OPTIMIZER, label, name))
     elif rules.main_parameters:
         copies = _grouped(shards, rules.weight_bytes, Category.TEMPORARIES, label, "clone before the cast to fp32")
         mains = _grouped(shards, 4, Category.OPTIMIZER, label, "fp32 main parameter")

@@ -414,7 +414,8 @@ def sharded_phases(
 ) -> Mapping[Phase, Program]:
     """Load, first step, step, evaluation of one rank under FSDP.
 
-    Micro-batches before the last are not synchronised: their gradients add up unsharded.
+    Micro-batches before the last are not synchronised, unless `sharding` does not defer it: their gradients add up
+    unsharded.
 
     Args:
         stepping: optimizer and accumulation
@@ -425,7 +426,7 @@ def sharded_phases(
     found = parts(recipe, leaves=flat)
     around = Flat(found, sharding) if flat else PerWeight(found, sharding, tied=recipe.model.tied)
     held = tuple(around.shards())
-    around.synchronises = stepping.grad_accum == 1
+    around.synchronises = stepping.grad_accum == 1 or not sharding.defers
     load, between = ((), ()) if compared is None else _reference(compared, around)
     micro_batches: list[Node] = []
     for around.first, times in ((True, 1), (False, stepping.grad_accum - 1)):

@@ -206,6 +206,7 @@ class Sharding(NamedTuple):
     prefetch: bool = True  # FSDP1: BACKWARD_PRE
     hooks_hold: bool = False  # FSDP1: checkpoints around frozen units leave their inputs to a hook
     offload: bool = False  # shards, gradients and the optimizer's states are on the host
+    defers: bool = True  # gradients of micro-batches before the last add up unsharded
 
     def stored_width(self, weight: Weight) -> int:
         """Bytes of one element of a weight's shard; packed weights are bytes and stay so."""

@@ -5,6 +5,7 @@ Source: Megatron-LM megatron/core/transformer/transformer_block.py, get_num_laye
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ class Chunk(Noun, frozen=True):
     runs: tuple[Run, ...]
     embedding: bool = False
     head: bool = False
+    first: int = 0  # place of its first layer in the network
 
     @property
     def num_layers(self) -> int:
@@ -85,7 +87,8 @@ def chunks_of(context: Context) -> list[list[Chunk]]:
     start = 0
     for index, count in enumerate(counts):
         chunk = Chunk(
-            runs=runs_of(layers[start : start + count]), embedding=index == 0, head=index == len(counts) - 1
+            runs=runs_of(layers[start : start + count]), embedding=index == 0, head=index == len(counts) - 1,
+            first=start if context.in_bf16 else 0,
         )
         ranks[index % pp].append(chunk)
         start += count
@@ -112,7 +115,7 @@ class ChunkBuilder:
         self.shape = shape_of(context)
         self.hidden, self.gradient = stream(self.shape, context, "layers")
         self.encoder = None if context.encoder is None else Encoder(context, self.shape, self.policy)
-        self.layers: dict[tuple[Layer, bool], Lowered] = {}
+        self.layers: dict[tuple[Layer, bool, bool], Lowered] = {}
         self.widths = context.fsdp_widths
         self.weight_gradients: dict[Layer, tuple[Tensor, ...]] = {}
 
@@ -191,6 +194,7 @@ class ChunkBuilder:
             cross_entropy=context.options.cross_entropy,
             final_norm=model.main.final_norm,
             dense=model.head is Head.MLM,
+            softcap=model.logits_softcap,
         )
         graph = head_graph(self.shape, sizes, boundary=self.hidden)
         lowered = lower(graph, weight_gradients=WeightGradients.TRANSIENT, gradient=self.gradient)
@@ -202,15 +206,26 @@ class ChunkBuilder:
         if plan.recompute is Recompute.FULL and plan.recompute_layers is not None:
             left = plan.recompute_layers
         found: list[tuple[int, Lowered, int]] = []
-        for run in chunk.runs:
+        for run, fp8 in self._runs(chunk):
             recomputed = min(run.count, left) if plan.recompute is Recompute.FULL else 0
             left -= recomputed
-            found += self._run(run, recomputed)
+            counts, elements = ((recomputed, True), (run.count - recomputed, False)), self._elements(run.layer)
+            found += [(count, self.layer(run.layer, recomputed=whole, fp8=fp8), elements)
+                      for count, whole in counts if count]
         return found
 
-    def _run(self, run: Run, recomputed: int) -> list[tuple[int, Lowered, int]]:
-        counts, elements = ((recomputed, True), (run.count - recomputed, False)), self._elements(run.layer)
-        return [(count, self.layer(run.layer, recomputed=whole), elements) for count, whole in counts if count]
+    def _runs(self, chunk: Chunk) -> Iterator[tuple[Run, bool]]:
+        """Equal layers in a row, and whether their products are in fp8: the network's ends may stay in bf16.
+
+        Source: Megatron-LM core/fp8_utils.py `is_first_last_bf16_layer`
+        """
+        if not self.context.in_bf16:
+            yield from ((run, self.context.fp8) for run in chunk.runs)
+            return
+        layers = [run.layer for run in chunk.runs for _ in range(run.count)]
+        keyed = [(layer, chunk.first + place not in self.context.in_bf16) for place, layer in enumerate(layers)]
+        for (layer, fp8), group in groupby(keyed):
+            yield Run(count=len(list(group)), layer=layer), fp8
 
     def dummy_gradients(self, chunk: Chunk) -> dict[str, Tensor]:
         """What TransformerEngine hands to autograd where products add into the gradient buffer: one uninitialised
@@ -223,20 +238,22 @@ class ChunkBuilder:
             for tensor in self.weight_gradients[run.layer]
         }
 
-    def layer(self, layer: Layer, *, recomputed: bool) -> Lowered:
-        """Programs of one layer; `recomputed` as a whole."""
-        if (layer, recomputed) not in self.layers:
-            model = self.context.model
-            graph = layer_graph(layer, self.shape, hidden=model.hidden, owner="layers", boundary=self.hidden)
+    def layer(self, layer: Layer, *, recomputed: bool, fp8: bool | None = None) -> Lowered:
+        """Programs of one layer; `recomputed` as a whole; `fp8`: its products, None: as the job's."""
+        fp8 = self.shape.fp8 if fp8 is None else fp8
+        key = layer, recomputed, fp8
+        if key not in self.layers:
+            model, shape = self.context.model, replace(self.shape, fp8=fp8)
+            graph = layer_graph(layer, shape, hidden=model.hidden, owner="layers", boundary=self.hidden)
             memory = tuple(value for value in graph.inputs if value.name == "encoder output")
             if recomputed:
                 graph.checkpoints = []
                 graph.checkpoint(0, outputs_alive=True)
             self.weight_gradients[layer] = graph.weight_gradients
-            self.layers[layer, recomputed] = lower(
+            self.layers[key] = lower(
                 graph, weight_gradients=self.policy, gradient=self.gradient, caller=Caller(leaves=memory)
             )
-        return self.layers[layer, recomputed]
+        return self.layers[key]
 
 
 def stream(shape: Shape, context: Context, owner: str) -> tuple[Tensor, Tensor]:

@@ -107,6 +107,8 @@ class Options(Noun, frozen=True):
     fp8_param_gather: bool = False
     fp8_recipe: Literal["", "delayed", "tensorwise", "mxfp8", "blockwise"] = ""
     fp8_transpose_cache: bool = True  # fp8 weights keep their transpose (Hopper), a second byte an element
+    bf16_at_start: Count = 0  # layers that stay in bf16 beside fp8 ones: first-last-layers-bf16
+    bf16_at_end: Count = 0
     tp_comm_overlap: bool = False
     dispatcher: Literal["allgather", "alltoall", "flex"] = "alltoall"
     grouped_gemm: bool = True
@@ -120,6 +122,7 @@ class Options(Noun, frozen=True):
     torch: str = "2.13"  # PyTorch release
     precision_aware: bool = False  # use-precision-aware-optimizer: moments and remainders in fewer bits
     moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"  # exp-avg-dtype and exp-avg-sq-dtype
+    main_params: Literal["fp32", "fp16"] = "fp32"  # main-params-dtype
     te: str = ""  # TransformerEngine's release
     clip_grad: bool = True
     count_zeros: bool = False
@@ -203,6 +206,11 @@ def _check(job: Job, options: Options) -> None:
         release(options.te, name="te")
     if options.moments != "fp32" and not options.precision_aware:
         raise InvalidSpec(f"moments={options.moments} needs precision_aware=true")
+    if options.main_params != "fp32" and not (options.precision_aware and plan.precision is Precision.MIXED_BF16):
+        raise InvalidSpec(f"main_params={options.main_params} needs precision_aware=true and precision mixed-bf16")
+    wide = options.bf16_at_start + options.bf16_at_end
+    if wide and (plan.precision is not Precision.FP8 or not options.fp8_transpose_cache):
+        raise InvalidSpec("bf16_at_start and bf16_at_end are for precision fp8 whose weights keep their transpose")
     if plan.precision not in (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP32, Precision.FP8):
         raise Unsupported(
             f"precision={plan.precision} is not modelled for megatron; use mixed-bf16, mixed-fp16, fp8 or fp32"
@@ -304,6 +312,12 @@ class Context:
         """Positions of one micro-batch between blocks [tokens]."""
         return self.tokens // self.tp if self.sp else self.tokens
 
+    @cached_property
+    def in_bf16(self) -> frozenset[int]:
+        """Places of the layers that stay in bf16 beside those in fp8."""
+        total, options = self.model.num_layers, self.options
+        return frozenset((*range(options.bf16_at_start), *range(total - options.bf16_at_end, total)))
+
     @property
     def fp32_gradients(self) -> bool:
         """Whether gradients accumulate in fp32 buffers."""
@@ -342,6 +356,8 @@ class Context:
         Source: TransformerEngine `dot_product_attention/utils.py`, get_attention_backend: FlashAttention on Ampere,
         cuDNN from Hopper on; deterministic runs take cuDNN on Hopper only, and with dropout FlashAttention elsewhere.
         """
+        if any(getattr(run.layer.mixer, "softcap", False) for run in self.model.main.runs):
+            return self._capped_kernel()
         if not self.te:
             return "local"
         match self.options.attention_backend:
@@ -354,6 +370,19 @@ class Context:
         if self.sm < 90 or (self.sm >= 100 and self.options.deterministic and self.attention_dropout):
             return "flash"
         return "cudnn"
+
+    def _capped_kernel(self) -> Kernel:
+        """PyTorch's FlexAttention keeps what FlashAttention keeps, and its output is copied to sequence first.
+
+        Raises: Unsupported where it is not taken
+        Source: Megatron-Bridge 067f987d models/gemma/gemma2_provider.py `Gemma2FlexDotProductAttention.forward`
+        """
+        if self.options.attention_mask or self.attention_dropout:
+            raise Unsupported(
+                "attention whose scores are capped is modelled without a mask of the data loader and without dropout; "
+                "use --engine-option attention_mask=false"
+            )
+        return "flash"
 
     @property
     def cublas_workspace_bytes(self) -> int:

@@ -273,13 +273,14 @@ def state_rules(context: Context) -> StateRules:
     """How this job keeps weights, gradients and optimizer states."""
     plan, options, layout = context.job.plan, context.options, context.layout
     distributed = context.distributed_optimizer
+    moments = {"adam": 2, "sgd": 1, "muon": 2}[options.optimizer]
     return StateRules(
         weight_bytes=1 if options.fp8_param_gather and not options.fp8_transpose_cache else context.element,
         gradient_bytes=4 if context.fp32_gradients else 2,
         distributed=distributed,
         dense_ranks=max(1, layout.dp * layout.cp // options.optimizer_instances) if distributed else 1,
         expert_ranks=max(1, layout.expert_dp // options.optimizer_instances) if distributed else 1,
-        moments={"adam": 2, "sgd": 1, "muon": 2}[options.optimizer],
+        moments=moments,
         muon=options.optimizer == "muon",
         gradients_divided=plan.shards in (Shards.OPTIMIZER_AND_GRADIENTS, Shards.EVERYTHING),
         weights_divided=plan.shards is Shards.EVERYTHING,
@@ -287,7 +288,8 @@ def state_rules(context: Context) -> StateRules:
         on_gpu=plan.offload_optimizer == "none",
         precision_aware=options.precision_aware,
         moment_bytes=tensor_bytes(1, options.moments),
-        copies_moments=copies_moments(options),
+        copied_bytes=4 * (moments * copies_moments(options) + (options.main_params != "fp32")),
+        main_in_fp16=options.main_params == "fp16",
     )
 
 

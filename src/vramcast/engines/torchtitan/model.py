@@ -47,6 +47,7 @@ class Choices(NamedTuple):
     fused_qkv: bool = False
     keeps_exchanges: bool = False  # selective recomputation keeps what all-to-alls bring
     graph: bool = False  # the graph trainer, whose policy keeps batches of products
+    keeps_router: bool = False  # what a router chose is kept where the rest of its layer runs again
 
 
 def layer(spec: Layer, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
@@ -60,7 +61,9 @@ def layer(spec: Layer, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
         _local_experts(graph, choices.expert_ranks)
     if choices.abs_kept:
         _keep_absolutes(graph)
-    if choices.recompute is Recompute.FULL:
+    if choices.recompute is Recompute.FULL and choices.keeps_router:
+        graph.checkpoint(0, keep=lambda operator: any("moe.router" in value.name for value in operator.outputs))
+    elif choices.recompute is Recompute.FULL:
         graph.checkpoint(0)
     elif choices.recompute is Recompute.SELECTIVE:
         graph.checkpoint(0, keep=_policy(graph, choices))

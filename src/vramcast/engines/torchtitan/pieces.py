@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.blocks.ends import boundary
 from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters, stack_parameters
 from vramcast.blocks.sizes import Sizes
@@ -32,6 +34,7 @@ class Sharing(NamedTuple):
     experts: Fsdp
     block_width: float = 2  # bytes of a gathered element of blocks: 1 with float8 all-gather
     weight_width: int = 4  # bytes of a stored element
+    whole_experts: bool = False  # experts that no two ranks share stand outside FSDP
 
 
 class Span(NamedTuple):
@@ -168,9 +171,23 @@ def _units(owner: str, found: Sequence[Parameter], sharing: Sharing) -> tuple[Un
     units = []
     for expert, plan in ((False, sharing.dense), (True, sharing.experts)):
         shapes = [(p.path, local_shape(p, sharing.layout)) for p in found if p.expert is expert and p.trainable]
-        if shapes:
-            units.append(unit(owner, shapes, plan))
+        if not shapes:
+            continue
+        piece = unit(owner, shapes, plan, stored_width=sharing.weight_width)
+        alone = expert and sharing.whole_experts and plan.ranks == 1
+        units.append(_whole(piece, sharing) if alone else piece)
     return tuple(units)
+
+
+def _whole(piece: Unit, sharing: Sharing) -> Unit:
+    """Weights that are used as they are stored, and whose gradients stay as backward leaves them."""
+    def in_weights(tensor: Tensor) -> Tensor:
+        return replace(tensor, num_bytes=tensor.num_bytes // sharing.experts.reduce_width * sharing.weight_width)
+
+    return piece._replace(
+        weights=(), reduce_input=replace(piece.reduce_input, num_bytes=0), reduced=None,
+        accumulated=tuple(map(in_weights, piece.accumulated)),
+    )
 
 
 def _weights(owned: Sequence[Parameter], model: Model, sharing: Sharing, span: Span) -> Iterator[Weight]:

@@ -29,6 +29,8 @@ from vramcast.parallel.fsdp import (
     forward,
     gather,
     release,
+    scatter_accumulated,
+    scattered,
     sharded_gradients,
 )
 from vramcast.parallel.pipeline import Slot, Slots, gpipe, interleaved, one_forward_one_backward
@@ -74,7 +76,8 @@ def deciding_ranks(job: Job) -> tuple[RankProgram, ...]:
 
 def alloc_conf_of(setting: Setting) -> str:
     """What run_train.sh sets."""
-    return "expandable_segments:True" if setting.known.expandable else ""
+    asked = setting.job.engine_options.get("expandable", setting.known.expandable)
+    return "expandable_segments:True" if asked else ""
 
 
 def pieces_of(setting: Setting, span: Span, place: int = 0) -> Pieces:
@@ -89,11 +92,14 @@ def phases_of(setting: Setting, built: Pieces) -> Mapping[Phase, Program]:
     inputs = _inputs(setting)
     nodes: list[Node] = [*map(Alloc, inputs)]
     accumulation = setting.job.workload.grad_accum
+    defers = accumulation > 1 and setting.job.engine_options.get("defers_sync") is True
     for first, times in ((True, 1), (False, accumulation - 1)):
         # offloaded gradients leave for the host as soon as they are reduced
-        passes = (*_forward(built), *_backward(built, first=first and not offloaded(setting.job)))
+        alone = first and (defers or not offloaded(setting.job))
+        passes = (*_forward(built), *_backward(built, first=alone, synchronise=not defers))
         if times:
             nodes.append(Loop(times, passes, label="micro-batches"))
+    nodes += scatter_accumulated(built.stages) if defers else ()
     nodes += [*map(Free, inputs)]
     update = _update(built, setting.rule, setting.kernel, on_host=offloaded(setting.job))
     return _finish(setting, update, tuple(nodes))
@@ -153,10 +159,10 @@ def _forward(built: Pieces) -> Program:
     return (*gather(root), *copy_out(root), *first, *forward(built.stages, before=root), *last)
 
 
-def _backward(built: Pieces, *, first: bool) -> Program:
+def _backward(built: Pieces, *, first: bool, synchronise: bool = True) -> Program:
     """One micro-batch backward."""
     if built.root is None:
-        return (*built.loss_gradient, *backward(built.stages, first=first))
+        return (*built.loss_gradient, *backward(built.stages, first=first, synchronise=synchronise))
     nodes: list[Node] = [*built.loss_gradient]
     nodes += built.head.backward if built.head else ()
     nodes += backward(built.stages, first=first)
@@ -172,7 +178,7 @@ def _spans(setting: Setting) -> dict[int, tuple[Span, ...]]:
     plan, model = setting.job.plan, setting.job.model
     layers = [run.layer for run in model.main.runs for _ in range(run.count)]
     count = plan.pp * plan.virtual_stages
-    cuts = _cuts(len(layers), count)
+    cuts = _cuts(setting.job, count)
     spans = [
         Span(_runs(layers[start:stop]), first=index == 0, last=index == count - 1)
         for index, (start, stop) in enumerate(pairwise(cuts))
@@ -253,20 +259,21 @@ def pipeline_micro_batches(job: Job) -> int:
 def stage_layers(job: Job) -> tuple[int, ...]:
     """Layers of every pipeline rank."""
     stages, chunks = job.plan.pp, job.plan.virtual_stages
-    cuts = _cuts(job.model.num_layers, stages * chunks)
+    cuts = _cuts(job, stages * chunks)
     pieces = [stop - start for start, stop in pairwise(cuts)]
     return tuple(sum(pieces[stage::stages]) for stage in range(stages))
 
 
-def _cuts(layers: int, chunks: int) -> list[int]:
+def _cuts(job: Job, chunks: int) -> list[int]:
     """First layers of each chunk; the ends count as a layer each [titan `generate_llm_fqn_per_model_part`]."""
-    total = layers + 2
+    layers, end = job.model.num_layers, int(job.engine_options.get("ends_count", True) is True)
+    total = layers + 2 * end
     base, extra = divmod(total, chunks)
     if base < 1:
         raise Unsupported(f"{chunks} pipeline chunks are more than {layers} layers and two ends; use fewer stages")
     sizes = [base + (1 if index < extra else 0) for index in range(chunks)]
-    sizes[0] -= 1
-    sizes[-1] -= 1
+    sizes[0] -= end
+    sizes[-1] -= end
     cuts = [0]
     for size in sizes:
         cuts.append(cuts[-1] + size)
@@ -357,6 +364,6 @@ def _pipeline_reduce(built: list[Pieces]) -> Program:
         for stage in reversed(piece.stages):
             body: list[Node] = [*release(stage.units)]
             for u in stage.units:
-                body += [Alloc(u.reduce_input), *map(Free, u.accumulated), Alloc(u.reduce_output), Free(u.reduce_input)]
+                body += [Alloc(u.reduce_input), *map(Free, u.accumulated), *scattered((u,)), Free(u.reduce_input)]
             nodes.append(Loop(stage.repeats, tuple(body)))
     return tuple(nodes)

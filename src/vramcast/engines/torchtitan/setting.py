@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from vramcast.blocks.sizes import Dispatch, Sizes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards, share
-from vramcast.domain.model import Attention, MultiLatentAttention
+from vramcast.domain.model import Attention, LinearAttention, Mamba, MultiLatentAttention
 from vramcast.domain.version import date_text
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Sharing
@@ -109,6 +109,9 @@ def facts(version: str = "") -> Facts:
     return Facts(**{name: since <= date < until for name, (since, until) in BEHAVIOURS.items()})
 
 
+OF_AUTOMODEL: Final = (Mamba, LinearAttention)
+"""Mixers whose layers NeMo Automodel has beside torchtitan's ways of sharding."""
+
 BF16: Final = Numerics(2, 2, 2, 2)
 
 
@@ -133,8 +136,9 @@ def check(job: Job) -> None:
         raise Unsupported("torchtitan trains all weights; use --engine litgpt or huggingface for adapters")
     if len(job.model.stacks) > 1:
         raise Unsupported("torchtitan's encoders are not modelled; use --engine pytorch for models of several stacks")
-    for count, layer in ((run.count, run.layer) for run in job.model.main.runs):
-        if count and layer.mixer is not None and not isinstance(layer.mixer, (Attention, MultiLatentAttention)):
+    known = (Attention, MultiLatentAttention, *(OF_AUTOMODEL if job.engine_options.get("whole_experts") else ()))
+    for layer in (run.layer for run in job.model.main.runs if run.count):
+        if layer.mixer is not None and not isinstance(layer.mixer, known):
             raise Unsupported(
                 f"{type(layer.mixer).__name__} layers are not modelled for torchtitan; use --engine megatron"
             )
@@ -147,8 +151,12 @@ def check(job: Job) -> None:
         raise Unsupported("torchtitan is modelled with FSDP; use --shards everything, or --engine pytorch")
     if plan.shards is not Shards.EVERYTHING:
         raise Unsupported(f"torchtitan does not shard {plan.shards} only; use --shards everything")
-    if plan.precision not in (Precision.MIXED_BF16, Precision.AMP_BF16, Precision.FP8):
-        raise Unsupported(f"torchtitan trains fp32 weights in bf16, not in {plan.precision}; use mixed-bf16 or fp8")
+    if plan.precision not in (Precision.MIXED_BF16, Precision.AMP_BF16, Precision.BF16, Precision.FP8):
+        raise Unsupported(
+            f"torchtitan trains fp32 or bf16 weights in bf16, not in {plan.precision}; use mixed-bf16, bf16 or fp8"
+        )
+    if job.engine_options.get("defers_sync") and plan.pp > 1:
+        raise Unsupported("defers_sync is modelled without pipeline parallelism; use --pp 1")
     if plan.offload_parameters == "nvme" or plan.offload_optimizer == "nvme":
         raise Unsupported("torchtitan offloads to the host only; use --offload-optimizer cpu")
     if plan.pp > 1 and offloaded(job):
@@ -163,6 +171,8 @@ def read(job: Job) -> Setting:
     check(job)
     plan, options = job.plan, job.engine_options
     known = facts(date_text(job.engine_version or ()) or str(options.get("version", "")))
+    if options.get("keeps_outputs"):
+        known = known._replace(drops_outputs=False)
     micro_batches, samples = _micro_batches(job, known)
     data = job.data_parallel
     divided = data * plan.cp if plan.shards is not Shards.NOTHING else 1
@@ -174,8 +184,12 @@ def read(job: Job) -> Setting:
     fsdp = Fsdp(group, side_streams=not _graph_trainer(job))
     return Setting(
         job, known, _sizes(job, known, samples), _choices(job, known, float8=float8),
-        Sharing(layout, fsdp, fsdp._replace(ranks=expert_ranks), gathered), _reshard(job, known), micro_batches,
-        optimizer(plan.optimizer), plan.optimizer_kernel or ("fused" if known.fused_optimizer else "foreach"),
+        Sharing(
+            layout, fsdp, fsdp._replace(ranks=expert_ranks), gathered,
+            weight_width=2 if plan.precision is Precision.BF16 else 4,  # training.dtype = "bfloat16"
+            whole_experts=bool(options.get("whole_experts", False)),
+        ), _reshard(job, known), micro_batches, optimizer(plan.optimizer),
+        str(options.get("kernel") or plan.optimizer_kernel or ("fused" if known.fused_optimizer else "foreach")),
     )
 
 
@@ -253,6 +267,7 @@ def _choices(job: Job, known: Facts, *, float8: bool) -> Choices:
         every_product=graph and known.graph_keeps_products, context_ranks=plan.cp,
         expert_ranks=plan.ep, fused_qkv=known.fused_qkv,
         keeps_exchanges=known.keeps_exchanges, graph=graph,
+        keeps_router=bool(job.engine_options.get("keeps_router", False)),
         abs_kept=float8 and not plan.compile and known.saves_abs and plan.recompute is Recompute.SELECTIVE,
     )
 

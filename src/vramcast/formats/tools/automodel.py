@@ -7,10 +7,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
-from vramcast.formats.reading import Config, Reading, shown, table
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import load_model
+from vramcast.formats.reading import Config, Reading, shown, table, together
 from vramcast.formats.watched import Known, Watched
+from vramcast.units import ceil_div
 
 RECIPES: Final = {
     "TrainFinetuneRecipeForNextTokenPrediction": "sft", "BenchmarkingRecipeForNextTokenPrediction": "pretrain",
@@ -53,9 +57,17 @@ def read(config: Config) -> Reading:
     values = Watched(config.table or {}, Known("automodel", "recipe"))
     objective = _objective(values)
     options: dict[str, Any] = {"engine": "pytorch", "objective": objective}
-    options |= _model(_section(values, "model")) | _distributed(_section(values, "distributed"))
-    options |= _loss(_section(values, "loss_fn")) | _optimizer(_section(values, "optimizer"))
+    mesh, model = _section(values, "distributed"), _section(values, "model")
+    parallel = values.get("peft") is None and "ep_size" in _degrees(mesh)
+    options |= _model(model, BACKEND_OF_EXPERTS if parallel else BACKEND)
+    options = together(options, _distributed(mesh, parallel=parallel), _loss(_section(values, "loss_fn")))
+    options |= _optimizer(_section(values, "optimizer"))
     options |= _adapters(values) | _compiled(_section(values, "compile"))
+    notes: tuple[str, ...] = (LIGER,)
+    if parallel:
+        options |= _experts(options, mesh, model)
+        notes = tuple(f"model.backend.dispatcher: {name}'s own buffers, which lie beside the allocator, are not counted"
+                      for name in [DISPATCHERS.get(str(table(dict.get(model, "backend")).get("dispatcher")), "DeepEP")])
     scheduler = _section(values, "step_scheduler")
     batch = {kind: size for kind, name in (("global", "global_batch_size"), ("micro", "local_batch_size"))
              if (size := scheduler.count(name)) is not None}
@@ -65,7 +77,7 @@ def read(config: Config) -> Reading:
     options = {name: value for name, value in options.items() if value is not None}
     if options.get("precision") == "bf16" and "peft" in options:
         options["adapter-dtype"] = "bf16"  # of the weights that they stand beside [am]
-    return Reading("automodel", options, {}, batch, tuple(values.unread()), (LIGER,), auto)
+    return Reading("automodel", options, {}, batch, tuple(values.unread()), notes, auto)
 
 
 def _section(values: Watched, name: str) -> Watched:
@@ -85,7 +97,7 @@ def _objective(values: Watched) -> str:
     return RECIPES.get(recipe, "sft")
 
 
-def _model(model: Watched) -> dict[str, Any]:
+def _model(model: Watched, backend: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
     """Its name and how its weights are stored."""
     target = str(model.get("_target_", CLASSES[0]))
     if not target.endswith(CLASSES):
@@ -96,7 +108,7 @@ def _model(model: Watched) -> dict[str, Any]:
         model.cannot("config", "builds a network of its own; name the model", option="model")
     name = model.text("pretrained_model_name_or_path") or inner.text("pretrained_model_name_or_path")
     name = name or (config if isinstance(config, str) else None)
-    _backend(model)
+    _backend(model, backend)
     dtype = model.one_of("torch_dtype", DTYPES, option="precision")
     kernel = model.one_of("attn_implementation", KERNELS, option="attention")
     return {"model": name, "precision": dtype or "bf16", "attention": kernel}
@@ -104,27 +116,105 @@ def _model(model: Watched) -> dict[str, Any]:
 
 BACKEND: Final = {
     "attn": ("sdpa", "te", "flash", "torch"), "linear": ("torch",), "rms_norm": ("torch", "torch_fp32"),
-    "rope": ("torch",), "rope_fusion": (False,), "experts": ("torch", "torch_mm"), "dispatcher": ("torch",),
+    "rope": ("torch",), "rope_fusion": (False, True), "experts": ("torch", "torch_mm"), "dispatcher": ("torch",),
 }
 """Kernels of Automodel's own layers that PyTorch has, too."""
 
 
-def _backend(model: Watched) -> None:
+BACKEND_OF_EXPERTS: Final = {
+    "attn": ("sdpa", "te", "flash", "torch"), "linear": ("torch", "te"), "rms_norm": ("torch", "torch_fp32", "te"),
+    "rope": ("torch",), "rope_fusion": (False, True), "experts": ("torch_mm", "gmm", "te"),
+    "dispatcher": ("deepep", "hybridep", "uccl_ep"),
+}
+"""Those that keep the same as they, and products of all experts of a rank at once: `rope_fusion` is switched off
+whatever is said [am components/models/common/utils.py `BackendConfig.__post_init__`]."""
+
+DISPATCHERS: Final = {"hybridep": "HybridEP", "uccl_ep": "UCCL-EP"}
+
+
+def _backend(model: Watched, known: Mapping[str, tuple[Any, ...]]) -> None:
     if model.get("backend") is None:
         return
     backend = _section(model, "backend")
-    for name, usual in BACKEND.items():
+    for name, usual in known.items():
         backend.only(name, *usual)
+    backend.get("enable_fsdp_optimizations")  # read beside the weights that stay gathered
 
 
-def _distributed(mesh: Watched) -> dict[str, Any]:
+def _degrees(mesh: Watched) -> list[str]:
+    """Degrees of more than 1."""
+    return [name for name in DEGREES if str(mesh.get(name)).lower() not in ("none", "1", "0")]
+
+
+def _experts(options: Mapping[str, Any], mesh: Watched, model: Watched) -> dict[str, Any]:
+    """Experts divided over ranks, in Automodel's own layers: FSDP2 keeps dense weights gathered between forward and
+    backward, experts that no two ranks share stand outside it, what routers chose is not chosen again
+    [am components/moe/parallelizer.py `apply_fsdp`, `apply_ac`].
+
+    Gradients of the micro-batches before the last add up unsharded, where nobody asks otherwise [am components/
+    distributed/config.py `defer_fsdp_grad_sync`]; those of a pipeline do so anyway.
+    """
+    moe = _section(mesh, "moe")
+    moe.get("wrap_outer_model"), moe.get("_target_")
+    moe.only("lm_head_precision", "bf16", "bfloat16")
+    again, kernel = moe.flag("reshard_after_forward") is True, options.get("optimizer-kernel")
+    pairs = {
+        "whole_experts": True, "expandable": False, "keeps_router": moe.flag("ignore_router_for_ac") is not False,
+        "kernel": kernel or "foreach", "reshard": "always" if again else "never",
+    }
+    found: dict[str, Any] = {}
+    deferred = mesh.flag("defer_fsdp_grad_sync") is not False
+    if "pp_size" in _degrees(mesh):
+        found = _stages(mesh, str(options.get("model")))
+        pairs |= {"ends_count": False, "keeps_outputs": True, "pipeline_microbatch_size": found.pop("samples", 1)}
+        if again or not deferred:
+            mesh.cannot("moe.reshard_after_forward" if again else "defer_fsdp_grad_sync")
+    else:
+        pairs["defers_sync"] = deferred
+    if options.get("attention") is not None:
+        model.cannot("attn_implementation")
+    said = tuple(f"{name}={str(value).lower()}" for name, value in pairs.items())
+    return {"engine": "torchtitan", "ep": mesh.count("ep_size"), "sharded-by": None, "attention": None,
+            "optimizer-kernel": None, "reshard-after-forward": None, "loss": options.get("loss", "eager"),
+            "engine-option": said, **found}
+
+
+def _stages(mesh: Watched, model: str) -> dict[str, Any]:
+    """Stages and their chunks [am components/distributed/pipelining/functional.py `calculate_virtual_stages`]."""
+    pipeline = _section(mesh, "pipeline")
+    for name in OF_PIPELINES:
+        pipeline.get(name)
+    schedule = str(pipeline.get("pp_schedule", "1f1b")).lower()
+    if schedule not in ("1f1b", "interleaved1f1b"):
+        pipeline.cannot("pp_schedule", f"{shown(schedule)} is not modelled; 1f1b and interleaved1f1b are")
+    pp, each = mesh.count("pp_size") or 1, pipeline.count("layers_per_stage")
+    known = MODELS.aliases.get(model.lower())
+    if each is not None and known is None:
+        pipeline.cannot("layers_per_stage", "counts layers of a network that is not known here; name the model")
+    stages = pp if schedule == "1f1b" else 2 * pp
+    if each is not None and known is not None:
+        stages = ceil_div(load_model(known).num_layers, each)
+        up = pp if pipeline.get("round_virtual_stages_to_pp_multiple") == "up" else 0
+        stages += (up - stages % pp) if up and stages % pp else -(stages % pp)
+    return {"pp": pp, "virtual-stages": max(1, stages // pp), "samples": pipeline.count("pp_microbatch_size") or 1,
+            "schedule": "interleaved" if stages > pp else "1f1b"}
+
+
+OF_PIPELINES: Final = (
+    "scale_grads_in_schedule", "patch_inner_model", "patch_causal_lm_model", "round_virtual_stages_to_pp_multiple",
+    "pp_batch_size", "_target_", "patch_stage_backward_maybe_with_nosync",
+)
+"""What of a pipeline says how modules are cut out and gradients scaled; its batch is that of a rank."""
+
+
+def _distributed(mesh: Watched, *, parallel: bool) -> dict[str, Any]:
     """FSDP2 over all ranks; what splits inside a layer runs in Automodel's own layers."""
     target = str(mesh.get("_target_", ""))
     strategy = mesh.get("strategy") or ("fsdp2" if not target or target.endswith("FSDP2Manager") else target)
     if strategy not in STRATEGIES:
         mesh.cannot("strategy" if "strategy" in mesh else "_target_", f"{shown(strategy)} is not modelled; fsdp2 is")
-    for name in DEGREES:
-        if str(mesh.get(name)).lower() not in ("none", "1", "0"):
+    for name in _degrees(mesh):
+        if not (parallel and name in ("ep_size", "pp_size")):
             mesh.cannot(name, "is more than 1, which is not modelled for Automodel")
     found: dict[str, Any] = {"shards": STRATEGIES.get(str(strategy), "everything"), "recompute": mesh.one_of(
         "activation_checkpointing", RECOMPUTED, lower=True, option="recompute") or "none"}
@@ -134,7 +224,7 @@ def _distributed(mesh: Watched) -> dict[str, Any]:
     if str(mesh.get("dp_replicate_size")).lower() not in ("none", "1"):
         mesh.cannot("dp_replicate_size", option="shard-group")
     if mesh.flag("defer_fsdp_grad_sync") is False:
-        mesh.cannot("defer_fsdp_grad_sync")
+        found["engine-option"] = ("defers_sync=false",)
     if mesh.flag("reshard_after_forward") is False:
         found["reshard-after-forward"] = False
     if (offload := mesh.get("offload_policy")) is not None:

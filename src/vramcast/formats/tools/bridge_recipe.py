@@ -80,29 +80,72 @@ def _makes(node: ast.FunctionDef | ast.Module, functions: Mapping[str, ast.Funct
     return starts or passes_on
 
 
-def read_recipe(module: ast.Module, name: str) -> Recipe:
-    """What the function of this name sets."""
-    walk = _Walk(module)
-    body = module.body if not name else functions_of(module)[name].body
-    walk.function(body, walk.parameters(functions_of(module)[name], (), {}) if name else {}, 0)
+def imports_of(module: ast.Module) -> dict[str, list[str]]:
+    """Other files of recipes -> the names that are taken from each."""
+    return {
+        node.module: [each.name for each in node.names if each.asname is None] for node in module.body
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(OTHERS) and not node.level
+        and not node.module.startswith(SHARED)
+    }
+
+
+OTHERS: Final = "megatron.bridge.recipes."
+SHARED: Final = (f"{OTHERS}common", f"{OTHERS}utils")
+"""What all recipes start from and call, whose meaning is known here."""
+
+
+def read_recipe(module: ast.Module, name: str, others: Mapping[str, ast.Module] = {}) -> Recipe:
+    """What the function of this name sets.
+
+    Args:
+        module: its file
+        name: "" for the file itself
+        others: files of recipes that it takes functions from
+    """
+    walk = _Walk(module, others)
+    if name:
+        walk.run(walk.functions[name], (), {}, 0)
+    else:
+        walk.function(module.body, {}, 0)
     return Recipe(walk.base, walk.values, tuple(walk.others))
 
 
 class _Walk:
     """One recipe on its way."""
 
-    def __init__(self, module: ast.Module) -> None:
-        self.functions = functions_of(module)
-        self.globals: dict[str, Any] = {}
+    def __init__(self, module: ast.Module, others: Mapping[str, ast.Module]) -> None:
         self.base = ""
         self.values: dict[str, Any] = {}
         self.others: list[str] = []
         self.steps = self.deep = 0
+        self.homes: dict[int, tuple[dict[str, ast.FunctionDef], dict[str, Any]]] = {}  # of functions
+        for each in (*others.values(), module):
+            self.functions, self.globals = self._scope(each, others)
+            self.homes |= {id(node): (self.functions, self.globals) for node in functions_of(each).values()}
+
+    def _scope(
+        self, module: ast.Module, others: Mapping[str, ast.Module]
+    ) -> tuple[dict[str, ast.FunctionDef], dict[str, Any]]:
+        """Functions that a file's lines can call, and its own constants."""
+        self.globals = {}
+        self.functions = functions_of(module)
+        for place, names in imports_of(module).items():
+            there = functions_of(others[place]) if place in others else {}
+            self.functions = {name: there[name] for name in names if name in there} | self.functions
         for node in module.body:
             target = node.targets[0] if isinstance(node, ast.Assign) else (
                 node.target if isinstance(node, ast.AnnAssign) else None)
             if isinstance(target, ast.Name) and isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value:
                 self.globals[target.id] = self.value(node.value, {})
+        return self.functions, self.globals
+
+    def run(self, function: ast.FunctionDef, given: tuple[Any, ...], named: Mapping[str, Any], depth: int) -> Any:
+        """What a call of a function returns, once its lines are done; NOTHING without a `return`."""
+        before = self.functions, self.globals
+        self.functions, self.globals = self.homes[id(function)]
+        found = self.function(function.body, self.parameters(function, given, named), depth)
+        self.functions, self.globals = before
+        return found
 
     def parameters(
         self, node: ast.FunctionDef, given: tuple[Any, ...], named: Mapping[str, Any]
@@ -134,7 +177,7 @@ class _Walk:
             case ast.Return(value=ast.Call() as call) if self._is_own(call):
                 return self.call(call, names, depth)
             case ast.Return():
-                return None if node.value is None else self.argument(node.value, names)
+                return None if node.value is None else self.returned(node.value, names)
             case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
                 self.assign(target, value, names, depth)
             case ast.Expr(value=ast.Call() as call):
@@ -148,6 +191,15 @@ class _Walk:
             case _:
                 self.others.append(_short(node))
         return NOTHING
+
+    def returned(self, node: ast.expr, names: dict[str, Any]) -> Any:
+        """A value; an object that a call makes with what its keywords say, here where their names are known."""
+        found = self.argument(node, names)
+        if not isinstance(found, ast.Call):
+            return found
+        place = Place(f"@{ast.unparse(node.func) if isinstance(node, ast.Call) else ''}")
+        self.set(place.path, node, names)
+        return place
 
     def assign(self, target: ast.expr, value: ast.expr, names: dict[str, Any], depth: int) -> None:
         if isinstance(target, ast.Name):
@@ -165,6 +217,9 @@ class _Walk:
             return
         path = self.path(target, names)
         if path is None:
+            inner = self.path(target.value, names) if isinstance(target, ast.Subscript) else None
+            if inner is not None and inner.partition(".")[0] in SAYING_NOTHING:
+                return
             if not isinstance(target, ast.Tuple):
                 self.others.append(_short(target))
             else:
@@ -209,12 +264,10 @@ class _Walk:
         """
         arguments = tuple(self.argument(each, names) for each in node.args)
         named = {word.arg: self.argument(word.value, names) for word in node.keywords if word.arg}
-        if self._is_own(node):
-            assert isinstance(node.func, ast.Name)
-            function = self.functions[node.func.id]
-            found = self.function(function.body, self.parameters(function, arguments, named), depth + 1)
-            return None if found is NOTHING else found
         name, first = ast.unparse(node.func), arguments[0] if arguments else None
+        if self._is_own(node) and name not in CALLS:
+            found = self.run(self.functions[name], arguments, named, depth + 1)
+            return None if found is NOTHING else found
         if name in CALLS:
             if isinstance(first, Place):
                 settings = CALLS[name]((*arguments[1:], *named.values()))
@@ -292,8 +345,12 @@ class _Walk:
             case ast.UnaryOp(op=ast.USub()):
                 return -self._number(node.operand, names)
             case ast.BoolOp():
-                parts = (self.evaluate(each, names) for each in node.values)
-                return all(parts) if isinstance(node.op, ast.And) else any(parts)
+                found, goes_on = None, isinstance(node.op, ast.And)
+                for each in node.values:  # the last that was looked at
+                    found = self.evaluate(each, names)
+                    if bool(found) is not goes_on:
+                        break
+                return found
             case ast.IfExp():
                 return self.evaluate(node.body if self.evaluate(node.test, names) else node.orelse, names)
             case ast.Compare(ops=[operator], comparators=[other]) if type(operator) in COMPARED:
@@ -311,10 +368,11 @@ class _Walk:
             raise Unknown from None
 
     def _computed(self, node: ast.BinOp, left: Any, right: Any) -> Any:
-        """Numbers, and lists that are added or repeated, of bounded size."""
+        """Numbers, and lists and texts that are added or repeated, of bounded size."""
         numbers = all(isinstance(each, (int, float)) and abs(each) <= LARGEST for each in (left, right))
-        joined = isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list)
-        repeated = isinstance(node.op, ast.Mult) and isinstance(left, list) and isinstance(right, int)
+        several = isinstance(left, (list, str))
+        joined = isinstance(node.op, ast.Add) and several and type(left) is type(right)
+        repeated = isinstance(node.op, ast.Mult) and several and isinstance(right, int)
         if (repeated and len(left) * right > LONGEST) or (joined and len(left) + len(right) > LONGEST):
             raise Unknown
         if not (numbers or joined or repeated) or (isinstance(node.op, ast.FloorDiv) and not right):
@@ -356,9 +414,13 @@ class _Walk:
         """`isinstance(x, str)`, `x.lower()` and constructors of plain things."""
         name = ast.unparse(node.func)
         if name == "isinstance" and len(node.args) == 2:
-            return isinstance(self.evaluate(node.args[0], names), str) is (ast.unparse(node.args[1]) == "str")
+            return self._is_instance(node.args[0], node.args[1], names)
+        if name == "getattr" and len(node.args) > 1 and isinstance(attribute := node.args[1], ast.Constant):
+            return self._attribute(ast.Attribute(node.args[0], str(attribute.value)), names)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "lower" and not node.args:
             return str(self.evaluate(node.func.value, names)).lower()
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "join" and len(node.args) == 1:
+            return str(self.evaluate(node.func.value, names)).join(map(str, self.evaluate(node.args[0], names)))
         if name in ("list", "int", "float") and len(node.args) == 1:
             return self.evaluate(node.args[0], names)
         if name in ("set", "list", "tuple", "dict") and not node.args and not node.keywords:
@@ -367,14 +429,19 @@ class _Walk:
             return self._returned(self.functions[name], node, names)
         raise Unknown
 
+    def _is_instance(self, node: ast.expr, kind: ast.expr, names: Mapping[str, Any]) -> bool:
+        path = self.path(node, names)
+        if path is not None and isinstance(self.values.get(path), ast.Call):
+            return False  # an object of a class, and what is asked for are texts and numbers
+        return isinstance(self.evaluate(node, names), str) is (ast.unparse(kind) == "str")
+
     def _returned(self, function: ast.FunctionDef, node: ast.Call, names: Mapping[str, Any]) -> Any:
         """What a function of the file computes of plain values."""
         held, others = dict(self.values), list(self.others)
         given = tuple(self.evaluate(each, names) for each in node.args)
         named = {word.arg: self.evaluate(word.value, names) for word in node.keywords if word.arg}
         self.deep += 1
-        found = NOTHING if self.deep > DEEPEST else self.function(
-            function.body, self.parameters(function, given, named), self.deep)
+        found = NOTHING if self.deep > DEEPEST else self.run(function, given, named, self.deep)
         self.deep -= 1
         self.values, self.others = held, others
         if found is NOTHING or isinstance(found, (Place, ast.AST)):
@@ -423,10 +490,13 @@ def _deterministic(_: tuple[Any, ...]) -> dict[str, Any]:
 
 CALLS: Final[Mapping[str, Callable[[tuple[Any, ...]], dict[str, Any]]]] = {
     "apply_flex_dispatcher_backend": _flex, "apply_determinism_overrides": _deterministic,
-    "warn_deprecated_model": lambda _: {}, "clear_cuda_graph_modules": lambda _: {"cuda_graph_modules": None},
+    "warn_deprecated_model": lambda _: {}, "_adjust_gemma2_vocab_size": lambda _: {},
+    "_adjust_gemma3_vocab_size": lambda _: {"vocab_size": 262145},
+    "clear_cuda_graph_modules": lambda _: {"cuda_graph_modules": None},
     "set_cuda_graph_modules": lambda found: {"cuda_graph_modules": found[0] if found else None},
 }
-"""Functions of other files -> what they set on their first argument."""
+"""Functions of other files -> what they set on their first argument; Gemma 2's tokenizer has no more
+words than it, that of Gemma 3 has one more."""
 
 SAYING_NOTHING: Final = (
     "dataset", "tokenizer", "checkpoint", "logger", "rng", "dist", "scheduler", "validation", "env_vars", "profiling",

@@ -78,7 +78,7 @@ OF_NETWORK: Final = re.compile(
 
 USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "--use-flash-attn": (True,), "--attention-softmax-in-fp32": (True,), "--cuda-graph-impl": ("none",),
-    "--optimizer-offload-fraction": (1, 1.0), "--main-grads-dtype": ("fp32",), "--main-params-dtype": ("fp32",),
+    "--optimizer-offload-fraction": (1, 1.0), "--main-grads-dtype": ("fp32",),
     "--activation-offload-fraction": (1, 1.0), "--megatron-fsdp-main-params-dtype": ("fp32",),
     "--megatron-fsdp-main-grads-dtype": ("fp32",), "--megatron-fsdp-grad-comm-dtype": ("fp32",),
 }
@@ -121,12 +121,13 @@ def read(config: Config) -> Reading:
         local = name in OF_LOCAL and values.get("--transformer-impl") == "local"
         values.only(name, *(() if local else usual))
     values.only("--exp-avg-sq-dtype", _moments(values))
+    if "--use-precision-aware-optimizer" not in values:
+        values.only("--main-params-dtype", "fp32")
     options: dict[str, Any] = {"engine": "megatron", **plan_options(plan_of(values)), **_engine_options(values, family)}
     for name in ENDS_COUNTED:
         if "--num-layers" not in values and values.get(name):
             values.cannot(name, "counts layers, and --num-layers is not given")
-    if "--num-experts" not in values and values.get("--expert-tensor-parallel-size") is not None:
-        options.pop("etp", None)  # of a dense network it says nothing
+    values.get("--expert-tensor-parallel-size")
     options |= _sizes(values, family)
     network: dict[str, Any] = {}
     notes += _assumed_script(command, family)
@@ -141,7 +142,7 @@ def read(config: Config) -> Reading:
     unread += [*entry, *command.unread, *unread_variables, *values.unread()]
     return Reading(
         "megatron", options, unread=tuple(map(_about_network, unread)), notes=tuple(notes),
-        ranks=ranks_of(gpus, machines, command.variables), nodes=machines or 1,
+        ranks=ranks_of(gpus, machines, command.variables), nodes=machines or 1, parts={"etp": "experts"},
     )
 
 
@@ -379,6 +380,9 @@ def _precision(order: Order, options: Options) -> Table:
     }[precision]
     if precision is Precision.FP8:
         lines += lines_of((reader.FP8_RECIPE,), options)
+        if options.bf16_at_start or options.bf16_at_end:
+            lines.append(Line("first-last-layers-bf16", True, "the network's ends in bf16"))
+            lines += [row.line(getattr(options, row.field)) for row in reader.IN_BF16]
         lines += [Line("fp8-param-gather", True, "weights are gathered in fp8")] if options.fp8_param_gather else []
     if precision is Precision.MIXED_FP16 and options.accumulate_in_fp32:
         lines.append(Line("accumulate-allreduce-grads-in-fp32", True, "gradients add up in fp32"))
@@ -454,6 +458,7 @@ def _optimizer(order: Order, options: Options) -> Table:
     if options.precision_aware or device == "cpu":
         lines.append(Line("use-precision-aware-optimizer", True, "states in the dtypes named here"))
         lines += [Line("exp-avg-dtype", options.moments), Line("exp-avg-sq-dtype", options.moments)]
+        lines += lines_of((reader.MAIN,), options)
     if device == "cpu":
         lines += [Line("optimizer-cpu-offload", True, "states wait on the host"),
                   Line("optimizer-offload-fraction", 1.0)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -16,10 +17,18 @@ from msgspec.structs import replace
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import load_model
 from vramcast.domain.model import MoE
+from vramcast.engines.megatron.options import MODULES, Options
 from vramcast.errors import SourceError, UnknownName
-from vramcast.formats.reading import Config, Reading, Unread, shown
+from vramcast.formats.reading import Config, Reading, Unread, read_config, shown
 from vramcast.formats.tools import megatron
-from vramcast.formats.tools.bridge_recipe import SAYING_NOTHING, Recipe, read_recipe, recipes_of
+from vramcast.formats.tools.bridge_recipe import (
+    DEEPEST,
+    SAYING_NOTHING,
+    Recipe,
+    imports_of,
+    read_recipe,
+    recipes_of,
+)
 from vramcast.formats.watched import Known, Watched
 
 _COMMON: Final[dict[str, Any]] = {
@@ -54,7 +63,7 @@ RENAMED: Final = {
     "model.num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
     "model.num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
     "model.microbatch_group_size_per_vp_stage": "microbatch-group-size-per-virtual-pipeline-stage",
-    "ddp.average_in_collective": "ddp-average-in-collective",
+    "ddp.average_in_collective": "ddp-average-in-collective", "model.layernorm_epsilon": "norm-epsilon",
 }
 
 FALSE: Final = {
@@ -64,12 +73,16 @@ FALSE: Final = {
     "model.bias_dropout_fusion": "no-bias-dropout-fusion", "model.masked_softmax_fusion": "no-masked-softmax-fusion",
     "model.gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
     "mixed_precision.grad_reduce_in_fp32": "grad-reduce-in-bf16",
+    "model.use_mamba_mem_eff_path": "disable-mamba-mem-eff-path",
 }
 """What false stands for an argument; true is what is done anyway."""
 
 SIZES: Final = ("model", "train", "ddp", "optimizer", "mixed_precision", "comm_overlap")
 
 HUB: Final = ("AutoBridge.from_hf_pretrained",)
+
+OF_ONE_MODEL: Final = {"OlMoEModelProvider": "allenai/OLMoE-1B-7B-0924"}
+"""Class that holds the numbers of one network -> its name at the hub [mb models/olmoe/olmoe_provider.py]."""
 
 
 NAMES: Final = Known("megatron-bridge", "recipe")
@@ -92,11 +105,8 @@ def read(config: Config) -> Reading:
 
     Raises: SourceError for what is no Python, InvalidSpec for a name that no recipe has
     """
-    try:
-        module = ast.parse(config.text)
-        found = recipes_of(module)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise SourceError(f"{config.name}: not Python, or nested too deep") from None
+    module = parse_python(config)
+    found = recipes_of(module)
     asked = config.given.arguments
     if asked and found != [""]:
         if asked[0] not in found:
@@ -106,7 +116,7 @@ def read(config: Config) -> Reading:
         why = (f"{len(found)} recipes stand in the file; name one, as in --args {found[0]}" if found
                else "no function of the file makes a configuration of cfg = ...()")
         return _unread("cfg", why)
-    recipe = read_recipe(module, found[0])
+    recipe = read_recipe(module, found[0], _beside(module, config.folder))
     if recipe.base.endswith("_vlm"):
         return _unread("cfg", "trains a network that sees or hears, which is not modelled for megatron")
     if recipe.base not in BASES:
@@ -114,6 +124,26 @@ def read(config: Config) -> Reading:
                               f"{', '.join(BASES)} are known")
     said = OF_GPUS.search(found[0])
     return _as_megatron(config.name, recipe)._replace(ranks=int(said[1]) if said else None)
+
+
+def _beside(module: ast.Module, folder: str, depth: int = 0) -> dict[str, ast.Module]:
+    """Files of recipes that one takes functions from, where it lies in the same package as they."""
+    found: dict[str, ast.Module] = {}
+    for name in imports_of(module) if depth < DEEPEST else ():
+        inner = Path(*name.split(".")).with_suffix(".py")
+        path = next((one / inner for one in Path(folder).absolute().parents if (one / inner).is_file()), None)
+        if path is not None:
+            found[name] = parse_python(read_config(path))
+            found = _beside(found[name], folder, depth + 1) | found
+    return found
+
+
+def parse_python(config: Config) -> ast.Module:
+    """Raises: SourceError for what is no Python"""
+    try:
+        return ast.parse(config.text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise SourceError(f"{config.name}: not Python, or nested too deep") from None
 
 
 OF_GPUS: Final = re.compile(r"_(\d{1,5})gpu_")
@@ -139,9 +169,19 @@ def _as_megatron(name: str, recipe: Recipe) -> Reading:
         each: value for each, value in given.items() if value is not None}}))
     options = {**inner.options, "objective": "pretrain" if recipe.base == PRETRAINS else "sft"}
     options |= _adapters(values, recipe.base) | _network(values, recipe)
-    unread = [*values.unread("cfg."), *(one for one in inner.unread if not one.of_network)]
+    unread = [*values.unread("cfg."), *(
+        one for one in inner.unread
+        if not (one.of_network and one.name.startswith("--mtp-" if described else OF_THE_HUB)))]
     unread += [Unread(text, "may change what the recipe sets") for text in recipe.others]
+    if given.get("--mtp-num-layers"):
+        inner = inner._replace(notes=(*inner.notes, MTP))
     return inner._replace(format="megatron-bridge", options=options, unread=tuple(unread))
+
+
+OF_THE_HUB: Final = ("--num-experts", "--num-query-groups", "--vocab-size", "--mtp-", "--dsa-")
+"""Arguments that say what the named model says as well, how its loss is weighed, or what stands in a note."""
+
+MTP: Final = "cfg.model.mtp_num_layers: modules of multi-token prediction and their losses are not counted"
 
 
 PROVIDERS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -150,15 +190,17 @@ PROVIDERS: Final[Mapping[str, Mapping[str, Any]]] = {
         "--untie-embeddings-and-output-weights": True, "--hidden-dropout": 0.0, "--attention-dropout": 0.0,
         "--attention-backend": "flash",
     },
+    "GPTModelProvider": {},
 }
-"""Class that describes a network by numbers -> what it has unasked [mb models/hybrid/hybrid_provider.py]."""
+"""Class that describes a network by numbers -> what it has unasked [mb models/hybrid/hybrid_provider.py,
+models/gpt_provider.py]."""
 
 
 def _provider(recipe: Recipe) -> str | None:
     """The class whose call describes the network; None where the hub does."""
     model = recipe.values.get("model")
     text = ast.unparse(model.func) if isinstance(model, ast.Call) else ""
-    return text if text.endswith("Provider") and "." not in text else None
+    return text if text.endswith("Provider") and "." not in text and text not in OF_ONE_MODEL else None
 
 
 def _vocabulary(values: Watched) -> dict[str, Any]:
@@ -178,6 +220,10 @@ IDLE: Final[Mapping[str, tuple[str, Any]]] = {
     "--moe-flex-dispatcher-backend": ("--moe-token-dispatcher-type", "flex"),
     "--offload-modules": ("--fine-grained-activation-offloading", True),
     "--first-last-layers-bf16": ("--fp8-format", None),
+    "--num-layers-at-start-in-bf16": ("--first-last-layers-bf16", True),
+    "--num-layers-at-end-in-bf16": ("--first-last-layers-bf16", True),
+    "--optimizer-offload-fraction": ("--optimizer-cpu-offload", True),
+    "--mamba-chunk-size": ("--disable-mamba-mem-eff-path", True),
     "--moe-router-topk": ("--num-experts", None),
 }
 """Argument -> another one and its value without which it says nothing; None: any value."""
@@ -192,9 +238,21 @@ def _placed(given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
         if not given.get("--num-experts"):
             given = {name: value for name, value in given.items() if not name.startswith("--moe-")}
         given.setdefault("--max-position-embeddings", given.get("--seq-length"))
+        given["--group-query-attention"] = given.get("--num-query-groups") is not None
+        pattern = str(given.get("--hybrid-layer-pattern", "")).partition("/")[0].replace("|", "")
+        if len(pattern) == given.get("--num-layers"):
+            del given["--num-layers"]  # of a network of whose layers each has a letter
     known = MODELS.aliases.get((_hub_name(recipe.values.get("model")) or "").lower())
     if (experts := _experts(known, given)) and not given.get("--num-experts"):
         given["--num-experts"] = experts  # of the model that the hub names: what is said of them counts
+    if isinstance(modules := given.get("--recompute-modules"), (list, tuple)) and known is not None:
+        main = load_model(known).main
+        lacking = {name for name in WITHOUT_EFFECT
+                   if not any(MODULES[name][0](run.layer, Options()) for run in main.runs)}
+        given["--recompute-modules"] = [name for name in modules if name not in lacking]
+        if modules and not given["--recompute-modules"]:
+            for name in [one for one in given if one.startswith("--recompute-")]:
+                del given[name]  # nothing runs again
     if any(given.get(name) for name in COUNTED) and known is not None and "--num-layers" not in given:
         ends = [bool(given.pop(name, False)) for name in COUNTED]
         stages = int(given.get("--pipeline-model-parallel-size") or 1) * int(given.get(VIRTUAL) or 1)
@@ -215,6 +273,10 @@ def _experts(known: str | None, given: Mapping[str, Any]) -> int:
     return max((channel.num_experts for channel in channels if isinstance(channel, MoE)), default=0)
 
 
+WITHOUT_EFFECT: Final = ("core_attn", "mlp", "moe", "mla_up_proj")
+"""Modules that a network without them is asked to recompute in vain [Megatron-LM core/transformer/
+transformer_layer.py `TransformerLayer.__init__`]."""
+
 VIRTUAL: Final = "--num-virtual-stages-per-pipeline-rank"
 
 
@@ -226,8 +288,13 @@ def _network(values: Watched, recipe: Recipe) -> dict[str, Any]:
     name = _hub_name(recipe.values.get("model"))
     if name is None:
         return {}
+    exact, given = MODELS.aliases.get(name.lower()), values.get("model.vocab_size")
+    if exact is not None and isinstance(given, int):
+        return {"model": replace(load_model(exact), vocab=given)}
     own = recipe.base == PRETRAINS and values.get("tokenizer.use_tokenizer_vocab_size", True) is not False
     size = values.get("tokenizer.vocab_size") if own and values.get("tokenizer.tokenizer_type") == NULL else None
+    if isinstance(size, ast.Attribute) and ast.unparse(size) == "cfg.model.vocab_size":
+        size = None  # the model's own
     if size is None:
         return {"model": name}
     known = MODELS.aliases.get(name.lower())
@@ -280,6 +347,8 @@ def _adapters(values: Watched, base: str) -> dict[str, Any]:
 def _hub_name(node: Any) -> str | None:
     """The model that `AutoBridge.from_hf_pretrained("...")` names."""
     for each in ast.walk(node) if isinstance(node, ast.AST) else ():
+        if isinstance(each, ast.Call) and (only := OF_ONE_MODEL.get(ast.unparse(each.func))):
+            return only
         if isinstance(each, ast.Call) and ast.unparse(each.func) in HUB and each.args:
             named = each.args[0]
             return named.value if isinstance(named, ast.Constant) and isinstance(named.value, str) else None
@@ -310,7 +379,7 @@ def _arguments(values: Watched) -> Iterator[tuple[str, Any]]:
             continue
         elif path == "model.activation_func":
             yield f"--{ACTIVATIONS.get(value, value)}".replace("_", "-"), True
-        elif path == "model.pipeline_model_parallel_layout" and isinstance(value, list):
+        elif path == "model.pipeline_model_parallel_layout" and isinstance(value, (list, tuple)):
             yield "--pipeline-model-parallel-layout", "|".join(
                 "".join(LETTERS.get(str(each), "?") for each in stage) for stage in value)
         else:
@@ -325,7 +394,14 @@ PRECISIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "bf16_with_mxfp8_mixed": {"fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param_gather": True,
                               "reuse_grad_buf_for_mxfp8_param_ag": True},
     "bf16_with_fp8_current_scaling_mixed": {
-        "fp8": "hybrid", "fp8_recipe": "tensorwise", "first_last_layers_bf16": True, "fp8_param_gather": True},
+        "fp8": "hybrid", "fp8_recipe": "tensorwise", "first_last_layers_bf16": True, "fp8_param_gather": True,
+        "num_layers_at_start_in_bf16": 1, "num_layers_at_end_in_bf16": 1},
+    "nemotron_h_bf16_with_fp8_current_scaling_mixed": {
+        "fp8": "hybrid", "fp8_recipe": "tensorwise", "first_last_layers_bf16": True, "fp8_param_gather": True,
+        "num_layers_at_start_in_bf16": 2, "num_layers_at_end_in_bf16": 2},
+    "nanov2_bf16_with_fp8_current_scaling_mixed": {
+        "fp8": "hybrid", "fp8_recipe": "blockwise", "first_last_layers_bf16": True, "fp8_param_gather": True,
+        "num_layers_at_start_in_bf16": 2, "num_layers_at_end_in_bf16": 2},
     "bf16_with_fp8_subchannel_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "blockwise", "fp8_param_gather": False},
 }
 """Recipe of a precision -> what it sets over bf16 [mb training/mixed_precision.py]."""
@@ -333,6 +409,8 @@ PRECISIONS: Final[Mapping[str, Mapping[str, Any]]] = {
 OF_PRECISION: Final = {
     "fp8_recipe": "--fp8-recipe", "fp8": "--fp8-format", "fp8_param_gather": "--fp8-param-gather",
     "first_last_layers_bf16": "--first-last-layers-bf16",
+    "num_layers_at_start_in_bf16": "--num-layers-at-start-in-bf16",
+    "num_layers_at_end_in_bf16": "--num-layers-at-end-in-bf16",
     "reuse_grad_buf_for_mxfp8_param_ag": "--reuse-grad-buf-for-mxfp8-param-ag",
 }
 
@@ -357,7 +435,13 @@ def _precision(values: Watched) -> Iterator[tuple[str, Any]]:
     if said.get("grad_reduce_in_fp32") is False:
         yield "--grad-reduce-in-bf16", True
     if said.get("fp8"):
-        yield from ((argument, said[each]) for each, argument in OF_PRECISION.items() if said.get(each))
+        # of the layers in bf16 it has 0 where nobody says [mb training/mixed_precision.py `MixedPrecisionConfig`]
+        said = dict.fromkeys(LAYERS_IN_BF16, 0) | said if said.get("first_last_layers_bf16") else said
+        yield from ((argument, value) for each, argument in OF_PRECISION.items()
+                    if (value := said.get(each)) or (each in LAYERS_IN_BF16 and value is not None))
+
+
+LAYERS_IN_BF16: Final = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 
 
 def _whole(values: Watched, path: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -37,6 +37,7 @@ ABOUT_TIME: Final = (
 
 OF_FLEX: Final = (
     "--moe-enable-deepep", "--moe-deepep-num-sms", "--moe-hybridep-num-sms", "--moe-flex-dispatcher-num-sms",
+    "--moe-hybridep-num-sms-preprocessing",
 )
 """What says how many multiprocessors DeepEP and HybridEP take."""
 

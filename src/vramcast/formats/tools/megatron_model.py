@@ -45,6 +45,7 @@ BY_TOKENIZER: Final = {
 
 BY_FILE: Final = {
     "nemotron_2_256k": NEMOTRON_VOCAB, "llama_tokenizer.model": LLAMA2_VOCAB, "bigcode/starcoder2-tokenizer": 49152,
+    "nvidia/Nemotron-H-": 131072,
 }
 """Names of tokenizers' own files and repositories [NVIDIA/NeMo-Framework-Launcher launcher_scripts/conf/training/llama,
 starcoder2]."""
@@ -106,8 +107,8 @@ UNTOLD: Final = ("accumulate_in_fp32", "shared_expert_overlap")
 """Those whose absence leaves the choice to the engine."""
 
 LAST: Final = (
-    "defer_embedding_wgrad", "cross_entropy", "precision_aware", "moments", "shared_expert_overlap", "clip_grad",
-    "accumulate_in_fp32", "capacity_factor",
+    "defer_embedding_wgrad", "cross_entropy", "precision_aware", "moments", "main_params",
+    "shared_expert_overlap", "clip_grad", "accumulate_in_fp32", "capacity_factor",
 )
 """Options of the engine that are said behind the others, in this order."""
 
@@ -122,6 +123,11 @@ VALUES: Final = (
 DISPATCHER: Final = Row("dispatcher", "moe-token-dispatcher-type", "allgather", "how tokens reach their experts")
 RECOMPUTE_METHOD: Final = Row("recompute_method", "recompute-method", "block")
 FP8_RECIPE: Final = Row("fp8_recipe", "fp8-recipe", "")
+IN_BF16: Final = (
+    Row("bf16_at_start", "num-layers-at-start-in-bf16", 1), Row("bf16_at_end", "num-layers-at-end-in-bf16", 1),
+)
+"""Layers beside those in fp8, where --first-last-layers-bf16 is given."""
+MAIN: Final = Row("main_params", "main-params-dtype", "fp32", "weights that the optimizer steps")
 INSTANCES: Final = Row("optimizer_instances", "num-distributed-optimizer-instances", 1, "copies of the states")
 INTERLEAVED: Final = Row("interleave_group", "microbatch-group-size-per-virtual-pipeline-stage", 0)
 
@@ -308,8 +314,12 @@ def engine_options_of(arguments: Arguments, family: str) -> dict[str, str | int 
         found["accumulate_in_fp32"] = True
     if arguments.get("--cross-entropy-loss-fusion"):
         found["cross_entropy"] = arguments.get("--cross-entropy-fusion-impl", "native")
+    in_bf16 = read_values(IN_BF16, arguments)
+    if arguments.get("--first-last-layers-bf16") and arguments.get("--fp8-format"):
+        found |= in_bf16
     if arguments.get("--use-precision-aware-optimizer"):
-        found |= {"precision_aware": True, "moments": arguments.get("--exp-avg-dtype", "fp32")}
+        found |= {"precision_aware": True, "moments": arguments.get("--exp-avg-dtype", "fp32"),
+                  **read_values((MAIN,), arguments)}
     if float(arguments.get("--clip-grad", 1.0)) == 0:
         found["clip_grad"] = False
     if (factor := arguments.get("--moe-expert-capacity-factor")) is not None:

@@ -89,7 +89,7 @@ def read(config: Config) -> Reading:
         return Reading("nemo", {"engine": "megatron"}, unread=(Unread("model", why),))
     given: dict[str, Any] = {
         f"--{name}": value for own, name in SAME.items() if (value := values.get(own)) not in (None, "None")}
-    _window(values)
+    _window(values, whole)
     given |= {f"--{name}": True for own, (name, when) in SWITCHES.items() if values.flag(own) is when}
     given |= _network(values, given) | _precision(values, trainer) | _optimizer(values)
     if any(table(values.get("mcore_customization_config")).values()):
@@ -117,8 +117,18 @@ def _in_its_words(one: Unread) -> Unread:
     return one if own is None else one._replace(name=f"model.{own}")
 
 
-def _window(values: Watched) -> None:
+OF_FALCON: Final = ("new_decoder_architecture", "parallel_attention")
+"""What of `mcore_customization_config` the layers of Falcon alone read [nemo megatron_gpt_model.py
+`build_transformer_config` sets it on the configuration, megatron/falcon/falcon_decoder_layer.py reads it]."""
+
+
+def _window(values: Watched, whole: Mapping[str, Any]) -> None:
     """Attention that sees as far as a sample is long says nothing; Megatron's own switch of it stands in a table."""
+    names = (values.get("name"), table(whole.get("run")).get("name"), table(whole.get("exp_manager")).get("name"))
+    inner = table(dict.get(values, "mcore_customization_config"))
+    if inner and "falcon" not in str(names).lower():
+        dict.__setitem__(values, "mcore_customization_config", {
+            name: value for name, value in inner.items() if name not in OF_FALCON})
     inner, length = table(values.get("mcore_customization_config")), values.get("encoder_seq_length")
     windows = [held for held in (values.get("window_size"), inner.get("window_size")) if held is not None]
     wide = all(isinstance(held, list) and held and isinstance(held[0], int) and isinstance(length, int)

@@ -127,11 +127,11 @@ def _first_step(shards: Sequence[WeightGroup], rules: StateRules) -> Counts:
 
 
 def _update(shards: Sequence[WeightGroup], rules: StateRules) -> Counts:
-    """fp32 copies of moments: those of the weights that decay, then of the others."""
+    """fp32 copies of states: those of the weights that decay, then of the others."""
     highest: Counts = np.int64(0)
-    for decays in (True, False) if rules.copies_moments else ():
+    for decays in (True, False) if rules.copied_bytes else ():
         held = [weight for weight in shards if weight.decays is decays and not (rules.muon and weight.matrix)]
-        highest = np.maximum(highest, sum_of(held, 4 * rules.moments))
+        highest = np.maximum(highest, sum_of(held, rules.copied_bytes))
     return highest
 
 
