@@ -182,7 +182,7 @@ def _precision(values: Watched) -> dict[str, Any]:
     for name, precision in WIDTHS.items():
         section = values.section(name, Known("deepspeed", name))
         if section.flag("enabled"):
-            found = found or (name if _narrow(section, name) else precision)
+            found = found or (f"pure-{name}" if _narrow(section, name) else precision)
         elif not section.auto:
             for inner in section:
                 section.get(inner)  # switched off
