@@ -33,6 +33,7 @@ from vramcast.engines.eager.preference import (
     Rated,
     compares,
     in_one,
+    in_variables,
     rated,
     rated_loss,
     renamed,
@@ -145,6 +146,8 @@ def _states(partition: int, zero: Zero) -> Iterator[tuple[str, int]]:
     """States of a flat partition. Muon's hidden matrices are partitioned apart [DS] deepspeed/__init__.py
     `set_optimizer_flags`: two dimensions or more, and no "embed" or "lm_head" in the name."""
     rule = zero.optimizer
+    if rule.compressed:
+        yield "server_error", ceil_div(partition, zero.ranks) * FP32
     if not rule.hidden_only:
         yield from rule.state_tensors((partition,), width=zero.master)
         return
@@ -235,13 +238,26 @@ def _whole_step(recipe: Recipe, held: tuple[Weight, ...], zero: Zero, between: P
         size = min(learning, REDUCED_AT_ONCE) * zero.width
         nodes += _scope(_tensor("gradients reduced at once", size, Category.COMMUNICATION))
     gradients = free_gradients(first.gradients)
+    exchanged = _compressed(held, zero)
     if zero.width == zero.master:
-        return (*nodes, *gradients)
+        return (*nodes, *exchanged, *gradients)
     wide = _tensor("fp32 gradients", learning * zero.master, Category.TEMPORARIES, f"{learning:,} x {zero.master} B")
     if not zero.fused:
-        return (*nodes, Alloc(wide), *gradients, Free(wide))
+        return (*nodes, Alloc(wide), *gradients, *exchanged, Free(wide))
     flat = _tensor("flattened fp32 gradients", learning * zero.master, Category.TEMPORARIES)
-    return (*nodes, Alloc(wide), Alloc(flat), Free(wide), *gradients, Free(flat))
+    return (*nodes, Alloc(wide), Alloc(flat), Free(wide), *gradients, *exchanged, Free(flat))
+
+
+def _compressed(held: tuple[Weight, ...], zero: Zero) -> Program:
+    """What the momentum's exchange in single bits makes, signs of a byte each among it: of one flat weight, or of the
+    largest where each is stepped alone [onebit] in states/optimizers.py."""
+    rule = zero.optimizer
+    if not rule.compressed or zero.ranks == 1:
+        return ()
+    alone = rule.flat and zero.width == zero.master
+    size = max(w.elements for w in held if w.learns) if alone else elements(held, learning_only=True)
+    made = size * (rule.compressed * FP32 + 1)
+    return _scope(_tensor("momentum exchanged in single bits", made, Category.TEMPORARIES))
 
 
 def _upcast(partition: int, zero: Zero) -> Program:
@@ -367,7 +383,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     `engine_options`: "reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
     "sub_group_size", "stage3_max_reuse_distance" (elements; the first three also "auto"), "overlap_comm"
     (bool), "auto" (bool: the HF Trainer's sizes from the width of the model), "grad_accum_dtype" ("fp32"), "zero"
-    (false: stage 0 on one GPU).
+    (false: stage 0 on one GPU), "torch_autocast" (bool: over weights of 16 bits).
 
     Raises: Unsupported for model parallelism and several models
     """
@@ -377,9 +393,12 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
             f"{job.workload.objective} is not modelled for --engine {job.engine} with ZeRO; use --engine {able}"
         )
     causal, job = causal_loss(job), with_its_loss(job)
-    loss = written_loss(job) if writes(job) else rated_loss(job) or loss_of(job, autocast=False, causal=causal)
-    recipe = with_its_kernels(recipe_of(job, loss=loss), job)
+    autocast = bool(job.engine_options.get("torch_autocast", False))
+    loss = written_loss(job) if writes(job) else rated_loss(job) or loss_of(job, autocast=autocast, causal=causal)
+    recipe = with_its_kernels(recipe_of(job, loss=loss, autocast=autocast), job)
     recipe = recipe._replace(returns_fp32=causal.returns_fp32 and loss is not None, outputs_fp32=in_one(job))
+    if in_variables(job):
+        recipe = recipe._replace(kept_logits=2 * recipe.sizes.numerics.compute)
     width = 4 if job.plan.precision in (Precision.FP32, Precision.TF32) else 2
     _check_masters(job)
     # DeepSpeed casts the whole model, adapters too, and runs it without autocast
@@ -429,7 +448,7 @@ def settings(job: Job, width: int) -> Zero:
     return Zero(
         # one rank splits nothing, whatever was asked
         shards=plan.shards if plan.shards is not Shards.NOTHING or without_zero else Shards.OPTIMIZER,
-        fused=plan.optimizer in ("adam", "adamw"),
+        fused=plan.optimizer in ("adam", "adamw", "onebit-adam", "zero-one-adam"),
         ranks=job.data_parallel,
         optimizer=optimizer(plan.optimizer),
         reduce_bucket=count("reduce_bucket_size", defaults[0]),

@@ -66,7 +66,7 @@ def blocks(recipe: Recipe) -> Blocks:
     first = embedding(model, sizes, learns=starts) if model.main.vision is None else (
         entrance(model.main, recipe.of(model.main, sizes)))
     # PEFT trains a copy of the head, which is tied to nothing
-    tied = model.tied and not sizes.frozen
+    tied = model.tied and not recipe.copies_learning
     learns = recipe.learns("embedding.tokens", "embedding") if tied else recipe.learns("head.output", "head")
     last = head(
         model, recipe.of(model.main, sizes), learns=learns, loss=recipe.loss, returns_fp32=recipe.returns_fp32,
@@ -369,7 +369,8 @@ class Tied(NamedTuple):
 
 def _tied(recipe: Recipe, built: Blocks) -> Tied | None:
     """None where embedding and head learn apart, or not at all."""
-    if not recipe.model.tied or recipe.sizes.frozen or "embedding" in recipe.frozen:
+    learns = recipe.learns("embedding.tokens", "embedding")
+    if not recipe.model.tied or recipe.copies_learning or not learns:
         return None
     tables = [tensor for tensor in built.embedding.weight_gradients if tensor.name == "tokens.weight_gradient"]
     for operator in built.head.operators:

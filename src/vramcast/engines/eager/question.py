@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from vramcast.blocks.ends import LINEAR
 from vramcast.blocks.lengths import image_positions
+from vramcast.blocks.parameters import named_parameters
 from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, places_of, runs_apart, within
 from vramcast.blocks.projection import EXPERTS
 from vramcast.blocks.sizes import Sizes, norm_variant
@@ -162,7 +163,7 @@ def recipe_of(
         recompute=plan.recompute is Recompute.FULL,
         reentrant=reentrant(job),
         recompute_layers=plan.recompute_layers,
-        learning=_learning(peft),
+        learning=_learning(job),
         virtual_elements=_virtual_elements(job),
         copies_learning=peft is not None and bool(peft.modules_to_save),
         adapted=adapted,
@@ -198,7 +199,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         hidden_dropout=model.hidden_dropout,
         attention_dropout=model.attention_dropout,
         frozen=peft is not None,
-        trained=NORM_WEIGHTS if peft is not None and peft.method == "ln" else (),
+        trained=_learning(job) if peft is not None and (peft.method == "ln" or rest_learns(job)) else (),
         adapter=_adapter(job, compute=numerics.compute if autocast else None),
         stored=_stored(job),
         left_whole=_left_whole(job),
@@ -396,15 +397,26 @@ def _virtual_elements(job: Job) -> int:
     return peft.virtual_tokens * sum(run.count * cache_width(run.layer.mixer) for run in job.model.main.runs)
 
 
-def _learning(peft: Peft | None) -> tuple[str, ...]:
+def _learning(job: Job) -> tuple[str, ...]:
+    """Weights that learn beside adapters; all that these do not stand beside where a job says "rest_learns"."""
+    peft = job.plan.peft
     if peft is None:
         return ()
     if peft.method == "ln":
         return NORM_WEIGHTS
+    if rest_learns(job):
+        adapted = {place.path for place in places_of(job.model, peft.targets)}
+        paths = dict.fromkeys(owned.parameter.path for owned in named_parameters(job.model))
+        return tuple(path for path in paths if path not in adapted)
     unknown = [name for name in peft.modules_to_save if name not in SAVED_MODULES]
     if unknown:
         raise UnknownName.of("module to save", unknown[0], SAVED_MODULES)
     return tuple(SAVED_MODULES[name] for name in peft.modules_to_save)
+
+
+def rest_learns(job: Job) -> bool:
+    """Whether weights learn that adapters do not stand beside, as in DeepSpeed-Chat without --only_optimize_lora."""
+    return bool(job.engine_options.get("rest_learns", False))
 
 
 def stepping_of(job: Job) -> Stepping:
