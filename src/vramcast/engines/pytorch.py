@@ -148,6 +148,9 @@ def one_role(job: Job, phases: Mapping[Phase, Program], *assumptions: str) -> Ra
         found.append("torch.compile fuses norms, activations, rotary embedding and the loss; the rest as in eager mode")
     if job.workload.grad_accum > 1:
         found.append("gradients of later micro-batches are added to those of the first and freed")
+    if job.plan.offload_activations:
+        found.append("what layers save for backward waits on the host, and is taken back one layer at a time; towers "
+                     "and head keep theirs on the card")
     found += attention_sentences(job)
     if text_only(job):
         found.append("batches of text only: the vision tower needs --image-size" if job.workload.images

@@ -56,6 +56,10 @@ from vramcast.operators.quantised import QUANTISED
 from vramcast.states.optimizers import optimizer
 from vramcast.units import DTYPE_BITS
 
+SAVES_ON_HOST: Final = {"pytorch": 0, "huggingface": 5, "deepspeed": 5}
+"""Engines beside which saved tensors wait on the host -> how many copies are under way: `save_on_cpu` of
+torch.autograd.graph waits for each, TRL's for the fifth [trl models/activation_offloading.py `max_fwd_stash_size`]."""
+
 LOSSES: Final[dict[Loss, str]] = {
     Loss.EAGER: "eager",
     Loss.COMPILED: "compiled",
@@ -112,7 +116,7 @@ def refuse_splits(job: Job) -> None:
             f"selective recomputation is not modelled for --engine {job.engine}; use --recompute full, or --engine "
             "torchtitan or megatron"
         )
-    if plan.offload_activations:
+    if plan.offload_activations and job.engine not in SAVES_ON_HOST:
         raise Unsupported(f"activation offload is not modelled for --engine {job.engine}; use --recompute full")
     if not job.model.stacks or not job.model.main.runs:
         raise Unsupported(f"{job.model.name} has no transformer layers to build; trace it instead")
@@ -169,6 +173,8 @@ def recipe_of(
         adapted=adapted,
         frozen=plan.freeze,
         follows_inputs=follows_inputs(job),
+        offloads=plan.offload_activations,
+        offloads_in_flight=SAVES_ON_HOST.get(job.engine, 0),
         samples=(int(job.engine_options.get("eval_batch", 0)) or job.workload.micro_batch, job.workload.micro_batch),
     )
 

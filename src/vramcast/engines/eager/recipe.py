@@ -65,6 +65,8 @@ class Recipe(NamedTuple):
     adapted: tuple[Place, ...] = ()  # where adapters are
     frozen: tuple[str, ...] = ()  # parts that do not learn (see `part_of`)
     follows_inputs: bool = False  # gradients flow through towers of which nothing learns
+    offloads: bool = False  # what the main stack's layers save waits on the host
+    offloads_in_flight: int = 0  # saved tensors that copies may still hold
     samples: tuple[int, int] = (1, 1)  # of an evaluation's forward and of a step's
 
     @property
