@@ -144,10 +144,12 @@ def test_an_fp32_copy_in_the_optimizer_is_refused_with_what_would_work() -> None
         pytorch.ranks(job(precision=Precision.MIXED_BF16))
 
 
-@pytest.mark.parametrize("name", ["lomo", "adalomo"])
-def test_gradients_that_die_in_backward_are_never_all_there(name: str) -> None:
+@pytest.mark.parametrize(
+    ("usual", "name"), [("sgd", "lomo"), ("sgd", "adalomo"), ("galore", "galore-layerwise")]
+)
+def test_gradients_that_die_in_backward_are_never_all_there(usual: str, name: str) -> None:
     gradients = 2 * 1_235_814_400
-    plain, fused = (pytorch.ranks(job(precision=Precision.BF16, optimizer=o))[0] for o in ("sgd", name))
+    plain, fused = (pytorch.ranks(job(precision=Precision.BF16, optimizer=o))[0] for o in (usual, name))
     peaks = [extent((*run.phases[Phase.LOAD], *run.phases[Phase.STEP])).peak for run in (plain, fused)]
     assert extent(fused.phases[Phase.STEP]).net == 0
     largest = 128_256 * 2048

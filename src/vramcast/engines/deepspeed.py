@@ -75,6 +75,7 @@ class Zero(NamedTuple):
     offload_optimizer: bool = False
     offload_parameters: bool = False
     fused: bool = True  # its own Adam, which steps flat groups
+    step_copies: int = 0  # of what is stepped at once, beside it: PyTorch's own Adam
     hidden: tuple[int, int] = (0, 1)  # of what learns, elements of hidden matrices, and all
     workspaces: Program = ()  # of cuBLAS
 
@@ -238,7 +239,7 @@ def _whole_step(recipe: Recipe, held: tuple[Weight, ...], zero: Zero, between: P
         size = min(learning, REDUCED_AT_ONCE) * zero.width
         nodes += _scope(_tensor("gradients reduced at once", size, Category.COMMUNICATION))
     gradients = free_gradients(first.gradients)
-    exchanged = _compressed(held, zero)
+    exchanged = (*_compressed(held, zero), *_stepping(learning, zero))
     if zero.width == zero.master:
         return (*nodes, *exchanged, *gradients)
     wide = _tensor("fp32 gradients", learning * zero.master, Category.TEMPORARIES, f"{learning:,} x {zero.master} B")
@@ -260,15 +261,23 @@ def _compressed(held: tuple[Weight, ...], zero: Zero) -> Program:
     return _scope(_tensor("momentum exchanged in single bits", made, Category.TEMPORARIES))
 
 
+def _stepping(partition: int, zero: Zero) -> Program:
+    """What PyTorch's own step makes beside the states."""
+    if not zero.step_copies or zero.offload_optimizer:
+        return ()
+    return _scope(_tensor("copies of the step", zero.step_copies * partition * zero.master, Category.TEMPORARIES))
+
+
 def _upcast(partition: int, zero: Zero) -> Program:
     """Flattened gradients and their copy in the masters' type, which the fused Adam reads."""
     if zero.offload_optimizer:
         return ()
     flat = _tensor("flattened gradients", partition * zero.gradient_width, Category.TEMPORARIES)
+    stepping = _stepping(partition, zero)
     if zero.gradient_width == zero.master:
-        return _scope(flat)
+        return (Alloc(flat), *stepping, Free(flat))
     wide = _tensor("fp32 gradients", partition * zero.master, Category.TEMPORARIES)
-    return (Alloc(flat), Alloc(wide), Free(flat), Free(wide))
+    return (Alloc(flat), Alloc(wide), Free(flat), *stepping, Free(wide))
 
 
 def _bucketed_micro_batch(
@@ -383,7 +392,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     `engine_options`: "reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
     "sub_group_size", "stage3_max_reuse_distance" (elements; the first three also "auto"), "overlap_comm"
     (bool), "auto" (bool: the HF Trainer's sizes from the width of the model), "grad_accum_dtype" ("fp32"), "zero"
-    (false: stage 0 on one GPU), "torch_autocast" (bool: over weights of 16 bits).
+    (false: stage 0 on one GPU), "torch_autocast" (bool: over weights of 16 bits),
+    "torch_adam" (bool: PyTorch's own step), "rest_learns" (bool: all that adapters do not stand beside).
 
     Raises: Unsupported for model parallelism and several models
     """
@@ -448,9 +458,10 @@ def settings(job: Job, width: int) -> Zero:
     return Zero(
         # one rank splits nothing, whatever was asked
         shards=plan.shards if plan.shards is not Shards.NOTHING or without_zero else Shards.OPTIMIZER,
-        fused=plan.optimizer in ("adam", "adamw", "onebit-adam", "zero-one-adam"),
+        fused=plan.optimizer in ("adam", "adamw", "onebit-adam", "zero-one-adam") and not options.get("torch_adam"),
         ranks=job.data_parallel,
         optimizer=optimizer(plan.optimizer),
+        step_copies=optimizer(plan.optimizer).foreach_temporaries if options.get("torch_adam") else 0,
         reduce_bucket=count("reduce_bucket_size", defaults[0]),
         prefetch_bucket=count("stage3_prefetch_bucket_size", defaults[1]),
         persistence=count("stage3_param_persistence_threshold", defaults[2]),

@@ -59,6 +59,7 @@ class Zero(Eager, frozen=True):
     grad_accum_dtype: Literal["fp32", "fp16", "bf16"] = "bf16"
     zero: bool = True  # false: stage 0 on one GPU
     torch_autocast: bool = False  # over weights of 16 bits
+    torch_adam: bool = False  # PyTorch's own step instead of DeepSpeed's
     rest_learns: bool = False  # all that adapters do not stand beside
 
 

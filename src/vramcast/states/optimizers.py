@@ -184,6 +184,9 @@ _LOW_RANK: Final = (
     State("exp_avg_sq", lambda shape, width, rank: low_rank(shape, rank) * width),
     State("projection", lambda shape, width, rank: projection(shape, rank) * width),
 )
+_GALORE: Final = OptimizerRule(
+    _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", hidden_only=True, source="[galore]",
+)
 
 
 def _blocked(name: str) -> State:
@@ -271,12 +274,11 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
         (*_ADAM, _rotation("gram matrices"), _rotation("eigenvectors")),
         loop_temporaries=3, loops=True, matrix_rule="adamw", source="[soap]",
     ),
-    "galore": OptimizerRule(
-        _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", hidden_only=True, source="[galore]",
-    ),
-    "apollo": OptimizerRule(
-        _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", hidden_only=True, source="[apollo]", rank=256,
-    ),
+    "galore": _GALORE,
+    "apollo": _GALORE._replace(source="[apollo]", rank=256),
+    # a hook on each weight steps it [transformers trainer_optimizer.py `_setup_low_rank_optimizer`]
+    "galore-layerwise": _GALORE._replace(gradients_in_backward=True),
+    "apollo-layerwise": _GALORE._replace(gradients_in_backward=True, source="[apollo]", rank=256),
     "apollo-mini": OptimizerRule(
         _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", hidden_only=True, source="[apollo]", rank=1,
     ),

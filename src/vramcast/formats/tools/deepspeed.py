@@ -80,7 +80,7 @@ def read(config: Config) -> Reading:
     options |= _offload(zero) if options.get("zero") != "0" else {}
     open_precision = not {"bf16", "fp16", "bfloat16"} & set(config.table or {})
     options |= {} if open_precision else precision
-    options |= _optimizer(values) | _buffers(values, zero, whole=options.get("zero") == "0")
+    options = together(options, _optimizer(values), _buffers(values, zero, whole=options.get("zero") == "0"))
     batch = {kind: size for kind, name in BATCH.items() if (size := values.count(name)) is not None}
     options = together(options, _autocast(values, str(precision.get("precision", ""))))
     notes = [*_of_other_models(values), *_contiguous(zero, options)]
@@ -124,11 +124,12 @@ def _optimizer(values: Watched) -> dict[str, Any]:
     known = {name.lower(): optimizer for name, optimizer in OPTIMIZERS.items()}
     named = section.one_of("type", known, lower=True, option="optimizer")
     params = section.section("params", PARAMS)
-    for name in ("torch_adam", "amsgrad"):  # PyTorch's own step takes lists of tensors beside the states
-        params.only(name, False)
+    params.only("amsgrad", False)
     if named == "adam" and params.flag("adam_w_mode") is not False:
         named = "adamw"
-    return {"optimizer": named} if named else {}
+    # PyTorch's own step takes a list of tensors beside the states
+    own = {"engine-option": ("torch_adam=true",)} if params.flag("torch_adam") else {}
+    return ({"optimizer": named} if named else {}) | own
 
 
 def _buffers(values: Watched, zero: Watched, *, whole: bool) -> dict[str, Any]:
