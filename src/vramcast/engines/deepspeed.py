@@ -40,7 +40,7 @@ from vramcast.engines.eager.preference import (
     whole_reference,
 )
 from vramcast.engines.eager.question import loss_of, packing_sentences, recipe_of
-from vramcast.engines.eager.recipe import Recipe, elements, parts, sharded, whole
+from vramcast.engines.eager.recipe import IN_MEMORY, Recipe, elements, parts, sharded, whole
 from vramcast.engines.eager.releases import causal_loss, software, with_its_kernels, with_its_loss
 from vramcast.engines.pytorch import one_role
 from vramcast.errors import Unsupported
@@ -76,6 +76,7 @@ class Zero(NamedTuple):
     offload_parameters: bool = False
     fused: bool = True  # its own Adam, which steps flat groups
     step_copies: int = 0  # of what is stepped at once, beside it: PyTorch's own Adam
+    loads_whole: bool = False  # every rank loads all of a packed base before it is partitioned
     hidden: tuple[int, int] = (0, 1)  # of what learns, elements of hidden matrices, and all
     workspaces: Program = ()  # of cuBLAS
 
@@ -86,7 +87,9 @@ def zero_phases(recipe: Recipe, zero: Zero, compared: Rated | None = None) -> Ma
     held, constants = tuple(sharded(found)), weight_program(whole(found))
     zero = zero._replace(hidden=_hidden_elements(held))
     everything = zero.shards is Shards.EVERYTHING
-    load = (*constants, *(_partitioned_load(held, zero) if everything else _flat_load(held, zero)))
+    before = _scope(_tensor("base before it is partitioned", _total_bytes(held, zero), Category.TEMPORARIES))
+    load = (*constants, *(before if everything and zero.loads_whole else ()),
+            *(_partitioned_load(held, zero) if everything else _flat_load(held, zero)))
     beside, between = ((), ()) if compared is None else _reference(compared, zero)
     step = _step(recipe, held, zero, between)
     return {
@@ -436,6 +439,16 @@ def _check_masters(job: Job) -> None:
         raise Unsupported("DeepSpeed keeps masters in fp16 on the host only; add --offload-optimizer cpu")
 
 
+LOADS_PACKED_WHOLE_SINCE: Final[Version] = (5,)
+"""Before, each weight that was packed went to main memory again under FSDP and ZeRO-3, whose `zero.Init` packed bases
+are loaded without [transformers modeling_utils.py `get_init_context`; 4.57 `_load_state_dict_into_meta_model`]."""
+
+
+def loads_whole(job: Job) -> bool:
+    packed = job.plan.peft is not None and job.plan.peft.base in IN_MEMORY
+    return packed and software(job).transformers >= LOADS_PACKED_WHOLE_SINCE
+
+
 FILLED_IN: Final = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 """Sizes that the Trainer makes of the width of the model where they are "auto" [HF]."""
 
@@ -461,6 +474,7 @@ def settings(job: Job, width: int) -> Zero:
         fused=plan.optimizer in ("adam", "adamw", "onebit-adam", "zero-one-adam") and not options.get("torch_adam"),
         ranks=job.data_parallel,
         optimizer=optimizer(plan.optimizer),
+        loads_whole=loads_whole(job),
         step_copies=optimizer(plan.optimizer).foreach_temporaries if options.get("torch_adam") else 0,
         reduce_bucket=count("reduce_bucket_size", defaults[0]),
         prefetch_bucket=count("stage3_prefetch_bucket_size", defaults[1]),

@@ -121,7 +121,7 @@ def sharded_role(
         said.append("FSDP1 over one GPU shards nothing, whatever was asked: PyTorch makes it NO_SHARD")
     if recipe.sizes.adapter is not None and sharding.by == "fsdp1":
         said.append("every adapter is a unit of its own, as PEFT's fsdp_auto_wrap_policy wraps them")
-    if job.plan.peft is not None and recipe.sizes.packs(""):
+    if job.plan.peft is not None and recipe.sizes.packs("") and not recipe.packed_whole:
         said.append("packed weights are stored as 16-bit numbers, so that they can be sharded; block constants are not")
     if job.workload.grad_accum > 1:
         said.append("gradients of the micro-batches before the last add up unsharded (no_sync)")

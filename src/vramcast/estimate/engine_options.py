@@ -76,6 +76,7 @@ class HuggingFace(Zero, frozen=True):
     trl: Release | Major = ""  # 0.24
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"  # that a frozen network is loaded in
     prepare_kbit: Literal["trl", "peft", "norms", "none"] = "trl"  # who prepares a packed base for training
+    quant_storage: Literal["float", "uint8"] = "float"  # type that numbers of a packed base are kept as
     pack_experts: bool = False  # stacked experts of a packed base, too, as axolotl's quantize_moe_experts
     precompute_ref_log_probs: bool = False  # the reference of DPO or KTO is asked before the run
     generation_batch_size: Elements = 1  # instead: answers that all processes write together
