@@ -42,6 +42,18 @@ def test_yaml_of_a_mebibyte_is_refused_at_once(name: str) -> None:
     assert time.process_time() - began < SECONDS
 
 
+BOMB: Final = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40))
+CHAIN: Final = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 5000))
+
+
+@pytest.mark.parametrize("text", [BOMB, BOMB.replace("[", "{<<: [").replace("]", "]}"), CHAIN, "a: &a [*a]"])
+def test_aliases_are_read_as_far_as_what_they_repeat_is_a_document(text: str) -> None:
+    usual = "a: &a {b: 1}\nc: {<<: *a, d: *a}\n"
+    assert parse_yaml(usual) == yaml.safe_load(usual)
+    with pytest.raises(NoDocument):
+        parse_yaml(text)
+
+
 @pytest.mark.parametrize("name", TOML)
 def test_toml_of_a_mebibyte_is_refused_at_once(name: str) -> None:
     began = time.process_time()

@@ -10,6 +10,7 @@ from vramcast.domain.job import Job, Peft, Phase, Precision, Recompute, Shards
 from vramcast.domain.program import Category, extent, live_at_end
 from vramcast.engines import colossalai, deepspeed
 from vramcast.errors import Unsupported
+from vramcast.estimate.training import answer
 
 PARAMETERS = 1_235_814_400
 
@@ -111,3 +112,13 @@ def test_stage_0_has_nothing_of_zeros(changes: dict[str, object]) -> None:
     options = changes.pop("options", {})
     with pytest.raises(Unsupported, match="with ZeRO only"):
         deepspeed.ranks(replace(sharded(Shards.NOTHING, **changes), engine_options=options))
+
+
+def test_an_exchange_in_single_bits_keeps_errors_and_makes_copies_of_the_momentum() -> None:
+    plain, bits = (sharded(Shards.NOTHING, optimizer=name) for name in ("adam", "onebit-adam"))
+    states, more = (loaded(asked)[Category.OPTIMIZER] for asked in (plain, bits))
+    assert more - states == pytest.approx((4 + 4 / 4) * PARAMETERS, rel=1e-4)  # a rank's error, and its share of all
+    tops = [extent(deepspeed.ranks(asked)[0].phases[Phase.STEP]).peak for asked in (plain, bits)]
+    assert tops[1] >= tops[0]
+    with pytest.raises(Unsupported, match="without ZeRO"):
+        answer(sharded(Shards.OPTIMIZER, optimizer="onebit-adam"))

@@ -12,7 +12,7 @@ from tests.peaks import live_at_peak
 from vramcast.api import job_of
 from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job, Peft, Phase, Precision, Recompute, Shards
-from vramcast.domain.program import Alloc, Category, Loop, extent
+from vramcast.domain.program import Alloc, Category, Loop, extent, live_at_end
 from vramcast.engines import deepspeed, huggingface, pytorch, unsloth
 from vramcast.engines.eager.releases import prepared_weights
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
@@ -412,3 +412,18 @@ def test_fsdp2_gathers_a_reference_whole_as_trl_wraps_it() -> None:
     asked = {"shards": "everything", "sharded-by": "fsdp2", "layers": 28}
     before, now = (_dpo(asked | {"engine-option": [f"trl={release}"]}) for release in ("0.28", "0.29"))
     assert now - before > 2 * 596_049_920  # all of it, gathered and copied out, beside what a layer would be
+
+
+def test_packed_weights_in_bytes_are_whole_under_fsdp2_and_none_of_fsdp1s() -> None:
+    asked = {"model": "llama-3.2-1b", "gpus": "4xh100", "engine": "huggingface", "objective": "sft", "peft": "lora",
+             "base-weights": "nf4", "shards": "everything", "seq-len": 512}
+    kept = {}
+    for kind in ("float", "uint8"):
+        found = job_of({**asked, "engine-option": [f"quant_storage={kind}"]})
+        load = huggingface.ranks(found)[0].phases[Phase.LOAD]
+        kept[kind] = sum(t.num_bytes * n for t, n in live_at_end(load).items() if t.category is Category.WEIGHTS)
+        assert extent(load).peak > 1_235_814_400 // 2  # all of the base, before it is sharded
+    packed = 16 * (2 * 2048 * 2048 + 2 * 512 * 2048 + 3 * 8192 * 2048) // 2
+    assert kept["uint8"] - kept["float"] == pytest.approx(packed * 3 // 4, rel=1e-2)
+    with pytest.raises(Unsupported, match="bnb_4bit_quant_storage"):
+        answer(job_of({**asked, "sharded-by": "fsdp1", "engine-option": ["quant_storage=uint8"]}))

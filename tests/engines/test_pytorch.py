@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.peaks import live_at_peak
 from vramcast.catalogue.models import load_model
 from vramcast.domain.device import Cluster, Gpu
-from vramcast.domain.job import AttentionKernel, Job, Peft, Phase, Plan, Precision, Recompute, Shards, Workload
+from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Phase, Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.program import Category, Extent, events, extent, live_at_end
 from vramcast.engines import pytorch
 from vramcast.errors import InvalidSpec, Unsupported
@@ -144,10 +144,12 @@ def test_an_fp32_copy_in_the_optimizer_is_refused_with_what_would_work() -> None
         pytorch.ranks(job(precision=Precision.MIXED_BF16))
 
 
-@pytest.mark.parametrize("name", ["lomo", "adalomo"])
-def test_gradients_that_die_in_backward_are_never_all_there(name: str) -> None:
+@pytest.mark.parametrize(
+    ("usual", "name"), [("sgd", "lomo"), ("sgd", "adalomo"), ("galore", "galore-layerwise")]
+)
+def test_gradients_that_die_in_backward_are_never_all_there(usual: str, name: str) -> None:
     gradients = 2 * 1_235_814_400
-    plain, fused = (pytorch.ranks(job(precision=Precision.BF16, optimizer=o))[0] for o in ("sgd", name))
+    plain, fused = (pytorch.ranks(job(precision=Precision.BF16, optimizer=o))[0] for o in (usual, name))
     peaks = [extent((*run.phases[Phase.LOAD], *run.phases[Phase.STEP])).peak for run in (plain, fused)]
     assert extent(fused.phases[Phase.STEP]).net == 0
     largest = 128_256 * 2048
@@ -197,3 +199,16 @@ def test_fsdp1_over_one_card_shards_and_gathers_nothing(changes: dict[str, Any])
         plain = replace(asked, plan=replace(asked.plan, shards=Shards.NOTHING, sharded_by=None))
         head = 2 * 128_256 * 2048  # the root's gradient is laid together at once
         assert extent(step).peak <= phase(plain).peak + head
+
+
+@pytest.mark.parametrize(("recompute", "left"), [(Recompute.NONE, 0.5), (Recompute.FULL, 1.0)])
+def test_what_layers_save_waits_on_the_host(recompute: Recompute, left: float) -> None:
+    usual = {"seq_len": 8192, "micro_batch": 4, "recompute": recompute, "loss": Loss.FUSED_LINEAR, "optimizer": "sgd"}
+    plain, moved = (phase(job(**usual, offload_activations=offload)) for offload in (False, True))
+    assert (plain.net, moved.net) == (0, 0)
+    assert moved.peak < left * plain.peak
+    for changes in ({"peft": Peft(rank=4, base="nf4")}, {"shards": Shards.EVERYTHING}):
+        asked = job(**usual, gpus=4, offload_activations=True, **changes)
+        assert extent(pytorch.ranks(asked)[0].phases[Phase.STEP]).net == 0
+    needed = answer(job(**usual, offload_activations=True), with_changes=False).host
+    assert (needed is not None) and needed.memory_bytes > 16 * 4 * 8192 * 2048 * 2

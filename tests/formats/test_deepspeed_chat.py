@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from vramcast.api import job_of
-from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.domain.job import Job, Phase, Precision, Recompute, Shards
+from vramcast.domain.program import Alloc
+from vramcast.engines.deepspeed import ranks
+from vramcast.estimate.training import answer
 from vramcast.formats.read import Given, read_files
 
 SCRIPT = """#!/bin/bash
@@ -52,6 +55,24 @@ def test_defaults_are_those_of_the_step(tmp_path: Path) -> None:
     assert (found.workload.seq_len, found.workload.micro_batch) == (512, 16)
 
 
+def test_what_adapters_do_not_stand_beside_learns_where_they_are_not_all(tmp_path: Path) -> None:
+    text = SCRIPT.replace("--deepspeed", "--lora_dim 64 --lora_module_name layers. --deepspeed")
+    rest, alone = (job(tmp_path, one, objective="sft", zero="0") for one in (
+        text, text.replace("--deepspeed", "--only_optimize_lora --deepspeed")))
+    flat = [next(node.tensor.num_bytes for node in ranks(one)[0].phases[Phase.LOAD]
+                 if isinstance(node, Alloc) and node.tensor.name == "flat weights") for one in (rest, alone)]
+    assert flat[0] - flat[1] == 2 * (2 * 32000 * 4096 + (2 * 32 + 1) * 4096)  # both ends and norms, in fp16
+
+
+@pytest.mark.parametrize("zero", ["0", "2", "3"])
+def test_preferences_hold_two_networks_and_what_both_return(tmp_path: Path, zero: str) -> None:
+    text = SCRIPT.replace("--deepspeed", "--beta 0.1 --lora_dim 64 --lora_module_name layers. --deepspeed")
+    found = answer(job(tmp_path, text, zero=zero), with_changes=False)
+    assert any("second network" in line for line in found.assumptions)
+    held = next(entry for entry in found.ranks[0].ledger if "logits held by the loop" in entry.path)
+    assert held.num_bytes == 2 * 2 * (2 * 4 * 1024) * 32000
+
+
 def test_adapters_alone_are_those_within_the_named_module(tmp_path: Path) -> None:
     more = "--lora_dim 64 --lora_module_name layers. --only_optimize_lora --offload --dtype bf16 --deepspeed"
     found = job(tmp_path, SCRIPT.replace("--deepspeed", more), objective="sft")
@@ -65,8 +86,6 @@ def test_adapters_alone_are_those_within_the_named_module(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("more", "name"),
     [
-        ("--lora_dim 64", "lora_dim"),
-        ("--beta 0.1", "beta"),
         ("--actor_model_name_or_path a --critic_model_name_or_path b", "actor_model_name_or_path"),
         ("--compute_fp32_loss", "compute_fp32_loss"),
         ("--zero_stage 4", "zero_stage"),

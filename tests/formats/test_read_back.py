@@ -37,7 +37,7 @@ MORE: dict[str, Any] = COMMON | {
     "adapter_dtype": st.sampled_from(["fp32", "bf16"]),
     "optimizer": st.sampled_from(
         ["adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "paged-adamw-8bit", "lion", "muon", "adafactor",
-         "galore", "galore:64", "apollo", "lomo"]
+         "galore", "galore:64", "galore-layerwise", "apollo", "lomo"]
     ),
     "optimizer_kernel": st.sampled_from(["foreach", "fused", "loop"]),
     "reshard_after_forward": st.booleans(),

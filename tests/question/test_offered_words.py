@@ -79,7 +79,8 @@ def test_what_serve_offers_some_engine_takes(name: str, word: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 def test_every_optimizer_is_some_engines(name: str) -> None:
-    assert vramcast.train("llama-3.2-1b", gpus="h100", seq_len=512, micro_batch=1, optimizer=name).ranks
+    engine = {"engine": "deepspeed", "zero": "0"} if OPTIMIZERS[name].compressed else {}
+    assert vramcast.train("llama-3.2-1b", gpus="h100", seq_len=512, micro_batch=1, optimizer=name, **engine).ranks
 
 
 @pytest.mark.parametrize("stored", sorted(FORMATS))

@@ -59,16 +59,40 @@ def parse_yaml(text: str, *, most_tokens: int = MOST_TOKENS) -> Any:
             depth += name.endswith("StartToken") - name.endswith("EndToken")
             if depth > DEEPEST:
                 raise NoDocument(f"more than {DEEPEST} levels")
-            if isinstance(token, yaml.AliasToken):
-                raise NoDocument("aliases are not allowed")
             text_of = token.value if isinstance(token, yaml.ScalarToken) and token.plain else ""
             if len(text_of) > LONGEST_NUMBER and NUMERIC.fullmatch(text_of):
                 raise NoDocument(f"a number of {len(text_of)} characters")
-        return yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _written_out(node, {}, most_tokens)
+        return loader.construct_document(node)
     except yaml.YAMLError as error:
         raise NoDocument(_shortened(error)) from None
     except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError, RecursionError) as error:
         raise NoDocument(f"a value is none of its tag ({_shortened(error)})") from None  # !!timestamp x, !!int ""
+
+
+def _written_out(node: Any, known: dict[int, tuple[int, int]], most: int, level: int = 0) -> tuple[int, int]:
+    """How many values a node stands for, and how deep they go, with all that its aliases repeat.
+
+    Raises: NoDocument where that is too much, as of an alias inside what it names
+    """
+    size, height = known.get(id(node), (0, 0))
+    if not size:
+        size, parts = 1, node.value if isinstance(node.value, list) else ()
+        if level > DEEPEST:
+            raise NoDocument(f"more than {DEEPEST} levels")
+        for part in (one for item in parts for one in (item if isinstance(item, tuple) else (item,))):
+            more, depth = _written_out(part, known, most, level + 1)
+            size, height = size + more, max(height, depth + 1)
+        known[id(node)] = size, height
+    if size > most:
+        raise NoDocument(f"more than {most} keys, values and marks")
+    if level + height > DEEPEST:
+        raise NoDocument(f"more than {DEEPEST} levels")
+    return size, height
 
 
 def _shortened(error: Exception) -> str:

@@ -33,13 +33,14 @@ from vramcast.engines.eager.preference import (
     Rated,
     compares,
     in_one,
+    in_variables,
     rated,
     rated_loss,
     renamed,
     whole_reference,
 )
 from vramcast.engines.eager.question import loss_of, packing_sentences, recipe_of
-from vramcast.engines.eager.recipe import Recipe, elements, parts, sharded, whole
+from vramcast.engines.eager.recipe import IN_MEMORY, Recipe, elements, parts, sharded, whole
 from vramcast.engines.eager.releases import causal_loss, software, with_its_kernels, with_its_loss
 from vramcast.engines.pytorch import one_role
 from vramcast.errors import Unsupported
@@ -74,6 +75,8 @@ class Zero(NamedTuple):
     offload_optimizer: bool = False
     offload_parameters: bool = False
     fused: bool = True  # its own Adam, which steps flat groups
+    step_copies: int = 0  # of what is stepped at once, beside it: PyTorch's own Adam
+    loads_whole: bool = False  # every rank loads all of a packed base before it is partitioned
     hidden: tuple[int, int] = (0, 1)  # of what learns, elements of hidden matrices, and all
     workspaces: Program = ()  # of cuBLAS
 
@@ -84,7 +87,9 @@ def zero_phases(recipe: Recipe, zero: Zero, compared: Rated | None = None) -> Ma
     held, constants = tuple(sharded(found)), weight_program(whole(found))
     zero = zero._replace(hidden=_hidden_elements(held))
     everything = zero.shards is Shards.EVERYTHING
-    load = (*constants, *(_partitioned_load(held, zero) if everything else _flat_load(held, zero)))
+    before = _scope(_tensor("base before it is partitioned", _total_bytes(held, zero), Category.TEMPORARIES))
+    load = (*constants, *(before if everything and zero.loads_whole else ()),
+            *(_partitioned_load(held, zero) if everything else _flat_load(held, zero)))
     beside, between = ((), ()) if compared is None else _reference(compared, zero)
     step = _step(recipe, held, zero, between)
     return {
@@ -145,6 +150,8 @@ def _states(partition: int, zero: Zero) -> Iterator[tuple[str, int]]:
     """States of a flat partition. Muon's hidden matrices are partitioned apart [DS] deepspeed/__init__.py
     `set_optimizer_flags`: two dimensions or more, and no "embed" or "lm_head" in the name."""
     rule = zero.optimizer
+    if rule.compressed:
+        yield "server_error", ceil_div(partition, zero.ranks) * FP32
     if not rule.hidden_only:
         yield from rule.state_tensors((partition,), width=zero.master)
         return
@@ -235,13 +242,33 @@ def _whole_step(recipe: Recipe, held: tuple[Weight, ...], zero: Zero, between: P
         size = min(learning, REDUCED_AT_ONCE) * zero.width
         nodes += _scope(_tensor("gradients reduced at once", size, Category.COMMUNICATION))
     gradients = free_gradients(first.gradients)
+    exchanged = (*_compressed(held, zero), *_stepping(learning, zero))
     if zero.width == zero.master:
-        return (*nodes, *gradients)
+        return (*nodes, *exchanged, *gradients)
     wide = _tensor("fp32 gradients", learning * zero.master, Category.TEMPORARIES, f"{learning:,} x {zero.master} B")
     if not zero.fused:
-        return (*nodes, Alloc(wide), *gradients, Free(wide))
+        return (*nodes, Alloc(wide), *gradients, *exchanged, Free(wide))
     flat = _tensor("flattened fp32 gradients", learning * zero.master, Category.TEMPORARIES)
-    return (*nodes, Alloc(wide), Alloc(flat), Free(wide), *gradients, Free(flat))
+    return (*nodes, Alloc(wide), Alloc(flat), Free(wide), *gradients, *exchanged, Free(flat))
+
+
+def _compressed(held: tuple[Weight, ...], zero: Zero) -> Program:
+    """What the momentum's exchange in single bits makes, signs of a byte each among it: of one flat weight, or of the
+    largest where each is stepped alone [onebit] in states/optimizers.py."""
+    rule = zero.optimizer
+    if not rule.compressed or zero.ranks == 1:
+        return ()
+    alone = rule.flat and zero.width == zero.master
+    size = max(w.elements for w in held if w.learns) if alone else elements(held, learning_only=True)
+    made = size * (rule.compressed * FP32 + 1)
+    return _scope(_tensor("momentum exchanged in single bits", made, Category.TEMPORARIES))
+
+
+def _stepping(partition: int, zero: Zero) -> Program:
+    """What PyTorch's own step makes beside the states."""
+    if not zero.step_copies or zero.offload_optimizer:
+        return ()
+    return _scope(_tensor("copies of the step", zero.step_copies * partition * zero.master, Category.TEMPORARIES))
 
 
 def _upcast(partition: int, zero: Zero) -> Program:
@@ -249,10 +276,11 @@ def _upcast(partition: int, zero: Zero) -> Program:
     if zero.offload_optimizer:
         return ()
     flat = _tensor("flattened gradients", partition * zero.gradient_width, Category.TEMPORARIES)
+    stepping = _stepping(partition, zero)
     if zero.gradient_width == zero.master:
-        return _scope(flat)
+        return (Alloc(flat), *stepping, Free(flat))
     wide = _tensor("fp32 gradients", partition * zero.master, Category.TEMPORARIES)
-    return (Alloc(flat), Alloc(wide), Free(flat), Free(wide))
+    return (Alloc(flat), Alloc(wide), Free(flat), *stepping, Free(wide))
 
 
 def _bucketed_micro_batch(
@@ -367,7 +395,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     `engine_options`: "reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
     "sub_group_size", "stage3_max_reuse_distance" (elements; the first three also "auto"), "overlap_comm"
     (bool), "auto" (bool: the HF Trainer's sizes from the width of the model), "grad_accum_dtype" ("fp32"), "zero"
-    (false: stage 0 on one GPU).
+    (false: stage 0 on one GPU), "torch_autocast" (bool: over weights of 16 bits),
+    "torch_adam" (bool: PyTorch's own step), "rest_learns" (bool: all that adapters do not stand beside).
 
     Raises: Unsupported for model parallelism and several models
     """
@@ -377,9 +406,12 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
             f"{job.workload.objective} is not modelled for --engine {job.engine} with ZeRO; use --engine {able}"
         )
     causal, job = causal_loss(job), with_its_loss(job)
-    loss = written_loss(job) if writes(job) else rated_loss(job) or loss_of(job, autocast=False, causal=causal)
-    recipe = with_its_kernels(recipe_of(job, loss=loss), job)
+    autocast = bool(job.engine_options.get("torch_autocast", False))
+    loss = written_loss(job) if writes(job) else rated_loss(job) or loss_of(job, autocast=autocast, causal=causal)
+    recipe = with_its_kernels(recipe_of(job, loss=loss, autocast=autocast), job)
     recipe = recipe._replace(returns_fp32=causal.returns_fp32 and loss is not None, outputs_fp32=in_one(job))
+    if in_variables(job):
+        recipe = recipe._replace(kept_logits=2 * recipe.sizes.numerics.compute)
     width = 4 if job.plan.precision in (Precision.FP32, Precision.TF32) else 2
     _check_masters(job)
     # DeepSpeed casts the whole model, adapters too, and runs it without autocast
@@ -407,6 +439,16 @@ def _check_masters(job: Job) -> None:
         raise Unsupported("DeepSpeed keeps masters in fp16 on the host only; add --offload-optimizer cpu")
 
 
+LOADS_PACKED_WHOLE_SINCE: Final[Version] = (5,)
+"""Before, each weight that was packed went to main memory again under FSDP and ZeRO-3, whose `zero.Init` packed bases
+are loaded without [transformers modeling_utils.py `get_init_context`; 4.57 `_load_state_dict_into_meta_model`]."""
+
+
+def loads_whole(job: Job) -> bool:
+    packed = job.plan.peft is not None and job.plan.peft.base in IN_MEMORY
+    return packed and software(job).transformers >= LOADS_PACKED_WHOLE_SINCE
+
+
 FILLED_IN: Final = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 """Sizes that the Trainer makes of the width of the model where they are "auto" [HF]."""
 
@@ -429,9 +471,11 @@ def settings(job: Job, width: int) -> Zero:
     return Zero(
         # one rank splits nothing, whatever was asked
         shards=plan.shards if plan.shards is not Shards.NOTHING or without_zero else Shards.OPTIMIZER,
-        fused=plan.optimizer in ("adam", "adamw"),
+        fused=plan.optimizer in ("adam", "adamw", "onebit-adam", "zero-one-adam") and not options.get("torch_adam"),
         ranks=job.data_parallel,
         optimizer=optimizer(plan.optimizer),
+        loads_whole=loads_whole(job),
+        step_copies=optimizer(plan.optimizer).foreach_temporaries if options.get("torch_adam") else 0,
         reduce_bucket=count("reduce_bucket_size", defaults[0]),
         prefetch_bucket=count("stage3_prefetch_bucket_size", defaults[1]),
         persistence=count("stage3_param_persistence_threshold", defaults[2]),

@@ -44,10 +44,16 @@ from vramcast.engines.eager.releases import (
 )
 from vramcast.engines.pytorch import MIXED, one_role, sharded_role, sharding_of
 from vramcast.engines.training import Sharder
+from vramcast.errors import Unsupported
 
 CHUNKED: Final = (
     "head and loss run in chunks of 256 tokens, as TRL's SFTTrainer does unasked since 1.7 (loss_type=chunked_nll); "
     "--loss eager for all logits at once"
+)
+
+BYTES: Final = (
+    "packed weights are bytes (bnb_4bit_quant_storage uint8), which Accelerate leaves whole on every card; "
+    "--engine-option quant_storage=float where it names a type of 16 bits"
 )
 
 AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
@@ -131,9 +137,23 @@ def _sharded(job: Job, who: Sharder) -> RankProgram:
         split_root=found.accelerate >= SPLITS_ROOT_SINCE,
         hooks_hold=older and reentrant(job) and job.plan.recompute is Recompute.FULL,
     )
-    said = (*_said_sharder(job, who), *packing_sentences(job), *_loaded(job))
-    recipe = _recipe(job, narrow=mixed)
+    recipe, stored = _stored(job, _recipe(job, narrow=mixed), who)
+    sharding = sharding._replace(loads_whole=deepspeed.loads_whole(job))
+    said = (*_said_sharder(job, who), *stored, *packing_sentences(job), *_loaded(job))
     return sharded_role(job, recipe, sharding, *said, compared=rated(job, recipe))
+
+
+def _stored(job: Job, recipe: Recipe, who: Sharder) -> tuple[Recipe, tuple[str, ...]]:
+    """Packed weights in bytes, as bitsandbytes has them unasked, which FSDP2 leaves out and FSDP1 cannot flatten.
+
+    Source: accelerate 1.15 utils/fsdp_utils.py `fsdp2_prepare_model`
+    """
+    if not recipe.sizes.packs("") or job.engine_options.get("quant_storage") != "uint8":
+        return recipe, ()
+    if who == "fsdp1":
+        raise Unsupported("FSDP1 flattens weights of one type, and packed ones are bytes; set bnb_4bit_quant_storage "
+                          "to the type of the others, or --engine-option quant_storage=float")
+    return recipe._replace(packed_whole=True), (BYTES,)
 
 
 def _said_sharder(job: Job, who: Sharder) -> tuple[str, ...]:

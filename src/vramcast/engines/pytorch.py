@@ -122,7 +122,7 @@ def sharded_role(
         said.append("FSDP1 over one GPU shards nothing, whatever was asked: PyTorch makes it NO_SHARD")
     if recipe.sizes.adapter is not None and sharding.by == "fsdp1":
         said.append("every adapter is a unit of its own, as PEFT's fsdp_auto_wrap_policy wraps them")
-    if job.plan.peft is not None and recipe.sizes.packs(""):
+    if job.plan.peft is not None and recipe.sizes.packs("") and not recipe.packed_whole:
         said.append("packed weights are stored as 16-bit numbers, so that they can be sharded; block constants are not")
     if job.workload.grad_accum > 1 and sharding.defers:
         said.append("gradients of the micro-batches before the last add up unsharded (no_sync)")
@@ -149,6 +149,9 @@ def one_role(job: Job, phases: Mapping[Phase, Program], *assumptions: str) -> Ra
         found.append("torch.compile fuses norms, activations, rotary embedding and the loss; the rest as in eager mode")
     if job.workload.grad_accum > 1:
         found.append("gradients of later micro-batches are added to those of the first and freed")
+    if job.plan.offload_activations:
+        found.append("what layers save for backward waits on the host, and is taken back one layer at a time; towers "
+                     "and head keep theirs on the card")
     found += attention_sentences(job)
     if text_only(job):
         found.append("batches of text only: the vision tower needs --image-size" if job.workload.images

@@ -18,6 +18,13 @@ _OF_PIPELINES: Final = (
     "first_stage_layers", "last_stage_layers", "freeze",
 )
 
+PURE: Final[dict[str, Precision]] = {f"pure-{width}": width for width in (Precision.BF16, Precision.FP16)}
+"""Names of recipes without fp32 copies that mean the same for every engine."""
+
+# bf16.enabled, --bf16 and precision="bf16" keep them [deepspeed runtime/precision_config.py, megatron training/
+# arguments.py, colossalai booster/plugin/low_level_zero_plugin.py `master_weights`]
+_WITH_COPIES: Final[dict[str, Precision]] = {Precision.BF16: Precision.MIXED_BF16, Precision.FP16: Precision.MIXED_FP16}
+
 
 class TrainingEngine(NamedTuple):
     """One row of `TRAINING`."""
@@ -31,6 +38,7 @@ class TrainingEngine(NamedTuple):
     sixteen_bits: Precision  # what a search for 16 bits asks it for
     in_fp16: Precision | None = None  # with a loss scale, for cards without bf16
     runs_as: dict[Precision, Precision] = {}
+    calls: dict[str, Precision] = {}  # recipes that it calls by the name of another
     by_version: bool = True  # False: everything modelled is the same in all of them
     shards: Shards = Shards.NOTHING  # where nobody says
     sharders: tuple[Sharder, ...] = ()  # what may do its sharding, the usual one first; () its own
@@ -62,7 +70,7 @@ TRAINING: Final[dict[str, TrainingEngine]] = {
     "deepspeed": TrainingEngine(
         "vramcast.engines.deepspeed", (0, 9), (0, 19), "DeepSpeed", "eager", Precision.MIXED_BF16,
         Precision.MIXED_BF16, Precision.MIXED_FP16,
-        {Precision.AMP_BF16: Precision.MIXED_BF16, Precision.AMP_FP16: Precision.MIXED_FP16},
+        {Precision.AMP_BF16: Precision.MIXED_BF16, Precision.AMP_FP16: Precision.MIXED_FP16}, _WITH_COPIES,
         shards=Shards.OPTIMIZER_AND_GRADIENTS, sharders=("deepspeed",), divides_states=True, is_flat=True,
         copies_in_fp32=True, runs_transformers=True, unused=(*_OF_FSDP2, "optimizer_kernel"),
     ),
@@ -89,12 +97,14 @@ TRAINING: Final[dict[str, TrainingEngine]] = {
     ),
     "megatron": TrainingEngine(
         "vramcast.engines.megatron", (0, 2), (0, 17), "Megatron Core", "megatron", Precision.MIXED_BF16,
-        Precision.MIXED_BF16, Precision.MIXED_FP16, by_version=False, shards=Shards.OPTIMIZER, copies_in_fp32=True,
+        Precision.MIXED_BF16, Precision.MIXED_FP16, calls=_WITH_COPIES, by_version=False, shards=Shards.OPTIMIZER,
+        copies_in_fp32=True,
         one_model=True, unused=(*_OF_FSDP2, "optimizer_kernel", "shard_group", "freeze"),
     ),
     "colossalai": TrainingEngine(
         "vramcast.engines.colossalai", (0, 3), (0, 5), "Colossal-AI", "eager", Precision.MIXED_BF16,
-        Precision.MIXED_BF16, Precision.MIXED_FP16, by_version=False, shards=Shards.OPTIMIZER_AND_GRADIENTS,
+        Precision.MIXED_BF16, Precision.MIXED_FP16, calls=_WITH_COPIES, by_version=False,
+        shards=Shards.OPTIMIZER_AND_GRADIENTS,
         divides_states=True, is_flat=True, copies_in_fp32=True, runs_transformers=True,
         unused=(*_OF_FSDP2, "optimizer_kernel", "loss"),
     ),

@@ -177,6 +177,8 @@ def _check_optimizer(job: Job) -> None:
             f"optimizer={name} updates weights inside backward, which is modelled for one GPU with engine pytorch or "
             "huggingface; use adafactor"
         )
+    if rule.compressed and (engine != "deepspeed" or job.plan.shards is not Shards.NOTHING):
+        raise Unsupported(f"optimizer={name} is DeepSpeed's without ZeRO; use --engine deepspeed --zero 0")
     if rule.gradients_in_backward and job.workload.grad_accum > 1:
         raise InvalidSpec(f"optimizer={name} updates weights inside backward; use --grad-accum 1")
     if who in FLATTENS and rule.matrix_rule and not (rule.orthogonalises and who == "deepspeed"):

@@ -49,6 +49,7 @@ class PyTorch(Eager, frozen=True):
 class Zero(Eager, frozen=True):
     """DeepSpeed's `zero_optimization`, sizes in elements."""
 
+    log_probs: Literal["samples", "whole", "outputs"] = "samples"  # of DPO: TRL's, LLaMA-Factory's, DeepSpeed-Chat's
     reduce_bucket_size: Elements | Automatic = 1
     stage3_prefetch_bucket_size: Size | Automatic = 0
     stage3_param_persistence_threshold: Size | Automatic = 0
@@ -58,6 +59,9 @@ class Zero(Eager, frozen=True):
     auto: bool = False  # the Trainer's sizes from the width of the model
     grad_accum_dtype: Literal["fp32", "fp16", "bf16"] = "bf16"
     zero: bool = True  # false: stage 0 on one GPU
+    torch_autocast: bool = False  # over weights of 16 bits
+    torch_adam: bool = False  # PyTorch's own step instead of DeepSpeed's
+    rest_learns: bool = False  # all that adapters do not stand beside
 
 
 class HuggingFace(Zero, frozen=True):
@@ -74,10 +78,10 @@ class HuggingFace(Zero, frozen=True):
     trl: Release | Major = ""  # 0.24
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"  # that a frozen network is loaded in
     prepare_kbit: Literal["trl", "peft", "norms", "none"] = "trl"  # who prepares a packed base for training
+    quant_storage: Literal["float", "uint8"] = "float"  # type that numbers of a packed base are kept as
     pack_experts: bool = False  # stacked experts of a packed base, too, as axolotl's quantize_moe_experts
     precompute_ref_log_probs: bool = False  # the reference of DPO or KTO is asked before the run
     generation_batch_size: Elements = 1  # instead: answers that all processes write together
-    log_probs: Literal["samples", "whole"] = "samples"  # of DPO: TRL's, or all at once as LLaMA-Factory's
     gptq_kernel: Literal["cuda_old", "tritonv2"] = "cuda_old"  # AutoGPTQ's QuantLinear
 
 

@@ -119,10 +119,11 @@ def _fully_sharded(job: Job) -> bool:
 def host_need(job: Job) -> HostNeed | None:
     """What the offloaded parts of a plan take of each machine; None where nothing is offloaded [bytes]."""
     cluster = job.cluster
-    if set(offload_of(job)) == {"none"}:
+    moved, sharing = set(offload_of(job)) != {"none"}, _sharing(job)
+    parts = [_measured(part, job.model, sharing) for part in _parts(job)] if moved else []
+    parts += _saved_activations(job, sharing)
+    if not parts:
         return None
-    sharing = _sharing(job)
-    parts = [_measured(part, job.model, sharing) for part in _parts(job)]
     parts += [_processes(sharing), *_passing(job, sharing, sum(part.high_bytes for part in parts))]
     return HostNeed(
         memory_bytes=sum(part.low_bytes for part in parts),
@@ -131,6 +132,18 @@ def host_need(job: Job) -> HostNeed | None:
         memory_there_bytes=cluster.host_bytes,
         disk_there_bytes=cluster.nvme_bytes,
         parts=tuple(parts),
+    )
+
+
+def _saved_activations(job: Job, sharing: Sharing) -> Iterator[HostPart]:
+    """What layers save of a micro-batch, page-locked at most [pin]."""
+    if not job.plan.offload_activations or job.engine not in eager.question.SAVES_ON_HOST:
+        return
+    of_rank = eager.passes.offloaded_bytes(eager.question.recipe_of(job))
+    yield HostPart(
+        name="activations saved for backward", low_bytes=sharing.ranks * of_rank,
+        high_bytes=2 * sharing.ranks * of_rank, formula=f"{sharing.ranks} ranks x {of_rank:,} B, page-locked twice",
+        source="pytorch torch/autograd/graph.py `save_on_cpu`, trl models/activation_offloading.py",
     )
 
 

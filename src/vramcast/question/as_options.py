@@ -13,7 +13,7 @@ from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Workload
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.domain.version import named
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
-from vramcast.question.build import build_job
+from vramcast.question.build import build_job, recipe_names
 from vramcast.question.options import OPTIONS, Option
 from vramcast.question.serving import build_serving
 from vramcast.question.serving_options import SERVE_OPTIONS
@@ -62,9 +62,14 @@ def train_options(job: Job, given: Mapping[str, Any], *, model: str | None) -> d
     found["tokens"] = job.run_tokens
 
     def asked(options: Mapping[str, Any]) -> Job:
-        return build_job(options, resolve=lambda _: Checkpoint(model=job.model))
+        return build_job(worded(options), resolve=lambda _: Checkpoint(model=job.model))
 
-    return _completed(found, given, job, _same(asked), OPTIONS, ("workload", "plan", "plan.peft"))
+    def worded(options: Mapping[str, Any]) -> dict[str, Any]:
+        """Pure recipes by the name that only they have."""
+        pure = options.get("precision") in recipe_names(job) and options["precision"] is job.plan.precision
+        return {**options, **({"precision": f"pure-{job.plan.precision}"} if pure else {})}
+
+    return worded(_completed(found, given, job, _same(asked), OPTIONS, ("workload", "plan", "plan.peft")))
 
 
 def serve_options(job: ServeJob, given: Mapping[str, Any], *, model: str | None, gpus: str = "") -> dict[str, Any]:

@@ -14,11 +14,11 @@ from vramcast.catalogue.clusters import Market, cluster_of
 from vramcast.domain.calibration import Calibration
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Shards, Workload, require_count
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Shards, Workload, require_count
 from vramcast.domain.model import Head, Model, Run, classifier, scorer
 from vramcast.domain.version import Version, check_version
 from vramcast.engines import eager
-from vramcast.engines.training import TRAINING
+from vramcast.engines.training import PURE, TRAINING
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.estimate.checkouts import checkout
 from vramcast.question.amounts import parse_bytes
@@ -89,8 +89,25 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         calibration=calibration_of(values.get("calibration")),
         assumed=(*assumed, *passed_over, *packed),
     )
+    return eager.releases.with_unasked(_as_its_engine_calls_it(job, values.get("precision")), values)
 
-    return eager.releases.with_unasked(job, values)
+
+def _as_its_engine_calls_it(job: Job, name: str | None) -> Job:
+    """The job in the recipe that its engine calls by that name."""
+    meant = recipe_names(job).get(name or "")
+    if meant is None:
+        return job
+    said = f"--precision {name} keeps an fp32 copy of what learns, as {_of_recipe(job)} does; pure-{name} keeps none"
+    return replace(job, plan=replace(job.plan, precision=meant), assumed=(*job.assumed, said))
+
+
+def recipe_names(job: Job) -> Mapping[str, Precision]:
+    """What a job's engine means by names of recipes, DeepSpeed where the Trainer runs that."""
+    return TRAINING[_of_recipe(job)].calls
+
+
+def _of_recipe(job: Job) -> str:
+    return "deepspeed" if eager.releases.runs_deepspeed(job) else job.engine
 
 
 def with_lengths(
@@ -238,6 +255,7 @@ def _over_stored(
 def _plan(values: Mapping[str, Any], engine: str, cluster: Cluster) -> Plan:
     usual = TRAINING[engine]
     fields: dict[str, Any] = {"precision": usual.precision, "shards": usual.shards, **section(values, "plan")}
+    fields["precision"] = PURE.get(fields["precision"], fields["precision"])
     if "precision" not in values and not cluster.gpu.has_bf16 and usual.in_fp16 is not None:
         fields["precision"] = usual.in_fp16
     plan = converted(Plan, fields)

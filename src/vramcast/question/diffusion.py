@@ -15,6 +15,7 @@ from vramcast.domain.diffusion import DiffusionJob, DiffusionSetting
 from vramcast.domain.job import Peft, Plan, Precision, Workload, require_count
 from vramcast.domain.version import Version, check_version
 from vramcast.engines.trainers import DIFFUSION
+from vramcast.engines.training import PURE
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.build import converted, engine_options, market_of, refuse_peft_details, section
 from vramcast.question.options import MARKET_OPTIONS, OPTIONS, parse
@@ -58,6 +59,7 @@ def build_diffusion(options: Mapping[str, object]) -> DiffusionJob:
     engine, version = _engine(values.get("engine") or "diffusers")
     precision = Precision.AMP_BF16 if cluster.gpu.has_bf16 else Precision.AMP_FP16
     fields = {"precision": precision, **section(values, "plan")}
+    fields["precision"] = PURE.get(fields["precision"], fields["precision"])
     peft = section(values, "peft")
     targets = tuple(peft.pop("targets", ()) or ())
     if "peft" in values:

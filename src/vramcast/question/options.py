@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 from vramcast import states
 from vramcast.domain.job import WITHOUT_TARGETS, AttentionKernel, Loss, Precision, Recompute, Shards
 from vramcast.engines.trainers import DIFFUSION
-from vramcast.engines.training import TRAINING, Sharder
+from vramcast.engines.training import PURE, TRAINING, Sharder
 from vramcast.errors import InvalidSpec
 from vramcast.operators.lora import ADAPTERS
 from vramcast.question.option import Kind as Kind
@@ -97,7 +97,7 @@ OPTIONS: Final[dict[str, Option]] = {
         ("pretrain", "sft", "dpo", "kto", "ppo", "grpo", "rloo", "reward", "classification", "tagging"),
     ),
     "completion-len": Option("workload", "completion_len", Kind.COUNT, "generated tokens per sample (ppo, grpo, rloo)"),
-    "precision": _choice("plan", "precision", "recipe of dtypes", Precision),
+    "precision": _choice("plan", "precision", "recipe of dtypes", (*Precision, *PURE)),
     "optimizer": Option("plan", "optimizer", Kind.TEXT, "adamw, sgd, adafactor, lion, muon, adamw-8bit ..."),
     "optimizer-kernel": _choice("plan", "optimizer_kernel", "implementation of the step", ("foreach", "fused", "loop")),
     "tp": Option("plan", "tp", Kind.COUNT, "tensor-parallel degree"),

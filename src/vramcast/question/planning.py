@@ -14,7 +14,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, Workload, require_count
 from vramcast.domain.model import Model
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
-from vramcast.engines.training import TRAINING
+from vramcast.engines.training import PURE, TRAINING
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.amounts import headroom_of, parse_hours, parse_money
 from vramcast.question.build import (
@@ -229,7 +229,7 @@ def _space(
     fixed["peft"], said = peft_of(values, model, engines[0] if len(engines) == 1 else "", table=PLAN_OPTIONS)
     axes: dict[str, Any] = {"named_engines": engines} if "engine" in values else {}
     axes |= {field: kind for name, field in AXES.items() if (kind := values.get(name)) and name != "engine"}
-    axes.setdefault("precisions", (None,))
+    axes["precisions"] = tuple(_recipe(name, engines) for name in axes.get("precisions", (None,)))
     space = Space(
         model=model,
         workload=converted(Workload, section(values, "workload", PLAN_OPTIONS)),
@@ -241,6 +241,12 @@ def _space(
         **_with_techniques(axes, values),
     )
     return space, said
+
+
+def _recipe(name: str | None, engines: tuple[str, ...]) -> str | None:
+    """What a recipe is that all engines call by that name."""
+    meant = {TRAINING[engine].calls.get(name or "") for engine in engines}
+    return PURE.get(name or "", name) if len(meant) > 1 else meant.pop() or PURE.get(name or "", name)
 
 
 def _with_techniques(axes: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

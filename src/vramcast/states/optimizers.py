@@ -11,6 +11,8 @@ elements; weights below 4,096 elements keep fp32 states; paged states live in un
 [muon] Jordan et al., kellerjordan.github.io/posts/muon: momentum, and Newton-Schulz iterations in bf16; embedding, head
 and vectors are AdamW's in every implementation: torch optim/_muon.py, KellerJordan/Muon muon.py, MoonshotAI/Moonlight,
 deepspeed/__init__.py `set_optimizer_flags`, Megatron-LM core/optimizer/muon.py
+[onebit] Tang et al., arXiv:2102.02888; deepspeed runtime/fp16/onebit/{adam,lamb,zoadam}.py, runtime/comm/nccl.py
+`compressed_allreduce`: the momentum's signs as fp32, scaled, and signs apart, beside what waits to be exchanged
 [shampoo] Gupta et al., arXiv:1802.09568; Shi et al., arXiv:2309.06497 (blocks of 1,024)
 [soap] Vyas et al., arXiv:2409.11321   [prodigy] Mishchenko and Defazio, arXiv:2306.06101
 [galore] Zhao et al., arXiv:2403.03507   [apollo] Zhu et al., arXiv:2412.05270
@@ -77,6 +79,8 @@ class OptimizerRule(NamedTuple):
     wide_embeddings: bool = False  # which embeddings follow
     gradients_in_backward: bool = False  # each gradient is used and freed inside backward
     paged: bool = False  # states live in unified memory, outside the allocator
+    compressed: int = 0  # copies in fp32 of all weights that an exchange in single bits makes
+    flat: bool = True  # whether that steps one flat weight in 16 bits (Adam's kin)
     fused: bool = True  # a fused kernel exists
     source: str = "[torch]"
     rank: int = DEFAULT_RANK
@@ -185,6 +189,9 @@ _LOW_RANK: Final = (
     State("exp_avg_sq", lambda shape, width, rank: low_rank(shape, rank) * width),
     State("projection", lambda shape, width, rank: projection(shape, rank) * width),
 )
+_GALORE: Final = OptimizerRule(
+    _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", hidden_only=True, source="[galore]",
+)
 
 
 def _blocked(name: str) -> State:
@@ -250,6 +257,15 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
         (_same("s"), _same("p0"), *_ADAM), loop_temporaries=1, loops=True, fused=False, source="[prodigy]",
     ),
     "lamb": OptimizerRule(_ADAM, loop_temporaries=2, loops=True, source="[lamb]"),
+    # after their freeze_step, which is where they need most; the server's error is another share [onebit]
+    "onebit-adam": OptimizerRule((*_ADAM, _fp32("worker_error")), compressed=2, fused=False, source="[onebit]"),
+    "zero-one-adam": OptimizerRule(
+        (*_ADAM, _fp32("worker_error"), _same("momentum_accumulator")), compressed=2, fused=False, source="[onebit]",
+    ),
+    "onebit-lamb": OptimizerRule(
+        (*_ADAM, _same("exp_avg_sq_fresh"), _fp32("worker_error")), compressed=3, flat=False, fused=False,
+        source="[onebit]",
+    ),
     "lars": OptimizerRule((_same("momentum_buffer"),), loop_temporaries=1, loops=True, source="[lamb]"),
     "muon": OptimizerRule(
         (_same("momentum_buffer"),), loops=True, orthogonalises=True, matrix_rule="adamw", hidden_only=True,
@@ -263,12 +279,11 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
         (*_ADAM, _rotation("gram matrices"), _rotation("eigenvectors")),
         loop_temporaries=3, loops=True, matrix_rule="adamw", source="[soap]",
     ),
-    "galore": OptimizerRule(
-        _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", hidden_only=True, source="[galore]",
-    ),
-    "apollo": OptimizerRule(
-        _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", hidden_only=True, source="[apollo]", rank=256,
-    ),
+    "galore": _GALORE,
+    "apollo": _GALORE._replace(source="[apollo]", rank=256),
+    # a hook on each weight steps it [transformers trainer_optimizer.py `_setup_low_rank_optimizer`]
+    "galore-layerwise": _GALORE._replace(gradients_in_backward=True),
+    "apollo-layerwise": _GALORE._replace(gradients_in_backward=True, source="[apollo]", rank=256),
     "apollo-mini": OptimizerRule(
         _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", hidden_only=True, source="[apollo]", rank=1,
     ),

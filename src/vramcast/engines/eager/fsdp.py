@@ -409,6 +409,19 @@ def _reference(compared: Rated, around: Flat | PerWeight) -> tuple[Program, Prog
     return load, compared.between(forward)
 
 
+def _loaded_whole(found: Mapping[str, Part]) -> Program:
+    """A packed base is on every card before it is sharded, one layer after the other."""
+    total = sum(weight.num_bytes * weight.repeats for weight in sharded(found))
+    layer = max(sum(weight.num_bytes for weight in part.own) for part in found.values())
+    both = (_loaded_tensor("base before it is sharded", total), _loaded_tensor("layer that is sharded", layer))
+    return (*map(Alloc, both), *map(Free, both))
+
+
+def _loaded_tensor(name: str, num_bytes: int) -> Tensor:
+    return Tensor(name=name, num_bytes=num_bytes, owner=ROOT, category=Category.TEMPORARIES,
+                  source="transformers quantizers/quantizer_bnb_4bit.py `update_device_map`")
+
+
 def sharded_phases(
     recipe: Recipe, stepping: Stepping, sharding: Sharding, compared: Rated | None = None
 ) -> Mapping[Phase, Program]:
@@ -437,8 +450,9 @@ def sharded_phases(
     on_host = sharding.offload
     made = () if on_host else state_program(held, stepping.optimizer)
     end = (*(() if on_host else stepped(held, stepping)), *around.zero())
+    before = _loaded_whole(found) if sharding.loads_whole else ()
     return {
-        Phase.LOAD: (*around.load(), *weight_program(whole(found)), *load),
+        Phase.LOAD: (*before, *around.load(), *weight_program(whole(found)), *load),
         Phase.FIRST_STEP: (*stepping.workspaces, *micro_batches, *made, *end),
         Phase.STEP: (*micro_batches, *end),
         Phase.EVALUATION: evaluation(recipe, built, around),

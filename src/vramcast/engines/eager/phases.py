@@ -104,7 +104,7 @@ def _update_in_backward(built: Blocks, width: int, rule: OptimizerRule) -> None:
         for operator in graph.operators:
             for tensor in operator.gradients_left:
                 sizes = list(rule.temporaries((tensor.num_bytes // width,), width=width))
-                if sizes and width < FP32:  # its fp32 copy takes the gradient's place
+                if sizes and width < FP32 and rule.wide_temporaries:  # its fp32 copy takes the gradient's place
                     sizes[0] -= tensor.num_bytes
                 operator.backward_temporaries += tuple(graph.tensor(f"update of {operator.name}", n) for n in sizes)
 

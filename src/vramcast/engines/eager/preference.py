@@ -14,6 +14,8 @@ logits of desirable and undesirable ones, then those of completions among them. 
 autograd about other prompts, too, which takes less than what follows.
 [LF] hiyouga/LLaMA-Factory src/llamafactory/train/dpo/trainer.py `concatenated_forward`, train/trainer_utils.py
 `get_batch_logps`: fp32 logits, a log_softmax over all of them
+[chat] deepspeedai/DeepSpeedExamples 45b4b715 applications/DeepSpeed-Chat/training/step2_dpo_finetuning/main.py: a
+second network beside adapters, too; both outputs are variables of the loop, log_softmax of both is over all logits
 [autocast] pytorch aten/src/ATen/autocast_mode.cpp `cached_cast`: casts of weights that ask for gradients are kept until
 the context is left, without autograd, too
 """
@@ -65,10 +67,12 @@ def sentence_of(objective: str, who: str) -> str:
 
 
 def compares(job: Job) -> bool:
-    """Whether TRL's DPOTrainer or KTOTrainer makes the loss of a job from its logits.
+    """Whether TRL's DPOTrainer or KTOTrainer makes the loss of a job from its logits, or DeepSpeed-Chat's loop does.
 
     Raises: Unsupported for KTO otherwise
     """
+    if in_variables(job):
+        return plain_loss(job)
     if not is_trl(job) or job.workload.objective not in COMPARED:
         return False
     if job.workload.objective == "kto" and not plain_loss(job):
@@ -100,10 +104,18 @@ def in_one(job: Job) -> bool:
     return compares(job) and job.engine_options.get("log_probs") == "whole"
 
 
+def in_variables(job: Job) -> bool:
+    """Whether a loop of its own keeps the outputs of policy and reference in variables, as DeepSpeed-Chat's does."""
+    asked = job.engine_options.get("log_probs") == "outputs"
+    return asked and job.engine == "deepspeed" and job.workload.objective == "dpo"
+
+
 def rated_loss(job: Job) -> str | None:
     """Key of the loss tables where TRL rates answers; None: another loss."""
     if not compares(job):
         return None
+    if in_variables(job):
+        return "log_probabilities_whole"
     version = trl_version(job)
     if version < BY_SAMPLE_SINCE or in_one(job):
         return "log_probabilities_whole"
@@ -157,7 +169,7 @@ def rated(job: Job, recipe: Recipe) -> Rated | None:
         )
 
     asked = None if job.engine_options.get("precompute_ref_log_probs") else recipe
-    own = job.plan.peft is None
+    own = job.plan.peft is None or in_variables(job)
     if asked is not None:
         asked = recipe._replace(sizes=sizes._replace(adapter=None), recompute=False, kept_logits=0)
     loads_fp32 = version >= LOADS_FP32_SINCE and job.engine_options.get("dtype", "float32") == "float32"
@@ -166,6 +178,8 @@ def rated(job: Job, recipe: Recipe) -> Rated | None:
     found = Rated(asked, own, (), (), loads_fp32, one_unit, str(job.workload.objective))
     if in_one(job):  # fp32 logits of the policy are returned with the loss
         return found._replace(held=(Alloc(tensor("logits of the policy", size // width * FP32)),))
+    if in_variables(job):  # the logits are kept by the recipe
+        return found._replace(loads_fp32=False, looked_at=(Alloc(tensor("log-probabilities of the reference", size)),))
     if version < HOLDS_SINCE:
         return found
     copies, held, looked_at = 0 if version >= VIEWS_SINCE else 1, [], []

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from vramcast.blocks.ends import LINEAR
 from vramcast.blocks.lengths import image_positions
+from vramcast.blocks.parameters import named_parameters
 from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, places_of, runs_apart, within
 from vramcast.blocks.projection import EXPERTS
 from vramcast.blocks.sizes import Sizes, norm_variant
@@ -54,6 +55,10 @@ from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.operators.quantised import QUANTISED
 from vramcast.states.optimizers import optimizer
 from vramcast.units import DTYPE_BITS
+
+SAVES_ON_HOST: Final = {"pytorch": 0, "huggingface": 5, "deepspeed": 5}
+"""Engines beside which saved tensors wait on the host -> how many copies are under way: `save_on_cpu` of
+torch.autograd.graph waits for each, TRL's for the fifth [trl models/activation_offloading.py `max_fwd_stash_size`]."""
 
 LOSSES: Final[dict[Loss, str]] = {
     Loss.EAGER: "eager",
@@ -111,7 +116,7 @@ def refuse_splits(job: Job) -> None:
             f"selective recomputation is not modelled for --engine {job.engine}; use --recompute full, or --engine "
             "torchtitan or megatron"
         )
-    if plan.offload_activations:
+    if plan.offload_activations and job.engine not in SAVES_ON_HOST:
         raise Unsupported(f"activation offload is not modelled for --engine {job.engine}; use --recompute full")
     if not job.model.stacks or not job.model.main.runs:
         raise Unsupported(f"{job.model.name} has no transformer layers to build; trace it instead")
@@ -162,12 +167,14 @@ def recipe_of(
         recompute=plan.recompute is Recompute.FULL,
         reentrant=reentrant(job),
         recompute_layers=plan.recompute_layers,
-        learning=_learning(peft),
+        learning=_learning(job),
         virtual_elements=_virtual_elements(job),
         copies_learning=peft is not None and bool(peft.modules_to_save),
         adapted=adapted,
         frozen=plan.freeze,
         follows_inputs=follows_inputs(job),
+        offloads=plan.offload_activations,
+        offloads_in_flight=SAVES_ON_HOST.get(job.engine, 0),
         samples=(int(job.engine_options.get("eval_batch", 0)) or job.workload.micro_batch, job.workload.micro_batch),
     )
 
@@ -198,7 +205,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         hidden_dropout=model.hidden_dropout,
         attention_dropout=model.attention_dropout,
         frozen=peft is not None,
-        trained=NORM_WEIGHTS if peft is not None and peft.method == "ln" else (),
+        trained=_learning(job) if peft is not None and (peft.method == "ln" or rest_learns(job)) else (),
         adapter=_adapter(job, compute=numerics.compute if autocast else None),
         stored=_stored(job),
         left_whole=_left_whole(job),
@@ -396,15 +403,26 @@ def _virtual_elements(job: Job) -> int:
     return peft.virtual_tokens * sum(run.count * cache_width(run.layer.mixer) for run in job.model.main.runs)
 
 
-def _learning(peft: Peft | None) -> tuple[str, ...]:
+def _learning(job: Job) -> tuple[str, ...]:
+    """Weights that learn beside adapters; all that these do not stand beside where a job says "rest_learns"."""
+    peft = job.plan.peft
     if peft is None:
         return ()
     if peft.method == "ln":
         return NORM_WEIGHTS
+    if rest_learns(job):
+        adapted = {place.path for place in places_of(job.model, peft.targets)}
+        paths = dict.fromkeys(owned.parameter.path for owned in named_parameters(job.model))
+        return tuple(path for path in paths if path not in adapted)
     unknown = [name for name in peft.modules_to_save if name not in SAVED_MODULES]
     if unknown:
         raise UnknownName.of("module to save", unknown[0], SAVED_MODULES)
     return tuple(SAVED_MODULES[name] for name in peft.modules_to_save)
+
+
+def rest_learns(job: Job) -> bool:
+    """Whether weights learn that adapters do not stand beside, as in DeepSpeed-Chat without --only_optimize_lora."""
+    return bool(job.engine_options.get("rest_learns", False))
 
 
 def stepping_of(job: Job) -> Stepping:

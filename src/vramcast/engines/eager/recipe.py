@@ -65,6 +65,9 @@ class Recipe(NamedTuple):
     adapted: tuple[Place, ...] = ()  # where adapters are
     frozen: tuple[str, ...] = ()  # parts that do not learn (see `part_of`)
     follows_inputs: bool = False  # gradients flow through towers of which nothing learns
+    packed_whole: bool = False  # packed weights are left out of sharding
+    offloads: bool = False  # what the main stack's layers save waits on the host
+    offloads_in_flight: int = 0  # saved tensors that copies may still hold
     samples: tuple[int, int] = (1, 1)  # of an evaluation's forward and of a step's
 
     @property
@@ -205,6 +208,7 @@ class Sharding(NamedTuple):
     reshard: bool = True  # weights are freed behind forward
     prefetch: bool = True  # FSDP1: BACKWARD_PRE
     hooks_hold: bool = False  # FSDP1: checkpoints around frozen units leave their inputs to a hook
+    loads_whole: bool = False  # every rank loads all of a packed base before it is sharded
     offload: bool = False  # shards, gradients and the optimizer's states are on the host
     defers: bool = True  # gradients of micro-batches before the last add up unsharded
 
@@ -247,15 +251,16 @@ def parts(recipe: Recipe, *, leaves: bool) -> Mapping[str, Part]:
     for weight in weights(recipe):
         grouped.setdefault(weight.owner if ".layers." in weight.owner else ROOT, []).append(weight)
     apart, stored = recipe.sizes.frozen and leaves, recipe.sizes.stored
-    return {owner: _part(found, apart=apart, stored=stored) for owner, found in grouped.items()}
-
-
-def _part(found: Iterable[Weight], *, apart: bool, stored: str) -> Part:
     packed = tuple(name for name, _, _ in QUANTISED[stored].parts) if stored in QUANTISED else ()
+    constants = packed if recipe.packed_whole else packed[1:]
+    return {owner: _part(found, apart=apart, constants=constants) for owner, found in grouped.items()}
+
+
+def _part(found: Iterable[Weight], *, apart: bool, constants: tuple[str, ...]) -> Part:
     kinds: dict[str, list[Weight]] = {"own": [], "leaves": [], "whole": []}
     for weight in found:
-        constants = weight.path.rpartition(".")[2] in packed[1:]
-        kinds["whole" if constants else "leaves" if apart and weight.learns else "own"].append(weight)
+        on_all = weight.path.rpartition(".")[2] in constants
+        kinds["whole" if on_all else "leaves" if apart and weight.learns else "own"].append(weight)
     return Part(*map(tuple, kinds.values()))
 
 

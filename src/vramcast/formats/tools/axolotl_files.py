@@ -214,7 +214,7 @@ def _optimizer(order: Order) -> str:
     if name in own and order.job.plan.optimizer_kernel is None:
         return own[name]
     found = optim_of(name, kernel)
-    if found is None or found[1] or name.partition(":")[0] in ("galore", "apollo"):
+    if found is None or found[1] or name.startswith(("galore", "apollo")):
         raise Unsupported(f"axolotl's file is not written for optimizer {name}"
                           + (f" with kernel {kernel}" if kernel else "") + "; use adamw or adamw-8bit")
     return found[0]

@@ -13,7 +13,7 @@ from vramcast.engines.eager.releases import ZERO_OPTIONS, runs_deepspeed
 from vramcast.errors import Unsupported
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.lines import Line, Table, plain, reasons
-from vramcast.formats.reading import Config, Reading, Unread, written
+from vramcast.formats.reading import Config, Reading, shown, together, written
 from vramcast.formats.watched import Known, Watched
 from vramcast.question.options import ZERO
 
@@ -22,7 +22,8 @@ ZERO_TABLE: Final = Known("deepspeed", "zero_optimization")
 
 OPTIMIZERS: Final = {
     "AdamW": "adamw", "Adam": "adam", "FusedAdam": "adamw", "DeepSpeedCPUAdam": "adamw", "Lion": "lion",
-    "Lamb": "lamb", "Adagrad": "adagrad", "Muon": "muon", "SGD": "sgd",
+    "Lamb": "lamb", "Adagrad": "adagrad", "Muon": "muon", "SGD": "sgd", "OneBitAdam": "onebit-adam",
+    "ZeroOneAdam": "zero-one-adam", "OneBitLamb": "onebit-lamb",
 }
 """`type` as DeepSpeed's documents write it -> ours; any case is taken. Its Adam is AdamW unless `adam_w_mode` is false
 [deepspeed runtime/engine.py `_configure_basic_optimizer`]."""
@@ -60,7 +61,14 @@ OFFLOADED: Final = {"offload_optimizer": "offload-optimizer", "offload_param": "
 WIDTHS: Final = {"bf16": "mixed-bf16", "fp16": "mixed-fp16"}
 """Table of a width of 16 bits -> the recipe, with an fp32 copy unless that is narrow too."""
 
-FILLED_IN: Final = "is auto, which the Trainer fills in; give its arguments with another --from, or {options}"
+FILLED_IN: Final = (
+    (BATCH["micro"], "micro-batch", 8), ("bf16.enabled", "precision", "fp32"), ("fp16.enabled", "precision", "fp32"),
+)
+"""What is "auto", the option that it is, and what that is where the Trainer's arguments say nothing
+[transformers training_args.py `per_device_train_batch_size`, `bf16`, `fp16`]."""
+
+BUCKET: Final = 500_000_000
+"""`reduce_bucket_size` where nobody says it [elements]."""
 
 
 def read(config: Config) -> Reading:
@@ -72,19 +80,18 @@ def read(config: Config) -> Reading:
     options |= _offload(zero) if options.get("zero") != "0" else {}
     open_precision = not {"bf16", "fp16", "bfloat16"} & set(config.table or {})
     options |= {} if open_precision else precision
-    options |= _optimizer(values) | _buffers(values, zero, whole=options.get("zero") == "0")
+    options = together(options, _optimizer(values), _buffers(values, zero, whole=options.get("zero") == "0"))
     batch = {kind: size for kind, name in BATCH.items() if (size := values.count(name)) is not None}
-    values.section("activation_checkpointing")  # each of its names takes memory where the model uses it
+    options = together(options, _autocast(values, str(precision.get("precision", ""))))
+    notes = [*_of_other_models(values), *_contiguous(zero, options)]
     switched(values)
     if not batch and not values.left_open():
         values.cannot(BATCH["micro"], "is not given, nor is train_batch_size; add one, or --micro-batch",
                       option="micro-batch")
-    open_ = _auto(values)
+    filled, said = _auto(values, precision)
     weak = {"grad-accum": 1} if BATCH["accumulation"] in values.left_open() else {}  # as Transformers has it
     weak |= precision if open_precision else {}  # Accelerate puts in what its own file or the Trainer's says
-    return Reading(
-        "deepspeed", options, weak, batch, (*values.unread(), *open_),
-    )
+    return Reading("deepspeed", options, filled | weak, batch, tuple(values.unread()), (*notes, *said))
 
 
 def _by_full_names(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,11 +124,12 @@ def _optimizer(values: Watched) -> dict[str, Any]:
     known = {name.lower(): optimizer for name, optimizer in OPTIMIZERS.items()}
     named = section.one_of("type", known, lower=True, option="optimizer")
     params = section.section("params", PARAMS)
-    for name in ("torch_adam", "amsgrad"):  # PyTorch's own step takes lists of tensors beside the states
-        params.only(name, False)
+    params.only("amsgrad", False)
     if named == "adam" and params.flag("adam_w_mode") is not False:
         named = "adamw"
-    return {"optimizer": named} if named else {}
+    # PyTorch's own step takes a list of tensors beside the states
+    own = {"engine-option": ("torch_adam=true",)} if params.flag("torch_adam") else {}
+    return ({"optimizer": named} if named else {}) | own
 
 
 def _buffers(values: Watched, zero: Watched, *, whole: bool) -> dict[str, Any]:
@@ -149,14 +157,32 @@ def switched(values: Watched) -> None:
             values.get(name)
 
 
-def _auto(values: Watched) -> Iterator[Unread]:
-    """What only the Trainer knows, and what gives it instead."""
+def _auto(values: Watched, precision: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What the Trainer fills in where its arguments are not given beside, and a sentence for each."""
     left = values.left_open()
-    found = [(BATCH["micro"], "micro-batch")] if BATCH["micro"] in left else []
-    found += [(name, "precision") for name in ("bf16.enabled", "fp16.enabled") if name in left][:1]
-    options = " and ".join(f"--{option}" for _, option in found)
-    for name, option in found:
-        yield Unread(name, FILLED_IN.format(options=options), option)
+    found = {option: (name, value) for name, option, value in FILLED_IN if name in left and option not in precision}
+    said = [f"{name} is auto, which the Trainer fills in: --{option} {value} where its arguments are not read beside"
+            for option, (name, value) in found.items()]
+    return {option: value for option, (_, value) in found.items()}, said
+
+
+def _of_other_models(values: Watched) -> Iterator[str]:
+    """What only code reads that calls deepspeed.checkpointing, which Transformers' networks do not."""
+    section = values.section("activation_checkpointing")
+    asked = [name for name in section if section.get(name)]
+    if asked:
+        yield "activation_checkpointing is passed over: Transformers' networks do not call deepspeed.checkpointing"
+
+
+def _contiguous(zero: Watched, options: dict[str, Any]) -> Iterator[str]:
+    """Without a buffer gradients wait for their bucket to fill, and are laid end to end beside it
+    [deepspeed runtime/zero/stage_1_and_2.py `reduce_independent_p_g_buckets_and_remove_grads`, stage3.py
+    `__add_grad_to_ipg_bucket`]."""
+    if zero.flag("contiguous_gradients") is False and options.get("zero") != "0":
+        size = zero.whole("reduce_bucket_size") or BUCKET
+        doubled = "overlap_comm=true" if options["zero"] != "3" else f"reduce_bucket_size={2 * size}"
+        options["engine-option"] = (*options.get("engine-option", ()), doubled)
+        yield "contiguous_gradients is false: a bucket of gradients is counted twice, as they come and end to end"
 
 
 def _offload(zero: Watched) -> dict[str, Any]:
@@ -182,12 +208,24 @@ def _precision(values: Watched) -> dict[str, Any]:
     for name, precision in WIDTHS.items():
         section = values.section(name, Known("deepspeed", name))
         if section.flag("enabled"):
-            found = found or (name if _narrow(section, name) else precision)
+            found = found or (f"pure-{name}" if _narrow(section, name) else precision)
         elif not section.auto:
             for inner in section:
                 section.get(inner)  # switched off
         open_ = open_ or bool(section.auto)
     return {"precision": found} if found else {} if open_ else {"precision": "fp32"}
+
+
+def _autocast(values: Watched, precision: str) -> dict[str, Any]:
+    """torch.autocast over weights of the same 16 bits [deepspeed runtime/torch_autocast.py]."""
+    section = values.section("torch_autocast")
+    if not section.flag("enabled"):
+        return {}
+    dtype = str(section.get("dtype", "bfloat16")).removeprefix("torch.")
+    if not precision.endswith({"bfloat16": "-bf16", "float16": "-fp16"}.get(dtype, " ")):
+        why = f"to {shown(dtype)} is not modelled but over weights of that type"
+        values.cannot("torch_autocast", why, option="precision")
+    return {"engine-option": ("torch_autocast=true",)}
 
 
 def _narrow(section: Watched, name: str) -> bool:

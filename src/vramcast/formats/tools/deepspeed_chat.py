@@ -1,7 +1,7 @@
-"""DeepSpeed-Chat's steps of supervised fine-tuning and of reward models: `deepspeed main.py` with a few arguments.
+"""DeepSpeed-Chat's steps of supervised fine-tuning, reward models and DPO: `deepspeed main.py` with a few arguments.
 
 [chat] deepspeedai/DeepSpeedExamples at 45b4b715 applications/DeepSpeed-Chat/: training/step1_supervised_finetuning/
-main.py, training/step2_reward_model_finetuning/main.py, dschat/utils/ds_utils.py `get_train_ds_config`,
+main.py, training/step2_{reward_model,dpo}_finetuning/main.py, dschat/utils/ds_utils.py `get_train_ds_config`,
 dschat/utils/module/lora.py
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from vramcast.formats.reading import Config, Reading, Unread, arguments, command_of
+from vramcast.formats.reading import Config, Reading, Unread, arguments, command_of, together
 from vramcast.formats.table import Row, read_rows
 from vramcast.formats.watched import Known, Watched
 
@@ -32,18 +32,17 @@ BUFFERS: Final = ("stage3_param_persistence_threshold=10000", "stage3_prefetch_b
 
 OWN: Final = {
     "sft_only_data_path": "sft", "eot_token": "sft", "print_loss": "sft", "eval_interval": "reward",
-    "eval_iters": "reward", "num_padding_at_beginning": "reward",
+    "eval_iters": "reward", "num_padding_at_beginning": "reward", "beta": "dpo", "label_smoothing": "dpo",
+    "offload_reference_model": "dpo",
 }
 """An argument that only one step has -> what is optimised; they share the others, and the name main.py."""
 
-FOLDERS: Final = {"step1": "sft", "step2_reward": "reward", "output_step1": "sft"}
+FOLDERS: Final = {"step1": "sft", "step2_reward": "reward", "output_step1": "sft", "step2_dpo": "dpo"}
 """What stands in the name of a step's folder, or of its output."""
 
 STEPS: Final = {
-    "actor_model_name_or_path": "trains by generation: actor, critic, reward and reference models at once; vramcast rl "
-                                "answers for that",
-    **dict.fromkeys(("beta", "label_smoothing", "offload_reference_model"),
-                    "trains by preferences, which is not modelled with ZeRO; use --engine pytorch"),
+    "actor_model_name_or_path": "trains by generation: actor, critic, reward and reference models at once, which "
+                                "is not modelled",
 }
 """An argument of a step that is not read -> why."""
 
@@ -61,11 +60,15 @@ def read(config: Config) -> Reading:
     found = {row.option: row.usual for row in ROWS if row.usual} | {
         name.replace("_", "-"): value for name, value in read_rows(ROWS, values).items()}
     options = {"engine": "deepspeed", "optimizer": "adamw", "engine-option": BUFFERS, **found}
-    options |= _zero(values) | _adapters(values) | ({"objective": objective} if objective else {})
+    options = together(options, _zero(values), _adapters(values), {"objective": objective} if objective else {})
+    if objective == "dpo":
+        options = together(options, {"engine-option": ("log_probs=outputs",)})
+        if values.flag("offload_reference_model") and options["zero"] == "3":  # below stage 3 it stays on the card
+            values.cannot("offload_reference_model")
     if values.flag("compute_fp32_loss"):
         values.cannot("compute_fp32_loss", option="loss")
     gpus, machines = values.count("num_gpus"), values.count("num_nodes")
-    why = "is the name of several steps: say which by --objective sft or reward"
+    why = "is the name of several steps: say which by --objective sft, reward or dpo"
     step = () if objective else (Unread(SCRIPT, why, "objective"),)
     return Reading(
         "deepspeed-chat", options, unread=(*command.unread, *step, *values.unread()), notes=command.notes,
@@ -94,15 +97,13 @@ def _zero(values: Watched) -> dict[str, Any]:
 
 
 def _adapters(values: Watched) -> dict[str, Any]:
-    """Adapters where nothing else learns; without that word all that they do not stand beside does."""
+    """Adapters; without --only_optimize_lora all learns that they do not stand beside."""
     rank, only = values.whole("lora_dim"), values.flag("only_optimize_lora")
     within = values.text("lora_module_name") or "decoder.layers."
     if not rank:
         return {}
-    if not only:
-        values.cannot("lora_dim", "without --only_optimize_lora trains embeddings, norms and biases too, which is not "
-                      "modelled", option="peft")
-    return {"peft": "lora", "lora-rank": rank, "lora-targets": f"(?:.*{_quoted(within)}.*)"}
+    found = {"peft": "lora", "lora-rank": rank, "lora-targets": f"(?:.*{_quoted(within)}.*)"}
+    return found if only else {**found, "engine-option": ("rest_learns=true",)}
 
 
 def _quoted(text: str) -> str:

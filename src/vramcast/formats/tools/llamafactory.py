@@ -194,11 +194,10 @@ def _low_rank(values: Watched) -> dict[str, Any]:
         return {"optimizer": "muon"}
     for name in ("galore", "apollo"):
         if values.flag(f"use_{name}"):
-            if values.flag(f"{name}_layerwise"):
-                values.cannot(f"{name}_layerwise")
+            rule = f"{name}-layerwise" if values.flag(f"{name}_layerwise") else name
             values.only(f"{name}_target", "all", ["all"])
             values.only(f"{name}_proj_type", "std")
-            return {"optimizer": f"{name}:{values.count(f'{name}_rank') or 16}"}
+            return {"optimizer": f"{rule}:{values.count(f'{name}_rank') or 16}"}
         for other in values:
             if other.startswith(f"{name}_"):
                 values.get(other)
@@ -461,8 +460,10 @@ def _optimizer(order: Order) -> list[Line]:
         raise Unsupported(f"LLaMA-Factory has no optimizer {name}; use {kinds}")
     order.ask.also("optimizer", "optimizer_kernel")
     if name in LOW_RANK:
-        return [Line(f"use_{name}", True, f"{plan.optimizer}, as planned"),
-                Line(f"{name}_rank", optimizer(plan.optimizer).rank), Line(f"{name}_target", "all")]
+        bare, dash, _ = name.partition("-")
+        return [Line(f"use_{bare}", True, f"{plan.optimizer}, as planned"),
+                *([Line(f"{bare}_layerwise", True, "a weight is stepped when its gradient comes")] if dash else []),
+                Line(f"{bare}_rank", optimizer(plan.optimizer).rank), Line(f"{bare}_target", "all")]
     arguments = [Line("optim_args", found[1])] if found[1] else []
     return [Line("optim", found[0], f"{plan.optimizer}, as planned"), *arguments]
 

@@ -59,6 +59,7 @@ OPTIMS: Final[dict[str, tuple[Optim, ...]]] = {
     "paged_adamw": (Optim("paged-adamw"),), "adamw_torch_4bit": (Optim("adamw-4bit"),),
     "lion_32bit": (Optim("lion"),), "lion_8bit": (Optim("lion-8bit"),), "paged_lion_32bit": (Optim("paged-lion"),),
     "paged_lion_8bit": (Optim("paged-lion-8bit"),), "galore_adamw": (Optim("galore"),),
+    "galore_adamw_layerwise": (Optim("galore-layerwise"),), "apollo_adamw_layerwise": (Optim("apollo-layerwise"),),
     "apollo_adamw": (Optim("apollo"),), "lomo": (Optim("lomo"),), "adalomo": (Optim("adalomo"),),
     "schedule_free_adamw": (Optim("schedulefree-adamw"),), "schedule_free_sgd": (Optim("schedulefree-sgd"),),
 }
@@ -67,7 +68,7 @@ OPTIMS: Final[dict[str, tuple[Optim, ...]]] = {
 OPTIMIZERS: Final = tuple(dict.fromkeys(one.optimizer for meanings in OPTIMS.values() for one in meanings))
 """Those that the Trainer has."""
 
-LOW_RANK: Final = {"galore": 128, "apollo": 128}
+LOW_RANK: Final = dict.fromkeys(("galore", "apollo", "galore-layerwise", "apollo-layerwise"), 128)
 """Optimizers that project the matrices of named modules -> rank where `optim_args` says none [HF
 trainer_optimizer.py]."""
 

@@ -147,7 +147,7 @@ def read_arguments(table: Mapping[str, Any], method: str, file: str, names: Know
     release = release_of(values, method)
     notes = [f"{release[1]} is of TRL up to {release[0]}: its defaults"] if release else []
     trained: dict[str, Any] = {"engine-option": (f"trl={release[0]}",)} if release else {}
-    adapters = _adapters(values)
+    adapters = _adapters(values, newest=release is None)
     options = together(
         options, trained, _precision(values, bool(adapters), release[0] if release else ""), adapters,
         _kernels(values, method), _recompute(values), _lengths(values, row, notes),
@@ -195,7 +195,7 @@ def _precision(values: Watched, adapters: bool, release: str) -> dict[str, Any]:
     return {"precision": weights, "engine-option": ("autocast=true",)}
 
 
-def _adapters(values: Watched) -> dict[str, Any]:
+def _adapters(values: Watched, *, newest: bool) -> dict[str, Any]:
     """LoRA and what its frozen weights are stored in [TRL trainer/utils.py]."""
     if not values.flag("use_peft"):
         for name in values:
@@ -221,6 +221,9 @@ def _adapters(values: Watched) -> dict[str, Any]:
     if values.flag("load_in_4bit"):
         values.one_of("bnb_4bit_quant_type", {"nf4": True, "fp4": True})  # as many bits and scales
         values.only("bnb_4bit_quant_storage", "uint8", "bfloat16", "float16", "float32")
+        # [bnb] where nobody says it; former releases said the type of the weights
+        if newest and values.get("bnb_4bit_quant_storage", "uint8") == "uint8":
+            found["engine-option"] = ("quant_storage=uint8",)
         found["base-weights"] = "nf4-dq" if values.flag("use_bnb_nested_quant") else "nf4"
     elif values.flag("load_in_8bit"):
         found["base-weights"] = "int8"
