@@ -124,6 +124,8 @@ def sharded_role(
         said.append("every adapter is a unit of its own, as PEFT's fsdp_auto_wrap_policy wraps them")
     if job.plan.peft is not None and recipe.sizes.packs("") and not recipe.packed_whole:
         said.append("packed weights are stored as 16-bit numbers, so that they can be sharded; block constants are not")
+    if sharding.loads_whole:
+        said.append("every rank loads all of the packed base before it is sharded, as transformers does since 5.0")
     if job.workload.grad_accum > 1 and sharding.defers:
         said.append("gradients of the micro-batches before the last add up unsharded (no_sync)")
     if compared is not None:
