@@ -69,6 +69,14 @@ PLUGINS: Final = {
 
 NARROW: Final = "leaves embeddings, head and norms in fp32 beside layers in bf16, which is not modelled"
 
+REMOVED: Final = ("max_packed_sequence_len", "flash_attn_rms_norm")
+"""Names of older files at which this release stops [ax utils/schemas/deprecated.py]."""
+
+BESIDE_TOWERS: Final = (frozenset({"model.language_model", "lm_head"}),
+                        frozenset({"model.language_model", "lm_head", "embed_tokens"}))
+"""`unfrozen_parameters` of all that is neither tower nor projector, of networks that have them: beginnings of names, in
+which a dot is a dot [ax utils/freeze.py `LayerNamePattern`]."""
+
 LANGUAGE: Final = "language_model"
 """In names of modules: not of a tower."""
 
@@ -101,6 +109,7 @@ def read(config: Config) -> Reading:
     if options.get("compile") and options["loss"] == "eager":
         del options["loss"]
     _network(values, options)
+    options |= _unfrozen(values)
     notes += kernel_notes(values, options)
     towers = _towers(values, options)
     unread = (*values.unread(), *towers)
@@ -333,6 +342,29 @@ def _towers(values: Watched, options: dict[str, Any]) -> tuple[Unread, ...]:
         options["image-size"] = size
         return ()
     return () if LANGUAGE in str(options.get("lora-targets", "")) else (TOWERS,)
+
+
+def _unfrozen(values: Watched) -> dict[str, Any]:
+    """What alone learns, where that is a network without its tower and projector; others of its parts are not modelled.
+
+    Axolotl asks the names after it has added adapters, which put `base_model.model.` before them
+    [ax train.py `setup_model_and_tokenizer`, utils/freeze.py `freeze_layers_except`].
+    """
+    for name in REMOVED:
+        if values.get(name):
+            values.cannot(name, f"axolotl {RELEASE} stops at it")
+    given = values.get("unfrozen_parameters")
+    patterns = [str(one) for one in (given if isinstance(given, list) else [given])] if given else []
+    if not patterns:
+        return {}
+    if "adapter" in values:
+        values.cannot("unfrozen_parameters", "is compared beside an adapter with names that begin with "
+                      "base_model.model, so it decides whether the adapter learns; leave it out")
+    elif frozenset(one.removeprefix("^").removesuffix(".*") for one in patterns) in BESIDE_TOWERS:
+        return {"freeze": "vision,projector"}
+    else:
+        values.cannot("unfrozen_parameters")
+    return {}
 
 
 def _network(values: Watched, options: Mapping[str, Any]) -> None:
