@@ -7,6 +7,7 @@ pyproject.toml, deepspeed_configs/*.json
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -222,14 +223,19 @@ def _by_card(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recompute(values: Watched) -> dict[str, Any]:
-    """Whole layers, by checkpoints that are not reentrant unless it is said [ax `_configure_gradient_checkpointing`].
+    """Whole layers. Without kwargs checkpoints are reentrant, but for preferences, frozen parts, activations
+    on the host and Gemma 4 [ax utils/config/__init__.py `normalize_config`]; where some are, not unless it is said.
 
     Activations that wait on the host take the place of recomputation where adapters learn
     [ax loaders/model.py `_apply_activation_checkpointing`].
     """
     given, inner = values.get("gradient_checkpointing"), values.section("gradient_checkpointing_kwargs")
-    reentrant = inner.flag("use_reentrant") or False
+    unasked = not any(values.get(name) is not None for name in ("gradient_checkpointing_kwargs", "rl",
+                                                                "unfrozen_parameters"))
+    gemma4 = re.search(r"(?i)gemma-?4", str(values.get("base_model"))) is not None
     offload = values.get("activation_offloading") or (given in ("offload", "offload_disk") and given)
+    said = inner.flag("use_reentrant")
+    reentrant = unasked and not gemma4 and not offload if said is None else said
     if values.flag("layer_offloading"):
         values.cannot("layer_offloading")
     values.get("selective_checkpointing")
