@@ -68,7 +68,7 @@ def test_a_qlora_file_is_its_whole_question(tmp_path: Path) -> None:
     assert (job.plan.optimizer, job.plan.precision, job.plan.recompute) == ("paged-adamw-8bit", "amp-bf16", "full")
     assert job.plan.attention == "flash"
     assert job.engine_options["prepare_kbit"] == "none"
-    assert job.engine_options["reentrant"] is False
+    assert job.engine_options["reentrant"] is True
 
 
 @pytest.mark.parametrize("changes, expected", [
@@ -93,6 +93,9 @@ def test_a_qlora_file_is_its_whole_question(tmp_path: Path) -> None:
     (FULL | {"reward_model": True}, {"objective": "reward"}),
     (FULL | {"pretraining_dataset": [{"path": "allenai/c4"}], "datasets": "gone"}, {"objective": "pretrain"}),
     ({"plugins": ["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"]}, {"loss": "fused_linear"}),
+    (FULL | {"unfrozen_parameters": ["^model.language_model.*", "lm_head"]}, {"freeze": "vision,projector"}),
+    ({"rl": "dpo", "sample_packing": False, "lora_dropout": 0}, {"engine-option": (
+        "accelerate=1.13", "trl=1.8", "dtype=bfloat16", "prepare_kbit=none", "reentrant=false")}),
     ({"torch_compile": "auto"}, {"compile": True}),
     ({"context_parallel_size": 2}, {"cp": 2, "cp-kind": "ring"}),
     ({"tensor_parallel_size": 2}, {"tp": 2}),
@@ -150,7 +153,9 @@ def test_cut_cross_entropy_takes_less_than_ligers_head(tmp_path: Path) -> None:
     ({"relora": True}, "relora"),
     ({"qat": {"weight_dtype": "int4"}}, "qat"),
     ({"plugins": ["axolotl.integrations.kd.KDPlugin"]}, "KDPlugin may change memory"),
-    ({"unfrozen_parameters": ["lm_head"]}, "unfrozen_parameters"),
+    ({"unfrozen_parameters": ["lm_head"]}, "unfrozen_parameters: is compared beside an adapter with names"),
+    (FULL | {"unfrozen_parameters": ["model.layers.1"]}, "unfrozen_parameters"),
+    ({"flash_attn_rms_norm": True}, "flash_attn_rms_norm: axolotl 0.18.0 stops at it"),
     ({"deepspeed": "my/ds.json"}, "deepspeed: is a file of its own"),
     ({"adapter": "lora"}, "packs nothing for adapter: lora"),
     ({"lora_target_linear": None}, "lora_target_modules: is not given"),

@@ -7,6 +7,7 @@ pyproject.toml, deepspeed_configs/*.json
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -69,6 +70,14 @@ PLUGINS: Final = {
 
 NARROW: Final = "leaves embeddings, head and norms in fp32 beside layers in bf16, which is not modelled"
 
+REMOVED: Final = ("max_packed_sequence_len", "flash_attn_rms_norm")
+"""Names of older files at which this release stops [ax utils/schemas/deprecated.py]."""
+
+BESIDE_TOWERS: Final = (frozenset({"model.language_model", "lm_head"}),
+                        frozenset({"model.language_model", "lm_head", "embed_tokens"}))
+"""`unfrozen_parameters` of all that is neither tower nor projector, of networks that have them: beginnings of names, in
+which a dot is a dot [ax utils/freeze.py `LayerNamePattern`]."""
+
 LANGUAGE: Final = "language_model"
 """In names of modules: not of a tower."""
 
@@ -101,6 +110,7 @@ def read(config: Config) -> Reading:
     if options.get("compile") and options["loss"] == "eager":
         del options["loss"]
     _network(values, options)
+    options |= _unfrozen(values)
     notes += kernel_notes(values, options)
     towers = _towers(values, options)
     unread = (*values.unread(), *towers)
@@ -213,14 +223,19 @@ def _by_card(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recompute(values: Watched) -> dict[str, Any]:
-    """Whole layers, by checkpoints that are not reentrant unless it is said [ax `_configure_gradient_checkpointing`].
+    """Whole layers. Without kwargs checkpoints are reentrant, but for preferences, frozen parts, activations
+    on the host and Gemma 4 [ax utils/config/__init__.py `normalize_config`]; where some are, not unless it is said.
 
     Activations that wait on the host take the place of recomputation where adapters learn
     [ax loaders/model.py `_apply_activation_checkpointing`].
     """
     given, inner = values.get("gradient_checkpointing"), values.section("gradient_checkpointing_kwargs")
-    reentrant = inner.flag("use_reentrant") or False
+    unasked = not any(values.get(name) is not None for name in ("gradient_checkpointing_kwargs", "rl",
+                                                                "unfrozen_parameters"))
+    gemma4 = re.search(r"(?i)gemma-?4", str(values.get("base_model"))) is not None
     offload = values.get("activation_offloading") or (given in ("offload", "offload_disk") and given)
+    said = inner.flag("use_reentrant")
+    reentrant = unasked and not gemma4 and not offload if said is None else said
     if values.flag("layer_offloading"):
         values.cannot("layer_offloading")
     values.get("selective_checkpointing")
@@ -333,6 +348,29 @@ def _towers(values: Watched, options: dict[str, Any]) -> tuple[Unread, ...]:
         options["image-size"] = size
         return ()
     return () if LANGUAGE in str(options.get("lora-targets", "")) else (TOWERS,)
+
+
+def _unfrozen(values: Watched) -> dict[str, Any]:
+    """What alone learns, where that is a network without its tower and projector; others of its parts are not modelled.
+
+    Axolotl asks the names after it has added adapters, which put `base_model.model.` before them
+    [ax train.py `setup_model_and_tokenizer`, utils/freeze.py `freeze_layers_except`].
+    """
+    for name in REMOVED:
+        if values.get(name):
+            values.cannot(name, f"axolotl {RELEASE} stops at it")
+    given = values.get("unfrozen_parameters")
+    patterns = [str(one) for one in (given if isinstance(given, list) else [given])] if given else []
+    if not patterns:
+        return {}
+    if "adapter" in values:
+        values.cannot("unfrozen_parameters", "is compared beside an adapter with names that begin with "
+                      "base_model.model, so it decides whether the adapter learns; leave it out")
+    elif frozenset(one.removeprefix("^").removesuffix(".*") for one in patterns) in BESIDE_TOWERS:
+        return {"freeze": "vision,projector"}
+    else:
+        values.cannot("unfrozen_parameters")
+    return {}
 
 
 def _network(values: Watched, options: Mapping[str, Any]) -> None:
