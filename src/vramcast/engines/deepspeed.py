@@ -446,6 +446,7 @@ are loaded without [transformers modeling_utils.py `get_init_context`; 4.57 `_lo
 
 def loads_whole(job: Job) -> bool:
     packed = job.plan.peft is not None and job.plan.peft.base in IN_MEMORY
+    packed = packed and not job.engine_options.get("loads_on_host")
     return packed and software(job).transformers >= LOADS_PACKED_WHOLE_SINCE
 
 

@@ -79,6 +79,7 @@ class HuggingFace(Zero, frozen=True):
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"  # that a frozen network is loaded in
     prepare_kbit: Literal["trl", "peft", "norms", "none"] = "trl"  # who prepares a packed base for training
     quant_storage: Literal["float", "uint8"] = "float"  # type that numbers of a packed base are kept as
+    loads_on_host: bool = False  # a packed base that FSDP shards, whatever transformers does
     pack_experts: bool = False  # stacked experts of a packed base, too, as axolotl's quantize_moe_experts
     precompute_ref_log_probs: bool = False  # the reference of DPO or KTO is asked before the run
     generation_batch_size: Elements = 1  # instead: answers that all processes write together

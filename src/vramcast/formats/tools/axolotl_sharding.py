@@ -60,6 +60,9 @@ def read_degrees(values: Watched) -> dict[str, Any]:
     return found
 
 
+FSDP2: Final = 2
+
+
 def read_sharding(values: Watched, file: str) -> dict[str, Any]:
     """DeepSpeed's file, a table of FSDP, or neither."""
     given = values.get("deepspeed")
@@ -82,8 +85,10 @@ def read_sharding(values: Watched, file: str) -> dict[str, Any]:
     listed = [str(word) for word in words] if isinstance(words, list) else str(words or "").split()
     wraps = "TRANSFORMER_BASED_WRAP" if "auto_wrap" in listed else "NO_WRAP"
     named = next((word.upper() for word in listed if word.upper() in STRATEGIES), None)
-    return fsdp_options(inner, version=version, wrap=wraps, prefix="", strategy=named,
-                        offload="offload" in listed)
+    # [ax loaders/model.py `_build_model`]: rank 0 loads into main memory, the others nothing
+    on_host = version == FSDP2 and inner.flag("cpu_ram_efficient_loading") and values.flag("load_in_4bit")
+    found = fsdp_options(inner, version=version, wrap=wraps, prefix="", strategy=named, offload="offload" in listed)
+    return together(found, {"engine-option": ("loads_on_host=true",)} if on_host else {})
 
 
 def _zero(values: Watched, given: Any, file: str) -> dict[str, Any]:
