@@ -42,6 +42,7 @@ def asked(folder: Path, text: str, *more: tuple[str, str], **options: Any) -> Jo
      (2025, 3, 17), {"tp": 2, "pp": 2}, {"micro_batch": 2, "seq_len": 2048}),
     ("[training]\nlocal_batch_size = 4\ncompile = true\n[parallelism]\ntensor_parallel_degree = 2\n",
      (2025, 8, 19), {"tp": 2, "compile": True}, {"micro_batch": 4}),
+    ("[training]\nlocal_batch_size = 4\ndtype = 'bfloat16'\n", (2026, 2, 22), {"precision": "bf16"}, {}),
     ("[compile]\nenable = true\ncomponents = ['loss']\n", (2026, 2, 22),
      {"compile": False, "loss": "compiled"}, {"micro_batch": 8}),
     ("[compile]\nenable = true\ncomponents = ['model']\n", (2026, 2, 22), {"compile": True, "loss": "eager"}, {}),

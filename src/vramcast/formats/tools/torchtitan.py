@@ -43,6 +43,7 @@ ROWS: Final = (
     Row("ep", "parallelism.expert_parallel_degree", why="ranks that divide the experts"),
     Row("seq_len", "training.seq_len", why="positions of a sample"),
     Row("micro_batch", "training.local_batch_size", why="samples of one data-parallel rank per forward and backward"),
+    Row("precision", "training.dtype", words={"float32": None, "bfloat16": "bf16"}),  # of weights, gradients, states
     Row("global_batch", "training.global_batch_size"),
 )
 
@@ -58,7 +59,7 @@ SCHEDULES: Final[dict[str, dict[str, Any]]] = {
 """Schedule -> options; the chunks a rank has at least [titan distributed/pipeline_parallel.py]."""
 
 USUAL: Final[dict[str, tuple[Any, ...]]] = {
-    "parallelism.enable_sequence_parallel": (True,), "training.dtype": ("float32",),
+    "parallelism.enable_sequence_parallel": (True,),
     "training.mixed_precision_param": ("bfloat16",), "training.mixed_precision_reduce": ("float32",),
     "training.disable_cuda_graphs": (True,), "compile.enable_async_tensor_parallel": (False,),
     "optimizer.implementation": ("fused",), "parallelism.pipeline_parallel_microbatch_size": (1,),
@@ -325,10 +326,11 @@ def _training(order: Order) -> Table:
 
 def _precision(order: Order) -> list[Line]:
     precision = Precision(order.ask("precision"))
-    if precision not in (Precision.MIXED_BF16, Precision.AMP_BF16, Precision.FP8):
-        raise Unsupported(f"torchtitan plans are computed in mixed-bf16 or fp8, not in {precision.value}")
+    if precision not in (Precision.MIXED_BF16, Precision.AMP_BF16, Precision.BF16, Precision.FP8):
+        raise Unsupported(f"torchtitan plans are computed in mixed-bf16, bf16 or fp8, not in {precision.value}")
+    held = "bfloat16" if precision is Precision.BF16 else "float32"
     return [
-        _usual("training.dtype", f"{precision.value}: weights and states in fp32"),
+        Line("training.dtype", held, f"{precision.value}: type of weights and states"),
         _usual("training.mixed_precision_param", "gathered weights and activations"),
         _usual("training.mixed_precision_reduce", "gradients are added in fp32"),
     ]
