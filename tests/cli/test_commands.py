@@ -116,7 +116,7 @@ def test_options_win_over_the_job_file(tmp_path: Path) -> None:
     [
         ("job.toml", "model = 'x'\nsequence-len = 3\n", 4, "seq-len"),
         ("job.toml", "model = ", 5, "not TOML"),
-        ("job.yaml", "a: &x [1]\nb: *x\n", 5, "aliases"),
+        ("job.yaml", "a: &x [1]\nb: *x\n", 4, "unknown option 'a'"),
         ("job.yaml", "- 1\n- 2\n", 5, "table of options"),
         ("job.yaml", "!!python/object/apply:os.system ['true']\n", 5, "not YAML"),
         ("job.toml", "model = 'llama-3.2-1b'\ngpus = 'h100'\ntp = true\n", 2, "tp"),

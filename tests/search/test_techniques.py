@@ -84,7 +84,7 @@ def test_what_a_job_has_already_is_compared_with_the_job_without_it() -> None:
 
 
 def test_what_no_engine_has_is_named_with_the_reason() -> None:
-    assert any(text.startswith("activations on the CPU: ") for text in table("ddp").refused)
+    assert any(text.startswith("activations on the CPU: ") for text in table("megatron").refused)
 
 
 def test_recomputation_costs_between_a_sixth_and_a_half_of_the_time() -> None:

@@ -11,7 +11,7 @@ from vramcast.blocks.parameters.targets import usual_targets
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import Model
-from vramcast.engines.eager.releases import recomputing
+from vramcast.engines.eager.releases import precision_word, recomputing
 from vramcast.engines.training import TRAINING
 
 FULL_PRECISION: Final = (Precision.FP64, Precision.FP32, Precision.TF32)
@@ -104,13 +104,14 @@ def options_between(before: Job, after: Job) -> str:
     if after.engine != before.engine:
         words.append(f"--engine {after.engine}")
         if not all(job.plan.precision is sixteen_bits(job.engine, job.cluster.gpu) for job in (before, after)):
-            words.append(_option("precision", after.plan.precision))
+            words.append(_option("precision", precision_word(after)))
         before = with_plan(before, precision=after.plan.precision)
     for old, new, usual in ((before.plan, after.plan, Plan()), (before.workload, after.workload, Workload())):
         was, default = asdict(old), asdict(usual)
+        said = {field: default[field] if value is None else value for field, value in asdict(new).items()}
+        said |= {"precision": precision_word(after)}
         words += [
-            _option(field, default[field] if value is None else value)
-            for field, value in asdict(new).items()
+            _option(field, said[field]) for field, value in asdict(new).items()
             if field not in derived and (value != was[field] or field in otherwise)
         ]
     if after.plan.peft != before.plan.peft:

@@ -12,8 +12,9 @@ from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Workload
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.domain.version import named
+from vramcast.engines.eager.releases import precision_word
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
-from vramcast.question.build import build_job, recipe_names
+from vramcast.question.build import build_job
 from vramcast.question.options import OPTIONS, Option
 from vramcast.question.serving import build_serving
 from vramcast.question.serving_options import SERVE_OPTIONS
@@ -66,8 +67,8 @@ def train_options(job: Job, given: Mapping[str, Any], *, model: str | None) -> d
 
     def worded(options: Mapping[str, Any]) -> dict[str, Any]:
         """Pure recipes by the name that only they have."""
-        pure = options.get("precision") in recipe_names(job) and options["precision"] is job.plan.precision
-        return {**options, **({"precision": f"pure-{job.plan.precision}"} if pure else {})}
+        own = options.get("precision") is job.plan.precision
+        return {**options, **({"precision": precision_word(job)} if own else {})}
 
     return worded(_completed(found, given, job, _same(asked), OPTIONS, ("workload", "plan", "plan.peft")))
 

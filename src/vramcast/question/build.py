@@ -14,7 +14,7 @@ from vramcast.catalogue.clusters import Market, cluster_of
 from vramcast.domain.calibration import Calibration
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Shards, Workload, require_count
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Shards, Workload, require_count
 from vramcast.domain.model import Head, Model, Run, classifier, scorer
 from vramcast.domain.version import Version, check_version
 from vramcast.engines import eager
@@ -94,20 +94,12 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
 
 def _as_its_engine_calls_it(job: Job, name: str | None) -> Job:
     """The job in the recipe that its engine calls by that name."""
-    meant = recipe_names(job).get(name or "")
+    meant = eager.releases.recipe_names(job).get(name or "")
     if meant is None:
         return job
-    said = f"--precision {name} keeps an fp32 copy of what learns, as {_of_recipe(job)} does; pure-{name} keeps none"
+    who = eager.releases.of_recipe(job)
+    said = f"--precision {name} keeps an fp32 copy of what learns, as {who} does; pure-{name} keeps none"
     return replace(job, plan=replace(job.plan, precision=meant), assumed=(*job.assumed, said))
-
-
-def recipe_names(job: Job) -> Mapping[str, Precision]:
-    """What a job's engine means by names of recipes, DeepSpeed where the Trainer runs that."""
-    return TRAINING[_of_recipe(job)].calls
-
-
-def _of_recipe(job: Job) -> str:
-    return "deepspeed" if eager.releases.runs_deepspeed(job) else job.engine
 
 
 def with_lengths(

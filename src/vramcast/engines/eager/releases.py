@@ -24,7 +24,7 @@ True or "unsloth" in every release since 2023-12
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -34,7 +34,7 @@ from vramcast.domain.job import AttentionKernel, Job, Loss, Plan, Precision, Rec
 from vramcast.domain.model import Head, Norm
 from vramcast.domain.version import Version, last_release, read_version, version_text
 from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe
-from vramcast.engines.training import Sharder, engine_of
+from vramcast.engines.training import TRAINING, Sharder, engine_of
 from vramcast.engines.transformers.versions import (
     ALWAYS,
     CONTEMPORARY,
@@ -461,6 +461,22 @@ def sharder(job: Job) -> Sharder | None:
 def runs_deepspeed(job: Job) -> bool:
     """Whether DeepSpeed runs a job: its own engine always, the Trainer where that shards."""
     return job.engine == "deepspeed" or (job.engine == "huggingface" and sharder(job) == "deepspeed")
+
+
+def of_recipe(job: Job) -> str:
+    """The engine whose names a job's recipes have: DeepSpeed where the Trainer runs that."""
+    return "deepspeed" if runs_deepspeed(job) else job.engine
+
+
+def recipe_names(job: Job) -> Mapping[str, Precision]:
+    """What a job's engine means by names of recipes."""
+    return TRAINING[of_recipe(job)].calls
+
+
+def precision_word(job: Job) -> str:
+    """The word that asks a job's engine for its recipe."""
+    precision = job.plan.precision
+    return f"pure-{precision}" if precision in recipe_names(job) else str(precision)
 
 
 def _needs_deepspeed(job: Job) -> bool:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from vramcast.domain.job import Job, Plan, Recompute
 from vramcast.domain.planning import Goal, Point, Reason
 from vramcast.domain.version import named
-from vramcast.engines.eager.releases import with_unasked
+from vramcast.engines.eager.releases import precision_word, with_unasked
 from vramcast.search.training.limits import beats
 from vramcast.search.training.pool import Candidate, Rule
 
@@ -34,7 +34,7 @@ WRITTEN: Final[tuple[tuple[str, Callable[[Job], object]], ...]] = (
     ("recompute-modules", lambda job: ",".join(job.plan.recompute_modules) or None),
     ("offload-optimizer", lambda job: job.plan.offload_optimizer),
     ("offload-parameters", lambda job: job.plan.offload_parameters),
-    ("precision", lambda job: job.plan.precision.value),
+    ("precision", precision_word),
     ("optimizer", lambda job: job.plan.optimizer),
     ("micro-batch", lambda job: job.workload.micro_batch),
     ("grad-accum", lambda job: job.workload.grad_accum),
@@ -101,7 +101,7 @@ RESPECTS: Final[tuple[Respect, ...]] = (
     ("sharding", "shards", lambda job: job.plan.shards.value),
     ("recomputation", "recompute", lambda job: job.plan.recompute.value),
     ("optimizer offload", "offload-optimizer", lambda job: job.plan.offload_optimizer),
-    ("precision", "precision", lambda job: job.plan.precision.value),
+    ("precision", "precision", precision_word),
     ("micro-batch", "micro-batch", lambda job: job.workload.micro_batch),
 )
 
