@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import vramcast
 from vramcast.api import job_of
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.training import needed_bytes
@@ -40,3 +41,9 @@ def test_a_bucket_is_counted() -> None:
     assert needed("deepspeed", "reduce_bucket_size=1000000", zero=2) < needed(
         "deepspeed", "reduce_bucket_size=2000000000", zero=2
     )
+
+
+def test_modules_of_multi_token_prediction_are_said_not_to_be_counted() -> None:
+    found = vramcast.train("deepseek-v3", gpus="32x8xh100", engine="megatron", tp=8, ep=32)
+    assert any("--mtp-num-layers 1" in text for text in found.ignored)
+    assert not any("--mtp" in text for text in vramcast.train("mixtral-8x7b", gpus="8xh100", engine="megatron").ignored)

@@ -70,7 +70,9 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
             *clock.assumptions, *_recipe(job), *_unversioned(job),
         )),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
-        ignored=(*newer(job.engine, job.engine_version or (), engine_of(job).newest), *uncounted(job)),
+        ignored=(
+            *newer(job.engine, job.engine_version or (), engine_of(job).newest), *uncounted(job), *_unpredicted(job),
+        ),
         changes=() if fits or not with_changes else _offered(job, ranks, clock.time),
         time=clock.time,
         host=host,
@@ -99,6 +101,15 @@ def _recipe(job: Job) -> Iterator[str]:
         yield f"adapters of rank {peft.rank} on {', '.join(peft.targets)}"
     if job.plan.precision in FP16_RECIPES and not job.cluster.gpu.has_bf16:
         yield f"{job.plan.precision} with a loss scale: {job.cluster.gpu.name} has no bf16 tensor cores"
+
+
+def _unpredicted(job: Job) -> Iterator[str]:
+    """Modules that Megatron trains beside the decoder where `--mtp-num-layers` says so."""
+    if job.engine == "megatron" and (count := len(job.model.mtp_layers)):
+        yield (
+            f"multi-token prediction: with --mtp-num-layers {count} Megatron trains {count} more layers and losses of "
+            f"{job.model.name}, which are not counted"
+        )
 
 
 def _unversioned(job: Job) -> Iterator[str]:
