@@ -84,7 +84,7 @@ BATCHES: Final = (
     "--micro-batch (one forward of one GPU) or --global-batch (one optimizer step of all); of a server --concurrency"
 )
 AMBIGUOUS: Final = {
-    "batch-size": BATCHES, "batch": BATCHES,
+    "batch-size": BATCHES, "batchsize": BATCHES, "batch": BATCHES,
     "epochs": "--tokens for the price of the whole run; a step is the same in each",
     "lora": "--peft lora", "qlora": "--peft qlora", "full": "no --peft at all",
     "fsdp": "--shards everything --sharded-by fsdp2 (or fsdp1)",
