@@ -102,13 +102,61 @@ def test_what_is_unsaid_is_unsloths_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("parts, sentence", [
     ({"loads": "fast_inference = True,"}, "puts a server on the same card"),
-    ({"loads": "offload_embedding = True,"}, "offload_embedding"),
+    ({"loads": "unsloth_tiled_mlp = True,"}, "unsloth_tiled_mlp"),
     ({"trains": "optim_args = sys.argv[1],"}, "optim_args"),
     ({"loads": "**settings,"}, "**: holds what only a run knows"),
     ({"trains": "gradient_accumulation_steps2 = 3,"}, "gradient_accumulation_steps2"),
 ])
 def test_what_is_not_modelled_is_named(parts: dict[str, str], sentence: str, tmp_path: Path) -> None:
     assert sentence in refusal(given(tmp_path, script(**parts)))
+
+
+OF_ANY_NETWORK = """from unsloth import FastModel
+model, _ = FastModel.from_pretrained("unsloth/NAME", offload_embedding = True)
+model = FastModel.get_peft_model(model, FLAGS)
+trainer = SFTTrainer(model = model, data_collator = UnslothVisionDataCollator(model, _), args = SFTConfig(max_steps = 1))
+print("python train.py <<EOF '")
+"""
+DECODER = {f"decoder.{path}" for path in (
+    "attention.q", "attention.k", "attention.v", "attention.out", "mlp.gate", "mlp.up", "mlp.down")}
+
+
+@pytest.mark.parametrize("name, flags, adapted", [
+    ("gemma-4-E2B-it", "finetune_vision_layers = False", DECODER),
+    ("gemma-4-E2B-it", "finetune_vision_layers = False, finetune_mlp_modules = False",
+     {path for path in DECODER if "attention" in path}),
+    ("gemma-4-E2B-it", "finetune_vision_layers = False, target_modules = ['q_proj', 'down_proj']",
+     {"decoder.attention.q", "decoder.mlp.down"}),
+    ("Qwen3-30B-A3B", "target_modules = ['q_proj', 'gate_proj', 'up_proj', 'down_proj']",
+     {"attention.q", "moe.experts.gate_up", "moe.experts.down"}),
+    ("Qwen3-30B-A3B", "finetune_mlp_modules = False",
+     {"attention.q", "attention.k", "attention.v", "attention.out"}),
+    ("Qwen2-VL-7B-Instruct", "", {
+        "vision.attention.qkv", "attention.out", "mlp.up", "mlp.down", "mlp.gate", "decoder.attention.q",
+        "decoder.attention.k", "decoder.attention.v"}),
+])
+def test_unsloth_adapts_the_modules_that_its_flags_name(
+    name: str, flags: str, adapted: set[str], tmp_path: Path
+) -> None:
+    text = OF_ANY_NETWORK.replace("NAME", name).replace("FLAGS", flags)
+    job = asked(written(tmp_path, "train.py", text), gpus="h100")
+    assert job.plan.peft is not None
+    assert set(job.plan.peft.targets) == adapted
+    assert job.workload.image_size == (512 if "VL" in name else 816 if "gemma" in name else None)
+
+
+@pytest.mark.parametrize("lengths, expected", [
+    ("max_prompt_length = longest + 1, max_completion_length = 2048 - longest", (1, 2047)),
+    ("max_prompt_length = longest + 1, max_completion_length = 1548", (500, 1548)),
+    ("max_prompt_length = 600", (600, 1448)),
+])
+def test_prompts_of_unknown_length_share_the_length_with_answers(
+    lengths: str, expected: tuple[int, int], tmp_path: Path
+) -> None:
+    text = script().replace("SFTTrainer", "GRPOTrainer").replace("SFTConfig(", f"GRPOConfig({lengths}, ")
+    found = given(tmp_path, text)
+    assert (found.options["seq-len"], found.options["completion-len"]) == expected and not refusal(found)
+    assert ("known to a run alone" in " ".join(found.assumptions)) == ("longest" in lengths)
 
 
 def test_what_only_a_run_knows_is_asked_for(tmp_path: Path) -> None:

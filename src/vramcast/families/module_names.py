@@ -44,6 +44,12 @@ UNFUSED: Final[dict[str, dict[str, str]]] = {"unsloth": {"phi3": "llama"}, "torc
 """Engine -> family -> the family whose modules it makes of it [unsloth models/loader.py: Phi-3 becomes Mistral's;
 torchtune models/phi3/_component_builders.py `lora_phi3`]."""
 
+EXPERTS_TOO: Final[dict[str, dict[str, str]]] = {
+    "unsloth": {"gate_proj": "gate_up", "up_proj": "gate_up", "gate_up_proj": "gate_up", "down_proj": "down"},
+}
+"""Engine -> name of a layer's product -> stacked experts' that it adapts with it [unslothai/unsloth@015bdef0d
+unsloth/models/_utils.py `get_moe_target_parameters`, since 2026.2; gpt-oss' since 2026.7, `get_moe_target_modules`]."""
+
 APART: Final = ("litgpt",)
 """Engines that correct queries, keys and values apart although one product makes them."""
 
@@ -215,7 +221,7 @@ def read_targets(model: Model, words: Iterable[str], *, engine: str = "", former
     Raises: UnknownName for a word that names no weight of any model, or where no word names one of this model;
         InvalidSpec for what PEFT refuses
     """
-    modules = modules_of(model, engine, former=former)
+    words, modules = tuple(words), modules_of(model, engine, former=former)
     converted = {} if former or engine in (*UNFUSED, *APART, *OF_ENGINES) else _tables().converted.get(model.family, {})
     found: list[tuple[str, Chosen]] = []
     lacking: dict[str, UnknownName] = {}
@@ -227,7 +233,12 @@ def read_targets(model: Model, words: Iterable[str], *, engine: str = "", former
                 if not _names_a_weight_elsewhere(word):
                     raise
                 lacking[word] = error
-    stacked = [word for word, meant in found if lacking and _are_parameters(modules, meant)]
+    if engine in EXPERTS_TOO:
+        experts = _experts_meant(modules, words, EXPERTS_TOO[engine])
+        found += experts
+        lacking = {word: error for word, error in lacking.items() if word not in dict(experts)}
+    passed = lacking and engine not in EXPERTS_TOO
+    stacked = [word for word, meant in found if passed and _are_parameters(modules, meant)]
     found = [(word, meant) for word, meant in found if word not in stacked]
     if lacking and not found:
         raise next(iter(lacking.values()))
@@ -240,6 +251,23 @@ def read_targets(model: Model, words: Iterable[str], *, engine: str = "", former
     elif engine not in (*UNFUSED, *OF_ENGINES):
         _refuse_as_peft(model, chosen, converted)
     return Targets(tuple(_words(model, chosen)), (*lacking, *dict.fromkeys(stacked)))
+
+
+def _experts_meant(
+    modules: tuple[Module, ...], words: tuple[str, ...], roles: Mapping[str, str]
+) -> list[tuple[str, Chosen]]:
+    """Stacked experts that words ask for: by the names of their products, or a pattern on names with "mlp"."""
+    stacked = [module for module in modules if module.kind is Kind.PARAMETERS and ".experts." in f".{module.path}"]
+    found = []
+    for word in words:
+        whole = PATTERN.search(word) is not None and "mlp" in word
+        asked = set(roles.values()) if whole else {roles[word]} if word in roles else set()
+        chosen: Chosen = {
+            (one.stack, one.path): set(one.layers) for one in stacked if one.path.rpartition(".")[2] in asked
+        }
+        if chosen:
+            found.append((word, chosen))
+    return found
 
 
 @cache

@@ -121,6 +121,10 @@ STARTED: Final = (
 """A script that is started or read, with the arguments that it is given; not inside a text."""
 
 
+PYTHON: Final = (".py", ".ipynb")
+"""Files whose text is no shell's, whatever commands stand in its strings."""
+
+
 def _starts(config: Config, name: str) -> bool:
     """Whether a script starts what a file says, and nothing of its own."""
     named = config.table is None and _names(config.text, name)
@@ -137,6 +141,8 @@ def _parts(config: Config, is_known: Callable[[Config], bool]) -> list[Part]:
     script = config if part is None else as_script(config, part)
     if script.table is not None:
         return [Part(config)]
+    if script.name.endswith(PYTHON):
+        return [Part(script, part)]
     before, script = script.text, script._replace(text=_inlined(script.text, script.given.scripts))
     written: list[Part] = []
     only_starts = False

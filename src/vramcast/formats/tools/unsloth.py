@@ -1,6 +1,7 @@
 """Unsloth's calls in a script or a notebook: what is loaded, what is adapted, and how it is trained.
 
 [unsloth] unslothai/unsloth 015bdef0d9 unsloth/models/{loader,llama,vision,rl,sentence_transformer}.py
+[zoo] unslothai/unsloth-zoo ce232d6c unsloth_zoo/{peft_utils,vision_utils}.py
 """
 
 from __future__ import annotations
@@ -29,6 +30,15 @@ IN_ORDER: Final = ("model_name", "max_seq_length", "dtype", "load_in_4bit", "loa
 
 LENGTH: Final = 2048
 
+LENGTHS: Final = ("max_prompt_length", "max_completion_length")
+
+WHISPER_WRITES: Final = 448
+"""`max_target_positions` of every size [tokens]."""
+
+SHRUNK: Final = {"qwen": 512, "gemma-4": 816}
+"""Networks that read images of any size -> the side to which larger ones are shrunk [pixels]: by Unsloth's collator
+where the network names no size [zoo vision_utils.py]; to 280 tokens of 48 x 48 pixels by Gemma 4's own processor."""
+
 TRAINERS: Final = {
     "SFTTrainer": "sft", "UnslothTrainer": "sft", "Trainer": "sft", "Seq2SeqTrainer": "sft", "ErnieSFTTrainer": "sft",
     "DPOTrainer": "dpo", "GRPOTrainer": "grpo", "RewardTrainer": "reward",
@@ -46,6 +56,17 @@ WHOLE: Final = {"embed_tokens": "embedding", "lm_head": "head"}
 
 SAME: Final = re.compile(r"(?i)(?:-unsloth)?(?:-bnb-4bit)?(?:-gguf)?$")
 TUNED: Final = re.compile(r"(?i)-(?:instruct|it|base|pt|chat|thinking|ft)(?=-\d{4}|$)|-\d{4}$|^meta-(?=llama)")
+
+TOWERS_OR_TEXT: Final = {
+    "finetune_vision_layers": "vision|image|visual|patch", "finetune_language_layers": "language|text",
+}
+ATTENTION_OR_MLP: Final = {
+    "finetune_attention_modules": "self_attn|attention|attn", "finetune_mlp_modules": "mlp|feed_forward|ffn|dense",
+}
+"""What learns -> what stands in the names of its modules [zoo peft_utils.py `get_peft_regex`]. A mixer is of both."""
+
+EVERY: Final = r"(?!gate$|router$)[A-Za-z_]\w*"
+"""Linear layers of which there are many; no routers, which are none, and no single ones, which have numbers."""
 
 TOWERS: Final = Unread("finetune_vision_layers", "is true, so that towers learn from images of sizes that the samples "
                        "decide; give --image-size", option="image-size", of_towers=True, of_sizes=False)
@@ -75,8 +96,15 @@ def read(config: Config) -> Reading:
     length = model.count("max_seq_length")
     asked = training.count("max_seq_length") or training.count("max_length")
     options["seq-len"] = length or asked or (512 if EMBEDS in loads.name else LENGTH)
-    options |= _task(trains, training, options["seq-len"])
     notes = _named(model, options)
+    options |= _task(trains, training, options["seq-len"], notes)
+    sized, seen = _images(calls, str(options.get("model", "")))
+    options |= sized
+    if "whisper" in str(options.get("model", "")):  # its encoder reads 30 seconds, whatever is asked
+        options |= {"decoder-seq-len": min(options.pop("seq-len"), WHISPER_WRITES)}
+    notes += seen
+    if model.flag("offload_embedding"):
+        notes.append("the trainer brings an embedding that offload_embedding moves to the host back to the card")
     if model.flag("fast_inference"):
         model.cannot("fast_inference", "puts a server on the same card, which is not modelled")
     options |= _precision(model, whole=bool(whole))
@@ -90,7 +118,7 @@ def read(config: Config) -> Reading:
     batch = _batch(training)
     anything = tuple(MORE for call in (loads, adapts, arguments) if call is not None and call.several)
     unread = (*anything, *model.unread(), *tuned.unread(), *training.unread(),
-              *(_towers(tuned) if adapts is not None else ()))
+              *(_towers(tuned) if adapts is not None and not sized else ()))
     fp16 = options.get("precision") == "amp-bf16"
     return Reading("unsloth", options, {}, batch, unread, tuple(notes),
                    without_bf16={"precision": "amp-fp16"} if fp16 or options["precision"] == "bf16" else {})
@@ -129,7 +157,8 @@ def _training(trains: Call | None, arguments: Call | None) -> Watched:
     return Watched(usual | {name: value for name, value in of_trainer.items() if name in kept} | given, TRAINING)
 
 
-def _task(trains: Call | None, training: Watched, length: int) -> dict[str, Any]:
+def _task(trains: Call | None, training: Watched, length: int, notes: list[str]) -> dict[str, Any]:
+    """What is optimised, and on how many tokens; `notes` gets what is said of them."""
     objective = TRAINERS.get(trains.last, "") if trains is not None else "sft"
     packs = training.flag("packing")
     if not objective:
@@ -139,14 +168,25 @@ def _task(trains: Call | None, training: Watched, length: int) -> dict[str, Any]
         training.get("max_prompt_length")
         training.get("beta")
         return {"objective": objective} | (lengths_of(packed=packs) if objective == "sft" else {})
-    for name, option in (("max_prompt_length", "seq-len"), ("max_completion_length", "completion-len")):
-        if training.is_open(name):
-            training.cannot(name, f"is known to a run alone; give --{option}", option=option)
-    prompt = training.count("max_prompt_length")
-    answers = training.count("max_completion_length") or max(1, length - (prompt or 0))
+    prompt, answers = (None if training.is_open(name) else training.count(name) for name in LENGTHS)
+    if any(map(training.is_open, LENGTHS)):
+        prompt = length - answers if answers is not None and answers < length else prompt or 1
+        notes.append(f"how long prompts are is known to a run alone: prompts and answers together take {length} tokens")
+        for name in LENGTHS:
+            training.pop(name, None)
+    answers = answers or max(1, length - (prompt or 0))
     beta = training.number("beta")
     return {"objective": "grpo", "seq-len": prompt or length, "completion-len": answers,
             "engine-option": (f"beta={0.001 if beta is None else beta:g}",)}
+
+
+def _images(calls: tuple[Call, ...], network: str) -> tuple[dict[str, Any], list[str]]:
+    """The size to which the collator shrinks images, where it does and networks take any."""
+    collates = _first(calls, lambda call: call.last == "UnslothVisionDataCollator")
+    side = next((side for name, side in SHRUNK.items() if network.startswith(name)), None)
+    if collates is None or collates.arguments.get("resize", "min") != "min" or side is None:
+        return {}, []
+    return {"image-size": side}, [f"images are {side} x {side}, to which larger ones are shrunk"]
 
 
 def _named(model: Watched, options: dict[str, Any]) -> list[str]:
@@ -193,23 +233,35 @@ def _adapters(model: Watched, tuned: Watched, loader: str) -> dict[str, Any]:
     learn = [WHOLE[word] for word in (*listed, *saved) if word in WHOLE]
     listed = [word for word in listed if word not in WHOLE]
     parameters = tuned.get("target_parameters") or []
-    if not listed:
-        listed = list(LINEAR) if loader.startswith("FastLanguageModel") else [_layers(tuned)]
-    for name in ("finetune_vision_layers", "finetune_language_layers", "finetune_attention_modules",
-                 "finetune_mlp_modules"):
-        tuned.get(name)
+    flags = {name: tuned.flag(name) for name in (*TOWERS_OR_TEXT, *ATTENTION_OR_MLP)}
+    if not listed and loader.startswith("FastLanguageModel"):
+        listed = list(LINEAR)
+    elif EMBEDS in loader:
+        listed = listed or ["all-linear"]
+    elif not listed or listed == ["all-linear"]:
+        listed = [_pattern(flags if not listed else {}, EVERY)]
+    elif False in flags.values():
+        listed = [_pattern(flags, rf"(?:{'|'.join(map(re.escape, listed))})")]
     found["lora-targets"] = ",".join((*listed, *map(str, parameters)))
     if learn:
         found["modules-to-save"] = ",".join(dict.fromkeys(learn))
     return found | _stored(model)
 
 
-def _layers(tuned: Watched) -> str:
-    """Linear layers of the language model, or of the towers too [unsloth vision.py `get_peft_regex`]."""
-    for name in ("finetune_language_layers", "finetune_attention_modules", "finetune_mlp_modules"):
-        if tuned.flag(name) is False:
-            tuned.cannot(name, "is false; give --lora-targets", option="lora-targets")
-    return "all" if tuned.flag("finetune_vision_layers") is False else "all-linear"
+def _pattern(flags: Mapping[str, bool | None], names: str) -> str:
+    """The modules that Unsloth chooses by parts of their names [zoo peft_utils.py `get_peft_regex`].
+
+    Args:
+        flags: what learns; what nobody says does
+        names: pattern of a module's last name
+    """
+    parts, components = (
+        "|".join(text for name, text in table.items() if flags.get(name) is not False)
+        for table in (TOWERS_OR_TEXT, ATTENTION_OR_MLP))
+    components += "|mixer"
+    plain = rf"|model\.layers\.\d+\.(?:{components})\.{names}"
+    text = plain if flags.get("finetune_language_layers") is not False else ""
+    return rf".*?(?:{parts}).*?(?:{components}).*?\.{names}{text}"
 
 
 def _towers(tuned: Watched) -> tuple[Unread, ...]:
