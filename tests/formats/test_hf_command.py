@@ -131,6 +131,9 @@ def test_scripts_with_other_heads_say_whose_and_what_is_frozen(
     ("python run_clm.py --model_name_or_path gpt2 --block_size 256 --do_eval", "do_train: is not given"),
     ("accelerate launch train.py --per_device_train_batch_size 1 --use_lora true", "use_lora"),
     ("accelerate launch orpo.py --model_name_or_path gpt2", "ORPO is not modelled"),
+    ("python examples/scripts/prm.py --model_name_or_path gpt2 --per_device_train_batch_size 8", "PRM is not modelled"),
+    ("python examples/scripts/online_dpo.py --model_name_or_path gpt2 --per_device_train_batch_size 8",
+     "ONLINE_DPO is not modelled"),
     ("llamafactory-cli train --stage ppo --do_train --finetuning_type lora", "'ppo' is not one of"),
     (f"trl sft {TRL} --accelerate_config mine.yaml", "mine.yaml"),
     (f"accelerate launch --cpu --num_processes 2 sft.py {TRL}", "cpu"),
@@ -140,6 +143,17 @@ def test_scripts_with_other_heads_say_whose_and_what_is_frozen(
 def test_what_is_not_modelled_is_named(command: str, said: str, tmp_path: Path) -> None:
     given = read_files([written(tmp_path, "run.sh", command + "\n")], command="train")
     assert said in refusal(given)
+
+
+@pytest.mark.parametrize("script, objective", [
+    ("sft_vlm_gemma3.py", "sft"), ("dpo_vlm.py", "dpo"), ("gspo.py", "grpo"), ("mpo_vlm.py", "dpo"),
+    ("run_sft.py", "sft"), ("reward_modeling.py", "reward"), ("grpo_agent.py", "grpo"),
+])
+def test_trls_examples_take_the_arguments_of_its_trainers(script: str, objective: str, tmp_path: Path) -> None:
+    line = f"python examples/scripts/{script} --model_name_or_path Qwen/Qwen3-0.6B --use_peft --lora_r 32\n"
+    given = read_files([written(tmp_path, "run.sh", line)], command="train")
+    assert not refusal(given)
+    assert (given.options["objective"], given.options["lora-rank"]) == (objective, 32)
 
 
 def test_llamafactorys_command_is_its_file(tmp_path: Path) -> None:

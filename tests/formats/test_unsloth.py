@@ -114,7 +114,8 @@ def test_what_is_not_modelled_is_named(parts: dict[str, str], sentence: str, tmp
 OF_ANY_NETWORK = """from unsloth import FastModel
 model, _ = FastModel.from_pretrained("unsloth/NAME", offload_embedding = True)
 model = FastModel.get_peft_model(model, FLAGS)
-trainer = SFTTrainer(model = model, data_collator = UnslothVisionDataCollator(model, _), args = SFTConfig(max_steps = 1))
+collator = UnslothVisionDataCollator(model, _)
+trainer = SFTTrainer(model = model, data_collator = collator, args = SFTConfig(max_steps = 1))
 print("python train.py <<EOF '")
 """
 DECODER = {f"decoder.{path}" for path in (

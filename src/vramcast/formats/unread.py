@@ -22,9 +22,16 @@ class Tool(NamedTuple):
     unless: str = ""  # names of which one makes it another tool's, with "|" between
 
 
+OF_TRL: Final = (
+    r"(?:run_)?(sft|dpo|kto|reward_modeling|reward|rloo|grpo|gspo|mpo|orpo|cpo|bco|tpo|xpo|ppo|gkd|gold|prm|nash_md|"
+    r"online_dpo)(?:_(?:vlm|vlm_gemma3|gemma3|gpt_oss|nemotron_3|tiny_aya_tool_calling|agent|continuous_batching|2048|"
+    r"tldr))?\.py"
+)
+"""A script of TRL, by its trainer [TRL examples/scripts, trl/scripts]."""
+
 STARTS: Final = (
-    r"\btrl (?:sft|dpo|kto|reward|rloo|grpo)\b|\bllamafactory-cli train\b|\b(?:run_)?(?:sft|dpo|kto|reward|rloo|grpo|"
-    r"reward_modeling|orpo|sft_trainer|train_bash)\.py\b"
+    rf"\btrl (?:sft|dpo|kto|reward|rloo|grpo)\b|\bllamafactory-cli train\b|(?<![\w.-]){OF_TRL}\b"
+    r"|\b(?:sft_trainer|train_bash)\.py\b"
     r"|\brun_(?:[cmp]lm|fim|mae|mim\w*|clip|glue|xnli|ner|swag|qa(?:_beam_search)?|seq2seq_qa|summarization|translation|"
     r"(?:image_|audio_)?classification|(?:semantic|instance)_segmentation|object_detection|speech_recognition_\w+|"
     r"wav2vec2_\w+?)(?:_no_trainer)?\.py\b"

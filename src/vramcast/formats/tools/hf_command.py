@@ -33,7 +33,7 @@ from vramcast.formats.reading import (
 )
 from vramcast.formats.tools import accelerate, fms, hf_examples, trl
 from vramcast.formats.tools.llamafactory import read_factory
-from vramcast.formats.unread import STARTS
+from vramcast.formats.unread import OF_TRL, STARTS
 from vramcast.formats.watched import Known, Watched
 
 LAUNCHERS: Final = ("accelerate", "torchrun", "deepspeed")
@@ -91,8 +91,9 @@ class Program(NamedTuple):
 
 
 def _trl(values: Mapping[str, Any], program: str, file: str) -> Reading:
-    found = trl.NAMED.search(PurePosixPath(program).stem.replace("_", " ").replace("trl ", ""))
-    return trl.read_arguments(values, found[1].lower() if found else "", file)
+    script = re.fullmatch(OF_TRL, PurePosixPath(program).name)
+    name = script[1] if script else program.removeprefix("trl ")
+    return trl.read_arguments(values, trl.CALLED.get(name, name), file)
 
 
 def _factory(values: Mapping[str, Any], program: str, file: str) -> Reading:
@@ -101,7 +102,7 @@ def _factory(values: Mapping[str, Any], program: str, file: str) -> Reading:
 
 PROGRAMS: Final = (
     Program(re.compile(r"trl (?:sft|dpo|kto|reward|rloo|grpo)"), _trl),
-    Program(re.compile(r"(?:.*/)?(?:run_)?(?:sft|dpo|kto|reward|reward_modeling|rloo|grpo|orpo)\.py"), _trl),
+    Program(re.compile(rf"(?:.*/)?{OF_TRL}"), _trl),
     Program(re.compile(r"llamafactory-cli train|(?:.*/)?(?:train_bash|src/train|llamafactory/launcher)\.py"), _factory),
     Program(re.compile(r"(?:.*/)?tuning/sft_trainer\.py|(?:.*/)?sft_trainer\.py"), fms.read_tuning),
     Program(hf_examples.PROGRAMS, hf_examples.read_example),

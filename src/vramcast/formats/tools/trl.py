@@ -32,8 +32,11 @@ METHODS: Final[dict[str, Method]] = {
     "rloo": Method("RLOOConfig", "rloo", 512, 256),
 }
 
-OTHERS: Final = ("orpo", "cpo", "gkd", "bco", "xpo", "nash", "ppo", "prm", "gold", "online_dpo")
+OTHERS: Final = ("orpo", "cpo", "gkd", "bco", "xpo", "nash", "ppo", "prm", "gold", "online_dpo", "tpo")
 """Trainers of TRL that are named and not read."""
+
+CALLED: Final = {"reward_modeling": "reward", "gspo": "grpo", "mpo": "dpo", "nash_md": "nash"}
+"""Name of a script -> its trainer, where it is another."""
 
 NAMED: Final = re.compile(rf"(?i)(?<![a-z])({'|'.join((*METHODS, *OTHERS))})(?![a-z])[ _-]?(?:trainer|config)?")
 HEADED: Final = re.compile(rf"(?im)^\s*#.*?\b({'|'.join((*METHODS, *OTHERS))})[ _-]?trainer")
