@@ -27,6 +27,7 @@ from vramcast.blocks.parameters.targets import (
     word_of,
 )
 from vramcast.domain.model import Layer, Model, Stack
+from vramcast.domain.version import Version
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 
 FILE: Final = Path(__file__).with_name("module_names.toml")
@@ -48,7 +49,10 @@ EXPERTS_TOO: Final[dict[str, dict[str, str]]] = {
     "unsloth": {"gate_proj": "gate_up", "up_proj": "gate_up", "gate_up_proj": "gate_up", "down_proj": "down"},
 }
 """Engine -> name of a layer's product -> stacked experts' that it adapts with it [unslothai/unsloth@015bdef0d
-unsloth/models/_utils.py `get_moe_target_parameters`, since 2026.2; gpt-oss' since 2026.7, `get_moe_target_modules`]."""
+unsloth/models/_utils.py `get_moe_target_parameters`]."""
+
+EXPERTS_SINCE: Final[dict[str, Version]] = {"": (2026, 2), "gpt_oss": (2026, 7)}
+"""Family -> the release since which it does ["": of the others; gpt-oss': `get_moe_target_modules`]."""
 
 APART: Final = ("litgpt",)
 """Engines that correct queries, keys and values apart although one product makes them."""
@@ -203,7 +207,9 @@ def targets(
     return read_targets(model, words, engine=engine, former=former).paths
 
 
-def read_targets(model: Model, words: Iterable[str], *, engine: str = "", former: bool = False) -> Targets:
+def read_targets(
+    model: Model, words: Iterable[str], *, engine: str = "", version: Version | None = None, former: bool = False
+) -> Targets:
     """The weights that words mean, as our paths, and the words for weights that only other models have.
 
     One list serves many models: PEFT passes over a name that no module has where another one is found. In such a list
@@ -216,6 +222,7 @@ def read_targets(model: Model, words: Iterable[str], *, engine: str = "", former
     Args:
         words: of the user
         engine: that trains it
+        version: of the engine; None: the newest
         former: its transformers is older than 5
 
     Raises: UnknownName for a word that names no weight of any model, or where no word names one of this model;
@@ -233,12 +240,13 @@ def read_targets(model: Model, words: Iterable[str], *, engine: str = "", former
                 if not _names_a_weight_elsewhere(word):
                     raise
                 lacking[word] = error
-    if engine in EXPERTS_TOO:
+    adapts = engine in EXPERTS_TOO and (
+        version is None or version >= EXPERTS_SINCE.get(model.family, EXPERTS_SINCE[""]))
+    if adapts:
         experts = _experts_meant(modules, words, EXPERTS_TOO[engine])
         found += experts
         lacking = {word: error for word, error in lacking.items() if word not in dict(experts)}
-    passed = lacking and engine not in EXPERTS_TOO
-    stacked = [word for word, meant in found if passed and _are_parameters(modules, meant)]
+    stacked = [word for word, meant in found if lacking and not adapts and _are_parameters(modules, meant)]
     found = [(word, meant) for word, meant in found if word not in stacked]
     if lacking and not found:
         raise next(iter(lacking.values()))

@@ -215,7 +215,8 @@ def peft_of(
         words, names = fields.get("targets"), families.module_names
         words = words if words is not None else names.usual_words(model, fields["method"], engine=engine)
         former = engine == "huggingface" and version is not None and version < (5,)
-        fields["targets"], lacking = names.read_targets(model, words, engine=engine, former=former)
+        fields["targets"], lacking = names.read_targets(
+            model, words, engine=engine, version=version, former=former)
         if lacking:
             said = (f"no module of {model.name} is called {', '.join(lacking)}: PEFT passes over names that it lacks",)
     if fields.get("modules_to_save"):
