@@ -276,6 +276,22 @@ def _click_options(function: ast.FunctionDef) -> Iterator[tuple[str, dict[str, A
         yield options[0], entry(kind=kind, aliases=dict.fromkeys(options[1:]))
 
 
+RUST_ARGUMENT: Final = re.compile(r"#\[clap\(([^\]]*)\)\]\s+(?:///[^\n]*\s+)*(\w+): ([\w<>]+),")
+RUST_KINDS: Final = {"bool": "flag", "String": "text", "f32": "number", "Vec<usize>": "list"}
+
+
+def tgi(folder: Path) -> Found:
+    """The fields of the launcher's `Args`; numbers are whole unless they are f32."""
+    text = (folder / "launcher" / "src" / "main.rs").read_text(encoding="utf-8")
+    names: Section = {}
+    for _, name, kind in RUST_ARGUMENT.findall(text[text.index("struct Args {"):]):
+        plain = re.sub(r"^Option<(.*)>$", r"\1", kind)
+        whole = plain in ("usize", "u16", "u32", "u64")
+        names[name] = entry(kind="int" if whole else RUST_KINDS.get(plain, "text"))
+    return Found("text-generation-inference", release(folder), "`Args` of launcher/src/main.rs, read as source",
+                 {"options": names})
+
+
 READERS: Final[dict[str, Callable[[Path], Found]]] = {
     "torchtitan": torchtitan,
     "vllm": vllm,
@@ -287,5 +303,6 @@ READERS: Final[dict[str, Callable[[Path], Found]]] = {
     "megatron": megatron,
     "llamacpp": llamacpp,
     "tensorrt-llm": tensorrt_llm,
+    "tgi": tgi,
 }
 """Format -> how its source is read."""

@@ -15,9 +15,6 @@ from vramcast.engines.serving.table import SERVING
 from vramcast.estimate.proposals import attempted
 from vramcast.states.storage import FORMATS
 
-USUAL_FRACTION: Final = 0.9
-"""Of the card, where a question names no fraction [vLLM gpu_memory_utilization]."""
-
 MOST_PAIRS: Final = 3
 """Combinations shown where no single change is enough."""
 
@@ -106,7 +103,7 @@ def _larger_fraction(job: ServeJob, capacity: Capacity | None) -> tuple[str, Ser
 def _fractions(job: ServeJob, capacity: Capacity | None) -> tuple[float, float]:
     """The highest safe fraction (0: not known) and the one asked for."""
     safe = capacity.safe_fraction if capacity else None
-    return safe or 0.0, job.plan.memory_fraction or USUAL_FRACTION
+    return safe or 0.0, job.plan.memory_fraction or SERVING[job.engine].usual_fraction
 
 
 def _smaller_steps(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:

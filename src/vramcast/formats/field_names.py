@@ -53,6 +53,7 @@ VOCABULARIES: Final = (
     Vocabulary("SGLang", "sglang", Known("sglang", "ServerArgs"), ("sglang",), "python -m sglang.launch_server"),
     Vocabulary("llama.cpp", "llama.cpp", Known("llamacpp", "arguments"), ("llama.cpp", "ik_llama.cpp"), "llama-server"),
     Vocabulary("TensorRT-LLM", "tensorrt-llm", Known("tensorrt-llm", "options"), ("tensorrt-llm",), "trtllm-serve m"),
+    Vocabulary("Text Generation Inference", "tgi", Known("tgi", "options"), ("tgi",), "text-generation-launcher"),
 )
 """In the order in which a name is looked for."""
 

@@ -35,6 +35,7 @@ IMAGES: Final = {
     "vllm": "vllm/vllm-openai:v{version}",
     "sglang": "lmsysorg/sglang:v{version}",
     "tensorrt-llm": "nvcr.io/nvidia/tensorrt-llm/release:{version}",
+    "tgi": "ghcr.io/huggingface/text-generation-inference:{version}",
     "llama.cpp": "ghcr.io/ggml-org/llama.cpp:server-cuda-b{version}",
 }
 """Server -> the image its project publishes for a release."""

@@ -102,6 +102,11 @@ def _is_tensorrt_llm(config: Config) -> bool:
         "print_iter_log", "max_num_tokens", "stream_interval")) >= 1
 
 
+def _is_tgi(config: Config) -> bool:
+    """A command of TGI's launcher, or of its image."""
+    return config.table is None and re.search(r"\btext-generation-(?:launcher|inference\b)", config.text) is not None
+
+
 def _is_llamacpp(config: Config) -> bool:
     """A command of llama.cpp's programs or images."""
     names = ("llama-server", "llama-cli", "llama.cpp:server", "llama.cpp:full", "llama.cpp:light")
@@ -170,6 +175,7 @@ READERS: Final[dict[str, Reader]] = {
         "per_device_train_batch_size", "gradient_checkpointing", "finetuning_type", "num_train_epochs")),
     "vllm": Reader("vllm", "serve", _is_vllm),
     "sglang": Reader("sglang", "serve", _is_sglang),
+    "tgi": Reader("text_generation_inference", "serve", _is_tgi),
     "torchtitan": Reader("torchtitan", "train", _is_torchtitan),
     "llama.cpp": Reader("llamacpp", "serve", _is_llamacpp),
     "ollama": Reader("ollama", "serve", _is_ollama),
@@ -192,7 +198,7 @@ class Emitter(NamedTuple):
 
 HUGGING_FACE: Final = ("huggingface", "deepspeed")
 TRAINERS: Final = tuple(TRAINING)
-SERVERS: Final = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
+SERVERS: Final = ("vllm", "sglang", "tensorrt-llm", "tgi", "llama.cpp")
 
 EMITTERS: Final[dict[str, Emitter]] = {
     "deepspeed": Emitter("deepspeed", HUGGING_FACE, (), "framework", "DeepSpeed's JSON"),
@@ -233,6 +239,9 @@ EMITTERS: Final[dict[str, Emitter]] = {
     "vllm": Emitter("vllm", ("vllm",), (), "framework", "vLLM's command"),
     "sglang": Emitter("sglang", ("sglang",), (), "framework", "SGLang's command"),
     "tensorrt-llm": Emitter("tensorrt_llm", ("tensorrt-llm",), (), "framework", "trtllm-serve's command and its file"),
+    "tgi": Emitter(
+        "text_generation_inference", ("tgi",), (), "framework", "the launcher's command of Text Generation Inference",
+    ),
     "llama.cpp": Emitter("llamacpp", ("llama.cpp",), (), "framework", "llama-server's command"),
     "pai-dlc": Emitter(
         "clouds", TRAINERS, (), "launcher",

@@ -41,7 +41,7 @@ APART: Final = (
 )
 """Arguments of the logs' tables that are read in another way here, or that only logs have."""
 
-MODEL: Final = ("model", "model_tag", "model_path")
+MODEL: Final = ("model", "model_tag", "model_path", "model_id")
 
 QUANTISED: Final = {
     "fp8": "fp8", "awq": "awq-int4", "awq_marlin": "awq-int4", "gptq": "gptq-int4", "gptq_marlin": "gptq-int4",
@@ -98,7 +98,9 @@ WITHOUT_CARDS: Final = re.compile(
 """Images of the engines that run on no GPU of the catalogue."""
 
 WORD: Final = re.compile(r"[^\s'\"]{1,200}")
-OF_IMAGES: Final = ("vllm", "sglang", "rocm", "nvcr.io", "intel/", "ascend", "tensorrt", "llama")
+OF_IMAGES: Final = (
+    "vllm", "sglang", "rocm", "nvcr.io", "intel/", "ascend", "tensorrt", "llama", "text-generation-", "lmdeploy",
+)
 MOST_IMAGES: Final = 100
 """Names of images and packages, words that hold them, and how many of those are looked at."""
 

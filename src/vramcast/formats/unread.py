@@ -114,7 +114,6 @@ TOOLS: Final = (
     Tool("SGLang Diffusion", (),
          r"\bSGLANG_CACHE_DIT_|\bsglang generate\b|--(?:ulysses|ring)-degree\b|--adjust-frames\b"),
     Tool("SGLang's router", (), r"\bsglang_router\b"),
-    Tool("Text Generation Inference", (), r"\btext-generation-(?:launcher|inference|server)\b"),
     Tool("LMDeploy", (), r"\blmdeploy (?:serve|chat|lite)\b"),
     Tool("TensorRT-LLM's other commands (trtllm-serve is read)", (),
          r"\btrtllm-(?:build|bench|eval)\b|\bconvert_checkpoint\.py\b"),

@@ -69,6 +69,7 @@ EXECUTIONS: Final[dict[str, tuple[tuple[Version, Execution], ...]]] = {
     "vllm": (((0, 8), Execution(step_s=0.8e-3)), ((0,), Execution(step_s=1.5e-3))),
     "sglang": (((0,), Execution()),),
     "tensorrt-llm": (((0,), Execution()),),
+    "tgi": (((0,), Execution()),),
     "llama.cpp": (((0,), GGML),),
     "ik_llama.cpp": (((0,), GGML),),  # on cards the fork starts the same kernels
     "transformers": (

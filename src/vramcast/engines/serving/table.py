@@ -90,6 +90,7 @@ class ServingEngine(NamedTuple):
     step: str = ""  # of its settings: tokens of prompts that one forward takes
     runs_pipelines: bool = False  # of diffusion; the others run language models
     is_ggml: bool = False
+    usual_fraction: float = 0.9  # of the card for weights and cache, or for the cache, where nobody says it
     splits: bool = False  # over tensor and pipeline ranks; the others put layers on one card after the other
     spread_by: str = "tp"  # the degree that GPUs beyond the first go to, where nobody says
     formats: tuple[str, ...] = ()  # of weights, that it loads, the most precise first
@@ -173,6 +174,15 @@ SERVING: Final[dict[str, ServingEngine]] = {
         blocks=(Blocks(ALWAYS, lambda size: size & (size - 1) == 0, "a power of two"),),
         support=(Support((0, 18), 80), Support(ALWAYS, 70)),
         format_sm=((ALWAYS, {"fp8": 89, "nvfp4": 100}),), cache_sm=((ALWAYS, {"fp8": 89, "nvfp4": 100}),),
+    ),
+    "tgi": ServingEngine(
+        "vramcast.engines.text_generation_inference", (2, 0), (3, 3, 7), (3, 3, 7),
+        _ANY | {"dtype", "memory_fraction", "max_sequences", "batched_tokens", "prefix_caching", "graphs", "draft"},
+        "", "tokens", splits=True, usual_fraction=1.0, formats=("bf16", "fp8", "int8", "nf4", "awq-int4"),
+        kv_dtypes=("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2"),
+        beyond=Beyond("TGI cuts max-total-tokens to that", since=(3,)), support=(Support(ALWAYS, 70, INSTINCT),),
+        drafts=dict.fromkeys(("model", "eagle", "eagle3", "mtp", "medusa"), (NEVER,)),
+        format_sm=((ALWAYS, {"fp8": 80, "awq": 75}),), cache_sm=((ALWAYS, {"fp8": 80}),),
     ),
     "llama.cpp": ServingEngine(
         "vramcast.engines.llamacpp", (1000,), (9999,), (7000,), _GGML, "slots", "tokens", is_ggml=True,
