@@ -115,16 +115,3 @@ def test_a_dockerfile_is_no_modelfile(tmp_path: Path) -> None:
     path = written(tmp_path, "Dockerfile", "FROM ubuntu:24.04\nRUN pip install torch\n")
     with pytest.raises(vramcast.errors.SourceError):
         read_files([path], command="serve")
-
-
-@pytest.mark.parametrize(("line", "near"), [
-    ("lmdeploy serve api_server internlm/internlm2_5-7b-chat --tp 2 --session-len 16384",
-     "vramcast serve internlm/internlm2_5-7b-chat --engine vllm --tp 2 --context 16384"),
-    ("text-generation-launcher --model-id Qwen/Qwen3-8B --num-shard 4 --max-total-tokens 8192",
-     "vramcast serve Qwen/Qwen3-8B --engine vllm --tp 4 --context 8192"),
-    ("docker run ghcr.io/huggingface/text-generation-inference:3.3", "vramcast serve MODEL --engine vllm"),
-])
-def test_servers_that_no_engine_here_is_are_refused_with_the_nearest_question(line: str, near: str) -> None:
-    with pytest.raises(vramcast.errors.Unsupported, match="which no engine here is") as refused:
-        read_files([], command="serve", line=line)
-    assert str(refused.value).endswith(near)

@@ -53,7 +53,7 @@ def test_a_training_plan_is_written_for_its_own_engine_and_every_launcher(
     assert set(files(training("llama-3.1-8b", gpus, engine=engine, **options))) == wanted | LAUNCHERS
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "llama.cpp"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "tgi", "lmdeploy", "llama.cpp"])
 def test_a_serving_plan_is_a_command_and_services(engine: str) -> None:
     found = set(files(serving("llama-3.1-8b", "h100", engine=engine, context="8k")))
     assert found >= {"serve.sh", "deployment.yaml", "skypilot.yaml", "pai_eas_service.json", "README.md"}

@@ -292,6 +292,33 @@ def tgi(folder: Path) -> Found:
                  {"options": names})
 
 
+def lmdeploy(folder: Path) -> Found:
+    """The options of `lmdeploy serve api_server`: its own, and those that it asks ArgumentHelper for."""
+    cli = folder / "lmdeploy" / "cli"
+    helper = next(node for node in ast.parse((cli / "utils.py").read_text(encoding="utf-8")).body
+                  if isinstance(node, ast.ClassDef) and node.name == "ArgumentHelper")
+    helpers = {node.name: node for node in helper.body if isinstance(node, ast.FunctionDef)}
+    server = next(node for node in ast.walk(ast.parse((cli / "serve.py").read_text(encoding="utf-8")))
+                  if isinstance(node, ast.FunctionDef) and node.name == "add_parser_api_server")
+    asked = [call.func.attr for call in ast.walk(server) if isinstance(call, ast.Call)
+             and isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "ArgumentHelper"]
+    names: Section = {}
+    for function in (server, *(helpers[name] for name in asked)):
+        names |= dict(_argparse_options(function))
+    return Found("lmdeploy", release(folder), "options of lmdeploy/cli/serve.py, read as source", {"options": names})
+
+
+def _argparse_options(function: ast.FunctionDef) -> Iterator[tuple[str, dict[str, Any]]]:
+    for call in ast.walk(function):
+        if not isinstance(call, ast.Call) or not ast.unparse(call.func).endswith(".add_argument"):
+            continue
+        options = [item.value.lstrip("-").replace("-", "_") for item in call.args if isinstance(item, ast.Constant)]
+        words = {word.arg: ast.unparse(word.value) for word in call.keywords}
+        kind = {"int": "int", "float": "number", "str": "text"}.get(words.get("type", ""), "any")
+        kind = "flag" if "store_" in words.get("action", "") else "list" if "nargs" in words else kind
+        yield options[0], entry(kind=kind, aliases=dict.fromkeys(options[1:]))
+
+
 READERS: Final[dict[str, Callable[[Path], Found]]] = {
     "torchtitan": torchtitan,
     "vllm": vllm,
@@ -304,5 +331,6 @@ READERS: Final[dict[str, Callable[[Path], Found]]] = {
     "llamacpp": llamacpp,
     "tensorrt-llm": tensorrt_llm,
     "tgi": tgi,
+    "lmdeploy": lmdeploy,
 }
 """Format -> how its source is read."""

@@ -16,28 +16,27 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.device import Gpu
 from vramcast.domain.job import Phase
 from vramcast.domain.model import MLP, Attention, Model, MoE
-from vramcast.domain.program import Alloc, Basis, Category, Program, Tensor, extent
+from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank, Version
 from vramcast.domain.version import last_patch
 from vramcast.engines.serving.checks import check_degrees
 from vramcast.engines.serving.pools import Pools, contents_of
 from vramcast.engines.serving.rank import WIDTHS, corrected, dtype_of, job_formats, kv_dtype_of, layout_of, load_program
-from vramcast.engines.serving.requests import Known, refuse_encoders, sees, typed_options
+from vramcast.engines.serving.requests import Known, refuse_encoders, refuse_other_caches, sees, typed_options
 from vramcast.engines.serving.stages import (
     Stage,
     even_stages,
-    has_fabric,
+    peak_reserved_bytes,
     reserved_bytes,
     transient,
     widest_moment,
 )
-from vramcast.errors import Unsupported
+from vramcast.engines.serving.unmeasured import captured_graphs, outside_allocator
 from vramcast.states.storage import BITSANDBYTES
-from vramcast.units import GIB, MIB
+from vramcast.units import MIB, ceil_div
 
 SOURCE: Final = "huggingface/text-generation-inference server/text_generation_server/models/flash_causal_lm.py"
 LAUNCHER: Final = "huggingface/text-generation-inference launcher/src/main.rs"
@@ -85,23 +84,12 @@ ROOM_OF_LAUNCHER: Final = 0.95
 GRAPHS: Final = (1, 2, 4, 8, 16, 32)
 """Batch sizes with a graph where nobody says others; none with bitsandbytes [launcher]."""
 
-NODE_BYTES: Final = round(0.27 * MIB)
-"""What the driver holds for one layer of one captured batch size: 13.8 MiB a layer for 51 sizes in 15 start-up logs of
-vLLM 0.19 on H100 [vramcast/engines/vllm/process.py]."""
-
 WORKSPACE: Final = 128 * MIB
 """FlashInfer's [server/text_generation_server/layers/attention/flashinfer.py `get_workspace`]."""
 
 FLASHINFER_SM: Final = 80
 BLOCK: Final = {True: 1, False: 16}
 """Tokens of a block with FlashInfer, which cards from Ampere on run, and with paged attention [globals]."""
-
-ALONE_GIB: Final = 0.10
-LINKED_GIB: Final = 0.54
-UNLINKED_GIB: Final = 0.21
-"""Memory outside PyTorch's allocator of a rank alone, and more of two that share layers over NVLink and over PCIe: as
-start-up logs of vLLM 0.6 to 0.11, whose NCCL and kernels these are [vramcast/engines/vllm/process.py]."""
-
 
 class Settings(NamedTuple):
     """One deployment's settings, every default filled in."""
@@ -125,7 +113,7 @@ def settings_of(job: ServeJob) -> Settings:
     """
     plan, options = job.plan, typed_options(job, OPTIONS)
     stored = plan.weights or job.model.quantisation or ""
-    graphs = GRAPHS if plan.graphs and stored not in BITSANDBYTES else ()
+    graphs: tuple[int, ...] = GRAPHS if plan.graphs and stored not in BITSANDBYTES else ()
     if (largest := options.get("largest-graph")) is not None:
         graphs = (*(size for size in GRAPHS if size < int(largest)), int(largest))
     room = next(share for since, share in ROOMS if job.version >= since)
@@ -209,28 +197,31 @@ def deploy(job: ServeJob) -> Deployment:
     """
     check_degrees(job)
     refuse_encoders(job)
-    if any(not isinstance(run.layer.mixer, Attention) for run in job.model.main.runs):
-        raise Unsupported(
-            f"{job.model.name} has layers whose cache is not that of attention, which is not modelled for tgi; "
-            "use --engine vllm"
-        )
+    refuse_other_caches(job)
     job = replace(job, version=last_patch(job.version))
     settings, stage = settings_of(job), even_stages(job.model.num_layers, 1)[0]
     weights = load_program(job, stage, layout_of(job, vocab_divisor=1), job_formats(job))
-    step, outside = _step(job, settings, stage), tuple(_outside(job.cluster.gpu, job.plan.tp))
-    used = reserved_bytes(weights) + extent(step).peak + WORKSPACE + sum(tensor.num_bytes for tensor in outside)
-    used += job.cluster.gpu.context_bytes or 0
-    cache, left = _cache(job, settings, used)
+    contents = contents_of((layer.mixer for layer in job.model.main.layers), tp=job.plan.tp, kv_dtype=kv_dtype_of(job),
+                           windows=False)
+    tried = _blocks(_tried_tokens(job, settings) * contents.full_token_bytes, "of the warm-up")
+    step, outside = _warm_up(job, settings, stage), tuple(outside_allocator(job.cluster.gpu, job.plan.tp))
+    used = reserved_bytes((*weights, Alloc(_workspace()))) + peak_reserved_bytes(step)
+    used += (job.cluster.gpu.context_bytes or 0) + sum(tensor.num_bytes for tensor in outside)
+    left = _left(job, settings, used, tried.num_bytes)
+    tokens = max(0, left) // contents.full_token_bytes // settings.block_tokens * settings.block_tokens
+    cache = Pools(contents=contents, full_tokens=tokens, page_tokens=settings.block_tokens, logged="tokens")
     kept = (
-        Tensor(name="workspace of attention", num_bytes=WORKSPACE, category=Category.WORKSPACES, owner="process",
-               source="server/text_generation_server/layers/attention/flashinfer.py"),
-        Tensor(name="blocks", num_bytes=cache.num_bytes, category=Category.CACHE, source=SOURCE,
-               formula=f"{cache.full_tokens:,} tokens x {cache.contents.full_token_bytes:,} B"),
-        *_graphs(job, settings, stage),
+        _workspace(), _blocks(cache.num_bytes, f"{tokens:,} tokens x {contents.full_token_bytes:,} B"),
+        *captured_graphs(job, stage, settings.graphs, source=f"{SOURCE} `cuda_graph_warmup`"),
     )
     program = RankProgram(
         role=stage.role, count=job.plan.tp,
-        phases={Phase.LOAD: weights, Phase.WARM_UP: step, Phase.SERVING: (*map(Alloc, kept), *step)}, outside=outside,
+        phases={
+            Phase.LOAD: weights,
+            Phase.WARM_UP: (Alloc(tried), *step, Free(tried)),
+            Phase.SERVING: (*map(Alloc, kept), *_step(job, settings, stage)),
+        },
+        outside=outside,
     )
     rank = ServingRank(
         program=program, cache=cache,
@@ -240,67 +231,66 @@ def deploy(job: ServeJob) -> Deployment:
     return Deployment(ranks=(rank,), assumptions=tuple(_assumptions(job, settings)))
 
 
+def _tried_tokens(job: ServeJob, settings: Settings) -> int:
+    """Tokens whose blocks the warm-up's own requests take: as many requests as a prefill has longest prompts, each as
+    long as a sequence may be; from 3.0 on one that asks for one token more [warm-up]."""
+    if job.version >= FREELY_SINCE:
+        return settings.tokens + 1
+    usual = settings.tokens - (0 if job.version >= IN_PLACE_SINCE else EDGE)
+    return ceil_div(settings.tokens, max(1, job.requests.input_len or usual)) * job.context
+
+
+def _left(job: ServeJob, settings: Settings, used: int, tried: int) -> int:
+    """What blocks may take [bytes].
+
+    Args:
+        used: by all else after the warm-up, what PyTorch keeps included [bytes]
+        tried: by the warm-up's own blocks, which count beside what the share leaves [bytes]
+    """
+    card, whole = job.cluster.gpu.free_bytes, job.cluster.gpu.visible_bytes
+    if job.version >= FREELY_SINCE:
+        return card - used - round((1 - settings.fraction * settings.room) * whole)
+    return round((card - used - tried - (1 - settings.fraction) * whole) * settings.room) + tried
+
+
+def _workspace() -> Tensor:
+    return Tensor(name="workspace of attention", num_bytes=WORKSPACE, category=Category.WORKSPACES, owner="process",
+                  source="server/text_generation_server/layers/attention/flashinfer.py")
+
+
+def _blocks(num_bytes: int, formula: str) -> Tensor:
+    return Tensor(name="blocks", num_bytes=num_bytes, category=Category.CACHE, source=SOURCE, formula=formula)
+
+
 def _assumptions(job: ServeJob, settings: Settings) -> Iterator[str]:
     if job.plan.batched_tokens is None:
         yield f"prefills of {settings.tokens:,} tokens, as the launcher chooses them (--max-batch-prefill-tokens)"
     yield f"{settings.room:.0%} of the card for weights and blocks (TGI_WIGGLE_ROOM)"
 
 
-def _step(job: ServeJob, settings: Settings, stage: Stage) -> Program:
-    """The longest prefill, and its logits: of the last token, in older versions of every one."""
+def _warm_up(job: ServeJob, settings: Settings, stage: Stage) -> Program:
+    """The longest prefill that may come, with log-probabilities of every token in versions before 3.0."""
+    if job.version >= FREELY_SINCE:
+        return _step(job, settings, stage)
+    return _step(job, settings, stage, rows=settings.tokens, copies=1 if job.version >= IN_PLACE_SINCE else 2)
+
+
+def _step(job: ServeJob, settings: Settings, stage: Stage, *, rows: int | None = None, copies: int = 1) -> Program:
+    """The longest prefill and its logits: of the last token of every sequence, unless log-probabilities are asked for.
+
+    Args:
+        rows: tokens whose logits are made
+        copies: of the logits alive at once, beside the part of one rank that is gathered [head]
+    """
     model, plan, width = job.model, job.plan, WIDTHS[dtype_of(job.model, job.plan.dtype)]
+    rows = rows or max(settings.largest, plan.max_sequences or 1)
     step = transient(*widest_moment(
         model, stage, tokens=settings.tokens, tp=plan.tp, experts_divided=plan.tp, width=width, source=SOURCE,
     ))
-    rows, copies = settings.tokens, 1 if job.version >= IN_PLACE_SINCE else 2
-    if job.version >= FREELY_SINCE:
-        rows, copies = max(settings.largest, job.plan.max_sequences or 1), 1
-    made = copies + (1 / plan.tp if plan.tp > 1 else 0)
-    logits = Tensor(
-        name="logits", num_bytes=round(rows * model.vocab * made) * width, category=Category.ACTIVATIONS, owner="step",
-        formula=f"{rows:,} tokens x {model.vocab:,} x {width} B, {made:g} times", source=SOURCE,
-    )
-    return corrected(job, step + transient(logits))
-
-
-def _cache(job: ServeJob, settings: Settings, used: int) -> tuple[Pools, int]:
-    """Blocks that fill what is left, and how much that is [bytes]."""
-    contents = contents_of((layer.mixer for layer in job.model.main.layers), tp=job.plan.tp, kv_dtype=kv_dtype_of(job),
-                           windows=False)
-    card, token = job.cluster.gpu.free_bytes, contents.full_token_bytes
-    whole = job.cluster.gpu.visible_bytes
-    if job.version >= FREELY_SINCE:
-        left = card - used - round((1 - settings.fraction * settings.room) * whole)
-    else:  # what the warm-up's own tokens take is there already
-        own = settings.tokens * token
-        left = round((card - used - own - (1 - settings.fraction) * whole) * settings.room) + own
-    tokens = max(0, left) // token // settings.block_tokens * settings.block_tokens
-    return Pools(contents=contents, full_tokens=tokens, page_tokens=settings.block_tokens, logged="tokens"), left
-
-
-def _graphs(job: ServeJob, settings: Settings, stage: Stage) -> Iterator[Tensor]:
-    """What captured graphs hold: the tensors of the largest, which the others share, and the driver's nodes."""
-    if not settings.graphs:
-        return
-    width = WIDTHS[dtype_of(job.model, job.plan.dtype)]
-    step = sum(tensor.num_bytes for tensor in widest_moment(
-        job.model, stage, tokens=settings.largest, tp=job.plan.tp, experts_divided=job.plan.tp, width=width,
-        source=SOURCE,
-    )) + settings.largest * job.model.vocab * width
-    nodes = len(settings.graphs) * job.model.num_layers * NODE_BYTES
-    yield Tensor(
-        name="captured graphs", num_bytes=step + nodes, category=Category.GRAPHS, stream="graphs",
-        basis=Basis.ASSUMED, source=f"{SOURCE} `cuda_graph_warmup`",
-        formula=f"a step of {settings.largest} sequences; {len(settings.graphs)} sizes x {job.model.num_layers} layers "
-                f"x {NODE_BYTES:,} B",
-    )
-
-
-def _outside(gpu: Gpu, tp: int) -> Iterator[Tensor]:
-    gib, formula = ALONE_GIB, "one rank"
-    if tp > 1:
-        gib, formula = gib + (LINKED_GIB if has_fabric(gpu) else UNLINKED_GIB), f"{tp} ranks"
-    yield Tensor(
-        name="kernels and communicators", num_bytes=round(gib * GIB), category=Category.COMMUNICATION, owner="process",
-        basis=Basis.ASSUMED, formula=formula, source="start-up logs of vLLM 0.6 to 0.11; docs/serving.md",
-    )
+    whole = [("logits", 1), ("log-probabilities", 1)][:copies]
+    parts = [("logits of one rank", plan.tp)] if plan.tp > 1 else []
+    logits = (Tensor(
+        name=name, num_bytes=rows * ceil_div(model.vocab, divided) * width, category=Category.ACTIVATIONS, owner="step",
+        formula=f"{rows:,} tokens x {ceil_div(model.vocab, divided):,} x {width} B", source=SOURCE,
+    ) for name, divided in (*parts, *whole))
+    return corrected(job, step + transient(*logits))

@@ -54,6 +54,7 @@ VOCABULARIES: Final = (
     Vocabulary("llama.cpp", "llama.cpp", Known("llamacpp", "arguments"), ("llama.cpp", "ik_llama.cpp"), "llama-server"),
     Vocabulary("TensorRT-LLM", "tensorrt-llm", Known("tensorrt-llm", "options"), ("tensorrt-llm",), "trtllm-serve m"),
     Vocabulary("Text Generation Inference", "tgi", Known("tgi", "options"), ("tgi",), "text-generation-launcher"),
+    Vocabulary("LMDeploy", "lmdeploy", Known("lmdeploy", "options"), ("lmdeploy",), "lmdeploy serve api_server m"),
 )
 """In the order in which a name is looked for."""
 

@@ -36,6 +36,7 @@ IMAGES: Final = {
     "sglang": "lmsysorg/sglang:v{version}",
     "tensorrt-llm": "nvcr.io/nvidia/tensorrt-llm/release:{version}",
     "tgi": "ghcr.io/huggingface/text-generation-inference:{version}",
+    "lmdeploy": "openmmlab/lmdeploy:v{version}",
     "llama.cpp": "ghcr.io/ggml-org/llama.cpp:server-cuda-b{version}",
 }
 """Server -> the image its project publishes for a release."""

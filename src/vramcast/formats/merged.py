@@ -21,7 +21,7 @@ from vramcast.question.build import market_of
 from vramcast.question.options import MARKET_OPTIONS, over, parse_count
 from vramcast.units import format_bytes
 
-SERVERS: Final = ("vllm", "sglang", "tensorrt-llm", "tgi")
+SERVERS: Final = ("vllm", "sglang", "tensorrt-llm", "tgi", "lmdeploy")
 """Engines whose command says how many cards it takes."""
 
 

@@ -28,7 +28,7 @@ from vramcast.formats.reading import (
     under_the_trainer,
 )
 from vramcast.formats.registry import READERS
-from vramcast.formats.unread import nearest_question, tool_of
+from vramcast.formats.unread import tool_of
 from vramcast.formats.wrapped import Part, around, unknown_command, unwrapped
 from vramcast.question.options import parse_count
 
@@ -344,10 +344,6 @@ def format_of(config: Config, command: str, format_name: str | None) -> str:
         name = format_name
     else:
         tool = tool_of(config)
-        if tool is not None and (near := nearest_question(tool, config)):
-            raise Unsupported(
-                f"{config.name} is a command of {tool}, which no engine here is; the nearest to ask: {near}"
-            )
         if tool is not None and tool not in READERS:
             said = f"{config.name} is a configuration of {tool}, which is not read; give what it says as options"
             raise Unsupported(said + _traced(config))

@@ -107,6 +107,11 @@ def _is_tgi(config: Config) -> bool:
     return config.table is None and re.search(r"\btext-generation-(?:launcher|inference\b)", config.text) is not None
 
 
+def _is_lmdeploy(config: Config) -> bool:
+    """A command that starts LMDeploy's server."""
+    return config.table is None and re.search(r"\blmdeploy serve api_server\b", config.text) is not None
+
+
 def _is_llamacpp(config: Config) -> bool:
     """A command of llama.cpp's programs or images."""
     names = ("llama-server", "llama-cli", "llama.cpp:server", "llama.cpp:full", "llama.cpp:light")
@@ -176,6 +181,7 @@ READERS: Final[dict[str, Reader]] = {
     "vllm": Reader("vllm", "serve", _is_vllm),
     "sglang": Reader("sglang", "serve", _is_sglang),
     "tgi": Reader("text_generation_inference", "serve", _is_tgi),
+    "lmdeploy": Reader("lmdeploy", "serve", _is_lmdeploy),
     "torchtitan": Reader("torchtitan", "train", _is_torchtitan),
     "llama.cpp": Reader("llamacpp", "serve", _is_llamacpp),
     "ollama": Reader("ollama", "serve", _is_ollama),
@@ -198,7 +204,7 @@ class Emitter(NamedTuple):
 
 HUGGING_FACE: Final = ("huggingface", "deepspeed")
 TRAINERS: Final = tuple(TRAINING)
-SERVERS: Final = ("vllm", "sglang", "tensorrt-llm", "tgi", "llama.cpp")
+SERVERS: Final = ("vllm", "sglang", "tensorrt-llm", "tgi", "lmdeploy", "llama.cpp")
 
 EMITTERS: Final[dict[str, Emitter]] = {
     "deepspeed": Emitter("deepspeed", HUGGING_FACE, (), "framework", "DeepSpeed's JSON"),
@@ -242,6 +248,7 @@ EMITTERS: Final[dict[str, Emitter]] = {
     "tgi": Emitter(
         "text_generation_inference", ("tgi",), (), "framework", "the launcher's command of Text Generation Inference",
     ),
+    "lmdeploy": Emitter("lmdeploy", ("lmdeploy",), (), "framework", "LMDeploy's command"),
     "llama.cpp": Emitter("llamacpp", ("llama.cpp",), (), "framework", "llama-server's command"),
     "pai-dlc": Emitter(
         "clouds", TRAINERS, (), "launcher",

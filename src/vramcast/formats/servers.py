@@ -232,7 +232,7 @@ def _start(words: tuple[str, ...], server: Server) -> int | None:
     """Where the arguments of a server begin."""
     for place, word in enumerate(words):
         if word.rpartition("/")[2] == server.engine and words[place + 1 : place + 2] == ("serve",):
-            return place + 2
+            return place + 2 + (words[place + 2 : place + 3] == ("api_server",))
     found = [place + 1 for place, word in enumerate(words) if server.start.fullmatch(word)]
     return found[-1] + (words[found[-1] : found[-1] + 1] == ("serve",)) if found else None
 

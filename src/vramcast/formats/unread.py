@@ -114,7 +114,8 @@ TOOLS: Final = (
     Tool("SGLang Diffusion", (),
          r"\bSGLANG_CACHE_DIT_|\bsglang generate\b|--(?:ulysses|ring)-degree\b|--adjust-frames\b"),
     Tool("SGLang's router", (), r"\bsglang_router\b"),
-    Tool("LMDeploy", (), r"\blmdeploy (?:serve|chat|lite)\b"),
+    Tool("LMDeploy's other commands (lmdeploy serve api_server is read)", (),
+         r"\blmdeploy (?:serve proxy|chat|lite|convert)\b"),
     Tool("TensorRT-LLM's other commands (trtllm-serve is read)", (),
          r"\btrtllm-(?:build|bench|eval)\b|\bconvert_checkpoint\.py\b"),
     Tool("llama.cpp's other programs (llama-server and llama-cli are read)", (),
@@ -146,36 +147,6 @@ def tool_of(config: Config) -> str | None:
                      and not (tool.unless and _is(names, tool.unless))), None)
     return next((tool.name for tool in TOOLS if tool.text and re.search(tool.text, _code(config.text), re.MULTILINE)),
                 None)
-
-
-class Near(NamedTuple):
-    """How the command of a server that no engine here is says what another one can be asked."""
-
-    model: str
-    options: dict[str, str]  # its argument -> option of vramcast
-
-
-NEAREST: Final = {
-    "LMDeploy": Near(r"\blmdeploy\s+(?:serve\s+\w+|chat)\s+([\w./:-]{1,200})",
-                     {"--tp": "tp", "--session-len": "context", "--max-batch-size": "max-sequences"}),
-    "Text Generation Inference": Near(
-        r"--model-id[ =]([\w./:-]{1,200})",
-        {"--num-shard": "tp", "--max-total-tokens": "context", "--max-concurrent-requests": "max-sequences"}),
-}
-"""Servers that are refused -> what of their command vLLM can be asked."""
-
-
-def nearest_question(tool: str, config: Config) -> str:
-    """The question of vramcast that comes nearest to a command that is refused; "" where there is none."""
-    near = NEAREST.get(tool)
-    if near is None:
-        return ""
-    model = re.search(near.model, config.text)
-    words = ["vramcast serve", model[1] if model else "MODEL", "--engine vllm"]
-    for argument, option in near.options.items():
-        value = re.search(rf"{argument}[ =](\d{{1,9}})\b", config.text)
-        words += [f"--{option} {value[1]}"] if value else []
-    return " ".join(words)
 
 
 def _is(names: frozenset[str], line: str) -> bool:

@@ -70,6 +70,7 @@ EXECUTIONS: Final[dict[str, tuple[tuple[Version, Execution], ...]]] = {
     "sglang": (((0,), Execution()),),
     "tensorrt-llm": (((0,), Execution()),),
     "tgi": (((0,), Execution()),),
+    "lmdeploy": (((0,), Execution()),),
     "llama.cpp": (((0,), GGML),),
     "ik_llama.cpp": (((0,), GGML),),  # on cards the fork starts the same kernels
     "transformers": (

@@ -37,6 +37,15 @@ def refuse_encoders(job: ServeJob) -> None:
         raise Unsupported(f"{job.model.name} reads an encoder in every layer; use engine transformers")
 
 
+def refuse_other_caches(job: ServeJob) -> None:
+    """Raise Unsupported for networks with layers that keep anything but keys and values."""
+    if any(not isinstance(run.layer.mixer, Attention) for run in job.model.main.runs):
+        raise Unsupported(
+            f"{job.model.name} has layers whose cache is not that of attention, which is not modelled for "
+            f"{job.engine}; use --engine vllm"
+        )
+
+
 class Known(NamedTuple):
     """An engine option: what its value may be, and what a network must have for it to say anything."""
 

@@ -157,6 +157,21 @@ def _reserved_by(equal: tuple[tuple[int, int], ...]) -> int:
     return allocator.reserved_bytes
 
 
+def peak_reserved_bytes(program: Program) -> int:
+    """Segments that a step leaves behind: later tensors that find no room in earlier ones lie beside them [bytes].
+
+    Args:
+        program: allocations and frees, without loops
+    """
+    allocator, live = Allocator(), {}
+    for node in program:
+        if isinstance(node, Alloc) and node.tensor.num_bytes:
+            live[node.tensor.name] = allocator.allocate(node.tensor.num_bytes)
+        elif isinstance(node, Free) and node.tensor.num_bytes:
+            allocator.free(live.pop(node.tensor.name))
+    return allocator.peak_reserved_bytes
+
+
 def without_draft(program: Program) -> Program:
     """A load program without what belongs to a draft."""
     kept = []

@@ -21,6 +21,9 @@ docs.sglang.ai start/install: SM75 and later, AMD Instinct; srt/layers/quantizat
 advanced/kv-cache-reuse "tokens_per_block must be a power of 2"; nvidia.github.io/TensorRT-LLM 0.18.2 and 1.x
 reference/support-matrix: SM80 and later, FP8 from Ada, FP4 from Blackwell
 [llama.cpp] tools/server, "the slot context ... capping"
+[tgi] text-generation-inference docs/source/supported_models.md and installation_*: compute capability 7.5, older cards
+at one's own risk; server/text_generation_server/layers/fp8.py, attention/kv_cache.py
+[lmdeploy] docs/en/get_started/installation.md, supported_models: V100 and later; lmdeploy/messages.py `quant_policy`
 [transformers] generation/utils.py `_validate_generated_length`; quantizers/quantizer_finegrained_fp8.py and
 quantizer_mxfp4.py `validate_environment` at 4.57: older cards are refused or read the weights back into 16 bits
 """
@@ -183,6 +186,16 @@ SERVING: Final[dict[str, ServingEngine]] = {
         beyond=Beyond("TGI cuts max-total-tokens to that", since=(3,)), support=(Support(ALWAYS, 70, INSTINCT),),
         drafts=dict.fromkeys(("model", "eagle", "eagle3", "mtp", "medusa"), (NEVER,)),
         format_sm=((ALWAYS, {"fp8": 80, "awq": 75}),), cache_sm=((ALWAYS, {"fp8": 80}),),
+    ),
+    "lmdeploy": ServingEngine(
+        "vramcast.engines.lmdeploy", (0, 2, 1), (0, 16), (0, 16),
+        _ANY | {"dp", "dtype", "memory_fraction", "max_sequences", "batched_tokens", "block_tokens", "prefix_caching",
+                "graphs"},
+        "sequences", "tokens", splits=True, usual_fraction=0.8, formats=("bf16", "fp8-block", "awq-int4"),
+        kv_dtypes=("auto", "bf16", "fp16", "int8", "int4"), blocks=(Blocks(
+            ALWAYS, lambda size: size & (size - 1) == 0, "a power of two"),),
+        beyond=Beyond("LMDeploy takes such a --session-len"), support=(Support(ALWAYS, 70),),
+        format_sm=((ALWAYS, {"fp8": 70, "awq": 70}),),
     ),
     "llama.cpp": ServingEngine(
         "vramcast.engines.llamacpp", (1000,), (9999,), (7000,), _GGML, "slots", "tokens", is_ggml=True,

@@ -137,10 +137,11 @@ DTYPES: Final = {
     "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "half": "fp16", "fp16": "fp16", "float32": "fp32",
     "float": "fp32", "fp32": "fp32",
 }
-CACHE_DTYPES: Final = DTYPES | {
-    "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e4m3fn": "fp8", "fp8_e5m2": "fp8", "fp8_inc": "fp8", "fp8_ds_mla": "fp8", "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8", "int8": "int8", "f16": "fp16", "f32": "fp32", "q8_0": "q8_0", "q5_1": "q5_1", "q5_0": "q5_0",
-    "q4_1": "q4_1", "q4_0": "q4_0", "iq4_nl": "iq4_nl",
+CACHE_DTYPES: Final = DTYPES | dict.fromkeys((
+    "fp8", "fp8_e4m3", "fp8_e4m3fn", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "float8_e4m3fn", "float8_e5m2",
+), "fp8") | {
+    "int8": "int8", "f16": "fp16", "f32": "fp32", "q8_0": "q8_0", "q5_1": "q5_1", "q5_0": "q5_0", "q4_1": "q4_1",
+    "q4_0": "q4_0", "iq4_nl": "iq4_nl",
 }
 
 CARDS: Final = (

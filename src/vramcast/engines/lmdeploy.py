@@ -1,0 +1,187 @@
+"""LMDeploy: once the weights are there, a share of what the card has left holds the cache, and the rest runs the steps.
+
+[blocks] InternLM/lmdeploy src/turbomind/models/llama/BlockManager.cc `GetBlockCount`, v0.2.1 to v0.13.0; from v0.15.0
+src/turbomind/turbomind.cc `CreateEngine`
+[layout] src/turbomind/kernels/attention/block.h: quantised keys and values have a scale and a zero of 16 bits a head
+[pytorch] lmdeploy/pytorch/engine/executor/base.py `_get_runtime_size`: logits of a prefill are kept free first
+[graphs] lmdeploy/pytorch/backends/cuda/graph_runner.py
+[config] lmdeploy/messages.py `TurbomindEngineConfig`, `PytorchEngineConfig`; lmdeploy/utils.py `get_max_batch_size`;
+lmdeploy/turbomind/supported_models.py `SUPPORTED_ARCHS`, without which the PyTorch engine runs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from vramcast.domain.job import Phase
+from vramcast.domain.model import Attention
+from vramcast.domain.program import Alloc, Category, Program, Tensor, extent
+from vramcast.domain.rank import RankProgram
+from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank, Version
+from vramcast.domain.version import last_patch
+from vramcast.engines.serving.checks import check_degrees
+from vramcast.engines.serving.pools import Pools, contents_of
+from vramcast.engines.serving.rank import WIDTHS, corrected, dtype_of, job_formats, kv_dtype_of, layout_of, load_program
+from vramcast.engines.serving.requests import Known, refuse_encoders, refuse_other_caches, typed_options
+from vramcast.engines.serving.stages import Stage, even_stages, logits, reserved_bytes, transient, widest_moment
+from vramcast.engines.serving.unmeasured import captured_graphs, outside_allocator
+from vramcast.engines.serving.weights import total
+
+TURBOMIND: Final = "turbomind"
+PYTORCH: Final = "pytorch"
+
+OPTIONS: Final[dict[str, Known]] = {"backend": Known(str, choices=(TURBOMIND, PYTORCH))}
+"""Engine options and what their values may be."""
+
+FIRST: Final[Version] = (0,)
+LAST: Final[Version] = (1 << 16,)
+ALL: Final = (FIRST, LAST)
+
+SOURCES: Final = {
+    TURBOMIND: "InternLM/lmdeploy src/turbomind/models/llama/BlockManager.cc `GetBlockCount`",
+    PYTORCH: "InternLM/lmdeploy lmdeploy/pytorch/engine/executor/base.py `_get_runtime_size`",
+}
+
+FRACTION: Final = 0.8
+"""`cache_max_entry_count` [config]."""
+
+PREFILL: Final = {TURBOMIND: 8192, PYTORCH: 8192}
+OLD_PREFILL: Final = {TURBOMIND: 8192, PYTORCH: 4096}
+NEW_PREFILL_SINCE: Final = (0, 13)
+"""`max_prefill_token_num` by engine; the PyTorch engine's was 4,096 up to 0.12 [config]."""
+
+BATCHES: Final = (("a100", 384), ("a800", 384), ("h100", 1024), ("h800", 1024), ("l20y", 1024), ("h200", 1024))
+USUAL_BATCH: Final = 128
+"""Beginning of a card's name -> `max_batch_size`, and of all others [config]."""
+
+BLOCK: Final = 64
+"""`cache_block_seq_len` [config]."""
+
+QUANTISED: Final = ("int8", "int4")
+PARAMETER_BYTES: Final = 8
+"""Of a quantised head's keys and values: two numbers of 16 bits each [layout]."""
+
+FAMILIES: Final[dict[str, tuple[Version, Version]]] = {
+    **dict.fromkeys(("llama", "code_llama", "yi", "internlm2", "qwen2", "mixtral", "llava", "internvl_chat"), ALL),
+    **dict.fromkeys(("mistral", "baichuan", "chatglm", "internlm", "qwen"), (FIRST, (0, 14))),
+    "qwen2_moe": ((0, 6, 3), LAST), "internlm3": ((0, 7), LAST), "qwen3": ((0, 7, 3), LAST),
+    "qwen3_moe": ((0, 7, 3), LAST), "internvl": ((0, 9), LAST), "qwen2_vl": ((0, 9, 2), LAST),
+    "qwen2_5_vl": ((0, 9, 2), LAST), "gpt_oss": ((0, 10), LAST),
+}
+"""Family -> releases whose TurboMind runs it, the last one left out; the PyTorch engine runs the others [config]."""
+
+GRAPHS: Final = "InternLM/lmdeploy lmdeploy/pytorch/backends/cuda/graph_runner.py `_get_capture_batch_size_impl`"
+GRAPHS_STEP: Final = 256
+"""Batch sizes with a graph: powers of two up to that, then in steps of it, and the largest [graphs]."""
+
+LEAST_BLOCKS: Final = 16
+"""Blocks that a prefill is shortened for [pytorch]."""
+
+
+class Settings(NamedTuple):
+    """One deployment's settings, every default filled in."""
+
+    backend: str
+    fraction: float
+    tokens: int  # of a prefill
+    sequences: int
+    block_tokens: int
+
+
+def settings_of(job: ServeJob) -> Settings:
+    """The settings a job runs with.
+
+    Raises: InvalidSpec or UnknownName for a choice that LMDeploy does not offer
+    """
+    plan, options = job.plan, typed_options(job, OPTIONS)
+    since, until = FAMILIES.get(job.model.family, (LAST, LAST))
+    usual = TURBOMIND if since <= last_patch(job.version) < until else PYTORCH
+    backend = str(options.get("backend", usual))
+    name = job.cluster.gpu.name
+    return Settings(
+        backend=backend,
+        fraction=plan.memory_fraction or FRACTION,
+        tokens=plan.batched_tokens or (PREFILL if job.version >= NEW_PREFILL_SINCE else OLD_PREFILL)[backend],
+        sequences=plan.max_sequences or next((size for start, size in BATCHES if name.startswith(start)), USUAL_BATCH),
+        block_tokens=plan.block_tokens or BLOCK,
+    )
+
+
+def deploy(job: ServeJob) -> Deployment:
+    """The ranks of a deployment.
+
+    Engine options: `OPTIONS`.
+
+    Raises: InvalidSpec for degrees that do not divide, Unsupported for networks whose cache is none of keys and values
+    """
+    check_degrees(job)
+    refuse_encoders(job)
+    refuse_other_caches(job)
+    settings, stage = settings_of(job), even_stages(job.model.num_layers, 1)[0]
+    weights = load_program(job, stage, layout_of(job, vocab_divisor=1), job_formats(job))
+    step, outside = _step(job, settings, stage), tuple(outside_allocator(job.cluster.gpu, job.plan.tp))
+    loaded = total(weights) if settings.backend == TURBOMIND else reserved_bytes(weights)
+    free = job.cluster.gpu.free_bytes - loaded - (job.cluster.gpu.context_bytes or 0)
+    free -= sum(tensor.num_bytes for tensor in outside)
+    cache, left = _cache(job, settings, free)
+    kept = Tensor(name="blocks", num_bytes=cache.num_bytes, category=Category.CACHE, source=SOURCES[settings.backend],
+                  formula=f"{cache.full_tokens:,} tokens x {cache.contents.full_token_bytes:,} B")
+    program = RankProgram(
+        role=stage.role, count=job.plan.tp * job.plan.dp,
+        phases={Phase.LOAD: weights, Phase.SERVING: (Alloc(kept), *map(Alloc, _graphs(job, settings, stage)), *step)},
+        outside=outside,
+    )
+    rank = ServingRank(
+        program=program, cache=cache, budget=Budget(settings.fraction, max(1, free)),
+        startup={"weights": loaded, "activation peak": extent(step).peak, "KV cache": left},
+    )
+    return Deployment(ranks=(rank,), assumptions=tuple(_assumptions(job, settings)))
+
+
+def _assumptions(job: ServeJob, settings: Settings) -> Iterator[str]:
+    if "backend" not in job.engine_options:
+        name = "TurboMind" if settings.backend == TURBOMIND else "PyTorch"
+        yield f"the {name} engine (--backend), as LMDeploy chooses"
+    if job.plan.memory_fraction is None:
+        yield f"{FRACTION:.0%} of what is free beside the weights for the cache (--cache-max-entry-count)"
+
+
+def _graphs(job: ServeJob, settings: Settings, stage: Stage) -> Iterator[Tensor]:
+    """Those of the PyTorch engine, unless it is eager [graphs]."""
+    if settings.backend == PYTORCH and job.plan.graphs:
+        most = settings.sequences
+        powers = [1 << power for power in range(9) if 1 << power <= most]
+        sizes = (*powers, *range(2 * GRAPHS_STEP, most + 1, GRAPHS_STEP))
+        yield from captured_graphs(job, stage, tuple({*sizes, most}), source=GRAPHS)
+
+
+def _step(job: ServeJob, settings: Settings, stage: Stage) -> Program:
+    """The longest prefill beside one token of every sequence, and the logits of all sequences."""
+    model, width = job.model, WIDTHS[dtype_of(job.model, job.plan.dtype)]
+    source = SOURCES[settings.backend]
+    step = transient(*widest_moment(
+        model, stage, tokens=settings.tokens + settings.sequences, tp=job.plan.tp, experts_divided=job.plan.tp,
+        width=width, source=source,
+    ))
+    return corrected(job, step + transient(*logits(model, sequences=settings.sequences, width=width, source=source)))
+
+
+def _cache(job: ServeJob, settings: Settings, free: int) -> tuple[Pools, int]:
+    """The cache as the engine sizes it, and how much it may be [bytes]."""
+    contents = contents_of((layer.mixer for layer in job.model.main.layers), tp=job.plan.tp, kv_dtype=kv_dtype_of(job),
+                           windows=False)
+    if kv_dtype_of(job) in QUANTISED:
+        heads = sum(max(1, layer.mixer.num_kv_heads // job.plan.tp) for layer in job.model.main.layers
+                    if isinstance(layer.mixer, Attention))
+        contents = type(contents)(full_token_bytes=contents.full_token_bytes + heads * PARAMETER_BYTES)
+    block = settings.block_tokens * contents.full_token_bytes
+    left, tokens = round(settings.fraction * free), settings.tokens
+    while settings.backend == PYTORCH and tokens:
+        kept_free = (tokens + 2 * settings.sequences) * job.model.vocab * 2
+        left, tokens = round(settings.fraction * (free - kept_free)), tokens // 2
+        if left >= LEAST_BLOCKS * block:
+            break
+    blocks = max(0, left) // block
+    return Pools(contents=contents, full_tokens=blocks * settings.block_tokens, page_tokens=settings.block_tokens,
+                 logged="tokens"), left
