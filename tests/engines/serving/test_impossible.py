@@ -89,7 +89,7 @@ def test_blocks_have_the_sizes_of_their_version(engine: str, sizes: tuple[int, .
 
 @pytest.mark.parametrize("engine", [engine for engine in LANGUAGE if engine != "tensorrt-llm"])
 def test_a_network_without_keys_and_values_has_no_dtype_of_them(engine: str) -> None:
-    dtype = "q8_0" if "llama" in engine else "int8" if engine == "transformers" else "fp8"
+    dtype = "q8_0" if "llama" in engine else "int8" if engine in ("transformers", "lmdeploy") else "fp8"
     assert "keeps no keys and values" in said("mamba-2.8b", gpus="h100", engine=engine, kv_dtype=dtype)
 
 

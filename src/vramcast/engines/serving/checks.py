@@ -130,7 +130,8 @@ def unequal_caution(job: ServeJob) -> str | None:
 def _instead(job: ServeJob) -> str:
     gpu = job.cluster.gpu
     others = [name for name, known in SERVING.items() if known.support and runs_on(name, known.support[0].since, gpu)]
-    return f"use --engine {' or '.join(others)}" if others else "use another card"
+    able = " or ".join(filter(None, (", ".join(others[:-1]), *others[-1:])))
+    return f"use --engine {able}" if able else "use another card"
 
 
 def _dotted(sm: int) -> str:

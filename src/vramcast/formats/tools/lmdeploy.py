@@ -55,7 +55,7 @@ def _own(values: Watched) -> dict[str, Any]:
     if (backend := values.text("backend")) == "pytorch":
         found["engine-option"] = ("backend=pytorch",)
     elif backend not in (None, "turbomind"):
-        values.refuse("backend", "turbomind or pytorch")
+        values.refuse("backend", "one of turbomind, pytorch")
     if values.flag("eager_mode"):
         found["graphs"] = False
     for name in ("adapters", "hf_overrides", "speculative_algorithm", "cudagraph_capture_batch_sizes"):
