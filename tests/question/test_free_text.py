@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from vramcast.api import job_of, planned_serving, planned_training, serve_answer
 from vramcast.engines.diffusers import OPTIONS as DIFFUSERS
 from vramcast.engines.llamacpp.settings import FORK_OPTIONS
 from vramcast.engines.llamacpp.settings import OPTIONS as LLAMACPP
-from vramcast.engines.megatron.options import Options as Megatron
 from vramcast.engines.serving.requests import Known
 from vramcast.engines.sglang.settings import OPTIONS as SGLANG
 from vramcast.engines.tensorrt_llm import OPTIONS as TENSORRT_LLM
@@ -20,7 +19,7 @@ from vramcast.engines.training import TRAINING as ENGINES
 from vramcast.engines.transformers.settings import OPTIONS as TRANSFORMERS
 from vramcast.engines.vllm.settings import KNOWN as VLLM
 from vramcast.errors import VramcastError
-from vramcast.estimate.engine_options import OPTIONS as TRAINING
+from vramcast.estimate.engine_options import check_options, options_of
 from vramcast.estimate.training import answer
 from vramcast.question.options import OPTIONS, Kind, Option
 from vramcast.question.plan_options import PLAN_OPTIONS
@@ -92,15 +91,10 @@ def test_foo_means_nothing_to_a_trace(name: str, tmp_path: Any) -> None:
             build_trace("torch.nn:Linear", {"input": ["4x8"], name: ["foo"] if name == "input" else "foo"})
 
 
-def options_of(engine: str) -> dict[str, type]:
-    noun = TRAINING.get(engine, Megatron)
-    return dict(zip(noun.__struct_fields__, (field.type for field in msgspec.structs.fields(noun)), strict=True))
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_training_engines_refuse_values_that_their_options_cannot_have(engine: str) -> None:
     gpus = "h100" if engine == "unsloth" else "8xh100"
-    for name in options_of(engine):
+    for name in options_of(engine).__struct_fields__:
         refused = 0
         for text in ("foo", "-1", "1.5", "99999999999999999", "true", "nan"):
             try:
@@ -109,6 +103,12 @@ def test_training_engines_refuse_values_that_their_options_cannot_have(engine: s
             except VramcastError:
                 refused += 1
         assert refused >= 3, name
+
+
+def test_an_engine_without_options_does_not_take_those_of_another() -> None:
+    job = job_of({"model": "llama-3.2-1b", "gpus": "h100", "engine": "pytorch", "engine-option": "fsdp=true"})
+    with pytest.raises(VramcastError, match="picotron has no engine options; leave fsdp out"):
+        check_options(replace(job, engine="picotron"))
 
 
 SERVERS: dict[str, Mapping[str, Known]] = {

@@ -23,11 +23,10 @@ from vramcast.catalogue.instances import instances
 from vramcast.catalogue.models import load_model
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.version import Version, version_text
-from vramcast.engines.megatron.options import Options as MegatronOptions
 from vramcast.engines.serving.requests import Known
 from vramcast.engines.serving.table import SERVING
 from vramcast.engines.training import TRAINING
-from vramcast.estimate.engine_options import OPTIONS as ENGINE_OPTIONS
+from vramcast.estimate.engine_options import options_of
 from vramcast.formats.registry import READERS
 from vramcast.question.options import OPTIONS, Kind, Option
 from vramcast.question.plan_options import PLAN_OPTIONS
@@ -262,8 +261,8 @@ def _engine_option(random: Random, engine: str) -> str | None:
     if served:
         name = random.choice(list(served))
         return f"{name}={random.choice(served[name].choices or _of_type(served[name].kind))}"
-    known = MegatronOptions if engine == "megatron" else ENGINE_OPTIONS.get(engine)
-    if known is None or not fields(known):
+    known = options_of(engine)
+    if not fields(known):
         return None
     field = random.choice(fields(known))
     return f"{field.encode_name}={random.choice(_typed(field))}"

@@ -128,17 +128,22 @@ OPTIONS: Final[dict[str, type[Noun]]] = {
     "pytorch": PyTorch, "huggingface": HuggingFace, "unsloth": Unsloth, "deepspeed": Zero, "colossalai": Colossal,
     "torchtitan": Torchtitan, "torchtune": Torchtune, "litgpt": Litgpt,
 }
-"""Engine -> its options; the defaults here are not read, the engines have their own. Megatron's are read by itself."""
+"""Engine -> its options, none where it does not stand here; the defaults are not read, the engines have their own."""
+
+
+def options_of(engine: str) -> type[Noun]:
+    """What an engine can be told; Megatron's module is read only where it is asked."""
+    return engines.megatron.options.Options if engine == "megatron" else OPTIONS.get(engine, Noun)
 
 
 def check_options(job: Job) -> None:
     """Raise UnknownName for a name that the job's engine does not have, InvalidSpec for a value it cannot be."""
     if not job.engine_options:
         return
-    known = OPTIONS.get(job.engine)
-    if known is None:
-        known = engines.megatron.options.Options
+    known = options_of(job.engine)
     for name in job.engine_options:
+        if not known.__struct_fields__:
+            raise InvalidSpec(f"{job.engine} has no engine options; leave {name[:80]} out")
         if name not in known.__struct_fields__:
             raise UnknownName.of(f"engine option of {job.engine}", name, known.__struct_fields__)
     try:
