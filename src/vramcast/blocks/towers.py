@@ -147,7 +147,7 @@ def exit_of(stack: Stack, sizes: Sizes, *, learns: bool) -> Graph:
     graph.returns(*found)
     if small and graph.operators:
         gradient = graph.tensor("other weights' gradients", small * sizes.numerics.gradient, Category.GRADIENTS)
-        graph.operators[-1].weight_gradients += (gradient,)
+        graph.operators[-1].weight_gradients = (*graph.operators[-1].weight_gradients, gradient)
     return graph
 
 

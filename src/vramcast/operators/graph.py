@@ -18,6 +18,7 @@ What eager autograd keeps alive between forward and backward follows from these 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec
 
 from msgspec import Struct
 
@@ -43,19 +44,19 @@ class Operator(Struct):
     """One call on the tape."""
 
     name: str
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    saved: tuple[Value, ...] = ()
-    extra: tuple[Value, ...] = ()  # storages born here only to be saved: masks, statistics
-    temporaries: tuple[Tensor, ...] = ()  # alive beside the outputs while it runs forward
-    backward_temporaries: tuple[Tensor, ...] = ()  # alive beside the new gradients while it runs backward
+    inputs: Sequence[Value]
+    outputs: Sequence[Value]
+    saved: Sequence[Value] = ()
+    extra: Sequence[Value] = ()  # storages born here only to be saved: masks, statistics
+    temporaries: Sequence[Tensor] = ()  # alive beside the outputs while it runs forward
+    backward_temporaries: Sequence[Tensor] = ()  # alive beside the new gradients while it runs backward
     passes_gradient: bool = False  # the output's gradient is the inputs' gradient (add, view, cast to same type)
     slices_gradient: bool = False  # the inputs' gradients are views of the output's gradient (cat, stack)
     views_gradient: bool = False  # the inputs' gradients are views of new tensors: never summed in place
     reuses_gradient: bool = False  # the first input's gradient is written into the output's gradient
-    weight_gradients: tuple[Tensor, ...] = ()  # produced by backward, handed to the lowering's sink
-    gradient_storages: tuple[tuple[Value, Value], ...] = ()  # (input, saved value its gradient is written into)
-    saved_weight_gradients: tuple[Value, ...] = ()  # extras that forward computed and backward hands to the sink
+    weight_gradients: Sequence[Tensor] = ()  # produced by backward, handed to the lowering's sink
+    gradient_storages: Sequence[tuple[Value, Value]] = ()  # (input, saved value its gradient is written into)
+    saved_weight_gradients: Sequence[Value] = ()  # extras that forward computed and backward hands to the sink
     differentiable: bool = True
     flops: int = 0
 
@@ -78,6 +79,20 @@ class Checkpoint(Struct):
     keep: Callable[[Operator], bool] | None = None
     discard_output: bool = False
     outputs_alive: bool = False  # reentrant checkpointing holds the recomputed outputs during backward
+
+
+P = ParamSpec("P")
+
+
+def _appending(make: Callable[P, Operator]) -> Callable[Concatenate[Graph, P], Value]:
+    """The method of a graph that takes an operator's fields."""
+
+    def call(graph: Graph, /, *fields: P.args, **more: P.kwargs) -> Value:
+        operator = make(*fields, **more)
+        graph.operators.append(operator)
+        return operator.outputs[0] if operator.outputs else operator.inputs[0]
+
+    return call
 
 
 class Graph(Struct):
@@ -131,38 +146,8 @@ class Graph(Struct):
         self.inputs.append(value)
         return value
 
-    def call(
-        self,
-        name: str,
-        inputs: Sequence[Value],
-        outputs: Sequence[Value],
-        *,
-        saved: Sequence[Value] = (),
-        extra: Sequence[Value] = (),
-        temporaries: Sequence[Tensor] = (),
-        backward_temporaries: Sequence[Tensor] = (),
-        weight_gradients: Sequence[Tensor] = (),
-        gradient_storages: Sequence[tuple[Value, Value]] = (),
-        saved_weight_gradients: Sequence[Value] = (),
-        passes_gradient: bool = False,
-        slices_gradient: bool = False,
-        views_gradient: bool = False,
-        reuses_gradient: bool = False,
-        differentiable: bool = True,
-        flops: int = 0,
-    ) -> Value:
-        """Append one operator; returns its first output (of an operator without any, its first input)."""
-        self.operators.append(
-            Operator(
-                name=name, inputs=tuple(inputs), outputs=tuple(outputs), saved=tuple(saved), extra=tuple(extra),
-                temporaries=tuple(temporaries), backward_temporaries=tuple(backward_temporaries),
-                weight_gradients=tuple(weight_gradients), gradient_storages=tuple(gradient_storages),
-                saved_weight_gradients=tuple(saved_weight_gradients), passes_gradient=passes_gradient,
-                slices_gradient=slices_gradient, views_gradient=views_gradient,
-                reuses_gradient=reuses_gradient, differentiable=differentiable, flops=flops,
-            )
-        )
-        return outputs[0] if outputs else inputs[0]
+    call = _appending(Operator)
+    """Append one operator; returns its first output (of an operator without any, its first input)."""
 
     def hold(self, *values: Value) -> None:
         """A Python variable held these up to here: their last use is now."""
@@ -205,7 +190,7 @@ def without_gradients(graph: Graph) -> None:
             continue
         for value in operator.outputs:
             value.gradient_bytes = 0
-        operator.temporaries += tuple(value.tensor for value in operator.extra)
+        operator.temporaries = (*operator.temporaries, *(value.tensor for value in operator.extra))
         operator.saved, operator.extra, operator.differentiable = (), (), False
     if not any(operator.differentiable for operator in graph.operators):
         graph.checkpoints.clear()

@@ -42,15 +42,11 @@ from vramcast.parallel.layout import Layout
 from vramcast.states.cache import local_kv_heads, state_bytes, token_bytes
 from vramcast.states.storage import format_of
 from vramcast.states.weights import local_shape
-from vramcast.timing.work import FUSED, Placement, Setting, Step, Work, collective
+from vramcast.timing.work import FUSED, SCAN_CHUNK, Placement, Setting, Step, Work, collective
 from vramcast.units import ceil_div
 
 INDEXED_TOKENS: Final = 2048
 """Tokens that sparse attention reads [DSA]."""
-
-CHUNK: Final = 64
-"""Tokens of a chunk in linear-attention kernels [fla-org/flash-linear-attention]."""
-
 
 def mixing(mixer: Mixer | None, setting: Setting) -> Iterator[Work]:
     """What mixes tokens in one layer, projections left out."""
@@ -128,10 +124,10 @@ def _scan(mixer: Mamba | LinearAttention, step: Step, placement: Placement) -> W
         flops = 6.0 * step.rows * inner * mixer.state_dim
     else:
         inner = ceil_div(mixer.num_v_heads, placement.tp) * mixer.v_head_dim
-        within = 0 if step.decodes else CHUNK
+        within = 0 if step.decodes else SCAN_CHUNK
         flops = 2.0 * step.rows * inner * (3 * mixer.k_head_dim + 2 * within)
     state = state_bytes(mixer, tp=placement.tp, conv_width=placement.width)
-    visits = 2 * step.sequences * max(1, ceil_div(step.tokens, CHUNK))
+    visits = 2 * step.sequences * max(1, ceil_div(step.tokens, SCAN_CHUNK))
     return Work(
         "scan", flops=flops, cache_bytes=visits * state, activation_bytes=3 * step.rows * inner * placement.width,
         kernels=3,

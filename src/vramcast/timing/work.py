@@ -19,6 +19,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vramcast.blocks.parameters.targets import JOINED
 from vramcast.domain.model import Parameter
 from vramcast.states.storage import format_for
 
@@ -94,13 +95,12 @@ def execution_of(engine: str, version: Version, *, arch: str) -> Execution | Non
 
 
 FUSED: Final[dict[str, str]] = {
-    "attention.k": "attention.q", "attention.v": "attention.q", "attention.kv_a": "attention.q_a",
-    "mlp.up": "mlp.gate", "moe.shared.up": "moe.shared.gate", "moe.experts.up": "moe.experts.gate",
-    "linear_attention.k": "linear_attention.q",
-    "linear_attention.v": "linear_attention.q", "linear_attention.gate": "linear_attention.q",
-    "linear_attention.decay": "linear_attention.beta",
+    part: parts[0] for parts in (*JOINED.values(), ("attention.q_a", "attention.kv_a")) for part in parts[1:]
 }
 """Products that engines compute in one kernel with another, where the layer has that other one."""
+
+SCAN_CHUNK: Final = 64
+"""Tokens of a chunk in linear-attention kernels [fla-org/flash-linear-attention]."""
 
 
 class Work(Struct, frozen=True):

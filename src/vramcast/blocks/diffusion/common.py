@@ -195,6 +195,31 @@ def projections(tape: Tape, x: Array, width: int, prefix: str = "attention") -> 
     return q, k, v
 
 
+def joint_attention(
+    tape: Tape, image: Array, text: Array, heads: int, norm: Callable[[Array], Array] = lambda part: part, *,
+    text_first: bool = True, rotates: bool = False,
+) -> tuple[Array, Array]:
+    """What both streams make of attention over both, behind a projection of each.
+
+    Args:
+        norm: of queries and keys
+        text_first: its tokens stand before the image's
+        rotates: queries and keys turn by their positions, the text's too
+    """
+    hidden = image.shape[-1]
+    q, k, v = (heads_of(part, heads) for part in projections(tape, image, hidden, "image"))
+    text_q, text_k, text_v = (heads_of(part, heads) for part in projections(tape, text, hidden, "text"))
+    q, k, text_q, text_k = (norm(part) for part in (q, k, text_q, text_k))
+    order = -1 if text_first else 1
+    q, k, v = (tape.cat(pair[::order], 1) for pair in ((q, text_q), (k, text_k), (v, text_v)))
+    if rotates:
+        q = rotated(tape, q)
+        k = rotated(tape, k)
+    both = merged(tape.attention(q, k, v))
+    part = tape.linear(both.view(*image.shape), hidden, "image.out")
+    return part, tape.linear(both.view(*text.shape), hidden, "text.out")
+
+
 def layers(tape: Tape, owner: str, count: int, body: Callable[..., tuple[Array, ...]], streams: list[Array]) -> None:
     """`streams = body(*streams)` for every layer of a part of the network."""
     with tape.owned(f"denoiser.{owner}"):

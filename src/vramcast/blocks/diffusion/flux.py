@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from vramcast.blocks.diffusion import common as nn
@@ -176,7 +177,9 @@ def flux2_forward(tape: Tape, spec: Flux2, step: Step) -> Array:
 
 def _flux2_double(tape: Tape, spec: Flux2, image: Array, text: Array) -> tuple[Array, Array]:
     normed, normed_text = nn.modulated(tape, image, "image.norm1"), nn.modulated(tape, text, "text.norm1")
-    part, text_part = _joint(tape, spec, normed, normed_text)
+    part, text_part = nn.joint_attention(
+        tape, normed, normed_text, spec.num_attention_heads, partial(tape.rms_norm, fused=True), rotates=True
+    )
     part = nn.gated(tape, part, "image.gated")
     image = tape.add(image, part, name="image.attended")
     normed = nn.modulated(tape, image, "image.norm2")
@@ -194,19 +197,6 @@ def _mlp(tape: Tape, spec: Flux2, x: Array, name: str) -> Array:
 def _gated(tape: Tape, both: Array) -> Array:
     gate, value = both.chunk(2)
     return tape.multiply(tape.activation(gate, "silu"), value, name="gated")
-
-
-def _joint(tape: Tape, spec: Flux2, image: Array, text: Array) -> tuple[Array, Array]:
-    heads, hidden = spec.num_attention_heads, spec.hidden
-    q, k, v = (nn.heads_of(part, heads) for part in nn.projections(tape, image, hidden, "image"))
-    text_q, text_k, text_v = (nn.heads_of(part, heads) for part in nn.projections(tape, text, hidden, "text"))
-    q, k, text_q, text_k = (tape.rms_norm(part, fused=True) for part in (q, k, text_q, text_k))
-    q, k, v = tape.cat((text_q, q), 1), tape.cat((text_k, k), 1), tape.cat((text_v, v), 1)
-    q = nn.rotated(tape, q)
-    k = nn.rotated(tape, k)
-    both = nn.merged(tape.attention(q, k, v))
-    part = tape.linear(both.view(*image.shape), hidden, "image.out")
-    return part, tape.linear(both.view(*text.shape), hidden, "text.out")
 
 
 def _flux2_single(tape: Tape, spec: Flux2, x: Array) -> Array:

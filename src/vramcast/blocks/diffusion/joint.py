@@ -80,7 +80,10 @@ def _block(tape: Tape, spec: SD3, image: Array, text: Array, *, dual: bool) -> t
     normed = nn.modulated(tape, image, "image.norm1")
     second = tape.add(normed, name="image.norm1.second") if dual else None
     normed_text = nn.modulated(tape, text, "text.norm1")
-    part, text_part = _joint(tape, spec, normed, normed_text)
+    norms = () if spec.qk_norm is None else (tape.rms_norm,)
+    part, text_part = nn.joint_attention(
+        tape, normed, normed_text, spec.num_attention_heads, *norms, text_first=False
+    )
     part = nn.gated(tape, part, "image.gated")
     image = tape.add(image, part, name="image.attended")
     if second is not None:
@@ -92,18 +95,6 @@ def _block(tape: Tape, spec: SD3, image: Array, text: Array, *, dual: bool) -> t
     text = nn.gated_residual(tape, text, text_part, "text.attended")
     inner = nn.feed_forward(tape, nn.modulated(tape, text, "text.norm2"), 4 * spec.hidden, "text.ff")
     return image, nn.gated_residual(tape, text, inner, "text")
-
-
-def _joint(tape: Tape, spec: SD3, image: Array, text: Array) -> tuple[Array, Array]:
-    heads, hidden = spec.num_attention_heads, spec.hidden
-    q, k, v = (nn.heads_of(part, heads) for part in nn.projections(tape, image, hidden, "image"))
-    text_q, text_k, text_v = (nn.heads_of(part, heads) for part in nn.projections(tape, text, hidden, "text"))
-    if spec.qk_norm is not None:
-        q, k, text_q, text_k = (tape.rms_norm(part) for part in (q, k, text_q, text_k))
-    q, k, v = tape.cat((q, text_q), 1), tape.cat((k, text_k), 1), tape.cat((v, text_v), 1)
-    both = nn.merged(tape.attention(q, k, v))
-    image_part = tape.linear(both.view(*image.shape), hidden, "image.out")
-    return image_part, tape.linear(both.view(*text.shape), hidden, "text.out")
 
 
 def _alone(tape: Tape, spec: SD3, x: Array) -> Array:
@@ -168,7 +159,7 @@ def aura_flow_forward(tape: Tape, spec: AuraFlow, step: Step) -> Array:
 
 def _double(tape: Tape, spec: AuraFlow, image: Array, text: Array) -> tuple[Array, Array]:
     normed, normed_text = nn.modulated(tape, image, "image.norm1"), nn.modulated(tape, text, "text.norm1")
-    part, text_part = _attended(tape, spec, normed, normed_text)
+    part, text_part = nn.joint_attention(tape, normed, normed_text, spec.num_attention_heads, tape.layer_norm)
     image = _finish(tape, spec, image, part, "image")
     return image, _finish(tape, spec, text, text_part, "text")
 
@@ -179,17 +170,6 @@ def _finish(tape: Tape, spec: AuraFlow, x: Array, part: Array, name: str) -> Arr
     y = tape.add(nn.gated(tape, attended), name=f"{name}.modulated")
     out = nn.gated(tape, nn.swiglu(tape, y, _inner(spec), f"{name}.ff"), f"{name}.gated")
     return tape.add(residual, out, name=name)
-
-
-def _attended(tape: Tape, spec: AuraFlow, image: Array, text: Array) -> tuple[Array, Array]:
-    heads, hidden = spec.num_attention_heads, spec.hidden
-    q, k, v = (nn.heads_of(part, heads) for part in nn.projections(tape, image, hidden, "image"))
-    text_q, text_k, text_v = (nn.heads_of(part, heads) for part in nn.projections(tape, text, hidden, "text"))
-    q, k, text_q, text_k = (tape.layer_norm(part) for part in (q, k, text_q, text_k))
-    q, k, v = tape.cat((text_q, q), 1), tape.cat((text_k, k), 1), tape.cat((text_v, v), 1)
-    both = nn.merged(tape.attention(q, k, v))
-    part = tape.linear(both.view(*image.shape), hidden, "image.out")
-    return part, tape.linear(both.view(*text.shape), hidden, "text.out")
 
 
 def _single(tape: Tape, spec: AuraFlow, x: Array) -> Array:

@@ -8,7 +8,7 @@ strategies/fsdp.py with activation_checkpointing_policy={Block}; no_backward_syn
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Final, NamedTuple
 
@@ -340,13 +340,13 @@ def _micro_batch(setting: Setting, built: Built, *, begins: bool = False) -> Pro
 def _leftovers(nodes: list[Node], built: Built) -> Program:
     """What nobody's backward frees: the loss, states that no gradient reaches."""
     kept = {tensor for tensor, _ in built.gradients}
+    return _freed(nodes, lambda tensor: tensor not in kept and tensor.name not in ("input_ids", "targets"))
+
+
+def _freed(nodes: list[Node], which: Callable[[Tensor], bool]) -> Program:
+    """What lives at the end, as far as it is chosen."""
     ends = live_at_end(tuple(nodes))
-    inputs = {"input_ids", "targets"}
-    return tuple(
-        Loop(count, (Free(tensor),))
-        for tensor, count in ends.items()
-        if count > 0 and tensor not in kept and tensor.name not in inputs
-    )
+    return tuple(Loop(count, (Free(tensor),)) for tensor, count in ends.items() if count > 0 and which(tensor))
 
 
 def _sharded_phases(setting: Setting, held: tuple[Weight, ...]) -> Mapping[Phase, Program]:
@@ -390,16 +390,5 @@ def _sharded_pass(
     nodes += [*flat_backward(stages, first=first), *built.embedding.backward]
     nodes += [Alloc(root.gradient), *map(Free, ends), *flat_release((root,))]
     nodes += [] if first else [Free(root.gradient)]
-    return (*nodes, *_forgotten(nodes), *map(Free, inputs))
-
-
-def _forgotten(nodes: list[Node]) -> Program:
-    """Activations that no backward freed."""
-    ends = live_at_end(tuple(nodes))
-    return tuple(
-        Loop(count, (Free(tensor),))
-        for tensor, count in ends.items()
-        if count > 0 and tensor.category is Category.ACTIVATIONS
-    )
-
-
+    forgotten = _freed(nodes, lambda tensor: tensor.category is Category.ACTIVATIONS)  # by every backward
+    return (*nodes, *forgotten, *map(Free, inputs))

@@ -132,8 +132,8 @@ def _ring_attention(graph: Graph, ranks: int) -> None:
             graph.tensor("ring.gradients_received", 2 * local),
             graph.tensor("ring.block_gradients", q.num_bytes + local),
         ]
-        operator.temporaries += (*both, *merged)
-        operator.backward_temporaries += (*both, *gradients)
+        operator.temporaries = (*operator.temporaries, *both, *merged)
+        operator.backward_temporaries = (*operator.backward_temporaries, *both, *gradients)
 
 
 def _keep_absolutes(graph: Graph) -> None:

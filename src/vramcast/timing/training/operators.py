@@ -40,7 +40,7 @@ from vramcast.domain.model import (
 from vramcast.parallel.layout import Layout
 from vramcast.states.weights import local_shape
 from vramcast.timing.training.parts import Operator, Shape, Style, part_of
-from vramcast.timing.work import FUSED
+from vramcast.timing.work import FUSED, SCAN_CHUNK
 
 OF_DISTANCES: Final = frozenset({"attention.position_k", "attention.position_q"})
 """They project DeBERTa's table of distances, once a layer however many sequences there are: not counted."""
@@ -189,10 +189,6 @@ def mixing(mixer: Mixer | None, shape: Shape, style: Style) -> Iterator[Operator
         case LinearAttention():
             inner = mixer.num_v_heads * mixer.v_head_dim
             yield _scan(shape, style, 2.0 * inner * (3 * mixer.k_head_dim + 2 * SCAN_CHUNK), inner)
-
-
-SCAN_CHUNK: Final = 64
-"""Tokens of a chunk in linear-attention kernels [fla-org/flash-linear-attention]."""
 
 
 def attended(seq_len: int, window: int | None, *, causal: bool = True) -> float:
