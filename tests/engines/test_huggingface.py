@@ -14,7 +14,7 @@ from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job, Peft, Phase, Precision, Recompute, Shards
 from vramcast.domain.program import Alloc, Category, Loop, extent, live_at_end
 from vramcast.engines import deepspeed, huggingface, pytorch, unsloth
-from vramcast.engines.eager.releases import prepared_weights
+from vramcast.engines.eager.trl import prepared_weights
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.estimate.training import answer, rank_programs
 from vramcast.operators.lora import ADAPTERS

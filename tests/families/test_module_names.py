@@ -19,15 +19,8 @@ from vramcast.engines.eager.recipe import elements, weights
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported, VramcastError
 from vramcast.estimate.training import answer
 from vramcast.estimate.variants import with_plan
-from vramcast.families.module_names import (
-    known_families,
-    modules_of,
-    names_of,
-    read_targets,
-    saved_modules,
-    targets,
-    usual_words,
-)
+from vramcast.families.module_names import names_of, read_targets, saved_modules, targets, usual_words
+from vramcast.families.modules import known_families, modules_of
 
 ALL = ("attention.q", "attention.k", "attention.v", "attention.out", "mlp.gate", "mlp.up", "mlp.down")
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

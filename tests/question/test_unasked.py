@@ -10,7 +10,7 @@ import pytest
 
 from vramcast.api import job_of
 from vramcast.domain.job import Job, Recompute
-from vramcast.engines.eager.releases import reentrant
+from vramcast.engines.eager.trl import reentrant
 from vramcast.errors import VramcastError
 from vramcast.estimate.training import answer
 from vramcast.estimate.variants import on_engine, options_between

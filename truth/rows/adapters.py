@@ -9,7 +9,8 @@ from truth.contract import Refused
 from truth.rows.huggingface import method_of
 from vramcast.domain.job import Peft
 from vramcast.domain.model import Model
-from vramcast.families.module_names import modules_of, targets, usual_words
+from vramcast.families.module_names import targets, usual_words
+from vramcast.families.modules import modules_of
 from vramcast.operators.lora import ADAPTERS
 
 BASES: Final[tuple[tuple[str, str], ...]] = (

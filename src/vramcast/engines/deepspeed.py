@@ -28,7 +28,8 @@ from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.completions import answered, of_answers, with_answers, writes, written_loss
-from vramcast.engines.eager.passes import Gathered, evaluation, free_gradients, inference, passes, run_parts
+from vramcast.engines.eager.graphs import run_parts
+from vramcast.engines.eager.passes import Gathered, evaluation, free_gradients, inference, passes
 from vramcast.engines.eager.preference import (
     Rated,
     compares,

@@ -33,15 +33,12 @@ from vramcast.engines.eager.releases import (
     UPCASTS_LEARNING_SINCE,
     UPCASTS_SINCE,
     causal_loss,
-    chunks_loss,
-    loads_fp32,
-    prepared,
-    reentrant,
     sharder,
     software,
     with_its_kernels,
     with_its_loss,
 )
+from vramcast.engines.eager.trl import chunks_loss, loads_fp32, prepared, reentrant
 from vramcast.engines.pytorch import MIXED, one_role, sharded_role, sharding_of
 from vramcast.engines.training import Sharder
 from vramcast.errors import Unsupported

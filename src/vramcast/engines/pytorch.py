@@ -31,7 +31,8 @@ from vramcast.engines.eager.question import (
     text_only,
 )
 from vramcast.engines.eager.recipe import Recipe, Sharding
-from vramcast.engines.eager.releases import CausalLoss, causal_loss, reference_sentences, sharder
+from vramcast.engines.eager.releases import CausalLoss, causal_loss, sharder
+from vramcast.engines.eager.trl import reference_sentences
 from vramcast.engines.training import Sharder
 from vramcast.errors import InvalidSpec, Unsupported
 

@@ -27,7 +27,7 @@ from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import compared_phases, rated, rated_loss, refuse_fused
 from vramcast.engines.eager.question import recipe_of, refuse_shards, stepping_of
 from vramcast.engines.eager.recipe import Recipe, weights
-from vramcast.engines.eager.releases import trl_version
+from vramcast.engines.eager.trl import trl_version
 from vramcast.engines.pytorch import one_role
 from vramcast.engines.transformers.versions import left_sentences, left_whole
 from vramcast.errors import Unsupported

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.answer import StepTime
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.model import Attention, Layer, Model
-from vramcast.engines.eager.releases import chunks_loss
+from vramcast.engines.eager.trl import chunks_loss
 from vramcast.engines.training import engine_of
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.host_memory import offload_of

@@ -17,7 +17,7 @@ from vramcast.domain.job import WITHOUT_TARGETS, Job
 from vramcast.domain.program import extent, sizes
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import named, newer, version_text
-from vramcast.engines.eager.releases import uncounted
+from vramcast.engines.eager.trl import uncounted
 from vramcast.engines.training import TRAINING, engine_of
 from vramcast.errors import UnknownName
 from vramcast.estimate.changes import Need, combined_change, single_changes

@@ -11,7 +11,8 @@ from vramcast.blocks.parameters.targets import usual_targets
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import Model
-from vramcast.engines.eager.releases import precision_word, recomputing
+from vramcast.engines.eager.releases import precision_word
+from vramcast.engines.eager.trl import recomputing
 from vramcast.engines.training import TRAINING
 
 FULL_PRECISION: Final = (Precision.FP64, Precision.FP32, Precision.TF32)

@@ -1,4 +1,4 @@
-"""What each family's code calls the modules that hold a model's weights, and which weights a user's word means.
+"""Which weights a user's word means, and which names a model's code has for weights.
 
 [PEFT] peft 0.21.2 src/peft/tuners/tuners_utils.py `check_target_module_exists`, `_maybe_include_all_linear_layers`;
 src/peft/utils/transformers_weight_conversion.py `_convert_peft_config_moe`, `_MOE_TARGET_MODULE_MAPPING`
@@ -7,12 +7,9 @@ src/peft/utils/transformers_weight_conversion.py `_convert_peft_config_moe`, `_M
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import StrEnum
-from functools import cache, lru_cache
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import Final, NamedTuple
 
 from vramcast.blocks.parameters.targets import (
     Place,
@@ -26,11 +23,10 @@ from vramcast.blocks.parameters.targets import (
     place_of,
     word_of,
 )
-from vramcast.domain.model import Layer, Model, Stack
+from vramcast.domain.model import Model
 from vramcast.domain.version import Version
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
-
-FILE: Final = Path(__file__).with_name("module_names.toml")
+from vramcast.families.modules import BESIDE, UNFUSED, Kind, Module, file_tables, known_families, modules_of
 
 ALL_LINEAR: Final = "all-linear"
 
@@ -40,10 +36,6 @@ of their names [src/llamafactory/model/model_utils/misc.py `find_all_linear_modu
 
 PATTERN: Final = re.compile(r"[*+?|()\[\]{}^$\\]")
 """What no name of a module has: a word with one of these is a regular expression on whole names."""
-
-UNFUSED: Final[dict[str, dict[str, str]]] = {"unsloth": {"phi3": "llama"}, "torchtune": {"phi3": "llama"}}
-"""Engine -> family -> the family whose modules it makes of it [unsloth models/loader.py: Phi-3 becomes Mistral's;
-torchtune models/phi3/_component_builders.py `lora_phi3`]."""
 
 EXPERTS_TOO: Final[dict[str, dict[str, str]]] = {
     "unsloth": {"gate_proj": "gate_up", "up_proj": "gate_up", "gate_up_proj": "gate_up", "down_proj": "down"},
@@ -59,134 +51,6 @@ APART: Final = ("litgpt",)
 
 WITHOUT_OUT: Final = ("falcon_mamba", "mamba", "mamba2", "nemotron_h")
 """Families whose state space layers PEFT refuses to adapt behind the scan [`_check_lora_target_modules_mamba`]."""
-
-BESIDE: Final = " beside "
-"""Between a module's weight and another one that its layer must have."""
-
-MOST_KNOWN: Final = 256
-
-
-class Kind(StrEnum):
-    """What holds a weight."""
-
-    LINEAR = "linear"
-    PARAMETERS = "parameters"  # stacked experts
-    ROUTERS = "routers"
-    FORMER = "former"  # what transformers before 5 called it
-    OUTSIDE = "outside"  # a linear layer beside the layers
-    EMBEDDING = "embedding"
-
-
-class Module(NamedTuple):
-    """One module of a model's code, in all layers that have it."""
-
-    name: str  # "model.layers.#.self_attn.q_proj"
-    kind: Kind
-    path: str  # "attention.q"
-    stack: str  # empty: outside the layers
-    layers: tuple[int, ...] = ()
-
-    def names(self) -> Iterator[tuple[str, int]]:
-        """Its whole name in every layer."""
-        if not self.stack:
-            yield self.name, 0
-        for index in self.layers:
-            yield self.name.replace("#", str(index), 1), index
-
-    @property
-    def last(self) -> str:
-        """The last part of its name that is no number."""
-        return next(part for part in reversed(self.name.split(".")) if not part.isdecimal())
-
-
-class Tables(NamedTuple):
-    """The file, by what it is asked for."""
-
-    sets: Mapping[str, Mapping[str, Mapping[str, str]]]
-    families: Mapping[str, Mapping[str, Any]]
-    converted: Mapping[str, Mapping[str, str]]  # family -> former name -> path
-    others: Mapping[str, tuple[str, ...]]
-
-
-@cache
-def _tables() -> Tables:
-    document = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    families = {name: row for row in document["families"] for name in row["names"].split()}
-    converted = {
-        name: {key: path for key, path in row.items() if key != "families"}
-        for row in document["converted"].values() for name in row["families"].split()
-    }
-    others = {name: tuple(paths) for name, paths in document["others"].items()}
-    return Tables(document["sets"], families, converted, others)
-
-
-def known_families() -> tuple[str, ...]:
-    return tuple(_tables().families)
-
-
-@lru_cache(maxsize=MOST_KNOWN)
-def modules_of(model: Model, engine: str = "", *, former: bool = False) -> tuple[Module, ...]:
-    """The modules of a model's code that hold its weights; none where its family's names are not known.
-
-    Args:
-        engine: a trainer may have other modules than transformers
-        former: as transformers before 5 had them
-    """
-    tables = _tables()
-    row = tables.families.get(UNFUSED.get(engine, {}).get(model.family, model.family))
-    if row is None:
-        return ()
-    outside = paths_outside(model)
-    kinds = {"matrix": Kind.OUTSIDE, "embedding": Kind.EMBEDDING}
-    found = [Module(name, kinds[outside[path]], path, "") for name, path in row["outside"].items() if path in outside]
-    for stack in model.stacks:
-        place = row.get(stack.name)
-        if place is not None:
-            found += _of_stack(stack, place["layers"], [tables.sets[name] for name in place["sets"]], former)
-    return tuple(found)
-
-
-def _of_stack(
-    stack: Stack, prefix: str, sets: list[Mapping[str, Mapping[str, str]]], former: bool
-) -> Iterator[Module]:
-    known: dict[Layer, set[tuple[Kind, str, str]]] = {}
-    for run in stack.runs:
-        if run.layer not in known:
-            known[run.layer] = set(_of_layer(matrices(run.layer, stack.hidden), sets, former))
-    layers = stack.layers
-    for kind, name, path in _rows(sets, former):
-        having = tuple(index for index, layer in enumerate(layers) if (kind, name, path) in known[layer])
-        if having:
-            yield Module(f"{prefix}.#.{name}", kind, path.partition(BESIDE)[0], stack.name, having)
-
-
-def _rows(sets: list[Mapping[str, Mapping[str, str]]], former: bool) -> Iterator[tuple[Kind, str, str]]:
-    """The rows of sets: experts and routers as this or the former transformers had them."""
-    for group in sets:
-        replaced = former and "former" in group
-        for kind, names in group.items():
-            for name, path in names.items():
-                if replaced and kind in (Kind.FORMER, Kind.ROUTERS):
-                    yield Kind.LINEAR, name, path
-                elif kind == Kind.FORMER:
-                    if "#" not in name:
-                        yield Kind.FORMER, name, path
-                elif not (replaced and kind == Kind.PARAMETERS):
-                    yield Kind(kind), name, path
-
-
-def _of_layer(
-    paths: tuple[str, ...], sets: list[Mapping[str, Mapping[str, str]]], former: bool
-) -> Iterator[tuple[Kind, str, str]]:
-    """The modules of one layer; of two that claim a weight the earlier has it, former names stand beside."""
-    claimed: set[str] = set()
-    for kind, name, value in _rows(sets, former):
-        path, _, beside = value.partition(BESIDE)
-        parts = parts_of(path)
-        there = has(paths, path) and (not beside or beside in paths)
-        if there and (kind is Kind.FORMER or claimed.isdisjoint(parts)):
-            claimed.update(() if kind is Kind.FORMER else parts)
-            yield kind, name, value
 
 
 Chosen = dict[tuple[str, str], set[int]]
@@ -229,7 +93,8 @@ def read_targets(
         InvalidSpec for what PEFT refuses
     """
     words, modules = tuple(words), modules_of(model, engine, former=former)
-    converted = {} if former or engine in (*UNFUSED, *APART, *OF_ENGINES) else _tables().converted.get(model.family, {})
+    keeps = former or engine in (*UNFUSED, *APART, *OF_ENGINES)
+    converted = {} if keeps else file_tables().converted.get(model.family, {})
     found: list[tuple[str, Chosen]] = []
     lacking: dict[str, UnknownName] = {}
     for word in _spelt_out(model, modules, words):
@@ -281,7 +146,7 @@ def _experts_meant(
 @cache
 def _names_a_weight_elsewhere(word: str) -> bool:
     """Whether a word is a module's name in some family, another framework's, or a path of ours."""
-    tables = _tables()
+    tables = file_tables()
     kinds = (row for group in tables.sets.values() for row in group.values())
     rows = [pair for row in kinds for pair in row.items()]
     rows += [pair for family in tables.families.values() for pair in family["outside"].items()]
@@ -316,7 +181,7 @@ def usual_words(model: Model, method: str = "lora", *, engine: str = "") -> tupl
         return OF_ENGINES[engine]
     usual = USUAL.get(method, ("attention.q", "attention.v"))
     main, modules = model.main.name, modules_of(model, engine)
-    row = _tables().families.get(model.family, {})
+    row = file_tables().families.get(model.family, {})
     if "usual" in row and method not in USUAL:
         return tuple(row["usual"])
     found = (module.last for module in modules if module.kind is Kind.LINEAR and module.stack == main
@@ -337,7 +202,7 @@ def saved_modules(model: Model, words: Iterable[str]) -> tuple[str, ...]:
 
     Raises: UnknownName for a word that names none that the model has
     """
-    tables, there = _tables(), paths_outside(model)
+    tables, there = file_tables(), paths_outside(model)
     row = tables.families.get(model.family, {"outside": {}})
     names = {name: path for name, path in row["outside"].items() if path in there}
     known = {word: path for word, path in SAVED.items() if path in there}
@@ -392,7 +257,7 @@ def names_of(model: Model, words: Iterable[str], *, engine: str = "") -> Names:
     for word in words:
         for key, layers in _own(model, place_of(word, [stack.name for stack in model.stacks])).items():
             chosen.setdefault(key, set()).update(layers)
-    converted = {path: name for name, path in _tables().converted.get(model.family, {}).items()}
+    converted = {path: name for name, path in file_tables().converted.get(model.family, {}).items()}
     named: dict[str, Kind] = {}
     for stack, path in chosen:
         if path in converted:
@@ -485,7 +350,7 @@ def _meant(model: Model, modules: tuple[Module, ...], word: str, *, joins: bool 
         return _own(model, own)
     ends = f".{word.removesuffix('.weight')}"
     found = _selected(modules, lambda name: f".{name}".endswith(ends))
-    for path in () if found else _tables().others.get(word, ()):
+    for path in () if found else file_tables().others.get(word, ()):
         for module in modules if joins else ():
             if path in parts_of(module.path) and module.kind is not Kind.FORMER:
                 found.setdefault((module.stack, module.path), set()).update(module.layers)

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision
 from vramcast.domain.model import Head
-from vramcast.engines.eager.releases import prepared_weights, sharder, transformers_version
+from vramcast.engines.eager.releases import sharder, transformers_version
+from vramcast.engines.eager.trl import prepared_weights
 from vramcast.engines.transformers.versions import attention_kernels
 from vramcast.errors import Unsupported
 from vramcast.families.module_names import names_of, names_saved

@@ -89,7 +89,7 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         calibration=calibration_of(values.get("calibration")),
         assumed=(*assumed, *passed_over, *packed),
     )
-    return eager.releases.with_unasked(_as_its_engine_calls_it(job, values.get("precision")), values)
+    return eager.trl.with_unasked(_as_its_engine_calls_it(job, values.get("precision")), values)
 
 
 def _as_its_engine_calls_it(job: Job, name: str | None) -> Job:

@@ -15,7 +15,7 @@ from vramcast.domain.answer import Fit, claimed_bytes, fit_of, usable_bytes
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.planning import Decision, Space
-from vramcast.engines.eager.releases import with_unasked
+from vramcast.engines.eager.trl import with_unasked
 from vramcast.engines.training import TRAINING
 from vramcast.errors import VramcastError
 from vramcast.estimate.changes import Need

@@ -9,5 +9,6 @@ if TYPE_CHECKING:
     from vramcast.engines.eager import question as question
     from vramcast.engines.eager import recipe as recipe
     from vramcast.engines.eager import releases as releases
+    from vramcast.engines.eager import trl as trl
 
 __getattr__ = submodules(__name__)

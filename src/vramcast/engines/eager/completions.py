@@ -21,7 +21,8 @@ from vramcast.domain.job import Job, Phase
 from vramcast.domain.model import Attention
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.version import Version
-from vramcast.engines.eager.passes import blocks, inference
+from vramcast.engines.eager.graphs import blocks
+from vramcast.engines.eager.passes import inference
 from vramcast.engines.eager.phases import Stepping, cache_width, plain_phases
 from vramcast.engines.eager.preference import (
     ENTROPY_ROWS,
@@ -34,7 +35,7 @@ from vramcast.engines.eager.preference import (
     whole_reference,
 )
 from vramcast.engines.eager.recipe import Recipe
-from vramcast.engines.eager.releases import LOADS_FP32_SINCE, beta_of, generated_at_once, is_trl, trl_version
+from vramcast.engines.eager.trl import LOADS_FP32_SINCE, beta_of, generated_at_once, is_trl, trl_version
 from vramcast.errors import InvalidSpec, Unsupported
 
 WRITTEN: Final = ("grpo", "rloo")

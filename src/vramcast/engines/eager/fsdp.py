@@ -15,7 +15,8 @@ from typing import Final
 
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
-from vramcast.engines.eager.passes import Around, Piece, blocks, evaluation, inference, passes
+from vramcast.engines.eager.graphs import blocks
+from vramcast.engines.eager.passes import Around, Piece, evaluation, inference, passes
 from vramcast.engines.eager.phases import Stepping, stepped
 from vramcast.engines.eager.preference import FP32, Rated, renamed
 from vramcast.engines.eager.recipe import ROOT, STORAGE_WIDTH, Part, Recipe, Sharding, owner_of, parts, sharded, whole

@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 from vramcast.domain.job import Job, Phase
 from vramcast.domain.model import Attention, MultiLatentAttention, scorer
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
-from vramcast.engines.eager.passes import Around, Blocks, blocks, evaluation, free_gradients, inference, passes
+from vramcast.engines.eager.graphs import Blocks, blocks
+from vramcast.engines.eager.passes import Around, evaluation, free_gradients, inference, passes
 from vramcast.engines.eager.recipe import Recipe, weights
-from vramcast.engines.eager.releases import beta_of, generated_at_once
+from vramcast.engines.eager.trl import beta_of, generated_at_once
 from vramcast.operators.lowering import WeightGradients
 from vramcast.states.optimizers import FP32, OptimizerRule
 from vramcast.states.steps import Weight, state_program, step_program, weight_program
@@ -106,7 +107,10 @@ def _update_in_backward(built: Blocks, width: int, rule: OptimizerRule) -> None:
                 sizes = list(rule.temporaries((tensor.num_bytes // width,), width=width))
                 if sizes and width < FP32 and rule.wide_temporaries:  # its fp32 copy takes the gradient's place
                     sizes[0] -= tensor.num_bytes
-                operator.backward_temporaries += tuple(graph.tensor(f"update of {operator.name}", n) for n in sizes)
+                operator.backward_temporaries = (
+                    *operator.backward_temporaries,
+                    *(graph.tensor(f"update of {operator.name}", n) for n in sizes),
+                )
 
 
 def stepped(held: tuple[Weight, ...], stepping: Stepping) -> Program:

@@ -30,10 +30,12 @@ from msgspec.structs import replace
 from vramcast.domain.job import Job, Loss, Phase
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.version import Version
-from vramcast.engines.eager.passes import Around, Piece, blocks, inference
+from vramcast.engines.eager.graphs import blocks
+from vramcast.engines.eager.passes import Around, Piece, inference
 from vramcast.engines.eager.phases import Stepping, plain_phases
 from vramcast.engines.eager.recipe import Recipe, weights
-from vramcast.engines.eager.releases import LOADS_FP32_SINCE, is_trl, liger_kernels, sharder, trl_version
+from vramcast.engines.eager.releases import liger_kernels, sharder
+from vramcast.engines.eager.trl import LOADS_FP32_SINCE, is_trl, trl_version
 from vramcast.errors import Unsupported
 from vramcast.operators.graph import Graph
 from vramcast.states.steps import weight_program

@@ -33,13 +33,12 @@ from vramcast.engines.eager.releases import (
     TWO_LISTS_UNTIL,
     CausalLoss,
     caches_products,
-    loads_fp32,
     optimizer_kernel,
-    reentrant,
     repeats_keys,
     software,
     transformers_version,
 )
+from vramcast.engines.eager.trl import loads_fp32, reentrant
 from vramcast.engines.training import engine_of
 from vramcast.engines.transformers.versions import (
     FLASH_NEEDS,

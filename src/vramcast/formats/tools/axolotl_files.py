@@ -9,7 +9,8 @@ from typing import Final
 
 from vramcast.domain.job import Job, Loss, Peft, Precision, Recompute, Shards
 from vramcast.domain.model import Head
-from vramcast.engines.eager.releases import liger_kernels, loads_fp32, prepared_weights, reentrant, runs_deepspeed
+from vramcast.engines.eager.releases import liger_kernels, runs_deepspeed
+from vramcast.engines.eager.trl import loads_fp32, prepared_weights, reentrant
 from vramcast.errors import Unsupported
 from vramcast.families.module_names import names_of, names_saved
 from vramcast.formats.files import File, Order, Part, hub_id

@@ -10,15 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
-from vramcast.engines.eager.releases import (
-    LIGER,
-    chunks_loss,
-    liger_kernels,
-    loads_fp32,
-    optimizer_kernel,
-    reentrant,
-    runs_deepspeed,
-)
+from vramcast.engines.eager.releases import LIGER, liger_kernels, optimizer_kernel, runs_deepspeed
+from vramcast.engines.eager.trl import chunks_loss, loads_fp32, reentrant
 from vramcast.errors import Unsupported
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import ACCELERATE, RUN, TORCHRUN, head_of, run_script

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from vramcast.domain.job import Job, Plan, Recompute
 from vramcast.domain.planning import Goal, Point, Reason
 from vramcast.domain.version import named
-from vramcast.engines.eager.releases import precision_word, with_unasked
+from vramcast.engines.eager.releases import precision_word
+from vramcast.engines.eager.trl import with_unasked
 from vramcast.search.training.limits import beats
 from vramcast.search.training.pool import Candidate, Rule
 
