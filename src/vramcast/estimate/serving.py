@@ -81,9 +81,8 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
     answered = [_rank_answer(job, rank) for rank in deployment.ranks]
     ranks = sorted(answered, key=lambda rank: -rank.needed_bytes)
     visible = job.cluster.gpu.visible_bytes
-    capacity = _capacity(job, deployment, ranks, ranks[0].needed_bytes)
-    shortfall = _shortfall(job, deployment, capacity)
-    fits = ranks[0].needed_bytes <= visible and not shortfall
+    short = _in_short(job, deployment, answered)
+    capacity, fits = short.capacity, short.fits
     if capacity is not None and deployment.fitting_context is not None and ranks[0].needed_bytes > visible:
         capacity = msgspec.structs.replace(capacity, longest_context=deployment.fitting_context())
     speed = timed(job) if isinstance(job, ServeJob) else None
@@ -108,12 +107,12 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
             )
         ),
         ignored=newer(job.engine, job.version, SERVING[job.engine].newest),
-        changes=() if fits or not with_changes or isinstance(job, PipelineJob) else _changes(job),
+        changes=() if fits or not with_changes or isinstance(job, PipelineJob) else _changes(job, short),
         capacity=capacity,
         startup=deployment.ranks[0].startup,
         speed=speed.speed if speed else None,
-        shortfall=shortfall,
-        load=_load(job, deployment, answered),
+        shortfall=short.shortfall,
+        load=short.load,
     )
     return with_cost(found, job.cluster)
 
@@ -125,8 +124,8 @@ def _calibrated(job: ServeJob | PipelineJob, deployment: Deployment) -> tuple[tu
     return effects(job, deployment, deploy(msgspec.structs.replace(job, calibration=None)))
 
 
-def _changes(job: ServeJob) -> tuple[Change, ...]:
-    return estimate.serving_changes.serving_changes(job, verdict=verdict)
+def _changes(job: ServeJob, before: Verdict) -> tuple[Change, ...]:
+    return estimate.serving_changes.serving_changes(job, before, verdict=verdict)
 
 
 def verdict(job: ServeJob) -> Verdict:
@@ -136,14 +135,16 @@ def verdict(job: ServeJob) -> Verdict:
     """
     job, _ = applicable(job)
     deployment = deploy(job)
-    visible = job.cluster.gpu.visible_bytes
-    ranks = [_rank_answer(job, rank) for rank in deployment.ranks]
+    return _in_short(job, deployment, [_rank_answer(job, rank) for rank in deployment.ranks])
+
+
+def _in_short(job: ServeJob | PipelineJob, deployment: Deployment, ranks: list[RankAnswer]) -> Verdict:
     fullest = max(ranks, key=lambda rank: rank.needed_bytes)
     needed = fullest.needed_bytes
     capacity = _capacity(job, deployment, ranks, needed)
     shortfall = _shortfall(job, deployment, capacity)
     return Verdict(
-        fits=needed <= visible and not shortfall,
+        fits=needed <= job.cluster.gpu.visible_bytes and not shortfall,
         needed_bytes=needed,
         loaded_bytes=max(extent(rank.program.phases.get(Phase.LOAD, ())).net for rank in deployment.ranks),
         shortfall=shortfall,

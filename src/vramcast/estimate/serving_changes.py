@@ -169,16 +169,18 @@ PROPOSALS: Final[tuple[Proposal, ...]] = (
 """In order of what a user gives up, least first."""
 
 
-def serving_changes(job: ServeJob, *, verdict: Callable[[ServeJob], Outcome]) -> tuple[Change, ...]:
+def serving_changes(
+    job: ServeJob, before: Outcome, *, verdict: Callable[[ServeJob], Outcome]
+) -> tuple[Change, ...]:
     """Every applicable change that brings the plan nearer to fitting, those that make it fit first.
 
     Where none is enough, pairs of those that bring it nearer are tried.
 
     Args:
         job: the plan that does not fit
+        before: what it comes to
         verdict: what a changed plan comes to
     """
-    before = verdict(job)
     steps = [step for step in _steps(job, before, verdict) if step.after.fits or _nearer(step.after, job, before)]
     if not any(step.after.fits for step in steps):
         steps = [*_pairs(steps, verdict), *steps]

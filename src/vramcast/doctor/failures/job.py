@@ -217,7 +217,8 @@ def _training_fixes(job: Job, needed_bytes: int) -> Iterator[Fix]:
 def _serving_fixes(job: ServeJob, found: ServeAnswer) -> Iterator[Fix]:
     needed, cache_short = found.fullest.needed_bytes, _cache_short(job, found) is not None
     held = found.capacity.concurrency if found.capacity else None
-    for change in estimate.serving_changes.serving_changes(job, verdict=estimate.serving.verdict):
+    verdict = estimate.serving.verdict
+    for change in estimate.serving_changes.serving_changes(job, verdict(job), verdict=verdict):
         saved = needed - change.device_bytes
         more = held is not None and change.concurrency is not None and change.concurrency > held
         if not (saved > 0 or more or (change.fits and not found.fits)):

@@ -87,17 +87,20 @@ class Graph:
 
     def expand(self, tensor: Tensor) -> None:
         """Append a tensor behind everything it is computed from that is not there yet."""
-        waiting = [(tensor, 0)]  # an own stack: graphs are deeper than Python recurses
+        if tensor.seen:
+            return
+        tensor.seen = True
+        waiting = [(tensor, iter(tensor.src))]  # an own stack: graphs are deeper than Python recurses
         while waiting:
-            node, position = waiting.pop()
-            if not position:
-                if node.seen:
-                    continue
-                node.seen = True
-            if position < len(node.src):
-                waiting += [(node, position + 1), (node.src[position], 0)]
-                continue
-            (self.leafs if node.op == "none" else self.nodes).append(node)
+            node, left = waiting[-1]
+            for source in left:
+                if not source.seen:
+                    source.seen = True
+                    waiting.append((source, iter(source.src)))
+                    break
+            else:
+                waiting.pop()
+                (self.leafs if node.op == "none" else self.nodes).append(node)
 
 
 def placed(dtype: str, *ne: int, home: int, weight: bool = False) -> Tensor:

@@ -113,9 +113,9 @@ def pack(steps: Sequence[Step], leafs: Sequence[Step], memories: Sequence[Memory
             if source.is_input:
                 packing.allocate(source, backend)
     for tensor, backend in steps:
-        for source in tensor.src:
-            packing.allocate(source, backend)
-        packing.allocate(tensor, backend)
+        for node in (*tensor.src, tensor):
+            if not node.held and node.home is None and node.root is None:  # as `allocate`, without the call
+                packing.allocate(node, backend)
         for source in tensor.src:
             packing.release(source)
     return tuple(buffer.size for buffer in packing.buffers)

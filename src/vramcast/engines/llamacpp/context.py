@@ -303,10 +303,12 @@ class Context:
         split = latent and (self.settings.fork or bool(self.settings.latent))
         self.weights = weights_of(job, split_latent=split, joined_latent=self.settings.fork or not split)
         self.caches = caches_of(job.model, self.settings)
-        self.reserved: Reserved = compute_buffers(
-            job.model, self.settings, self.placement, self.weights, copies=self.pipelined
-        )
         self.projector: Projector | None = projector_of(job, self.settings)
+
+    @cached_property
+    def reserved(self) -> Reserved:
+        """The compute buffers: most of the work, and not asked for where weights and caches are too large already."""
+        return compute_buffers(self.job.model, self.settings, self.placement, self.weights, copies=self.pipelined)
 
     @property
     def projector_device(self) -> int:
@@ -405,5 +407,10 @@ def host_bytes(context: Context) -> int:
 
 def card_bytes(context: Context, card: int) -> int:
     """What a card holds, the CUDA context left out [bytes]."""
+    return stored_bytes(context, card) + context.reserved.cards[card]
+
+
+def stored_bytes(context: Context, card: int) -> int:
+    """What a card holds but for the compute buffer: weights, cache and projector [bytes]."""
     weights = sum(weight_bytes(weight, card=True) for kept in weights_on(context, card).values() for weight in kept)
-    return weights + context.cache_on(card).num_bytes + context.reserved.cards[card] + context.projector_bytes(card)
+    return weights + context.cache_on(card).num_bytes + context.projector_bytes(card)

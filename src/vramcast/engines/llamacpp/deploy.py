@@ -12,7 +12,15 @@ from vramcast.domain.job import Phase
 from vramcast.domain.program import Category, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank
-from vramcast.engines.llamacpp.context import Context, DeviceCache, card_bytes, host_bytes, weight_bytes, weights_on
+from vramcast.engines.llamacpp.context import (
+    Context,
+    DeviceCache,
+    card_bytes,
+    host_bytes,
+    stored_bytes,
+    weight_bytes,
+    weights_on,
+)
 from vramcast.engines.llamacpp.settings import CONTEXT_MULTIPLE, Settings
 from vramcast.engines.llamacpp.weights import EXPERTS
 from vramcast.engines.serving.rank import corrected_tensor
@@ -26,19 +34,27 @@ def layers_that_fit(job: ServeJob, room: int) -> int:
         job: the plan that does not fit
         room: bytes of a card beside the CUDA context
     """
+    def placed(layers: int) -> Context:
+        return Context(replace(job, plan=replace(job.plan, gpu_layers=layers)))
+
+    def largest(low: int, high: int, buffers: int) -> int:
+        """By weights and caches, beside so many bytes of buffers."""
+        while low < high:
+            middle = (low + high + 1) // 2
+            context = placed(middle)
+            fits = all(stored_bytes(context, card) <= room - buffers for card in range(context.placement.cards))
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
+
     low, high = 0, job.model.num_layers + 1 if job.plan.gpu_layers is None else job.plan.gpu_layers
+    buffers = 0  # that change little from one number of layers to the next, and are most of the work
     while low < high:
-        middle = (low + high + 1) // 2
-        if _fits(replace(job, plan=replace(job.plan, gpu_layers=middle)), room):
-            low = middle
-        else:
-            high = middle - 1
+        middle = max(low + 1, largest(low, high, buffers))
+        context = placed(middle)
+        short = max((card_bytes(context, card) for card in range(context.placement.cards)), default=0) - room
+        low, high = (middle, high) if short <= 0 else (low, middle - 1)
+        buffers = max(context.reserved.cards, default=0)
     return low
-
-
-def _fits(job: ServeJob, room: int) -> bool:
-    context = Context(job)
-    return all(card_bytes(context, card) <= room for card in range(context.placement.cards))
 
 
 def context_that_fits(job: ServeJob, room: int) -> int:
@@ -51,10 +67,13 @@ def context_that_fits(job: ServeJob, room: int) -> int:
     Returns: a multiple of 256 below the context asked for [tokens]
     """
     def used(blocks: int) -> int:
-        """Of the fullest card [bytes]."""
+        """Of the fullest card [bytes]; without the buffers, where there is no room for them anyway."""
         requests = replace(job.requests, context=blocks * CONTEXT_MULTIPLE, input_len=None, output_len=None)
         context = Context(replace(job, requests=requests))
-        return max((card_bytes(context, card) for card in range(context.placement.cards)), default=0)
+        stored = [stored_bytes(context, card) for card in range(context.placement.cards)]
+        if max(stored, default=0) > room:
+            return max(stored)
+        return max(map(sum, zip(stored, context.reserved.cards, strict=True)), default=0)
 
     high = -(-job.context // CONTEXT_MULTIPLE)
     if high < 2:
