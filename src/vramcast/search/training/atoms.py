@@ -23,7 +23,7 @@ from vramcast.engines.megatron.run import buffers, inputs, weights_of, workspace
 from vramcast.operators.lowering import Lowered
 from vramcast.search.training.degrees import Grid
 from vramcast.search.training.extents import Counts, Extents, NotAffine, affine, tabulate
-from vramcast.search.training.states import WeightGroup
+from vramcast.search.training.states import WeightGroups
 from vramcast.states.megatron import Weight
 
 Shape = tuple[int, ...]
@@ -70,7 +70,7 @@ class Atoms:
         self._builders: dict[tuple[Shape, int, tuple[str, ...]], ChunkBuilder] = {}
         self._passes: dict[Piece, Passes] = {}
         self._lasting: dict[Chunk, Counts] = {}
-        self._weights: dict[Piece, list[WeightGroup]] = {}
+        self._weights: dict[Piece, WeightGroups] = {}
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -204,24 +204,22 @@ class Atoms:
                     found[key] = {shape: tensor.block_bytes for shape, tensor in tensors.items()}
         return found
 
-    def weights(self, piece: Piece) -> list[WeightGroup]:
+    def weights(self, piece: Piece) -> WeightGroups:
         """The weights of one piece, for all degrees."""
         if piece not in self._weights:
             chunk = _chunk_of(piece)
-            left_out = len(self.weights(EMBEDDING)) if piece == HEAD_BESIDE_EMBEDDING else 0
+            left_out = len(self.weights(EMBEDDING).expert) if piece == HEAD_BESIDE_EMBEDDING else 0
             built: dict[Shape, list[Weight]] = {}
             for index in range(len(self.grid)):
                 if self.grid.at(index) not in built:
                     built[self.grid.at(index)] = weights_of(self.context(index), [chunk], stage=0)[left_out:]
-            rows = [built[self.grid.at(index)] for index in range(len(self.grid))]
-            self._weights[piece] = [
-                WeightGroup(
-                    np.array([weight.elements for weight in column], np.int64),
-                    np.array([weight.count for weight in column], np.int64),
-                    column[0].expert, column[0].matrix, column[0].decays,
-                )
-                for column in zip(*rows, strict=True)
-            ]
+            columns = [built[self.grid.at(index)] for index in range(len(self.grid))]
+            elements, copies = (
+                np.array([[getattr(weight, name) for weight in column] for column in columns], np.int64).T
+                for name in ("elements", "count")
+            )
+            traits = ([getattr(weight, name) for weight in columns[0]] for name in ("expert", "matrix", "decays"))
+            self._weights[piece] = WeightGroups(elements, copies, *(np.array(trait, np.bool_) for trait in traits))
         return self._weights[piece]
 
     def _each(self, value: Callable[[int, int], int]) -> Counts:

@@ -22,7 +22,7 @@ from vramcast.search.training.atoms import EMBEDDING, HEAD, HEAD_BESIDE_EMBEDDIN
 from vramcast.search.training.degrees import Stages
 from vramcast.search.training.extents import Counts, Extents, freed, held, joined
 from vramcast.search.training.schedules import Moment
-from vramcast.search.training.states import WeightGroup
+from vramcast.search.training.states import WeightGroups, joined_groups
 
 
 class Role(NamedTuple):
@@ -110,18 +110,16 @@ def step_peak(passes: Sequence[Passes], moments: Sequence[Moment]) -> Counts:
     return highest
 
 
-def weights_of_role(atoms: Atoms, role: Role) -> list[WeightGroup]:
+def weights_of_role(atoms: Atoms, role: Role) -> WeightGroups:
     """Weights of all chunks of a rank, in the order the model registers them."""
-    found: list[WeightGroup] = []
+    found: list[tuple[int, WeightGroups]] = []
     for chunk in role.chunks:
         if chunk.embedding:
-            found += atoms.weights(EMBEDDING)
-        for run in chunk.runs:
-            groups = atoms.weights(Piece("layer", run.layer))
-            found += [group._replace(copies=group.copies * run.count) for group in groups]
+            found.append((1, atoms.weights(EMBEDDING)))
+        found += [(run.count, atoms.weights(Piece("layer", run.layer))) for run in chunk.runs]
         if chunk.head:
-            found += atoms.weights(HEAD_BESIDE_EMBEDDING if chunk.embedding else HEAD)
-    return found
+            found.append((1, atoms.weights(HEAD_BESIDE_EMBEDDING if chunk.embedding else HEAD)))
+    return joined_groups(found)
 
 
 def lasting_of_role(atoms: Atoms, role: Role) -> Counts:
