@@ -61,20 +61,19 @@ def interleaved(
     """
     total = micro_batches * chunks
     warmup = min(total, 2 * (stages - stage - 1) + (chunks - 1) * group + overlap_extra)
-    forwards = list(_chunk_order(micro_batches, chunks, group))
-    backwards = [chunks - 1 - chunk for chunk in forwards]
-    steady: list[Slot] = []
-    for index in range(total - warmup):
-        steady += [Slot(True, forwards[warmup + index]), Slot(False, backwards[index])]
+    order = list(_chunk_order(micro_batches, chunks, group))
+    forward, backward = ([Slot(way, chunk) for chunk in range(chunks)] for way in (True, False))
+    forwards, backwards = [forward[chunk] for chunk in order], [backward[chunks - 1 - chunk] for chunk in order]
+    steady = [slot for pair in zip(forwards[warmup:], backwards, strict=False) for slot in pair]
     period, repeats = len(steady), 1
     if micro_batches % group == 0 and len(steady) >= 2 * group * chunks:
         period = 2 * group * chunks  # a group of micro-batches through all chunks, forward and backward
         repeats = len(steady) // period
     return Slots(
-        tuple(Slot(True, chunk) for chunk in forwards[:warmup]),
+        tuple(forwards[:warmup]),
         tuple(steady[:period]),
         repeats,
-        (*steady[period * repeats :], *(Slot(False, chunk) for chunk in backwards[total - warmup :])),
+        (*steady[period * repeats :], *backwards[total - warmup :]),
     )
 
 

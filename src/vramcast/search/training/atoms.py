@@ -69,6 +69,7 @@ class Atoms:
         self.micro_batches = micro_batches
         self._builders: dict[tuple[Shape, int, tuple[str, ...]], ChunkBuilder] = {}
         self._passes: dict[Piece, Passes] = {}
+        self._stacked: dict[tuple[Piece, ...], Passes] = {}
         self._lasting: dict[Chunk, Counts] = {}
         self._weights: dict[Piece, WeightGroups] = {}
 
@@ -114,6 +115,19 @@ class Atoms:
                 found[(slice(None), *at)] = (*forward, *backward)
             self._passes[piece] = Passes(Extents(found[0], found[1]), Extents(found[2], found[3]))
         return self._passes[piece]
+
+    def passes_of(self, alike: tuple[Piece, ...]) -> Passes:
+        """Extents of one piece, or of several as the first axis."""
+        if len(alike) == 1:
+            return self.passes(alike[0])
+        if alike not in self._stacked:
+            found = [self.passes(piece) for piece in alike]
+            forward, backward = (
+                Extents(*(np.stack([axis[way] for axis in each]) for way in range(2)))
+                for each in ([passes.forward for passes in found], [passes.backward for passes in found])
+            )
+            self._stacked[alike] = Passes(forward, backward)
+        return self._stacked[alike]
 
     def _alike(self, piece: Piece) -> dict[Shape, list[Place]]:
         """Shapes at which a piece differs in its number of tokens only; in whether there is context parallelism, too,

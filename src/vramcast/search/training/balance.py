@@ -249,13 +249,13 @@ class _Pieces:
     def _seconds(self, role: Role, recomputation: Recomputation) -> float | None:
         if self.capacity is not None and self._live(role, recomputation) > self.capacity:
             return None
-        stage = self.times.stage(role, recomputation)
+        stage = self.times.stage(role, (recomputation,))
         return float((stage.forward + stage.backward)[0, 0])
 
     def _live(self, role: Role, recomputation: Recomputation) -> int:
         """The highest point of the run in the allocator [bytes]."""
         load_peak, steady = self._fixed(role)
-        passes = [chunk_passes(self.atoms, chunk, recomputation) for chunk in role.chunks]
+        passes = [chunk_passes(self.atoms, chunk, (recomputation,)) for chunk in role.chunks]
         schedule = moments(
             stage=role.stage, stages=self.job.plan.pp, kinds=(0,), micro_batches=self.job.workload.grad_accum
         )

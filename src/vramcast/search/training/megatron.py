@@ -6,7 +6,7 @@ How many machines there are is one more axis: layers and schedules do not see it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
+from itertools import groupby, product
 from math import prod
 from typing import Final, NamedTuple
 
@@ -32,12 +32,12 @@ from vramcast.search.training.extents import Counts
 from vramcast.search.training.schedules import enough, moments
 from vramcast.search.training.stages import (
     Recomputation,
+    Recomputations,
     Role,
     chunk_passes,
     lasting_of_role,
     roles,
     step_peak,
-    together,
     weights_of_role,
 )
 from vramcast.search.training.states import Ranks, held_states
@@ -80,11 +80,20 @@ class Block(NamedTuple):
     micro_batches: tuple[int, ...]
     variants: tuple[Variant, ...]
     stages: Stages
-    recomputations: tuple[Recomputation, ...]
+    recomputations: Recomputations
     grad_accum: Counts  # degrees x micro-batches
     live_bytes: Counts  # fullest rank, highest point of the run
     step_s: Seconds
     possible: Mask  # degrees x micro-batches
+
+    @property
+    def order(self) -> tuple[tuple[int, int], ...]:
+        """Variants and recomputations as plans are listed, of those that are alike the first one first: by what is
+        computed again, then by variant, then by how many layers are."""
+        ways, several = range(len(self.recomputations)), len(self.recomputations)
+        kinds = groupby(ways, lambda way: several if self.recomputations[way].layers else way)
+        variants = range(len(self.variants))
+        return tuple((variant, way) for _, alike in kinds for variant, way in product(variants, list(alike)))
 
     def job_at(self, variant: int, recomputation: int, degrees: int, batch: int) -> Job:
         """The question of one plan."""
@@ -224,12 +233,12 @@ class Memory:
         self.grid = degrees
         self.kept = [_with(job, variant) for variant in variants]
         self.atoms = Atoms(job, degrees, micro_batches_of(space))
-        self._known: dict[Stages, list[tuple[tuple[Recomputation, ...], Counts]]] = {}
+        self._known: dict[Stages, list[tuple[Recomputations, Counts]]] = {}
         self._num_known = 0
 
     def remembered(
         self, stages: Stages, stage_roles: list[Role], grad_accum: Counts, possible: Mask
-    ) -> Iterable[tuple[tuple[Recomputation, ...], Counts]]:
+    ) -> Iterable[tuple[Recomputations, Counts]]:
         """As `read`, for every kind of card that asks."""
         if stages in self._known:
             return self._known[stages]
@@ -241,14 +250,14 @@ class Memory:
 
     def read(
         self, stages: Stages, stage_roles: list[Role], grad_accum: Counts, possible: Mask
-    ) -> Iterator[tuple[tuple[Recomputation, ...], Counts]]:
-        """Recomputations that differ in a number, with the live bytes of the fullest rank: variants x recomputations x
+    ) -> Iterator[tuple[Recomputations, Counts]]:
+        """Recomputations, with the live bytes of the fullest rank: variants x recomputations x
         degrees x micro-batches."""
         fixed = [self._fixed(role, stages) for role in stage_roles]
         for recomputations in self._recomputations(stage_roles):
             live: Counts = np.int64(0)
             for role, (load_peak, steady, update) in zip(stage_roles, fixed, strict=True):
-                peak = self._step_peak(role, stages, together(recomputations), grad_accum, possible)
+                peak = self._step_peak(role, stages, recomputations, grad_accum, possible)
                 live = np.maximum(live, np.maximum(load_peak, steady + np.maximum(peak, update)))
             yield recomputations, live
 
@@ -272,26 +281,28 @@ class Memory:
         update = np.stack([np.broadcast_to(states.update, dp.shape) for states in found])[:, None, :, None]
         return load, steady, update
 
-    def _recomputations(self, stage_roles: list[Role]) -> Iterator[tuple[Recomputation, ...]]:
-        """Those that differ in a number together, as many as make arrays of a size that stays in the cache."""
+    def _recomputations(self, stage_roles: list[Role]) -> Iterator[Recomputations]:
+        """As many together as make arrays of a size that stays in the cache."""
         allowed = self.space.recompute
         longest = max(chunk.num_layers for role in stage_roles for chunk in role.chunks)
-        if Recompute.NONE in allowed:
-            yield (Recomputation(),)
-        if Recompute.SELECTIVE in allowed:
-            for modules in selective_modules(self.job):
-                yield (Recomputation(modules=modules),)
-        if Recompute.FULL in allowed:
-            several = max(1, CACHED // prod(self.atoms.shape))
-            for first in range(1, longest + 1, several):
-                last = min(longest, first + several - 1)
-                yield tuple(Recomputation(layers=layers) for layers in range(first, last + 1))
+        sets = selective_modules(self.job) if Recompute.SELECTIVE in allowed else ()
+        alone = [Recomputation()] if Recompute.NONE in allowed else []
+        alone += [Recomputation(modules=modules) for modules in sets]
+        most = longest if Recompute.FULL in allowed else 0
+        whole = tuple(Recomputation(layers=layers) for layers in range(1, most + 1))
+        several = max(1, CACHED // prod(self.atoms.shape))
+        if several > len(alone):
+            yield (*alone, *whole[:several])
+            whole = whole[several:]
+        else:
+            yield from ((each,) for each in alone)
+        yield from (whole[first : first + several] for first in range(0, len(whole), several))
 
     def _step_peak(
-        self, role: Role, stages: Stages, recomputation: Recomputation, grad_accum: Counts, possible: Mask
+        self, role: Role, stages: Stages, recomputations: Recomputations, grad_accum: Counts, possible: Mask
     ) -> Counts:
         different = list(dict.fromkeys(role.chunks))
-        passes = [chunk_passes(self.atoms, chunk, recomputation) for chunk in different]
+        passes = [chunk_passes(self.atoms, chunk, recomputations) for chunk in different]
         kinds = tuple(map(different.index, role.chunks))
         classes = np.minimum(grad_accum, enough(stages=stages.pp, chunks=stages.chunks))
         found = np.zeros_like(grad_accum)
@@ -327,7 +338,7 @@ class _Search:
                 continue
             stage_roles, outside = roles(self.job, stages), self._outside(stages)
             for recomputations, live in read(stages, stage_roles, grad_accum, possible):
-                seconds = self._step_s(stages, stage_roles, together(recomputations), grad_accum)
+                seconds = self._step_s(stages, stage_roles, recomputations, grad_accum)
                 whole = live + outside
                 yield Block(
                     self.job, self.clusters, self.grid, self.atoms.micro_batches, self.variants, stages, recomputations,
@@ -335,10 +346,10 @@ class _Search:
                 )
 
     def _step_s(
-        self, stages: Stages, stage_roles: list[Role], recomputation: Recomputation, grad_accum: Counts
+        self, stages: Stages, stage_roles: list[Role], recomputations: Recomputations, grad_accum: Counts
     ) -> Seconds:
         """Seconds of a step: variants x recomputations x degrees x micro-batches."""
-        timed = [self.times.stage(role, recomputation) for role in stage_roles]
+        timed = [self.times.stage(role, recomputations) for role in stage_roles]
         dp = self.memory.data_parallel(stages)
         found = [self.times.step_s(stages, timed, job, recipe, grad_accum, dp) for job, recipe in self.recipes]
         return np.stack([seconds.reshape(-1, *self.atoms.shape) for seconds in found])

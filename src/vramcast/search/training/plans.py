@@ -58,24 +58,26 @@ def _read(space: Space, clusters: Sequence[Cluster], engine: str) -> Iterator[Pl
 
 
 def _of_block(block: Block, cluster: Cluster) -> Plans:
-    shape = block.live_bytes.shape
+    shape, order = block.possible.shape, block.order
     own = block.possible & (block.grid.nodes == cluster.num_nodes)[:, None]
-    places = np.flatnonzero(np.broadcast_to(own, shape))
+    places = np.flatnonzero(np.broadcast_to(own, (len(order), *shape)))
+    ways = tuple(np.array(order).T)
+    live, seconds = (figures[ways].ravel()[places] for figures in (block.live_bytes, block.step_s))
     bare = block._replace(live_bytes=_NOTHING, step_s=_NOTHING)  # a kept plan must not keep all the others
     degrees, splits = block.grid, (block.stages.pp.bit_length() + block.stages.chunks.bit_length())
     num_splits = sum(np.frexp(axis)[1] for axis in (degrees.tp, degrees.cp, degrees.ep)) + splits  # bits of each
     plan_at, workload_at = cache(bare.plan_at), cache(bare.workload_at)  # many differ in the other alone
 
     def job_at(place: int) -> Job:
-        rest, batch = divmod(int(places[place]), shape[3])
-        rest, index = divmod(rest, shape[2])
-        plan = plan_at(*divmod(rest, shape[1]), index)
+        rest, batch = divmod(int(places[place]), shape[1])
+        way, index = divmod(rest, shape[0])
+        plan = plan_at(*order[way], index)
         return replace(bare.job, plan=plan, workload=workload_at(index, batch), cluster=cluster)
 
     def num_splits_at(place: int) -> int:
-        return int(num_splits[int(places[place]) // shape[3] % shape[2]])
+        return int(num_splits[int(places[place]) // shape[1] % shape[0]])
 
-    return Plans(cluster, block.live_bytes.ravel()[places], block.step_s.ravel()[places], job_at, num_splits_at)
+    return Plans(cluster, live, seconds, job_at, num_splits_at)
 
 
 def _of_choice(choice: Choice) -> Plans:

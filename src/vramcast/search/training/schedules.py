@@ -7,11 +7,11 @@ moment of the same pass cannot be the highest one and is dropped. Chunks that ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from typing import Final, NamedTuple
 
-from vramcast.parallel.pipeline import Slot, Slots, interleaved, one_forward_one_backward
+from vramcast.parallel.pipeline import Slot, interleaved, one_forward_one_backward
 
 PERIODS: Final = 3
 """Groups of micro-batches after which an interleaved schedule repeats itself: later ones hold nothing new."""
@@ -42,8 +42,13 @@ def moments(*, stage: int, stages: int, kinds: tuple[int, ...], micro_batches: i
             stage=stage, stages=stages, micro_batches=micro_batches, chunks=chunks, group=stages
         )
     by_slot: dict[Slot, set[tuple[int, ...]]] = {}
-    for moment in _walk(slots, kinds):
-        by_slot.setdefault(moment.slot, set()).add(moment.held)
+    held = [0] * (max(kinds) + 1)
+    different = {*slots.warmup, *slots.steady, *slots.cooldown}
+    places = {slot: (slot._replace(chunk=kinds[slot.chunk]), 1 if slot.forward else -1) for slot in different}
+    for slot in (*slots.warmup, *slots.steady * min(slots.repeats, 2), *slots.cooldown):
+        found, more = places[slot]
+        by_slot.setdefault(found, set()).add(tuple(held))
+        held[found.chunk] += more
     return tuple(Moment(held, slot) for slot, seen in by_slot.items() for held in _undominated(seen))
 
 
@@ -54,14 +59,6 @@ def enough(*, stages: int, chunks: int) -> int:
     (8, 24)
     """
     return stages if chunks == 1 else PERIODS * stages
-
-
-def _walk(slots: Slots, kinds: tuple[int, ...]) -> Iterator[Moment]:
-    held = [0] * (max(kinds) + 1)
-    for slot in (*slots.warmup, *slots.steady * min(slots.repeats, 2), *slots.cooldown):
-        kind = kinds[slot.chunk]
-        yield Moment(tuple(held), Slot(slot.forward, kind))
-        held[kind] += 1 if slot.forward else -1
 
 
 def _undominated(seen: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -37,12 +37,16 @@ class Recomputation(NamedTuple):
     """What is computed again in backward."""
 
     modules: tuple[str, ...] = ()  # parts of every layer
-    layers: Counts = 0  # whole layers of each chunk, from the first; several numbers of them as an array
+    layers: int = 0  # whole layers of each chunk, from the first
 
     @property
     def kind(self) -> Recompute:
         """As a plan says it."""
         return Recompute.FULL if self.layers else Recompute.SELECTIVE if self.modules else Recompute.NONE
+
+
+Recomputations = tuple[Recomputation, ...]
+"""Those that are looked at together: where there are several, they are the first axis of all arrays."""
 
 
 def roles(job: Job, stages: Stages) -> list[Role]:
@@ -60,9 +64,9 @@ def roles(job: Job, stages: Stages) -> list[Role]:
     return list(found.values())
 
 
-def chunk_passes(atoms: Atoms, chunk: Chunk, recomputation: Recomputation) -> Passes:
+def chunk_passes(atoms: Atoms, chunk: Chunk, recomputations: Recomputations) -> Passes:
     """One micro-batch forward and backward through a chunk [engines.megatron.chunk, `ChunkBuilder.build`]."""
-    passed = [(count, atoms.passes(piece)) for count, piece in pieces(chunk, recomputation)]
+    passed = [(count, atoms.passes_of(alike)) for count, alike in pieces(chunk, recomputations)]
     forward = [passes.forward.times(count) for count, passes in passed]
     backward = [passes.backward.times(count) for count, passes in reversed(passed)]
     if not chunk.embedding:
@@ -77,26 +81,26 @@ def chunk_passes(atoms: Atoms, chunk: Chunk, recomputation: Recomputation) -> Pa
     return Passes(joined(*forward), joined(*backward))
 
 
-def together(recomputations: Sequence[Recomputation]) -> Recomputation:
-    """Recomputations that differ in the number of layers, as one: that number is the first axis of all arrays."""
-    layers = np.array([each.layers for each in recomputations], np.int64)[:, None, None]
-    return recomputations[0]._replace(layers=layers) if len(recomputations) > 1 else recomputations[0]
-
-
-def pieces(chunk: Chunk, recomputation: Recomputation) -> Iterator[tuple[Counts, Piece]]:
-    """What a chunk is made of, in the order of forward, and how many of each."""
+def pieces(chunk: Chunk, recomputations: Recomputations) -> Iterator[tuple[Counts, tuple[Piece, ...]]]:
+    """What a chunk is made of, in the order of forward, and how many of each: one piece, or one for each recomputation.
+    """
     if chunk.embedding:
-        yield 1, EMBEDDING
-    left = recomputation.layers
+        yield 1, (EMBEDDING,)
+    several = len(recomputations) > 1
+    left = np.array([each.layers for each in recomputations], np.int64)[:, None, None] if several else np.int64(
+        recomputations[0].layers
+    )
     for run in chunk.runs:
         whole = np.minimum(run.count, left)
         left = left - whole
-        if np.any(whole):
-            yield whole, Piece("layer", run.layer, recomputed=True)
-        if np.any(run.count > whole):
-            yield run.count - whole, Piece("layer", run.layer, modules=recomputation.modules)
+        if whole.any():
+            yield whole, (Piece("layer", run.layer, recomputed=True),)
+        if (run.count > whole).any():
+            again = [() if each.layers else each.modules for each in recomputations]
+            parts = tuple(Piece("layer", run.layer, modules=modules) for modules in again)
+            yield run.count - whole, parts if len(set(again)) > 1 else parts[:1]
     if chunk.head:
-        yield 1, HEAD
+        yield 1, (HEAD,)
 
 
 def step_peak(passes: Sequence[Passes], moments: Sequence[Moment]) -> Counts:

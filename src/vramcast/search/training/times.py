@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Recompute
 from vramcast.domain.model import Layer
+from vramcast.engines.megatron.chunk import Chunk
 from vramcast.estimate.step_time import Exchange, Stage, compose, exchange_of, timing_of
 from vramcast.estimate.training_styles import Recipe
 from vramcast.search.training.atoms import EMBEDDING, HEAD, Atoms, Piece
 from vramcast.search.training.degrees import Stages
 from vramcast.search.training.extents import Counts
-from vramcast.search.training.stages import Recomputation, Role, pieces
+from vramcast.search.training.stages import Recomputation, Recomputations, Role, pieces
 from vramcast.timing.training.fabric import Route
 from vramcast.timing.training.layer import (
     Elements,
@@ -52,7 +53,9 @@ class Times:
         self.timings = [self._timing(index) for index in range(len(atoms.grid))]
         self.spread = np.array([spread_of(int(nodes)) for nodes in atoms.grid.nodes])[:, None]
         self._passes: dict[Piece, PassTimes] = {}
+        self._stacked: dict[tuple[Piece, ...], PassTimes] = {}
         self._elements: dict[Piece, Elements] = {}
+        self._of_ranks: dict[tuple[Chunk, ...], Elements] = {}
         self._exchanges: dict[tuple[Any, int], Exchange] = {}
 
     def _timing(self, index: int) -> Any:
@@ -110,17 +113,34 @@ class Times:
             self._elements[piece] = Elements(rows[:, :1], rows[:, 1:])
         return self._elements[piece]
 
-    def stage(self, role: Role, recomputation: Recomputation) -> Stage:
+    def passes_of(self, alike: tuple[Piece, ...]) -> PassTimes:
+        """Seconds of one piece, or of several as the first axis."""
+        if len(alike) == 1:
+            return self.passes(alike[0])
+        if alike not in self._stacked:
+            found = [self.passes(piece) for piece in alike]
+            self._stacked[alike] = PassTimes(*(np.stack(axis) for axis in zip(*found, strict=True)))
+        return self._stacked[alike]
+
+    def stage(self, role: Role, recomputations: Recomputations) -> Stage:
         """A pipeline rank: the sum of its pieces."""
         forward: Seconds = 0.0
         backward: Seconds = 0.0
-        elements = Elements()
         for chunk in role.chunks:
-            for count, piece in pieces(chunk, recomputation):
-                times = self.passes(piece)
+            for count, alike in pieces(chunk, recomputations):
+                times = self.passes_of(alike)
                 forward, backward = forward + count * times.forward, backward + count * times.backward
-                elements = elements.plus(self.elements(piece), count)
-        return Stage(forward, backward, elements, role.alike)
+        return Stage(forward, backward, self._held(role), role.alike)
+
+    def _held(self, role: Role) -> Elements:
+        """Weights of a pipeline rank."""
+        if role.chunks not in self._of_ranks:
+            elements = Elements()
+            for chunk in role.chunks:
+                for count, (piece, *_) in pieces(chunk, (Recomputation(),)):
+                    elements = elements.plus(self.elements(piece), count)
+            self._of_ranks[role.chunks] = elements
+        return self._of_ranks[role.chunks]
 
     def step_s(
         self, stages: Stages, roles: Sequence[Stage], job: Job, recipe: Recipe, grad_accum: Counts, dp: Counts
