@@ -8,8 +8,9 @@ end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -23,6 +24,9 @@ from vramcast.search.training.degrees import Stages
 from vramcast.search.training.extents import Counts, Extents, freed, held, joined
 from vramcast.search.training.schedules import Moment
 from vramcast.search.training.states import WeightGroups, joined_groups
+
+MOST_KNOWN: Final = 1024
+"""Chunks whose pieces are kept: every kind of card asks for the same ones [count]."""
 
 
 class Role(NamedTuple):
@@ -81,26 +85,23 @@ def chunk_passes(atoms: Atoms, chunk: Chunk, recomputations: Recomputations) -> 
     return Passes(joined(*forward), joined(*backward))
 
 
-def pieces(chunk: Chunk, recomputations: Recomputations) -> Iterator[tuple[Counts, tuple[Piece, ...]]]:
+@lru_cache(maxsize=MOST_KNOWN)
+def pieces(chunk: Chunk, recomputations: Recomputations) -> tuple[tuple[Counts, tuple[Piece, ...]], ...]:
     """What a chunk is made of, in the order of forward, and how many of each: one piece, or one for each recomputation.
     """
-    if chunk.embedding:
-        yield 1, (EMBEDDING,)
-    several = len(recomputations) > 1
-    left = np.array([each.layers for each in recomputations], np.int64)[:, None, None] if several else np.int64(
-        recomputations[0].layers
-    )
+    found: list[tuple[Counts, tuple[Piece, ...]]] = [(1, (EMBEDDING,))] if chunk.embedding else []
+    left: Counts = np.array([each.layers for each in recomputations], np.int64)
+    left = left[:, None, None] if len(left) > 1 else left[0]
     for run in chunk.runs:
         whole = np.minimum(run.count, left)
         left = left - whole
         if whole.any():
-            yield whole, (Piece("layer", run.layer, recomputed=True),)
+            found.append((whole, (Piece("layer", run.layer, recomputed=True),)))
         if (run.count > whole).any():
             again = [() if each.layers else each.modules for each in recomputations]
             parts = tuple(Piece("layer", run.layer, modules=modules) for modules in again)
-            yield run.count - whole, parts if len(set(again)) > 1 else parts[:1]
-    if chunk.head:
-        yield 1, (HEAD,)
+            found.append((run.count - whole, parts if len(set(again)) > 1 else parts[:1]))
+    return (*found, (1, (HEAD,))) if chunk.head else tuple(found)
 
 
 def step_peak(passes: Sequence[Passes], moments: Sequence[Moment]) -> Counts:
