@@ -62,12 +62,16 @@ def with_configs(
 
 
 def _counted(given: Given, options: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """The cards of a question that names their type alone: as many as a command starts, and a line that says so."""
+    """The cards of a question that names their type alone, as many as a command starts, or one of several where no
+    more are used; and a line that says so."""
     named = str(options["gpus"])
     count = max(given.ranks.values(), default=0)
     if not count and engine_of(given.options) in SERVERS:
         count = math.prod(parse_count(name, given.options.get(name, 1)) for name in ("tp", "pp", "dp"))
     cluster = cluster_of(named, _market(options))
+    if given.alone and cluster.count > 1 and cluster.instance is None:
+        one = re.sub(r"^(?:\d+x)+", "", named)
+        return f"1x{one}", (f"GPUs: {given.alone} runs on one, so 1x{one} is answered, not {cluster.count}",)
     if count <= 1 or cluster.count != 1 or cluster.instance is not None or re.match(r"\d+x", named):
         return named, ()
     machines = f"{given.nodes}x" if given.nodes > 1 and count % given.nodes == 0 else ""

@@ -67,6 +67,7 @@ class Given(NamedTuple):
     ignored: tuple[str, ...] = ()  # what the answer is without, one sentence a file
     without_bf16: Mapping[str, Any] = {}  # options instead, on cards that have no bf16
     contexts: tuple[tuple[int, int], ...] = ()  # memory of all cards [bytes] -> context that the tool takes unasked
+    alone: str = ""  # the file of a run on one card, however many there are
 
 
 def read_files(
@@ -117,6 +118,7 @@ def read_files(
         {option: part for _, _, found in read for option, part in found.parts.items()},
         without_bf16={name: value for _, _, found in read for name, value in found.without_bf16.items()},
         contexts=next((found.contexts for _, _, found in read if found.contexts), ()),
+        alone=next((name for name, _, found in read if found.alone), ""),
     )
 
 

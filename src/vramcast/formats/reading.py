@@ -83,6 +83,7 @@ class Reading(NamedTuple):
     parts: Mapping[str, str] = {}  # (engine) option -> part of the network without which the tool passes over it
     without_bf16: dict[str, Any] = {}  # options instead, on cards that have no bf16
     contexts: tuple[tuple[int, int], ...] = ()  # memory of all cards [bytes] -> context that the tool takes unasked
+    alone: bool = False  # what reads it runs on one card, however many there are
 
 
 def together(*parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def read(config: Config) -> Reading:
     options, batch = _options(values, "lora" if lora else "", whole=True)
     auto = {} if "seq-len" in options else {"seq-len": "says no train.max_seq_length"}
     ranks = _ranks(values)
-    return Reading("litgpt", {}, options, batch, tuple(values.unread()), note, auto, ranks)
+    return Reading("litgpt", {}, options, batch, tuple(values.unread()), note, auto, ranks, alone=ranks == 1)
 
 
 def _command(config: Config) -> Reading:
@@ -96,7 +96,7 @@ def _command(config: Config) -> Reading:
         unread.append(Unread(str(file)[:60], "is a file of its own; give it with another --from", file="litgpt"))
     auto = {} if "seq-len" in options or file else {"seq-len": "says no train.max_seq_length"}
     return Reading("litgpt's command", options | options_of_environment(command.variables), {}, batch, tuple(unread),
-                   command.notes, auto, ranks)
+                   command.notes, auto, ranks, alone=ranks == 1)
 
 
 def _value(value: Any) -> Any:

@@ -111,7 +111,8 @@ def read(config: Config) -> Reading:
     auto = {} if "seq-len" in options else {"seq-len": "says no length of the samples"}
     left = tuple(_towers(values, options))
     unread = (*values.unread(), *wide, *left, *(started.unread if started else ()))
-    found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes), auto)
+    alone = options["engine"] == "unsloth" and several is None
+    found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes), auto, alone=alone)
     return _with_environment(found, command, started)
 
 

@@ -120,7 +120,7 @@ def read(config: Config) -> Reading:
     unread = (*anything, *model.unread(), *tuned.unread(), *training.unread(),
               *(_towers(tuned) if adapts is not None and not sized else ()))
     fp16 = options.get("precision") == "amp-bf16"
-    return Reading("unsloth", options, {}, batch, unread, tuple(notes),
+    return Reading("unsloth", options, {}, batch, unread, tuple(notes), alone=True,
                    without_bf16={"precision": "amp-fp16"} if fp16 or options["precision"] == "bf16" else {})
 
 
