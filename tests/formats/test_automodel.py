@@ -11,6 +11,7 @@ import yaml
 import vramcast
 from vramcast.api import job_of
 from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.errors import Unsupported
 from vramcast.formats.read import Given, read_files
 
 RECIPE: dict[str, Any] = {
@@ -81,12 +82,15 @@ def test_a_length_that_no_data_set_says_is_said_to_be_assumed(tmp_path: Path) ->
     [
         ("distributed", {"strategy": "fsdp2", "tp_size": 8}, "distributed.tp_size"),
         ("distributed", {"strategy": "megatron_fsdp"}, "distributed.strategy"),
-        ("recipe", "FinetuneRecipeForVLM", "recipe"),
-        ("model", {"_target_": "nemo_automodel.NeMoAutoModelForImageTextToText.from_pretrained"}, "model._target_"),
+        ("recipe", "KnowledgeDistillationRecipeForVLM", "recipe"),
+        ("model", {"_target_": "nemo_automodel.NeMoAutoModelForSeq2SeqLM.from_pretrained"}, "model._target_"),
+        ("model", {"text_config": {"mtp_num_hidden_layers": 1}}, "model.text_config.mtp_num_hidden_layers"),
+        ("freeze_config", {"freeze_language_model": True}, "freeze_config.freeze_language_model"),
         ("optimizer", {"_target_": "flashoptim.FlashAdamW"}, "optimizer._target_"),
         ("loss_fn", {"_target_": "nemo_automodel.components.loss.te_parallel_ce.TEParallelCrossEntropy"},
          "loss_fn._target_"),
-        ("fp8", {"enabled": True}, "fp8"),
+        ("fp8", {"enabled": True}, "fp8.enabled"),
+        ("fp8", {"enabled": True, "recipe_name": "rowwise"}, "fp8.recipe_name"),
         ("peft", LORA | {"target_modules": "q_proj[0]"}, "peft.target_modules"),
         ("dataset", {"seq_length": "${data.length}"}, "dataset.seq_length"),
     ],
@@ -94,6 +98,47 @@ def test_a_length_that_no_data_set_says_is_said_to_be_assumed(tmp_path: Path) ->
 def test_what_makes_another_run_of_it_is_named(tmp_path: Path, section: str, values: Any, name: str) -> None:
     recipe = {each: value for each, value in RECIPE.items() if each != "packed_sequence"} | {section: values}
     assert name in [one.name for _, one in read(tmp_path, recipe).unread]
+
+
+@pytest.mark.parametrize(
+    ("model", "frozen"),
+    [("google/gemma-3-4b-it", ("vision",)), ("Qwen/Qwen3-VL-4B-Instruct", ("vision", "projector"))],
+)
+def test_a_frozen_tower_lies_whole_in_the_root_unit(tmp_path: Path, model: str, frozen: tuple[str, ...]) -> None:
+    """The projector with it where its name says that it sees; Qwen's images are as large as its processor makes them."""
+    recipe = RECIPE | {
+        "recipe": "FinetuneRecipeForVLM", "processor": {"max_pixels": 1003520},
+        "freeze_config": {"freeze_embeddings": True, "freeze_vision_tower": True},
+        "model": {"_target_": "nemo_automodel.NeMoAutoModelForImageTextToText.from_pretrained",
+                  "pretrained_model_name_or_path": model, "text_config": {"use_cache": False}},
+    }
+    found = job(tmp_path, recipe)
+    assert (found.plan.freeze, found.engine_options["frozen_towers"]) == (frozen, "root")
+    assert found.workload.image_size == (None if "gemma" in model else 1001)
+    given = {"from": (tmp_path / "recipe.yaml",), "gpus": "8xh100-sxm-80gb"}
+    whole, apart = (sum(entry.num_bytes for entry in vramcast.train(**given, **more).fullest.ledger
+                        if entry.category == "weights")
+                    for more in ({}, {"engine_option": ("reduce_dtype=float32", "frozen_towers=layers")}))
+    tower = {"google/gemma-3-4b-it": 0.41e9, "Qwen/Qwen3-VL-4B-Instruct": 0.30e9}[model]
+    assert whole - apart == pytest.approx(2 * tower, rel=0.05)
+
+
+def test_gradients_are_reduced_and_add_up_in_fp32(tmp_path: Path) -> None:
+    """The policy's reduce_dtype, over weights and gradients of 16 bits: all of the network's before the last batch."""
+    found = job(tmp_path, RECIPE)
+    assert found.engine_options["reduce_dtype"] == "float32"
+    answer = vramcast.train(**{"from": (tmp_path / "recipe.yaml",)}, gpus="8xh100-sxm-80gb")
+    grown = sum(entry.num_bytes for entry in answer.fullest.ledger if "accumulated gradient" in entry.path)
+    assert grown == pytest.approx(4 * answer.num_parameters, rel=0.01)
+
+
+def test_matrices_of_layers_are_gathered_in_8_bits(tmp_path: Path) -> None:
+    on = {"enabled": True}
+    fp8 = on | {"recipe_name": "tensorwise", "enable_fsdp_float8_all_gather": True, "filter_fqns": ["lm_head"]}
+    assert job(tmp_path, RECIPE | {"fp8": fp8, "compile": on}).engine_options["float8_all_gather"] is True
+    with pytest.raises(Unsupported, match="add both"):
+        vramcast.train("llama-3.2-1b", gpus="8xh100-sxm-80gb", engine="pytorch", precision="bf16", shards="everything",
+                       engine_option=("float8_all_gather=true",))
 
 
 MOE = RECIPE | {

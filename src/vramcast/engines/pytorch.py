@@ -51,7 +51,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
 
     `engine_options`: "reentrant" checkpoints, "padded" batches, "shifted_loss" for model code that shifts its logits,
     "model_loss" computed by transformers' model code (bool), "gradient_as_bucket_view" (bool), "backward_prefetch"
-    ("pre", "none"), "defers_sync" (bool).
+    ("pre", "none"), "defers_sync" (bool), "reduce_dtype" of FSDP2 ("float32"), "frozen_towers" of FSDP2 ("root"),
+    "float8_all_gather" (bool).
 
     Raises: Unsupported for model parallelism, partial sharding and offload, with the engine that would work
     """
@@ -111,7 +112,23 @@ def sharding_of(job: Job, by: Sharder) -> Sharding:
         prefetch=job.engine_options.get("backward_prefetch", "pre") == "pre",
         offload=plan.offload_parameters == "cpu",
         defers=job.engine_options.get("defers_sync", True) is True,
+        reduced=FP32 if by == "fsdp2" and job.engine_options.get("reduce_dtype") == "float32" else None,
+        frozen_in_root=by == "fsdp2" and job.engine_options.get("frozen_towers") == "root",
+        float8=_gathers_in_8_bits(job, by),
     )
+
+
+def _gathers_in_8_bits(job: Job, by: Sharder) -> bool:
+    """torchao's linear layers, whose weights are cast before they are gathered; inductor casts what they read.
+
+    Source: pytorch/ao torchao/float8/fsdp_utils.py `WeightWithDynamicFloat8CastTensor`
+
+    Raises: Unsupported without FSDP2 and torch.compile
+    """
+    asked = job.engine_options.get("float8_all_gather", False) is True
+    if asked and (by != "fsdp2" or not job.plan.compile):
+        raise Unsupported("float8_all_gather is modelled for FSDP2 with --compile; add both")
+    return asked
 
 
 def sharded_role(

@@ -44,6 +44,9 @@ class PyTorch(Eager, frozen=True):
     model_loss: bool = False  # transformers' model code computes the loss
     backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
     defers_sync: bool = True  # FSDP: gradients of micro-batches before the last add up unsharded
+    reduce_dtype: Literal["param", "float32"] = "param"  # FSDP2: of gradients while they are reduced or add up
+    frozen_towers: Literal["layers", "root"] = "layers"  # FSDP2: units of towers of which nothing learns
+    float8_all_gather: bool = False  # FSDP2: torchao's linear layers
 
 
 class Zero(Eager, frozen=True):

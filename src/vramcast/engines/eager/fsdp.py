@@ -19,7 +19,18 @@ from vramcast.engines.eager.graphs import blocks
 from vramcast.engines.eager.passes import Around, Piece, evaluation, inference, passes
 from vramcast.engines.eager.phases import Stepping, stepped
 from vramcast.engines.eager.preference import FP32, Rated, renamed
-from vramcast.engines.eager.recipe import ROOT, STORAGE_WIDTH, Part, Recipe, Sharding, owner_of, parts, sharded, whole
+from vramcast.engines.eager.recipe import (
+    ROOT,
+    STORAGE_WIDTH,
+    Part,
+    Recipe,
+    Sharding,
+    owner_of,
+    parts,
+    sharded,
+    whole,
+    with_frozen_in_root,
+)
 from vramcast.parallel.fsdp import (
     GATHER_STREAM,
     REDUCE_STREAM,
@@ -277,9 +288,9 @@ class PerWeight(Around):
         return forward([self._stage(stack, piece, reshard=True) for piece in pieces])
 
     def _stage(self, stack: str, piece: Piece, *, reshard: bool) -> Stage:
-        unit = self.units[owner_of(self.found, stack, piece.run)]
-        lowered = piece.lowered
-        return Stage((unit,), lowered.forward, lowered.backward, piece.gradients, piece.count, reshard=reshard)
+        owner, lowered = owner_of(self.found, stack, piece.run), piece.lowered
+        units = () if owner == ROOT else (self.units[owner],)  # what the root holds is there
+        return Stage(units, lowered.forward, lowered.backward, piece.gradients, piece.count, reshard=reshard)
 
     def leave(self, pieces: tuple[Piece, ...]) -> Program:
         """Autocast caches nothing: weights are in its type already, or no leaves."""
@@ -345,7 +356,7 @@ def _unit(owner: str, own: tuple[Weight, ...], sharding: Sharding) -> Unit:
     padded = {weight: prod(sharded_shape(weight.shape, ranks)) * ranks for weight in own}
     learning = [weight for weight in own if weight.learns]
     gathered = sum(count * sharding.computed_width(weight) for weight, count in padded.items())
-    reduced = sum(padded[weight] * sharding.computed_width(weight) for weight in learning)
+    reduced = sum(padded[weight] * sharding.reduced_width(weight) for weight in learning)
     stored = sum(padded[weight] * sharding.stored_width(weight) for weight in learning)
     formula = f"{sum(padded.values()):,} elements over {ranks} ranks"
 
@@ -366,7 +377,7 @@ def _unit(owner: str, own: tuple[Weight, ...], sharding: Sharding) -> Unit:
         tensor("reduce-scatter input", reduced, kind),
         tensor("sharded gradients", stored // ranks, Category.GRADIENTS, REDUCE_STREAM),
         tuple(
-            tensor(f"accumulated gradient of {weight.path}", padded[weight] * sharding.computed_width(weight),
+            tensor(f"accumulated gradient of {weight.path}", padded[weight] * sharding.reduced_width(weight),
                    Category.GRADIENTS)
             for weight in learning
         ),
@@ -438,6 +449,8 @@ def sharded_phases(
     """
     built, flat = blocks(recipe), sharding.by == "fsdp1"
     found = parts(recipe, leaves=flat)
+    if sharding.frozen_in_root:
+        found = with_frozen_in_root(found, (tower.stack.name for tower in recipe.towers))
     around = Flat(found, sharding) if flat else PerWeight(found, sharding, tied=recipe.model.tied)
     held = tuple(around.shards())
     around.synchronises = stepping.grad_accum == 1 or not sharding.defers

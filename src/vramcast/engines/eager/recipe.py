@@ -211,6 +211,9 @@ class Sharding(NamedTuple):
     loads_whole: bool = False  # every rank loads all of a packed base before it is sharded
     offload: bool = False  # shards, gradients and the optimizer's states are on the host
     defers: bool = True  # gradients of micro-batches before the last add up unsharded
+    reduced: int | None = None  # FSDP2: gradients while they are reduced or add up; None: as weights are gathered
+    frozen_in_root: bool = False  # FSDP2: towers of which nothing learns have no units of their own
+    float8: bool = False  # FSDP2: matrices of layers are gathered in 8 bits, and stay so
 
     def stored_width(self, weight: Weight) -> int:
         """Bytes of one element of a weight's shard; packed weights are bytes and stay so."""
@@ -219,8 +222,15 @@ class Sharding(NamedTuple):
         return (self.master if weight.learns else self.frozen_master) or weight.width
 
     def computed_width(self, weight: Weight) -> int:
-        """Bytes of one element of a gathered weight, and of a gradient while it is reduced."""
+        """Bytes of one element of a gathered weight."""
+        if self.float8 and weight.kind == "matrix" and ".layers." in weight.owner:
+            return 1
         return 1 if weight.width == 1 else self.compute or self.stored_width(weight)
+
+
+    def reduced_width(self, weight: Weight) -> int:
+        """Bytes of one element of a gradient while it is reduced."""
+        return self.reduced or self.compute or self.stored_width(weight)
 
 
 class Part(NamedTuple):
@@ -265,8 +275,19 @@ def _part(found: Iterable[Weight], *, apart: bool, constants: tuple[str, ...]) -
 
 
 def owner_of(found: Mapping[str, Part], stack: str, run: int) -> str:
-    """The part that a run of layers of a stack is."""
-    return [owner for owner in found if owner.startswith(f"{stack}.layers.")][run]
+    """The part that a run of layers of a stack is; the root where the stack has none of its own."""
+    owners = [owner for owner in found if owner.startswith(f"{stack}.layers.")]
+    return owners[run] if owners else ROOT
+
+
+def with_frozen_in_root(found: Mapping[str, Part], towers: Iterable[str]) -> Mapping[str, Part]:
+    """The same, towers of which nothing learns owned by the root."""
+    owned = {tower: [owner for owner in found if owner.startswith(f"{tower}.layers.")] for tower in towers}
+    still = {owner for owners in owned.values() if not any(found[owner].learns for owner in owners) for owner in owners}
+    moved = (w._replace(shape=(w.repeats * w.shape[0], *w.shape[1:]), repeats=1)
+             for owner in sorted(still) for w in found[owner].own)
+    root = found[ROOT]._replace(own=(*found[ROOT].own, *moved))
+    return {owner: part for owner, part in found.items() if owner not in still} | {ROOT: root}
 
 
 def sharded(found: Mapping[str, Part]) -> Iterator[Weight]:

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
+from itertools import product
 from typing import Any, Final
 
 from vramcast.catalogue.index import MODELS
@@ -16,12 +18,18 @@ from vramcast.formats.reading import Config, Reading, shown, table, together
 from vramcast.formats.watched import Known, Watched
 from vramcast.units import ceil_div
 
+OF_IMAGES: Final = "FinetuneRecipeForVLM"
+
 RECIPES: Final = {
     "TrainFinetuneRecipeForNextTokenPrediction": "sft", "BenchmarkingRecipeForNextTokenPrediction": "pretrain",
+    OF_IMAGES: "sft",
 }
-"""Recipe -> what is optimised; those of images, of distillation and of drafts train other networks."""
+"""Recipe -> what is optimised; those of distillation and of drafts train other networks."""
 
-CLASSES: Final = ("NeMoAutoModelForCausalLM.from_pretrained", "NeMoAutoModelForCausalLM.from_config")
+CLASSES: Final = tuple(
+    f"NeMoAutoModelFor{kind}.from_{made}" for kind in ("CausalLM", "ImageTextToText", "MultimodalLM")
+    for made in ("pretrained", "config")
+)
 
 DTYPES: Final = {
     "auto": "bf16", "bf16": "bf16", "bfloat16": "bf16", "torch.bfloat16": "bf16", "float32": "mixed-bf16",
@@ -29,7 +37,10 @@ DTYPES: Final = {
 }
 """`torch_dtype` -> precision: weights, gradients and moments are stored in it, FSDP2 computes in bf16 [am]."""
 
-KERNELS: Final = {"sdpa": None, "flash_attention_2": "flash", "eager": "eager"}
+KERNELS: Final = {"sdpa": None, "flash_attention_2": "flash", "te": "flash", "eager": "eager"}
+
+IMAGE: Final = 1024
+"""Pixels of a side where nobody says how large images are."""
 
 LOSSES: Final = {
     "MaskedCrossEntropy": "eager", "FusedLinearCrossEntropy": "fused_linear", "ChunkedCrossEntropy": "chunked",
@@ -39,6 +50,8 @@ OPTIMIZERS: Final = {"torch.optim.AdamW": "adamw", "torch.optim.Adam": "adamw", 
 """Adam and AdamW keep the same."""
 
 STRATEGIES: Final = {"fsdp2": "everything", "ddp": "nothing"}
+
+FROZEN_SHARDING: Final = {"root": "root", "per_layer": "layers"}
 
 DEGREES: Final = ("tp_size", "pp_size", "cp_size", "ep_size")
 
@@ -61,8 +74,10 @@ def read(config: Config) -> Reading:
     parallel = values.get("peft") is None and "ep_size" in _degrees(mesh)
     options |= _model(model, BACKEND_OF_EXPERTS if parallel else BACKEND)
     options = together(options, _distributed(mesh, parallel=parallel), _loss(_section(values, "loss_fn")))
+    options |= _frozen(values, options.get("model"))
+    options |= _images(_section(values, "processor")) if _recipe(values) == OF_IMAGES else {"images": 0}
     options |= _optimizer(_section(values, "optimizer"))
-    options |= _adapters(values) | _compiled(_section(values, "compile"))
+    options = together(options, _adapters(values), _compiled(_section(values, "compile")), _float8(values))
     notes: tuple[str, ...] = (LIGER,)
     if parallel:
         options |= _experts(options, mesh, model)
@@ -77,6 +92,7 @@ def read(config: Config) -> Reading:
     options = {name: value for name, value in options.items() if value is not None}
     if options.get("precision") == "bf16" and "peft" in options:
         options["adapter-dtype"] = "bf16"  # of the weights that they stand beside [am]
+    notes = (*notes, *values.inner["processor"].assumed) if "processor" in values.inner else notes
     return Reading("automodel", options, {}, batch, tuple(values.unread()), notes, auto)
 
 
@@ -88,10 +104,14 @@ def _tail(value: Any) -> str:
     return str(value).rpartition(".")[2]
 
 
-def _objective(values: Watched) -> str:
+def _recipe(values: Watched) -> str:
     given = values.get("recipe")
     name = given.get("_target_") if isinstance(given, dict) else given
-    recipe = "TrainFinetuneRecipeForNextTokenPrediction" if name is None else _tail(name)
+    return "TrainFinetuneRecipeForNextTokenPrediction" if name is None else _tail(name)
+
+
+def _objective(values: Watched) -> str:
+    recipe = _recipe(values)
     if recipe not in RECIPES:
         values.cannot("recipe", f"{shown(recipe)} trains another network; {', '.join(RECIPES)} are modelled")
     return RECIPES.get(recipe, "sft")
@@ -109,10 +129,54 @@ def _model(model: Watched, backend: Mapping[str, tuple[Any, ...]]) -> dict[str, 
     name = model.text("pretrained_model_name_or_path") or inner.text("pretrained_model_name_or_path")
     name = name or (config if isinstance(config, str) else None)
     _backend(model, backend)
-    dtype = model.one_of("torch_dtype", DTYPES, option="precision")
+    text = _section(model, "text_config")
+    text.get("use_cache"), text.get("output_hidden_states")  # layers keep their inputs anyway
+    for part, layers in product((model, text), OF_PREDICTION):
+        part.only(layers, 0)
+    dtype = model.one_of("dtype" if "dtype" in model else "torch_dtype", DTYPES, option="precision")
     kernel = model.one_of("attn_implementation", KERNELS, option="attention")
     return {"model": name, "precision": dtype or "bf16", "attention": kernel}
 
+
+VISUAL: Final = re.compile(r"qwen|gemma3n|gemma4|glm4v|llava_onevision")
+"""Families whose projector is called by a name with "vision" or "visual" in it, and so is frozen with the tower:
+Qwen's `visual.merger`, Gemma's `embed_vision`; others have a `multi_modal_projector` or `mm_projector`."""
+
+
+def _frozen(values: Watched, model: str | None) -> dict[str, Any]:
+    """Parts by patterns of their names [am components/utils/model_utils.py `apply_parameter_freezing`], which asks
+    nobody whether embeddings are frozen."""
+    if values.get("freeze_config") is None:
+        return {}
+    asked = _section(values, "freeze_config")
+    asked.get("freeze_embeddings"), asked.get("freeze_audio_tower")  # no network here has a stack that hears beside one
+    if asked.flag("freeze_language_model"):
+        asked.cannot("freeze_language_model", option="freeze")
+    asked.only("freeze_video_embedder", False)
+    if asked.flag("freeze_vision_tower") is False:
+        return {}
+    known = MODELS.aliases.get(str(model).lower())
+    if known is None:
+        asked.cannot("freeze_vision_tower", "freezes what is called vision; name a model that is known here",
+                     option="freeze")
+        return {}
+    return {"freeze": "towers,projectors" if VISUAL.match(load_model(known).family) else "towers"}
+
+
+def _images(processor: Watched) -> dict[str, Any]:
+    """The largest that a processor makes of an image, where the file says so."""
+    for name in processor:
+        if name not in ("max_pixels", "min_pixels"):
+            processor.get(name)
+    pixels = processor.count("max_pixels")
+    processor.get("min_pixels")
+    if pixels is None:
+        processor.assumed.append(f"images of {IMAGE} pixels a side, as it says none; --image-size says otherwise")
+    return {"image-size": math.isqrt(pixels) if pixels else IMAGE}
+
+
+OF_PREDICTION: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+"""Layers of multi-token prediction, as families call them."""
 
 BACKEND: Final = {
     "attn": ("sdpa", "te", "flash", "torch"), "linear": ("torch",), "rms_norm": ("torch", "torch_fp32"),
@@ -219,12 +283,14 @@ def _distributed(mesh: Watched, *, parallel: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"shards": STRATEGIES.get(str(strategy), "everything"), "recompute": mesh.one_of(
         "activation_checkpointing", RECOMPUTED, lower=True, option="recompute") or "none"}
     if found["shards"] == "everything":
-        found["sharded-by"] = "fsdp2"
+        multimodal = _section(mesh, "multimodal")
+        frozen = multimodal.one_of("frozen_sharding", FROZEN_SHARDING) or "root"
+        found |= {"sharded-by": "fsdp2", "engine-option": ("reduce_dtype=float32", f"frozen_towers={frozen}")}
     mesh.get("dp_size")
     if str(mesh.get("dp_replicate_size")).lower() not in ("none", "1"):
         mesh.cannot("dp_replicate_size", option="shard-group")
     if mesh.flag("defer_fsdp_grad_sync") is False:
-        found["engine-option"] = ("defers_sync=false",)
+        found = together(found, {"engine-option": ("defers_sync=false",)})
     if mesh.flag("reshard_after_forward") is False:
         found["reshard-after-forward"] = False
     if (offload := mesh.get("offload_policy")) is not None:
@@ -319,6 +385,23 @@ def _compiled(compiled: Watched) -> dict[str, Any]:
     compiled.only("mode", "default")
     compiled.get("fullgraph"), compiled.get("dynamic")  # shapes are fixed here
     return {"compile": True}
+
+
+def _float8(values: Watched) -> dict[str, Any]:
+    """torchao's linear layers in all but the head [am components/quantization/fp8.py `apply_fp8_to_model`]."""
+    asked = _section(values, "fp8")
+    if not asked.flag("enabled"):
+        for name in asked:
+            asked.get(name)
+        return {}
+    asked.only("recipe_name", "tensorwise")
+    asked.only("emulate", False)
+    asked.only("filter_fqns", ["lm_head"])
+    for name in ("precompute_float8_dynamic_scale_for_fsdp", "force_recompute_fp8_weight_in_bwd"):
+        asked.get(name)  # one number a weight; weights come in 8 bits and have no other copy
+    if not asked.flag("enable_fsdp_float8_all_gather") or not table(values.get("compile")).get("enabled"):
+        asked.cannot("enabled", "is modelled with enable_fsdp_float8_all_gather and compile")
+    return {"engine-option": ("float8_all_gather=true",)}
 
 
 def _length(values: Watched) -> int | None:
