@@ -105,7 +105,7 @@ def test_what_makes_another_run_of_it_is_named(tmp_path: Path, section: str, val
     [("google/gemma-3-4b-it", ("vision",)), ("Qwen/Qwen3-VL-4B-Instruct", ("vision", "projector"))],
 )
 def test_a_frozen_tower_lies_whole_in_the_root_unit(tmp_path: Path, model: str, frozen: tuple[str, ...]) -> None:
-    """The projector with it where its name says that it sees; Qwen's images are as large as its processor makes them."""
+    """The projector with it where its name says that it sees; images are as large as the processor makes them."""
     recipe = RECIPE | {
         "recipe": "FinetuneRecipeForVLM", "processor": {"max_pixels": 1003520},
         "freeze_config": {"freeze_embeddings": True, "freeze_vision_tower": True},

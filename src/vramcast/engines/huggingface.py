@@ -68,7 +68,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     "gptq_kernel" ("cuda_old", "tritonv2"), "beta" (float), "steps_per_generation" (micro-batches whose completions are
     made at once) and "generation_batch_size" (completions of all ranks) for GRPO and RLOO,
     "precompute_ref_log_probs" (bool) for DPO and KTO, "log_probs" ("samples", "whole") for DPO,
-    "cut_cross_entropy" beside --loss fused_linear (bool), "pack_experts" of a packed base, too (bool).
+    "cut_cross_entropy" beside --loss fused_linear (bool), "pack_experts" of a packed base, too (bool),
+    "converts_outputs" by Accelerate (bool).
 
     Raises: Unsupported for model parallelism and what the sharder is not asked for
     """
@@ -100,7 +101,8 @@ def _recipe(job: Job, *, narrow: bool = False) -> Recipe:
         loss: str | None = LINEAR + ("trl_autocast" if autocast else "trl")
     else:
         loss = written_loss(job) if writes(job) else rated_loss(job) or loss_of(job, autocast=autocast, causal=causal)
-    recipe = recipe_of(job, loss=loss, outputs_fp32=autocast or in_one(job), autocast=autocast, narrow=narrow)
+    converts = autocast and bool(job.engine_options.get("converts_outputs", True))
+    recipe = recipe_of(job, loss=loss, outputs_fp32=converts or in_one(job), autocast=autocast, narrow=narrow)
     return with_its_kernels(recipe, job)._replace(returns_fp32=causal.returns_fp32 and loss is not None)
 
 

@@ -86,6 +86,7 @@ class HuggingFace(Zero, frozen=True):
     pack_experts: bool = False  # stacked experts of a packed base, too, as axolotl's quantize_moe_experts
     precompute_ref_log_probs: bool = False  # the reference of DPO or KTO is asked before the run
     generation_batch_size: Elements = 1  # instead: answers that all processes write together
+    converts_outputs: bool = True  # Accelerate makes what forward returns fp32
     gptq_kernel: Literal["cuda_old", "tritonv2"] = "cuda_old"  # AutoGPTQ's QuantLinear
 
 

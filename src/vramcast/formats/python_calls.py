@@ -80,6 +80,31 @@ def calls_of(text: str, name: str) -> tuple[Call, ...]:
         raise SourceError(f"{name}: its expressions are nested too deep") from None
 
 
+def names_of(text: str, name: str) -> dict[str, Any]:
+    """What the names of a module hold once it has run, as far as the source says it; what only a run knows is its text.
+
+    Raises: SourceError where it is not Python
+
+    >>> names_of("a = 2\\na *= 3\\nb = dict(type=AdamW, n=a, c=1 if a > 3 else 2)", "x.py")["b"]
+    {'type': 'AdamW', 'n': 6, 'c': 1}
+    """
+    walk = _Walk()
+    try:
+        for _ in walk.calls(ast.parse(text).body):
+            pass
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise SourceError(f"{name}: not Python") from None
+    return {each: _closed(value) for each, value in walk.names.items()}
+
+
+def _closed(value: Any) -> Any:
+    if isinstance(value, Open):
+        return value.text
+    if isinstance(value, list):
+        return [_closed(one) for one in value]
+    return {name: _closed(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
 class _Walk:
     """Names as they are set, and calls as they stand."""
 
@@ -130,6 +155,9 @@ class _Walk:
             targets, value = node.targets, self.value(node.value)
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
             targets, value = [node.target], self.value(node.value)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            before = self.names.get(node.target.id, Open(node.target.id))
+            targets, value = [node.target], _computed(before, node.op, self.value(node.value), node.value)
         else:
             return
         for target in targets:
@@ -156,6 +184,12 @@ class _Walk:
                 return _negated(op, self.value(inner), node)
             case ast.BinOp(left=left, op=op, right=right):
                 return _computed(self.value(left), op, self.value(right), node)
+            case ast.Call(func=ast.Name(id="dict"), args=[], keywords=words) if all(word.arg for word in words):
+                return {str(word.arg): self.value(word.value) for word in words}
+            case ast.IfExp(test=test, body=body, orelse=other) if not isinstance(self.value(test), Open):
+                return self.value(body if self.value(test) else other)
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return _compared(self.value(left), op, self.value(right), node)
             case ast.Attribute():
                 return Open(_dotted(node) or ast.unparse(node)[:80])
         return Open(ast.unparse(node)[:80])
@@ -166,6 +200,16 @@ def _negated(op: ast.unaryop, value: Any, node: ast.expr) -> Any:
         return not value
     if isinstance(op, ast.USub) and isinstance(value, (int, float)):
         return -value
+    return Open(ast.unparse(node)[:80])
+
+
+def _compared(left: Any, op: ast.cmpop, right: Any, node: ast.expr) -> Any:
+    """Numbers against each other."""
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+        how = {ast.Gt: left > right, ast.Lt: left < right, ast.GtE: left >= right, ast.LtE: left <= right,
+               ast.Eq: left == right, ast.NotEq: left != right}
+        if type(op) in how:
+            return how[type(op)]
     return Open(ast.unparse(node)[:80])
 
 

@@ -38,7 +38,7 @@ DEFAULTS: Final = {
 """What a question takes where nothing is said."""
 
 
-RUN_BY_THE_TRAINER: Final = ("trainer", "axolotl", "trl", "hf-command", "swift")
+RUN_BY_THE_TRAINER: Final = ("trainer", "axolotl", "trl", "hf-command", "swift", "xtuner")
 """Formats whose runs DeepSpeed shards under Transformers' Trainer."""
 
 THE_COMMAND: Final = "the command"
@@ -101,6 +101,8 @@ def read_files(
         options = together(options, found.options)  # DeepSpeed's own file says more of its run than the trainer's
         batch |= found.batch
     if "deepspeed" in (options.get("engine"), options.get("sharded-by")):
+        for _, _, found in by_weight:
+            options |= found.under_deepspeed
         options = _under_deepspeed(options)
     if options.get("engine") == "deepspeed" and any(name in RUN_BY_THE_TRAINER for _, name, _ in read):
         options = under_the_trainer(options)

@@ -82,6 +82,7 @@ class Reading(NamedTuple):
     nodes: int = 1  # machines that they are on
     parts: Mapping[str, str] = {}  # (engine) option -> part of the network without which the tool passes over it
     without_bf16: dict[str, Any] = {}  # options instead, on cards that have no bf16
+    under_deepspeed: dict[str, Any] = {}  # options instead, where another file says that DeepSpeed runs it
     contexts: tuple[tuple[int, int], ...] = ()  # memory of all cards [bytes] -> context that the tool takes unasked
     alone: bool = False  # what reads it runs on one card, however many there are
 

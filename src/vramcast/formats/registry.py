@@ -173,6 +173,7 @@ READERS: Final[dict[str, Reader]] = {
     "unsloth": Reader("unsloth", "train", _is_unsloth),
     "diffusers": Reader("diffusers", "train", _is_tool("diffusers")),
     "sd-scripts": Reader("kohya", "train", _is_tool("sd-scripts")),
+    "xtuner": Reader("xtuner", "train", _is_tool("xtuner")),
     "hf-command": Reader("hf_command", "train", _is_hugging_face),
     "trl": Reader("trl", "train", _table_has(
         "use_peft", "lora_target_modules", "num_generations", "max_prompt_length", "dataset_text_field")),

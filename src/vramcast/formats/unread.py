@@ -78,7 +78,9 @@ TOOLS: Final = (
     Tool("NeMo", ("policy cluster grpo|dpo|sft|rm|distillation",),
          r"\bnemo(?:_run|_rl|_automodel|\.collections|_curator|_aligner)\b|\bnemo llm\b"
          r"|\bautomodel (?:fine|pre)t\w+\b"),
-    Tool("xtuner", (), r"\bxtuner (?:train|chat)\b|\bfrom xtuner\b"),
+    Tool("xtuner v1 (whose engine is not modelled)", (), r"\bfrom xtuner\.v1\b"),
+    Tool("xtuner, for anything but training", (), r"\bxtuner (?:chat|convert|test|mmbench|eval_refcoco|preprocess)\b"),
+    Tool("xtuner", (), r"\bxtuner train\b|\bfrom xtuner\b"),
     Tool("ms-swift on Megatron, or for anything but training", (),
          r"\b(?:swift|megatron) (?:sft|pt|rlhf|infer|deploy|export|eval|rollout|sample)\b|\bswift/cli\b"),
     Tool("sd-scripts", ("pretrained_model_name_or_path network_module",),

@@ -1,0 +1,202 @@
+"""xtuner's configurations in Python that MMEngine runs, and the command that starts one of them.
+
+[xt] InternLM/xtuner at b934f462 xtuner/tools/train.py, xtuner/model/sft.py `SupervisedFinetune`,
+xtuner/tools/utils.py `auto_dtype_of_deepspeed_config`, requirements/runtime.txt (transformers 4.56.0)
+[mm] open-mmlab/mmengine optim/optimizer/amp_optimizer_wrapper.py `AmpOptimWrapper`: autocast and a loss scale
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from vramcast.formats.python_calls import names_of
+from vramcast.formats.reading import (
+    ELSEWHERE,
+    Config,
+    Reading,
+    Unread,
+    arguments,
+    command_of,
+    lengths_of,
+    shown,
+    table,
+    together,
+)
+from vramcast.formats.watched import Watched
+
+ENGINE: Final = "huggingface@4.56"
+"""Its networks are transformers', of the release that xtuner names."""
+
+STAGES: Final = {
+    "deepspeed_zero1": "optimizer", "deepspeed_zero2": "optimizer+gradients", "deepspeed_zero3": "everything",
+}
+"""Files that it has -> what DeepSpeed shards [xt configs/deepspeed]; with `_offload` behind, on the host."""
+
+RUN: Final = ("strategy", "runner_type", "model_wrapper_cfg", "compile", "training_args", "load_from")
+"""What changes how MMEngine's runner runs a configuration; its other names are read below or are data, hooks and
+schedules [mmengine runner/runner.py `Runner.from_cfg`]."""
+
+NO_DEEPSPEED: Final = (
+    "xtuner's --deepspeed is not given, without which MMEngine runs DDP; give its JSON with another --from, or the "
+    "command behind --"
+)
+
+IN_FP32: Final = (
+    "weights as transformers 4.56 loads them unasked: where flash_attn is installed, which xtuner does not require, it "
+    "loads bf16; --precision says so"
+)
+
+
+def read(config: Config) -> Reading:
+    """A configuration, or the command that starts one."""
+    return _command(config) if config.name.endswith(".py") is False and "xtuner train" in config.text else _file(config)
+
+
+def _command(config: Config) -> Reading:
+    """The file that the command names stands elsewhere; DeepSpeed's by a name of xtuner's own, too."""
+    command = command_of(config, lambda words: "xtuner" in words and "train" in words)
+    words = command.words
+    name = words[words.index("train") + 1] if "train" in words[:-1] else ""
+    values = Watched(arguments(words), undecided=command.undecided)
+    for harmless in ("work_dir", "seed", "resume", "launcher", "local_rank"):
+        values.get(harmless)
+    stage = values.text("deepspeed") or ""
+    options: dict[str, Any] = {}
+    if stage.removesuffix("_offload") in STAGES:
+        host = {"offload-optimizer": "cpu", "offload-parameters": "cpu"} if "zero3" in stage else {
+            "offload-optimizer": "cpu"}
+        options = {"engine": "deepspeed", "shards": STAGES[stage.removesuffix("_offload")],
+                   **(host if stage.endswith("_offload") else {})}
+    elif stage:
+        values.cannot("deepspeed", ELSEWHERE, file="deepspeed")
+    unread = [*command.unread, *values.unread()]
+    if name:
+        unread.append(Unread(name[:80], ELSEWHERE, file="xtuner"))
+    return Reading("xtuner-command", options, unread=tuple(unread), notes=command.notes)
+
+
+def _file(config: Config) -> Reading:
+    names = names_of(config.text, config.name)
+    values = Watched({name: value for name, value in names.items() if name in RUN or name in (
+        "model", "optim_wrapper", "train_dataloader", "sequence_parallel_size", "framework")})
+    if values.get("framework") not in (None, "mmengine"):
+        values.cannot("framework", "runs transformers' Trainer, whose arguments are not read here")
+    values.get("load_from")
+    values.only("sequence_parallel_size", 1)
+    options: dict[str, Any] = {"engine": ENGINE, "objective": "sft", "loss": "eager", "optimizer-kernel": "foreach"}
+    options = together(options, {"engine-option": ("converts_outputs=false",)}, _model(values.section("model")))
+    options |= _samples(values.section("train_dataloader"))
+    optimizer, steps = _optimizer(values.section("optim_wrapper"))
+    options |= optimizer
+    batch = {"accumulation": steps}
+    micro = values.inner["train_dataloader"].count("batch_size")
+    batch |= {"micro": micro} if micro else {}
+    learned = "peft" in options
+    notes = (NO_DEEPSPEED,) if learned else (NO_DEEPSPEED, IN_FP32)
+    return Reading("xtuner", options, {}, batch, tuple(values.unread()), notes,
+                   under_deepspeed={"precision": "amp-bf16"})
+
+
+def _model(model: Watched) -> dict[str, Any]:
+    """The network, its adapters and how its layers are run again."""
+    kind = str(model.get("type"))
+    if kind != "SupervisedFinetune":
+        model.cannot("type", f"{shown(kind)} is not modelled; SupervisedFinetune is")
+    found: dict[str, Any] = {"recompute": "full", "engine-option": ("reentrant=true",)}
+    if model.flag("use_activation_checkpointing") is False:
+        found = {"recompute": "none"}
+    if model.flag("use_varlen_attn"):
+        found["attention"] = "flash"
+    if model.get("tokenizer") is not None:
+        model.cannot("tokenizer", "may add rows to the embedding")
+    model.get("peft_model"), model.get("max_position_embeddings")  # where adapters begin; rotary tables
+    network = model.section("llm")
+    found["model"] = network.text("pretrained_model_name_or_path")
+    network.only("type", "AutoModelForCausalLM.from_pretrained")
+    network.get("trust_remote_code"), network.get("torch_dtype")  # PEFT makes float32 of what it says [peft other.py]
+    found |= {"attention": kernel} if (kernel := network.one_of("attn_implementation", KERNELS)) else {}
+    return together(found, _adapters(model, network))
+
+
+KERNELS: Final = {"flash_attention_2": "flash", "sdpa": None, "eager": "eager"}
+
+
+def _adapters(model: Watched, network: Watched) -> dict[str, Any]:
+    """LoRA beside frozen weights that `prepare_model_for_kbit_training` makes float32, packed ones left out."""
+    base = None
+    if network.get("quantization_config") is not None:
+        packed = network.section("quantization_config")
+        for name in ("type", "llm_int8_threshold", "llm_int8_has_fp16_weight", "bnb_4bit_compute_dtype",
+                     "bnb_4bit_quant_storage"):
+            packed.get(name)
+        if packed.flag("load_in_8bit"):
+            base = "int8"
+        if packed.flag("load_in_4bit"):
+            packed.only("bnb_4bit_quant_type", "nf4")
+            base = "nf4-dq" if packed.flag("bnb_4bit_use_double_quant") else "nf4"
+    if model.get("lora") is None:
+        if base is not None:
+            network.cannot("quantization_config", "packs weights that no adapter stands beside")
+        if dict.get(network, "torch_dtype") not in (None, "torch.float32"):
+            network.cannot("torch_dtype", "learns in 16 bits under autocast in fp16, which is modelled under DeepSpeed",
+                           file="deepspeed", option="precision")
+        return {}
+    lora = model.section("lora")
+    lora.only("type", "LoraConfig")
+    lora.only("bias", "none")
+    for name in ("lora_alpha", "task_type"):
+        lora.get(name)
+    chosen = lora.get("target_modules")
+    targets = ",".join(map(str, chosen)) if isinstance(chosen, list) else chosen or "all-linear"
+    saved = lora.get("modules_to_save")
+    return {
+        "peft": "lora", "lora-rank": lora.count("r") or 8, "lora-dropout": lora.number("lora_dropout"),
+        "lora-targets": targets, "adapter-dtype": "fp32",
+        **({"base-weights": base} if base else {}),
+        **({"modules-to-save": ",".join(map(str, saved))} if isinstance(saved, list) else {}),
+        "engine-option": ("prepare_kbit=peft",) if base else ("dtype=float32",),
+    }
+
+
+def _samples(loader: Watched) -> dict[str, Any]:
+    """Positions of a sample, all of them filled where samples are packed [xt dataset/huggingface.py `process`]."""
+    for name in loader:
+        if name != "batch_size":
+            loader.get(name)
+    found = list(_data_sets(loader.get("dataset")))
+    given = (one.get("packed_length", one.get("max_length")) for one in found)
+    lengths = [length for length in given if isinstance(length, int) and length > 0]
+    if not lengths:
+        loader.cannot("dataset", "says no length of the samples", option="seq-len")
+        return {}
+    packed = all(one.get("pack_to_max_length", True) is True for one in found)
+    return {"seq-len": max(lengths)} | lengths_of(packed=packed)
+
+
+def _data_sets(value: Any) -> Iterator[Mapping[str, Any]]:
+    """A data set, or those that one joins."""
+    one = table(value)
+    joined = one.get("datasets", one.get("datasets_cfg"))
+    if isinstance(joined, list):
+        for inner in joined:
+            yield from _data_sets(inner)
+    elif one:
+        yield one
+
+
+def _optimizer(wrapper: Watched) -> tuple[dict[str, Any], int]:
+    """AdamW over what learns, under autocast; and the micro-batches of a step."""
+    kind = str(wrapper.get("type"))
+    if kind not in ("AmpOptimWrapper", "OptimWrapper"):
+        wrapper.cannot("type", f"{shown(kind)} is not modelled")
+    inner = wrapper.section("optimizer")
+    for name in ("lr", "betas", "weight_decay", "eps"):
+        inner.get(name)
+    inner.only("type", "AdamW")
+    for name in ("clip_grad", "loss_scale", "paramwise_cfg"):
+        wrapper.get(name)
+    kinds = {"float16": "amp-fp16", "bfloat16": "amp-bf16"}
+    precision = wrapper.one_of("dtype", kinds, option="precision") or "amp-fp16"  # as autocast has it unasked
+    steps = wrapper.count("accumulative_counts") or 1
+    return {"optimizer": "adamw", "precision": precision if kind == "AmpOptimWrapper" else "fp32"}, steps

@@ -1,0 +1,116 @@
+"""xtuner's configurations: names as Python sets them, adapters beside a packed base, DDP or DeepSpeed's file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramcast.api import job_of
+from vramcast.domain.job import Precision, Recompute, Shards
+from vramcast.formats.read import Given, read_files
+
+CONFIG = """
+import torch
+from mmengine.optim import AmpOptimWrapper
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from xtuner.model import SupervisedFinetune
+
+path = "meta-llama/Llama-2-7b-hf"
+max_length = 2048
+pack_to_max_length = True
+sequence_parallel_size = 1
+accumulative_counts = 16
+accumulative_counts *= sequence_parallel_size
+optim_type = AdamW
+model = dict(
+    type=SupervisedFinetune, use_varlen_attn=False,
+    llm=dict(type=AutoModelForCausalLM.from_pretrained, pretrained_model_name_or_path=path, trust_remote_code=True%s),
+%s)
+alpaca = dict(type=process_hf_dataset, max_length=max_length, pack_to_max_length=pack_to_max_length)
+other = dict(type=process_hf_dataset, max_length=1024, pack_to_max_length=pack_to_max_length)
+sampler = SequenceParallelSampler if sequence_parallel_size > 1 else DefaultSampler
+train_dataloader = dict(batch_size=2, num_workers=0, dataset=dict(type=ConcatDataset, datasets=[alpaca, other]),
+                        sampler=dict(type=sampler, shuffle=True))
+optim_wrapper = dict(type=AmpOptimWrapper, optimizer=dict(type=optim_type, lr=2e-4, betas=(0.9, 0.999)),
+                     clip_grad=dict(max_norm=1), accumulative_counts=accumulative_counts, loss_scale="dynamic",
+                     dtype="float16")
+custom_hooks = [dict(type=DatasetInfoHook)]
+"""
+PACKED = """, torch_dtype=torch.float16, quantization_config=dict(
+    type=BitsAndBytesConfig, load_in_4bit=True, load_in_8bit=False, bnb_4bit_use_double_quant=True,
+    bnb_4bit_quant_type="nf4")"""
+LORA = "    lora=dict(type=LoraConfig, r=64, lora_alpha=16, lora_dropout=0.1, bias='none', task_type='CAUSAL_LM')"
+
+
+def written(folder: Path, llm: str = PACKED, lora: str = LORA, more: str = "") -> Path:
+    (folder / "config.py").write_text(CONFIG % (llm, lora) + more, encoding="utf-8")
+    return folder / "config.py"
+
+
+def read(*files: Path) -> Given:
+    return read_files(files, command="train")
+
+
+def job(*files: Path) -> Any:
+    assert [one.name for _, one in read(*files).unread] == []
+    return job_of({"from": files, "gpus": "8xh100-sxm-80gb"})
+
+
+def test_adapters_beside_a_packed_base_run_under_ddp(tmp_path: Path) -> None:
+    found = job(written(tmp_path))
+    assert (found.engine, found.model.name, found.workload.seq_len) == ("huggingface", "llama-2-7b", 2048)
+    assert (found.workload.micro_batch, found.workload.grad_accum, found.workload.min_seq_len) == (2, 16, None)
+    plan = found.plan
+    assert (plan.shards, plan.precision, plan.recompute) == (Shards.NOTHING, Precision.AMP_FP16, Recompute.FULL)
+    assert (plan.peft.base, plan.peft.rank, plan.peft.adapter_dtype, plan.optimizer_kernel) == (
+        "nf4-dq", 64, "fp32", "foreach")
+    assert found.engine_options["prepare_kbit"] == "peft"
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_its_own_deepspeed_computes_in_bf16(tmp_path: Path, stage: int) -> None:
+    file = tmp_path / "deepspeed_zero.json"
+    file.write_text(json.dumps({
+        "gradient_accumulation_steps": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto",
+        "zero_allow_untested_optimizer": True, "zero_optimization": {"stage": stage, "overlap_comm": True},
+        "fp16": {"enabled": "auto", "initial_scale_power": 16}, "bf16": {"enabled": "auto"}}), encoding="utf-8")
+    found = job(written(tmp_path, "", ""), file)
+    assert (found.plan.precision, found.workload.micro_batch, found.workload.grad_accum) == (
+        Precision.MIXED_BF16, 2, 16)
+    assert found.plan.shards is (Shards.EVERYTHING if stage == 3 else Shards.OPTIMIZER_AND_GRADIENTS)
+
+
+def test_the_command_names_its_file_and_what_shards(tmp_path: Path) -> None:
+    given = read_files([written(tmp_path, "", "")], command="train",
+                       line="xtuner train config.py --deepspeed deepspeed_zero3_offload --work-dir out")
+    assert [one.name for _, one in given.unread] == []
+    assert (given.options["shards"], given.options["offload-parameters"], given.options["precision"]) == (
+        "everything", "cpu", "mixed-bf16")
+
+
+@pytest.mark.parametrize(
+    ("llm", "lora", "more", "name"),
+    [
+        (", torch_dtype=torch.bfloat16", "", "", "model.llm.torch_dtype"),
+        (PACKED, "", "", "model.llm.quantization_config"),
+        (", moe_implementation='shard'", "", "", "model.llm.moe_implementation"),
+        ("", LORA.replace("r=64", "r=64, use_dora=True"), "", "model.lora.use_dora"),
+        ("", "", "sequence_parallel_size = 4\n", "sequence_parallel_size"),
+        ("", "", "strategy = dict(type=DeepSpeedStrategy)\n", "strategy"),
+        ("", "", "optim_wrapper = dict(type=AmpOptimWrapper, optimizer=dict(type=Lion))\n",
+         "optim_wrapper.optimizer.type"),
+        ("", "", "model = dict(type=LLaVAModel)\n", "model.type"),
+        ("", "", "train_dataloader = dict(batch_size=1, dataset=dict(type=X, max_length=int(2**11)))\n",
+         "train_dataloader.dataset"),
+    ],
+)
+def test_what_makes_another_run_of_it_is_named(tmp_path: Path, llm: str, lora: str, more: str, name: str) -> None:
+    assert name in [one.name for _, one in read(written(tmp_path, llm, lora, more)).unread]
+
+
+def test_samples_that_are_not_packed_differ_in_length(tmp_path: Path) -> None:
+    loose = "train_dataloader = dict(batch_size=1, dataset=dict(type=X, max_length=512, pack_to_max_length=False))\n"
+    assert job(written(tmp_path, "", "", loose)).workload.min_seq_len == 1
