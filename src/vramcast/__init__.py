@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from vramcast.lazy import names
 from vramcast.version import __version__
 
 if TYPE_CHECKING:
@@ -21,14 +21,10 @@ __all__ = [
 
 
 MODULES: Final = {
-    **dict.fromkeys(("diagnose", "plan", "reconcile", "replay", "serve", "train"), "vramcast.api"),
-    **dict.fromkeys(("assert_fits", "simulate", "trace"), "vramcast.api.tracing"),
-    "sweep": "vramcast.sweeps.run", "record_memory": "vramcast.watch.hook", "calibrate": "vramcast.watch.calibrate",
+    **dict.fromkeys(("diagnose", "plan", "reconcile", "replay", "serve", "train"), "api"),
+    **dict.fromkeys(("assert_fits", "simulate", "trace"), "api.tracing"),
+    "sweep": "sweeps.run", "record_memory": "watch.hook", "calibrate": "watch.calibrate",
 }
 """Name -> where it is, imported when it is first asked for."""
 
-
-def __getattr__(name: str) -> Any:
-    if name not in MODULES:
-        raise AttributeError(f"module 'vramcast' has no attribute {name!r}")
-    return getattr(import_module(MODULES[name]), name)
+__getattr__ = names(__name__, MODULES)

@@ -12,7 +12,6 @@ An answer that says "does not fit" is an answer, not an error: it exits 1.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ class UnknownName(VramcastError):
     @classmethod
     def of(cls, kind: str, name: str, known: Iterable[str]) -> UnknownName:
         """The error for `name`, with the nearest known names in it."""
+        from difflib import get_close_matches
+
         shown = name if len(name) <= 80 else name[:77] + "..."
         names = list(known)
         near = get_close_matches(shown.lower(), names, n=3, cutoff=0.5)

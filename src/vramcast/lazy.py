@@ -6,9 +6,10 @@ A command needs few of the modules that it may need: with `from vramcast import 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 
 def submodules(package: str) -> Callable[[str], ModuleType]:
@@ -23,5 +24,16 @@ def submodules(package: str) -> Callable[[str], ModuleType]:
             if error.name != full:
                 raise
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return load
+
+
+def names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that offers names of its modules: `modules` says where each of them stands."""
+
+    def load(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
 
     return load

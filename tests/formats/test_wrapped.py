@@ -16,9 +16,8 @@ from vramcast.api import job_of, serve_job_of
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.cli.main import group
 from vramcast.errors import VramcastError
-from vramcast.formats.expanding import Invocation
 from vramcast.formats.merged import with_configs
-from vramcast.formats.paths import Configs, configs_in
+from vramcast.formats.paths import Configs, Invocation, configs_in
 from vramcast.formats.write import write_configs
 
 SECRET = "hf_" + "a1b2c3d4e5f6g7h8"

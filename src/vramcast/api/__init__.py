@@ -5,8 +5,9 @@ A function's module is imported when it is first asked for: an answer to one que
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from vramcast.lazy import names
 
 if TYPE_CHECKING:
     from vramcast.api.choices import asks_which, card_choices
@@ -38,8 +39,4 @@ __all__ = [
     "write_fixed",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in MODULES:
-        raise AttributeError(f"module 'vramcast.api' has no attribute {name!r}")
-    return getattr(import_module(f"vramcast.api.{MODULES[name]}"), name)
+__getattr__ = names(__name__, MODULES)

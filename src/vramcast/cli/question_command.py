@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import click
 
-from vramcast import formats, report
-from vramcast.question import whole_command
+from vramcast import formats, question, report
 from vramcast.report.messages import words_here
 
 USUAL: Final = (
@@ -109,7 +108,7 @@ def _with_line(ctx: click.Context, args: list[str]) -> list[str]:
     behind = args[place + 1 :]
     if not behind:
         raise click.UsageError("nothing stands behind --: give a command, as in -- vllm serve MODEL", ctx)
-    return [*args[:place], f"--{whole_command.LINE}={whole_command.line_of(behind)}"]
+    return [*args[:place], f"--{question.whole_command.LINE}={question.whole_command.line_of(behind)}"]
 
 
 def _is_name(word: str) -> bool:

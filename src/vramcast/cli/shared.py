@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from shutil import get_terminal_size
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -253,7 +252,11 @@ def answer_text(answer: Answer, *, as_json: bool, lang: str | None, **how: bool)
     if as_json:
         return report.document.to_json(answer, today=date.today())
 
-    height = get_terminal_size().lines - PROMPT_LINES if sys.stdout.isatty() and not any(how.values()) else None
+    height = None
+    if sys.stdout.isatty() and not any(how.values()):
+        from shutil import get_terminal_size
+
+        height = get_terminal_size().lines - PROMPT_LINES
     text = report.text.render(answer, words_here(lang), today=date.today(), height=height, **how)
     return coloured(text, report.verdicts.tone_of(answer))
 

@@ -7,6 +7,7 @@ from vramcast.lazy import submodules
 if TYPE_CHECKING:
     from vramcast.formats import field_names as field_names
     from vramcast.formats import fix as fix
+    from vramcast.formats import lexer as lexer
     from vramcast.formats import merged as merged
     from vramcast.formats import read as read
     from vramcast.formats import reading as reading

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from vramcast.errors import SourceError
 from vramcast.formats.arithmetic import calculated
 from vramcast.formats.lexer import COUNTED, NAME, Lexer, Piece, Token
 from vramcast.formats.parameters import DEFAULT, Reference, changed, reference
+from vramcast.formats.paths import NOTHING_GIVEN, Invocation
 
 MOST_STEPS: Final = 200_000
 """Words that are looked at, those of loops and functions as often as they are."""
@@ -28,18 +28,6 @@ UNSET: Final = re.compile(r"\$\{[^}]*\}")
 
 EXPR: Final = re.compile(r"\(?\s*expr\s+([\w\s$/{}+-]{1,200}?)\s*\)?")
 """`$(expr 16 / $N)`: whole-number arithmetic by a program."""
-
-
-class Invocation(NamedTuple):
-    """What a script is started with."""
-
-    arguments: tuple[str, ...] | None = None  # None: nobody says
-    environment: Mapping[str, str] = {}
-    scripts: Mapping[str, str] = {}  # others that are given, by their names
-    cards: int | None = None  # of one machine, where a question says so
-
-
-NOTHING_GIVEN: Final = Invocation()
 
 
 class Expander:

@@ -13,8 +13,7 @@ from vramcast.domain.model import Model
 from vramcast.domain.version import named
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import SourceError, Unsupported
-from vramcast.formats.expanding import NOTHING_GIVEN, Invocation
-from vramcast.formats.paths import Configs
+from vramcast.formats.paths import NOTHING_GIVEN, Configs, Invocation
 from vramcast.formats.read import Given, about_network, as_options, left_open, read_files, settled, solved
 from vramcast.formats.reading import OF_AMD
 from vramcast.question.build import market_of

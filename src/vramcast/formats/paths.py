@@ -9,10 +9,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from vramcast import formats
 from vramcast.errors import InvalidSpec
-from vramcast.formats.expanding import Invocation
-from vramcast.formats.lexer import ASSIGNED
-from vramcast.formats.reading import SECRET_NAME
+
+
+class Invocation(NamedTuple):
+    """What a script is started with."""
+
+    arguments: tuple[str, ...] | None = None  # None: nobody says
+    environment: Mapping[str, str] = {}
+    scripts: Mapping[str, str] = {}  # others that are given, by their names
+    cards: int | None = None  # of one machine, where a question says so
+
+
+NOTHING_GIVEN: Final = Invocation()
 
 
 class Configs(NamedTuple):
@@ -22,7 +32,7 @@ class Configs(NamedTuple):
     line: str = ""  # the command of another tool, read as a script of this one line is
     format_name: str | None = None  # None: recognised
     ignore_unread: bool = False  # what is not understood is left out, and said, instead of refused
-    given: Invocation = Invocation()  # what they are started with
+    given: Invocation = NOTHING_GIVEN  # what they are started with
 
     def __bool__(self) -> bool:
         return bool(self.paths or self.line)
@@ -121,10 +131,10 @@ def _variables(given: object) -> dict[str, str]:
     found: dict[str, str] = {}
     name = ""
     for part in map(str, parts):
-        match = ASSIGNED.match(part)
+        match = formats.lexer.ASSIGNED.match(part)
         if match is None and not name:
             raise InvalidSpec(f"env={part[:40]!r} must be NAME=VALUE")
         name = match[1] if match is not None else name
         # an option of several names parts them at commas, which a value may have
         found[name] = part[match.end():] if match is not None else f"{found[name]},{part}"
-    return {name: value for name, value in found.items() if not SECRET_NAME.search(name)}
+    return {name: value for name, value in found.items() if not formats.reading.SECRET_NAME.search(name)}

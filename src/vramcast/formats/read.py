@@ -13,7 +13,7 @@ from vramcast.domain.job import Workload
 from vramcast.domain.model import Model
 from vramcast.engines.serving.requests import PARTS, generates
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
-from vramcast.formats.expanding import NOTHING_GIVEN, Invocation
+from vramcast.formats.paths import NOTHING_GIVEN, Invocation
 from vramcast.formats.reading import (
     NO_GPU,
     OF_AMD,

@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.documents import NoDocument, parse_yaml
 from vramcast.errors import SourceError
-from vramcast.formats.expanding import UNSET, Invocation, asked_by
+from vramcast.formats.expanding import UNSET, asked_by
+from vramcast.formats.paths import Invocation
 from vramcast.formats.python_calls import code_of_notebook
 from vramcast.formats.shell import Script, read_script
 

@@ -16,8 +16,9 @@ from vramcast.errors import SourceError
 from vramcast.formats.blocks import LOOPS, body_end, loop_parts
 from vramcast.formats.branches import CLOSES, OPENS, TESTS, Branch, Verdict, both, matched, opposite, tested
 from vramcast.formats.containers import Container, docker_run
-from vramcast.formats.expanding import DEEPEST, NOTHING_GIVEN, UNSET, Expander, Invocation, asked_by
+from vramcast.formats.expanding import DEEPEST, UNSET, Expander, asked_by
 from vramcast.formats.lexer import ASSIGNED, NAME, Lexer, Piece, Token
+from vramcast.formats.paths import NOTHING_GIVEN, Invocation
 
 MOST_WORDS: Final = 20_000
 MOST_ROUNDS: Final = 64

@@ -17,8 +17,8 @@ from vramcast.catalogue.gpus import resolve_gpu
 from vramcast.catalogue.instances import load_instance
 from vramcast.errors import SourceError, Unsupported, VramcastError
 from vramcast.formats.containers import RUNNERS
-from vramcast.formats.expanding import Invocation
 from vramcast.formats.lexer import COUNTED
+from vramcast.formats.paths import Invocation
 from vramcast.formats.reading import LARGEST_FILE, NO_GPU, SECRET_NAME, Config, Reading, Unread, parsed, shown, table
 from vramcast.formats.shell import KUBERNETES, SHELLS, Script, read_script
 
