@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from math import lcm
 from typing import Any, Final, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from vramcast import families, question, sources
@@ -274,8 +275,6 @@ def _workload(values: Mapping[str, Any], plan: Plan, num_gpus: int) -> Workload:
 
 def converted(noun: type[NounT], fields: dict[str, Any]) -> NounT:
     """The noun with text turned into its enumerations."""
-    import msgspec
-
     try:
         return msgspec.convert(fields, noun, strict=False)
     except msgspec.ValidationError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from vramcast import catalogue
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.catalogue.index import is_pipeline
@@ -180,7 +182,6 @@ def _draft(values: Mapping[str, Any], resolve: Resolve) -> dict[str, Any]:
 
 def placed(job: ServeJob) -> ServeJob:
     """The job over as many GPUs as its network can be divided by, where the question does not say how."""
-    from msgspec.structs import replace
 
     if SERVING[job.engine].spread_by == "pp":
         most = job.cluster.count // (job.plan.tp * job.plan.dp)
