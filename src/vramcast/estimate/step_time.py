@@ -31,7 +31,7 @@ from vramcast.timing.training.layer import (
     layer_elements,
     layer_passes,
 )
-from vramcast.timing.training.parts import Machine, Parts, Passes, Shape, Style
+from vramcast.timing.training.parts import Machine, Parts, Passes, Shape, Style, bound_of
 from vramcast.timing.training.rates import OVERLAP_LOSS, Rates, rates_of
 from vramcast.timing.training.states import host_of, spread_of, update_on_host_s, update_s
 
@@ -43,16 +43,6 @@ WAITS: Final[dict[bool, Callable[[Number, Number], Number]]] = {
 }
 """Whether a rank has several chunks -> what sticks out of sending a micro-batch on: a chunk's output travels under the
 next chunk's pass [Megatron-LM training/arguments.py: overlap_p2p_comm, on where stages are interleaved]."""
-
-BOUNDS: Final[dict[str, tuple[str, ...]]] = {
-    "compute": ("products", "attention"),
-    "memory": ("pointwise", "optimizer"),
-    "communication": ("tensor", "context", "expert", "gradients", "gathered"),
-    "pipeline": ("pipeline", "stragglers"),
-    "launch": ("launch", "host"),
-    "offload": ("offload",),
-}
-"""What a step can be bound by -> the parts that count towards it."""
 
 MOST_KNOWN: Final = 4096
 """Timed layers that are kept [count]."""
@@ -376,7 +366,7 @@ def _answer(timing: Timing, slowest: Passes, found: Step) -> StepTime:
         model_flops_per_s_per_gpu=flops,
         mfu=flops / timing.machine.rates.peak,
         seconds=seconds,
-        bound=max(BOUNDS, key=lambda name: sum(seconds.get(cause, 0.0) for cause in BOUNDS[name])),
+        bound=bound_of(seconds),
         sources=(*timing.machine.rates.sources, *timing.machine.fabric.sources),
         assumptions=timing.machine.fabric.assumptions,
     )

@@ -24,6 +24,7 @@ from vramcast.engines.training import TRAINING, engine_of
 from vramcast.estimate.variants import of_plain_layers
 from vramcast.states.optimizers import optimizer
 from vramcast.timing.training.parts import Style
+from vramcast.timing.training.rates import LAUNCH_S, OTHER_LAUNCH_S
 from vramcast.timing.training.states import Update, orthogonalisation_flops
 
 MEGATRON_SCORES: Final = 13.0
@@ -42,15 +43,9 @@ HIDDEN: Final = 0.9
 MEGATRON_LAUNCH_S: Final = 4e-6
 """Host time of one kernel of fused modules, of which few are started from Python one by one; assumed."""
 
-LAUNCH_S: Final[dict[str, float]] = {"Ampere": 19e-6, "Hopper": 11e-6, "Blackwell": 10e-6}
-"""Host time of one eager operator by the card's generation, which stands for that of its host; the same as in inference
-(`timing.execution.LAUNCH_S`), Blackwell's assumed."""
-
 ZERO3_MODULE_S: Final = 100e-6
 """Host time of DeepSpeed's hooks that fetch and release a module's weights, every pass; fitted on the steps of Qwen-72B
 with LoRA under ZeRO-3, 256 and 1,024 tokens, in qwen-lora."""
-
-OTHER_LAUNCH_S: Final = 12e-6
 
 FSDP: Final = ("fsdp1", "fsdp2")
 

@@ -20,13 +20,10 @@ from vramcast.blocks.parameters import embedding_parameters, head_parameters, la
 from vramcast.domain.job import Loss, Recompute
 from vramcast.domain.model import Attention, Layer, Model, MoE, MultiLatentAttention, Parameter
 from vramcast.parallel.layout import Layout
-from vramcast.timing.composition import Number, larger, overlapped, positive
+from vramcast.timing.composition import Number, overlapped, positive
 from vramcast.timing.training.operators import POOLED, entry_matrices, exit_matrices, layer_operators, output_elements
 from vramcast.timing.training.parts import Machine, Operator, Parts, Passes, Shape
-from vramcast.timing.training.rates import DENSE_TRAFFIC, GROUPED_TRAFFIC, KERNEL_S, OVERLAP_LOSS
-
-BACKWARD_LAUNCH: Final = 0.5
-"""Host time of a kernel that autograd's C++ starts, relative to one that Python starts."""
+from vramcast.timing.training.rates import BACKWARD_LAUNCH, OVERLAP_LOSS, spent
 
 MODULES: Final[dict[str, frozenset[str]]] = {
     "core_attn": frozenset({"core"}),
@@ -109,26 +106,15 @@ def seconds(operator: Operator, machine: Machine, *, backward: bool) -> Parts:
 
 def _spent(operator: Operator, machine: Machine, *, backward: bool) -> tuple[str, Number]:
     """What an operator's seconds go to, field of `Parts`, and how many they are."""
-    rates = machine.rates
-    flops = operator.backward_flops if backward else operator.flops
-    num_bytes = (
-        operator.backward_bytes + operator.backward_weight_bytes if backward else operator.bytes + operator.weight_bytes
+    return spent(
+        operator.kind, machine.rates, flops=operator.backward_flops if backward else operator.flops,
+        num_bytes=(
+            operator.backward_bytes + operator.backward_weight_bytes if backward
+            else operator.bytes + operator.weight_bytes
+        ),
+        kernels=operator.backward_kernels if backward else operator.kernels, backward=backward,
+        grouped=machine.rates.whole if machine.style.float8 else None,
     )
-    moved = num_bytes / rates.bytes_per_s
-    start = KERNEL_S * (operator.backward_kernels if backward else operator.kernels)
-    match operator.kind:
-        case "product":
-            return "products", larger(moved, flops / rates.products + DENSE_TRAFFIC * moved) + start
-        case "grouped":
-            rate = rates.whole if machine.style.float8 else rates.products
-            return "products", flops / rate + GROUPED_TRAFFIC * moved + start
-        case "scores":
-            return "attention", flops / rates.whole + moved + start
-        case "attention":
-            rate = rates.attention_backward if backward else rates.attention_forward
-            return "attention", larger(moved, flops / rate) + start
-        case _:
-            return "pointwise", moved + start
 
 
 def _transfers(

@@ -5,13 +5,34 @@ Stable: `Parts`, `Passes`, `Shape`, `Machine`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vramcast.timing.training.fabric import Fabric
 from vramcast.timing.training.rates import Rates
 
 if TYPE_CHECKING:
     from vramcast.blocks.sizes import Sizes
+
+
+BOUNDS: Final[dict[str, tuple[str, ...]]] = {
+    "compute": ("products", "attention"),
+    "memory": ("pointwise", "optimizer"),
+    "communication": ("tensor", "context", "expert", "gradients", "gathered"),
+    "pipeline": ("pipeline", "stragglers"),
+    "launch": ("launch", "host"),
+    "offload": ("offload",),
+}
+"""What a step can be bound by -> the parts that count towards it."""
+
+
+def bound_of(seconds: Mapping[str, float]) -> str:
+    """What most of a step goes to, key of BOUNDS.
+
+    >>> bound_of({"products": 0.3, "pointwise": 0.2, "optimizer": 0.2})
+    'memory'
+    """
+    return max(BOUNDS, key=lambda name: sum(seconds.get(cause, 0.0) for cause in BOUNDS[name]))
 
 
 class Parts(NamedTuple):

@@ -14,7 +14,9 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import Precision
+from vramcast.timing.composition import Number, larger
 from vramcast.timing.rates import BANDWIDTH, MATMUL, OTHER_BANDWIDTH, OTHER_MATMUL, Share
+from vramcast.timing.work import LAUNCH_S as SERVING_LAUNCH_S
 
 PRODUCTS: Final[dict[tuple[str, str], Share]] = {
     ("Blackwell", "16"): Share(0.47, "[SimuMax] B200 0.49 product by product; 0.47 fits whole steps of megatron-b200"),
@@ -55,6 +57,14 @@ MEMORY: Final[dict[str, Share]] = {"Blackwell": Share(0.67, "[SimuMax] B200, poi
 KERNEL_S: Final = 4e-6
 """Start and end of one kernel on the card."""
 
+LAUNCH_S: Final[dict[str, float]] = {**SERVING_LAUNCH_S, "Blackwell": 10e-6}
+"""Host time of one eager operator by the card's generation, which stands for that of its host; Blackwell's assumed."""
+
+OTHER_LAUNCH_S: Final = 12e-6
+
+BACKWARD_LAUNCH: Final = 0.5
+"""Host time of a kernel that autograd's C++ starts, relative to one that Python starts."""
+
 OVERLAP_LOSS: Final = 0.5
 """Share of a transfer by which the work it runs under becomes longer: it takes processors, memory and power."""
 
@@ -72,6 +82,31 @@ class Rates(NamedTuple):
     bytes_per_s: float
     peak: float  # data sheet in the precision computed in, for MFU [flop/s]
     sources: tuple[str, ...]
+
+
+def spent(
+    kind: str, rates: Rates, *, flops: Number, num_bytes: Number, kernels: Number = 1.0, backward: bool = False,
+    grouped: float | None = None,
+) -> tuple[str, Number]:
+    """What an operator's seconds go to, field of `Parts`, and how many they are; floats or arrays.
+
+    Args:
+        kind: "product", "grouped", "scores", "attention"; any other moves memory alone
+        grouped: rate of grouped products; None: that of all products
+    """
+    moved, start = num_bytes / rates.bytes_per_s, KERNEL_S * kernels
+    match kind:
+        case "product":
+            return "products", larger(moved, flops / rates.products + DENSE_TRAFFIC * moved) + start
+        case "grouped":
+            return "products", flops / (grouped or rates.products) + GROUPED_TRAFFIC * moved + start
+        case "scores":
+            return "attention", flops / rates.whole + moved + start
+        case "attention":
+            rate = rates.attention_backward if backward else rates.attention_forward
+            return "attention", larger(moved, flops / rate) + start
+        case _:
+            return "pointwise", moved + start
 
 
 @lru_cache(maxsize=MOST_KNOWN)
