@@ -318,7 +318,7 @@ def test_kto_agrees_with_traces(
 
 
 @pytest.mark.parametrize("options", [
-    {"engine": "pytorch"}, {"loss": "fused_linear"}, {"engine-option": ["trl=1.8"]}, {"engine-option": ["liger=true"]},
+    {"engine": "pytorch"}, {"loss": "fused_linear"}, {"engine-option": ["trl=1.7"]}, {"engine-option": ["liger=true"]},
 ])
 def test_kto_is_counted_as_its_trainer_runs_it_or_not_at_all(options: dict[str, Any]) -> None:
     asked = {"model": "qwen3-0.6b", "gpus": "1xa100-sxm4-80gb", "engine": "huggingface", "objective": "kto"}

@@ -7,12 +7,19 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from tests.formats.plans import named
 from tests.formats.test_read_back import figures, plain, read_again
 from tests.formats.test_readers import asked, refusal, written
 from vramcast.api import job_of
+from vramcast.domain.job import Job
+from vramcast.domain.program import Alloc
+from vramcast.engines.eager.graphs import blocks
+from vramcast.engines.eager.preference import rated
+from vramcast.engines.eager.question import recipe_of
 from vramcast.errors import Unsupported
+from vramcast.estimate.training import answer
 from vramcast.formats.files import File
 from vramcast.formats.read import read_files
 from vramcast.formats.write import files_of
@@ -249,3 +256,54 @@ def test_what_axolotl_does_not_do_is_not_written(more: dict[str, Any], sentence:
     job = job_of(named({"model": "llama-3.2-1b", "gpus": "h100", "engine": "huggingface"} | more))
     with pytest.raises(Unsupported, match=sentence):
         files_of(job, ("axolotl",))
+
+
+MOE = {"base_model": "qwen3-30b-a3b", "quantize_moe_experts": True, "use_scattermoe": True, "use_kernels": True,
+       "lora_dropout": 0, "plugins": ["axolotl.integrations.kernels.KernelsPlugin"]}
+
+
+def test_scattermoe_keeps_what_its_kernels_keep(tmp_path: Path) -> None:
+    """Beside adapters elsewhere it pins the unpacked experts and makes their gradient; beside adapters of experts it
+    unpacks again. Rows are never brought together forward."""
+    kept = {}
+    for experts in (False, True):
+        beside = {"lora_target_linear": False, "lora_target_modules": ["q_proj"], "lora_target_parameters": (
+            ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"] if experts else [])}
+        job = asked(written(tmp_path, "axolotl.yaml", table(**MOE, **beside)), gpus="h100")
+        assert job.engine_options["experts"] == "scattermoe"
+        graph = next(graph for count, graph in blocks(recipe_of(job, autocast=True)).main.graphs)
+        products = {one.outputs[0].name: one for one in graph.operators if one.name == "scatter2scatter"}
+        kept[experts] = {value.name.rpartition(".")[2] for one in products.values() for value in one.extra}
+        behind = [tensor.num_bytes for one in products.values() for tensor in one.backward_temporaries]
+        assert max(behind) == 2 * 128 * 2 * 768 * 2048
+    assert kept == {False: {"unpacked", "rows"}, True: {"lora_factors", "rows"}}
+
+
+@pytest.mark.parametrize(("said", "why"), [
+    ({"adapter": "lora", "load_in_4bit": False, "use_scattermoe": True}, "use_scattermoe: beside adapters"),
+    ({"use_sonicmoe": True}, "use_sonicmoe"),
+    ({"rl": "grpo", "trl": {"use_vllm": True}}, "use_vllm: puts a server on the same cards"),
+    ({"torch_compile": True, "torch_compile_mode": "max-autotune"}, "torch_compile_mode"),
+])
+def test_what_runs_elsewhere_or_otherwise_is_named(said: dict[str, Any], why: str, tmp_path: Path) -> None:
+    assert why in refusal(read_files([written(tmp_path, "axolotl.yaml", table(**said))], command="train"))
+
+
+@pytest.mark.parametrize("name", ["use_eaft", "fused_attn_kernel", "flash_attn_fuse_mlp"])
+def test_code_that_keeps_no_more_than_what_is_counted_is_said(name: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "axolotl.yaml", table(**{name: True}))
+    assert any(f" {name}: " in text for text in read_files([path], command="train").assumptions)
+
+
+def test_preferences_of_single_answers_are_of_the_release_that_axolotl_installs(tmp_path: Path) -> None:
+    """TRL 1.8 copies the logits of both kinds of answers before the reference is asked, 1.9 behind it."""
+    job = asked(written(tmp_path, "axolotl.yaml", table(rl="kto", sample_packing="gone")), gpus="h100")
+    later = replace(job, engine_options={**job.engine_options, "trl": "1.9"})
+    logits = job.workload.tokens * job.model.vocab * 4
+    assert rated_names(job, "held") == [*rated_names(later, "held"), "logits of both kinds of answers"]
+    assert answer(job).peak.allocated_bytes - answer(later).peak.allocated_bytes <= logits
+
+
+def rated_names(job: Job, what: str) -> list[str]:
+    found = rated(job, recipe_of(job, outputs_fp32=True, autocast=True))
+    return [node.tensor.name for node in getattr(found, what) if isinstance(node, Alloc)]

@@ -188,7 +188,7 @@ def test_sizes_left_to_the_trainer_are_its_own_where_nobody_says_them(tmp_path: 
         ("a.json", {"num_train_epochs": 1, "bf16": "yes"}, "bf16: 'yes'"),
         ("a.json", {"finetuning_type": "freeze"}, "freeze is not modelled"),
         ("a.json", {"finetuning_type": "lora", "quantization_bit": 3}, "quantization_bit: '3'"),
-        ("a.json", {"finetuning_type": "lora", "stage": "kto"}, "stage: 'kto'"),
+        ("a.json", {"finetuning_type": "lora", "stage": "ppo"}, "stage: 'ppo'"),
         ("a.json", {"finetuning_type": "lora", "use_unsloth_gc": True}, "use_unsloth_gc"),
         ("a.json", {"finetuning_type": "lora", "deepspeed": "ds.json"}, "deepspeed: is a file of its own"),
         ("a.json", {"num_train_epochs": 1, "auto_find_batch_size": True}, "--micro-batch"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.formats.test_readers import asked, refusal, written
+from vramcast.domain.job import Precision
 from vramcast.engines.eager.releases import sharder
 from vramcast.errors import Unsupported
 from vramcast.estimate.training import answer
@@ -45,10 +46,67 @@ def test_preferences_need_logits_which_ligers_head_never_makes(tmp_path: Path) -
     assert peaks["dpo", True] > 0.9 * peaks["dpo", False]
 
 
-@pytest.mark.parametrize("stage", ["rm", "ppo", "kto"])
-def test_stages_with_models_of_their_own_are_refused(stage: str, tmp_path: Path) -> None:
+def test_a_stage_with_a_loop_of_its_own_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="stage"):
-        asked(written(tmp_path, "a.json", FACTORY_TABLE | {"stage": stage}), gpus="h100")
+        asked(written(tmp_path, "a.json", FACTORY_TABLE | {"stage": "ppo"}), gpus="h100")
+
+
+@pytest.mark.parametrize(("stage", "logits", "width"), [("kto", 1, 22), ("rm", 2, 6)])
+def test_llamafactorys_own_trainers_hold_the_logits_that_they_make(
+    stage: str, logits: int, width: int, tmp_path: Path
+) -> None:
+    """KTO: of the policy log-probabilities and both kinds of answers, of the reference logits beside its second
+    forward; rewards: logits of both answers that nobody reads. The rest is what layers keep."""
+    tokens = 2048
+    peaks = [answer(asked(written(tmp_path, "a.json", FACTORY_TABLE | {
+        "stage": stage, "bf16": True, "cutoff_len": size, "per_device_train_batch_size": 1}), gpus="h100")).peak
+        for size in (tokens, 2 * tokens)]
+    grown = peaks[1].allocated_bytes - peaks[0].allocated_bytes
+    assert grown == pytest.approx(logits * tokens * 128_256 * width, rel=0.12)
+
+
+@pytest.mark.parametrize(("targets", "weights"), [("all", 16 * (6 * 2048 + 8192)), ("q_proj", 16 * 2048)])
+def test_llamafactorys_oft_turns_inputs_by_blocks(targets: str, weights: int, tmp_path: Path) -> None:
+    """b (b - 1) / 2 of every block of b x b learn: I (b - 1) / 2 of a layer."""
+    job = asked(written(tmp_path, "a.json", FACTORY_TABLE | {"finetuning_type": "oft", "oft_target": targets}),
+                gpus="h100")
+    states = sum(entry.num_bytes for entry in answer(job).ranks[0].ledger if entry.category == "optimizer")
+    assert (job.plan.peft.method, states) == ("oft", pytest.approx(2 * 4 * weights * 31 / 2, rel=0.01))
+
+
+V1 = {"model": "llama-3.2-1b", "model_class": "llm", "kernel_config": {"name": "auto"},
+      "dist_config": {"name": "fsdp2"}, "train_dataset": "data/v1_sft_demo.yaml", "micro_batch_size": 1}
+
+
+def test_llamafactory_v1_holds_two_losses_of_the_same_logits(tmp_path: Path) -> None:
+    """Labels are handed to the model, too: 16-bit logits, fp32 copies, and log-probabilities of both losses."""
+    job = asked(written(tmp_path, "a.json", V1), gpus="8xh100-sxm-80gb")
+    assert (job.engine, job.plan.sharded_by, job.plan.precision) == ("pytorch", "fsdp2", Precision.MIXED_BF16)
+    held = {entry.path.rpartition("/")[2]: entry.num_bytes for entry in answer(job).ranks[0].ledger}
+    assert held["logits and the loss that nobody uses"] == 2048 * 128_256 * 10
+    assert held["log_softmax"] == 2048 * 128_256 * 4
+
+
+@pytest.mark.parametrize(("said", "why"), [
+    ({"train_dataset": "data/v1_dpo_demo.yaml"}, "dpo or rm command"),
+    ({"peft_config": {"name": "freeze"}}, "freeze is not modelled"),
+    ({"dist_config": {"name": "fsdpturbo", "ep_size": 16}}, "fsdpturbo is not modelled"),
+    ({"kernel_config": {"name": "auto, flash-linear-attention"}}, "flash-linear-attention is not modelled"),
+    ({"dist_config": {"name": "deepspeed", "config_file": "ds.json"}}, "config_file: is a file of its own"),
+    ({"quant_config": {"name": "bnb"}}, "needs peft_config"),
+])
+def test_llamafactory_v1_names_what_is_not_read(said: dict[str, object], why: str, tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match=why):
+        asked(written(tmp_path, "a.json", V1 | said), gpus="8xh100-sxm-80gb")
+
+
+def test_a_file_named_from_the_top_of_a_repository_is_found_from_below(tmp_path: Path) -> None:
+    (tmp_path / "examples" / "train").mkdir(parents=True)
+    zero = {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3}}
+    written(tmp_path / "examples", "ds.json", zero)
+    said = {"dist_config": {"name": "deepspeed", "config_file": "examples/ds.json"}}
+    job = asked(written(tmp_path / "examples" / "train", "a.json", V1 | said), gpus="8xh100-sxm-80gb")
+    assert (job.engine, job.plan.shards, job.workload.micro_batch) == ("deepspeed", "everything", 1)
 
 
 @pytest.mark.parametrize("command", [

@@ -33,6 +33,10 @@ LINEAR: Final = "linear:"
 RATED: Final = "log_probabilities"
 """How the names of losses begin that a trainer makes of returned logits."""
 
+VALUE: Final = "value"
+"""A score of every position beside logits that no loss reads [trl models/modeling_value_head.py `ValueHead.forward`,
+`AutoModelForCausalLMWithValueHead.forward`, which makes the logits fp32]."""
+
 KEEPS_INPUT: Final = (LINEAR + "trl", LINEAR + "trl_autocast")
 """Those of them that cast their input themselves, chunk by chunk."""
 
@@ -170,6 +174,8 @@ def _language_loss(
             chunks=sizes.loss_chunks,
         )
         return linear_cross_entropy(graph, x, spec, loss.removeprefix(LINEAR))
+    if loss == VALUE:
+        return _scores(graph, x, model, sizes)
     whole = sizes._replace(stored="full", trained=(*sizes.trained, "head.output") if learns else sizes.trained)
     shape = (vocab, sizes.hidden)
     logits = project(graph, "head.output", x, tokens=tokens, shape=shape, sizes=whole, bias=model.head_bias)
@@ -191,6 +197,21 @@ def _language_loss(
         graph.call("to_fp32", [logits], [converted], differentiable=False)
     graph.hold(logits)
     return result
+
+
+def _scores(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
+    """Logits that die in fp32 before anybody reads them, and what a dropout and a layer in fp32 make of the states."""
+    elements, logits = sizes.tokens * sizes.hidden, sizes.tokens * model.vocab
+    temporaries = [graph.tensor("logits", logits * sizes.numerics.compute), graph.tensor("logits.fp32", logits * FP32)]
+    graph.call("linear", [x], [], temporaries=temporaries, differentiable=False, flops=2 * logits * sizes.hidden)
+    dropped = parts.dropout(graph, "value", x, elements=elements, probability=VALUE_DROPOUT)
+    wide = cast(graph, dropped, elements=elements, to_bytes=FP32, name="value.fp32")
+    read = cast(graph, wide, elements=elements, to_bytes=sizes.numerics.compute, name="value.input")
+    return graph.call("loss", [read], [graph.value("loss", FP32)], saved=[read])
+
+
+VALUE_DROPOUT: Final = 0.1
+"""`summary_dropout_prob` where nobody says it."""
 
 
 def _keeps_logits_type(model: Model) -> bool:

@@ -10,17 +10,23 @@ load: every expert sees T k / E rows, so all together see T k
 [permute] models/common/moe/utils.py `_permute`, `_unpermute`: a row of zeros behind the others, then rows by expert
 [exchange] distributed/expert_parallel.py `ExpertParallel`, `ReordererSequenceParallel` Balanced load: as many rows
 come in as go out.
+[scattermoe] Tan et al., arXiv:2403.08245; axolotl-ai-cloud/axolotl 0.18.0 src/axolotl/integrations/kernels/libs/
+scattermoe_lora: parallel_experts.py `ParallelLinear`, parallel_linear_lora.py `ScatterMoELoRA`, experts.py
+`scattermoe_experts_forward`
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 
 from vramcast.blocks import parts
-from vramcast.blocks.projection import adapter_of, project
+from vramcast.blocks.projection import EXPERTS, adapter_of, project
 from vramcast.blocks.sizes import Dispatch, Sizes
 from vramcast.domain.job import share
 from vramcast.domain.model import MLP, MoE
+from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import FP32, cast
@@ -161,6 +167,8 @@ def moe_block(graph: Graph, x: Value, *, spec: MoE, sizes: Sizes) -> Value:
         states = project(graph, "moe.latent_in", x, tokens=tokens, shape=(width, sizes.hidden), sizes=sizes)
     if sizes.dispatch is not None:
         total = routed_experts(graph, states, routing, spec=spec, sizes=sizes, dispatch=sizes.dispatch)
+    elif sizes.experts_in_place:
+        total = _in_place(graph, states, routing, spec=spec, sizes=sizes, width=width)
     elif sizes.expert_loop:
         total = _one_by_one(graph, states, routing, spec=spec, sizes=sizes, width=width)
     else:
@@ -189,6 +197,66 @@ def _grouped(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: S
     total = graph.value("moe.combined", out.num_bytes // spec.top_k)
     graph.call("index_add", [weighted], [total])
     return total
+
+
+def _in_place(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: Sizes, width: int) -> Value:
+    """Products that find the rows of each expert by their numbers, and weigh and sum them [scattermoe]."""
+    rows, inner, kind = sizes.tokens * spec.top_k, spec.expert.width, spec.expert.activation
+    numbers = [graph.value(f"moe.{name}", rows * INT64, gradient_bytes=0) for name in ("experts_sorted", "places")]
+    graph.call("sort", [routing], numbers, differentiable=False)
+    product = partial(_product_in_place, graph, rows=rows, spec=spec, sizes=sizes)
+    if spec.expert.gated:
+        gate, up = _halves(graph, product("moe.experts.gate_up", states, shape=(2 * inner, width)))
+        states = _gated_halves(graph, "moe.experts", gate, up, kind=kind, elements=rows * inner, sizes=sizes)
+    else:
+        up = product("moe.experts.up", states, shape=(inner, width))
+        states = parts.activation(graph, "moe.experts", up, kind=kind, elements=rows * inner, sizes=sizes)
+    total = product("moe.experts.down", states, shape=(width, inner), routing=routing)
+    graph.hold(*numbers)
+    return total
+
+
+def _product_in_place(
+    graph: Graph, path: str, x: Value, *, rows: int, shape: tuple[int, int], spec: MoE, sizes: Sizes,
+    routing: Value | None = None,
+) -> Value:
+    """One product of all experts with the rows of x; `routing` weighs and sums those of a token.
+
+    The gradient of the weights is made whether they learn or not, unless adapters do, beside which an unpacked weight
+    is made again. Rows of a product that is weighed are kept; the others' input is brought into order for backward.
+    """
+    width, elements = sizes.numerics.compute, spec.num_experts * shape[0] * shape[1]
+    learns, adapter = not sizes.frozen or sizes.trains(EXPERTS), adapter_of(sizes, path)
+    packed = sizes.packs(path) and not learns
+    x = cast(graph, x, elements=(sizes.tokens if routing is None else rows) * shape[1], to_bytes=width,
+             name=f"{path}.input")
+    made = graph.value(f"{path}.rows", rows * shape[0] * width)
+    unpacked = graph.value(f"{path}.unpacked", elements * width, gradient_bytes=0)
+    extra, forward, backward, gradients = list[Value](), list[Tensor](), list[Tensor](), list[Tensor]()
+    if routing is None:
+        y, read = made, [x]
+        backward.append(graph.tensor(f"{path}.grouped", rows * shape[1] * width))
+    else:
+        y, read = graph.value("moe.combined", rows // spec.top_k * shape[0] * width), [x, routing]
+        made.gradient_bytes = 0
+        extra.append(made)
+    if adapter is not None:
+        count = spec.num_experts * adapter.rank * sum(shape)
+        extra.append(graph.value(f"{path}.lora_factors", count * adapter.width, gradient_bytes=0))
+        gradients.append(graph.tensor(f"{path}.lora.weight_gradient", count * adapter.width, Category.GRADIENTS))
+        backward.append(graph.tensor(f"{path}.lora_rows", 2 * rows * adapter.rank * width))
+        if packed:
+            forward, backward = [*forward, unpacked.tensor], [*backward, unpacked.tensor]
+    elif learns:
+        size = elements * sizes.numerics.gradient
+        gradients.append(graph.tensor(f"{path}.weight_gradient", size, Category.GRADIENTS))
+    else:
+        extra += [unpacked] if packed else []
+        backward.append(graph.tensor(f"{path}.gradient_of_frozen_weights", elements * width))
+    return graph.call(
+        "scatter2scatter", read, [y], saved=read, extra=extra, temporaries=forward, backward_temporaries=backward,
+        weight_gradients=gradients, flops=2 * rows * shape[0] * shape[1],
+    )
 
 
 def _one_by_one(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: Sizes, width: int) -> Value:

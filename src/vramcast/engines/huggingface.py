@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.blocks.ends import LINEAR
+from vramcast.blocks.ends import LINEAR, VALUE
 from vramcast.domain.job import Job, Precision, Recompute
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import named
@@ -101,6 +101,8 @@ def _recipe(job: Job, *, narrow: bool = False) -> Recipe:
         loss: str | None = LINEAR + ("trl_autocast" if autocast else "trl")
     else:
         loss = written_loss(job) if writes(job) else rated_loss(job) or loss_of(job, autocast=autocast, causal=causal)
+    if job.engine_options.get("value_head"):
+        loss = VALUE
     converts = autocast and bool(job.engine_options.get("converts_outputs", True))
     recipe = recipe_of(job, loss=loss, outputs_fp32=converts or in_one(job), autocast=autocast, narrow=narrow)
     return with_its_kernels(recipe, job)._replace(returns_fp32=causal.returns_fp32 and loss is not None)

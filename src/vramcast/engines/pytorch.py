@@ -31,7 +31,7 @@ from vramcast.engines.eager.question import (
     text_only,
 )
 from vramcast.engines.eager.recipe import Recipe, Sharding
-from vramcast.engines.eager.releases import CausalLoss, causal_loss, sharder
+from vramcast.engines.eager.releases import CausalLoss, causal_loss, sharder, with_its_kernels
 from vramcast.engines.eager.trl import reference_sentences
 from vramcast.engines.training import Sharder
 from vramcast.errors import InvalidSpec, Unsupported
@@ -52,7 +52,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     `engine_options`: "reentrant" checkpoints, "padded" batches, "shifted_loss" for model code that shifts its logits,
     "model_loss" computed by transformers' model code (bool), "gradient_as_bucket_view" (bool), "backward_prefetch"
     ("pre", "none"), "defers_sync" (bool), "reduce_dtype" of FSDP2 ("float32"), "frozen_towers" of FSDP2 ("root"),
-    "float8_all_gather" (bool).
+    "float8_all_gather" (bool), "second_loss" (bool), "liger" (bool, or kernels).
 
     Raises: Unsupported for model parallelism, partial sharding and offload, with the engine that would work
     """
@@ -63,7 +63,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     loss = loss_of(job, autocast=autocast, causal=causal)
     said = (*packing_sentences(job), *((OWN_TYPE,) if loss == "torch" and job.plan.precision not in FULL else ()))
     recipe = recipe_of(job, loss=loss, narrow=mixed)
-    recipe = recipe._replace(returns_fp32=causal.returns_fp32 and loss is not None)
+    recipe = with_its_kernels(recipe, job)._replace(returns_fp32=causal.returns_fp32 and loss is not None)
     if models:
         recipe = with_its_output(recipe)
     if who in ("fsdp1", "fsdp2"):

@@ -26,6 +26,7 @@ class Eager(Noun, frozen=True):
     reentrant: bool = False  # checkpoints of the older kind
     padded: bool = False  # batches with an attention mask
     shifted_loss: bool = False  # model code that shifts its logits
+    second_loss: bool = False  # of returned logits, beside one of the model code that nobody uses
     eval_batch: Annotated[int, Meta(ge=0, le=1 << 20)] = 0  # samples of an evaluation's forward; 0: as a step's
     gradient_as_bucket_view: bool = False  # DDP's buckets are the gradients
     beta: Annotated[float, Meta(ge=0, le=1000)] = 0.0  # weight of GRPO's KL term; without it there is no reference
@@ -47,6 +48,7 @@ class PyTorch(Eager, frozen=True):
     reduce_dtype: Literal["param", "float32"] = "param"  # FSDP2: of gradients while they are reduced or add up
     frozen_towers: Literal["layers", "root"] = "layers"  # FSDP2: units of towers of which nothing learns
     float8_all_gather: bool = False  # FSDP2: torchao's linear layers
+    liger: bool | str = False  # Liger's kernels: all, or those named, rope+rms_norm
 
 
 class Zero(Eager, frozen=True):
@@ -87,6 +89,8 @@ class HuggingFace(Zero, frozen=True):
     precompute_ref_log_probs: bool = False  # the reference of DPO or KTO is asked before the run
     generation_batch_size: Elements = 1  # instead: answers that all processes write together
     converts_outputs: bool = True  # Accelerate makes what forward returns fp32
+    experts: Literal["transformers", "scattermoe"] = "transformers"  # whose products of routed experts
+    value_head: bool = False  # of TRL beside the language head, for rewards
     gptq_kernel: Literal["cuda_old", "tritonv2"] = "cuda_old"  # AutoGPTQ's QuantLinear
 
 

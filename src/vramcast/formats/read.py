@@ -127,14 +127,15 @@ def read_files(
 BESIDE: Final = re.compile(r"--(?:deepspeed|deepspeed_config|config_file)[ =]+([\w./-]+\.(?:json|ya?ml))(?=\s|$)")
 """Arguments of scripts whose value is another tool's file."""
 
-KEYS_BESIDE: Final = ("deepspeed", "deepspeed_config_file")
+KEYS_BESIDE: Final = ("deepspeed", "deepspeed_config_file", "config_file")
 """Names in files of whose values the same holds."""
 
 
 def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
     """Files of DeepSpeed and Accelerate that others name, where they are here and not given anyway.
 
-    They are looked for from where the command runs, then beside the file that names them.
+    They are looked for from where the command runs, then beside the file that names them and in the folders around
+    it: tools are started from the top of their own repository.
     """
     named: list[str] = []
     for config in configs:
@@ -143,7 +144,7 @@ def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
         named += BESIDE.findall(config.text) if config.table is None else []
     found: dict[str, Path] = {}
     for text in named:
-        places = (Path(text), *(path.parent / text for path in given))
+        places = (Path(text), *(folder / text for path in given for folder in path.absolute().parents))
         here = next((place for place in places if place.suffix in (".json", ".yaml", ".yml") and place.is_file()), None)
         if here is not None and here.name not in (path.name for path in given):
             found.setdefault(here.name, here)

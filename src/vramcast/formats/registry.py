@@ -164,6 +164,7 @@ READERS: Final[dict[str, Reader]] = {
         "zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")),
     "axolotl": Reader("axolotl", "train", _table_has("base_model")),
     "accelerate": Reader("accelerate", "train", _table_has("distributed_type", "compute_environment")),
+    "llamafactory-v1": Reader("llamafactory_v1", "train", _table_has("dist_config", "init_config", "kernel_config")),
     "megatron-bridge": Reader("megatron_bridge", "train", _is_megatron_bridge),
     "megatron": Reader("megatron", "train", _is_megatron),
     "automodel": Reader("automodel", "train", _is_automodel),

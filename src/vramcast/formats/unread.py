@@ -55,7 +55,8 @@ TOOLS: Final = (
          r"\baxolotl (?:train|preprocess|inference|fetch)\b|\baxolotl\.cli\b"),
     Tool("LLaMA-Factory, for Megatron", (
         "stage|finetuning_type|template tensor_model_parallel_size|pipeline_model_parallel_size",)),
-    Tool("LLaMA-Factory v1", ("model train_dataset", "model dist_config", "model peft_config")),
+    Tool("LLaMA-Factory v1, for inference or export", ("model peft_config.export_dir",)),
+    Tool("llamafactory-v1", ("model train_dataset", "model dist_config", "model peft_config")),
     Tool("LLaMA-Factory, for inference or export", (
         "model_name_or_path infer_backend", "model_name_or_path export_dir"), r"\bllamafactory-cli (?!train)\w+"),
     Tool("nanotron (whose engine is not modelled)", ("parallelism.pp parallelism.tp tokens|general",),

@@ -231,6 +231,39 @@ def _hra(graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) 
     return _materialised(graph, x, base, target, adapter, saved=12 + reflections, temporary=8, replaces_base=True)
 
 
+CAYLEY_POWERS: Final = 5
+"""R, Q and its powers, blocks of b x b each [tuners/oft/layer.py `_cayley_batch`]."""
+
+
+def _rotated(graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) -> Value:
+    """base of x R, with R of I / b orthogonal blocks of b x b [peft tuners/oft/layer.py `OFTRotationModule.forward`].
+
+    x is cast to the adapter's dtype, by autocast back; the product with all blocks is copied into its places.
+    """
+    path, elements = target.path, target.tokens * target.in_features
+    wide = cast(graph, x, elements=elements, to_bytes=adapter.width, name=f"{path}.oft_input")
+    read = cast(graph, wide, elements=elements, to_bytes=adapter.compute, name=f"{path}.oft_autocast")
+    blocks = graph.value(f"{path}.oft_blocks", CAYLEY_POWERS * target.copies * target.in_features * adapter.rank
+                         * adapter.width, gradient_bytes=0)
+    size = target.copies * _oft_elements(target.in_features, adapter)
+    gradients = [graph.tensor(f"{path}.adapter_gradient", size * adapter.width, Category.GRADIENTS)]
+    turned = graph.call("bmm", [read], [graph.value(f"{path}.turned", read.num_bytes)], saved=[read], extra=[blocks],
+                        weight_gradients=gradients, flops=2 * elements * adapter.rank)
+    rotated = aten.unary(graph, turned, num_bytes=turned.num_bytes, name=f"{path}.rotated")
+    graph.hold(wide)
+    out = graph.view(base, f"{path}.adapted", gradient_bytes=base.num_bytes)
+    return graph.call("linear_of_rotated", [base, rotated], [out], passes_gradient=True)
+
+
+def _oft_elements(columns: int, adapter: Adapter) -> int:
+    """Above the diagonal of every block of b x b; the rank is b."""
+    return round(adapter.option("elements", columns * (adapter.rank - 1) // 2))
+
+
+def _oft_weights(rows: int, columns: int, adapter: Adapter) -> tuple[AdapterWeight, ...]:
+    return (AdapterWeight("weights", (_oft_elements(columns, adapter),), adapter.width),)
+
+
 class Method(NamedTuple):
     """A kind of correction: its forward and its weights."""
 
@@ -246,7 +279,7 @@ ADAPTERS: Final[dict[str, Method]] = {
     "gralora": Method(lora),
     "lily": Method(lora),
     "c3a": Method(partial(_materialised, saved=0, temporary=16)),
-    "oft": Method(partial(_materialised, saved=0, temporary=0)),
+    "oft": Method(_rotated, _oft_weights),
     "boft": Method(partial(_materialised, saved=8, temporary=8)),
     "hra": Method(_hra),
     "vera": Method(lora),

@@ -59,7 +59,8 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
     workload = _workload(values, plan, cluster.count)
     model = checkpoint_of(given.get("model"), values, resolve, OPTIONS, divisor=lcm(plan.tp, plan.etp or 1)).model
     workload, assumed = with_lengths(model, workload, values)
-    if workload.objective == "reward" and model.head in (Head.LM, Head.MLM):
+    beside = engine_options(values.get("engine-option", ())).get("value_head") is True
+    if workload.objective == "reward" and model.head in (Head.LM, Head.MLM) and not beside:
         model = scorer(model)
         assumed = (*assumed, REWARDING)
     if workload.objective in ("classification", "tagging"):

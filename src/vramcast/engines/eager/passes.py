@@ -11,6 +11,7 @@ from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, 
 from vramcast.engines.eager.graphs import ADDED_MASK, Blocks, Layers, blocks, input_tensors
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.operators.graph import Graph, saver_counts
+from vramcast.operators.linear import FP32
 from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_inference
 from vramcast.units import ceil_div
 
@@ -209,8 +210,8 @@ def passes(
             *map(Alloc, inputs), *around.begin(), *(node for tower in before for node in tower.forward(around)),
             *first.forward, *(node for tower in inside for node in tower.merged(around)), *map(Alloc, moving),
             *around.forward(name, layers),
-            *map(Free, dying), *last.forward, *_cache_dropped(built.main), *map(Alloc, kept), *around.leave(layers),
-            *between,
+            *map(Free, dying), *last.forward, *_cache_dropped(built.main), *map(Alloc, kept), *_second_loss(recipe),
+            *around.leave(layers), *between,
         ),
         (
             *last.loss_gradient, *(node for tower in towers for node in tower.summed()), *around.turn(),
@@ -363,6 +364,21 @@ def _kept_logits(recipe: Recipe) -> tuple[Tensor, ...]:
         return ()
     size = recipe.sizes.tokens * recipe.model.vocab * recipe.kept_logits
     return (Tensor(name="logits held by the loop", num_bytes=size, category=Category.ACTIVATIONS, owner="head"),)
+
+
+def _second_loss(recipe: Recipe) -> Program:
+    """Where labels are handed to the model and the loop makes its loss of the logits, too: they, log-probabilities in
+    fp32 that the model's own loss saves, and copies in fp32, which of several samples are shifted, live while it does.
+
+    Source: LLaMA-Factory src/llamafactory/v1/core/base_trainer.py `compute_log_probs`
+    """
+    if not recipe.second_loss:
+        return ()
+    width = recipe.sizes.numerics.compute + (2 if recipe.sizes.batch == 1 else 3) * FP32
+    size = recipe.sizes.tokens * recipe.model.vocab * width
+    tensor = Tensor(name="logits and the loss that nobody uses", num_bytes=size, category=Category.TEMPORARIES,
+                    owner="head", formula=f"{recipe.sizes.tokens:,} x {recipe.model.vocab:,} x {width} B")
+    return (Alloc(tensor), Free(tensor))
 
 
 def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None = None) -> Program:

@@ -10,8 +10,8 @@
 * FSDP1 wraps the reference as the policy, FSDP2 as one unit since 0.29 and FSDP1 instead of it before; Accelerate
   converts nothing that either returns; ZeRO-3 partitions it, the lower stages keep it whole in 16 bits.
 [TRL] trl/trainer/kto_trainer.py `_compute_loss`, `_compute_kl_logps` v1.9.0: one answer a sample; its metrics copy the
-logits of desirable and undesirable ones, then those of completions among them. Policy and reference are asked without
-autograd about other prompts, too, which takes less than what follows.
+logits of desirable and undesirable ones (v1.8.0: before the reference is asked), then those of completions among them.
+Policy and reference are asked without autograd about other prompts, too, which takes less than what follows.
 [LF] hiyouga/LLaMA-Factory src/llamafactory/train/dpo/trainer.py `concatenated_forward`, train/trainer_utils.py
 `get_batch_logps`: fp32 logits, a log_softmax over all of them
 [chat] deepspeedai/DeepSpeedExamples 45b4b715 applications/DeepSpeed-Chat/training/step2_dpo_finetuning/main.py: a
@@ -51,8 +51,10 @@ VIEWS_SINCE: Final[Version] = (1, 6)
 BY_SAMPLE_SINCE: Final[Version] = (0, 14)
 """`selective_log_softmax` instead of a log_softmax over all logits."""
 
-KTO_SINCE: Final[Version] = (1, 9)
-"""Before, the logits of both kinds of answers were copied before the reference was asked."""
+KTO_SINCE: Final[Version] = (1, 8)
+"""The oldest KTOTrainer that was read."""
+KTO_COPIES_LATE_SINCE: Final[Version] = (1, 9)
+"""Before, the logits of both kinds of answers were copied before the reference was asked, and held from there on."""
 
 COMPARED: Final = ("dpo", "kto")
 """Objectives whose loss is one of a reference's answers, too."""
@@ -81,7 +83,8 @@ def compares(job: Job) -> bool:
         raise Unsupported("KTO is counted as KTOTrainer makes its loss, of all logits; leave --loss, --compile and "
                           "liger out")
     if job.workload.objective == "kto" and trl_version(job) < KTO_SINCE:
-        raise Unsupported("KTO is counted as TRL 1.9 runs it; before, KTOTrainer held other copies of the logits")
+        raise Unsupported("KTO is counted as TRL 1.8 and 1.9 run it; before, KTOTrainer may have held other copies of "
+                          "the logits")
     return plain_loss(job)
 
 
@@ -178,8 +181,9 @@ def rated(job: Job, recipe: Recipe) -> Rated | None:
     apart = own and sharder(job) in ("fsdp1", "fsdp2") and not recipe.returns_fp32
     one_unit = version >= HOLDS_SINCE and not in_one(job)
     found = Rated(asked, own, (), (), loads_fp32, one_unit, str(job.workload.objective))
-    if in_one(job):  # fp32 logits of the policy are returned with the loss
-        return found._replace(held=(Alloc(tensor("logits of the policy", size // width * FP32)),))
+    if in_one(job):  # fp32 logits of the policy are returned with the loss; KTO's reference holds its own, too
+        one = Alloc(tensor("logits of the policy", size // width * FP32))
+        return found._replace(held=(one,) * (2 if job.workload.objective == "kto" and asked is not None else 1))
     if in_variables(job):  # the logits are kept by the recipe
         return found._replace(loads_fp32=False, looked_at=(Alloc(tensor("log-probabilities of the reference", size)),))
     if version < HOLDS_SINCE:
@@ -193,8 +197,9 @@ def rated(job: Job, recipe: Recipe) -> Rated | None:
         size_of_reference = sizes.tokens * recipe.model.vocab * sizes.numerics.compute if apart else size
         looked_at = [tensor("logits of the reference", size_of_reference)] * (1 + copies)
     if job.workload.objective == "kto":  # more than the entropy, which is done by then
-        most = ceil_div(sizes.batch, 2) * size // sizes.batch
-        looked_at += [tensor("logits of both kinds of answers", size), tensor("logits of completions", most)]
+        most, early = ceil_div(sizes.batch, 2) * size // sizes.batch, version < KTO_COPIES_LATE_SINCE
+        (held if early else looked_at).append(tensor("logits of both kinds of answers", size))
+        looked_at.append(tensor("logits of completions", most))
         return found._replace(held=tuple(map(Alloc, held)), looked_at=tuple(map(Alloc, looked_at)))
     if not copies:
         looked_at.append(tensor("logits in one piece", size))

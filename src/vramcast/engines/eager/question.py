@@ -173,6 +173,7 @@ def recipe_of(
         frozen=plan.freeze,
         follows_inputs=follows_inputs(job),
         offloads=plan.offload_activations,
+        second_loss=bool(job.engine_options.get("second_loss", False)),
         offloads_in_flight=SAVES_ON_HOST.get(job.engine, 0),
         samples=(int(job.engine_options.get("eval_batch", 0)) or job.workload.micro_batch, job.workload.micro_batch),
     )
@@ -211,6 +212,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         stacked=bool(job.engine_options.get("pack_experts", False)),
         caches_products=caches_products(job),
         expert_loop=loops,
+        experts_in_place=job.engine_options.get("experts") == "scattermoe",
         expert_turns=min(MOST_TURNS, max(expert_counts(model), default=1)) if loops else 1,
     )
 

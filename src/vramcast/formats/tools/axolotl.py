@@ -28,7 +28,7 @@ BESIDE: Final = ("accelerate=1.13", "trl=1.8")
 SEQUENCE: Final = 512
 """sequence_len where nobody says it [ax schemas/config.py]."""
 
-OBJECTIVES: Final = {"dpo": "dpo", "ipo": "dpo", "grpo": "grpo", "gdpo": "grpo"}
+OBJECTIVES: Final = {"dpo": "dpo", "ipo": "dpo", "kto": "kto", "grpo": "grpo", "gdpo": "grpo"}
 """`rl` -> what is optimised; IPO is another loss of the same logits [ax core/trainers/dpo]."""
 
 LEGACY: Final = {
@@ -67,6 +67,16 @@ PLUGINS: Final = {
     "axolotl.integrations.expert_parallel.ExpertParallelPlugin": "expert_parallel",
 }
 """Plugins that only print, and those whose switches are read apart."""
+
+UPPER_BOUNDS: Final = {
+    "use_eaft": "as much as the usual loss, whose logits are written out in fp32",
+    "fused_attn_kernel": "norms, rotary embeddings and adapters of queries, keys and values are counted as "
+                         "transformers' and PEFT's own code, which keeps more; that is an upper bound",
+    "flash_attn_fuse_mlp": "gate and up are counted as transformers' own code, which keeps more than xformers' "
+                           "SwiGLU does; that is an upper bound",
+}
+"""Switches whose code keeps no more than what is counted for it -> what is said [ax monkeypatch/loss/eaft.py,
+kernels/*attn*.py, monkeypatch/llama_attn_hijack_flash.py]. EAFT looks at the 20 largest logits of each token."""
 
 NARROW: Final = "leaves embeddings, head and norms in fp32 beside layers in bf16, which is not modelled"
 
@@ -112,6 +122,7 @@ def read(config: Config) -> Reading:
     _network(values, options)
     options |= _unfrozen(values)
     notes += kernel_notes(values, options)
+    notes += [f"{name}: {why}" for name, why in UPPER_BOUNDS.items() if values.flag(name)]
     towers = _towers(values, options)
     unread = (*values.unread(), *towers)
     return Reading("axolotl", options, {}, batch, unread, tuple(notes), **_by_card(values, options))
@@ -141,6 +152,7 @@ def _task(values: Watched) -> dict[str, Any]:
 
 
 def _preferences(values: Watched) -> dict[str, Any]:
+    """Liger's own loss, and a reference that is asked ahead, are of DPO alone."""
     values.only("dpo_use_liger_kernel", False)
     values.only("dpo_padding_free", False)
     if values.flag("precompute_ref_log_probs"):
@@ -151,8 +163,8 @@ def _preferences(values: Watched) -> dict[str, Any]:
 def _generation(values: Watched) -> dict[str, Any]:
     """Prompts of `sequence_len`, and what TRL makes of each; vLLM on cards of its own, unless it shares them."""
     inner = values.section("trl", Known("axolotl", "trl"))
-    if inner.flag("use_vllm") and inner.get("vllm_mode") == "colocate":
-        inner.cannot("vllm_mode", "puts a server on the same cards, which is not modelled")
+    if inner.flag("use_vllm") and inner.get("vllm_mode") != "server":  # as TRL has it where nobody says it
+        inner.cannot("use_vllm", "puts a server on the same cards, which is not modelled; vllm_mode: server is")
     if inner.flag("use_liger_loss"):
         inner.cannot("use_liger_loss")
     values.section("vllm", Known("axolotl", "vllm"))
@@ -373,13 +385,29 @@ def _unfrozen(values: Watched) -> dict[str, Any]:
     return {}
 
 
-def _network(values: Watched, options: Mapping[str, Any]) -> None:
+def _experts(values: Watched, options: dict[str, Any]) -> None:
+    """Whose products of experts run: transformers 5's in one grouped product, or ScatterMoE's, which read bf16 or what
+    bitsandbytes packed; of other checkpoints nothing tells how experts are stored [ax integrations/kernels/args.py]."""
+    backend = values.get("expert_backend") or ("scattermoe" if values.flag("use_scattermoe") else None)
+    if backend != "scattermoe":
+        values.only("experts_implementation", "grouped_mm")
+    elif options.get("peft") is None or "pack_experts=true" in options.get("engine-option", ()):
+        values.flag("use_kernels")
+        values.only("moe_bnb_fast", True)
+        values.only("experts_implementation", "scattermoe")
+        options.update(together(options, {"engine-option": ("experts=scattermoe",)}))
+    else:
+        values.cannot("use_scattermoe", "beside adapters over a checkpoint whose experts may be packed by somebody "
+                      "else is not modelled; qlora with quantize_moe_experts is")
+
+
+def _network(values: Watched, options: dict[str, Any]) -> None:
     """What is changed of the network."""
     changed = values.section("model_config")
     if not set(changed) - {"output_router_logits", "rope_scaling", "rope_theta"}:  # a loss beside, of a few numbers
         for name in changed:
             changed.get(name)
-    values.only("experts_implementation", "grouped_mm")  # as transformers 5 does unasked
+    _experts(values, options)
     if values.section("model_quantization_config_kwargs").flag("dequantize"):
         values.only("model_quantization_config", "Mxfp4Config")
     if values.flag("freeze_mm_modules") and LANGUAGE not in str(options.get("lora-targets", "")):

@@ -39,15 +39,22 @@ from vramcast.states.optimizers import optimizer
 
 FACTORY: Final = Known("llamafactory", "arguments", (ARGUMENTS,))
 
-STAGES: Final = {"pt": "pretrain", "sft": "sft", "dpo": "dpo"}
-"""`stage` -> what is optimised. Rewards (rm) and PPO have TRL's value head beside the language head, whose logits are
-computed too [LF model/loader.py `add_valuehead`, train/rm/trainer.py]: that is not the reward model of `objective`."""
+STAGES: Final = {"pt": "pretrain", "sft": "sft", "dpo": "dpo", "kto": "kto", "rm": "reward"}
+"""`stage` -> what is optimised. PPO has a loop of its own."""
+
+OWN_TRAINERS: Final = {"dpo": ("log_probs=whole",), "kto": ("log_probs=whole",), "reward": ("value_head=true",)}
+"""Objective -> what its trainer does that TRL's does not: preferences take the log-softmax of all logits, rewards have
+TRL's value head beside the language head, whose logits are computed too [LF train/{dpo,kto,rm}/trainer.py,
+model/loader.py `add_valuehead`]."""
 
 CUTOFF: Final = 2048
 """cutoff_len where nobody says it [LF hparams/data_args.py]."""
 
 RANK: Final = 8
 """lora_rank where nobody says it [LF hparams/finetuning_args.py]."""
+
+OF_RANK: Final = {"lora": ("lora_rank", RANK), "oft": ("oft_block_size", 32)}
+"""`finetuning_type` -> the name that says how large its adapters are, and what it is where nobody says it."""
 
 PIXELS: Final = 768 * 768
 """Of the largest image that is not made smaller, `image_max_pixels` [LF hparams/model_args.py]."""
@@ -113,8 +120,8 @@ def read_factory(config: Config) -> Reading:
         options["engine-option"] = tuple(pair for pair in pairs if not pair.startswith(("prepare_kbit=", "dtype=")))
     if options["objective"] == "sft" and not kernels and not values.flag("torch_compile"):
         options["loss"] = "eager"  # its trainer of this stage is not TRL's [LF train/sft/trainer.py]
-    if options["objective"] == "dpo" and options["engine"] == "huggingface":
-        options = together(options, {"engine-option": ("log_probs=whole",)})
+    if options["objective"] in OWN_TRAINERS and options["engine"] == "huggingface":
+        options = together(options, {"engine-option": OWN_TRAINERS[options["objective"]]})
     for name in LIKE_EAGER:
         if values.flag(name):
             notes.append(f"{name}: as much as the usual loss, whose logits are written out in fp32")
@@ -205,12 +212,14 @@ def _adapters(values: Watched) -> dict[str, Any]:
             if name.startswith("lora_") or name in ("use_dora", "additional_target", "use_rslora"):
                 values.get(name)
         return {}
-    if kind != "lora":
+    if kind not in ("lora", "oft"):
         values.cannot("finetuning_type", f"{str(kind)[:40]} is not modelled", option="peft")
         return {}
-    found: dict[str, Any] = {"peft": "dora" if values.flag("use_dora") else "lora"}
-    found["lora-rank"] = values.count("lora_rank") or RANK
-    found["lora-targets"] = _names(values.get("lora_target", "all"))
+    found: dict[str, Any] = {"peft": "oft" if kind == "oft" else "dora" if values.flag("use_dora") else "lora"}
+    found["lora-rank"] = values.count(OF_RANK[kind][0]) or OF_RANK[kind][1]
+    found["lora-targets"] = _names(values.get(f"{kind}_target", "all"))
+    if kind == "oft" and values.number("oft_rank"):
+        values.cannot("oft_rank", "stops beside oft_block_size, which is 32 unasked [PEFT OFTConfig]")
     found["adapter-dtype"] = "bf16" if values.flag("pure_bf16") else "fp32"  # whatever TRL does: [LF model/adapter.py]
     if (dropout := values.number("lora_dropout")) is not None:
         found["lora-dropout"] = dropout
@@ -253,7 +262,8 @@ NAME: Final = "llamafactory.yaml"
 
 STAGE_WORDS: Final = written(STAGES)
 
-DATASETS: Final = {"pt": "c4_demo", "sft": "alpaca_en_demo", "dpo": "dpo_en_demo"}
+DATASETS: Final = {"pt": "c4_demo", "sft": "alpaca_en_demo", "dpo": "dpo_en_demo", "kto": "kto_en_demo",
+                   "rm": "dpo_en_demo"}
 """Small data sets that come with LLaMA-Factory."""
 
 KERNEL_WORDS: Final = written(KERNELS)
@@ -288,10 +298,10 @@ def write(order: Order) -> tuple[File, ...]:
     job: Job = order.job
     refuse(REFUSALS, job)
     refuse_chunks(job, "LLaMA-Factory")
-    order.ask.also("option.log_probs")
+    order.ask.also("option.log_probs", "option.value_head")
     if compares(job) and not in_one(job):
-        raise Unsupported("LLaMA-Factory's DPO makes log-probabilities of all logits at once, not sample by sample as "
-                          "TRL's; add --engine-option log_probs=whole")
+        raise Unsupported(f"LLaMA-Factory's {job.workload.objective.upper()} makes log-probabilities of all logits at "
+                          "once, not sample by sample as TRL's; add --engine-option log_probs=whole")
     own = (*_model(order), *_method(order), *_data(order))
     arguments = _arguments(order)
     head = head_of(order, f"FORCE_TORCHRUN=1 llamafactory-cli train {NAME}")
@@ -416,7 +426,7 @@ def _data(order: Order) -> Table:
         Line("template", "default", "the chat format of the model"),
         Line("cutoff_len", order.ask("seq_len"), "positions of a sample"),
     ]
-    if stage != "dpo":
+    if stage in ("pt", "sft"):
         packs = order.job.workload.min_seq_len is None
         lines.append(Line("packing", packs, "samples fill the length" if packs else "one sample a row"))
     return (*lines, Line("output_dir", "output"), Line("overwrite_cache", True))
