@@ -87,6 +87,14 @@ def test_llamafactory_v1_holds_two_losses_of_the_same_logits(tmp_path: Path) -> 
     assert held["log_softmax"] == 2048 * 128_256 * 4
 
 
+@pytest.mark.parametrize(("cards", "width"), [(None, "fp32"), ({"name": "fsdp2"}, "bf16")])
+def test_llamafactory_v1s_adapters_compute_in_fp32_where_nothing_gathers_them(
+    cards: dict[str, str] | None, width: str, tmp_path: Path
+) -> None:
+    said = {"dist_config": cards, "peft_config": {"name": "lora"}}
+    assert asked(written(tmp_path, "a.json", V1 | said), gpus="h100").plan.peft.adapter_dtype == width
+
+
 @pytest.mark.parametrize(("said", "why"), [
     ({"train_dataset": "data/v1_dpo_demo.yaml"}, "dpo or rm command"),
     ({"peft_config": {"name": "freeze"}}, "freeze is not modelled"),
@@ -94,6 +102,7 @@ def test_llamafactory_v1_holds_two_losses_of_the_same_logits(tmp_path: Path) -> 
     ({"kernel_config": {"name": "auto, flash-linear-attention"}}, "flash-linear-attention is not modelled"),
     ({"dist_config": {"name": "deepspeed", "config_file": "ds.json"}}, "config_file: is a file of its own"),
     ({"quant_config": {"name": "bnb"}}, "needs peft_config"),
+    ({"model": "qwen3.5-0.8b"}, "may hold images"),
 ])
 def test_llamafactory_v1_names_what_is_not_read(said: dict[str, object], why: str, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=why):

@@ -34,7 +34,7 @@ BATCHES: Final = {"normal": False, "dynamic_batching": False, "padding_free": Tr
 """`batching_strategy` -> whether samples lie end to end: none has more than micro_batch_size x cutoff_len tokens."""
 
 IMAGES: Final = Unread("train_dataset", "may hold images of sizes that the samples decide; give --image-size",
-                       option="image-size", of_towers=True, of_sizes=False)
+                       option="image-size", of_towers=True)
 
 
 def read(config: Config) -> Reading:
@@ -98,7 +98,7 @@ def _sharding(values: Watched) -> dict[str, Any]:
 
 
 def _adapters(values: Watched) -> dict[str, Any]:
-    """LoRA's weights are bf16 while they compute, as what they stand beside; fp32 in their shards [LF1 peft.py]."""
+    """PEFT makes LoRA's weights fp32, and so they compute where nobody gathers them in bf16 [LF1 peft.py]."""
     inner = values.section("peft_config")
     kind = inner.get("name")
     if kind is None:
@@ -114,7 +114,8 @@ def _adapters(values: Watched) -> dict[str, Any]:
     listed = targets if isinstance(targets, list) else [targets]
     found: dict[str, Any] = {
         "peft": "dora" if inner.flag("use_dora") else "lora", "lora-rank": inner.count("r") or RANK,
-        "lora-targets": ALL if listed == ["all"] else ",".join(map(str, listed)), "adapter-dtype": "bf16",
+        "lora-targets": ALL if listed == ["all"] else ",".join(map(str, listed)),
+        "adapter-dtype": "fp32" if values.get("dist_config") is None else "bf16",
     }
     dropout = inner.number("lora_dropout")
     found["lora-dropout"] = 0.05 if dropout is None else dropout
