@@ -67,13 +67,13 @@ class Peak(Noun, frozen=True):
     device_bytes: int
 
 
-class LedgerEntry(Noun, frozen=True):
+class LedgerEntry(Noun, frozen=True, rename={"num_bytes": "bytes"}):
     """A named part of the peak. Entries of one ledger add up to the device bytes of the peak."""
 
     path: str  # "activations/decoder.layers/attention.q"
     num_bytes: int
+    basis: Basis
     count: int = 1  # live instances behind num_bytes
-    basis: Basis = Basis.FORMULA
     formula: str = ""
     source: str = ""
 
@@ -221,7 +221,7 @@ class Found(Noun, frozen=True):
     command: str = ""  # of the plan found, whole: what asks for it alone
 
 
-class Answer(Noun, frozen=True):
+class Answer(Noun, frozen=True, rename={"num_parameters": "parameters"}):
     """The answer to one training question. The fullest role comes first."""
 
     question: dict[str, Any]
@@ -276,14 +276,14 @@ class Answer(Noun, frozen=True):
         return fit_of(fits=self.fits, high_bytes=self.high_bytes, capacity_bytes=self.capacity_bytes)
 
 
-class Capacity(Noun, frozen=True):
+class Capacity(Noun, frozen=True, rename={"tokens_by_count": "kv_tokens_by_count"}):
     """What a deployment's cache holds, over all its ranks. What an engine has no notion of is None."""
 
-    kv_bytes: int  # the cache of one card, on the rank with the least
     tokens_by_count: dict[str, int]  # what is counted -> tokens; the first is what the engine logs
+    kv_bytes: int  # the cache of one card, on the rank with the least
+    sequence_bytes: int  # one sequence of the context asked for, on the fullest card
     concurrency: float  # sequences of the context asked for that fit at once
     longest_context: int  # tokens each of the sequences asked for can have, up to what the model takes
-    sequence_bytes: int  # one sequence of the context asked for, on the fullest card
     safe_fraction: float | None = None  # highest memory fraction that leaves room for graphs, sampler and context
 
     @property

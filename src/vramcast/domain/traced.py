@@ -12,7 +12,7 @@ from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Snapshot
 
 
-class Holding(Noun, frozen=True):
+class Holding(Noun, frozen=True, rename={"num_bytes": "bytes", "count": "blocks"}):
     """Blocks alive at the peak that share something."""
 
     name: str  # a module "layers.3.mlp", a line "train.py:50 step", an operator "aten.mm"; "" where that is unknown
@@ -28,7 +28,7 @@ class Holdings(Noun, frozen=True):
     by_operator: tuple[Holding, ...] = ()
 
 
-class UnknownOperator(Noun, frozen=True):
+class UnknownOperator(Noun, frozen=True, rename={"num_bytes": "bytes"}):
     """An operator of which nobody has read what it allocates on CUDA beyond its outputs."""
 
     name: str  # "aten.foo", "mylib.bar"
@@ -37,7 +37,7 @@ class UnknownOperator(Noun, frozen=True):
     peak_bytes: int  # of its outputs alive at the peak
 
 
-class TraceFailure(Noun, frozen=True):
+class TraceFailure(Noun, frozen=True, rename={"num_bytes": "bytes"}):
     """The first request that the card cannot serve."""
 
     num_bytes: int  # asked of the driver, as the message says: whole pages

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.job import Phase
-from vramcast.domain.program import Tensor
+from vramcast.domain.program import Basis, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.errors import OutOfMemory
 from vramcast.estimate.interval import Purpose, interval
@@ -156,6 +156,7 @@ def _ledger(live: Mapping[Tensor, int], steady: Peak, outside: tuple[Tensor, ...
             LedgerEntry(
                 path="allocator/slack of large blocks",
                 num_bytes=slack,
+                basis=Basis.FORMULA,
                 formula="peak allocated - requests at the peak, rounded",
                 source="simulated caching allocator, see docs/levels.md",
             )
@@ -164,6 +165,7 @@ def _ledger(live: Mapping[Tensor, int], steady: Peak, outside: tuple[Tensor, ...
         LedgerEntry(
             path="allocator/reserved but not allocated",
             num_bytes=steady.reserved_bytes - steady.allocated_bytes,
+            basis=Basis.FORMULA,
             formula="peak reserved - allocated at the peak",
             source="simulated caching allocator, see docs/levels.md",
         )

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
+from msgspec import to_builtins
 from msgspec.json import encode
 from msgspec.json import format as format_json
 from msgspec.structs import asdict
 
-from vramcast.domain.answer import Answer, Capacity, Change, Found, LedgerEntry, RankAnswer, ServeAnswer, Tried
+from vramcast.domain.answer import Answer, Change, Found, RankAnswer, ServeAnswer, Tried
 from vramcast.question.option_text import applied_in
 from vramcast.question.options import OPTIONS, Option
 from vramcast.question.serving_options import SERVE_OPTIONS
@@ -79,21 +80,14 @@ def _table(answer: Answer) -> Mapping[str, Option] | None:
 
 def _serving(answer: ServeAnswer) -> dict[str, Any]:
     """What `serve` adds; the parts an engine has no notion of are absent."""
+    capacity = answer.capacity
     return known({
         "shortfall": answer.shortfall,
-        "capacity": None if answer.capacity is None else _capacity(answer.capacity),
+        "capacity": capacity and {"kv_tokens": capacity.kv_tokens} | to_builtins(capacity),
         "startup": answer.startup or None,
         "time": None if answer.speed is None else known(answer.speed),
         "load": None if answer.load is None else asdict(answer.load),
         "fleet": None if answer.fleet is None else asdict(answer.fleet),
-    })
-
-
-def _capacity(capacity: Capacity) -> dict[str, Any]:
-    return known({
-        "kv_tokens": capacity.kv_tokens, "kv_tokens_by_count": capacity.tokens_by_count, "kv_bytes": capacity.kv_bytes,
-        "sequence_bytes": capacity.sequence_bytes, "concurrency": capacity.concurrency,
-        "longest_context": capacity.longest_context, "safe_fraction": capacity.safe_fraction,
     })
 
 
@@ -116,18 +110,6 @@ def to_json(answer: Answer, *, today: date | None = None) -> str:
 
 
 def _rank(rank: RankAnswer) -> dict[str, Any]:
-    return {
-        "role": rank.role,
-        "count": rank.count,
-        "peak": asdict(rank.peak) | {"interval_bytes": list(rank.interval_bytes)},
-        "phases": {name: asdict(peak) for name, peak in rank.phases.items()},
-        "ledger": [_entry(entry) for entry in rank.ledger],
-        **({"gives_back_cache": True} if rank.gives_back_cache else {}),
-    }
-
-
-def _entry(entry: LedgerEntry) -> dict[str, Any]:
-    return known({
-        "path": entry.path, "bytes": entry.num_bytes, "basis": str(entry.basis),
-        "count": entry.count if entry.count != 1 else None, "formula": entry.formula, "source": entry.source,
-    })
+    plain: dict[str, Any] = to_builtins(rank)
+    plain["peak"]["interval_bytes"] = list(plain.pop("interval_bytes"))
+    return plain | {"ledger": list(plain["ledger"])}

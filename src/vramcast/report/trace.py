@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from msgspec.structs import asdict
+from msgspec import to_builtins
 
 from vramcast.domain.answer import Peak
 from vramcast.domain.traced import Holding, TraceAnswer, TraceFailure
@@ -219,21 +219,12 @@ def trace_document(answer: TraceAnswer) -> dict[str, Any]:
         del plain["parameters"]  # a script's are not known
     plain |= {"steps": answer.steps, "events": answer.events}
     plain["holdings"] = {
-        name: [
-            {"name": one.name, "bytes": one.num_bytes, "blocks": one.count}
-            for one in getattr(answer.holdings, f"by_{name}")
-        ]
-        for name in ("module", "line", "operator")
+        name: list(to_builtins(getattr(answer.holdings, f"by_{name}"))) for name in ("module", "line", "operator")
     }
-    plain["unknown_operators"] = [
-        {"name": one.name, "calls": one.calls, "bytes": one.num_bytes, "peak_bytes": one.peak_bytes}
-        for one in answer.unknown_operators
-    ]
+    plain["unknown_operators"] = list(to_builtins(answer.unknown_operators))
     plain["course"] = [[point.allocated_bytes, point.reserved_bytes] for point in answer.course]
     if answer.failure is not None:
-        failure = asdict(answer.failure)
-        failure |= {"step": answer.failure.step + 1, "stack": list(answer.failure.stack) or None}  # as the text counts
-        plain["failure"] = {"bytes": failure.pop("num_bytes"), **known(failure)}
+        plain["failure"] = known(to_builtins(answer.failure) | {"step": answer.failure.step + 1})  # as the text counts
     return plain | known({"timeline": answer.timeline, "stopped": answer.stopped})
 
 

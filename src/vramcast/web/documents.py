@@ -3,7 +3,6 @@ say otherwise stands here. A test holds real replies against them, and none has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import GenericAlias, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -34,7 +33,7 @@ def many(kind: Any) -> Any:
 
 def shape(
     name: str, text: str, noun: type[Struct] | None = None, /, *, base: Any = Struct, without: tuple[str, ...] = (),
-    renamed: Mapping[str, str] | None = None, needed: tuple[str, ...] = (), is_open: bool = False, **keys: Any,
+    needed: tuple[str, ...] = (), is_open: bool = False, **keys: Any,
 ) -> Any:
     """The shape of an object.
 
@@ -44,7 +43,6 @@ def shape(
         noun: whose fields are keys; those that have a default are absent where they hold it
         base: a shape whose keys it has as well
         without: fields of the noun that the document leaves out
-        renamed: field -> key
         needed: fields with a default that are never absent
         is_open: whether it may hold keys that are not named
         keys: more of them, by the names of fields, or other types of the noun's
@@ -61,7 +59,7 @@ def shape(
     found = defstruct(
         name, [(key, kind, UNSET) if UnsetType in get_args(kind) else (key, kind) for key, kind in rows.items()],
         bases=(base,), namespace={"__doc__": text}, kw_only=True, forbid_unknown_fields=not is_open,
-        rename=None if renamed is None else dict(renamed),
+        rename=None if noun is None else {field.name: field.encode_name for field in fields_of(noun)},
     )
     if noun is not None:
         SHAPES.setdefault(noun, found)
@@ -96,10 +94,6 @@ PeakBytes = shape("PeakBytes", "One high-water mark at the three levels [bytes].
 Peak = shape(
     "Peak", "The same, with the 90 % interval of its device bytes.", base=PeakBytes, interval_bytes=tuple[int, int]
 )
-Entry = shape(
-    "Entry", "A named part of the peak; the entries of a ledger add up to it.", answer.LedgerEntry,
-    renamed={"num_bytes": "bytes"}, needed=("basis",),
-)
 Rank = shape("Rank", "The ranks of one role.", answer.RankAnswer, without=("interval_bytes",), peak=Peak)
 Change = shape(
     "Change",
@@ -117,16 +111,12 @@ Found = shape(
     "Found", "What an inverse question came to.", answer.Found, without=("tried",), what=maybe(str),
     value=maybe(int | str),
 )
-Capacity = shape(
-    "Capacity", "What a deployment's cache holds.", answer.Capacity,
-    renamed={"tokens_by_count": "kv_tokens_by_count"}, kv_tokens=int,
-)
+Capacity = shape("Capacity", "What a deployment's cache holds.", answer.Capacity, kv_tokens=int)
 PlanPart = shape(
     "PlanPart",
     "The answer to one plan; `high_bytes`: the upper end of the 90 % interval of what the fullest card needs in its\n"
     "    highest phase.",
-    answer.Answer, without=("cautions", "cost"), renamed={"num_parameters": "parameters"},
-    needed=("assumptions", "warnings", "changes"),
+    answer.Answer, without=("cautions", "cost"), needed=("assumptions", "warnings", "changes"),
     verdict=Fit, peak=Peak, needed_bytes=int, high_bytes=int, price=maybe(Cost), tried=maybe(list[Looked]),
 )
 ServePart = shape(
@@ -153,9 +143,9 @@ ServeSearch = shape(
 
 Fix = shape("Fix", "What would help.", failure.Fix, action=str)
 Finding = shape(
-    "Finding", "One failure that a text tells of.", failure.Statement, renamed={"cause": "class"},
-    cause=str, confidence=float, detail=maybe(str), numbers=maybe(Options), why=maybe(list[str]),
-    meaning=maybe(dict[str, str]), fixes=maybe(many(Fix)),
+    "Finding", "One failure that a text tells of.", failure.Statement, confidence=float, detail=maybe(str),
+    numbers=maybe(Options), why=maybe(list[str]), meaning=maybe(dict[str, str]), fixes=maybe(many(Fix)),
+    **dict[str, Any]({"class": str}),
 )
 Check = shape("Check", "One stability or compatibility check.", check=str, text=str)
 Diagnosis = shape(
