@@ -51,6 +51,13 @@ def test_degrees_and_commands_leave_the_numbers_of_cards_that_they_need(asked: l
     assert {parse_gpus(row["gpus"]).count for row in rows} == {8}
 
 
+def test_what_a_command_leaves_to_the_cards_is_asked_of_each() -> None:
+    """Ollama's num_ctx follows the memory of the cards."""
+    rows = json.loads(vramcast("serve", "--json", "--", "ollama", "run", "llama3.1:8b").stdout)["cards"]
+    needed = {row["gpus"]: row["needed_bytes"] for row in rows}
+    assert needed["1xrtx-4060"] < needed["1xl40s"]  # 4,096 tokens and 32,768
+
+
 def test_cards_of_a_job_file_are_no_question(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text('model = "qwen3-0.6b"\ngpus = "rtx-4090"\n')

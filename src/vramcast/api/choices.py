@@ -12,7 +12,7 @@ from vramcast.catalogue.clusters import Market, cluster_of, price_lists, priced
 from vramcast.domain.answer import Answer
 from vramcast.domain.choices import Choice, Choices
 from vramcast.domain.price import Price
-from vramcast.errors import VramcastError
+from vramcast.errors import Unsupported, VramcastError
 from vramcast.question.build import market_of
 from vramcast.question.option import Option
 from vramcast.question.options import OPTIONS, parse
@@ -41,7 +41,11 @@ def asks_which(command: str, options: Mapping[str, Any], file: str | Path | None
     """Whether a question names no cards, and so asks which there should be."""
     if options.get("gpus") is not None or options.get("find") is not None:
         return False
-    asked = question_of(options, file, _table(command), command=command).options
+    try:
+        asked = question_of(options, file, _table(command), command=command).options
+    except Unsupported:  # what a command leaves to the cards: raised again where it is not that
+        question_of(dict(options) | {"gpus": USUAL[-1]}, file, _table(command), command=command)
+        return True
     return asked.get("gpus") is None and asked.get("find") is None
 
 
