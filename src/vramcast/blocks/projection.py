@@ -105,4 +105,7 @@ def _unpacked(
     graph.call(
         "quantised_linear", [x], [y], saved=saved, temporaries=tensors, backward_temporaries=tensors, flops=flops
     )
+    if before and y.gradient_bytes:  # unpacked again ahead of the product's backward
+        y = graph.call("unpacked_again", [y], [graph.view(y, f"{path}.product")], passes_gradient=True,
+                       backward_temporaries=before)
     return cast(graph, y, elements=outputs, to_bytes=own_width, name=f"{path}.output") if storage.follows_input else y

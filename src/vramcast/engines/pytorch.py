@@ -35,6 +35,7 @@ from vramcast.engines.eager.releases import CausalLoss, causal_loss, sharder, wi
 from vramcast.engines.eager.trl import reference_sentences
 from vramcast.engines.training import Sharder
 from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.operators.quantised import QUANTISED
 
 MIXED: Final = (Precision.MIXED_BF16, Precision.MIXED_FP16)
 FULL: Final = (Precision.FP64, Precision.FP32, Precision.TF32)
@@ -140,7 +141,8 @@ def sharded_role(
         said.append("FSDP1 over one GPU shards nothing, whatever was asked: PyTorch makes it NO_SHARD")
     if recipe.sizes.adapter is not None and sharding.by == "fsdp1":
         said.append("every adapter is a unit of its own, as PEFT's fsdp_auto_wrap_policy wraps them")
-    if job.plan.peft is not None and recipe.sizes.packs("") and not recipe.packed_whole:
+    constants = recipe.sizes.packs("") and not QUANTISED[recipe.sizes.stored].shards_constants
+    if job.plan.peft is not None and constants and not recipe.packed_whole:
         said.append("packed weights are stored as 16-bit numbers, so that they can be sharded; block constants are not")
     if sharding.loads_whole:
         said.append("every rank loads all of the packed base before it is sharded, as transformers does since 5.0")

@@ -1,8 +1,11 @@
-"""torchtune's distributed full fine-tuning: FSDP2 over 16-bit weights, blocks recomputed, chunked cross entropy.
+"""torchtune's fine-tuning of all weights and of adapters: FSDP2 or one GPU, 16-bit weights, chunked cross entropy.
 
-[torchtune] meta-pytorch/torchtune recipes/full_finetune_distributed.py; torchtune/training/_distributed.py
-`shard_model`: a unit per block, one of the rest; torchtune/modules/loss/ce_chunked_output_loss.py and
-cross_entropy_loss.py; recipes/configs/*/*_full.yaml `loss` at every release
+[torchtune] meta-pytorch/torchtune recipes/{full,lora}_finetune_{distributed,single_device}.py;
+torchtune/training/_distributed.py `shard_model`: a unit per block, one of the rest; torchtune/modules/peft/lora.py and
+dora.py; torchtune/modules/low_precision/nf4_linear.py; torchtune/training/memory.py `OptimizerInBackwardWrapper`;
+torchtune/modules/loss/ce_chunked_output_loss.py and cross_entropy_loss.py; recipes/configs/*/*_full.yaml `loss` at
+every release
+Adapters and one GPU are counted as eager code, whose frozen weights, adapters and packed bases these are.
 """
 
 from __future__ import annotations
@@ -11,21 +14,32 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.blocks.sizes import Sizes
-from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Shards
+from vramcast.blocks.ends import LINEAR
+from vramcast.blocks.sizes import Sizes, norm_variant
+from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version
+from vramcast.engines.eager.phases import all_phases
+from vramcast.engines.eager.question import recipe_of, sharded_stepping_of
+from vramcast.engines.eager.recipe import Recipe
+from vramcast.engines.pytorch import one_role, sharded_role, sharding_of
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Sharing, Span
 from vramcast.engines.torchtitan.run import phases_of, pieces_of
 from vramcast.engines.torchtitan.setting import Setting, facts
-from vramcast.errors import Unsupported
+from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.operators.linear import Numerics
 from vramcast.parallel.fsdp import Fsdp
 from vramcast.parallel.layout import Layout
 from vramcast.states.optimizers import optimizer
 from vramcast.units import round_up
+
+NORMS: Final[tuple[tuple[Version, str], ...]] = (((0, 7), "eager"), ((0, 5), "torch"), ((0, 0), "eager"))
+"""RMSNorm by the first release: written out, or F.rms_norm (1450d6126 to c5c160b42) [torchtune modules/rms_norm.py]."""
+
+METHODS: Final = ("lora", "dora")
+BASES: Final = ("full", "nf4", "nf4-dq")
 
 LOSSES: Final[tuple[tuple[Version, str], ...]] = (
     ((0, 7), "linear_chunked"),  # LinearCrossEntropyLoss, 9c06c8bda of 2025-04-30
@@ -35,12 +49,26 @@ LOSSES: Final[tuple[tuple[Version, str], ...]] = (
 """Which loss the recipes' configurations name, by the first release that does."""
 
 
+EAGER_LOSSES: Final[dict[str, tuple[str, bool]]] = {
+    "linear_chunked": (LINEAR + "torchtune", False), "chunked_output": ("chunked_output", False),
+    "model_fp32": ("torch", True), "model_fp32_shifted": ("shifted", True),
+}
+"""The same losses -> key of the loss tables, and whether the model returns fp32 logits."""
+
+ALONE: Final = "one GPU: torchtune's recipe for a single device, without FSDP"
+IN_BACKWARD: Final = "every weight is stepped in backward as soon as its gradient is there (optimizer_in_bwd)"
+
+
 def ranks(job: Job) -> tuple[RankProgram, ...]:
     """The one rank role of a torchtune run.
+
+    `engine_options`: "split_root" (embedding and head are gathered apart) and "optimizer_in_backward" (bool).
 
     Raises: Unsupported for recipes that are not modelled.
     """
     _check(job)
+    if job.plan.peft is not None or job.cluster.count == 1:
+        return (_eager(job),)
     asked, job = job.workload.seq_len, _padded(job)
     plan, workload, model = job.plan, job.workload, job.model
     group = min(plan.shard_group or job.data_parallel, job.data_parallel)
@@ -49,7 +77,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     loss = _loss(job)
     sizes = Sizes(
         batch=workload.micro_batch, seq_len=workload.seq_len, hidden=model.hidden, numerics=Numerics(2, 2, 2, 2),
-        attention=AttentionKernel.FLASH, norm="compiled" if plan.compile else "torch",
+        attention=AttentionKernel.FLASH, norm="compiled" if plan.compile else norm_of(job),
         activation="compiled" if plan.compile else "eager", rope="compiled" if plan.compile else "complex",
         grouped=False, tp=plan.tp, sequence_parallel=plan.tp > 1,
     )
@@ -65,6 +93,34 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     length = workload.seq_len
     padded = (f"samples are padded to {length} tokens, which tp={plan.tp} divides",) if length != asked else ()
     return (RankProgram(role="all", count=job.cluster.count, phases=phases, assumptions=(*_said(job), *padded)),)
+
+
+def eager_recipe(job: Job) -> Recipe:
+    """Adapters beside frozen weights, or all weights, as eager code."""
+    plan = job.plan
+    loss, returned = EAGER_LOSSES[_loss(job)]
+    recipe = recipe_of(job, loss=loss, variants="compiled" if plan.compile else "eager")
+    stored = "full" if plan.peft is None or plan.peft.base == "full" else "nf4-torchao" + "-compiled" * plan.compile
+    norm, rope = ("compiled", "compiled") if plan.compile else (norm_of(job), "complex")
+    sizes = recipe.sizes._replace(
+        grouped=False, rope=rope, norm=norm,
+        stored=stored, left_whole=(), caches_products=False, expert_loop=False,
+    )
+    return recipe._replace(sizes=sizes, returns_fp32=returned, reentrant=False)
+
+
+def _eager(job: Job) -> RankProgram:
+    """Adapters beside frozen weights, or all weights of one GPU."""
+    recipe = eager_recipe(job)
+    if job.cluster.count == 1:
+        stepping = sharded_stepping_of(job)
+        if job.engine_options.get("optimizer_in_backward"):
+            stepping = stepping._replace(optimizer=stepping.optimizer._replace(gradients_in_backward=True))
+        said = (ALONE, *((IN_BACKWARD,) if stepping.optimizer.gradients_in_backward else ()))
+        return one_role(job, all_phases(job, recipe, stepping), *_said(job), *said)
+    split = bool(job.engine_options.get("split_root"))
+    sharding = sharding_of(job, "fsdp2")._replace(split_root=split, defers=False)  # no recipe has no_sync
+    return sharded_role(job, recipe, sharding, *_said(job))
 
 
 def _padded(job: Job) -> Job:
@@ -86,6 +142,14 @@ def _said(job: Job) -> tuple[str, ...]:
     )
 
 
+def norm_of(job: Job) -> str:
+    """How RMSNorm is written: a key of RMS_NORM_VARIANTS."""
+    version, written = job.engine_version or LOSSES[0][0], norm_variant(job.model)
+    if written != "eager":  # a class of its own at every release [torchtune models/gemma/rms_norm.py]
+        return written
+    return next(name for since, name in NORMS if version >= since)
+
+
 def _loss(job: Job) -> str:
     """The loss that the recipe of the version names, or the one asked for.
 
@@ -104,14 +168,28 @@ def _loss(job: Job) -> str:
 
 
 def _check(job: Job) -> None:
-    plan = job.plan
-    if plan.peft is not None or job.data_parallel == 1 or plan.shards is not Shards.EVERYTHING:
-        raise Unsupported(
-            "torchtune is modelled for full fine-tuning with --shards everything on several GPUs; "
-            "use --engine litgpt for adapters and --engine pytorch for one GPU"
-        )
+    plan, alone = job.plan, job.cluster.count == 1
+    if not alone and job.data_parallel == 1:
+        raise Unsupported(f"torchtune with tensor parallelism alone is not modelled; use more GPUs than --tp {plan.tp}")
+    if not alone and plan.shards is not Shards.EVERYTHING:
+        raise Unsupported("torchtune shards everything over several GPUs; leave --shards out, or use one GPU")
     if plan.pp * plan.cp * plan.ep > 1:
         raise Unsupported("torchtune has no pipeline, context or expert parallelism; use --engine torchtitan")
+    if plan.tp > 1 and plan.peft is not None:
+        raise Unsupported("torchtune's recipes for adapters have no tensor parallelism; leave --tp out")
+    if plan.peft is not None and (plan.peft.method not in METHODS or plan.peft.base not in BASES):
+        raise Unsupported(
+            "torchtune trains lora and dora beside bf16 or nf4 weights, not "
+            f"{plan.peft.method} beside {plan.peft.base}; use --engine huggingface"
+        )
+    if job.engine_options.get("optimizer_in_backward") and not (alone and plan.peft is None):
+        raise Unsupported("optimizer_in_backward is modelled for all weights of one GPU; leave it out")
+    if job.engine_options.get("optimizer_in_backward") and job.workload.grad_accum > 1:
+        raise InvalidSpec("optimizer_in_backward steps every micro-batch; use --grad-accum 1")
+    if plan.offload_activations and plan.recompute is Recompute.NONE:
+        raise InvalidSpec("torchtune offloads activations only of layers that are recomputed; use --recompute full")
+    if plan.offload_activations and not (alone or plan.peft is not None):
+        raise Unsupported("torchtune's activation offload for all weights of several GPUs is not modelled; use one GPU")
     if plan.precision not in (Precision.BF16, Precision.MIXED_BF16):
         raise Unsupported(f"torchtune trains bf16 weights in bf16, not in {plan.precision}; use bf16")
     if plan.offload_parameters == "nvme" or plan.offload_optimizer == "nvme":

@@ -122,6 +122,7 @@ class Torchtune(Eager, frozen=True):
     """torchtune."""
 
     split_root: bool = False  # embedding and head are gathered apart: custom_sharded_layers names both
+    optimizer_in_backward: bool = False  # every weight is stepped as soon as its gradient is there
 
 
 class Litgpt(Noun, frozen=True):

@@ -175,14 +175,17 @@ EXCHANGED: Final[dict[Shards, str]] = {
 
 def _eager_style(job: Job, width: int) -> Style:
     plan, kernel = job.plan, eager.question.attention_of(job)
-    if job.engine in ("torchtitan", "torchtune"):
+    if job.engine == "torchtitan" or (job.engine == "torchtune" and plan.peft is None):
+        norm = engines.torchtune.norm_of(job) if job.engine == "torchtune" else "torch"
         kind = "compiled" if plan.compile else "eager"
         sizes = blocks.sizes.Sizes(
             batch=1, seq_len=job.workload.seq_len, hidden=job.model.hidden,
             numerics=operators.linear.Numerics(2, 2, 2, 2),
-            norm="compiled" if plan.compile else "torch", activation=kind,
+            norm="compiled" if plan.compile else norm, activation=kind,
             rope="compiled" if plan.compile else "complex",
         )
+    elif job.engine == "torchtune":
+        sizes = engines.torchtune.eager_recipe(job).sizes
     else:
         asked = replace(job, plan=replace(plan, precision=_held_as(job)))
         trainer = engine_of(job).is_trainer and asked.plan.precision in AUTOCAST

@@ -6,6 +6,7 @@ Symbols:  T tokens   V vocabulary on this rank   H hidden size   C tokens of a c
 [liger] Liger-Kernel src/liger_kernel/ops/cross_entropy.py, fused_linear_cross_entropy.py
 [zoo] unsloth_zoo fused_losses/fused_linear.py, since 2026.10.9; fused_losses/cross_entropy_loss.py before
 [trl] huggingface/trl v1.9.0 trl/trainer/sft_trainer.py `_chunk`, `_chunked_cross_entropy_loss`
+[torchtune] meta-pytorch/torchtune torchtune/modules/loss/cross_entropy_loss.py, ce_chunked_output_loss.py
 [cce] Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009
 """
 
@@ -165,7 +166,26 @@ def _all_log_probabilities(graph: Graph, logits: Value, spec: Vocabulary) -> Val
     return graph.call("score", [score], [_scalar(graph)], saved=[score])
 
 
+TORCHTUNE_CHUNKS: Final = 8
+"""[torchtune] `num_output_chunks`."""
+
+
+def _chunked_output(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[torchtune] `CEWithChunkedOutputLoss`: all logits in 16 bits, their cross entropy in fp32 chunk by chunk.
+
+    The chunks' backwards run one after the other: each gradient takes the place of its log-probabilities.
+    """
+    log_probs = graph.value("loss.log_probabilities", spec.fp32_bytes, gradient_bytes=0)
+    chunk = spec.fp32_bytes // TORCHTUNE_CHUNKS
+    return graph.call(
+        "chunked_cross_entropy", [logits], [_scalar(graph)], extra=[log_probs],
+        temporaries=[graph.tensor("logits_chunk.fp32", chunk)],
+        gradient_storages=[(logits, log_probs)], backward_temporaries=[graph.tensor("logits_chunk.gradient", chunk)],
+    )
+
+
 CROSS_ENTROPY_VARIANTS: Final[dict[str, Kernel]] = {
+    "chunked_output": _chunked_output,
     "torch": _torch,
     "eager": _prepared(_torch, upcast=True),
     "huggingface_shifted": _prepared(_torch, upcast=True, shifted=True),
@@ -405,6 +425,34 @@ def _linear_trl(graph: Graph, x: Value, spec: LinearLoss, *, narrow: int = FP32)
     )
 
 
+def _linear_torchtune(graph: Graph, x: Value, spec: LinearLoss) -> Value:
+    """[torchtune] `LinearCrossEntropyLoss`: head and cross entropy chunk by chunk over the tokens.
+
+    Forward keeps every chunk's fp32 log-probabilities: chunks save what is live beside them, not what is kept.
+    Backward frees them chunk by chunk. What is live beside all of them and the weight's gradient is the largest of
+    two fp32 gradients of the first chunk, of the second, when the first is gone, and the second chunk's weight gradient
+    before it is added. A head that does not learn reads no hidden states again.
+    """
+    whole, chunk = (
+        Vocabulary(count, spec.vocabulary, spec.itemsize)
+        for count in (spec.tokens, ceil_div(spec.tokens, TORCHTUNE_CHUNKS))
+    )
+    weight, wide = spec.gradient_bytes if spec.trainable else 0, chunk.fp32_bytes
+    beside = max(2 * wide - weight, wide, weight - 2 * wide + chunk.num_bytes)
+    hidden = aten.unary(graph, x, num_bytes=x.num_bytes, name="loss.valid_tokens")
+    log_probs = graph.value("loss.log_probabilities", whole.fp32_bytes, gradient_bytes=0)
+    gradients = [graph.tensor("head.output.weight_gradient", weight, Category.GRADIENTS)] if spec.trainable else []
+    return graph.call(
+        "linear_cross_entropy", [hidden], [_scalar(graph)], saved=[hidden] if spec.trainable else [],
+        extra=[log_probs],
+        temporaries=[graph.tensor("logits_chunk", chunk.num_bytes), graph.tensor("logits_chunk.fp32", wide)],
+        backward_temporaries=[
+            graph.tensor("logits_chunk.gradients", beside), graph.tensor("loss.hidden_gradient_chunk", x.num_bytes)
+        ],
+        weight_gradients=gradients,
+    )
+
+
 LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLoss], Value]]] = {
     "eager": _linear_eager,
     "liger": partial(_liger_linear_loss, chunk=_liger_chunk),
@@ -415,6 +463,7 @@ LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLos
     "unsloth_chunks": _linear_unsloth_chunks,
     "trl": _linear_trl,
     "trl_autocast": partial(_linear_trl, narrow=2),
+    "torchtune": _linear_torchtune,
 }
 
 

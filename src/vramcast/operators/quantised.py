@@ -13,6 +13,9 @@ times its scale, each by a kernel of its own, and multiplied with torch.matmul. 
 and again for backward, which keeps the packed one.
 [bnb8] bitsandbytes autograd/_functions.py `MatMul8bitLt`: an 8-bit copy of the input, an int32 product of the input's
 type in the end; `ctx.tensors` keeps the input, backward unpacks the weight.
+[torchao] pytorch/ao torchao/dtypes/nf4tensor.py `get_original_weight`, `LinearNF4`, `nf4_split`: 8-bit scalers of
+blocks of 64 and a 16-bit factor for 256 of them, all sharded with the codes; eager code unpacks through two int64
+indices, both halves looked up, both scaled, and their stack, which all live until it returns, forward and backward
 [fp8] transformers integrations/finegrained_fp8.py `act_quant`: an 8-bit copy of the input, an fp32 scale per 128
 channels.
 """
@@ -38,6 +41,7 @@ class Storage(NamedTuple):
     input_saved: bool = False  # the autograd node keeps the input although the weight is frozen
     moved: float = 0.0  # bytes of an element that kernels before the product read and write
     kernels: int = 0  # before the product
+    shards_constants: bool = False  # FSDP2 gives every rank a share of them, too
 
     def stored_bytes(self, elements: int) -> tuple[tuple[str, int], ...]:
         """Each stored tensor's bytes for one weight of `elements` elements."""
@@ -68,6 +72,15 @@ QUANTISED: Final[dict[str, Storage]] = {
     "nf4-dq": Storage(
         (("weight_4bit", 1, 2), ("absmax_8bit", 1, 64), ("absmax_absmax", 4, 64 * 256)),
         (("weight", 2, 1), ("absmax", 4, 64)), follows_input=True, cloned=True,
+    ),
+    "nf4-torchao": Storage(
+        (("quantized_data", 1, 2), ("quantized_scalers", 1, 64), ("quantization_factor", 2, 64 * 256)),
+        (("weight", 2, 1),), before=(("indices", 8, 1), ("looked_up", 2, 1), ("scaled", 2, 1), ("stacked", 2, 1)),
+        shards_constants=True,
+    ),
+    "nf4-torchao-compiled": Storage(
+        (("quantized_data", 1, 2), ("quantized_scalers", 1, 64), ("quantization_factor", 2, 64 * 256)),
+        (("weight", 2, 1),), shards_constants=True,
     ),
     "int8": Storage(
         (("weight_8bit", 1, 1),), (("weight", 2, 1),), of_input=(("input_8bit", 1, 1),), of_output=(("int32", 4, 1),),

@@ -55,9 +55,10 @@ from vramcast.operators.quantised import QUANTISED
 from vramcast.states.optimizers import optimizer
 from vramcast.units import DTYPE_BITS
 
-SAVES_ON_HOST: Final = {"pytorch": 0, "huggingface": 5, "deepspeed": 5}
+SAVES_ON_HOST: Final = {"pytorch": 0, "huggingface": 5, "deepspeed": 5, "torchtune": 5}
 """Engines beside which saved tensors wait on the host -> how many copies are under way: `save_on_cpu` of
-torch.autograd.graph waits for each, TRL's for the fifth [trl models/activation_offloading.py `max_fwd_stash_size`]."""
+torch.autograd.graph waits for each, torchtune's and TRL's for the fifth [torchtune training/_activation_offloading.py
+`max_fwd_stash_size`, trl models/activation_offloading.py]."""
 
 LOSSES: Final[dict[Loss, str]] = {
     Loss.EAGER: "eager",
@@ -139,6 +140,8 @@ def recipe_of(
     refuse_splits(job)
     plan, peft = job.plan, job.plan.peft
     chosen = plan.loss or (Loss.COMPILED if plan.compile else Loss.EAGER)
+    if loss is None and job.engine == "torchtune":
+        loss = LOSSES[Loss.EAGER]  # it names its losses itself: who names none asks for the weights
     if loss is None and chosen not in LOSSES:
         raise Unsupported(f"--loss {chosen} is not modelled for --engine {job.engine}; use --loss fused_linear")
     numerics = NUMERICS[plan.precision]

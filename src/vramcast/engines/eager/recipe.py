@@ -263,7 +263,8 @@ def parts(recipe: Recipe, *, leaves: bool) -> Mapping[str, Part]:
         grouped.setdefault(weight.owner if ".layers." in weight.owner else ROOT, []).append(weight)
     apart, stored = recipe.sizes.frozen and leaves, recipe.sizes.stored
     packed = tuple(name for name, _, _ in QUANTISED[stored].parts) if stored in QUANTISED else ()
-    constants = packed if recipe.packed_whole else packed[1:]
+    shared = stored in QUANTISED and QUANTISED[stored].shards_constants
+    constants = packed if recipe.packed_whole else () if shared else packed[1:]
     return {owner: _part(found, apart=apart, constants=constants) for owner, found in grouped.items()}
 
 

@@ -22,7 +22,7 @@ from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Operator, Value
 from vramcast.operators.linear import cast
-from vramcast.operators.loss import Vocabulary, cross_entropy
+from vramcast.operators.loss import LinearLoss, Vocabulary, cross_entropy, linear_cross_entropy
 
 PRODUCTS: Final = ("linear", "quantised_linear")
 KEPT_KERNELS: Final = ("flash_attention", "efficient_attention", "cudnn_attention", "reduce_scatter")
@@ -256,45 +256,18 @@ def _chunked(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
 
 
 def _chunked_output(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
-    """All logits in 16 bits, their cross entropy in fp32 chunk by chunk [torchtune `CEWithChunkedOutputLoss`].
-
-    The chunks' backwards run one after the other: each gradient takes the place of its log-probabilities.
-    """
+    """torchtune's cross entropy of all logits, chunk by chunk."""
     logits, spec = _logits(graph, x, model, sizes, sizes.tokens)
-    log_probs = graph.value("loss.log_probabilities", spec.fp32_bytes, gradient_bytes=0)
-    chunk = spec.fp32_bytes // LOSS_CHUNKS
-    loss = graph.call(
-        "chunked_cross_entropy", [logits], [graph.value("loss", 4)], extra=[log_probs],
-        temporaries=[graph.tensor("logits_chunk.fp32", chunk)],
-        gradient_storages=[(logits, log_probs)], backward_temporaries=[graph.tensor("logits_chunk.gradient", chunk)],
-    )
+    loss = cross_entropy(graph, logits, spec, "chunked_output")
     graph.hold(logits)
     return loss
 
 
 def _linear_chunked(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
-    """Head and cross entropy chunk by chunk over the tokens [torchtune `LinearCrossEntropyLoss`].
-
-    Forward keeps every chunk's fp32 log-probabilities: chunks save what is live beside them, not what is kept.
-    Backward frees them chunk by chunk. What is live beside all of them and the weight's gradient is the largest of
-    two fp32 gradients of the first chunk, of the second, when the first is gone, and the second chunk's weight gradient
-    before it is added.
-    """
-    tokens, vocab = -(-sizes.tokens // LOSS_CHUNKS), model.vocab // sizes.tp
-    whole, chunk = (Vocabulary(count, vocab, sizes.numerics.compute) for count in (sizes.tokens, tokens))
-    weight = vocab * sizes.hidden * sizes.numerics.gradient
-    wide = chunk.fp32_bytes
-    beside = max(2 * wide - weight, wide, weight - 2 * wide + chunk.num_bytes)
-    hidden = aten.unary(graph, x, num_bytes=x.num_bytes, name="loss.valid_tokens")
-    log_probs = graph.value("loss.log_probabilities", whole.fp32_bytes, gradient_bytes=0)
-    return graph.call(
-        "linear_cross_entropy", [hidden], [graph.value("loss", 4)], saved=[hidden], extra=[log_probs],
-        temporaries=[graph.tensor("logits_chunk", chunk.num_bytes), graph.tensor("logits_chunk.fp32", wide)],
-        backward_temporaries=[
-            graph.tensor("logits_chunk.gradients", beside), graph.tensor("loss.hidden_gradient_chunk", x.num_bytes)
-        ],
-        weight_gradients=[graph.tensor("head.output.weight_gradient", weight, Category.GRADIENTS)],
-    )
+    """torchtune's head and cross entropy, chunk by chunk."""
+    widths = sizes.numerics
+    spec = LinearLoss(sizes.tokens, sizes.hidden, model.vocab // sizes.tp, widths.compute, widths.gradient)
+    return linear_cross_entropy(graph, x, spec, "torchtune")
 
 
 def _model_fp32_shifted(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:

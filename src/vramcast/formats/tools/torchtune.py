@@ -98,6 +98,9 @@ HEAD: Final = "head"
 RANK: Final = 8
 """lora_rank where nobody says it [torchtune models/*/_model_builders.py]."""
 
+SINGLE: Final = re.compile(r"\A.*_single_device\.ya?ml$|\btune run .*_single_device\b", re.MULTILINE)
+"""A file, or the command in its comments, of a recipe that runs on one GPU."""
+
 REFERENCE: Final = re.compile(r"\$\{([\w.]+)\}")
 """A value that another name of the file has."""
 
@@ -113,7 +116,8 @@ def read(config: Config) -> Reading:
     """
     if config.table is not None:
         options, values, notes = _recipe(config.table, config.name)
-        return Reading("torchtune", {}, options, {}, tuple(values.unread()), notes, auto=_left_open(options))
+        alone = SINGLE.search(f"{config.name}\n{config.text}") is not None
+        return Reading("torchtune", {}, options, {}, tuple(values.unread()), notes, _left_open(options), alone=alone)
     return _command(config)
 
 
@@ -187,7 +191,9 @@ def _recipe(table: Mapping[str, Any], name: str, *, beside: bool = False) -> tup
     options |= _model(values, beside=beside, precision=options.get("precision", "bf16"))
     if values.get("device") not in (None, "cuda"):
         values.cannot("device", NO_GPU)
-    for name, why in (("teacher_model", TEACHER), ("quantizer", FAKE), ("optimizer_in_bwd", NOT_MODELLED)):
+    if values.flag("optimizer_in_bwd"):
+        options = together(options, {"engine-option": ("optimizer_in_backward=true",)})
+    for name, why in (("teacher_model", TEACHER), ("quantizer", FAKE)):
         if values.get(name):
             values.cannot(name, why)
     values.only("enable_fp8_training", False)
