@@ -60,8 +60,8 @@ def test_other_caches_are_refused(engine: str) -> None:
 
 
 @pytest.mark.parametrize(("line", "options"), [
-    ("text-generation-launcher --model-id Qwen/Qwen3-8B --num-shard 4 --max-total-tokens 8192 --quantize eetq",
-     {"engine": "tgi", "model": "Qwen/Qwen3-8B", "tp": 4, "context": 8192, "weights": "int8"}),
+    ("text-generation-launcher --model-id a/b --num-shard 4 --max-total-tokens 8192 --quantize eetq --speculate 0",
+     {"engine": "tgi", "model": "a/b", "tp": 4, "context": 8192, "weights": "int8"}),
     ("docker run -e MODEL_ID=a/b -e NUM_SHARD=2 -e CUDA_GRAPHS=0 ghcr.io/huggingface/text-generation-inference:3.3.4",
      {"engine": "tgi@3.3.4", "model": "a/b", "tp": 2, "graphs": False}),
     ("docker run ghcr.io/huggingface/text-generation-inference:2.0.4 --model-id a/b --max-input-length 3000",
@@ -69,7 +69,7 @@ def test_other_caches_are_refused(engine: str) -> None:
     ("lmdeploy serve api_server a/b --tp 2 --session-len 16384 --quant-policy 4 --cache-max-entry-count 0.5",
      {"engine": "lmdeploy", "model": "a/b", "tp": 2, "context": 16384, "kv-dtype": "int4", "memory-fraction": 0.5}),
     ("docker run openmmlab/lmdeploy:v0.9.2 lmdeploy serve api_server a/b --backend pytorch --eager-mode",
-     {"engine": "lmdeploy@0.9.2", "model": "a/b", "graphs": False, "engine-option": ("backend=pytorch",)}),
+     {"engine": "lmdeploy@0.9.2", "model": "a/b", "tp": 1, "graphs": False, "engine-option": ("backend=pytorch",)}),
 ])
 def test_commands_are_read(line: str, options: dict[str, Any]) -> None:
     read = read_files([], command="serve", line=line)

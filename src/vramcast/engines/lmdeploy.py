@@ -46,14 +46,15 @@ SOURCES: Final = {
 FRACTION: Final = 0.8
 """`cache_max_entry_count` [config]."""
 
-PREFILL: Final = {TURBOMIND: 8192, PYTORCH: 8192}
-OLD_PREFILL: Final = {TURBOMIND: 8192, PYTORCH: 4096}
-NEW_PREFILL_SINCE: Final = (0, 13)
-"""`max_prefill_token_num` by engine; the PyTorch engine's was 4,096 up to 0.12 [config]."""
+PREFILL: Final = 8192
+OLD_PREFILL: Final = 4096
+ONE_PREFILL_SINCE: Final[Version] = (0, 13)
+"""`max_prefill_token_num`, and that of the PyTorch engine before [config]."""
 
 BATCHES: Final = (("a100", 384), ("a800", 384), ("h100", 1024), ("h800", 1024), ("l20y", 1024), ("h200", 1024))
 USUAL_BATCH: Final = 128
-"""Beginning of a card's name -> `max_batch_size`, and of all others [config]."""
+BATCH_BY_CARD_SINCE: Final[Version] = (0, 6)
+"""Beginning of a card's name -> `max_batch_size` since then, and that of all others [config]."""
 
 BLOCK: Final = 64
 """`cache_block_seq_len` [config]."""
@@ -98,12 +99,13 @@ def settings_of(job: ServeJob) -> Settings:
     since, until = FAMILIES.get(job.model.family, (LAST, LAST))
     usual = TURBOMIND if since <= last_patch(job.version) < until else PYTORCH
     backend = str(options.get("backend", usual))
-    name = job.cluster.gpu.name
+    known = BATCHES if last_patch(job.version) >= BATCH_BY_CARD_SINCE else ()
+    name, old = job.cluster.gpu.name, backend == PYTORCH and job.version < ONE_PREFILL_SINCE
     return Settings(
         backend=backend,
         fraction=plan.memory_fraction or FRACTION,
-        tokens=plan.batched_tokens or (PREFILL if job.version >= NEW_PREFILL_SINCE else OLD_PREFILL)[backend],
-        sequences=plan.max_sequences or next((size for start, size in BATCHES if name.startswith(start)), USUAL_BATCH),
+        tokens=plan.batched_tokens or (OLD_PREFILL if old else PREFILL),
+        sequences=plan.max_sequences or next((size for start, size in known if name.startswith(start)), USUAL_BATCH),
         block_tokens=plan.block_tokens or BLOCK,
     )
 

@@ -46,7 +46,7 @@ USUAL: Final = {
 
 
 def _own(values: Watched) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"tp": values.count("tp") or 1}  # one card, however many there are
     if (policy := values.get("quant_policy")) in QUANTISED:
         found |= {"kv-dtype": kept} if (kept := QUANTISED[policy]) else {}
     elif policy is not None:

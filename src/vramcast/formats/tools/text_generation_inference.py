@@ -60,7 +60,7 @@ def _own(values: Watched) -> dict[str, Any]:
     for name in ("max_input_tokens", "max_input_length"):
         if (prompt := values.count(name)) and values.count("max_batch_prefill_tokens") is None:
             found["input"] = prompt
-    if (tokens := values.count("speculate")) is not None:
+    if tokens := values.whole("speculate"):
         found |= {"draft": "ngram", "draft-tokens": tokens}
         values.assumed.append("speculate: n-grams propose, as they do where the network has no heads of its own")
     sizes = [size for size in several(values.get("cuda_graphs", [])) if isinstance(size, int) and size > 0]
