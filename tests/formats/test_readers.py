@@ -228,6 +228,9 @@ def test_a_vllm_command_is_a_serving_question(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("command", "said"), [
     ("vllm serve llama-3.1-8b --config server.yaml", "config: is a file of its own"),
     ("vllm serve llama-3.1-8b --config $FILE", "config: ${FILE} is not set in the file"),
+    ("vllm serve <your model> -tp 2 < in.txt > out.txt", "model: <your_model> is a placeholder"),
+    ("vllm serve Qwen/<model> -tp 2", "model: <model> is a placeholder"),
+    ("vllm serve llama-3.1-8b --max-model-len <LEN> --enforce-eager", "max_model_len: <LEN> is a placeholder"),
     ("vllm serve llama-3.1-8b --device cpu", "device: runs on no GPU"),
     ("python -m sglang.launch_server --model llama-3.1-8b --device cpu", "device: runs on no GPU"),
     ("export VLLM_TARGET_DEVICE=cpu\nvllm serve llama-3.1-8b", "VLLM_TARGET_DEVICE: runs on no GPU"),
@@ -242,6 +245,12 @@ def test_what_a_server_takes_from_elsewhere_is_refused_by_name(command: str, sai
     if "no GPU" in said:  # what is left out would be the whole question
         with pytest.raises(Unsupported, match="runs on no GPU"):
             settled(files, (), ignore_unread=True)
+
+
+def test_a_placeholder_swallows_nothing_of_the_command(tmp_path: Path) -> None:
+    """A shell would read `<model> --enforce-eager` as two files."""
+    files = read_files([written(tmp_path, "serve.sh", "vllm serve <model> --enforce-eager -tp 2")], command="serve")
+    assert (files.options["graphs"], files.options["tp"]) == (False, 2)
 
 
 @pytest.mark.parametrize("method", ["gptq", "gptq_marlin", "awq", "AWQ"])

@@ -12,7 +12,8 @@ NAME: Final = re.compile(r"[A-Za-z_]\w{0,80}")
 ASSIGNED: Final = re.compile(r"([A-Za-z_]\w{0,80})(\+?)=")
 HERE: Final = re.compile(r"<<(-?)[ \t]*\\?([\"']?)(\w{1,80})\2")
 BREAKS: Final = "\n;&|()"
-
+PLACEHOLDER: Final = re.compile(r"<[A-Za-z](?:[\w ./:|-]{0,60}\w)?>")
+"""`<model_path>` of a documentation: a shell would take it for two files and swallow the word behind it."""
 
 COUNTED: Final = "(nvidia-smi | wc -l)"
 """How a command is called here that counts the cards of the machine, however it does so."""
@@ -72,7 +73,7 @@ class Lexer:
                 self.place += 1 if char in " \t" else 2
             elif char == "#":
                 self._to_line_end()
-            elif char in "<>":
+            elif char in "<>" and not PLACEHOLDER.match(self.text, self.place):
                 yield self._redirection()
             elif not closing and self.text.startswith("((", self.place):
                 yield Token((Piece("text", "((", False),))
@@ -132,9 +133,14 @@ class Lexer:
 
     def _word(self) -> Token:
         pieces: list[Piece] = []
-        while self.place < len(self.text) and self.text[self.place] not in " \t<>" + BREAKS:
+        while self.place < len(self.text) and self.text[self.place] not in " \t>" + BREAKS:
             char = self.text[self.place]
-            if char == "'":
+            if char == "<":
+                if (named := PLACEHOLDER.match(self.text, self.place)) is None:
+                    break
+                pieces.append(Piece("unknown", named[0], True))
+                self.place = named.end()
+            elif char == "'":
                 pieces.append(Piece("text", self._until("'", self.place + 1), True))
             elif char == '"':
                 self.place += 1

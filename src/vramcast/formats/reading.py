@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from vramcast.catalogue.documents import NoDocument, parse_yaml
 from vramcast.errors import SourceError
 from vramcast.formats.expanding import UNSET, asked_by
+from vramcast.formats.lexer import PLACEHOLDER
 from vramcast.formats.paths import Invocation
 from vramcast.formats.python_calls import code_of_notebook
 from vramcast.formats.shell import Script, read_script
@@ -242,7 +243,9 @@ def _asked(words: Iterable[str], script: Script) -> dict[str, str]:
     """What is not decided, and what would say the variables that nobody gives."""
     unset = {found for word in words for found in UNSET.findall(word) if re.fullmatch(r"\$\{(?:\w+|[@*#])\}", found)}
     asked = {one: f"{one} is not set in the file; give {asked_by(one[2:-1], '')}" for one in sorted(unset)}
-    return asked | dict(script.undecided)
+    named = {f"${{{one}}}": f"{one} is a placeholder; write what it stands for" for word in words
+             for one in PLACEHOLDER.findall(word)}
+    return asked | named | dict(script.undecided)
 
 
 def _environment(script: Script) -> dict[str, str]:
