@@ -28,7 +28,7 @@ from vramcast.domain.job import share
 from vramcast.domain.model import MLP, MoE
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
-from vramcast.operators.graph import Graph, Value
+from vramcast.operators.graph import Graph, Operator, Value
 from vramcast.operators.linear import FP32, cast
 from vramcast.units import ceil_div
 
@@ -98,6 +98,11 @@ def _gated_halves(graph: Graph, owner: str, gate: Value, up: Value, *, kind: str
 INT64 = 8
 
 
+def is_router(operator: Operator) -> bool:
+    """Whether it computes what a router chooses by."""
+    return any("moe.router" in value.name for value in operator.outputs)
+
+
 def routed_experts(
     graph: Graph, x: Value, routing: Value, *, spec: MoE, sizes: Sizes, dispatch: Dispatch
 ) -> Value:
@@ -121,7 +126,8 @@ def routed_experts(
     states = graph.call("index", [states], [sorted_rows], extra=[permutation])
     local = sizes._replace(tp=1) if dispatch.row_ranks > 1 or dispatch.ranks > 1 else sizes
     out = mlp_block(
-        graph, states, spec=spec.expert, sizes=local, tokens=rows, owner="moe.experts", copies=spec.num_experts
+        graph, states, spec=spec.expert, sizes=local, tokens=rows, owner="moe.experts",
+        copies=spec.num_experts // dispatch.ranks,
     )
     out = graph.call("index_put", [out], [graph.value("moe.unsorted", rows * width)])
     if dispatch.ranks > 1:

@@ -60,6 +60,8 @@ def adapter_of(sizes: Sizes, path: str) -> Adapter | None:
     src/peft/utils/transformers_weight_conversion.py `_convert_peft_config_moe`].
     """
     adapter = sizes.adapter
+    if adapter is not None and path.startswith(EXPERTS) and (rank := adapter.option("expert_rank")):
+        adapter = adapter._replace(rank=round(rank), dropout=0.0)
     if adapter is None or path in adapter.targets:
         return adapter
     parts = JOINED.get(path, ())

@@ -108,7 +108,7 @@ def sharding_of(job: Job, by: Sharder) -> Sharding:
         )
     return Sharding(
         "fsdp1" if by == "fsdp1" else "fsdp2",
-        min(plan.shard_group or job.data_parallel, job.data_parallel),
+        min(plan.shard_group or job.data_parallel * plan.cp, job.data_parallel * plan.cp),
         reshard=plan.reshard_after_forward and plan.shards is Shards.EVERYTHING,
         prefetch=job.engine_options.get("backward_prefetch", "pre") == "pre",
         offload=plan.offload_parameters == "cpu",

@@ -79,7 +79,8 @@ TRAINING: Final[dict[str, TrainingEngine]] = {
         "vramcast.engines.torchtitan", (2024,), (2026, 7), "torchtitan, by the date of the checkout", "titan",
         Precision.AMP_BF16, Precision.MIXED_BF16, None,
         {Precision.MIXED_BF16: Precision.AMP_BF16, Precision.FP8: Precision.AMP_BF16},
-        shards=Shards.EVERYTHING, sharders=("fsdp2",), wraps_alone=True, one_model=True, unused=_OF_PIPELINES,
+        shards=Shards.EVERYTHING, sharders=("fsdp2",), wraps_alone=True, one_model=True,
+        unused=tuple(name for name in _OF_PIPELINES if name != "freeze"),
     ),
     # trains 16-bit weights [torchtune recipes/full_finetune_distributed.py]
     "torchtune": TrainingEngine(

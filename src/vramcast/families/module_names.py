@@ -49,6 +49,9 @@ EXPERTS_SINCE: Final[dict[str, Version]] = {"": (2026, 2), "gpt_oss": (2026, 7)}
 APART: Final = ("litgpt",)
 """Engines that correct queries, keys and values apart although one product makes them."""
 
+OWN_LAYERS: Final = ("torchtitan",)
+"""Engines whose layers are no code of transformers, which adapters are found in by their own rules."""
+
 WITHOUT_OUT: Final = ("falcon_mamba", "mamba", "mamba2", "nemotron_h")
 """Families whose state space layers PEFT refuses to adapt behind the scan [`_check_lora_target_modules_mamba`]."""
 
@@ -93,7 +96,7 @@ def read_targets(
         InvalidSpec for what PEFT refuses
     """
     words, modules = tuple(words), modules_of(model, engine, former=former)
-    keeps = former or engine in (*UNFUSED, *APART, *OF_ENGINES)
+    keeps = former or engine in (*UNFUSED, *APART, *OF_ENGINES, *OWN_LAYERS)
     converted = {} if keeps else file_tables().converted.get(model.family, {})
     found: list[tuple[str, Chosen]] = []
     lacking: dict[str, UnknownName] = {}
@@ -121,7 +124,7 @@ def read_targets(
             chosen.setdefault(key, set()).update(layers)
     if engine in APART:
         chosen = {(stack, part): layers for (stack, path), layers in chosen.items() for part in parts_of(path)}
-    elif engine not in (*UNFUSED, *OF_ENGINES):
+    elif engine not in (*UNFUSED, *OF_ENGINES, *OWN_LAYERS):
         _refuse_as_peft(model, chosen, converted)
     return Targets(tuple(_words(model, chosen)), (*lacking, *dict.fromkeys(stacked)))
 

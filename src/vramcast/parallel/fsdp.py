@@ -19,6 +19,8 @@ from itertools import pairwise
 from math import prod
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.units import ceil_div
 
@@ -52,6 +54,21 @@ class Unit(NamedTuple):
     def shared(self) -> bool:
         """Whether there is anything to gather."""
         return self.gathered.num_bytes > 0
+
+    def outside(self, *, reduced: int, stored: int) -> Unit:
+        """Weights that are used as they are stored, and whose gradients stay as backward leaves them.
+
+        Args:
+            reduced: bytes of an element of a reduced gradient
+            stored: of a weight
+        """
+        def in_weights(tensor: Tensor) -> Tensor:
+            return replace(tensor, num_bytes=tensor.num_bytes // reduced * stored)
+
+        return self._replace(
+            weights=(), reduce_input=replace(self.reduce_input, num_bytes=0), reduced=None,
+            accumulated=tuple(map(in_weights, self.accumulated)),
+        )
 
 
 def unit(

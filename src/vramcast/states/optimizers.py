@@ -19,6 +19,10 @@ deepspeed/__init__.py `set_optimizer_flags`, Megatron-LM core/optimizer/muon.py
 [lomo] Lv et al., arXiv:2306.09782; AdaLomo, arXiv:2310.10195; lomo-optim 0.1.1 `fuse_update`: gradients die in backward
 States were held against what these packages keep: torch 2.13, bitsandbytes 0.50, torchao 0.18, galore-torch 1.0,
 apollo-torch 1.0.3, schedulefree 1.4, lion-pytorch 0.2, came-pytorch 0.1.3, lomo-optim 0.1.1, pytorch-optimizer 4.1.
+[te] TransformerEngine 2.14 transformer_engine/pytorch/optimizers/fused_adam.py `FusedAdam.initialize_state`: moments in
+fp32 or as asked, and beside each weight its fp32 copy, or the low 16 bits of it where the weight is bf16
+[flash] flashoptim 0.1.3 optimizers.py `_MaybeQuantizedTensor`, `quantize`: moments of 8 bits with one fp16 scale per 32,
+and as many more bits of a 16-bit weight as `master_weight_bits` asks for
 [schedulefree] Defazio et al., arXiv:2405.15682   [sophia] Liu et al., arXiv:2305.14342
 """
 
@@ -36,6 +40,7 @@ from vramcast.states.shapes import (
     four_bit,
     full,
     gram,
+    grouped_eight_bit,
     low_rank,
     preconditioners,
     projection,
@@ -172,6 +177,15 @@ def _eight_beside(name: str) -> tuple[State, State]:
     )
 
 
+def _flash(name: str) -> State:
+    return State(name, lambda shape, width, rank: grouped_eight_bit(shape))
+
+
+def _beside_narrow(name: str, num_bytes: int) -> State:
+    """What a weight of 16 bits lacks [bytes of an element]."""
+    return State(name, lambda shape, width, rank: full(shape, num_bytes) if width < FP32 else 0)
+
+
 def _four(name: str) -> tuple[State, State]:
     return (
         State(name, lambda shape, width, rank: four_bit(shape, width)[0]),
@@ -191,6 +205,16 @@ _LOW_RANK: Final = (
 )
 _GALORE: Final = OptimizerRule(
     _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", hidden_only=True, source="[galore]",
+)
+
+
+_FP32_ADAM: Final = (_fp32("exp_avg"), _fp32("exp_avg_sq"))
+_BF16_ADAM: Final = tuple(State(name, lambda shape, width, rank: full(shape, 2)) for name in ("exp_avg", "exp_avg_sq"))
+_REMAINDER: Final = State(
+    "master_param", lambda shape, width, rank: full(shape, 2 if width < FP32 else FP32))
+_TE_ADAM: Final = OptimizerRule((), loop_temporaries=0, loops=True, source="[te]")
+_FLASH_ADAM: Final = OptimizerRule(
+    (_flash("exp_avg"), _flash("exp_avg_sq")), loop_temporaries=0, loops=True, source="[flash]",
 )
 
 
@@ -223,7 +247,7 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
     "nadam": OptimizerRule(_ADAM, foreach_temporaries=1, loop_temporaries=2, carried=1, fused=False),
     "radam": OptimizerRule(_ADAM, foreach_temporaries=1, loop_temporaries=2, fused=False),
     "adamw-fp32": OptimizerRule(
-        (_fp32("exp_avg"), _fp32("exp_avg_sq")), loop_temporaries=0, loops=True, source="fused CPU/GPU Adam",
+        _FP32_ADAM, loop_temporaries=0, loops=True, source="fused CPU/GPU Adam",
     ),
     "lion-fp32": OptimizerRule((_fp32("exp_avg"),), loop_temporaries=0, loops=True, source="[bnb]"),
     **dict.fromkeys(("adam-8bit", "adamw-8bit"), OptimizerRule(
@@ -233,6 +257,12 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
         _eight("state1"), loop_temporaries=0, loops=True, in_fp32="lion-fp32", source="[bnb]",
     ),
     "sgd-8bit": OptimizerRule(_eight("state1"), loop_temporaries=0, loops=True, source="[bnb]"),
+    # moments in bf16 are read as they are since 2.14, and one launch steps all weights [te]
+    "adamw-te-master": _TE_ADAM._replace(states=(*_FP32_ADAM, _fp32("master_param"))),
+    "adamw-te-remainders": _TE_ADAM._replace(states=(*_FP32_ADAM, _REMAINDER)),
+    "adamw-te-remainders-bf16": _TE_ADAM._replace(states=(*_BF16_ADAM, _REMAINDER)),
+    "flash-adamw": _FLASH_ADAM._replace(states=(*_FLASH_ADAM.states, _beside_narrow("error_bits", 1))),
+    "flash-adamw-32": _FLASH_ADAM._replace(states=(*_FLASH_ADAM.states, _beside_narrow("error_bits", 2))),
     # one byte a number, whether that holds an 8-bit code or an fp8 number [torchao optim/subclass_{8bit,fp8}.py]
     "adamw-8bit-torchao": OptimizerRule(
         (*_eight_beside("exp_avg"), *_eight_beside("exp_avg_sq")), loop_temporaries=2, loops=True, source="[torchao]",

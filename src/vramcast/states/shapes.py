@@ -45,6 +45,12 @@ def eight_bit_beside(shape: Shape, width: int = 4) -> tuple[int, int]:
     return (width * n, 0) if n < SMALLEST_8BIT else (n, 4 * ceil_div(n, BLOCK_8BIT))
 
 
+def grouped_eight_bit(shape: Shape) -> int:
+    """One byte an element and a 16-bit scale per 32, whatever the size [bytes] [flashoptim optimizers.py `quantize`]."""
+    n = elements(shape)
+    return n + 2 * ceil_div(n, 32)
+
+
 def four_bit(shape: Shape, width: int = 4) -> tuple[int, int]:
     """Two elements a byte and their constants [bytes]; states of small weights are as wide as these."""
     n = elements(shape)

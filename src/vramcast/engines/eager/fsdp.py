@@ -30,6 +30,7 @@ from vramcast.engines.eager.recipe import (
     sharded,
     whole,
     with_frozen_in_root,
+    with_local_experts,
 )
 from vramcast.parallel.fsdp import (
     GATHER_STREAM,
@@ -226,7 +227,7 @@ class PerWeight(Around):
 
     def __init__(self, found: Mapping[str, Part], sharding: Sharding, *, tied: bool) -> None:
         self.found, self.sharding = found, sharding
-        self.units = {owner: _unit(owner, part.own, sharding) for owner, part in found.items() if owner != ROOT}
+        self.units = {owner: tuple(_units(owner, part.own, sharding)) for owner, part in found.items() if owner != ROOT}
         rest = found[ROOT].own
         table = () if tied or not sharding.split_root else tuple(w for w in rest if w.path == "embedding.tokens")
         self.table = _unit("embedding", table, sharding) if table else None
@@ -247,14 +248,14 @@ class PerWeight(Around):
             share = self._share(weight)
             kept = Tensor(
                 name=weight.path, num_bytes=share.num_bytes, owner=weight.owner, category=Category.WEIGHTS,
-                formula=f"{weight.elements:,} x {share.width} B over {self.sharding.ranks} ranks", source=SOURCE,
+                formula=f"{weight.elements:,} x {share.width} B over {self.sharding.ranks_of(weight)} ranks", source=SOURCE,
             )
             body = (Alloc(moved), *(() if self.sharding.offload else (Alloc(kept),)), Free(moved))
             yield Loop(weight.repeats, body, label=weight.path)
 
     def _share(self, weight: Weight) -> Weight:
         width = self.sharding.stored_width(weight)
-        shape = sharded_shape(weight.shape, self.sharding.ranks)
+        shape = sharded_shape(weight.shape, self.sharding.ranks_of(weight))
         return weight._replace(shape=shape, width=width, gradient_width=width)
 
     def shards(self) -> Iterator[Weight]:
@@ -289,7 +290,7 @@ class PerWeight(Around):
 
     def _stage(self, stack: str, piece: Piece, *, reshard: bool) -> Stage:
         owner, lowered = owner_of(self.found, stack, piece.run), piece.lowered
-        units = () if owner == ROOT else (self.units[owner],)  # what the root holds is there
+        units = () if owner == ROOT else self.units[owner]  # what the root holds is there
         return Stage(units, lowered.forward, lowered.backward, piece.gradients, piece.count, reshard=reshard)
 
     def leave(self, pieces: tuple[Piece, ...]) -> Program:
@@ -348,6 +349,17 @@ class PerWeight(Around):
             return ()
         found = sharded_gradients((*self.ends, *chain.from_iterable(self.stages.values())))
         return tuple(Loop(count, (Free(tensor),)) for tensor, count in found)
+
+
+def _units(owner: str, own: tuple[Weight, ...], sharding: Sharding) -> Iterator[Unit]:
+    """A layer's, its experts apart where other ranks divide them; those that none divide stand outside of FSDP."""
+    experts = tuple(weight for weight in own if sharding.ranks_of(weight) != sharding.ranks)
+    yield _unit(owner, tuple(weight for weight in own if weight not in experts), sharding)
+    if experts:
+        apart = _unit(owner, experts, sharding._replace(ranks=sharding.ranks_of(experts[0])))
+        alone, widest = sharding.ranks_of(experts[0]) == 1, max(experts, key=lambda weight: weight.learns)
+        widths = {"reduced": sharding.reduced_width(widest), "stored": sharding.stored_width(widest)}
+        yield apart.outside(**widths) if alone else apart
 
 
 def _unit(owner: str, own: tuple[Weight, ...], sharding: Sharding) -> Unit:
@@ -449,6 +461,8 @@ def sharded_phases(
     """
     built, flat = blocks(recipe), sharding.by == "fsdp1"
     found = parts(recipe, leaves=flat)
+    if recipe.sizes.dispatch is not None:
+        found = with_local_experts(found, recipe.sizes.dispatch.ranks)
     if sharding.frozen_in_root:
         found = with_frozen_in_root(found, (tower.stack.name for tower in recipe.towers))
     around = Flat(found, sharding) if flat else PerWeight(found, sharding, tied=recipe.model.tied)

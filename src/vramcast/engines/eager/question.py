@@ -23,8 +23,9 @@ from vramcast.domain.job import (
     Precision,
     Recompute,
     Shards,
+    share,
 )
-from vramcast.domain.model import Model, MoE, Norm, Stack
+from vramcast.domain.model import Attention, Model, MoE, MultiLatentAttention, Norm, Stack
 from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.phases import Stepping, cache_width
@@ -96,7 +97,9 @@ def refuse_splits(job: Job) -> None:
     Raises: Unsupported with the engine that would work
     """
     plan = job.plan
-    for name in ("tp", "pp", "cp", "ep"):
+    if plan.cp > 1 and job.engine == "pytorch":
+        _refuse_context(job)
+    for name in ("tp", "pp", "ep") if job.engine == "pytorch" else ("tp", "pp", "cp", "ep"):
         if getattr(plan, name) > 1:
             able = "torchtitan" if plan.schedule == "gpipe" else "megatron"
             raise Unsupported(
@@ -120,6 +123,18 @@ def refuse_splits(job: Job) -> None:
         raise Unsupported(f"activation offload is not modelled for --engine {job.engine}; use --recompute full")
     if not job.model.stacks or not job.model.main.runs:
         raise Unsupported(f"{job.model.name} has no transformer layers to build; trace it instead")
+
+
+def _refuse_context(job: Job) -> None:
+    """Context parallelism of PyTorch divides the positions of text between fused kernels, beside FSDP2."""
+    if attention_of(job) is AttentionKernel.EAGER:
+        raise Unsupported("--cp divides attention of fused kernels; use --attention flash, or --cp 1")
+    if len(job.model.stacks) > 1 and not text_only(job):
+        raise Unsupported("--cp is modelled for text alone; use --images 0, or --cp 1")
+    if job.plan.shards is not Shards.EVERYTHING:
+        raise Unsupported("--cp is modelled with FSDP2, which divides weights over its ranks, too; add --shards everything")
+    if any(not isinstance(layer.mixer, (Attention, MultiLatentAttention)) for layer in job.model.main.layers):
+        raise Unsupported("--cp is modelled for attention alone, not for recurrent layers; use --cp 1")
 
 
 def recipe_of(
@@ -178,6 +193,7 @@ def recipe_of(
         offloads=plan.offload_activations,
         second_loss=bool(job.engine_options.get("second_loss", False)),
         offloads_in_flight=SAVES_ON_HOST.get(job.engine, 0),
+        context_ranks=plan.cp,
         samples=(int(job.engine_options.get("eval_batch", 0)) or job.workload.micro_batch, job.workload.micro_batch),
     )
 
@@ -189,6 +205,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
     prefix = peft.virtual_tokens if peft is not None and peft.method == "prefix" else 0
     batch = workload.micro_batch * (2 if workload.objective in ("dpo", "reward") else 1)
     seq_len = workload.seq_len + virtual + (workload.completion_len if workload.objective in GENERATES else 0)
+    seq_len = share("cp", seq_len, plan.cp, what="seq_len")
     padded = bool(job.engine_options.get("padded", False))
     loops = bool(expert_counts(model)) and runs_experts_in_a_loop(job)
     return Sizes(
@@ -348,7 +365,7 @@ def _adapter(job: Job, *, compute: int | None) -> Adapter | None:
     places = places_of(job.model, peft.targets)
     if not places:
         raise InvalidSpec(f"--peft {peft.method} adapts no weight of {job.model.name}; name some with --lora-targets")
-    whole = "moe.experts." in left_whole(job.model.family, transformers_version(job))
+    whole = STACKED in left_whole(job.model.family, transformers_version(job)) and job.engine != "torchtitan"
     stacked = whole and job.engine != "unsloth" and peft.method == "lora"
     _refuse_unmodelled(job, peft, places, whole=whole)
     paths = within((place._replace(first=0, last=LAST) for place in places), main.name, 0, LAST)

@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 
 from vramcast.blocks.parameters import layer_parameters, named_parameters
 from vramcast.blocks.parameters.targets import Place, parts_of, within, word_of, word_outside
-from vramcast.blocks.projection import corrected
+from vramcast.blocks.projection import EXPERTS, corrected
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.towers import is_behind
 from vramcast.domain.model import Model, Parameter, Stack
@@ -26,6 +26,7 @@ from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.operators.quantised import QUANTISED
 from vramcast.states.steps import Weight, kind_of
 from vramcast.states.storage import BITSANDBYTES, bitsandbytes_converts, is_linear
+from vramcast.units import ceil_div
 
 IN_MEMORY: Final = BITSANDBYTES | {"int8"}
 """Storages that bitsandbytes makes of the network in memory; "int8" of a frozen base is its LLM.int8()."""
@@ -67,6 +68,8 @@ class Recipe(NamedTuple):
     frozen: tuple[str, ...] = ()  # parts that do not learn (see `part_of`)
     follows_inputs: bool = False  # gradients flow through towers of which nothing learns
     packed_whole: bool = False  # packed weights are left out of sharding
+    context_ranks: int = 1  # that divide the positions of a sample
+    keeps_router: bool = False  # what a router chose is kept where the rest of its layer runs again
     offloads: bool = False  # what the main stack's layers save waits on the host
     offloads_in_flight: int = 0  # saved tensors that copies may still hold
     samples: tuple[int, int] = (1, 1)  # of an evaluation's forward and of a step's
@@ -202,6 +205,7 @@ class Sharding(NamedTuple):
 
     by: Literal["fsdp1", "fsdp2"]
     ranks: int  # N
+    expert_ranks: int | None = None  # FSDP2: that shard whole experts, which all ranks divide; None: N, all of them
     master: int | None = None  # of weights that learn; None: as they are loaded
     frozen_master: int | None = None  # of the others; None: as they are loaded
     compute: int | None = None  # gathered; None: as it is stored
@@ -216,6 +220,10 @@ class Sharding(NamedTuple):
     frozen_in_root: bool = False  # FSDP2: towers of which nothing learns have no units of their own
     float8: bool = False  # FSDP2: matrices of layers are gathered in 8 bits, and stay so
 
+    def ranks_of(self, weight: Weight) -> int:
+        """That divide a weight."""
+        return self.ranks if self.expert_ranks is None or not weight.path.startswith(EXPERTS) else self.expert_ranks
+
     def stored_width(self, weight: Weight) -> int:
         """Bytes of one element of a weight's shard; packed weights are bytes and stay so."""
         if weight.width == 1:
@@ -227,7 +235,6 @@ class Sharding(NamedTuple):
         if self.float8 and weight.kind == "matrix" and ".layers." in weight.owner:
             return 1
         return 1 if weight.width == 1 else self.compute or self.stored_width(weight)
-
 
     def reduced_width(self, weight: Weight) -> int:
         """Bytes of one element of a gradient while it is reduced."""
@@ -274,6 +281,15 @@ def _part(found: Iterable[Weight], *, apart: bool, constants: tuple[str, ...]) -
         on_all = weight.path.rpartition(".")[2] in constants
         kinds["whole" if on_all else "leaves" if apart and weight.learns else "own"].append(weight)
     return Part(*map(tuple, kinds.values()))
+
+
+def with_local_experts(found: Mapping[str, Part], ep: int) -> Mapping[str, Part]:
+    """The same, a rank's experts alone."""
+    def local(weight: Weight) -> Weight:
+        experts, *rest = weight.shape
+        return weight._replace(shape=(ceil_div(experts, ep), *rest)) if weight.path.startswith(EXPERTS) else weight
+
+    return {owner: part._replace(own=tuple(map(local, part.own))) for owner, part in found.items()}
 
 
 def owner_of(found: Mapping[str, Part], stack: str, run: int) -> str:

@@ -232,7 +232,7 @@ def sharder(job: Job) -> Sharder | None:
         return plan.sharded_by
     if job.engine == "huggingface" and (job.engine_options.get("deepspeed") or _needs_deepspeed(job)):
         return "deepspeed"
-    if plan.shards is Shards.NOTHING or job.data_parallel == 1:
+    if plan.shards is Shards.NOTHING or job.data_parallel * plan.cp == 1:
         return None
     if job.engine == "pytorch":
         return "fsdp2" if software(job).torch >= FULLY_SHARD_SINCE else "fsdp1"

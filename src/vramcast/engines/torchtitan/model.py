@@ -1,8 +1,6 @@
 """A torchtitan model's pieces as graphs: embedding, layers under activation checkpointing, head with loss.
 
 [titan] torchtitan models/llama3/model, distributed/activation_checkpoint.py, components/loss.py, tensor_parallel.py
-[ring] pytorch torch/distributed/tensor/experimental/_attention.py `_AllGatherRotater`, `_SDPAMerger`,
-`_templated_ring_attention_backward`
 [dtensor] pytorch torch/distributed/tensor/parallel/loss.py `_log_softmax`, `_nll_loss_and_log_softmax_backward`
 """
 
@@ -13,6 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from vramcast.blocks import parts
+from vramcast.blocks.mlp import is_router
 from vramcast.blocks.projection import project
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
@@ -22,6 +21,7 @@ from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Operator, Value
 from vramcast.operators.linear import cast
+from vramcast.operators.ring import ring_attention
 from vramcast.operators.loss import LinearLoss, Vocabulary, cross_entropy, linear_cross_entropy
 
 PRODUCTS: Final = ("linear", "quantised_linear")
@@ -43,7 +43,6 @@ class Choices(NamedTuple):
     needed_only: bool = False  # a compiler keeps only what backward reads
     every_product: bool = False  # the graph trainer's default policy
     context_ranks: int = 1
-    expert_ranks: int = 1
     fused_qkv: bool = False
     keeps_exchanges: bool = False  # selective recomputation keeps what all-to-alls bring
     graph: bool = False  # the graph trainer, whose policy keeps batches of products
@@ -56,13 +55,11 @@ def layer(spec: Layer, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
     for value in (*graph.inputs[:1], *graph.outputs[:1]):
         value.tensor = hidden
     if choices.context_ranks > 1:
-        _ring_attention(graph, choices.context_ranks)
-    if choices.expert_ranks > 1:
-        _local_experts(graph, choices.expert_ranks)
+        ring_attention(graph, choices.context_ranks)
     if choices.abs_kept:
         _keep_absolutes(graph)
     if choices.recompute is Recompute.FULL and choices.keeps_router:
-        graph.checkpoint(0, keep=lambda operator: any("moe.router" in value.name for value in operator.outputs))
+        graph.checkpoint(0, keep=is_router)
     elif choices.recompute is Recompute.FULL:
         graph.checkpoint(0)
     elif choices.recompute is Recompute.SELECTIVE:
@@ -105,35 +102,6 @@ def _places(products: list[Operator], *, fused: bool) -> list[int]:
         place += not joined
         places.append(place)
     return places
-
-
-def _local_experts(graph: Graph, ranks: int) -> None:
-    """Expert parallelism: this rank's experts see as many rows; their weights' gradients are a share."""
-    for operator in graph.operators:
-        if any(".experts" in tensor.name for tensor in operator.weight_gradients):
-            operator.weight_gradients = tuple(
-                graph.tensor(tensor.name, tensor.num_bytes // ranks, tensor.category)
-                for tensor in operator.weight_gradients
-            )
-
-
-def _ring_attention(graph: Graph, ranks: int) -> None:
-    """Context parallelism: keys and values of all ranks are gathered, partial results are merged in fp32 [ring]."""
-    for operator in graph.operators:
-        if operator.name not in ("flash_attention", "efficient_attention", "cudnn_attention"):
-            continue
-        q, k, v = operator.inputs
-        local = k.num_bytes + v.num_bytes
-        both = [graph.tensor("ring.kv", local), graph.tensor("ring.kv_gathered", ranks * local)]
-        merged = [graph.tensor("ring.output_fp32", 2 * operator.outputs[0].num_bytes)]
-        gradients = [
-            graph.tensor("ring.gradients_fp32", 2 * (q.num_bytes + local)),
-            graph.tensor("ring.gradients_sent", 2 * local),
-            graph.tensor("ring.gradients_received", 2 * local),
-            graph.tensor("ring.block_gradients", q.num_bytes + local),
-        ]
-        operator.temporaries = (*operator.temporaries, *both, *merged)
-        operator.backward_temporaries = (*operator.backward_temporaries, *both, *gradients)
 
 
 def _keep_absolutes(graph: Graph) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from msgspec.structs import replace
-
 from vramcast.blocks.ends import boundary
 from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters, stack_parameters
 from vramcast.blocks.sizes import Sizes
@@ -174,20 +172,10 @@ def _units(owner: str, found: Sequence[Parameter], sharing: Sharing) -> tuple[Un
         if not shapes:
             continue
         piece = unit(owner, shapes, plan, stored_width=sharing.weight_width)
-        alone = expert and sharing.whole_experts and plan.ranks == 1
-        units.append(_whole(piece, sharing) if alone else piece)
+        if expert and sharing.whole_experts and plan.ranks == 1:
+            piece = piece.outside(reduced=plan.reduce_width, stored=sharing.weight_width)
+        units.append(piece)
     return tuple(units)
-
-
-def _whole(piece: Unit, sharing: Sharing) -> Unit:
-    """Weights that are used as they are stored, and whose gradients stay as backward leaves them."""
-    def in_weights(tensor: Tensor) -> Tensor:
-        return replace(tensor, num_bytes=tensor.num_bytes // sharing.experts.reduce_width * sharing.weight_width)
-
-    return piece._replace(
-        weights=(), reduce_input=replace(piece.reduce_input, num_bytes=0), reduced=None,
-        accumulated=tuple(map(in_weights, piece.accumulated)),
-    )
 
 
 def _weights(owned: Sequence[Parameter], model: Model, sharing: Sharing, span: Span) -> Iterator[Weight]:

@@ -18,9 +18,10 @@ from vramcast.domain.model import Attention, Layer, Model
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.blas import blas_workspaces
+from vramcast.engines.torchtitan.automodel import whole_network
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Pieces, Sharing, Span, pieces
-from vramcast.engines.torchtitan.setting import Setting, assumptions, offloaded, read
+from vramcast.engines.torchtitan.setting import Setting, assumptions, offloaded, read, runs_as_eager_code
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.parallel.fsdp import (
     backward,
@@ -47,6 +48,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     Raises: Unsupported for combinations torchtitan or this model of it does not have.
     """
     setting = read(job)
+    if runs_as_eager_code(job):
+        return (whole_network(setting),)
     if job.plan.pp > 1:
         return tuple(_pipeline_ranks(setting, _spans(setting)))
     runs = tuple((run.count, run.layer) for run in job.model.main.runs)

@@ -129,12 +129,17 @@ class Setting(NamedTuple):
     kernel: str
 
 
+def runs_as_eager_code(job: Job) -> bool:
+    """Whether it is counted as eager code over these layers: parts of it are frozen."""
+    return job.plan.peft is not None or len(job.model.stacks) > 1
+
+
 def check(job: Job) -> None:
     """Raise Unsupported for what torchtitan, or this model of it, does not have."""
     plan = job.plan
-    if plan.peft is not None:
+    if plan.peft is not None and not job.engine_options.get("whole_experts"):
         raise Unsupported("torchtitan trains all weights; use --engine litgpt or huggingface for adapters")
-    if len(job.model.stacks) > 1:
+    if len(job.model.stacks) > 1 and not job.engine_options.get("whole_experts"):
         raise Unsupported("torchtitan's encoders are not modelled; use --engine pytorch for models of several stacks")
     known = (Attention, MultiLatentAttention, *(OF_AUTOMODEL if job.engine_options.get("whole_experts") else ()))
     for layer in (run.layer for run in job.model.main.runs if run.count):
@@ -155,6 +160,11 @@ def check(job: Job) -> None:
         raise Unsupported(
             f"torchtitan trains fp32 or bf16 weights in bf16, not in {plan.precision}; use mixed-bf16, bf16 or fp8"
         )
+    if plan.freeze and not runs_as_eager_code(job):
+        raise Unsupported(f"freeze={plan.freeze} is not modelled for engine torchtitan; leave it out")
+    if runs_as_eager_code(job) and (plan.precision is not Precision.BF16 or max(plan.pp, plan.tp, plan.cp) > 1):
+        raise Unsupported(
+            "adapters and towers beside experts over ranks are modelled in bf16 without pp, tp and cp; leave them out")
     if job.engine_options.get("defers_sync") and plan.pp > 1:
         raise Unsupported("defers_sync is modelled without pipeline parallelism; use --pp 1")
     if plan.offload_parameters == "nvme" or plan.offload_optimizer == "nvme":
@@ -265,7 +275,7 @@ def _choices(job: Job, known: Facts, *, float8: bool) -> Choices:
     return Choices(
         plan.recompute, loss, known.frees_prediction, needed_only=plan.compile or graph,
         every_product=graph and known.graph_keeps_products, context_ranks=plan.cp,
-        expert_ranks=plan.ep, fused_qkv=known.fused_qkv,
+        fused_qkv=known.fused_qkv,
         keeps_exchanges=known.keeps_exchanges, graph=graph,
         keeps_router=bool(job.engine_options.get("keeps_router", False)),
         abs_kept=float8 and not plan.compile and known.saves_abs and plan.recompute is Recompute.SELECTIVE,

@@ -46,6 +46,9 @@ LOSSES: Final = {
     "MaskedCrossEntropy": "eager", "FusedLinearCrossEntropy": "fused_linear", "ChunkedCrossEntropy": "chunked",
 }
 
+FLASH_ADAM: Final = {"24": "flash-adamw", "32": "flash-adamw-32"}
+"""`master_weight_bits` -> optimizer."""
+
 OPTIMIZERS: Final = {"torch.optim.AdamW": "adamw", "torch.optim.Adam": "adamw", "torch.optim.SGD": "sgd"}
 """Adam and AdamW keep the same."""
 
@@ -71,13 +74,13 @@ def read(config: Config) -> Reading:
     objective = _objective(values)
     options: dict[str, Any] = {"engine": "pytorch", "objective": objective}
     mesh, model = _section(values, "distributed"), _section(values, "model")
-    parallel = values.get("peft") is None and "ep_size" in _degrees(mesh)
+    parallel = "ep_size" in _degrees(mesh)
     options |= _model(model, BACKEND_OF_EXPERTS if parallel else BACKEND)
     options = together(options, _distributed(mesh, parallel=parallel), _loss(_section(values, "loss_fn")))
     options |= _frozen(values, options.get("model"))
     options |= _images(_section(values, "processor")) if _recipe(values) == OF_IMAGES else {"images": 0}
     options |= _optimizer(_section(values, "optimizer"))
-    options = together(options, _adapters(values), _compiled(_section(values, "compile")), _float8(values))
+    options = together(options, _adapters(values, own_layers=parallel), _compiled(_section(values, "compile")), _float8(values))
     notes: tuple[str, ...] = (LIGER,)
     if parallel:
         options |= _experts(options, mesh, model)
@@ -131,7 +134,7 @@ def _model(model: Watched, backend: Mapping[str, tuple[Any, ...]]) -> dict[str, 
     _backend(model, backend)
     text = _section(model, "text_config")
     text.get("use_cache"), text.get("output_hidden_states")  # layers keep their inputs anyway
-    for part, layers in product((model, text), OF_PREDICTION):
+    for part, layers in product((model, text, inner), OF_PREDICTION):
         part.only(layers, 0)
     dtype = model.one_of("dtype" if "dtype" in model else "torch_dtype", DTYPES, option="precision")
     kernel = model.one_of("attn_implementation", KERNELS, option="attention")
@@ -278,7 +281,7 @@ def _distributed(mesh: Watched, *, parallel: bool) -> dict[str, Any]:
     if strategy not in STRATEGIES:
         mesh.cannot("strategy" if "strategy" in mesh else "_target_", f"{shown(strategy)} is not modelled; fsdp2 is")
     for name in _degrees(mesh):
-        if not (parallel and name in ("ep_size", "pp_size")):
+        if name != "cp_size" and not (parallel and name in ("ep_size", "pp_size")):
             mesh.cannot(name, "is more than 1, which is not modelled for Automodel")
     found: dict[str, Any] = {"shards": STRATEGIES.get(str(strategy), "everything"), "recompute": mesh.one_of(
         "activation_checkpointing", RECOMPUTED, lower=True, option="recompute") or "none"}
@@ -286,6 +289,8 @@ def _distributed(mesh: Watched, *, parallel: bool) -> dict[str, Any]:
         multimodal = _section(mesh, "multimodal")
         frozen = multimodal.one_of("frozen_sharding", FROZEN_SHARDING) or "root"
         found |= {"sharded-by": "fsdp2", "engine-option": ("reduce_dtype=float32", f"frozen_towers={frozen}")}
+    if "cp_size" in _degrees(mesh):
+        found["cp"] = mesh.count("cp_size")
     mesh.get("dp_size")
     if str(mesh.get("dp_replicate_size")).lower() not in ("none", "1"):
         mesh.cannot("dp_replicate_size", option="shard-group")
@@ -317,6 +322,11 @@ def _loss(loss: Watched) -> dict[str, Any]:
 
 def _optimizer(optimizer: Watched) -> dict[str, Any]:
     target = str(optimizer.get("_target_", "torch.optim.AdamW"))
+    if target.endswith(".FlashAdamW"):
+        optimizer.get("compress_state_dict")  # of checkpoints
+        return {"optimizer": optimizer.one_of("master_weight_bits", FLASH_ADAM, option="optimizer") or "flash-adamw"}
+    if target.endswith(".FusedAdam"):
+        return {"optimizer": _fused_adam(optimizer)}
     if target not in OPTIMIZERS:
         optimizer.cannot("_target_", f"{shown(target)} is not modelled", option="optimizer")
     found: dict[str, Any] = {"optimizer": OPTIMIZERS.get(target)}
@@ -327,7 +337,30 @@ def _optimizer(optimizer: Watched) -> dict[str, Any]:
     return found
 
 
-def _adapters(values: Watched) -> dict[str, Any]:
+def _fused_adam(optimizer: Watched) -> str:
+    """TransformerEngine's, by the types of its states."""
+    for name in ("adam_w_mode", "bias_correction"):
+        optimizer.get(name)
+    optimizer.only("master_weight_dtype", *WIDE)
+    narrow = {_tail(optimizer.get(name, "float32")) for name in ("exp_avg_dtype", "exp_avg_sq_dtype")}
+    masters, remainders = optimizer.flag("master_weights"), optimizer.flag("store_param_remainders")
+    found = TE_ADAM.get(("bf16" if narrow == {"bfloat16"} else "fp32", bool(masters), bool(masters and remainders)))
+    if found is None or not narrow <= {"float32", "bfloat16"}:
+        optimizer.cannot("exp_avg_dtype", "is modelled with both moments in float32, or in bfloat16 beside remainders",
+                         option="optimizer")
+    return found or "adamw-fp32"
+
+
+WIDE: Final = ("torch.float32", "float32", "fp32")
+
+TE_ADAM: Final = {
+    ("fp32", False, False): "adamw-fp32", ("fp32", True, False): "adamw-te-master",
+    ("fp32", True, True): "adamw-te-remainders", ("bf16", True, True): "adamw-te-remainders-bf16",
+}
+"""Type of the moments, whether there are master weights, whether only what bf16 lacks of them -> optimizer."""
+
+
+def _adapters(values: Watched, *, own_layers: bool) -> dict[str, Any]:
     """LoRA beside frozen weights, packed or not."""
     packed = _section(values, "quantization")
     base = None
@@ -344,11 +377,32 @@ def _adapters(values: Watched) -> dict[str, Any]:
     peft.only("_target_", PEFT)
     if dict.get(peft, "lora_dtype") is not None:
         peft.cannot("lora_dtype", option="adapter-dtype")
-    return {
+    if own_layers and base is not None:
+        values.cannot("quantization", "packs a base whose experts are divided over ranks, which is not modelled")
+    found = {
         "peft": "dora" if peft.flag("use_dora") else "lora", "lora-rank": peft.count("dim") or 8,
         "lora-dropout": peft.number("dropout"), "base-weights": base,
-        "lora-targets": _targets(peft),
     }
+    if not own_layers:
+        return found | {"lora-targets": _targets(peft)}
+    scaled = peft.flag("moe_rank_scaling") is True
+    return found | {"lora-targets": _own_targets(peft), "engine-option": (f"scaled_rank={str(scaled).lower()}",)}
+
+
+OWN: Final = r"(?!.*(?:\bexperts\b|\bembed|\.gate$|router))"
+"""Names that are linear layers of their own where Automodel's layers run: routers are none, experts one module."""
+
+
+def _own_targets(peft: Watched) -> str:
+    """As `_targets`, in Automodel's layers; experts are adapted where a pattern fits the module that holds all."""
+    left_out, chosen = _patterns(peft, "exclude_modules"), _patterns(peft, "target_modules")
+    if peft.flag("match_all_linear"):
+        return f"{OWN}.*"
+    if left_out and not chosen:
+        return f"{OWN}(?!{'|'.join(left_out)}).*"
+    chosen = chosen or [".*_proj$"]
+    experts = any(re.fullmatch(pattern, "model.layers.0.mlp.experts") for pattern in chosen)
+    return f"{OWN}(?:{'|'.join(chosen)})" + ",moe.experts.gate_up,moe.experts.down" * experts
 
 
 def _targets(peft: Watched) -> str:
