@@ -10,7 +10,11 @@ import yaml
 
 import vramcast
 from vramcast.api import job_of
-from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.domain.job import Job, Phase, Precision, Recompute, Shards
+from vramcast.domain.program import extent
+from vramcast.engines.torchtitan import setting
+from vramcast.engines.torchtitan.automodel import whole_network
+from vramcast.engines.torchtitan.run import ranks
 from vramcast.errors import Unsupported
 from vramcast.formats.read import Given, read_files
 
@@ -81,14 +85,17 @@ def test_a_length_that_no_data_set_says_is_said_to_be_assumed(tmp_path: Path) ->
     ("section", "values", "name"),
     [
         ("distributed", {"strategy": "fsdp2", "tp_size": 8}, "distributed.tp_size"),
+        ("distributed", {"strategy": "fsdp2", "mp_policy": {"reduce_dtype": "bfloat16"}},
+         "distributed.mp_policy.reduce_dtype"),
         ("distributed", {"strategy": "megatron_fsdp"}, "distributed.strategy"),
         ("recipe", "KnowledgeDistillationRecipeForVLM", "recipe"),
         ("model", {"_target_": "nemo_automodel.NeMoAutoModelForSeq2SeqLM.from_pretrained"}, "model._target_"),
         ("model", {"text_config": {"mtp_num_hidden_layers": 1}}, "model.text_config.mtp_num_hidden_layers"),
         ("freeze_config", {"freeze_language_model": True}, "freeze_config.freeze_language_model"),
-        ("optimizer", {"_target_": "flashoptim.FlashAdamW"}, "optimizer._target_"),
-        ("loss_fn", {"_target_": "nemo_automodel.components.loss.te_parallel_ce.TEParallelCrossEntropy"},
-         "loss_fn._target_"),
+        ("optimizer", {"_target_": "dion.Muon"}, "optimizer._target_"),
+        ("optimizer", {"_target_": "flashoptim.FlashAdamW", "master_weight_bits": 16}, "optimizer.master_weight_bits"),
+        ("optimizer", {"_target_": "transformer_engine.pytorch.optimizers.FusedAdam", "exp_avg_dtype": "float16"},
+         "optimizer.exp_avg_dtype"),
         ("fp8", {"enabled": True}, "fp8.enabled"),
         ("fp8", {"enabled": True, "recipe_name": "rowwise"}, "fp8.recipe_name"),
         ("peft", LORA | {"target_modules": "q_proj[0]"}, "peft.target_modules"),
@@ -167,3 +174,85 @@ def test_stages_hold_as_many_layers_as_the_pipeline_says(tmp_path: Path) -> None
     mesh = MOE["distributed"] | {"pp_size": 2, "ep_size": 4, "pipeline": pipeline}
     found = job(tmp_path, MOE | {"distributed": mesh})
     assert (found.plan.pp, found.plan.virtual_stages, found.plan.schedule) == (2, 5, "interleaved")
+
+
+TE = "transformer_engine.pytorch.optimizers.fused_adam.FusedAdam"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "widths"),
+    [
+        ({"_target_": TE}, 8),
+        ({"_target_": TE, "master_weights": True}, 12),
+        ({"_target_": TE, "master_weights": True, "store_param_remainders": True}, 10),
+        ({"_target_": TE, "master_weights": True, "store_param_remainders": True, "exp_avg_dtype": "torch.bfloat16",
+          "exp_avg_sq_dtype": "torch.bfloat16"}, 6),
+        ({"_target_": "flashoptim.FlashAdamW"}, 2 * (1 + 2 / 32) + 1),
+        ({"_target_": "flashoptim.FlashAdamW", "master_weight_bits": 32}, 2 * (1 + 2 / 32) + 2),
+    ],
+)
+def test_what_an_optimizer_keeps_of_a_weight_in_bf16(
+    tmp_path: Path, optimizer: dict[str, Any], widths: float
+) -> None:
+    job(tmp_path, RECIPE | {"optimizer": optimizer})
+    answer = vramcast.train(**{"from": (tmp_path / "recipe.yaml",)}, gpus="8xh100-sxm-80gb")
+    states = sum(entry.num_bytes for entry in answer.fullest.ledger if entry.category == "optimizer")
+    assert states == pytest.approx(widths * answer.num_parameters / 8, rel=0.01)
+
+
+def test_ranks_divide_the_positions_of_a_sample_and_all_weights(tmp_path: Path) -> None:
+    """Rings gather keys and values of all ranks; everything else of layers is half as long."""
+    mesh = RECIPE["distributed"] | {"activation_checkpointing": False}
+    peaks, saved = [], []
+    for cp in (1, 2):
+        found = job(tmp_path, RECIPE | {"distributed": mesh | {"cp_size": cp}})
+        answer = vramcast.train(**{"from": (tmp_path / "recipe.yaml",)}, gpus="8xh100-sxm-80gb")
+        ledger = answer.fullest.ledger
+        peaks.append(sum(entry.num_bytes for entry in ledger if entry.category == "optimizer"))
+        saved.append(sum(entry.num_bytes for entry in ledger if entry.category == "activations"))
+        assert (found.engine, found.plan.cp, found.workload.grad_accum) == ("pytorch", cp, 4 * cp)
+    assert peaks[0] == peaks[1]
+    assert saved[1] == pytest.approx(saved[0] / 2, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("more", "adapted", "rank"),
+    [
+        ({"target_modules": ["*"]}, {"moe.experts.gate_up", "moe.experts.down", "head.output"}, 16),
+        ({"target_modules": ["*"], "moe_rank_scaling": True}, {"moe.experts.gate_up", "moe.experts.down"}, 2),
+        ({"target_modules": "*_proj"}, {"attention.q"}, 0),
+        ({"target_modules": None, "match_all_linear": True}, {"attention.q", "head.output"}, 0),
+    ],
+)
+def test_experts_over_ranks_are_corrected_as_one_module(
+    tmp_path: Path, more: dict[str, Any], adapted: set[str], rank: int
+) -> None:
+    """One correction of gate and up of each of a rank's 16 experts, one of down, in two moments."""
+    found = job(tmp_path, MOE | {"peft": LORA | more})
+    peft = found.plan.peft
+    assert peft is not None and adapted <= set(peft.targets) and "moe.router" not in peft.targets
+    answer = vramcast.train(**{"from": (tmp_path / "recipe.yaml",)}, gpus="8xh100-sxm-80gb")
+    states = sum(entry.num_bytes for entry in answer.fullest.ledger
+                 if entry.category == "optimizer" and "moe.experts" in entry.path)
+    assert states == pytest.approx(2 * 2 * 48 * 16 * rank * ((2048 + 2 * 768) + (768 + 2048)), rel=0.01)
+
+
+def test_networks_of_eager_code_hold_what_their_own_engine_says(tmp_path: Path) -> None:
+    """The same layers without anything frozen, by both ways of counting."""
+    found = job(tmp_path, MOE)
+    own, eager = ranks(found)[0], whole_network(setting.read(found))
+    sizes = [extent(program.phases[Phase.STEP]).peak for program in (own, eager)]
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.03)
+
+
+def test_towers_stand_beside_experts_over_ranks(tmp_path: Path) -> None:
+    recipe = MOE | {
+        "recipe": "FinetuneRecipeForVLM", "freeze_config": {"freeze_vision_tower": True},
+        "model": MOE["model"] | {"config": "Qwen/Qwen3-VL-30B-A3B-Instruct"},
+    }
+    found = job(tmp_path, recipe)
+    assert (found.engine, found.plan.freeze, found.plan.ep) == ("torchtitan", ("vision", "projector"), 8)
+    answer = vramcast.train(**{"from": (tmp_path / "recipe.yaml",)}, gpus="8xh100-sxm-80gb")
+    weights = {entry.path: entry.num_bytes for entry in answer.fullest.ledger if entry.category == "weights"}
+    assert any("vision." in path for path in weights)
+    assert weights["weights/head/unsharded head.output"] == 2 * 151_936 * 2048  # once, whatever was gathered before it

@@ -46,7 +46,7 @@ def eight_bit_beside(shape: Shape, width: int = 4) -> tuple[int, int]:
 
 
 def grouped_eight_bit(shape: Shape) -> int:
-    """One byte an element and a 16-bit scale per 32, whatever the size [bytes] [flashoptim optimizers.py `quantize`]."""
+    """One byte an element and a 16-bit scale per 32 of them [bytes; flashoptim optimizers.py `quantize`]."""
     n = elements(shape)
     return n + 2 * ceil_div(n, 32)
 

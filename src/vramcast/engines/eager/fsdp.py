@@ -248,7 +248,8 @@ class PerWeight(Around):
             share = self._share(weight)
             kept = Tensor(
                 name=weight.path, num_bytes=share.num_bytes, owner=weight.owner, category=Category.WEIGHTS,
-                formula=f"{weight.elements:,} x {share.width} B over {self.sharding.ranks_of(weight)} ranks", source=SOURCE,
+                formula=f"{weight.elements:,} x {share.width} B over {self.sharding.ranks_of(weight)} ranks",
+                source=SOURCE,
             )
             body = (Alloc(moved), *(() if self.sharding.offload else (Alloc(kept),)), Free(moved))
             yield Loop(weight.repeats, body, label=weight.path)
@@ -279,7 +280,7 @@ class PerWeight(Around):
         nodes = forward(stages, before=before)
         if self.table is not None and first:
             nodes = (*release((self.table,)), *nodes)
-        if self.table is not None:  # final norm and head, which stay until their backward
+        if self.table is not None and first:  # final norm and head, which stay until their backward
             drop = (Free(self.rest.gathered),) if self.rest.shared else ()
             nodes = (*nodes, *gather((self.rest,)), *copy_out((self.rest,)), *drop)
         return nodes

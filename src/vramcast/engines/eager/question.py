@@ -132,7 +132,7 @@ def _refuse_context(job: Job) -> None:
     if len(job.model.stacks) > 1 and not text_only(job):
         raise Unsupported("--cp is modelled for text alone; use --images 0, or --cp 1")
     if job.plan.shards is not Shards.EVERYTHING:
-        raise Unsupported("--cp is modelled with FSDP2, which divides weights over its ranks, too; add --shards everything")
+        raise Unsupported("--cp is modelled with FSDP2, which divides weights over its ranks; add --shards everything")
     if any(not isinstance(layer.mixer, (Attention, MultiLatentAttention)) for layer in job.model.main.layers):
         raise Unsupported("--cp is modelled for attention alone, not for recurrent layers; use --cp 1")
 

@@ -29,7 +29,8 @@ def whole_network(setting: Setting) -> RankProgram:
     recipe = recipe_of(whole, loss="eager" if job.plan.loss in (None, Loss.EAGER) else None)
     sizes, adapter = setting.sizes, recipe.sizes.adapter
     if adapter is not None:
-        chosen = max((layer.channel.top_k for layer in job.model.main.layers if isinstance(layer.channel, MoE)), default=1)
+        channels = (layer.channel for layer in job.model.main.layers)
+        chosen = max((channel.top_k for channel in channels if isinstance(channel, MoE)), default=1)
         rank = max(1, adapter.rank // chosen) if options.get("scaled_rank") else adapter.rank
         adapter = adapter._replace(options=(*adapter.options, ("expert_rank", rank)))
     own = recipe.sizes._replace(

@@ -21,8 +21,8 @@ from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Operator, Value
 from vramcast.operators.linear import cast
-from vramcast.operators.ring import ring_attention
 from vramcast.operators.loss import LinearLoss, Vocabulary, cross_entropy, linear_cross_entropy
+from vramcast.operators.ring import ring_attention
 
 PRODUCTS: Final = ("linear", "quantised_linear")
 KEPT_KERNELS: Final = ("flash_attention", "efficient_attention", "cudnn_attention", "reduce_scatter")

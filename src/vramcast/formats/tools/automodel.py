@@ -43,7 +43,8 @@ IMAGE: Final = 1024
 """Pixels of a side where nobody says how large images are."""
 
 LOSSES: Final = {
-    "MaskedCrossEntropy": "eager", "FusedLinearCrossEntropy": "fused_linear", "ChunkedCrossEntropy": "chunked",
+    "MaskedCrossEntropy": "eager", "TEParallelCrossEntropy": "fused",
+    "FusedLinearCrossEntropy": "fused_linear", "ChunkedCrossEntropy": "chunked",
 }
 
 FLASH_ADAM: Final = {"24": "flash-adamw", "32": "flash-adamw-32"}
@@ -65,6 +66,10 @@ RECOMPUTED: Final = {"true": "full", "full": "full", "false": "none", "selective
 
 PEFT: Final = "nemo_automodel.components._peft.lora.PeftConfig"
 
+RING_OF_TE: Final = (
+    "keys and values that TransformerEngine passes from rank to rank are counted as gathered, as PyTorch's ring does it"
+)
+
 LIGER: Final = "Liger's kernels, which Automodel takes for models of Transformers' own code, are not counted"
 
 
@@ -80,12 +85,15 @@ def read(config: Config) -> Reading:
     options |= _frozen(values, options.get("model"))
     options |= _images(_section(values, "processor")) if _recipe(values) == OF_IMAGES else {"images": 0}
     options |= _optimizer(_section(values, "optimizer"))
-    options = together(options, _adapters(values, own_layers=parallel), _compiled(_section(values, "compile")), _float8(values))
+    options = together(options, _adapters(values, own_layers=parallel), _float8(values))
+    options |= _compiled(_section(values, "compile"))
     notes: tuple[str, ...] = (LIGER,)
     if parallel:
         options |= _experts(options, mesh, model)
-        notes = tuple(f"model.backend.dispatcher: {name}'s own buffers, which lie beside the allocator, are not counted"
-                      for name in [DISPATCHERS.get(str(table(dict.get(model, "backend")).get("dispatcher")), "DeepEP")])
+        name = DISPATCHERS.get(str(table(dict.get(model, "backend")).get("dispatcher")), "DeepEP")
+        notes = (f"model.backend.dispatcher: {name}'s own buffers, which lie beside the allocator, are not counted",)
+    elif "cp" in options and table(dict.get(model, "backend")).get("attn") == "te":
+        notes = (*notes, RING_OF_TE)
     scheduler = _section(values, "step_scheduler")
     batch = {kind: size for kind, name in (("global", "global_batch_size"), ("micro", "local_batch_size"))
              if (size := scheduler.count(name)) is not None}
@@ -189,7 +197,8 @@ BACKEND: Final = {
 
 
 BACKEND_OF_EXPERTS: Final = {
-    "attn": ("sdpa", "te", "flash", "torch"), "linear": ("torch", "te"), "rms_norm": ("torch", "torch_fp32", "te"),
+    "attn": ("sdpa", "te", "flash", "flex", "torch"), "linear": ("torch", "te"),
+    "rms_norm": ("torch", "torch_fp32", "te"),
     "rope": ("torch",), "rope_fusion": (False, True), "experts": ("torch_mm", "gmm", "te"),
     "dispatcher": ("deepep", "hybridep", "uccl_ep"),
 }
@@ -241,6 +250,7 @@ def _experts(options: Mapping[str, Any], mesh: Watched, model: Watched) -> dict[
     if options.get("attention") is not None:
         model.cannot("attn_implementation")
     said = tuple(f"{name}={str(value).lower()}" for name, value in pairs.items())
+    said += tuple(pair for pair in options.get("engine-option", ()) if pair.startswith("scaled_rank"))
     return {"engine": "torchtitan", "ep": mesh.count("ep_size"), "sharded-by": None, "attention": None,
             "optimizer-kernel": None, "reshard-after-forward": None, "loss": options.get("loss", "eager"),
             "engine-option": said, **found}
@@ -292,6 +302,13 @@ def _distributed(mesh: Watched, *, parallel: bool) -> dict[str, Any]:
     if "cp_size" in _degrees(mesh):
         found["cp"] = mesh.count("cp_size")
     mesh.get("dp_size")
+    if mesh.get("mp_policy") is not None:
+        policy = _section(mesh, "mp_policy")
+        policy.get("_target_"), policy.get("output_dtype"), policy.get("cast_forward_inputs")
+        policy.only("param_dtype", "bfloat16", "torch.bfloat16")
+        policy.only("reduce_dtype", *WIDE)
+    if mesh.flag("enable_compile"):
+        found["compile"] = True
     if str(mesh.get("dp_replicate_size")).lower() not in ("none", "1"):
         mesh.cannot("dp_replicate_size", option="shard-group")
     if mesh.flag("defer_fsdp_grad_sync") is False:
@@ -363,11 +380,11 @@ TE_ADAM: Final = {
 def _adapters(values: Watched, *, own_layers: bool) -> dict[str, Any]:
     """LoRA beside frozen weights, packed or not."""
     packed = _section(values, "quantization")
-    base = None
+    base, narrow = None, packed.flag("load_in_8bit")
     if packed.flag("load_in_4bit"):
         packed.only("bnb_4bit_quant_type", "nf4")
         base = "nf4-dq" if packed.flag("bnb_4bit_use_double_quant") else "nf4"
-    elif packed.flag("load_in_8bit"):
+    elif narrow:
         base = "int8"
     if values.get("peft") is None:
         if base is not None:
@@ -458,12 +475,22 @@ def _float8(values: Watched) -> dict[str, Any]:
     return {"engine-option": ("float8_all_gather=true",)}
 
 
+OF_PACKS: Final = (
+    "pretokenize", "max_length", "packing_ratio", "drop_long_samples", "collate_max_length", "post_tokenize_hook_fn",
+    "balance_media_tokens", "max_packs", "num_proc",
+)
+"""Which samples fill a pack, which is padded to its size [am components/datasets/vlm/neat_packing_vlm.py]."""
+
+
 def _length(values: Watched) -> int | None:
     """Positions of a sample: those of a pack, or those after which a sample is cut."""
     given = table(values.get("dataset"))
     samples = values.inner["dataset"] = Watched({name: given[name] for name in LENGTHS if name in given})
     lengths = [found for name in samples if (found := samples.count(name))]
-    packed = _section(values, "packed_sequence").whole("packed_sequence_size")
+    packing = _section(values, "packed_sequence")
+    packed = packing.whole("packed_sequence_size") or packing.whole("pack_size")
+    for name in OF_PACKS:
+        packing.get(name)
     if packed or lengths:
         return packed or lengths[0]
     loader = dict.get(values, "dataloader")
