@@ -125,10 +125,20 @@ def test_families_run_through_and_cancel_out(model: str) -> None:
     assert phase(job(model, seq_len=256)).net == 0
 
 
-@pytest.mark.parametrize(("name", "value"), [("tp", 2), ("pp", 2), ("cp", 2), ("ep", 2)])
+@pytest.mark.parametrize(("name", "value"), [("tp", 2), ("pp", 2), ("ep", 2)])
 def test_model_parallelism_is_refused_with_what_would_work(name: str, value: int) -> None:
     with pytest.raises(Unsupported, match="use --engine megatron"):
         pytorch.ranks(job(gpus=8, **{name: value}))
+
+
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [({}, "add --shards everything"), ({"attention": AttentionKernel.EAGER, "shards": Shards.EVERYTHING}, "--attention flash"),
+     ({"model": "mamba-130m", "shards": Shards.EVERYTHING}, "recurrent")],
+)
+def test_positions_are_divided_between_fused_kernels_beside_fsdp(more: dict[str, str], match: str) -> None:
+    with pytest.raises(Unsupported, match=match):
+        pytorch.ranks(job(**{"gpus": 8, "cp": 2, **more}))
 
 
 def test_everything_is_sharded_by_fsdp_and_optimizer_states_alone_are_refused_with_what_would_work() -> None:

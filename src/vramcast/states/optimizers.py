@@ -19,8 +19,8 @@ deepspeed/__init__.py `set_optimizer_flags`, Megatron-LM core/optimizer/muon.py
 [lomo] Lv et al., arXiv:2306.09782; AdaLomo, arXiv:2310.10195; lomo-optim 0.1.1 `fuse_update`: gradients die in backward
 States were held against what these packages keep: torch 2.13, bitsandbytes 0.50, torchao 0.18, galore-torch 1.0,
 apollo-torch 1.0.3, schedulefree 1.4, lion-pytorch 0.2, came-pytorch 0.1.3, lomo-optim 0.1.1, pytorch-optimizer 4.1.
-[te] TransformerEngine 2.14 transformer_engine/pytorch/optimizers/fused_adam.py `initialize_state`: moments in fp32 or as
-asked, and beside each weight its fp32 copy, or the low 16 bits of it where the weight is bf16
+[te] TransformerEngine 2.14 transformer_engine/pytorch/optimizers/fused_adam.py `initialize_state`: moments in fp32 or
+as asked, and beside each weight its fp32 copy, or the low 16 bits of it where the weight is bf16
 [flash] flashoptim 0.1.3 optimizers.py `_MaybeQuantizedTensor`, `quantize`: moments of 8 bits, an fp16 scale per 32 of
 them, and as many more bits of a 16-bit weight as `master_weight_bits` asks for
 [schedulefree] Defazio et al., arXiv:2405.15682   [sophia] Liu et al., arXiv:2305.14342
