@@ -133,7 +133,8 @@ def test_model_parallelism_is_refused_with_what_would_work(name: str, value: int
 
 @pytest.mark.parametrize(
     ("more", "match"),
-    [({}, "add --shards everything"), ({"attention": AttentionKernel.EAGER, "shards": Shards.EVERYTHING}, "--attention flash"),
+    [({}, "add --shards everything"),
+     ({"attention": AttentionKernel.EAGER, "shards": Shards.EVERYTHING}, "--attention flash"),
      ({"model": "mamba-130m", "shards": Shards.EVERYTHING}, "recurrent")],
 )
 def test_positions_are_divided_between_fused_kernels_beside_fsdp(more: dict[str, str], match: str) -> None:
