@@ -50,6 +50,21 @@ class TraceFailure(Noun, frozen=True, rename={"num_bytes": "bytes"}):
     stack: tuple[str, ...] = ()  # innermost first
 
 
+class TracedTime(Noun, frozen=True):
+    """How long the last step takes on the card, and what the time goes to."""
+
+    step_s: float
+    interval_s: tuple[float, float]
+    flops: float  # of products, convolutions and attention, without what recomputation repeats
+    mfu: float  # of the card's dense data-sheet rate in the dtype that most of them are computed in
+    bound: str  # what the largest part is: "compute", "memory", "launch", "offload"
+    seconds: dict[str, float]  # cause -> part of step_s that nothing else hides; they add up to step_s
+    modules: dict[str, float]  # innermost module -> its part, longest first; the optimizer is one, "" outside of all
+    samples_per_s: float | None = None  # of all ranks; None: nobody said how many a step has
+    sources: tuple[str, ...] = ()  # what the rates rest on
+    left_out: tuple[str, ...] = ()  # what a step takes beside it, sentences
+
+
 class CoursePoint(NamedTuple):
     """The most in a stretch of the run [bytes]."""
 
@@ -65,6 +80,7 @@ class TraceAnswer(Answer, frozen=True):
     holdings: Holdings = Holdings()
     unknown_operators: tuple[UnknownOperator, ...] = ()  # by bytes at the peak, largest first
     failure: TraceFailure | None = None
+    traced_time: TracedTime | None = None  # None: no step was marked, or the card's data sheet is not known
     course: tuple[CoursePoint, ...] = ()  # of the whole run, in equal stretches of events
     interval_basis: str = ""  # what the interval rests on, a sentence
     timeline: str | None = None  # path of the snapshot written

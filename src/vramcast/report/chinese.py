@@ -33,7 +33,7 @@ from vramcast.domain.answer import (
     Tried,
 )
 from vramcast.domain.planning import PlanAnswer, Reason, Technique
-from vramcast.domain.traced import TraceAnswer
+from vramcast.domain.traced import TraceAnswer, TracedTime
 from vramcast.report.messages import MESSAGES
 
 SUBJECTS: Final = (
@@ -323,13 +323,14 @@ SENTENCES: Final[dict[type[Struct], tuple[str, ...]]] = {
     Speed: ("sources",), RankAnswer: ("role",), LedgerEntry: ("formula", "source"), Found: ("what",),
     Tried: ("what", "reason"), Capacity: ("tokens_by_count",),
     ServeAnswer: (*TOLD, "cautions", "startup", "shortfall"),
-    TraceAnswer: (*TOLD, "cautions", "stopped", "interval_basis"), Answer: (*TOLD, "cautions"),
+    TracedTime: ("sources", "left_out"), TraceAnswer: (*TOLD, "cautions", "stopped", "interval_basis"),
+    Answer: (*TOLD, "cautions"),
 }
 """Noun -> its fields that speak English: a sentence, several, or a dictionary by such names."""
 
 INSIDE: Final = (
     "plans", "nearest_failing", "change", "reasons", "techniques", "ranks", "changes", "found", "tried", "time",
-    "capacity", "speed", "ledger",
+    "traced_time", "capacity", "speed", "ledger",
 )
 """Fields that hold such nouns."""
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import to_builtins
 
 from vramcast.domain.answer import Peak
-from vramcast.domain.traced import Holding, TraceAnswer, TraceFailure
+from vramcast.domain.traced import Holding, TraceAnswer, TracedTime, TraceFailure
 from vramcast.report.columns import table_lines
 from vramcast.report.document import document
 from vramcast.report.messages import Words
@@ -17,7 +17,7 @@ from vramcast.report.plain import as_text, known
 from vramcast.report.replay_words import plain, scaled_chart, share
 from vramcast.report.text import SHOWN_PER_CATEGORY, change_cells, ledger, phases, tried
 from vramcast.report.verdicts import headline
-from vramcast.units import format_bytes
+from vramcast.units import format_bytes, format_seconds
 
 COLUMNS: Final = 72
 ROWS: Final = 8
@@ -74,6 +74,8 @@ def _sections(
     for view in views or VIEWS:
         if view != "category":
             yield words(f"trace.by.{view}"), _holders(getattr(answer.holdings, f"by_{view}"), answer, words)
+    if answer.traced_time is not None:
+        yield words("where_time_goes"), where_time_goes(answer.traced_time, words)
     yield words("trace.course"), _course(answer, words)
     yield words("trace.unknown"), _unknown(answer, words)
     for key, texts in (("assumed", answer.assumptions), ("warnings", answer.warnings)):
@@ -97,6 +99,8 @@ def verdict(answer: TraceAnswer, words: Words) -> Iterator[str]:
     if rank.gives_back_cache:
         yield "  " + words("trace.cache")
     yield "  " + _what(answer, words)
+    if answer.traced_time is not None:
+        yield "  " + step_time(answer.traced_time, words)
     if answer.stopped:
         yield "  " + words("trace.stopped", why=plain(answer.stopped))
 
@@ -134,6 +138,40 @@ def _failed(failure: TraceFailure, words: Words) -> Iterator[str]:
 def _message(failure: TraceFailure) -> Iterator[str]:
     yield f"  torch.OutOfMemoryError: {failure.message}"
     yield from (f"    {plain(line)}" for line in failure.stack[:LIST])
+
+
+def step_time(time: TracedTime, words: Words) -> str:
+    """Seconds of a step with their interval, throughput, utilisation, and what it waits for."""
+    low, high = map(format_seconds, time.interval_s)
+    rate = "" if time.samples_per_s is None else words("trace.samples", rate=f"{time.samples_per_s:,.3g}")
+    return words(
+        "trace.time", step=format_seconds(time.step_s), low=low, high=high, rate=rate, mfu=f"{time.mfu:.0%}",
+        bound=words(f"bound.{time.bound}"),
+    )
+
+
+def where_time_goes(time: TracedTime, words: Words) -> Iterator[str]:
+    """By what it goes to, then by module, then what is left out."""
+    yield from table_lines((row for part in time_rows(time, words) for row in part), right=frozenset({1, 2}))
+    yield from (f"  {plain(text)}" for text in time.left_out)
+
+
+def time_rows(time: TracedTime, words: Words) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
+    """Causes and modules, each with its seconds and its share, longest first."""
+    causes = sorted(time.seconds.items(), key=lambda one: -one[1])
+    groups: dict[str, float] = {}
+    for module, spent in time.modules.items():
+        pattern = COUNTED.sub("*", module)
+        groups[pattern] = groups.get(pattern, 0.0) + spent
+    modules = sorted(groups.items(), key=lambda one: -one[1])[:LIST]
+
+    def row(name: str, spent: float) -> tuple[str, str, str]:
+        return name, format_seconds(spent), share(spent / time.step_s)
+
+    return (
+        [row(words(f"cause.{cause}"), spent) for cause, spent in causes],
+        [row(plain(module) or words("trace.unnamed"), spent) for module, spent in modules],
+    )
 
 
 def _search(answer: TraceAnswer, words: Words) -> Iterator[str]:
@@ -225,6 +263,8 @@ def trace_document(answer: TraceAnswer) -> dict[str, Any]:
     plain["course"] = [[point.allocated_bytes, point.reserved_bytes] for point in answer.course]
     if answer.failure is not None:
         plain["failure"] = known(to_builtins(answer.failure) | {"step": answer.failure.step + 1})  # as the text counts
+    if answer.traced_time is not None:
+        plain["time"] = known(answer.traced_time)
     return plain | known({"timeline": answer.timeline, "stopped": answer.stopped})
 
 

@@ -16,6 +16,7 @@ from vramcast.allocator import Allocator, DeviceOutOfMemory, Settings
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.domain.program import Category
 from vramcast.errors import InvalidSpec
+from vramcast.timing.operations import LAUNCH_QUEUE, Operation
 from vramcast.tracing.origins import Origins
 from vramcast.tracing.pinned import Pinned
 from vramcast.tracing.tape import STEP, Action, Block, Tape
@@ -87,10 +88,6 @@ class History:
         return any(start <= position < end for start, end in self._framed[device])
 
 
-LAUNCH_QUEUE: Final = 1024
-"""Kernels that a stream's queue takes before the host has to wait, counted in allocations and frees [events]."""
-
-
 class Device:
     """A simulated device: its allocator, driven live, and the tape of what it was asked."""
 
@@ -133,7 +130,7 @@ class Device:
         if num_bytes <= 0:
             return None
         if self._waiting:
-            self.reach(len(self.tape.events) - LAUNCH_QUEUE)
+            self.reach(len(self.tape.events) - LAUNCH_QUEUE)  # counted in allocations and frees
         origin = self.origins.now()
         self._busy = True  # a collection of cycles may free blocks at any moment, also within the allocator
         try:
@@ -211,6 +208,11 @@ class Device:
     def forget_totals(self) -> None:
         """`torch.cuda.reset_accumulated_memory_stats`."""
         self.counted_from = len(self.tape.blocks)
+
+    def wait(self) -> None:
+        """The host waits until the card has done what it was given."""
+        phase, module = self.origins.doing()
+        self.tape.ran(Operation("wait", phase, module))
 
     def reach(self, moment: int | None = None) -> None:
         """The host waited for the device: blocks freed before, which other streams had used, are free now.

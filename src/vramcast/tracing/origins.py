@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from msgspec import Struct
@@ -87,6 +87,7 @@ _COMMAND: Final = str(Path(__file__).parents[1])
 _STARTS: Final = (_OWN, "<frozen ", "<string>")
 DEEPEST: Final = 80  # Python frames kept of a stack, this package's own among them
 
+RECOMPUTE: Final = "recompute"
 _current_node: Final = torch._C._current_autograd_node
 _next_sequence: Final = torch._C._autograd._get_sequence_nr
 
@@ -98,22 +99,33 @@ class Stacks:
     """
 
     def __init__(self) -> None:
-        self._indices: dict[tuple[Any, ...], int] = {(): 0}
+        self._indices: dict[tuple[int, ...], int] = {(): 0}
+        self._codes: dict[int, CodeType] = {}  # by identity, which hashes faster than code; kept, so that it lasts
 
     def here(self, frame: FrameType | None) -> int:
-        key: list[Any] = []
-        append, depth = key.append, 0
+        key: list[int] = []
+        append, start, depth = key.append, frame, 0
         while frame is not None and depth < DEEPEST:
-            append(frame.f_code)
+            append(id(frame.f_code))
             append(frame.f_lasti)
             frame = frame.f_back
             depth += 1
-        return self._indices.setdefault(tuple(key), len(self._indices))
+        stack = tuple(key)
+        index = self._indices.get(stack)
+        if index is None:
+            index = self._indices[stack] = len(self._indices)
+            while start is not frame and start is not None:
+                self._codes[id(start.f_code)] = start.f_code
+                start = start.f_back
+        return index
 
     def frames(self) -> tuple[tuple[Frame, ...], ...]:
         """All stacks, innermost frame first, without this package's own frames."""
         return tuple(
-            tuple(_frame(code, last) for code, last in zip(key[::2], key[1::2], strict=True) if not _is_own(code))
+            tuple(
+                _frame(code, last) for code, last in zip(map(self._codes.__getitem__, key[::2]), key[1::2], strict=True)
+                if not _is_own(code)
+            )
             for key in self._indices
         )
 
@@ -174,6 +186,18 @@ class Origins:
             # The node of an operator has its number before the operator runs.
             self._forwards[_next_sequence() - 1] = module, stack
         return Origin(Phase.FORWARD if self.has_run_forward else Phase.SETUP, module, stack, stack)
+
+    def doing(self) -> tuple[str, str]:
+        """The phase and the module of an operator that runs now; a phase of its own is what backward computes again."""
+        node = _current_node()
+        if node is not None:
+            if self.modules:
+                return RECOMPUTE, self.modules[-1]
+            return Phase.BACKWARD.value, self._forwards.get(node._sequence_nr(), ("", 0))[0]
+        module = self.modules[-1] if self.modules else ""
+        if self.in_optimizer:
+            return Phase.OPTIMIZER.value, module
+        return (Phase.FORWARD if self.has_run_forward else Phase.SETUP).value, module
 
     def here(self) -> int:
         return self.stacks.here(sys._getframe(1))

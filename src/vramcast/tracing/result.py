@@ -21,10 +21,21 @@ from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.domain.program import Basis, Category
 from vramcast.domain.snapshot import Frame, Snapshot
-from vramcast.domain.traced import CoursePoint, Holding, Holdings, TraceAnswer, Traced, TraceFailure, UnknownOperator
+from vramcast.domain.traced import (
+    CoursePoint,
+    Holding,
+    Holdings,
+    TraceAnswer,
+    Traced,
+    TracedTime,
+    TraceFailure,
+    UnknownOperator,
+)
 from vramcast.errors import UnknownName
 from vramcast.estimate.outside import communicator_bytes
 from vramcast.recordings.stacks import is_python, is_users, python_frames, shown
+from vramcast.timing.operations import UNREAD, step_of
+from vramcast.timing.training.parts import bound_of
 from vramcast.tracing.tape import (
     Block,
     Failure,
@@ -178,6 +189,7 @@ def _held(blocks: Iterable[Live], key: Callable[[Live], str]) -> tuple[Holding, 
     return tuple(sorted(found, key=lambda one: (-one.num_bytes, one.name)))
 
 
+NOISE_S: Final = 1e-9  # below that a part of a step is a rounding
 VERSION: Final = (2, 13)
 """Of the torch whose message is printed where memory runs out."""
 POINTS: Final = 144  # of the course of a run: twice the columns of its picture
@@ -208,6 +220,7 @@ class About(NamedTuple):
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     stopped: str = ""
+    samples: int | None = None  # of a step, on all ranks; None: nobody said
 
 
 class Steps(NamedTuple):
@@ -238,7 +251,7 @@ def traced(run: Run, about: About) -> Traced:
         steps=len(run.tape.step_ends()), events=len(run.tape.events), holdings=holdings(live),
         unknown_operators=_unknown(known, live), stopped=about.stopped,
         failure=None if failure is None else _failure(run, failure, outside),
-        interval_basis=_interval_basis(run.gpu), course=tuple(_course(played)),
+        interval_basis=_interval_basis(run.gpu), course=tuple(_course(played)), traced_time=_time(run, about),
     )
     return Traced(answer=answer, snapshot=_recording(run, about, labels, settings, room))
 
@@ -278,6 +291,34 @@ def _rank(
         ledger=entries(live, peak, outside),
     )
     return rank, live
+
+
+SPREAD: Final = (0.75, 1.5)
+"""Measured seconds relative to predicted ones, `python -m truth.traced_times`; steps that wait for Python lie above."""
+HOST: Final = "what the host does between operators beyond starting them (data loading, logging, Python) is not in it"
+COMMUNICATION: Final = "communication between ranks is not in it"
+UNREAD_KERNELS: Final = "kernels of which nobody has read what they compute are in it by what they move: {} of them"
+
+
+def _time(run: Run, about: About) -> TracedTime | None:
+    """The last step on the card."""
+    operations = run.tape.last_step()
+    found = step_of(operations, run.gpu)
+    if found is None:
+        return None
+    step_s, samples, unread = found.step_s, about.samples, sum(one.kind == UNREAD for one in operations)
+    low, high = SPREAD
+    return TracedTime(
+        step_s=step_s, interval_s=(low * step_s, high * step_s), flops=found.model_flops,
+        mfu=found.model_flops / step_s / found.peak, bound=bound_of(found.seconds),
+        seconds={cause: spent for cause, spent in found.seconds.items() if spent > NOISE_S},
+        modules=dict(sorted(found.modules.items(), key=lambda one: -one[1])),
+        samples_per_s=None if samples is None else samples / step_s, sources=found.sources,
+        left_out=(
+            HOST, *((COMMUNICATION,) if run.communicators else ()),
+            *((UNREAD_KERNELS.format(f"{unread:,}"),) if unread else ()),
+        ),
+    )
 
 
 def _course(played: Played) -> Iterator[CoursePoint]:

@@ -80,6 +80,7 @@ def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
     about = About(
         name=job.target, question=question_of(job, workload), num_parameters=workload.num_parameters,
         ranks=job.world_size, assumptions=(*workload.assumptions, *said(session.assumptions)), warnings=warnings,
+        samples=workload.batch * job.accumulate * job.world_size,
     )
     found = run_of(session, capacity_bytes=job.capacity_bytes, alloc_conf=job.alloc_conf)
     del workload

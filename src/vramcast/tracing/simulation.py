@@ -16,7 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.domain.program import Category
 from vramcast.errors import InvalidSpec
+from vramcast.timing.operations import Operation
 from vramcast.tracing.call import Call, Kernels, Rule, as_on_host
+from vramcast.tracing.costs import num_bytes, operation_of
 from vramcast.tracing.draws import drawn
 from vramcast.tracing.memory import META, Device, Memory, storage_of
 from vramcast.tracing.operators import Operator, Placement, mismatch
@@ -30,6 +32,9 @@ _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 
 
 MOVE: Final = "aten._to_copy"  # what `.to` calls to move a tensor
+COPY: Final = "aten.copy_"
+MOVES: Final = frozenset({MOVE, COPY})
+READ: Final = "aten._local_scalar_dense"  # a number comes to the host, which waits for it
 MOVED_BACK: Final = "ToCopyBackward0"  # the formula of moves between devices
 READS_VALUES: Final = frozenset({"aten._pack_padded_sequence"})
 """Operators that are given tensors of the host with their data."""
@@ -116,6 +121,9 @@ class Simulation(TorchDispatchMode):
         known = self._known(operator, args, kwargs, device)
         if known is None and operator.name in ABSORBING:
             known = self.values.absorbed(operator, args)
+        on_card = device is not self.memory.host
+        if operator.name == READ and on_card:
+            device.wait()
         if known is not None and not isinstance(known, (torch.Tensor, tuple, list)):
             return known
         if known is None and operator.asks and self.unknowns.answers(operator, args):
@@ -127,12 +135,13 @@ class Simulation(TorchDispatchMode):
         if known is None and device is self.memory.host and _returns_to_real(operator, kwargs):
             return torch.zeros(args[0].size(), dtype=kwargs.get("dtype") or args[0].dtype)
         mapped = {**kwargs, "device": META} if operator.makes else kwargs
+        source = self.memory.card_of(args[operator.name == COPY]) if operator.name in MOVES else None
         comes_from_elsewhere = operator.name == MOVE and not self._is_on(args[0], device)
         if operator.name in READS_VALUES:
             pass  # its rule does
         elif (operator.makes and operator.name == MOVE) or device is self.memory.host:
             args = self._without_data(args)
-        before = len(device.tape.events)
+        before, ran = len(device.tape.events), len(device.tape.operations)
         if operator.depends_on_values and known is not None:
             out = self._of_known_size(operator, args, known, device)
         elif operator.rule is not None:
@@ -145,6 +154,11 @@ class Simulation(TorchDispatchMode):
             self.adopt(out, device, self._maker(operator, args, device))
             if not operator.is_known and len(device.tape.events) > before:
                 self._note_unseen(operator, device, before)
+        is_transfer = operator.name in MOVES and self._note_transfer(source, out, kwargs)
+        if on_card and not is_transfer and len(device.tape.operations) == ran:  # else its parts were counted one by one
+            cost = operation_of(operator, args, kwargs, out, *self.origins.doing())
+            if cost is not None:
+                device.tape.ran(cost)
         if comes_from_elsewhere:
             self._note_input(out)
         for index, name in operator.resizes:
@@ -183,6 +197,22 @@ class Simulation(TorchDispatchMode):
         for tensor in written if isinstance(written, (list, tuple)) else (written,):
             if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
                 self.memory.resize(tensor.untyped_storage(), operator.name)
+
+    def _note_transfer(self, source: Device | None, out: Any, kwargs: dict[str, Any]) -> bool:
+        """A copy between main memory and a card, or two cards, takes its time there; False: it is none.
+
+        Args:
+            source: card that the original lives on; None: the host
+        """
+        target = self.memory.card_of(out)
+        if source is target:
+            return False
+        for card in (source, target):
+            if card is not None:
+                card.tape.ran(Operation("transfer", *self.origins.doing(), num_bytes=num_bytes(out)))
+        if target is None and source is not None and not kwargs.get("non_blocking"):
+            source.wait()
+        return True
 
     def _is_on(self, tensor: torch.Tensor, device: Device) -> bool:
         resident = self.memory.of(tensor)

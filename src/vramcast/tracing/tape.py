@@ -20,6 +20,7 @@ from vramcast.allocator.failure import DeviceOutOfMemory
 from vramcast.domain.program import Category
 from vramcast.domain.snapshot import PREDICTED, Frame, PoolId, Snapshot, Trace
 from vramcast.recordings.recorder import Recorder
+from vramcast.timing.operations import Operation
 
 STEP: Final = "step"  # the name of marks behind a step
 BACKWARD: Final = "backward"  # the name of marks behind a backward, in runs without an optimizer of torch.optim
@@ -91,6 +92,7 @@ class Mark(NamedTuple):
     position: int  # events before it
     name: str
     optimizer: int = 0  # whose step ended, numbered from 1; 0: the caller says so
+    operations: int = 0  # before it
 
 
 class Tape(Struct, eq=False, gc=False):
@@ -105,6 +107,11 @@ class Tape(Struct, eq=False, gc=False):
     asides: list[Aside] = field(default_factory=list)
     freed_at: dict[int, int] = field(default_factory=dict)
     """Index of a block -> index of the stack that freed it, where a script asked for that."""
+    operations: list[int] = field(default_factory=list)
+    """What ran on the card, in order: indices of `costs`."""
+    costs: list[Operation] = field(default_factory=list)
+    """Every distinct operation once."""
+    _known: dict[Operation, int] = field(default_factory=dict)
 
     def add(self, num_bytes: int, stream: int, operator: str, origin: Origin) -> Block:
         block = Block(len(self.blocks), num_bytes, stream, operator, origin, len(self.events))
@@ -125,9 +132,29 @@ class Tape(Struct, eq=False, gc=False):
         )
 
     def mark(self, name: str, optimizer: int = 0) -> None:
-        self.marks.append(Mark(len(self.events), name, optimizer))
+        self.marks.append(Mark(len(self.events), name, optimizer, len(self.operations)))
+
+    def ran(self, operation: Operation) -> None:
+        """A kernel, or something else that takes time."""
+        index = self._known.setdefault(operation, len(self.costs))
+        if index == len(self.costs):
+            self.costs.append(operation)
+        self.operations.append(index)
+
+    def last_step(self) -> list[Operation]:
+        """What ran in the last step; empty where none was marked."""
+        ends = self._steps()
+        if not ends:
+            return []
+        begin = ends[-2].operations if len(ends) > 1 else 0
+        found = [self.costs[index] for index in self.operations[begin : ends[-1].operations]]
+        return found if len(ends) > 1 else [one for one in found if one.phase != Phase.SETUP]
 
     def step_ends(self) -> tuple[int, ...]:
+        """Where steps end: positions among its events."""
+        return tuple(mark.position for mark in self._steps())
+
+    def _steps(self) -> list[Mark]:
         """Where steps end: where the caller says so, else with the step of the optimizer that makes fewest. Without
         any, a backward ends a step.
 
@@ -135,14 +162,14 @@ class Tape(Struct, eq=False, gc=False):
         generator and discriminator. Of those that make as many, the last ends it.
         """
         marks = [mark for mark in self.marks if mark.name == STEP] or self.marks
-        own = tuple(mark.position for mark in marks if not mark.optimizer)
+        own = [mark for mark in marks if not mark.optimizer]
         if own or not marks:
             return own
         counts = Counter(mark.optimizer for mark in marks)
         last_of = {mark.optimizer: index for index, mark in enumerate(marks)}
         slowest = min(counts, key=lambda each: (counts[each], -last_of[each]))
-        ends = [mark.position for mark in marks if mark.optimizer == slowest]
-        return (*ends[:-1], marks[-1].position)  # what others did since is part of the last step
+        ends = [mark for mark in marks if mark.optimizer == slowest]
+        return [*ends[:-1], marks[-1]]  # what others did since is part of the last step
 
 
 class Failure(NamedTuple):

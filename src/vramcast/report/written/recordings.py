@@ -26,7 +26,7 @@ from vramcast.report.failure import headline as failure_headline
 from vramcast.report.messages import Words
 from vramcast.report.recorded import ShownReplay
 from vramcast.report.replay import device_prefix, line_of, opening
-from vramcast.report.trace import VIEWS, merged
+from vramcast.report.trace import VIEWS, merged, step_time, time_rows
 from vramcast.report.trace import opening as trace_opening
 from vramcast.report.verdicts import NO_TONE, tone_of
 from vramcast.report.written import answers, parts
@@ -204,6 +204,7 @@ def _trace_sections(answer: TraceAnswer, words: Words, asked: str) -> Iterator[p
     yield parts.Section(words("report.changes"), tuple(answers.change_parts(answer, words)))
     memory = (answers.role_bars(answer, words), answers.phases(answer.fullest, words))
     yield parts.Section(words("report.memory"), memory)
+    yield parts.Section(words("report.time"), tuple(time_parts(answer, words)))
     yield parts.Section(words("trace.course"), tuple(course_parts(answer, words)))
     numbers = answers.numbered(answer)
     yield parts.Section(words("trace.ledger"), (answers.ledger(answer.fullest, words, numbers),))
@@ -215,6 +216,18 @@ def _trace_sections(answer: TraceAnswer, words: Words, asked: str) -> Iterator[p
     yield parts.Section(words("report.warned"), answers.listed(answer.warnings))
     yield parts.Section(words("report.sources"), (parts.Sources(tuple(numbers)),) if numbers else ())
     yield parts.Section(words("report.options"), (answers.options(answer.question, words),), folded=True)
+
+
+def time_parts(answer: TraceAnswer, words: Words) -> Iterator[parts.Part]:
+    """How long a step takes, what it goes to, by module, and what is left out."""
+    time = answer.traced_time
+    if time is None:
+        return
+    yield parts.Text(step_time(time, words))
+    for key, rows in zip(("cause", "module"), time_rows(time, words), strict=True):
+        head = (words(f"report.{key}"), words("report.seconds"), words("report.share"))
+        yield parts.Table(head, tuple(rows), right=frozenset({1, 2}))
+    yield from answers.listed((*time.left_out, *time.sources))
 
 
 def course_parts(answer: TraceAnswer, words: Words) -> Iterator[parts.Part]:

@@ -25,7 +25,9 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from vramcast.errors import Unsupported
+from vramcast.timing.operations import UNREAD, Operation
 from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.costs import num_bytes
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.memory import Device
 from vramcast.tracing.operators import all_tensors
@@ -93,9 +95,12 @@ def kernel(name: str, rule: Rule) -> Callable[..., Any]:
         call = Call(simulation, _Function(None, name), args, kwargs, device)
         try:
             with _disable_current_modes(), simulation.kernels.running(), torch.no_grad():
-                return rule(call)
+                out = rule(call)
         finally:
             call.finish()
+        moved = num_bytes(args) + num_bytes(tuple(kwargs.values())) + num_bytes(out)
+        device.tape.ran(Operation(UNREAD, *simulation.origins.doing(), num_bytes=moved))
+        return out
 
     run.__name__ = run.__qualname__ = name.rpartition(".")[2]
     return run

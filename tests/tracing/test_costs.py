@@ -1,0 +1,59 @@
+"""What operators compute and move, and a traced step's time beside that of `vramcast train`."""
+
+import pytest
+import torch
+
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.domain.trace_job import TraceJob
+from vramcast.estimate.step_time import step_time
+from vramcast.question.build import build_job
+from vramcast.sources.resolve import resolve_model
+from vramcast.tracing.run import trace_job
+
+CUDA = {"device": "cuda"}
+
+
+def last(session):
+    device = session.device
+    return device.tape.costs[device.tape.operations[-1]]
+
+
+@pytest.mark.parametrize(("run", "kind", "flops", "moved"), [
+    (lambda x: x @ x, "product", 2 * 64**3, 3 * 64 * 64 * 4),
+    (lambda x: x + x[0], "pointwise", 0, (2 * 64 * 64 + 64) * 4),
+    (lambda x: x.add_(1), "pointwise", 0, 2 * 64 * 64 * 4),
+    (lambda x: x.zero_(), "pointwise", 0, 64 * 64 * 4),
+    (lambda x: x + x[:1].expand(64, 64), "pointwise", 0, (2 * 64 * 64 + 64 * 64) * 4),
+    (lambda x: x[torch.zeros(3, dtype=torch.int64, **CUDA)], "pointwise", 0, 3 * 8 + 2 * 3 * 64 * 4),
+    (lambda x: x.cpu(), "wait", 0, 0),
+])
+def test_an_operator_reads_its_arguments_and_writes_its_results(running, run, kind, flops, moved):
+    x = torch.empty(64, 64, **CUDA)
+    run(x)
+    found = last(running)
+    assert (found.kind, found.flops, found.num_bytes) == (kind, flops, moved)
+
+
+def test_masked_attention_computes_half(running):
+    q = torch.empty(1, 8, 256, 64, dtype=torch.bfloat16, **CUDA)
+    flops = []
+    for causal in (False, True):
+        torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=causal)
+        flops.append(last(running).flops)
+    assert flops[0] == 2 * flops[1] == 4 * 8 * 256 * 256 * 64
+
+
+def test_products_and_updates_of_a_traced_step_take_as_long_as_those_of_a_built_one():
+    card = load_gpu("a100-sxm4-80gb")
+    traced = trace_job(TraceJob(
+        target="transformers:llama-3.2-1b", gpu=card, batch=1, seq_len=2048, dtype="bf16", optimizer="adamw-fused",
+    )).answer.traced_time
+    built = step_time(build_job({
+        "model": "llama-3.2-1b", "gpus": "1xa100-sxm4-80gb", "engine": "huggingface", "precision": "bf16",
+        "seq-len": "2048", "micro-batch": "1", "optimizer": "adamw", "engine-option": ("max_grad_norm=0",),
+    }, resolve=resolve_model))
+    assert traced is not None
+    assert traced.seconds["products"] == pytest.approx(built.seconds["products"], rel=0.03)
+    assert traced.seconds["attention"] == pytest.approx(built.seconds["attention"], rel=0.03)
+    assert traced.step_s == pytest.approx(built.step_s, rel=0.15)
+    assert sum(traced.seconds.values()) == pytest.approx(sum(traced.modules.values())) == pytest.approx(traced.step_s)
