@@ -7,7 +7,7 @@ from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.trace_job import TraceJob
 from vramcast.estimate.step_time import step_time
 from vramcast.question.build import build_job
-from vramcast.sources.resolve import resolve_model
+from vramcast.sources.resolve import resolve_checkpoint
 from vramcast.tracing.run import trace_job
 
 CUDA = {"device": "cuda"}
@@ -51,7 +51,7 @@ def test_products_and_updates_of_a_traced_step_take_as_long_as_those_of_a_built_
     built = step_time(build_job({
         "model": "llama-3.2-1b", "gpus": "1xa100-sxm4-80gb", "engine": "huggingface", "precision": "bf16",
         "seq-len": "2048", "micro-batch": "1", "optimizer": "adamw", "engine-option": ("max_grad_norm=0",),
-    }, resolve=resolve_model))
+    }, resolve=resolve_checkpoint))
     assert traced is not None
     assert traced.seconds["products"] == pytest.approx(built.seconds["products"], rel=0.03)
     assert traced.seconds["attention"] == pytest.approx(built.seconds["attention"], rel=0.03)

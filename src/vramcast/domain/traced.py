@@ -51,10 +51,10 @@ class TraceFailure(Noun, frozen=True, rename={"num_bytes": "bytes"}):
 
 
 class TracedTime(Noun, frozen=True):
-    """How long the last step takes on the card, and what the time goes to."""
+    """How long the last step takes on the card, and what the time goes to: an estimate, without an interval as too few
+    steps were measured."""
 
     step_s: float
-    interval_s: tuple[float, float]
     flops: float  # of products, convolutions and attention, without what recomputation repeats
     mfu: float  # of the card's dense data-sheet rate in the dtype that most of them are computed in
     bound: str  # what the largest part is: "compute", "memory", "launch", "offload"

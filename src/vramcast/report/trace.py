@@ -141,11 +141,10 @@ def _message(failure: TraceFailure) -> Iterator[str]:
 
 
 def step_time(time: TracedTime, words: Words) -> str:
-    """Seconds of a step with their interval, throughput, utilisation, and what it waits for."""
-    low, high = map(format_seconds, time.interval_s)
+    """Seconds of a step, throughput, utilisation, and what it waits for."""
     rate = "" if time.samples_per_s is None else words("trace.samples", rate=f"{time.samples_per_s:,.3g}")
     return words(
-        "trace.time", step=format_seconds(time.step_s), low=low, high=high, rate=rate, mfu=f"{time.mfu:.0%}",
+        "trace.time", step=format_seconds(time.step_s), rate=rate, mfu=f"{time.mfu:.0%}",
         bound=words(f"bound.{time.bound}"),
     )
 

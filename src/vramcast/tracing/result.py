@@ -293,9 +293,9 @@ def _rank(
     return rank, live
 
 
-SPREAD: Final = (0.75, 1.5)
-"""Measured seconds relative to predicted ones, `python -m truth.traced_times`; steps that wait for Python lie above."""
 HOST: Final = "what the host does between operators beyond starting them (data loading, logging, Python) is not in it"
+HOST_BOUND: Final = "steps that wait for their host were measured at up to three times the estimate"
+"""`python -m truth.traced_times`: the smallest whole fine-tunings."""
 COMMUNICATION: Final = "communication between ranks is not in it"
 UNREAD_KERNELS: Final = "kernels of which nobody has read what they compute are in it by what they move: {} of them"
 
@@ -307,15 +307,14 @@ def _time(run: Run, about: About) -> TracedTime | None:
     if found is None:
         return None
     step_s, samples, unread = found.step_s, about.samples, sum(one.kind == UNREAD for one in operations)
-    low, high = SPREAD
     return TracedTime(
-        step_s=step_s, interval_s=(low * step_s, high * step_s), flops=found.model_flops,
-        mfu=found.model_flops / step_s / found.peak, bound=bound_of(found.seconds),
+        step_s=step_s, flops=found.model_flops, mfu=found.model_flops / step_s / found.peak,
+        bound=bound_of(found.seconds),
         seconds={cause: spent for cause, spent in found.seconds.items() if spent > NOISE_S},
         modules=dict(sorted(found.modules.items(), key=lambda one: -one[1])),
         samples_per_s=None if samples is None else samples / step_s, sources=found.sources,
         left_out=(
-            HOST, *((COMMUNICATION,) if run.communicators else ()),
+            HOST, HOST_BOUND, *((COMMUNICATION,) if run.communicators else ()),
             *((UNREAD_KERNELS.format(f"{unread:,}"),) if unread else ()),
         ),
     )
