@@ -294,7 +294,7 @@ def _rank(
 
 
 HOST: Final = "what the host does between operators beyond starting them (data loading, logging, Python) is not in it"
-HOST_BOUND: Final = "steps that wait for their host were measured at up to three times the estimate"
+HOST_BOUND: Final = "steps that wait for their host were measured at up to about three times the estimate"
 """`python -m truth.traced_times`: the smallest whole fine-tunings."""
 COMMUNICATION: Final = "communication between ranks is not in it"
 UNREAD_KERNELS: Final = "kernels of which nobody has read what they compute are in it by what they move: {} of them"
