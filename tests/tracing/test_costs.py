@@ -43,6 +43,19 @@ def test_masked_attention_computes_half(running):
     assert flops[0] == 2 * flops[1] == 4 * 8 * 256 * 256 * 64
 
 
+@pytest.mark.parametrize("in_a_row", [False, True])
+def test_attention_called_directly_pairs_tokens_not_heads(running, in_a_row):
+    q = torch.empty(*((600,) if in_a_row else (2, 300)), 8, 64, dtype=torch.bfloat16, requires_grad=True, **CUDA)
+    offsets = torch.tensor([0, 300, 600], dtype=torch.int32).cuda() if in_a_row else None
+    out = torch.ops.aten._flash_attention_forward(q, q, q, offsets, offsets, 300, 300, 0.0, True, False)[0]
+    forward = last(running)
+    assert forward.flops == 4 * 2 * 8 * 300 * 300 * 64 / 2
+    out.sum().backward()
+    costs = running.device.tape.costs
+    backward = [each for each in map(costs.__getitem__, running.device.tape.operations) if each.kind == "attention"][-1]
+    assert backward.flops == 2.5 * forward.flops
+
+
 def test_products_and_updates_of_a_traced_step_take_as_long_as_those_of_a_built_one():
     card = load_gpu("a100-sxm4-80gb")
     traced = trace_job(TraceJob(

@@ -142,7 +142,7 @@ def _message(failure: TraceFailure) -> Iterator[str]:
 
 def step_time(time: TracedTime, words: Words) -> str:
     """Seconds of a step, throughput, utilisation, and what it waits for."""
-    rate = "" if time.samples_per_s is None else words("trace.samples", rate=f"{time.samples_per_s:,.3g}")
+    rate = "" if time.samples_per_s is None else words("trace.samples", rate=f"{float(f'{time.samples_per_s:.3g}'):,g}")
     return words(
         "trace.time", step=format_seconds(time.step_s), rate=rate, mfu=f"{time.mfu:.0%}",
         bound=words(f"bound.{time.bound}"),
@@ -151,7 +151,11 @@ def step_time(time: TracedTime, words: Words) -> str:
 
 def where_time_goes(time: TracedTime, words: Words) -> Iterator[str]:
     """By what it goes to, then by module, then what is left out."""
-    yield from table_lines((row for part in time_rows(time, words) for row in part), right=frozenset({1, 2}))
+    causes, modules = time_rows(time, words)
+    lines = list(table_lines([*causes, *modules], right=frozenset({1, 2})))
+    yield from lines[: len(causes)]
+    yield f"  {words('trace.time_by_module')}"
+    yield from lines[len(causes) :]
     yield from (f"  {plain(text)}" for text in time.left_out)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -45,7 +45,7 @@ DTYPES: Final = {
 """Of a product's operands -> key of `timing.operations.PRECISIONS`; others are computed as fp32 or tf32."""
 COMPUTES: Final = re.compile(r"mm$|rnn|lstm|gru|linalg|fft")
 """Of operators whose operations nobody counts: that they move memory is the least of it."""
-PRODUCTS: Final = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"})
+CAUSAL: Final = frozenset({"is_causal", "custom_mask_type"})
 KERNELS: Final = ("flash", "efficient", "cudnn")
 
 
@@ -60,7 +60,7 @@ class _Traits(NamedTuple):
     looks_up: bool
     overwrites: bool
     only_reads: int  # position of an argument that its schema says is written and that is not; -1: none
-    causal_at: int  # position of `is_causal`
+    causal_at: int  # position of the argument that says so; -1: none
 
 
 @cache
@@ -71,11 +71,11 @@ def _traits(operator: Operator) -> _Traits:
     return _Traits(
         starts=not (name in NO_KERNEL or name.startswith(COLLECTIVES)),
         kind="pointwise" if name.startswith("aten.") and not COMPUTES.search(name) else UNREAD,
-        flops=_product if name in PRODUCTS else flop_registry.get(packet),
+        flops=COUNTED.get(name) or flop_registry.get(packet),
         written=operator.mutates, makes_new=any(returned.alias_info is None for returned in schema.returns),
         looks_up=name in LOOKUPS, overwrites=name in OVERWRITES,
         only_reads=1 if name.startswith("aten._fused_") else -1,
-        causal_at=places.index("is_causal") if "attention" in name and "is_causal" in places else -1,
+        causal_at=next((at for at, place in enumerate(places) if place in CAUSAL), -1) if "attention" in name else -1,
     )
 
 
@@ -83,6 +83,25 @@ def _product(*args: Any, out_val: torch.Tensor, **_kwargs: Any) -> int:
     """As torch.utils.flop_counter has it, without its unpacking of shapes."""
     left: torch.Tensor = args[-2]
     return 2 * out_val.numel() * left.size(-1)
+
+
+def _direct(query_at: int, offsets_at: int, *args: Any, out_val: Any, **_kwargs: Any) -> int:
+    """Every row of queries against the longest sequence of keys: torch.utils.flop_counter takes heads for tokens, and
+    reads offsets, whose values nobody computed. Backward recomputes the scores."""
+    query, key, value = args[query_at : query_at + 3]
+    keys = key.size(-3) if args[offsets_at] is None else args[offsets_at + 3]
+    width, value_width = query.size(-1), value.size(-1)
+    each = 3 * width + 2 * value_width if query_at else width + value_width
+    return 2 * query.numel() // width * int(keys) * each
+
+
+COUNTED: Final[dict[str, Callable[..., int]]] = {
+    **dict.fromkeys(("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"), _product),
+    "aten._flash_attention_forward": partial(_direct, 0, 3), "aten._flash_attention_backward": partial(_direct, 1, 6),
+    "aten._efficient_attention_forward": partial(_direct, 0, 4),
+    "aten._efficient_attention_backward": partial(_direct, 1, 6),
+}
+"""Operators that torch.utils.flop_counter counts slowly or otherwise than they compute -> their operations."""
 
 
 def operation_of(
@@ -100,7 +119,7 @@ def operation_of(
     if "attention" not in name:
         return Operation("product", phase, module, DTYPES.get(operands) or _single(name), flops, moved)
     place = traits.causal_at
-    is_causal = args[place] if 0 <= place < len(args) else kwargs.get("is_causal", False)
+    is_causal = args[place] if 0 <= place < len(args) else any(kwargs.get(name) for name in CAUSAL)
     kernel = next((kernel for kernel in KERNELS if kernel in name), KERNELS[0])
     return Operation(
         "attention", phase, module, DTYPES.get(operands, "fp32"), flops / (2 if is_causal else 1), moved, kernel
