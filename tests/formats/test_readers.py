@@ -231,6 +231,8 @@ def test_a_vllm_command_is_a_serving_question(tmp_path: Path) -> None:
     ("vllm serve <your model> -tp 2 < in.txt > out.txt", "model: <your_model> is a placeholder"),
     ("vllm serve Qwen/<model> -tp 2", "model: <model> is a placeholder"),
     ("vllm serve llama-3.1-8b --max-model-len <LEN> --enforce-eager", "max_model_len: <LEN> is a placeholder"),
+    ("vllm serve llama-3.1-8b --kv-transfer-config '{\"kv_connector\":\"NixlConnector\",\"kv_buffer_device\":\"cpu\"}'",
+     "kv_transfer_config.kv_buffer_device: may change"),
     ("vllm serve llama-3.1-8b --device cpu", "device: runs on no GPU"),
     ("python -m sglang.launch_server --model llama-3.1-8b --device cpu", "device: runs on no GPU"),
     ("export VLLM_TARGET_DEVICE=cpu\nvllm serve llama-3.1-8b", "VLLM_TARGET_DEVICE: runs on no GPU"),
@@ -251,6 +253,17 @@ def test_a_placeholder_swallows_nothing_of_the_command(tmp_path: Path) -> None:
     """A shell would read `<model> --enforce-eager` as two files."""
     files = read_files([written(tmp_path, "serve.sh", "vllm serve <model> --enforce-eager -tp 2")], command="serve")
     assert (files.options["graphs"], files.options["tp"]) == (False, 2)
+
+
+@pytest.mark.parametrize(("more", "options"), [("", ("hybrid-manager=false",)), (
+    "--no-disable-hybrid-kv-cache-manager", None)])
+def test_a_server_that_sends_its_cache_has_no_hybrid_manager(
+    more: str, options: tuple[str, ...] | None, tmp_path: Path,
+) -> None:
+    config = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cuda"})
+    path = written(tmp_path, "serve.sh", f"vllm serve gpt-oss-20b {more} --kv-transfer-config '{config}'")
+    files = read_files([path], command="serve")
+    assert (files.options.get("engine-option"), refusal(files)) == (options, "")
 
 
 @pytest.mark.parametrize("method", ["gptq", "gptq_marlin", "awq", "AWQ"])

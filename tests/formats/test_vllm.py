@@ -82,7 +82,7 @@ def test_forms_of_drafts(arguments: str, draft: tuple[str, int]) -> None:
     ("""--hf-overrides '{"num_hidden_layers": 4}'""", "hf_overrides.num_hidden_layers"),
     ("""--hf-overrides '{"rope_scaling": {"rope_type": "llama3", "factor": 8}}'""", "give --max-model-len"),
     ("--cpu-offload-gb 10", "cpu_offload_gb"), ("--quantization zz", "quantization"), ("--max-model-len", "True"),
-    ("""--kv-transfer-config '{"kv_connector": "NixlConnector"}'""", "kv_transfer_config"),
+    ("""--kv-transfer-config '{"kv_connector": "LMCacheConnectorV1"}'""", "kv_transfer_config"),
     ("--num-scheduler-steps 8", "num_scheduler_steps: may change"), ("--attention-backend FLASHINFER", "attention_b"),
     ("""--additional-config '{"x": 1}'""", "additional_config"), ("--logits-processors my.module:Own", "logits_proc"),
     ("--enable-lora --fully-sharded-loras", "fully_sharded_loras"),

@@ -97,7 +97,8 @@ def _own(values: Watched) -> dict[str, Any]:
         options += _images(values, limits)
     if values.flag("language_model_only"):
         options.append("language-model-only=true")
-    if values.flag("disable_hybrid_kv_cache_manager"):
+    sends, without = _sends_caches(values), values.flag("disable_hybrid_kv_cache_manager")
+    if without or (sends and without is None):
         options.append("hybrid-manager=false")
     if (states := values.get("mamba_ssm_cache_dtype")) is not None:
         options.append(f"mamba-ssm-cache-dtype={states}")
@@ -111,6 +112,28 @@ def _own(values: Watched) -> dict[str, Any]:
     _without_others(values, found.get("tp", values.count("tensor_parallel_size") or 1))
     found |= {"engine-option": tuple(options)} if options else {}
     return found | _draft(values)
+
+
+def _sends_caches(values: Watched) -> bool:
+    """Whether blocks are sent to or fetched from other servers, which takes the manager of hybrid caches away.
+
+    NIXL registers the caches themselves and takes no tensors of its own on the card
+    [kv_connector/v1/nixl_connector.py `register_kv_caches`; config/vllm.py: no hybrid manager beside a connector].
+    """
+    given = values.get("kv_transfer_config")
+    inner = Watched(table_of(given)) if given is not None else Watched({})
+    connector = inner.get("kv_connector")
+    if given is not None and connector != "NixlConnector":
+        values.cannot("kv_transfer_config", f"{str(connector)[:40]} is not modelled; NixlConnector is")
+        return False
+    values.inner["kv_transfer_config"] = inner
+    for name in ("kv_role", "engine_id", "kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "kv_load_failure_policy"):
+        inner.get(name)
+    inner.only("kv_buffer_device", "cuda")
+    if connector is not None:
+        values.assumed.append("NIXL sends the cache from where it lies; what its library holds on the card is not "
+                              "counted")
+    return connector is not None
 
 
 def _without_others(values: Watched, tp: int) -> None:
