@@ -112,6 +112,7 @@ class Torchtitan(Noun, frozen=True):
     defers_sync: bool = False  # gradients of micro-batches before the last add up unsharded
     whole_experts: bool = False  # experts that no two ranks share stand outside FSDP
     kernel: Literal["fused", "foreach", "loop"] = "fused"  # of the optimizer
+    frozen_towers: Literal["layers", "root"] = "layers"  # who holds towers of which nothing learns, beside experts
     scaled_rank: bool = False  # adapters of experts have the rank divided by the experts that a token meets
     expandable: bool = True  # the allocator's segments, as its own script sets them
     ends_count: bool = True  # embedding and head as a layer each, where layers are divided over stages

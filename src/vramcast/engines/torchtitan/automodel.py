@@ -42,6 +42,6 @@ def whole_network(setting: Setting) -> RankProgram:
     sharding = Sharding(
         "fsdp2", dense.ranks, experts.ranks if job.plan.ep > 1 else None, split_root=True,
         reshard=setting.reshard != "never", defers=options.get("defers_sync") is True, reduced=dense.reduce_width,
-        offload=job.plan.offload_parameters == "cpu",
+        offload=job.plan.offload_parameters == "cpu", frozen_in_root=options.get("frozen_towers") == "root",
     )
     return sharded_role(job, recipe, sharding)

@@ -250,7 +250,7 @@ def _experts(options: Mapping[str, Any], mesh: Watched, model: Watched) -> dict[
     if options.get("attention") is not None:
         model.cannot("attn_implementation")
     said = tuple(f"{name}={str(value).lower()}" for name, value in pairs.items())
-    said += tuple(pair for pair in options.get("engine-option", ()) if pair.startswith("scaled_rank"))
+    said += tuple(one for one in options.get("engine-option", ()) if one.startswith(("scaled_rank", "frozen_towers")))
     return {"engine": "torchtitan", "ep": mesh.count("ep_size"), "sharded-by": None, "attention": None,
             "optimizer-kernel": None, "reshard-after-forward": None, "loss": options.get("loss", "eager"),
             "engine-option": said, **found}
