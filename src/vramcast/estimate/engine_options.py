@@ -118,6 +118,7 @@ class Torchtitan(Noun, frozen=True):
     ends_count: bool = True  # embedding and head as a layer each, where layers are divided over stages
     keeps_outputs: bool = False  # the last stage keeps the logits of all micro-batches
     keeps_router: bool = False  # of a layer that is recomputed whole: what its router chose
+    cuda_graphs: bool = False  # forward and backward are replayed: gradients stay between steps
 
 
 class Torchtune(Eager, frozen=True):

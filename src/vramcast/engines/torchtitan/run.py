@@ -92,20 +92,37 @@ def pieces_of(setting: Setting, span: Span, place: int = 0) -> Pieces:
 
 def phases_of(setting: Setting, built: Pieces) -> Mapping[Phase, Program]:
     """Load, first step and steady step without pipeline."""
+    if setting.job.engine_options.get("cuda_graphs") is True:
+        return _replayed_phases(setting, built)
+    passes = _micro_batches(setting, built, gradients=False)
+    update = _update(built, setting.rule, setting.kernel, on_host=offloaded(setting.job))
+    return _finish(setting, update, passes)
+
+
+def _replayed_phases(setting: Setting, built: Pieces) -> Mapping[Phase, Program]:
+    """Forward and backward in a CUDA graph: the first step runs as ever, the next is captured in a pool of its own,
+    and gradients, whose places the graph knows, are set to zero instead of freed [titan f84224af0
+    distributed/cudagraph.py, trainer.py `zero_grad(set_to_none=...)`]. Leaves out what the graph's nodes take."""
+    update = _update(built, setting.rule, setting.kernel, on_host=False)
+    first, later = (_micro_batches(setting, built, gradients=held) for held in (False, True))
+    kept = update._replace(zeroed=())
+    return {**_finish(setting, kept, first), Phase.STEP: _finish(setting, kept, later)[Phase.STEP]}
+
+
+def _micro_batches(setting: Setting, built: Pieces, *, gradients: bool) -> Program:
+    """All passes of a step, where sharded gradients are there before or not."""
     inputs = _inputs(setting)
     nodes: list[Node] = [*map(Alloc, inputs)]
     accumulation = setting.job.workload.grad_accum
     defers = accumulation > 1 and setting.job.engine_options.get("defers_sync") is True
     for first, times in ((True, 1), (False, accumulation - 1)):
         # offloaded gradients leave for the host as soon as they are reduced
-        alone = first and (defers or not offloaded(setting.job))
+        alone = first and not gradients and (defers or not offloaded(setting.job))
         passes = (*_forward(built), *_backward(built, first=alone, synchronise=not defers))
         if times:
             nodes.append(Loop(times, passes, label="micro-batches"))
     nodes += scatter_accumulated(built.stages) if defers else ()
-    nodes += [*map(Free, inputs)]
-    update = _update(built, setting.rule, setting.kernel, on_host=offloaded(setting.job))
-    return _finish(setting, update, tuple(nodes))
+    return (*nodes, *map(Free, inputs))
 
 
 class Update(NamedTuple):

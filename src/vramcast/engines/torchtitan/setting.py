@@ -115,6 +115,12 @@ OF_AUTOMODEL: Final = (Mamba, LinearAttention)
 BF16: Final = Numerics(2, 2, 2, 2)
 
 
+GRAPHS: Final = (
+    "forward and backward are replayed from a CUDA graph, as torchtitan does since 2026-08 where "
+    "training.disable_cuda_graphs is not set: gradients stay between steps; what the graph's nodes take is not counted"
+)
+
+
 class Setting(NamedTuple):
     """A job as this engine reads it."""
 
@@ -167,6 +173,12 @@ def check(job: Job) -> None:
             "adapters and towers beside experts over ranks are modelled in bf16 without pp, tp and cp; leave them out")
     if job.engine_options.get("defers_sync") and plan.pp > 1:
         raise Unsupported("defers_sync is modelled without pipeline parallelism; use --pp 1")
+    defers = bool(job.engine_options.get("defers_sync"))
+    if job.engine_options.get("cuda_graphs") and (plan.pp > 1 or plan.ep > 1 or offloaded(job) or defers):
+        raise Unsupported(
+            "torchtitan's CUDA graphs are modelled without pipeline stages, divided experts, offload and defers_sync; "
+            "leave cuda_graphs out (--training.disable_cuda_graphs)"
+        )
     if plan.offload_parameters == "nvme" or plan.offload_optimizer == "nvme":
         raise Unsupported("torchtitan offloads to the host only; use --offload-optimizer cpu")
     if plan.pp > 1 and offloaded(job):
@@ -204,10 +216,12 @@ def read(job: Job) -> Setting:
 
 
 def assumptions(job: Job) -> tuple[str, ...]:
-    """Whose loss is counted where nobody names a version."""
+    """Whose loss is counted where nobody names a version; what CUDA graphs add."""
+    graphs = (GRAPHS,) if job.engine_options.get("cuda_graphs") else ()
     if job.engine_version is not None or "version" in job.engine_options or job.plan.loss is not None:
-        return ()
+        return graphs
     return (
+        *graphs,
         "torchtitan of today: head and loss run chunk by chunk, since 2026-05; before, all logits were made, in fp32: "
         "--engine torchtitan@2026-04 counts them",
     )

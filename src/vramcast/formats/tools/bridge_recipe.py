@@ -110,6 +110,16 @@ def read_recipe(module: ast.Module, name: str, others: Mapping[str, ast.Module] 
     return Recipe(walk.base, walk.values, tuple(walk.others))
 
 
+def read_calls(module: ast.Module, name: str) -> Recipe:
+    """The object that a function returns, as the calls that make it: keywords below each call, what has none by its
+    number; what later lines set on it is part of it."""
+    walk = _Calls(module, {})
+    made = walk.run(walk.functions[name], (), {}, 0)
+    start = f"{made.path}." if isinstance(made, Place) else None
+    found = {path[len(start):]: value for path, value in walk.values.items() if start and path.startswith(start)}
+    return Recipe(made.path.lstrip("@") if isinstance(made, Place) else "", found, tuple(walk.others))
+
+
 class _Walk:
     """One recipe on its way."""
 
@@ -447,6 +457,22 @@ class _Walk:
         if found is NOTHING or isinstance(found, (Place, ast.AST)):
             raise Unknown
         return found
+
+
+class _Calls(_Walk):
+    """One object on its way, with everything that the calls inside its calls say."""
+
+    def set(self, path: str, node: ast.expr, names: dict[str, Any]) -> None:
+        super().set(path, node, names)
+        if not isinstance(node, ast.Call):
+            return
+        for place, each in (*((str(at), one) for at, one in enumerate(node.args)),
+                            *((word.arg, word.value) for word in node.keywords if word.arg)):
+            held = names.get(each.id) if isinstance(each, ast.Name) else None
+            if isinstance(held, Place):
+                self.move(held.path, f"{path}.{place}")
+            else:
+                self.set(f"{path}.{place}", each, names)
 
 
 NOTHING: Final = object()

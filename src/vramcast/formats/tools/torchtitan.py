@@ -7,7 +7,6 @@ what a command does not say stands in the function
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from typing import Any, Final, NamedTuple
@@ -22,7 +21,6 @@ from vramcast.formats.reading import (
     Command,
     Config,
     Reading,
-    Unread,
     arguments,
     command_of,
     plain,
@@ -31,8 +29,9 @@ from vramcast.formats.reading import (
     written,
 )
 from vramcast.formats.table import Row, read_rows
-from vramcast.formats.tools import torchtitan_toml
+from vramcast.formats.tools import torchtitan_registry, torchtitan_toml
 from vramcast.formats.tools.deepspeed import LEARNING_RATE
+from vramcast.formats.tools.megatron_bridge import parse_python
 from vramcast.formats.watched import Known, Watched
 from vramcast.units import ceil_div
 
@@ -85,7 +84,8 @@ def read(config: Config) -> Reading:
         return _registry(config)
     command = command_of(config, lambda words: sum(word.startswith("--") and "." in word for word in words))
     given = arguments(command.words)
-    values = Watched(torchtitan_toml.last_names(given), undecided=command.undecided)
+    said = torchtitan_registry.in_samples(torchtitan_toml.last_names(given))
+    values = Watched(said, undecided=command.undecided)
     options = {"engine": "torchtitan", "shards": "everything"} | _walk(values, whole=False)
     options |= options_of_environment(command.variables)
     file = values.text("job.config_file") or command.variables.get("CONFIG_FILE", "")
@@ -132,6 +132,8 @@ def _walk(values: Watched, *, whole: bool) -> dict[str, Any]:
         options["recompute"] = mode
     parts = (_switches(values), _sharding(values), _pipeline(values), torchtitan_toml.read_older(values, whole=whole))
     options = together(options, *parts)
+    if (captured := values.flag("cuda_graphs")) is not None:
+        options = together(options, {"engine-option": (f"cuda_graphs={str(captured).lower()}",)})
     for name, usual in USUAL.items():
         values.only(name, *usual)
     return options
@@ -197,37 +199,13 @@ def _pipeline(values: Watched) -> dict[str, Any]:
 
 
 def _registry(config: Config) -> Reading:
-    """What a registry function says of loss, optimizer and recomputation."""
-    try:
-        calls = [node for node in ast.walk(ast.parse(config.text)) if isinstance(node, ast.Call)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Reading("torchtitan", {}, unread=(Unread(config.name, "is not Python that can be read"),))
-    whole = [call for call in calls if ast.unparse(call.func) == "Trainer.Config"]
-    if len(whole) != 1:
-        return Reading("torchtitan", {}, unread=(Unread(
-            "Trainer.Config", f"stands in the file {len(whole)} times; keep the function that --config names"),))
-    said = {word.arg: ast.unparse(word.value) for word in whole[0].keywords if word.arg}
-    values = Watched(said)
-    options: dict[str, Any] = {"engine": "torchtitan"}
-    policy = said.get("activation_checkpoint", "None").partition(".")[0].partition("(")[0]
-    if policy in POLICIES and said.get("activation_checkpoint", "None") in ("None", f"{policy}.Config()"):
-        values.get("activation_checkpoint")
-        options["recompute"] = POLICIES[policy]
-    loss = values.get("loss", "")
-    options["loss"] = "chunked" if loss.startswith("ChunkedLossWrapper.Config(") else "eager"
-    names = {word for word in ("AdamW", "Adam") if f"optimizer_name='{word}'" in values.get("optimizer", "")}
-    if len(names) == 1:
-        options["optimizer"] = names.pop().lower()
-    else:
-        values.cannot("optimizer", option="optimizer")
-    model = next((ast.unparse(call) for call in calls if ast.unparse(call.func) == "model_registry"), "")
-    values.get("model_spec")
-    if "Float8LinearConverter" in model:
-        options["engine-option"] = ("float8=true",)
-    elif "converters=" in model:
-        values.cannot("converters")
-    unread = tuple(one for one in values.unread() if not HARMLESS.is_harmless(one.name))
-    return Reading("torchtitan", options, unread=unread)
+    """What a registry function says; a command beside it says more, or otherwise."""
+    values, said, others = torchtitan_registry.values_of(config, parse_python(config))
+    options = together(said, _walk(values, whole=False)) if values else {}
+    unread = tuple(one for one in values.unread()
+                   if not (_is_harmless(one.name) or HARMLESS.is_harmless(one.name)))
+    return Reading("torchtitan", {"engine": "torchtitan", "shards": "everything"}, options, unread=(*others, *unread),
+                   ranks=_mesh(values))
 
 
 REGISTRY: Final = "vramcast_plan.py"

@@ -1,0 +1,213 @@
+"""torchtitan's registries in Python: what one function of a `config_registry.py` says, by the names of its command.
+
+[titan] pytorch/torchtitan at b5bcd76c6 torchtitan/config/configs.py, trainer.py, models/*/config_registry.py
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any, Final
+
+from vramcast.errors import UnknownName
+from vramcast.families import model_from_config
+from vramcast.formats.reading import Config, Unread
+from vramcast.formats.tools.bridge_recipe import read_calls
+from vramcast.formats.tools.torchtitan_toml import FLAVOURS
+from vramcast.formats.watched import Watched
+
+TRAINER: Final = "Trainer.Config"
+
+FILE: Final = "config_registry.py"
+
+SECTIONS: Final = ("training", "parallelism", "compile")
+"""Classes that hold nothing but what is said by name."""
+
+TOKENS: Final = "training.num_tokens_per_microbatch_per_dp_rank"
+CONTEXT: Final = "training.max_context_length"
+STEP: Final = "training.num_tokens_per_train_step"
+PIPELINE: Final = "parallelism.num_pp_microbatches"
+GRAPHS: Final = "training.disable_cuda_graphs"
+
+SIZES: Final = {TOKENS: 16384, CONTEXT: 2048}
+"""Where a function says nothing."""
+
+POLICIES: Final = {"SelectiveAC.Config": "selective", "FullAC.Config": "full", "None": "none"}
+
+LOSSES: Final = {"ChunkedLossWrapper.Config": "chunked", "CrossEntropyLoss.Config": "eager"}
+
+_DEBUG: Final[dict[str, Any]] = {
+    "hidden_size": 256, "num_attention_heads": 16, "vocab_size": 2048, "hidden_act": "silu", "rms_norm_eps": 1e-5,
+}
+
+_QWEN3: Final[dict[str, Any]] = _DEBUG | {
+    "model_type": "qwen3", "num_hidden_layers": 8, "num_key_value_heads": 8, "head_dim": 128,
+    "intermediate_size": 3072, "max_position_embeddings": 4096, "tie_word_embeddings": True,
+}
+
+DEBUG: Final[dict[tuple[str, str], dict[str, Any]]] = {
+    ("llama3", "debugmodel"): _DEBUG | {
+        "model_type": "llama", "num_hidden_layers": 6, "intermediate_size": 768, "max_position_embeddings": 131072,
+        "tie_word_embeddings": False,
+    },
+    ("qwen3", "debugmodel"): _QWEN3,
+    ("qwen3", "debugmodel_moe"): _QWEN3 | {
+        "model_type": "qwen3_moe", "moe_intermediate_size": 768, "num_experts": 64, "num_experts_per_tok": 8,
+        "tie_word_embeddings": False,
+    },
+    ("deepseek_v3", "debugmodel"): _DEBUG | {
+        "model_type": "deepseek_v2", "num_hidden_layers": 6, "first_k_dense_replace": 1, "q_lora_rank": None,
+        "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "num_key_value_heads": 16, "intermediate_size": 1024, "moe_intermediate_size": 256, "n_routed_experts": 8,
+        "n_shared_experts": 2, "num_experts_per_tok": 3, "max_position_embeddings": 16384,
+        "tie_word_embeddings": False,
+    },
+    ("gpt_oss", "debugmodel"): _DEBUG | {
+        "model_type": "gpt_oss", "num_hidden_layers": 4, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 64, "intermediate_size": 2880, "num_local_experts": 8, "num_experts_per_tok": 4,
+        "sliding_window": 128, "max_position_embeddings": 131072, "tie_word_embeddings": False,
+    },
+}
+"""Networks that torchtitan tries itself with, as config.json says such [titan models/*/__init__.py]."""
+
+
+def functions_of(module: ast.Module) -> list[str]:
+    """Names that --config can have."""
+    return [node.name for node in module.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+            and node.returns is not None and ast.unparse(node.returns).endswith(".Config")]
+
+
+def values_of(config: Config, module: ast.Module) -> tuple[Watched, dict[str, Any], tuple[Unread, ...]]:
+    """What the function that `--args` names says, or the only one: by the command's names, what it says of network,
+    loss, optimizer and recomputation as options, and what only a run knows.
+
+    Raises: UnknownName for a function that the file does not have
+    """
+    names, asked = functions_of(module), config.given.arguments
+    if asked and asked[0] not in names:
+        raise UnknownName.of("function", asked[0], names)
+    names = [asked[0]] if asked else names
+    if len(names) != 1:
+        why = (f"{len(names)} recipes stand in the file; name one, as in --args {names[0]}" if names
+               else "no function of the file makes a trainer's Config")
+        return Watched({}), {}, (Unread(TRAINER, why),)
+    recipe = read_calls(module, names[0])
+    unread = tuple(Unread(line, "may change what the recipe sets") for line in recipe.others)
+    if recipe.base != TRAINER:
+        return Watched({}), {}, (Unread(recipe.base or names[0], "is not made by Trainer.Config, which alone is read"),)
+    said = {name: _plain(value) for name, value in recipe.values.items() if name not in SECTIONS}
+    values = Watched(in_samples(said, SIZES))
+    if values.get("validator.enable") is not True:  # which passes forward alone
+        for inner in [one for one in values if one.partition(".")[0] == "validator"]:
+            values.get(inner)
+    options = _policy(values) | _loss(values) | _optimizer(values) | _network(
+        values, config.name, config.folder, names[0])
+    return values, options, unread
+
+
+def _plain(value: Any) -> Any:
+    """What a class or a function is called where one makes the value; else the value, or its text."""
+    if isinstance(value, ast.AST):
+        return ast.unparse(value.func if isinstance(value, ast.Call) else value)
+    return value
+
+
+def in_samples(values: Mapping[str, Any], usual: Mapping[str, int] = {}) -> dict[str, Any]:
+    """The same with the sizes that torchtitan counted in until it folded the batch [titan 73aed7f6c]: samples of a
+    length; those of a pipeline are all its micro-batches."""
+    older = any(name in values for name in ("training.seq_len", "training.local_batch_size"))
+    found = (dict(usual) if not older else {}) | dict(values)
+    if GRAPHS in found or (usual and not older):
+        found["cuda_graphs"] = found.pop(GRAPHS, False) is not True
+    context, tokens = found.get(CONTEXT), found.get(TOKENS)
+    if not (isinstance(context, int) and isinstance(tokens, int) and tokens > 0 and context > 0):
+        return found
+    if tokens % context:  # refused by its name
+        return found
+    for name in (CONTEXT, TOKENS, PIPELINE):
+        found.pop(name, None)
+    batches, staged = values.get(PIPELINE, 1), values.get("parallelism.pipeline_parallel_degree", 1) != 1
+    samples = tokens // context
+    found |= {"training.seq_len": context, "training.local_batch_size": samples * (batches if staged else 1)}
+    if staged:
+        found["parallelism.pipeline_parallel_microbatch_size"] = samples
+    step = found.pop(STEP, -1)
+    if isinstance(step, int) and step > 0:
+        found["training.global_batch_size"] = step // context
+    return {"cuda_graphs": True} | found
+
+
+def _policy(values: Watched) -> dict[str, Any]:
+    """SelectiveAC where a function says nothing [titan trainer.py `activation_checkpoint`]; until 2026-06 it had a
+    mode, which is read with the command's names."""
+    said = str(dict.get(values, "activation_checkpoint", "SelectiveAC.Config"))
+    values.get("activation_checkpoint")
+    if said in POLICIES:
+        return {"recompute": POLICIES[said]}
+    if not said.startswith("ActivationCheckpointConfig"):
+        values.cannot("activation_checkpoint", f"{said[:60]} is none of {', '.join(POLICIES)}", option="recompute")
+    return {}
+
+
+def _loss(values: Watched) -> dict[str, Any]:
+    said = str(values.get("loss", "CrossEntropyLoss.Config"))
+    for name in ("loss.loss_fn", "loss.global_vocab_size"):
+        for inner in [one for one in values if one.startswith(name)]:
+            values.get(inner)
+    if said not in LOSSES:
+        values.cannot("loss", f"{said[:60]} is none of {', '.join(LOSSES)}", option="loss")
+        return {}
+    parts = str(values.get("compile.components", ("model", "loss")))
+    compiled = said.startswith("Cross") and values.get("compile.enable") is True and "loss" in parts
+    return {"loss": "compiled" if compiled else LOSSES[said]}
+
+
+def _optimizer(values: Watched) -> dict[str, Any]:
+    """AdamW's states and Adam's are the same."""
+    said = str(values.get("optimizer", "default_adamw"))
+    groups = str(values.get("optimizer.param_groups", ""))
+    for inner in [one for one in values if one.startswith("optimizer.") and one != "optimizer.implementation"]:
+        values.get(inner)
+    names = groups.replace('"', "'").split("optimizer_name=")[1:]
+    known = [word.startswith(("'AdamW'", "'Adam'")) for word in names]
+    if said == "default_adamw" or (known and all(known)):
+        only_adam = bool(known) and all(word.startswith("'Adam'") for word in names)
+        return {"optimizer": "adam" if only_adam else "adamw"}
+    values.cannot("optimizer", "is none of AdamW and Adam", option="optimizer")
+    return {}
+
+
+def _network(values: Watched, name: str, folder: str, function: str) -> dict[str, Any]:
+    """The flavour that model_registry is asked for, of the folder that the file lies in; another file's is told by its
+    function."""
+    values.get("model_spec")
+    flavour = values.text("model_spec.0") or ""
+    for asked, usual in BACKENDS.items():
+        values.only(f"model_spec.{asked}", *usual)
+    found = _converters(values)
+    places = {place for place, _ in (*FLAVOURS, *DEBUG)}
+    place = folder.rpartition("/")[2]
+    if name != FILE:
+        place = next((one for one in sorted(places) if function.startswith(f"{one}_")), place)
+    flavour = flavour.removesuffix("_non_fused_qkv")
+    if (place, flavour) in FLAVOURS:
+        return found | {"model": FLAVOURS[place, flavour]}
+    if (place, flavour) in DEBUG:
+        return found | {"model": model_from_config(DEBUG[place, flavour], name=f"{place}-{flavour}")}
+    values.cannot("model_spec", f"{place[:40]} {flavour[:40]} is no network known here; give the model", option="model")
+    return found
+
+
+BACKENDS: Final[dict[str, tuple[Any, ...]]] = {
+    "attn_backend": ("flex", "varlen", "flex_flash", "sdpa"), "tp_gemm_backend": ("default",),
+    "moe_comm_backend": ("standard",), "num_mtp_layers": (0,),
+}
+"""What model_registry can be asked for beside a flavour; kernels of attention keep the same."""
+
+
+def _converters(values: Watched) -> dict[str, Any]:
+    said = str(values.get("model_spec.converters", ""))
+    made = [part.rpartition("[")[2].rpartition(" ")[2] for part in said.split("Converter.Config(")[:-1]]
+    if said and made != ["Float8Linear"]:
+        values.cannot("model_spec.converters")
+    return {"engine-option": ("float8=true",)} if made == ["Float8Linear"] else {}
