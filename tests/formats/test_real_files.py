@@ -200,6 +200,7 @@ def test_words_that_older_releases_name_apart_say_how_layers_are_wrapped(tmp_pat
         asked(written(tmp_path, "b.json", table | {"fsdp_transformer_layer_cls_to_wrap": "LlamaMLP"}), gpus="8xh100")
 
 
-def test_llamafactorys_muon_is_the_optimizer(tmp_path: Path) -> None:
-    table = FACTORY_TABLE | {"finetuning_type": "full", "use_muon": True, "bf16": True}
-    assert asked(written(tmp_path, "a.json", table), gpus="h100").plan.optimizer == "muon"
+@pytest.mark.parametrize("name", ["muon", "adam_mini"])
+def test_llamafactorys_own_optimizers_are_those(name: str, tmp_path: Path) -> None:
+    table = FACTORY_TABLE | {"finetuning_type": "full", f"use_{name}": True, "bf16": True}
+    assert asked(written(tmp_path, "a.json", table), gpus="h100").plan.optimizer == name.replace("_", "-")

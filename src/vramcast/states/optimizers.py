@@ -23,6 +23,7 @@ apollo-torch 1.0.3, schedulefree 1.4, lion-pytorch 0.2, came-pytorch 0.1.3, lomo
 as asked, and beside each weight its fp32 copy, or the low 16 bits of it where the weight is bf16
 [flash] flashoptim 0.1.3 optimizers.py `_MaybeQuantizedTensor`, `quantize`: moments of 8 bits, an fp16 scale per 32 of
 them, and as many more bits of a 16-bit weight as `master_weight_bits` asks for
+[adam-mini] Zhang et al., arXiv:2406.16793; zyushun/Adam-mini adam_mini/adam_mini.py `step`: biases keep both moments
 [schedulefree] Defazio et al., arXiv:2405.15682   [sophia] Liu et al., arXiv:2305.14342
 """
 
@@ -280,6 +281,11 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
             State("exp_avg_res_col", lambda shape, width, rank: factored(shape, vectors=False)[1]),
         ),
         loop_temporaries=4, carried=1, wide_temporaries=5, loops=True, source="[came]",
+    ),
+    # one mean for every row, of queries and keys for a head: counted as rows, too [adam-mini]
+    "adam-mini": OptimizerRule(
+        (_same("exp_avg"), State("vmean", lambda shape, width, rank: full(shape[: len(shape) - 1] or (1,), width))),
+        loop_temporaries=2, carried=1, loops=True, fused=False, source="[adam-mini]",
     ),
     "lion": OptimizerRule((_same("exp_avg"),), loop_temporaries=2, loops=True, source="[lion]"),
     # where it began, and one number a weight beside Adam's [prodigy-opt prodigyopt/prodigy.py, slice_p=1]

@@ -190,7 +190,9 @@ def liger_of_stage(objective: str) -> tuple[str, ...]:
 
 
 def _low_rank(values: Watched) -> dict[str, Any]:
-    """Muon, GaLore and APOLLO as LLaMA-Factory switches them [LF train/trainer_utils.py]."""
+    """Adam-mini, Muon, GaLore and APOLLO as LLaMA-Factory switches them [LF train/trainer_utils.py]."""
+    if values.flag("use_adam_mini"):
+        return {"optimizer": "adam-mini"}
     if values.flag("use_muon"):
         return {"optimizer": "muon"}
     for name in ("galore", "apollo"):
