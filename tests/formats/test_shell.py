@@ -19,6 +19,7 @@ def last(text: str) -> list[str]:
     [
         ('A="\n --x 1 \\\n --y 2\n"\nrun $A', "run --x 1 --y 2"),
         ("A=(\n --x 1 # one\n --y 2\n)\nA+=(--z)\nrun ${A[@]}", "run --x 1 --y 2 --z"),
+        ("A=()\nA=(--z)\nrun ${A[@]}", "run --z"),
         ('A="--x 1"\nA+=" --y 2"\nB="$A --z"\nrun $B', "run --x 1 --y 2 --z"),
         ("N=${N:-4}\nM=$((N * 2 + 1))\nrun --n ${N} --m $M", "run --n 4 --m 9"),
         ('C="torchrun a.py --x 1"\neval $C', "torchrun a.py --x 1"),

@@ -498,7 +498,7 @@ class Interpreter(Expander):
         if match[2]:
             joined = token.items is not None or before is None
             value = [*(before or []), *value] if joined else ["".join((before or []) + value)]
-        elif before is not None and before != value and runs and environment.get(name) != before[0]:
+        elif before and before != value and runs and environment.get(name) != before[0]:
             self.again.add(name)
         self._grow(sum(map(len, value)))
         self.values[name] = value
