@@ -40,7 +40,8 @@ def job(tmp_path: Path, arguments: dict[str, Any], **more: Any) -> Job:
 
 def test_arguments_of_a_functional_test_are_read(tmp_path: Path) -> None:
     found = job(tmp_path, GPT | {"--recompute-granularity": "selective", "--recompute-modules": "[core_attn layernorm]",
-                                 "--transformer-impl": "local"})
+                                 "--transformer-impl": "local", "--cuda-graph-impl": "none"})
+    assert not found.engine_options.get("cuda_graphs")
     assert (found.model.num_layers, found.model.vocab, found.plan.pp, found.workload.grad_accum) == (12, 50257, 2, 2)
     assert found.plan.recompute is Recompute.SELECTIVE
     assert found.plan.recompute_modules == ("core_attn", "layernorm")

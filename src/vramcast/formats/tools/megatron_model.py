@@ -300,7 +300,7 @@ def engine_options_of(arguments: Arguments, family: str) -> dict[str, str | int 
         "fp8_param_gather": bool(arguments.get("--fp8-param-gather")),
         "router_fp32": arguments.get("--moe-router-dtype") == "fp32",
         "sinkhorn": arguments.get("--moe-router-load-balancing-type") == "sinkhorn",
-        "cuda_graphs": bool(arguments.get("--cuda-graph-impl")),
+        "cuda_graphs": arguments.get("--cuda-graph-impl", "none") != "none",
         "binary_head": not arguments.get("--bert-no-binary-head"),
         "cp_a2a": arguments.get("--cp-comm-type") == "a2a",
         "defer_embedding_wgrad": int(arguments.get("--wgrad-deferral-limit", 0))
