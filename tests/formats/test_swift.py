@@ -77,6 +77,11 @@ def test_a_yaml_of_the_same_names_is_the_same_question(tmp_path: Path) -> None:
     ("--sequence_parallel_size 2", {"cp": 2, "cp-kind": "ulysses"}),
     ("--tuner_backend unsloth", {"engine": "unsloth"}),
     ("--rlhf_type dpo", {"objective": "dpo"}),
+    ("--rlhf_type kto", {"objective": "kto", "engine-option": (
+        "trl=0.29", "log_probs=rows", "dtype=bfloat16", "reentrant=false")}),
+    ("--rlhf_type simpo --use_liger_kernel true", {"objective": "dpo", "engine-option": (
+        "trl=0.29", "precompute_ref_log_probs=true", "log_probs=rows+nll", "dtype=bfloat16", "reentrant=false",
+        "liger=rope+rms_norm+swiglu")}),
 ])
 def test_arguments_are_read_as_ms_swift_means_them(more: str, expected: dict[str, Any], tmp_path: Path) -> None:
     found = given(tmp_path, more).options
@@ -87,6 +92,8 @@ def test_arguments_are_read_as_ms_swift_means_them(more: str, expected: dict[str
     ("--task_type embedding", "task_type"),
     ("--tuner_type llamapro", "'llamapro' is not modelled"),
     ("--rlhf_type gkd", "'gkd' is not one of dpo, grpo, rm"),
+    ("--rlhf_type cpo --cpo_alpha 0", "cpo_alpha: 0 leaves out"),
+    ("--fsdp my.json", "fsdp: is a file of its own"),
     ("--rlhf_type grpo --use_vllm true --vllm_mode colocate", "puts a server on the same cards"),
     ("--deepspeed my.json", "is a file of its own"),
     ("--lora_ranks 4", "did you mean lora_rank"),
@@ -99,6 +106,18 @@ def test_what_is_not_modelled_is_named(more: str, sentence: str, tmp_path: Path)
 def test_several_cards_of_one_process_hold_a_layer_each(tmp_path: Path) -> None:
     script = SFT.replace("MORE", "").replace("NPROC_PER_NODE=$nproc_per_node", "FOO=1")
     assert "splits the layers over them" in refusal(given(tmp_path, "", script))
+
+
+def test_one_visible_card_is_the_whole_run(tmp_path: Path) -> None:
+    script = SFT.replace("MORE", "").replace("0,1", "0").replace("NPROC_PER_NODE=$nproc_per_node", "FOO=1")
+    assert asked(written(tmp_path, "train.sh", script), gpus="8xh100").cluster.count == 1
+
+
+def test_a_file_of_fsdp_is_read_where_it_lies(tmp_path: Path) -> None:
+    written(tmp_path, "offload.json", {"_note": "", "fsdp": "full_shard auto_wrap offload", "fsdp_config": {
+        "fsdp_version": 2, "reshard_after_forward": False}})
+    plan = asked(written(tmp_path, "a.sh", SFT.replace("MORE", "--fsdp './offload.json'")), gpus="2xh100").plan
+    assert (plan.sharded_by, plan.reshard_after_forward, plan.offload_parameters) == ("fsdp2", False, "cpu")
 
 
 @pytest.mark.parametrize(("launcher", "ranks", "nodes"), [

@@ -93,10 +93,28 @@ def test_what_may_change_the_answer_is_named(changes: dict[str, Any], said: str,
     assert said in refusal(read_files([path], command="train"))
 
 
-@pytest.mark.parametrize("name", ["orpo", "cpo"])
+@pytest.mark.parametrize("name", ["bco", "gkd"])
 def test_trainers_that_are_not_modelled_are_named(name: str, tmp_path: Path) -> None:
     path = written(tmp_path, f"{name}.yaml", yaml.safe_dump(FULL))
     assert f"{name.upper()} is not modelled" in refusal(read_files([path], command="train"))
+
+
+@pytest.mark.parametrize(("name", "changes", "expected"), [
+    ("orpo", {}, ("dpo", "bf16", "rows+nll")), ("cpo", {"loss_type": "simpo"}, ("dpo", "bf16", "rows+nll")),
+    ("prm", {}, ("tagging", "bf16", None)),
+])
+def test_scripts_that_load_what_the_checkpoint_has(
+    name: str, changes: dict[str, Any], expected: tuple[Any, ...], tmp_path: Path
+) -> None:
+    table = {key: value for key, value in (FULL | changes).items() if "dtype" not in key}
+    job = of(tmp_path, table, f"{name}.yaml")
+    assert (job.workload.objective, job.plan.precision, job.engine_options.get("log_probs")) == expected
+    assert job.plan.recompute == "full"
+
+
+def test_a_folder_names_the_trainer(tmp_path: Path) -> None:
+    (tmp_path / "dpo").mkdir()
+    assert of(tmp_path / "dpo", FULL).workload.objective == "dpo"
 
 
 def test_an_evaluation_of_more_samples_than_a_step_has_is_counted(tmp_path: Path) -> None:

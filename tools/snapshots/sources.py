@@ -134,8 +134,11 @@ def trl(folder: Path) -> Found:
     package = folder / "trl"
     base = of_class(classes(package / "trainer" / "base_config.py")["_BaseConfig"])
     sections: Sections = {}
-    for name in ("SFT", "DPO", "KTO", "Reward", "RLOO", "GRPO"):
-        node = classes(package / "trainer" / f"{name.lower()}_config.py")[f"{name}Config"]
+    for name in ("SFT", "DPO", "KTO", "Reward", "RLOO", "GRPO", "ORPO", "CPO", "PRM"):
+        small = name.lower()
+        places = (package / "trainer", package / "experimental" / small)
+        file = next(path for place in places if (path := place / f"{small}_config.py").exists())
+        node = classes(file)[f"{name}Config"]
         sections[f"{name}Config"] = base | of_class(node)
     sections["ModelConfig"] = of_class(classes(package / "trainer" / "model_config.py")["ModelConfig"])
     scripts: Section = {}

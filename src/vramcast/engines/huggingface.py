@@ -67,7 +67,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     of frozen weights ("float32", "bfloat16"), "prepare_kbit" ("trl", "peft", "norms", "none") for packed bases,
     "gptq_kernel" ("cuda_old", "tritonv2"), "beta" (float), "steps_per_generation" (micro-batches whose completions are
     made at once) and "generation_batch_size" (completions of all ranks) for GRPO and RLOO,
-    "precompute_ref_log_probs" (bool) for DPO and KTO, "log_probs" ("samples", "whole") for DPO,
+    "precompute_ref_log_probs" (bool) for DPO and KTO, "log_probs" ("samples", "rows", "rows+nll", "whole") for
+    them,
     "cut_cross_entropy" beside --loss fused_linear (bool), "pack_experts" of a packed base, too (bool),
     "converts_outputs" by Accelerate (bool).
 

@@ -124,10 +124,11 @@ def read_files(
     )
 
 
-BESIDE: Final = re.compile(r"--(?:deepspeed|deepspeed_config|config_file)[ =]+([\w./-]+\.(?:json|ya?ml))(?=\s|$)")
+BESIDE: Final = re.compile(
+    r"""--(?:deepspeed|deepspeed_config|config_file|fsdp)[ =]+["']?([\w./-]+\.(?:json|ya?ml))(?=["'\s]|$)""")
 """Arguments of scripts whose value is another tool's file."""
 
-KEYS_BESIDE: Final = ("deepspeed", "deepspeed_config_file", "config_file")
+KEYS_BESIDE: Final = ("deepspeed", "deepspeed_config_file", "config_file", "fsdp")
 """Names in files of whose values the same holds."""
 
 
@@ -287,6 +288,12 @@ def with_named_files(parts: list[Part]) -> list[Part]:
                 beside = {name: value for one in own for name, value in kohya.table_of(one.config).items()}
             except ValueError as error:
                 raise SourceError(f"{own[0].config.name}: not TOML: {str(error)[:200]}") from None
+            taken, part = [*taken, *own], part._replace(config=config._replace(beside=beside))
+        elif READERS["swift"].recognises(config):  # of `--fsdp FILE` [swift sft_args.py `_init_fsdp`]
+            own = [one for one in parts if part is not one and "fsdp_config" in (one.config.table or {})
+                   and not READERS["accelerate"].recognises(one.config)]
+            beside = {name: value for one in own for name, value in (one.config.table or {}).items()
+                      if not name.startswith("_")}
             taken, part = [*taken, *own], part._replace(config=config._replace(beside=beside))
         found.append(part)
     return [part for part in found if not any(part is one for one in taken)]

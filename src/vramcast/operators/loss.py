@@ -158,6 +158,16 @@ def _log_probabilities(
     return graph.call("score", [score], [_scalar(graph)], saved=[score])
 
 
+def _chosen_and_compared(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[trl] ORPO and CPO: the cross entropy of a copy of the first half's logits, then the log-probabilities of all."""
+    half = spec._replace(tokens=ceil_div(spec.tokens, 2), samples=ceil_div(spec.samples, 2))
+    filled = [graph.tensor("grad.logits.filled", logits.num_bytes)]
+    copy = graph.value("logits.chosen", half.num_bytes)
+    graph.call("contiguous", [logits], [copy], backward_temporaries=filled)
+    losses = [_torch(graph, copy, half), _log_probabilities(graph, logits, spec, shifted=True)]
+    return graph.call("add", losses, [_scalar(graph)], passes_gradient=True)
+
+
 def _all_log_probabilities(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
     """[trl] until 0.13, LLaMA-Factory's `get_batch_logps`: log_softmax over all logits but the last, then `gather`."""
     logits = graph.call("slice", [logits], [graph.view(logits, "logits.shifted")])
@@ -198,6 +208,7 @@ CROSS_ENTROPY_VARIANTS: Final[dict[str, Kernel]] = {
     "liger_upcast_shifted": _prepared(_liger, upcast=True, shifted=True),
     "log_probabilities_whole": _all_log_probabilities,
     "log_probabilities": _log_probabilities,
+    "log_probabilities_nll": _chosen_and_compared,
     "log_probabilities_shifted": partial(_log_probabilities, shifted=True),
     "log_probabilities_copied": partial(_log_probabilities, shifted=True, copied=True),
     "log_probabilities_divided": partial(_log_probabilities, shifted=True, divided="in place"),

@@ -12,6 +12,10 @@
 [TRL] trl/trainer/kto_trainer.py `_compute_loss`, `_compute_kl_logps` v1.9.0: one answer a sample; its metrics copy the
 logits of desirable and undesirable ones (v1.8.0: before the reference is asked), then those of completions among them.
 Policy and reference are asked without autograd about other prompts, too, which takes less than what follows.
+[ORPO] trl/experimental/{orpo,cpo}/*_trainer.py `concatenated_forward` v1.9.0: no reference; a cross entropy of a copy
+of the chosen answers' logits goes before the log-probabilities of both, which nothing holds afterwards.
+[swift] modelscope/ms-swift 3602360a5 swift/rlhf_trainers/{rlhf_mixin,dpo_trainer,kto_trainer}.py
+`get_per_token_logps`: `selective_log_softmax` of all logits, of which nothing but numbers a sample is returned.
 [LF] hiyouga/LLaMA-Factory src/llamafactory/train/dpo/trainer.py `concatenated_forward`, train/trainer_utils.py
 `get_batch_logps`: fp32 logits, a log_softmax over all of them
 [chat] deepspeedai/DeepSpeedExamples 45b4b715 applications/DeepSpeed-Chat/training/step2_dpo_finetuning/main.py: a
@@ -56,6 +60,9 @@ KTO_SINCE: Final[Version] = (1, 8)
 KTO_COPIES_LATE_SINCE: Final[Version] = (1, 9)
 """Before, the logits of both kinds of answers were copied before the reference was asked, and held from there on."""
 
+BY_ROWS: Final = {"rows": "log_probabilities", "rows+nll": "log_probabilities_nll"}
+"""`log_probs` of trainers that hold no logits -> key of the loss tables."""
+
 COMPARED: Final = ("dpo", "kto")
 """Objectives whose loss is one of a reference's answers, too."""
 
@@ -63,6 +70,8 @@ COMPARED: Final = ("dpo", "kto")
 def sentence_of(objective: str, who: str) -> str:
     """Who answers as the reference."""
     name = objective.upper()
+    if not name:
+        return "no reference is asked, as ORPO, CPO and SimPO have none: a cross entropy of the chosen answers instead"
     if who == "model":
         return f"a second network answers as the reference of {name}, after the policy and before its backward"
     if who == "adapter":
@@ -82,7 +91,7 @@ def compares(job: Job) -> bool:
     if job.workload.objective == "kto" and not plain_loss(job):
         raise Unsupported("KTO is counted as KTOTrainer makes its loss, of all logits; leave --loss, --compile and "
                           "liger out")
-    if job.workload.objective == "kto" and trl_version(job) < KTO_SINCE:
+    if job.workload.objective == "kto" and trl_version(job) < KTO_SINCE and not by_rows(job):
         raise Unsupported("KTO is counted as TRL 1.8 and 1.9 run it; before, KTOTrainer may have held other copies of "
                           "the logits")
     return plain_loss(job)
@@ -109,6 +118,11 @@ def in_one(job: Job) -> bool:
     return compares(job) and job.engine_options.get("log_probs") == "whole"
 
 
+def by_rows(job: Job) -> bool:
+    """Whether a trainer takes log-probabilities sample by sample and holds no logits, whatever TRL's own does."""
+    return job.engine_options.get("log_probs") in BY_ROWS
+
+
 def in_variables(job: Job) -> bool:
     """Whether a loop of its own keeps the outputs of policy and reference in variables, as DeepSpeed-Chat's does."""
     asked = job.engine_options.get("log_probs") == "outputs"
@@ -121,6 +135,8 @@ def rated_loss(job: Job) -> str | None:
         return None
     if in_variables(job):
         return "log_probabilities_whole"
+    if by_rows(job):
+        return BY_ROWS[str(job.engine_options["log_probs"])]
     version = trl_version(job)
     if version < BY_SAMPLE_SINCE or in_one(job):
         return "log_probabilities_whole"
@@ -179,14 +195,15 @@ def rated(job: Job, recipe: Recipe) -> Rated | None:
         asked = recipe._replace(sizes=sizes._replace(adapter=None), recompute=False, kept_logits=0)
     loads_fp32 = version >= LOADS_FP32_SINCE and job.engine_options.get("dtype", "float32") == "float32"
     apart = own and sharder(job) in ("fsdp1", "fsdp2") and not recipe.returns_fp32
-    one_unit = version >= HOLDS_SINCE and not in_one(job)
-    found = Rated(asked, own, (), (), loads_fp32, one_unit, str(job.workload.objective))
+    one_unit = version >= HOLDS_SINCE and not in_one(job) and not by_rows(job)
+    objective = "" if job.engine_options.get("log_probs") == "rows+nll" else str(job.workload.objective)
+    found = Rated(asked, own, (), (), loads_fp32, one_unit, objective)
     if in_one(job):  # fp32 logits of the policy are returned with the loss; KTO's reference holds its own, too
         one = Alloc(tensor("logits of the policy", size // width * FP32))
         return found._replace(held=(one,) * (2 if job.workload.objective == "kto" and asked is not None else 1))
     if in_variables(job):  # the logits are kept by the recipe
         return found._replace(loads_fp32=False, looked_at=(Alloc(tensor("log-probabilities of the reference", size)),))
-    if version < HOLDS_SINCE:
+    if version < HOLDS_SINCE or by_rows(job):
         return found
     copies, held, looked_at = 0 if version >= VIEWS_SINCE else 1, [], []
     if extra := copies + (width != FP32):  # what autograd saves of fp32 logits is one of the two

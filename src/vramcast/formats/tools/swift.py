@@ -25,7 +25,7 @@ from vramcast.formats.reading import (
     together,
 )
 from vramcast.formats.tools import deepspeed, hf_command
-from vramcast.formats.tools.llamafactory import QUANTISED, STORED
+from vramcast.formats.tools.llamafactory import QUANTISED, STORED, liger_of_stage
 from vramcast.formats.tools.swift_former import is_former, read_former
 from vramcast.formats.tools.transformers import ARGUMENTS, arguments_of, liger_of
 from vramcast.formats.tools.trl import generation_of
@@ -39,8 +39,20 @@ ENGINE: Final = "huggingface@5.16"
 
 COMMANDS: Final = ("sft", "pt", "rlhf")
 
-OBJECTIVES: Final = {"dpo": "dpo", "grpo": "grpo", "rm": "reward"}
-"""`rlhf_type` -> what is optimised."""
+OBJECTIVES: Final = {"dpo": "dpo", "grpo": "grpo", "rm": "reward", "kto": "kto", **dict.fromkeys(
+    ("orpo", "cpo", "simpo"), "dpo")}
+"""`rlhf_type` -> what is optimised; the last three ask no reference."""
+
+ALONE: Final = ("precompute_ref_log_probs=true", "log_probs=rows+nll")
+"""What they do instead: a cross entropy of the chosen answers beside the log-probabilities of both [swift
+rlhf_trainers/{cpo,orpo}_trainer.py, which are TRL's]."""
+
+PREFERENCES: Final = {"dpo": ("log_probs=rows",), "kto": ("log_probs=rows",), **dict.fromkeys(
+    ("orpo", "cpo", "simpo"), ALONE)}
+"""`rlhf_type` -> how its trainer makes the loss [swift rlhf_trainers/{dpo,kto}_trainer.py, rlhf_mixin.py]."""
+
+TRL: Final = "trl=0.29"
+"""The newest that this release allows [swift requirements/framework.txt]."""
 
 TASKS: Final = {"causal_lm": "", "seq_cls": "classification"}
 """`task_type` -> what is optimised, where it is no language model."""
@@ -92,7 +104,7 @@ def read(config: Config) -> Reading:
     table = dict(config.table) if config.table is not None else arguments(words)
     if is_former(table):
         return _with_environment(read_former(table), command)
-    values = Watched(USUAL | table, SWIFT, undecided=command.undecided)
+    values = Watched(USUAL | table | dict(config.beside), SWIFT, undecided=command.undecided)
     values.get("config")
     launch = hf_command.taken_apart(command.words)
     started = hf_command.launching(launch, command) if launch.launcher else None
@@ -111,7 +123,7 @@ def read(config: Config) -> Reading:
     auto = {} if "seq-len" in options else {"seq-len": "says no length of the samples"}
     left = tuple(_towers(values, options))
     unread = (*values.unread(), *wide, *left, *(started.unread if started else ()))
-    alone = options["engine"] == "unsloth" and several is None
+    alone = several is None and (options["engine"] == "unsloth" or _sees_one(command))
     found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes), auto, alone=alone)
     return _with_environment(found, command, started)
 
@@ -152,6 +164,11 @@ def _processes(command: Command, started: Reading | None) -> int | None:
     return None if each is None else ranks_of(each, _count(command.variables, "NNODES"), {})
 
 
+def _sees_one(command: Command) -> bool:
+    """Whether the command runs on one card, whatever the machine has."""
+    return len([card for card in command.variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if card]) == 1
+
+
 def _count(variables: Mapping[str, str], name: str) -> int | None:
     text = variables.get(name, "")
     return int(text) if text.isdecimal() else None
@@ -168,8 +185,10 @@ def _task(values: Watched, kind: str) -> dict[str, Any]:
     if given not in OBJECTIVES:
         values.cannot("rlhf_type", f"{shown(given)} is not one of {', '.join(OBJECTIVES)}", option="objective")
         return {}
+    if given in ("cpo", "simpo") and values.number("cpo_alpha") == 0:
+        values.cannot("cpo_alpha", "0 leaves out the cross entropy of the chosen answers, which is not modelled")
     if given != "grpo":
-        return {"objective": OBJECTIVES[given]}
+        return {"objective": OBJECTIVES[given], "engine-option": (TRL, *PREFERENCES.get(given, ()))}
     return {"objective": "grpo"} | _generation(values)
 
 
@@ -204,7 +223,7 @@ def _adapters(values: Watched) -> dict[str, Any]:
         for name in dict.keys(values):
             if name.startswith("lora_") or name in ("target_modules", "modules_to_save", "use_rslora"):
                 values.get(name)
-        return {}
+        return {"engine-option": (_loaded(values),)} if "rlhf_type" in values else {}  # of the reference
     if kind not in ("lora", "adalora"):
         values.cannot("tuner_type", f"{shown(kind)} is not modelled; lora and full are", option="peft")
         return {}
@@ -240,10 +259,15 @@ ALL_OF_IT: Final = {"all-linear": "all"}
 """Linear layers but the head, outside of towers; the word of `families.module_names`."""
 
 
+def _loaded(values: Watched) -> str:
+    """The type of weights that do not learn."""
+    dtype = values.get("torch_dtype")
+    return f"dtype={dtype if dtype in ('float16', 'float32') else 'bfloat16'}"
+
+
 def _stored(values: Watched) -> dict[str, Any]:
     """How frozen weights lie; ms-swift leaves what is not packed as it is."""
     method, bits = values.get("quant_method"), values.get("quant_bits")
-    dtype = {"float16": "float16", "float32": "float32"}.get(str(values.get("torch_dtype")), "bfloat16")
     named = QUANTISED.search(str(values.get("model", "")))
     if named is not None:
         eight = "8" in str(values.get("model")).lower().rpartition("int")[2][:2]
@@ -254,12 +278,12 @@ def _stored(values: Watched) -> dict[str, Any]:
         values.get("quant_bits")
         return {"base-weights": kind}
     if method is None:
-        return {"engine-option": (f"dtype={dtype}",)}
+        return {"engine-option": (_loaded(values),)}
     if method != "bnb" or str(bits) not in ("4", "8"):
         values.cannot("quant_method", f"{shown(method)} of {shown(bits)} bits is not modelled; bnb of 4 and 8 is",
                       option="base-weights")
         return {}
-    pairs = {"engine-option": (f"dtype={dtype}", "prepare_kbit=none")}
+    pairs = {"engine-option": (_loaded(values), "prepare_kbit=none")}
     values.only("bnb_4bit_quant_type", "nf4")
     values.get("bnb_4bit_compute_dtype")
     double = values.flag("bnb_4bit_use_double_quant") is not False
@@ -305,6 +329,8 @@ def _recompute(values: Watched, *, several: int | None, sharded: bool) -> dict[s
 def _kernels(values: Watched) -> dict[str, Any]:
     """Liger's, which make the loss too; else all logits."""
     found = liger_of(values)
+    if values.get("rlhf_type") in PREFERENCES and found.get("engine-option") == ("liger=true",):
+        found["engine-option"] = (f"liger={'+'.join(liger_of_stage('dpo'))}",)  # no labels, so all logits are made
     for name in ("enable_dft_loss", "enable_channel_loss"):  # of all logits in fp32, as Transformers' own loss is
         if values.flag(name) and found:  # [swift trainers/utils.py `per_token_loss_func`]
             values.cannot(name, "puts its own loss in the place of Liger's, which is not modelled", option="loss")
@@ -361,10 +387,14 @@ def _sharding(values: Watched, file: str) -> tuple[dict[str, Any], tuple[Unread,
         return together(inside, {"sharded-by": "deepspeed", "engine-option": ("auto=false",)}), unread
     if whole is None:
         return {}, ()
-    if whole != "fsdp2":
-        values.cannot("fsdp", f"{shown(whole)} is not fsdp2, the one that comes with ms-swift", option="shards")
-        return {}, ()
-    return {"sharded-by": "fsdp2", "shards": "everything", "recompute": "full"}, ()
+    if whole == "fsdp2":
+        return {"sharded-by": "fsdp2", "shards": "everything", "recompute": "full"}, ()
+    if isinstance(whole, str) and whole.endswith(".json"):
+        values.cannot("fsdp", ELSEWHERE, file="accelerate")
+        return {"sharded-by": "fsdp2"}, ()
+    inner = Watched({"fsdp": whole, "fsdp_config": values.get("fsdp_config")}, ARGUMENTS)
+    options = arguments_of(inner, file).options
+    return {name: value for name, value in options.items() if name != "engine"}, tuple(inner.unread())
 
 
 def _towers(values: Watched, options: Mapping[str, Any]) -> Iterable[Unread]:

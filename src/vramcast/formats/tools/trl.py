@@ -1,7 +1,8 @@
 """TRL's arguments: its YAML files, those of the alignment-handbook, and what its scripts and its command line take.
 
 [TRL] huggingface/trl 1.9.0 trl/trainer/{base,sft,dpo,kto,reward,rloo,grpo,model}_config.py, trl/trainer/utils.py
-`get_peft_config`, `get_quantization_config`, trl/scripts/*.py; fields of releases since 0.9.6 compared
+`get_peft_config`, `get_quantization_config`, trl/scripts/*.py,
+trl/experimental/{orpo,cpo,prm}/*_config.py; fields of releases since 0.9.6 compared
 [handbook] huggingface/alignment-handbook src/alignment/{configs,model_utils}.py, scripts/*.py
 """
 
@@ -12,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import read_entry
 from vramcast.formats.reading import Config, Reading, Unread, lengths_of, together
 from vramcast.formats.tools.transformers import ARGUMENTS, arguments_of, liger_of, recompute_of
 from vramcast.formats.watched import Known, Watched
@@ -24,15 +27,18 @@ class Method(NamedTuple):
     objective: str | None  # None: not modelled
     length: int = 1024  # `max_length` where nobody says it
     completion: int = 0  # `max_completion_length` where nobody says it; 0: it generates nothing
+    stored: bool = False  # the script loads weights as the checkpoint has them, whatever `dtype` says
 
 
 METHODS: Final[dict[str, Method]] = {
     "sft": Method("SFTConfig", "sft"), "dpo": Method("DPOConfig", "dpo"), "reward": Method("RewardConfig", "reward"),
     "grpo": Method("GRPOConfig", "grpo", 512, 256), "kto": Method("KTOConfig", "kto"),
     "rloo": Method("RLOOConfig", "rloo", 512, 256),
+    "orpo": Method("ORPOConfig", "dpo", stored=True), "cpo": Method("CPOConfig", "dpo", stored=True),
+    "prm": Method("PRMConfig", "tagging", stored=True),
 }
 
-OTHERS: Final = ("orpo", "cpo", "gkd", "bco", "xpo", "nash", "ppo", "prm", "gold", "online_dpo", "tpo")
+OTHERS: Final = ("gkd", "bco", "xpo", "nash", "ppo", "gold", "online_dpo", "tpo")
 """Trainers of TRL that are named and not read."""
 
 CALLED: Final = {"reward_modeling": "reward", "gspo": "grpo", "mpo": "dpo", "nash_md": "nash"}
@@ -84,6 +90,10 @@ PAIRWISE: Final = (
 )
 """`loss_type` of DPO: all of the same four sums of log-probabilities [TRL dpo_trainer.py]."""
 
+ALONE: Final[dict[str, Any]] = {"engine-option": ("precompute_ref_log_probs=true", "log_probs=rows+nll")}
+"""ORPO and CPO as DPO's program: no reference, a cross entropy of the chosen answers instead [TRL
+experimental/{orpo,cpo}/*_trainer.py `concatenated_forward`]."""
+
 ALL: Final = "all-linear"
 
 LOADED: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -123,9 +133,11 @@ def method_of(table: Mapping[str, Any], config: Config) -> tuple[str, str]:
         return "rloo" if "rloo" in config.name.lower() else "grpo", ""
     if (headed := HEADED.search(config.text)) is not None:
         return headed[1].lower(), f"a comment names {headed[1]}"
-    stem = PurePosixPath(config.name).stem
-    named = NAMED.search(stem.replace("_", " ").replace("-", " "))
-    return (named[1].lower(), f"the file is called {config.name[:60]}") if named else ("", "")
+    stem, folder = PurePosixPath(config.name).stem, PurePosixPath(config.folder).name  # recipes/MODEL/dpo/config.yaml
+    for what, text in ((f"the file is called {config.name[:60]}", stem), (f"it lies in {folder[:60]}/", folder)):
+        if named := NAMED.search(text.replace("_", " ").replace("-", " ")):
+            return named[1].lower(), what
+    return "", ""
 
 
 def read_arguments(table: Mapping[str, Any], method: str, file: str, names: Known | None = None) -> Reading:
@@ -152,7 +164,7 @@ def read_arguments(table: Mapping[str, Any], method: str, file: str, names: Know
     trained: dict[str, Any] = {"engine-option": (f"trl={release[0]}",)} if release else {}
     adapters = _adapters(values, newest=release is None)
     options = together(
-        options, trained, _precision(values, bool(adapters), release[0] if release else ""), adapters,
+        options, trained, _precision(values, bool(adapters), release[0] if release else "", row), adapters,
         _kernels(values, method), _recompute(values), _lengths(values, row, notes),
     )
     _of_method(values, method, options)
@@ -174,11 +186,21 @@ def release_of(values: Watched, method: str) -> tuple[str, str] | None:
     return None
 
 
-def _precision(values: Watched, adapters: bool, release: str) -> dict[str, Any]:
+def _stored(values: Watched) -> str:
+    """The type in which the checkpoint has its weights, of a model that is known here."""
+    name = MODELS.aliases.get(str(values.get("model_name_or_path")).lower())
+    found = DTYPES.get(str(read_entry(name).config.get("torch_dtype"))) if name is not None else None
+    if found is None:
+        values.cannot("dtype", "is that of the checkpoint, which is not known here; give --precision",
+                      option="precision")
+    return found or "fp32"
+
+
+def _precision(values: Watched, adapters: bool, release: str, row: Method) -> dict[str, Any]:
     """Autocast is on unasked; what it runs over are weights of `dtype`, float32 where nobody says
     [TRL base_config.py `__post_init__`, model_config.py]."""
     said = "dtype" if "dtype" in values else "torch_dtype"
-    weights = values.one_of(said, DTYPES, option="precision") or "fp32"
+    weights = values.one_of(said, DTYPES, option="precision") or (_stored(values) if row.stored else "fp32")
     if values.get(said) == "auto":
         weights = DTYPES["auto"]
     half, tf32 = values.flag("fp16"), values.flag("tf32")
@@ -310,6 +332,16 @@ def _of_method(values: Watched, method: str, options: dict[str, Any]) -> None:
             values.cannot("rpo_alpha")
     if method == "kto":
         values.only("loss_type", "kto", "apo_zero_unpaired")  # the latter asks about no other prompts, which is less
+    if method in ("orpo", "cpo"):
+        values.only("loss_type", "sigmoid", "hinge", "ipo", "simpo")
+        if values.number("cpo_alpha") == 0:
+            values.cannot("cpo_alpha", "0 leaves out the cross entropy of the chosen answers, which is not modelled")
+        options.update(together(options, ALONE))
+    if METHODS[method].stored and "base-weights" in options:
+        values.cannot("load_in_4bit" if "load_in_4bit" in values else "load_in_8bit",
+                      f"beside {method.upper()} is not modelled", option="base-weights")
+    if method == "prm" and "recompute" not in options:
+        options["recompute"] = "full"  # `gradient_checkpointing` [TRL base_config.py]
     if method in ("dpo", "kto") and values.flag("precompute_ref_log_probs"):
         options.update(together(options, {"engine-option": ("precompute_ref_log_probs=true",)}))
     if method in ("grpo", "rloo"):
