@@ -37,6 +37,11 @@ def changed() -> Trainer.Config:
         Float8LinearConverter.Config(model_compile_enabled=True)])
     return config
 
+def chunks() -> Trainer.Config:
+    config = whole()
+    config.compile = CompileConfig(enable=True, components=["loss"])
+    return config
+
 def older() -> Trainer.Config:
     return Trainer.Config(model_spec=model_registry("70B"), training=TrainingConfig(local_batch_size=4, seq_len=4096),
                           loss=CrossEntropyLoss.Config(), optimizer=default_adamw())
@@ -75,6 +80,7 @@ def asked(folder: Path, function: str, **options: Any) -> Job:
     ("whole", "llama-3.1-8b", {"tp": 2, "recompute": "full", "compile": True, "loss": "chunked", "optimizer": "adamw"},
      {"seq_len": 8192, "micro_batch": 2}, True),
     ("changed", "llama3-debugmodel", {"compile": False, "loss": "compiled"}, {"micro_batch": 2}, False),
+    ("chunks", "llama-3.1-8b", {"compile": False, "loss": "chunked"}, {}, True),
     ("older", "llama-3.1-70b", {"recompute": "selective", "loss": "eager"}, {"seq_len": 4096, "micro_batch": 4}, None),
 ])
 def test_a_function_says_what_it_and_later_lines_set(
@@ -92,7 +98,7 @@ def test_a_function_says_what_it_and_later_lines_set(
     ("other", "is not made by Trainer.Config"), ("narrow", "model_spec.converters"),
     ("odd", "for each in config.parts"),
     ("unknown", "llama3 9B is no network known here"), ("unknown", "optimizer: is none of AdamW and Adam"),
-    ("absent", "absent"), ("", "7 recipes stand in the file"),
+    ("absent", "absent"), ("", "8 recipes stand in the file"),
 ])
 def test_what_may_change_the_answer_is_named(tmp_path: Path, function: str, message: str) -> None:
     with pytest.raises(VramcastError, match=message):

@@ -201,7 +201,7 @@ def _pipeline(values: Watched) -> dict[str, Any]:
 def _registry(config: Config) -> Reading:
     """What a registry function says; a command beside it says more, or otherwise."""
     values, said, others = torchtitan_registry.values_of(config, parse_python(config))
-    options = together(said, _walk(values, whole=False)) if values else {}
+    options = together(_walk(values, whole=False), said) if values else {}
     unread = tuple(one for one in values.unread()
                    if not (_is_harmless(one.name) or HARMLESS.is_harmless(one.name)))
     return Reading("torchtitan", {"engine": "torchtitan", "shards": "everything"}, options, unread=(*others, *unread),
