@@ -111,6 +111,23 @@ def test_what_is_not_modelled_is_named(parts: dict[str, str], sentence: str, tmp
     assert sentence in refusal(given(tmp_path, script(**parts)))
 
 
+EMBEDDINGS = """from unsloth import FastSentenceTransformer
+model = FastSentenceTransformer.from_pretrained("unsloth/Qwen3-Embedding-0.6B", max_seq_length = 512)
+model = FastSentenceTransformer.get_peft_model(model, r = 32)
+trainer = SentenceTransformerTrainer(model = model, loss = losses.LOSS(model),
+    args = SentenceTransformerTrainingArguments(per_device_train_batch_size = 64, max_steps = 30))
+"""
+
+
+def test_texts_of_a_pair_are_held_together(tmp_path: Path) -> None:
+    """Both are embedded before either's backward."""
+    text = EMBEDDINGS.replace("LOSS", "MultipleNegativesRankingLoss")
+    job = asked(written(tmp_path, "train.py", text), gpus="a100", seq_len=64)
+    assert (job.workload.micro_batch, job.workload.seq_len) == (128, 64)
+    assert "may be far shorter; give --seq-len" in refusal(given(tmp_path, text))
+    assert "loss: is not modelled but for" in refusal(given(tmp_path, EMBEDDINGS))
+
+
 OF_ANY_NETWORK = """from unsloth import FastModel
 model, _ = FastModel.from_pretrained("unsloth/NAME", offload_embedding = True)
 model = FastModel.get_peft_model(model, FLAGS)

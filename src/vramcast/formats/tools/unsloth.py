@@ -41,9 +41,14 @@ where the network names no size [zoo vision_utils.py]; to 280 tokens of 48 x 48 
 
 TRAINERS: Final = {
     "SFTTrainer": "sft", "UnslothTrainer": "sft", "Trainer": "sft", "Seq2SeqTrainer": "sft", "ErnieSFTTrainer": "sft",
-    "DPOTrainer": "dpo", "GRPOTrainer": "grpo", "RewardTrainer": "reward",
+    "DPOTrainer": "dpo", "GRPOTrainer": "grpo", "RewardTrainer": "reward", "SentenceTransformerTrainer": "pretrain",
 }
 """Class -> what is optimised."""
+
+PAIRED: Final = "MultipleNegativesRankingLoss"
+"""Loss of pairs: both texts are embedded before either's backward, the others of a batch are the wrong answers
+[sentence-transformers 6d655a10 losses/MultipleNegativesRankingLoss.py `forward`]."""
+PAIRS: Final = "each sample is taken for a pair, whose texts are read one after the other before backward"
 
 CONFIGS: Final = ("SFTConfig", "DPOConfig", "GRPOConfig", "RewardConfig")
 """Those that Unsloth writes its own defaults into [unsloth rl.py `replacements`]."""
@@ -116,6 +121,12 @@ def read(config: Config) -> Reading:
     options = together(options, {} if whole else _adapters(model, tuned, loads.name), _recompute(model, tuned, loads),
                        _optimizer(training))
     batch = _batch(training)
+    if trains is not None and trains.last == "SentenceTransformerTrainer":
+        if _first(calls, lambda call: call.last == PAIRED) is None:
+            training.cannot("loss", f"is not modelled but for {PAIRED}")
+        training.cannot("max_seq_length", "cuts texts that may be far shorter; give --seq-len", option="seq-len")
+        batch = {**batch, "micro": 2 * batch["micro"]}
+        notes.append(PAIRS)
     anything = tuple(MORE for call in (loads, adapts, arguments) if call is not None and call.several)
     unread = (*anything, *model.unread(), *tuned.unread(), *training.unread(),
               *(_towers(tuned) if adapts is not None and not sized else ()))
