@@ -153,9 +153,10 @@ def blocks(space: Space, clusters: Sequence[Cluster], memories: Memories | None 
 
 def _seen_by_memory(job: Job, degrees: Grid, variants: tuple[Variant, ...]) -> tuple[object, ...]:
     """What live bytes of one space depend on."""
-    gpu = job.cluster.gpu
+    context = Context(_with(job, variants[0]))
+    of_gpu = context.attention_kernel, context.te_workspace_bytes, context.cublas_workspace_bytes
     rows = b"".join(axis.tobytes() for axis in degrees)
-    return gpu.sm, gpu.compute_capability, job.cluster.gpus_per_node, job.plan.precision, rows, variants
+    return of_gpu, job.cluster.gpus_per_node, job.plan.precision, rows, variants
 
 
 def micro_batches_of(space: Space) -> tuple[int, ...]:
