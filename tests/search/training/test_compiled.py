@@ -19,11 +19,11 @@ from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.step_time import step_time
 from vramcast.estimate.training import rank_programs
 from vramcast.search.training.direct import choices
-from vramcast.search.training.labels import label
+from vramcast.search.training.labels import RESPECTS, label
 from vramcast.search.training.limits import by_machine
 from vramcast.search.training.megatron import Memories, blocks
 from vramcast.search.training.plans import plans_on
-from vramcast.search.training.pool import Plans
+from vramcast.search.training.pool import Plans, rounded
 
 MEGATRON = [
     ("llama-3.1-8b", "4x8xh100-sxm-80gb", 64, {"offload_optimizer": ("none", "cpu")}),
@@ -96,13 +96,33 @@ def test_plans_are_of_the_machines_that_they_are_looked_up_for() -> None:
     rented = [replace(space.clusters[0], instance=name) for name in ("one:cheap", "other:dear")]
     found = list(plans_on(space, rented, "megatron"))
     assert {plans.cluster.instance for plans in found} == {"one:cheap", "other:dear"}
-    assert all(plans.job_at(0).cluster == plans.cluster for plans in found)
+    assert all(plans.questions.one(0).cluster == plans.cluster for plans in found)
+
+
+@pytest.mark.parametrize("engine", ["megatron", "deepspeed"])
+def test_plans_looked_at_together_are_compared_as_each_alone(engine: str) -> None:
+    space = space_of("mixtral-8x7b", "2x8xh100-sxm-80gb", 32, micro_batches=(1, 2), offload_optimizer=("none", "cpu"))
+    for plans in plans_on(space, space.clusters, engine):
+        places = np.arange(0, len(plans.step_s), 7)
+        jobs, together = map(plans.questions.one, map(int, places)), plans.questions.several(places)
+        alone = [[look(job) for _, _, look in RESPECTS] for job in jobs]
+        seen = (np.broadcast_to(np.array(look(together), np.object_), places.shape) for _, _, look in RESPECTS)
+        assert alone == [list(each) for each in zip(*seen, strict=True)]
+
+
+def test_figures_are_ranked_by_the_digits_that_are_written() -> None:
+    figures = 10.0 ** np.random.default_rng(1).uniform(-6, 12, 10_000)
+    figures[:6] = (0.99999499, 0.999995, 1.000005, 1.0000051, 123455.0, 99999.5)
+    written = np.array([float(f"{figure:.5g}") for figure in figures])
+    order = np.argsort(figures)
+    assert (np.diff(rounded(figures)[order]) > 0).tolist() == (np.diff(written[order]) > 0).tolist()
+    assert np.allclose(rounded(figures), written, rtol=1e-12)
 
 
 def figures_of(plans: Plans) -> list[tuple[str, int, float]]:
     """The options of each plan, its memory and its time."""
     return [
-        (label(plans.job_at(place)), int(plans.live_bytes[place]), float(plans.step_s[place]))
+        (label(plans.questions.one(place)), int(plans.live_bytes[place]), float(plans.step_s[place]))
         for place in range(len(plans.live_bytes))
     ]
 

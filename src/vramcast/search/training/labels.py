@@ -16,7 +16,7 @@ from vramcast.domain.version import named
 from vramcast.engines.eager.releases import precision_word
 from vramcast.engines.eager.trl import with_unasked
 from vramcast.search.training.limits import beats
-from vramcast.search.training.pool import Candidate, Rule
+from vramcast.search.training.pool import Candidate, Candidates, Rule
 
 WRITTEN: Final[tuple[tuple[str, Callable[[Job], object]], ...]] = (
     ("engine", lambda job: named(job.engine, job.engine_version)),
@@ -89,7 +89,7 @@ def differences(job: Job, other: Job) -> Iterator[str]:
 
 
 Respect = tuple[str, str, Callable[[Job], object]]
-"""Its name, the option that says it, and how a plan has it."""
+"""Its name, the option that says it, and how a plan has it; or an array of plans."""
 
 RESPECTS: Final[tuple[Respect, ...]] = (
     ("cards", "gpus", lambda job: job.cluster.name),
@@ -99,8 +99,8 @@ RESPECTS: Final[tuple[Respect, ...]] = (
     ("context parallelism", "cp", lambda job: job.plan.cp),
     ("expert parallelism", "ep", lambda job: job.plan.ep),
     ("virtual stages", "virtual-stages", lambda job: job.plan.virtual_stages),
-    ("sharding", "shards", lambda job: job.plan.shards.value),
-    ("recomputation", "recompute", lambda job: job.plan.recompute.value),
+    ("sharding", "shards", lambda job: job.plan.shards),
+    ("recomputation", "recompute", lambda job: job.plan.recompute),
     ("optimizer offload", "offload-optimizer", lambda job: job.plan.offload_optimizer),
     ("precision", "precision", precision_word),
     ("micro-batch", "micro-batch", lambda job: job.workload.micro_batch),
@@ -114,7 +114,7 @@ TRIES: Final = 4
 
 
 def reasons_of(
-    best: Candidate, others: Iterable[Candidate], rule: Rule, fits: Callable[[Candidate], bool],
+    best: Candidate, others: Candidates, rule: Rule, fits: Callable[[Candidate], bool],
     value: Callable[[Candidate], float],
 ) -> Iterator[Reason]:
     """One for every respect in which another choice was possible.
@@ -127,30 +127,16 @@ def reasons_of(
         value: of a candidate that fits, what the goal makes small
     """
     winner = best.job
-    jobs = _Jobs(others)
     for words, option, look in _respects(winner, rule.goal):
         own = look(winner)
-        different = ((candidate, job) for candidate, job in jobs if look(job) != own)
-        found = next((pair for pair in islice(different, TRIES) if fits(pair[0])), None)
-        times = _times(found[1], value(found[0]), best, rule.goal) if found else 1.0
-        if found is not None and times > 1 + EQUAL:
-            yield Reason(
-                kind="respect", respect=words, option=option, other=str(look(found[1])), own=str(own), times=times
-            )
-
-
-class _Jobs:
-    """Candidates with their questions, each made once and only as far as somebody looks."""
-
-    def __init__(self, candidates: Iterable[Candidate]) -> None:
-        self._left = iter(candidates)
-        self._made: list[tuple[Candidate, Job]] = []
-
-    def __iter__(self) -> Iterator[tuple[Candidate, Job]]:
-        yield from self._made
-        for candidate in self._left:
-            self._made.append((candidate, candidate.job))
-            yield self._made[-1]
+        found = next(filter(fits, islice(others.differing(look, own), TRIES)), None)
+        if found is None:
+            continue
+        other = found.job
+        times = _times(other, value(found), best, rule.goal)
+        if times > 1 + EQUAL:
+            theirs = str(look(other))
+            yield Reason(kind="respect", respect=words, option=option, other=theirs, own=str(own), times=times)
 
 
 def _respects(winner: Job, goal: Goal) -> tuple[Respect, ...]:

@@ -6,17 +6,18 @@ How many machines there are is one more axis: layers and schedules do not see it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from itertools import groupby, product
 from math import prod
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 from numpy.typing import NDArray
 
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan, Recompute, Shards, Workload
-from vramcast.domain.model import MoE, MultiLatentAttention
+from vramcast.domain.model import MoE, MultiLatentAttention, Noun
 from vramcast.domain.planning import Space
 from vramcast.engines.megatron.options import Context
 from vramcast.engines.megatron.run import state_rules
@@ -61,6 +62,7 @@ SELECTIVE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
 """Modules that selective recomputation drops, by what the model has [Megatron-LM --recompute-modules]."""
 
 Mask = NDArray[np.bool_]
+Kind = TypeVar("Kind", bound=Noun)
 
 
 class Variant(NamedTuple):
@@ -115,10 +117,32 @@ class Block(NamedTuple):
             recompute_modules=again.modules, recompute_layers=again.layers or None,
         )
 
+    def jobs_at(
+        self, variants: Counts, recomputations: Counts, degrees: Counts, batches: Counts, cluster: Cluster
+    ) -> Job:
+        """The questions of several plans as one, as far as plans are compared."""
+        kept: Any = np.array(self.variants, np.object_)[variants]
+        kinds: Any = np.array([each.kind for each in self.recomputations], np.object_)
+        tp, cp, ep, *_ = (axis[degrees] for axis in self.grid)
+        plan = with_arrays(
+            self.job.plan, tp=tp, cp=cp, ep=ep, pp=self.stages.pp, virtual_stages=self.stages.chunks,
+            shards=kept[:, 0], optimizer=kept[:, 1], offload_optimizer=kept[:, 2], recompute=kinds[recomputations],
+        )
+        workload = with_arrays(self.job.workload, micro_batch=np.array(self.micro_batches)[batches])
+        return with_arrays(self.job, plan=plan, workload=workload, cluster=cluster)
+
     def workload_at(self, degrees: int, batch: int) -> Workload:
         """Its data."""
         accumulation = int(self.grad_accum[degrees, batch])
         return replace(self.job.workload, micro_batch=self.micro_batches[batch], grad_accum=accumulation)
+
+
+def with_arrays(noun: Kind, **fields: Any) -> Kind:
+    """A noun with fields of many at once: it is looked at and nothing else."""
+    found = copy(noun)
+    for name, value in fields.items():
+        force_setattr(found, name, value)
+    return found
 
 
 def blocks(space: Space, clusters: Sequence[Cluster], memories: Memories | None = None) -> Iterator[Block]:

@@ -14,8 +14,9 @@ from vramcast.domain.planning import Space
 from vramcast.errors import Unsupported
 from vramcast.estimate.step_time import step_time
 from vramcast.search.training.direct import Choice, choices
-from vramcast.search.training.megatron import Block, Memories, blocks
-from vramcast.search.training.pool import Plans, num_splits
+from vramcast.search.training.extents import Counts
+from vramcast.search.training.megatron import Block, Memories, blocks, with_arrays
+from vramcast.search.training.pool import Plans, Questions, num_splits
 
 _NOTHING = np.empty(0)
 
@@ -74,16 +75,25 @@ def _of_block(block: Block, cluster: Cluster) -> Plans:
         plan = plan_at(*order[way], index)
         return replace(bare.job, plan=plan, workload=workload_at(index, batch), cluster=cluster)
 
-    def num_splits_at(place: int) -> int:
-        return int(num_splits[int(places[place]) // shape[1] % shape[0]])
+    def jobs_at(some: Counts) -> Job:
+        rest, batch = np.divmod(places[some], shape[1])
+        way, index = np.divmod(rest, shape[0])
+        return bare.jobs_at(ways[0][way], ways[1][way], index, batch, cluster)
 
-    return Plans(cluster, live, seconds, job_at, num_splits_at)
+    questions = Questions(job_at, jobs_at)
+    return Plans(cluster, live, seconds, questions, num_splits[places // shape[1] % shape[0]])
 
 
 def _of_choice(choice: Choice) -> Plans:
     seconds = np.array([step_time(job).step_s for job in choice.jobs])
-    alike = num_splits(choice.jobs[0].plan)
-    return Plans(choice.jobs[0].cluster, choice.live_bytes, seconds, choice.jobs.__getitem__, lambda place: alike)
+    alike = np.full(len(seconds), num_splits(choice.jobs[0].plan))
+
+    def jobs_at(places: Counts) -> Job:
+        batches = np.array([job.workload.micro_batch for job in choice.jobs])
+        return with_arrays(choice.jobs[0], workload=with_arrays(choice.jobs[0].workload, micro_batch=batches[places]))
+
+    questions = Questions(choice.jobs.__getitem__, jobs_at)
+    return Plans(choice.jobs[0].cluster, choice.live_bytes, seconds, questions, alike)
 
 
 __all__ = ["plans_on"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,6 +22,22 @@ Seconds = Any
 TIE: Final = 1e-9
 """Weight of a second of the step beside a GPU: less than one GPU for any step."""
 
+DIGITS: Final = 5
+"""Of a figure that plans are ranked by: what differs behind them is alike."""
+
+NEARLY: Final = 1e-6
+"""How close to a half a digit may come before its decimal text decides where it is rounded to."""
+
+
+JobAt = Callable[[int], Job]
+
+
+class Questions(NamedTuple):
+    """Of the plans of one batch, by their places."""
+
+    one: JobAt
+    several: Callable[[Counts], Job]  # as one whose fields are arrays wherever some of the plans differ
+
 
 class Plans(NamedTuple):
     """Plans on one cluster, one in each element."""
@@ -28,8 +45,8 @@ class Plans(NamedTuple):
     cluster: Cluster
     live_bytes: Counts  # fullest rank, highest point of the run
     step_s: Seconds
-    job_at: Callable[[int], Job]
-    num_splits_at: Callable[[int], int]  # how often a plan halves the work, roughly: bits of its degrees
+    questions: Questions
+    num_splits: Counts  # how often a plan halves the work, roughly: bits of its degrees
 
 
 class Candidate(NamedTuple):
@@ -40,12 +57,86 @@ class Candidate(NamedTuple):
     step_s: float
     num_splits: int
     place: int
-    job_at: Callable[[int], Job]
+    job_at: JobAt
 
     @property
     def job(self) -> Job:
         """The question of the plan."""
         return self.job_at(self.place)
+
+    @property
+    def key(self) -> Key:
+        """Which plan it is."""
+        return self.job_at, self.place
+
+
+Key = tuple[JobAt, int]
+
+
+class Candidates:
+    """Many of them as arrays: one is made when it is looked at."""
+
+    def __init__(self, axes: Sequence[Counts], questions: Sequence[Questions]) -> None:
+        self.axes = axes  # the fields of a candidate, then the batch it is of
+        self.questions = questions  # of every batch
+
+    @property
+    def values(self) -> Seconds:
+        """What the goal makes small."""
+        return self.axes[0]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, index: int) -> Candidate:
+        value, live_bytes, step_s, num_splits, place, batch = (axis[index].item() for axis in self.axes)
+        return Candidate(value, live_bytes, step_s, num_splits, place, self.questions[batch].one)
+
+    def among(self, keys: Collection[Key]) -> Iterator[Candidate]:
+        """Those of these plans that are here, in order."""
+        *_, places, batches = self.axes
+        number = {questions.one: batch for batch, questions in enumerate(self.questions)}
+        wanted = [(number[job_at], place) for job_at, place in keys if job_at in number]
+        found = [np.flatnonzero((batches == batch) & (places == place)) for batch, place in wanted]
+        return (self[int(index)] for index in np.sort(np.concatenate(found))) if found else iter(())
+
+    def chosen(self, order: NDArray[np.intp]) -> Candidates:
+        """Some of them in another order."""
+        *axes, batches = (axis[order] for axis in self.axes)
+        used, batches = np.unique(batches, return_inverse=True)
+        return Candidates((*axes, batches), [self.questions[batch] for batch in used])
+
+    @cached_property
+    def _asked(self) -> list[tuple[NDArray[np.intp], Job]]:
+        """Of every batch where its plans are here, and their question."""
+        *_, places, batches = self.axes
+        order = np.argsort(batches, kind="stable")
+        ends = np.searchsorted(batches[order], np.arange(1, len(self.questions)))
+        of_batch = zip(np.split(order, ends), self.questions, strict=True)
+        return [(indices, questions.several(places[indices])) for indices, questions in of_batch]
+
+    def differing(self, look: Callable[[Job], Any], own: object) -> Iterator[Candidate]:
+        """Those that look otherwise, in order."""
+        other = np.empty(len(self), np.bool_)
+        for indices, jobs in self._asked:
+            other[indices] = look(jobs) != own
+        return (self[int(index)] for index in np.flatnonzero(other))
+
+    def ranked(self) -> Candidates:
+        """By the goal, then by speed; of plans that are equal in both, the one divided in fewer ways comes first."""
+        values, _, step_s, num_splits, *_ = self.axes
+        return self.chosen(np.lexsort((num_splits, rounded(step_s), rounded(values))))
+
+
+def together(parts: Sequence[Candidates]) -> Candidates:
+    """All of them, one part behind the other."""
+    axes = [np.concatenate([part.axes[axis] for part in parts]) for axis in range(5)]
+    starts = np.cumsum([0, *(len(part.questions) for part in parts[:-1])])
+    batches = np.concatenate([part.axes[5] + start for part, start in zip(parts, starts, strict=True)])
+    return Candidates((*axes, batches), [questions for part in parts for questions in part.questions])
 
 
 class Rule(NamedTuple):
@@ -104,7 +195,8 @@ class Pool:
         self.num_fitting = 0
         self.num_tight = 0  # that would fit if they needed not to claim more than their live memory
         self.num_in_memory = 0  # whether they keep deadline and budget or not
-        self.best: list[Candidate] = []
+        self.best = NONE  # in order when no more come
+        self._more: list[Candidates] = []
         self.failing: list[Candidate] = []  # better ones need more memory
         self._worst = np.inf
 
@@ -124,21 +216,22 @@ class Pool:
     def _keep_best(self, plans: Plans, values: Seconds, places: NDArray[np.intp]) -> None:
         if len(places) > self.size:
             places = places[np.argpartition(values[places], self.size)[: self.size]]
-        self.best += [_candidate(plans, values, index) for index in places]
-        if len(self.best) > 2 * self.size:
+        if len(places):
+            self._more.append(_chosen(plans, values, places))
+        if len(self.best) + sum(map(len, self._more)) > 2 * self.size:
             self._trim()
 
     def _trim(self) -> None:
         """Forget all but the best."""
-        self.best.sort(key=lambda candidate: candidate.value)
-        if len(self.best) > self.size:
-            del self.best[self.size :]
-            self._worst = self.best[-1].value
+        found = together((self.best, *self._more))
+        self.best, self._more = found.chosen(np.argsort(found.values, kind="stable")[: self.size]), []
+        if len(found) > self.size:
+            self._worst = self.best.values[-1]
 
     def finish(self) -> None:
         """Put the best in order, when no more plans come."""
         self._trim()
-        self.best.sort(key=rank_of)
+        self.best = self.best.ranked()
 
     def _keep_failing(self, plans: Plans, values: Seconds, places: NDArray[np.intp]) -> None:
         """Those that no other failing plan beats in both value and memory."""
@@ -147,7 +240,7 @@ class Pool:
         order = places[np.lexsort((plans.live_bytes[places], values[places]))]
         live = plans.live_bytes[order]
         before = np.concatenate(([np.iinfo(np.int64).max], np.minimum.accumulate(live)[:-1]))
-        found = [*self.failing, *(_candidate(plans, values, index) for index in order[live < before])]
+        found = [*self.failing, *_chosen(plans, values, order[live < before])]
         found.sort(key=lambda candidate: (candidate.value, candidate.live_bytes))
         self.failing = []
         for candidate in found:
@@ -155,9 +248,19 @@ class Pool:
                 self.failing.append(candidate)
 
 
-def rank_of(candidate: Candidate) -> tuple[float, float, int]:
-    """By the goal, then by speed; of plans that are equal in both, the one divided in fewer ways comes first."""
-    return float(f"{candidate.value:.5g}"), float(f"{candidate.step_s:.5g}"), candidate.num_splits
+def rounded(figures: Seconds) -> Seconds:
+    """Positive figures to so many significant digits, as `format` rounds them; those that are equal are so to the bit.
+
+    >>> rounded(np.array([0.123456, 99999.6, 2.0]))
+    array([1.2346e-01, 1.0000e+05, 2.0000e+00])
+    """
+    powers = np.floor(np.log10(figures)) - (DIGITS - 1)
+    scaled = figures / 10.0**powers
+    digits = np.rint(scaled)
+    for index in np.flatnonzero(np.abs(scaled - np.floor(scaled) - 0.5) < NEARLY):
+        digits[index] = np.rint(float(f"{figures[index]:.{DIGITS}g}") / 10.0 ** powers[index])
+    longer = digits >= 10**DIGITS
+    return np.where(longer, digits / 10, digits) * 10.0 ** (powers + longer)
 
 
 def num_splits(plan: Plan) -> int:
@@ -166,7 +269,9 @@ def num_splits(plan: Plan) -> int:
     return sum(degree.bit_length() for degree in degrees)
 
 
-def _candidate(plans: Plans, values: Seconds, index: np.intp) -> Candidate:
-    place = int(index)
-    value, live_bytes, step_s = float(values[place]), int(plans.live_bytes[place]), float(plans.step_s[place])
-    return Candidate(value, live_bytes, step_s, plans.num_splits_at(place), place, plans.job_at)
+def _chosen(plans: Plans, values: Seconds, places: NDArray[np.intp]) -> Candidates:
+    axes = [axis[places] for axis in (values, plans.live_bytes, plans.step_s, plans.num_splits)]
+    return Candidates((*axes, places, np.zeros_like(places)), [plans.questions])
+
+
+NONE: Final = Candidates([np.empty(0, kind) for kind in "fifiii"], [])

@@ -8,7 +8,6 @@ that does is the best of all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from heapq import merge
 from itertools import chain, product
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -44,7 +43,7 @@ from vramcast.search.training.limits import Run, beats, by_machine, cheapest_of_
 from vramcast.search.training.megatron import Memories
 from vramcast.search.training.offload import too_large
 from vramcast.search.training.plans import plans_on
-from vramcast.search.training.pool import Candidate, Plans, Pool, Rule, num_splits, rank_of
+from vramcast.search.training.pool import Candidate, Candidates, Key, Plans, Pool, Questions, Rule, num_splits, together
 
 POOL: Final = 2048
 """Plans kept of each cluster for the full answer."""
@@ -192,14 +191,14 @@ class _Search:
         self.fastest: list[Pool] = []  # by speed, for the picture
         self.refusals: list[str] = []
         self.left_out: list[str] = []
-        self._answers: dict[tuple[int, int], Answer] = {}
+        self._answers: dict[Key, Answer] = {}
         self._margins: dict[str, float] = {}
         self._compares_machines = len({_machine(cluster) for cluster in space.clusters}) > 1
 
     @property
     def num_tight(self) -> int:
         """Plans whose live memory is within the card, and what they claim beyond it is not."""
-        tried = (candidate for pool in self.pools for candidate in pool.best if self._is_answered(candidate))
+        tried = (candidate for pool in self.pools for candidate in pool.best.among(self._answers))
         return sum(pool.num_tight for pool in self.pools) + sum(not self.fits(candidate) for candidate in tried)
 
     def expects_more(self) -> bool:
@@ -207,10 +206,9 @@ class _Search:
         their live memory for that of all plans of their engine."""
         found: dict[str, list[float]] = {}
         for pool in self.pools:
-            for candidate in pool.best if pool.num_fitting > len(pool.best) else ():
-                if self._is_answered(candidate):
-                    share = self.claimed_bytes(candidate) / max(1, candidate.live_bytes)
-                    found.setdefault(candidate.job.engine, []).append(share)
+            for candidate in pool.best.among(self._answers) if pool.num_fitting > len(pool.best) else ():
+                share = self.claimed_bytes(candidate) / max(1, candidate.live_bytes)
+                found.setdefault(candidate.job.engine, []).append(share)
         higher = {engine: median(shares) for engine, shares in found.items()}
         higher = {engine: share for engine, share in higher.items() if share > self._margins.get(engine, 1.0)}
         self._margins |= higher
@@ -222,7 +220,7 @@ class _Search:
         if self.rule.limits.headroom is not None:
             return self._margins.get(engine, 1.0)
         if engine not in self._margins:
-            first = answer(plans.job_at(0), with_changes=False, every_role=False)
+            first = answer(plans.questions.one(0), with_changes=False, every_role=False)
             self._margins[engine] = max(1.0, first.high_bytes / max(1, first.fullest.needed_bytes))
         return self._margins[engine]
 
@@ -285,10 +283,9 @@ class _Search:
 
     def answered(self, candidate: Candidate) -> Answer:
         """The answer of a plan for its fullest role, allocator included."""
-        key = (id(candidate.job_at), candidate.place)
-        if not self._is_answered(candidate):
-            self._answers[key] = answer(candidate.job, with_changes=False, every_role=False)
-        return self._answers[key]
+        if candidate.key not in self._answers:
+            self._answers[candidate.key] = answer(candidate.job, with_changes=False, every_role=False)
+        return self._answers[candidate.key]
 
     def fits(self, candidate: Candidate) -> bool:
         """Whether a plan fits, allocator and what is to stay free included."""
@@ -298,6 +295,10 @@ class _Search:
         """What plans have in common of which the table shows one."""
         return _machine(job.cluster) if self._compares_machines else signature(job)
 
+    def _ranked(self) -> Candidates:
+        """All plans that were kept, the best first."""
+        return together([pool.best for pool in self.pools]).ranked()
+
     def best(self, top: int) -> list[Found]:
         """The best plans that fit, no two alike."""
         return self._least_memory(top) if self.rule.goal is Goal.LEAST_MEMORY else self.first_fitting(top)
@@ -306,7 +307,7 @@ class _Search:
         """The first plans that fit, no two alike, in the order in which candidates come."""
         fitting: list[Found] = []
         seen: set[tuple[object, ...]] = set()
-        for candidate in merge(*(pool.best for pool in self.pools), key=rank_of):
+        for candidate in self._ranked():
             job = candidate.job
             if self.key(job) in seen or not self.fits(candidate):
                 continue
@@ -323,7 +324,7 @@ class _Search:
         """
         best: dict[tuple[object, ...], Found] = {}
         limit = float("inf")  # what the last plan of the table needs
-        for number, candidate in enumerate(merge(*(pool.best for pool in self.pools), key=rank_of)):
+        for number, candidate in enumerate(self._ranked()):
             job, is_late = candidate.job, number >= MOST_ANSWERED
             if candidate.live_bytes >= limit or (is_late and len(best) >= top):
                 break
@@ -365,16 +366,17 @@ class _Search:
             return None
         live_bytes, step_s = plan.candidate.live_bytes, found.time.step_s
         splits = num_splits(job.plan)
-        alone = Plans(job.cluster, np.array([live_bytes]), np.array([step_s]), (job,).__getitem__, lambda place: splits)
+        asked = Questions((job,).__getitem__, lambda places: job)
+        alone = Plans(job.cluster, np.array([live_bytes]), np.array([step_s]), asked, np.array([splits]))
         value = float(self.rule.values(alone)[0])
-        return Found(Candidate(value, live_bytes, step_s, splits, 0, alone.job_at), job, found)
+        return Found(Candidate(value, live_bytes, step_s, splits, 0, asked.one), job, found)
 
     def nearest_failing(self, fitting: list[Found]) -> Job | None:
         """Of the plans that would be better than the best, or of all where none fits, the one that misses by least."""
         limit = fitting[0].candidate.value if fitting else float("inf")
         missing: list[tuple[float, int, Candidate]] = []  # at least how often over what there is would be needed
         for pool in self.pools:
-            tried = (candidate for candidate in pool.best if self._is_answered(candidate) and not self.fits(candidate))
+            tried = (candidate for candidate in pool.best.among(self._answers) if not self.fits(candidate))
             missing += [
                 (candidate.live_bytes / pool.capacity, pool.capacity, candidate)
                 for candidate in (*pool.failing, *tried) if candidate.value < limit
@@ -388,9 +390,6 @@ class _Search:
             if found < misses:
                 nearest, misses = candidate, found
         return nearest.job if nearest is not None else None
-
-    def _is_answered(self, candidate: Candidate) -> bool:
-        return (id(candidate.job_at), candidate.place) in self._answers
 
     def change(self, job: Job, failing: Answer, *, alone: bool) -> Change | None:
         """The smallest change that makes a plan fit: one option of it, or where nothing fits more machines."""
@@ -446,10 +445,9 @@ class _Search:
 
     def reasons(self, best: Found) -> Iterator[Reason]:
         """Why the best plan is the best."""
-        others = merge(*(pool.best for pool in self.pools), key=rank_of)
         by_memory = self.rule.goal is Goal.LEAST_MEMORY
         value = self.claimed_bytes if by_memory else lambda candidate: candidate.value
-        yield from reasons_of(best.candidate, others, self.rule, self.fits, value)
+        yield from reasons_of(best.candidate, self._ranked(), self.rule, self.fits, value)
 
     def front(self) -> tuple[Point, ...]:
         """The fastest plan of each cluster, by what it costs; of many clusters only those that no other one beats."""
