@@ -2,7 +2,8 @@
 
 The categorical choices and degrees are tried one by one, which for engines without deep pipelines are hundreds. What
 the engine refuses is no plan. Without a pipeline the number of micro-batches of a step repeats a body that leaves
-nothing behind, so programs of one choice differ in the micro-batch alone.
+nothing behind, so programs of one choice differ in the micro-batch alone. What a build looks at of its machines is
+written down: on others that are the same in that, the programs are the same, and are not built again.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import Final, NamedTuple
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from vramcast.domain.device import Cluster
+from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.job import Job, Plan, Precision, Shards
 from vramcast.domain.planning import Space
 from vramcast.domain.program import Extents, Program, extent
@@ -43,6 +45,45 @@ PIPELINED: Final[dict[str, Callable[[Job], None]]] = {"torchtitan": torchtitan.c
 """Engine with pipelines whose programs are read whole -> what refuses a job without building any."""
 
 
+class Looked(NamedTuple):
+    """What programs came to, and what was looked at of the machines on the way there."""
+
+    facts: dict[str, object]
+    live_bytes: Counts | VramcastError
+
+    def holds_of(self, cluster: Cluster) -> bool:
+        """Whether that is the same on other machines."""
+        return all(attrgetter(name)(cluster) == value for name, value in self.facts.items())
+
+
+Known = dict[tuple[object, ...], list[Looked]]
+"""Plans with their micro-batches -> what is known of them, of one space."""
+
+
+class Watched:
+    """A noun that writes down what is looked at."""
+
+    def __init__(self, noun: Cluster | Gpu, facts: dict[str, object], path: str = "") -> None:
+        self._noun, self._facts, self._path = noun, facts, path
+
+    def __getattr__(self, name: str) -> object:
+        value = getattr(self._noun, name)
+        if isinstance(value, Gpu):
+            return Watched(value, self._facts, f"{name}.")
+        self._facts[self._path + name] = value
+        return value
+
+    def _whole(self) -> Cluster | Gpu:
+        self._facts |= {self._path + name: getattr(self._noun, name) for name in self._noun.__struct_fields__}
+        return self._noun
+
+    def __hash__(self) -> int:
+        return hash(self._whole())
+
+    def __eq__(self, other: object) -> bool:
+        return self._whole() == (other._whole() if isinstance(other, Watched) else other)
+
+
 class Choice(NamedTuple):
     """Plans of one engine that differ in the micro-batch only."""
 
@@ -50,13 +91,18 @@ class Choice(NamedTuple):
     live_bytes: Counts  # fullest rank, highest point of the run
 
 
-def choices(space: Space, cluster: Cluster, engine: str) -> Iterator[Choice]:
+def choices(space: Space, cluster: Cluster, engine: str, known: Known | None = None) -> Iterator[Choice]:
     """Every plan of a space on one cluster under one engine.
+
+    Args:
+        space, cluster, engine: what is searched
+        known: what was read for other clusters, to which is added
 
     Raises: Unsupported with the engine's commonest reason where it refuses every one
     """
     refused: Counter[str] = Counter()
     some, undivided = False, 0
+    known = {} if known is None else known
     for plan in _plans(space, cluster, recipes(space.precisions, engine, cluster.gpu)):
         base = _job(space, cluster, engine, plan)
         roomy = has_room(base)
@@ -65,7 +111,7 @@ def choices(space: Space, cluster: Cluster, engine: str) -> Iterator[Choice]:
             undivided = cluster.count
         if jobs:
             try:
-                choice = Choice(jobs, live_bytes(jobs))
+                choice = Choice(jobs, _live_bytes(engine, jobs, known))
             except VramcastError as reason:
                 refused[str(reason)] += 1  # the engine has no such plan
                 continue
@@ -145,8 +191,26 @@ def _jobs(space: Space, base: Job) -> Iterator[Job]:
             yield replace(base, workload=workload)
 
 
-def live_bytes(jobs: tuple[Job, ...]) -> Counts:
+def _live_bytes(engine: str, jobs: tuple[Job, ...], known: Known) -> Counts:
     """Highest live memory of each job's fullest rank, with what lies beside the allocator [bytes]."""
+    cluster = jobs[0].cluster
+    looked = known.setdefault((engine, jobs[0].plan, tuple(job.workload for job in jobs)), [])
+    found = next((each for each in looked if each.holds_of(cluster)), None)
+    if found is None:
+        facts: dict[str, object] = {}
+        watched: Any = Watched(cluster, facts)
+        try:
+            found = Looked(facts, live_bytes(tuple(replace(job, cluster=watched) for job in jobs)))
+        except VramcastError as reason:
+            found = Looked(facts, reason)
+        looked.append(found)
+    if isinstance(found.live_bytes, VramcastError):
+        raise found.live_bytes
+    return found.live_bytes + sum(tensor.num_bytes for tensor in outside_tensors(jobs[0]))
+
+
+def live_bytes(jobs: tuple[Job, ...]) -> Counts:
+    """Highest live memory of each job's fullest rank, with what programs say lies beside the allocator [bytes]."""
     lined = [index for index, job in enumerate(jobs) if job.workload.grad_accum > 1 and job.plan.pp == 1]
     if len(lined) <= PROBES:
         lined = []
@@ -163,11 +227,10 @@ def _built(job: Job, known: Extents) -> int:
 
 
 def _runs(job: Job) -> Iterator[tuple[Program, int]]:
-    """The whole run of every rank role, and what lies beside the allocator [bytes]."""
-    fixed = sum(tensor.num_bytes for tensor in outside_tensors(job))
+    """The whole run of every rank role, and what it says lies beside the allocator [bytes]."""
     for program in rank_programs(job, every_role=False):
         run = tuple(node for nodes in program.phases.values() for node in nodes)
-        yield run, fixed + sum(tensor.num_bytes for tensor in program.outside)
+        yield run, sum(tensor.num_bytes for tensor in program.outside)
 
 
 def _on_lines(jobs: list[Job], known: Extents) -> Counts:

@@ -13,7 +13,7 @@ from vramcast.domain.job import Job
 from vramcast.domain.planning import Space
 from vramcast.errors import Unsupported
 from vramcast.estimate.step_time import step_time
-from vramcast.search.training.direct import Choice, choices
+from vramcast.search.training.direct import Choice, Known, choices
 from vramcast.search.training.extents import Counts
 from vramcast.search.training.megatron import Block, Memories, blocks, with_arrays
 from vramcast.search.training.pool import Plans, Questions, num_splits
@@ -22,7 +22,7 @@ _NOTHING = np.empty(0)
 
 
 def plans_on(
-    space: Space, clusters: Sequence[Cluster], engine: str, memories: Memories | None = None
+    space: Space, clusters: Sequence[Cluster], engine: str, memories: Memories | None = None, known: Known | None = None
 ) -> Iterator[Plans]:
     """Every plan, in batches of one cluster.
 
@@ -31,6 +31,7 @@ def plans_on(
         clusters: equal machines, in each another number of them
         engine: the framework
         memories: what other kinds of cards of the same space have read; None: there are none
+        known: the same of engines whose programs are read whole
 
     Raises: Unsupported where the engine cannot run the model on any of the clusters
     """
@@ -40,16 +41,16 @@ def plans_on(
             for cluster in block.clusters:
                 yield _of_block(block, cluster)
     else:
-        yield from _read(space, clusters, engine)
+        yield from _read(space, clusters, engine, {} if known is None else known)
 
 
-def _read(space: Space, clusters: Sequence[Cluster], engine: str) -> Iterator[Plans]:
+def _read(space: Space, clusters: Sequence[Cluster], engine: str, known: Known) -> Iterator[Plans]:
     """Whole programs, cluster by cluster; what is refused on some is possible on others."""
     refused: Unsupported | None = None
     possible = False
     for cluster in clusters:
         try:
-            for choice in choices(space, cluster, engine):
+            for choice in choices(space, cluster, engine, known):
                 possible = True
                 yield _of_choice(choice)
         except Unsupported as reason:

@@ -37,7 +37,7 @@ from vramcast.estimate.training import answer, need
 from vramcast.estimate.training import question as asked_of
 from vramcast.estimate.variants import on_engine
 from vramcast.search.training.balance import balanced
-from vramcast.search.training.direct import FEW, PIPELINED, num_pipelines
+from vramcast.search.training.direct import FEW, PIPELINED, Known, num_pipelines
 from vramcast.search.training.labels import label, points, reasons_of, signature
 from vramcast.search.training.limits import Run, beats, by_machine, cheapest_of_alike, comparable, missed_limits
 from vramcast.search.training.megatron import Memories
@@ -254,9 +254,10 @@ class _Search:
         seen = 0
         machines = by_machine(clusters)
         memories: Memories | None = {} if len(machines) > 1 else None
+        known: Known = {}
         for group, engine in product(machines, self.space.engines):
             try:
-                for plans in plans_on(spaces[engine], group, engine, memories):
+                for plans in plans_on(spaces[engine], group, engine, memories, known):
                     for pool in kept[plans.cluster]:
                         pool.add(plans, self.margin(plans, engine))
                     seen += len(plans.step_s)
