@@ -7,7 +7,8 @@ Atoms (`timing.training`: a layer, the embedding, the head on one micro-batch) a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from vramcast.domain.answer import StepTime
@@ -103,13 +104,36 @@ def step_time(job: Job) -> StepTime:
     Raises: Unsupported with one sentence for what is not timed.
     """
     timing = timing_of(job)
-    passes = [_passes(timing, index) for index in range(job.plan.pp)]
-    stages = [
-        Stage(found.forward.total, found.backward.total, elements) for found, elements in passes
-    ]
+    return _answer(timing, causes_of(timing, _known_layer_passes, partial(max, key=attrgetter("total"))))
+
+
+def causes_of(
+    timing: Timing, of_layer: Callable[..., Passes], slowest: Callable[[list[Passes]], Passes]
+) -> dict[str, Number]:
+    """What a step's seconds go to; the micro-batches and what comes of them may be arrays.
+
+    Args:
+        timing: the plan
+        of_layer: `layer_passes`
+        slowest: of the stages
+    """
+    job, last = timing.job, timing.job.plan.pp - 1
+    pieces = [tuple(_pieces(timing, index).items()) for index in range(last + 1)]
+    kinds = [(held, index == 0, index == last) for index, held in enumerate(pieces)]
+    known = {kind: _passes(timing, *kind, of_layer) for kind in dict.fromkeys(kinds)}
+    passes = [known[kind] for kind in kinds]
+    stages = [Stage(found.forward.total, found.backward.total, elements) for found, elements in passes]
     spread = spread_of(job.cluster.num_nodes)
     step = compose(job, timing.recipe, stages, exchange_of(timing), timing.machine.rates, spread)
-    return _answer(timing, max((found for found, _ in passes), key=lambda found: found.total), step)
+    micro, _ = _rounds(job, timing.recipe)
+    found = slowest([found for found, _ in known.values()])
+    parts = found.forward.plus(found.backward)
+    causes = {name: micro * value for name, value in parts._asdict().items()}
+    known_s = micro * parts.total
+    return causes | {
+        "pipeline": step.busy - known_s + step.bubble, "gradients": step.gradients, "gathered": step.weights,
+        "optimizer": step.optimizer, "offload": step.offload, "host": step.host, "stragglers": step.stragglers,
+    }
 
 
 def timing_of(job: Job) -> Timing:
@@ -148,32 +172,32 @@ def _refuse_untaped(model: Model, style: Style) -> None:
             )
 
 
-def _passes(timing: Timing, index: int) -> tuple[Passes, Elements]:
+def _passes(
+    timing: Timing, pieces: Sequence[tuple[tuple[Layer, Recompute], int]], first: bool, last: bool,
+    of_layer: Callable[..., Passes],
+) -> tuple[Passes, Elements]:
     """One micro-batch on one pipeline rank, and the rank's weights."""
     model = timing.job.model
     passes, elements = EMPTY, Elements()
-    for (layer, recompute), count in _pieces(timing, index).items():
-        passes = passes.plus(_layer(timing, layer, recompute), count)
+    for (layer, recompute), count in pieces:
+        found = of_layer(
+            layer, hidden=model.hidden, shape=timing.shape, machine=timing.machine, recompute=recompute,
+            modules=timing.recipe.modules,
+        )
+        passes = passes.plus(found, count)
         elements = elements.plus(layer_elements(layer, hidden=model.hidden, layout=timing.layout), count)
-    if index == 0:
+    if first:
         passes = passes.plus(embedding_passes(model, shape=timing.shape, machine=timing.machine))
         elements = elements.plus(embedding_elements(model, layout=timing.layout))
-    if index == timing.job.plan.pp - 1:
+    if last:
         loss, again = timing.recipe.loss, chunks_loss(timing.job)
         passes = passes.plus(head_passes(model, shape=timing.shape, machine=timing.machine, loss=loss, again=again))
         elements = elements.plus(head_elements(model, layout=timing.layout))
     return passes, elements
 
 
-def _layer(timing: Timing, layer: Layer, recompute: Recompute) -> Passes:
-    """The same for every pipeline and number of micro-batches that a search looks at."""
-    return _known_layer_passes(
-        layer, hidden=timing.job.model.hidden, shape=timing.shape, machine=timing.machine, recompute=recompute,
-        modules=timing.recipe.modules,
-    )
-
-
 _known_layer_passes = lru_cache(maxsize=MOST_KNOWN)(layer_passes)
+"""The same for every pipeline and number of micro-batches that a search looks at."""
 
 
 def _pieces(timing: Timing, index: int) -> dict[tuple[Layer, Recompute], int]:
@@ -345,15 +369,8 @@ def _offloaded(
     return micro * under + owned * (recipe.gradient_bytes + recipe.weight_bytes) / host.pcie
 
 
-def _answer(timing: Timing, slowest: Passes, found: Step) -> StepTime:
+def _answer(timing: Timing, causes: dict[str, Number]) -> StepTime:
     job = timing.job
-    micro, _ = _rounds(job, timing.recipe)
-    parts = slowest.forward.plus(slowest.backward)
-    causes = {name: micro * value for name, value in parts._asdict().items()}
-    known = micro * parts.total
-    causes |= {"pipeline": found.busy - known + found.bubble, "gradients": found.gradients, "gathered": found.weights,
-               "optimizer": found.optimizer, "offload": found.offload, "host": found.host,
-               "stragglers": found.stragglers}
     seconds = {name: float(value) for name, value in causes.items() if value > NOISE_S}
     total = sum(seconds.values())
     tokens = job.workload.tokens * job.workload.grad_accum * job.data_parallel

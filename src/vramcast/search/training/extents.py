@@ -8,16 +8,30 @@ maximum of sums: one for every node, of the tensors alive behind it, each rounde
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
+from vramcast.domain.model import Noun
 from vramcast.domain.program import ALLOCATION_GRANULARITY, Alloc, Loop, Node, Program
 
 Counts = Any
 """Bytes or counts, one for each plan: an array of int64, or one number that stands for all of them."""
+
+
+Kind = TypeVar("Kind", bound=Noun)
+
+
+def with_arrays(noun: Kind, **fields: Any) -> Kind:
+    """A noun with fields of many at once: it is looked at and nothing else."""
+    found = copy(noun)
+    for name, value in fields.items():
+        force_setattr(found, name, value)
+    return found
 
 
 class Extents(NamedTuple):

@@ -6,18 +6,17 @@ How many machines there are is one more axis: layers and schedules do not see it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
 from itertools import groupby, product
 from math import prod
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan, Recompute, Shards, Workload
-from vramcast.domain.model import MoE, MultiLatentAttention, Noun
+from vramcast.domain.model import MoE, MultiLatentAttention
 from vramcast.domain.planning import Space
 from vramcast.engines.megatron.options import Context
 from vramcast.engines.megatron.run import state_rules
@@ -29,7 +28,7 @@ from vramcast.estimate.training_styles import recipe_of
 from vramcast.estimate.variants import recipes
 from vramcast.search.training.atoms import Atoms
 from vramcast.search.training.degrees import Grid, Stages, divisors, grid, pipelines
-from vramcast.search.training.extents import Counts
+from vramcast.search.training.extents import Counts, with_arrays
 from vramcast.search.training.schedules import enough, moments
 from vramcast.search.training.stages import (
     Recomputation,
@@ -62,7 +61,6 @@ SELECTIVE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
 """Modules that selective recomputation drops, by what the model has [Megatron-LM --recompute-modules]."""
 
 Mask = NDArray[np.bool_]
-Kind = TypeVar("Kind", bound=Noun)
 
 
 class Variant(NamedTuple):
@@ -135,14 +133,6 @@ class Block(NamedTuple):
         """Its data."""
         accumulation = int(self.grad_accum[degrees, batch])
         return replace(self.job.workload, micro_batch=self.micro_batches[batch], grad_accum=accumulation)
-
-
-def with_arrays(noun: Kind, **fields: Any) -> Kind:
-    """A noun with fields of many at once: it is looked at and nothing else."""
-    found = copy(noun)
-    for name, value in fields.items():
-        force_setattr(found, name, value)
-    return found
 
 
 def blocks(space: Space, clusters: Sequence[Cluster], memories: Memories | None = None) -> Iterator[Block]:

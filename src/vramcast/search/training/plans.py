@@ -12,11 +12,11 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
 from vramcast.domain.planning import Space
 from vramcast.errors import Unsupported
-from vramcast.estimate.step_time import step_time
 from vramcast.search.training.direct import Choice, Known, choices
-from vramcast.search.training.extents import Counts
-from vramcast.search.training.megatron import Block, Memories, blocks, with_arrays
+from vramcast.search.training.extents import Counts, with_arrays
+from vramcast.search.training.megatron import Block, Memories, blocks
 from vramcast.search.training.pool import Plans, Questions, num_splits
+from vramcast.search.training.times import steps_s
 
 _NOTHING = np.empty(0)
 
@@ -86,7 +86,7 @@ def _of_block(block: Block, cluster: Cluster) -> Plans:
 
 
 def _of_choice(choice: Choice) -> Plans:
-    seconds = np.array([step_time(job).step_s for job in choice.jobs])
+    seconds = steps_s(choice.jobs)
     alike = np.full(len(seconds), num_splits(choice.jobs[0].plan))
 
     def jobs_at(places: Counts) -> Job:

@@ -14,11 +14,20 @@ from msgspec.structs import replace
 from vramcast.domain.job import Job, Recompute
 from vramcast.domain.model import Layer
 from vramcast.engines.megatron.chunk import Chunk
-from vramcast.estimate.step_time import Exchange, Stage, compose, exchange_of, timing_of
-from vramcast.estimate.training_styles import Recipe
+from vramcast.estimate.step_time import (
+    NOISE_S,
+    Exchange,
+    Stage,
+    causes_of,
+    compose,
+    exchange_of,
+    step_time,
+    timing_of,
+)
+from vramcast.estimate.training_styles import Recipe, recipe_of
 from vramcast.search.training.atoms import EMBEDDING, HEAD, Atoms, Piece
 from vramcast.search.training.degrees import Stages
-from vramcast.search.training.extents import Counts
+from vramcast.search.training.extents import Counts, with_arrays
 from vramcast.search.training.stages import Recomputation, Recomputations, Role, pieces
 from vramcast.timing.training.fabric import Route
 from vramcast.timing.training.layer import (
@@ -28,9 +37,10 @@ from vramcast.timing.training.layer import (
     head_elements,
     head_passes,
     layer_elements,
+    layer_passes,
     passes_of_layer,
 )
-from vramcast.timing.training.parts import Passes
+from vramcast.timing.training.parts import Parts, Passes
 from vramcast.timing.training.states import spread_of
 
 Seconds = Any
@@ -174,6 +184,43 @@ class Times:
                 rows.append(exchange_of(timing._replace(job=replace(timing.job, plan=plan), layout=layout)))
             self._exchanges[key] = _stacked(rows, self.atoms.shape[1])
         return self._exchanges[key]
+
+
+def steps_s(jobs: Sequence[Job]) -> Seconds:
+    """Seconds of a step of jobs that differ in their micro-batches alone: `step_time` of all of them at once."""
+    first, recipes = jobs[0], [recipe_of(job) for job in jobs]
+    if len({recipe._replace(pieces=None) for recipe in recipes}) > 1:
+        return np.array([step_time(job).step_s for job in jobs])
+    timing, pieces = timing_of(first), [recipe.pieces for recipe in recipes]
+    batches: Any = np.array([job.workload.micro_batch for job in jobs])
+    accumulated = np.array([job.workload.grad_accum for job in jobs])
+    cut: Any = None if pieces[0] is None else np.array(pieces)
+    workload = with_arrays(first.workload, micro_batch=batches, grad_accum=accumulated)
+    several = timing._replace(
+        job=with_arrays(first, workload=workload), recipe=recipes[0]._replace(pieces=cut),
+        shape=timing.shape._replace(sequences=batches if cut is None else batches // cut),
+    )
+    known: dict[tuple[Layer, Recompute], Passes] = {}
+
+    def of_layer(layer: Layer, *, recompute: Recompute, **rest: Any) -> Passes:
+        if (layer, recompute) not in known:
+            known[layer, recompute] = layer_passes(layer, recompute=recompute, **rest)
+        return known[layer, recompute]
+
+    causes = causes_of(several, of_layer, _slowest)
+    return np.broadcast_to(sum(value * (value > NOISE_S) for value in causes.values()), batches.shape)
+
+
+def _slowest(found: list[Passes]) -> Passes:
+    """The stage with the largest total, the first of equals, for every micro-batch."""
+
+    def stacked(values: Sequence[Seconds]) -> Seconds:
+        return np.array(np.broadcast_arrays(*values, found[0].total)[:-1])
+
+    largest = stacked([each.total for each in found]).argmax(axis=0)
+    every = np.arange(len(largest))
+    ways = ([each.forward for each in found], [each.backward for each in found])
+    return Passes(*(Parts(*(stacked(axis)[largest, every] for axis in zip(*way, strict=True))) for way in ways))
 
 
 class _Workload(NamedTuple):
