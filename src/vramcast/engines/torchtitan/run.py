@@ -21,7 +21,15 @@ from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.torchtitan.automodel import whole_network
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Pieces, Sharing, Span, pieces
-from vramcast.engines.torchtitan.setting import Setting, assumptions, offloaded, read, runs_as_eager_code
+from vramcast.engines.torchtitan.setting import (
+    Setting,
+    assumptions,
+    facts_of,
+    micro_batches_of,
+    offloaded,
+    read,
+    runs_as_eager_code,
+)
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.parallel.fsdp import (
     backward,
@@ -126,31 +134,36 @@ def _micro_batches(setting: Setting, built: Pieces, *, gradients: bool) -> Progr
 
 
 class Update(NamedTuple):
-    """What the optimizer step does behind the passes, and what it keeps."""
+    """What the optimizer step does behind the passes, and what it keeps: bodies that every run with it shares."""
 
     loaded: Program
     states: Program  # born in the first step
-    temporaries: Program
-    zeroed: Program
+    behind: Program
 
 
 def _update(built: Pieces, rule: OptimizerRule, kernel: str, *, on_host: bool) -> Update:
     if on_host:
-        return Update((), (), (), ())
+        return Update((), (), ())
     zeroed: list[Node] = [Loop(count, (Free(tensor),)) for tensor, count in sharded_gradients(built.stages)]
     if built.root is not None:
         zeroed.append(Free(built.root.reduce_output))
     temporaries = clip_program(built.weights) + step_program(built.weights, rule, kernel=kernel)
-    return Update(weight_program(built.weights), state_program(built.weights, rule), temporaries, tuple(zeroed))
+    states = state_program(built.weights, rule)
+    return Update(weight_program(built.weights), _shared(states), _shared((*temporaries, *zeroed)))
+
+
+def _shared(nodes: Program) -> Program:
+    """As a body, which is read once wherever it stands."""
+    return (Loop(1, nodes),) if nodes else ()
 
 
 def _finish(setting: Setting, update: Update, passes: Program) -> dict[Phase, Program]:
     """The optimizer step behind the passes, with and without the birth of its states."""
-    behind = (*update.temporaries, *update.zeroed)
+    body = _shared(passes)
     return {
         Phase.LOAD: update.loaded + _buffers(setting),
-        Phase.FIRST_STEP: (*passes, *update.states, *behind),
-        Phase.STEP: (*passes, *behind),
+        Phase.FIRST_STEP: body + update.states + update.behind,
+        Phase.STEP: body + update.behind,
     }
 
 
@@ -256,15 +269,15 @@ def _stage_of(
     )
     firsts, laters = ([Loop(1, _pass_backward(piece, first=first)) for piece in built] for first in (True, False))
     return PipelineStage(
-        gathered=tuple(
+        gathered=_shared(tuple(
             Loop(stage.repeats, (*gather(stage.units), *copy_out(stage.units),
                                  *(Free(u.gathered) for u in stage.units if u.shared)))
             for stage in merged.stages
-        ),
+        )),
         forwards=[Loop(1, (*_pass_forward(piece), *(map(Alloc, output) if piece.head else ()))) for piece in built],
         firsts=firsts,
         laters=laters,
-        reduced=_pipeline_reduce(built),
+        reduced=_shared(_pipeline_reduce(built)),
         output=output,
         buffers=tuple(tensor for piece in built for tensor in (*piece.received, *piece.returned)),
         update=_update(merged, rule, kernel, on_host=False),
@@ -273,7 +286,7 @@ def _stage_of(
 
 def pipeline_micro_batches(job: Job) -> int:
     """Micro-batches that the pipeline cuts a local batch into."""
-    return read(job).micro_batches
+    return micro_batches_of(job, facts_of(job))[0]
 
 
 def stage_layers(job: Job) -> tuple[int, ...]:

@@ -192,10 +192,8 @@ def read(job: Job) -> Setting:
     """
     check(job)
     plan, options = job.plan, job.engine_options
-    known = facts(date_text(job.engine_version or ()) or str(options.get("version", "")))
-    if options.get("keeps_outputs"):
-        known = known._replace(drops_outputs=False)
-    micro_batches, samples = _micro_batches(job, known)
+    known = facts_of(job)
+    micro_batches, samples = micro_batches_of(job, known)
     data = job.data_parallel
     divided = data * plan.cp if plan.shards is not Shards.NOTHING else 1
     group = min(plan.shard_group or divided, divided)
@@ -215,6 +213,12 @@ def read(job: Job) -> Setting:
     )
 
 
+def facts_of(job: Job) -> Facts:
+    """What is true of the checkout that a job names."""
+    known = facts(date_text(job.engine_version or ()) or str(job.engine_options.get("version", "")))
+    return known._replace(drops_outputs=False) if job.engine_options.get("keeps_outputs") else known
+
+
 def assumptions(job: Job) -> tuple[str, ...]:
     """Whose loss is counted where nobody names a version; what CUDA graphs add."""
     graphs = (GRAPHS,) if job.engine_options.get("cuda_graphs") else ()
@@ -227,7 +231,7 @@ def assumptions(job: Job) -> tuple[str, ...]:
     )
 
 
-def _micro_batches(job: Job, known: Facts) -> tuple[int, int]:
+def micro_batches_of(job: Job, known: Facts) -> tuple[int, int]:
     """Pipeline micro-batches and samples of each."""
     batch, plan = job.workload.micro_batch, job.plan
     if plan.pp == 1:
