@@ -18,12 +18,13 @@ from vramcast.errors import VramcastError
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.step_time import step_time
 from vramcast.estimate.training import rank_programs
-from vramcast.search.training.direct import choices
+from vramcast.search.training.direct import Known, choices
 from vramcast.search.training.labels import RESPECTS, label
 from vramcast.search.training.limits import by_machine
 from vramcast.search.training.megatron import Memories, blocks
 from vramcast.search.training.plans import plans_on
 from vramcast.search.training.pool import Plans, rounded
+from vramcast.search.training.times import steps_s
 
 MEGATRON = [
     ("llama-3.1-8b", "4x8xh100-sxm-80gb", 64, {"offload_optimizer": ("none", "cpu")}),
@@ -80,14 +81,16 @@ def test_every_sampled_megatron_plan_has_the_peak_of_its_program(
         ("8xh100-sxm-80gb", "8xh200-sxm-141gb", "8xa100-sxm4-80gb", "8xl40s", "4xh200-sxm-141gb"),
     ],
 )
-def test_clusters_searched_together_have_the_plans_that_each_has_alone(kinds: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("engine", ["megatron", "deepspeed", "torchtitan"])
+def test_clusters_searched_together_have_the_plans_that_each_has_alone(kinds: tuple[str, ...], engine: str) -> None:
     axes = {"virtual_stages": (1, 2), "micro_batches": (1, 2), "cp": (1,), "recompute": (Recompute.NONE,)}
     space = space_of("mixtral-8x7b", "8xh100-sxm-80gb", 96, **axes)
     clusters = list(map(parse_gpus, kinds))
     memories: Memories = {}
-    found = [plans_on(space, group, "megatron", memories) for group in by_machine(clusters)]
+    known: Known = {}
+    found = [plans_on(space, group, engine, memories, known) for group in by_machine(clusters)]
     together = sorted(figures for plans in chain(*found) for figures in figures_of(plans))
-    alone = chain(*(plans_on(space, [cluster], "megatron") for cluster in clusters))
+    alone = chain(*(plans_on(space, [cluster], engine) for cluster in clusters))
     assert together == sorted(figures for plans in alone for figures in figures_of(plans))
 
 
@@ -142,6 +145,7 @@ def test_every_sampled_plan_of_other_engines_has_the_peak_of_its_program(engine:
     for choice in dice.sample(found, min(24, len(found))):
         index = dice.randrange(len(choice.jobs))
         assert choice.live_bytes[index] == live_bytes(choice.jobs[index]), choice.jobs[index].plan
+        assert steps_s(choice.jobs)[index] == step_time(choice.jobs[index]).step_s
 
 
 def test_a_plan_the_engine_refuses_is_no_plan() -> None:
