@@ -138,18 +138,19 @@ class Update(NamedTuple):
 
     loaded: Program
     states: Program  # born in the first step
-    behind: Program
+    temporaries: Program
+    zeroed: Program
 
 
 def _update(built: Pieces, rule: OptimizerRule, kernel: str, *, on_host: bool) -> Update:
     if on_host:
-        return Update((), (), ())
+        return Update((), (), (), ())
     zeroed: list[Node] = [Loop(count, (Free(tensor),)) for tensor, count in sharded_gradients(built.stages)]
     if built.root is not None:
         zeroed.append(Free(built.root.reduce_output))
     temporaries = clip_program(built.weights) + step_program(built.weights, rule, kernel=kernel)
     states = state_program(built.weights, rule)
-    return Update(weight_program(built.weights), _shared(states), _shared((*temporaries, *zeroed)))
+    return Update(weight_program(built.weights), _shared(states), _shared(temporaries), _shared(tuple(zeroed)))
 
 
 def _shared(nodes: Program) -> Program:
@@ -159,11 +160,11 @@ def _shared(nodes: Program) -> Program:
 
 def _finish(setting: Setting, update: Update, passes: Program) -> dict[Phase, Program]:
     """The optimizer step behind the passes, with and without the birth of its states."""
-    body = _shared(passes)
+    body, behind = _shared(passes), update.temporaries + update.zeroed
     return {
         Phase.LOAD: update.loaded + _buffers(setting),
-        Phase.FIRST_STEP: body + update.states + update.behind,
-        Phase.STEP: body + update.behind,
+        Phase.FIRST_STEP: body + update.states + behind,
+        Phase.STEP: body + behind,
     }
 
 
