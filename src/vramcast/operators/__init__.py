@@ -6,5 +6,6 @@ from vramcast.lazy import submodules
 
 if TYPE_CHECKING:
     from vramcast.operators import linear as linear
+    from vramcast.operators import ring as ring
 
 __getattr__ = submodules(__name__)

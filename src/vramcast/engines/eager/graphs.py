@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from vramcast import operators
 from vramcast.blocks.ends import boundary, chained, embedding, head
 from vramcast.blocks.mlp import is_router
 from vramcast.blocks.sizes import Sizes
@@ -15,7 +16,6 @@ from vramcast.domain.model import Attention, Run, Stack
 from vramcast.domain.program import Category, Tensor
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.operators.graph import Graph, without_gradients
-from vramcast.operators.ring import ring_attention
 
 INT64: Final = 8
 ADDED_MASK: Final = "attention mask"
@@ -135,7 +135,7 @@ def run_parts(stack: Stack, recipe: Recipe) -> Iterator[tuple[int, int, bool]]:
 def _layer(run: Run, sizes: Sizes, hidden: Tensor, recipe: Recipe, again: bool) -> Graph:
     graph = chained(decoder_layer(run.layer, sizes, owner=hidden.owner + ".layers"), hidden)
     if recipe.context_ranks > 1:
-        ring_attention(graph, recipe.context_ranks)
+        operators.ring.ring_attention(graph, recipe.context_ranks)
     if again:
         graph.checkpoint(0, outputs_alive=recipe.reentrant, keep=is_router if recipe.keeps_router else None)
     return graph

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from vramcast import operators
 from vramcast.blocks import parts
 from vramcast.blocks.mlp import is_router
 from vramcast.blocks.projection import project
@@ -22,7 +23,6 @@ from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Operator, Value
 from vramcast.operators.linear import cast
 from vramcast.operators.loss import LinearLoss, Vocabulary, cross_entropy, linear_cross_entropy
-from vramcast.operators.ring import ring_attention
 
 PRODUCTS: Final = ("linear", "quantised_linear")
 KEPT_KERNELS: Final = ("flash_attention", "efficient_attention", "cudnn_attention", "reduce_scatter")
@@ -55,7 +55,7 @@ def layer(spec: Layer, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
     for value in (*graph.inputs[:1], *graph.outputs[:1]):
         value.tensor = hidden
     if choices.context_ranks > 1:
-        ring_attention(graph, choices.context_ranks)
+        operators.ring.ring_attention(graph, choices.context_ranks)
     if choices.abs_kept:
         _keep_absolutes(graph)
     if choices.recompute is Recompute.FULL and choices.keeps_router:

@@ -17,8 +17,8 @@ from vramcast.domain.job import Job, Phase
 from vramcast.domain.model import Attention, Layer, Model
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
+from vramcast.engines import torchtitan
 from vramcast.engines.blas import blas_workspaces
-from vramcast.engines.torchtitan.automodel import whole_network
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Pieces, Sharing, Span, pieces
 from vramcast.engines.torchtitan.setting import (
@@ -57,7 +57,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     """
     setting = read(job)
     if runs_as_eager_code(job):
-        return (whole_network(setting),)
+        return (torchtitan.automodel.whole_network(setting),)
     if job.plan.pp > 1:
         return tuple(_pipeline_ranks(setting, _spans(setting)))
     runs = tuple((run.count, run.layer) for run in job.model.main.runs)
