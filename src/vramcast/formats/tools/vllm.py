@@ -121,19 +121,19 @@ def _sends_caches(values: Watched) -> bool:
     [kv_connector/v1/nixl_connector.py `register_kv_caches`; config/vllm.py: no hybrid manager beside a connector].
     """
     given = values.get("kv_transfer_config")
-    inner = Watched(table_of(given)) if given is not None else Watched({})
-    connector = inner.get("kv_connector")
-    if given is not None and connector != "NixlConnector":
-        values.cannot("kv_transfer_config", f"{str(connector)[:40]} is not modelled; NixlConnector is")
+    if given is None:
+        return False
+    inner = Watched(table_of(given))
+    if (connector := inner.get("kv_connector")) != "NixlConnector":
+        what = f"{str(connector)[:40]} is not modelled; NixlConnector is" if connector else "names no kv_connector"
+        values.cannot("kv_transfer_config", what)
         return False
     values.inner["kv_transfer_config"] = inner
     for name in ("kv_role", "engine_id", "kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "kv_load_failure_policy"):
         inner.get(name)
     inner.only("kv_buffer_device", "cuda")
-    if connector is not None:
-        values.assumed.append("NIXL sends the cache from where it lies; what its library holds on the card is not "
-                              "counted")
-    return connector is not None
+    values.assumed.append("NIXL sends the cache from where it lies; what its library holds on the card is not counted")
+    return True
 
 
 def _without_others(values: Watched, tp: int) -> None:
