@@ -60,7 +60,7 @@ Known = dict[tuple[object, ...], list[Looked]]
 """Plans with their micro-batches -> what is known of them, of one space."""
 
 
-class Watched:
+class Tracked:
     """A noun that writes down what is looked at."""
 
     def __init__(self, noun: Cluster | Gpu, facts: dict[str, object], path: str = "") -> None:
@@ -69,7 +69,7 @@ class Watched:
     def __getattr__(self, name: str) -> object:
         value = getattr(self._noun, name)
         if isinstance(value, Gpu):
-            return Watched(value, self._facts, f"{name}.")
+            return Tracked(value, self._facts, f"{name}.")
         self._facts[self._path + name] = value
         return value
 
@@ -81,7 +81,7 @@ class Watched:
         return hash(self._whole())
 
     def __eq__(self, other: object) -> bool:
-        return self._whole() == (other._whole() if isinstance(other, Watched) else other)
+        return self._whole() == (other._whole() if isinstance(other, Tracked) else other)
 
 
 class Choice(NamedTuple):
@@ -198,9 +198,9 @@ def _live_bytes(engine: str, jobs: tuple[Job, ...], known: Known) -> Counts:
     found = next((each for each in looked if each.holds_of(cluster)), None)
     if found is None:
         facts: dict[str, object] = {}
-        watched: Any = Watched(cluster, facts)
+        tracked: Any = Tracked(cluster, facts)
         try:
-            found = Looked(facts, live_bytes(tuple(replace(job, cluster=watched) for job in jobs)))
+            found = Looked(facts, live_bytes(tuple(replace(job, cluster=tracked) for job in jobs)))
         except VramcastError as reason:
             found = Looked(facts, reason)
         looked.append(found)
