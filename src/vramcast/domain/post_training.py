@@ -1,0 +1,137 @@
+"""Reinforcement-learning post-training: what is asked of it, and a card that several processes share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Plan, require_counts
+from vramcast.domain.model import Model, Noun
+from vramcast.domain.program import Program, Tensor
+from vramcast.domain.version import Version
+from vramcast.errors import InvalidSpec
+
+Algorithm = Literal["ppo", "grpo", "dapo", "gspo", "dr-grpo", "rloo", "reinforce++", "remax", "gpg"]
+
+WITH_CRITIC: Final = ("ppo",)
+"""Algorithms whose advantages a second network, which learns, estimates (generalised advantage estimation)."""
+
+
+class Episodes(Noun, frozen=True):
+    """What one step generates. A prompt is answered `samples` times."""
+
+    prompts: int = 1024  # of one step [count]
+    samples: int = 1  # answers to a prompt [count]
+    prompt_len: int = 512  # longest [tokens]
+    response_len: int = 512
+    mean_prompt_len: int | None = None  # None: every prompt is as long as the longest [tokens]
+    mean_response_len: int | None = None
+
+    def __post_init__(self) -> None:
+        require_counts(self, "prompts", "samples", "prompt_len", "response_len", "mean_prompt_len", "mean_response_len")
+        for mean, most, name in ((self.mean_prompt_len, self.prompt_len, "prompt"),
+                                 (self.mean_response_len, self.response_len, "response")):
+            if mean is not None and mean > most:
+                raise InvalidSpec(f"mean-{name}-len={mean} is longer than {name}-len={most}, which is the longest one's")
+
+    @property
+    def longest(self) -> int:
+        """Prompt and answer [tokens]."""
+        return self.prompt_len + self.response_len
+
+    @property
+    def usual(self) -> int:
+        """Tokens of a sequence that is as long as the mean; of the longest where no mean is known."""
+        means = (self.mean_prompt_len or self.prompt_len, self.mean_response_len or self.response_len)
+        return sum(means)
+
+
+class Updates(Noun, frozen=True):
+    """How the sequences of a step go through the networks that are trained and asked.
+
+    Micro-batches are so many sequences on one data-parallel rank, or so many tokens on one card.
+    """
+
+    mini_batch: int = 256  # prompts of an optimizer step [count]
+    epochs: int = 1  # passes over the sequences of a step [count]
+    micro_batch: int | None = None  # sequences [count]
+    micro_tokens: int | None = None  # tokens of a dynamic micro-batch [tokens]
+    log_prob_micro_batch: int | None = None  # the same of passes without gradients; None: as the update
+    log_prob_tokens: int | None = None
+    critic_micro_batch: int | None = None  # None: as the actor
+    ulysses: int = 1  # ranks that divide a sequence
+    entropy: bool = False  # its gradient is part of the loss
+    entropy_kernel: Literal["compiled", "eager", "chunked"] | None = None  # None: compiled, eager where batches are padded
+    fused_loss: bool = False  # logits are never whole
+    padded: bool = False  # batches are padded to the longest sequence
+    reference: bool = False  # a KL term asks the network as it was
+    offload_reference: bool | None = None  # None: as the framework does unasked
+
+    def __post_init__(self) -> None:
+        require_counts(self, "mini_batch", "epochs", "micro_batch", "micro_tokens", "log_prob_micro_batch",
+                       "log_prob_tokens", "critic_micro_batch", "ulysses")
+
+
+class Rollout(Noun, frozen=True):
+    """The engine that generates, on the cards of the trainer. None leaves a choice to the framework."""
+
+    tp: int | None = None
+    memory_fraction: float | None = None
+    max_sequences: int | None = None
+    batched_tokens: int | None = None
+    context: int | None = None  # longest sequence [tokens]
+    graphs: bool | None = None
+    sleeps: bool = True  # its memory is given up while the trainer works
+    layered_summon: bool = False  # adapters are gathered one layer after the other
+
+    def __post_init__(self) -> None:
+        require_counts(self, "tp", "max_sequences", "batched_tokens", "context")
+        if self.memory_fraction is not None and not 0.0 < self.memory_fraction <= 1.0:
+            raise InvalidSpec(f"memory-fraction={self.memory_fraction} must lie above 0 and up to 1, for example 0.5")
+
+
+class PostTrainingJob(Noun, frozen=True, kw_only=True):
+    """One question about post-training, complete."""
+
+    model: Model
+    cluster: Cluster
+    framework: str
+    version: Version
+    algorithm: Algorithm
+    episodes: Episodes
+    updates: Updates
+    plan: Plan  # of the network that learns
+    rollout: Rollout
+    rollout_engine: str
+    rollout_version: Version
+    assumed: tuple[str, ...] = ()  # of what the question leaves open, one sentence each
+
+
+class Process(Struct, frozen=True, kw_only=True):
+    """One process on a card: a context, a caching allocator, and pools that can be given up and taken back."""
+
+    name: str
+    outside: tuple[Tensor, ...] = ()  # beside its allocator, as long as it lives
+    pools: tuple[Tensor, ...] = ()  # by name; torch counts them while they are given up, too
+
+
+class Stage(Struct, frozen=True, kw_only=True):
+    """A part of a step, for the whole card: what its processes do, one after the other, and which pools are there."""
+
+    name: str
+    programs: Mapping[str, Program] = {}  # of the processes that do anything
+    awake: tuple[str, ...] = ()  # names of pools that hold memory of the card
+    releases: tuple[str, ...] = ()  # processes that give cached memory back at its end
+
+
+class Card(Struct, frozen=True, kw_only=True):
+    """What one card sees of a run, in order. What fits is judged on the sum over its processes at every moment."""
+
+    processes: tuple[Process, ...]
+    stages: tuple[Stage, ...]
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    shortfall: str = ""  # why a process refuses to start, where the card's size alone does not say it

@@ -1,0 +1,61 @@
+"""The table of what can be asked of reinforcement-learning post-training."""
+
+from __future__ import annotations
+
+from typing import Final, get_args
+
+from vramcast.domain.post_training import Algorithm
+from vramcast.question.options import CONFIG_OPTIONS, MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, Kind, Option
+
+
+def _count(section: str, field: str, help_: str) -> Option:
+    return Option(section, field, Kind.COUNT, help_)
+
+
+POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
+    "framework": Option("job", "framework", Kind.TEXT, "framework@version: verl@0.8 (default), verl@0.4 ..."),
+    "algorithm": Option("job", "algorithm", Kind.CHOICE, "what is optimised", get_args(Algorithm)),
+    "rollout": Option("job", "rollout", Kind.TEXT, "engine@version that generates, on the same cards: vllm, sglang"),
+    "prompts": _count("episodes", "prompts", "prompts of a step (data.train_batch_size)"),
+    "samples": _count("episodes", "samples", "answers to a prompt (rollout.n)"),
+    "prompt-len": _count("episodes", "prompt_len", "longest prompt"),
+    "response-len": _count("episodes", "response_len", "longest answer"),
+    "mean-prompt-len": _count("episodes", "mean_prompt_len", "mean prompt, for what is to be expected; without it every "
+                              "sequence is as long as the longest"),
+    "mean-response-len": _count("episodes", "mean_response_len", "mean answer, the same"),
+    "mini-batch": _count("updates", "mini_batch", "prompts of an optimizer step (ppo_mini_batch_size)"),
+    "epochs": _count("updates", "epochs", "passes over the sequences of a step (ppo_epochs)"),
+    "micro-batch": _count("updates", "micro_batch", "sequences of a micro-batch on one card"),
+    "micro-tokens": _count("updates", "micro_tokens", "tokens of a dynamic micro-batch on one card "
+                           "(ppo_max_token_len_per_gpu)"),
+    "log-prob-micro-batch": _count("updates", "log_prob_micro_batch", "sequences of a pass without gradients on one "
+                                   "card; by default as --micro-batch"),
+    "log-prob-tokens": _count("updates", "log_prob_tokens", "the same as tokens of a dynamic micro-batch"),
+    "critic-micro-batch": _count("updates", "critic_micro_batch", "sequences of the critic's micro-batch"),
+    "ulysses": _count("updates", "ulysses", "ranks that divide a sequence (ulysses_sequence_parallel_size)"),
+    "entropy": Option("updates", "entropy", Kind.FLAG, "the loss has an entropy term (entropy_coeff is not 0)"),
+    "entropy-kernel": Option("updates", "entropy_kernel", Kind.CHOICE, "how it is computed",
+                             ("compiled", "eager", "chunked")),
+    "fused-loss": Option("updates", "fused_loss", Kind.FLAG, "logits are never whole (use_fused_kernels)"),
+    "padded": Option("updates", "padded", Kind.FLAG, "batches are padded to the longest (use_remove_padding=False)"),
+    "reference": Option("updates", "reference", Kind.FLAG, "a KL term asks the network as it was (use_kl_loss)"),
+    "offload-reference": Option("updates", "offload_reference", Kind.FLAG, "the reference waits on the host"),
+    "rollout-tp": _count("rollout", "tp", "tensor-parallel degree of the engine"),
+    "memory-fraction": Option("rollout", "memory_fraction", Kind.NUMBER, "share of the card that the engine may take "
+                              "(gpu_memory_utilization)"),
+    "max-sequences": _count("rollout", "max_sequences", "sequences that it runs at once (max_num_seqs)"),
+    "batched-tokens": _count("rollout", "batched_tokens", "tokens of one of its forwards (max_num_batched_tokens)"),
+    "context": _count("rollout", "context", "longest sequence it takes (max_model_len)"),
+    "graphs": Option("rollout", "graphs", Kind.FLAG, "CUDA graphs (enforce_eager=False)"),
+    "sleep": Option("rollout", "sleeps", Kind.FLAG, "it gives its memory up while the trainer works "
+                    "(free_cache_engine)"),
+    "layered-summon": Option("rollout", "layered_summon", Kind.FLAG, "adapters are gathered layer by layer"),
+    **{name: OPTIONS[name] for name in (
+        "sharded-by", "shard-group", "reshard-after-forward", "precision", "optimizer", "recompute", "peft",
+        "lora-rank", "lora-targets", "offload-parameters", "offload-optimizer", "alloc-conf",
+    )},
+    **CONFIG_OPTIONS,
+    **MARKET_OPTIONS,
+    **MODEL_OPTIONS,
+}
+"""Name as users write it -> where it goes. `gpus` and `model` are the two that are always there."""
