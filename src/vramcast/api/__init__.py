@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vramcast.api.fixing import write_fixed
     from vramcast.api.plan_serving import planned_serving
     from vramcast.api.planning import planned_training
+    from vramcast.api.post_training import post_training_answer
     from vramcast.api.recordings import replay
     from vramcast.api.server_logs import reconcile
     from vramcast.api.serving import serve_answer, serve_job_of
@@ -29,13 +30,13 @@ MODULES: Final = {
     **dict.fromkeys(("serve_answer", "serve_job_of"), "serving"),
     "fitting_models": "fitting",
     "planned_training": "planning", "planned_serving": "plan_serving", "diagnosis_of": "failures",
-    "reconcile": "server_logs", "replay": "recordings", "write_fixed": "fixing",
+    "post_training_answer": "post_training", "reconcile": "server_logs", "replay": "recordings", "write_fixed": "fixing",
 }
 """Name -> its module."""
 
 __all__ = [
     "asks_which", "card_choices", "diagnose", "diagnosis_of", "fitting_models", "job_of", "plan", "planned_serving",
-    "planned_training", "reconcile", "replay", "serve", "serve_answer", "serve_job_of", "train", "train_answer",
+    "planned_training", "post_training_answer", "reconcile", "replay", "serve", "serve_answer", "serve_job_of", "train", "train_answer",
     "write_fixed",
 ]
 

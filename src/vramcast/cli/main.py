@@ -21,6 +21,7 @@ from vramcast.version import __version__
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "train": ("train:command", "memory of one training plan"),
     "serve": ("serve:command", "memory, KV capacity and concurrency of one serving plan"),
+    "rl": ("rl:command", "memory of PPO, GRPO and their kin: trainer and engine on the same cards"),
     "plan": ("plan:command", "search: the best plans for a goal, and what fits"),
     "replay": ("observed:replay", "a memory snapshot: its peak, holes and leaks, and what other settings would do"),
     "sweep": ("sweep:command", "thousands of questions from a file, resumable, on one machine or a Ray cluster"),

@@ -347,3 +347,13 @@ class ServeAnswer(Answer, frozen=True):
     shortfall: str = ""  # why it does not fit, where the card's size alone does not say it
     load: LoadMemory | None = None  # of language models
     fleet: Fleet | None = None  # where a search spread a load over replicas like this one
+
+
+class PostTrainingAnswer(Answer, frozen=True):
+    """The answer to one question about post-training. The first of its ranks is the card, all its processes together;
+    behind it stands each process, as torch counts in it. Their phases are the stages of a step.
+    """
+
+    resting: dict[str, dict[str, int]] = {}  # process -> stage -> what torch has allocated when it has ended [bytes]
+    longest: Peak | None = None  # of the card, where every sequence is as long as it may be
+    shortfall: str = ""  # why it does not fit, where the card's size alone does not say it

@@ -107,6 +107,7 @@ class PostTrainingJob(Noun, frozen=True, kw_only=True):
     rollout: Rollout
     rollout_engine: str
     rollout_version: Version
+    alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF of the trainer
     assumed: tuple[str, ...] = ()  # of what the question leaves open, one sentence each
 
 

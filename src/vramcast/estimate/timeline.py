@@ -115,7 +115,7 @@ def simulated_in_full(
 
     Raises: OutOfMemory when a request cannot be served within the capacity
     """
-    device = _Device(settings, capacity_bytes)
+    device = Device(settings, capacity_bytes)
     marks: dict[Phase, Simulated] = {}
     allocator = device.allocator
     for phase, program in phases.items():
@@ -125,7 +125,7 @@ def simulated_in_full(
     return marks
 
 
-class _Device:
+class Device:
     """The allocator of one process, and where its live tensors are."""
 
     def __init__(self, settings: Settings, capacity_bytes: int | None) -> None:

@@ -7,6 +7,7 @@ Symbols:  T tokens   V vocabulary on this rank   H hidden size   C tokens of a c
 [zoo] unsloth_zoo fused_losses/fused_linear.py, since 2026.10.9; fused_losses/cross_entropy_loss.py before
 [trl] huggingface/trl v1.9.0 trl/trainer/sft_trainer.py `_chunk`, `_chunked_cross_entropy_loss`
 [torchtune] meta-pytorch/torchtune torchtune/modules/loss/cross_entropy_loss.py, ce_chunked_output_loss.py
+[verl] volcengine/verl b178a3c (0.8) verl/workers/actor/dp_actor.py `_forward_micro_batch`, verl/utils/torch_functional.py
 [cce] Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009
 """
 
@@ -176,6 +177,68 @@ def _all_log_probabilities(graph: Graph, logits: Value, spec: Vocabulary) -> Val
     return graph.call("score", [score], [_scalar(graph)], saved=[score])
 
 
+ENTROPY_CHUNK: Final = 2048
+"""Rows of a chunk [verl] `entropy_from_logits_with_chunking`."""
+
+ENTROPIES: Final = ("", "compiled", "eager", "chunked")
+
+
+def policy_loss(divided: str, entropy: str = "") -> str:
+    """Key of the loss of a policy gradient: log-probabilities of what was chosen, and an entropy.
+
+    Args:
+        divided: by the temperature, "in place" or in a "copy"
+        entropy: one of ENTROPIES
+    """
+    return f"log_probabilities of a policy, divided {divided}, entropy {entropy}"
+
+
+def _policy(graph: Graph, logits: Value, spec: Vocabulary, *, divided: str, entropy: str) -> Value:
+    """[verl] `_forward_micro_batch`: flash-attn's cross entropy, whose backward overwrites the logits where nobody else
+    reads them, and the entropy of the same logits. A division in place goes through a view, `squeeze(0)`: autograd's
+    CopySlices fills in a gradient of all, and divides a clone of it.
+    """
+    size = logits.num_bytes
+    if divided == "copy":
+        logits = aten.unary(graph, logits, num_bytes=size, name="logits.divided")
+    else:
+        filled = [graph.tensor(f"grad.logits.{name}", size) for name in ("clone", "divided")]
+        logits = graph.call("div_", [logits], [graph.view(logits, "logits.divided")], backward_temporaries=filled)
+    rows = graph.value("log_probabilities", spec.row_bytes)
+    log_sum = graph.value("loss.log_sum_exp", spec.row_bytes, gradient_bytes=0)
+    graph.call("cross_entropy", [logits], [rows], saved=[logits], extra=[log_sum],
+               gradient_storages=[] if entropy else [(logits, logits)])
+    found = [rows, _entropy(graph, logits, spec, entropy)] if entropy else [rows]
+    return graph.call("score", found, [_scalar(graph)], saved=found)
+
+
+def _entropy(graph: Graph, logits: Value, spec: Vocabulary, kind: str) -> Value:
+    """[verl] `entropy_from_logits`: `logsumexp(logits) - sum(softmax(logits) * logits)`, in fp32 under autocast.
+
+    torch.compile keeps the logits and three numbers a row, and makes the rest again in backward: its graphs, which
+    torch 2.13 partitions, hold no more.
+    """
+    entropy = graph.value("entropy", spec.row_bytes)
+    if kind == "compiled":
+        kept = [graph.value("entropy.rows", 3 * spec.row_bytes, gradient_bytes=0)]
+        return graph.call("entropy", [logits], [entropy], saved=[logits], extra=kept)
+    if kind == "chunked":  # three copies of a chunk; for backward two of all are kept
+        chunk = min(spec.tokens, ENTROPY_CHUNK) * spec.size * FP32
+        kept = [graph.value("entropy.chunks", 2 * spec.fp32_bytes, gradient_bytes=0)]
+        return graph.call("entropy", [logits], [entropy], extra=kept,
+                          temporaries=[graph.tensor("entropy.chunk", 3 * chunk)])
+    wide = [cast(graph, logits, elements=spec.elements, to_bytes=FP32, name=f"entropy.fp32.{n}") for n in (1, 2)]
+    chances = aten.unary(graph, wide[0], num_bytes=spec.fp32_bytes, name="softmax", saves="output")
+    summed, weighted = (graph.value(f"entropy.{name}", spec.row_bytes) for name in ("logsumexp", "sum"))
+    graph.call("logsumexp", [wide[1]], [summed], saved=[wide[1], summed],
+               temporaries=[graph.tensor("entropy.exp", spec.fp32_bytes)])
+    product = graph.value("entropy.product", spec.fp32_bytes)
+    graph.call("mul", [chances, logits], [product], saved=[chances, logits])
+    graph.call("sum", [product], [weighted])
+    graph.hold(chances)
+    return graph.call("subtract", [summed, weighted], [entropy], passes_gradient=True)
+
+
 TORCHTUNE_CHUNKS: Final = 8
 """[torchtune] `num_output_chunks`."""
 
@@ -213,6 +276,8 @@ CROSS_ENTROPY_VARIANTS: Final[dict[str, Kernel]] = {
     "log_probabilities_copied": partial(_log_probabilities, shifted=True, copied=True),
     "log_probabilities_divided": partial(_log_probabilities, shifted=True, divided="in place"),
     "log_probabilities_divided_copy": partial(_log_probabilities, shifted=True, divided="copy"),
+    **{policy_loss(divided, entropy): partial(_policy, divided=divided, entropy=entropy)
+       for divided in ("in place", "copy") for entropy in ENTROPIES},
 }
 
 

@@ -37,7 +37,7 @@ MESSAGES: Final = _catalogue("answers")
 @cache
 def rare_messages() -> Messages:
     """The messages of reports on failures, recordings, traces, live GPUs and as files: others need none of them."""
-    return _catalogue("failures", "recordings", "reports")
+    return _catalogue("failures", "recordings", "reports", "post_training")
 
 
 class Words:

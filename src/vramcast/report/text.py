@@ -13,6 +13,7 @@ from vramcast.domain.answer import (
     Found,
     HostNeed,
     LedgerEntry,
+    PostTrainingAnswer,
     RankAnswer,
     ServeAnswer,
     Speed,
@@ -21,6 +22,7 @@ from vramcast.domain.answer import (
 )
 from vramcast.report.columns import table_lines, width_of
 from vramcast.report.messages import Words
+from vramcast.report.post_training import stage_lines
 from vramcast.report.price import cost_lines, run_length
 from vramcast.report.verdicts import headline, word_of
 from vramcast.units import format_bytes, format_seconds
@@ -66,8 +68,14 @@ def render(
 def _details(answer: Answer, words: Words, *, all_ranks: bool, entries: int | None) -> Iterator[str]:
     """Where the bytes and the time are; `entries` of a category are shown, None: all, each explained."""
     explain = entries is None
+    if isinstance(answer, PostTrainingAnswer):
+        stage = words(f"phase.{answer.fullest.highest_phase}")
+        yield from (words("stages"), *stage_lines(answer, words), "")
+        yield words("card_ledger", stage=stage, count=answer.fullest.count)
+        yield from (*ledger(answer.fullest, words, entries=entries), "")
     total = sum(rank.count for rank in answer.ranks)
-    for rank in answer.ranks if all_ranks else answer.ranks[:1]:
+    shown = () if isinstance(answer, PostTrainingAnswer) else answer.ranks if all_ranks else answer.ranks[:1]
+    for rank in shown:
         key = "ledger" if rank is answer.fullest else "role"
         yield words(key, role=rank.role, count=rank.count, total=total)
         yield from (*ledger(rank, words, entries=entries), "")

@@ -1,0 +1,33 @@
+"""Questions about reinforcement-learning post-training and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vramcast.api.jobs import question_of
+from vramcast.domain.answer import PostTrainingAnswer
+from vramcast.domain.post_training import PostTrainingJob
+from vramcast.estimate.post_training import answer
+from vramcast.question.build import Resolve
+from vramcast.question.post_training import build_post_training
+from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
+
+
+def post_training_answer(
+    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None,
+    with_changes: bool = True,
+) -> PostTrainingAnswer:
+    """The answer to a question about post-training on top of a job file, with what files of other tools said."""
+    asked = question_of(options, file, POST_TRAINING_OPTIONS, command="rl")
+    job = build_post_training(asked.options, resolve=resolve or asked.resolve)
+    return asked.noted(answer(job, with_changes=with_changes))
+
+
+def post_training_job_of(
+    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None
+) -> PostTrainingJob:
+    """The question that options ask, on top of a job file."""
+    asked = question_of(options, file, POST_TRAINING_OPTIONS, command="rl")
+    return build_post_training(asked.options, resolve=resolve or asked.resolve)

@@ -1,0 +1,58 @@
+"""`vramcast rl`: memory of reinforcement-learning post-training, stage by stage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vramcast import api, question
+from vramcast.cli.question_command import QuestionCommand
+from vramcast.cli.shared import (
+    Reporting,
+    answer_options,
+    answer_text,
+    exit_of,
+    given_options,
+    json_option,
+    language_option,
+    question_options,
+    report_option,
+    with_cards_here,
+)
+from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
+from vramcast.report.messages import words_here
+
+
+@click.command("rl", cls=QuestionCommand)
+@click.argument("model", required=False)
+@click.option("--gpus", metavar="[NODESx]COUNTxGPU|[COUNTx]INSTANCE", help="8xh100-sxm-80gb, 4x8xa100-sxm-80gb")
+@question_options(POST_TRAINING_OPTIONS)
+@answer_options
+@report_option
+@json_option
+@language_option
+def command(
+    model: str | None, gpus: str | None, job_file: Path | None, save: Path | None, all_ranks: bool, explain: bool,
+    report_file: Path | None, as_json: bool, lang: str | None, **values: Any,
+) -> int:
+    """Memory of PPO, GRPO and their kin: trainer and engine on the same cards, stage by stage.
+
+    MODEL is a catalogue name (see `vramcast models`), a path to a config.json or directory, or a hub id.
+    Behind -- stands the command that starts the training, as it is typed; it is read, not run.
+
+    \b
+    vramcast rl qwen2.5-7b --gpus 8xh100-sxm-80gb --algorithm grpo --samples 5 --micro-batch 8 --reference
+    vramcast rl qwen2.5-7b --gpus 8xa100-sxm-80gb --framework verl@0.6 --rollout vllm --offload-parameters cpu
+    vramcast rl --gpus 8xh100-sxm-80gb --from run_grpo.sh
+    vramcast rl --gpus 8xh100-sxm-80gb -- python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo ...
+    """
+    given = with_cards_here({"model": model, "gpus": gpus} | given_options(values))
+    reporting = Reporting(report_file, "rl").checked()
+    result = api.post_training_answer(given, file=job_file)
+    if save is not None:
+        question.files.save_job(save, given, file=job_file, table=POST_TRAINING_OPTIONS)
+    click.echo(answer_text(result, as_json=as_json, lang=lang, all_ranks=all_ranks, explain=explain), nl=as_json)
+    reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
+    return exit_of(result)

@@ -1,0 +1,56 @@
+"""verl by release: who lives in which process, what sleeps how, what is computed in which type.
+
+[verl] verl-project/verl v0.3 070ed6a, v0.4.1 8d9e350, v0.5.0 8fdc4d3, v0.6.1 d62da49, v0.7.0 f9c855f, 0.8.0.dev
+b178a3c, v0.9.0 483b8a0, 0.10.0.dev 1dda039
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from vramcast.domain.version import Version
+
+
+class Release(NamedTuple):
+    """What holds from a release on."""
+
+    since: Version
+    in_process: bool  # vLLM lives in the trainer's process [workers/rollout/vllm_rollout]
+    sleep_level: int  # 1: weights wait on the host; 2: they are dropped [vllm_async_server.py]
+    wakes_both: bool  # weights and cache are back before the weights are handed over [sharding_manager/fsdp_vllm.py]
+    divides: str  # logits by the temperature: "in place" [dp_actor.py], in a "copy" [fsdp/transformer_impl.py]
+    defers_sync: bool  # micro-batches before the last are not reduced [fsdp/transformer_impl.py]
+    reference_width: int  # bytes of a frozen reference's element [fsdp_workers.py; config/ref/ref.yaml]
+    bucket_mib: int  # of the handover between processes [config/rollout/rollout.yaml]
+    max_sequences: int  # of the engine [config/rollout/rollout.yaml]
+    graphs: bool  # the engine captures graphs unasked
+    context_of_model: bool  # its longest sequence is the model's, not that of the data [vllm_async_server.py]
+    vllm: Version  # that its documents name
+    sglang: Version
+
+
+RELEASES: Final = (
+    Release((0, 9), False, 2, False, "copy", True, 4, 2048, 256, True, True, (0, 21), (0, 5, 8)),
+    Release((0, 8), False, 2, False, "in place", False, 4, 2048, 256, True, True, (0, 12), (0, 5, 6)),
+    Release((0, 7), True, 2, False, "in place", False, 4, 512, 1024, True, True, (0, 12), (0, 5, 6)),
+    Release((0, 6), True, 2, False, "in place", False, 4, 512, 1024, True, True, (0, 11), (0, 5, 5)),
+    Release((0, 4), True, 1, False, "in place", False, 2, 512, 1024, False, False, (0, 8, 5), (0, 4, 6)),
+    Release((0, 2), True, 1, True, "in place", False, 2, 512, 1024, False, False, (0, 8), (0, 4, 6)),
+)
+"""Newest first."""
+
+OLDEST: Final[Version] = (0, 2)
+NEWEST: Final[Version] = (0, 10)
+DEFAULT: Final[Version] = (0, 8)
+
+MEMORY_FRACTION: Final = 0.5
+BATCHED_TOKENS: Final = 8192
+ROLLOUT_TP: Final = 2
+MICRO_TOKENS: Final = 16384
+"""`gpu_memory_utilization`, `max_num_batched_tokens`, `tensor_model_parallel_size`, `ppo_max_token_len_per_gpu` where
+nobody says them [config/rollout/rollout.yaml, config/actor/actor.yaml]."""
+
+
+def release_of(version: Version) -> Release:
+    """What holds in a version."""
+    return next(release for release in RELEASES if version >= release.since)

@@ -1,0 +1,118 @@
+"""The engine that generates beside verl's trainer: its weights, its cache, what it holds besides.
+
+[budget] vllm-project/vllm vllm/v1/worker/gpu_worker.py `determine_available_memory`: up to 0.11 everything that the
+card holds counts against the share of the card, since then only what came after the worker's start, which must find its
+share free; SGLang's share is one of what is free at its start
+[cumem] vllm/device_allocator/cumem.py: `sleep` unmaps what was allocated under the tags "weights" and "kv_cache"; graphs,
+NCCL and the context stay
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from vramcast.domain.post_training import PostTrainingJob
+from vramcast.domain.program import Alloc, Category, Program, Tensor, extent, live_at_end
+from vramcast.domain.serving import Deployment, Requests, ServeJob, ServePlan, ServingRank, Version
+from vramcast.engines import sglang, vllm
+from vramcast.engines.verl.releases import BATCHED_TOKENS, MEMORY_FRACTION, ROLLOUT_TP, release_of
+from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.units import format_bytes
+
+ENGINES: Final = {"vllm": vllm, "sglang": sglang}
+
+SNAPSHOT_SINCE: Final[Version] = (0, 12)
+"""First vLLM whose budget leaves out what others held before it began [budget]."""
+
+
+class Engine(NamedTuple):
+    """One card's part of the engine."""
+
+    job: ServeJob
+    deployment: Deployment
+    weights: Tensor  # that sleep
+    cache: Tensor
+    kept: Program  # what stays beside both: graphs
+    forward: Program  # the largest forward
+    outside: tuple[Tensor, ...]  # beside its allocator, without the context
+    shortfall: str = ""
+
+
+def serve_job(job: PostTrainingJob) -> ServeJob:
+    """The engine's part as a serving question."""
+    asked, release, episodes = job.rollout, release_of(job.version), job.episodes
+    tp = asked.tp or min(ROLLOUT_TP, job.cluster.count)
+    if job.cluster.count % tp:
+        raise InvalidSpec(f"rollout-tp={tp} does not divide {job.cluster.count} GPUs")
+    own = job.model.context if release.context_of_model else None
+    context = asked.context or max(own or 0, episodes.longest)
+    if context < episodes.longest:
+        raise InvalidSpec(f"context={context} is shorter than the {episodes.longest} tokens of a sequence")
+    concurrent = max(1, episodes.prompts * episodes.samples * tp // job.cluster.count)
+    most = asked.max_sequences or release.max_sequences
+    return ServeJob(
+        model=job.model,
+        requests=Requests(
+            context=context, concurrency=min(concurrent, most), input_len=episodes.mean_prompt_len or episodes.prompt_len,
+            output_len=episodes.mean_response_len or episodes.response_len,
+        ),
+        plan=ServePlan(
+            tp=tp, memory_fraction=asked.memory_fraction or MEMORY_FRACTION, max_sequences=most,
+            batched_tokens=max(asked.batched_tokens or BATCHED_TOKENS, 1),
+            graphs=release.graphs if asked.graphs is None else asked.graphs, dtype="bf16",
+        ),
+        cluster=job.cluster,
+        engine=job.rollout_engine,
+        version=job.rollout_version,
+    )
+
+
+def engine(job: PostTrainingJob, *, held_bytes: int) -> Engine:
+    """The engine on one card.
+
+    Args:
+        held_bytes: of the card that the trainer holds when the engine starts [bytes]
+
+    Raises: Unsupported for an engine that is not modelled here
+    """
+    if job.rollout_engine not in ENGINES:
+        raise Unsupported(f"--rollout {job.rollout_engine} is not modelled beside a trainer; use vllm or sglang")
+    asked = serve_job(job)
+    deployment: Deployment = ENGINES[job.rollout_engine].deploy(asked)
+    if len(deployment.ranks) > 1:
+        raise Unsupported("pipeline stages of the engine are not modelled beside a trainer; use --rollout-tp")
+    rank = deployment.ranks[0]
+    load, serving = (tuple(nodes) for nodes in rank.program.phases.values())
+    found = extent(load).net
+    cache, short = _cache(asked, rank, held_bytes, visible=job.cluster.gpu.visible_bytes)
+    weights = Tensor(name="weights", num_bytes=found, category=Category.WEIGHTS, owner="rollout",
+                     formula=f"over {asked.plan.tp} ranks", source="the network's configuration")
+    kept = Tensor(name="key-value cache", num_bytes=cache, category=Category.CACHE, owner="rollout",
+                  formula=f"{asked.plan.memory_fraction:g} of {format_bytes(job.cluster.gpu.visible_bytes)}, less what "
+                  "the engine needs besides", source="[budget]")
+    stays = live_at_end(serving)
+    graphs = tuple(Alloc(tensor) for tensor in stays if tensor.category is not Category.CACHE)
+    forward = tuple(node for node in serving if not (isinstance(node, Alloc) and node.tensor in stays))
+    return Engine(asked, deployment, weights, kept, graphs, forward, rank.program.outside, short)
+
+
+def _cache(asked: ServeJob, rank: ServingRank, held_bytes: int, *, visible: int) -> tuple[int, str]:
+    """Bytes of the cache beside what others hold, and why the engine would not start [budget]."""
+    alone = rank.cache.num_bytes if rank.cache is not None else 0
+    fraction = asked.plan.memory_fraction or 0.0
+    if asked.engine == "sglang":
+        return max(0, alone - int(fraction * held_bytes)), ""
+    if asked.version < SNAPSHOT_SINCE:
+        left = alone - held_bytes
+        short = "" if left > 0 else (
+            f"the engine counts what the trainer holds ({format_bytes(held_bytes)}) against its share and has nothing "
+            "left for its cache; raise --memory-fraction, or offload the weights"
+        )
+        return max(0, left), short
+    free = visible - held_bytes
+    short = "" if free >= fraction * visible else (
+        f"the engine finds {format_bytes(free)} free when it starts, less than its share of "
+        f"{format_bytes(int(fraction * visible))}; lower --memory-fraction, or offload the weights"
+    )
+    return alone, short
+

@@ -1,0 +1,322 @@
+"""One question about post-training answered: every process of a card simulated, and the card's sum at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from vramcast.allocator import Settings
+from vramcast.blocks.parameters import count_parameters
+from vramcast.domain.answer import Change, LedgerEntry, Peak, PostTrainingAnswer, RankAnswer
+from vramcast.domain.job import Recompute
+from vramcast.domain.post_training import Card, PostTrainingJob, Process, Stage
+from vramcast.domain.program import Basis, Tensor
+from vramcast.domain.version import named
+from vramcast.engines.verl import trainer
+from vramcast.engines.verl.card import card
+from vramcast.errors import VramcastError
+from vramcast.estimate.cost import with_cost
+from vramcast.estimate.interval import interval
+from vramcast.estimate.outside import context_tensor, outside_tensors
+from vramcast.estimate.post_training_host import host_need
+from vramcast.estimate.post_training_time import step_time
+from vramcast.estimate.script import Script
+from vramcast.estimate.timeline import Device
+from vramcast.estimate.traits import training_traits
+from vramcast.units import format_bytes
+
+CARD: Final = "card"
+
+
+class Moment(NamedTuple):
+    """One process in one stage [bytes]."""
+
+    allocated: int  # at its highest, of its own allocator
+    reserved: int
+    rests_allocated: int  # at its end
+    rests_reserved: int
+    is_active: bool
+
+
+class Played(NamedTuple):
+    """A card's run: every process in every stage."""
+
+    card: Card
+    outside: dict[str, tuple[Tensor, ...]]  # process -> what lies beside its allocator
+    moments: tuple[dict[str, Moment], ...]  # of each stage, the processes that are there
+
+    def device_bytes(self, stage: int) -> int:
+        """The card's sum in a stage [bytes]."""
+        return sum(
+            (moment.reserved if moment.is_active else moment.rests_reserved) + self.held_bytes(name, stage)
+            for name, moment in self.moments[stage].items()
+        )
+
+    def held_bytes(self, name: str, stage: int) -> int:
+        """What a process has of the card beside its own allocator: pools that are awake, and what lies outside."""
+        return sum(tensor.num_bytes for tensor in (*self.awake(name, stage), *self.outside[name]))
+
+    def awake(self, name: str, stage: int) -> tuple[Tensor, ...]:
+        """Pools of a process that hold memory of the card in a stage."""
+        process = next(process for process in self.card.processes if process.name == name)
+        return tuple(pool for pool in process.pools if pool.name in self.card.stages[stage].awake)
+
+    def counted(self, name: str, stage: int) -> int:
+        """Pools that torch counts in a process, asleep or awake [bytes]."""
+        process = next(process for process in self.card.processes if process.name == name)
+        begun = any(self.card.stages[before].awake for before in range(stage + 1))
+        return sum(pool.num_bytes for pool in process.pools) if begun else 0
+
+
+def answer(job: PostTrainingJob, *, with_changes: bool = True) -> PostTrainingAnswer:
+    """Memory of every stage on the card and in each process, and the time of a step.
+
+    Args:
+        job: the question
+        with_changes: of a plan that does not fit, whether to compute what would make it fit
+
+    Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
+    """
+    played = play(job)
+    whole = _card_answer(job, played)
+    capacity = job.cluster.gpu.visible_bytes
+    host = host_need(job)
+    fits = whole.needed_bytes <= capacity and not played.card.shortfall and (host is None or host.fits)
+    time, unknown = step_time(job)
+    longest = _by_longest(job) if job.episodes.usual < job.episodes.longest and not job.updates.padded else None
+    found = PostTrainingAnswer(
+        question=question(job),
+        fits=fits,
+        capacity_bytes=capacity,
+        ranks=(whole, *_process_answers(job, played)),
+        num_parameters=count_parameters(job.model).total,
+        cautions=tuple(_cautions(played.card.shortfall, longest, capacity)),
+        assumptions=tuple(dict.fromkeys((*job.model.notes, *job.assumed, *played.card.assumptions, *unknown))),
+        warnings=played.card.warnings,
+        changes=() if fits or not with_changes else tuple(_changes(job, whole.needed_bytes)),
+        time=time,
+        host=host,
+        resting=_resting(played),
+        longest=longest,
+        shortfall=played.card.shortfall,
+    )
+    priced: PostTrainingAnswer = with_cost(found, job.cluster)
+    return priced
+
+
+def play(job: PostTrainingJob) -> Played:
+    """Every process through every stage, in its own simulated allocator."""
+    found = card(job)
+    outside = {process.name: (*_around(job, process, first=index == 0), *process.outside)
+               for index, process in enumerate(found.processes)}
+    settings = Settings.parse(job.alloc_conf) if job.alloc_conf else Settings()
+    devices = {process.name: Device(settings, None) for process in found.processes}
+    begun: set[str] = set()
+    moments = []
+    for stage in found.stages:
+        begun |= stage.programs.keys()
+        moments.append({name: _moment(devices[name], stage, name) for name in devices if name in begun})
+    return Played(found, outside, tuple(moments))
+
+
+def _moment(device: Device, stage: Stage, name: str) -> Moment:
+    """One process through one stage."""
+    allocator = device.allocator
+    allocator.reset_peaks()
+    program = stage.programs.get(name)
+    if program is not None:
+        device.replay(program)
+    allocated, reserved = allocator.peak_allocated_bytes, allocator.peak_reserved_bytes
+    if name in stage.releases:
+        allocator.empty_cache()
+    return Moment(allocated, reserved, allocator.allocated_bytes, allocator.reserved_bytes, program is not None)
+
+
+def _around(job: PostTrainingJob, process: Process, *, first: bool) -> tuple[Tensor, ...]:
+    """Context and communicators of a process; the engine counts its own communicators."""
+    if first:
+        return outside_tensors(trainer.train_job(job, trainer.batches(job, learns=True)))
+    return (context_tensor(job.cluster.gpu),)
+
+
+def _card_answer(job: PostTrainingJob, played: Played) -> RankAnswer:
+    """The sum over its processes."""
+    peaks: dict[str, Peak] = {}
+    highest = 0
+    for index, stage in enumerate(played.card.stages):
+        device = played.device_bytes(index)
+        outside = sum(tensor.num_bytes for name in played.moments[index] for tensor in played.outside[name])
+        allocated = sum(
+            (moment.allocated if moment.is_active else moment.rests_allocated)
+            + sum(pool.num_bytes for pool in played.awake(name, index))
+            for name, moment in played.moments[index].items()
+        )
+        peak = Peak(allocated_bytes=allocated, reserved_bytes=device - outside, device_bytes=device)
+        if stage.name not in peaks or peak.device_bytes > peaks[stage.name].device_bytes:
+            peaks[stage.name] = peak
+        if device > played.device_bytes(highest):
+            highest = index
+    peak = peaks[played.card.stages[highest].name]
+    exact = sum(pool.num_bytes for name in played.moments[highest] for pool in played.awake(name, highest))
+    traits = training_traits(trainer.train_job(job, trainer.batches(job, learns=True)))
+    low, high = (exact + end for end in interval(traits, peak.device_bytes - exact))
+    return RankAnswer(
+        role=CARD, count=job.cluster.count, peak=peak, interval_bytes=(low, high), phases=peaks,
+        ledger=tuple(sorted(_ledger(played, highest, peak), key=lambda entry: -entry.num_bytes)),
+    )
+
+
+def _ledger(played: Played, index: int, peak: Peak) -> Iterator[LedgerEntry]:
+    """What the card holds at the highest point of a stage; entries add up to its device bytes."""
+    listed = 0
+    for name, moment in played.moments[index].items():
+        live = _live(played.card, name, index, at_peak=moment.is_active)
+        pools = {pool: 1 for pool in played.awake(name, index)}
+        for tensor, count in (live | pools | dict.fromkeys(played.outside[name], 1)).items():
+            size = (tensor.block_bytes if tensor in live else tensor.num_bytes) * count
+            listed += size
+            yield LedgerEntry(path=tensor.path, num_bytes=size, count=count, basis=tensor.basis,
+                              formula=tensor.formula, source=tensor.source)
+    yield LedgerEntry(
+        path="allocator/reserved but not allocated", num_bytes=peak.device_bytes - listed, basis=Basis.FORMULA,
+        formula="peak reserved - live at the peak", source="simulated caching allocators, one a process",
+    )
+
+
+def _live(found: Card, name: str, index: int, *, at_peak: bool) -> dict[Tensor, int]:
+    """What a process holds at the highest point of a stage, or at its end."""
+    script = Script({place: stage.programs.get(name, ()) for place, stage in enumerate(found.stages[: index + 1])} | (
+        {} if at_peak else {index + 1: ()}))
+    return script.live_at_peak(index if at_peak else index + 1)
+
+
+def _process_answers(job: PostTrainingJob, played: Played) -> Iterator[RankAnswer]:
+    """Each process as torch counts in it: what sleeps stays in its statistics."""
+    for process in played.card.processes:
+        phases: dict[str, Peak] = {}
+        for index, stage in enumerate(played.card.stages):
+            moment = played.moments[index].get(process.name)
+            if moment is None:
+                continue
+            pools, held = played.counted(process.name, index), played.held_bytes(process.name, index)
+            found = Peak(allocated_bytes=moment.allocated + pools, reserved_bytes=moment.reserved + pools,
+                         device_bytes=moment.reserved + held)
+            known = phases.get(stage.name)
+            phases[stage.name] = found if known is None else Peak(
+                allocated_bytes=max(found.allocated_bytes, known.allocated_bytes),
+                reserved_bytes=max(found.reserved_bytes, known.reserved_bytes),
+                device_bytes=max(found.device_bytes, known.device_bytes),
+            )
+        peak = max(phases.values(), key=lambda one: one.allocated_bytes)
+        yield RankAnswer(role=process.name, count=job.cluster.count, peak=peak,
+                         interval_bytes=(peak.device_bytes, peak.device_bytes), phases=phases, ledger=())
+
+
+def _resting(played: Played) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for stage, moments in zip(played.card.stages, played.moments, strict=True):
+        for name, moment in moments.items():
+            found.setdefault(name, {})[stage.name] = moment.rests_allocated
+    return found
+
+
+def _by_longest(job: PostTrainingJob) -> Peak | None:
+    """The card where every sequence is as long as it may be; None where that cannot be asked."""
+    episodes = replace(job.episodes, mean_prompt_len=None, mean_response_len=None)
+    try:
+        return _card_answer(job, play(replace(job, episodes=episodes))).peak
+    except VramcastError:
+        return None
+
+
+def _cautions(shortfall: str, longest: Peak | None, capacity: int) -> Iterator[str]:
+    """What changes how the verdict is to be read."""
+    if shortfall:
+        yield shortfall
+    if longest is not None:
+        size = format_bytes(longest.device_bytes)
+        fits = "fits" if longest.device_bytes <= capacity else "does not fit"
+        yield f"by the mean lengths; where all sequences of a micro-batch are the longest, {size}: {fits}"
+
+
+def needed_bytes(job: PostTrainingJob) -> int:
+    """Device bytes of the card in its highest stage."""
+    played = play(job)
+    return max(played.device_bytes(index) for index in range(len(played.card.stages)))
+
+
+class Proposal(NamedTuple):
+    """One change of a question."""
+
+    options: str
+    job: PostTrainingJob
+    cost: str
+
+
+def _proposals(job: PostTrainingJob) -> Iterator[Proposal]:
+    """Changes that lower a peak, the cheapest first."""
+    updates, plan, rollout = job.updates, job.plan, job.rollout
+
+    def updated(options: str, cost: str, **fields: Any) -> Proposal:
+        return Proposal(options, replace(job, updates=replace(updates, **fields)), cost)
+
+    def planned(options: str, cost: str, **fields: Any) -> Proposal:
+        return Proposal(options, replace(job, plan=replace(plan, **fields)), cost)
+
+    if updates.micro_batch and updates.micro_batch > 1:
+        half = updates.micro_batch // 2
+        yield updated(f"--micro-batch {half}", "smaller products", micro_batch=half)
+    if updates.log_prob_micro_batch and updates.log_prob_micro_batch > 1:
+        half = updates.log_prob_micro_batch // 2
+        yield updated(f"--log-prob-micro-batch {half}", "smaller products", log_prob_micro_batch=half)
+    tokens = updates.micro_tokens or trainer.MICRO_TOKENS
+    if updates.micro_batch is None and tokens // 2 * updates.ulysses >= job.episodes.longest:
+        yield updated(f"--micro-tokens {tokens // 2}", "smaller products", micro_tokens=tokens // 2)
+    share = rollout.memory_fraction or 0.5
+    if share > 0.2:
+        less = round(share - 0.1, 2)
+        yield Proposal(f"--memory-fraction {less:g}", replace(job, rollout=replace(rollout, memory_fraction=less)),
+                       "a smaller cache: fewer sequences at once")
+    if not rollout.sleeps:
+        yield Proposal("--sleep", replace(job, rollout=replace(rollout, sleeps=True)), "sleeping and waking every step")
+    if plan.recompute is not Recompute.FULL:
+        yield planned("--recompute full", "one more forward", recompute=Recompute.FULL)
+    if not updates.fused_loss:
+        yield updated("--fused-loss", "about none", fused_loss=True)
+    if plan.offload_parameters == "none" or plan.offload_optimizer == "none":
+        yield planned("--offload-parameters cpu --offload-optimizer cpu", "states move over PCIe in every stage",
+                      offload_parameters="cpu", offload_optimizer="cpu")
+    if trainer.sharder(job) == "fsdp1":
+        yield planned("--sharded-by fsdp2", "about none", sharded_by="fsdp2")
+    if updates.ulysses * 2 <= job.cluster.count:
+        yield updated(f"--ulysses {updates.ulysses * 2}", "sequences are exchanged in every layer",
+                      ulysses=updates.ulysses * 2)
+
+
+def _changes(job: PostTrainingJob, before: int) -> Iterator[Change]:
+    capacity = job.cluster.gpu.visible_bytes
+    for proposal in _proposals(job):
+        try:
+            played = play(proposal.job)
+        except VramcastError:
+            continue
+        needed = max(played.device_bytes(index) for index in range(len(played.card.stages)))
+        if needed < before or not played.card.shortfall:
+            yield Change(change=proposal.options, device_bytes=needed, cost=proposal.cost,
+                         fits=needed <= capacity and not played.card.shortfall)
+
+
+def question(job: PostTrainingJob) -> dict[str, Any]:
+    """The job as plain data; the model and the card by name."""
+    plain: dict[str, Any] = {
+        "model": job.model.name, "gpus": job.cluster.name, "engine": named(job.framework, job.version),
+        "rollout_engine": named(job.rollout_engine, job.rollout_version), "algorithm": job.algorithm,
+    }
+    for name in ("episodes", "updates", "plan", "rollout"):
+        fields = msgspec.structs.asdict(getattr(job, name))
+        plain[name] = msgspec.to_builtins({key: value for key, value in fields.items() if value is not None})
+    return plain
+

@@ -1,0 +1,83 @@
+"""What post-training keeps in each machine's main memory: what is offloaded, the engine's copy, the processes.
+
+[pin] pytorch aten/src/ATen/core/CachingHostAllocator.h: a pinned block is a power of two, and is never given back
+[move] verl utils/fsdp_utils.py: FSDP1's flat shards and the optimizer's states are copied without blocking, and so into
+pinned memory, a block each; FSDP2's weights too, in 0.7 into pageable memory
+[cumem] vllm device_allocator/cumem.py `sleep`: at level 1 every allocation of the weights is copied into pinned memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from vramcast.domain.answer import HostNeed, HostPart
+from vramcast.domain.post_training import PostTrainingJob
+from vramcast.domain.program import Tensor
+from vramcast.engines.verl import trainer
+from vramcast.engines.verl.releases import release_of
+from vramcast.engines.verl.rollout import engine
+from vramcast.estimate.host_memory import PROCESS_BYTES, RUNS, power_of_two
+from vramcast.units import ceil_div
+
+PAGEABLE: Final = ((0, 7), (0, 8))
+"""Releases from one up to another whose FSDP2 weights wait in pageable memory [move]."""
+
+MOVED: Final = "verl utils/fsdp_utils.py"
+
+
+def host_need(job: PostTrainingJob) -> HostNeed:
+    """What the ranks of a machine keep there together [bytes]."""
+    cluster = job.cluster
+    ranks = ceil_div(cluster.count, cluster.num_nodes)
+    parts = tuple(_parts(job, ranks))
+    return HostNeed(
+        memory_bytes=sum(part.low_bytes for part in parts), memory_high_bytes=sum(part.high_bytes for part in parts),
+        memory_there_bytes=cluster.host_bytes, parts=parts,
+    )
+
+
+def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
+    found = trainer.batches(job, learns=True)
+    learning, release = trainer.actor(job, found), release_of(job.version)
+    networks = {"": learning}
+    if job.algorithm in ("ppo",):
+        networks["critic's "] = trainer.critic(job, found)[0]
+    pageable = trainer.sharder(job) == "fsdp2" and PAGEABLE[0] <= job.version[:2] < PAGEABLE[1]
+    for whose, network in networks.items():
+        if job.plan.offload_parameters != "none":
+            yield _part(f"{whose}sharded weights", network.shards, ranks, pinned=not pageable)
+        if job.plan.offload_optimizer != "none":
+            yield _part(f"{whose}moments", network.states, ranks)
+    if job.updates.reference and job.plan.peft is None and trainer.offloads_reference(job):
+        frozen = trainer.reference(job, found)
+        shards = frozen.shards or tuple(
+            (_halved(tensor, release.reference_width), count) for tensor, count in learning.shards)
+        yield _part("weights of the reference", shards, ranks)
+    if job.rollout.sleeps and (release.sleep_level == 1 or job.plan.peft is not None):
+        weights = engine(job, held_bytes=0).weights.num_bytes
+        yield HostPart(name="weights of the engine, asleep", low_bytes=ranks * weights, high_bytes=2 * ranks * weights,
+                       formula=f"{ranks} ranks x {weights:,} B, each block a power of two at most",
+                       source="vllm device_allocator/cumem.py")
+    low, high = PROCESS_BYTES
+    processes = ranks * (1 if release.in_process else 2)
+    yield HostPart(name="processes", low_bytes=processes * low, high_bytes=processes * high,
+                   formula=f"{processes} processes x {low / 1e9:g} to {high / 1e9:g} GB", source=RUNS)
+
+
+def _halved(tensor: Tensor, width: int) -> Tensor:
+    """A shard of the network that learns as the reference has it, which waits on the host from the start."""
+    from msgspec.structs import replace
+
+    return replace(tensor, num_bytes=tensor.num_bytes * width // 4)
+
+
+def _part(name: str, held: tuple[tuple[Tensor, int], ...], ranks: int, *, pinned: bool = True) -> HostPart:
+    """Every block of one kind; pinned ones are powers of two [pin]."""
+    exact = sum(tensor.num_bytes * count for tensor, count in held)
+    rounded = sum(power_of_two(tensor.num_bytes) * count for tensor, count in held) if pinned else exact
+    return HostPart(
+        name=name, low_bytes=ranks * rounded, high_bytes=ranks * rounded,
+        formula=f"{ranks} ranks x {exact:,} B" + (", each block a power of two" if rounded > exact else ""),
+        source=MOVED,
+    )

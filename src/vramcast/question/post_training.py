@@ -1,0 +1,112 @@
+"""From options to a question about post-training: names resolved, defaults of the release filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from vramcast.catalogue.clusters import cluster_of
+from vramcast.domain.job import Plan, Precision, Recompute, Shards
+from vramcast.domain.post_training import Episodes, PostTrainingJob, Rollout, Updates
+from vramcast.domain.version import Version, check_version
+from vramcast.engines.verl.releases import DEFAULT, NEWEST, OLDEST, release_of
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.question.build import Resolve, checkpoint_of, converted, market_of, peft_of, section
+from vramcast.engines.training import PURE
+from vramcast.question.options import parse
+from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
+from vramcast.question.serving import parse_engine
+
+TABLE: Final = POST_TRAINING_OPTIONS
+
+FRAMEWORKS: Final = ("verl",)
+
+PRECISIONS: Final = (Precision.MIXED_BF16, Precision.BF16)
+"""fp32 weights computed in bf16, and weights, gradients and states in bf16 (`model_dtype`)."""
+
+
+def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> PostTrainingJob:
+    """The question that a set of options asks.
+
+    Args:
+        options: option names as in `POST_TRAINING_OPTIONS`, plus `model` and `gpus`
+        resolve: turns the text of `model` into a network
+
+    Raises: InvalidSpec or UnknownName with one sentence.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in ("model", "gpus", *TABLE):
+            raise UnknownName.of("option", name, ("model", "gpus", *TABLE))
+    values = {name: parse(name, value, TABLE) for name, value in given.items() if name not in ("model", "gpus")}
+    if "gpus" not in given:
+        raise InvalidSpec("which GPUs? give --gpus, for example --gpus 8xh100-sxm-80gb")
+    for name in ("lora-rank", "lora-targets"):
+        if name in values and "peft" not in values:
+            raise InvalidSpec(f"--{name} needs --peft lora")
+    framework, version = _framework(str(values.get("framework", "verl")))
+    engine, engine_version = _rollout(values, version)
+    cluster = cluster_of(str(given["gpus"]), market_of(values, TABLE))
+    model = checkpoint_of(given.get("model"), values, resolve, TABLE).model
+    if len(model.stacks) > 1:
+        raise Unsupported(f"{model.name} has several stacks, which is not modelled for post-training; use one of text")
+    algorithm = values.get("algorithm", "grpo")
+    episodes = converted(Episodes, section(values, "episodes", TABLE))
+    updates = converted(Updates, section(values, "updates", TABLE))
+    if updates.mini_batch > episodes.prompts and "mini-batch" not in values:
+        updates = converted(Updates, {**section(values, "updates", TABLE), "mini_batch": episodes.prompts})
+    peft, passed_over = peft_of({"lora-targets": ("all-linear",), **values} if "peft" in values else values,
+                                model, "huggingface", None, TABLE)
+    if peft is not None and peft.method != "lora":
+        raise Unsupported(f"verl trains LoRA and no other adapters; --peft {peft.method} is none")
+    return PostTrainingJob(
+        model=model, cluster=cluster, framework=framework, version=version, algorithm=algorithm, episodes=episodes,
+        updates=updates, plan=_plan(values, peft), rollout=converted(Rollout, section(values, "rollout", TABLE)),
+        rollout_engine=engine, rollout_version=engine_version, alloc_conf=values.get("alloc-conf", ""),
+        assumed=(*passed_over, *_assumed(values, version, engine, engine_version)),
+    )
+
+
+def _framework(text: str) -> tuple[str, Version]:
+    """Framework and version of "verl@0.6"."""
+    name, at, version = text.strip().lower().partition("@")
+    if name not in FRAMEWORKS:
+        raise UnknownName.of("framework", name, FRAMEWORKS)
+    return name, check_version(name, version, oldest=OLDEST, newest=NEWEST) if at else DEFAULT
+
+
+def _rollout(values: Mapping[str, Any], version: Version) -> tuple[str, Version]:
+    """The engine that generates; without a version the one that the framework's release names."""
+    text = str(values.get("rollout", "vllm"))
+    name, found = parse_engine(text)
+    release = release_of(version)
+    named = {"vllm": release.vllm, "sglang": release.sglang}
+    return name, found if "@" in text else named.get(name, found)
+
+
+def _plan(values: Mapping[str, Any], peft: Any) -> Plan:
+    """How the network that learns is kept."""
+    fields: dict[str, Any] = {"precision": Precision.MIXED_BF16, "recompute": Recompute.FULL,
+                              "shards": Shards.EVERYTHING, **section(values, "plan", TABLE)}
+    fields["precision"] = PURE.get(fields["precision"], fields["precision"])
+    if fields["precision"] not in PRECISIONS:
+        raise Unsupported(f"verl trains in {' or '.join(PRECISIONS)}; --precision {fields['precision']} is none of them")
+    if "nvme" in (fields.get("offload_parameters"), fields.get("offload_optimizer")):
+        raise Unsupported("verl offloads to main memory only; use cpu")
+    plan: Plan = converted(Plan, {**fields, "peft": peft})
+    return plan
+
+
+def _assumed(values: Mapping[str, Any], version: Version, engine: str, engine_version: Version) -> tuple[str, ...]:
+    """What the question leaves open of the releases."""
+    from vramcast.domain.version import version_text
+
+    found = []
+    if "framework" not in values:
+        found.append(f"verl {version_text(version)}; --framework verl@VERSION says otherwise")
+    if "@" not in str(values.get("rollout", "")):
+        found.append(f"{engine} {version_text(engine_version)}, which goes with that release; --rollout says otherwise")
+    if not {"micro-batch", "micro-tokens"} & set(values):
+        found.append("dynamic micro-batches of 16,384 tokens on each card, verl's default budget; --micro-batch or "
+                     "--micro-tokens says otherwise")
+    return tuple(found)
