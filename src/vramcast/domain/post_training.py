@@ -16,6 +16,12 @@ from vramcast.errors import InvalidSpec
 
 Algorithm = Literal["ppo", "grpo", "dapo", "gspo", "dr-grpo", "rloo", "reinforce++", "remax", "gpg"]
 
+VARIATION: Final = 0.5
+"""Standard deviation of a length over its mean: of prompts and answers of arithmetic and mathematics; assumed."""
+
+RAREST: Final = 3.0
+"""Standard deviations by which the longest of a run's thousand micro-batches exceeds the mean one."""
+
 WITH_CRITIC: Final = ("ppo",)
 """Algorithms whose advantages a second network, which learns, estimates (generalised advantage estimation)."""
 
@@ -47,6 +53,16 @@ class Episodes(Noun, frozen=True):
         """Tokens of a sequence that is as long as the mean; of the longest where no mean is known."""
         means = (self.mean_prompt_len or self.prompt_len, self.mean_response_len or self.response_len)
         return sum(means)
+
+    def most_tokens(self, sequences: int) -> int:
+        """Of the longest of a run's micro-batches of so many sequences.
+
+        The sum of n lengths deviates by the square root of n times as much as one of them. None is longer than the
+        longest.
+        """
+        share = 1 + RAREST * VARIATION / sequences**0.5
+        parts = ((self.mean_prompt_len, self.prompt_len), (self.mean_response_len, self.response_len))
+        return round(sequences * sum(most if mean is None else min(most, mean * share) for mean, most in parts))
 
 
 class Updates(Noun, frozen=True):
@@ -86,6 +102,7 @@ class Rollout(Noun, frozen=True):
     graphs: bool | None = None
     sleeps: bool = True  # its memory is given up while the trainer works
     layered_summon: bool = False  # adapters are gathered one layer after the other
+    engine_options: dict[str, str | int | float | bool] = {}  # of its own
 
     def __post_init__(self) -> None:
         require_counts(self, "tp", "max_sequences", "batched_tokens", "context")

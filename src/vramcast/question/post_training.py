@@ -11,7 +11,7 @@ from vramcast.domain.post_training import Episodes, PostTrainingJob, Rollout, Up
 from vramcast.domain.version import Version, check_version
 from vramcast.engines.verl.releases import DEFAULT, NEWEST, OLDEST, release_of
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
-from vramcast.question.build import Resolve, checkpoint_of, converted, market_of, peft_of, section
+from vramcast.question.build import Resolve, checkpoint_of, converted, engine_options, market_of, peft_of, section
 from vramcast.engines.training import PURE
 from vramcast.question.options import parse
 from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
@@ -61,10 +61,17 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         raise Unsupported(f"verl trains LoRA and no other adapters; --peft {peft.method} is none")
     return PostTrainingJob(
         model=model, cluster=cluster, framework=framework, version=version, algorithm=algorithm, episodes=episodes,
-        updates=updates, plan=_plan(values, peft), rollout=converted(Rollout, section(values, "rollout", TABLE)),
+        updates=updates, plan=_plan(values, peft), rollout=_engine_part(values),
         rollout_engine=engine, rollout_version=engine_version, alloc_conf=values.get("alloc-conf", ""),
         assumed=(*passed_over, *_assumed(values, version, engine, engine_version)),
     )
+
+
+def _engine_part(values: Mapping[str, Any]) -> Rollout:
+    """What the question says of the engine that generates."""
+    fields = section(values, "rollout", TABLE)
+    rollout: Rollout = converted(Rollout, fields | {"engine_options": engine_options(fields.get("engine_options", ()))})
+    return rollout
 
 
 def _framework(text: str) -> tuple[str, Version]:

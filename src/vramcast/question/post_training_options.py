@@ -49,6 +49,8 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "graphs": Option("rollout", "graphs", Kind.FLAG, "CUDA graphs (enforce_eager=False)"),
     "sleep": Option("rollout", "sleeps", Kind.FLAG, "it gives its memory up while the trainer works "
                     "(free_cache_engine)"),
+    "engine-option": Option("rollout", "engine_options", Kind.NAMES, "key=value for the engine that generates "
+                            "(repeatable)"),
     "layered-summon": Option("rollout", "layered_summon", Kind.FLAG, "adapters are gathered layer by layer"),
     **{name: OPTIONS[name] for name in (
         "sharded-by", "shard-group", "reshard-after-forward", "precision", "optimizer", "recompute", "peft",

@@ -122,7 +122,8 @@ def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Ite
     if episodes.usual == episodes.longest:
         yield f"every sequence has {episodes.longest:,} tokens, the most; --mean-response-len says what is to be expected"
     else:
-        yield f"sequences of {episodes.usual:,} tokens, the mean; the longest may have {episodes.longest:,}"
+        yield (f"sequences of {episodes.usual:,} tokens, the mean; lengths that deviate by half of it, and the longest "
+               "micro-batch of a run three deviations above")
     if updates.padded:
         yield f"batches are padded to {episodes.longest:,} tokens"
     yield (f"{job.rollout_engine} lives in the trainer's process, whose figures count what sleeps" if in_process

@@ -64,6 +64,7 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
         cluster=job.cluster,
         engine=job.rollout_engine,
         version=job.rollout_version,
+        engine_options=dict(asked.engine_options),
     )
 
 

@@ -87,7 +87,7 @@ def batches(job: PostTrainingJob, *, learns: bool, micro_batch: int | None = Non
     if sequences is not None and tokens is None:
         sequences = min(sequences, local)
         rows = sequences if updates.padded else 1
-        at_once = sequences * length
+        at_once = sequences * length if updates.padded else episodes.most_tokens(sequences)
         count = ceil_div(local, sequences)
     else:
         budget = (tokens or MICRO_TOKENS) * updates.ulysses
