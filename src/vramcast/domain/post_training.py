@@ -57,12 +57,15 @@ class Episodes(Noun, frozen=True):
     def most_tokens(self, sequences: int) -> int:
         """Of the longest of a run's micro-batches of so many sequences.
 
-        The sum of n lengths deviates by the square root of n times as much as one of them. None is longer than the
-        longest.
+        The mean of n lengths deviates by the square root of n less than one of them; all answers to a prompt share it.
+        None is longer than the longest.
         """
-        share = 1 + RAREST * VARIATION / sequences**0.5
-        parts = ((self.mean_prompt_len, self.prompt_len), (self.mean_response_len, self.response_len))
-        return round(sequences * sum(most if mean is None else min(most, mean * share) for mean, most in parts))
+        parts = ((self.mean_prompt_len, self.prompt_len, max(1.0, sequences / self.samples)),
+                 (self.mean_response_len, self.response_len, sequences))
+        return round(sequences * sum(
+            most if mean is None else min(most, mean * (1 + RAREST * VARIATION / count**0.5))
+            for mean, most, count in parts
+        ))
 
 
 class Updates(Noun, frozen=True):
