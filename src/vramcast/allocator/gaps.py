@@ -132,6 +132,16 @@ class Gaps:
         """The largest sum of segments and mapped pages since `reset_peaks`."""
         return self._peak_reserved * UNIT
 
+    @property
+    def allocated_bytes(self) -> int:
+        """The sum of live blocks."""
+        return self._allocated * UNIT
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The sum of segments and mapped pages."""
+        return self._reserved * UNIT
+
     def reset_peaks(self) -> None:
         """Let the peaks start again from the present values."""
         self._peak_allocated, self._peak_reserved = self._allocated, self._reserved
@@ -268,7 +278,7 @@ class Gaps:
         size = want >> ADDRESS_BITS
         segment = segment_bytes(size * UNIT) // UNIT
         if self._capacity is not None and self._reserved + segment > self._capacity:
-            self._release()
+            self.release()
             if self._reserved + segment > self._capacity:
                 raise OutOfCapacity
         start = self._next_address
@@ -304,8 +314,8 @@ class Gaps:
         if self._reserved > self._peak_reserved:
             self._peak_reserved = self._reserved
 
-    def _release(self) -> None:
-        """Gives every segment that is one gap back to the driver; [caching] release_cached_blocks."""
+    def release(self) -> None:
+        """Gives every segment that is one gap back to the driver; [caching] release_cached_blocks, emptyCache."""
         for pool in set(self._pools):
             kept = []
             for gap in pool.gaps:

@@ -8,15 +8,17 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from vramcast.allocator import Settings
+from vramcast.allocator import Allocator, Settings
+from vramcast.allocator.gaps import Gaps
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Change, LedgerEntry, Peak, PostTrainingAnswer, RankAnswer
 from vramcast.domain.job import Recompute
-from vramcast.domain.post_training import Card, PostTrainingJob, Process, Stage
+from vramcast.domain.post_training import Card, PostTrainingJob, Process
 from vramcast.domain.program import Basis, Tensor
 from vramcast.domain.version import named
 from vramcast.engines.verl import trainer
 from vramcast.engines.verl.card import card
+from vramcast.engines.verl.releases import MICRO_TOKENS
 from vramcast.errors import VramcastError
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.interval import interval
@@ -24,6 +26,7 @@ from vramcast.estimate.outside import context_tensor, outside_tensors
 from vramcast.estimate.post_training_host import host_need
 from vramcast.estimate.post_training_time import step_time
 from vramcast.estimate.script import Script
+from vramcast.estimate.script import play as play_script
 from vramcast.estimate.timeline import Device
 from vramcast.estimate.traits import training_traits
 from vramcast.units import format_bytes
@@ -46,6 +49,7 @@ class Played(NamedTuple):
 
     card: Card
     outside: dict[str, tuple[Tensor, ...]]  # process -> what lies beside its allocator
+    scripts: dict[str, Script[int]]
     moments: tuple[dict[str, Moment], ...]  # of each stage, the processes that are there
 
     def device_bytes(self, stage: int) -> int:
@@ -112,27 +116,33 @@ def play(job: PostTrainingJob) -> Played:
     found = card(job)
     outside = {process.name: (*_around(job, process, first=index == 0), *process.outside)
                for index, process in enumerate(found.processes)}
-    settings = Settings.parse(job.alloc_conf) if job.alloc_conf else Settings()
-    devices = {process.name: Device(settings, None) for process in found.processes}
-    begun: set[str] = set()
+    scripts = {process.name: Script(dict(enumerate(stage.programs.get(process.name, ()) for stage in found.stages)))
+               for process in found.processes}
+    lives = {name: _life(found, name, script, job.alloc_conf) for name, script in scripts.items()}
+    begins = {name: next(index for index, stage in enumerate(found.stages) if name in stage.programs) for name in lives}
+    moments = ({name: life[index] for name, life in lives.items() if index >= begins[name]}
+               for index in range(len(found.stages)))
+    return Played(found, outside, scripts, tuple(moments))
+
+
+def _life(found: Card, name: str, script: Script[int], alloc_conf: str) -> list[Moment]:
+    """One process through every stage. Expandable segments are given back page by page, which the full allocator does."""
     moments = []
-    for stage in found.stages:
-        begun |= stage.programs.keys()
-        moments.append({name: _moment(devices[name], stage, name) for name in devices if name in begun})
-    return Played(found, outside, tuple(moments))
-
-
-def _moment(device: Device, stage: Stage, name: str) -> Moment:
-    """One process through one stage."""
-    allocator = device.allocator
-    allocator.reset_peaks()
-    program = stage.programs.get(name)
-    if program is not None:
-        device.replay(program)
-    allocated, reserved = allocator.peak_allocated_bytes, allocator.peak_reserved_bytes
-    if name in stage.releases:
-        allocator.empty_cache()
-    return Moment(allocated, reserved, allocator.allocated_bytes, allocator.reserved_bytes, program is not None)
+    device = Device(Settings.parse(alloc_conf), None) if alloc_conf else None
+    allocator: Allocator | Gaps = Gaps(script.run.requests) if device is None else device.allocator
+    for stage, place in zip(found.stages, script.run.phases, strict=True):
+        allocator.reset_peaks()
+        program = stage.programs.get(name)
+        if isinstance(allocator, Gaps):
+            play_script(script.run, place, allocator)
+        elif device is not None and program is not None:
+            device.replay(program)
+        allocated, reserved = allocator.peak_allocated_bytes, allocator.peak_reserved_bytes
+        if name in stage.releases:
+            allocator.release() if isinstance(allocator, Gaps) else allocator.empty_cache()
+        moments.append(Moment(allocated, reserved, allocator.allocated_bytes, allocator.reserved_bytes,
+                              program is not None))
+    return moments
 
 
 def _around(job: PostTrainingJob, process: Process, *, first: bool) -> tuple[Tensor, ...]:
@@ -172,8 +182,8 @@ def _card_answer(job: PostTrainingJob, played: Played) -> RankAnswer:
 def _ledger(played: Played, index: int, peak: Peak) -> Iterator[LedgerEntry]:
     """What the card holds at the highest point of a stage; entries add up to its device bytes."""
     listed = 0
-    for name, moment in played.moments[index].items():
-        live = _live(played.card, name, index, at_peak=moment.is_active)
+    for name in played.moments[index]:
+        live = played.scripts[name].live_at_peak(index)
         pools = {pool: 1 for pool in played.awake(name, index)}
         for tensor, count in (live | pools | dict.fromkeys(played.outside[name], 1)).items():
             size = (tensor.block_bytes if tensor in live else tensor.num_bytes) * count
@@ -184,13 +194,6 @@ def _ledger(played: Played, index: int, peak: Peak) -> Iterator[LedgerEntry]:
         path="allocator/reserved but not allocated", num_bytes=peak.device_bytes - listed, basis=Basis.FORMULA,
         formula="peak reserved - live at the peak", source="simulated caching allocators, one a process",
     )
-
-
-def _live(found: Card, name: str, index: int, *, at_peak: bool) -> dict[Tensor, int]:
-    """What a process holds at the highest point of a stage, or at its end."""
-    script = Script({place: stage.programs.get(name, ()) for place, stage in enumerate(found.stages[: index + 1])} | (
-        {} if at_peak else {index + 1: ()}))
-    return script.live_at_peak(index if at_peak else index + 1)
 
 
 def _process_answers(job: PostTrainingJob, played: Played) -> Iterator[RankAnswer]:
@@ -272,7 +275,7 @@ def _proposals(job: PostTrainingJob) -> Iterator[Proposal]:
     if updates.log_prob_micro_batch and updates.log_prob_micro_batch > 1:
         half = updates.log_prob_micro_batch // 2
         yield updated(f"--log-prob-micro-batch {half}", "smaller products", log_prob_micro_batch=half)
-    tokens = updates.micro_tokens or trainer.MICRO_TOKENS
+    tokens = updates.micro_tokens or MICRO_TOKENS
     if updates.micro_batch is None and tokens // 2 * updates.ulysses >= job.episodes.longest:
         yield updated(f"--micro-tokens {tokens // 2}", "smaller products", micro_tokens=tokens // 2)
     share = rollout.memory_fraction or 0.5

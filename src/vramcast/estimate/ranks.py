@@ -92,7 +92,7 @@ def rank_need(
 
 def ended_at_card(
     program: RankProgram, *, high_bytes: int, needed_bytes: int, capacity_bytes: int, outside: tuple[Tensor, ...],
-    alloc_conf: str = "", script: Script | None = None,
+    alloc_conf: str = "", script: Script[Phase] | None = None,
 ) -> int:
     """The upper end of an interval that goes beyond the card: the card's own where the run passes there all the same.
 
@@ -126,7 +126,7 @@ def slack_share(peak: Peak) -> float:
 
 
 def _marks(
-    program: RankProgram, script: Script, alloc_conf: str, capacity_bytes: int
+    program: RankProgram, script: Script[Phase], alloc_conf: str, capacity_bytes: int
 ) -> tuple[dict[Phase, Simulated], bool]:
     """High-water marks of each phase, and whether cached memory had to be given back to stay within the capacity.
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from msgspec.msgpack import encode
 
 from vramcast.allocator.gaps import BODY_BITS, BODY_MASK, REPEAT, Gaps, Run, repeat
-from vramcast.domain.job import Phase
 from vramcast.domain.program import STEADY_REPEATS, Alloc, Loop, Program, Tensor
+
+PhaseT = TypeVar("PhaseT")
+"""What tells the phases of a run apart: those of one process, or the stages of several, by number."""
 
 LONG: Final = 200
 """Events of a round from which on it pays to look whether the next can do anything new [count]."""
@@ -20,10 +22,10 @@ MANY: Final = 200
 """Rounds of a single event from which on it pays to play them together [count]."""
 
 
-class Script:
+class Script(Generic[PhaseT]):
     """The phases of a run, read once: whatever is asked of them later looks at integers alone."""
 
-    def __init__(self, phases: Mapping[Phase, Program]) -> None:
+    def __init__(self, phases: Mapping[PhaseT, Program]) -> None:
         """Read every phase; a body that several loops share is read once."""
         self.tensors: list[Tensor] = []  # in the order in which they appear
         self.bodies: list[tuple[int, ...]] = []  # codes; the loops of a body repeat earlier ones
@@ -46,7 +48,7 @@ class Script:
             ]
         return Run(requests, bodies, list(self.phases.values()))
 
-    def live_at_peak(self, phase: Phase) -> dict[Tensor, int]:
+    def live_at_peak(self, phase: PhaseT) -> dict[Tensor, int]:
         """What lives at the (first) highest point of a phase: tensors with their number of live instances.
 
         First what the phases before it left, then what it adds, both in the order in which they appear there.
@@ -145,7 +147,7 @@ class _Height(NamedTuple):
 class _Heights:
     """The sums of live bytes that the bodies of a script come to."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script[PhaseT]) -> None:
         sizes = [tensor.block_bytes for tensor in script.tensors]
         self._changes = [*sizes, *(-size for size in reversed(sizes))]  # by code: ~number counts from the end
         self._bodies = script.bodies

@@ -35,7 +35,7 @@ _known: dict[bytes, tuple[Simulated, ...] | None] = {}
 
 def simulate(
     phases: Mapping[Phase, Program], *, alloc_conf: str = "", capacity_bytes: int | None = None,
-    script: Script | None = None,
+    script: Script[Phase] | None = None,
 ) -> dict[Phase, Simulated]:
     """Replay the phases one after the other.
 

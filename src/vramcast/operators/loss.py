@@ -405,6 +405,23 @@ def _liger_chunk_upcast(graph: Graph, spec: LinearLoss, tokens: int, held: list[
     return [narrow, scaled]
 
 
+POLICY_CHUNK_TOKENS: Final = 512
+"""[verl] `FusedLinearForPPO`."""
+
+
+def _linear_policy(graph: Graph, x: Value, spec: LinearLoss) -> Value:
+    """[verl] utils/experimental/torch_functional.py `FusedLinearForPPOFunction`: logits, probabilities and
+    log-probabilities of a chunk in fp32; backward makes the logits again, and one gradient of the weight for all."""
+    chunk = min(spec.tokens, POLICY_CHUNK_TOKENS) * spec.vocabulary
+    working = [graph.tensor(f"loss.chunk.{name}", chunk * FP32) for name in ("logits", "probabilities", "log")]
+    gradients = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
+    rows = graph.value("loss.rows", 2 * spec.tokens * FP32, gradient_bytes=0)
+    return graph.call(
+        "linear_cross_entropy", [x], [_scalar(graph)], saved=[x], extra=[rows], weight_gradients=gradients,
+        temporaries=working, backward_temporaries=[graph.tensor("grad.loss.chunk", 3 * chunk * FP32)],
+    )
+
+
 def _linear_eager(graph: Graph, x: Value, spec: LinearLoss) -> Value:
     """The projection, then [hf] cross entropy on all logits."""
     gradients = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
@@ -531,6 +548,7 @@ def _linear_torchtune(graph: Graph, x: Value, spec: LinearLoss) -> Value:
 
 LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLoss], Value]]] = {
     "eager": _linear_eager,
+    "policy": _linear_policy,
     "liger": partial(_liger_linear_loss, chunk=_liger_chunk),
     "liger_0.4.2": partial(_liger_linear_loss, chunk=_liger_chunk_upcast),
     "cut_cross_entropy": _linear_cut,

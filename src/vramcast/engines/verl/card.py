@@ -50,12 +50,12 @@ def card(job: PostTrainingJob) -> Card:
     loads = (*chain.from_iterable(network.load for network in networks), *(reference.load if reference else ()))
     left = chain.from_iterable(free(network.shards) for network in networks) if offloads else ()
     stages = [
-        Stage(name="init", programs={TRAINER: (*loads, *left, *learning.workspaces)}, releases=(TRAINER,)),
+        Stage(name="init", programs={TRAINER: (*loads, *left)}, releases=(TRAINER,)),
         Stage(name="engine_start", programs={generator: (*made.kept, *made.forward)}, awake=POOLS,
               releases=(generator,)),
     ]
+    handed = trainer.handover(job, learning)
     for first in (True, False):
-        handed = trainer.handover(job, learning)
         stages += [
             Stage(name="update_weights", awake=woken, releases=(TRAINER,),
                   programs={TRAINER: _with(learning, offloads, (*map(Alloc, handed), *map(Free, handed)))}),

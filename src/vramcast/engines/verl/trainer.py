@@ -36,6 +36,9 @@ FP32: Final = 4
 HALF: Final = 2
 FUSED: Final = LINEAR + "policy"
 
+ROUNDS: Final = 3
+"""Micro-batches of an optimizer step worth playing: the next ones meet memory as the third did [count]."""
+
 NARROW: Final = (Precision.BF16, Precision.FP16)
 """Precisions whose weights, gradients and states have 16 bits (`model_dtype`)."""
 
@@ -225,7 +228,8 @@ def critic(job: PostTrainingJob, found: Batches) -> tuple[Network, Program]:
 
 
 def _network(job: PostTrainingJob, recipe: Recipe, found: Batches) -> Network:
-    how, stepping = sharding(job), sharded_stepping_of(train_job(job, found))
+    few = found._replace(accumulated=min(found.accumulated, ROUNDS))
+    how, stepping = sharding(job), sharded_stepping_of(train_job(job, few))
     phases = sharded_phases(recipe, stepping, how)
     load = phases[Phase.LOAD]
     shards = tuple(live_at_end(load).items())
