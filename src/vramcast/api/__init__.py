@@ -30,14 +30,15 @@ MODULES: Final = {
     **dict.fromkeys(("serve_answer", "serve_job_of"), "serving"),
     "fitting_models": "fitting",
     "planned_training": "planning", "planned_serving": "plan_serving", "diagnosis_of": "failures",
-    "post_training_answer": "post_training", "reconcile": "server_logs", "replay": "recordings", "write_fixed": "fixing",
+    "post_training_answer": "post_training", "reconcile": "server_logs", "replay": "recordings",
+    "write_fixed": "fixing",
 }
 """Name -> its module."""
 
 __all__ = [
-    "asks_which", "card_choices", "diagnose", "diagnosis_of", "fitting_models", "job_of", "plan", "planned_serving",
-    "planned_training", "post_training_answer", "reconcile", "replay", "serve", "serve_answer", "serve_job_of", "train", "train_answer",
-    "write_fixed",
+    "asks_which", "card_choices", "diagnose", "diagnosis_of", "fitting_models", "job_of", "plan",
+    "planned_serving", "planned_training", "post_training_answer", "reconcile", "replay", "serve",
+    "serve_answer", "serve_job_of", "train", "train_answer", "write_fixed",
 ]
 
 __getattr__ = names(__name__, MODULES)

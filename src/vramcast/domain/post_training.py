@@ -41,7 +41,7 @@ class Episodes(Noun, frozen=True):
         for mean, most, name in ((self.mean_prompt_len, self.prompt_len, "prompt"),
                                  (self.mean_response_len, self.response_len, "response")):
             if mean is not None and mean > most:
-                raise InvalidSpec(f"mean-{name}-len={mean} is longer than {name}-len={most}, which is the longest one's")
+                raise InvalidSpec(f"mean-{name}-len={mean} is longer than {name}-len={most}, the longest one")
 
     @property
     def longest(self) -> int:
@@ -83,7 +83,7 @@ class Updates(Noun, frozen=True):
     critic_micro_batch: int | None = None  # None: as the actor
     ulysses: int = 1  # ranks that divide a sequence
     entropy: bool = False  # its gradient is part of the loss
-    entropy_kernel: Literal["compiled", "eager", "chunked"] | None = None  # None: compiled, eager where batches are padded
+    entropy_kernel: Literal["compiled", "eager", "chunked"] | None = None  # None: compiled, eager of padded batches
     fused_loss: bool = False  # logits are never whole
     padded: bool = False  # batches are padded to the longest sequence
     reference: bool = False  # a KL term asks the network as it was

@@ -126,7 +126,7 @@ def play(job: PostTrainingJob) -> Played:
 
 
 def _life(found: Card, name: str, script: Script[int], alloc_conf: str) -> list[Moment]:
-    """One process through every stage. Expandable segments are given back page by page, which the full allocator does."""
+    """One process through every stage. Expandable segments are given back page by page: the full allocator's work."""
     moments = []
     device = Device(Settings.parse(alloc_conf), None) if alloc_conf else None
     allocator: Allocator | Gaps = Gaps(script.run.requests) if device is None else device.allocator
@@ -184,7 +184,7 @@ def _ledger(played: Played, index: int, peak: Peak) -> Iterator[LedgerEntry]:
     listed = 0
     for name in played.moments[index]:
         live = played.scripts[name].live_at_peak(index)
-        pools = {pool: 1 for pool in played.awake(name, index)}
+        pools = dict.fromkeys(played.awake(name, index), 1)
         for tensor, count in (live | pools | dict.fromkeys(played.outside[name], 1)).items():
             size = (tensor.block_bytes if tensor in live else tensor.num_bytes) * count
             listed += size

@@ -7,7 +7,8 @@ Symbols:  T tokens   V vocabulary on this rank   H hidden size   C tokens of a c
 [zoo] unsloth_zoo fused_losses/fused_linear.py, since 2026.10.9; fused_losses/cross_entropy_loss.py before
 [trl] huggingface/trl v1.9.0 trl/trainer/sft_trainer.py `_chunk`, `_chunked_cross_entropy_loss`
 [torchtune] meta-pytorch/torchtune torchtune/modules/loss/cross_entropy_loss.py, ce_chunked_output_loss.py
-[verl] volcengine/verl b178a3c (0.8) verl/workers/actor/dp_actor.py `_forward_micro_batch`, verl/utils/torch_functional.py
+[verl] volcengine/verl b178a3c (0.8) verl/workers/actor/dp_actor.py `_forward_micro_batch`, verl/utils/
+torch_functional.py
 [cce] Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009
 """
 

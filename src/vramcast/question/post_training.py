@@ -9,10 +9,10 @@ from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.job import Plan, Precision, Recompute, Shards
 from vramcast.domain.post_training import Episodes, PostTrainingJob, Rollout, Updates
 from vramcast.domain.version import Version, check_version
+from vramcast.engines.training import PURE
 from vramcast.engines.verl.releases import DEFAULT, NEWEST, OLDEST, release_of
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.question.build import Resolve, checkpoint_of, converted, engine_options, market_of, peft_of, section
-from vramcast.engines.training import PURE
 from vramcast.question.options import parse
 from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 from vramcast.question.serving import parse_engine
@@ -97,7 +97,7 @@ def _plan(values: Mapping[str, Any], peft: Any) -> Plan:
                               "shards": Shards.EVERYTHING, **section(values, "plan", TABLE)}
     fields["precision"] = PURE.get(fields["precision"], fields["precision"])
     if fields["precision"] not in PRECISIONS:
-        raise Unsupported(f"verl trains in {' or '.join(PRECISIONS)}; --precision {fields['precision']} is none of them")
+        raise Unsupported(f"verl trains in {' or '.join(PRECISIONS)}; --precision {fields['precision']} is neither")
     if "nvme" in (fields.get("offload_parameters"), fields.get("offload_optimizer")):
         raise Unsupported("verl offloads to main memory only; use cpu")
     plan: Plan = converted(Plan, {**fields, "peft": peft})

@@ -20,8 +20,8 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "samples": _count("episodes", "samples", "answers to a prompt (rollout.n)"),
     "prompt-len": _count("episodes", "prompt_len", "longest prompt"),
     "response-len": _count("episodes", "response_len", "longest answer"),
-    "mean-prompt-len": _count("episodes", "mean_prompt_len", "mean prompt, for what is to be expected; without it every "
-                              "sequence is as long as the longest"),
+    "mean-prompt-len": _count("episodes", "mean_prompt_len", "mean prompt, for what is to be expected; without it "
+                              "every sequence is as long as the longest"),
     "mean-response-len": _count("episodes", "mean_response_len", "mean answer, the same"),
     "mini-batch": _count("updates", "mini_batch", "prompts of an optimizer step (ppo_mini_batch_size)"),
     "epochs": _count("updates", "epochs", "passes over the sequences of a step (ppo_epochs)"),

@@ -1,7 +1,7 @@
 """One card through a step of verl: its processes, and what each of them does in every stage.
 
-[order] verl trainer/ppo/ray_trainer.py `fit`: the weights are handed over, sequences are generated, log-probabilities of
-the network that learns and of the reference are computed, values, then critic and actor are updated
+[order] verl trainer/ppo/ray_trainer.py `fit`: the weights are handed over, sequences are generated, log-probabilities
+of the network that learns and of the reference are computed, values, then critic and actor are updated
 """
 
 from __future__ import annotations
@@ -120,10 +120,11 @@ def _processes(made: Engine, *, in_process: bool) -> tuple[Process, ...]:
 def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Iterator[str]:
     episodes, updates = job.episodes, job.updates
     if episodes.usual == episodes.longest:
-        yield f"every sequence has {episodes.longest:,} tokens, the most; --mean-response-len says what is to be expected"
+        yield (f"every sequence has {episodes.longest:,} tokens, the most; --mean-response-len says what is to be "
+               "expected")
     else:
-        yield (f"sequences of {episodes.usual:,} tokens, the mean; lengths that deviate by half of it, and the longest "
-               "micro-batch of a run three deviations above")
+        yield (f"sequences of {episodes.usual:,} tokens, the mean; lengths that deviate by half of it, and the "
+               "longest micro-batch of a run three deviations above")
     if updates.padded:
         yield f"batches are padded to {episodes.longest:,} tokens"
     yield (f"{job.rollout_engine} lives in the trainer's process, whose figures count what sleeps" if in_process

@@ -1,10 +1,10 @@
 """The engine that generates beside verl's trainer: its weights, its cache, what it holds besides.
 
 [budget] vllm-project/vllm vllm/v1/worker/gpu_worker.py `determine_available_memory`: up to 0.11 everything that the
-card holds counts against the share of the card, since then only what came after the worker's start, which must find its
-share free; SGLang's share is one of what is free at its start
-[cumem] vllm/device_allocator/cumem.py: `sleep` unmaps what was allocated under the tags "weights" and "kv_cache"; graphs,
-NCCL and the context stay
+card holds counts against the share of the card, since then only what came after the worker's start, which must find
+its share free; SGLang's share is one of what is free at its start
+[cumem] vllm/device_allocator/cumem.py: `sleep` unmaps what was allocated under the tags "weights" and "kv_cache";
+graphs, NCCL and the context stay
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
     return ServeJob(
         model=job.model,
         requests=Requests(
-            context=context, concurrency=min(concurrent, most), input_len=episodes.mean_prompt_len or episodes.prompt_len,
+            context=context, concurrency=min(concurrent, most),
+            input_len=episodes.mean_prompt_len or episodes.prompt_len,
             output_len=episodes.mean_response_len or episodes.response_len,
         ),
         plan=ServePlan(
