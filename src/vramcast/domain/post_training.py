@@ -98,17 +98,19 @@ class Rollout(Noun, frozen=True):
     """The engine that generates, on the cards of the trainer. None leaves a choice to the framework."""
 
     tp: int | None = None
+    gpus: int | None = None  # cards of its own; None: those of the trainer [count]
     memory_fraction: float | None = None
     max_sequences: int | None = None
     batched_tokens: int | None = None
     context: int | None = None  # longest sequence [tokens]
     graphs: bool | None = None
     sleeps: bool = True  # its memory is given up while the trainer works
+    ahead: bool = False  # it generates the next step's answers while the trainer learns from this one's
     layered_summon: bool = False  # adapters are gathered one layer after the other
     engine_options: dict[str, str | int | float | bool] = {}  # of its own
 
     def __post_init__(self) -> None:
-        require_counts(self, "tp", "max_sequences", "batched_tokens", "context")
+        require_counts(self, "tp", "gpus", "max_sequences", "batched_tokens", "context")
         if self.memory_fraction is not None and not 0.0 < self.memory_fraction <= 1.0:
             raise InvalidSpec(f"memory-fraction={self.memory_fraction} must lie above 0 and up to 1, for example 0.5")
 
@@ -120,6 +122,7 @@ class PostTrainingJob(Noun, frozen=True, kw_only=True):
     cluster: Cluster
     framework: str
     version: Version
+    engine: Literal["pytorch", "megatron"] = "pytorch"  # of the trainer
     algorithm: Algorithm
     episodes: Episodes
     updates: Updates
@@ -129,6 +132,16 @@ class PostTrainingJob(Noun, frozen=True, kw_only=True):
     rollout_version: Version
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF of the trainer
     assumed: tuple[str, ...] = ()  # of what the question leaves open, one sentence each
+
+    @property
+    def trainer_gpus(self) -> int:
+        """Cards that the trainer runs on [count]."""
+        return self.cluster.count - (self.rollout.gpus or 0)
+
+    @property
+    def engine_gpus(self) -> int:
+        """Cards that the engine runs on [count]."""
+        return self.rollout.gpus or self.cluster.count
 
 
 class Process(Struct, frozen=True, kw_only=True):

@@ -16,9 +16,10 @@ from vramcast.domain.job import Recompute
 from vramcast.domain.post_training import Card, PostTrainingJob, Process
 from vramcast.domain.program import Basis, Tensor
 from vramcast.domain.version import named
-from vramcast.engines.verl import trainer
-from vramcast.engines.verl.card import card
-from vramcast.engines.verl.releases import MICRO_TOKENS
+from vramcast.engines.post_training import fsdp, trainer
+from vramcast.engines.post_training.batches import batches
+from vramcast.engines.post_training.card import TRAINER, cards
+from vramcast.engines.post_training.releases import MICRO_TOKENS
 from vramcast.errors import VramcastError
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.interval import interval
@@ -84,38 +85,51 @@ def answer(job: PostTrainingJob, *, with_changes: bool = True) -> PostTrainingAn
 
     Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
     """
-    played = play(job)
-    whole = _card_answer(job, played)
-    capacity = job.cluster.gpu.visible_bytes
+    runs = play(job)
+    wholes = sorted((_card_answer(job, played) for played in runs), key=lambda whole: -whole.needed_bytes)
+    capacity, short = job.cluster.gpu.visible_bytes, _shortfall(runs)
     host = host_need(job)
-    fits = whole.needed_bytes <= capacity and not played.card.shortfall and (host is None or host.fits)
+    fits = wholes[0].needed_bytes <= capacity and not short and (host is None or host.fits)
     time, unknown = step_time(job)
     longest = _by_longest(job) if job.episodes.usual < job.episodes.longest and not job.updates.padded else None
+    said = (text for played in runs for text in played.card.assumptions)
     found = PostTrainingAnswer(
         question=question(job),
         fits=fits,
         capacity_bytes=capacity,
-        ranks=(whole, *_process_answers(job, played)),
+        ranks=(*wholes, *(one for played in runs for one in _process_answers(played, _cards(job, played)))),
         num_parameters=count_parameters(job.model).total,
-        cautions=tuple(_cautions(played.card.shortfall, longest, capacity)),
-        assumptions=tuple(dict.fromkeys((*job.model.notes, *job.assumed, *played.card.assumptions, *unknown))),
-        warnings=played.card.warnings,
-        changes=() if fits or not with_changes else tuple(_changes(job, whole.needed_bytes)),
+        cautions=tuple(_cautions(short, longest, capacity)),
+        assumptions=tuple(dict.fromkeys((*job.model.notes, *job.assumed, *said, *unknown))),
+        warnings=tuple(text for played in runs for text in played.card.warnings),
+        changes=() if fits or not with_changes else tuple(_changes(job, wholes[0].needed_bytes)),
         time=time,
         host=host,
-        resting=_resting(played),
+        resting={name: stages for played in runs for name, stages in _resting(played).items()},
         longest=longest,
-        shortfall=played.card.shortfall,
+        shortfall=short,
     )
     priced: PostTrainingAnswer = with_cost(found, job.cluster)
     return priced
 
 
-def play(job: PostTrainingJob) -> Played:
-    """Every process through every stage, in its own simulated allocator."""
-    found = card(job)
-    outside = {process.name: (*_around(job, process, first=index == 0), *process.outside)
-               for index, process in enumerate(found.processes)}
+def _shortfall(runs: tuple[Played, ...]) -> str:
+    return next((played.card.shortfall for played in runs if played.card.shortfall), "")
+
+
+def _cards(job: PostTrainingJob, played: Played) -> int:
+    """How many cards are like it."""
+    is_trainer = any(process.name == TRAINER for process in played.card.processes)
+    return job.trainer_gpus if is_trainer else job.engine_gpus
+
+
+def play(job: PostTrainingJob) -> tuple[Played, ...]:
+    """Every process through every stage, in its own simulated allocator; of each kind of card."""
+    return tuple(_played(job, found) for found in cards(job))
+
+
+def _played(job: PostTrainingJob, found: Card) -> Played:
+    outside = {process.name: (*_around(job, process), *process.outside) for process in found.processes}
     scripts = {process.name: Script(dict(enumerate(stage.programs.get(process.name, ()) for stage in found.stages)))
                for process in found.processes}
     lives = {name: _life(found, name, script, job.alloc_conf) for name, script in scripts.items()}
@@ -145,10 +159,10 @@ def _life(found: Card, name: str, script: Script[int], alloc_conf: str) -> list[
     return moments
 
 
-def _around(job: PostTrainingJob, process: Process, *, first: bool) -> tuple[Tensor, ...]:
+def _around(job: PostTrainingJob, process: Process) -> tuple[Tensor, ...]:
     """Context and communicators of a process; the engine counts its own communicators."""
-    if first:
-        return outside_tensors(trainer.train_job(job, trainer.batches(job, learns=True)))
+    if process.name == TRAINER:
+        return outside_tensors(trainer.train_job(job, batches(job, learns=True)))
     return (context_tensor(job.cluster.gpu),)
 
 
@@ -171,10 +185,10 @@ def _card_answer(job: PostTrainingJob, played: Played) -> RankAnswer:
             highest = index
     peak = peaks[played.card.stages[highest].name]
     exact = sum(pool.num_bytes for name in played.moments[highest] for pool in played.awake(name, highest))
-    traits = training_traits(trainer.train_job(job, trainer.batches(job, learns=True)))
+    traits = training_traits(trainer.train_job(job, batches(job, learns=True)))
     low, high = (exact + end for end in interval(traits, peak.device_bytes - exact))
     return RankAnswer(
-        role=CARD, count=job.cluster.count, peak=peak, interval_bytes=(low, high), phases=peaks,
+        role=CARD, count=_cards(job, played), peak=peak, interval_bytes=(low, high), phases=peaks,
         ledger=tuple(sorted(_ledger(played, highest, peak), key=lambda entry: -entry.num_bytes)),
     )
 
@@ -196,7 +210,7 @@ def _ledger(played: Played, index: int, peak: Peak) -> Iterator[LedgerEntry]:
     )
 
 
-def _process_answers(job: PostTrainingJob, played: Played) -> Iterator[RankAnswer]:
+def _process_answers(played: Played, count: int) -> Iterator[RankAnswer]:
     """Each process as torch counts in it: what sleeps stays in its statistics."""
     for process in played.card.processes:
         phases: dict[str, Peak] = {}
@@ -214,7 +228,7 @@ def _process_answers(job: PostTrainingJob, played: Played) -> Iterator[RankAnswe
                 device_bytes=max(found.device_bytes, known.device_bytes),
             )
         peak = max(phases.values(), key=lambda one: one.allocated_bytes)
-        yield RankAnswer(role=process.name, count=job.cluster.count, peak=peak,
+        yield RankAnswer(role=process.name, count=count, peak=peak,
                          interval_bytes=(peak.device_bytes, peak.device_bytes), phases=phases, ledger=())
 
 
@@ -230,7 +244,8 @@ def _by_longest(job: PostTrainingJob) -> Peak | None:
     """The card where every sequence is as long as it may be; None where that cannot be asked."""
     episodes = replace(job.episodes, mean_prompt_len=None, mean_response_len=None)
     try:
-        return _card_answer(job, play(replace(job, episodes=episodes))).peak
+        longest = replace(job, episodes=episodes)
+        return max((_card_answer(longest, played).peak for played in play(longest)), key=lambda peak: peak.device_bytes)
     except VramcastError:
         return None
 
@@ -245,10 +260,9 @@ def _cautions(shortfall: str, longest: Peak | None, capacity: int) -> Iterator[s
         yield f"by the mean lengths; where all sequences of a micro-batch are the longest, {size}: {fits}"
 
 
-def needed_bytes(job: PostTrainingJob) -> int:
-    """Device bytes of the card in its highest stage."""
-    played = play(job)
-    return max(played.device_bytes(index) for index in range(len(played.card.stages)))
+def needed_bytes(runs: tuple[Played, ...]) -> int:
+    """Device bytes of the fullest card in its highest stage."""
+    return max(played.device_bytes(index) for played in runs for index in range(len(played.card.stages)))
 
 
 class Proposal(NamedTuple):
@@ -287,14 +301,14 @@ def _proposals(job: PostTrainingJob) -> Iterator[Proposal]:
         yield Proposal("--sleep", replace(job, rollout=replace(rollout, sleeps=True)), "sleeping and waking every step")
     if plan.recompute is not Recompute.FULL:
         yield planned("--recompute full", "one more forward", recompute=Recompute.FULL)
-    if not updates.fused_loss:
+    if not updates.fused_loss and job.engine == "pytorch":
         yield updated("--fused-loss", "about none", fused_loss=True)
     if plan.offload_parameters == "none" or plan.offload_optimizer == "none":
         yield planned("--offload-parameters cpu --offload-optimizer cpu", "states move over PCIe in every stage",
                       offload_parameters="cpu", offload_optimizer="cpu")
-    if trainer.sharder(job) == "fsdp1":
+    if job.engine == "pytorch" and fsdp.sharder(job) == "fsdp1":
         yield planned("--sharded-by fsdp2", "about none", sharded_by="fsdp2")
-    if updates.ulysses * 2 <= job.cluster.count:
+    if updates.ulysses * 2 <= job.trainer_gpus and job.engine == "pytorch":
         yield updated(f"--ulysses {updates.ulysses * 2}", "sequences are exchanged in every layer",
                       ulysses=updates.ulysses * 2)
 
@@ -303,13 +317,13 @@ def _changes(job: PostTrainingJob, before: int) -> Iterator[Change]:
     capacity = job.cluster.gpu.visible_bytes
     for proposal in _proposals(job):
         try:
-            played = play(proposal.job)
+            runs = play(proposal.job)
         except VramcastError:
             continue
-        needed = max(played.device_bytes(index) for index in range(len(played.card.stages)))
-        if needed < before or not played.card.shortfall:
+        needed, short = needed_bytes(runs), _shortfall(runs)
+        if needed < before or not short:
             yield Change(change=proposal.options, device_bytes=needed, cost=proposal.cost,
-                         fits=needed <= capacity and not played.card.shortfall)
+                         fits=needed <= capacity and not short)
 
 
 def question(job: PostTrainingJob) -> dict[str, Any]:

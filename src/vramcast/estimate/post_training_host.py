@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.domain.answer import HostNeed, HostPart
-from vramcast.domain.post_training import PostTrainingJob
+from vramcast.domain.post_training import WITH_CRITIC, PostTrainingJob
 from vramcast.domain.program import Tensor
-from vramcast.engines.verl import trainer
-from vramcast.engines.verl.releases import release_of
-from vramcast.engines.verl.rollout import engine
+from vramcast.engines.post_training import fsdp, trainer
+from vramcast.engines.post_training.batches import batches
+from vramcast.engines.post_training.networks import Held
+from vramcast.engines.post_training.releases import release_of
+from vramcast.engines.post_training.rollout import engine
 from vramcast.estimate.host_memory import PROCESS_BYTES, RUNS, power_of_two
 from vramcast.units import ceil_div
 
@@ -38,21 +42,21 @@ def host_need(job: PostTrainingJob) -> HostNeed:
 
 
 def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
-    found = trainer.batches(job, learns=True)
-    learning, release = trainer.actor(job, found), release_of(job.version)
+    found = batches(job, learns=True)
+    learning, release = trainer.actor(job, found), release_of(job)
     networks = {"": learning}
-    if job.algorithm in ("ppo",):
+    if job.algorithm in WITH_CRITIC:
         networks["critic's "] = trainer.critic(job, found)[0]
-    pageable = trainer.sharder(job) == "fsdp2" and PAGEABLE[0] <= job.version[:2] < PAGEABLE[1]
+    pageable = job.engine == "pytorch" and fsdp.sharder(job) == "fsdp2" and PAGEABLE[0] <= job.version[:2] < PAGEABLE[1]
     for whose, network in networks.items():
-        if job.plan.offload_parameters != "none":
-            yield _part(f"{whose}sharded weights", network.shards, ranks, pinned=not pageable)
-        if job.plan.offload_optimizer != "none":
-            yield _part(f"{whose}moments", network.states, ranks)
+        if job.plan.offload_parameters != "none" or release.leaves:
+            yield _part(f"{whose}sharded weights", network.weights, ranks, pinned=not pageable)
+        if job.plan.offload_optimizer != "none" or release.leaves:
+            yield _part(f"{whose}moments", network.moments, ranks)
     if job.updates.reference and job.plan.peft is None and trainer.offloads_reference(job):
         frozen = trainer.reference(job, found)
-        shards = frozen.shards or tuple(
-            (_halved(tensor, release.reference_width), count) for tensor, count in learning.shards)
+        shards = frozen.weights or tuple(
+            (_halved(tensor, release.reference_width), count) for tensor, count in learning.weights)
         yield _part("weights of the reference", shards, ranks)
     if job.rollout.sleeps and (release.sleep_level == 1 or job.plan.peft is not None):
         weights = engine(job, held_bytes=0).weights.num_bytes
@@ -67,12 +71,10 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
 
 def _halved(tensor: Tensor, width: int) -> Tensor:
     """A shard of the network that learns as the reference has it, which waits on the host from the start."""
-    from msgspec.structs import replace
-
     return replace(tensor, num_bytes=tensor.num_bytes * width // 4)
 
 
-def _part(name: str, held: tuple[tuple[Tensor, int], ...], ranks: int, *, pinned: bool = True) -> HostPart:
+def _part(name: str, held: Held, ranks: int, *, pinned: bool = True) -> HostPart:
     """Every block of one kind; pinned ones are powers of two [pin]."""
     exact = sum(tensor.num_bytes * count for tensor, count in held)
     rounded = sum(power_of_two(tensor.num_bytes) * count for tensor, count in held) if pinned else exact

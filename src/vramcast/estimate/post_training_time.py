@@ -16,8 +16,11 @@ from vramcast.domain.answer import StepTime
 from vramcast.domain.job import Recompute
 from vramcast.domain.post_training import WITH_CRITIC, PostTrainingJob
 from vramcast.domain.serving import Version
-from vramcast.engines.verl import trainer
-from vramcast.engines.verl.rollout import serve_job
+from vramcast.engines.post_training import fsdp, trainer
+from vramcast.engines.post_training.batches import batches, replicas
+from vramcast.engines.post_training.networks import num_bytes
+from vramcast.engines.post_training.releases import release_of
+from vramcast.engines.post_training.rollout import serve_job
 from vramcast.estimate.speed import timed as timed_serving
 from vramcast.estimate.step_time import timed as timed_step
 from vramcast.timing.training.operators import active_elements
@@ -42,26 +45,34 @@ NOT_TIMED: Final = "the handover of weights, rewards, advantages and checkpoints
 
 
 def step_time(job: PostTrainingJob) -> tuple[StepTime | None, tuple[str, ...]]:
-    """Seconds of a step by its stages, and what is assumed; None and a sentence where the rates are not known."""
+    """Seconds of a step by its stages, and what is assumed; None and a sentence where the rates are not known.
+
+    An engine that generates ahead works beside the trainer: only what its answers come later is waited for.
+    """
     generated, reason = _generation_s(job)
     updated, why = _update_s(job)
     if generated is None or updated is None:
         return None, (reason or why,)
     passes = 4 if job.plan.recompute is Recompute.FULL else 3  # backward is two
-    learning = trainer.actor(job, trainer.batches(job, learns=True))
+    learning, leaves = trainer.actor(job, batches(job, learns=True)), release_of(job).leaves
     weights, states = (
-        2 * sum(tensor.num_bytes * count for tensor, count in held) / HOST_BYTES_PER_S if moved != "none" else 0.0
-        for held, moved in ((learning.shards, job.plan.offload_parameters),
-                            (learning.states, job.plan.offload_optimizer))
+        2 * num_bytes(held) / HOST_BYTES_PER_S if moved != "none" or leaves else 0.0
+        for held, moved in ((learning.weights, job.plan.offload_parameters),
+                            (learning.moments, job.plan.offload_optimizer))
     )
     once = updated / (job.updates.epochs * passes)
     asked = once + weights + _units_s(job, learns=False)
     trained = updated + weights + states + passes * _units_s(job, learns=True)
-    seconds = {"generate": generated, "old_log_prob": asked, "update_actor": trained}
+    seconds = {"old_log_prob": asked, "update_actor": trained}
     if job.updates.reference:
         seconds["ref_log_prob"] = asked
     if job.algorithm in WITH_CRITIC:
         seconds |= {"values": asked, "update_critic": trained}
+    said = [NOT_TIMED]
+    if job.rollout.ahead:
+        said.append(f"the engine generates for {generated:,.0f} s beside the trainer, which waits for what is left")
+        generated = max(0.0, generated - sum(seconds.values()))
+    seconds = {"generate": generated} | seconds
     whole, episodes, count = sum(seconds.values()), job.episodes, job.cluster.count
     tokens = episodes.prompts * episodes.samples * episodes.usual
     active = sum(run.count * active_elements(run.layer, hidden=job.model.hidden) for run in job.model.main.runs)
@@ -69,25 +80,25 @@ def step_time(job: PostTrainingJob) -> tuple[StepTime | None, tuple[str, ...]]:
         step_s=whole, tokens_per_s=tokens / whole, tokens_per_s_per_gpu=tokens / whole / count,
         model_flops_per_s_per_gpu=6 * active * tokens / (count * whole), seconds=seconds,
         bound=max(seconds, key=lambda name: seconds[name]),
-    ), (NOT_TIMED,)
+    ), tuple(said)
 
 
 def _units_s(job: PostTrainingJob, *, learns: bool) -> float:
     """What adapters that are units of their own cost one pass over all micro-batches."""
     peft = job.plan.peft
-    if peft is None or trainer.sharder(job) != "fsdp1":
+    if peft is None or job.engine != "pytorch" or fsdp.sharder(job) != "fsdp1":
         return 0.0
-    found = trainer.batches(job, learns=learns)
+    found = batches(job, learns=learns)
     units = 2 * len(peft.targets) * job.model.num_layers  # the two factors of each
     return UNIT_S * units * found.accumulated * found.steps
 
 
 def _update_s(job: PostTrainingJob) -> tuple[float | None, str]:
     """All optimizer steps of a step."""
-    found = trainer.batches(job, learns=True)
+    found = batches(job, learns=True)
     made = trainer.train_job(job, found)
     length = job.episodes.longest if job.updates.padded else job.episodes.usual
-    local = job.updates.mini_batch * job.episodes.samples // trainer.replicas(job)
+    local = job.updates.mini_batch * job.episodes.samples // replicas(job)
     workload = replace(made.workload, seq_len=ceil_div(length, job.updates.ulysses),
                        micro_batch=max(1, local // found.accumulated))
     clock = timed_step(replace(made, workload=workload))
@@ -103,11 +114,11 @@ def _generation_s(job: PostTrainingJob) -> tuple[float | None, str]:
                  for count in (asked.requests.concurrency, 1))
     if many is None or one is None or many.step_s is None or one.step_s is None:
         return None, "no step time: the engine's rates are not known"
-    replicas = job.cluster.count // asked.plan.tp
-    sequences = episodes.prompts * episodes.samples / replicas
+    engines = asked.cluster.count // asked.plan.tp
+    sequences = episodes.prompts * episodes.samples / engines
     mean, longest = episodes.mean_response_len or episodes.response_len, episodes.response_len
     rounds = max(1.0, sequences / asked.requests.concurrency)
-    prompts = episodes.prompts / replicas * (episodes.mean_prompt_len or episodes.prompt_len)
+    prompts = episodes.prompts / engines * (episodes.mean_prompt_len or episodes.prompt_len)
     on_card = rounds * mean * many.step_s + (longest - mean) * one.step_s
     launch = 0.0 if asked.plan.graphs else job.model.num_layers * (LAUNCH_S if job.plan.peft is None else ADAPTED_S)
     on_host = (rounds * mean + longest - mean) * launch

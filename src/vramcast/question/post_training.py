@@ -8,9 +8,9 @@ from typing import Any, Final
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.job import Plan, Precision, Recompute, Shards
 from vramcast.domain.post_training import Episodes, PostTrainingJob, Rollout, Updates
-from vramcast.domain.version import Version, check_version
+from vramcast.domain.version import Version, check_version, version_text
+from vramcast.engines.post_training.releases import FRAMEWORKS, Framework
 from vramcast.engines.training import PURE
-from vramcast.engines.verl.releases import DEFAULT, NEWEST, OLDEST, release_of
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.question.build import Resolve, checkpoint_of, converted, engine_options, market_of, peft_of, section
 from vramcast.question.options import parse
@@ -18,8 +18,6 @@ from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 from vramcast.question.serving import parse_engine
 
 TABLE: Final = POST_TRAINING_OPTIONS
-
-FRAMEWORKS: Final = ("verl",)
 
 PRECISIONS: Final = (Precision.MIXED_BF16, Precision.BF16)
 """fp32 weights computed in bf16, and weights, gradients and states in bf16 (`model_dtype`)."""
@@ -45,9 +43,16 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         if name in values and "peft" not in values:
             raise InvalidSpec(f"--{name} needs --peft lora")
     framework, version = _framework(str(values.get("framework", "verl")))
-    engine, engine_version = _rollout(values, version)
+    known = FRAMEWORKS[framework]
+    rollout, rollout_version = _rollout(values, known, version)
+    engine = values.get("engine", known.engine)
     cluster = cluster_of(str(given["gpus"]), market_of(values, TABLE))
     model = checkpoint_of(given.get("model"), values, resolve, TABLE).model
+    if engine == "pytorch":
+        for name in ("tp", "pp", "cp", "ep", "etp", "virtual-stages"):
+            if values.get(name, 1) > 1:
+                raise Unsupported(f"--{name} splits the trainer under Megatron; add --engine megatron, or for the "
+                                  "engine that generates give --rollout-tp")
     if len(model.stacks) > 1:
         raise Unsupported(f"{model.name} has several stacks, which is not modelled for post-training; use one of text")
     algorithm = values.get("algorithm", "grpo")
@@ -58,12 +63,12 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     peft, passed_over = peft_of({"lora-targets": ("all-linear",), **values} if "peft" in values else values,
                                 model, "huggingface", None, TABLE)
     if peft is not None and peft.method != "lora":
-        raise Unsupported(f"verl trains LoRA and no other adapters; --peft {peft.method} is none")
+        raise Unsupported(f"{framework} trains LoRA and no other adapters; --peft {peft.method} is none")
     return PostTrainingJob(
         model=model, cluster=cluster, framework=framework, version=version, algorithm=algorithm, episodes=episodes,
-        updates=updates, plan=_plan(values, peft), rollout=_engine_part(values),
-        rollout_engine=engine, rollout_version=engine_version, alloc_conf=values.get("alloc-conf", ""),
-        assumed=(*passed_over, *_assumed(values, version, engine, engine_version)),
+        updates=updates, plan=_plan(values, peft), rollout=_engine_part(values), engine=engine,
+        rollout_engine=rollout, rollout_version=rollout_version, alloc_conf=values.get("alloc-conf", ""),
+        assumed=(*passed_over, *_assumed(values, framework, version, rollout, rollout_version)),
     )
 
 
@@ -79,14 +84,15 @@ def _framework(text: str) -> tuple[str, Version]:
     name, at, version = text.strip().lower().partition("@")
     if name not in FRAMEWORKS:
         raise UnknownName.of("framework", name, FRAMEWORKS)
-    return name, check_version(name, version, oldest=OLDEST, newest=NEWEST) if at else DEFAULT
+    known = FRAMEWORKS[name]
+    return name, check_version(name, version, oldest=known.oldest, newest=known.newest) if at else known.default
 
 
-def _rollout(values: Mapping[str, Any], version: Version) -> tuple[str, Version]:
+def _rollout(values: Mapping[str, Any], known: Framework, version: Version) -> tuple[str, Version]:
     """The engine that generates; without a version the one that the framework's release names."""
     text = str(values.get("rollout", "vllm"))
     name, found = parse_engine(text)
-    release = release_of(version)
+    release = next(one for one in known.releases if version >= one.since)
     named = {"vllm": release.vllm, "sglang": release.sglang}
     return name, found if "@" in text else named.get(name, found)
 
@@ -104,13 +110,13 @@ def _plan(values: Mapping[str, Any], peft: Any) -> Plan:
     return plan
 
 
-def _assumed(values: Mapping[str, Any], version: Version, engine: str, engine_version: Version) -> tuple[str, ...]:
+def _assumed(
+    values: Mapping[str, Any], framework: str, version: Version, engine: str, engine_version: Version
+) -> tuple[str, ...]:
     """What the question leaves open of the releases."""
-    from vramcast.domain.version import version_text
-
     found = []
     if "framework" not in values:
-        found.append(f"verl {version_text(version)}; --framework verl@VERSION says otherwise")
+        found.append(f"{framework} {version_text(version)}; --framework {framework}@VERSION says otherwise")
     if "@" not in str(values.get("rollout", "")):
         found.append(f"{engine} {version_text(engine_version)}, which goes with that release; --rollout says otherwise")
     if not {"micro-batch", "micro-tokens"} & set(values):

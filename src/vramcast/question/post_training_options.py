@@ -13,7 +13,8 @@ def _count(section: str, field: str, help_: str) -> Option:
 
 
 POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
-    "framework": Option("job", "framework", Kind.TEXT, "framework@version: verl@0.8 (default), verl@0.4 ..."),
+    "framework": Option("job", "framework", Kind.TEXT, "framework@version: verl@0.8 (default), verl@0.4, nemo-rl@0.5"),
+    "engine": Option("job", "engine", Kind.CHOICE, "what the trainer runs: pytorch is FSDP", ("pytorch", "megatron")),
     "algorithm": Option("job", "algorithm", Kind.CHOICE, "what is optimised", get_args(Algorithm)),
     "rollout": Option("job", "rollout", Kind.TEXT, "engine@version that generates, on the same cards: vllm, sglang"),
     "prompts": _count("episodes", "prompts", "prompts of a step (data.train_batch_size)"),
@@ -40,6 +41,8 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "padded": Option("updates", "padded", Kind.FLAG, "batches are padded to the longest (use_remove_padding=False)"),
     "reference": Option("updates", "reference", Kind.FLAG, "a KL term asks the network as it was (use_kl_loss)"),
     "offload-reference": Option("updates", "offload_reference", Kind.FLAG, "the reference waits on the host"),
+    "rollout-gpus": _count("rollout", "gpus", "cards of the engine's own, of those that --gpus names"),
+    "ahead": Option("rollout", "ahead", Kind.FLAG, "it generates the next step's answers while the trainer learns"),
     "rollout-tp": _count("rollout", "tp", "tensor-parallel degree of the engine"),
     "memory-fraction": Option("rollout", "memory_fraction", Kind.NUMBER, "share of the card that the engine may take "
                               "(gpu_memory_utilization)"),
@@ -53,8 +56,9 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
                             "(repeatable)"),
     "layered-summon": Option("rollout", "layered_summon", Kind.FLAG, "adapters are gathered layer by layer"),
     **{name: OPTIONS[name] for name in (
-        "sharded-by", "shard-group", "reshard-after-forward", "precision", "optimizer", "recompute", "peft",
-        "lora-rank", "lora-targets", "offload-parameters", "offload-optimizer", "alloc-conf",
+        "tp", "pp", "cp", "ep", "etp", "virtual-stages", "first-stage-layers", "last-stage-layers",
+        "sequence-parallel", "sharded-by", "shard-group", "reshard-after-forward", "precision", "optimizer",
+        "recompute", "peft", "lora-rank", "lora-targets", "offload-parameters", "offload-optimizer", "alloc-conf",
     )},
     **CONFIG_OPTIONS,
     **MARKET_OPTIONS,

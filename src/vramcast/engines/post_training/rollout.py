@@ -1,4 +1,4 @@
-"""The engine that generates beside verl's trainer: its weights, its cache, what it holds besides.
+"""The engine that generates beside a trainer: its weights, its cache, what it holds besides.
 
 [budget] vllm-project/vllm vllm/v1/worker/gpu_worker.py `determine_available_memory`: up to 0.11 everything that the
 card holds counts against the share of the card, since then only what came after the worker's start, which must find
@@ -15,7 +15,8 @@ from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Alloc, Category, Program, Tensor, extent, live_at_end
 from vramcast.domain.serving import Deployment, Requests, ServeJob, ServePlan, ServingRank, Version
 from vramcast.engines import sglang, vllm
-from vramcast.engines.verl.releases import BATCHED_TOKENS, MEMORY_FRACTION, ROLLOUT_TP, release_of
+from vramcast.engines.post_training.batches import part_of
+from vramcast.engines.post_training.releases import BATCHED_TOKENS, FRAMEWORKS, MEMORY_FRACTION, release_of
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.units import format_bytes
 
@@ -40,15 +41,16 @@ class Engine(NamedTuple):
 
 def serve_job(job: PostTrainingJob) -> ServeJob:
     """The engine's part as a serving question."""
-    asked, release, episodes = job.rollout, release_of(job.version), job.episodes
-    tp = asked.tp or min(ROLLOUT_TP, job.cluster.count)
-    if job.cluster.count % tp:
-        raise InvalidSpec(f"rollout-tp={tp} does not divide {job.cluster.count} GPUs")
+    asked, release, episodes = job.rollout, release_of(job), job.episodes
+    cluster = part_of(job.cluster, job.engine_gpus)
+    tp = asked.tp or min(FRAMEWORKS[job.framework].rollout_tp, cluster.count)
+    if cluster.count % tp:
+        raise InvalidSpec(f"rollout-tp={tp} does not divide {cluster.count} GPUs")
     own = job.model.context if release.context_of_model else None
     context = asked.context or max(own or 0, episodes.longest)
     if context < episodes.longest:
         raise InvalidSpec(f"context={context} is shorter than the {episodes.longest} tokens of a sequence")
-    concurrent = max(1, episodes.prompts * episodes.samples * tp // job.cluster.count)
+    concurrent = max(1, episodes.prompts * episodes.samples * tp // cluster.count)
     most = asked.max_sequences or release.max_sequences
     return ServeJob(
         model=job.model,
@@ -62,7 +64,7 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
             batched_tokens=max(asked.batched_tokens or BATCHED_TOKENS, 1),
             graphs=release.graphs if asked.graphs is None else asked.graphs, dtype="bf16",
         ),
-        cluster=job.cluster,
+        cluster=cluster,
         engine=job.rollout_engine,
         version=job.rollout_version,
         engine_options=dict(asked.engine_options),

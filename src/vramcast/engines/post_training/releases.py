@@ -1,13 +1,16 @@
-"""verl by release: who lives in which process, what sleeps how, what is computed in which type.
+"""Frameworks by release: who lives in which process, what sleeps how, what is computed in which type.
 
 [verl] verl-project/verl v0.3 070ed6a, v0.4.1 8d9e350, v0.5.0 8fdc4d3, v0.6.1 d62da49, v0.7.0 f9c855f, 0.8.0.dev
 b178a3c, v0.9.0 483b8a0, 0.10.0.dev 1dda039
+[nemo] NVIDIA-NeMo/RL 7ea279a nemo_rl/models/generation/vllm/vllm_worker.py, nemo_rl/algorithms/grpo.py: the policy
+waits on the host while the engine generates, and its optimizer while weights are handed over
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.version import Version
 
 
@@ -27,9 +30,10 @@ class Release(NamedTuple):
     context_of_model: bool  # its longest sequence is the model's, not that of the data [vllm_async_server.py]
     vllm: Version  # that its documents name
     sglang: Version
+    leaves: bool = False  # all of the trainer is on the host while the engine generates
 
 
-RELEASES: Final = (
+VERL: Final = (
     Release((0, 9), False, 2, False, "copy", True, 4, 2048, 256, True, True, (0, 21), (0, 5, 8)),
     Release((0, 8), False, 2, False, "in place", False, 4, 2048, 256, True, True, (0, 12), (0, 5, 6)),
     Release((0, 7), True, 2, False, "in place", False, 4, 512, 1024, True, True, (0, 12), (0, 5, 6)),
@@ -37,20 +41,34 @@ RELEASES: Final = (
     Release((0, 4), True, 1, False, "in place", False, 2, 512, 1024, False, False, (0, 8, 5), (0, 4, 6)),
     Release((0, 2), True, 1, True, "in place", False, 2, 512, 1024, False, False, (0, 8), (0, 4, 6)),
 )
-"""Newest first."""
+NEMO: Final = (
+    Release((0, 3), False, 1, False, "copy", False, 2, 0, 256, True, False, (0, 11), (0, 5, 5), leaves=True),
+)
 
-OLDEST: Final[Version] = (0, 2)
-NEWEST: Final[Version] = (0, 10)
-DEFAULT: Final[Version] = (0, 8)
+
+class Framework(NamedTuple):
+    """One framework."""
+
+    releases: tuple[Release, ...]  # newest first
+    oldest: Version  # that its facts cover
+    newest: Version
+    default: Version
+    engine: str = "pytorch"  # of the trainer, where nobody says
+    rollout_tp: int = 2
+
+
+FRAMEWORKS: Final[dict[str, Framework]] = {
+    "verl": Framework(VERL, (0, 2), (0, 10), (0, 8)),
+    "nemo-rl": Framework(NEMO, (0, 3), (0, 6), (0, 6), "megatron", 1),
+}
 
 MEMORY_FRACTION: Final = 0.5
 BATCHED_TOKENS: Final = 8192
-ROLLOUT_TP: Final = 2
 MICRO_TOKENS: Final = 16384
-"""`gpu_memory_utilization`, `max_num_batched_tokens`, `tensor_model_parallel_size`, `ppo_max_token_len_per_gpu` where
-nobody says them [config/rollout/rollout.yaml, config/actor/actor.yaml]."""
+"""`gpu_memory_utilization`, `max_num_batched_tokens`, `ppo_max_token_len_per_gpu` where nobody says them
+[config/rollout/rollout.yaml, config/actor/actor.yaml]."""
 
 
-def release_of(version: Version) -> Release:
-    """What holds in a version."""
-    return next(release for release in RELEASES if version >= release.since)
+def release_of(job: PostTrainingJob) -> Release:
+    """What holds in the version of the framework that is asked about."""
+    return next(one for one in FRAMEWORKS[job.framework].releases if job.version >= one.since)

@@ -1,16 +1,15 @@
-"""What verl's trainer process does with the networks that it trains and asks, sharded by FSDP1 or FSDP2.
+"""What a trainer process does with the networks that it trains and asks, sharded by FSDP1 or FSDP2 as verl does it.
 
 [fsdp] verl workers/fsdp_workers.py `_build_model_optimizer`: weights that learn are fp32 unless `model_dtype` says
 otherwise, a LoRA's base too; MixedPrecision(param_dtype=bf16, reduce_dtype=fp32); a reference is CPUOffload where
 `param_offload` says so
 [move] verl/utils/fsdp_utils.py `offload_fsdp_model_to_cpu`, `load_fsdp_model_to_gpu`, `offload_fsdp_optimizer`
 [actor] verl/workers/actor/dp_actor.py `update_policy`, `compute_log_prob`
-[batch] verl/workers/fsdp_workers.py `__init__`: sizes are given in prompts before `rollout.n`, and normalised to a rank
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -19,18 +18,20 @@ from vramcast.blocks.parameters import named_parameters
 from vramcast.domain.job import AttentionKernel, Job, Phase, Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import Head, scorer
 from vramcast.domain.post_training import PostTrainingJob
-from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor, live_at_end
+from vramcast.domain.program import Category, Program, Tensor, live_at_end
 from vramcast.engines.eager.fsdp import Flat, PerWeight, sharded_phases
 from vramcast.engines.eager.graphs import blocks
 from vramcast.engines.eager.passes import inference
 from vramcast.engines.eager.question import recipe_of, sharded_stepping_of
 from vramcast.engines.eager.recipe import Recipe, Sharding, parts
 from vramcast.engines.eager.releases import with_its_kernels
-from vramcast.engines.verl.releases import MICRO_TOKENS, Release, release_of
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.engines.post_training.batches import Batches, trainer_cluster
+from vramcast.engines.post_training.networks import Network, alloc, num_bytes
+from vramcast.engines.post_training.releases import Release, release_of
+from vramcast.errors import Unsupported
 from vramcast.operators.loss import policy_loss
 from vramcast.states.steps import Weight, state_program
-from vramcast.units import MIB, ceil_div
+from vramcast.units import MIB
 
 FP32: Final = 4
 HALF: Final = 2
@@ -43,96 +44,14 @@ NARROW: Final = (Precision.BF16, Precision.FP16)
 """Precisions whose weights, gradients and states have 16 bits (`model_dtype`)."""
 
 
-class Batches(NamedTuple):
-    """What passes through a network at once on one card, and how often."""
-
-    tokens: int  # of one forward on this rank, padding included where there is any
-    samples: int  # rows of it: 1 where sequences lie behind one another
-    accumulated: int  # micro-batches of an optimizer step
-    steps: int  # optimizer steps of a step of the algorithm
-
-
-def replicas(job: PostTrainingJob) -> int:
-    """Data-parallel ranks, a sequence's divided over `ulysses` of them.
-
-    Raises: InvalidSpec for degrees that do not divide
-    """
-    ranks, ulysses = job.cluster.count, job.updates.ulysses
-    if ranks % ulysses:
-        raise InvalidSpec(f"ulysses={ulysses} does not divide {ranks} GPUs; use a divisor of {ranks}")
-    return ranks // ulysses
-
-
-def batches(job: PostTrainingJob, *, learns: bool, micro_batch: int | None = None) -> Batches:
-    """How the sequences of a step are cut on one rank [batch].
-
-    Args:
-        learns: the update; else a pass without gradients
-        micro_batch: sequences of it, where they are not the actor's
-
-    Raises: InvalidSpec for sizes that do not divide or are too small for a sequence
-    """
-    updates, episodes, data = job.updates, job.episodes, replicas(job)
-    length = episodes.longest if updates.padded else episodes.usual
-    whole = episodes.prompts * episodes.samples
-    mini = updates.mini_batch * episodes.samples
-    if whole % data or mini % data or updates.mini_batch > episodes.prompts:
-        raise InvalidSpec(
-            f"prompts={episodes.prompts} and mini-batch={updates.mini_batch} x samples={episodes.samples} must be "
-            f"multiples of {data} data-parallel ranks, and a mini-batch no larger than the step"
-        )
-    local = (mini if learns else whole) // data
-    sequences, tokens = updates.micro_batch, updates.micro_tokens
-    if not learns and (updates.log_prob_micro_batch or updates.log_prob_tokens):
-        sequences, tokens = updates.log_prob_micro_batch, updates.log_prob_tokens
-    sequences = micro_batch or sequences
-    steps = ceil_div(episodes.prompts, updates.mini_batch) * updates.epochs if learns else 1
-    if sequences is not None and tokens is None:
-        sequences = min(sequences, local)
-        rows = sequences if updates.padded else 1
-        at_once = sequences * length if updates.padded else episodes.most_tokens(sequences)
-        count = ceil_div(local, sequences)
-    else:
-        budget = (tokens or MICRO_TOKENS) * updates.ulysses
-        if budget < episodes.longest:
-            raise InvalidSpec(
-                f"micro-tokens={tokens or MICRO_TOKENS} x ulysses={updates.ulysses} are fewer than the "
-                f"{episodes.longest} tokens of the longest sequence; use at least "
-                f"{ceil_div(episodes.longest, updates.ulysses)}"
-            )
-        at_once, rows = min(budget, local * length), 1
-        count = ceil_div(local * length, at_once)
-    return Batches(ceil_div(at_once, updates.ulysses), rows, count, steps)
-
-
-class Network(NamedTuple):
-    """One network as a rank has it. What is moved between card and host are all its shards, all its states."""
-
-    load: Program  # from nothing to the shards on the card
-    shards: tuple[tuple[Tensor, int], ...]
-    states: tuple[tuple[Tensor, int], ...]  # of its optimizer
-    update: Program = ()  # one mini-batch, states there
-    workspaces: Program = ()  # of cuBLAS, which the first products take and keep
-
-
-def alloc(held: tuple[tuple[Tensor, int], ...]) -> Program:
-    """Everything comes to the card."""
-    return tuple(Loop(count, (Alloc(tensor),)) for tensor, count in held)
-
-
-def free(held: tuple[tuple[Tensor, int], ...]) -> Program:
-    """Everything leaves it."""
-    return tuple(Loop(count, (Free(tensor),)) for tensor, count in held)
-
-
 def train_job(job: PostTrainingJob, found: Batches) -> Job:
     """The update as a training job of PyTorch's FSDP.
 
     Raises: InvalidSpec or Unsupported for what that cannot run
     """
-    plan, release = job.plan, release_of(job.version)
+    plan, release = job.plan, release_of(job)
     if plan.recompute is Recompute.SELECTIVE:
-        raise Unsupported("verl recomputes every layer or none; use --recompute full or none")
+        raise Unsupported("FSDP recomputes every layer or none here; use --recompute full or none")
     offloads = {"offload_parameters": "none", "offload_optimizer": "none"}
     peft = None if plan.peft is None else replace(plan.peft, adapter_dtype="bf16")
     asked: Plan = replace(
@@ -145,7 +64,7 @@ def train_job(job: PostTrainingJob, found: Batches) -> Job:
             objective="sft",
         ),
         plan=replace(asked, attention=AttentionKernel.FLASH),
-        cluster=job.cluster,
+        cluster=trainer_cluster(job),
         engine="pytorch",
         engine_options={"defers_sync": release.defers_sync, **({"padded": True} if job.updates.padded else {})},
     )
@@ -163,8 +82,8 @@ def sharder(job: PostTrainingJob) -> str:
 
 def sharding(job: PostTrainingJob, *, learns: bool = True) -> Sharding:
     """How FSDP shards the network that learns, or a frozen copy of it [fsdp]."""
-    release, plan = release_of(job.version), job.plan
-    ranks = min(plan.shard_group or job.cluster.count, job.cluster.count)
+    release, plan = release_of(job), job.plan
+    ranks = min(plan.shard_group or job.trainer_gpus, job.trainer_gpus)
     narrow = plan.precision in NARROW
     width = HALF if narrow else FP32
     frozen = width if learns else min(width, release.reference_width) if not narrow else HALF
@@ -198,7 +117,7 @@ def log_prob(job: PostTrainingJob, found: Batches, *, entropy: bool, reference: 
         entropy: it is computed besides: always of the network that learns
         reference: asked is the network as it was; beside adapters that is the same one
     """
-    recipe = _recipe(job, found, entropy=entropy, release=release_of(job.version))
+    recipe = _recipe(job, found, entropy=entropy, release=release_of(job))
     apart = reference and job.plan.peft is None
     if apart:
         recipe = recipe._replace(sizes=recipe.sizes._replace(frozen=True), learning=())
@@ -213,7 +132,7 @@ def _around(recipe: Recipe, how: Sharding) -> Flat | PerWeight:
 
 def actor(job: PostTrainingJob, found: Batches) -> Network:
     """The network that learns."""
-    recipe = _recipe(job, found, entropy=job.updates.entropy, release=release_of(job.version))
+    recipe = _recipe(job, found, entropy=job.updates.entropy, release=release_of(job))
     return _network(job, recipe, found)
 
 
@@ -235,7 +154,8 @@ def _network(job: PostTrainingJob, recipe: Recipe, found: Batches) -> Network:
     shards = tuple(live_at_end(load).items())
     held = tuple(_shares(recipe, how))
     states = tuple(live_at_end(state_program(held, stepping.optimizer)).items())
-    return Network(load, shards, states, phases[Phase.STEP], workspaces=stepping.workspaces)
+    step = phases[Phase.STEP]
+    return Network(load, shards, (), states, (*stepping.workspaces, *step, *alloc(states)), step)
 
 
 def _shares(recipe: Recipe, how: Sharding) -> tuple[Weight, ...]:
@@ -244,11 +164,11 @@ def _shares(recipe: Recipe, how: Sharding) -> tuple[Weight, ...]:
 
 def reference(job: PostTrainingJob, found: Batches) -> Network:
     """The network as it was: only its shards, on the card or on the host."""
-    recipe = _recipe(job, found, entropy=False, release=release_of(job.version))
+    recipe = _recipe(job, found, entropy=False, release=release_of(job))
     recipe = recipe._replace(sizes=recipe.sizes._replace(frozen=True, adapter=None), learning=())
     how = sharding(job, learns=False)
     load = tuple(_around(recipe, how).load())
-    return Network(load, tuple(live_at_end(load).items()), ())
+    return Network(load, tuple(live_at_end(load).items()))
 
 
 def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
@@ -261,16 +181,16 @@ def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
     Source: [verl] workers/sharding_manager/fsdp_vllm.py, fsdp_workers.py `rollout_mode`, utils/fsdp_utils.py
     `collect_lora_params`, `layered_summon_lora_params`
     """
-    release, how = release_of(job.version), sharding(job)
+    release, how = release_of(job), sharding(job)
     width = how.master or FP32
-    shards = sum(tensor.block_bytes * count for tensor, count in learning.shards)
+    shards = num_bytes(learning.weights)
 
     def tensor(name: str, num_bytes: int, formula: str) -> Tensor:
         return Tensor(name=name, num_bytes=num_bytes, category=Category.COMMUNICATION, owner="handover",
                       formula=formula, source="verl/utils/fsdp_utils.py")
 
     if job.plan.peft is not None:
-        units = [tensor.num_bytes * how.ranks for tensor, _ in learning.shards]
+        units = [shard.num_bytes * how.ranks for shard, _ in learning.weights]
         whole = max(units) if job.rollout.layered_summon else shards * how.ranks
         return (tensor("gathered units", whole, f"in {width} B over {how.ranks} ranks"),)
     largest = max(parameter.parameter.elements for parameter in named_parameters(job.model))

@@ -1,0 +1,98 @@
+"""How the sequences of a step are cut into mini-batches and micro-batches of one rank.
+
+[batch] verl/workers/fsdp_workers.py `__init__`: sizes are given in prompts before `rollout.n`, and normalised to a rank
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from vramcast.domain.device import Cluster
+from vramcast.domain.post_training import PostTrainingJob
+from vramcast.engines.post_training.releases import MICRO_TOKENS
+from vramcast.errors import InvalidSpec
+from vramcast.units import ceil_div
+
+
+class Batches(NamedTuple):
+    """What passes through a network at once on one card, and how often."""
+
+    tokens: int  # of one forward on this rank, padding included where there is any
+    samples: int  # rows of it: 1 where sequences lie behind one another
+    accumulated: int  # micro-batches of an optimizer step
+    steps: int  # optimizer steps of a step of the algorithm
+
+
+def trainer_cluster(job: PostTrainingJob) -> Cluster:
+    """The cards that the trainer runs on.
+
+    Raises: InvalidSpec where they are no whole machines
+    """
+    return part_of(job.cluster, job.trainer_gpus)
+
+
+def part_of(cluster: Cluster, gpus: int) -> Cluster:
+    """So many cards of a cluster.
+
+    Raises: InvalidSpec where they are no whole machines, or none
+    """
+    if gpus == cluster.count:
+        return cluster
+    if gpus < 1 or (gpus > cluster.gpus_per_node and gpus % cluster.gpus_per_node):
+        raise InvalidSpec(f"rollout-gpus leaves {gpus} of {cluster.count} GPUs, which are no whole machines of "
+                          f"{cluster.gpus_per_node}")
+    nodes = max(1, gpus // cluster.gpus_per_node)
+    return replace(cluster, num_nodes=nodes, gpus_per_node=gpus // nodes, instance=None)
+
+
+def replicas(job: PostTrainingJob) -> int:
+    """Data-parallel ranks of the trainer; `ulysses` of them share a sequence.
+
+    Raises: InvalidSpec for degrees that do not divide
+    """
+    ranks, ulysses = job.plan.data_parallel(job.trainer_gpus), job.updates.ulysses
+    if ranks % ulysses:
+        raise InvalidSpec(f"ulysses={ulysses} does not divide {ranks} data-parallel ranks; use a divisor of {ranks}")
+    return ranks // ulysses
+
+
+def batches(job: PostTrainingJob, *, learns: bool, micro_batch: int | None = None) -> Batches:
+    """How the sequences of a step are cut on one rank [batch].
+
+    Args:
+        learns: the update; else a pass without gradients
+        micro_batch: sequences of it, where they are not the actor's
+
+    Raises: InvalidSpec for sizes that do not divide or are too small for a sequence
+    """
+    updates, episodes, data = job.updates, job.episodes, replicas(job)
+    whole = episodes.prompts * episodes.samples
+    mini = updates.mini_batch * episodes.samples
+    if whole % data or mini % data or updates.mini_batch > episodes.prompts:
+        raise InvalidSpec(
+            f"prompts={episodes.prompts} and mini-batch={updates.mini_batch} x samples={episodes.samples} must be "
+            f"multiples of {data} data-parallel ranks, and a mini-batch no larger than the step"
+        )
+    local = (mini if learns else whole) // data
+    sequences, tokens = updates.micro_batch, updates.micro_tokens
+    if not learns and (updates.log_prob_micro_batch or updates.log_prob_tokens):
+        sequences, tokens = updates.log_prob_micro_batch, updates.log_prob_tokens
+    sequences = micro_batch or sequences
+    steps = ceil_div(episodes.prompts, updates.mini_batch) * updates.epochs if learns else 1
+    length = episodes.longest if updates.padded else episodes.usual
+    if sequences is not None and tokens is None:
+        sequences = min(sequences, local)
+        at_once = sequences * length if updates.padded else episodes.most_tokens(sequences)
+        return Batches(ceil_div(at_once, updates.ulysses), sequences if updates.padded else 1,
+                       ceil_div(local, sequences), steps)
+    budget = (tokens or MICRO_TOKENS) * updates.ulysses
+    if budget < episodes.longest:
+        raise InvalidSpec(
+            f"micro-tokens={tokens or MICRO_TOKENS} x ulysses={updates.ulysses} are fewer than the "
+            f"{episodes.longest} tokens of the longest sequence; use at least "
+            f"{ceil_div(episodes.longest, updates.ulysses)}"
+        )
+    at_once = min(budget, local * length)
+    return Batches(ceil_div(at_once, updates.ulysses), 1, ceil_div(local * length, at_once), steps)

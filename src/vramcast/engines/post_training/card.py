@@ -1,0 +1,165 @@
+"""One card through two steps: its processes, and what each of them does in every stage.
+
+[order] verl trainer/ppo/ray_trainer.py `fit`: the weights are handed over, sequences are generated, log-probabilities
+of the network that learns and of the reference are computed, values, then critic and actor are updated
+[nemo] nemo_rl/algorithms/grpo.py `grpo_train`: the same; the policy leaves the card before the engine wakes its cache
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from vramcast.domain.post_training import WITH_CRITIC, Card, PostTrainingJob, Process, Stage
+from vramcast.domain.program import Alloc, Free, Program
+from vramcast.engines.post_training import trainer
+from vramcast.engines.post_training.batches import Batches, batches
+from vramcast.engines.post_training.networks import Network, alloc, free, num_bytes
+from vramcast.engines.post_training.releases import Release, release_of
+from vramcast.engines.post_training.rollout import Engine, engine
+
+TRAINER: Final = "trainer"
+ENGINE: Final = "engine"
+
+POOLS: Final = ("weights", "key-value cache")
+
+
+class _Roles(NamedTuple):
+    """The networks of a trainer."""
+
+    actor: Network
+    reference: Network | None = None  # one of its own
+    critic: Network | None = None
+    values: Program = ()  # a pass of the critic
+
+    @property
+    def trained(self) -> tuple[Network, ...]:
+        """Those that learn."""
+        return (self.actor,) if self.critic is None else (self.actor, self.critic)
+
+
+def cards(job: PostTrainingJob) -> tuple[Card, ...]:
+    """What a card sees from the start on, two steps of it; of an engine with cards of its own one of those besides.
+
+    Raises: InvalidSpec or Unsupported with one sentence for what the framework cannot run, or is not modelled
+    """
+    release, roles = release_of(job), _roles(job)
+    apart = job.rollout.gpus is not None
+    leaves = job.plan.offload_parameters != "none" or release.leaves
+    held = 0 if apart else num_bytes(roles.reference.weights if roles.reference else ()) + (
+        0 if leaves else sum(num_bytes(network.weights) + num_bytes(network.masters) for network in roles.trained))
+    made = engine(job, held_bytes=held)
+    in_process = release.in_process and job.rollout_engine == "vllm" and not apart
+    said = tuple(_assumptions(job, made, in_process=in_process))
+    if apart:
+        alone = Card(processes=(Process(name=TRAINER),), stages=tuple(_stages(job, release, roles)), assumptions=said)
+        process = Process(name=ENGINE, outside=made.outside, pools=(made.weights, made.cache))
+        started = Stage(name="engine_start", programs={ENGINE: (*made.kept, *made.forward)}, awake=POOLS)
+        return (alone, Card(processes=(process,), shortfall=made.shortfall, stages=(
+            started, Stage(name="generate", programs={ENGINE: made.forward}, awake=POOLS))))
+    stages = tuple(_stages(job, release, roles, made, generator=TRAINER if in_process else ENGINE))
+    return (Card(processes=_processes(made, in_process=in_process), stages=stages, shortfall=made.shortfall,
+                 assumptions=said),)
+
+
+def _roles(job: PostTrainingJob) -> _Roles:
+    found = batches(job, learns=True)
+    apart = job.updates.reference and job.plan.peft is None
+    reference = trainer.reference(job, batches(job, learns=False)) if apart else None
+    critic, values = trainer.critic(job, batches(job, learns=True, micro_batch=job.updates.critic_micro_batch)) if (
+        job.algorithm in WITH_CRITIC) else (None, ())
+    return _Roles(trainer.actor(job, found), reference, critic, values)
+
+
+def _stages(
+    job: PostTrainingJob, release: Release, roles: _Roles, made: Engine | None = None, *, generator: str = ENGINE
+) -> Iterator[Stage]:
+    """In order; without `made` those of a trainer alone."""
+    moves, moved = job.plan.offload_parameters != "none", job.plan.offload_optimizer != "none"
+    stays = _Stays(weights=not (moves or release.leaves), moments=not (moved or release.leaves))
+    loads = [node for network in roles.trained for node in network.load]
+    loads += roles.reference.load if roles.reference is not None else ()
+    yield Stage(name="init", releases=(TRAINER,), programs={TRAINER: (
+        *loads, *(node for network in roles.trained for node in (
+            *(() if stays.weights else free(network.weights)), *(() if stays.moments else free(network.masters)))))})
+    if made is not None:
+        yield Stage(name="engine_start", programs={generator: (*made.kept, *made.forward)}, awake=POOLS,
+                    releases=(generator,))
+    awake = POOLS if made is not None and not job.rollout.sleeps else ()
+    woken = POOLS if release.wakes_both or not job.rollout.sleeps else POOLS[:1]
+    handed = trainer.handover(job, roles.actor)
+    for first in (True, False):
+        program = stays.beside(roles.actor, (*map(Alloc, handed), *map(Free, handed)))
+        yield Stage(name="update_weights", awake=woken if made is not None else (), releases=(TRAINER,),
+                    programs={TRAINER: program})
+        if made is not None:
+            yield Stage(name="generate", programs={generator: made.forward}, awake=POOLS, releases=(generator,))
+        yield from _rated(job, roles, stays, awake)
+        if roles.critic is not None:
+            yield Stage(name="values", programs={TRAINER: stays.beside(roles.critic, roles.values)}, awake=awake,
+                        releases=() if stays.weights else (TRAINER,))
+            yield stays.updated("update_critic", roles.critic, awake, first=first)
+        yield stays.updated("update_actor", roles.actor, awake, first=first)
+
+
+class _Stays(NamedTuple):
+    """What is on the card between two stages that need it."""
+
+    weights: bool
+    moments: bool
+
+    def beside(self, network: Network, program: Program) -> Program:
+        """A program with the weights there."""
+        return program if self.weights else (*alloc(network.weights), *program, *free(network.weights))
+
+    def updated(self, name: str, network: Network, awake: tuple[str, ...], *, first: bool) -> Stage:
+        """Mini-batches of a step; the first one ever makes the optimizer's states."""
+        there = network.masters if first else network.moments
+        body = network.first if first else network.update
+        if not self.moments:
+            body = (*alloc(there), *body, *free(network.moments))
+        return Stage(name=name, programs={TRAINER: self.beside(network, body)}, awake=awake, releases=(TRAINER,))
+
+
+def _rated(job: PostTrainingJob, roles: _Roles, stays: _Stays, awake: tuple[str, ...]) -> Iterator[Stage]:
+    """Log-probabilities of the answers: of the network that learns always with their entropy."""
+    found: Batches = batches(job, learns=False)
+    releases = () if stays.weights else (TRAINER,)
+    asked = trainer.log_prob(job, found, entropy=True)
+    yield Stage(name="old_log_prob", programs={TRAINER: stays.beside(roles.actor, asked)}, awake=awake,
+                releases=releases)
+    if job.updates.reference:
+        referred = trainer.log_prob(job, found, entropy=False, reference=True)
+        if roles.reference is None:  # the same network, its adapter switched off
+            referred = stays.beside(roles.actor, referred)
+        yield Stage(name="ref_log_prob", programs={TRAINER: referred}, awake=awake, releases=releases)
+
+
+def _processes(made: Engine, *, in_process: bool) -> tuple[Process, ...]:
+    pools = (made.weights, made.cache)
+    if in_process:
+        return (Process(name=TRAINER, outside=made.outside, pools=pools),)
+    return (Process(name=TRAINER), Process(name=ENGINE, outside=made.outside, pools=pools))
+
+
+def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Iterator[str]:
+    episodes, updates = job.episodes, job.updates
+    if updates.padded:
+        yield f"batches are padded to {episodes.longest:,} tokens"
+    elif episodes.usual == episodes.longest:
+        yield (f"every sequence has {episodes.longest:,} tokens, the most; --mean-response-len says what is to be "
+               "expected")
+    else:
+        yield (f"sequences of {episodes.usual:,} tokens, the mean; lengths that deviate by half of it, and the "
+               "longest micro-batch of a run three deviations above")
+    where = f"on {job.rollout.gpus} cards of its own" if job.rollout.gpus is not None else "a process of its own"
+    yield (f"{job.rollout_engine} lives in the trainer's process, whose figures count what sleeps" if in_process
+           else f"{job.rollout_engine} is {where}")
+    plan = made.job.plan
+    yield (f"the engine: tp {plan.tp}, {plan.memory_fraction:g} of the card, {plan.max_sequences} sequences, "
+           f"{plan.batched_tokens:,} tokens a forward, {'graphs' if plan.graphs else 'no graphs'}")
+    if job.rollout.sleeps and job.rollout.gpus is None:
+        level = 1 if job.plan.peft is not None else release_of(job).sleep_level
+        yield f"it sleeps while the trainer works (level {level})"
+    if job.engine == "megatron":
+        yield "under Megatron passes without gradients are counted by their logits alone"

@@ -1,0 +1,96 @@
+"""What a trainer process does with a network that Megatron-Core splits.
+
+[verl] verl/utils/megatron_utils.py `offload_megatron_model_to_cpu`, `offload_megatron_optimizer`: weights and gradient
+buffers leave together, fp32 weights and moments with the optimizer; verl/workers/megatron_workers.py; utils/megatron/
+tensor_parallel.py `vocab_parallel_entropy`: logits are cloned, and their fp32 softmax is kept
+[nemo] nemo_rl/models/policy/workers/megatron_policy_worker.py `offload_before_refit`, `offload_after_refit`
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from vramcast.blocks.parameters import named_parameters
+from vramcast.domain.job import Job, Phase, Recompute, Shards, Workload
+from vramcast.domain.post_training import PostTrainingJob
+from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent, live_at_end
+from vramcast.domain.rank import RankProgram
+from vramcast.engines.megatron import ranks
+from vramcast.engines.post_training.batches import Batches, batches, trainer_cluster
+from vramcast.engines.post_training.networks import Network
+from vramcast.engines.post_training.releases import release_of
+from vramcast.errors import Unsupported
+from vramcast.units import MIB, ceil_div
+
+LOGIT_BYTES = 12
+"""Of logits, their clone, and two copies in fp32 while an entropy is taken [verl]."""
+
+
+def train_job(job: PostTrainingJob, found: Batches) -> Job:
+    """The update as a training job of Megatron."""
+    plan = job.plan
+    return Job(
+        model=job.model,
+        workload=Workload(seq_len=found.tokens // found.samples, micro_batch=found.samples,
+                          grad_accum=found.accumulated, objective="pretrain"),
+        plan=replace(
+            plan, shards=Shards.OPTIMIZER, offload_parameters="none", offload_optimizer="none", sharded_by=None,
+            sequence_parallel=plan.tp > 1 if plan.sequence_parallel is None else plan.sequence_parallel,
+            recompute=plan.recompute if plan.recompute is not Recompute.SELECTIVE else Recompute.NONE,
+        ),
+        cluster=trainer_cluster(job),
+        engine="megatron",
+    )
+
+
+def _fullest(job: PostTrainingJob, found: Batches) -> RankProgram:
+    """The pipeline stage that holds most."""
+    if job.plan.peft is not None:
+        raise Unsupported("adapters under Megatron are not modelled for post-training; leave out --peft")
+    made = train_job(job, found)
+    return max(ranks(made), key=lambda role: extent((*role.phases[Phase.LOAD], *role.phases[Phase.FIRST_STEP])).peak)
+
+
+def actor(job: PostTrainingJob, found: Batches) -> Network:
+    """The network that learns, on the fullest stage."""
+    phases = _fullest(job, found).phases
+    load, first = phases[Phase.LOAD], phases[Phase.FIRST_STEP]
+    held = live_at_end(load)
+    masters = tuple((tensor, count) for tensor, count in held.items() if tensor.category is Category.OPTIMIZER)
+    weights = tuple((tensor, count) for tensor, count in held.items()
+                    if tensor.category in (Category.WEIGHTS, Category.GRADIENTS))
+    made = tuple((tensor, count) for tensor, count in live_at_end((*load, *first)).items()
+                 if tensor not in held and tensor.category is Category.OPTIMIZER)
+    return Network(load, weights, masters, made, first, phases[Phase.STEP])
+
+
+def reference(job: PostTrainingJob, found: Batches) -> Network:
+    """The network as it was: its 16-bit weights alone."""
+    learning = actor(job, found)
+    weights = tuple((tensor, count) for tensor, count in learning.weights if tensor.category is Category.WEIGHTS)
+    copies = tuple((replace(tensor, owner=f"reference.{tensor.owner}"), count) for tensor, count in weights)
+    return Network(tuple(Alloc(tensor) for tensor, count in copies for _ in range(count)), copies)
+
+
+def log_prob(job: PostTrainingJob, found: Batches, *, entropy: bool, reference: bool = False) -> Program:
+    """Logits of a micro-batch on the last stage; layers without gradients hold less than those of an update."""
+    del entropy, reference
+    ranks_of_head = job.plan.tp
+    size = ceil_div(found.tokens * job.model.vocab, ranks_of_head) * LOGIT_BYTES
+    logits = Tensor(name="logits, their clone and fp32 softmax", num_bytes=size, category=Category.TEMPORARIES,
+                    owner="head", formula=f"{found.tokens:,} x {job.model.vocab:,} x {LOGIT_BYTES} B / {ranks_of_head}",
+                    source="verl utils/megatron/tensor_parallel.py")
+    return (Alloc(logits), Free(logits))
+
+
+def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
+    """A weight is gathered whole in 16 bits, and handed over in buckets."""
+    del learning
+    release = release_of(job)
+    largest = max(parameter.parameter.elements for parameter in named_parameters(job.model))
+    sizes = {"largest weight, gathered": 2 * largest, "bucket": release.bucket_mib * MIB * (not release.in_process)}
+    return tuple(Tensor(name=name, num_bytes=size, category=Category.COMMUNICATION, owner="handover",
+                        source="verl utils/megatron_utils.py") for name, size in sizes.items() if size)
+
+
+__all__ = ["actor", "batches", "handover", "log_prob", "reference", "train_job"]
