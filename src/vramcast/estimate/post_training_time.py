@@ -20,7 +20,7 @@ from vramcast.engines.post_training import fsdp, trainer
 from vramcast.engines.post_training.batches import batches, replicas
 from vramcast.engines.post_training.networks import num_bytes
 from vramcast.engines.post_training.releases import release_of
-from vramcast.engines.post_training.rollout import serve_job
+from vramcast.engines.post_training.rollout import engine, serve_job
 from vramcast.estimate.speed import timed as timed_serving
 from vramcast.estimate.step_time import timed as timed_step
 from vramcast.timing.training.operators import active_elements
@@ -107,9 +107,19 @@ def _update_s(job: PostTrainingJob) -> tuple[float | None, str]:
     return clock.time.step_s * found.steps, ""
 
 
+def _held_at_once(job: PostTrainingJob) -> int:
+    """Sequences of the mean length that the engine's cache holds."""
+    rank = engine(job, held_bytes=0).deployment.ranks[0]
+    if rank.cache is None:
+        return 1
+    return max(1, rank.cache.num_bytes // max(1, rank.cache.sequence_bytes(job.episodes.usual)))
+
+
 def _generation_s(job: PostTrainingJob) -> tuple[float | None, str]:
     """Until the longest answer is complete."""
     asked, episodes = serve_job(job), job.episodes
+    at_once = min(asked.requests.concurrency, _held_at_once(job))
+    asked = replace(asked, requests=replace(asked.requests, concurrency=at_once))
     many, one = (timed_serving(replace(asked, requests=replace(asked.requests, concurrency=count))).speed
                  for count in (asked.requests.concurrency, 1))
     if many is None or one is None or many.step_s is None or one.step_s is None:

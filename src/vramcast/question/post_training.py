@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec.structs
+
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.job import Plan, Precision, Recompute, Shards
 from vramcast.domain.post_training import Episodes, PostTrainingJob, Rollout, Updates
@@ -16,6 +18,7 @@ from vramcast.question.build import Resolve, checkpoint_of, converted, engine_op
 from vramcast.question.options import parse
 from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 from vramcast.question.serving import parse_engine
+from vramcast.units import ceil_div
 
 TABLE: Final = POST_TRAINING_OPTIONS
 
@@ -64,11 +67,12 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
                                 model, "huggingface", None, TABLE)
     if peft is not None and peft.method != "lora":
         raise Unsupported(f"{framework} trains LoRA and no other adapters; --peft {peft.method} is none")
+    plan, evened = _evened(_plan(values, peft), model.num_layers)
     return PostTrainingJob(
         model=model, cluster=cluster, framework=framework, version=version, algorithm=algorithm, episodes=episodes,
-        updates=updates, plan=_plan(values, peft), rollout=_engine_part(values), engine=engine,
+        updates=updates, plan=plan, rollout=_engine_part(values), engine=engine,
         rollout_engine=rollout, rollout_version=rollout_version, alloc_conf=values.get("alloc-conf", ""),
-        assumed=(*passed_over, *_assumed(values, framework, version, rollout, rollout_version)),
+        assumed=(*passed_over, *evened, *_assumed(values, framework, version, rollout, rollout_version)),
     )
 
 
@@ -108,6 +112,23 @@ def _plan(values: Mapping[str, Any], peft: Any) -> Plan:
         raise Unsupported("verl offloads to main memory only; use cpu")
     plan: Plan = converted(Plan, {**fields, "peft": peft})
     return plan
+
+
+def _evened(plan: Plan, layers: int) -> tuple[Plan, tuple[str, ...]]:
+    """Pipeline stages of nearly as many layers, where the question says none and they do not divide; and what is said.
+
+    The stages in between have as many as the largest; what is left is shared by the first and the last.
+    """
+    stages = plan.pp * plan.virtual_stages
+    if layers % stages == 0 or plan.first_stage_layers or plan.last_stage_layers or plan.virtual_stages > 1:
+        return plan, ()
+    each = ceil_div(layers, plan.pp)
+    while plan.pp > 2 and layers - each * (plan.pp - 2) < 2:
+        each -= 1
+    ends = layers - each * (plan.pp - 2)
+    first, last = ends - ends // 2, ends // 2
+    said = f"stages of {first}, {each} and {last} layers: {layers} do not divide by pp={plan.pp}"
+    return msgspec.structs.replace(plan, first_stage_layers=first, last_stage_layers=last), (said,)
 
 
 def _assumed(
