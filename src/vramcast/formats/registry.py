@@ -157,6 +157,13 @@ def _is_swift(config: Config) -> bool:
     return re.search(r"\bswift(?:/cli/|[ \t\\\n]+)(?:sft|pt|rlhf)\b", config.text) is not None
 
 
+def _is_verl(config: Config) -> bool:
+    """A command of its trainer, or the tree of its configuration."""
+    if config.table is not None:
+        return "actor_rollout_ref" in config.table
+    return re.search(r"\bverl\.trainer\.main_|\bactor_rollout_ref\.|\bmain_dapo\b", config.text) is not None
+
+
 READERS: Final[dict[str, Reader]] = {
     "torchtune": Reader("torchtune", "train", _is_torchtune),
     "litgpt": Reader("litgpt", "train", _is_litgpt),
@@ -180,6 +187,7 @@ READERS: Final[dict[str, Reader]] = {
         "use_peft", "lora_target_modules", "num_generations", "max_prompt_length", "dataset_text_field")),
     "trainer": Reader("transformers", "train", _table_has(
         "per_device_train_batch_size", "gradient_checkpointing", "finetuning_type", "num_train_epochs")),
+    "verl": Reader("verl", "rl", _is_verl),
     "vllm": Reader("vllm", "serve", _is_vllm),
     "sglang": Reader("sglang", "serve", _is_sglang),
     "tgi": Reader("text_generation_inference", "serve", _is_tgi),

@@ -60,9 +60,11 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         raise Unsupported(f"{model.name} has several stacks, which is not modelled for post-training; use one of text")
     algorithm = values.get("algorithm", "grpo")
     episodes = converted(Episodes, section(values, "episodes", TABLE))
-    updates = converted(Updates, section(values, "updates", TABLE))
-    if updates.mini_batch > episodes.prompts and "mini-batch" not in values:
-        updates = converted(Updates, {**section(values, "updates", TABLE), "mini_batch": episodes.prompts})
+    release = next(one for one in known.releases if version >= one.since)
+    updates = converted(Updates, {
+        "padded": release.pads, "mini_batch": min(Updates().mini_batch, episodes.prompts),
+        **section(values, "updates", TABLE),
+    })
     peft, passed_over = peft_of({"lora-targets": ("all-linear",), **values} if "peft" in values else values,
                                 model, "huggingface", None, TABLE)
     if peft is not None and peft.method != "lora":

@@ -30,6 +30,7 @@ class Release(NamedTuple):
     context_of_model: bool  # its longest sequence is the model's, not that of the data [vllm_async_server.py]
     vllm: Version  # that its documents name
     sglang: Version
+    pads: bool = False  # batches, unasked [config/model/hf_model.yaml `use_remove_padding`]
     leaves: bool = False  # all of the trainer is on the host while the engine generates
 
 
@@ -38,8 +39,8 @@ VERL: Final = (
     Release((0, 8), False, 2, False, "in place", False, 4, 2048, 256, True, True, (0, 12), (0, 5, 6)),
     Release((0, 7), True, 2, False, "in place", False, 4, 512, 1024, True, True, (0, 12), (0, 5, 6)),
     Release((0, 6), True, 2, False, "in place", False, 4, 512, 1024, True, True, (0, 11), (0, 5, 5)),
-    Release((0, 4), True, 1, False, "in place", False, 2, 512, 1024, False, False, (0, 8, 5), (0, 4, 6)),
-    Release((0, 2), True, 1, True, "in place", False, 2, 512, 1024, False, False, (0, 8), (0, 4, 6)),
+    Release((0, 4), True, 1, False, "in place", False, 2, 512, 1024, False, False, (0, 8, 5), (0, 4, 6), pads=True),
+    Release((0, 2), True, 1, True, "in place", False, 2, 512, 1024, False, False, (0, 8), (0, 4, 6), pads=True),
 )
 NEMO: Final = (
     Release((0, 3), False, 1, False, "copy", False, 2, 0, 256, True, False, (0, 11), (0, 5, 5), leaves=True),
