@@ -182,6 +182,8 @@ def group_of(row: Row, file: str) -> str:
     """`group`, else `source_class`, else kernel/provider, else the file."""
     if "group" in row:
         return str(row["group"])
+    if "settings" in row:
+        return f"{str(row['framework']).partition(' ')[0]} {row['kind']}"
     if "source_class" in row:
         return str(row["source_class"])
     if "kernel" in row:
@@ -203,7 +205,7 @@ def level_of(row: Row) -> str:
 
 def label_of(row: Row) -> str:
     """A few words to recognise a row by."""
-    if "ask" in row:
+    if "ask" in row or "settings" in row:
         return str(row["id"])[:110]
     if "kernel" in row:
         return f"{row['kernel']}/{row['provider']} {row['mode']} {row['x_name']}={row['x_value']} {row['gpu']}"

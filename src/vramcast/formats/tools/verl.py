@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.documents import NoDocument, parse_yaml
-from vramcast.formats.reading import NO_GPU, Config, Reading, Unread, command_of
+from vramcast.formats.reading import NO_GPU, Config, Reading, command_of
 from vramcast.formats.table import Row, read_rows
 from vramcast.formats.watched import Watched, is_unset
 
@@ -92,16 +92,16 @@ HARMLESS: Final = re.compile(
 def read(config: Config) -> Reading:
     """Options of a command of verl, or of its YAML."""
     if config.table is not None:
-        return _reading(dict(_flat(config.table)), config.text)
+        return reading(dict(_flat(config.table)), config.text)
     command = command_of(config, lambda words: sum(MAIN.search(word) is not None for word in words))
     table: dict[str, Any] = {}
     for word in command.words:
         name, equals, text = word.lstrip("+~").partition("=")
         if equals and re.fullmatch(r"[\w.]+", name) and not word.startswith("-"):
-            table[name] = _value(text)
+            table[name] = value_of(text)
     if any("megatron" in word for word in command.words if word.startswith(("--config-name", "ppo_megatron"))):
         table.setdefault("actor.strategy", "megatron")
-    found = _reading(table, config.text)
+    found = reading(table, config.text)
     return found._replace(unread=(*found.unread, *command.unread), notes=(*found.notes, *command.notes))
 
 
@@ -119,7 +119,10 @@ def _cards(values: Watched) -> tuple[int, int, int, int | None]:
     return nodes, each, apart, nodes * each + apart
 
 
-def _value(text: str) -> Any:
+def value_of(text: Any) -> Any:
+    """A word of a command line as YAML reads it; what is no text stays."""
+    if not isinstance(text, str):
+        return text
     try:
         return parse_yaml(text)
     except NoDocument:
@@ -135,7 +138,8 @@ def _flat(table: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterato
             yield prefix + name, value
 
 
-def _reading(given: Mapping[str, Any], text: str) -> Reading:
+def reading(given: Mapping[str, Any], text: str) -> Reading:
+    """What dotted names say; `text` is that of the whole file, which may name a release."""
     named = {name.removeprefix(ROLE): value for name, value in given.items()}
     named = {name: value for name, value in named.items() if not (isinstance(value, str) and value.startswith("${oc."))}
     values = Watched({name: value for name, value in named.items() if value is not None and _matters(name, value)})
@@ -298,5 +302,3 @@ def _micro(values: Watched, replicas: int) -> dict[str, Any]:
         values.count(name)
     return found
 
-
-__all__ = ["Unread", "read"]

@@ -1,0 +1,150 @@
+"""Rows of reinforcement-learning post-training: asked by the settings of their own framework.
+
+verl prints maxima of its trainer process since it began; where it prints mean lengths, they are asked for, too. What a
+row says of its settings in words of its own, and not in its framework's, is put into those here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from truth.contract import STEP_TIME, VERDICT, Prediction, Refused
+from vramcast import api
+from vramcast.domain.answer import Peak, PostTrainingAnswer, RankAnswer
+from vramcast.formats.reading import sentence
+from vramcast.formats.tools import nemo_rl, verl
+from vramcast.units import GIB
+
+Row = dict[str, Any]
+
+UNITS: Final = {"GiB": GIB, "MiB": 1 << 20, "GB": 10**9}
+
+CARDS: Final = {
+    "H100-80GB": "h100-sxm-80gb", "H800-80GB": "h800", "A100-80GB": "a100-sxm4-80gb", "H20-96GB": "h20-96gb",
+    "H20": "h20-96gb", "GB200-192GB": "gb200", "MI300X-192GB": "mi300x", "80GB card": "h100-sxm-80gb",
+    "RTX 5090-32GB": "rtx-5090", "A6000-48GB": "rtx-a6000", "GB10": "gb10", "L20-48GB": "l20", "B200-192GB": "b200",
+    "H200-141GB": "h200",
+}
+"""How a row's card begins -> ours. Those that are not named are cards of 80 GB, or where more was measured of 141."""
+
+RELEASES: Final = re.compile(r"(\d+\.\d+)")
+
+STAGES: Final = {
+    "time_gen": ("generate",), "time_old_log_prob": ("old_log_prob",), "time_ref_log_prob": ("ref_log_prob",),
+    "time_values": ("values",), "time_update_critic": ("update_critic",), "time_update_actor": ("update_actor",),
+    "time_weight_sync(reshard)": ("update_weights",),
+}
+"""What verl prints -> our stages."""
+
+IN_WORDS: Final = {
+    "sequences_per_micro_batch_per_gpu": "actor.ppo_micro_batch_size_per_gpu", "model_dtype":
+    "actor.fsdp_config.model_dtype",
+}
+"""Settings of rows in words of their own -> those of the framework."""
+
+SAID: Final = re.compile(r"^(ref|note|dtype_defaults|log|env\.|.* .*)$")
+"""Settings that describe, in words."""
+
+
+def predict(row: Row) -> Iterator[Prediction]:
+    """What a row measured, beside what is answered.
+
+    Raises: Refused where its settings do not say a job
+    """
+    answer = api.post_training_answer(options_of(row), with_changes=False)
+    trainer = next((rank for rank in answer.ranks if rank.role == "trainer"), answer.ranks[0])
+    found = [*_measured(row, answer, trainer)]
+    outcome = (row.get("outcome") or {}).get("result")
+    if row["kind"] == "outcome" and outcome in ("fits", "oom"):
+        found.append(Prediction(VERDICT, float(answer.fits), float(outcome == "fits")))
+    if not found:
+        raise Refused("measures nothing that is predicted")
+    yield from found
+
+
+def _measured(row: Row, answer: PostTrainingAnswer, trainer: RankAnswer) -> Iterator[Prediction]:
+    for item in row.get("measured", ()):
+        name, value, scope = item["quantity"], item["value"], str(item.get("scope", ""))
+        if name in ("torch_max_allocated", "torch_max_reserved"):
+            level = name.removeprefix("torch_max_")
+            most = max(_level(peak, level) for peak in trainer.phases.values())
+            yield Prediction(level, most, value * UNITS[item["unit"]])
+        elif name == "torch_allocated" and re.search(r"after|before vLLM|built", scope):
+            yield Prediction("initial", answer.resting["trainer"]["init"], value * UNITS[item["unit"]])
+        elif answer.time is not None and name in STAGES:
+            seconds = sum(answer.time.seconds.get(stage, 0.0) for stage in STAGES[name])
+            if seconds:
+                yield Prediction(f"time of {STAGES[name][0]}", seconds, value)
+        elif answer.time is not None and name == "time_step" and row["framework"] == "NeMo-RL":
+            yield Prediction(STEP_TIME, answer.time.step_s, value)
+
+
+def _level(peak: Peak, level: str) -> int:
+    return peak.allocated_bytes if level == "allocated" else peak.reserved_bytes
+
+
+def options_of(row: Row) -> dict[str, Any]:
+    """The question of a row.
+
+    Raises: Refused where its settings are too few, or of a framework that is not modelled
+    """
+    framework = str(row["framework"])
+    if framework not in ("verl", "NeMo-RL"):
+        raise Refused(f"{framework} is not modelled")
+    settings = {IN_WORDS.get(name, name): value for name, value in row["settings"].items() if not SAID.match(name)}
+    settings |= {IN_WORDS[name]: value for name, value in row["settings"].items() if name in IN_WORDS}
+    if framework == "verl":
+        settings = {name: verl.value_of(value) for name, value in settings.items()}
+        if "megatron" in str(row.get("backend")):
+            settings.setdefault("actor.strategy", "megatron")
+        if str(row.get("backend")) == "fsdp2":
+            settings.setdefault("actor.strategy", "fsdp2")
+        found = verl.reading(settings, "")
+    else:
+        found = nemo_rl.reading(settings)
+    if found.unread:
+        raise Refused(sentence(found.unread))
+    options: dict[str, Any] = dict(found.options)
+    if framework == "verl" and not {"micro-batch", "micro-tokens"} & options.keys():
+        raise Refused("its settings say no micro-batch")
+    options |= {"model": row["model"], "gpus": _gpus(row), "framework": _framework(row)}
+    options |= _lengths(row, options)
+    if "V0" in str(row["settings"]):
+        options["engine-option"] = ("v1=false",)
+    return options
+
+
+def _gpus(row: Row) -> str:
+    kind, count = str(row["gpus"].get("kind")), row["gpus"].get("count")
+    if not count:
+        raise Refused("does not say how many cards")
+    name = next((ours for theirs, ours in CARDS.items() if kind.startswith(theirs)), None)
+    if name is None and "not named" in kind:
+        name = "h200" if "above 80 GB" in kind else "h100-sxm-80gb"
+    if name is None:
+        raise Refused(f"the card {kind} is not known")
+    each = row["gpus"].get("per_node") or 8
+    return f"{count // each}x{each}x{name}" if count > each and count % each == 0 else f"{count}x{name}"
+
+
+def _framework(row: Row) -> str:
+    name = "verl" if row["framework"] == "verl" else "nemo-rl"
+    versions = RELEASES.findall(str(row["version"]))
+    return f"{name}@{versions[0]}" if versions else {"verl": "verl@0.9", "nemo-rl": "nemo-rl@0.6"}[name]
+
+
+def _lengths(row: Row, options: dict[str, Any]) -> dict[str, Any]:
+    """Mean lengths, where the run printed them; of whole sequences a tenth is taken for the prompt."""
+    printed = {item["quantity"]: item["value"] for item in row.get("measured", ())}
+    prompt, response = printed.get("prompt_tokens_mean"), printed.get("response_tokens_mean")
+    whole = printed.get("sequence_tokens_mean")
+    if whole is not None:
+        prompt, response = min(150, whole / 10), whole - min(150, whole / 10)
+    if prompt is None or response is None:
+        return {}
+    return {
+        "mean-prompt-len": max(1, min(round(prompt), options.get("prompt-len", 512))),
+        "mean-response-len": max(1, min(round(response), options.get("response-len", 512))),
+    }
