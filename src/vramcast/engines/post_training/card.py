@@ -156,7 +156,8 @@ def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Ite
     yield (f"{job.rollout_engine} lives in the trainer's process, whose figures count what sleeps" if in_process
            else f"{job.rollout_engine} is {where}")
     plan = made.job.plan
-    yield (f"the engine: tp {plan.tp}, {plan.memory_fraction:g} of the card, {plan.max_sequences} sequences, "
+    yield (f"the engine: tp {plan.tp}, {plan.memory_fraction:g} of the card, "
+           f"{'its own number of' if plan.max_sequences is None else plan.max_sequences} sequences, "
            f"{plan.batched_tokens:,} tokens a forward, {'graphs' if plan.graphs else 'no graphs'}")
     if job.rollout.sleeps and job.rollout.gpus is None:
         level = 1 if job.plan.peft is not None else release_of(job).sleep_level

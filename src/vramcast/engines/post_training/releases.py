@@ -25,11 +25,12 @@ class Release(NamedTuple):
     defers_sync: bool  # micro-batches before the last are not reduced [fsdp/transformer_impl.py]
     reference_width: int  # bytes of a frozen reference's element [fsdp_workers.py; config/ref/ref.yaml]
     bucket_mib: int  # of the handover between processes [config/rollout/rollout.yaml]
-    max_sequences: int  # of the engine [config/rollout/rollout.yaml]
+    max_sequences: int | None  # of the engine; None: it is not told any [vllm_rollout_spmd.py]
     graphs: bool  # the engine captures graphs unasked
     context_of_model: bool  # its longest sequence is the model's, not that of the data [vllm_async_server.py]
     vllm: Version  # that its documents name
     sglang: Version
+    first_engine: bool = False  # of vLLM: its scripts export VLLM_ATTENTION_BACKEND=XFORMERS, which the second lacks
     pads: bool = False  # batches, unasked [config/model/hf_model.yaml `use_remove_padding`]
     leaves: bool = False  # all of the trainer is on the host while the engine generates
 
@@ -39,8 +40,11 @@ VERL: Final = (
     Release((0, 8), False, 2, False, "in place", False, 4, 2048, 256, True, True, (0, 12), (0, 5, 6)),
     Release((0, 7), True, 2, False, "in place", False, 4, 512, 1024, True, True, (0, 12), (0, 5, 6)),
     Release((0, 6), True, 2, False, "in place", False, 4, 512, 1024, True, True, (0, 11), (0, 5, 5)),
-    Release((0, 4), True, 1, False, "in place", False, 2, 512, 1024, False, False, (0, 8, 5), (0, 4, 6), pads=True),
-    Release((0, 2), True, 1, True, "in place", False, 2, 512, 1024, False, False, (0, 8), (0, 4, 6), pads=True),
+    Release((0, 5), True, 1, False, "in place", False, 2, 512, None, False, False, (0, 8, 5), (0, 4, 6), pads=True),
+    Release((0, 4), True, 1, False, "in place", False, 2, 512, None, False, False, (0, 8, 5), (0, 4, 6), pads=True,
+            first_engine=True),
+    Release((0, 2), True, 1, True, "in place", False, 2, 512, None, False, False, (0, 8), (0, 4, 6), pads=True,
+            first_engine=True),
 )
 NEMO: Final = (
     Release((0, 3), False, 1, False, "copy", False, 2, 0, 256, True, False, (0, 11), (0, 5, 5), leaves=True),

@@ -18,9 +18,18 @@ from vramcast.engines import sglang, vllm
 from vramcast.engines.post_training.batches import part_of
 from vramcast.engines.post_training.releases import BATCHED_TOKENS, FRAMEWORKS, MEMORY_FRACTION, release_of
 from vramcast.errors import InvalidSpec, Unsupported
-from vramcast.units import format_bytes
+from vramcast.units import GIB, format_bytes
 
 ENGINES: Final = {"vllm": vllm, "sglang": sglang}
+
+LEAST_RANK: Final = 8
+"""Of the adapters that vLLM has slots for."""
+
+SECOND_ONLY: Final[Version] = (0, 11)
+"""First vLLM without its first engine."""
+
+UNSURE: Final = 2 * GIB
+"""By how much the profile of a start may be counted too high, where the engine has nearly nothing left [bytes]."""
 
 SNAPSHOT_SINCE: Final[Version] = (0, 12)
 """First vLLM whose budget leaves out what others held before it began [budget]."""
@@ -46,16 +55,21 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
     tp = asked.tp or min(FRAMEWORKS[job.framework].rollout_tp, cluster.count)
     if cluster.count % tp:
         raise InvalidSpec(f"rollout-tp={tp} does not divide {cluster.count} GPUs")
-    own = job.model.context if release.context_of_model else None
-    context = asked.context or max(own or 0, episodes.longest)
+    trained = job.model.context if release.context_of_model else None
+    context = asked.context or max(trained or 0, episodes.longest)
     if context < episodes.longest:
         raise InvalidSpec(f"context={context} is shorter than the {episodes.longest} tokens of a sequence")
     concurrent = max(1, episodes.prompts * episodes.samples * tp // cluster.count)
-    most = asked.max_sequences or release.max_sequences
+    most = None if release.max_sequences is None else asked.max_sequences or release.max_sequences
+    own: dict[str, str | int | float | bool] = {}
+    if release.in_process and job.rollout_engine == "vllm":
+        own |= {"offline": True}
+        own |= {"v1": False} if release.first_engine and job.rollout_version < SECOND_ONLY else {}
+    rank = 0 if job.plan.peft is None else max(LEAST_RANK, job.plan.peft.rank)
     return ServeJob(
         model=job.model,
         requests=Requests(
-            context=context, concurrency=min(concurrent, most),
+            context=context, concurrency=min(concurrent, most or asked.max_sequences or concurrent),
             input_len=episodes.mean_prompt_len or episodes.prompt_len,
             output_len=episodes.mean_response_len or episodes.response_len,
         ),
@@ -63,11 +77,12 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
             tp=tp, memory_fraction=asked.memory_fraction or MEMORY_FRACTION, max_sequences=most,
             batched_tokens=max(asked.batched_tokens or BATCHED_TOKENS, 1),
             graphs=release.graphs if asked.graphs is None else asked.graphs, dtype="bf16",
+            lora_slots=int(rank > 0), lora_rank=rank or 16,
         ),
         cluster=cluster,
         engine=job.rollout_engine,
         version=job.rollout_version,
-        engine_options=dict(asked.engine_options),
+        engine_options={**own, **asked.engine_options},
     )
 
 
@@ -108,7 +123,7 @@ def _cache(asked: ServeJob, rank: ServingRank, held_bytes: int, *, visible: int)
         return max(0, alone - int(fraction * held_bytes)), ""
     if asked.version < SNAPSHOT_SINCE:
         left = alone - held_bytes
-        short = "" if left > 0 else (
+        short = "" if alone + UNSURE > held_bytes else (
             f"the engine counts what the trainer holds ({format_bytes(held_bytes)}) against its share and has nothing "
             "left for its cache; raise --memory-fraction, or offload the weights"
         )

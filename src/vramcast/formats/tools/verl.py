@@ -79,7 +79,7 @@ HARMLESS: Final = re.compile(
     r"hf_config|fused_kernel_options)|rollout\.(temperature|top_|val_kwargs|mode$|dtype$|ignore_eos|do_sample|"
     r"calculate_log_probs|disable_log|enable_chunked|enable_prefix|load_format|multi_turn|agent|prompt_length|"
     r"response_length|seed|skip|trace|scheduling|logprobs_mode|limit_images|profil|use_fire|prometheus|custom|"
-    r"over_sample|multi_stage|server|engine_kwargs\.\w+\.disable_mm|log_prob_use_dynamic_bsz$|stop)|"
+    r"over_sample|multi_stage|server|update_weights_bucket|checkpoint_engine|engine_kwargs\.\w+\.disable_mm|log_prob_use_dynamic_bsz$|stop)|"
     r"actor\.(strategy$|use_torch_compile$|use_kl_loss$|fsdp_config\.(wrap|forward_prefetch|use_orig|seed|full_det|"
     r"forward_only|dtype|strategy)|megatron\.(use_mbridge|use_dist|dist_ckpt|seed|vanilla|override_ddp|"
     r"override_transformer_config\.(moe_(?!shared)|gradient_accum|apply_rope|attention_backend|account|recompute_(?!gran)|"
