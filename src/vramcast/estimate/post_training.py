@@ -13,7 +13,7 @@ from vramcast.allocator.gaps import Gaps
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Change, LedgerEntry, Peak, PostTrainingAnswer, RankAnswer
 from vramcast.domain.job import Recompute
-from vramcast.domain.post_training import Card, PostTrainingJob, Process
+from vramcast.domain.post_training import CARD, Card, PostTrainingJob, Process
 from vramcast.domain.program import Basis, Tensor
 from vramcast.domain.version import named
 from vramcast.engines.post_training import fsdp, trainer
@@ -31,8 +31,6 @@ from vramcast.estimate.script import play as play_script
 from vramcast.estimate.timeline import Device
 from vramcast.estimate.traits import training_traits
 from vramcast.units import format_bytes
-
-CARD: Final = "card"
 
 
 class Moment(NamedTuple):
@@ -256,8 +254,9 @@ def _cautions(shortfall: str, longest: Peak | None, capacity: int) -> Iterator[s
         yield shortfall
     if longest is not None:
         size = format_bytes(longest.device_bytes)
-        fits = "fits" if longest.device_bytes <= capacity else "does not fit"
-        yield f"by the mean lengths; where all sequences of a micro-batch are the longest, {size}: {fits}"
+        yield (f"by the mean lengths; where all sequences of a micro-batch are the longest, {size}: fits"
+               if longest.device_bytes <= capacity else
+               f"by the mean lengths; where all sequences of a micro-batch are the longest, {size}: does not fit")
 
 
 def needed_bytes(runs: tuple[Played, ...]) -> int:
@@ -285,13 +284,13 @@ def _proposals(job: PostTrainingJob) -> Iterator[Proposal]:
 
     if updates.micro_batch and updates.micro_batch > 1:
         half = updates.micro_batch // 2
-        yield updated(f"--micro-batch {half}", "smaller products", micro_batch=half)
+        yield updated(f"--micro-batch {half}", "smaller matrix products", micro_batch=half)
     if updates.log_prob_micro_batch and updates.log_prob_micro_batch > 1:
         half = updates.log_prob_micro_batch // 2
-        yield updated(f"--log-prob-micro-batch {half}", "smaller products", log_prob_micro_batch=half)
+        yield updated(f"--log-prob-micro-batch {half}", "smaller matrix products", log_prob_micro_batch=half)
     tokens = updates.micro_tokens or MICRO_TOKENS
     if updates.micro_batch is None and tokens // 2 * updates.ulysses >= job.episodes.longest:
-        yield updated(f"--micro-tokens {tokens // 2}", "smaller products", micro_tokens=tokens // 2)
+        yield updated(f"--micro-tokens {tokens // 2}", "smaller matrix products", micro_tokens=tokens // 2)
     share = rollout.memory_fraction or 0.5
     if share > 0.2:
         less = round(share - 0.1, 2)

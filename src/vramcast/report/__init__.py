@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vramcast.report import picture as picture
     from vramcast.report import plan as plan
     from vramcast.report import plan_document as plan_document
+    from vramcast.report import post_training as post_training
     from vramcast.report import price as price
     from vramcast.report import text as text
     from vramcast.report import verdicts as verdicts

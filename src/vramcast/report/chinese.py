@@ -26,6 +26,7 @@ from vramcast.domain.answer import (
     Fit,
     Found,
     LedgerEntry,
+    PostTrainingAnswer,
     RankAnswer,
     ServeAnswer,
     Speed,
@@ -37,8 +38,8 @@ from vramcast.domain.traced import TraceAnswer, TracedTime
 from vramcast.report.messages import MESSAGES
 
 SUBJECTS: Final = (
-    "training", "serving", "plans", "hardware", "configs", "tracing", "asking", "engines", "files", "writing", "tools",
-    "targets", "web",
+    "training", "serving", "post_training", "plans", "hardware", "configs", "tracing", "asking", "engines", "files",
+    "writing", "tools", "targets", "web",
 )
 """Catalogues of sentences: of answers, then of refusals."""
 
@@ -322,7 +323,7 @@ SENTENCES: Final[dict[type[Struct], tuple[str, ...]]] = {
     PlanAnswer: TOLD, Reason: ("text",), Technique: ("lacks",), StepTime: ("sources", "assumptions"),
     Speed: ("sources",), RankAnswer: ("role",), LedgerEntry: ("formula", "source"), Found: ("what",),
     Tried: ("what", "reason"), Capacity: ("tokens_by_count",),
-    ServeAnswer: (*TOLD, "cautions", "startup", "shortfall"),
+    ServeAnswer: (*TOLD, "cautions", "startup", "shortfall"), PostTrainingAnswer: (*TOLD, "cautions", "shortfall"),
     TracedTime: ("sources", "left_out"), TraceAnswer: (*TOLD, "cautions", "stopped", "interval_basis"),
     Answer: (*TOLD, "cautions"),
 }

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Any
+from typing import Any, Final
 
 from msgspec import to_builtins
 from msgspec.json import encode
 from msgspec.json import format as format_json
 from msgspec.structs import asdict
 
-from vramcast.domain.answer import Answer, Change, Found, RankAnswer, ServeAnswer, Tried
+from vramcast.domain.answer import Answer, Change, Found, PostTrainingAnswer, RankAnswer, ServeAnswer, Tried
 from vramcast.question.option_text import applied_in
 from vramcast.question.options import OPTIONS, Option
+from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report.plain import SCHEMA, known
 from vramcast.report.price import cost_document
+
+
+TABLES: Final[dict[type[Answer], Mapping[str, Option]]] = {
+    ServeAnswer: SERVE_OPTIONS, PostTrainingAnswer: POST_TRAINING_OPTIONS,
+}
+"""Kind of answer -> the options of its question; the others are of training."""
 
 
 def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
@@ -42,6 +49,8 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
         plain["time"] = known(answer.time)
     if isinstance(answer, ServeAnswer):
         plain |= _serving(answer)
+    if isinstance(answer, PostTrainingAnswer):
+        plain |= known(to_builtins({"resting": answer.resting, "longest": answer.longest, "shortfall": answer.shortfall}))
     if answer.found is not None:
         plain |= _found(answer.found)
     if answer.host is not None:
@@ -75,7 +84,7 @@ def _table(answer: Answer) -> Mapping[str, Option] | None:
     change it would find another one."""
     if answer.found is not None:
         return None
-    return SERVE_OPTIONS if isinstance(answer, ServeAnswer) else OPTIONS
+    return next((table for kind, table in TABLES.items() if isinstance(answer, kind)), OPTIONS)
 
 
 def _serving(answer: ServeAnswer) -> dict[str, Any]:

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from vramcast.domain.answer import PostTrainingAnswer
+from vramcast.domain.post_training import CARD
 from vramcast.report.columns import table_lines
 from vramcast.report.messages import Words
 from vramcast.units import format_bytes, format_seconds
 
+STAGES: Final = ("init", "engine_start", "update_weights", "generate", "old_log_prob", "ref_log_prob", "values",
+                 "update_critic", "update_actor")
+"""In the order in which they first run."""
 
-def stage_lines(answer: PostTrainingAnswer, words: Words) -> Iterator[str]:
-    """A row for every stage, in the order in which they first run."""
-    card, *processes = answer.ranks
+
+def stage_rows(answer: PostTrainingAnswer, words: Words) -> list[tuple[str, ...]]:
+    """A head, and a row for every stage. Where trainer and engine have cards of their own each stage is on one kind."""
+    on_card = {name: peak for rank in answer.ranks if rank.role == CARD for name, peak in rank.phases.items()}
+    processes = [rank for rank in answer.ranks if rank.role != CARD]
     seconds = answer.time.seconds if answer.time is not None else {}
-    head = ("", words("process.card"), *(words(f"process.{one.role}") for one in processes), "")
-    rows = [head]
-    for name, peak in card.phases.items():
+    rows = [("", *(words(f"process.{name}") for name in (CARD, *(one.role for one in processes))), "")]
+    for name in sorted(on_card, key=STAGES.index):
         counted = (one.phases.get(name) for one in processes)
         rows.append((
-            words(f"phase.{name}"), format_bytes(peak.device_bytes),
+            words(f"phase.{name}"), format_bytes(on_card[name].device_bytes),
             *("" if own is None else f"{format_bytes(own.allocated_bytes)} / {format_bytes(own.reserved_bytes)}"
               for own in counted),
             format_seconds(seconds[name]) if name in seconds else "",
         ))
-    yield from table_lines(rows, right=frozenset(range(1, len(head))))
+    return rows
+
+
+def stage_lines(answer: PostTrainingAnswer, words: Words) -> Iterator[str]:
+    """The same as a table of text."""
+    rows = stage_rows(answer, words)
+    yield from table_lines(rows, right=frozenset(range(1, len(rows[0]))))

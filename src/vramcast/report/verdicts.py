@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.domain.answer import Answer, Fit, ServeAnswer
+from vramcast.domain.answer import Answer, Fit, PostTrainingAnswer, ServeAnswer
 from vramcast.domain.planning import PlanAnswer
 from vramcast.report.messages import Words
 from vramcast.units import format_bytes
@@ -31,7 +31,7 @@ def headline(answer: Answer, words: Words, *, per_gpu: bool = True) -> str:
     `per_gpu`: whether the sizes are those of one of several cards.
     """
     needed, capacity, fit = answer.fullest.needed_bytes, answer.capacity_bytes, answer.verdict
-    if isinstance(answer, ServeAnswer) and answer.shortfall and needed <= capacity:
+    if isinstance(answer, (ServeAnswer, PostTrainingAnswer)) and answer.shortfall and needed <= capacity:
         return words("verdict.line", verdict=word_of(fit, words), reason=words.said(answer.shortfall))
     key = {Fit.FITS: "within", Fit.NOT: "beyond"}.get(fit, "close")
     reason = words(

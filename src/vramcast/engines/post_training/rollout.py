@@ -123,15 +123,15 @@ def _cache(asked: ServeJob, rank: ServingRank, held_bytes: int, *, visible: int)
         return max(0, alone - int(fraction * held_bytes)), ""
     if asked.version < SNAPSHOT_SINCE:
         left = alone - held_bytes
-        short = "" if alone + UNSURE > held_bytes else (
+        shortfall = "" if alone + UNSURE > held_bytes else (
             f"the engine counts what the trainer holds ({format_bytes(held_bytes)}) against its share and has nothing "
             "left for its cache; raise --memory-fraction, or offload the weights"
         )
-        return max(0, left), short
+        return max(0, left), shortfall
     free = visible - held_bytes
-    short = "" if free >= fraction * visible else (
+    shortfall = "" if free >= fraction * visible else (
         f"the engine finds {format_bytes(free)} free when it starts, less than its share of "
         f"{format_bytes(int(fraction * visible))}; lower --memory-fraction, or offload the weights"
     )
-    return alone, short
+    return alone, shortfall
 

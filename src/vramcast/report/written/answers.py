@@ -9,10 +9,14 @@ from itertools import groupby, pairwise
 from statistics import median
 from typing import Any, Final
 
-from vramcast.domain.answer import Answer, Found, LedgerEntry, RankAnswer, ServeAnswer
+from msgspec.structs import replace
+
+from vramcast.domain.answer import Answer, Found, LedgerEntry, PostTrainingAnswer, RankAnswer, ServeAnswer
+from vramcast.domain.post_training import CARD
 from vramcast.domain.program import Basis
 from vramcast.estimate.interval import measured_cases
-from vramcast.report.messages import MESSAGES, Words
+from vramcast.report.messages import MESSAGES, Words, rare_messages
+from vramcast.report.post_training import stage_rows
 from vramcast.report.price import cost_lines, run_length
 from vramcast.report.text import cache, change_cells, headlines, rates, step_time, tried_cells
 from vramcast.report.verdicts import tone_of
@@ -66,6 +70,12 @@ def answer_sections(answer: Answer, words: Words, today: date) -> tuple[parts.Se
 
 
 def _sections(answer: Answer, words: Words, today: date) -> Iterator[parts.Section]:
+    if isinstance(answer, PostTrainingAnswer):
+        (head, *rows) = stage_rows(answer, words)
+        table = parts.Table((words("report.phase"), *head[1:-1], words("report.seconds")), tuple(rows),
+                            right=frozenset(range(1, len(head))))
+        yield parts.Section(words("stages"), (table,))
+        answer = replace(answer, ranks=tuple(rank for rank in answer.ranks if rank.role == CARD))
     yield parts.Section(words("report.roles"), tuple(bars_parts(answer, words)))
     if answer.found is not None and answer.found.tried:
         yield parts.Section(words("tried", count=answer.found.num_tried), (tried_table(answer.found, words),))
@@ -198,7 +208,7 @@ def category_name(name: str, words: Words) -> str:
 
 
 def phase_name(name: str, words: Words) -> str:
-    return words(f"phase.{name}") if f"phase.{name}" in MESSAGES else name
+    return words(f"phase.{name}") if f"phase.{name}" in MESSAGES | rare_messages() else name
 
 
 def _roles(answer: Answer, words: Words) -> parts.Table:

@@ -20,7 +20,8 @@ FORMATS: Final[dict[str, Callable[[Report], str]]] = {"html": html, "md": markdo
 """Format, which is also the ending of its files -> what writes it."""
 
 BUILDERS: Final[dict[str, Callable[..., Report]]] = {
-    "train": answer_report, "serve": answer_report, "plan train": plan_report, "plan serve": plan_report,
+    "train": answer_report, "serve": answer_report, "rl": answer_report,
+    "plan train": plan_report, "plan serve": plan_report,
     "oom": diagnosis_report, "replay": replay_report, "trace": trace_report,
 }
 """Command -> what makes a report of its answer."""
@@ -32,7 +33,7 @@ def report_of(
     """An answer as the text of a report.
 
     Args:
-        command: whose answer it is: "train", "serve", "plan train", "plan serve", "oom", "replay", "trace"
+        command: whose answer it is: "train", "serve", "rl", "plan train", "plan serve", "oom", "replay", "trace"
         answer: what the function of that name returns
         format: "html" or "md"
         language: "en" or "zh"
