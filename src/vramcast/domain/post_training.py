@@ -22,8 +22,8 @@ VARIATION: Final = 0.5
 RAREST: Final = 3.0
 """Standard deviations by which the longest of a run's thousand micro-batches exceeds the mean one."""
 
-CARD: Final = "card"
-"""Role of a card as a whole among those of its processes."""
+CARDS: Final = ("card", "trainer's card", "engine's card")
+"""Roles of cards as a whole, among those of their processes: of both, or of the one that has cards of its own."""
 
 WITH_CRITIC: Final = ("ppo",)
 """Algorithms whose advantages a second network, which learns, estimates (generalised advantage estimation)."""

@@ -19,7 +19,6 @@ from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report.plain import SCHEMA, known
 from vramcast.report.price import cost_document
 
-
 TABLES: Final[dict[type[Answer], Mapping[str, Option]]] = {
     ServeAnswer: SERVE_OPTIONS, PostTrainingAnswer: POST_TRAINING_OPTIONS,
 }
@@ -50,7 +49,7 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
     if isinstance(answer, ServeAnswer):
         plain |= _serving(answer)
     if isinstance(answer, PostTrainingAnswer):
-        plain |= known(to_builtins({"resting": answer.resting, "longest": answer.longest, "shortfall": answer.shortfall}))
+        plain |= known(to_builtins({name: getattr(answer, name) for name in ("resting", "longest", "shortfall")}))
     if answer.found is not None:
         plain |= _found(answer.found)
     if answer.host is not None:
