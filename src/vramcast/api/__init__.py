@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from vramcast.api.recordings import replay
     from vramcast.api.server_logs import reconcile
     from vramcast.api.serving import serve_answer, serve_job_of
-    from vramcast.api.shown import diagnose, plan, serve, train
+    from vramcast.api.shown import diagnose, plan, rl, serve, train
     from vramcast.api.training import job_of, train_answer
 
 MODULES: Final = {
-    **dict.fromkeys(("diagnose", "plan", "serve", "train"), "shown"),
+    **dict.fromkeys(("diagnose", "plan", "rl", "serve", "train"), "shown"),
     **dict.fromkeys(("asks_which", "card_choices"), "choices"),
     **dict.fromkeys(("job_of", "train_answer"), "training"),
     **dict.fromkeys(("serve_answer", "serve_job_of"), "serving"),
@@ -37,8 +37,8 @@ MODULES: Final = {
 
 __all__ = [
     "asks_which", "card_choices", "diagnose", "diagnosis_of", "fitting_models", "job_of", "plan",
-    "planned_serving", "planned_training", "post_training_answer", "reconcile", "replay", "serve",
-    "serve_answer", "serve_job_of", "train", "train_answer", "write_fixed",
+    "planned_serving", "planned_training", "post_training_answer", "reconcile", "replay", "rl",
+    "serve", "serve_answer", "serve_job_of", "train", "train_answer", "write_fixed",
 ]
 
 __getattr__ = names(__name__, MODULES)

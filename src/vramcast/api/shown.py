@@ -16,7 +16,13 @@ from vramcast.api.jobs import by_option, paths
 from vramcast.domain.model import Model
 from vramcast.domain.planning import PlanAnswer
 from vramcast.errors import UnknownName
-from vramcast.report.shown import ShownAnswer, ShownDiagnosis, ShownPlanAnswer, ShownServeAnswer
+from vramcast.report.shown import (
+    ShownAnswer,
+    ShownDiagnosis,
+    ShownPlanAnswer,
+    ShownPostTrainingAnswer,
+    ShownServeAnswer,
+)
 
 
 def train(
@@ -67,6 +73,29 @@ def serve(
     """
     given = {"model": model, "gpus": gpus, "from": paths(from_)} | by_option(options)
     return ShownServeAnswer(**asdict(api.serve_answer(given, file=file)))
+
+
+def rl(
+    model: str | Model | None = None, *, gpus: str | None = None, file: str | Path | None = None,
+    from_: str | Path | Sequence[str | Path] = (), **options: Any,
+) -> ShownPostTrainingAnswer:
+    """Memory of reinforcement-learning post-training, stage by stage.
+
+    Args:
+        model: catalogue name, path, hub id, importable description, or None with params, layers and hidden
+        gpus: "8xh100-sxm-80gb", "2x8xa100-sxm-80gb"
+        file: a job file; arguments given here win over it
+        from_: commands or configurations of verl, as for `train`
+        options: those of `vramcast rl --help`, with underscores: algorithm="grpo", samples=5, micro_batch=8
+
+    Returns: the answer, whose first rank is the card and the others its processes; it shows itself in a notebook
+    Raises: VramcastError of one sentence when the question cannot be answered
+
+    >>> [rank.role for rank in rl("qwen2.5-7b", gpus="8xh100-sxm-80gb", micro_batch=4).ranks]
+    ['card', 'trainer', 'engine']
+    """
+    given = {"model": model, "gpus": gpus, "from": paths(from_)} | by_option(options)
+    return ShownPostTrainingAnswer(**asdict(api.post_training_answer(given, file=file)))
 
 
 def plan(

@@ -13,7 +13,7 @@ from vramcast.allocator.gaps import Gaps
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Change, LedgerEntry, Peak, PostTrainingAnswer, RankAnswer
 from vramcast.domain.job import Recompute
-from vramcast.domain.post_training import CARD, Card, PostTrainingJob, Process
+from vramcast.domain.post_training import CARDS, Card, PostTrainingJob, Process
 from vramcast.domain.program import Basis, Tensor
 from vramcast.domain.version import named
 from vramcast.engines.post_training import fsdp, trainer
@@ -117,8 +117,11 @@ def _shortfall(runs: tuple[Played, ...]) -> str:
 
 def _cards(job: PostTrainingJob, played: Played) -> int:
     """How many cards are like it."""
-    is_trainer = any(process.name == TRAINER for process in played.card.processes)
-    return job.trainer_gpus if is_trainer else job.engine_gpus
+    return job.trainer_gpus if _trains(played) else job.engine_gpus
+
+
+def _trains(played: Played) -> bool:
+    return any(process.name == TRAINER for process in played.card.processes)
 
 
 def play(job: PostTrainingJob) -> tuple[Played, ...]:
@@ -185,8 +188,9 @@ def _card_answer(job: PostTrainingJob, played: Played) -> RankAnswer:
     exact = sum(pool.num_bytes for name in played.moments[highest] for pool in played.awake(name, highest))
     traits = training_traits(trainer.train_job(job, batches(job, learns=True)))
     low, high = (exact + end for end in interval(traits, peak.device_bytes - exact))
+    role = CARDS[0 if job.rollout.gpus is None else 1 if _trains(played) else 2]
     return RankAnswer(
-        role=CARD, count=_cards(job, played), peak=peak, interval_bytes=(low, high), phases=peaks,
+        role=role, count=_cards(job, played), peak=peak, interval_bytes=(low, high), phases=peaks,
         ledger=tuple(sorted(_ledger(played, highest, peak), key=lambda entry: -entry.num_bytes)),
     )
 

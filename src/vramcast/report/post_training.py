@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from vramcast.domain.answer import PostTrainingAnswer
-from vramcast.domain.post_training import CARDS
 from vramcast.report.columns import table_lines
 from vramcast.report.messages import Words
 from vramcast.units import format_bytes, format_seconds
@@ -17,11 +16,12 @@ STAGES: Final = ("init", "engine_start", "update_weights", "generate", "old_log_
 
 
 def stage_rows(answer: PostTrainingAnswer, words: Words) -> list[tuple[str, ...]]:
-    """A head, and a row for every stage. Where trainer and engine have cards of their own each stage is on one kind."""
-    on_card = {name: peak for rank in answer.ranks if rank.role in CARDS for name, peak in rank.phases.items()}
-    processes = [rank for rank in answer.ranks if rank.role not in CARDS]
+    """A head, and a row for every stage. Cards have a ledger, processes none; where trainer and engine have cards of
+    their own each stage is on one kind."""
+    on_card = {name: peak for rank in answer.ranks if rank.ledger for name, peak in rank.phases.items()}
+    processes = [rank for rank in answer.ranks if not rank.ledger]
     seconds = answer.time.seconds if answer.time is not None else {}
-    rows = [("", *(words(f"process.{name}") for name in (CARDS[0], *(one.role for one in processes))), "")]
+    rows = [("", *(words(f"process.{name}") for name in ("card", *(one.role for one in processes))), "")]
     for name in sorted(on_card, key=STAGES.index):
         counted = (one.phases.get(name) for one in processes)
         rows.append((

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from vramcast.domain.answer import Answer, ServeAnswer
+from vramcast.domain.answer import Answer, PostTrainingAnswer, ServeAnswer
 from vramcast.domain.failure import Diagnosis
 from vramcast.domain.planning import PlanAnswer
 from vramcast.report import failure, plan, plan_document, text
@@ -32,6 +32,10 @@ class ShownAnswer(Answer, Shown, frozen=True):
 
 class ShownServeAnswer(ServeAnswer, ShownAnswer, frozen=True):
     """An answer to a serving question with its representations."""
+
+
+class ShownPostTrainingAnswer(PostTrainingAnswer, ShownAnswer, frozen=True):
+    """An answer to a question about post-training with its representations."""
 
 
 class ShownPlanAnswer(PlanAnswer, Shown, frozen=True):

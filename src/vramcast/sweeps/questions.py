@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
 import msgspec
 
-from vramcast.api import serve_answer, train_answer
+from vramcast.api import post_training_answer, serve_answer, train_answer
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.question.options import OPTIONS, Kind, Option, parse
+from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 
 if TYPE_CHECKING:
@@ -38,9 +39,14 @@ def _serve(options: Mapping[str, Any], resolve: Resolve) -> Answer:
     return serve_answer(options, resolve=resolve, with_changes=False)
 
 
+def _rl(options: Mapping[str, Any], resolve: Resolve) -> Answer:
+    return post_training_answer(options, resolve=resolve, with_changes=False)
+
+
 COMMANDS: Final[dict[str, Command]] = {
     "train": Command(OPTIONS, _train),
     "serve": Command(SERVE_OPTIONS, _serve),
+    "rl": Command(POST_TRAINING_OPTIONS, _rl),
 }
 """Their answers are those of the commands of the same name, without the changes that would make a plan fit."""
 

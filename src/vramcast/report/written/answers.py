@@ -12,7 +12,6 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from vramcast.domain.answer import Answer, Found, LedgerEntry, PostTrainingAnswer, RankAnswer, ServeAnswer
-from vramcast.domain.post_training import CARDS
 from vramcast.domain.program import Basis
 from vramcast.estimate.interval import measured_cases
 from vramcast.report.messages import MESSAGES, Words, rare_messages
@@ -75,7 +74,7 @@ def _sections(answer: Answer, words: Words, today: date) -> Iterator[parts.Secti
         table = parts.Table((words("report.phase"), *head[1:-1], words("report.seconds")), tuple(rows),
                             right=frozenset(range(1, len(head))))
         yield parts.Section(words("stages"), (table,))
-        answer = replace(answer, ranks=tuple(rank for rank in answer.ranks if rank.role in CARDS))
+        answer = replace(answer, ranks=tuple(rank for rank in answer.ranks if rank.ledger))
     yield parts.Section(words("report.roles"), tuple(bars_parts(answer, words)))
     if answer.found is not None and answer.found.tried:
         yield parts.Section(words("tried", count=answer.found.num_tried), (tried_table(answer.found, words),))
