@@ -183,7 +183,7 @@ class Flat(Around):
         nodes += [*map(Free, gradients), *flat_release(self._root())]
         for unit in learning:
             if self.synchronises:
-                nodes += flat_scatter(unit)
+                nodes += flat_scatter(unit, first=self.first)
             elif not self.first:
                 nodes.append(Free(unit.gradient))
         return tuple(nodes)

@@ -1,0 +1,141 @@
+"""Stages of post-training: what a card holds, what torch counts in each process, and what a release does otherwise."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import Any, Final
+
+import pytest
+
+import vramcast
+from vramcast.domain.answer import PostTrainingAnswer, RankAnswer
+from vramcast.units import GIB
+
+CARDS: Final = "8xh100-sxm-80gb"
+
+
+@cache
+def _asked(options: tuple[tuple[str, Any], ...]) -> PostTrainingAnswer:
+    return vramcast.rl(**dict(options))
+
+
+def asked(model: str = "qwen2.5-1.5b", gpus: str = CARDS, **options: Any) -> PostTrainingAnswer:
+    return _asked(tuple({"model": model, "gpus": gpus, "micro_batch": 4, "samples": 2, **options}.items()))
+
+
+def role(answer: PostTrainingAnswer, name: str) -> RankAnswer:
+    return next(rank for rank in answer.ranks if rank.role == name)
+
+
+QUESTIONS: Final[tuple[dict[str, Any], ...]] = (
+    {}, {"framework": "verl@0.4"}, {"framework": "verl@0.9", "reference": True, "sharded_by": "fsdp2"},
+    {"algorithm": "ppo", "offload_parameters": "cpu", "offload_optimizer": "cpu", "framework": "verl@0.6"},
+    {"peft": "lora", "sleep": False}, {"rollout": "sglang", "entropy": True}, {"rollout_gpus": 4, "ahead": True},
+    {"framework": "nemo-rl", "model": "qwen2.5-7b"}, {"alloc_conf": "expandable_segments:True"}, {"padded": True},
+    {"model": "qwen3-30b-a3b", "gpus": "8xh200", "ulysses": 2},
+)
+
+
+@pytest.mark.parametrize("options", QUESTIONS, ids=str)
+def test_the_ledger_adds_up_and_a_card_is_the_sum_of_its_processes(options: dict[str, Any]) -> None:
+    found = asked(**options)
+    cards = [rank for rank in found.ranks if rank.ledger]
+    processes = [rank for rank in found.ranks if not rank.ledger]
+    assert len(cards) == (2 if "rollout_gpus" in options else 1)
+    assert sum(card.count for card in cards) == 8
+    for card in cards:
+        assert sum(entry.num_bytes for entry in card.ledger) == card.peak.device_bytes
+        assert all(entry.num_bytes >= 0 for entry in card.ledger)
+        low, high = card.interval_bytes
+        assert low <= card.peak.device_bytes <= high
+        for name, peak in card.phases.items():
+            assert 0 < peak.allocated_bytes <= peak.reserved_bytes <= peak.device_bytes
+            own = [process.phases[name] for process in processes if name in process.phases]
+            assert max(one.device_bytes for one in own) <= peak.device_bytes <= sum(one.device_bytes for one in own)
+            assert all(one.allocated_bytes <= one.reserved_bytes for one in own)
+
+
+def test_what_sleeps_in_the_trainers_process_is_counted_by_torch_and_not_on_the_card() -> None:
+    """An engine is a process of its own since 0.8; torch's figures of the trainer are less by its pools."""
+    inside, apart = (asked(framework=f"verl@{version}", rollout="vllm@0.11", max_sequences=64)
+                     for version in ("0.7", "0.8"))
+    assert [rank.role for rank in inside.ranks] == ["card", "trainer"]
+    assert [rank.role for rank in apart.ranks] == ["card", "trainer", "engine"]
+    pools = role(apart, "engine").phases["update_actor"].allocated_bytes
+    of = [role(answer, "trainer").phases["update_actor"] for answer in (inside, apart)]
+    assert of[0].allocated_bytes - of[1].allocated_bytes == pytest.approx(pools, rel=0.02)
+    assert of[0].allocated_bytes > role(inside, "card").phases["update_actor"].device_bytes
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.8"])
+def test_an_engine_that_does_not_sleep_keeps_its_pools(version: str) -> None:
+    sleeping, awake = (asked(framework=f"verl@{version}", sleep=sleep) for sleep in (True, False))
+    for name in ("old_log_prob", "update_actor"):
+        kept = role(awake, "card").phases[name].device_bytes - role(sleeping, "card").phases[name].device_bytes
+        assert kept > 0.3 * awake.capacity_bytes
+    assert role(awake, "card").phases["generate"] == role(sleeping, "card").phases["generate"]
+
+
+def test_offload_leaves_a_trainer_empty_at_rest() -> None:
+    here, moved = (asked(**options) for options in (
+        {}, {"offload_parameters": "cpu", "offload_optimizer": "cpu"}))
+    states = 12 * here.num_parameters / 8
+    assert here.resting["trainer"]["update_actor"] > states
+    assert moved.resting["trainer"]["update_actor"] < 0.01 * states + 64 * 2**20  # a workspace of cuBLAS
+    assert moved.host is not None and here.host is not None
+    assert moved.host.memory_bytes - here.host.memory_bytes >= 8 * states
+
+
+@pytest.mark.parametrize(("version", "copies"), [("0.4", 4), ("0.7", 4), ("0.9", 4)])
+def test_a_sharded_state_dict_of_fsdp1_is_a_copy(version: str, copies: int) -> None:
+    flat, each = (asked(framework=f"verl@{version}", sharded_by=by) for by in ("fsdp1", "fsdp2"))
+    peaks = [role(answer, "trainer").phases["update_weights"].allocated_bytes
+             - answer.resting["trainer"]["update_weights"] for answer in (flat, each)]
+    assert peaks[0] - peaks[1] == pytest.approx(copies * flat.num_parameters / 8, rel=0.02)
+
+
+def test_adapters_gather_every_unit_or_one_after_the_other() -> None:
+    whole, layers = (asked(peft="lora", layered_summon=layered) for layered in (False, True))
+    peaks = [role(answer, "trainer").phases["update_weights"].allocated_bytes for answer in (whole, layers)]
+    assert peaks[0] > 4 * whole.num_parameters > 2 * (peaks[1] - layers.resting["trainer"]["update_weights"])
+
+
+def test_gradients_wait_unsharded_for_the_last_micro_batch_since_0_9() -> None:
+    def update(version: str, micro_batch: int) -> int:
+        answer = asked(framework=f"verl@{version}", sharded_by="fsdp2", micro_batch=micro_batch, mini_batch=16,
+                       prompts=16)
+        return role(answer, "trainer").phases["update_actor"].allocated_bytes
+
+    whole = 4 * asked().num_parameters
+    assert update("0.9", 2) - update("0.8", 2) > 0.6 * whole  # at the peak, which is another
+    assert update("0.9", 4) - update("0.8", 4) < 0.2 * whole  # one micro-batch: 16 x 2 / 8 ranks
+
+
+@pytest.mark.parametrize("name", ["micro_batch", "log_prob_micro_batch", "response_len", "max_sequences", "samples"])
+@pytest.mark.parametrize("options", [{}, {"framework": "verl@0.4", "padded": True}], ids=str)
+def test_more_never_needs_less(name: str, options: dict[str, Any]) -> None:
+    stages = ("old_log_prob", "update_actor") if name != "max_sequences" else ("engine_start", "generate")
+    found = [role(asked(**options | {"memory_fraction": 0.5, "mini_batch": 128, name: value}), "trainer"
+                  if name != "max_sequences" else "card") for value in (8, 64, 256)]
+    for stage in stages:
+        sizes = [one.phases[stage].allocated_bytes for one in found]
+        assert all(less <= more * (1 + 1e-3) for less, more in pairwise(sizes)), (stage, sizes)  # large blocks are not split
+
+
+@pytest.mark.parametrize(("model", "options", "gib"), [
+    ("qwen3-8b", {"gpus": "2xgb10", "framework": "verl@0.9"}, 15.26),  # note-gb10-qwen3-8b-2nodes: fp32 over two
+    ("llama-3.2-3b", {"gpus": "4xrtx-a6000", "framework": "verl@0.2", "reference": True, "offload_reference": False},
+     4.488),  # search-r1-93-a6000: fp32, and a reference in 16 bits on the card
+    ("qwen2.5-7b", {"gpus": CARDS}, 4 * 7_615_616_512 / 8 / GIB),
+])
+def test_weights_after_the_start_are_those_that_runs_print(model: str, options: dict[str, Any], gib: float) -> None:
+    assert asked(model, **options).resting["trainer"]["init"] / GIB == pytest.approx(gib, rel=1e-3)
+
+
+def test_a_measured_update_is_met() -> None:
+    """note-gb10-qwen3-1.7b-2nodes: torch's maximum in the trainer 16.09 GiB."""
+    found = asked("qwen3-1.7b", gpus="2x1xgb10", framework="verl@0.9", rollout="vllm@0.23", micro_batch=1, samples=8,
+                  prompts=64, prompt_len=1024, response_len=2048, memory_fraction=0.35, offload_parameters="cpu",
+                  offload_optimizer="cpu")
+    assert role(found, "trainer").peak.allocated_bytes / GIB == pytest.approx(16.09, rel=0.01)
