@@ -1,0 +1,74 @@
+"""Post-training: how batches are cut for a rank, what is refused and how, and what is asked of which release."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vramcast.api.post_training import post_training_job_of
+from vramcast.domain.post_training import Episodes, PostTrainingJob
+from vramcast.engines.post_training.batches import Batches, batches
+from vramcast.errors import VramcastError
+from vramcast.estimate.post_training import answer
+
+BASE = {"model": "qwen2.5-0.5b", "gpus": "8xh100-sxm-80gb", "prompt-len": 300, "response-len": 700}
+
+
+def job(**options: Any) -> PostTrainingJob:
+    return post_training_job_of(BASE | {name.replace("_", "-"): value for name, value in options.items()})
+
+
+@pytest.mark.parametrize(("options", "learns", "expected"), [
+    # 64 prompts of a mini-batch x 5 answers over 8 ranks are 40 sequences, 16 mini-batches in a step of 1,024
+    ({"samples": 5, "mini_batch": 64, "micro_batch": 8}, True, Batches(8000, 1, 5, 16)),
+    ({"samples": 5, "mini_batch": 64, "micro_batch": 8}, False, Batches(8000, 1, 80, 1)),
+    ({"samples": 5, "mini_batch": 64, "micro_batch": 8, "log_prob_micro_batch": 16}, False, Batches(16000, 1, 40, 1)),
+    ({"samples": 5, "mini_batch": 64, "micro_batch": 64}, True, Batches(40000, 1, 1, 16)),  # no more than there are
+    ({"samples": 5, "mini_batch": 64, "micro_batch": 8, "epochs": 2}, True, Batches(8000, 1, 5, 32)),
+    ({"samples": 5, "mini_batch": 64, "micro_batch": 8, "ulysses": 2}, True, Batches(4000, 1, 10, 16)),
+    ({"samples": 5, "mini_batch": 64, "micro_batch": 8, "padded": True}, True, Batches(8000, 8, 5, 16)),
+    ({"samples": 5, "mini_batch": 64, "micro_tokens": 8192}, True, Batches(8192, 1, 5, 16)),
+    ({"samples": 5, "mini_batch": 64, "micro_tokens": 8192, "ulysses": 2}, True, Batches(8192, 1, 5, 16)),
+    ({"samples": 5, "mini_batch": 64}, True, Batches(16384, 1, 3, 16)),
+    ({"samples": 1, "mini_batch": 8, "prompts": 8}, True, Batches(1000, 1, 1, 1)),
+    ({"framework": "nemo-rl", "tp": 2, "samples": 4, "mini_batch": 64, "micro_batch": 2}, True, Batches(2000, 1, 32, 16)),
+])
+def test_sizes_are_given_in_prompts_and_cut_for_a_rank(options: dict[str, Any], learns: bool, expected: Batches) -> None:
+    assert batches(job(**options), learns=learns) == expected
+
+
+@pytest.mark.parametrize(("options", "sentence"), [
+    ({"gpus": "7xh100-sxm-80gb"}, "must be multiples of 7 data-parallel ranks"),
+    ({"mini_batch": 2048}, "mini-batch no larger than the step"),
+    ({"ulysses": 3}, "ulysses=3 does not divide 8 data-parallel ranks; use a divisor of 8"),
+    ({"micro_tokens": 512}, "fewer than the 1000 tokens of the longest sequence; use at least 1000"),
+    ({"micro_tokens": 512, "ulysses": 2, "response_len": 1000}, "use at least 650"),
+    ({"rollout_tp": 3}, "rollout-tp=3 does not divide 8 GPUs"),
+    ({"rollout_gpus": 8}, "rollout-gpus leaves 0 of 8 GPUs"),
+    ({"gpus": "2x8xh100-sxm-80gb", "rollout_gpus": 4}, "rollout-gpus leaves 12 of 16 GPUs"),
+    ({"context": 512}, "context=512 is shorter than the 1000 tokens"),
+    ({"mean_response_len": 800}, "mean-response-len=800 is longer than response-len=700"),
+    ({"mean_prompt_len": 301}, "mean-prompt-len=301 is longer than prompt-len=300"),
+    ({"framework": "verrl"}, "unknown framework 'verrl'; did you mean verl"), ({"framework": "verl@0.1"}, "verl 0.1"),
+    ({"algorithm": "dpo"}, "dpo"), ({"rollout": "llama.cpp"}, "--rollout llama.cpp"),
+    ({"model": "qwen2.5-vl-7b"}, "several stacks"), ({"no_such_thing": 1}, "unknown option 'no-such-thing'"),
+    ({"peft": "dora"}, "trains LoRA and no other adapters"), ({"lora_rank": 8}, "--lora-rank needs --peft lora"),
+    ({"precision": "fp32"}, "--precision fp32 is neither"), ({"offload_optimizer": "nvme"}, "use cpu"),
+    ({"recompute": "selective"}, "use --recompute full or none"), ({"tp": 2}, "--tp splits the trainer under Megatron"),
+    ({"engine": "megatron", "algorithm": "ppo"}, "a critic under Megatron is not modelled"),
+    ({"engine": "megatron", "peft": "lora"}, "adapters under Megatron"),
+    ({"memory_fraction": 1.5}, "memory-fraction=1.5 must lie above 0"), ({"memory_fraction": "nan"}, "memory-fraction"),
+    ({"gpus": None}, "which GPUs?"), ({"prompts": 0}, "prompts"), ({"samples": -1}, "samples"),
+], ids=str)
+def test_what_no_run_can_be_is_refused_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(VramcastError) as caught:
+        answer(job(**options))
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_longest_micro_batch_of_a_run_lies_between_the_mean_and_the_limit() -> None:
+    episodes = Episodes(samples=8, prompt_len=512, response_len=4096, mean_prompt_len=100, mean_response_len=1000)
+    sizes = [episodes.most_tokens(count) / count for count in (1, 4, 16, 64, 4096)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] <= episodes.longest and sizes[-1] == pytest.approx(episodes.usual, rel=0.1)
