@@ -32,9 +32,12 @@ def job(**options: Any) -> PostTrainingJob:
     ({"samples": 5, "mini_batch": 64, "micro_tokens": 8192, "ulysses": 2}, True, Batches(8192, 1, 5, 16)),
     ({"samples": 5, "mini_batch": 64}, True, Batches(16384, 1, 3, 16)),
     ({"samples": 1, "mini_batch": 8, "prompts": 8}, True, Batches(1000, 1, 1, 1)),
-    ({"framework": "nemo-rl", "tp": 2, "samples": 4, "mini_batch": 64, "micro_batch": 2}, True, Batches(2000, 1, 32, 16)),
+    ({"framework": "nemo-rl", "tp": 2, "samples": 4, "mini_batch": 64, "micro_batch": 2}, True,
+     Batches(2000, 1, 32, 16)),
 ])
-def test_sizes_are_given_in_prompts_and_cut_for_a_rank(options: dict[str, Any], learns: bool, expected: Batches) -> None:
+def test_sizes_are_given_in_prompts_and_cut_for_a_rank(
+    options: dict[str, Any], learns: bool, expected: Batches
+) -> None:
     assert batches(job(**options), learns=learns) == expected
 
 
