@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vramcast import search
 from vramcast.api.jobs import question_of
 from vramcast.domain.answer import PostTrainingAnswer
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.estimate.post_training import answer
 from vramcast.question.build import Resolve
+from vramcast.question.options import parse
 from vramcast.question.post_training import build_post_training
 from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 
@@ -21,7 +23,9 @@ def post_training_answer(
 ) -> PostTrainingAnswer:
     """The answer to a question about post-training on top of a job file, with what files of other tools said."""
     asked = question_of(options, file, POST_TRAINING_OPTIONS, command="rl")
-    job = build_post_training(asked.options, resolve=resolve or asked.resolve)
+    job, goal = build_post_training(asked.options, resolve=resolve or asked.resolve), asked.options.get("find")
+    if goal is not None:
+        return asked.noted(search.post_training.find(str(parse("find", goal, POST_TRAINING_OPTIONS)), job))
     return asked.noted(answer(job, with_changes=with_changes))
 
 

@@ -15,6 +15,8 @@ def _count(section: str, field: str, help_: str) -> Option:
 POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "framework": Option("job", "framework", Kind.TEXT, "framework@version: verl@0.8 (default), verl@0.4, nemo-rl@0.5"),
     "engine": Option("job", "engine", Kind.CHOICE, "what the trainer runs: pytorch is FSDP", ("pytorch", "megatron")),
+    "find": Option("job", "find", Kind.CHOICE, "the inverse question: vary this until it fits",
+                   ("largest-batch", "longest-response", "fewest-gpus", "largest-fraction")),
     "algorithm": Option("job", "algorithm", Kind.CHOICE, "what is optimised", get_args(Algorithm)),
     "rollout": Option("job", "rollout", Kind.TEXT, "engine@version that generates, on the same cards: vllm, sglang"),
     "prompts": _count("episodes", "prompts", "prompts of a step (data.train_batch_size)"),
