@@ -125,7 +125,7 @@ class PostTrainingJob(Noun, frozen=True, kw_only=True):
     cluster: Cluster
     framework: str
     version: Version
-    engine: Literal["pytorch", "megatron"] = "pytorch"  # of the trainer
+    engine: Literal["pytorch", "megatron", "huggingface"] = "pytorch"  # of the trainer
     algorithm: Algorithm
     episodes: Episodes
     updates: Updates

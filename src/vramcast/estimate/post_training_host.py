@@ -53,7 +53,8 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
             yield _part(f"{whose}sharded weights", network.weights, ranks, pinned=not pageable)
         if job.plan.offload_optimizer != "none" or release.leaves:
             yield _part(f"{whose}moments", network.moments, ranks)
-    if job.updates.reference and job.plan.peft is None and trainer.offloads_reference(job):
+    own = job.updates.reference and job.plan.peft is None and not trainer.rates_inside(job)
+    if own and trainer.offloads_reference(job):
         frozen = trainer.reference(job, found)
         shards = frozen.weights or tuple(
             (_halved(tensor, release.reference_width), count) for tensor, count in learning.weights)

@@ -61,6 +61,7 @@ class Pace(NamedTuple):
 
 PACES: Final[dict[str, Pace]] = {
     "verl": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
+    "trl": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
     "nemo-rl": Pace(1.28, 2.45, 0.0, 0.089, 0.044),
 }
 """[runs]: handovers of 0.9 to 6.2 s of 1.5B to 32B. [pages] NeMo-RL's step times of v0.5.0 and v0.6.0, 40 runs of 8B
@@ -94,6 +95,8 @@ def step_time(job: PostTrainingJob) -> tuple[StepTime | None, tuple[str, ...]]:
     seconds = {"old_log_prob": asked, "update_actor": trained}
     if job.updates.reference:
         seconds["ref_log_prob"] = asked
+    if trainer.rates_inside(job):
+        seconds = {"update_actor": sum(seconds.values())}
     if job.algorithm in WITH_CRITIC:
         seconds |= {"values": asked, "update_critic": trained}
     billions = count_parameters(job.model).total / 1e9
@@ -132,7 +135,8 @@ def _update_s(job: PostTrainingJob) -> tuple[float | None, str]:
     local = job.updates.mini_batch * job.episodes.samples // replicas(job)
     workload = replace(made.workload, seq_len=ceil_div(length, job.updates.ulysses),
                        micro_batch=max(1, local // found.accumulated))
-    clock = timed_step(replace(made, workload=workload))
+    workload = replace(workload, objective="sft", completion_len=0)  # answers are tokens like any other
+    clock = timed_step(replace(made, workload=workload, engine_options={}))
     if clock.time is None:
         return None, clock.assumptions[0] if clock.assumptions else "no step time"
     return clock.time.step_s * found.steps, ""

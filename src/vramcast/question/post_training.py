@@ -69,7 +69,7 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
                                 model, "huggingface", None, TABLE)
     if peft is not None and peft.method != "lora":
         raise Unsupported(f"{framework} trains LoRA and no other adapters; --peft {peft.method} is none")
-    plan, evened = _evened(_plan(values, peft), model.num_layers)
+    plan, evened = _evened(_plan(values, peft, framework), model.num_layers)
     return PostTrainingJob(
         model=model, cluster=cluster, framework=framework, version=version, algorithm=algorithm, episodes=episodes,
         updates=updates, plan=plan, rollout=_engine_part(values), engine=engine,
@@ -103,15 +103,23 @@ def _rollout(values: Mapping[str, Any], known: Framework, version: Version) -> t
     return name, found if "@" in text else named.get(name, found)
 
 
-def _plan(values: Mapping[str, Any], peft: Any) -> Plan:
-    """How the network that learns is kept."""
-    fields: dict[str, Any] = {"precision": Precision.MIXED_BF16, "recompute": Recompute.FULL,
-                              "shards": Shards.EVERYTHING, **section(values, "plan", TABLE)}
+def _plan(values: Mapping[str, Any], peft: Any, framework: str) -> Plan:
+    """How the network that learns is kept. TRL's trainers are transformers' and shard nothing unasked."""
+    is_trl = framework == "trl"
+    fields: dict[str, Any] = {
+        "precision": Precision.AMP_BF16 if is_trl else Precision.MIXED_BF16, "recompute": Recompute.FULL,
+        "shards": Shards.NOTHING if is_trl else Shards.EVERYTHING, **section(values, "plan", TABLE),
+    }
     fields["precision"] = PURE.get(fields["precision"], fields["precision"])
-    if fields["precision"] not in PRECISIONS:
-        raise Unsupported(f"verl trains in {' or '.join(PRECISIONS)}; --precision {fields['precision']} is neither")
-    if "nvme" in (fields.get("offload_parameters"), fields.get("offload_optimizer")):
-        raise Unsupported("verl offloads to main memory only; use cpu")
+    if not is_trl and fields["precision"] not in PRECISIONS:
+        raise Unsupported(f"{framework} trains in {' or '.join(PRECISIONS)}; --precision {fields['precision']} is "
+                          "neither")
+    if not is_trl and fields["shards"] is not Shards.EVERYTHING and fields["shards"] != Shards.EVERYTHING.value:
+        raise Unsupported(f"{framework} shards everything; leave out --shards and --zero")
+    if is_trl and {"shards", "zero"} & values.keys() and "sharded-by" not in values:
+        fields["sharded_by"] = "deepspeed"  # as its documents' files of Accelerate have it
+    if not is_trl and "nvme" in (fields.get("offload_parameters"), fields.get("offload_optimizer")):
+        raise Unsupported(f"{framework} offloads to main memory only; use cpu")
     plan: Plan = converted(Plan, {**fields, "peft": peft})
     return plan
 

@@ -13,8 +13,10 @@ def _count(section: str, field: str, help_: str) -> Option:
 
 
 POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
-    "framework": Option("job", "framework", Kind.TEXT, "framework@version: verl@0.8 (default), verl@0.4, nemo-rl@0.5"),
-    "engine": Option("job", "engine", Kind.CHOICE, "what the trainer runs: pytorch is FSDP", ("pytorch", "megatron")),
+    "framework": Option("job", "framework", Kind.TEXT, "framework@version: verl@0.8 (default), verl@0.4, nemo-rl@0.5, "
+                        "trl@1.9"),
+    "engine": Option("job", "engine", Kind.CHOICE, "what the trainer runs; pytorch: FSDP, huggingface: TRL's trainers",
+                     ("pytorch", "megatron", "huggingface")),
     "find": Option("job", "find", Kind.CHOICE, "the inverse question: vary this until it fits",
                    ("largest-batch", "longest-response", "fewest-gpus", "largest-fraction")),
     "algorithm": Option("job", "algorithm", Kind.CHOICE, "what is optimised", get_args(Algorithm)),
@@ -59,8 +61,9 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "layered-summon": Option("rollout", "layered_summon", Kind.FLAG, "adapters are gathered layer by layer"),
     **{name: OPTIONS[name] for name in (
         "tp", "pp", "cp", "ep", "etp", "virtual-stages", "first-stage-layers", "last-stage-layers",
-        "sequence-parallel", "sharded-by", "shard-group", "reshard-after-forward", "precision", "optimizer",
-        "recompute", "peft", "lora-rank", "lora-targets", "offload-parameters", "offload-optimizer", "alloc-conf",
+        "sequence-parallel", "shards", "zero", "sharded-by", "shard-group", "reshard-after-forward", "precision",
+        "optimizer", "recompute", "peft", "lora-rank", "lora-targets", "offload-parameters", "offload-optimizer",
+        "alloc-conf",
     )},
     **CONFIG_OPTIONS,
     **MARKET_OPTIONS,

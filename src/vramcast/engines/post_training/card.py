@@ -64,7 +64,7 @@ def cards(job: PostTrainingJob) -> tuple[Card, ...]:
 
 def _roles(job: PostTrainingJob) -> _Roles:
     found = batches(job, learns=True)
-    apart = job.updates.reference and job.plan.peft is None
+    apart = job.updates.reference and job.plan.peft is None and not trainer.rates_inside(job)
     reference = trainer.reference(job, batches(job, learns=False)) if apart else None
     critic, values = trainer.critic(job, batches(job, learns=True, micro_batch=job.updates.critic_micro_batch)) if (
         job.algorithm in WITH_CRITIC) else (None, ())
@@ -123,6 +123,8 @@ class _Stays(NamedTuple):
 
 def _rated(job: PostTrainingJob, roles: _Roles, stays: _Stays, awake: tuple[str, ...]) -> Iterator[Stage]:
     """Log-probabilities of the answers: of the network that learns always with their entropy."""
+    if trainer.rates_inside(job):
+        return
     found: Batches = batches(job, learns=False)
     releases = () if stays.weights else (TRAINER,)
     asked = trainer.log_prob(job, found, entropy=True)

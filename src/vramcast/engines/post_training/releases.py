@@ -2,6 +2,7 @@
 
 [verl] verl-project/verl v0.3 070ed6a, v0.4.1 8d9e350, v0.5.0 8fdc4d3, v0.6.1 d62da49, v0.7.0 f9c855f, 0.8.0.dev
 b178a3c, v0.9.0 483b8a0, 0.10.0.dev 1dda039
+[trl] huggingface/trl f2cd577 trl/generation/vllm_generation.py, trl/trainer/grpo_config.py
 [nemo] NVIDIA-NeMo/RL 7ea279a nemo_rl/models/generation/vllm/vllm_worker.py, nemo_rl/algorithms/grpo.py: the policy
 waits on the host while the engine generates, and its optimizer while weights are handed over
 """
@@ -35,6 +36,13 @@ class Release(NamedTuple):
     leaves: bool = False  # all of the trainer is on the host while the engine generates
 
 
+MEMORY_FRACTION: Final = 0.5
+BATCHED_TOKENS: Final = 8192
+MICRO_TOKENS: Final = 16384
+"""`gpu_memory_utilization`, `max_num_batched_tokens`, `ppo_max_token_len_per_gpu` where nobody says them
+[config/rollout/rollout.yaml, config/actor/actor.yaml]."""
+
+
 VERL: Final = (
     Release((0, 9), False, 2, False, "copy", True, 4, 2048, 256, True, True, (0, 21), (0, 5, 8)),
     Release((0, 8), False, 2, False, "in place", False, 4, 2048, 256, True, True, (0, 12), (0, 5, 6)),
@@ -51,6 +59,13 @@ NEMO: Final = (
 )
 
 
+TRL: Final = (
+    Release((1, 0), True, 2, False, "in place", False, 2, 0, None, True, False, (0, 19), (0, 5, 8), pads=True),
+    Release((0, 24), True, 2, False, "in place", False, 2, 0, None, True, False, (0, 12), (0, 5, 5), pads=True),
+    Release((0, 18), True, 2, False, "in place", False, 2, 0, None, True, False, (0, 8, 5), (0, 4, 6), pads=True),
+)
+
+
 class Framework(NamedTuple):
     """One framework."""
 
@@ -60,19 +75,15 @@ class Framework(NamedTuple):
     default: Version
     engine: str = "pytorch"  # of the trainer, where nobody says
     rollout_tp: int = 2
+    memory_fraction: float = MEMORY_FRACTION  # of the card for the engine
+    batched_tokens: int = BATCHED_TOKENS
 
 
 FRAMEWORKS: Final[dict[str, Framework]] = {
     "verl": Framework(VERL, (0, 2), (0, 10), (0, 8)),
-    "nemo-rl": Framework(NEMO, (0, 3), (0, 6), (0, 6), "megatron", 1),
+    "nemo-rl": Framework(NEMO, (0, 3), (0, 6), (0, 6), "megatron", 1, 0.6),
+    "trl": Framework(TRL, (0, 18), (1, 9), (1, 9), "huggingface", 1, 0.3, 4096),
 }
-
-MEMORY_FRACTION: Final = 0.5
-BATCHED_TOKENS: Final = 8192
-MICRO_TOKENS: Final = 16384
-"""`gpu_memory_utilization`, `max_num_batched_tokens`, `ppo_max_token_len_per_gpu` where nobody says them
-[config/rollout/rollout.yaml, config/actor/actor.yaml]."""
-
 
 def release_of(job: PostTrainingJob) -> Release:
     """What holds in the version of the framework that is asked about."""

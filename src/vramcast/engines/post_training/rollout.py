@@ -16,7 +16,7 @@ from vramcast.domain.program import Alloc, Category, Program, Tensor, extent, li
 from vramcast.domain.serving import Deployment, Requests, ServeJob, ServePlan, ServingRank, Version
 from vramcast.engines import sglang, vllm
 from vramcast.engines.post_training.batches import part_of
-from vramcast.engines.post_training.releases import BATCHED_TOKENS, FRAMEWORKS, MEMORY_FRACTION, release_of
+from vramcast.engines.post_training.releases import FRAMEWORKS, release_of
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.units import GIB, format_bytes
 
@@ -61,6 +61,7 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
         raise InvalidSpec(f"context={context} is shorter than the {episodes.longest} tokens of a sequence")
     concurrent = max(1, episodes.prompts * episodes.samples * tp // cluster.count)
     most = None if release.max_sequences is None else asked.max_sequences or release.max_sequences
+    usual = FRAMEWORKS[job.framework]
     own: dict[str, str | int | float | bool] = {}
     if release.in_process and job.rollout_engine == "vllm":
         own |= {"offline": True}
@@ -74,8 +75,8 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
             output_len=episodes.mean_response_len or episodes.response_len,
         ),
         plan=ServePlan(
-            tp=tp, memory_fraction=asked.memory_fraction or MEMORY_FRACTION, max_sequences=most,
-            batched_tokens=max(asked.batched_tokens or BATCHED_TOKENS, 1),
+            tp=tp, memory_fraction=asked.memory_fraction or usual.memory_fraction, max_sequences=most,
+            batched_tokens=asked.batched_tokens or usual.batched_tokens,
             graphs=release.graphs if asked.graphs is None else asked.graphs, dtype="bf16",
             lora_slots=int(rank > 0), lora_rank=rank or 16,
         ),

@@ -8,12 +8,14 @@ from typing import Final
 from vramcast.domain.job import Job
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Program, Tensor
-from vramcast.engines.post_training import fsdp, megatron
+from vramcast.engines.post_training import fsdp, huggingface, megatron
 from vramcast.engines.post_training.batches import Batches
 from vramcast.engines.post_training.networks import Network
 from vramcast.errors import Unsupported
 
-MODULES: Final[dict[str, ModuleType]] = {"pytorch": fsdp, "megatron": megatron}
+MODULES: Final[dict[str, ModuleType]] = {
+    "pytorch": fsdp, "megatron": megatron, "huggingface": huggingface,
+}
 
 
 def train_job(job: PostTrainingJob, found: Batches) -> Job:
@@ -36,6 +38,11 @@ def critic(job: PostTrainingJob, found: Batches) -> tuple[Network, Program]:
     if job.engine != "pytorch":
         raise Unsupported("a critic under Megatron is not modelled; use --engine pytorch, or an algorithm without one")
     return fsdp.critic(job, found)
+
+
+def rates_inside(job: PostTrainingJob) -> bool:
+    """Whether log-probabilities of the answers are part of the update."""
+    return job.engine == "huggingface"
 
 
 def reference(job: PostTrainingJob, found: Batches) -> Network:

@@ -1,0 +1,88 @@
+"""TRL's GRPOTrainer and RLOOTrainer beside a vLLM: transformers' Trainer, DDP, ZeRO or FSDP as Accelerate runs them.
+
+One step of `train` holds everything but the answers: the engine writes them. A micro-batch is padded to its longest
+prompt and answer; the reference and the policy rate it inside the step.
+[TRL] huggingface/trl f2cd577 trl/trainer/grpo_trainer.py; trl/generation/vllm_generation.py `sync_weights`: one weight
+after the other, under ZeRO-3 gathered one at a time; adapters are merged, for which all weights are gathered at once
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from vramcast.blocks.parameters import count_parameters, named_parameters
+from vramcast.domain.job import Job, Phase, Shards, Workload
+from vramcast.domain.post_training import PostTrainingJob
+from vramcast.domain.program import Category, Program, Tensor, live_at_end
+from vramcast.engines.huggingface import ranks
+from vramcast.engines.post_training.batches import Batches, trainer_cluster
+from vramcast.engines.post_training.networks import Network
+from vramcast.errors import Unsupported
+
+OBJECTIVES: Final[dict[str, Literal["grpo", "rloo"]]] = {
+    "grpo": "grpo", "dr-grpo": "grpo", "dapo": "grpo", "gspo": "grpo", "rloo": "rloo",
+}
+"""Algorithm -> the trainer of TRL that runs it: losses that differ in weights alone are one trainer's."""
+
+BETA: Final = 0.04
+"""Weight of a KL term where one is asked for: any but 0 loads a reference."""
+
+HALF: Final = 2
+
+
+def train_job(job: PostTrainingJob, found: Batches) -> Job:
+    """The update as a job of TRL's trainer, whose answers come from elsewhere.
+
+    Raises: Unsupported for algorithms that no trainer here runs
+    """
+    if job.algorithm not in OBJECTIVES:
+        raise Unsupported(f"--algorithm {job.algorithm} is not modelled with TRL; use {' or '.join(OBJECTIVES)}")
+    options: dict[str, Any] = {"steps_per_generation": 0, "beta": BETA if job.updates.reference else 0.0}
+    return Job(
+        model=job.model,
+        workload=Workload(
+            seq_len=job.episodes.prompt_len, completion_len=job.episodes.response_len, micro_batch=found.samples,
+            grad_accum=found.accumulated, objective=OBJECTIVES[job.algorithm],
+        ),
+        plan=job.plan, cluster=trainer_cluster(job), engine="huggingface", engine_options=options,
+        alloc_conf=job.alloc_conf,
+    )
+
+
+def actor(job: PostTrainingJob, found: Batches) -> Network:
+    """The network that learns, and the reference that its trainer holds beside it."""
+    (role,) = ranks(train_job(job, found._replace(accumulated=min(found.accumulated, 2))))
+    load, first = role.phases[Phase.LOAD], role.phases[Phase.FIRST_STEP]
+    held = tuple(live_at_end(load).items())
+    made = tuple((tensor, count) for tensor, count in live_at_end((*load, *first)).items()
+                 if tensor.category is Category.OPTIMIZER and tensor not in dict(held))
+    return Network(load, held, (), made, first, role.phases[Phase.STEP])
+
+
+def reference(job: PostTrainingJob, found: Batches) -> Network:
+    """Part of what the trainer loads."""
+    del job, found
+    return Network(())
+
+
+def log_prob(job: PostTrainingJob, found: Batches, *, entropy: bool, reference: bool = False) -> Program:
+    """Inside the update."""
+    del job, found, entropy, reference
+    return ()
+
+
+def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
+    """What is gathered to be handed over: one weight, or all of them where adapters are merged."""
+    del learning
+    if job.plan.shards is not Shards.EVERYTHING or job.trainer_gpus == 1:
+        return ()
+    parameters = count_parameters(job.model).total
+    largest = max(owned.parameter.elements for owned in named_parameters(job.model))
+    elements = parameters if job.plan.peft is not None else largest
+    return (Tensor(
+        name="weights gathered to be handed over", num_bytes=elements * HALF, category=Category.COMMUNICATION,
+        owner="handover", formula=f"{elements:,} x {HALF} B", source="trl/generation/vllm_generation.py",
+    ),)
+
+
+__all__ = ["actor", "handover", "log_prob", "reference", "train_job"]
