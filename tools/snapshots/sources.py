@@ -10,12 +10,13 @@ import re
 import subprocess
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from tools.snapshots.installed import Found, Sections
 from tools.snapshots.names import Section, classes, entry, literal_aliases, of_class
+from vramcast.catalogue.documents import parse_yaml
 
 FORMATS: Final = Path(__file__).resolve().parents[2] / "src" / "vramcast" / "catalogue" / "formats"
 """Where the snapshots lie."""
@@ -322,6 +323,43 @@ def _argparse_options(function: ast.FunctionDef) -> Iterator[tuple[str, dict[str
         yield options[0], entry(kind=kind, aliases=dict.fromkeys(options[1:]))
 
 
+VERL_FILES: Final = ("_generated_ppo_trainer.yaml", "_generated_ppo_megatron_trainer.yaml")
+VERL_FIRST_FILES: Final = ("ppo_trainer.yaml", "ppo_megatron_trainer.yaml")
+"""Its configuration with every default in place, and what held it all up to 0.4."""
+
+VERL_RELEASES: Final = ("v0.7.0", "v0.6.1", "v0.5.0", "v0.4.1", "v0.3.0.post1")
+
+
+def verl(folder: Path) -> Found:
+    """The names of the trainer's configuration, FSDP's and Megatron's, without `actor_rollout_ref`; a checkout with
+    its releases, whose names are remembered where they are gone."""
+    config = "verl/trainer/config"
+    names: Section = {}
+    for file in VERL_FILES:
+        for name, default in _leaves(parse_yaml((folder / config / file).read_text(encoding="utf-8"))):
+            names.setdefault(name, entry(default=default))
+    removed: dict[str, str] = {}
+    for tag in VERL_RELEASES:
+        for file in VERL_FIRST_FILES if tag < "v0.5" else VERL_FILES:
+            shown = subprocess.run(["git", "-C", str(folder), "show", f"{tag}:{config}/{file}"], capture_output=True,
+                                   text=True, check=True)
+            for name, _ in _leaves(parse_yaml(shown.stdout)):
+                removed.setdefault(name, f"last in {tag}")
+    gone = {name: text for name, text in removed.items() if name not in names}
+    version = (folder / "verl" / "version" / "version").read_text(encoding="utf-8").strip()
+    how = f"its configuration at {release(folder)} with every default in place, read as YAML"
+    return Found("verl", version, how, {"config": names}, {"config": gone})
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Names with points between, and their values."""
+    for name, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        elif name != "_target_":
+            yield f"{prefix}{name}".removeprefix("actor_rollout_ref."), value
+
+
 READERS: Final[dict[str, Callable[[Path], Found]]] = {
     "torchtitan": torchtitan,
     "vllm": vllm,
@@ -335,5 +373,6 @@ READERS: Final[dict[str, Callable[[Path], Found]]] = {
     "tensorrt-llm": tensorrt_llm,
     "tgi": tgi,
     "lmdeploy": lmdeploy,
+    "verl": verl,
 }
 """Format -> how its source is read."""

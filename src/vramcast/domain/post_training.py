@@ -84,6 +84,7 @@ class Updates(Noun, frozen=True):
     log_prob_micro_batch: int | None = None  # the same of passes without gradients; None: as the update
     log_prob_tokens: int | None = None
     critic_micro_batch: int | None = None  # None: as the actor
+    critic_micro_tokens: int | None = None
     ulysses: int = 1  # ranks that divide a sequence
     entropy: bool = False  # its gradient is part of the loss
     entropy_kernel: Literal["compiled", "eager", "chunked"] | None = None  # None: compiled, eager of padded batches
@@ -94,7 +95,7 @@ class Updates(Noun, frozen=True):
 
     def __post_init__(self) -> None:
         require_counts(self, "mini_batch", "epochs", "micro_batch", "micro_tokens", "log_prob_micro_batch",
-                       "log_prob_tokens", "critic_micro_batch", "ulysses")
+                       "log_prob_tokens", "critic_micro_batch", "critic_micro_tokens", "ulysses")
 
 
 class Rollout(Noun, frozen=True):
@@ -109,11 +110,12 @@ class Rollout(Noun, frozen=True):
     graphs: bool | None = None
     sleeps: bool = True  # its memory is given up while the trainer works
     ahead: bool = False  # it generates the next step's answers while the trainer learns from this one's
+    bucket_mib: int | None = None  # of the handover to an engine that is a process of its own [MiB]
     layered_summon: bool = False  # adapters are gathered one layer after the other
     engine_options: dict[str, str | int | float | bool] = {}  # of its own
 
     def __post_init__(self) -> None:
-        require_counts(self, "tp", "gpus", "max_sequences", "batched_tokens", "context")
+        require_counts(self, "tp", "gpus", "max_sequences", "batched_tokens", "context", "bucket_mib")
         if self.memory_fraction is not None and not 0.0 < self.memory_fraction <= 1.0:
             raise InvalidSpec(f"memory-fraction={self.memory_fraction} must lie above 0 and up to 1, for example 0.5")
 

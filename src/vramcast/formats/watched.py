@@ -39,9 +39,10 @@ class Known(NamedTuple):
         return conditions(self.format, self.section).get(name.lstrip("-").replace("-", "_"), "")
 
     def is_harmless(self, name: str) -> bool:
-        """Whether a name changes neither memory nor time."""
-        plain = name.lstrip("-").replace("-", "_")
-        return plain in harmless(self.format, self.section) or any(one.is_harmless(name) for one in self.more)
+        """Whether a name changes neither memory nor time, or a table "a.b" that it stands in does not."""
+        parts, none = name.lstrip("-").replace("-", "_").split("."), harmless(self.format, self.section)
+        tables = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+        return any(table in none for table in tables) or any(one.is_harmless(name) for one in self.more)
 
     def says_nothing(self, name: str, value: Any) -> bool:
         """Whether a value is what the tool does anyway."""

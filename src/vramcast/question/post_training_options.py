@@ -37,6 +37,7 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
                                    "card; by default as --micro-batch"),
     "log-prob-tokens": _count("updates", "log_prob_tokens", "the same as tokens of a dynamic micro-batch"),
     "critic-micro-batch": _count("updates", "critic_micro_batch", "sequences of the critic's micro-batch"),
+    "critic-micro-tokens": _count("updates", "critic_micro_tokens", "the same as tokens of a dynamic micro-batch"),
     "ulysses": _count("updates", "ulysses", "ranks that divide a sequence (ulysses_sequence_parallel_size)"),
     "entropy": Option("updates", "entropy", Kind.FLAG, "the loss has an entropy term (entropy_coeff is not 0)"),
     "entropy-kernel": Option("updates", "entropy_kernel", Kind.CHOICE, "how it is computed",
@@ -56,6 +57,8 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "graphs": Option("rollout", "graphs", Kind.FLAG, "CUDA graphs (enforce_eager=False)"),
     "sleep": Option("rollout", "sleeps", Kind.FLAG, "it gives its memory up while the trainer works "
                     "(free_cache_engine)"),
+    "bucket-mib": _count("rollout", "bucket_mib", "MiB of the bucket in which weights are handed over "
+                         "(update_weights_bucket_megabytes)"),
     "engine-option": Option("rollout", "engine_options", Kind.NAMES, "key=value for the engine that generates "
                             "(repeatable)"),
     "layered-summon": Option("rollout", "layered_summon", Kind.FLAG, "adapters are gathered layer by layer"),

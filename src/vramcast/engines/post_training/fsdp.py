@@ -200,5 +200,6 @@ def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
     if how.by == "fsdp1":
         found.append(tensor("sharded state dict", shards, "a copy of the shards"))
     if not release.in_process:
-        found.append(tensor("bucket", release.bucket_mib * MIB, f"{release.bucket_mib} MiB"))
+        bucket = job.rollout.bucket_mib or release.bucket_mib
+        found.append(tensor("bucket", bucket * MIB, f"{bucket} MiB"))
     return tuple(found)

@@ -1,24 +1,44 @@
 """verl: `python3 -m verl.trainer.main_ppo name=value ...`, or the same names as YAML.
 
 [verl] volcengine/verl b178a3c (0.8.0.dev) verl/trainer/config/**.yaml, _generated_ppo_trainer.yaml; verl/workers/
-fsdp_workers.py `ActorRolloutRefWorker.__init__` for sizes that are given for all ranks; names of 0.3 to 0.10
+fsdp_workers.py, megatron_workers.py `__init__` for sizes that are given for all ranks; verl/workers/config/*.py for
+what is required; names of 0.3 to 0.8
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.documents import NoDocument, parse_yaml
-from vramcast.formats.reading import NO_GPU, Config, Reading, command_of
+from vramcast.catalogue.formats import load_format
+from vramcast.formats.reading import ELSEWHERE, NO_GPU, NOT_MODELLED, Config, Reading, Unread, command_of
 from vramcast.formats.table import Row, read_rows
-from vramcast.formats.watched import Watched, is_unset
+from vramcast.formats.watched import Known, Watched, is_unset
 
 ROLE: Final = "actor_rollout_ref."
+NAMES: Final = Known("verl", "config")
 MAIN: Final = re.compile(r"\bmain_(?:ppo|dapo|spin|sppo)\b|\bfully_async_main\b")
+CHECKED: Final = re.compile(r"verl\.trainer\.main_ppo$")
+"""The program whose names are all in the snapshot; others add some of their own."""
+
 AHEAD: Final = re.compile(r"one_step_off|fully_async")
 """Trainers whose engine generates on cards of its own, ahead."""
+
+OVERRIDE: Final = re.compile(r"(\+{0,2})([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
+CONFIG_NAME: Final = re.compile(r"--?(?:config-name|cn)=?'?([\w./-]*)'?")
+TRAINERS: Final = {"ppo_trainer": "fsdp", "ppo_megatron_trainer": "megatron", "one_step_off_ppo_trainer": "fsdp",
+                   "one_step_off_ppo_megatron_trainer": "megatron", "fully_async_ppo_trainer": "fsdp",
+                   "fully_async_ppo_megatron_trainer": "megatron", "dapo_trainer": "fsdp",
+                   "dapo_megatron_trainer": "megatron"}
+"""Configurations that are verl's own -> what they train with; any other is a file of its own."""
+
+RELEASE: Final = re.compile(r"\bverl(?:==|~=|>=|@v?|[-:]v?)?(0\.\d+)")
+"""In an image's tag or a pin of the package."""
+
+INTERPOLATED: Final = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,\s*([^}]*))?\}")
 
 ALGORITHMS: Final = {
     "gae": "ppo", "grpo": "grpo", "grpo_passk": "grpo", "grpo_vectorized": "grpo", "rloo": "rloo",
@@ -37,56 +57,133 @@ ROWS: Final = (
     Row("ulysses", "actor.ulysses_sequence_parallel_size"),
     Row("fused_loss", "model.use_fused_kernels", False),
     Row("layered_summon", "rollout.layered_summon", False),
+    Row("rollout", "rollout.name", words={"vllm": "vllm", "sglang": "sglang", "sglang_rollout": "sglang"}),
     Row("rollout_tp", "rollout.tensor_model_parallel_size"),
+    Row("memory_fraction", "rollout.gpu_memory_utilization", 0.5),
     Row("max_sequences", "rollout.max_num_seqs"),
     Row("batched_tokens", "rollout.max_num_batched_tokens"),
     Row("context", "rollout.max_model_len"),
+    Row("graphs", "rollout.enforce_eager", words={"true": False, "false": True}),
     Row("sleep", "rollout.free_cache_engine", False),
-    Row("critic_micro_batch", "critic.ppo_micro_batch_size_per_gpu"),
+    Row("bucket_mib", "rollout.checkpoint_engine.update_weights_bucket_megabytes"),
     Row("algorithm", "algorithm.adv_estimator", words=ALGORITHMS),
     Row("recompute", "model.enable_gradient_checkpointing", words={"true": "full", "false": "none"}),
+    Row("padded", "model.use_remove_padding", words={"true": False, "false": True}),
 )
 """What one name says alone."""
 
 SHARDED: Final = (
+    Row("sharded_by", "actor.strategy", words={"fsdp": "fsdp1", "fsdp2": "fsdp2"}),
     Row("reshard_after_forward", "actor.fsdp_config.reshard_after_forward", True),
+    Row("offload_parameters", "actor.fsdp_config.param_offload", words={"true": "cpu", "false": "none"}),
+    Row("offload_optimizer", "actor.fsdp_config.optimizer_offload", words={"true": "cpu", "false": "none"}),
+    Row("offload_reference", "ref.fsdp_config.param_offload", False),
     Row("precision", "actor.fsdp_config.model_dtype", words={
         "fp32": "mixed-bf16", "float32": "mixed-bf16", "bf16": "pure-bf16", "bfloat16": "pure-bf16"}),
 )
 
+MEGATRON: Final = "actor.megatron."
+TRANSFORMER: Final = f"{MEGATRON}override_transformer_config."
+
 SPLIT: Final = (
-    Row("tp", "actor.megatron.tensor_model_parallel_size"),
-    Row("pp", "actor.megatron.pipeline_model_parallel_size"),
-    Row("virtual_stages", "actor.megatron.virtual_pipeline_model_parallel_size"),
-    Row("cp", "actor.megatron.context_parallel_size"),
-    Row("ep", "actor.megatron.expert_model_parallel_size"),
-    Row("etp", "actor.megatron.expert_tensor_parallel_size"),
-    Row("sequence_parallel", "actor.megatron.sequence_parallel", True),
-    Row("first_stage_layers", "actor.megatron.override_transformer_config.num_layers_in_first_pipeline_stage"),
-    Row("last_stage_layers", "actor.megatron.override_transformer_config.num_layers_in_last_pipeline_stage"),
+    Row("tp", f"{MEGATRON}tensor_model_parallel_size"),
+    Row("pp", f"{MEGATRON}pipeline_model_parallel_size"),
+    Row("virtual_stages", f"{MEGATRON}virtual_pipeline_model_parallel_size"),
+    Row("cp", f"{MEGATRON}context_parallel_size"),
+    Row("ep", f"{MEGATRON}expert_model_parallel_size"),
+    Row("etp", f"{MEGATRON}expert_tensor_parallel_size"),
+    Row("sequence_parallel", f"{MEGATRON}sequence_parallel", True),
+    Row("offload_parameters", f"{MEGATRON}param_offload", words={"true": "cpu", "false": "none"}),
+    Row("offload_optimizer", f"{MEGATRON}optimizer_offload", words={"true": "cpu", "false": "none"}),
+    Row("offload_reference", "ref.megatron.param_offload", False),
+    Row("first_stage_layers", f"{TRANSFORMER}num_layers_in_first_pipeline_stage"),
+    Row("last_stage_layers", f"{TRANSFORMER}num_layers_in_last_pipeline_stage"),
 )
 
-HARMLESS: Final = re.compile(
-    r"trainer\.(?!n_gpus_per_node|nnodes|device)|data\.(?!train_batch_size|max_)|(custom_)?reward(_manager|_kwargs)?\.|"
-    r"reward_model\.(reward|use_reward_loop|num_workers|launch|sandbox|strategy)|global_profiler|ray_|transfer_queue\.|"
-    r"algorithm\.(?!adv_estimator|use_kl_in_reward|rollout_correction\.bypass)|hydra\.|"
-    r"(actor|critic|ref)\.(optim\.|clip_|kl_|grad_clip|loss_|tau_|policy_loss|shuffle|checkpoint\.|data_loader_seed|"
-    r"profil|router_replay|use_prefix_grouper$|load_weight|cliprange|ppo_epochs$|warmup|rollout_n|nccl_timeout)|"
-    r"critic\.(strategy$|ulysses|forward_|model\.(tokenizer|external|override|trust|use_shm|enable_grad|use_remove|lora_alpha)|"
-    r"rollout_n|use_dynamic|megatron\.(?!param|optim|grad))|ref\.(strategy|ulysses|use_torch|megatron\.(?!param)|"
-    r"fsdp_config\.(?!param_offload|model_dtype)|entropy)|"
-    r"model\.(lora_alpha|trust_remote_code|external_lib|use_shm|custom_chat|override_config|exclude_modules$|tokenizer|"
-    r"hf_config|fused_kernel_options)|rollout\.(temperature|top_|val_kwargs|mode$|dtype$|ignore_eos|do_sample|"
-    r"calculate_log_probs|disable_log|enable_chunked|enable_prefix|load_format|multi_turn|agent|prompt_length|"
-    r"response_length|seed|skip|trace|scheduling|logprobs_mode|limit_images|profil|use_fire|prometheus|custom|"
-    r"over_sample|multi_stage|server|update_weights_bucket|checkpoint_engine|engine_kwargs\.\w+\.disable_mm|log_prob_use_dynamic_bsz$|stop)|"
-    r"actor\.(strategy$|use_torch_compile$|use_kl_loss$|fsdp_config\.(wrap|forward_prefetch|use_orig|seed|full_det|"
-    r"forward_only|dtype|strategy)|megatron\.(use_mbridge|use_dist|dist_ckpt|seed|vanilla|override_ddp|"
-    r"override_transformer_config\.(moe_(?!shared)|gradient_accum|apply_rope|attention_backend|account|recompute_(?!gran)|"
-    r"bias|persist|masked|use_arb|deallocate|moe_shared_expert_overlap)|dist_checkpointing_path))|overlong_buffer|async_training\.|"
-    r"hybrid_engine$|nccl_timeout$|env\."
+RENAMED: Final = {
+    "rollout.update_weights_bucket_megabytes": "rollout.checkpoint_engine.update_weights_bucket_megabytes",
+    "actor.fsdp_config.ulysses_sequence_parallel_size": "actor.ulysses_sequence_parallel_size",
+    "actor.fsdp_config.entropy_from_logits_with_chunking": "actor.entropy_from_logits_with_chunking",
+    "actor.fsdp_config.entropy_checkpointing": "actor.entropy_checkpointing",
+    "actor.fsdp_config.use_torch_compile": "actor.use_torch_compile",
+    "actor.fsdp_config.strategy": "actor.strategy",
+    "actor.use_remove_padding": "model.use_remove_padding",
+    "actor.use_fused_kernels": "model.use_fused_kernels",
+}
+"""A second place of a setting, or its place in former releases -> where it is read."""
+
+
+class Alike(NamedTuple):
+    """A setting of another role that must be the actor's."""
+
+    name: str
+    of: str  # of the actor
+    usual: Any  # where nobody says either
+
+
+STATES: Final = ("param_offload", "optimizer_offload", "fsdp_size", "model_dtype", "reshard_after_forward")
+
+OF_CRITIC: Final = (
+    Alike("critic.strategy", "actor.strategy", "fsdp"),
+    Alike("critic.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size", 1),
+    Alike("critic.model.enable_gradient_checkpointing", "model.enable_gradient_checkpointing", True),
+    Alike("critic.model.lora_rank", "model.lora_rank", 0),
+    Alike("critic.ppo_mini_batch_size", "actor.ppo_mini_batch_size", None),
+    Alike("critic.ppo_epochs", "actor.ppo_epochs", None),
+    Alike("critic.use_dynamic_bsz", "actor.use_dynamic_bsz", None),
+    *(Alike(f"critic.model.fsdp_config.{name}", f"actor.fsdp_config.{name}", usual)
+      for name, usual in zip(STATES, (False, False, -1, None, None), strict=True)),
 )
-"""Names that change neither what a network keeps nor how sequences are cut; those of Megatron's kernels among them."""
+"""None: it is the actor's where nobody says it, or of no weight."""
+
+OF_REFERENCE: Final = (
+    Alike("ref.strategy", "actor.strategy", None),
+    Alike("ref.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size", None),
+    *(Alike(f"ref.megatron.{name}", f"{MEGATRON}{name}", None) for name in (
+        "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+        "virtual_pipeline_model_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size",
+        "sequence_parallel")),
+    Alike("rollout.prompt_length", "data.max_prompt_length", None),
+    Alike("rollout.response_length", "data.max_response_length", None),
+)
+
+REFUSED: Final = {
+    "reward_model.enable": "a reward network beside the trainer is not modelled",
+    "reward_model.enable_resource_pool": "cards of the reward network's own are not modelled",
+    "actor.fsdp_config.offload_policy": "FSDP2 that keeps its states on the host all the time is not modelled",
+    "model.enable_activation_offload": NOT_MODELLED,
+    "model.tiled_mlp.enabled": NOT_MODELLED,
+    "model.use_liger": NOT_MODELLED,
+    "model.mtp.enable": "layers that predict several tokens are not modelled for post-training",
+    "actor.calculate_sum_pi_squared": NOT_MODELLED,
+    "actor.use_prefix_grouper": "prompts that answers share in one pass are not modelled",
+    "algorithm.rollout_correction.bypass_mode": "log-probabilities of the engine instead of a pass are not modelled",
+    "actor.optim.override_optimizer_config.optimizer_cpu_offload":
+        "an optimizer that steps on the host is not modelled; optimizer_offload, which moves its states, is",
+    "actor.optim.override_optimizer_config.use_precision_aware_optimizer": NOT_MODELLED,
+    f"{TRANSFORMER}account_for_embedding_in_pipeline_split": NOT_MODELLED,
+    f"{TRANSFORMER}account_for_loss_in_pipeline_split": NOT_MODELLED,
+}
+"""Flags that must be off."""
+
+ONLY: Final = {
+    "trainer.use_legacy_worker_impl": ("auto", "enable", True),
+    "rollout.data_parallel_size": (1,), "rollout.pipeline_model_parallel_size": (1,),
+    "rollout.expert_parallel_size": (1,), "rollout.dtype": ("bfloat16", "float16", "bf16", "fp16", "auto"),
+    "rollout.quantization": (None,), "rollout.cudagraph_capture_sizes": (None,),
+    "actor.optim.optimizer": ("AdamW", "adam", "Adam"), "actor.optim.optimizer_impl": ("torch.optim",),
+    "actor.fsdp_config.dtype": ("bfloat16",), "actor.megatron.dtype": ("bfloat16",),
+    "actor.megatron.use_remove_padding": (True,), "actor.router_replay.mode": ("disabled",),
+    "actor.fsdp_config.mixed_precision.param_dtype": ("bf16", "bfloat16"),
+    "actor.fsdp_config.mixed_precision.reduce_dtype": ("fp32", "float32"),
+    "actor.fsdp_config.mixed_precision.buffer_dtype": ("fp32", "float32"),
+    "model.override_config.attn_implementation": ("flash_attention_2",),
+    "model.exclude_modules": (None, ".*visual.*"),
+    f"{TRANSFORMER}recompute_method": ("uniform",), f"{TRANSFORMER}recompute_num_layers": (1,),
+    "ref.fsdp_config.model_dtype": ("fp32", "float32"),
+    "model.lora.rank": (0,), "model.lora_adapter_path": (None,), "ref.model.path": (None,),
+}
+"""Values that are modelled, of names that have others."""
 
 
 def read(config: Config) -> Reading:
@@ -95,28 +192,33 @@ def read(config: Config) -> Reading:
         return reading(dict(_flat(config.table)), config.text)
     command = command_of(config, lambda words: sum(MAIN.search(word) is not None for word in words))
     table: dict[str, Any] = {}
+    added: set[str] = set()
     for word in command.words:
-        name, equals, text = word.lstrip("+~").partition("=")
-        if equals and re.fullmatch(r"[\w.]+", name) and not word.startswith("-"):
+        if override := OVERRIDE.fullmatch(word):
+            plus, name, text = override.groups()
             table[name] = value_of(text)
-    if any("megatron" in word for word in command.words if word.startswith(("--config-name", "ppo_megatron"))):
-        table.setdefault("actor.strategy", "megatron")
-    found = reading(table, config.text)
-    return found._replace(unread=(*found.unread, *command.unread), notes=(*found.notes, *command.notes))
+            added |= {name.removeprefix(ROLE)} if plus else set()
+    unread = list(command.unread)
+    for name in _configurations(command.words):
+        trainer = TRAINERS.get(name.removesuffix(".yaml").rpartition("/")[2])
+        if trainer is None:
+            unread.append(Unread(f"--config-name {name}", ELSEWHERE, file="verl"))
+        elif trainer == "megatron":
+            table.setdefault("actor.strategy", trainer)
+    checked = any(CHECKED.search(word) for word in command.words)
+    found = reading(table, config.text, added=added, checked=checked)
+    options = {**_environment(command.variables), **found.options}
+    return found._replace(options=options, unread=(*found.unread, *unread), notes=(*found.notes, *command.notes))
 
 
-def _cards(values: Watched) -> tuple[int, int, int, int | None]:
-    """Machines of the trainer, cards of each, cards of an engine apart, and all of them; None: a run says them."""
-    names = ("trainer.nnodes", "trainer.n_gpus_per_node", "rollout.nnodes", "rollout.n_gpus_per_node")
-    if any(values.is_open(name) for name in names):
-        for name in names:
-            values.asked[name] = None
-            values.pop(name, None)
-        return 1, 8, 0, None
-    nodes, each, rented, own = (values.count(name) for name in names)
-    apart = (rented or 1) * own if own else 0
-    nodes, each = nodes or 1, each or 8
-    return nodes, each, apart, nodes * each + apart
+def _configurations(words: tuple[str, ...]) -> Iterator[str]:
+    for place, word in enumerate(words):
+        if named := CONFIG_NAME.fullmatch(word):
+            yield named[1] or "".join(words[place + 1 : place + 2]).strip("'\"")
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    return {"alloc-conf": conf} if (conf := variables.get("PYTORCH_CUDA_ALLOC_CONF")) else {}
 
 
 def value_of(text: Any) -> Any:
@@ -138,49 +240,76 @@ def _flat(table: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterato
             yield prefix + name, value
 
 
-def reading(given: Mapping[str, Any], text: str) -> Reading:
-    """What dotted names say; `text` is that of the whole file, which may name a release."""
-    named = {name.removeprefix(ROLE): value for name, value in given.items()}
-    named = {name: value for name, value in named.items() if not (isinstance(value, str) and value.startswith("${oc."))}
-    values = Watched({name: value for name, value in named.items() if value is not None and _matters(name, value)})
-    megatron = named.get("actor.strategy") == "megatron"
+def reading(given: Mapping[str, Any], text: str, *, added: Iterable[str] = (), checked: bool = False) -> Reading:
+    """What dotted names say.
+
+    Args:
+        given: the names; those of the actor, the engine and the reference with or without `actor_rollout_ref`
+        text: of the whole file, which may name a release
+        added: names that are put there by "+", whether verl has them or not
+        checked: whether any other must be one of verl's
+    """
+    named = {RENAMED.get(name, name): value for name, value in (
+        (name.removeprefix(ROLE), value) for name, value in given.items()) if value is not None}
+    values = Watched(_resolved(named), NAMES)
+    for name in values:
+        if checked and name not in added and not _is_known(name):
+            values.cannot(name, NAMES.why_unread(name))
+    megatron = values.get("actor.strategy") == "megatron"
     nodes, each, apart, all_gpus = _cards(values)
     said = read_rows((*ROWS, *(SPLIT if megatron else SHARDED)), values)
     options: dict[str, Any] = {field.replace("_", "-"): value for field, value in said.items()}
-    options |= {"engine": "megatron"} if megatron else _strategy(named)
-    options |= _model(values) | _rollout(values) | _offload(values, megatron=megatron) | _losses(named, values)
-    options |= _micro(values, nodes * each // (options.get("ulysses") or 1))
+    options |= _model(values) | _losses(values) | (_of_megatron(values) if megatron else _of_fsdp(values, nodes * each))
+    split = math.prod(options.get(name) or 1 for name in ("ulysses", "tp", "pp", "cp"))
+    trained = options.get("algorithm", "ppo")
+    options |= _micro(values, 0 if all_gpus is None else max(1, nodes * each // split),
+                      reference=bool(options.get("reference")), critic=trained == "ppo")
     if apart:
         options |= {"rollout-gpus": apart} | ({"ahead": True} if AHEAD.search(text) else {})
-    if megatron and str(values.get("actor.megatron.override_transformer_config.recompute_granularity")) != "full":
-        options["recompute"] = "none"
-    version = re.search(r"\bverl[=@ ]*[=@v](\d+\.\d+)", text)
-    if version:
-        options["framework"] = f"verl@{version[1]}"
-    if values.get("trainer.device", "cuda") != "cuda":
-        values.cannot("trainer.device", NO_GPU)
-    for name in ("reward_model.enable", "reward_model.enable_resource_pool", "actor.fsdp_config.offload_policy",
-                 "model.enable_activation_offload", "model.tiled_mlp.enabled", "model.use_liger", "model.mtp.enable",
-                 "actor.calculate_sum_pi_squared", "algorithm.rollout_correction.bypass_mode"):
-        if values.flag(name):
+    if release := RELEASE.search(text):
+        options["framework"] = f"verl@{release[1]}"
+    _refuse(values, critic=trained == "ppo")
+    for name in added:
+        if name in values and name not in values.asked and not NAMES.is_harmless(name):
             values.cannot(name)
-    if values.flag("actor.entropy_checkpointing") and options.get("entropy-kernel"):
-        values.cannot("actor.entropy_checkpointing")  # where it is compiled, only the logits are kept as it is
-    for name in ("rollout.data_parallel_size", "rollout.pipeline_model_parallel_size", "rollout.expert_parallel_size"):
-        values.only(name, 1)
-    return Reading("verl", {"framework": "verl"} | options, unread=tuple(values.unread()), ranks=all_gpus,
+    weak = {"framework": "verl", "algorithm": "ppo", **({} if megatron else {"sharded-by": "fsdp1"})}
+    return Reading("verl", options, weak, unread=tuple(values.unread()), notes=tuple(_notes(values)), ranks=all_gpus,
                    nodes=nodes)
 
 
-def _matters(name: str, value: Any) -> bool:
-    """Whether a name may change the answer: not what is printed, learned from or rewarded."""
-    return HARMLESS.match(name) is None and not (name.startswith("reward_model.") and name != "reward_model.enable"
-                                                 and "enable" not in name) and not name.startswith("data.custom")
+def _resolved(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that name another one: that, or the default beside its name; where neither is there, verl's own."""
+    def value(text: Any, depth: int = 0) -> Any:
+        match = INTERPOLATED.fullmatch(text) if isinstance(text, str) else None
+        if match is None or depth > len(named) or match[1].isupper():
+            return text
+        name = match[1].removeprefix(ROLE)
+        return value(named[name], depth + 1) if name in named else value_of(match[2])
+
+    found = {name: value(text) for name, text in named.items()}
+    return {name: one for name, one in found.items() if one is not None}
 
 
-def _strategy(named: Mapping[str, Any]) -> dict[str, Any]:
-    found = str(named.get("actor.strategy", "fsdp"))
-    return {"sharded-by": "fsdp2" if found == "fsdp2" else "fsdp1"}
+def _is_known(name: str) -> bool:
+    """Whether verl has a name, today or in a release before, or a table that it may stand in."""
+    known = load_format("verl")
+    names, gone = known.sections["config"], known.removed["config"]
+    parts = name.split(".")
+    return any(".".join(parts[:n]) in one for n in range(1, len(parts) + 1) for one in (names, gone)) or any(
+        one.startswith(f"{name}.") for one in names)
+
+
+def _cards(values: Watched) -> tuple[int, int, int, int | None]:
+    """Machines of the trainer, cards of each, cards of an engine apart, and all of them; None: a run says them."""
+    names = ("trainer.nnodes", "trainer.n_gpus_per_node", "rollout.nnodes", "rollout.n_gpus_per_node")
+    if any(values.is_open(name) for name in names):
+        for name in names:
+            values.pop(name, None)
+        return 1, 8, 0, None
+    nodes, each, rented, own = (values.whole(name) for name in names)
+    apart = (rented or 1) * own if own else 0
+    nodes, each = nodes or 1, each or 8
+    return nodes, each, apart, nodes * each + apart
 
 
 def _model(values: Watched) -> dict[str, Any]:
@@ -189,16 +318,11 @@ def _model(values: Watched) -> dict[str, Any]:
     found: dict[str, Any] = {} if path is None else {"model": path}
     if critic is not None and path is not None and critic.rpartition("/")[2] != path.rpartition("/")[2]:
         values.cannot("critic.model.path", "is another network than the actor's, which is not modelled")
-    rank = values.whole("model.lora_rank")
+    rank, targets = values.whole("model.lora_rank"), values.get("model.target_modules")
     if rank:
         found |= {"peft": "lora", "lora-rank": rank}
-        targets = values.get("model.target_modules")
-        if isinstance(targets, list):
-            found["lora-targets"] = tuple(map(str, targets))
-        elif targets is not None:
-            found["lora-targets"] = (str(targets),)
-    else:
-        values.get("model.target_modules")
+        if targets is not None:
+            found["lora-targets"] = tuple(map(str, targets)) if isinstance(targets, list) else (str(targets),)
     return found
 
 
@@ -214,91 +338,112 @@ def _network(values: Watched, name: str) -> str | None:
     return values.text(name)
 
 
-def _rollout(values: Watched) -> dict[str, Any]:
-    """The engine that generates."""
-    found: dict[str, Any] = {}
-    name = values.one_of("rollout.name", {"vllm": "vllm", "sglang": "sglang", "sglang_rollout": "sglang"})
-    if name is not None:
-        found["rollout"] = name
-    share = values.number("rollout.gpu_memory_utilization")
-    if share is not None:
-        found["memory-fraction"] = share
-    eager = values.flag("rollout.enforce_eager")
-    if eager is not None:
-        found["graphs"] = not eager
-    return found
-
-
-def _offload(values: Watched, *, megatron: bool) -> dict[str, Any]:
-    """What waits on the host; a critic's as the actor's."""
-    place = "actor.megatron." if megatron else "actor.fsdp_config."
-    weights, moments = values.flag(f"{place}param_offload"), values.flag(f"{place}optimizer_offload")
-    gradients = values.flag(f"{place}grad_offload")
-    if gradients is not None and bool(gradients) != bool(weights):
-        values.cannot(f"{place}grad_offload", "other than param_offload is not modelled")
-    of_critic = "critic.megatron." if megatron else "critic.model.fsdp_config."
-    for name, own in (("param_offload", weights), ("optimizer_offload", moments), ("grad_offload", gradients)):
-        other = values.flag(f"{of_critic}{name}")
-        if other is not None and bool(other) != bool(own):
-            values.cannot(f"{of_critic}{name}", "other than the actor's is not modelled")
-    reference = values.flag("ref.megatron.param_offload" if megatron else "ref.fsdp_config.param_offload")
-    found: dict[str, Any] = {}
-    if weights is not None:
-        found["offload-parameters"] = "cpu" if weights else "none"
-    if moments is not None:
-        found["offload-optimizer"] = "cpu" if moments else "none"
-    if reference is not None:
-        found["offload-reference"] = reference
+def _of_fsdp(values: Watched, gpus: int) -> dict[str, Any]:
+    """Groups that shard among themselves; as many ranks or more are one group [verl/workers/fsdp_workers.py
+    `create_device_mesh`]."""
     group = values.get("actor.fsdp_config.fsdp_size")
-    if isinstance(group, int) and group > 0:
-        found["shard-group"] = group
-    return found
+    return {"shard-group": group} if isinstance(group, int) and 0 < group < gpus else {}
 
 
-def _losses(named: Mapping[str, Any], values: Watched) -> dict[str, Any]:
+def _of_megatron(values: Watched) -> dict[str, Any]:
+    """What Megatron keeps: nothing is run again unasked, whatever the model's flag says; batches are never padded."""
+    values.get("actor.strategy")
+    gradients, weights = values.flag(f"{MEGATRON}grad_offload"), values.flag(f"{MEGATRON}param_offload")
+    if gradients is not None and bool(gradients) != bool(weights):
+        values.cannot(f"{MEGATRON}grad_offload", "other than param_offload is not modelled")
+    granularity = values.one_of(f"{TRANSFORMER}recompute_granularity", {"full": "full", "selective": "selective"},
+                                option="recompute")
+    return {"engine": "megatron", "recompute": granularity or "none", "padded": False}
+
+
+def _losses(values: Watched) -> dict[str, Any]:
     """Terms of the loss and how they are computed."""
     found: dict[str, Any] = {}
     entropy = values.number("actor.entropy_coeff")
-    if entropy is not None or values.flag("actor.calculate_entropy"):
-        found["entropy"] = bool(entropy) or bool(values.flag("actor.calculate_entropy"))
-    kinds = (named.get("actor.use_kl_loss"), values.flag("algorithm.use_kl_in_reward"))
+    asked = values.flag("actor.calculate_entropy")
+    if entropy is not None or asked:
+        found["entropy"] = bool(entropy) or bool(asked)
+    kinds = [values.flag("actor.use_kl_loss"), values.flag("algorithm.use_kl_in_reward")]
     if any(kind is not None for kind in kinds):
-        found["reference"] = any(kind is True for kind in kinds)
-    removed = values.flag("model.use_remove_padding")
-    values.flag("actor.use_remove_padding")
-    if removed is not None:
-        found["padded"] = not removed
-    if any(values.flag(name) for name in (
-            "actor.entropy_from_logits_with_chunking", "actor.fsdp_config.entropy_from_logits_with_chunking")):
+        found["reference"] = any(kinds)
+    if values.flag("actor.entropy_from_logits_with_chunking"):
         found["entropy-kernel"] = "chunked"
-    elif named.get("actor.use_torch_compile") is False:
+    elif values.flag("actor.use_torch_compile") is False:
         found["entropy-kernel"] = "eager"
+    if values.flag("actor.entropy_checkpointing") and "entropy-kernel" in found:
+        values.cannot("actor.entropy_checkpointing")  # where it is compiled, only the logits are kept as it is
     return found
 
 
-def _micro(values: Watched, replicas: int) -> dict[str, Any]:
-    """Micro-batches: sequences on one card, or for all ranks together; or tokens on one card."""
+def _micro(values: Watched, replicas: int, *, reference: bool, critic: bool) -> dict[str, Any]:
+    """Micro-batches: sequences on one card, or for all ranks together; or tokens on one card.
+
+    Args:
+        replicas: data-parallel ranks; 0: the file does not say them
+        reference: whether one is asked
+        critic: whether there is one
+    """
+    def sequences(name: str) -> int | None:
+        each, every = values.count(f"{name}_per_gpu"), values.count(name)
+        if each is None and every is not None and not replicas:
+            values.cannot(name, "is divided by ranks that the file does not count; say what one card takes",
+                          option="log-prob-micro-batch" if "log_prob" in name else "micro-batch")
+        return each or (max(1, every // max(1, replicas)) if every else None)
+
     found: dict[str, Any] = {}
-    dynamic = values.flag("actor.use_dynamic_bsz")
-    tokens = values.count("actor.ppo_max_token_len_per_gpu")
-    each, every = (values.count(f"actor.ppo_micro_batch_size{end}") for end in ("_per_gpu", ""))
+    dynamic, tokens = values.flag("actor.use_dynamic_bsz"), values.count("actor.ppo_max_token_len_per_gpu") or 16384
+    size = sequences("actor.ppo_micro_batch_size")
     if dynamic:
-        found["micro-tokens"] = tokens or 16384
-    elif each or every:
-        found["micro-batch"] = each or max(1, (every or 1) // max(1, replicas))
-    asked = [values.count(f"{who}.log_prob_micro_batch_size_per_gpu") for who in ("rollout", "ref")]
-    together = [values.count(f"{who}.log_prob_micro_batch_size") for who in ("rollout", "ref")]
-    budgets = [values.count(f"{who}.log_prob_max_token_len_per_gpu") for who in ("rollout", "ref")]
-    sizes = [size for size in (*asked, *(max(1, one // max(1, replicas)) if one else None for one in together)) if size]
-    own = values.flag("ref.log_prob_use_dynamic_bsz")
-    if dynamic if own is None else own:
-        if any(budgets):
-            found["log-prob-tokens"] = max(budget for budget in budgets if budget)
-    elif sizes:
+        found["micro-tokens"] = tokens
+    elif size:
+        found["micro-batch"] = size
+    passes = {who: (values.flag(f"{who}.log_prob_use_dynamic_bsz"), sequences(f"{who}.log_prob_micro_batch_size"),
+                    values.count(f"{who}.log_prob_max_token_len_per_gpu")) for who in ("rollout", "ref")}
+    if not reference:
+        del passes["ref"]
+    if any(dynamic if own is None else own for own, _, _ in passes.values()):
+        found["log-prob-tokens"] = max(budget or tokens for _, _, budget in passes.values())
+    elif sizes := [size for _, size, _ in passes.values() if size]:
         found["log-prob-micro-batch"] = max(sizes)
-    values.count("critic.ppo_max_token_len_per_gpu")
-    values.count("critic.ppo_mini_batch_size")
-    for name in ("critic.forward_micro_batch_size_per_gpu", "critic.ppo_micro_batch_size"):
-        values.count(name)
+    own, budget = sequences("critic.ppo_micro_batch_size"), values.count("critic.ppo_max_token_len_per_gpu")
+    for name in ("forward_micro_batch_size", "forward_micro_batch_size_per_gpu", "forward_max_token_len_per_gpu"):
+        values.get(f"critic.{name}")  # of a pass without gradients, which holds less
+    if critic and dynamic:
+        found["critic-micro-tokens"] = budget or 32768
+    elif critic and own:
+        found["critic-micro-batch"] = own
     return found
 
+
+def _refuse(values: Watched, *, critic: bool) -> None:
+    """What is not modelled, by name."""
+    for name, why in REFUSED.items():
+        if values.flag(name):
+            values.cannot(name, why)
+    for name, usual in ONLY.items():
+        values.only(name, *usual)
+    if values.get("trainer.device", "cuda") != "cuda":
+        values.cannot("trainer.device", NO_GPU)
+    for one in (*OF_REFERENCE, *(OF_CRITIC if critic else ())):
+        own, actors = values.get(one.name, one.usual), values.get(one.of, one.usual)
+        if own is not None and own != actors:
+            values.cannot(one.name, f"other than {one.of} is not modelled")
+    if critic and (pads := values.get("model.use_remove_padding")) is not None:
+        if values.get("critic.model.use_remove_padding", False) != pads:
+            values.cannot("critic.model.use_remove_padding", "other than the actor's is not modelled")
+    for name in list(values):
+        if (name.startswith("critic.") and not critic) or (
+                name.startswith("reward_model.") and name not in REFUSED):
+            values.get(name)
+
+
+def _notes(values: Watched) -> Iterator[str]:
+    """What is left out of an answer and does not change its memory."""
+    generated, kept = values.count("data.gen_batch_size"), values.count("data.train_batch_size")
+    if generated and generated != kept:
+        yield f"data.gen_batch_size={generated}: the time to generate is that of the {kept or 1024} prompts that learn"
+    if values.get("rollout.multi_turn.tool_config_path") or values.get("rollout.agent.agent_loop_config_path"):
+        yield "what tools answer counts as tokens of the answer, and waiting for them is not timed"
+
+
+__all__ = ["Unread", "read", "reading", "value_of"]
