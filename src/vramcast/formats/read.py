@@ -128,12 +128,15 @@ BESIDE: Final = re.compile(
     r"""--(?:deepspeed|deepspeed_config|config_file|fsdp)[ =]+["']?([\w./-]+\.(?:json|ya?ml))(?=["'\s]|$)""")
 """Arguments of scripts whose value is another tool's file."""
 
+HYDRA: Final = re.compile(r"""--config-name[ =]+["']?(\w+_grpo\w*)(?=["'\s]|$)""")
+"""The same of Hydra, whose folder verl's examples call so."""
+
 KEYS_BESIDE: Final = ("deepspeed", "deepspeed_config_file", "config_file", "fsdp")
 """Names in files of whose values the same holds."""
 
 
 def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
-    """Files of DeepSpeed and Accelerate that others name, where they are here and not given anyway.
+    """Files of DeepSpeed, Accelerate and Hydra that others name, where they are here and not given anyway.
 
     They are looked for from where the command runs, then beside the file that names them and in the folders around
     it: tools are started from the top of their own repository.
@@ -143,6 +146,7 @@ def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
         tables = [config.table or {}, *(one for one in (config.table or {}).values() if isinstance(one, Mapping))]
         named += [text for one in tables for key in KEYS_BESIDE if isinstance(text := one.get(key), str)]
         named += BESIDE.findall(config.text) if config.table is None else []
+        named += [f"config/{name}.yaml" for name in HYDRA.findall(config.text)] if config.table is None else []
     found: dict[str, Path] = {}
     for text in named:
         places = (Path(text), *(folder / text for path in given for folder in path.absolute().parents))
@@ -288,6 +292,10 @@ def with_named_files(parts: list[Part]) -> list[Part]:
                 beside = {name: value for one in own for name, value in kohya.table_of(one.config).items()}
             except ValueError as error:
                 raise SourceError(f"{own[0].config.name}: not TOML: {str(error)[:200]}") from None
+            taken, part = [*taken, *own], part._replace(config=config._replace(beside=beside))
+        elif config.table is None and READERS["verl"].recognises(config):  # of `--config-name NAME`
+            own = [one for one in parts if one.config.table is not None and READERS["verl"].recognises(one.config)]
+            beside = {name: value for one in own for name, value in (one.config.table or {}).items()}
             taken, part = [*taken, *own], part._replace(config=config._replace(beside=beside))
         elif READERS["swift"].recognises(config):  # of `--fsdp FILE` [swift sft_args.py `_init_fsdp`]
             own = [one for one in parts if part is not one and "fsdp_config" in (one.config.table or {})

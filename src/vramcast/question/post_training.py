@@ -62,8 +62,8 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     episodes = converted(Episodes, section(values, "episodes", TABLE))
     release = next(one for one in known.releases if version >= one.since)
     updates = converted(Updates, {
-        "padded": release.pads, "mini_batch": min(Updates().mini_batch, episodes.prompts),
-        **section(values, "updates", TABLE),
+        "padded": release.pads and engine == "pytorch", "mini_batch": min(Updates().mini_batch, episodes.prompts),
+        **section(values, "updates", TABLE), **({"entropy": True} if release.learns_entropy else {}),
     })
     peft, passed_over = peft_of({"lora-targets": ("all-linear",), **values} if "peft" in values else values,
                                 model, "huggingface", None, TABLE)

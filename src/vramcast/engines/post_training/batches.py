@@ -58,12 +58,12 @@ def replicas(job: PostTrainingJob) -> int:
     return ranks // ulysses
 
 
-def batches(job: PostTrainingJob, *, learns: bool, micro_batch: int | None = None) -> Batches:
+def batches(job: PostTrainingJob, *, learns: bool, of_critic: bool = False) -> Batches:
     """How the sequences of a step are cut on one rank [batch].
 
     Args:
         learns: the update; else a pass without gradients
-        micro_batch: sequences of it, where they are not the actor's
+        of_critic: of the network that estimates values, whose sizes may be its own
 
     Raises: InvalidSpec for sizes that do not divide or are too small for a sequence
     """
@@ -79,7 +79,8 @@ def batches(job: PostTrainingJob, *, learns: bool, micro_batch: int | None = Non
     sequences, tokens = updates.micro_batch, updates.micro_tokens
     if not learns and (updates.log_prob_micro_batch or updates.log_prob_tokens):
         sequences, tokens = updates.log_prob_micro_batch, updates.log_prob_tokens
-    sequences = micro_batch or sequences
+    if of_critic and (updates.critic_micro_batch or updates.critic_micro_tokens):
+        sequences, tokens = updates.critic_micro_batch, updates.critic_micro_tokens
     steps = ceil_div(episodes.prompts, updates.mini_batch) * updates.epochs if learns else 1
     length = episodes.longest if updates.padded else episodes.usual
     if sequences is not None and tokens is None:

@@ -66,7 +66,7 @@ def _roles(job: PostTrainingJob) -> _Roles:
     found = batches(job, learns=True)
     apart = job.updates.reference and job.plan.peft is None and not trainer.rates_inside(job)
     reference = trainer.reference(job, batches(job, learns=False)) if apart else None
-    critic, values = trainer.critic(job, batches(job, learns=True, micro_batch=job.updates.critic_micro_batch)) if (
+    critic, values = trainer.critic(job, batches(job, learns=True, of_critic=True)) if (
         job.algorithm in WITH_CRITIC) else (None, ())
     return _Roles(trainer.actor(job, found), reference, critic, values)
 

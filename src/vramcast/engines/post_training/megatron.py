@@ -87,8 +87,9 @@ def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
     """A weight is gathered whole in 16 bits, and handed over in buckets."""
     del learning
     release = release_of(job)
+    bucket = 0 if release.in_process else job.rollout.bucket_mib or release.bucket_mib
     largest = max(parameter.parameter.elements for parameter in named_parameters(job.model))
-    sizes = {"largest weight, gathered": 2 * largest, "bucket": release.bucket_mib * MIB * (not release.in_process)}
+    sizes = {"largest weight, gathered": 2 * largest, "bucket": bucket * MIB}
     return tuple(Tensor(name=name, num_bytes=size, category=Category.COMMUNICATION, owner="handover",
                         source="verl utils/megatron_utils.py") for name, size in sizes.items() if size)
 

@@ -33,6 +33,7 @@ class Release(NamedTuple):
     sglang: Version
     first_engine: bool = False  # of vLLM: its scripts export VLLM_ATTENTION_BACKEND=XFORMERS, which the second lacks
     pads: bool = False  # batches, unasked [config/model/hf_model.yaml `use_remove_padding`]
+    learns_entropy: bool = False  # its gradient is computed whatever its coefficient [dp_actor.py]
     leaves: bool = False  # all of the trainer is on the host while the engine generates
 
 
@@ -47,12 +48,12 @@ VERL: Final = (
     Release((0, 9), False, 2, False, "copy", True, 4, 2048, 256, True, True, (0, 21), (0, 5, 8)),
     Release((0, 8), False, 2, False, "in place", False, 4, 2048, 256, True, True, (0, 12), (0, 5, 6)),
     Release((0, 7), True, 2, False, "in place", False, 4, 512, 1024, True, True, (0, 12), (0, 5, 6)),
-    Release((0, 6), True, 2, False, "in place", False, 4, 512, 1024, True, True, (0, 11), (0, 5, 5)),
+    Release((0, 6), True, 2, False, "in place", False, 4, 512, 1024, True, True, (0, 11), (0, 5, 5), pads=True),
     Release((0, 5), True, 1, False, "in place", False, 2, 512, None, False, False, (0, 8, 5), (0, 4, 6), pads=True),
     Release((0, 4), True, 1, False, "in place", False, 2, 512, None, False, False, (0, 8, 5), (0, 4, 6), pads=True,
             first_engine=True),
     Release((0, 2), True, 1, True, "in place", False, 2, 512, None, False, False, (0, 8), (0, 4, 6), pads=True,
-            first_engine=True),
+            first_engine=True, learns_entropy=True),
 )
 NEMO: Final = (
     Release((0, 3), False, 1, False, "copy", False, 2, 0, 256, True, False, (0, 11), (0, 5, 5), leaves=True),

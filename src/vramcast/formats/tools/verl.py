@@ -186,22 +186,27 @@ ONLY: Final = {
 """Values that are modelled, of names that have others."""
 
 
+KWARGS: Final = "rollout.engine_kwargs."
+ARGUMENTS: Final = {"vllm": "EngineArgs", "sglang": "ServerArgs"}
+"""Engine -> the section of its own names."""
+
+
 def read(config: Config) -> Reading:
     """Options of a command of verl, or of its YAML."""
     if config.table is not None:
-        return reading(dict(_flat(config.table)), config.text)
+        return reading(_tree(config.table), config.text)
     command = command_of(config, lambda words: sum(MAIN.search(word) is not None for word in words))
-    table: dict[str, Any] = {}
-    added: set[str] = set()
+    table = _tree(config.beside)
+    added = {name.removeprefix(ROLE) for name in table}
     for word in command.words:
         if override := OVERRIDE.fullmatch(word):
             plus, name, text = override.groups()
-            table[name] = value_of(text)
+            table[f"{ROLE}{name}" if f"{ROLE}{name}" in table else name] = value_of(text)
             added |= {name.removeprefix(ROLE)} if plus else set()
     unread = list(command.unread)
     for name in _configurations(command.words):
         trainer = TRAINERS.get(name.removesuffix(".yaml").rpartition("/")[2])
-        if trainer is None:
+        if trainer is None and not config.beside:
             unread.append(Unread(f"--config-name {name}", ELSEWHERE, file="verl"))
         elif trainer == "megatron":
             table.setdefault("actor.strategy", trainer)
@@ -229,6 +234,13 @@ def value_of(text: Any) -> Any:
         return parse_yaml(text)
     except NoDocument:
         return text
+
+
+def _tree(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The names of a configuration, and what the one that it begins with trains with."""
+    begins = table.get("defaults")
+    named = {TRAINERS.get(str(one)) for one in begins} if isinstance(begins, list) else set()
+    return ({"actor.strategy": "megatron"} if "megatron" in named else {}) | dict(_flat(table))
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -268,7 +280,7 @@ def reading(given: Mapping[str, Any], text: str, *, added: Iterable[str] = (), c
         options |= {"rollout-gpus": apart} | ({"ahead": True} if AHEAD.search(text) else {})
     if release := RELEASE.search(text):
         options["framework"] = f"verl@{release[1]}"
-    _refuse(values, critic=trained == "ppo")
+    _refuse(values, critic=trained == "ppo" and not megatron)
     for name in added:
         if name in values and name not in values.asked and not NAMES.is_harmless(name):
             values.cannot(name)
@@ -359,7 +371,7 @@ def _of_megatron(values: Watched) -> dict[str, Any]:
 def _losses(values: Watched) -> dict[str, Any]:
     """Terms of the loss and how they are computed."""
     found: dict[str, Any] = {}
-    entropy = values.number("actor.entropy_coeff")
+    entropy, compiled = values.number("actor.entropy_coeff"), values.flag("actor.use_torch_compile")
     asked = values.flag("actor.calculate_entropy")
     if entropy is not None or asked:
         found["entropy"] = bool(entropy) or bool(asked)
@@ -368,7 +380,7 @@ def _losses(values: Watched) -> dict[str, Any]:
         found["reference"] = any(kinds)
     if values.flag("actor.entropy_from_logits_with_chunking"):
         found["entropy-kernel"] = "chunked"
-    elif values.flag("actor.use_torch_compile") is False:
+    elif compiled is False:
         found["entropy-kernel"] = "eager"
     if values.flag("actor.entropy_checkpointing") and "entropy-kernel" in found:
         values.cannot("actor.entropy_checkpointing")  # where it is compiled, only the logits are kept as it is
@@ -428,13 +440,25 @@ def _refuse(values: Watched, *, critic: bool) -> None:
         own, actors = values.get(one.name, one.usual), values.get(one.of, one.usual)
         if own is not None and own != actors:
             values.cannot(one.name, f"other than {one.of} is not modelled")
-    if critic and (pads := values.get("model.use_remove_padding")) is not None:
-        if values.get("critic.model.use_remove_padding", False) != pads:
-            values.cannot("critic.model.use_remove_padding", "other than the actor's is not modelled")
+    pads, its = values.get("model.use_remove_padding"), values.get("critic.model.use_remove_padding", False)
+    if critic and pads is not None and pads != its:
+        values.cannot("critic.model.use_remove_padding", "other than the actor's is not modelled")
+    _engine(values)
     for name in list(values):
         if (name.startswith("critic.") and not critic) or (
                 name.startswith("reward_model.") and name not in REFUSED):
             values.get(name)
+
+
+def _engine(values: Watched) -> None:
+    """What is handed through to the engine: of the other one it says nothing."""
+    for name in [name for name in values if name.startswith(KWARGS)]:
+        engine, _, option = name.removeprefix(KWARGS).partition(".")
+        own = str(values.get("rollout.name", "vllm")).startswith(engine)
+        known = Known(engine, ARGUMENTS.get(engine, ""))
+        if own and option and not NAMES.is_harmless(name) and not known.is_harmless(option):
+            values.cannot(name)
+        values.get(name)
 
 
 def _notes(values: Watched) -> Iterator[str]:
