@@ -13,9 +13,13 @@ from vramcast.cli.question_command import TOPICS, USUAL
 from vramcast.question.options import OPTIONS
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
+from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 
-COMMANDS = {"train": OPTIONS, "serve": SERVE_OPTIONS, "plan train": PLAN_OPTIONS, "plan serve": PLAN_SERVE_OPTIONS}
+COMMANDS = {
+    "train": OPTIONS, "serve": SERVE_OPTIONS, "rl": POST_TRAINING_OPTIONS, "plan train": PLAN_OPTIONS,
+    "plan serve": PLAN_SERVE_OPTIONS,
+}
 
 
 def help_of(*words: str, lang: str = "C.UTF-8") -> Result:

@@ -18,6 +18,7 @@ SERVE = ("serve", "llama-3.1-8b", "--gpus", "h100", "--context", "8k")
 COMMANDS = {
     "train": TRAIN,
     "serve": SERVE,
+    "rl": ("rl", "qwen2.5-7b", "--gpus", "8xh100-sxm-80gb", "--samples", "5", "--reference"),
     "plan train": ("plan", "train", "llama-3.2-1b", "--on", "4xl40s", "--global-batch", "8", "--engine", "torchtitan"),
     "plan serve": ("plan", "serve", "llama-3.1-8b", "--on", "l40s", "--concurrency", "4"),
     "oom": ("oom", str(EXAMPLES / "oom.log"), "--checks"),

@@ -11,6 +11,7 @@ import vramcast
 from vramcast.errors import InvalidSpec, Unsupported, VramcastError
 from vramcast.question.options import OPTIONS, Kind
 from vramcast.question.plan_options import PLAN_OPTIONS
+from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.question.tracing import TRACE_OPTIONS, build_trace
 
@@ -27,18 +28,24 @@ SERVE: Final[tuple[dict[str, Any], ...]] = (
     {"model": "llama-3.1-8b", "gpus": "h100", "draft": "llama-3.2-1b"},
     {"model": "wan2.1-t2v-1.3b", "gpus": "h100", "engine": "diffusers", "tiling": True},
 )
+RL: Final[tuple[dict[str, Any], ...]] = (
+    {"model": "qwen2.5-0.5b", "gpus": "8xh100-sxm-80gb"},
+    {"model": "olmoe-1b-7b", "gpus": "8xh100-sxm-80gb", "framework": "nemo-rl", "ep": 4},
+)
 
 
 def counts(table: Any) -> list[str]:
     return [name for name, option in table.items() if option.kind is Kind.COUNT]
 
 
-CASES: Final = [("train", name) for name in counts(OPTIONS)] + [("serve", name) for name in counts(SERVE_OPTIONS)]
+BASES: Final = {"train": TRAIN, "serve": SERVE, "rl": RL}
+TABLES: Final = {"train": OPTIONS, "serve": SERVE_OPTIONS, "rl": POST_TRAINING_OPTIONS}
+CASES: Final = [(command, name) for command, table in TABLES.items() for name in counts(table)]
 
 
 @pytest.mark.parametrize(("command", "name"), CASES)
 def test_counts_below_what_they_mean_are_refused(command: str, name: str) -> None:
-    for base, value in product(TRAIN if command == "train" else SERVE, (0, -1, "0", True, 2**41)):
+    for base, value in product(BASES[command], (0, -1, "0", True, 2**41)):
         question = {**base, name.replace("-", "_"): value}
         if value in (0, "0") and name in MAY_BE_ZERO:
             continue
@@ -49,7 +56,7 @@ def test_counts_below_what_they_mean_are_refused(command: str, name: str) -> Non
 @pytest.mark.parametrize(("command", "name"), CASES)
 def test_any_count_is_answered_or_refused_in_one_sentence(command: str, name: str) -> None:
     """Small ones of one job only where each answer takes seconds: steps of many lengths."""
-    bases = TRAIN if command == "train" else SERVE
+    bases = BASES[command]
     small = bases[-1:] if name == "min-seq-len" else bases
     for base, value in (*product(small, (0, 1, 7)), *product(bases, (2**30, 2**40))):
         question = {**base, name.replace("-", "_"): value}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from vramcast.api import job_of, planned_serving, planned_training, serve_answer
+from vramcast.api import job_of, planned_serving, planned_training, post_training_answer, serve_answer
 from vramcast.engines.diffusers import OPTIONS as DIFFUSERS
 from vramcast.engines.llamacpp.settings import FORK_OPTIONS
 from vramcast.engines.llamacpp.settings import OPTIONS as LLAMACPP
@@ -23,12 +23,14 @@ from vramcast.estimate.engine_options import check_options, options_of
 from vramcast.estimate.training import answer
 from vramcast.question.options import OPTIONS, Kind, Option
 from vramcast.question.plan_options import PLAN_OPTIONS
+from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.question.tracing import TRACE_OPTIONS, build_script, build_trace
 
 ASKED: dict[str, dict[str, Any]] = {
     "train": {"model": "llama-3.2-1b", "gpus": "8xh100", "seq-len": 256},
     "serve": {"model": "llama-3.2-1b", "gpus": "h100", "context": 512, "concurrency": 2},
+    "rl": {"model": "qwen2.5-0.5b", "gpus": "8xh100"},
     "plan train": {"model": "llama-3.2-1b", "on": "2xh100", "top": 1, "global-batch": 4, "engine": "torchtitan"},
     "plan serve": {"model": "llama-3.2-1b", "on": "h100", "context": 512, "concurrency": 2, "top": 1},
 }
@@ -54,6 +56,8 @@ def asked(command: str, options: Mapping[str, Any]) -> object:
             return answer(job_of(options), with_changes=False)
         case "serve":
             return serve_answer(options, with_changes=False)
+        case "rl":
+            return post_training_answer(options, with_changes=False)
         case "plan train":
             return planned_training(options).answer
         case _:
@@ -64,7 +68,8 @@ def tables() -> list[tuple[str, str]]:
     from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
 
     rows: dict[str, Mapping[str, Option]] = {
-        "train": OPTIONS, "serve": SERVE_OPTIONS, "plan train": PLAN_OPTIONS, "plan serve": PLAN_SERVE_OPTIONS,
+        "train": OPTIONS, "serve": SERVE_OPTIONS, "rl": POST_TRAINING_OPTIONS, "plan train": PLAN_OPTIONS,
+        "plan serve": PLAN_SERVE_OPTIONS,
     }
     return [(command, name) for command, table in rows.items() for name, row in table.items() if row.kind in TEXTS]
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from vramcast.allocator import Allocator, Settings
-from vramcast.allocator.gaps import Gaps
+from vramcast.allocator.gaps import BeyondAddresses, Gaps
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Change, LedgerEntry, Peak, PostTrainingAnswer, RankAnswer
 from vramcast.domain.job import Recompute
@@ -20,7 +20,7 @@ from vramcast.engines.post_training import fsdp, trainer
 from vramcast.engines.post_training.batches import batches
 from vramcast.engines.post_training.card import TRAINER, cards
 from vramcast.engines.post_training.releases import MICRO_TOKENS
-from vramcast.errors import VramcastError
+from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.interval import interval
 from vramcast.estimate.outside import context_tensor, outside_tensors
@@ -133,7 +133,10 @@ def _played(job: PostTrainingJob, found: Card) -> Played:
     outside = {process.name: (*_around(job, process), *process.outside) for process in found.processes}
     scripts = {process.name: Script(dict(enumerate(stage.programs.get(process.name, ()) for stage in found.stages)))
                for process in found.processes}
-    lives = {name: _life(found, name, script, job.alloc_conf) for name, script in scripts.items()}
+    try:
+        lives = {name: _life(found, name, script, job.alloc_conf) for name, script in scripts.items()}
+    except BeyondAddresses:  # 32 TiB and more, which no card has
+        raise InvalidSpec("the question is larger than can be answered") from None
     begins = {name: next(index for index, stage in enumerate(found.stages) if name in stage.programs) for name in lives}
     moments = ({name: life[index] for name, life in lives.items() if index >= begins[name]}
                for index in range(len(found.stages)))

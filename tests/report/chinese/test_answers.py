@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 import vramcast
 from tests.report.chinese.test_sentences import COMMANDS, ENGLISH
 from vramcast.catalogue.index import MODELS
-from vramcast.domain.answer import Answer, ServeAnswer
+from vramcast.domain.answer import Answer, PostTrainingAnswer, ServeAnswer
 from vramcast.errors import VramcastError
 from vramcast.report.messages import Words
 from vramcast.report.text import render
@@ -44,7 +44,17 @@ SERVING = [
     {"model": "llama-3.1-70b", "gpus": "l40s", "context": 32768, "concurrency": 4, "find": "fewest-gpus"},
     {"model": "qwen3-30b-a3b", "gpus": "h100", "find": "smallest-gpu", "engine": "sglang"},
 ]
-QUESTIONS = [("train", one) for one in TRAINING] + [("serve", one) for one in SERVING]
+POST_TRAINING = [
+    {"model": "qwen2.5-7b", "gpus": "8xh100-sxm-80gb", "mean_response_len": 300, "reference": True},
+    {"model": "qwen2.5-7b", "gpus": "h100", "framework": "verl@0.4", "algorithm": "ppo", "offload_optimizer": "cpu"},
+    {"model": "qwen2.5-7b", "gpus": "8xh100-sxm-80gb", "rollout_gpus": 4, "ahead": True, "framework": "nemo-rl"},
+    {"model": "qwen3-30b-a3b", "gpus": "8xa100-sxm4-80gb", "peft": "lora", "rollout": "sglang", "padded": True},
+    {"model": "qwen2.5-7b", "gpus": "2xt4", "memory_fraction": 0.9, "offload_parameters": "cpu"},
+]
+QUESTIONS = [
+    *(("train", one) for one in TRAINING), *(("serve", one) for one in SERVING),
+    *(("rl", one) for one in POST_TRAINING),
+]
 GENERATED = [
     (command, {"model": model, "gpus": gpus, "engine": engine} | ({"context": 4096} if command == "serve" else {}))
     for command, engines in (("train", ("pytorch", "megatron", "deepspeed", "torchtitan")),
@@ -67,8 +77,12 @@ def texts_of(answer: Answer) -> Iterator[str]:
         yield from (one.reason for one in answer.found.tried)
     if answer.time is not None:
         yield from (*answer.time.sources, *answer.time.assumptions)
-    if isinstance(answer, ServeAnswer):
+    yield from answer.cautions
+    if answer.host is not None:
+        yield from (text for part in answer.host.parts for text in (ZH.said(part.name), ZH.said(part.formula)))
+    if isinstance(answer, (ServeAnswer, PostTrainingAnswer)):
         yield answer.shortfall
+    if isinstance(answer, ServeAnswer):
         yield from answer.startup
         if answer.speed is not None:
             yield from answer.speed.sources

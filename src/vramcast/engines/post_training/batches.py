@@ -52,7 +52,7 @@ def replicas(job: PostTrainingJob) -> int:
 
     Raises: InvalidSpec for degrees that do not divide
     """
-    ranks, ulysses = job.plan.data_parallel(job.trainer_gpus), job.updates.ulysses
+    ranks, ulysses = job.plan.data_parallel(trainer_cluster(job).count), job.updates.ulysses
     if ranks % ulysses:
         raise InvalidSpec(f"ulysses={ulysses} does not divide {ranks} data-parallel ranks; use a divisor of {ranks}")
     return ranks // ulysses
