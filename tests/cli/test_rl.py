@@ -18,8 +18,9 @@ def test_json_has_the_card_its_processes_and_every_stage() -> None:
     found = json.loads(done.stdout)
     card, *processes = found["ranks"]
     assert [rank["role"] for rank in (card, *processes)] == ["card", "trainer", "engine"]
-    assert list(card["phases"]) == ["init", "engine_start", "update_weights", "generate", "old_log_prob", "ref_log_prob",
-                                    "update_actor"]
+    assert list(card["phases"]) == [
+        "init", "engine_start", "update_weights", "generate", "old_log_prob", "ref_log_prob", "update_actor",
+    ]
     assert sum(entry["bytes"] for entry in card["ledger"]) == card["peak"]["device_bytes"] == found["needed_bytes"]
     assert found["resting"]["trainer"].keys() == card["phases"].keys()
     assert sum(found["time"]["seconds"].values()) == pytest.approx(found["time"]["step_s"])
