@@ -13,6 +13,7 @@ from typing import Any, Final
 from truth.contract import STEP_TIME, VERDICT, Prediction, Refused
 from vramcast import api
 from vramcast.domain.answer import Peak, PostTrainingAnswer, RankAnswer
+from vramcast.domain.version import check_version
 from vramcast.formats.reading import sentence
 from vramcast.formats.tools import nemo_rl, verl
 from vramcast.units import GIB
@@ -23,13 +24,20 @@ UNITS: Final = {"GiB": GIB, "MiB": 1 << 20, "GB": 10**9}
 
 CARDS: Final = {
     "H100-80GB": "h100-sxm-80gb", "H800-80GB": "h800", "A100-80GB": "a100-sxm4-80gb", "H20-96GB": "h20-96gb",
-    "H20": "h20-96gb", "GB200-192GB": "gb200", "MI300X-192GB": "mi300x", "80GB card": "h100-sxm-80gb",
+    "H20": "h20-96gb", "GB200-192GB": "gb200", "MI300X-192GB": "mi300x", "80GB card (79.14": "a100-sxm4-80gb",
     "RTX 5090-32GB": "rtx-5090", "A6000-48GB": "rtx-a6000", "GB10": "gb10", "L20-48GB": "l20", "B200-192GB": "b200",
     "H200-141GB": "h200",
 }
-"""How a row's card begins -> ours. Those that are not named are cards of 80 GB, or where more was measured of 141."""
+"""How a row's card begins -> ours. The one of 79.14 GiB has its MFU of 312 TFLOP/s: an A100; the one that "fits an H20
+peak" and holds more than 80 GB is taken for the larger of the two. Any other must be named."""
 
 RELEASES: Final = re.compile(r"(\d+\.\d+)")
+
+GENERATED: Final = ("generate", "update_weights")
+"""What verl counts as generation up to 0.7: the engine is woken and handed the weights within."""
+
+BESIDE: Final = ("time_validation", "time_save_checkpoint", "time_reward", "time_advantage")
+"""Parts of a printed step that are not timed."""
 
 STAGES: Final = {
     "time_gen": ("generate",), "time_old_log_prob": ("old_log_prob",), "time_ref_log_prob": ("ref_log_prob",),
@@ -44,9 +52,14 @@ IN_WORDS: Final = {
 }
 """Settings of rows in words of their own -> those of the framework."""
 
-SAID: Final = re.compile(r"^(ref|note|dtype_defaults|log|env\.|.* .*)$")
+SAID: Final = re.compile(r"^(ref|note|dtype_defaults|log|script|step|training_steps|env\..*|.* .*)$")
 """Settings that describe, in words."""
 
+
+INITIAL: Final = "initial"
+CUT: Final = {"micro-batch", "micro-tokens"}
+PROMPT: Final = 512
+"""Longest prompt where nobody says it: beside it the engine's longest sequence says the answer's."""
 
 TOLD: Final = re.compile(r"GSM8K data: real sequences")
 OF_GSM8K: Final = (103, 250)
@@ -58,9 +71,14 @@ def predict(row: Row) -> Iterator[Prediction]:
 
     Raises: Refused where its settings do not say a job
     """
-    answer = api.post_training_answer(options_of(row), with_changes=False)
+    options = options_of(row)
+    answer = api.post_training_answer(options, with_changes=False)
     trainer = next((rank for rank in answer.ranks if rank.role == "trainer"), answer.ranks[0])
     found = [*_measured(row, answer, trainer)]
+    if row["framework"] == "verl" and not CUT & options.keys():  # what is there when all is loaded
+        found = [one for one in found if one.level == INITIAL]
+    if row["framework"] == "verl" and "prompts" not in options:
+        found = [one for one in found if one.level != STEP_TIME]
     outcome = (row.get("outcome") or {}).get("result")
     if row["kind"] == "outcome" and outcome in ("fits", "oom"):
         found.append(Prediction(VERDICT, float(answer.fits), float(outcome == "fits")))
@@ -70,6 +88,9 @@ def predict(row: Row) -> Iterator[Prediction]:
 
 
 def _measured(row: Row, answer: PostTrainingAnswer, trainer: RankAnswer) -> Iterator[Prediction]:
+    printed = {item["quantity"]: item["value"] for item in row.get("measured", ())}
+    old = row["framework"] == "verl" and check_version(
+        "verl", _framework(row).partition("@")[2], oldest=(0, 2), newest=(0, 10)) < (0, 8)
     for item in row.get("measured", ()):
         name, value, scope = item["quantity"], item["value"], str(item.get("scope", ""))
         if name in ("torch_max_allocated", "torch_max_reserved"):
@@ -77,13 +98,14 @@ def _measured(row: Row, answer: PostTrainingAnswer, trainer: RankAnswer) -> Iter
             most = max(_level(peak, level) for peak in trainer.phases.values())
             yield Prediction(level, most, value * UNITS[item["unit"]])
         elif name == "torch_allocated" and re.search(r"after|before vLLM|built", scope):
-            yield Prediction("initial", answer.resting["trainer"]["init"], value * UNITS[item["unit"]])
+            yield Prediction(INITIAL, answer.resting["trainer"]["init"], value * UNITS[item["unit"]])
         elif answer.time is not None and name in STAGES:
-            seconds = sum(answer.time.seconds.get(stage, 0.0) for stage in STAGES[name])
+            stages = GENERATED if old and name == "time_gen" else STAGES[name]
+            seconds = sum(answer.time.seconds.get(stage, 0.0) for stage in stages)
             if seconds:
                 yield Prediction(f"time of {STAGES[name][0]}", seconds, value)
-        elif answer.time is not None and name == "time_step" and row["framework"] == "NeMo-RL":
-            yield Prediction(STEP_TIME, answer.time.step_s, value)
+        elif answer.time is not None and name == "time_step":
+            yield Prediction(STEP_TIME, answer.time.step_s, value - sum(printed.get(part, 0.0) for part in BESIDE))
 
 
 def _level(peak: Peak, level: str) -> int:
@@ -103,6 +125,10 @@ def options_of(row: Row) -> dict[str, Any]:
     if framework == "verl":
         settings = {name: verl.value_of(value) for name, value in settings.items()}
         settings.setdefault("trainer.n_gpus_per_node", row["gpus"].get("count") or 8)
+        settings.setdefault("critic.model.use_remove_padding", settings.get("model.use_remove_padding", False))
+        if "data.max_response_length" not in settings and "rollout.max_model_len" in settings:
+            settings["data.max_response_length"] = settings["rollout.max_model_len"] - PROMPT
+        settings.setdefault("algorithm.adv_estimator", "gae" if "ppo" in str(row["algorithm"]) else "grpo")
         if "megatron" in str(row.get("backend")):
             settings.setdefault("actor.strategy", "megatron")
         if str(row.get("backend")) == "fsdp2":
@@ -113,7 +139,8 @@ def options_of(row: Row) -> dict[str, Any]:
     if found.unread:
         raise Refused(sentence(found.unread))
     options: dict[str, Any] = dict(found.options)
-    if framework == "verl" and not {"micro-batch", "micro-tokens"} & options.keys():
+    loaded = any(item["quantity"] == "torch_allocated" for item in row["measured"])
+    if framework == "verl" and not CUT & options.keys() and not loaded:
         raise Refused("its settings say no micro-batch")
     options |= {"model": row["model"], "gpus": _gpus(row), "framework": _framework(row)}
     options |= _lengths(row, options)
@@ -125,16 +152,16 @@ def _gpus(row: Row) -> str:
     if not count:
         raise Refused("does not say how many cards")
     name = next((ours for theirs, ours in CARDS.items() if kind.startswith(theirs)), None)
-    if name is None and "not named" in kind:
-        name = "h200" if "above 80 GB" in kind else "h100-sxm-80gb"
+    if name is None and "fits an H20 peak" in kind and "above 80 GB" in kind:
+        name = "h20-141gb"
     if name is None:
-        raise Refused(f"the card {kind} is not known")
+        raise Refused(f"the card {kind[:40]!r} is not known")
     each = row["gpus"].get("per_node") or 8
     return f"{count // each}x{each}x{name}" if count > each and count % each == 0 else f"{count}x{name}"
 
 
 def _framework(row: Row) -> str:
-    name = "verl" if row["framework"] == "verl" else "nemo-rl"
+    name = "nemo-rl" if row["framework"] == "NeMo-RL" else "verl"
     versions = RELEASES.findall(str(row["version"]))
     return f"{name}@{versions[0]}" if versions else {"verl": "verl@0.9", "nemo-rl": "nemo-rl@0.6"}[name]
 

@@ -27,11 +27,13 @@ LOGIT_BYTES = 12
 
 
 def train_job(job: PostTrainingJob, found: Batches) -> Job:
-    """The update as a training job of Megatron."""
+    """The update as a training job of Megatron. Sequences are filled up to what its ranks divide [verl models/mcore/
+    util.py `preprocess_packed_seqs`]."""
     plan = job.plan
+    parts = plan.tp * (2 * plan.cp if plan.cp > 1 else 1)
     return Job(
         model=job.model,
-        workload=Workload(seq_len=found.tokens // found.samples, micro_batch=found.samples,
+        workload=Workload(seq_len=ceil_div(found.tokens, found.samples * parts) * parts, micro_batch=found.samples,
                           grad_accum=found.accumulated, objective="pretrain"),
         plan=replace(
             plan, shards=Shards.OPTIMIZER, offload_parameters="none", offload_optimizer="none", sharded_by=None,
