@@ -88,12 +88,12 @@ def batches(job: PostTrainingJob, *, learns: bool, of_critic: bool = False) -> B
         at_once = sequences * length if updates.padded else episodes.most_tokens(sequences)
         return Batches(ceil_div(at_once, updates.ulysses), sequences if updates.padded else 1,
                        ceil_div(local, sequences), steps)
-    budget = (tokens or MICRO_TOKENS) * updates.ulysses
+    shared = updates.ulysses * (job.plan.cp if job.framework == "verl" else 1)  # [verl] megatron_actor.py
+    budget = (tokens or MICRO_TOKENS) * shared
     if budget < episodes.longest:
         raise InvalidSpec(
-            f"micro-tokens={tokens or MICRO_TOKENS} x ulysses={updates.ulysses} are fewer than the "
-            f"{episodes.longest} tokens of the longest sequence; use at least "
-            f"{ceil_div(episodes.longest, updates.ulysses)}"
+            f"micro-tokens={tokens or MICRO_TOKENS} x {shared} ranks that share them are fewer than the "
+            f"{episodes.longest} tokens of the longest sequence; use at least {ceil_div(episodes.longest, shared)}"
         )
     at_once = min(budget, local * length)
     return Batches(ceil_div(at_once, updates.ulysses), 1, ceil_div(local * length, at_once), steps)

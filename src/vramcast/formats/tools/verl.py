@@ -27,6 +27,8 @@ CHECKED: Final = re.compile(r"verl\.trainer\.main_ppo$")
 AHEAD: Final = re.compile(r"one_step_off|fully_async")
 """Trainers whose engine generates on cards of its own, ahead."""
 
+UNCUT: Final = "is set nowhere, nor is use_dynamic_bsz, where verl stops"
+
 OVERRIDE: Final = re.compile(r"(\+{0,2})([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
 CONFIG_NAME: Final = re.compile(r"--?(?:config-name|cn)=?'?([\w./-]*)'?")
 TRAINERS: Final = {"ppo_trainer": "fsdp", "ppo_megatron_trainer": "megatron", "one_step_off_ppo_trainer": "fsdp",
@@ -280,6 +282,8 @@ def reading(given: Mapping[str, Any], text: str, *, added: Iterable[str] = (), c
         options |= {"rollout-gpus": apart} | ({"ahead": True} if AHEAD.search(text) else {})
     if release := RELEASE.search(text):
         options["framework"] = f"verl@{release[1]}"
+    if checked and not {"micro-batch", "micro-tokens"} & options.keys():
+        values.cannot("actor.ppo_micro_batch_size_per_gpu", UNCUT, option="micro-batch")
     _refuse(values, critic=trained == "ppo" and not megatron)
     for name in added:
         if name in values and name not in values.asked and not NAMES.is_harmless(name):

@@ -1,0 +1,146 @@
+"""verl's commands and YAML: what each name says, and what is not modelled is refused by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramcast.api.post_training import post_training_job_of
+from vramcast.errors import Unsupported
+from vramcast.formats.reading import Config, sentence
+from vramcast.formats.tools import verl
+
+GRPO = (
+    "algorithm.adv_estimator=grpo data.train_batch_size=1024 data.max_prompt_length=512 data.max_response_length=1024 "
+    "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct actor_rollout_ref.model.use_remove_padding=True "
+    "actor_rollout_ref.actor.ppo_mini_batch_size=256 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16 "
+    "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.optim.lr=1e-6 actor_rollout_ref.rollout.n=5 "
+    "actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32 "
+    "trainer.logger='[\"console\"]' trainer.n_gpus_per_node=8 trainer.nnodes=2"
+)
+
+
+def of(more: str = "", head: str = "", base: str = GRPO) -> Any:
+    return verl.read(Config("run.sh", f"{head}\npython3 -m verl.trainer.main_ppo {base} {more} $@\n", None))
+
+
+def test_a_command_is_its_whole_question() -> None:
+    found = of()
+    assert not found.unread
+    assert (found.ranks, found.nodes) == (16, 2)
+    assert found.weak | found.options == {
+        "framework": "verl", "algorithm": "grpo", "sharded-by": "fsdp1", "model": "Qwen/Qwen2.5-7B-Instruct",
+        "prompts": 1024, "samples": 5, "prompt-len": 512, "response-len": 1024, "mini-batch": 256, "micro-batch": 16,
+        "log-prob-micro-batch": 32, "reference": True, "padded": False, "rollout": "vllm",
+    }
+
+
+@pytest.mark.parametrize("more, option, value", [
+    ("actor_rollout_ref.actor.strategy=fsdp2", "sharded-by", "fsdp2"),
+    ("+actor_rollout_ref.actor.fsdp_config.model_dtype=bf16", "precision", "pure-bf16"),
+    ("actor_rollout_ref.actor.fsdp_config.fsdp_size=8", "shard-group", 8),
+    ("actor_rollout_ref.actor.fsdp_config.fsdp_size=16", "shard-group", None),  # of all ranks
+    ("actor_rollout_ref.actor.ppo_epochs=2", "epochs", 2),
+    ("actor_rollout_ref.actor.entropy_coeff=0.001", "entropy", True),
+    ("actor_rollout_ref.actor.entropy_coeff=0", "entropy", False),
+    ("actor_rollout_ref.actor.fsdp_config.entropy_from_logits_with_chunking=True", "entropy-kernel", "chunked"),
+    ("actor_rollout_ref.rollout.enforce_eager=True", "graphs", False),
+    ("actor_rollout_ref.rollout.update_weights_bucket_megabytes=4096", "bucket-mib", 4096),
+    ("actor_rollout_ref.model.lora_rank=32", "lora-rank", 32),
+    # sizes without _per_gpu are of all ranks, of which `ulysses` share a sequence
+    ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null actor_rollout_ref.actor.ppo_micro_batch_size=64",
+     "micro-batch", 4),
+    ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null actor_rollout_ref.actor.ppo_micro_batch_size=64 "
+     "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "micro-batch", 8),
+    ("actor_rollout_ref.actor.use_dynamic_bsz=True", "micro-tokens", 16384),
+    ("actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.actor.ppo_max_token_len_per_gpu=24000 "
+     "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=8000", "log-prob-tokens", 24000),  # of the reference
+    ("actor_rollout_ref.actor.use_kl_loss=False actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=64",
+     "log-prob-micro-batch", 32),  # nobody asks it
+    ("'actor_rollout_ref.rollout.max_num_batched_tokens=${data.max_response_length}'", "batched-tokens", 1024),
+    ("'actor_rollout_ref.rollout.max_num_seqs=${oc.select:data.nothing,77}'", "max-sequences", 77),
+    ("actor_rollout_ref.model.path=$HOME/models/Qwen2.5-7B", "model", "Qwen2.5-7B"),
+])
+def test_names_say(more: str, option: str, value: object) -> None:
+    found = of(more)
+    assert not found.unread, sentence(found.unread)
+    assert found.options.get(option) == value
+
+
+CRITIC = "algorithm.adv_estimator=gae critic.model.use_remove_padding=True critic.ppo_micro_batch_size_per_gpu=8"
+MEGATRON = ("--config-name=ppo_megatron_trainer.yaml actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 "
+            "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2")
+
+
+@pytest.mark.parametrize("more, options", [
+    (CRITIC, {"algorithm": "ppo", "critic-micro-batch": 8}),
+    (f"{CRITIC} actor_rollout_ref.actor.use_dynamic_bsz=True", {"critic-micro-tokens": 32768}),
+    (MEGATRON, {"engine": "megatron", "tp": 2, "pp": 2, "recompute": "none", "padded": False, "sharded-by": None}),
+    (f"{MEGATRON} actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null "
+     "actor_rollout_ref.actor.ppo_micro_batch_size=16", {"micro-batch": 4}),
+    (f"{MEGATRON} +actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=full",
+     {"recompute": "full"}),
+])
+def test_critics_and_megatron(more: str, options: dict[str, Any]) -> None:
+    found = of(more)
+    assert not found.unread, sentence(found.unread)
+    assert {name: found.options.get(name) for name in options} == options
+
+
+@pytest.mark.parametrize("more, said", [
+    ("actor_rollout_ref.actor.ppo_mini_batchsize=8",
+     "actor.ppo_mini_batchsize: verl 0.8.0.dev knows no such name; did you mean actor.ppo_mini_batch_size"),
+    ("data.max_promt_length=8", "data.max_promt_length: verl 0.8.0.dev knows no such name"),
+    ("reward_model.enable=True", "reward_model.enable: a reward network beside the trainer is not modelled"),
+    ("+actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_cpu_offload=True",
+     "an optimizer that steps on the host is not modelled"),
+    ("+actor_rollout_ref.model.override_config.attn_implementation=eager", "model.override_config.attn_implementation"),
+    ("+actor_rollout_ref.model.override_config.num_hidden_layers=4", "model.override_config.num_hidden_layers"),
+    ("actor_rollout_ref.rollout.quantization=fp8", "rollout.quantization: may change memory or time"),
+    ("actor_rollout_ref.rollout.name=trtllm", "rollout.name: 'trtllm' is not one of vllm, sglang"),
+    ("trainer.device=npu", "trainer.device: runs on no GPU of NVIDIA or AMD"),
+    ("--config-name=my_trainer", "--config-name my_trainer: is a file of its own"),
+    ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null", "is set nowhere"),
+    ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null actor_rollout_ref.actor.ppo_micro_batch_size=64 "
+     "trainer.nnodes=$NODES", "is divided by ranks that the file does not count"),
+    (f"{CRITIC} critic.strategy=fsdp2", "critic.strategy: other than actor.strategy is not modelled"),
+    (f"{CRITIC} critic.model.fsdp_config.param_offload=True", "other than actor.fsdp_config.param_offload"),
+    ("algorithm.adv_estimator=gae", "critic.model.use_remove_padding: other than the actor's"),  # it pads unasked
+])
+def test_what_is_not_modelled_is_named(more: str, said: str) -> None:
+    assert said in sentence(of(more).unread)
+
+
+def test_who_says_no_estimator_trains_a_critic() -> None:
+    found = of(base=GRPO.replace("algorithm.adv_estimator=grpo ", "critic.model.use_remove_padding=True "))
+    assert (found.weak["algorithm"], found.options.get("algorithm")) == ("ppo", None)
+
+
+@pytest.mark.parametrize("head, framework", [
+    ("# verlai/verl:app-verl0.5-transformers4.55.4-vllm0.10.0", "verl@0.5"), ("pip install verl==0.4.1", "verl@0.4"),
+    ("pip install git+https://github.com/volcengine/verl@v0.6.1", "verl@0.6"), ("", None),
+])
+def test_releases_stand_in_images_and_pins(head: str, framework: str | None) -> None:
+    assert of(head=head).options.get("framework") == framework
+
+
+def test_a_command_wins_over_the_configuration_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "my_grpo.yaml").write_text(
+        "defaults: [ppo_trainer, _self_]\ndata: {max_prompt_length: 333, max_response_length: 444}\n"
+        "actor_rollout_ref: {rollout: {name: sglang, gpu_memory_utilization: 0.3}}\n", encoding="utf-8")
+    script = tmp_path / "run.sh"
+    named = GRPO.replace("data.max_prompt_length=512 ", "").replace("actor_rollout_ref.rollout.name=vllm ", "")
+    script.write_text(f"python3 -m verl.trainer.main_ppo --config-name='my_grpo' {named}\n", encoding="utf-8")
+    job = post_training_job_of({"from": (str(script),), "gpus": "h100-sxm-80gb"})
+    assert (job.episodes.prompt_len, job.episodes.response_len, job.cluster.count) == (333, 1024, 16)
+    assert (job.rollout_engine, job.rollout.memory_fraction) == ("sglang", 0.3)
+
+
+def test_the_question_refuses_a_key_by_name(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"python3 -m verl.trainer.main_ppo {GRPO} model.use_liger=True\n", encoding="utf-8")
+    with pytest.raises(Unsupported, match=r"run\.sh: model\.use_liger: may change memory or time"):
+        post_training_job_of({"from": (str(script),), "gpus": "16xh100-sxm-80gb"})
