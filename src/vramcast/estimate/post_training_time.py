@@ -61,10 +61,12 @@ class Pace(NamedTuple):
 
 PACES: Final[dict[str, Pace]] = {
     "verl": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
+    "verl, megatron": Pace(2.5, 2.5, 0.7, 0.3, 0.3),
     "trl": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
     "nemo-rl": Pace(1.28, 2.45, 0.0, 0.089, 0.044),
 }
-"""[runs]: handovers of 0.9 to 6.2 s of 1.5B to 32B. [pages] NeMo-RL's step times of v0.5.0 and v0.6.0, 40 runs of 8B
+"""[runs]: handovers of 0.9 to 6.2 s of 1.5B to 32B; of Megatron one run of a 7B on tp 2 and pp 2, four sequences of 290
+tokens a micro-batch, whose launches the host does not keep up with. [pages] NeMo-RL's step times of v0.5.0 and v0.6.0, 40 runs of 8B
 dense to 671B with experts on 8 to 512 H100 and GB200: six constants fitted to them, median 8 %, nine in ten within 30 %
 but for DAPO, which samples again."""
 
@@ -87,7 +89,7 @@ def step_time(job: PostTrainingJob) -> tuple[StepTime | None, tuple[str, ...]]:
         for held, moved in ((learning.weights, job.plan.offload_parameters),
                             (learning.moments, job.plan.offload_optimizer))
     )
-    pace = PACES[job.framework]
+    pace = PACES.get(f"{job.framework}, {job.engine}", PACES[job.framework])
     updated *= pace.experts if any(isinstance(run.layer.channel, MoE) for run in job.model.main.runs) else pace.dense
     once = updated / (job.updates.epochs * passes)
     asked = once + weights + _units_s(job, learns=False)
