@@ -9,18 +9,19 @@ graphs, NCCL and the context stay
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Final, NamedTuple
 
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Alloc, Category, Program, Tensor, extent, live_at_end
 from vramcast.domain.serving import Deployment, Requests, ServeJob, ServePlan, ServingRank, Version
-from vramcast.engines import sglang, vllm
 from vramcast.engines.post_training.batches import part_of
 from vramcast.engines.post_training.releases import FRAMEWORKS, release_of
+from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.units import GIB, format_bytes
 
-ENGINES: Final = {"vllm": vllm, "sglang": sglang}
+ENGINES: Final = ("vllm", "sglang")
 
 LEAST_RANK: Final = 8
 """Of the adapters that vLLM has slots for."""
@@ -98,7 +99,7 @@ def engine(job: PostTrainingJob, *, held_bytes: int) -> Engine:
     if job.rollout_engine not in ENGINES:
         raise Unsupported(f"--rollout {job.rollout_engine} is not modelled beside a trainer; use vllm or sglang")
     asked = serve_job(job)
-    deployment: Deployment = ENGINES[job.rollout_engine].deploy(asked)
+    deployment: Deployment = import_module(SERVING[job.rollout_engine].module).deploy(asked)
     if len(deployment.ranks) > 1:
         raise Unsupported("pipeline stages of the engine are not modelled beside a trainer; use --rollout-tp")
     rank = deployment.ranks[0]
