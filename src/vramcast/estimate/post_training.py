@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,7 +20,7 @@ from vramcast.domain.version import named
 from vramcast.engines.post_training import fsdp, trainer
 from vramcast.engines.post_training.batches import batches
 from vramcast.engines.post_training.card import TRAINER, cards
-from vramcast.engines.post_training.releases import MICRO_TOKENS
+from vramcast.engines.post_training.releases import MEMORY_FRACTION, MICRO_TOKENS
 from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.interval import interval
@@ -30,7 +31,7 @@ from vramcast.estimate.script import Script
 from vramcast.estimate.script import play as play_script
 from vramcast.estimate.timeline import Device
 from vramcast.estimate.traits import training_traits
-from vramcast.units import format_bytes
+from vramcast.units import ceil_div, format_bytes
 
 
 class Moment(NamedTuple):
@@ -97,10 +98,10 @@ def answer(job: PostTrainingJob, *, with_changes: bool = True) -> PostTrainingAn
         capacity_bytes=capacity,
         ranks=(*wholes, *(one for played in runs for one in _process_answers(played, _cards(job, played)))),
         num_parameters=count_parameters(job.model).total,
-        cautions=tuple(_cautions(short, longest, capacity)),
+        cautions=tuple(_cautions(short if wholes[0].needed_bytes > capacity else "", longest, capacity)),
         assumptions=tuple(dict.fromkeys((*job.model.notes, *job.assumed, *said, *unknown))),
         warnings=tuple(text for played in runs for text in played.card.warnings),
-        changes=() if fits or not with_changes else tuple(_changes(job, wholes[0].needed_bytes)),
+        changes=() if fits or not with_changes else tuple(_changes(job, wholes[0].needed_bytes, short)),
         time=time,
         host=host,
         resting={name: stages for played in runs for name, stages in _resting(played).items()},
@@ -275,68 +276,105 @@ class Proposal(NamedTuple):
     """One change of a question."""
 
     options: str
-    job: PostTrainingJob
+    part: str  # field of the question: "updates", "plan", "rollout"
+    fields: dict[str, Any]
     cost: str
 
+    def on(self, job: PostTrainingJob) -> PostTrainingJob:
+        """The question with it."""
+        return replace(job, **{self.part: replace(getattr(job, self.part), **self.fields)})
 
-def _proposals(job: PostTrainingJob) -> Iterator[Proposal]:
-    """Changes that lower a peak, the cheapest first."""
+
+def _starting(job: PostTrainingJob) -> Iterator[Proposal]:
+    """Changes that let an engine start whose cache is too small."""
+    if job.rollout.context is None:
+        longest = job.episodes.longest
+        yield Proposal(f"--context {longest}", "rollout", {"context": longest}, "none: no sequence is longer")
+    share = job.rollout.memory_fraction or MEMORY_FRACTION
+    for more in takewhile(lambda one: one < 1, (round(share + step / 10, 2) for step in range(1, 10))):
+        yield Proposal(f"--memory-fraction {more:g}", "rollout", {"memory_fraction": more},
+                       "less room for everything else on the card")
+
+
+def _proposals(job: PostTrainingJob, *, least: bool = False) -> Iterator[Proposal]:
+    """Changes that lower a peak, the cheapest first; `least`: micro-batches as small as they may be, not half."""
     updates, plan, rollout = job.updates, job.plan, job.rollout
-
-    def updated(options: str, cost: str, **fields: Any) -> Proposal:
-        return Proposal(options, replace(job, updates=replace(updates, **fields)), cost)
-
-    def planned(options: str, cost: str, **fields: Any) -> Proposal:
-        return Proposal(options, replace(job, plan=replace(plan, **fields)), cost)
-
-    if updates.micro_batch and updates.micro_batch > 1:
-        half = updates.micro_batch // 2
-        yield updated(f"--micro-batch {half}", "smaller matrix products", micro_batch=half)
-    if updates.log_prob_micro_batch and updates.log_prob_micro_batch > 1:
-        half = updates.log_prob_micro_batch // 2
-        yield updated(f"--log-prob-micro-batch {half}", "smaller matrix products", log_prob_micro_batch=half)
-    tokens = updates.micro_tokens or MICRO_TOKENS
-    if updates.micro_batch is None and tokens // 2 * updates.ulysses >= job.episodes.longest:
-        yield updated(f"--micro-tokens {tokens // 2}", "smaller matrix products", micro_tokens=tokens // 2)
-    share = rollout.memory_fraction or 0.5
+    smaller = "smaller matrix products"
+    for option, field in (("--micro-batch", "micro_batch"), ("--log-prob-micro-batch", "log_prob_micro_batch")):
+        given = getattr(updates, field)
+        if given and given > 1:
+            fewer = 1 if least else given // 2
+            yield Proposal(f"{option} {fewer}", "updates", {field: fewer}, smaller)
+    tokens, fewest = updates.micro_tokens or MICRO_TOKENS, ceil_div(job.episodes.longest, updates.ulysses)
+    if updates.micro_batch is None and tokens // 2 >= fewest:
+        fewer = fewest if least else tokens // 2
+        yield Proposal(f"--micro-tokens {fewer}", "updates", {"micro_tokens": fewer}, smaller)
+    share = rollout.memory_fraction or MEMORY_FRACTION
     if share > 0.2:
         less = round(share - 0.1, 2)
-        yield Proposal(f"--memory-fraction {less:g}", replace(job, rollout=replace(rollout, memory_fraction=less)),
+        yield Proposal(f"--memory-fraction {less:g}", "rollout", {"memory_fraction": less},
                        "a smaller cache: fewer sequences at once")
     if not rollout.sleeps:
-        yield Proposal("--sleep", replace(job, rollout=replace(rollout, sleeps=True)), "sleeping and waking every step")
+        yield Proposal("--sleep", "rollout", {"sleeps": True}, "sleeping and waking every step")
     if plan.recompute is not Recompute.FULL:
-        yield planned("--recompute full", "one more forward", recompute=Recompute.FULL)
-    if not updates.fused_loss and job.engine == "pytorch":
-        yield updated("--fused-loss", "about none", fused_loss=True)
+        yield Proposal("--recompute full", "plan", {"recompute": Recompute.FULL}, "one more forward")
+    if job.engine == "pytorch" and not updates.fused_loss:
+        yield Proposal("--fused-loss", "updates", {"fused_loss": True}, "about none")
     if plan.offload_parameters == "none" or plan.offload_optimizer == "none":
-        yield planned("--offload-parameters cpu --offload-optimizer cpu", "states move over PCIe in every stage",
-                      offload_parameters="cpu", offload_optimizer="cpu")
+        offloaded = {"offload_parameters": "cpu", "offload_optimizer": "cpu"}
+        yield Proposal("--offload-parameters cpu --offload-optimizer cpu", "plan", offloaded,
+                       "states move over PCIe in every stage")
     if job.engine == "pytorch" and fsdp.sharder(job) == "fsdp1":
-        yield planned("--sharded-by fsdp2", "about none", sharded_by="fsdp2")
-    if updates.ulysses * 2 <= job.trainer_gpus and job.engine == "pytorch":
-        yield updated(f"--ulysses {updates.ulysses * 2}", "sequences are exchanged in every layer",
-                      ulysses=updates.ulysses * 2)
+        yield Proposal("--sharded-by fsdp2", "plan", {"sharded_by": "fsdp2"}, "about none")
+    if job.engine == "pytorch" and updates.ulysses * 2 <= job.trainer_gpus:
+        yield Proposal(f"--ulysses {updates.ulysses * 2}", "updates", {"ulysses": updates.ulysses * 2},
+                       "sequences are exchanged in every layer")
 
 
-def _changes(job: PostTrainingJob, before: int) -> Iterator[Change]:
-    capacity = job.cluster.gpu.visible_bytes
-    for proposal in _proposals(job):
-        try:
-            runs = play(proposal.job)
-        except VramcastError:
-            continue
-        needed, short = needed_bytes(runs), _shortfall(runs)
-        if needed < before or not short:
-            yield Change(change=proposal.options, device_bytes=needed, cost=proposal.cost,
-                         fits=needed <= capacity and not short)
+def _changes(job: PostTrainingJob, before: int, short: str) -> Iterator[Change]:
+    """Each change that lowers what is needed, or lets the engine start; where none is enough, the fewest together."""
+    enough, too_much = False, before > job.cluster.gpu.visible_bytes
+    for proposal in (*(_starting(job) if short else ()), *_proposals(job)):
+        found = _changed(job, (proposal,))
+        if found is not None and (found.fits if not too_much else found.device_bytes < before):
+            yield found
+            enough |= found.fits
+            if enough and short:  # larger shares would start, too
+                return
+    every = () if enough else tuple(_proposals(job, least=True))
+    whole = _changed(job, every) if every else None
+    if whole is None or not whole.fits:
+        return
+    for proposal in reversed(every):  # the dearest first
+        fewer = tuple(one for one in every if one is not proposal)
+        found = _changed(job, fewer)
+        if found is not None and found.fits:
+            every, whole = fewer, found
+    yield whole
+
+
+def _changed(job: PostTrainingJob, proposals: Sequence[Proposal]) -> Change | None:
+    """What a question with those changes comes to; None where it cannot be asked."""
+    for proposal in proposals:
+        job = proposal.on(job)
+    try:
+        runs, host = play(job), host_need(job)
+    except VramcastError:
+        return None
+    needed = needed_bytes(runs)
+    return Change(
+        change=" ".join(proposal.options for proposal in proposals), device_bytes=needed,
+        cost="; ".join(dict.fromkeys(proposal.cost for proposal in proposals)),
+        fits=needed <= job.cluster.gpu.visible_bytes and not _shortfall(runs) and host.fits,
+    )
 
 
 def question(job: PostTrainingJob) -> dict[str, Any]:
     """The job as plain data; the model and the card by name."""
     plain: dict[str, Any] = {
         "model": job.model.name, "gpus": job.cluster.name, "engine": named(job.framework, job.version),
-        "rollout_engine": named(job.rollout_engine, job.rollout_version), "algorithm": job.algorithm,
+        "trainer_engine": job.engine, "rollout_engine": named(job.rollout_engine, job.rollout_version),
+        "algorithm": job.algorithm,
     }
     for name in ("episodes", "updates", "plan", "rollout"):
         fields = msgspec.structs.asdict(getattr(job, name))

@@ -106,6 +106,7 @@ def engine(job: PostTrainingJob, *, held_bytes: int) -> Engine:
     load, serving = (tuple(nodes) for nodes in rank.program.phases.values())
     found = extent(load).net
     cache, short = _cache(asked, rank, held_bytes, visible=job.cluster.gpu.visible_bytes)
+    short = short or _too_small(asked, rank, cache, held_bytes)
     weights = Tensor(name="weights", num_bytes=found, category=Category.WEIGHTS, owner="rollout",
                      formula=f"over {asked.plan.tp} ranks", source="the network's configuration")
     kept = Tensor(name="key-value cache", num_bytes=cache, category=Category.CACHE, owner="rollout",
@@ -115,6 +116,20 @@ def engine(job: PostTrainingJob, *, held_bytes: int) -> Engine:
     graphs = tuple(Alloc(tensor) for tensor in stays if tensor.category is not Category.CACHE)
     forward = tuple(node for node in serving if not (isinstance(node, Alloc) and node.tensor in stays))
     return Engine(asked, deployment, weights, kept, graphs, forward, rank.program.outside, short)
+
+
+def _too_small(asked: ServeJob, rank: ServingRank, cache_bytes: int, held_bytes: int) -> str:
+    """Why an engine does not start with its cache: vLLM's must hold its longest sequence, SGLang's anything.
+
+    Source: vllm/v1/core/kv_cache_utils.py `check_enough_kv_cache_memory`; sglang model_runner.py `init_memory_pool`
+    """
+    least = 1 if asked.engine == "sglang" or rank.cache is None else rank.cache.sequence_bytes(asked.context)
+    short_of = min(0, rank.startup.get("KV cache", 0))  # where weights and profile alone are more than the share
+    counted = held_bytes if asked.engine == "vllm" and asked.version < SNAPSHOT_SINCE and short_of else 0
+    if cache_bytes + short_of - counted + UNSURE > least and (cache_bytes or asked.engine != "sglang"):
+        return ""
+    return (f"the engine has {format_bytes(cache_bytes)} left for its cache, less than the {format_bytes(least)} of "
+            f"one sequence of {asked.context:,} tokens; raise --memory-fraction or --rollout-tp, or lower --context")
 
 
 def _cache(asked: ServeJob, rank: ServingRank, held_bytes: int, *, visible: int) -> tuple[int, str]:
