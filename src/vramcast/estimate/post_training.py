@@ -20,7 +20,7 @@ from vramcast.domain.version import named
 from vramcast.engines.post_training import fsdp, trainer
 from vramcast.engines.post_training.batches import batches
 from vramcast.engines.post_training.card import TRAINER, cards
-from vramcast.engines.post_training.releases import MEMORY_FRACTION, MICRO_TOKENS
+from vramcast.engines.post_training.releases import FRAMEWORKS, MICRO_TOKENS
 from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.interval import interval
@@ -290,7 +290,7 @@ def _starting(job: PostTrainingJob) -> Iterator[Proposal]:
     if job.rollout.context is None:
         longest = job.episodes.longest
         yield Proposal(f"--context {longest}", "rollout", {"context": longest}, "none: no sequence is longer")
-    share = job.rollout.memory_fraction or MEMORY_FRACTION
+    share = job.rollout.memory_fraction or FRAMEWORKS[job.framework].memory_fraction
     for more in takewhile(lambda one: one < 1, (round(share + step / 10, 2) for step in range(1, 10))):
         yield Proposal(f"--memory-fraction {more:g}", "rollout", {"memory_fraction": more},
                        "less room for everything else on the card")
@@ -309,7 +309,7 @@ def _proposals(job: PostTrainingJob, *, least: bool = False) -> Iterator[Proposa
     if updates.micro_batch is None and tokens // 2 >= fewest:
         fewer = fewest if least else tokens // 2
         yield Proposal(f"--micro-tokens {fewer}", "updates", {"micro_tokens": fewer}, smaller)
-    share = rollout.memory_fraction or MEMORY_FRACTION
+    share = rollout.memory_fraction or FRAMEWORKS[job.framework].memory_fraction
     if share > 0.2:
         less = round(share - 0.1, 2)
         yield Proposal(f"--memory-fraction {less:g}", "rollout", {"memory_fraction": less},
