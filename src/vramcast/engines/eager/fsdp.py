@@ -92,7 +92,7 @@ class Flat(Around):
         elements = sum(ceil_div(weight.elements * sharding.stored_width(weight), width) for weight in own)
         return flat_unit(
             owner, elements=elements, ranks=sharding.ranks, width=width, gathered=sharding.compute or width,
-            learns=any(weight.learns for weight in own), name=name, on_host=sharding.offload,
+            reduced=sharding.reduced, learns=any(weight.learns for weight in own), name=name, on_host=sharding.offload,
         )
 
     def _root(self) -> tuple[FlatUnit, ...]:

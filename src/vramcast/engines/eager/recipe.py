@@ -216,7 +216,7 @@ class Sharding(NamedTuple):
     loads_whole: bool = False  # every rank loads all of a packed base before it is sharded
     offload: bool = False  # shards, gradients and the optimizer's states are on the host
     defers: bool = True  # gradients of micro-batches before the last add up unsharded
-    reduced: int | None = None  # FSDP2: gradients while they are reduced or add up; None: as weights are gathered
+    reduced: int | None = None  # gradients while they are reduced, of FSDP2 add up; None: as weights are gathered
     frozen_in_root: bool = False  # FSDP2: towers of which nothing learns have no units of their own
     float8: bool = False  # FSDP2: matrices of layers are gathered in 8 bits, and stay so
 

@@ -91,7 +91,7 @@ def sharding(job: PostTrainingJob, *, learns: bool = True) -> Sharding:
     return Sharding(
         "fsdp1" if by == "fsdp1" else "fsdp2", ranks, master=width, frozen_master=frozen,
         compute=HALF, reshard=plan.reshard_after_forward, defers=release.defers_sync,
-        reduced=FP32 if by == "fsdp2" else None,
+        reduced=FP32,
         offload=not learns and offloads_reference(job),
     )
 
