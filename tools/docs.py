@@ -29,6 +29,7 @@ OPTIONS: Final = re.compile(r"<!-- allocator options -->\n.*?<!-- /allocator opt
 FAILURES: Final = re.compile(r"<!-- failure (?P<what>families|figures|facts) -->\n.*?<!-- /failure (?P=what) -->", re.S)
 WATCH: Final = re.compile(r"<!-- watch (?P<what>metrics|schema) -->\n.*?<!-- /watch (?P=what) -->", re.S)
 WEB: Final = re.compile(r"<!-- web (?P<what>routes|example) -->\n.*?<!-- /web (?P=what) -->", re.S)
+RELEASES: Final = re.compile(r"<!-- rl releases -->\n.*?<!-- /rl releases -->", re.S)
 STEP_TIMES: Final = re.compile(r"<!-- step times -->\n.*?<!-- /step times -->", re.S)
 REPORT: Final = re.compile(r"<!-- report (?P<lines>\d+): (?P<command>vramcast [^\n]*) -->\n.*?<!-- /report -->", re.S)
 TRACED: Final = ("torchvision", "timm", "transformers", "diffusers")
@@ -52,6 +53,7 @@ def tabled_again(text: str) -> str:
     for pattern, fresh in (
         (ACCURACY, _fresh_accuracy), (STEP_TIMES, _fresh_step_times), (FORMATS, _fresh_formats),
         (OPTIONS, _fresh_options), (FAILURES, _fresh_failures), (WATCH, _fresh_watch), (WEB, _fresh_web),
+        (RELEASES, _fresh_releases),
     ):
         text = pattern.sub(fresh, text)
     return text
@@ -99,6 +101,13 @@ def _fresh_web(match: re.Match[str]) -> str:
 
     texts = {"routes": web.routes_table, "example": web.example}
     return f"<!-- web {match['what']} -->\n{texts[match['what']]()}<!-- /web {match['what']} -->"
+
+
+def _fresh_releases(match: re.Match[str]) -> str:
+    """What holds in which release of verl."""
+    from tools.post_training import releases_table
+
+    return f"<!-- rl releases -->\n{releases_table()}<!-- /rl releases -->"
 
 
 def _fresh_report(match: re.Match[str]) -> str:
