@@ -61,6 +61,7 @@ def test_a_command_is_its_whole_question() -> None:
      "log-prob-micro-batch", 32),  # nobody asks it
     ("'actor_rollout_ref.rollout.max_num_batched_tokens=${data.max_response_length}'", "batched-tokens", 1024),
     ("'actor_rollout_ref.rollout.max_num_seqs=${oc.select:data.nothing,77}'", "max-sequences", 77),
+    ("algorithm.rollout_correction.bypass_mode=True", "reuse-log-prob", True),
     ("actor_rollout_ref.model.path=$HOME/models/Qwen2.5-7B", "model", "Qwen2.5-7B"),
 ])
 def test_names_say(more: str, option: str, value: object) -> None:
@@ -111,6 +112,12 @@ def test_critics_and_megatron(more: str, options: dict[str, Any]) -> None:
 ])
 def test_what_is_not_modelled_is_named(more: str, said: str) -> None:
     assert said in sentence(of(more).unread)
+
+
+def test_other_programs_of_verl_are_named() -> None:
+    for program in ("main_generation", "main_ppo_split", "fsdp_sft_trainer"):
+        found = verl.read(Config("run.sh", f"python3 -m verl.trainer.{program} data.path=x\n", None))
+        assert f"{program}: is a program of verl that is not modelled" in sentence(found.unread)
 
 
 def test_who_says_no_estimator_trains_a_critic() -> None:

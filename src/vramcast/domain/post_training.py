@@ -90,6 +90,7 @@ class Updates(Noun, frozen=True):
     entropy_kernel: Literal["compiled", "eager", "chunked"] | None = None  # None: compiled, eager of padded batches
     fused_loss: bool = False  # logits are never whole
     padded: bool = False  # batches are padded to the longest sequence
+    reuses_log_prob: bool = False  # those of the engine that generates, instead of a pass of the network
     reference: bool = False  # a KL term asks the network as it was
     offload_reference: bool | None = None  # None: as the framework does unasked
 

@@ -94,7 +94,7 @@ def step_time(job: PostTrainingJob) -> tuple[StepTime | None, tuple[str, ...]]:
     once = updated / (job.updates.epochs * passes)
     asked = once + weights + _units_s(job, learns=False)
     trained = updated + weights + states + passes * _units_s(job, learns=True)
-    seconds = {"old_log_prob": asked, "update_actor": trained}
+    seconds = {**({} if job.updates.reuses_log_prob else {"old_log_prob": asked}), "update_actor": trained}
     if job.updates.reference:
         seconds["ref_log_prob"] = asked
     if trainer.rates_inside(job):

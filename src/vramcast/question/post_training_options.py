@@ -44,6 +44,8 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
                              ("compiled", "eager", "chunked")),
     "fused-loss": Option("updates", "fused_loss", Kind.FLAG, "logits are never whole (use_fused_kernels)"),
     "padded": Option("updates", "padded", Kind.FLAG, "batches are padded to the longest (use_remove_padding=False)"),
+    "reuse-log-prob": Option("updates", "reuses_log_prob", Kind.FLAG, "the engine's log-probabilities, instead of a "
+                             "pass (rollout_correction.bypass_mode)"),
     "reference": Option("updates", "reference", Kind.FLAG, "a KL term asks the network as it was (use_kl_loss)"),
     "offload-reference": Option("updates", "offload_reference", Kind.FLAG, "the reference waits on the host"),
     "rollout-gpus": _count("rollout", "gpus", "cards of the engine's own, of those that --gpus names"),

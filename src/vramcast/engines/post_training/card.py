@@ -127,9 +127,10 @@ def _rated(job: PostTrainingJob, roles: _Roles, stays: _Stays, awake: tuple[str,
         return
     found: Batches = batches(job, learns=False)
     releases = () if stays.weights else (TRAINER,)
-    asked = trainer.log_prob(job, found, entropy=True)
-    yield Stage(name="old_log_prob", programs={TRAINER: stays.beside(roles.actor, asked)}, awake=awake,
-                releases=releases)
+    if not job.updates.reuses_log_prob:
+        asked = trainer.log_prob(job, found, entropy=True)
+        yield Stage(name="old_log_prob", programs={TRAINER: stays.beside(roles.actor, asked)}, awake=awake,
+                    releases=releases)
     if job.updates.reference:
         referred = trainer.log_prob(job, found, entropy=False, reference=True)
         if roles.reference is None:  # the same network, its adapter switched off

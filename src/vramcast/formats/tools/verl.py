@@ -20,7 +20,10 @@ from vramcast.formats.watched import Known, Watched, is_unset
 
 ROLE: Final = "actor_rollout_ref."
 NAMES: Final = Known("verl", "config")
-MAIN: Final = re.compile(r"\bmain_(?:ppo|dapo|spin|sppo)\b|\bfully_async_main\b")
+MAIN: Final = re.compile(r"\bmain_(?:ppo|dapo)\b|\bfully_async_main\b")
+PROGRAM: Final = re.compile(r"\bmain_\w+|\bfully_async_main\b|\b\w*sft_trainer\w*")
+"""Programs of verl and of its recipes."""
+
 CHECKED: Final = re.compile(r"verl\.trainer\.main_ppo$")
 """The program whose names are all in the snapshot; others add some of their own."""
 
@@ -70,6 +73,7 @@ ROWS: Final = (
     Row("bucket_mib", "rollout.checkpoint_engine.update_weights_bucket_megabytes"),
     Row("algorithm", "algorithm.adv_estimator", words=ALGORITHMS),
     Row("recompute", "model.enable_gradient_checkpointing", words={"true": "full", "false": "none"}),
+    Row("reuse_log_prob", "algorithm.rollout_correction.bypass_mode", False),
     Row("padded", "model.use_remove_padding", words={"true": False, "false": True}),
 )
 """What one name says alone."""
@@ -159,7 +163,6 @@ REFUSED: Final = {
     "model.mtp.enable": "layers that predict several tokens are not modelled for post-training",
     "actor.calculate_sum_pi_squared": NOT_MODELLED,
     "actor.use_prefix_grouper": "prompts that answers share in one pass are not modelled",
-    "algorithm.rollout_correction.bypass_mode": "log-probabilities of the engine instead of a pass are not modelled",
     "actor.optim.override_optimizer_config.optimizer_cpu_offload":
         "an optimizer that steps on the host is not modelled; optimizer_offload, which moves its states, is",
     "actor.optim.override_optimizer_config.use_precision_aware_optimizer": NOT_MODELLED,
@@ -197,7 +200,11 @@ def read(config: Config) -> Reading:
     """Options of a command of verl, or of its YAML."""
     if config.table is not None:
         return reading(_tree(config.table), config.text)
-    command = command_of(config, lambda words: sum(MAIN.search(word) is not None for word in words))
+    command = command_of(config, lambda words: sum(PROGRAM.search(word) is not None for word in words))
+    programs = [match[0] for word in command.words if (match := PROGRAM.search(word))]
+    if programs and not any(map(MAIN.search, command.words)):
+        why = "is a program of verl that is not modelled; main_ppo is"
+        return Reading("verl", {}, unread=(Unread(programs[0], why),))
     table = _tree(config.beside)
     added = {name.removeprefix(ROLE) for name in table}
     for word in command.words:
