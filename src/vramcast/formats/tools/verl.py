@@ -115,6 +115,8 @@ RENAMED: Final = {
     "actor.fsdp_config.strategy": "actor.strategy",
     "actor.use_remove_padding": "model.use_remove_padding",
     "actor.use_fused_kernels": "model.use_fused_kernels",
+    **{f"model.gradient_checkpointing_kwargs.activations_checkpoint_{name}": f"{TRANSFORMER}recompute_{name}"
+       for name in ("granularity", "method", "num_layers")},
 }
 """A second place of a setting, or its place in former releases -> where it is read."""
 
