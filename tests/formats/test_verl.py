@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from vramcast.api.post_training import post_training_job_of
+from vramcast.catalogue.formats import load_format
 from vramcast.errors import Unsupported
 from vramcast.formats.reading import Config, sentence
 from vramcast.formats.tools import verl
@@ -112,6 +113,12 @@ def test_critics_and_megatron(more: str, options: dict[str, Any]) -> None:
 ])
 def test_what_is_not_modelled_is_named(more: str, said: str) -> None:
     assert said in sentence(of(more).unread)
+
+
+def test_its_own_defaults_are_all_read() -> None:
+    named = {name: entry.default for name, entry in load_format("verl").sections["config"].items()}
+    found = verl.reading({**named, "rollout.name": "vllm", "critic.model.use_remove_padding": True}, "", checked=True)
+    assert [one.name for one in found.unread] == ["actor.ppo_micro_batch_size_per_gpu"]  # where verl stops, too
 
 
 def test_other_programs_of_verl_are_named() -> None:

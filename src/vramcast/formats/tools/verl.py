@@ -43,7 +43,7 @@ TRAINERS: Final = {"ppo_trainer": "fsdp", "ppo_megatron_trainer": "megatron", "o
 RELEASE: Final = re.compile(r"\bverl(?:==|~=|>=|@v?|[-:]v?)?(0\.\d+)")
 """In an image's tag or a pin of the package."""
 
-INTERPOLATED: Final = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,\s*([^}]*))?\}")
+INTERPOLATED: Final = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,\s*(.*))?\}")
 
 ALGORITHMS: Final = {
     "gae": "ppo", "grpo": "grpo", "grpo_passk": "grpo", "grpo_vectorized": "grpo", "rloo": "rloo",
@@ -126,33 +126,34 @@ class Alike(NamedTuple):
 
     name: str
     of: str  # of the actor
-    usual: Any  # where nobody says either
+    usual: Any  # where nobody says the actor's
+    inherits: bool = False  # where nobody says it, it is the actor's; else it is the usual one
 
-
-STATES: Final = ("param_offload", "optimizer_offload", "fsdp_size", "model_dtype", "reshard_after_forward")
 
 OF_CRITIC: Final = (
     Alike("critic.strategy", "actor.strategy", "fsdp"),
     Alike("critic.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size", 1),
     Alike("critic.model.enable_gradient_checkpointing", "model.enable_gradient_checkpointing", True),
     Alike("critic.model.lora_rank", "model.lora_rank", 0),
-    Alike("critic.ppo_mini_batch_size", "actor.ppo_mini_batch_size", None),
-    Alike("critic.ppo_epochs", "actor.ppo_epochs", None),
-    Alike("critic.use_dynamic_bsz", "actor.use_dynamic_bsz", None),
-    *(Alike(f"critic.model.fsdp_config.{name}", f"actor.fsdp_config.{name}", usual)
-      for name, usual in zip(STATES, (False, False, -1, None, None), strict=True)),
+    Alike("critic.ppo_mini_batch_size", "actor.ppo_mini_batch_size", 256, inherits=True),
+    Alike("critic.ppo_epochs", "actor.ppo_epochs", 1, inherits=True),
+    Alike("critic.use_dynamic_bsz", "actor.use_dynamic_bsz", False, inherits=True),
+    *(Alike(f"critic.model.fsdp_config.{name}", f"actor.fsdp_config.{name}", usual) for name, usual in (
+        ("param_offload", False), ("optimizer_offload", False), ("fsdp_size", -1), ("model_dtype", "fp32"),
+        ("reshard_after_forward", True))),
 )
-"""None: it is the actor's where nobody says it, or of no weight."""
 
 OF_REFERENCE: Final = (
-    Alike("ref.strategy", "actor.strategy", None),
-    Alike("ref.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size", None),
-    *(Alike(f"ref.megatron.{name}", f"{MEGATRON}{name}", None) for name in (
+    Alike("ref.strategy", "actor.strategy", "fsdp", inherits=True),
+    Alike("ref.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size", 1, inherits=True),
+    *(Alike(f"ref.megatron.{name}", f"{MEGATRON}{name}", 1, inherits=True) for name in (
         "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-        "virtual_pipeline_model_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size",
-        "sequence_parallel")),
-    Alike("rollout.prompt_length", "data.max_prompt_length", None),
-    Alike("rollout.response_length", "data.max_response_length", None),
+        "expert_model_parallel_size", "expert_tensor_parallel_size")),
+    Alike("ref.megatron.virtual_pipeline_model_parallel_size", f"{MEGATRON}virtual_pipeline_model_parallel_size", None,
+          inherits=True),
+    Alike("ref.megatron.sequence_parallel", f"{MEGATRON}sequence_parallel", True, inherits=True),
+    Alike("rollout.prompt_length", "data.max_prompt_length", 512, inherits=True),
+    Alike("rollout.response_length", "data.max_response_length", 512, inherits=True),
 )
 
 REFUSED: Final = {
@@ -312,7 +313,8 @@ def _resolved(named: Mapping[str, Any]) -> dict[str, Any]:
         return value(named[name], depth + 1) if name in named else value_of(match[2])
 
     found = {name: value(text) for name, text in named.items()}
-    return {name: one for name, one in found.items() if one is not None}
+    # "None" is a text in its files of 0.4 and 0.5
+    return {name: one for name, one in found.items() if one is not None and one != "None"}
 
 
 def _is_known(name: str) -> bool:
@@ -450,8 +452,8 @@ def _refuse(values: Watched, *, critic: bool) -> None:
     if values.get("trainer.device", "cuda") != "cuda":
         values.cannot("trainer.device", NO_GPU)
     for one in (*OF_REFERENCE, *(OF_CRITIC if critic else ())):
-        own, actors = values.get(one.name, one.usual), values.get(one.of, one.usual)
-        if own is not None and own != actors:
+        actors = values.get(one.of, one.usual)
+        if values.get(one.name, actors if one.inherits else one.usual) != actors:
             values.cannot(one.name, f"other than {one.of} is not modelled")
     pads, its = values.get("model.use_remove_padding"), values.get("critic.model.use_remove_padding", False)
     if critic and pads is not None and pads != its:
@@ -459,7 +461,8 @@ def _refuse(values: Watched, *, critic: bool) -> None:
     _engine(values)
     for name in list(values):
         if (name.startswith("critic.") and not critic) or (
-                name.startswith("reward_model.") and name not in REFUSED):
+                name.startswith("reward_model.") and name not in REFUSED) or (
+                name.startswith("model.lora.") and not values.get("model.lora.rank")):
             values.get(name)
 
 
