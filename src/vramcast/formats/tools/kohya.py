@@ -58,10 +58,9 @@ SCRIPTS: Final[dict[str, Script]] = {
 MOST_OF_MEDIUM: Final = 22
 """Blocks of 3.5 medium that can wait on the host: two of its 24 stay."""
 
-DATA_ELSEWHERE: Final = (
-    "says the resolution and the batch in a file of its own; give it with another --from, or --image-size and "
-    "--micro-batch"
-)
+ELSEWHERE_SIZES: Final = "leaves the size of images to {}, which is not given"
+ELSEWHERE_BATCH: Final = "leaves the batch to {}, which is not given"
+"""[kohya] library/config_util.py `BaseDatasetParams`: a batch of 1; a resolution has no default."""
 
 NETWORKS: Final = ("networks.lora", "networks.lora_flux", "networks.lora_sd3")
 
@@ -97,19 +96,25 @@ def read(config: Config) -> Reading:
     model, said = _model(values, row)
     notes += said
     size, batch, found = _samples(values, dataset)
+    auto = {}
+    if not size and not found:
+        named = shown(values.text("dataset_config") or values.text("in_json") or "dataset_config")
+        auto["image-size"] = ELSEWHERE_SIZES.format(named)
+        auto |= {} if batch else {"micro-batch": ELSEWHERE_BATCH.format(named)}
     pairs = size + pairs
     unread += found
     options = {"engine": "sd-scripts", "model": model, **options, "engine-option": tuple(pairs)}
     batch["accumulation"] = values.count("gradient_accumulation_steps") or 1
     return Reading(
         "sd-scripts", options, batch=batch, unread=(*unread, *shared.unread, *values.unread()), notes=tuple(notes),
-        ranks=shared.ranks,
+        ranks=shared.ranks, auto=auto,
     )
 
 
 def _model(values: Watched, row: Script) -> tuple[str, list[str]]:
     """The catalogue's network of the script's kind, whatever the checkpoint is called."""
-    named, model = str(values.get("pretrained_model_name_or_path") or ""), row.model
+    checkpoint, model = values.get("pretrained_model_name_or_path"), row.model
+    named = checkpoint if isinstance(checkpoint, str) else ""  # words in brackets are a placeholder
     if model == _SD and values.flag("v2"):
         model = "stable-diffusion-2.1"
     if model == _SD3:
@@ -186,14 +191,17 @@ def _placed(values: Watched, row: Script) -> list[str]:
 
 
 def _samples(values: Watched, dataset: Any) -> tuple[list[str], dict[str, int], list[Unread]]:
-    """Size and number of the images, from the command and from the file of its data sets: the largest of them."""
-    named = values.get("dataset_config") is not None
-    if named and dataset is None:
-        return [], {"micro": 1}, [Unread(shown(values.get("dataset_config")), DATA_ELSEWHERE, option="image-size")]
+    """Size and number of the images, from the command and from the file of its data sets: the largest of them.
+
+    No size where they are in a file that is not given: of data sets, or of images that were measured before.
+    """
     if dataset is None:
-        size, batch = _sides(values.get("resolution")), values.count("train_batch_size") or 1
-        missing = [] if size else [Unread("resolution", "is not given, which sd-scripts needs", option="image-size")]
-        return _pairs(size), {"micro": batch}, missing
+        size, batch = _sides(values.get("resolution")), values.count("train_batch_size")
+        elsewhere = values.get("dataset_config") is not None or values.get("in_json") is not None
+        batch = batch or (None if elsewhere else 1)
+        missing = [] if size or elsewhere else [
+            Unread("resolution", "is not given, which sd-scripts needs", option="image-size")]
+        return _pairs(size), {"micro": batch} if batch else {}, missing
     general = Watched(dataset.get("general") or {}, SUBSETS)
     tables = [Watched(one, SUBSETS) for one in dataset.get("datasets") or [{}] if isinstance(one, Mapping)]
     sizes, batches = [], []
