@@ -186,8 +186,8 @@ def _language_loss(
     if model.logits_softcap:
         logits = aten.unary(graph, logits, num_bytes=logits.num_bytes, name="logits.capped", saves="output")
     if sizes.tp > 1 and loss in WHOLE:
-        spec = Vocabulary(tokens, model.vocab, FP32 if WHOLE[loss] else numerics.compute)
-        return _whole_loss(graph, logits, spec, vocab)
+        every = Vocabulary(tokens, model.vocab, FP32 if WHOLE[loss] else numerics.compute)
+        return _whole_loss(graph, logits, every, vocab)
     if returned:
         logits = cast(graph, logits, elements=tokens * vocab, to_bytes=FP32, name="logits.fp32")
     if loss.startswith(RATED):  # of what the trainer has been given: converted before it looks

@@ -152,8 +152,8 @@ def _refuse_tensor(job: Job) -> None:
             for layer in model.main.layers):
         raise Unsupported("--tp of --engine pytorch is modelled for dense decoders; use --engine torchtitan, or --tp 1")
     if plan.shards is not Shards.EVERYTHING or plan.cp > 1:
-        raise Unsupported("--tp of --engine pytorch is modelled with FSDP2 and without --cp; add --shards everything, or "
-                          "use --engine megatron")
+        raise Unsupported("--tp of --engine pytorch is modelled with FSDP2 and without --cp; add --shards everything, "
+                          "or use --engine megatron")
     if plan.loss not in (None, Loss.EAGER) or plan.compile or model.logits_softcap:
         raise Unsupported("--tp of --engine pytorch is modelled with a plain loss of all logits; use --loss eager")
     if plan.peft is not None and (plan.peft.method != "lora" or plan.peft.base != "full"):
