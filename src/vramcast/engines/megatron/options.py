@@ -131,6 +131,7 @@ class Options(Noun, frozen=True):
     binary_head: bool = True  # BERT's sentence-order head
     defer_embedding_wgrad: Count = 0  # micro-batches whose embedding weight gradient is deferred
     cp_a2a: bool = False
+    adapters: Literal["megatron-bridge", "mcore-bridge"] = "megatron-bridge"  # whose LoRA stands beside frozen linears
 
 
 def release(text: str, *, name: str = "torch") -> tuple[int, int]:
@@ -284,7 +285,7 @@ class Context:
         self.fp8 = plan.precision is Precision.FP8
         self.te = self.options.transformer_impl == "transformer_engine"
         self.sm = job.cluster.gpu.sm or 80
-        self.lora = lora_of(job, self.layout)
+        self.lora = lora_of(job, self.layout, self.options.adapters == "mcore-bridge")
 
     def _refuse_uneven(self) -> None:
         """Raise InvalidSpec where a stack's positions would not divide over the ranks that share them."""
