@@ -66,6 +66,7 @@ def test_arguments_are_read_as_ms_swift_means_them(more: str, expected: dict[str
 
 
 @pytest.mark.parametrize(("more", "sentence"), [
+    ("--rlhf_type dpo", "packing: joins pairs"),
     ("--rlhf_type grpo", "rlhf_type: 'grpo' is not modelled for megatron"),
     ("--task_type seq_cls", "task_type"),
     ("--mtp_num_layers 1", "mtp_num_layers"),
@@ -103,3 +104,20 @@ def test_a_pair_has_one_whole_weight_on_each_rank(tmp_path: Path) -> None:
     column, row = 4096 * 2 + (6144 + 28672) // 4, (4096 + 14336) // 4 + 4096 * 2
     assert sum(one.num_bytes for one in entries if one.path.endswith("dense/gradient buffer")) == (
         4 * 32 * 8 * (column + row))
+
+
+def test_pairs_are_two_samples_and_a_full_model_has_a_frozen_copy(tmp_path: Path) -> None:
+    """[swift megatron/trainers/{dpo_trainer,rlhf_mixin}.py]"""
+    def fullest(more: str) -> dict[str, int]:
+        text = SFT.replace("Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-0.6B").replace("--packing true", "--packing false")
+        text = text.replace("expert_model", "tensor_model").replace("MORE", more)
+        path = written(tmp_path, "a.sh", text.replace("4096", "16384"))
+        found = answer(asked(path, gpus="4xh100-sxm-80gb", min_seq_len=16384), with_changes=False)
+        return {entry.path: entry.num_bytes for entry in found.fullest.ledger}
+
+    alone, pairs = fullest("--micro_batch_size 2"), fullest("--rlhf_type dpo --beta 0.1")
+    tokens = "inputs/process/tokens, labels, positions, loss mask"
+    assert alone[tokens] == pairs[tokens] == 2 * 16384 * 28
+    frozen = sum(size for path, size in pairs.items() if "frozen/" in path)
+    assert frozen == pytest.approx(alone["weights/dense/parameter buffer"], rel=1e-4)
+    assert not any("frozen/" in path for path in alone)

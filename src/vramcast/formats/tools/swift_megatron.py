@@ -102,9 +102,12 @@ def read(config: Config) -> Reading:
     launch = hf_command.taken_apart(command.words)
     started = hf_command.launching(launch, command) if launch.launcher else None
     alone = config.table is None and processes(command, started) is None and "NNODES" not in command.variables
-    if kind == "rlhf" or values.get("rlhf_type") is not None:
-        why = f"{shown(values.get('rlhf_type', 'dpo'))} is not modelled for megatron; sft and pt are"
+    stage = values.get("rlhf_type", "dpo" if kind == "rlhf" else None)
+    if stage not in (None, "dpo"):
+        why = f"{shown(stage)} is not modelled for megatron; dpo is, and sft and pt are"
         return Reading("swift-megatron", {"engine": "megatron"}, unread=(Unread("rlhf_type", why, "objective"),))
+    if stage and values.flag("packing"):
+        values.cannot("packing", "joins pairs of any lengths, which is not modelled for DPO on Megatron")
     if words and words[0].endswith((".yaml", ".yml", ".json")):  # [swift cli/main.py `parse_yaml_args`]
         file = Reading("swift-megatron", {}, unread=(Unread(words[0], ELSEWHERE, file="swift-megatron"),), alone=alone)
         return with_environment(file, command, started, splits=False)
@@ -119,7 +122,7 @@ def read(config: Config) -> Reading:
     length = values.count("packing_length") or values.count("max_length")
     packed = values.flag("packing")
     options = together(
-        inner.options, {"objective": "pretrain" if kind == "pt" else "sft"}, lengths_of(packed=packed),
+        inner.options, {"objective": stage or ("pretrain" if kind == "pt" else "sft")}, lengths_of(packed=packed),
         {"model": values.get("model")} if "model" in values else {}, {"seq-len": length} if length else {},
         _adapters(values))
     auto = {} if length else {"seq-len": "says no length of the samples"}
