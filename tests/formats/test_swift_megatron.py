@@ -79,6 +79,11 @@ def test_what_is_not_modelled_is_named(more: str, sentence: str, tmp_path: Path)
     assert sentence in refusal(given(tmp_path, more))
 
 
+def test_a_run_on_ascend_is_another(tmp_path: Path) -> None:
+    text = SFT.replace("CUDA_VISIBLE", "ASCEND_RT_VISIBLE").replace("MORE", "")
+    assert "runs on no GPU of NVIDIA or AMD" in refusal(given(tmp_path, text=text))
+
+
 def test_a_yaml_is_asked_for_and_settles_the_command(tmp_path: Path) -> None:
     command = "NPROC_PER_NODE=4 megatron sft sft.yaml\n"
     assert "sft.yaml: is a file of its own" in refusal(given(tmp_path, text=command))

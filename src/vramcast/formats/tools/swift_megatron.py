@@ -15,6 +15,7 @@ from vramcast.catalogue.formats import load_format
 from vramcast.catalogue.index import MODELS
 from vramcast.formats.reading import (
     ELSEWHERE,
+    NO_GPU,
     Command,
     Config,
     Reading,
@@ -89,6 +90,9 @@ ONLY: Final[dict[str, tuple[Any, ...]]] = {
 }
 """Arguments that are modelled with these values."""
 
+NPU: Final = "ASCEND_RT_VISIBLE_DEVICES"
+"""Variable of a run on Ascend, where MindSpeed takes the place of Megatron's kernels."""
+
 APEX: Final = "gradient_accumulation_fusion: on, as where apex is installed; without it the fusion is switched off"
 
 
@@ -126,7 +130,8 @@ def read(config: Config) -> Reading:
         {"model": values.get("model")} if "model" in values else {}, {"seq-len": length} if length else {},
         _adapters(values))
     auto = {} if length else {"seq-len": "says no length of the samples"}
-    unread = (*values.unread(), *(started.unread if started else ()), *(
+    npu = (Unread(f"${NPU}", NO_GPU),) if NPU in command.variables else ()
+    unread = (*npu, *values.unread(), *(started.unread if started else ()), *(
         one for one in inner.unread if not (one.of_network and one.name.startswith(OF_THE_HUB))
         and one.name != "--seq-length"))
     notes = (*inner.notes, *((APEX,) if "gradient_accumulation_fusion" not in table else ()))
