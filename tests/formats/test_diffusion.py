@@ -88,6 +88,13 @@ def test_a_command_of_sd_scripts_is_read_with_its_data_sets(
     assert {name: getattr(job.setting, name) for name in setting} == setting
 
 
+@pytest.mark.parametrize(("script", "precision"), [
+    ("flux_train", "bf16"), ("sd3_train", "bf16"), ("sdxl_train", "amp-bf16")])
+def test_weights_that_learn_are_as_wide_as_the_script_loads_them(tmp_path: Path, script: str, precision: str) -> None:
+    job = asked(tmp_path, f"accelerate launch {script}.py --resolution 512 --mixed_precision bf16")
+    assert job.plan.precision == precision
+
+
 @pytest.mark.parametrize(("more", "options", "size", "batch", "assumed"), [
     ("--dataset_config elsewhere.toml", {}, (1024, 1024), 1, True),
     ("--dataset_config elsewhere.toml", {"image-size": "512", "micro-batch": "2"}, (512, 512), 2, False),

@@ -34,6 +34,7 @@ class Script(NamedTuple):
     text_learns: str = "asked"  # "unless" an argument says otherwise, "asked": with --train_text_encoder, "never"
     trains: str = "denoiser"
     tokens: int = 0
+    narrow: bool = False  # what learns stays in the 16 bits that it is loaded in
 
 
 _SD: Final = "stable-diffusion-1.5"
@@ -49,11 +50,15 @@ SCRIPTS: Final[dict[str, Script]] = {
     "train_db": Script(_SD, text_learns="dreambooth"),
     "fine_tune": Script(_SD),
     "sdxl_train": Script(_XL),
-    "flux_train": Script(_FLUX, text_learns="never", tokens=512),
-    "sd3_train": Script(_SD3, tokens=333),
+    "flux_train": Script(_FLUX, text_learns="never", tokens=512, narrow=True),
+    "sd3_train": Script(_SD3, tokens=333, narrow=True),
     "train_textual_inversion": Script(_SD, text_learns="never", trains="embedding"),
     "sdxl_train_textual_inversion": Script(_XL, text_learns="never", trains="embedding"),
 }
+
+NARROW: Final = "weights learn in the 16 bits that {script}.py loads them in: gradients and moments have as many"
+"""[kohya] flux_train.py loads in the type of --mixed_precision, sd3_train.py as the checkpoint has them, which is taken
+for 16 bits; only modules of SD and SDXL are fp32 from the start (`_load_state_dict_on_device`)."""
 
 MOST_OF_MEDIUM: Final = 22
 """Blocks of 3.5 medium that can wait on the host: two of its 24 stay."""
@@ -94,7 +99,7 @@ def read(config: Config) -> Reading:
     options, pairs = _options(values, row, launched)
     notes = [*command.notes, *shared.notes]
     model, said = _model(values, row)
-    notes += said
+    notes += [*said, *([NARROW.format(script=name)] if row.narrow else [])]
     size, batch, found = _samples(values, dataset)
     auto = {}
     if not size and not found:
@@ -132,7 +137,7 @@ def _options(values: Watched, row: Script, launched: str | None) -> tuple[dict[s
     options: dict[str, Any] = {}
     precision = values.one_of("mixed_precision", PRECISIONS, option="precision")
     precision = precision or PRECISIONS.get(launched or "no", "fp32")
-    if values.flag("full_bf16") or values.flag("full_fp16"):
+    if any([values.flag("full_bf16"), values.flag("full_fp16"), row.narrow]):
         precision = precision.removeprefix("amp-")
     options["precision"] = precision
     if values.flag("gradient_checkpointing"):
