@@ -84,7 +84,8 @@ def test_a_length_that_no_data_set_says_is_said_to_be_assumed(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("section", "values", "name"),
     [
-        ("distributed", {"strategy": "fsdp2", "tp_size": 8}, "distributed.tp_size"),
+        ("distributed", {"strategy": "fsdp2", "pp_size": 8}, "distributed.pp_size"),
+        ("distributed", {"tp_size": 2, "sequence_parallel": True}, "distributed.sequence_parallel"),
         ("distributed", {"strategy": "fsdp2", "mp_policy": {"reduce_dtype": "bfloat16"}},
          "distributed.mp_policy.reduce_dtype"),
         ("distributed", {"strategy": "megatron_fsdp"}, "distributed.strategy"),
@@ -213,6 +214,20 @@ def test_ranks_divide_the_positions_of_a_sample_and_all_weights(tmp_path: Path) 
         assert (found.engine, found.plan.cp, found.workload.grad_accum) == ("pytorch", cp, 4 * cp)
     assert peaks[0] == peaks[1]
     assert saved[1] == pytest.approx(saved[0] / 2, rel=0.02)
+
+
+@pytest.mark.parametrize("adapters", [{}, {"peft": LORA}])
+def test_ranks_divide_heads_widths_and_words_beside_fsdp(tmp_path: Path, adapters: dict[str, Any]) -> None:
+    """Each has as much of all matrices as without, and whole logits in fp32; norms are left to fewer ranks."""
+    states, logits = [], []
+    for tp in (1, 4):
+        found = job(tmp_path, RECIPE | adapters | {"distributed": RECIPE["distributed"] | {"tp_size": tp}})
+        ledger = vramcast.train(**{"from": (tmp_path / "recipe.yaml",)}, gpus="8xh100-sxm-80gb").fullest.ledger
+        states.append(sum(entry.num_bytes for entry in ledger if entry.category == "optimizer"))
+        logits.append(max(entry.num_bytes for entry in ledger if entry.path.endswith("log_softmax")))
+        assert (found.engine, found.plan.tp, found.workload.grad_accum) == ("pytorch", tp, 4 * tp)
+    assert states[0] <= states[1] <= states[0] * 1.02
+    assert logits[0] == logits[1]
 
 
 @pytest.mark.parametrize(

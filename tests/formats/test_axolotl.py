@@ -98,6 +98,7 @@ def test_a_qlora_file_is_its_whole_question(tmp_path: Path) -> None:
     ({"flash_attention": None, "attn_implementation": "eager"}, {"attention": "eager"}),
     ({"rl": "dpo", "sample_packing": False}, {"objective": "dpo"}),
     (FULL | {"reward_model": True}, {"objective": "reward"}),
+    (FULL | {"process_reward_model": True, "num_labels": 2}, {"objective": "tagging"}),
     (FULL | {"pretraining_dataset": [{"path": "allenai/c4"}], "datasets": "gone"}, {"objective": "pretrain"}),
     ({"plugins": ["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"]}, {"loss": "fused_linear"}),
     (FULL | {"unfrozen_parameters": ["^model.language_model.*", "lm_head"]}, {"freeze": "vision,projector"}),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from vramcast import api
+from vramcast.domain.answer import Answer
 from vramcast.domain.diffusion import DiffusionJob
 from vramcast.errors import Unsupported, VramcastError
 
@@ -28,12 +29,16 @@ num_repeats = 2
 
 
 def asked(folder: Path, command: str, *files: Path, **options: Any) -> DiffusionJob:
+    return answered(folder, command, *files, **options)[0]
+
+
+def answered(folder: Path, command: str, *files: Path, **options: Any) -> tuple[DiffusionJob, Answer]:
     script = folder / "run.sh"
     script.write_text("export MODEL_NAME=stabilityai/stable-diffusion-xl-base-1.0\n" + command, encoding="utf-8")
     given = {"from": (str(script), *map(str, files)), "gpus": "h100-sxm-80gb", **options}
-    job, _ = api.train_answer(given, with_changes=False)
+    job, answer = api.train_answer(given, with_changes=False)
     assert isinstance(job, DiffusionJob)
-    return job
+    return job, answer
 
 
 @pytest.mark.parametrize(("command", "plan", "setting"), [
@@ -83,6 +88,29 @@ def test_a_command_of_sd_scripts_is_read_with_its_data_sets(
     assert {name: getattr(job.setting, name) for name in setting} == setting
 
 
+@pytest.mark.parametrize(("script", "precision"), [
+    ("flux_train", "bf16"), ("sd3_train", "bf16"), ("sdxl_train", "amp-bf16")])
+def test_weights_that_learn_are_as_wide_as_the_script_loads_them(tmp_path: Path, script: str, precision: str) -> None:
+    job = asked(tmp_path, f"accelerate launch {script}.py --resolution 512 --mixed_precision bf16")
+    assert job.plan.precision == precision
+
+
+@pytest.mark.parametrize(("more", "options", "size", "batch", "assumed"), [
+    ("--dataset_config elsewhere.toml", {}, (1024, 1024), 1, True),
+    ("--dataset_config elsewhere.toml", {"image-size": "512", "micro-batch": "2"}, (512, 512), 2, False),
+    ("--in_json meta_lat.json --train_batch_size 3", {}, (1024, 1024), 3, True),
+    ("--dataset_config data/beside.toml", {}, (512, 768), 4, False),
+])
+def test_images_of_a_file_that_is_not_given_are_as_the_network_makes_them_and_said_so(
+    tmp_path: Path, more: str, options: dict[str, str], size: tuple[int, int], batch: int, assumed: bool
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/beside.toml").write_text(DATASET, encoding="utf-8")
+    job, answer = answered(tmp_path, f"{KOHYA} --network_module networks.lora {more}", **options)
+    assert (job.size[1:], job.workload.micro_batch) == (size, batch)
+    assert any("leaves the size of images to" in one for one in answer.assumptions) is assumed
+
+
 def test_arguments_of_a_file_are_beneath_those_of_the_command(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text("[a]\nresolution = 512\nmixed_precision = 'bf16'\n[b]\nnetwork_module = 'networks.lora'\n"
@@ -99,7 +127,6 @@ def test_arguments_of_a_file_are_beneath_those_of_the_command(tmp_path: Path) ->
     (f"{KOHYA} --network_module lycoris.kohya --resolution 512", "network_module"),
     (f"{KOHYA} --network_module networks.lora --network_args conv_dim=4 --resolution 512", "network_args"),
     (f"{KOHYA} --network_module networks.lora", "resolution"),
-    (f"{KOHYA} --network_module networks.lora --dataset_config d.toml", "file of its own"),
     (SDXL.replace("launch", "launch --use_deepspeed --zero_stage 2"), "DDP"),
 ])
 def test_what_may_change_the_answer_is_refused_by_name(tmp_path: Path, command: str, named: str) -> None:

@@ -195,7 +195,7 @@ def _by_alias(node: ast.ClassDef, found: Section) -> Section:
 
 
 def swift(folder: Path) -> Found:
-    """The dataclasses of ms-swift's arguments; transformers' own TrainingArguments come beside them."""
+    """The dataclasses of ms-swift's arguments; of the Trainer's commands transformers' own TrainingArguments too."""
     package, found = folder / "swift", Section()
     files = [*sorted(package.glob("arguments/base_args/*.py")), package / "arguments" / "tuner_args.py",
              package / "arguments" / "sft_args.py", package / "arguments" / "rlhf_args.py",
@@ -209,7 +209,13 @@ def swift(folder: Path) -> Found:
         found.setdefault(name, known)
     version = re.findall(r"__version__ = '(.*)'", (package / "version.py").read_text(encoding="utf-8"))[0]
     how = f"dataclasses of its arguments, read as source, and TrainingArguments of transformers {trainer['version']}"
-    return Found("ms-swift", version, how, {"arguments": found})
+    on_megatron = Section()
+    for path in [*sorted(package.glob("arguments/base_args/*.py")), *(
+            package / "megatron" / "arguments" / f"{name}_args.py"
+            for name in ("megatron", "megatron_base", "sft", "pretrain", "rlhf"))]:
+        for node in classes(path).values():
+            on_megatron |= of_class(node)
+    return Found("ms-swift", version, how, {"arguments": found, "megatron": on_megatron})
 
 
 def megatron(folder: Path) -> Found:

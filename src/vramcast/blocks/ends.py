@@ -23,6 +23,7 @@ from vramcast.operators.loss import (
     cross_entropy,
     linear_cross_entropy,
 )
+from vramcast.units import ceil_div
 
 EMBEDDING_SOURCE: Final = "transformers models/*/modeling_*.py; pytorch aten/src/ATen/native/cuda/Embedding.cu"
 HEAD_SOURCE: Final = "transformers loss/loss_utils.py ForCausalLMLoss; pytorch torch/nn/functional.py cross_entropy"
@@ -49,12 +50,15 @@ def embedding(model: Model, sizes: Sizes, *, learns: bool) -> Graph:
         learns: whether the table has a gradient (dense: V H elements)
     """
     graph = Graph(owner="embedding", source=EMBEDDING_SOURCE, rows=sizes.tokens)
+    vocab = ceil_div(model.vocab, sizes.tp)
     elements, stack, width = sizes.residual_tokens * sizes.hidden, model.main, sizes.numerics.gradient
     widened = stack.embedding_norm not in (None, Norm.RMS) and sizes.wide_layer_norms
     size = elements * sizes.numerics.weight if widened else sizes.residual_bytes
     out = graph.value("tokens", size)
-    table = graph.tensor("tokens.weight_gradient", model.vocab * sizes.hidden * width, Category.GRADIENTS)
+    table = graph.tensor("tokens.weight_gradient", vocab * sizes.hidden * width, Category.GRADIENTS)
     graph.call("embedding", [], [out], weight_gradients=[table] if learns else [])
+    if sizes.tp > 1:  # each rank has the rows of some words, and zeros for the others
+        out = graph.call("all_reduce", [out], [graph.value("tokens.reduced", size)])
     for name, rows in (("positions", stack.positions), ("token_types", stack.token_types)):
         if not rows:
             continue
@@ -181,6 +185,9 @@ def _language_loss(
     logits = project(graph, "head.output", x, tokens=tokens, shape=shape, sizes=whole, bias=model.head_bias)
     if model.logits_softcap:
         logits = aten.unary(graph, logits, num_bytes=logits.num_bytes, name="logits.capped", saves="output")
+    if sizes.tp > 1 and loss in WHOLE:
+        every = Vocabulary(tokens, model.vocab, FP32 if WHOLE[loss] else numerics.compute)
+        return _whole_loss(graph, logits, every, vocab)
     if returned:
         logits = cast(graph, logits, elements=tokens * vocab, to_bytes=FP32, name="logits.fp32")
     if loss.startswith(RATED):  # of what the trainer has been given: converted before it looks
@@ -195,6 +202,25 @@ def _language_loss(
     if converted_later and itemsize != FP32:
         converted = graph.value("logits.returned_fp32", tokens * vocab * 4, gradient_bytes=0)
         graph.call("to_fp32", [logits], [converted], differentiable=False)
+    graph.hold(logits)
+    return result
+
+
+WHOLE: Final = {
+    "eager": True, "huggingface_shifted": True, "shifted_autocast": True, "torch": False, "shifted": False,
+}
+"""Losses of logits that tensor-parallel ranks gather -> whether each makes its columns fp32 before."""
+
+
+def _whole_loss(graph: Graph, logits: Value, spec: Vocabulary, columns: int) -> Value:
+    """The loss of all columns on every rank: gathered rank after rank, and joined in a copy.
+
+    Source: NVIDIA-NeMo/Automodel at 36044ad3 nemo_automodel/components/loss/masked_ce.py `MaskedCrossEntropy.forward`;
+    pytorch torch/distributed/tensor/_collective_utils.py, placement_types.py `Shard._to_replicate_tensor`
+    """
+    own = cast(graph, logits, elements=spec.tokens * columns, to_bytes=spec.itemsize, name="logits.fp32")
+    whole, ranks = graph.value("logits.gathered", spec.num_bytes), graph.tensor("logits of every rank", spec.num_bytes)
+    result = cross_entropy(graph, graph.call("all_gather", [own], [whole], temporaries=[ranks]), spec, "torch")
     graph.hold(logits)
     return result
 

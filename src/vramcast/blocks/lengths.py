@@ -90,6 +90,10 @@ def usual_lengths(model: Model, workload: Workload, *, named: frozenset[str] = f
                 f"samples of {seq_len} tokens; --seq-len says otherwise" if seq_len == USUAL
                 else f"samples of {seq_len} tokens, as many positions as {model.name} has; --seq-len says otherwise"
             )
+    if workload.image_size is None and workload.images:
+        towers = [(stack, image_positions(stack, None)) for stack in model.stacks if stack is not main]
+        said += [_of_image(stack, None, count) for stack, count in towers
+                 if count and stack.vision and not stack.vision.convolutions]
     if decoder is None and _listens(model):
         decoder = known_positions(model, main)
         said.append(f"answers of {decoder} tokens, as many as {model.name} has; --decoder-seq-len says otherwise")

@@ -154,7 +154,8 @@ def _experts(graph: Graph, tokens: Value, probabilities: Value, block: MoE, shap
 def _grouped(
     graph: Graph, name: str, x: Value, out: Value, shape: Shape, *, sizes: tuple[int, int, int], local: int
 ) -> Value:
-    """One product of all local experts; frozen, one adapter that they share [Bridge `share_expert_adapters`]."""
+    """One product of all local experts; frozen, one adapter that they share [Bridge `share_expert_adapters`], or one
+    each [mcore `TEGroupedLinear`]."""
     (width, columns, rows), e, lora = sizes, shape.element, shape.lora
     flops = 2 * rows * width * columns
     if lora is None:
@@ -164,7 +165,8 @@ def _grouped(
     if not lora.corrects(name):
         return out
     adapter = row_adapter if name == "experts.down" else column_adapter
-    return adapter(graph, name, x, out, Base(width, columns, rows, rows, e, lora.etp), lora)
+    base = Base(width, columns, rows, rows, e, lora.etp, local if lora.of_mcore_bridge else 1)
+    return adapter(graph, name, x, out, base, lora)
 
 
 def _weighted_activation(

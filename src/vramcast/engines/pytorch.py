@@ -148,6 +148,9 @@ def sharded_role(
         said.append("every rank loads all of the packed base before it is sharded, as transformers does since 5.0")
     if job.workload.grad_accum > 1 and sharding.defers:
         said.append("gradients of the micro-batches before the last add up unsharded (no_sync)")
+    if job.plan.tp > 1:
+        said.append("tensor parallelism by PyTorch's plans: norms and hidden states are whole on every rank, and so "
+                    "are the logits that the loss reads")
     if compared is not None:
         said.append(compared.said)
     if compared is not None and sharding.by == "fsdp2" and compared.own and compared.reference and compared.one_unit:

@@ -115,7 +115,7 @@ def refuse_ignored(job: Job) -> None:
             raise Unsupported(
                 f"{option}={asked} is not modelled for engine {job.engine} sharded by {who}; leave it out"
             )
-    if engine.one_model and workload.objective not in ("pretrain", "sft"):
+    if engine.one_model and workload.objective not in ("pretrain", "sft", *(("dpo",) if engine.compares else ())):
         raise Unsupported(
             f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
         )

@@ -88,11 +88,11 @@ def _one_after_the_other(steps: list[Program]) -> Iterator[Node]:
 
     Where something is left, the longest comes twice: its peak has the leavings of a sample as long.
     """
+    left = [tuple(taken_over(step)) for step in steps]
     yield from steps[0]
-    for before, step in pairwise(steps):
-        others = dict(zip(taken_over(step), taken_over(before), strict=True))
-        yield from _freeing(step, others) if others else step
-    if any(taken_over(steps[-1])):
+    for (before, own), step in zip(pairwise(left), steps[1:], strict=True):
+        yield from _freeing(step, dict(zip(own, before, strict=True))) if own else step
+    if left[-1]:
         yield from steps[-1]
 
 

@@ -114,6 +114,7 @@ def read_targets(
         experts = _experts_meant(modules, words, EXPERTS_TOO[engine])
         found += experts
         lacking = {word: error for word, error in lacking.items() if word not in dict(experts)}
+    adapts |= engine in OF_ENGINES  # whose experts are modules
     stacked = [word for word, meant in found if lacking and not adapts and _are_parameters(modules, meant)]
     found = [(word, meant) for word, meant in found if word not in stacked]
     if lacking and not found:

@@ -125,18 +125,21 @@ def read_files(
 
 
 BESIDE: Final = re.compile(
-    r"""--(?:deepspeed|deepspeed_config|config_file|fsdp)[ =]+["']?([\w./-]+\.(?:json|ya?ml))(?=["'\s]|$)""")
+    r"""--(?:deepspeed|deepspeed_config|config_file|dataset_config|fsdp)[ =]+["']?"""
+    r"""([\w./-]+\.(?:json|toml|ya?ml))(?=["'\s]|$)""")
 """Arguments of scripts whose value is another tool's file."""
 
 HYDRA: Final = re.compile(r"""--config-name[ =]+["']?(\w+_grpo\w*)(?=["'\s]|$)""")
 """The same of Hydra, whose folder verl's examples call so."""
+
+SUFFIXES: Final = (".json", ".toml", ".yaml", ".yml")
 
 KEYS_BESIDE: Final = ("deepspeed", "deepspeed_config_file", "config_file", "fsdp")
 """Names in files of whose values the same holds."""
 
 
 def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
-    """Files of DeepSpeed, Accelerate and Hydra that others name, where they are here and not given anyway.
+    """Files of DeepSpeed, Accelerate, sd-scripts and Hydra that others name, where they are here and not given anyway.
 
     They are looked for from where the command runs, then beside the file that names them and in the folders around
     it: tools are started from the top of their own repository.
@@ -150,7 +153,7 @@ def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
     found: dict[str, Path] = {}
     for text in named:
         places = (Path(text), *(folder / text for path in given for folder in path.absolute().parents))
-        here = next((place for place in places if place.suffix in (".json", ".yaml", ".yml") and place.is_file()), None)
+        here = next((place for place in places if place.suffix in SUFFIXES and place.is_file()), None)
         if here is not None and here.name not in (path.name for path in given):
             found.setdefault(here.name, here)
     return list(found.values())
@@ -263,7 +266,7 @@ def left_open(given: Given, options: Mapping[str, Any]) -> tuple[str, ...]:
     """What no file and no option says, and what is assumed of it, one line each."""
     said = set(options) | ({"grad-accum"} if "global-batch" in options else set())
     return tuple(
-        f"{text}: the model's own is assumed" if option == "seq-len"
+        f"{text}: the model's own is assumed" if option in ("seq-len", "image-size")
         else f"{text}: --{option} {DEFAULTS[option]} is assumed" if option in DEFAULTS
         else f"{text}: left at the engine's default"
         for option, text in given.auto.items() if option not in said

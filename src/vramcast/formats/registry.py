@@ -164,6 +164,15 @@ def _is_verl(config: Config) -> bool:
     return re.search(r"\bverl\.trainer\.main_|\bactor_rollout_ref\.|\bmain_dapo\b", config.text) is not None
 
 
+def _is_swift_megatron(config: Config) -> bool:
+    """A `megatron` command of ms-swift, or a table with its names."""
+    if config.table is not None:
+        return "micro_batch_size" in config.table and "model" in config.table and any(
+            name in config.table for name in ("dataset", "cached_dataset", "tuner_type"))
+    words = r"\bmegatron[ \t\\\n]+(?:sft|pt|rlhf)\b|\bswift/cli/_megatron/(?:sft|pt|rlhf)\b"
+    return re.search(words, config.text) is not None
+
+
 READERS: Final[dict[str, Reader]] = {
     "torchtune": Reader("torchtune", "train", _is_torchtune),
     "litgpt": Reader("litgpt", "train", _is_litgpt),
@@ -173,6 +182,7 @@ READERS: Final[dict[str, Reader]] = {
     "accelerate": Reader("accelerate", "train", _table_has("distributed_type", "compute_environment")),
     "llamafactory-v1": Reader("llamafactory_v1", "train", _table_has("dist_config", "init_config", "kernel_config")),
     "megatron-bridge": Reader("megatron_bridge", "train", _is_megatron_bridge),
+    "swift-megatron": Reader("swift_megatron", "train", _is_swift_megatron),
     "megatron": Reader("megatron", "train", _is_megatron),
     "automodel": Reader("automodel", "train", _is_automodel),
     "nemo": Reader("nemo", "train", _is_nemo),

@@ -47,6 +47,8 @@ TOOLS: Final = (
     Tool("litgpt", ("checkpoint_dir train.micro_batch_size", "model_name train.micro_batch_size"),
          r"\blitgpt finetune\w*"),
     Tool("axolotl", ("base_model datasets|pretraining_dataset|adapter|sequence_len|micro_batch_size|rl",)),
+    Tool("swift-megatron", ("micro_batch_size model dataset|cached_dataset|tuner_type",),
+         r"\bmegatron[ \t\\\n]+(?:sft|pt|rlhf)\b|\bswift/cli/_megatron/(?:sft|pt|rlhf)\.py\b"),
     Tool("swift", ("tuner_type model", "train_type model", "sft_type model_type|model_id_or_path",
                    "rlhf_type model", "torch_dtype tuner_backend"),
          r"(?:^|[\s/])swift[ \t\\\n]+(?:sft|pt|rlhf)\b|\bswift/cli/(?:sft|pt|rlhf)\.py\b"),
@@ -82,7 +84,7 @@ TOOLS: Final = (
     Tool("xtuner v1 (whose engine is not modelled)", (), r"\bfrom xtuner\.v1\b"),
     Tool("xtuner, for anything but training", (), r"\bxtuner (?:chat|convert|test|mmbench|eval_refcoco|preprocess)\b"),
     Tool("xtuner", (), r"\bxtuner train\b|\bfrom xtuner\b"),
-    Tool("ms-swift on Megatron, or for anything but training", (),
+    Tool("ms-swift for anything but training", (),
          r"\b(?:swift|megatron) (?:sft|pt|rlhf|infer|deploy|export|eval|rollout|sample)\b|\bswift/cli\b"),
     Tool("sd-scripts", ("pretrained_model_name_or_path network_module",),
          r"\bnetwork_module\b|\b(?:\w+_)?train_(?:network|db|textual_inversion)\.py\b|\bfine_tune\.py\b"

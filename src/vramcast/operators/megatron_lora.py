@@ -4,6 +4,7 @@ Letters: N tokens inside a tensor-parallel region   n tokens between regions   r
 
 [Bridge] NVIDIA-NeMo/Megatron-Bridge at 067f987d src/megatron/bridge/peft/utils.py `ParallelLinearAdapter`,
 `get_adapter_attributes_from_linear`; lora_layers.py `LoRALinear.forward`
+[mcore] modelscope/mcore-bridge at f020e479 src/mcore_bridge/tuners/lora.py `LoraParallelLinear.update_layer`, `forward`
 [TE] TransformerEngine transformer_engine/pytorch/module/linear.py, layernorm_linear.py, grouped_linear.py: an input is
 saved only where the weight learns.
 """
@@ -25,6 +26,7 @@ class Lora(NamedTuple):
     dropout: float
     tp: int
     etp: int
+    of_mcore_bridge: bool = False  # one small weight of a pair is whole on each rank, and each expert has a pair
 
     def corrects(self, name: str) -> bool:
         """Whether a linear has an adapter beside it."""
@@ -40,6 +42,7 @@ class Base(NamedTuple):
     tokens_out: int
     element: int
     ranks: int  # that divide it
+    experts: int = 1  # of the rank, which one grouped product serves
 
 
 def gathered(graph: Graph, name: str, x: Value, base: Base) -> Value:
@@ -48,7 +51,16 @@ def gathered(graph: Graph, name: str, x: Value, base: Base) -> Value:
 
 
 def column_adapter(graph: Graph, name: str, x: Value, out: Value, base: Base, lora: Lora) -> Value:
-    """Both small weights divided by rows: r / t of the first, whose output is gathered, and all rows of the second."""
+    """Both small weights divided by rows: r / t of the first, whose output is gathered, and all rows of the second.
+
+    mcore-bridge's first weight is whole and reads the rank's own positions; the second gathers what it writes.
+    """
+    if lora.of_mcore_bridge:
+        local = base.tokens_out
+        x = _dropped(graph, name, x, base._replace(tokens=local), lora)
+        part = _product(graph, f"{name}.lora_in", x, local, lora.rank, base.columns, base)
+        turned = _product(graph, f"{name}.lora_out", part, base.tokens, base.rows, lora.rank, base)
+        return _scaled_sum(graph, name, turned, out, base._replace(tokens_out=base.tokens))
     x = _dropped(graph, name, x, base, lora)
     part = _product(graph, f"{name}.lora_in", x, base.tokens, ceil_div(lora.rank, base.ranks), base.columns, base)
     if base.ranks > 1:
@@ -58,8 +70,15 @@ def column_adapter(graph: Graph, name: str, x: Value, out: Value, base: Base, lo
 
 
 def row_adapter(graph: Graph, name: str, x: Value, out: Value, base: Base, lora: Lora) -> Value:
-    """The first weight divided by columns, the second by rows: its output is gathered, then cut along the sequence."""
+    """The first weight divided by columns, the second by rows: its output is gathered, then cut along the sequence.
+
+    mcore-bridge scatters the sum of the first along the sequence; its second weight is whole.
+    """
     x = _dropped(graph, name, x, base, lora)
+    if lora.of_mcore_bridge:
+        part = _product(graph, f"{name}.lora_in", x, base.tokens, lora.rank, base.columns, base, base.tokens_out)
+        turned = _product(graph, f"{name}.lora_out", part, base.tokens_out, base.rows, lora.rank, base)
+        return _scaled_sum(graph, name, turned, out, base)
     part = _product(graph, f"{name}.lora_in", x, base.tokens, lora.rank, base.columns, base)
     turned = _product(graph, f"{name}.lora_out", part, base.tokens, ceil_div(base.rows, base.ranks), lora.rank, base)
     if base.ranks > 1:
@@ -86,11 +105,15 @@ def _dropped(graph: Graph, name: str, x: Value, base: Base, lora: Lora) -> Value
     return graph.call(f"{name}.lora_dropout", [x], [out], extra=[mask])
 
 
-def _product(graph: Graph, name: str, x: Value, tokens: int, rows: int, columns: int, base: Base) -> Value:
-    formula = f"{rows:,} x {columns:,} x {base.element} B"
-    weight = graph.tensor(f"{name}.weight gradient", rows * columns * base.element, Category.GRADIENTS, formula)
-    out = _value(graph, name, tokens, rows, base.element)
-    return graph.call(name, [x], [out], saved=[x], weight_gradients=[weight], flops=2 * tokens * rows * columns)
+def _product(
+    graph: Graph, name: str, x: Value, tokens: int, rows: int, columns: int, base: Base, tokens_out: int | None = None
+) -> Value:
+    """The input is kept. Leaves out r wide pieces that are gathered or scattered along the sequence in passing."""
+    formula, e = f"{rows:,} x {columns:,} x {base.element} B", base.element
+    weight = graph.tensor(f"{name}.weight gradient", rows * columns * e, Category.GRADIENTS, formula)
+    out = _value(graph, name, tokens if tokens_out is None else tokens_out, rows, e)
+    return graph.call(name, [x], [out], saved=[x], weight_gradients=[weight] * base.experts,
+                      flops=2 * tokens * rows * columns)
 
 
 def _call(graph: Graph, name: str, x: Value, tokens: int, width: int, element: int) -> Value:

@@ -71,6 +71,9 @@ def column_linear(graph: Graph, name: str, x: Value, linear: Linear) -> Value:
     if not lora.corrects(name):
         return graph.call(name, [x], [out], temporaries=whole[:1], backward_temporaries=whole[1:], flops=flops)
     base = Base(linear.rows, linear.columns, linear.tokens, linear.tokens, e, lora.tp)
+    if lora.of_mcore_bridge:  # its adapter reads the norm's output as it is divided
+        made = graph.call(name, [x], [out], temporaries=whole[:1], backward_temporaries=whole[1:], flops=flops)
+        return column_adapter(graph, name, x, made, base._replace(tokens_out=linear.tokens_between), lora)
     x = gathered(graph, name, x, base) if linear.divided else x
     return column_adapter(graph, name, x, graph.call(name, [x], [out], flops=flops), base, lora)
 

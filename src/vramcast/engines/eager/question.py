@@ -25,7 +25,7 @@ from vramcast.domain.job import (
     Shards,
     share,
 )
-from vramcast.domain.model import Attention, Model, MoE, MultiLatentAttention, Norm, Stack
+from vramcast.domain.model import MLP, Attention, Head, Model, MoE, MultiLatentAttention, Norm, Stack
 from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.phases import Stepping, cache_width
@@ -99,7 +99,9 @@ def refuse_splits(job: Job) -> None:
     plan = job.plan
     if plan.cp > 1 and job.engine == "pytorch":
         _refuse_context(job)
-    for name in ("tp", "pp", "ep") if job.engine == "pytorch" else ("tp", "pp", "cp", "ep"):
+    if plan.tp > 1 and job.engine == "pytorch":
+        _refuse_tensor(job)
+    for name in ("pp", "ep") if job.engine == "pytorch" else ("tp", "pp", "cp", "ep"):
         if getattr(plan, name) > 1:
             able = "torchtitan" if plan.schedule == "gpipe" else "megatron"
             raise Unsupported(
@@ -135,6 +137,30 @@ def _refuse_context(job: Job) -> None:
         raise Unsupported("--cp is modelled with FSDP2, which divides weights over its ranks; add --shards everything")
     if any(not isinstance(layer.mixer, (Attention, MultiLatentAttention)) for layer in job.model.main.layers):
         raise Unsupported("--cp is modelled for attention alone, not for recurrent layers; use --cp 1")
+
+
+def _refuse_tensor(job: Job) -> None:
+    """Tensor parallelism of PyTorch's plans divides heads, widths and words of a decoder, beside FSDP2.
+
+    Source: NVIDIA-NeMo/Automodel at 36044ad3 nemo_automodel/components/distributed/optimized_tp_plans.py
+    `_parallelize_llama`, `_parallelize_qwen`: columns of queries, keys, values, gate and up, rows of what follows,
+    rows of the table, columns of the head; norms and the stream whole on every rank
+    """
+    plan, model = job.plan, job.model
+    if len(model.stacks) > 1 or model.head is not Head.LM or any(
+            not isinstance(layer.mixer, Attention) or not isinstance(layer.channel, MLP) or layer.cross_attention
+            for layer in model.main.layers):
+        raise Unsupported("--tp of --engine pytorch is modelled for dense decoders; use --engine torchtitan, or --tp 1")
+    if plan.shards is not Shards.EVERYTHING or plan.cp > 1:
+        raise Unsupported("--tp of --engine pytorch is modelled with FSDP2 and without --cp; add --shards everything, "
+                          "or use --engine megatron")
+    if plan.loss not in (None, Loss.EAGER) or plan.compile or model.logits_softcap:
+        raise Unsupported("--tp of --engine pytorch is modelled with a plain loss of all logits; use --loss eager")
+    if plan.peft is not None and (plan.peft.method != "lora" or plan.peft.base != "full"):
+        raise Unsupported("--tp of --engine pytorch is modelled beside LoRA over whole weights; use --peft lora")
+    for layer in model.main.layers:
+        assert isinstance(layer.mixer, Attention)
+        share("tp", layer.mixer.num_kv_heads, plan.tp, what="num_kv_heads")
 
 
 def recipe_of(
@@ -212,6 +238,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         batch=batch,
         seq_len=seq_len,
         hidden=model.hidden,
+        tp=plan.tp,
         numerics=numerics,
         attention=attention_of(job),
         norm=_norm_variant(model, variants),

@@ -21,7 +21,7 @@ from vramcast.blocks.parameters.targets import Place, parts_of, within, word_of,
 from vramcast.blocks.projection import EXPERTS, corrected
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.towers import is_behind
-from vramcast.domain.model import Model, Parameter, Stack
+from vramcast.domain.model import Model, Parameter, Split, Stack
 from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.operators.quantised import QUANTISED
 from vramcast.states.steps import Weight, kind_of
@@ -122,12 +122,28 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
             found.append(weight)
         found += behind.pop((owned.owner, path), ())
     found += (weight for corrections in behind.values() for weight in corrections)
+    if sizes.tp > 1:
+        split = {(owned.owner, owned.parameter.path): owned.parameter.split for owned in named_parameters(recipe.model)}
+        found = [_divided(weight, split.get((weight.owner, weight.path)), sizes.tp) for weight in found]
     if recipe.model.tied and HEAD in recipe.learning:
         shape = (recipe.model.vocab, recipe.model.hidden)
         found.append(Weight("head", f"{HEAD}.trained copy", shape, 1, sizes.numerics.weight, source=WEIGHTS_SOURCE))
     if recipe.virtual_elements:
         found.append(Weight("adapter", "virtual tokens", (recipe.virtual_elements,), source="peft src/peft/tuners"))
     return tuple(found)
+
+
+def _divided(weight: Weight, split: Split | None, ranks: int) -> Weight:
+    """A rank's share; both matrices of an adapter are divided, each by its rank or by the side of what it corrects.
+
+    Source: NVIDIA-NeMo/Automodel at 36044ad3 nemo_automodel/components/distributed/parallel_styles.py
+    """
+    rows, *columns = weight.shape
+    if split is Split.REPLICATED:
+        return weight
+    if split is Split.ROW:
+        return weight._replace(shape=(rows, *(ceil_div(side, ranks) for side in columns)))
+    return weight._replace(shape=(ceil_div(rows, ranks), *columns))
 
 
 def part_of(owner: str, path: str) -> str:

@@ -1,7 +1,8 @@
-"""Adapters of Megatron-Bridge and NeMo: which linears of Megatron's layers have one.
+"""Adapters of Megatron-Bridge, NeMo and mcore-bridge: which linears of Megatron's layers have one.
 
 [Bridge] NVIDIA-NeMo/Megatron-Bridge at 067f987d src/megatron/bridge/peft/lora.py `LoRA.transform`: all weights are
-frozen, adapters are of the model's 16 bits and in the buffers of the distributed optimizer.
+frozen, adapters are of the model's 16 bits and in the buffers of the distributed optimizer. So are mcore-bridge's
+[swift megatron/utils/megatron_lm_utils.py `wrap_model`: Float16Module casts whatever PEFT made].
 """
 
 from __future__ import annotations
@@ -70,15 +71,18 @@ def check_adapters(job: Job, fsdp: bool) -> None:
         )
 
 
-def lora_of(job: Job, layout: Layout) -> Lora | None:
+def lora_of(job: Job, layout: Layout, of_mcore_bridge: bool) -> Lora | None:
     """The adapters of a job.
 
-    Raises: Unsupported for a part of a product that Megatron makes at once
+    Raises: Unsupported for a part of a product that Megatron makes at once, and for what mcore-bridge refuses
     """
     peft = job.plan.peft
     if peft is None:
         return None
-    return Lora(peft.rank, frozenset(_products(job, peft)), peft.dropout, layout.tp, layout.etp)
+    products = frozenset(_products(job, peft))
+    if of_mcore_bridge and layout.etp > 1 and any(name.startswith("experts.") for name in products):
+        raise Unsupported("mcore-bridge has no adapters of experts that ranks divide; use --etp 1")
+    return Lora(peft.rank, products, peft.dropout, layout.tp, layout.etp, of_mcore_bridge)
 
 
 def _products(job: Job, peft: Peft) -> list[str]:

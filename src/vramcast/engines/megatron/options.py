@@ -131,6 +131,7 @@ class Options(Noun, frozen=True):
     binary_head: bool = True  # BERT's sentence-order head
     defer_embedding_wgrad: Count = 0  # micro-batches whose embedding weight gradient is deferred
     cp_a2a: bool = False
+    adapters: Literal["megatron-bridge", "mcore-bridge"] = "megatron-bridge"  # whose LoRA stands beside frozen linears
 
 
 def release(text: str, *, name: str = "torch") -> tuple[int, int]:
@@ -235,8 +236,10 @@ def _check(job: Job, options: Options) -> None:
         raise Unsupported(f"schedule={plan.schedule} is not part of megatron; use 1f1b or interleaved")
     if plan.shards is Shards.OPTIMIZER_AND_GRADIENTS and not options.fsdp:
         raise Unsupported("megatron shards optimizer states (optimizer) or everything (its FSDP); use one of these")
-    if job.workload.objective not in ("pretrain", "sft"):
-        raise Unsupported(f"objective={job.workload.objective} is not modelled for megatron; use pretrain or sft")
+    if job.workload.objective not in ("pretrain", "sft", "dpo"):
+        raise Unsupported(f"objective={job.workload.objective} is not modelled for megatron; use pretrain, sft or dpo")
+    if job.workload.objective == "dpo" and (plan.pp > 1 or len(job.model.stacks) > 1 or options.fsdp):
+        raise Unsupported("dpo is modelled for Megatron's decoders without stages and without its FSDP; use --pp 1")
 
 
 def divides_positions(length: int, *, tp: int, cp: int, sequence_parallel: bool) -> bool:
@@ -274,7 +277,8 @@ class Context:
             vocab_divisor=self.options.vocab_divisor,
         )
         self.tp = plan.tp
-        self.batch = job.workload.micro_batch
+        pairs = job.workload.objective == "dpo"
+        self.batch = job.workload.micro_batch * (2 if pairs else 1)
         self.encoder = job.model.stacks[0] if len(job.model.stacks) > 1 else None
         self.encoder_seq = job.workload.seq_len // plan.cp
         decoder_seq = job.workload.decoder_seq_len if self.encoder is not None else None
@@ -284,7 +288,7 @@ class Context:
         self.fp8 = plan.precision is Precision.FP8
         self.te = self.options.transformer_impl == "transformer_engine"
         self.sm = job.cluster.gpu.sm or 80
-        self.lora = lora_of(job, self.layout)
+        self.lora = lora_of(job, self.layout, self.options.adapters == "mcore-bridge")
 
     def _refuse_uneven(self) -> None:
         """Raise InvalidSpec where a stack's positions would not divide over the ranks that share them."""

@@ -10,6 +10,7 @@ the device has a handle of its own.
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Final
 
 from vramcast.blocks.parameters import stack_parameters
 from vramcast.domain.job import Job, Phase, Shards
@@ -123,6 +124,13 @@ def inputs(context: Context) -> list[Tensor]:
 
 ASSUMPTIONS = ("every expert receives the same number of tokens",)
 
+OF_PAIRS: Final = (
+    "DPO as ms-swift runs it on Megatron: both answers of a pair in one forward, behind one without gradients of the "
+    "reference, which is the model without its adapters, or a frozen copy in 16 bits"
+)
+"""[swift] modelscope/ms-swift 3602360a5 swift/megatron/trainers/{dpo_trainer,rlhf_mixin}.py: losses of tokens are
+compared; the forward without gradients holds less than the one behind it."""
+
 
 def rank_programs(context: Context) -> tuple[RankProgram, ...]:
     """Programs of all roles, first stage first."""
@@ -144,7 +152,8 @@ def _rank(
     context: Context, builder: ChunkBuilder, stage: int, chunks: list[Chunk], programs: list[ChunkPrograms], count: int
 ) -> RankProgram:
     weights, learning = weights_of(context, chunks, stage), adapter_weights(context, builder, chunks)
-    held = states(learning or weights, state_rules(context), frozen=weights if learning else ())
+    compared = context.job.workload.objective == "dpo"
+    held = states(learning or weights, state_rules(context), frozen=weights if learning or compared else ())
     slots = slots_of(context.job, stage, context.options.interleave_group, context.options.overlap_moe_comm)
     step = (*_step(context, slots, programs, chunks), *held.update)
     dummies = {key: tensor for chunk in chunks for key, tensor in builder.dummy_gradients(chunk).items()}
@@ -154,7 +163,10 @@ def _rank(
         role=_role(stage, context.job.plan.pp),
         count=count,
         phases={Phase.LOAD: held.load, Phase.FIRST_STEP: first, Phase.STEP: step},
-        assumptions=(*(ASSUMPTIONS if context.job.plan.ep > 1 else ()), *_said_of_moments(context.options)),
+        assumptions=(
+            *(ASSUMPTIONS if context.job.plan.ep > 1 else ()), *_said_of_moments(context.options),
+            *((OF_PAIRS,) if compared else ()),
+        ),
     )
 
 

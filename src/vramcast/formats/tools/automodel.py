@@ -81,7 +81,9 @@ def read(config: Config) -> Reading:
     mesh, model = _section(values, "distributed"), _section(values, "model")
     parallel = "ep_size" in _degrees(mesh)
     options |= _model(model, BACKEND_OF_EXPERTS if parallel else BACKEND)
-    options = together(options, _distributed(mesh, parallel=parallel), _loss(_section(values, "loss_fn")))
+    divided = not parallel and _divides(options.get("model"))
+    options = together(options, _distributed(mesh, parallel=parallel, divided=divided),
+                       _loss(_section(values, "loss_fn")))
     options |= _frozen(values, options.get("model"))
     options |= _images(_section(values, "processor")) if _recipe(values) == OF_IMAGES else {"images": 0}
     options |= _optimizer(_section(values, "optimizer"))
@@ -284,14 +286,26 @@ OF_PIPELINES: Final = (
 """What of a pipeline says how modules are cut out and gradients scaled; its batch is that of a rank."""
 
 
-def _distributed(mesh: Watched, *, parallel: bool) -> dict[str, Any]:
-    """FSDP2 over all ranks; what splits inside a layer runs in Automodel's own layers."""
+DIVIDED: Final = ("llama", "phi", "qwen2", "qwen3")
+"""Families whose plan divides every matrix and leaves the head's columns apart [am components/distributed/
+optimized_tp_plans.py `PARALLELIZE_FUNCTIONS`]; others keep attention whole, or gather logits before they are fp32."""
+
+
+def _divides(model: str | None) -> bool:
+    """Whether the network is one of those, as far as it is known here."""
+    known = MODELS.aliases.get(str(model).lower())
+    return known is not None and load_model(known).family in DIVIDED
+
+
+def _distributed(mesh: Watched, *, parallel: bool, divided: bool) -> dict[str, Any]:
+    """FSDP2 over all ranks; what splits inside a layer runs in Automodel's own layers, or by a plan of PyTorch's."""
     target = str(mesh.get("_target_", ""))
     strategy = mesh.get("strategy") or ("fsdp2" if not target or target.endswith("FSDP2Manager") else target)
     if strategy not in STRATEGIES:
         mesh.cannot("strategy" if "strategy" in mesh else "_target_", f"{shown(strategy)} is not modelled; fsdp2 is")
     for name in _degrees(mesh):
-        if name != "cp_size" and not (parallel and name in ("ep_size", "pp_size")):
+        if name != "cp_size" and not (parallel and name in ("ep_size", "pp_size")) and not (
+                divided and name == "tp_size"):
             mesh.cannot(name, "is more than 1, which is not modelled for Automodel")
     found: dict[str, Any] = {"shards": STRATEGIES.get(str(strategy), "everything"), "recompute": mesh.one_of(
         "activation_checkpointing", RECOMPUTED, lower=True, option="recompute") or "none"}
@@ -301,6 +315,10 @@ def _distributed(mesh: Watched, *, parallel: bool) -> dict[str, Any]:
         found |= {"sharded-by": "fsdp2", "engine-option": ("reduce_dtype=float32", f"frozen_towers={frozen}")}
     if "cp_size" in _degrees(mesh):
         found["cp"] = mesh.count("cp_size")
+    if "tp_size" in _degrees(mesh) and divided:
+        found["tp"] = mesh.count("tp_size")
+        for name in ("sequence_parallel", "enable_async_tensor_parallel"):
+            mesh.only(name, False)
     mesh.get("dp_size")
     if mesh.get("mp_policy") is not None:
         policy = _section(mesh, "mp_policy")

@@ -137,12 +137,18 @@ def _switched_off(values: Watched) -> None:
             values.get(name)
 
 
+REWARDS: Final = {"reward_model": ("reward", 1), "process_reward_model": ("tagging", 2)}
+"""Switch -> what is optimised, by how many labels: a score of a sample, or whether each step of it is right
+[ax core/builders/causal.py `HFCausalTrainerBuilder._get_trainer_cls`]."""
+
+
 def _task(values: Watched) -> dict[str, Any]:
     """What is optimised; of a data set in a stream every token."""
-    if values.flag("reward_model"):
-        values.only("num_labels", 1)
-        values.get("model_type")
-        return {"objective": "reward"}
+    for name, (objective, labels) in REWARDS.items():
+        if values.flag(name):
+            values.only("num_labels", labels)
+            values.get("model_type")
+            return {"objective": objective}
     if values.get("rl") is not None:
         objective = values.one_of("rl", OBJECTIVES, lower=True, option="objective") or "dpo"
         return {"objective": objective} | (_generation(values) if objective == "grpo" else _preferences(values))

@@ -34,6 +34,7 @@ class Script(NamedTuple):
     text_learns: str = "asked"  # "unless" an argument says otherwise, "asked": with --train_text_encoder, "never"
     trains: str = "denoiser"
     tokens: int = 0
+    narrow: bool = False  # what learns stays in the 16 bits that it is loaded in
 
 
 _SD: Final = "stable-diffusion-1.5"
@@ -49,19 +50,22 @@ SCRIPTS: Final[dict[str, Script]] = {
     "train_db": Script(_SD, text_learns="dreambooth"),
     "fine_tune": Script(_SD),
     "sdxl_train": Script(_XL),
-    "flux_train": Script(_FLUX, text_learns="never", tokens=512),
-    "sd3_train": Script(_SD3, tokens=333),
+    "flux_train": Script(_FLUX, text_learns="never", tokens=512, narrow=True),
+    "sd3_train": Script(_SD3, tokens=333, narrow=True),
     "train_textual_inversion": Script(_SD, text_learns="never", trains="embedding"),
     "sdxl_train_textual_inversion": Script(_XL, text_learns="never", trains="embedding"),
 }
 
+NARROW: Final = "weights learn in the 16 bits that {script}.py loads them in: gradients and moments have as many"
+"""[kohya] flux_train.py loads in the type of --mixed_precision, sd3_train.py as the checkpoint has them, which is taken
+for 16 bits; only modules of SD and SDXL are fp32 from the start (`_load_state_dict_on_device`)."""
+
 MOST_OF_MEDIUM: Final = 22
 """Blocks of 3.5 medium that can wait on the host: two of its 24 stay."""
 
-DATA_ELSEWHERE: Final = (
-    "says the resolution and the batch in a file of its own; give it with another --from, or --image-size and "
-    "--micro-batch"
-)
+ELSEWHERE_SIZES: Final = "leaves the size of images to {}, which is not given"
+ELSEWHERE_BATCH: Final = "leaves the batch to {}, which is not given"
+"""[kohya] library/config_util.py `BaseDatasetParams`: a batch of 1; a resolution has no default."""
 
 NETWORKS: Final = ("networks.lora", "networks.lora_flux", "networks.lora_sd3")
 
@@ -95,21 +99,27 @@ def read(config: Config) -> Reading:
     options, pairs = _options(values, row, launched)
     notes = [*command.notes, *shared.notes]
     model, said = _model(values, row)
-    notes += said
+    notes += [*said, *([NARROW.format(script=name)] if row.narrow else [])]
     size, batch, found = _samples(values, dataset)
+    auto = {}
+    if not size and not found:
+        named = shown(values.text("dataset_config") or values.text("in_json") or "dataset_config")
+        auto["image-size"] = ELSEWHERE_SIZES.format(named)
+        auto |= {} if batch else {"micro-batch": ELSEWHERE_BATCH.format(named)}
     pairs = size + pairs
     unread += found
     options = {"engine": "sd-scripts", "model": model, **options, "engine-option": tuple(pairs)}
     batch["accumulation"] = values.count("gradient_accumulation_steps") or 1
     return Reading(
         "sd-scripts", options, batch=batch, unread=(*unread, *shared.unread, *values.unread()), notes=tuple(notes),
-        ranks=shared.ranks,
+        ranks=shared.ranks, auto=auto,
     )
 
 
 def _model(values: Watched, row: Script) -> tuple[str, list[str]]:
     """The catalogue's network of the script's kind, whatever the checkpoint is called."""
-    named, model = str(values.get("pretrained_model_name_or_path") or ""), row.model
+    checkpoint, model = values.get("pretrained_model_name_or_path"), row.model
+    named = checkpoint if isinstance(checkpoint, str) else ""  # words in brackets are a placeholder
     if model == _SD and values.flag("v2"):
         model = "stable-diffusion-2.1"
     if model == _SD3:
@@ -127,7 +137,7 @@ def _options(values: Watched, row: Script, launched: str | None) -> tuple[dict[s
     options: dict[str, Any] = {}
     precision = values.one_of("mixed_precision", PRECISIONS, option="precision")
     precision = precision or PRECISIONS.get(launched or "no", "fp32")
-    if values.flag("full_bf16") or values.flag("full_fp16"):
+    if any([values.flag("full_bf16"), values.flag("full_fp16"), row.narrow]):
         precision = precision.removeprefix("amp-")
     options["precision"] = precision
     if values.flag("gradient_checkpointing"):
@@ -186,14 +196,17 @@ def _placed(values: Watched, row: Script) -> list[str]:
 
 
 def _samples(values: Watched, dataset: Any) -> tuple[list[str], dict[str, int], list[Unread]]:
-    """Size and number of the images, from the command and from the file of its data sets: the largest of them."""
-    named = values.get("dataset_config") is not None
-    if named and dataset is None:
-        return [], {"micro": 1}, [Unread(shown(values.get("dataset_config")), DATA_ELSEWHERE, option="image-size")]
+    """Size and number of the images, from the command and from the file of its data sets: the largest of them.
+
+    No size where they are in a file that is not given: of data sets, or of images that were measured before.
+    """
     if dataset is None:
-        size, batch = _sides(values.get("resolution")), values.count("train_batch_size") or 1
-        missing = [] if size else [Unread("resolution", "is not given, which sd-scripts needs", option="image-size")]
-        return _pairs(size), {"micro": batch}, missing
+        size, batch = _sides(values.get("resolution")), values.count("train_batch_size")
+        elsewhere = values.get("dataset_config") is not None or values.get("in_json") is not None
+        batch = batch or (None if elsewhere else 1)
+        missing = [] if size or elsewhere else [
+            Unread("resolution", "is not given, which sd-scripts needs", option="image-size")]
+        return _pairs(size), {"micro": batch} if batch else {}, missing
     general = Watched(dataset.get("general") or {}, SUBSETS)
     tables = [Watched(one, SUBSETS) for one in dataset.get("datasets") or [{}] if isinstance(one, Mapping)]
     sizes, batches = [], []

@@ -164,7 +164,7 @@ def _as_megatron(name: str, recipe: Recipe) -> Reading:
     given = BASES[recipe.base] | dict(PROVIDERS.get(described or "", {})) | dict(_arguments(values))
     if described:
         given |= _vocabulary(values)
-    given = _placed(given, recipe)
+    given = placed(given, MODELS.aliases.get((_hub_name(recipe.values.get("model")) or "").lower()))
     inner = megatron.read(Config(name, "", {"MODEL_ARGS": {
         each: value for each, value in given.items() if value is not None}}))
     options = {**inner.options, "objective": "pretrain" if recipe.base == PRETRAINS else "sft"}
@@ -229,8 +229,13 @@ IDLE: Final[Mapping[str, tuple[str, Any]]] = {
 """Argument -> another one and its value without which it says nothing; None: any value."""
 
 
-def _placed(given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """Without what says nothing here; stages that count the embedding or the head as a layer are laid out."""
+def placed(given: dict[str, Any], known: str | None) -> dict[str, Any]:
+    """Arguments without what says nothing here; stages that count the embedding or the head as a layer are laid out.
+
+    Args:
+        given: Megatron-LM's, `--name` -> value
+        known: the model of the catalogue that another file of the tool names
+    """
     for name, (other, value) in IDLE.items():
         if name in given and not (given.get(other) == value if value is not None else given.get(other)):
             del given[name]
@@ -242,7 +247,6 @@ def _placed(given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
         pattern = str(given.get("--hybrid-layer-pattern", "")).partition("/")[0].replace("|", "")
         if len(pattern) == given.get("--num-layers"):
             del given["--num-layers"]  # of a network of whose layers each has a letter
-    known = MODELS.aliases.get((_hub_name(recipe.values.get("model")) or "").lower())
     if (experts := _experts(known, given)) and not given.get("--num-experts"):
         given["--num-experts"] = experts  # of the model that the hub names: what is said of them counts
     if isinstance(modules := given.get("--recompute-modules"), (list, tuple)) and known is not None:

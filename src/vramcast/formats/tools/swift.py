@@ -103,12 +103,12 @@ def read(config: Config) -> Reading:
     kind, words = _of_command(command.words)
     table = dict(config.table) if config.table is not None else arguments(words)
     if is_former(table):
-        return _with_environment(read_former(table), command)
+        return with_environment(read_former(table), command)
     values = Watched(USUAL | table | dict(config.beside), SWIFT, undecided=command.undecided)
     values.get("config")
     launch = hf_command.taken_apart(command.words)
     started = hf_command.launching(launch, command) if launch.launcher else None
-    several = _processes(command, started)
+    several = processes(command, started)
     sharded, wide = _sharding(values, config.name)
     options = together(
         {"engine": ENGINE}, _task(values, kind), _network(values), _adapters(values), _attention(values),
@@ -125,7 +125,7 @@ def read(config: Config) -> Reading:
     unread = (*values.unread(), *wide, *left, *(started.unread if started else ()))
     alone = several is None and (options["engine"] == "unsloth" or _sees_one(command))
     found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes), auto, alone=alone)
-    return _with_environment(found, command, started)
+    return with_environment(found, command, started)
 
 
 def _score(words: tuple[str, ...]) -> int:
@@ -144,19 +144,25 @@ def _of_command(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-def _with_environment(found: Reading, command: Command, started: Reading | None = None) -> Reading:
-    """The reading with what variables before the command say, and a launcher that starts it."""
+def with_environment(
+    found: Reading, command: Command, started: Reading | None = None, *, splits: bool = True
+) -> Reading:
+    """The reading with what variables before the command say, and a launcher that starts it.
+
+    Args:
+        splits: whether one process puts its layers on all cards that it sees
+    """
     variables = command.variables
     cards = [card for card in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if card]
-    several, alone = _processes(command, started), 1 if cards and started is None else None
-    split = (SPLIT,) if several is None and alone and len(cards) > 1 else ()
+    several, alone = processes(command, started), 1 if cards and started is None else None
+    split = (SPLIT,) if splits and several is None and alone and len(cards) > 1 else ()
     unread = (*found.unread, *command.unread, *unread_environment(variables), *split)
     options = found.options | options_of_environment(variables)
     nodes = started.nodes if started is not None else _count(variables, "NNODES") or 1
     return found._replace(options=options, unread=unread, ranks=several or alone, nodes=nodes)
 
 
-def _processes(command: Command, started: Reading | None) -> int | None:
+def processes(command: Command, started: Reading | None) -> int | None:
     """As many as a launcher starts, or NPROC_PER_NODE says [swift cli/main.py `get_torchrun_args`]."""
     if started is not None and started.ranks:
         return started.ranks

@@ -1,0 +1,229 @@
+"""ms-swift on Megatron: `megatron sft` and `megatron pt`, in Megatron-LM's arguments.
+
+[swift] modelscope/ms-swift 4.6.0.dev0 (3602360a5) swift/megatron/arguments/{megatron,megatron_base,sft}_args.py, whose
+defaults below are those of every release from 4.0 on; model/utils.py `get_mcore_model_config`, utils/utils.py
+`prepare_adapter`, utils/megatron_lm_utils.py `wrap_model`, swift/cli/main.py
+[mcore] modelscope/mcore-bridge f020e479 src/mcore_bridge/{config/parser,model/gpt_model}.py
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Final
+
+from vramcast.catalogue.formats import load_format
+from vramcast.catalogue.index import MODELS
+from vramcast.formats.reading import (
+    ELSEWHERE,
+    NO_GPU,
+    Command,
+    Config,
+    Reading,
+    Unread,
+    arguments,
+    command_of,
+    lengths_of,
+    shown,
+    together,
+)
+from vramcast.formats.tools import hf_command, megatron
+from vramcast.formats.tools.megatron_bridge import OF_THE_HUB, placed
+from vramcast.formats.tools.swift import DTYPES, SWIFT, processes, with_environment
+from vramcast.formats.watched import Known, Watched
+
+ARGUMENTS: Final = Known("swift", "megatron", (SWIFT,))
+
+COMMANDS: Final = ("sft", "pt", "rlhf")
+
+DEFAULTS: Final[dict[str, Any]] = {
+    "micro_batch_size": 1, "global_batch_size": 16, "recompute_granularity": "selective",
+    "cross_entropy_loss_fusion": True, "attention_backend": "flash", "use_distributed_optimizer": True,
+    "expert_tensor_parallel_size": 1, "moe_router_dtype": "fp32", "moe_token_dispatcher_type": "alltoall",
+    "moe_grouped_gemm": True, "data_parallel_sharding_strategy": "optim_grads_params", "fp8_recipe": "delayed",
+}
+"""What it has otherwise than Megatron-LM where nobody says it."""
+
+UNDER: Final = {"fp8_recipe": "fp8_format", "fp8_param_gather": "fp8_format",
+                "data_parallel_sharding_strategy": "use_megatron_fsdp"}
+"""What says nothing -> where this is not given."""
+
+PASSED: Final = (
+    *DEFAULTS, "recompute_method", "recompute_num_layers", "recompute_modules", "cross_entropy_fusion_impl",
+    "optimizer", "optimizer_cpu_offload", "optimizer_offload_fraction", "use_precision_aware_optimizer",
+    "main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "clip_grad", "use_megatron_fsdp",
+    "tensor_model_parallel_size", "pipeline_model_parallel_size", "decoder_first_pipeline_num_layers",
+    "decoder_last_pipeline_num_layers", "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split", "sequence_parallel", "context_parallel_size", "cp_comm_type",
+    "tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather", "overlap_param_gather_with_optimizer_step",
+    "virtual_pipeline_model_parallel_size", "microbatch_group_size_per_vp_stage", "pipeline_model_parallel_layout",
+    "expert_model_parallel_size", "fp8_format", "fp8_param_gather", "moe_enable_deepep", "moe_permute_fusion",
+    "moe_shared_expert_overlap", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity",
+    "moe_layer_recompute", "moe_router_load_balancing_type", "accumulate_allreduce_grads_in_fp32",
+)
+"""Arguments that Megatron-LM has by the same name, or by the one below."""
+
+RENAMED: Final = {
+    "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
+    "microbatch_group_size_per_vp_stage": "microbatch-group-size-per-virtual-pipeline-stage",
+}
+
+NEGATED: Final = {
+    "masked_softmax_fusion": ("no-masked-softmax-fusion", True),
+    "bias_dropout_fusion": ("no-bias-dropout-fusion", True),
+    "bias_activation_fusion": ("no-bias-swiglu-fusion", True), "apply_rope_fusion": ("no-rope-fusion", False),
+    "gradient_accumulation_fusion": ("no-gradient-accumulation-fusion", True),
+    "padding_free": ("no-create-attention-mask-in-dataloader", None),
+}
+"""Switch -> the argument that says its opposite, and whether it is on unasked; samples without padding need no mask."""
+
+ALL_LINEAR: Final = (
+    "linear_qkv", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj",
+    "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj",
+)
+"""TransformerEngine's linears of Megatron's layers; the router and the head are none [swift `find_all_linears`]."""
+
+ONLY: Final[dict[str, tuple[Any, ...]]] = {
+    "task_type": ("causal_lm",), "optimizer": ("adam", "sgd", "muon"), "bridge_backend": ("mcore-bridge",),
+    "mlp_padding_free": (False,), "lora_bias": ("none",), "optimizer_cuda_graph": (False,),
+    "attention_softmax_in_fp32": (True,),
+    "freeze_parameters_ratio": (0, 0.0), "router_replay_mode": ("disabled",), "skip_megatron_init": (False,),
+}
+"""Arguments that are modelled with these values."""
+
+NPU: Final = "ASCEND_RT_VISIBLE_DEVICES"
+"""Variable of a run on Ascend, where MindSpeed takes the place of Megatron's kernels."""
+
+APEX: Final = "gradient_accumulation_fusion: on, as where apex is installed; without it the fusion is switched off"
+
+
+def read(config: Config) -> Reading:
+    """What a command trains."""
+    command = Command(()) if config.table is not None else command_of(config, _score)
+    kind, words = _of_command(command.words)
+    table = dict(config.table) if config.table is not None else arguments(words)
+    command = command._replace(variables={**table.pop("ENV", {}), **command.variables})
+    values = Watched(DEFAULTS | _meant(table), ARGUMENTS, undecided=command.undecided)
+    launch = hf_command.taken_apart(command.words)
+    started = hf_command.launching(launch, command) if launch.launcher else None
+    alone = config.table is None and processes(command, started) is None and "NNODES" not in command.variables
+    stage = values.get("rlhf_type", "dpo" if kind == "rlhf" else None)
+    if stage not in (None, "dpo"):
+        why = f"{shown(stage)} is not modelled for megatron; dpo is, and sft and pt are"
+        return Reading("swift-megatron", {"engine": "megatron"}, unread=(Unread("rlhf_type", why, "objective"),))
+    if stage and values.flag("packing"):
+        values.cannot("packing", "joins pairs of any lengths, which is not modelled for DPO on Megatron")
+    if words and words[0].endswith((".yaml", ".yml", ".json")):  # [swift cli/main.py `parse_yaml_args`]
+        file = Reading("swift-megatron", {}, unread=(Unread(words[0], ELSEWHERE, file="swift-megatron"),), alone=alone)
+        return with_environment(file, command, started, splits=False)
+    known = load_format("swift").sections["megatron"]
+    for name in values:
+        if name not in known:
+            values.cannot(name, Known("swift", "megatron").why_unread(name))
+    for name, usual in ONLY.items():
+        values.only(name, *usual)
+    given = placed(_arguments(values), MODELS.aliases.get(str(values.get("model")).lower()))
+    inner = megatron.read(Config(config.name, "", {"MODEL_ARGS": given}))
+    length = values.count("packing_length") or values.count("max_length")
+    packed = values.flag("packing")
+    options = together(
+        inner.options, {"objective": stage or ("pretrain" if kind == "pt" else "sft")}, lengths_of(packed=packed),
+        {"model": values.get("model")} if "model" in values else {}, {"seq-len": length} if length else {},
+        _adapters(values))
+    auto = {} if length else {"seq-len": "says no length of the samples"}
+    npu = (Unread(f"${NPU}", NO_GPU),) if NPU in command.variables else ()
+    unread = (*npu, *values.unread(), *(started.unread if started else ()), *(
+        one for one in inner.unread if not (one.of_network and one.name.startswith(OF_THE_HUB))
+        and one.name != "--seq-length"))
+    notes = (*inner.notes, *((APEX,) if "gradient_accumulation_fusion" not in table else ()))
+    found = inner._replace(format="swift-megatron", options=options, unread=unread, notes=(*command.notes, *notes),
+                           auto=auto, alone=alone)
+    return with_environment(found, command, started, splits=False)
+
+
+def _meant(table: dict[str, Any]) -> dict[str, Any]:
+    """Values as its parser takes them: words of a command line."""
+    words = {"true": True, "false": False, "none": None}
+    return {name: words.get(value.lower(), value) if isinstance(value, str) else value
+            for name, value in table.items()}
+
+
+def _score(words: tuple[str, ...]) -> int:
+    return int(_of_command(words)[0] != "")
+
+
+def _of_command(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """`sft`, `pt` or `rlhf`, and what stands behind it."""
+    for place, (program, kind) in enumerate(pairwise(words)):
+        if program.rpartition("/")[2] == "megatron" and kind in COMMANDS:
+            return kind, words[place + 2 :]
+        name = program.rpartition("/")[2].removesuffix(".py")
+        if "swift/cli/_megatron" in program and name in COMMANDS:
+            return name, words[place + 1 :]
+    return "", ()
+
+
+def _arguments(values: Watched) -> dict[str, Any]:
+    """Megatron-LM's arguments; the vocabulary is the checkpoint's, up to a multiple of tp [mcore gpt_model.py]."""
+    found: dict[str, Any] = {"--make-vocab-size-divisible-by": 1, **_precision(values)}
+    for name in PASSED:
+        value = values.get(name)
+        needed = UNDER.get(name)
+        if value is None or (needed and not values.get(needed)):
+            continue
+        found[f"--{RENAMED.get(name, name.replace('_', '-'))}"] = value
+    for name, (opposite, usual) in NEGATED.items():
+        on = values.flag(name)
+        if name == "padding_free":  # true unasked; packed samples are none that are padded
+            found[f"--{opposite}"] = on is not False or bool(values.flag("packing"))
+        else:
+            found[f"--{opposite}"] = not (usual if on is None else on)
+    if str(found["--attention-backend"]).startswith("flash_"):  # a release of FlashAttention
+        found["--attention-backend"] = "flash"
+    if "--recompute-granularity" not in found:  # "none" of a command line is no value
+        found = {name: value for name, value in found.items() if not name.startswith("--recompute-")}
+    if found.get("--main-grads-dtype") == "bf16":
+        found["--grad-reduce-in-bf16"] = True
+    if found.get("--optimizer") == "muon":
+        found["--use-distributed-optimizer"] = False  # [swift `_check_muon`]
+    one = found.get("--moe-router-load-balancing-type")
+    if isinstance(one, list) and len(one) == 1:
+        found["--moe-router-load-balancing-type"] = one[0]
+    return found
+
+
+def _precision(values: Watched) -> dict[str, Any]:
+    """16 bits, as the checkpoint's, which is taken to be bf16 [swift base_args/model_args.py `_init_mixed_precision`].
+
+    What is trained in fp32 is not: fp16 is switched on for it.
+    """
+    dtype = DTYPES.get(str(values.get("torch_dtype", "bfloat16")), "")
+    if not dtype:
+        values.refuse("torch_dtype", f"one of {', '.join(DTYPES)}", option="precision")
+    half = values.flag("fp16") if values.flag("fp16") is not None else dtype in ("fp16", "fp32")
+    wide = values.flag("bf16") if values.flag("bf16") is not None else dtype == "bf16"
+    return {"--fp16": True} if half else {"--bf16": True} if wide else {}
+
+
+def _adapters(values: Watched) -> dict[str, Any]:
+    """LoRA by PEFT whose layers are mcore-bridge's; whatever their dtype, they are cast to the model's."""
+    kind = values.get("tuner_type", "full")
+    names = ("lora_rank", "lora_dropout", "lora_dtype", "target_modules", "target_regex", "modules_to_save")
+    if kind == "full":
+        for name in names:
+            values.get(name)
+        return {}
+    if kind != "lora":
+        values.cannot("tuner_type", f"{shown(kind)} is not modelled for megatron; lora and full are", option="peft")
+        return {}
+    if values.get("adapters"):
+        values.cannot("adapters", "hold adapters whose own file says how large they are; give --lora-rank",
+                      option="lora-rank")
+    values.get("lora_dtype")
+    given = values.get("target_modules") or "all-linear"
+    listed = [str(word) for word in (given if isinstance(given, list) else [given])]
+    targets = [word for one in listed for word in (ALL_LINEAR if one == "all-linear" else (one,))]
+    saved, dropout = values.get("modules_to_save"), values.number("lora_dropout")
+    found = {"peft": "lora", "lora-rank": values.count("lora_rank") or 8, "lora-targets": tuple(targets),
+             "lora-dropout": 0.05 if dropout is None else dropout, "engine-option": ("adapters=mcore-bridge",)}
+    return found | ({"modules-to-save": ",".join(map(str, saved if isinstance(saved, list) else [saved]))}
+                    if saved else {})

@@ -1,0 +1,128 @@
+"""ms-swift's `megatron` commands: their defaults are their own, what they set is Megatron-LM's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.formats.test_readers import asked, refusal, written
+from vramcast.domain.job import Job, Recompute, Shards
+from vramcast.engines.megatron.options import options_of
+from vramcast.estimate.training import answer
+from vramcast.formats.read import Given, read_files
+
+SFT = """PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' \\
+NPROC_PER_NODE=4 \\
+CUDA_VISIBLE_DEVICES=0,1,2,3 \\
+megatron sft \\
+    --model Qwen/Qwen3-30B-A3B \\
+    --dataset 'swift/self-cognition#500' \\
+    --expert_model_parallel_size 4 \\
+    --max_length 4096 \\
+    --packing true \\
+    --sequence_parallel true \\
+    --lr 1e-5 MORE
+"""
+
+
+def given(folder: Path, more: str = "", text: str = SFT) -> Given:
+    return read_files([written(folder, "train.sh", text.replace("MORE", more))], command="train")
+
+
+def job(folder: Path, more: str = "", **options: Any) -> Job:
+    path = written(folder, "train.sh", SFT.replace("MORE", more))
+    return asked(path, gpus="4xh100-sxm-80gb", **options)
+
+
+def test_what_nobody_says_is_as_ms_swift_has_it(tmp_path: Path) -> None:
+    found = job(tmp_path)
+    plan, options = found.plan, options_of(found)
+    assert (found.workload.micro_batch, found.workload.grad_accum, found.workload.min_seq_len) == (1, 4, None)
+    assert (plan.ep, plan.etp, plan.peft, plan.recompute) == (4, 1, None, Recompute.SELECTIVE)
+    assert (plan.shards, plan.precision) == (Shards.OPTIMIZER, "mixed-bf16")
+    assert (options.cross_entropy, options.rope_fusion, options.attention_mask) == ("native", False, False)
+    assert (options.vocab_divisor, options.permute_fusion, options.router_fp32) == (1, False, True)
+    assert given(tmp_path).ranks == {"train.sh": 4}
+
+
+@pytest.mark.parametrize(("more", "expected"), [
+    ("--recompute_granularity none", {"recompute": None}),
+    ("--optimizer_cpu_offload true --use_precision_aware_optimizer true --optimizer_offload_fraction 1.",
+     {"offload-optimizer": "cpu"}),
+    ("--optimizer muon", {"shards": "nothing"}),
+    ("--torch_dtype float16", {"precision": "mixed-fp16"}),
+    ("--fp8_format hybrid --fp8_recipe blockwise", {"precision": "fp8"}),
+    ("--pipeline_model_parallel_size 2 --decoder_last_pipeline_num_layers 20", {"pp": 2, "last-stage-layers": 20}),
+    ("--context_parallel_size 2", {"cp": 2}),
+    ("--tuner_type lora --target_modules linear_qkv linear_proj --lora_rank 16",
+     {"peft": "lora", "lora-rank": 16, "lora-dropout": 0.05, "lora-targets": ("linear_qkv", "linear_proj")}),
+    ("--packing false", {"min-seq-len": 1}),
+])
+def test_arguments_are_read_as_ms_swift_means_them(more: str, expected: dict[str, Any], tmp_path: Path) -> None:
+    found = given(tmp_path, more).options
+    assert {name: found.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(("more", "sentence"), [
+    ("--rlhf_type dpo", "packing: joins pairs"),
+    ("--rlhf_type grpo", "rlhf_type: 'grpo' is not modelled for megatron"),
+    ("--task_type seq_cls", "task_type"),
+    ("--mtp_num_layers 1", "mtp_num_layers"),
+    ("--optimizer dist_muon", "optimizer"),
+    ("--optimizer_cpu_offload true --optimizer_offload_fraction 0.5", "optimizer-offload-fraction"),
+    ("--per_device_train_batch_size 1", "knows no such name"),
+    ("--tuner_type lora_llm", "'lora_llm' is not modelled"),
+])
+def test_what_is_not_modelled_is_named(more: str, sentence: str, tmp_path: Path) -> None:
+    assert sentence in refusal(given(tmp_path, more))
+
+
+def test_a_run_on_ascend_is_another(tmp_path: Path) -> None:
+    text = SFT.replace("CUDA_VISIBLE", "ASCEND_RT_VISIBLE").replace("MORE", "")
+    assert "runs on no GPU of NVIDIA or AMD" in refusal(given(tmp_path, text=text))
+
+
+def test_a_yaml_is_asked_for_and_settles_the_command(tmp_path: Path) -> None:
+    command = "NPROC_PER_NODE=4 megatron sft sft.yaml\n"
+    assert "sft.yaml: is a file of its own" in refusal(given(tmp_path, text=command))
+    table = {"ENV": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "model": "qwen3-0.6b", "dataset": ["a"],
+             "micro_batch_size": 2, "max_length": 2048, "tensor_model_parallel_size": 2}
+    files = (written(tmp_path, "train.sh", command), written(tmp_path, "sft.yaml", table))
+    found = asked(*files, gpus="4xh100-sxm-80gb")
+    assert (found.plan.tp, found.workload.micro_batch, found.alloc_conf) == (2, 2, "expandable_segments:True")
+
+
+def test_each_expert_has_adapters_of_its_own(tmp_path: Path) -> None:
+    """mcore-bridge's are grouped products; 32 of 128 experts are a rank's."""
+    entries = answer(job(tmp_path, "--tuner_type lora"), with_changes=False).fullest.ledger
+    buffers = sum(one.num_bytes for one in entries if one.path.endswith("experts/gradient buffer"))
+    assert buffers == 4 * 48 * 32 * 8 * ((2048 + 2 * 768) + (768 + 2048))
+
+
+def test_a_pair_has_one_whole_weight_on_each_rank(tmp_path: Path) -> None:
+    """Of a column's the first, of a row's the second; Megatron-Bridge divides both [lora.py `update_layer`]."""
+    text = SFT.replace("Qwen/Qwen3-30B-A3B", "meta-llama/Meta-Llama-3-8B").replace("expert_model", "tensor_model")
+    path = written(tmp_path, "train.sh", text.replace("MORE", "--tuner_type lora"))
+    entries = answer(asked(path, gpus="4xh100-sxm-80gb"), with_changes=False).fullest.ledger
+    column, row = 4096 * 2 + (6144 + 28672) // 4, (4096 + 14336) // 4 + 4096 * 2
+    assert sum(one.num_bytes for one in entries if one.path.endswith("dense/gradient buffer")) == (
+        4 * 32 * 8 * (column + row))
+
+
+def test_pairs_are_two_samples_and_a_full_model_has_a_frozen_copy(tmp_path: Path) -> None:
+    """[swift megatron/trainers/{dpo_trainer,rlhf_mixin}.py]"""
+    def fullest(more: str) -> dict[str, int]:
+        text = SFT.replace("Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-0.6B").replace("--packing true", "--packing false")
+        text = text.replace("expert_model", "tensor_model").replace("MORE", more)
+        path = written(tmp_path, "a.sh", text.replace("4096", "16384"))
+        found = answer(asked(path, gpus="4xh100-sxm-80gb", min_seq_len=16384), with_changes=False)
+        return {entry.path: entry.num_bytes for entry in found.fullest.ledger}
+
+    alone, pairs = fullest("--micro_batch_size 2"), fullest("--rlhf_type dpo --beta 0.1")
+    tokens = "inputs/process/tokens, labels, positions, loss mask"
+    assert alone[tokens] == pairs[tokens] == 2 * 16384 * 28
+    frozen = sum(size for path, size in pairs.items() if "frozen/" in path)
+    assert frozen == pytest.approx(alone["weights/dense/parameter buffer"], rel=1e-4)
+    assert not any("frozen/" in path for path in alone)
