@@ -8,7 +8,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import Plan, require_counts
+from vramcast.domain.job import Job, Plan, require_counts
 from vramcast.domain.model import Model, Noun
 from vramcast.domain.program import Program, Tensor
 from vramcast.domain.version import Version
@@ -137,6 +137,7 @@ class PostTrainingJob(Noun, frozen=True, kw_only=True):
     rollout_engine: str
     rollout_version: Version
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF of the trainer
+    trainer: Job | None = None  # of TRL: the same run as its trainer's alone, whose answers come from elsewhere
     assumed: tuple[str, ...] = ()  # of what the question leaves open, one sentence each
 
     @property

@@ -342,13 +342,17 @@ def _reference(compared: Rated, zero: Zero) -> tuple[Program, Program]:
 
 def _answered_phases(job: Job, recipe: Recipe, zero: Zero) -> tuple[Mapping[Phase, Program], str]:
     """GRPO and RLOO: under ZeRO-3 all weights are gathered while answers are written [TRL `ds3_gather_for_generation`,
-    on unasked], and the policy that rates takes no more than its own step."""
+    on unasked], and the policy that rates takes no more than its own step. A server is sent one weight after the other,
+    or all of them where adapters are merged [TRL vllm_generation.py `sync_weights`]."""
     found = answered(job, recipe)
     load, rating = _reference(found.reference, zero)
     before = (*found.generation, *rating, *found.own)
     if zero.shards is Shards.EVERYTHING and zero.ranks > 1:
-        every = _total_bytes(tuple(sharded(parts(recipe, leaves=False))), zero)
-        gathered = _tensor("weights gathered to write answers", every, Category.COMMUNICATION)
+        weights = tuple(sharded(parts(recipe, leaves=False)))
+        whole = found.generation or job.plan.peft is not None
+        at_once = _total_bytes(weights, zero) if whole else max(_bytes(weight, zero) for weight in weights)
+        name = f"weights gathered {'to write answers' if found.generation else 'for the server'}"
+        gathered = _tensor(name, at_once, Category.COMMUNICATION)
         before = (Alloc(gathered), *found.generation, Free(gathered), *rating)
     return with_answers(zero_phases(recipe, zero, found.looked_at), load, before), found.said
 

@@ -14,6 +14,7 @@ from vramcast.domain.version import named
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import SourceError, Unsupported
 from vramcast.formats.paths import NOTHING_GIVEN, Configs, Invocation
+from vramcast.formats.post_training import ANSWERED, as_post_training, is_training
 from vramcast.formats.read import Given, about_network, as_options, left_open, read_files, settled, solved
 from vramcast.formats.reading import OF_AMD
 from vramcast.question.build import market_of
@@ -45,6 +46,7 @@ def with_configs(
     )
     given = about_network(given, over(named, over(given.options, beneath or {})).get("model"))
     merged = over(named, over(given.options, beneath or {}))
+    said_by_files: tuple[str, ...] = ()
     if "gpus" in merged:
         merged["gpus"], said = _counted(given, merged)
         given = given._replace(assumptions=(*given.assumptions, *said))
@@ -52,7 +54,9 @@ def with_configs(
         given, merged = _with_context(given, merged)
         given, ranks = _on_cluster(given, merged)
         merged = solved(merged, given.batch, ranks, named)
-    given = settled(given, {**(beneath or {}), **named}, ignore_unread=configs.ignore_unread)
+        if command == "rl" and is_training(given):
+            merged, said_by_files = as_post_training(merged, given, ranks), (*said_by_files, ANSWERED)
+    given = settled(given, (*said_by_files, *(beneath or {}), *named), ignore_unread=configs.ignore_unread)
     open_ = left_open(given, merged) if command == "train" else _version_assumed(merged)
     model = options.get("model")
     if model is not None and given.options.get("model", model) != model:

@@ -68,6 +68,7 @@ class Given(NamedTuple):
     without_bf16: Mapping[str, Any] = {}  # options instead, on cards that have no bf16
     contexts: tuple[tuple[int, int], ...] = ()  # memory of all cards [bytes] -> context that the tool takes unasked
     alone: str = ""  # the file of a run on one card, however many there are
+    rollout: Mapping[str, Any] = {}  # what `vramcast rl` is asked of the engine that generates beside a trainer
 
 
 def read_files(
@@ -109,7 +110,8 @@ def read_files(
     return Given(
         options, batch,
         (
-            *(f"{name} ({found.format}): {as_options(found.weak | found.options)}" for name, _, found in read),
+            *(f"{name} ({found.format}): {as_options(found.weak | found.options | beside)}" for name, _, found in read
+              for beside in (found.rollout if command == "rl" else {},)),
             *(f"{name}: {text}" for name, _, found in read for text in found.notes),
         ),
         {option: f"{name} {text}" for name, _, found in read for option, text in found.auto.items()},
@@ -121,6 +123,7 @@ def read_files(
         without_bf16={name: value for _, _, found in read for name, value in found.without_bf16.items()},
         contexts=next((found.contexts for _, _, found in read if found.contexts), ()),
         alone=next((name for name, _, found in read if found.alone), ""),
+        rollout={option: value for _, _, found in read for option, value in found.rollout.items()},
     )
 
 
@@ -374,7 +377,7 @@ def format_of(config: Config, command: str, format_name: str | None) -> str:
     if not name:
         said = f"{config.name}: none of {', '.join(READERS)} is recognised in it; --from-format names one"
         raise SourceError(said + _traced(config))
-    if READERS[name].command != command:
+    if command not in (READERS[name].command, READERS[name].also):
         raise InvalidSpec(f"{config.name} is a {name} configuration; use vramcast {READERS[name].command} --from")
     return name
 

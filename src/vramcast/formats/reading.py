@@ -87,6 +87,7 @@ class Reading(NamedTuple):
     under_deepspeed: dict[str, Any] = {}  # options instead, where another file says that DeepSpeed runs it
     contexts: tuple[tuple[int, int], ...] = ()  # memory of all cards [bytes] -> context that the tool takes unasked
     alone: bool = False  # what reads it runs on one card, however many there are
+    rollout: dict[str, Any] = {}  # of a run beside whose trainer an engine generates: what `vramcast rl` is asked of it
 
 
 def together(*parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class Reader(NamedTuple):
     module: str  # of `vramcast.formats.tools`; its `read` makes a `Reading` of a `Config`
     command: str  # of vramcast that it is for
     recognises: Recogniser
+    also: str = ""  # another command that it may be for
 
 
 def _table_has(*names: str) -> Recogniser:
@@ -177,9 +178,9 @@ READERS: Final[dict[str, Reader]] = {
     "torchtune": Reader("torchtune", "train", _is_torchtune),
     "litgpt": Reader("litgpt", "train", _is_litgpt),
     "deepspeed": Reader("deepspeed", "train", _table_has(
-        "zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")),
+        "zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"), "rl"),
     "axolotl": Reader("axolotl", "train", _table_has("base_model")),
-    "accelerate": Reader("accelerate", "train", _table_has("distributed_type", "compute_environment")),
+    "accelerate": Reader("accelerate", "train", _table_has("distributed_type", "compute_environment"), "rl"),
     "llamafactory-v1": Reader("llamafactory_v1", "train", _table_has("dist_config", "init_config", "kernel_config")),
     "megatron-bridge": Reader("megatron_bridge", "train", _is_megatron_bridge),
     "swift-megatron": Reader("swift_megatron", "train", _is_swift_megatron),
@@ -192,9 +193,9 @@ READERS: Final[dict[str, Reader]] = {
     "diffusers": Reader("diffusers", "train", _is_tool("diffusers")),
     "sd-scripts": Reader("kohya", "train", _is_tool("sd-scripts")),
     "xtuner": Reader("xtuner", "train", _is_tool("xtuner")),
-    "hf-command": Reader("hf_command", "train", _is_hugging_face),
+    "hf-command": Reader("hf_command", "train", _is_hugging_face, "rl"),
     "trl": Reader("trl", "train", _table_has(
-        "use_peft", "lora_target_modules", "num_generations", "max_prompt_length", "dataset_text_field")),
+        "use_peft", "lora_target_modules", "num_generations", "max_prompt_length", "dataset_text_field"), "rl"),
     "trainer": Reader("transformers", "train", _table_has(
         "per_device_train_batch_size", "gradient_checkpointing", "finetuning_type", "num_train_epochs")),
     "verl": Reader("verl", "rl", _is_verl),

@@ -8,19 +8,35 @@ from typing import Any, Final
 import msgspec.structs
 
 from vramcast.catalogue.clusters import cluster_of
-from vramcast.domain.job import Plan, Precision, Recompute, Shards
+from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards
 from vramcast.domain.post_training import Episodes, PostTrainingJob, Rollout, Updates
 from vramcast.domain.version import Version, check_version, version_text
+from vramcast.engines.eager.trl import beta_of
 from vramcast.engines.post_training.releases import FRAMEWORKS, Framework
 from vramcast.engines.training import PURE
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
-from vramcast.question.build import Resolve, checkpoint_of, converted, engine_options, market_of, peft_of, section
-from vramcast.question.options import parse
-from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
+from vramcast.question.build import (
+    Resolve,
+    build_job,
+    checkpoint_of,
+    converted,
+    engine_options,
+    market_of,
+    peft_of,
+    section,
+)
+from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, parse
+from vramcast.question.post_training_options import OF_TRL, POST_TRAINING_OPTIONS
 from vramcast.question.serving import parse_engine
 from vramcast.units import ceil_div
 
 TABLE: Final = POST_TRAINING_OPTIONS
+
+TRL_MICRO_BATCH: Final = 8
+"""`per_device_train_batch_size` of transformers' TrainingArguments."""
+
+OBJECTIVES: Final = {"grpo": "grpo", "dr-grpo": "grpo", "dapo": "grpo", "gspo": "grpo", "rloo": "rloo"}
+"""Algorithm -> the trainer of TRL that runs it: losses that differ in weights alone are one trainer's."""
 
 PRECISIONS: Final = (Precision.MIXED_BF16, Precision.BF16)
 """fp32 weights computed in bf16, and weights, gradients and states in bf16 (`model_dtype`)."""
@@ -61,10 +77,23 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     algorithm = values.get("algorithm", "grpo")
     episodes = converted(Episodes, section(values, "episodes", TABLE))
     release = next(one for one in known.releases if version >= one.since)
+    trainer = _trl(given, version, algorithm, episodes, resolve) if framework == "trl" else None
     updates = converted(Updates, {
-        "padded": release.pads and engine == "pytorch", "mini_batch": min(Updates().mini_batch, episodes.prompts),
+        "padded": release.pads and engine != "megatron", "mini_batch": min(Updates().mini_batch, episodes.prompts),
+        **({} if trainer is None else {"micro_batch": TRL_MICRO_BATCH, "reference": bool(beta_of(trainer))}),
         **section(values, "updates", TABLE), **({"entropy": True} if release.learns_entropy else {}),
     })
+    if trainer is not None:
+        return PostTrainingJob(
+            model=trainer.model, cluster=cluster, framework=framework, version=version, algorithm=algorithm,
+            episodes=episodes, updates=updates, plan=trainer.plan, rollout=_engine_part(values, sleeps=False),
+            engine=engine, rollout_engine=rollout, rollout_version=rollout_version, alloc_conf=trainer.alloc_conf,
+            trainer=trainer,
+            assumed=(*trainer.assumed, *_assumed(values, framework, version, rollout, rollout_version)),
+        )
+    for name in (*OF_TRL, "trainer-option"):
+        if name in values:
+            raise Unsupported(f"--{name} is asked of TRL's trainers alone; leave it out, or add --framework trl")
     peft, passed_over = peft_of({"lora-targets": ("all-linear",), **values} if "peft" in values else values,
                                 model, "huggingface", None, TABLE)
     if peft is not None and peft.method != "lora":
@@ -78,9 +107,35 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     )
 
 
-def _engine_part(values: Mapping[str, Any]) -> Rollout:
-    """What the question says of the engine that generates."""
-    fields = section(values, "rollout", TABLE)
+def _trl(
+    given: Mapping[str, object], version: Version, algorithm: str, episodes: Episodes, resolve: Resolve
+) -> Job:
+    """The run as `vramcast train` is asked for it: TRL's trainer, whose answers come from elsewhere.
+
+    Raises: Unsupported for algorithms that no trainer here runs
+    """
+    if algorithm not in OBJECTIVES:
+        raise Unsupported(f"--algorithm {algorithm} is not modelled with TRL; use {' or '.join(OBJECTIVES)}")
+    own = {name: value for name, value in given.items()
+           if name in ("model", "gpus", "alloc-conf", *MARKET_OPTIONS, *MODEL_OPTIONS)
+           or (name in OPTIONS and OPTIONS[name].section in ("plan", "peft"))}
+    if {"shards", "zero"} & given.keys() and "sharded-by" not in given:
+        own["sharded-by"] = "deepspeed"  # as its documents' files of Accelerate have it
+    pairs = tuple(parse("trainer-option", given.get("trainer-option", ()), TABLE))
+    return build_job({
+        **own, "engine": "huggingface", "objective": OBJECTIVES[algorithm],
+        "seq-len": episodes.prompt_len, "completion-len": episodes.response_len,
+        "engine-option": (f"trl={version_text(version)}", "steps_per_generation=0", *pairs),
+    }, resolve=resolve)
+
+
+def _engine_part(values: Mapping[str, Any], *, sleeps: bool = True) -> Rollout:
+    """What the question says of the engine that generates.
+
+    Args:
+        sleeps: where the question does not say
+    """
+    fields = {"sleeps": sleeps, **section(values, "rollout", TABLE)}
     rollout: Rollout = converted(Rollout, fields | {"engine_options": engine_options(fields.get("engine_options", ()))})
     return rollout
 
@@ -104,21 +159,21 @@ def _rollout(values: Mapping[str, Any], known: Framework, version: Version) -> t
 
 
 def _plan(values: Mapping[str, Any], peft: Any, framework: str) -> Plan:
-    """How the network that learns is kept. TRL's trainers are transformers' and shard nothing unasked."""
-    is_trl = framework == "trl"
+    """How the network that learns is kept.
+
+    Raises: Unsupported for what the framework does not do
+    """
     fields: dict[str, Any] = {
-        "precision": Precision.AMP_BF16 if is_trl else Precision.MIXED_BF16, "recompute": Recompute.FULL,
-        "shards": Shards.NOTHING if is_trl else Shards.EVERYTHING, **section(values, "plan", TABLE),
+        "precision": Precision.MIXED_BF16, "recompute": Recompute.FULL, "shards": Shards.EVERYTHING,
+        **section(values, "plan", TABLE),
     }
     fields["precision"] = PURE.get(fields["precision"], fields["precision"])
-    if not is_trl and fields["precision"] not in PRECISIONS:
+    if fields["precision"] not in PRECISIONS:
         raise Unsupported(f"{framework} trains in {' or '.join(PRECISIONS)}; --precision {fields['precision']} is "
                           "neither")
-    if not is_trl and fields["shards"] is not Shards.EVERYTHING and fields["shards"] != Shards.EVERYTHING.value:
+    if fields["shards"] is not Shards.EVERYTHING and fields["shards"] != Shards.EVERYTHING.value:
         raise Unsupported(f"{framework} shards everything; leave out --shards and --zero")
-    if is_trl and {"shards", "zero"} & values.keys() and "sharded-by" not in values:
-        fields["sharded_by"] = "deepspeed"  # as its documents' files of Accelerate have it
-    if not is_trl and "nvme" in (fields.get("offload_parameters"), fields.get("offload_optimizer")):
+    if "nvme" in (fields.get("offload_parameters"), fields.get("offload_optimizer")):
         raise Unsupported(f"{framework} offloads to main memory only; use cpu")
     plan: Plan = converted(Plan, {**fields, "peft": peft})
     return plan
@@ -150,7 +205,11 @@ def _assumed(
         found.append(f"{framework} {version_text(version)}; --framework {framework}@VERSION says otherwise")
     if "@" not in str(values.get("rollout", "")):
         found.append(f"{engine} {version_text(engine_version)}, which goes with that release; --rollout says otherwise")
-    if not {"micro-batch", "micro-tokens"} & set(values):
+    if framework == "trl":
+        if "micro-batch" not in values:
+            found.append(f"micro-batches of {TRL_MICRO_BATCH} sequences (per_device_train_batch_size), the Trainer's "
+                         "default; --micro-batch says otherwise")
+    elif not {"micro-batch", "micro-tokens"} & set(values):
         found.append("dynamic micro-batches of 16,384 tokens on each card, verl's default budget; --micro-batch or "
                      "--micro-tokens says otherwise")
     return tuple(found)

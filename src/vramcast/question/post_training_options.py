@@ -12,6 +12,12 @@ def _count(section: str, field: str, help_: str) -> Option:
     return Option(section, field, Kind.COUNT, help_)
 
 
+OF_TRL: Final = (
+    "attention", "loss", "compile", "offload-activations", "modules-to-save", "lora-dropout", "base-weights",
+    "adapter-dtype",
+)
+"""What only TRL's trainers, which are transformers', leave to be asked."""
+
 POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "framework": Option("job", "framework", Kind.TEXT, "framework@version: verl@0.8 (default), verl@0.4, nemo-rl@0.5, "
                         "trl@1.9"),
@@ -63,12 +69,14 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
                          "(update_weights_bucket_megabytes)"),
     "engine-option": Option("rollout", "engine_options", Kind.NAMES, "key=value for the engine that generates "
                             "(repeatable)"),
+    "trainer-option": Option("job", "trainer_options", Kind.NAMES, "key=value for TRL's trainer (repeatable), as "
+                             "--engine-option of `vramcast train --engine huggingface`"),
     "layered-summon": Option("rollout", "layered_summon", Kind.FLAG, "adapters are gathered layer by layer"),
     **{name: OPTIONS[name] for name in (
         "tp", "pp", "cp", "ep", "etp", "virtual-stages", "first-stage-layers", "last-stage-layers",
         "sequence-parallel", "shards", "zero", "sharded-by", "shard-group", "reshard-after-forward", "precision",
         "optimizer", "recompute", "peft", "lora-rank", "lora-targets", "offload-parameters", "offload-optimizer",
-        "alloc-conf",
+        "alloc-conf", *OF_TRL,
     )},
     **CONFIG_OPTIONS,
     **MARKET_OPTIONS,

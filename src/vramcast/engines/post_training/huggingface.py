@@ -8,21 +8,17 @@ after the other, under ZeRO-3 gathered one at a time; adapters are merged, for w
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final
+
+from msgspec.structs import replace
 
 from vramcast.blocks.parameters import count_parameters, named_parameters
-from vramcast.domain.job import Job, Phase, Shards, Workload
+from vramcast.domain.job import Job, Phase, Shards
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Category, Program, Tensor, live_at_end
 from vramcast.engines.huggingface import ranks
 from vramcast.engines.post_training.batches import Batches, trainer_cluster
 from vramcast.engines.post_training.networks import Network
-from vramcast.errors import Unsupported
-
-OBJECTIVES: Final[dict[str, Literal["grpo", "rloo"]]] = {
-    "grpo": "grpo", "dr-grpo": "grpo", "dapo": "grpo", "gspo": "grpo", "rloo": "rloo",
-}
-"""Algorithm -> the trainer of TRL that runs it: losses that differ in weights alone are one trainer's."""
 
 BETA: Final = 0.04
 """Weight of a KL term where one is asked for: any but 0 loads a reference."""
@@ -31,22 +27,16 @@ HALF: Final = 2
 
 
 def train_job(job: PostTrainingJob, found: Batches) -> Job:
-    """The update as a job of TRL's trainer, whose answers come from elsewhere.
-
-    Raises: Unsupported for algorithms that no trainer here runs
-    """
-    if job.algorithm not in OBJECTIVES:
-        raise Unsupported(f"--algorithm {job.algorithm} is not modelled with TRL; use {' or '.join(OBJECTIVES)}")
-    options: dict[str, Any] = {"steps_per_generation": 0, "beta": BETA if job.updates.reference else 0.0}
-    return Job(
-        model=job.model,
-        workload=Workload(
-            seq_len=job.episodes.prompt_len, completion_len=job.episodes.response_len, micro_batch=found.samples,
-            grad_accum=found.accumulated, objective=OBJECTIVES[job.algorithm],
-        ),
-        plan=job.plan, cluster=trainer_cluster(job), engine="huggingface", engine_options=options,
-        alloc_conf=job.alloc_conf,
+    """The update as a job of TRL's trainer, whose answers come from elsewhere."""
+    assert job.trainer is not None
+    options = job.trainer.engine_options
+    beta = (options.get("beta") or BETA) if job.updates.reference else 0.0
+    workload = replace(
+        job.trainer.workload, seq_len=job.episodes.prompt_len, completion_len=job.episodes.response_len,
+        micro_batch=found.samples, grad_accum=found.accumulated,
     )
+    return replace(job.trainer, workload=workload, plan=job.plan, cluster=trainer_cluster(job),
+                   engine_options={**options, "beta": beta})
 
 
 def actor(job: PostTrainingJob, found: Batches) -> Network:

@@ -61,13 +61,15 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
     if context < episodes.longest:
         raise InvalidSpec(f"context={context} is shorter than the {episodes.longest} tokens of a sequence")
     concurrent = max(1, episodes.prompts * episodes.samples * tp // cluster.count)
+    of_trl = job.framework == "trl"  # as many sequences as one generation has, into merged weights
     most = None if release.max_sequences is None else asked.max_sequences or release.max_sequences
+    most = asked.max_sequences or concurrent if of_trl else most
     usual = FRAMEWORKS[job.framework]
     own: dict[str, str | int | float | bool] = {}
     if release.in_process and job.rollout_engine == "vllm":
         own |= {"offline": True}
         own |= {"v1": False} if release.first_engine and job.rollout_version < SECOND_ONLY else {}
-    rank = 0 if job.plan.peft is None else max(LEAST_RANK, job.plan.peft.rank)
+    rank = 0 if job.plan.peft is None or of_trl else max(LEAST_RANK, job.plan.peft.rank)
     return ServeJob(
         model=job.model,
         requests=Requests(

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import read_entry
 from vramcast.formats.reading import Config, Reading, Unread, lengths_of, together
+from vramcast.formats.tools import trl_rollout
 from vramcast.formats.tools.transformers import ARGUMENTS, arguments_of, liger_of, recompute_of
 from vramcast.formats.watched import Known, Watched
 
@@ -94,6 +95,9 @@ ALONE: Final[dict[str, Any]] = {"engine-option": ("precompute_ref_log_probs=true
 """ORPO and CPO as DPO's program: no reference, a cross entropy of the chosen answers instead [TRL
 experimental/{orpo,cpo}/*_trainer.py `concatenated_forward`]."""
 
+COLOCATED: Final = {True: "; vramcast rl answers for that", False: ", which is not modelled; vllm_mode: server is"}
+"""Whether `vramcast rl` reads a file -> what is said of an engine beside its trainer."""
+
 ALL: Final = "all-linear"
 
 LOADED: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -167,10 +171,13 @@ def read_arguments(table: Mapping[str, Any], method: str, file: str, names: Know
         options, trained, _precision(values, bool(adapters), release[0] if release else "", row), adapters,
         _kernels(values, method), _recompute(values), _lengths(values, row, notes),
     )
-    _of_method(values, method, options)
+    generates, last = method in trl_rollout.SAMPLES, release[0] if release else ""
+    rollout = trl_rollout.rollout_of(values, method, last) if generates else {}
+    _of_method(values, method, last, options)
     read = arguments_of(values, file, fsdp=1 if release else 2)
     options = together(options, read.options)
-    return Reading("trl", options, {}, read.batch, (*unread, *values.unread(), *read.unread), (*notes, *read.notes))
+    return Reading("trl", options, {}, read.batch, (*unread, *values.unread(), *read.unread), (*notes, *read.notes),
+                   rollout=rollout)
 
 
 def _modelled() -> list[str]:
@@ -305,11 +312,16 @@ def _lengths(values: Watched, row: Method, notes: list[str]) -> dict[str, Any]:
     return {"seq-len": said or row.length} | varying
 
 
-def generation_of(values: Watched) -> dict[str, Any]:
-    """Micro-batches whose completions are made at once [TRL grpo_config.py `__post_init__`]; none beside a server."""
+def generation_of(values: Watched, release: str = "", *, answered: bool = False) -> dict[str, Any]:
+    """Micro-batches whose completions are made at once [TRL grpo_config.py `__post_init__`]; none beside a server.
+
+    Args:
+        release: of TRL, as `trl_rollout.is_colocated` takes it
+        answered: `vramcast rl` reads the same file
+    """
     if values.flag("use_vllm"):
-        if values.get("vllm_mode") != "server":
-            values.cannot("use_vllm", "puts a server on the same cards, which is not modelled; vllm_mode: server is")
+        if trl_rollout.is_colocated(values, release):
+            values.cannot("use_vllm", f"puts an engine on the same cards{COLOCATED[answered]}", option="rollout")
         for name in ("steps_per_generation", "generation_batch_size"):
             values.get(name)  # samples wait as tokens
         return {"engine-option": ("steps_per_generation=0",)}
@@ -317,7 +329,7 @@ def generation_of(values: Watched) -> dict[str, Any]:
     return {"engine-option": found} if (found := tuple(f"{name}={count}" for name, count in said if count)) else {}
 
 
-def _of_method(values: Watched, method: str, options: dict[str, Any]) -> None:
+def _of_method(values: Watched, method: str, release: str, options: dict[str, Any]) -> None:
     """What one trainer alone has."""
     loss = values.get("loss_type")
     listed = loss if isinstance(loss, list) else [] if loss is None else str(loss).split()
@@ -344,7 +356,7 @@ def _of_method(values: Watched, method: str, options: dict[str, Any]) -> None:
         options["recompute"] = "full"  # `gradient_checkpointing` [TRL base_config.py]
     if method in ("dpo", "kto") and values.flag("precompute_ref_log_probs"):
         options.update(together(options, {"engine-option": ("precompute_ref_log_probs=true",)}))
-    if method in ("grpo", "rloo"):
+    if method in trl_rollout.SAMPLES:
         if (beta := values.number("beta")) is not None:
             options.update(together(options, {"engine-option": (f"beta={beta:g}",)}))
-        options.update(together(options, generation_of(values)))
+        options.update(together(options, generation_of(values, release, answered=True)))

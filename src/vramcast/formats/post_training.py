@@ -1,0 +1,80 @@
+"""A training of TRL whose answers an engine generates on the same cards, in the words of `vramcast rl`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.formats.read import DEFAULTS, Given
+from vramcast.question.options import OPTIONS, parse_count
+from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
+
+ANSWERED: Final = "rollout"
+"""The option that says what a training leaves unread of the engine on its cards."""
+
+NAMES: Final = {"seq-len": "prompt-len", "completion-len": "response-len"}
+"""Options of `vramcast train` -> those of `vramcast rl`, where they differ."""
+
+SAID: Final = ("engine", "objective", "grad-accum", "micro-batch", "engine-option", "steps-per-generation",
+               "generation-batch-size")
+"""Options that are said otherwise."""
+
+GENERATION: Final = ("trl", "steps_per_generation", "generation_batch_size")
+"""Engine options of the same kind."""
+
+
+def is_training(given: Given) -> bool:
+    """Whether files hold a training, and not already what `vramcast rl` is asked."""
+    return "framework" not in given.options
+
+
+def as_post_training(options: Mapping[str, Any], given: Given, ranks: int) -> dict[str, Any]:
+    """The options of `vramcast rl`; what was said by name in its words wins.
+
+    Args:
+        options: all, the training's from the files
+        given: what the files say
+        ranks: processes of the trainer
+
+    Raises: Unsupported where nothing is generated on the trainer's cards or an option is not modelled, InvalidSpec for
+        batches that do not divide
+    """
+    if not given.rollout:
+        objective = given.options.get("objective", "pretrain")
+        why = ("generates with its own network or on a server of its own" if objective in ("grpo", "rloo")
+               else f"trains with --objective {objective}, which generates nothing")
+        raise Unsupported(f"what is read {why}; use vramcast train --from")
+    own = {**given.rollout, **options}
+    found = {NAMES.get(name, name): value for name, value in own.items() if name not in SAID}
+    found |= {name: options[name] for name in NAMES.values() if name in options}
+    for name in found:
+        if name in OPTIONS and name not in POST_TRAINING_OPTIONS:
+            raise Unsupported(f"--{name} {found[name]} is not modelled beside an engine on the same cards")
+    pairs = {pair.partition("=")[0]: pair for pair in given.options.get("engine-option", ())}
+    release = pairs.get("trl", "").partition("=")[2]
+    kept = tuple(pair for name, pair in pairs.items() if name not in GENERATION)
+    unsaid = {
+        **_batches(own, ranks), "algorithm": given.options["objective"],
+        "framework": f"trl@{release}" if release else "trl", "trainer-option": kept,
+    }
+    return {**found, **{name: value for name, value in unsaid.items() if name not in options or name == "micro-batch"}}
+
+
+def _batches(options: Mapping[str, Any], ranks: int) -> dict[str, Any]:
+    """Prompts of a generation and of an optimizer step [TRL grpo_config.py `__post_init__`]."""
+    micro, accumulated = (parse_count(name, options.get(name, DEFAULTS[name]))
+                          for name in ("micro-batch", "grad-accum"))
+    samples, at_once = parse_count("samples", options["samples"]), micro * ranks
+    whole = options.get("generation-batch-size") or at_once * options.get("steps-per-generation", accumulated)
+    if "generation-batch-size" in options and "steps-per-generation" in options:
+        raise InvalidSpec("generation_batch_size and steps_per_generation say the same; give one of them")
+    for name, sequences, part in (("a generation", whole, at_once), ("a generation", whole, samples),
+                                  ("an optimizer step", at_once * accumulated, samples)):
+        if sequences % part:
+            raise InvalidSpec(f"{name} of {sequences} sequences does not divide by {part} "
+                              f"{'answers to a prompt' if part == samples else 'of one micro-batch of all ranks'}")
+    if whole < at_once * accumulated:
+        raise InvalidSpec(f"an optimizer step of {at_once * accumulated} sequences over several generations of {whole} "
+                          "is not modelled")
+    return {"micro-batch": micro, "prompts": whole // samples, "mini-batch": at_once * accumulated // samples}

@@ -1,0 +1,125 @@
+"""TRL's GRPO and RLOO with a vLLM on the trainer's cards, read by `vramcast rl`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+import vramcast
+from vramcast import api
+from vramcast.api.post_training import post_training_job_of
+from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.units import GIB
+
+ARGUMENTS: Final[dict[str, Any]] = {
+    "model_name_or_path": "Qwen/Qwen2.5-1.5B-Instruct", "dtype": "bfloat16", "bf16": True, "use_vllm": True,
+    "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.25, "gradient_accumulation_steps": 2,
+    "per_device_train_batch_size": 8, "max_completion_length": 1024, "num_generations": 8, "beta": 0.0,
+}
+ZERO: Final = {
+    "compute_environment": "LOCAL_MACHINE", "distributed_type": "DEEPSPEED", "mixed_precision": "bf16",
+    "deepspeed_config": {"zero_stage": 3}, "num_processes": 8,
+}
+
+
+def written(folder: Path, name: str = "grpo.yaml", table: dict[str, Any] = ARGUMENTS, **changed: Any) -> str:
+    found = {key: value for key, value in {**table, **changed}.items() if value is not None}
+    (folder / name).write_text(yaml.safe_dump(found))
+    return str(folder / name)
+
+
+def asked(*files: str, gpus: str = "8xh100-sxm-80gb", **options: Any) -> Any:
+    return post_training_job_of({"gpus": gpus, "from": files, **options})
+
+
+def test_a_command_asks_what_it_says(tmp_path: Path) -> None:
+    """Prompts of a generation are its sequences over answers to a prompt [TRL grpo_config.py `__post_init__`]."""
+    job = asked(written(tmp_path, vllm_tensor_parallel_size=2, vllm_enable_sleep_mode=True, num_iterations=2,
+                        steps_per_generation=4, vllm_max_model_length=4096))
+    assert (job.framework, job.version, job.engine, job.algorithm) == ("trl", (1, 9), "huggingface", "grpo")
+    assert (job.episodes.prompts, job.episodes.samples) == (8 * 8 * 4 // 8, 8)
+    assert (job.episodes.prompt_len, job.episodes.response_len) == (512, 1024)
+    assert (job.updates.mini_batch, job.updates.micro_batch, job.updates.epochs) == (8 * 8 * 2 // 8, 8, 2)
+    rollout = job.rollout
+    assert (rollout.memory_fraction, rollout.tp, rollout.context, rollout.sleeps) == (0.25, 2, 4096, True)
+    assert not job.updates.reference
+    assert asked(written(tmp_path, beta=0.04)).updates.reference
+    assert asked(written(tmp_path, num_generations=None)).episodes.samples == 8
+
+
+def test_what_is_said_by_name_wins(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    job = asked(file, **{"prompts": 128, "mini-batch": 64, "response-len": 256, "memory-fraction": 0.5,
+                         "micro-batch": 4, "framework": "trl@0.24"})
+    assert (job.episodes.prompts, job.updates.mini_batch, job.updates.micro_batch) == (128, 64, 4)
+    assert (job.episodes.response_len, job.rollout.memory_fraction, job.version) == (256, 0.5, (0, 24))
+
+
+def test_the_trainer_is_the_one_that_train_answers_for(tmp_path: Path) -> None:
+    """Beside the engine's pools torch counts in it what it counts in the same run with a server elsewhere."""
+    files = (written(tmp_path), written(tmp_path, "zero3.yaml", ZERO))
+    apart = (written(tmp_path, "served.yaml", vllm_mode="server"), files[1])
+    for micro in (8, 16):
+        found = api.post_training_answer({"gpus": "8xh100-sxm-80gb", "from": files, "micro-batch": micro})
+        _, alone = api.train_answer({"gpus": "8xh100-sxm-80gb", "from": apart, "micro-batch": micro})
+        trainer = next(rank for rank in found.ranks if rank.role == "trainer").phases
+        peak = alone.ranks[0].phases["step"].allocated_bytes
+        assert 0.2 * 80e9 < trainer["update_actor"].allocated_bytes - peak < 0.27 * found.capacity_bytes
+
+
+def test_memory_grows_with_the_micro_batch_and_the_share_of_the_engine(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    device = [api.post_training_answer({"gpus": "h100-sxm-80gb", "from": (file,), **more}).peak.device_bytes
+              for more in ({}, {"micro-batch": 16}, {"memory-fraction": 0.4})]
+    assert device[1] > device[0] + 4 * GIB
+    assert device[2] == pytest.approx(device[0] + 0.15 * 79.19 * GIB, rel=0.02)
+
+
+@pytest.mark.parametrize(("changed", "named", "why"), [
+    ({"vllm_mode": "server"}, {}, "a server of its own; use vramcast train"),
+    ({"use_vllm": False}, {}, "generates with its own network"),
+    ({"max_prompt_length": 512, "vllm_mode": None}, {}, "a server of its own"),  # of a release that has both
+    ({"vllm_model_impl": "transformers"}, {}, "vllm_model_impl"),
+    ({"use_liger_kernel": True}, {}, "use_liger_kernel"),
+    ({"vllm_gpu_memory_utilisation": 0.3}, {}, "vllm_gpu_memory_utilization"),
+    ({"num_generations": 7}, {}, "does not divide by 7 answers to a prompt"),
+    ({"generation_batch_size": 100}, {}, "does not divide by 64 of one micro-batch of all ranks"),
+    ({"generation_batch_size": 128, "steps_per_generation": 2}, {}, "say the same"),
+    ({"steps_per_generation": 1}, {}, "several generations"),
+    ({}, {"algorithm": "ppo"}, "not modelled with TRL"),
+    ({}, {"framework": "verl"}, "TRL's trainers alone"),
+])
+def test_what_is_not_read_is_refused(tmp_path: Path, changed: dict[str, Any], named: dict[str, Any], why: str) -> None:
+    with pytest.raises((InvalidSpec, Unsupported), match=why):
+        asked(written(tmp_path, **changed), **named)
+
+
+def test_a_training_that_generates_nothing_is_for_train(tmp_path: Path) -> None:
+    file = written(tmp_path, table={"model_name_or_path": "gpt2", "dataset_text_field": "text", "packing": True})
+    with pytest.raises(Unsupported, match="sft, which generates nothing; use vramcast train"):
+        asked(file)
+
+
+def test_train_points_to_rl(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="puts an engine on the same cards; vramcast rl answers for that"):
+        api.train_answer({"gpus": "h100-sxm-80gb", "from": (written(tmp_path),)})
+
+
+def test_options_of_other_trainers_are_refused() -> None:
+    with pytest.raises(Unsupported, match="--attention is asked of TRL's trainers alone"):
+        vramcast.rl(model="qwen2.5-1.5b", gpus="8xh100-sxm-80gb", attention="eager")
+
+
+def test_trl_merges_adapters_and_does_not_sleep_unasked() -> None:
+    common: dict[str, Any] = {"model": "qwen2.5-1.5b", "gpus": "h100-sxm-80gb", "framework": "trl"}
+    adapted, asleep, whole = (vramcast.rl(**common, **more) for more in (
+        {"peft": "lora"}, {"peft": "lora", "sleep": True}, {}))
+    cards = [next(rank for rank in found.ranks if rank.role == "card") for found in (adapted, asleep, whole)]
+    held, slept = (card.phases["update_actor"].device_bytes for card in cards[:2])
+    assert held - slept > 0.2 * 80e9
+    served = [next(entry.num_bytes for entry in card.ledger if entry.path == "weights/rollout/weights")
+              for card in (cards[0], cards[2])]
+    assert served[0] == served[1]
