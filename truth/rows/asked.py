@@ -16,7 +16,7 @@ from truth.contract import VERDICT, Prediction, Refused, traits_at
 from vramcast.api import job_of, serve_answer, serve_job_of
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Answer, Peak
-from vramcast.domain.job import Phase
+from vramcast.domain.job import Job, Phase
 from vramcast.estimate.training import answer
 from vramcast.estimate.traits import Traits, serving_traits
 from vramcast.units import GB, GIB, MIB
@@ -290,13 +290,20 @@ def _one_card(row: Row) -> dict[str, str]:
     return {"gpus": f"1x{ask['gpus'].partition('x')[2]}"} if split else {}
 
 
+_last: Final[list[tuple[Job, Answer]]] = []
+"""The two jobs asked last: a row is asked by its options, and both by them and by its own file."""
+
+
 def _answered(task: str, options: dict[str, Any]) -> tuple[Answer, Callable[[str], Traits]]:
     """The answer, and the traits of its number at a level."""
     if task == "serve":
         traits = serving_traits(serve_job_of(options))
         return serve_answer(options, with_changes=False), lambda _: traits
     job = job_of(options)
-    found = answer(job, with_changes=False)
+    found = next((known for asked, known in _last if asked == job), None)
+    if found is None:
+        found = answer(job, with_changes=False)
+        _last[:] = [(job, found), *_last[:1]]
     return found, lambda level: traits_at(level, job, found.fullest.peak)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Final, NamedTuple
 
 from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.job import Phase
-from vramcast.domain.program import Basis, Tensor
+from vramcast.domain.program import Basis, Tensor, extent
 from vramcast.domain.rank import RankProgram
 from vramcast.errors import OutOfMemory
 from vramcast.estimate.interval import Purpose, interval
@@ -110,11 +111,11 @@ def ended_at_card(
     """
     if not needed_bytes <= capacity_bytes < high_bytes:
         return high_bytes
-    smaller = capacity_bytes * needed_bytes // high_bytes - sum(tensor.num_bytes for tensor in outside)
+    smaller = max(0, capacity_bytes * needed_bytes // high_bytes - sum(tensor.num_bytes for tensor in outside))
+    if extent(tuple(chain.from_iterable(program.phases.values()))).peak > smaller:
+        return high_bytes  # more lives at once than it holds: nothing that could be given back is enough
     try:
-        simulate(
-            program.phases, alloc_conf=alloc_conf or program.alloc_conf, capacity_bytes=max(0, smaller), script=script
-        )
+        simulate(program.phases, alloc_conf=alloc_conf or program.alloc_conf, capacity_bytes=smaller, script=script)
     except OutOfMemory:
         return high_bytes
     return capacity_bytes

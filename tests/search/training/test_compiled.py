@@ -28,9 +28,9 @@ from vramcast.search.training.times import steps_s
 
 MEGATRON = [
     ("llama-3.1-8b", "4x8xh100-sxm-80gb", 64, {"offload_optimizer": ("none", "cpu")}),
-    ("deepseek-v3", "16x8xh100-sxm-80gb", 256, {"optimizers": ("adamw", "muon", "sgd")}),
+    ("deepseek-v3", "4x8xh100-sxm-80gb", 64, {"optimizers": ("adamw", "muon", "sgd")}),
     ("mixtral-8x7b", "3x8xa100-sxm4-80gb", 96, {"precisions": (Precision.MIXED_BF16, Precision.FP32)}),
-    ("kimi-k2", "16x8xh200-sxm-141gb", 512, {"shards": (Shards.NOTHING, Shards.OPTIMIZER)}),
+    ("kimi-k2", "4x8xh200-sxm-141gb", 64, {"shards": (Shards.NOTHING, Shards.OPTIMIZER)}),
     ("gpt2", "4xt4", 48, {"precisions": (Precision.MIXED_FP16,)}),
     ("llama-3.1-8b", "8xh100-sxm-80gb", 32, {"engine_options": {"precision_aware": True, "moments": "fp8"}}),
 ]

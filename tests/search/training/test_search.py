@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,12 @@ EIGHT: dict[str, Any] = {
 SMALL = {"pp": (1, 2), "virtual_stages": (1,), "cp": (1,), "recompute": (Recompute.NONE, Recompute.SELECTIVE)}
 
 
+@cache
+def of_eight(limits: Limits, goal: Goal = Goal.FASTEST) -> PlanAnswer:
+    """The search over EIGHT, which several tests look at."""
+    return search(space_of(**EIGHT), limits, goal)
+
+
 @pytest.mark.parametrize(("goal", "headroom"), [(Goal.FASTEST, 0.0), (Goal.FASTEST, 0.5), (Goal.LEAST_MEMORY, 0.0)])
 def test_the_winner_is_what_trying_every_plan_finds(goal: Goal, headroom: float) -> None:
     space = space_of(**SMALL)
@@ -79,7 +86,7 @@ def test_a_label_asks_the_same_question_again() -> None:
 
 
 def test_plans_are_ranked_and_no_two_alike() -> None:
-    found = search(space_of(**EIGHT), Limits(), Goal.FASTEST)
+    found = of_eight(Limits())
     seconds = [plan.time.step_s for plan in found.plans if plan.time]
     assert seconds == sorted(seconds)
     assert len(set(found.labels)) == len(found.labels)
@@ -89,16 +96,14 @@ def test_plans_are_ranked_and_no_two_alike() -> None:
 
 
 def test_a_named_headroom_takes_the_place_of_the_interval() -> None:
-    space = space_of(**EIGHT)
-    bare = search(space, Limits(headroom=0.0), Goal.FASTEST)
+    bare = of_eight(Limits(headroom=0.0))
     assert all(plan.fits for plan in bare.plans)
     assert not all(plan.leaves(None) for plan in bare.plans)
     assert bare.nearest_failing is None or not bare.nearest_failing.fits
 
 
 def test_plans_that_may_run_out_are_shown_where_no_other_fits_and_called_so() -> None:
-    space = space_of(**EIGHT)
-    least = search(space, Limits(), Goal.LEAST_MEMORY, top=1).plans[0]
+    space, least = space_of(**EIGHT), of_eight(Limits(), Goal.LEAST_MEMORY).plans[0]
     tight = replace(space.clusters[0].gpu, visible_bytes=least.fullest.needed_bytes + (1 << 20))
     found = search(replace(space, clusters=(replace(space.clusters[0], gpu=tight),)), Limits(), Goal.FASTEST)
     assert found.plans and NO_ROOM in found.warnings
@@ -248,6 +253,6 @@ def test_the_plan_that_misses_by_least_is_the_one_that_needs_least() -> None:
 
 
 def test_plans_that_need_least_come_in_the_order_of_what_they_need() -> None:
-    found = search(space_of(**EIGHT), Limits(), Goal.LEAST_MEMORY)
+    found = of_eight(Limits(), Goal.LEAST_MEMORY)
     needed = [plan.fullest.needed_bytes for plan in found.plans]
     assert needed == sorted(needed)
