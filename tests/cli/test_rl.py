@@ -28,12 +28,14 @@ def test_json_has_the_card_its_processes_and_every_stage() -> None:
 
 
 def test_a_plan_that_does_not_fit_exits_one_and_its_changes_can_be_put_into_the_question() -> None:
-    asked = ("rl", "qwen2.5-7b", "--gpus", "2xa100-sxm4-40gb", "--micro-batch", "16", "--json")
+    asked = ("rl", "qwen2.5-7b", "--gpus", "4xa100-sxm4-80gb", "--micro-batch", "32", "--json")
     done = vramcast(*asked)
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
+    assert {change["fits"] for change in found["changes"]} == {False, True}
     for change in found["changes"]:
-        more = [word for name, value in change["apply"].items() for word in (f"--{name}", str(value))]
+        more = [word for name, value in change["apply"].items()
+                for word in ((f"--{name}",) if value is True else (f"--{name}", value))]
         assert json.loads(vramcast(*asked, *more).stdout)["needed_bytes"] == change["device_bytes"]
 
 

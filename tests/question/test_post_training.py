@@ -62,6 +62,7 @@ def test_sizes_are_given_in_prompts_and_cut_for_a_rank(
     ({"engine": "megatron", "algorithm": "ppo"}, "a critic under Megatron is not modelled"),
     ({"engine": "megatron", "peft": "lora"}, "adapters under Megatron"),
     ({"memory_fraction": 1.5}, "memory-fraction=1.5 must lie above 0"), ({"memory_fraction": "nan"}, "memory-fraction"),
+    ({"ahead": True}, "--ahead needs --rollout-gpus"), ({"model": "bert-base"}, "generates no tokens; use a language model"),
     ({"gpus": None}, "which GPUs?"), ({"prompts": 0}, "prompts"), ({"samples": -1}, "samples"),
 ], ids=str)
 def test_what_no_run_can_be_is_refused_in_one_sentence(options: dict[str, Any], sentence: str) -> None:

@@ -61,6 +61,8 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     for name in ("lora-rank", "lora-targets"):
         if name in values and "peft" not in values:
             raise InvalidSpec(f"--{name} needs --peft lora")
+    if values.get("ahead") and "rollout-gpus" not in values:
+        raise InvalidSpec("--ahead needs --rollout-gpus: an engine on the trainer's cards waits while that learns")
     framework, version = _framework(str(values.get("framework", "verl")))
     known = FRAMEWORKS[framework]
     rollout, rollout_version = _rollout(values, known, version)

@@ -105,6 +105,8 @@ def engine(job: PostTrainingJob, *, held_bytes: int) -> Engine:
     if len(deployment.ranks) > 1:
         raise Unsupported("pipeline stages of the engine are not modelled beside a trainer; use --rollout-tp")
     rank = deployment.ranks[0]
+    if rank.cache is None:
+        raise InvalidSpec(f"{job.model.name} generates no tokens; use a language model")
     load, serving = (tuple(nodes) for nodes in rank.program.phases.values())
     found = extent(load).net
     cache, short = _cache(asked, rank, held_bytes, visible=job.cluster.gpu.visible_bytes)
