@@ -134,6 +134,6 @@ def test_generation_needs_prompts_and_completions(tmp_path: Path) -> None:
     assert (job.workload.objective, job.workload.seq_len, job.workload.completion_len) == ("grpo", 256, 1024)
     assert job.engine_options["beta"] == "0.1"
     path = written(tmp_path, "grpo.yaml", yaml.safe_dump(FULL | {"num_generations": 4, "use_vllm": True}))
-    assert "use_vllm: puts a server on the same cards" in refusal(read_files([path], command="train"))
+    assert "use_vllm: puts an engine on the same cards" in refusal(read_files([path], command="train"))
     served = {"use_vllm": True, "vllm_mode": "server"}
     assert of(tmp_path, FULL | lengths | {"num_generations": 4} | served).engine_options["steps_per_generation"] == 0

@@ -79,14 +79,14 @@ def test_memory_grows_with_the_micro_batch_and_the_share_of_the_engine(tmp_path:
 
 
 @pytest.mark.parametrize(("changed", "named", "why"), [
-    ({"vllm_mode": "server"}, {}, "a server of its own; use vramcast train"),
+    ({"vllm_mode": "server"}, {}, "or on a server; use vramcast train"),
     ({"use_vllm": False}, {}, "generates with its own network"),
-    ({"max_prompt_length": 512, "vllm_mode": None}, {}, "a server of its own"),  # of a release that has both
+    ({"max_prompt_length": 512, "vllm_mode": None}, {}, "on a server"),  # of a release that has both
     ({"vllm_model_impl": "transformers"}, {}, "vllm_model_impl"),
     ({"use_liger_kernel": True}, {}, "use_liger_kernel"),
     ({"vllm_gpu_memory_utilisation": 0.3}, {}, "vllm_gpu_memory_utilization"),
-    ({"num_generations": 7}, {}, "does not divide by 7 answers to a prompt"),
-    ({"generation_batch_size": 100}, {}, "does not divide by 64 of one micro-batch of all ranks"),
+    ({"num_generations": 7}, {}, "no multiple of num_generations=7"),
+    ({"generation_batch_size": 100}, {}, "no multiple of 64, the micro-batches of all ranks"),
     ({"generation_batch_size": 128, "steps_per_generation": 2}, {}, "say the same"),
     ({"steps_per_generation": 1}, {}, "several generations"),
     ({}, {"algorithm": "ppo"}, "not modelled with TRL"),

@@ -42,9 +42,10 @@ def as_post_training(options: Mapping[str, Any], given: Given, ranks: int) -> di
     """
     if not given.rollout:
         objective = given.options.get("objective", "pretrain")
-        why = ("generates with its own network or on a server of its own" if objective in ("grpo", "rloo")
-               else f"trains with --objective {objective}, which generates nothing")
-        raise Unsupported(f"what is read {why}; use vramcast train --from")
+        if objective in ("grpo", "rloo"):
+            raise Unsupported("what is read generates with its own network or on a server; use vramcast train --from")
+        raise Unsupported(f"what is read trains with --objective {objective}, which generates nothing; use vramcast "
+                          "train --from")
     own = {**given.rollout, **options}
     found = {NAMES.get(name, name): value for name, value in own.items() if name not in SAID}
     found |= {name: options[name] for name in NAMES.values() if name in options}
@@ -69,12 +70,14 @@ def _batches(options: Mapping[str, Any], ranks: int) -> dict[str, Any]:
     whole = options.get("generation-batch-size") or at_once * options.get("steps-per-generation", accumulated)
     if "generation-batch-size" in options and "steps-per-generation" in options:
         raise InvalidSpec("generation_batch_size and steps_per_generation say the same; give one of them")
-    for name, sequences, part in (("a generation", whole, at_once), ("a generation", whole, samples),
-                                  ("an optimizer step", at_once * accumulated, samples)):
-        if sequences % part:
-            raise InvalidSpec(f"{name} of {sequences} sequences does not divide by {part} "
-                              f"{'answers to a prompt' if part == samples else 'of one micro-batch of all ranks'}")
-    if whole < at_once * accumulated:
-        raise InvalidSpec(f"an optimizer step of {at_once * accumulated} sequences over several generations of {whole} "
-                          "is not modelled")
-    return {"micro-batch": micro, "prompts": whole // samples, "mini-batch": at_once * accumulated // samples}
+    learned = at_once * accumulated
+    if whole % at_once:
+        raise InvalidSpec(f"a generation of {whole} sequences is no multiple of {at_once}, the micro-batches of all "
+                          "ranks")
+    for sequences in (whole, learned):
+        if sequences % samples:
+            raise InvalidSpec(f"{sequences} sequences are no multiple of num_generations={samples}")
+    if whole < learned:
+        raise Unsupported(f"an optimizer step of {learned} sequences takes several generations of {whole}: not "
+                          "modelled")
+    return {"micro-batch": micro, "prompts": whole // samples, "mini-batch": learned // samples}

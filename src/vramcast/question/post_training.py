@@ -9,7 +9,7 @@ import msgspec.structs
 
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards
-from vramcast.domain.post_training import Episodes, PostTrainingJob, Rollout, Updates
+from vramcast.domain.post_training import WITH_CRITIC, Episodes, PostTrainingJob, Rollout, Updates
 from vramcast.domain.version import Version, check_version, version_text
 from vramcast.engines.eager.trl import beta_of
 from vramcast.engines.post_training.releases import FRAMEWORKS, Framework
@@ -58,16 +58,17 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     values = {name: parse(name, value, TABLE) for name, value in given.items() if name not in ("model", "gpus")}
     if "gpus" not in given:
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 8xh100-sxm-80gb")
-    for name in ("lora-rank", "lora-targets"):
-        if name in values and "peft" not in values:
-            raise InvalidSpec(f"--{name} needs --peft lora")
-    if values.get("ahead") and "rollout-gpus" not in values:
-        raise InvalidSpec("--ahead needs --rollout-gpus: an engine on the trainer's cards waits while that learns")
+    algorithm = values.get("algorithm", "grpo")
+    _refuse_contradictions(values, algorithm)
     framework, version = _framework(str(values.get("framework", "verl")))
     known = FRAMEWORKS[framework]
     rollout, rollout_version = _rollout(values, known, version)
     engine = values.get("engine", known.engine)
+    if (engine == "huggingface") != (framework == "trl"):
+        raise Unsupported(f"{framework}'s trainer does not run with --engine {engine}; leave it out")
     cluster = cluster_of(str(given["gpus"]), market_of(values, TABLE))
+    if values.get("rollout-gpus", 0) >= cluster.count:
+        raise InvalidSpec(f"rollout-gpus={values['rollout-gpus']} leaves none of {cluster.count} GPUs to the trainer")
     model = checkpoint_of(given.get("model"), values, resolve, TABLE).model
     if engine == "pytorch":
         for name in ("tp", "pp", "cp", "ep", "etp", "virtual-stages"):
@@ -76,7 +77,6 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
                                   "engine that generates give --rollout-tp")
     if len(model.stacks) > 1:
         raise Unsupported(f"{model.name} has several stacks, which is not modelled for post-training; use one of text")
-    algorithm = values.get("algorithm", "grpo")
     episodes = converted(Episodes, section(values, "episodes", TABLE))
     release = next(one for one in known.releases if version >= one.since)
     trainer = _trl(given, version, algorithm, episodes, resolve) if framework == "trl" else None
@@ -109,6 +109,33 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     )
 
 
+NEEDS: Final[tuple[tuple[str, str, str], ...]] = (
+    *((name, "peft", "lora") for name in ("lora-rank", "lora-targets", "lora-dropout", "modules-to-save",
+                                          "base-weights", "adapter-dtype", "layered-summon")),
+    ("critic-micro-batch", "algorithm", "ppo"), ("critic-micro-tokens", "algorithm", "ppo"),
+)
+"""Option, and the other and its value without which it says nothing."""
+
+ALIKE: Final = (("micro-batch", "micro-tokens"), ("log-prob-micro-batch", "log-prob-tokens"),
+                ("critic-micro-batch", "critic-micro-tokens"), ("zero", "shards"))
+"""Options that say the same in two ways."""
+
+
+def _refuse_contradictions(values: Mapping[str, Any], algorithm: str) -> None:
+    """Raise InvalidSpec for options that say nothing beside the others, or the same twice."""
+    for name, other, value in NEEDS:
+        lacking = algorithm not in WITH_CRITIC if other == "algorithm" else other not in values
+        if values.get(name) and lacking:
+            raise InvalidSpec(f"--{name} needs --{other} {value}")
+    for name, other in ALIKE:
+        if {name, other} <= values.keys():
+            raise InvalidSpec(f"--{name} and --{other} say the same; give one of them")
+    if values.get("ahead") and "rollout-gpus" not in values:
+        raise InvalidSpec("--ahead needs --rollout-gpus: an engine on the trainer's cards waits while that learns")
+    if values.get("fused-loss") and "entropy-kernel" in values:
+        raise InvalidSpec("--entropy-kernel needs logits, which --fused-loss never makes; give one of them")
+
+
 def _trl(
     given: Mapping[str, object], version: Version, algorithm: str, episodes: Episodes, resolve: Resolve
 ) -> Job:
@@ -116,6 +143,9 @@ def _trl(
 
     Raises: Unsupported for algorithms that no trainer here runs
     """
+    for name in ("micro-tokens", "log-prob-micro-batch", "log-prob-tokens", "ulysses"):
+        if name in given:
+            raise Unsupported(f"--{name} is verl's; TRL's trainer has --micro-batch sequences of every forward")
     if algorithm not in OBJECTIVES:
         raise Unsupported(f"--algorithm {algorithm} is not modelled with TRL; use {' or '.join(OBJECTIVES)}")
     own = {name: value for name, value in given.items()

@@ -160,7 +160,7 @@ def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Ite
            else f"{job.rollout_engine} is {where}")
     plan = made.job.plan
     yield (f"the engine: tp {plan.tp}, {plan.memory_fraction:g} of the card, "
-           f"{'its own number of' if plan.max_sequences is None else plan.max_sequences} sequences, "
+           f"max_num_seqs {plan.max_sequences or 'unset'}, "
            f"{plan.batched_tokens:,} tokens a forward, {'CUDA graphs' if plan.graphs else 'no CUDA graphs'}")
     if job.rollout.sleeps and job.rollout.gpus is None:
         level = 1 if job.plan.peft is not None else release_of(job).sleep_level

@@ -95,7 +95,10 @@ ALONE: Final[dict[str, Any]] = {"engine-option": ("precompute_ref_log_probs=true
 """ORPO and CPO as DPO's program: no reference, a cross entropy of the chosen answers instead [TRL
 experimental/{orpo,cpo}/*_trainer.py `concatenated_forward`]."""
 
-COLOCATED: Final = {True: "; vramcast rl answers for that", False: ", which is not modelled; vllm_mode: server is"}
+COLOCATED: Final = {
+    True: "puts an engine on the same cards; vramcast rl answers for that",
+    False: "puts a server on the same cards, which is not modelled; vllm_mode: server is",
+}
 """Whether `vramcast rl` reads a file -> what is said of an engine beside its trainer."""
 
 ALL: Final = "all-linear"
@@ -321,7 +324,7 @@ def generation_of(values: Watched, release: str = "", *, answered: bool = False)
     """
     if values.flag("use_vllm"):
         if trl_rollout.is_colocated(values, release):
-            values.cannot("use_vllm", f"puts an engine on the same cards{COLOCATED[answered]}", option="rollout")
+            values.cannot("use_vllm", COLOCATED[answered], option="rollout")
         for name in ("steps_per_generation", "generation_batch_size"):
             values.get(name)  # samples wait as tokens
         return {"engine-option": ("steps_per_generation=0",)}
