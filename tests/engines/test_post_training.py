@@ -140,3 +140,28 @@ def test_a_measured_update_is_met() -> None:
                   prompts=64, prompt_len=1024, response_len=2048, memory_fraction=0.35, offload_parameters="cpu",
                   offload_optimizer="cpu")
     assert role(found, "trainer").peak.allocated_bytes / GIB == pytest.approx(16.09, rel=0.01)
+
+
+def test_trl_gives_cached_memory_back_only_where_its_engine_sleeps() -> None:
+    """[TRL vllm_generation.py `sync_weights`: `empty_cache` before `wake_up`]"""
+    awake, asleep = (
+        asked(framework="trl", peft="lora", prompts=64, mini_batch=64, sleep=sleep) for sleep in (False, True))
+    kept, given = (role(found, "card").phases for found in (awake, asleep))
+    spread = [max(found) - min(found) for found in (
+        [phases[name].reserved_bytes for name in ("generate", "update_actor", "update_weights")]
+        for phases in (kept, given))]
+    assert spread[0] < 0.02 * GIB < 8 * GIB < spread[1]
+
+
+@pytest.mark.parametrize(("options", "processes"), [
+    ({"framework": "verl@0.7"}, 8), ({"framework": "verl@0.7", "rollout": "sglang"}, 16),
+    ({"framework": "verl@0.8"}, 16),
+    ({"rollout_gpus": 4}, 8), ({"framework": "verl@0.7", "rollout_gpus": 4}, 8),
+    ({"gpus": "2x8xh100-sxm-80gb", "rollout_gpus": 8}, 8), ({"framework": "trl"}, 8),
+])
+def test_processes_of_a_machine(options: dict[str, Any], processes: int) -> None:
+    """SGLang is a process of its own, and so is an engine with cards of its own, which keeps no copy on the host."""
+    parts = {part.name: part for part in asked(**options).host.parts}
+    assert parts["processes"].low_bytes == processes * 3_000_000_000
+    if "rollout_gpus" in options:
+        assert "weights of the engine, asleep" not in parts

@@ -17,12 +17,11 @@ from vramcast.domain.answer import HostNeed, HostPart
 from vramcast.domain.post_training import WITH_CRITIC, PostTrainingJob
 from vramcast.domain.program import Tensor
 from vramcast.engines.post_training import fsdp, trainer
-from vramcast.engines.post_training.batches import batches
+from vramcast.engines.post_training.batches import batches, trainer_cluster
 from vramcast.engines.post_training.networks import Held
-from vramcast.engines.post_training.releases import release_of
+from vramcast.engines.post_training.releases import lives_inside, release_of, sleep_level
 from vramcast.engines.post_training.rollout import engine
 from vramcast.estimate.host_memory import PROCESS_BYTES, RUNS, power_of_two
-from vramcast.units import ceil_div
 
 PAGEABLE: Final = ((0, 7), (0, 8))
 """Releases from one up to another whose FSDP2 weights wait in pageable memory [move]."""
@@ -33,8 +32,7 @@ MOVED: Final = "verl utils/fsdp_utils.py"
 def host_need(job: PostTrainingJob) -> HostNeed:
     """What the ranks of a machine keep there together [bytes]."""
     cluster = job.cluster
-    ranks = ceil_div(cluster.count, cluster.num_nodes)
-    parts = tuple(_parts(job, ranks))
+    parts = tuple(_parts(job, trainer_cluster(job).gpus_per_node))
     return HostNeed(
         memory_bytes=sum(part.low_bytes for part in parts), memory_high_bytes=sum(part.high_bytes for part in parts),
         memory_there_bytes=cluster.host_bytes, parts=parts,
@@ -59,13 +57,14 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
         shards = frozen.weights or tuple(
             (_halved(tensor, release.reference_width), count) for tensor, count in learning.weights)
         yield _part("weights of the reference", shards, ranks)
-    if job.rollout.sleeps and (release.sleep_level == 1 or job.plan.peft is not None):
+    if job.rollout.sleeps and job.rollout.gpus is None and sleep_level(job) == 1:
         weights = engine(job, held_bytes=0).weights.num_bytes
         yield HostPart(name="weights of the engine, asleep", low_bytes=ranks * weights, high_bytes=2 * ranks * weights,
                        formula=f"{ranks} ranks x {weights:,} B, each block a power of two at most",
                        source="vllm device_allocator/cumem.py")
     low, high = PROCESS_BYTES
-    processes = ranks * (1 if release.in_process else 2)
+    beside = job.cluster.gpus_per_node - ranks if job.rollout.gpus is not None else ranks  # of the engine
+    processes = ranks + (0 if lives_inside(job) else beside)
     yield HostPart(name="processes", low_bytes=processes * low, high_bytes=processes * high,
                    formula=f"{processes} processes x {low / 1e9:g} to {high / 1e9:g} GB", source=RUNS)
 

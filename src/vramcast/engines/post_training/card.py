@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.domain.post_training import WITH_CRITIC, Card, PostTrainingJob, Process, Stage
 from vramcast.domain.program import Alloc, Free, Program
 from vramcast.engines.post_training import trainer
 from vramcast.engines.post_training.batches import Batches, batches
 from vramcast.engines.post_training.networks import Network, alloc, free, num_bytes
-from vramcast.engines.post_training.releases import Release, release_of
+from vramcast.engines.post_training.releases import Release, keeps_cache, lives_inside, release_of, sleep_level
 from vramcast.engines.post_training.rollout import Engine, engine
 
 TRAINER: Final = "trainer"
@@ -49,7 +51,7 @@ def cards(job: PostTrainingJob) -> tuple[Card, ...]:
     held = 0 if apart else num_bytes(roles.reference.weights if roles.reference else ()) + (
         0 if leaves else sum(num_bytes(network.weights) + num_bytes(network.masters) for network in roles.trained))
     made = engine(job, held_bytes=held)
-    in_process = release.in_process and job.rollout_engine == "vllm" and not apart
+    in_process = lives_inside(job)
     said = tuple(_assumptions(job, made, in_process=in_process))
     if apart:
         alone = Card(processes=(Process(name=TRAINER),), stages=tuple(_stages(job, release, roles)), assumptions=said)
@@ -85,6 +87,14 @@ def _stages(
     if made is not None:
         yield Stage(name="engine_start", programs={generator: (*made.kept, *made.forward)}, awake=POOLS,
                     releases=(generator,))
+    for stage in _steps(job, release, roles, stays, made, generator):
+        yield replace(stage, releases=()) if keeps_cache(job) else stage
+
+
+def _steps(
+    job: PostTrainingJob, release: Release, roles: _Roles, stays: _Stays, made: Engine | None, generator: str
+) -> Iterator[Stage]:
+    """Two steps: the first makes the optimizer's states."""
     awake = POOLS if made is not None and not job.rollout.sleeps else ()
     woken = POOLS if release.wakes_both or not job.rollout.sleeps else POOLS[:1]
     handed = trainer.handover(job, roles.actor)
@@ -163,7 +173,6 @@ def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Ite
            f"max_num_seqs {plan.max_sequences or 'unset'}, "
            f"{plan.batched_tokens:,} tokens a forward, {'CUDA graphs' if plan.graphs else 'no CUDA graphs'}")
     if job.rollout.sleeps and job.rollout.gpus is None:
-        level = 1 if job.plan.peft is not None else release_of(job).sleep_level
-        yield f"it sleeps while the trainer works (level {level})"
+        yield f"it sleeps while the trainer works (level {sleep_level(job)})"
     if job.engine == "megatron":
         yield "under Megatron passes without gradients are counted by their logits alone"

@@ -86,6 +86,24 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     "trl": Framework(TRL, (0, 18), (1, 9), (1, 9), "huggingface", 1, 0.3, 4096),
 }
 
+
+def lives_inside(job: PostTrainingJob) -> bool:
+    """Whether the engine that generates lives in the trainer's process."""
+    return release_of(job).in_process and job.rollout_engine == "vllm" and job.rollout.gpus is None
+
+
+def sleep_level(job: PostTrainingJob) -> int:
+    """1: the engine's weights wait on the host, as they do where adapters are handed over beside them; 2: they are
+    dropped. TRL merges adapters into them."""
+    adapted = job.plan.peft is not None and job.framework != "trl"
+    return 1 if adapted else release_of(job).sleep_level
+
+
+def keeps_cache(job: PostTrainingJob) -> bool:
+    """Whether the trainer gives nothing back between stages: TRL does it only to wake an engine that sleeps [trl]."""
+    return job.framework == "trl" and not job.rollout.sleeps
+
+
 def release_of(job: PostTrainingJob) -> Release:
     """What holds in the version of the framework that is asked about."""
     return next(one for one in FRAMEWORKS[job.framework].releases if job.version >= one.since)

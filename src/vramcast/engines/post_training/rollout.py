@@ -115,7 +115,7 @@ def engine(job: PostTrainingJob, *, held_bytes: int) -> Engine:
                      formula=f"over {asked.plan.tp} ranks", source="the network's configuration")
     kept = Tensor(name="key-value cache", num_bytes=cache, category=Category.CACHE, owner="rollout",
                   formula=f"{asked.plan.memory_fraction:g} of {format_bytes(job.cluster.gpu.visible_bytes)}, less what "
-                  "the engine needs besides", source="[budget]")
+                  "the engine needs besides", source="vllm/v1/worker/gpu_worker.py")
     stays = live_at_end(serving)
     graphs = tuple(Alloc(tensor) for tensor in stays if tensor.category is not Category.CACHE)
     forward = tuple(node for node in serving if not (isinstance(node, Alloc) and node.tensor in stays))
