@@ -165,3 +165,10 @@ def test_processes_of_a_machine(options: dict[str, Any], processes: int) -> None
     assert parts["processes"].low_bytes == processes * 3_000_000_000
     if "rollout_gpus" in options:
         assert "weights of the engine, asleep" not in parts
+
+
+def test_the_ledger_is_that_of_the_stage_it_is_named_after() -> None:
+    """Stages behind the highest hold as much where nothing is given back."""
+    card = role(asked(framework="trl", peft="lora", prompts=64, mini_batch=64), "card")
+    assert card.highest_phase == "update_actor"
+    assert any(entry.path.startswith("temporaries/") for entry in card.ledger)

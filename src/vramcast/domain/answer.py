@@ -93,11 +93,12 @@ class RankAnswer(Noun, frozen=True):
     phases: dict[str, Peak]  # peaks of load, first step, step, evaluation, checkpoint
     ledger: tuple[LedgerEntry, ...]  # at the steady step's peak
     gives_back_cache: bool = False  # within the capacity only because cached memory is returned to the driver
+    highest: str = ""  # which of phases with the same device peak it is; "": the first
 
     @property
     def highest_phase(self) -> str:
         """The phase whose device peak is the largest: it decides whether the job fits."""
-        return max(self.phases, key=lambda name: self.phases[name].device_bytes)
+        return self.highest or max(self.phases, key=lambda name: self.phases[name].device_bytes)
 
     @property
     def needed_bytes(self) -> int:

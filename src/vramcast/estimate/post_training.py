@@ -188,14 +188,15 @@ def _card_answer(job: PostTrainingJob, played: Played) -> RankAnswer:
             peaks[stage.name] = peak
         if device > played.device_bytes(highest):
             highest = index
-    peak = peaks[played.card.stages[highest].name]
+    highest_stage = played.card.stages[highest].name
+    peak = peaks[highest_stage]
     exact = sum(pool.num_bytes for name in played.moments[highest] for pool in played.awake(name, highest))
     traits = training_traits(trainer.train_job(job, batches(job, learns=True)))
     low, high = (exact + end for end in interval(traits, peak.device_bytes - exact))
     role = CARDS[0 if job.rollout.gpus is None else 1 if _trains(played) else 2]
     return RankAnswer(
         role=role, count=_cards(job, played), peak=peak, interval_bytes=(low, high), phases=peaks,
-        ledger=tuple(sorted(_ledger(played, highest, peak), key=lambda entry: -entry.num_bytes)),
+        highest=highest_stage, ledger=tuple(sorted(_ledger(played, highest, peak), key=lambda entry: -entry.num_bytes)),
     )
 
 
