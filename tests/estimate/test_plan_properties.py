@@ -122,7 +122,7 @@ def test_the_answer_shows_itself_in_a_notebook() -> None:
         ("torchtitan", {"attention": "eager"}),
         ("torchtitan", {"offload_activations": True}),
         ("megatron", {"optimizer_kernel": "loop"}),
-        ("megatron", {"objective": "dpo"}),
+        ("megatron", {"objective": "kto"}),
         ("pytorch", {"reshard_after_forward": False}),
         ("deepspeed", {"offload_parameters": "cpu", "shards": "optimizer"}),
         ("torchtitan", {"etp": 2}),

@@ -125,7 +125,7 @@ def _refuse_contradictions(values: Mapping[str, Any], algorithm: str) -> None:
     """Raise InvalidSpec for options that say nothing beside the others, or the same twice."""
     for name, other, value in NEEDS:
         lacking = algorithm not in WITH_CRITIC if other == "algorithm" else other not in values
-        if values.get(name) and lacking:
+        if values.get(name, False) is not False and lacking:
             raise InvalidSpec(f"--{name} needs --{other} {value}")
     for name, other in ALIKE:
         if {name, other} <= values.keys():
