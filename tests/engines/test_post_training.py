@@ -167,6 +167,25 @@ def test_processes_of_a_machine(options: dict[str, Any], processes: int) -> None
         assert "weights of the engine, asleep" not in parts
 
 
+def test_trls_engine_starts_before_a_sharded_trainer_is_prepared() -> None:
+    """[TRL grpo_trainer.py `__init__`] vLLM 0.8 counts all on the card against its share, and finds no optimizer.
+
+    A published run of 0.17: Qwen2.5-7B over seven cards of 80 GB, ZeRO-3, 0.3 of a card for the engine.
+    """
+    common: dict[str, Any] = {
+        "model": "qwen2.5-7b", "gpus": "7xa100-sxm-80gb", "framework": "trl@0.18", "memory_fraction": 0.3,
+        "micro_batch": 1, "samples": 7, "prompts": 7, "mini_batch": 7,
+    }
+    sharded, on_host, whole = (asked(**{**common, **more}) for more in (
+        {"zero": "3"}, {"zero": "2"}, {"gpus": "h100-sxm-80gb", "model": "qwen2.5-0.5b"}))
+    assert sharded.fits and "shortfall" not in sharded.to_json()
+    for found in (sharded, on_host):
+        card = role(found, "card").phases
+        assert card["engine_start"].device_bytes < 0.35 * found.capacity_bytes < card["init"].device_bytes
+    card = role(whole, "card").phases
+    assert card["init"].device_bytes < card["engine_start"].device_bytes
+
+
 def test_the_ledger_is_that_of_the_stage_it_is_named_after() -> None:
     """Stages behind the highest hold as much where nothing is given back."""
     card = role(asked(framework="trl", peft="lora", prompts=64, mini_batch=64), "card")

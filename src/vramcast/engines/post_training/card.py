@@ -47,10 +47,7 @@ def cards(job: PostTrainingJob) -> tuple[Card, ...]:
     """
     release, roles = release_of(job), _roles(job)
     apart = job.rollout.gpus is not None
-    leaves = job.plan.offload_parameters != "none" or release.leaves
-    held = 0 if apart else num_bytes(roles.reference.weights if roles.reference else ()) + (
-        0 if leaves else sum(num_bytes(network.weights) + num_bytes(network.masters) for network in roles.trained))
-    made = engine(job, held_bytes=held)
+    made = engine(job, held_bytes=0 if apart else _held(job, release, roles))
     in_process = lives_inside(job)
     said = tuple(_assumptions(job, made, in_process=in_process))
     if apart:
@@ -62,6 +59,16 @@ def cards(job: PostTrainingJob) -> tuple[Card, ...]:
     stages = tuple(_stages(job, release, roles, made, generator=TRAINER if in_process else ENGINE))
     return (Card(processes=_processes(made, in_process=in_process), stages=stages, shortfall=made.shortfall,
                  assumptions=said),)
+
+
+def _held(job: PostTrainingJob, release: Release, roles: _Roles) -> int:
+    """What the engine finds on the card when it starts [bytes]."""
+    if job.engine == "huggingface":
+        return trainer.held_before(job, roles.actor)
+    reference = num_bytes(roles.reference.weights if roles.reference else ())
+    if job.plan.offload_parameters != "none" or release.leaves:
+        return reference
+    return reference + sum(num_bytes(network.weights) + num_bytes(network.masters) for network in roles.trained)
 
 
 def _roles(job: PostTrainingJob) -> _Roles:
@@ -81,12 +88,15 @@ def _stages(
     stays = _Stays(weights=not (moves or release.leaves), moments=not (moved or release.leaves))
     loads = [node for network in roles.trained for node in network.load]
     loads += roles.reference.load if roles.reference is not None else ()
-    yield Stage(name="init", releases=(TRAINER,), programs={TRAINER: (
+    awake = POOLS if made is not None and not job.rollout.sleeps else ()
+    first = made is not None and trainer.engine_starts_first(job)
+    init = Stage(name="init", awake=awake if first else (), releases=(TRAINER,), programs={TRAINER: (
         *loads, *(node for network in roles.trained for node in (
             *(() if stays.weights else free(network.weights)), *(() if stays.moments else free(network.masters)))))})
-    if made is not None:
-        yield Stage(name="engine_start", programs={generator: (*made.kept, *made.forward)}, awake=POOLS,
-                    releases=(generator,))
+    started = () if made is None else (
+        Stage(name="engine_start", programs={generator: (*made.kept, *made.forward)}, awake=POOLS,
+              releases=(generator,)),)
+    yield from (*started, init) if first else (init, *started)
     for stage in _steps(job, release, roles, stays, made, generator):
         yield replace(stage, releases=()) if keeps_cache(job) else stage
 

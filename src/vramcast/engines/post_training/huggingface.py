@@ -16,9 +16,11 @@ from vramcast.blocks.parameters import count_parameters, named_parameters
 from vramcast.domain.job import Job, Phase, Shards
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Category, Program, Tensor, live_at_end
+from vramcast.engines.eager.releases import sharder
 from vramcast.engines.huggingface import ranks
 from vramcast.engines.post_training.batches import Batches, trainer_cluster
-from vramcast.engines.post_training.networks import Network
+from vramcast.engines.post_training.networks import Network, num_bytes
+from vramcast.engines.training import Sharder
 
 BETA: Final = 0.04
 """Weight of a KL term where one is asked for: any but 0 loads a reference."""
@@ -47,6 +49,26 @@ def actor(job: PostTrainingJob, found: Batches) -> Network:
     made = tuple((tensor, count) for tensor, count in live_at_end((*load, *first)).items()
                  if tensor.category is Category.OPTIMIZER and tensor not in dict(held))
     return Network(load, held, (), made, first, role.phases[Phase.STEP])
+
+
+def is_sharded(job: PostTrainingJob) -> bool:
+    """Whether weights come to the card when Accelerate prepares them: behind the start of the engine, in the trainer's
+    `__init__`, which the Trainer's own leaves on the host [TRL grpo_trainer.py `__init__`]."""
+    return _sharder(job) is not None
+
+
+def _sharder(job: PostTrainingJob) -> Sharder | None:
+    assert job.trainer is not None
+    return sharder(job.trainer)
+
+
+def held_before(job: PostTrainingJob, learning: Network) -> int:
+    """Of ZeRO-3 its partitions, which `from_pretrained` makes; of whole weights all but the reference's [bytes]."""
+    by = _sharder(job)
+    if by is not None and not (by == "deepspeed" and job.plan.shards is Shards.EVERYTHING):
+        return 0
+    return num_bytes(tuple((tensor, count) for tensor, count in learning.weights
+                           if tensor.category is Category.WEIGHTS and not tensor.owner.startswith("reference")))
 
 
 def reference(job: PostTrainingJob, found: Batches) -> Network:

@@ -48,6 +48,17 @@ def rates_inside(job: PostTrainingJob) -> bool:
     return job.engine == "huggingface"
 
 
+def engine_starts_first(job: PostTrainingJob) -> bool:
+    """Whether the engine starts before the trainer has its share of the card."""
+    return job.engine == "huggingface" and bool(_of(job).is_sharded(job))
+
+
+def held_before(job: PostTrainingJob, learning: Network) -> int:
+    """What an engine that starts first finds on the card [bytes]."""
+    found: int = _of(job).held_before(job, learning)
+    return found
+
+
 def reference(job: PostTrainingJob, found: Batches) -> Network:
     """The network as it was."""
     made: Network = _of(job).reference(job, found)
