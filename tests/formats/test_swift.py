@@ -9,7 +9,8 @@ import pytest
 
 from tests.formats.test_axolotl import figures
 from tests.formats.test_readers import asked, refusal, written
-from vramcast.formats.read import Given, read_files
+from vramcast.errors import Unsupported
+from vramcast.formats.read import Given, read_files, settled
 
 SFT = """# 22GB
 nproc_per_node=2
@@ -106,6 +107,11 @@ def test_what_is_not_modelled_is_named(more: str, sentence: str, tmp_path: Path)
 def test_several_cards_of_one_process_hold_a_layer_each(tmp_path: Path) -> None:
     script = SFT.replace("MORE", "").replace("NPROC_PER_NODE=$nproc_per_node", "FOO=1")
     assert "splits the layers over them" in refusal(given(tmp_path, "", script))
+
+
+def test_a_run_on_ascend_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="ASCEND_RT_VISIBLE_DEVICES: runs on no GPU of NVIDIA or AMD"):
+        settled(given(tmp_path, text="ASCEND_RT_VISIBLE_DEVICES=0 " + FORMER), (), ignore_unread=True)
 
 
 def test_one_visible_card_is_the_whole_run(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ READ_BY_FRAMEWORKS: Final = ("NVTE_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "N
 READ_ON_AMD: Final = ("VLLM_ROCM_", "SGLANG_ROCM_", "SGLANG_USE_AITER")
 """Those that ROCm alone reads [vllm _aiter_ops.py; sglang srt/layers/attention/vision.py `_use_aiter`]."""
 
+READ_ON_ASCEND: Final = "ASCEND_RT_VISIBLE_DEVICES"
+"""The cards of Ascend that a process sees: who sets it runs on those."""
+
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -42,6 +45,8 @@ def unread_environment(variables: Mapping[str, str], *, allocator: bool = True) 
     """
     known = harmless("environment", "variables")
     for name, value in variables.items():
+        if name == READ_ON_ASCEND and value:
+            yield Unread(f"${name}", NO_GPU)
         read = allocator and name in ALLOCATOR and not is_unset(value)
         if not name.startswith(READ_BY_FRAMEWORKS) or not value or read:
             continue

@@ -15,7 +15,6 @@ from vramcast.catalogue.formats import load_format
 from vramcast.catalogue.index import MODELS
 from vramcast.formats.reading import (
     ELSEWHERE,
-    NO_GPU,
     Command,
     Config,
     Reading,
@@ -90,9 +89,7 @@ ONLY: Final[dict[str, tuple[Any, ...]]] = {
 }
 """Arguments that are modelled with these values."""
 
-NPU: Final = "ASCEND_RT_VISIBLE_DEVICES"
-"""Variable of a run on Ascend, where MindSpeed takes the place of Megatron's kernels."""
-
+FUSED: Final = "cross_entropy_loss_fusion: on, as since release 4 of ms-swift; say it is off for one before"
 APEX: Final = "gradient_accumulation_fusion: on, as where apex is installed; without it the fusion is switched off"
 
 
@@ -130,11 +127,11 @@ def read(config: Config) -> Reading:
         {"model": values.get("model")} if "model" in values else {}, {"seq-len": length} if length else {},
         _adapters(values))
     auto = {} if length else {"seq-len": "says no length of the samples"}
-    npu = (Unread(f"${NPU}", NO_GPU),) if NPU in command.variables else ()
-    unread = (*npu, *values.unread(), *(started.unread if started else ()), *(
+    unread = (*values.unread(), *(started.unread if started else ()), *(
         one for one in inner.unread if not (one.of_network and one.name.startswith(OF_THE_HUB))
         and one.name != "--seq-length"))
-    notes = (*inner.notes, *((APEX,) if "gradient_accumulation_fusion" not in table else ()))
+    unsaid = ((APEX, "gradient_accumulation_fusion"), (FUSED, "cross_entropy_loss_fusion"))
+    notes = (*inner.notes, *(said for said, name in unsaid if name not in table))
     found = inner._replace(format="swift-megatron", options=options, unread=unread, notes=(*command.notes, *notes),
                            auto=auto, alone=alone)
     return with_environment(found, command, started, splits=False)
