@@ -65,3 +65,9 @@ def test_the_text_shows_the_stages_in_both_languages() -> None:
     assert "参考模型对数概率" in chinese and "训练进程" in chinese
     assert [line.split()[-1] for line in english.splitlines() if line.endswith(" s")] == [
         line.split()[-1] for line in chinese.splitlines() if line.endswith(" s")]
+
+
+def test_a_run_of_so_many_steps_has_a_length_and_a_price() -> None:
+    found = json.loads(vramcast(*ASKED, "--steps", "500", "--price", "2.5usd", "--json").stdout)
+    assert found["run_hours"] == pytest.approx(500 * found["time"]["step_s"] / 3600, rel=1e-3)
+    assert found["price"]["per_run"] == pytest.approx(20 * found["run_hours"], rel=1e-3)

@@ -137,6 +137,7 @@ class PostTrainingJob(Noun, frozen=True, kw_only=True):
     rollout_engine: str
     rollout_version: Version
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF of the trainer
+    run_steps: int | None = None  # of the whole run
     trainer: Job | None = None  # of TRL: the same run as its trainer's alone, whose answers come from elsewhere
     assumed: tuple[str, ...] = ()  # of what the question leaves open, one sentence each
 

@@ -108,7 +108,8 @@ def answer(job: PostTrainingJob, *, with_changes: bool = True) -> PostTrainingAn
         longest=longest,
         shortfall=short,
     )
-    priced: PostTrainingAnswer = with_cost(found, job.cluster)
+    tokens = None if time is None or job.run_steps is None else job.run_steps * time.tokens_per_s * time.step_s
+    priced: PostTrainingAnswer = with_cost(found, job.cluster, run_tokens=None if tokens is None else round(tokens))
     return priced
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec.structs
 
 from vramcast.catalogue.clusters import cluster_of
-from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards
+from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, require_count
 from vramcast.domain.post_training import WITH_CRITIC, Episodes, PostTrainingJob, Rollout, Updates
 from vramcast.domain.version import Version, check_version, version_text
 from vramcast.engines.eager.trl import beta_of
@@ -58,6 +58,7 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     values = {name: parse(name, value, TABLE) for name, value in given.items() if name not in ("model", "gpus")}
     if "gpus" not in given:
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 8xh100-sxm-80gb")
+    steps = require_count("steps", values["steps"]) if "steps" in values else None
     algorithm = values.get("algorithm", "grpo")
     _refuse_contradictions(values, algorithm)
     framework, version = _framework(str(values.get("framework", "verl")))
@@ -90,7 +91,7 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
             model=trainer.model, cluster=cluster, framework=framework, version=version, algorithm=algorithm,
             episodes=episodes, updates=updates, plan=trainer.plan, rollout=_engine_part(values, sleeps=False),
             engine=engine, rollout_engine=rollout, rollout_version=rollout_version, alloc_conf=trainer.alloc_conf,
-            trainer=trainer,
+            trainer=trainer, run_steps=steps,
             assumed=(*trainer.assumed, *_assumed(values, framework, version, rollout, rollout_version)),
         )
     for name in (*OF_TRL, "trainer-option"):
@@ -105,6 +106,7 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         model=model, cluster=cluster, framework=framework, version=version, algorithm=algorithm, episodes=episodes,
         updates=updates, plan=plan, rollout=_engine_part(values), engine=engine,
         rollout_engine=rollout, rollout_version=rollout_version, alloc_conf=values.get("alloc-conf", ""),
+        run_steps=steps,
         assumed=(*passed_over, *evened, *_assumed(values, framework, version, rollout, rollout_version)),
     )
 

@@ -23,6 +23,7 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
                         "trl@1.9"),
     "engine": Option("job", "engine", Kind.CHOICE, "what the trainer runs; pytorch: FSDP, huggingface: TRL's trainers",
                      ("pytorch", "megatron", "huggingface")),
+    "steps": _count("job", "run_steps", "steps of the whole run, for its length and its cost"),
     "find": Option("job", "find", Kind.CHOICE, "the inverse question: vary this until it fits",
                    ("largest-batch", "longest-response", "fewest-gpus", "largest-fraction")),
     "algorithm": Option("job", "algorithm", Kind.CHOICE, "what is optimised", get_args(Algorithm)),
