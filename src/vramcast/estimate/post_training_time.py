@@ -96,7 +96,7 @@ def step_time(job: PostTrainingJob) -> tuple[StepTime | None, tuple[str, ...]]:
     trained = updated + weights + states + passes * _units_s(job, learns=True)
     seconds = {**({} if job.updates.reuses_log_prob else {"old_log_prob": asked}), "update_actor": trained}
     if job.updates.reference:
-        seconds["ref_log_prob"] = asked
+        seconds["ref_log_prob"] = once + weights  # adapters that are switched off are not gathered
     if trainer.rates_inside(job):
         seconds = {"update_actor": sum(seconds.values())}
     if job.algorithm in WITH_CRITIC:
