@@ -82,6 +82,7 @@ def test_memory_grows_with_the_micro_batch_and_the_share_of_the_engine(tmp_path:
     ({"vllm_mode": "server"}, {}, "or on a server; use vramcast train"),
     ({"use_vllm": False}, {}, "generates with its own network"),
     ({"max_prompt_length": 512, "vllm_mode": None}, {}, "on a server"),  # of a release that has both
+    ({"vllm_mode": "both"}, {}, "vllm_mode: 'both' is not one of server, colocate"),
     ({"vllm_model_impl": "transformers"}, {}, "vllm_model_impl"),
     ({"use_liger_kernel": True}, {}, "use_liger_kernel"),
     ({"vllm_gpu_memory_utilisation": 0.3}, {}, "vllm_gpu_memory_utilization"),

@@ -22,6 +22,9 @@ ROWS: Final = (
     Row("generation_batch_size", "generation_batch_size"),
 )
 
+MODES: Final = {"server": False, "colocate": True}
+"""`vllm_mode` -> whether the engine is on the trainer's cards."""
+
 SAMPLES: Final = {"grpo": 8, "rloo": 2}
 """`num_generations` where nobody says it."""
 
@@ -32,8 +35,8 @@ def is_colocated(values: Watched, release: str = "") -> bool:
     Args:
         release: the last one that has every name of these arguments; "": the newest does
     """
-    mode = values.get("vllm_mode", "server" if release else "colocate")
-    return values.flag("use_vllm") is True and mode != "server"
+    colocated = values.one_of("vllm_mode", MODES)
+    return values.flag("use_vllm") is True and (not release if colocated is None else colocated)
 
 
 def rollout_of(values: Watched, method: str, release: str) -> dict[str, Any]:
