@@ -198,3 +198,31 @@ def test_a_reference_whose_adapters_are_switched_off_gathers_none_of_them() -> N
     for more, faster in (({"peft": "lora"}, True), ({}, False), ({"peft": "lora", "sharded_by": "fsdp2"}, False)):
         seconds = asked(reference=True, **more).time.seconds
         assert (seconds["ref_log_prob"] < 0.95 * seconds["old_log_prob"]) is faster
+
+
+def test_what_deepspeed_offloads_for_trl_is_what_it_offloads_in_train() -> None:
+    """Its offload is part of its step: nothing moves between stages, and main memory is that of the same training."""
+    common: dict[str, Any] = {
+        "gpus": CARDS, "zero": "3", "offload_optimizer": "cpu", "offload_parameters": "cpu", "micro_batch": 4,
+    }
+    found = vramcast.rl("qwen2.5-1.5b", framework="trl", prompts=32, mini_batch=32, samples=8, **common)
+    alone = vramcast.train("qwen2.5-1.5b", engine="huggingface", objective="grpo", sharded_by="deepspeed", seq_len=512,
+                           completion_len=512, engine_option=("trl=1.9", "steps_per_generation=0"), **common)
+    assert found.host.memory_bytes == alone.host.memory_bytes > 30 * GIB
+
+
+def test_one_card_of_trl_shards_nothing() -> None:
+    """Where cards are varied the sharder is that of the cards that are left."""
+    found = vramcast.rl("qwen2.5-0.5b", gpus="4xh100-sxm-80gb", framework="trl", zero="2", micro_batch=4, prompts=32,
+                        mini_batch=32, samples=8, find="fewest-gpus")
+    assert found.found is not None and found.found.value == 1
+
+
+def test_releases_newer_than_those_known_are_said() -> None:
+    assert not asked().ignored
+    assert any("verl 99.9" in text for text in asked(framework="verl@99.9").ignored)
+    assert any("vllm 99.9" in text for text in asked(rollout="vllm@99.9").ignored)
+
+
+def test_an_engine_never_finds_less_than_nothing() -> None:
+    assert asked("deepseek-v3", algorithm="gspo").shortfall.startswith("the engine finds 0 bytes free")

@@ -16,11 +16,12 @@ from vramcast.domain.answer import Change, LedgerEntry, Peak, PostTrainingAnswer
 from vramcast.domain.job import Recompute
 from vramcast.domain.post_training import CARDS, Card, PostTrainingJob, Process
 from vramcast.domain.program import Basis, Tensor
-from vramcast.domain.version import named
+from vramcast.domain.version import named, newer
 from vramcast.engines.post_training import fsdp, trainer
 from vramcast.engines.post_training.batches import batches
 from vramcast.engines.post_training.card import TRAINER, cards
 from vramcast.engines.post_training.releases import FRAMEWORKS, MICRO_TOKENS
+from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.interval import interval
@@ -100,6 +101,10 @@ def answer(job: PostTrainingJob, *, with_changes: bool = True) -> PostTrainingAn
         num_parameters=count_parameters(job.model).total,
         cautions=tuple(_cautions(short if wholes[0].needed_bytes > capacity else "", longest, capacity)),
         assumptions=tuple(dict.fromkeys((*job.model.notes, *job.assumed, *said, *unknown))),
+        ignored=(
+            *newer(job.framework, job.version, FRAMEWORKS[job.framework].newest),
+            *newer(job.rollout_engine, job.rollout_version, SERVING[job.rollout_engine].newest),
+        ),
         warnings=tuple(text for played in runs for text in played.card.warnings),
         changes=() if fits or not with_changes else tuple(_changes(job, wholes[0].needed_bytes, short)),
         time=time,

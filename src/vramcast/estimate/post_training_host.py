@@ -21,6 +21,7 @@ from vramcast.engines.post_training.batches import batches, trainer_cluster
 from vramcast.engines.post_training.networks import Held
 from vramcast.engines.post_training.releases import lives_inside, release_of, sleep_level
 from vramcast.engines.post_training.rollout import engine
+from vramcast.estimate import host_memory
 from vramcast.estimate.host_memory import PROCESS_BYTES, RUNS, power_of_two
 
 PAGEABLE: Final = ((0, 7), (0, 8))
@@ -32,6 +33,10 @@ MOVED: Final = "verl utils/fsdp_utils.py"
 def host_need(job: PostTrainingJob) -> HostNeed:
     """What the ranks of a machine keep there together [bytes]."""
     cluster = job.cluster
+    if job.engine == "huggingface":  # what DeepSpeed's offload takes is that of the same training
+        found = host_memory.host_need(trainer.train_job(job, batches(job, learns=True)))
+        if found is not None:
+            return found
     parts = tuple(_parts(job, trainer_cluster(job).gpus_per_node))
     return HostNeed(
         memory_bytes=sum(part.low_bytes for part in parts), memory_high_bytes=sum(part.high_bytes for part in parts),
@@ -46,10 +51,11 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
     if job.algorithm in WITH_CRITIC:
         networks["critic's "] = trainer.critic(job, found)[0]
     pageable = job.engine == "pytorch" and fsdp.sharder(job) == "fsdp2" and PAGEABLE[0] <= job.version[:2] < PAGEABLE[1]
+    moves, moved = trainer.moved_by_stage(job)
     for whose, network in networks.items():
-        if job.plan.offload_parameters != "none" or release.leaves:
+        if moves or release.leaves:
             yield _part(f"{whose}sharded weights", network.weights, ranks, pinned=not pageable)
-        if job.plan.offload_optimizer != "none" or release.leaves:
+        if moved or release.leaves:
             yield _part(f"{whose}moments", network.moments, ranks)
     own = job.updates.reference and job.plan.peft is None and not trainer.rates_inside(job)
     if own and trainer.offloads_reference(job):

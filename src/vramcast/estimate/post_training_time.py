@@ -85,9 +85,8 @@ def step_time(job: PostTrainingJob) -> tuple[StepTime | None, tuple[str, ...]]:
     passes = 4 if job.plan.recompute is Recompute.FULL else 3  # backward is two
     learning, leaves = trainer.actor(job, batches(job, learns=True)), release_of(job).leaves
     weights, states = (
-        2 * num_bytes(held) / HOST_BYTES_PER_S if moved != "none" or leaves else 0.0
-        for held, moved in ((learning.weights, job.plan.offload_parameters),
-                            (learning.moments, job.plan.offload_optimizer))
+        2 * num_bytes(held) / HOST_BYTES_PER_S if moved or leaves else 0.0
+        for held, moved in zip((learning.weights, learning.moments), trainer.moved_by_stage(job), strict=True)
     )
     pace = PACES.get(f"{job.framework}, {job.engine}", PACES[job.framework])
     updated *= pace.experts if any(isinstance(run.layer.channel, MoE) for run in job.model.main.runs) else pace.dense

@@ -23,6 +23,7 @@ from vramcast.question.build import (
     engine_options,
     market_of,
     peft_of,
+    refuse_peft_details,
     section,
 )
 from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, parse
@@ -37,6 +38,12 @@ TRL_MICRO_BATCH: Final = 8
 
 OBJECTIVES: Final = {"grpo": "grpo", "dr-grpo": "grpo", "dapo": "grpo", "gspo": "grpo", "rloo": "rloo"}
 """Algorithm -> the trainer of TRL that runs it: losses that differ in weights alone are one trainer's."""
+
+NOT_OF_TRL: Final = (
+    "micro-tokens", "log-prob-micro-batch", "log-prob-tokens", "ulysses", "entropy", "entropy-kernel", "fused-loss",
+    "padded", "reuse-log-prob", "offload-reference", "layered-summon", "bucket-mib",
+)
+"""What verl leaves to be asked, and TRL does not."""
 
 PRECISIONS: Final = (Precision.MIXED_BF16, Precision.BF16)
 """fp32 weights computed in bf16, and weights, gradients and states in bf16 (`model_dtype`)."""
@@ -111,13 +118,6 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     )
 
 
-NEEDS: Final[tuple[tuple[str, str, str], ...]] = (
-    *((name, "peft", "lora") for name in ("lora-rank", "lora-targets", "lora-dropout", "modules-to-save",
-                                          "base-weights", "adapter-dtype", "layered-summon")),
-    ("critic-micro-batch", "algorithm", "ppo"), ("critic-micro-tokens", "algorithm", "ppo"),
-)
-"""Option, and the other and its value without which it says nothing."""
-
 ALIKE: Final = (("micro-batch", "micro-tokens"), ("log-prob-micro-batch", "log-prob-tokens"),
                 ("critic-micro-batch", "critic-micro-tokens"), ("zero", "shards"))
 """Options that say the same in two ways."""
@@ -125,10 +125,12 @@ ALIKE: Final = (("micro-batch", "micro-tokens"), ("log-prob-micro-batch", "log-p
 
 def _refuse_contradictions(values: Mapping[str, Any], algorithm: str) -> None:
     """Raise InvalidSpec for options that say nothing beside the others, or the same twice."""
-    for name, other, value in NEEDS:
-        lacking = algorithm not in WITH_CRITIC if other == "algorithm" else other not in values
-        if values.get(name, False) is not False and lacking:
-            raise InvalidSpec(f"--{name} needs --{other} {value}")
+    refuse_peft_details(values)
+    if values.get("layered-summon") and "peft" not in values:
+        raise InvalidSpec("--layered-summon needs --peft lora")
+    for name in ("critic-micro-batch", "critic-micro-tokens"):
+        if name in values and algorithm not in WITH_CRITIC:
+            raise InvalidSpec(f"--{name} needs --algorithm ppo")
     for name, other in ALIKE:
         if {name, other} <= values.keys():
             raise InvalidSpec(f"--{name} and --{other} say the same; give one of them")
@@ -145,9 +147,9 @@ def _trl(
 
     Raises: Unsupported for algorithms that no trainer here runs
     """
-    for name in ("micro-tokens", "log-prob-micro-batch", "log-prob-tokens", "ulysses"):
+    for name in NOT_OF_TRL:
         if name in given:
-            raise Unsupported(f"--{name} is verl's; TRL's trainer has --micro-batch sequences of every forward")
+            raise Unsupported(f"--{name} is not asked of TRL's trainers; leave it out")
     if algorithm not in OBJECTIVES:
         raise Unsupported(f"--algorithm {algorithm} is not modelled with TRL; use {' or '.join(OBJECTIVES)}")
     own = {name: value for name, value in given.items()

@@ -84,7 +84,7 @@ def _stages(
     job: PostTrainingJob, release: Release, roles: _Roles, made: Engine | None = None, *, generator: str = ENGINE
 ) -> Iterator[Stage]:
     """In order; without `made` those of a trainer alone."""
-    moves, moved = job.plan.offload_parameters != "none", job.plan.offload_optimizer != "none"
+    moves, moved = trainer.moved_by_stage(job)
     stays = _Stays(weights=not (moves or release.leaves), moments=not (moved or release.leaves))
     loads = [node for network in roles.trained for node in network.load]
     loads += roles.reference.load if roles.reference is not None else ()

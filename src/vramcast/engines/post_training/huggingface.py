@@ -59,7 +59,7 @@ def is_sharded(job: PostTrainingJob) -> bool:
 
 def _sharder(job: PostTrainingJob) -> Sharder | None:
     assert job.trainer is not None
-    return sharder(job.trainer)
+    return sharder(replace(job.trainer, plan=job.plan, cluster=trainer_cluster(job)))
 
 
 def held_before(job: PostTrainingJob, learning: Network) -> int:
@@ -96,5 +96,3 @@ def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
         owner="handover", formula=f"{elements:,} x {HALF} B", source="trl/generation/vllm_generation.py",
     ),)
 
-
-__all__ = ["actor", "handover", "log_prob", "reference", "train_job"]

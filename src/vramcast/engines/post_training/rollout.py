@@ -151,7 +151,7 @@ def _cache(asked: ServeJob, rank: ServingRank, held_bytes: int, *, visible: int)
         return max(0, left), shortfall
     free = visible - held_bytes
     shortfall = "" if free >= fraction * visible else (
-        f"the engine finds {format_bytes(free)} free when it starts, less than its share of "
+        f"the engine finds {format_bytes(max(0, free))} free when it starts, less than its share of "
         f"{format_bytes(int(fraction * visible))}; lower --memory-fraction, or offload the weights"
     )
     return alone, shortfall

@@ -1,4 +1,4 @@
-"""Whose program a trainer's network runs: FSDP's or Megatron's."""
+"""Whose program a trainer's network runs: FSDP's, Megatron's or that of TRL's trainers."""
 
 from __future__ import annotations
 
@@ -41,6 +41,12 @@ def critic(job: PostTrainingJob, found: Batches) -> tuple[Network, Program]:
         raise Unsupported("a critic under Megatron is not modelled; use --engine pytorch, or an algorithm without one")
     made: tuple[Network, Program] = _of(job).critic(job, found)
     return made
+
+
+def moved_by_stage(job: PostTrainingJob) -> tuple[bool, bool]:
+    """Whether weights and the optimizer leave the card between two stages; DeepSpeed's offload is part of its step."""
+    plan, of_step = job.plan, job.engine == "huggingface"
+    return not of_step and plan.offload_parameters != "none", not of_step and plan.offload_optimizer != "none"
 
 
 def rates_inside(job: PostTrainingJob) -> bool:

@@ -174,8 +174,8 @@ def read_arguments(table: Mapping[str, Any], method: str, file: str, names: Know
         options, trained, _precision(values, bool(adapters), release[0] if release else "", row), adapters,
         _kernels(values, method), _recompute(values), _lengths(values, row, notes),
     )
-    generates, last = method in trl_rollout.SAMPLES, release[0] if release else ""
-    rollout = trl_rollout.rollout_of(values, method, last) if generates else {}
+    last = release[0] if release else ""
+    rollout = trl_rollout.rollout_of(values, last) if row.completion else {}
     _of_method(values, method, last, options)
     read = arguments_of(values, file, fsdp=1 if release else 2)
     options = together(options, read.options)
@@ -359,7 +359,7 @@ def _of_method(values: Watched, method: str, release: str, options: dict[str, An
         options["recompute"] = "full"  # `gradient_checkpointing` [TRL base_config.py]
     if method in ("dpo", "kto") and values.flag("precompute_ref_log_probs"):
         options.update(together(options, {"engine-option": ("precompute_ref_log_probs=true",)}))
-    if method in trl_rollout.SAMPLES:
+    if METHODS[method].completion:
         if (beta := values.number("beta")) is not None:
             options.update(together(options, {"engine-option": (f"beta={beta:g}",)}))
         options.update(together(options, generation_of(values, release, answered=True)))

@@ -25,9 +25,6 @@ ROWS: Final = (
 MODES: Final = {"server": False, "colocate": True}
 """`vllm_mode` -> whether the engine is on the trainer's cards."""
 
-SAMPLES: Final = {"grpo": 8, "rloo": 2}
-"""`num_generations` where nobody says it."""
-
 
 def is_colocated(values: Watched, release: str = "") -> bool:
     """Whether an engine generates on the trainer's cards.
@@ -39,10 +36,11 @@ def is_colocated(values: Watched, release: str = "") -> bool:
     return values.flag("use_vllm") is True and (not release if colocated is None else colocated)
 
 
-def rollout_of(values: Watched, method: str, release: str) -> dict[str, Any]:
+def rollout_of(values: Watched, release: str) -> dict[str, Any]:
     """The options of `vramcast rl` beside those of the trainer; none where no engine is on its cards."""
     if not is_colocated(values, release):
         return {}
     said = {field.replace("_", "-"): value for field, value in read_rows(ROWS, values).items()}
     values.only("vllm_model_impl", "vllm")
-    return {"rollout": "vllm", "samples": SAMPLES[method], **said}
+    entry = values.known.entry("num_generations") if values.known is not None else None
+    return {"rollout": "vllm", **({} if entry is None else {"samples": entry.default}), **said}
