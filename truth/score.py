@@ -197,6 +197,8 @@ def level_of(row: Row) -> str:
         return str(row["measured"]["quantity"])
     if "quantity" in row:
         return str(row["quantity"])
+    if "tpot_ms" in row:
+        return "TPOT"
     metric = str(row.get("metric") or row.get("measure_kind") or "").lower()
     if "reserved" in metric:
         return "reserved"
@@ -205,7 +207,7 @@ def level_of(row: Row) -> str:
 
 def label_of(row: Row) -> str:
     """A few words to recognise a row by."""
-    if "ask" in row or "settings" in row:
+    if "ask" in row or "settings" in row or "tpot_ms" in row:
         return str(row["id"])[:110]
     if "kernel" in row:
         return f"{row['kernel']}/{row['provider']} {row['mode']} {row['x_name']}={row['x_value']} {row['gpu']}"

@@ -83,6 +83,8 @@ def adapter(row: dict[str, Any], folder: Path) -> Adapter:
 def _module_name(row: dict[str, Any]) -> str:
     if "settings" in row and "algorithm" in row:
         return "post_training"
+    if "tpot_ms" in row:
+        return "serving_times"
     if "kernel" in row:
         return "kernels"
     if "quantity" in row:

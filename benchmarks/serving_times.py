@@ -1,0 +1,130 @@
+"""Latencies under load beside measured ones: `python -m benchmarks.serving_times serving_times.jsonl [--rows]`.
+
+Per engine and card: rows, median and 95th-percentile absolute error, median signed error of the time to the first token
+and of the time between tokens, and the median rank correlation along curves of one configuration at several
+concurrencies. A configuration is fitted on or scored, never both: `--half fit` and `--half score` print one of the two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from truth.contract import Refused
+from truth.rows.serving_times import predict
+from truth.score import percentile
+from vramcast.errors import VramcastError
+
+Row = dict[str, Any]
+
+FEWEST: Final = 4
+"""Points of a curve that has a rank correlation."""
+
+SAME: Final = (
+    "engine", "engine_version", "model", "system", "precision", "mode", "input_len", "output_len", "image", "measured",
+)
+
+
+class Case(NamedTuple):
+    """One latency of one row."""
+
+    row: Row
+    level: str
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.measured - 1
+
+
+def configuration_of(row: Row) -> str:
+    """What rows of one curve share: everything but how many requests are in flight."""
+    degrees = [
+        [(name, value) for name, value in sorted(row.get(part, {}).items()) if name != "batch_size"]
+        for part in ("parallel", "prefill", "decode")
+    ]
+    return json.dumps([[row.get(name) for name in SAME], degrees])
+
+
+def half_of(row: Row) -> str:
+    """Whether constants may be fitted on a row's configuration, or it is kept to score them."""
+    return ("fit", "score")[zlib.crc32(configuration_of(row).encode()) % 2]
+
+
+def cases(path: Path, half: str | None) -> Iterator[Case]:
+    """What can be predicted of a file."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if half and half_of(row) != half:
+            continue
+        try:
+            for found in predict(row):
+                yield Case(row, found.level, found.predicted, found.measured)
+        except (Refused, VramcastError):  # counted by truth.score with its reason
+            continue
+
+
+def ranks(values: Sequence[float]) -> list[int]:
+    """Places in ascending order.
+
+    >>> ranks([3.0, 1.0, 2.0])
+    [2, 0, 1]
+    """
+    order = sorted(range(len(values)), key=lambda index: values[index])
+    return [order.index(index) for index in range(len(values))]
+
+
+def correlation(members: list[Case]) -> float | None:
+    """Spearman's, of predicted and measured latencies along one curve; None for few points."""
+    count = len(members)
+    if count < FEWEST:
+        return None
+    ours, theirs = ranks([case.predicted for case in members]), ranks([case.measured for case in members])
+    return 1 - 6 * sum((a - b) ** 2 for a, b in zip(ours, theirs, strict=True)) / (count * (count**2 - 1))
+
+
+def table(found: list[Case]) -> Iterator[str]:
+    """One line per level, engine and card, then one for all of a level."""
+    yield f"{'level, engine, card':<52}{'rows':>6}{'median':>8}{'p95':>8}{'signed':>8}{'curves':>8}{'Spearman':>9}"
+    groups: dict[str, list[Case]] = defaultdict(list)
+    for case in found:
+        groups[f"{case.level} {case.row['engine']} {case.row['system']}"].append(case)
+        groups[f"{case.level}, all"].append(case)
+    for name, members in sorted(groups.items()):
+        errors = [abs(case.error) for case in members]
+        curves: dict[str, list[Case]] = defaultdict(list)
+        for case in members:
+            curves[configuration_of(case.row)].append(case)
+        ordered = [value for curve in curves.values() if (value := correlation(curve)) is not None]
+        rank = f"{statistics.median(ordered):>9.3f}" if ordered else f"{'-':>9}"
+        yield (
+            f"{name:<52}{len(members):>6}{statistics.median(errors):>8.1%}{percentile(errors, 0.95):>8.1%}"
+            f"{statistics.median(case.error for case in members):>+8.1%}{len(ordered):>8}{rank}"
+        )
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving_times", description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--half", choices=("fit", "score"), help="one half of the configurations only")
+    parser.add_argument("--rows", action="store_true", help="every row")
+    options = parser.parse_args()
+    found = list(cases(options.file, options.half))
+    if options.rows:
+        for case in found:
+            print(f"{case.level:<28}{case.predicted:>12.2f}{case.measured:>12.2f}{case.error:>+9.1%}  {case.row['id']}")
+    print("\n".join(table(found)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""How rows of serving latencies become questions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.serving_times import configuration_of, half_of
+from truth.contract import Refused
+from truth.rows.serving_times import degrees_of, job_of, network_of, predict
+
+
+def degrees(tp: int, dp: int | None, parts: int, experts: int) -> dict[str, Any]:
+    return {"tp_size": tp, "pp_size": 1, "attention_dp_size": dp, "moe_tp_size": parts, "moe_ep_size": experts}
+
+
+@pytest.mark.parametrize(("parallel", "expected"), [
+    (degrees(8, 1, 8, 1), (8, 1, 1, False, 1)),
+    (degrees(8, 1, 1, 8), (8, 1, 1, True, 1)),
+    (degrees(64, 1, 8, 8), (8, 1, 1, True, 1)),  # --tp 8 --ep 8, multiplied
+    (degrees(1, 64, 8, 8), (1, 1, 8, True, 1)),
+    (degrees(2, 2, 1, 4), (1, 1, 2, True, 1)),
+    (degrees(1, 8, 1, 8), (1, 1, 8, True, 1)),
+    (degrees(1, None, 2, 1), (1, 1, 2, False, 1)),
+    (degrees(4, None, 1, 0), (4, 1, 1, False, 1)),
+    (degrees(8, 1, 8, 1) | {"num_workers": 3}, (8, 1, 1, False, 3)),
+])
+def test_degrees_are_those_of_the_command(parallel: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    assert degrees_of(parallel) == expected
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    plain = {
+        "engine": "trtllm", "engine_version": "0.8.1.post1", "model": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm",
+        "precision": "fp4", "gemm": "nvfp4", "moe": "nvfp4", "mode": "agg", "input_len": 1024, "output_len": 1024,
+        "concurrency": 24, "parallel": degrees(8, 1, 1, 8), "ttft_ms": 400.0, "tpot_ms": 10.0,
+    }
+    return plain | changes
+
+
+def test_every_network_and_format_of_the_rows_is_known() -> None:
+    names = (
+        "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3", "nvidia/DeepSeek-R1-NVFP4", "openai/gpt-oss-120b",
+        "meta-llama/Llama-3.1-70B", "meta-llama/Llama-3.1-8B-Instruct", "MiniMaxAI/MiniMax-M2.5", "Qwen/Qwen3-32B",
+        "Qwen/Qwen3-32B-NVFP4", "Qwen/Qwen3.5-397B-A17B", "Qwen/Qwen3-235B-A22B-FP8",
+    )
+    found = [network_of(row(model=name, moe=form)) for name in names for form in ("nvfp4", "fp8", "bf16")]
+    assert {weights or model.quantisation for model, weights in found} == {None, "fp8", "nvfp4", "mxfp4"}
+
+
+def test_instances_share_the_requests_and_a_runtime_around_the_engine_is_not_its_version() -> None:
+    job = job_of(row(), degrees_of(degrees(8, 1, 8, 1) | {"num_workers": 3}), None)
+    assert (job.requests.concurrency, job.version >= (1,), job.cluster.count) == (8, True, 8)
+    with pytest.raises(Refused, match="counted as one"):
+        job_of(row(), degrees_of(degrees(20, 1, 20, 1)), None)
+
+
+def test_both_latencies_are_predicted() -> None:
+    levels = [found.level for found in predict(row())]
+    half = degrees(8, 1, 8, 1)
+    apart = [found.level for found in predict(row(mode="disagg", prefill=half, decode=half))]
+    assert levels == ["TTFT", "TPOT"] and apart == [f"{level} apart, instances unsaid" for level in levels]
+
+
+def test_a_curve_lies_in_one_half() -> None:
+    curve = [row(concurrency=count, id=str(count)) for count in (1, 2, 4)]
+    assert len({configuration_of(item) for item in curve}) == len({half_of(item) for item in curve}) == 1

@@ -1,0 +1,173 @@
+"""Latencies of serving runs in closed loop: so many requests are in flight, another comes when one is answered.
+
+Degrees are read as the runs' commands mean them: where one number splits attention and spreads experts (`--tp 8
+--ep 8`), rows multiply it with itself, and (64, 8, 8) are eight cards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isqrt
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from truth.contract import Prediction, Refused
+from truth.rows.names import model_of
+from truth.rows.serving.common import version_of
+from vramcast.catalogue.gpus import parse_gpus
+from vramcast.catalogue.index import MODELS
+from vramcast.catalogue.models import load_model
+from vramcast.domain.answer import Speed
+from vramcast.domain.device import Cluster
+from vramcast.domain.model import Model
+from vramcast.domain.serving import Requests, ServeJob, ServePlan
+from vramcast.engines.serving.checks import divides
+from vramcast.engines.serving.table import SERVING
+from vramcast.estimate.speed import timed
+from vramcast.question.serving import parse_engine
+from vramcast.units import ceil_div
+
+Row = dict[str, Any]
+
+FIRST_TOKEN: Final = "TTFT"
+TOKEN: Final = "TPOT"
+"""Levels of these rows [ms]."""
+
+SYSTEMS: Final = {
+    "h100_sxm": "h100-sxm-80gb", "h200_sxm": "h200-sxm-141gb", "b200_sxm": "b200-180gb", "gb200": "gb200-186gb",
+    "gb300": "gb300-288gb", "b300_sxm": "b300", "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s",
+}
+
+FORMATS: Final = {"fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "nvfp4", "fp4": "nvfp4", "bf16": "bf16"}
+"""Words of rows for the weights of products -> storage format."""
+
+DYNAMO: Final = (0, 9)
+"""Lower numbers of TensorRT-LLM's rows are those of Dynamo around it."""
+
+LARGEST_GROUP: Final = 32
+"""Cards of one instance. Rows with more, or with as many as divide no head, count the cards of all instances."""
+
+
+MACHINE: Final = 8
+"""Cards that a switch joins where there is no rack."""
+
+
+class Degrees(NamedTuple):
+    """How one instance lies over its cards."""
+
+    tp: int
+    pp: int
+    dp: int
+    expert_parallel: bool
+    instances: int  # that share the requests
+
+    @property
+    def cards(self) -> int:
+        return self.tp * self.pp * self.dp
+
+
+def degrees_of(parallel: dict[str, Any]) -> Degrees:
+    """The degrees of an instance.
+
+    >>> tp8_ep8 = {"tp_size": 64, "attention_dp_size": 1, "moe_tp_size": 8, "moe_ep_size": 8}
+    >>> degrees_of(tp8_ep8)
+    Degrees(tp=8, pp=1, dp=1, expert_parallel=True, instances=1)
+    """
+    tp, pp, dp = parallel["tp_size"], parallel.get("pp_size") or 1, parallel.get("attention_dp_size")
+    experts, parts = parallel["moe_ep_size"] or 1, parallel["moe_tp_size"] or 1
+    world = experts * parts
+    side = isqrt(world)
+    if dp and side > 1 and side * side == world == tp * dp and (experts == parts or tp == dp):
+        tp, dp, experts = (1, side, side) if dp > 1 else (side, 1, side)
+    if not dp:  # experts over more cards than attention: whole copies of attention
+        dp = max(1, world // tp)
+    return Degrees(tp, pp, dp, experts > 1, parallel.get("num_workers") or 1)
+
+
+def predict(row: Row) -> Iterator[Prediction]:
+    """Both latencies of a run.
+
+    Raises: Refused where a row does not say how many requests or instances there were
+    """
+    if row["mode"] == "agg":
+        speed = speed_of(row, row["parallel"])
+        yield Prediction(FIRST_TOKEN, first_token_ms(speed), row["ttft_ms"])
+        yield Prediction(TOKEN, token_ms(speed), row["tpot_ms"])
+        return
+    mark = "" if row["decode"].get("num_workers") else ", instances unsaid"
+    yield Prediction(f"{FIRST_TOKEN} apart{mark}", first_token_ms(speed_of(row, row["prefill"])), row["ttft_ms"])
+    yield Prediction(f"{TOKEN} apart{mark}", 1000 * _step_s(speed_of(row, row["decode"])), row["tpot_ms"])
+
+
+def _step_s(speed: Speed) -> float:
+    assert speed.step_s is not None
+    return speed.step_s
+
+
+def first_token_ms(speed: Speed) -> float:
+    """What a user waits for the first token."""
+    return 1000 * speed.time_to_first_token_s
+
+
+def token_ms(speed: Speed) -> float:
+    """The mean time between two tokens of a user, other users' prompts among them."""
+    assert speed.tokens_per_s_per_user is not None
+    return 1000 / speed.tokens_per_s_per_user
+
+
+def speed_of(row: Row, parallel: dict[str, Any]) -> Speed:
+    """The speed of the instance that a row describes.
+
+    Raises: Refused where it cannot be asked
+    """
+    found = timed(job_of(row, degrees_of(parallel), parallel.get("batch_size")))
+    if found.speed is None:
+        raise Refused(found.assumptions[0] if found.assumptions else "the engine has no speed")
+    return found.speed
+
+
+def job_of(row: Row, degrees: Degrees, batch: int | None) -> ServeJob:
+    """The question behind one instance of a row; requests are shared evenly among instances."""
+    engine, default = parse_engine(row["engine"])
+    version = version_of(row) or default
+    oldest = DYNAMO if engine == "tensorrt-llm" else SERVING[engine].oldest
+    if not oldest <= version <= SERVING[engine].newest:
+        version = default
+    requests = row.get("concurrency") or batch
+    if not requests:
+        raise Refused("how many requests are in flight is not said")
+    if degrees.cards > LARGEST_GROUP:
+        raise Refused("the cards of all instances are counted as one")
+    each = max(1, requests // degrees.instances)
+    model, weights = network_of(row)
+    cached = "fp8" if engine == "tensorrt-llm" and row.get("precision") in ("fp8", "fp4") else "auto"
+    length = row["input_len"] + row["output_len"]
+    job = ServeJob(
+        model=model,
+        requests=Requests(context=length, input_len=row["input_len"], output_len=row["output_len"], concurrency=each),
+        plan=ServePlan(
+            tp=degrees.tp, pp=degrees.pp, dp=degrees.dp, expert_parallel=degrees.expert_parallel, weights=weights,
+            kv_dtype=cached,
+        ),
+        cluster=_cluster(SYSTEMS[row["system"]], degrees.cards),
+        engine=engine, version=version,
+    )
+    if not divides(job):
+        raise Refused("the cards of all instances are counted as one")
+    return job
+
+
+def _cluster(card: str, cards: int) -> Cluster:
+    one = parse_gpus(card)
+    each = min(cards, one.gpu.link_cards[-1] if one.gpu.link_cards else MACHINE)
+    return replace(one, gpus_per_node=each, num_nodes=ceil_div(cards, each))
+
+
+def network_of(row: Row) -> tuple[Model, str | None]:
+    """The network, and the format of its weights where it is not its checkpoint's own."""
+    model, said = model_of(row["model"]), FORMATS[row.get("moe") or row.get("precision") or "bf16"]
+    if said == "nvfp4" and model.quantisation != "mxfp4":
+        packed = f"{model.name}-nvfp4"
+        return (load_model(packed), None) if packed in MODELS.names() else (model, said)
+    return model, None if model.quantisation or said == "bf16" else said
