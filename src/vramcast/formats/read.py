@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from vramcast.blocks.lengths import reads_images
@@ -28,8 +28,8 @@ from vramcast.formats.reading import (
     under_the_trainer,
 )
 from vramcast.formats.registry import READERS
-from vramcast.formats.unread import tool_of
-from vramcast.formats.wrapped import Part, around, unknown_command, unwrapped
+from vramcast.formats.unread import LAUNCHED, SCRIPT, tool_of
+from vramcast.formats.wrapped import PYTHON, Part, around, unknown_command, unwrapped
 from vramcast.question.options import parse_count
 
 DEFAULTS: Final = {
@@ -38,7 +38,7 @@ DEFAULTS: Final = {
 """What a question takes where nothing is said."""
 
 
-RUN_BY_THE_TRAINER: Final = ("trainer", "axolotl", "trl", "hf-command", "swift", "xtuner")
+RUN_BY_THE_TRAINER: Final = ("trainer", "axolotl", "trl", "trl-script", "hf-command", "swift", "xtuner")
 """Formats whose runs DeepSpeed shards under Transformers' Trainer."""
 
 THE_COMMAND: Final = "the command"
@@ -49,6 +49,9 @@ READ_TOGETHER: Final = "tensorrt-llm"
 
 OWN_SCRIPT: Final = re.compile(r"[\w./-]+\.py(?=\s|$)")
 """What a command starts that no reader knows."""
+
+PYTHON_READ: Final = "trl-script"
+"""The format of scripts in Python whose launcher may be given beside them."""
 
 OPTIONS_OF_BATCH: Final = {"global": "global-batch", "micro": "micro-batch", "accumulation": "grad-accum"}
 
@@ -135,7 +138,7 @@ BESIDE: Final = re.compile(
 HYDRA: Final = re.compile(r"""--config-name[ =]+["']?(\w+_grpo\w*)(?=["'\s]|$)""")
 """The same of Hydra, whose folder verl's examples call so."""
 
-SUFFIXES: Final = (".json", ".toml", ".yaml", ".yml")
+SUFFIXES: Final = (".json", ".toml", ".yaml", ".yml", ".py")
 
 KEYS_BESIDE: Final = ("deepspeed", "deepspeed_config_file", "config_file", "fsdp")
 """Names in files of whose values the same holds."""
@@ -153,13 +156,25 @@ def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
         named += [text for one in tables for key in KEYS_BESIDE if isinstance(text := one.get(key), str)]
         named += BESIDE.findall(config.text) if config.table is None else []
         named += [f"config/{name}.yaml" for name in HYDRA.findall(config.text)] if config.table is None else []
+        named += OWN_SCRIPT.findall(config.text) if _starts_own(config) else []
+        if config.table is None and READERS["hf-command"].recognises(config):
+            from vramcast.formats.tools.hf_command import files_of  # most questions hold no such command
+
+            named += files_of(config)
     found: dict[str, Path] = {}
     for text in named:
         places = (Path(text), *(folder / text for path in given for folder in path.absolute().parents))
         here = next((place for place in places if place.suffix in SUFFIXES and place.is_file()), None)
+        if here is not None and here.suffix == ".py" and tool_of(read_config(here)) != PYTHON_READ:
+            continue
         if here is not None and here.name not in (path.name for path in given):
             found.setdefault(here.name, here)
     return list(found.values())
+
+
+def _starts_own(config: Config) -> bool:
+    """Whether a command starts what no reader knows by its name."""
+    return config.table is None and not config.name.endswith(PYTHON) and tool_of(config) in (None, *LAUNCHED)
 
 
 def _under_deepspeed(options: dict[str, Any]) -> dict[str, Any]:
@@ -285,7 +300,7 @@ def with_named_files(parts: list[Part]) -> list[Part]:
         if config.table is None and READERS["hf-command"].recognises(config):
             from vramcast.formats.tools.hf_command import files_of  # most questions hold no such command
 
-            names = files_of(config)
+            names = {PurePosixPath(name).name for name in files_of(config)}
             own = [one for one in parts if one.config.table is not None and one.config.name in names]
             beside = {name: value for one in own for name, value in (one.config.table or {}).items()}
             taken, part = [*taken, *own], part._replace(config=config._replace(beside=beside))
@@ -303,6 +318,11 @@ def with_named_files(parts: list[Part]) -> list[Part]:
             own = [one for one in parts if one.config.table is not None and READERS["verl"].recognises(one.config)]
             beside = {name: value for one in own for name, value in (one.config.table or {}).items()}
             taken, part = [*taken, *own], part._replace(config=config._replace(beside=beside))
+        elif _starts_own(config):
+            names = {PurePosixPath(text).name for text in OWN_SCRIPT.findall(config.text)}
+            own = [one for one in parts if one.config.name in names and tool_of(one.config) == PYTHON_READ]
+            taken += own
+            part = part._replace(config=config._replace(beside={SCRIPT: own[0].config})) if own else part
         elif READERS["swift"].recognises(config):  # of `--fsdp FILE` [swift sft_args.py `_init_fsdp`]
             own = [one for one in parts if part is not one and "fsdp_config" in (one.config.table or {})
                    and not READERS["accelerate"].recognises(one.config)]

@@ -190,6 +190,7 @@ READERS: Final[dict[str, Reader]] = {
     "deepspeed-chat": Reader("deepspeed_chat", "train", _is_deepspeed_chat),
     "swift": Reader("swift", "train", _is_swift),
     "unsloth": Reader("unsloth", "train", _is_unsloth),
+    "trl-script": Reader("trl_script", "train", _is_tool("trl-script"), "rl"),
     "diffusers": Reader("diffusers", "train", _is_tool("diffusers")),
     "sd-scripts": Reader("kohya", "train", _is_tool("sd-scripts")),
     "xtuner": Reader("xtuner", "train", _is_tool("xtuner")),

@@ -29,6 +29,12 @@ OF_TRL: Final = (
 )
 """A script of TRL, by its trainer [TRL examples/scripts, trl/scripts]."""
 
+LAUNCHED: Final = ("a script that the deepspeed launcher starts", "a script that accelerate launches")
+"""What commands start whose script no name tells."""
+
+SCRIPT: Final = "script"
+"""Key of what is read beside a command: the script in Python that it starts."""
+
 STARTS: Final = (
     rf"\btrl (?:sft|dpo|kto|reward|rloo|grpo)\b|\bllamafactory-cli train\b|(?<![\w.-]){OF_TRL}\b"
     r"|\b(?:sft_trainer|train_bash)\.py\b"
@@ -75,7 +81,7 @@ TOOLS: Final = (
         "dataset_mixer", "model_name_or_path attn_implementation",
         "max_length packing|loss_type|beta",
     )),
-    Tool("TRL in Python (its YAML and its command lines are read)", (), r"\bfrom trl import\b"),
+    Tool("trl-script", (), r"^\s*(?:from trl(?:\.\w+)* import|import trl)\b"),
     Tool("Unsloth on its command line (a script or notebook with its calls is read)", (),
          r"\bunsloth-cli\b|\bunsloth train\b"),
     Tool("NeMo", ("policy cluster grpo|dpo|sft|rm|distillation",),
@@ -108,9 +114,9 @@ TOOLS: Final = (
     Tool("MMEngine", (), r"\bmmengine\b|\btools/dist_train\.sh\b"),
     Tool("slime", (), r"\btrain_async\.py\b(?:.|\\\n)*--rollout-"),
     Tool("hf-command", (), STARTS),
-    Tool("a script that the deepspeed launcher starts", (),
+    Tool(LAUNCHED[0], (),
          r"^\s*deepspeed\s+(?:--\w+(?:[ =]\S+)?\s+)*(?!\S*\bmain\.py)\S+\.py\b"),
-    Tool("a script that accelerate launches", (), r"\baccelerate launch\b"),
+    Tool(LAUNCHED[1], (), r"\baccelerate launch\b"),
     Tool("a script of Transformers' Trainer (a YAML or JSON of its arguments is read)", (),
          r"\bTrainingArguments\("),
     # serving
@@ -146,6 +152,8 @@ TOOLS: Final = (
 
 def tool_of(config: Config) -> str | None:
     """The tool that a configuration is of, as far as it tells; a reader's name where that is sure of its own."""
+    if SCRIPT in config.beside:
+        return "hf-command"
     if config.table is not None:
         names = _paths(config.table)
         return next((tool.name for tool in TOOLS if any(_is(names, line) for line in tool.keys)

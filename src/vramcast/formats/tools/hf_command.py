@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
@@ -31,9 +31,9 @@ from vramcast.formats.reading import (
     shown,
     together,
 )
-from vramcast.formats.tools import accelerate, fms, hf_examples, trl
+from vramcast.formats.tools import accelerate, fms, hf_examples, trl, trl_script
 from vramcast.formats.tools.llamafactory import read_factory
-from vramcast.formats.unread import OF_TRL, STARTS
+from vramcast.formats.unread import OF_TRL, SCRIPT, STARTS
 from vramcast.formats.watched import Known, Watched
 
 LAUNCHERS: Final = ("accelerate", "torchrun", "deepspeed")
@@ -111,6 +111,8 @@ PROGRAMS: Final = (
 
 def read(config: Config) -> Reading:
     """The one command of a script that starts a training."""
+    if (script := config.beside.get(SCRIPT)) is not None:
+        return _started(config, script)
     command = command_of(config, _score)
     launch = taken_apart(command.words)
     values = {**dict(config.beside), **script_arguments(launch.words)}
@@ -124,7 +126,18 @@ def read(config: Config) -> Reading:
         return shared._replace(unread=(why, *shared.unread), notes=(*command.notes, *shared.notes))
     open_ = {name: None for name in values if name in command.undecided or f"--{name}" in command.undecided}
     unread += [Unread(name, "stands in a branch of the script that only a run takes") for name in open_]
-    found = _program(launch, values, config.name)
+    return _beside_launcher(_program(launch, values, config.name), launch, command, unread)
+
+
+def _started(config: Config, script: Config) -> Reading:
+    """A script in Python with what the command says that starts it."""
+    command = command_of(config, lambda words: int(any(PurePosixPath(word).name == script.name for word in words)))
+    unread = [*command.unread, *unread_environment(command.variables)]
+    return _beside_launcher(trl_script.read(script), taken_apart(command.words), command, unread)
+
+
+def _beside_launcher(found: Reading, launch: Launch, command: Command, unread: Iterable[Unread]) -> Reading:
+    """The same, with processes and sharding as the launcher has them."""
     shared = launching(launch, command)
     options = together(found.options, shared.options, options_of_environment(command.variables))
     return found._replace(
@@ -158,9 +171,9 @@ def _files(words: tuple[str, ...]) -> list[str]:
         word.partition("=")[2] for word in words if word.startswith("--config=")]
 
 
-def files_of(config: Config) -> set[str]:
-    """The files that a command's program takes its own arguments from, without folders."""
-    return {PurePosixPath(name).name for name in _files(taken_apart(command_of(config, _score).words).words)}
+def files_of(config: Config) -> list[str]:
+    """The files that a command's program takes its own arguments from."""
+    return _files(taken_apart(command_of(config, _score).words).words)
 
 
 def taken_apart(words: tuple[str, ...]) -> Launch:
@@ -284,7 +297,7 @@ def _accelerate(launch: Launch, command: Command) -> Reading:
     if launch.launching.get("use_deepspeed") and "zero_stage" not in given and "deepspeed_config_file" not in given:
         table.setdefault("deepspeed_config", {})
     processes = table.get("num_processes")
-    if "distributed_type" not in table and isinstance(processes, int) and processes > 1:
+    if file is None and "distributed_type" not in table and isinstance(processes, int) and processes > 1:
         table["distributed_type"] = "MULTI_GPU"
     found = accelerate.read(Config(command.words[0] if command.words else "", "", table))
     if file is not None or (chosen is not None and not TRL_CONFIGS.get(str(chosen))):

@@ -169,7 +169,7 @@ def read_arguments(table: Mapping[str, Any], method: str, file: str, names: Know
     release = release_of(values, method)
     notes = [f"{release[1]} is of TRL up to {release[0]}: its defaults"] if release else []
     trained: dict[str, Any] = {"engine-option": (f"trl={release[0]}",)} if release else {}
-    adapters = _adapters(values, newest=release is None)
+    adapters = _adapters(values, newest=release is None or "bnb_4bit_quant_storage" in values)
     options = together(
         options, trained, _precision(values, bool(adapters), release[0] if release else "", row), adapters,
         _kernels(values, method), _recompute(values), _lengths(values, row, notes),
@@ -196,10 +196,15 @@ def release_of(values: Watched, method: str) -> tuple[str, str] | None:
     return None
 
 
-def _stored(values: Watched) -> str:
-    """The type in which the checkpoint has its weights, of a model that is known here."""
+def _kept(values: Watched) -> str | None:
+    """The type in which a checkpoint has its weights, of a model that is known here."""
     name = MODELS.aliases.get(str(values.get("model_name_or_path")).lower())
-    found = DTYPES.get(str(read_entry(name).config.get("torch_dtype"))) if name is not None else None
+    return DTYPES.get(str(read_entry(name).config.get("torch_dtype"))) if name is not None else None
+
+
+def _stored(values: Watched) -> str:
+    """The same, where nothing else can say it."""
+    found = _kept(values)
     if found is None:
         values.cannot("dtype", "is that of the checkpoint, which is not known here; give --precision",
                       option="precision")
@@ -212,7 +217,7 @@ def _precision(values: Watched, adapters: bool, release: str, row: Method) -> di
     said = "dtype" if "dtype" in values else "torch_dtype"
     weights = values.one_of(said, DTYPES, option="precision") or (_stored(values) if row.stored else "fp32")
     if values.get(said) == "auto":
-        weights = DTYPES["auto"]
+        weights = _kept(values) or DTYPES["auto"]
     half, tf32 = values.flag("fp16"), values.flag("tf32")
     bf16 = values.flag("bf16")
     if bf16 is None and release != "0.18":

@@ -1,0 +1,224 @@
+"""A Python script or notebook that calls one of TRL's trainers: its calls as the arguments that TRL's YAML has.
+
+[TRL] huggingface/trl 1.9.0 trl/trainer/{sft,dpo,reward,grpo,rloo}_trainer.py `__init__`, trl/trainer/utils.py
+`create_model_from_path`   [PEFT] peft/tuners/lora/config.py   [HF] transformers/utils/quantization_config.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from vramcast.formats.python_calls import Call, Open, calls_of
+from vramcast.formats.reading import Config, Reading, Unread, shown
+from vramcast.formats.tools import trl
+
+LOADER: Final = re.compile(r"(?:Auto)?(?:Model\w*|\w*For\w+)\.from_pretrained$")
+PARSERS: Final = ("HfArgumentParser", "TrlParser", "ArgumentParser")
+
+ARGUMENT: Final = ("model", "args", "data_collator")
+"""Of a trainer, in order."""
+
+OLD_ARGUMENTS: Final = ("max_seq_length", "max_length", "max_prompt_length", "packing", "beta", "loss_type",
+                        "dataset_text_field")
+"""What the trainers of former releases took beside their configuration."""
+
+NOTHING_OF_MEMORY: Final = (
+    "model", "args", "peft_config", "quantization_config", "train_dataset", "eval_dataset", "dataset", "callbacks",
+    "processing_class", "tokenizer", "compute_metrics", "formatting_func", "reward_processing_classes",
+)
+
+ADAPTERS: Final = {
+    "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout", "target_modules": "lora_target_modules",
+    "modules_to_save": "lora_modules_to_save", "target_parameters": "lora_target_parameters", "use_dora": "use_dora",
+    "use_rslora": "use_rslora", "task_type": "lora_task_type",
+}
+"""Argument of PEFT's LoraConfig -> of TRL."""
+OWN_OF_PEFT: Final[dict[str, Any]] = {"use_peft": True, "lora_r": 8, "lora_dropout": 0.0}
+"""What stands there unasked, where TRL's arguments have something else [PEFT]."""
+ALSO_OF_PEFT: Final = {"bias": ("none",), "inference_mode": (False,), "init_lora_weights": (True, False, "gaussian"),
+                       "fan_in_fan_out": (False, True)}
+"""Argument -> values that change no size."""
+
+PACKED: Final = {"load_in_4bit": "load_in_4bit", "load_in_8bit": "load_in_8bit", "bnb_4bit_quant_type":
+                 "bnb_4bit_quant_type", "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
+                 "bnb_4bit_quant_storage": "bnb_4bit_quant_storage"}
+"""Argument of BitsAndBytesConfig -> of TRL; what it computes in changes no size."""
+OWN_OF_PACKED: Final = {"bnb_4bit_quant_storage": "uint8"}
+
+LOADED: Final = {"dtype": "dtype", "torch_dtype": "dtype", "attn_implementation": "attn_implementation",
+                 "load_in_4bit": "load_in_4bit", "load_in_8bit": "load_in_8bit"}
+"""Argument of `from_pretrained` -> of TRL."""
+ALSO_LOADED: Final = ("quantization_config", "trust_remote_code", "use_cache", "revision", "token", "cache_dir",
+                      "low_cpu_mem_usage", "num_labels", "use_safetensors", "local_files_only", "device_map")
+
+CHANGES: Final = {
+    "prepare_model_for_kbit_training": "casts what is not packed to fp32, which is not modelled for TRL",
+    "requires_grad_": "freezes or frees weights; give --freeze", "half": "casts the model",
+    "bfloat16": "casts the model",
+    "compile": "compiles the model by hand; give --compile", "merge_and_unload": "changes the network",
+    "resize_token_embeddings": "changes the network's vocabulary",
+    "gradient_checkpointing_enable": "is TRL's own gradient_checkpointing; say it there",
+}
+"""Method or function -> what it does to a model beside the trainer."""
+LOOSE: Final = re.compile(r"\.requires_grad\s*=")
+
+PLAIN: Final = {"bf16": False, "gradient_checkpointing": False}
+"""Of TrainingArguments, which a trainer takes over as they are [TRL sft_trainer.py `dict_args`]."""
+
+ONE_CARD: Final = ("device_map puts a model on the cards that one process sees: on several its layers are split over "
+                   "them, so one is answered")
+
+
+def read(config: Config) -> Reading:
+    """The trainer that a script calls."""
+    calls = calls_of(config.text, config.name)
+    trainers = [call for call in calls if call.last.endswith("Trainer") and _argument(call, "model") is not None]
+    if not trainers:
+        return _refused("Trainer", "is not called: nothing is trained")
+    if parser := next((call.last for call in calls if call.last in PARSERS), ""):
+        return _refused(parser, "reads a command line; give the command that starts the script")
+    trainer, unread = trainers[0], list[Unread]()
+    if others := {call for call in map(_text, trainers) if call != _text(trainer)}:
+        unread.append(Unread(trainer.last, f"stands in the file with {len(others) + 1} different calls; keep one"))
+    method = trainer.last.removesuffix("Trainer").lower()
+    table, told = _arguments(calls, trainer)
+    model, beside, alone = _model(calls, trainer, table.pop("model_init_kwargs", None))
+    found = trl.read_arguments({**model, **_adapters(calls, trainer, beside), **table}, method, config.name)
+    unread += [*told, *beside, *_around(calls, trainer, config.text)]
+    notes = ((ONE_CARD,) if alone else ()) + found.notes
+    return found._replace(format="trl-script", unread=(*unread, *found.unread), notes=notes, alone=alone)
+
+
+def _refused(name: str, why: str) -> Reading:
+    return Reading("trl-script", {"engine": "huggingface"}, unread=(Unread(name, why),))
+
+
+def _text(call: Call) -> str:
+    return str(call)
+
+
+def _argument(call: Call, name: str) -> Any:
+    place = ARGUMENT.index(name) if name in ARGUMENT else len(call.positional)
+    return call.arguments.get(name, call.positional[place] if place < len(call.positional) else None)
+
+
+def _plain(value: Any) -> Any:
+    """A value as a file would have it; types of torch by their names, what only a run knows as open."""
+    if isinstance(value, Open):
+        kind = re.fullmatch(r"(?:torch\.)?(bfloat16|float16|float32|uint8)", value.text)
+        return kind[1] if kind else f"${{{value.text}}}"
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return {name: _plain(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+def _several(call: Call) -> Iterator[Unread]:
+    """What of a call has no name here."""
+    if call.several:
+        yield Unread(f"{call.last}(**)", "holds what only a run knows")
+
+
+def _arguments(calls: Sequence[Call], trainer: Call) -> tuple[dict[str, Any], list[Unread]]:
+    """Those of the trainer's configuration, and of the trainer as former releases had it."""
+    old = {name: _plain(trainer.arguments[name]) for name in OLD_ARGUMENTS if name in trainer.arguments}
+    if _argument(trainer, "args") is None:
+        return old, []
+    configs = [call for call in calls if call.last in (f"{trainer.last.removesuffix('Trainer')}Config",
+                                                       "TrainingArguments")]
+    if len(configs) != 1:
+        why = f"is made by {len(configs)} calls of its configuration; one is read"
+        return old, [Unread("args", why)]
+    usual = PLAIN if configs[0].last == "TrainingArguments" else {}
+    given = {name: _plain(value) for name, value in configs[0].arguments.items()}
+    return {**usual, **old, **given}, list(_several(configs[0]))
+
+
+def _model(calls: Sequence[Call], trainer: Call, kwargs: Any) -> tuple[dict[str, Any], list[Unread], bool]:
+    """The model, type and packing of its weights; what is not read; whether one process has all cards."""
+    model = _argument(trainer, "model")
+    loads = [call for call in calls if LOADER.search(call.name)]
+    quantised = [call for call in calls if call.last == "BitsAndBytesConfig"]
+    unread: list[Unread] = []
+    if isinstance(model, str):
+        given = {"model_name_or_path": model, **(kwargs if isinstance(kwargs, Mapping) else {})}
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            unread.append(Unread("model_init_kwargs", "holds what only a run knows"))
+    else:
+        named = {str(call.positional[:1] or call.arguments.get("pretrained_model_name_or_path")) for call in loads}
+        if len(named) != 1 or any("Peft" in call.name for call in loads):
+            return {}, [Unread("model", "is loaded by no from_pretrained or by several different ones; give a "
+                               "script with one")], False
+        first = loads[0]
+        name = first.arguments.get("pretrained_model_name_or_path", first.positional[0] if first.positional else None)
+        given = {"model_name_or_path": _plain(name), "dtype": "auto",
+                 **{word: _plain(value) for word, value in first.arguments.items()}}
+        given.pop("pretrained_model_name_or_path", None)
+        unread += _several(first)
+    table: dict[str, Any] = {"model_name_or_path": given.pop("model_name_or_path")}
+    for name, value in given.items():
+        if name in LOADED:
+            table[LOADED[name]] = value
+        elif name not in ALSO_LOADED:
+            unread.append(Unread(name[:60], "of the model's loading may change memory or time and is not modelled"))
+    if "quantization_config" in given or trainer.arguments.get("quantization_config") is not None:
+        unread += _quantised(quantised, table)
+    return table, unread, given.get("device_map") is not None and not isinstance(given["device_map"], Mapping)
+
+
+def _quantised(calls: Sequence[Call], table: dict[str, Any]) -> Iterator[Unread]:
+    """Into the table what the only BitsAndBytesConfig says."""
+    if len(calls) != 1:
+        yield Unread("quantization_config", "is made by no BitsAndBytesConfig or by several; one is read",
+                     "base-weights")
+        return
+    said = {PACKED[name]: _plain(value) for name, value in calls[0].arguments.items() if name in PACKED}
+    table.update(OWN_OF_PACKED | said)
+    for name in calls[0].arguments:
+        if name not in PACKED and name not in ("bnb_4bit_compute_dtype", "llm_int8_threshold"):
+            yield Unread(name[:60], "of BitsAndBytesConfig is not modelled", "base-weights")
+
+
+def _adapters(calls: Sequence[Call], trainer: Call, unread: list[Unread]) -> dict[str, Any]:
+    """What PEFT's LoraConfig says; the rest of it goes into `unread`."""
+    if trainer.arguments.get("peft_config") is None and not any(call.last == "get_peft_model" for call in calls):
+        return {}
+    configs = [call for call in calls if call.last == "LoraConfig"]
+    if len(configs) != 1:
+        unread.append(Unread("peft_config", "is made by no LoraConfig or by several; one is read", "peft"))
+        return {}
+    unread += _several(configs[0])
+    if configs[0].positional:
+        unread.append(Unread("LoraConfig", "has arguments without names"))
+    found = dict(OWN_OF_PEFT)
+    for name, value in configs[0].arguments.items():
+        if name in ADAPTERS:
+            found[ADAPTERS[name]] = _plain(value)
+        elif value not in ALSO_OF_PEFT.get(name, (None,)):
+            unread.append(Unread(name[:60], f"{shown(_plain(value))} of LoraConfig is not modelled", "peft"))
+    return found
+
+
+def _around(calls: Iterable[Call], trainer: Call, text: str) -> Iterator[Unread]:
+    """What the script does beside, and the trainer's arguments that its configuration has not."""
+    for call in calls:
+        what = CHANGES.get(call.last)
+        moved = call.last == "to" and any("torch." in str(one) and "device" not in str(one) for one in (
+            *call.positional, *call.arguments.values()))
+        if what or moved:
+            yield Unread(call.name[:60], what or "casts the model")
+    if LOOSE.search(text):
+        yield Unread("requires_grad", CHANGES["requires_grad_"])
+    for name, value in trainer.arguments.items():
+        if value is None or name in (*NOTHING_OF_MEMORY, *OLD_ARGUMENTS):
+            continue
+        if name == "reward_funcs":
+            listed = value if isinstance(value, list) else [value]
+            if any(isinstance(one, str) for one in listed):
+                yield Unread(name, "names a reward model, which lies on the same cards and is not modelled")
+        elif name == "data_collator":
+            yield Unread(name, "makes batches of lengths of its own; give --seq-len", "seq-len")
+        elif name != "ref_model":  # loaded as the model is: another name is another from_pretrained
+            yield Unread(name[:60])
+    yield from _several(trainer)

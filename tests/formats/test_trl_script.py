@@ -1,0 +1,93 @@
+"""Scripts that call TRL's trainers answer as the YAML with the same arguments; what only a run knows is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.formats.test_readers import asked, refusal
+from vramcast.formats.read import read_files
+
+HEAD = "from datasets import load_dataset\nfrom trl import SFTConfig, SFTTrainer\n"
+ARGS = "args = SFTConfig(output_dir='x', per_device_train_batch_size=4, max_length=2048, packing=True)\n"
+TRAINS = "SFTTrainer(model='llama-3.2-1b', args=args, train_dataset=load_dataset('a'){}).train()\n"
+LOADED = ("bnb = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True)\n"
+          "model = AutoModel.from_pretrained('llama-3.2-1b', dtype=torch.bfloat16, quantization_config=bnb)\n")
+ADAPTS = ", peft_config=LoraConfig(r=32, target_modules=['q_proj'], task_type='CAUSAL_LM')"
+PLAIN = {"model_name_or_path": "llama-3.2-1b", "per_device_train_batch_size": 4, "max_length": 2048, "packing": True}
+LORA = {"use_peft": True, "lora_r": 32, "lora_target_modules": ["q_proj"], "lora_dropout": 0.0}
+
+
+def script(folder: Path, text: str, name: str = "own.py") -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+@pytest.mark.parametrize("text, table", [
+    (ARGS + TRAINS.format(""), PLAIN),
+    (ARGS + TRAINS.format(ADAPTS), PLAIN | LORA),
+    (ARGS + LOADED + TRAINS.format(ADAPTS).replace("'llama-3.2-1b'", "model"),
+     PLAIN | LORA | {"dtype": "bfloat16", "load_in_4bit": True, "use_bnb_nested_quant": True}),
+    (ARGS.replace("packing", "model_init_kwargs={'dtype': 'bfloat16'}, packing") + TRAINS.format(""),
+     PLAIN | {"dtype": "bfloat16"}),
+    (ARGS.replace("SFTConfig", "TrainingArguments").replace("max_length=2048, packing=True", "seed=1")
+     + TRAINS.format(", packing=True, max_length=2048"), PLAIN | {"bf16": False, "gradient_checkpointing": False}),
+    ("args = GRPOConfig(max_completion_length=64, num_generations=4, per_device_train_batch_size=4)\n"
+     "GRPOTrainer('llama-3.2-1b', args=args, reward_funcs=[mine])\n",
+     {"model_name_or_path": "llama-3.2-1b", "max_completion_length": 64, "num_generations": 4,
+      "per_device_train_batch_size": 4}),
+])
+def test_a_script_answers_as_the_yaml_of_its_arguments(text: str, table: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(table))
+    of_script, of_yaml = (asked(name, gpus="h100") for name in (
+        script(tmp_path, HEAD + text), tmp_path / "a.yaml"))
+    assert (of_script.model.name, of_script.plan, of_script.workload, of_script.engine_options) == (
+        of_yaml.model.name, of_yaml.plan, of_yaml.workload, of_yaml.engine_options)
+
+
+@pytest.mark.parametrize("text, said", [
+    (ARGS.replace("=4", "=int(x)") + TRAINS.format(""), "per_device_train_batch_size: ${int(x)} is not set"),
+    ("args = TrlParser(SFTConfig).parse()\n" + TRAINS.format(""), "TrlParser: reads a command line"),
+    (ARGS + TRAINS.format(", optimizers=(mine, None)"), "optimizers: may change memory"),
+    (ARGS + TRAINS.format(", peft_config=IA3Config()"), "peft_config: is made by no LoraConfig"),
+    (ARGS + "model = prepare_model_for_kbit_training(model)\n" + TRAINS.format(""), "casts what is not packed"),
+    (ARGS + TRAINS.format(", data_collator=mine"), "give --seq-len"),
+    (ARGS + TRAINS.format(", peft_config=LoraConfig(r=8, rank_pattern={'q': 4})"), "of LoraConfig is not modelled"),
+    ("GRPOTrainer('llama-3.2-1b', reward_funcs='org/reward')\n", "reward_funcs: names a reward model"),
+    ("PPOTrainer(model='llama-3.2-1b')\n", "PPO is not modelled"),
+    ("print(SFTConfig())\n", "Trainer: is not called"),
+])
+def test_what_may_change_the_answer_is_named(text: str, said: str, tmp_path: Path) -> None:
+    assert said in refusal(read_files([script(tmp_path, HEAD + text)], command="train"))
+
+
+@pytest.mark.parametrize("command, ranks", [
+    ("accelerate launch --num_processes 4 own.py", 4), ("torchrun --nproc_per_node 2 own.py", 2),
+])
+def test_the_script_beside_a_launcher_is_read_with_it(command: str, ranks: int, tmp_path: Path) -> None:
+    script(tmp_path, HEAD + ARGS + TRAINS.format(""))
+    job = asked(script(tmp_path, command + "\n", "run.sh"), gpus=f"{ranks}xh100")
+    assert (job.model.name, job.cluster.count, job.workload.micro_batch) == ("llama-3.2-1b", ranks, 4)
+
+
+def test_a_config_file_of_the_launcher_says_the_sharding_whatever_processes_are_named(tmp_path: Path) -> None:
+    script(tmp_path, "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\n", "z.yaml")
+    script(tmp_path, HEAD + ARGS + TRAINS.format(""))
+    command = "accelerate launch --config_file z.yaml --num_processes 4 own.py"
+    job = asked(script(tmp_path, command, "c.sh"), gpus="4xh100")
+    assert (job.plan.shards.value, job.plan.sharded_by) == ("everything", "deepspeed")
+
+
+def test_arguments_of_a_file_that_a_command_names_are_read(tmp_path: Path) -> None:
+    script(tmp_path, yaml.safe_dump(PLAIN), "sft.yaml")
+    job = asked(script(tmp_path, "trl sft --config sft.yaml --max_length 512\n", "c.sh"), gpus="h100")
+    assert (job.model.name, job.workload.seq_len) == ("llama-3.2-1b", 512)
+
+
+def test_a_model_over_the_cards_of_one_process_is_answered_for_one(tmp_path: Path) -> None:
+    text = ARGS + LOADED.replace("dtype=torch.bfloat16, quant", "device_map='auto', quant") + TRAINS.format(ADAPTS)
+    job = asked(script(tmp_path, HEAD + text.replace("model='llama-3.2-1b'", "model=model")), gpus="8xh100")
+    assert job.cluster.count == 1
