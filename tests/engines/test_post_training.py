@@ -34,6 +34,10 @@ QUESTIONS: Final[tuple[dict[str, Any], ...]] = (
     {"peft": "lora", "sleep": False}, {"rollout": "sglang", "entropy": True}, {"rollout_gpus": 4, "ahead": True},
     {"framework": "nemo-rl", "model": "qwen2.5-7b"}, {"alloc_conf": "expandable_segments:True"}, {"padded": True},
     {"model": "qwen3-30b-a3b", "gpus": "8xh200", "ulysses": 2},
+    {"framework": "openrlhf", "reward_model": "qwen2.5-0.5b", "algorithm": "ppo"},
+    {"framework": "openrlhf@0.8", "zero": "3", "trainer_sleep": True, "reward_model": "qwen2.5-1.5b"},
+    {"framework": "openrlhf", "algorithm": "ppo", "reward_model": "qwen2.5-1.5b", "rollout_gpus": 2,
+     "own_gpus": ("critic+reward=2",), "offload_optimizer": "cpu"},
 )
 
 
@@ -42,7 +46,7 @@ def test_the_ledger_adds_up_and_a_card_is_the_sum_of_its_processes(options: dict
     found = asked(**options)
     cards = [rank for rank in found.ranks if rank.ledger]
     processes = [rank for rank in found.ranks if not rank.ledger]
-    assert len(cards) == (2 if "rollout_gpus" in options else 1)
+    assert len(cards) == 1 + ("rollout_gpus" in options) + ("own_gpus" in options)
     assert sum(card.count for card in cards) == 8
     for card in cards:
         assert sum(entry.num_bytes for entry in card.ledger) == card.peak.device_bytes
@@ -226,3 +230,37 @@ def test_releases_newer_than_those_known_are_said() -> None:
 
 def test_an_engine_never_finds_less_than_nothing() -> None:
     assert asked("deepseek-v3", algorithm="gspo").shortfall.startswith("the engine finds 0 bytes free")
+
+
+SLEEPING: Final[dict[str, Any]] = {"framework": "openrlhf", "zero": "3", "trainer_sleep": True, "algorithm": "ppo",
+                                   "reward_model": "qwen2.5-1.5b"}
+
+
+def test_openrlhf_keeps_16_bit_weights_of_every_network_and_moves_the_rest() -> None:
+    """Asleep, each of four processes has its partition of the weights alone: 2 bytes over 8 ranks."""
+    found = asked(**SLEEPING)
+    assert [rank.role for rank in found.ranks] == ["card", "trainer", "critic", "reference", "reward", "engine"]
+    for name in ("trainer", "critic", "reference", "reward"):
+        assert found.resting[name]["generate"] == pytest.approx(2 * found.num_parameters / 8, rel=0.02)
+    awake = asked(**{**SLEEPING, "trainer_sleep": False})
+    moved = awake.resting["trainer"]["generate"] - found.resting["trainer"]["generate"]
+    assert moved == pytest.approx((12 + 2) * found.num_parameters / 8, rel=0.01)  # states in fp32, gradients in bf16
+    assert awake.host is not None and found.host is not None
+    assert found.host.memory_bytes - awake.host.memory_bytes > 8 * moved  # and those of the critic
+
+
+def test_openrlhfs_logits_are_fp32_and_their_gradient_is_another_tensor() -> None:
+    """2 bytes of the head, 4 of the cast, 4 of flash-attn's gradient, 2 of the gradient of the cast."""
+    one, two = (role(asked(framework="openrlhf", zero="3", recompute="full", micro_batch=count, response_len=3584),
+                     "trainer").phases["update_actor"].allocated_bytes for count in (2, 4))
+    tokens = 2 * 4096
+    logits = (two - one) / (tokens * 151_936)
+    assert 8 < logits < 10
+
+
+def test_critic_and_actor_learn_at_once_where_neither_sleeps() -> None:
+    awake, asleep = (asked(**{**SLEEPING, "trainer_sleep": sleeps}) for sleeps in (False, True))
+    assert "update_critic" in role(asleep, "critic").phases
+    assert "update_critic" not in role(awake, "critic").phases
+    card, parts = role(awake, "card"), [role(awake, name) for name in ("trainer", "critic")]
+    assert card.phases["update_actor"].device_bytes > sum(one.phases["update_actor"].reserved_bytes for one in parts)

@@ -357,6 +357,41 @@ def verl(folder: Path) -> Found:
     return Found("verl", version, how, {"config": names}, {"config": gone})
 
 
+OPENRLHF_RELEASES: Final = ("v0.10.1", "v0.9.10", "v0.9.9", "v0.9.5", "v0.9.1", "v0.9.0", "v0.8.11", "v0.8.8", "v0.8.4",
+                             "v0.7.5", "v0.6.4")
+
+
+def openrlhf(folder: Path) -> Found:
+    """The options of train_ppo_ray; a checkout with its releases, whose names are remembered where they are gone."""
+    file = "openrlhf/cli/train_ppo_ray.py"
+    names = dict(_written_options(ast.parse((folder / file).read_text(encoding="utf-8"))))
+    removed: dict[str, str] = {}
+    for tag in OPENRLHF_RELEASES:
+        shown = subprocess.run(["git", "-C", str(folder), "show", f"{tag}:{file}"], capture_output=True, text=True,
+                               check=True)
+        for name, _ in _written_options(ast.parse(shown.stdout)):
+            removed.setdefault(name, f"last in {tag}")
+    gone = {name: text for name, text in removed.items() if name not in names}
+    version = (folder / "version.txt").read_text(encoding="utf-8").strip()
+    return Found("openrlhf", version, f"options of its train_ppo_ray.py at {release(folder)}, read as source",
+                 {"options": names}, {"options": gone})
+
+
+def _written_options(tree: ast.Module) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Options with their defaults; a name that a loop makes is one for each of its items."""
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call) or not ast.unparse(call.func).endswith(".add_argument"):
+            continue
+        written = ast.unparse(call.args[0]).removeprefix("f").strip("'")
+        words = {word.arg: word.value for word in call.keywords}
+        default = words.get("default")
+        known = default.value if isinstance(default, ast.Constant) else None
+        action = ast.unparse(words["action"]) if "action" in words else ""
+        kind = "flag" if "store_" in action else "list" if "nargs" in words else "any"
+        for prefix in ("actor", "critic") if "{prefix}" in written else ("",):
+            yield written.replace("{prefix}", prefix).lstrip("-"), entry(kind=kind, default=known)
+
+
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Names with points between, and their values."""
     for name, value in table.items():
@@ -380,5 +415,6 @@ READERS: Final[dict[str, Callable[[Path], Found]]] = {
     "tgi": tgi,
     "lmdeploy": lmdeploy,
     "verl": verl,
+    "openrlhf": openrlhf,
 }
 """Format -> how its source is read."""

@@ -22,8 +22,11 @@ VARIATION: Final = 0.5
 RAREST: Final = 3.0
 """Standard deviations by which the longest of a run's thousand micro-batches exceeds the mean one."""
 
-CARDS: Final = ("card", "trainer's card", "engine's card")
-"""Roles of cards as a whole, among those of their processes: of both, or of the one that has cards of its own."""
+RATES: Final = ("critic", "reference", "reward")
+"""Networks beside the one that learns."""
+
+CARDS: Final = ("card", "trainer's card", "engine's card", *(f"{role}'s card" for role in RATES))
+"""Roles of cards as a whole, among those of their processes: of all, or of the one that has cards of its own."""
 
 WITH_CRITIC: Final = ("ppo",)
 """Algorithms whose advantages a second network, which learns, estimates (generalised advantage estimation)."""
@@ -93,6 +96,7 @@ class Updates(Noun, frozen=True):
     reuses_log_prob: bool = False  # those of the engine that generates, instead of a pass of the network
     reference: bool = False  # a KL term asks the network as it was
     offload_reference: bool | None = None  # None: as the framework does unasked
+    sleeps: bool = False  # states of the optimizer leave the card between updates, where they step on it
 
     def __post_init__(self) -> None:
         require_counts(self, "mini_batch", "epochs", "micro_batch", "micro_tokens", "log_prob_micro_batch",
@@ -128,7 +132,7 @@ class PostTrainingJob(Noun, frozen=True, kw_only=True):
     cluster: Cluster
     framework: str
     version: Version
-    engine: Literal["pytorch", "megatron", "huggingface"] = "pytorch"  # of the trainer
+    engine: Literal["pytorch", "megatron", "huggingface", "deepspeed"] = "pytorch"  # of the trainer
     algorithm: Algorithm
     episodes: Episodes
     updates: Updates
@@ -138,13 +142,17 @@ class PostTrainingJob(Noun, frozen=True, kw_only=True):
     rollout_version: Version
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF of the trainer
     run_steps: int | None = None  # of the whole run
+    critic: Model | None = None  # whose values are estimated; None: as the one that learns
+    reward: Model | None = None  # that rates answers; None: a function does
+    own_gpus: dict[str, int] = {}  # "critic", "reference", "reward", with "+" between: cards of their own [count]
+    trainer_options: dict[str, str | int | float | bool] = {}  # of DeepSpeed
     trainer: Job | None = None  # of TRL: the same run as its trainer's alone, whose answers come from elsewhere
     assumed: tuple[str, ...] = ()  # of what the question leaves open, one sentence each
 
     @property
     def trainer_gpus(self) -> int:
         """Cards that the trainer runs on [count]."""
-        return self.cluster.count - (self.rollout.gpus or 0)
+        return self.cluster.count - (self.rollout.gpus or 0) - sum(self.own_gpus.values())
 
     @property
     def engine_gpus(self) -> int:

@@ -322,22 +322,35 @@ def _reference(compared: Rated, zero: Zero) -> tuple[Program, Program]:
     if recipe is None or zero.shards is not Shards.EVERYTHING or zero.ranks == 1:
         whole_load, forward = whole_reference(compared, cached=False)
         return whole_load, compared.between(forward)
-    gathered = _gathered(recipe, zero)
-    assert gathered is not None
+    load = frozen_load(recipe, zero) if compared.own else ()
+    load, forward = renamed(load, rating_pass(recipe, zero))
+    return load, compared.between(forward)
+
+
+def frozen_load(recipe: Recipe, zero: Zero) -> Program:
+    """A network that only rates: under ZeRO-3 its partition, nothing where that waits on the host; else all of it."""
     held = tuple(sharded(parts(recipe, leaves=False)))
-    load: Program = ()
-    if compared.own and not zero.offload_parameters:
-        total = _total_bytes(held, zero)
-        small = _total_bytes(tuple(w for w in held if _bytes(w, zero) <= zero.persistence * zero.width), zero)
-        load = tuple(Alloc(_tensor(name, size, Category.WEIGHTS)) for name, size in (
-            ("weight partition", ceil_div(total, zero.ranks)), ("persistent small weights", small),
-        ))
+    if zero.shards is not Shards.EVERYTHING or zero.ranks == 1:
+        return weight_program(held)
+    if zero.offload_parameters:
+        return ()
+    total = _total_bytes(held, zero)
+    small = _total_bytes(tuple(w for w in held if _bytes(w, zero) <= zero.persistence * zero.width), zero)
+    return tuple(Alloc(_tensor(name, size, Category.WEIGHTS)) for name, size in (
+        ("weight partition", ceil_div(total, zero.ranks)), ("persistent small weights", small),
+    ))
+
+
+def rating_pass(recipe: Recipe, zero: Zero) -> Program:
+    """Forward without autograd; under ZeRO-3 one layer computes, and what is ahead of it has been fetched: the flat
+    buffer is copied out of."""
+    gathered = _gathered(recipe, zero) if zero.shards is Shards.EVERYTHING else None
+    if gathered is None:
+        return inference(recipe)
     layer = max(gathered.layers, key=lambda tensor: tensor.num_bytes)
     ahead = _stream_tensor("prefetched weights", zero.prefetch_bucket * zero.width + layer.num_bytes)
-    # one layer computes, and what is ahead of it has been fetched; the flat buffer is copied out of
     around = (ahead, layer, layer)
-    load, forward = renamed(load, (*map(Alloc, around), *inference(recipe), *map(Free, around)))
-    return load, compared.between(forward)
+    return (*map(Alloc, around), *inference(recipe), *map(Free, around))
 
 
 def _answered_phases(job: Job, recipe: Recipe, zero: Zero) -> tuple[Mapping[Phase, Program], str]:

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from vramcast.allocator import Allocator, Settings
 from vramcast.allocator.gaps import BeyondAddresses, Gaps
 from vramcast.blocks.parameters import count_parameters
+from vramcast.domain import version
 from vramcast.domain.answer import Change, LedgerEntry, Peak, PostTrainingAnswer, RankAnswer
-from vramcast.domain.job import Recompute
+from vramcast.domain.job import Job, Recompute, Shards
 from vramcast.domain.post_training import CARDS, Card, PostTrainingJob, Process
 from vramcast.domain.program import Basis, Tensor
-from vramcast.domain.version import named, newer
 from vramcast.engines.post_training import fsdp, trainer
-from vramcast.engines.post_training.batches import batches
-from vramcast.engines.post_training.card import TRAINER, cards
+from vramcast.engines.post_training.batches import batches, seen_from
+from vramcast.engines.post_training.card import ENGINE, TRAINERS, cards
 from vramcast.engines.post_training.releases import FRAMEWORKS, MICRO_TOKENS
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, VramcastError
@@ -102,8 +102,8 @@ def answer(job: PostTrainingJob, *, with_changes: bool = True) -> PostTrainingAn
         cautions=tuple(_cautions(short if wholes[0].needed_bytes > capacity else "", longest, capacity)),
         assumptions=tuple(dict.fromkeys((*job.model.notes, *job.assumed, *said, *unknown))),
         ignored=(
-            *newer(job.framework, job.version, FRAMEWORKS[job.framework].newest),
-            *newer(job.rollout_engine, job.rollout_version, SERVING[job.rollout_engine].newest),
+            *version.newer(job.framework, job.version, FRAMEWORKS[job.framework].newest),
+            *version.newer(job.rollout_engine, job.rollout_version, SERVING[job.rollout_engine].newest),
         ),
         warnings=tuple(text for played in runs for text in played.card.warnings),
         changes=() if fits or not with_changes else tuple(_changes(job, wholes[0].needed_bytes, short)),
@@ -124,11 +124,13 @@ def _shortfall(runs: tuple[Played, ...]) -> str:
 
 def _cards(job: PostTrainingJob, played: Played) -> int:
     """How many cards are like it."""
-    return job.trainer_gpus if _trains(played) else job.engine_gpus
+    name = _first(played)
+    return job.engine_gpus if name == ENGINE else seen_from(job, name).trainer_gpus
 
 
-def _trains(played: Played) -> bool:
-    return any(process.name == TRAINER for process in played.card.processes)
+def _first(played: Played) -> str:
+    """The process that a card is named after."""
+    return played.card.processes[0].name
 
 
 def play(job: PostTrainingJob) -> tuple[Played, ...]:
@@ -172,9 +174,13 @@ def _life(found: Card, name: str, script: Script[int], alloc_conf: str) -> list[
 
 def _around(job: PostTrainingJob, process: Process) -> tuple[Tensor, ...]:
     """Context and communicators of a process; the engine counts its own communicators."""
-    if process.name == TRAINER:
-        return outside_tensors(trainer.train_job(job, batches(job, learns=True)))
+    if process.name in TRAINERS:
+        return outside_tensors(_train_job(seen_from(job, process.name)))
     return (context_tensor(job.cluster.gpu),)
+
+
+def _train_job(job: PostTrainingJob) -> Job:
+    return trainer.train_job(job, batches(job, learns=True))
 
 
 def _card_answer(job: PostTrainingJob, played: Played) -> RankAnswer:
@@ -197,9 +203,9 @@ def _card_answer(job: PostTrainingJob, played: Played) -> RankAnswer:
     highest_stage = played.card.stages[highest].name
     peak = peaks[highest_stage]
     exact = sum(pool.num_bytes for name in played.moments[highest] for pool in played.awake(name, highest))
-    traits = training_traits(trainer.train_job(job, batches(job, learns=True)))
+    traits = training_traits(_train_job(job))
     low, high = (exact + end for end in interval(traits, peak.device_bytes - exact))
-    role = CARDS[0 if job.rollout.gpus is None else 1 if _trains(played) else 2]
+    role = CARDS[0] if job.rollout.gpus is None else f"{_first(played)}'s card"
     return RankAnswer(
         role=role, count=_cards(job, played), peak=peak, interval_bytes=(low, high), phases=peaks,
         highest=highest_stage, ledger=tuple(sorted(_ledger(played, highest, peak), key=lambda entry: -entry.num_bytes)),
@@ -215,7 +221,8 @@ def _ledger(played: Played, index: int, peak: Peak) -> Iterator[LedgerEntry]:
         for tensor, count in (live | pools | dict.fromkeys(played.outside[name], 1)).items():
             size = (tensor.block_bytes if tensor in live else tensor.num_bytes) * count
             listed += size
-            yield LedgerEntry(path=tensor.path, num_bytes=size, count=count, basis=tensor.basis,
+            named = replace(tensor, owner=f"{name}.{tensor.owner}") if name in TRAINERS[1:] else tensor
+            yield LedgerEntry(path=named.path, num_bytes=size, count=count, basis=tensor.basis,
                               formula=tensor.formula, source=tensor.source)
     yield LedgerEntry(
         path="allocator/reserved but not allocated", num_bytes=peak.device_bytes - listed, basis=Basis.FORMULA,
@@ -327,7 +334,9 @@ def _proposals(job: PostTrainingJob, *, least: bool = False) -> Iterator[Proposa
         yield Proposal("--recompute full", "plan", {"recompute": Recompute.FULL}, "one more forward")
     if job.engine == "pytorch" and not updates.fused_loss:
         yield Proposal("--fused-loss", "updates", {"fused_loss": True}, "about none")
-    if plan.offload_parameters == "none" or plan.offload_optimizer == "none":
+    if job.engine == "deepspeed":
+        yield from _of_zero(job)
+    elif plan.offload_parameters == "none" or plan.offload_optimizer == "none":
         offloaded = {"offload_parameters": "cpu", "offload_optimizer": "cpu"}
         yield Proposal("--offload-parameters cpu --offload-optimizer cpu", "plan", offloaded,
                        "states move over PCIe in every stage")
@@ -336,6 +345,18 @@ def _proposals(job: PostTrainingJob, *, least: bool = False) -> Iterator[Proposa
     if job.engine == "pytorch" and updates.ulysses * 2 <= job.trainer_gpus:
         yield Proposal(f"--ulysses {updates.ulysses * 2}", "updates", {"ulysses": updates.ulysses * 2},
                        "sequences are exchanged in every layer")
+
+
+def _of_zero(job: PostTrainingJob) -> Iterator[Proposal]:
+    """What DeepSpeed's processes do besides."""
+    plan = job.plan
+    if not job.updates.sleeps and plan.offload_optimizer == "none":
+        yield Proposal("--trainer-sleep", "updates", {"sleeps": True}, "states move over PCIe in every step")
+    if plan.shards is not Shards.EVERYTHING:
+        yield Proposal("--zero 3", "plan", {"shards": Shards.EVERYTHING}, "weights are gathered in every pass")
+    if plan.offload_optimizer == "none":
+        yield Proposal("--offload-optimizer cpu", "plan", {"offload_optimizer": "cpu"},
+                       "the optimizer steps on the host")
 
 
 def _changes(job: PostTrainingJob, before: int, short: str) -> Iterator[Change]:
@@ -379,8 +400,8 @@ def _changed(job: PostTrainingJob, proposals: Sequence[Proposal]) -> Change | No
 def question(job: PostTrainingJob) -> dict[str, Any]:
     """The job as plain data; the model and the card by name."""
     plain: dict[str, Any] = {
-        "model": job.model.name, "gpus": job.cluster.name, "engine": named(job.framework, job.version),
-        "trainer_engine": job.engine, "rollout_engine": named(job.rollout_engine, job.rollout_version),
+        "model": job.model.name, "gpus": job.cluster.name, "engine": version.named(job.framework, job.version),
+        "trainer_engine": job.engine, "rollout_engine": version.named(job.rollout_engine, job.rollout_version),
         "algorithm": job.algorithm,
     }
     for name in ("episodes", "updates", "plan", "rollout"):

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from vramcast.domain.answer import HostNeed, HostPart
 from vramcast.domain.post_training import WITH_CRITIC, PostTrainingJob
-from vramcast.domain.program import Tensor
 from vramcast.engines.post_training import fsdp, trainer
 from vramcast.engines.post_training.batches import batches, trainer_cluster
 from vramcast.engines.post_training.networks import Held
@@ -27,6 +26,8 @@ from vramcast.estimate.host_memory import PROCESS_BYTES, RUNS, power_of_two
 PAGEABLE: Final = ((0, 7), (0, 8))
 """Releases from one up to another whose FSDP2 weights wait in pageable memory [move]."""
 
+FP32: Final = 4
+HALF: Final = 2
 MOVED: Final = "verl utils/fsdp_utils.py"
 
 
@@ -47,12 +48,19 @@ def host_need(job: PostTrainingJob) -> HostNeed:
 def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
     found = batches(job, learns=True)
     learning, release = trainer.actor(job, found), release_of(job)
+    apart = job.engine == "deepspeed" and job.plan.offload_optimizer != "none"
     networks = {"": learning}
-    if job.algorithm in WITH_CRITIC:
+    away = "+".join(job.own_gpus).split("+")
+    if job.algorithm in WITH_CRITIC and "critic" not in away:
         networks["critic's "] = trainer.critic(job, found)[0]
     pageable = job.engine == "pytorch" and fsdp.sharder(job) == "fsdp2" and PAGEABLE[0] <= job.version[:2] < PAGEABLE[1]
     moves, moved = trainer.moved_by_stage(job)
     for whose, network in networks.items():
+        if apart:
+            need = host_memory.host_need(trainer.train_job(job, found))
+            for part in need.parts if need is not None else ():
+                if part.name != "processes":
+                    yield replace(part, name=f"{whose}{part.name}")
         if moves or release.leaves:
             yield _part(f"{whose}sharded weights", network.weights, ranks, pinned=not pageable)
         if moved or release.leaves:
@@ -60,8 +68,10 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
     own = job.updates.reference and job.plan.peft is None and not trainer.rates_inside(job)
     if own and trainer.offloads_reference(job):
         frozen = trainer.reference(job, found)
+        width = HALF if job.engine == "deepspeed" else FP32  # of what the network that learns keeps
         shards = frozen.weights or tuple(
-            (_halved(tensor, release.reference_width), count) for tensor, count in learning.weights)
+            (replace(tensor, num_bytes=tensor.num_bytes * release.reference_width // width), count)
+            for tensor, count in learning.weights)
         yield _part("weights of the reference", shards, ranks)
     if job.rollout.sleeps and job.rollout.gpus is None and sleep_level(job) == 1:
         weights = engine(job, held_bytes=0).weights.num_bytes
@@ -70,14 +80,12 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
                        source="vllm device_allocator/cumem.py")
     low, high = PROCESS_BYTES
     beside = job.cluster.gpus_per_node - ranks if job.rollout.gpus is not None else ranks  # of the engine
-    processes = ranks + (0 if lives_inside(job) else beside)
+    rating = {"reference": job.updates.reference, "reward": job.reward is not None}
+    trainers = len(networks) + sum(is_there and role not in away for role, is_there in rating.items())
+    trainers = trainers if release.apart else 1
+    processes = ranks * trainers + (0 if lives_inside(job) else beside)
     yield HostPart(name="processes", low_bytes=processes * low, high_bytes=processes * high,
                    formula=f"{processes} processes x {low / 1e9:g} to {high / 1e9:g} GB", source=RUNS)
-
-
-def _halved(tensor: Tensor, width: int) -> Tensor:
-    """A shard of the network that learns as the reference has it, which waits on the host from the start."""
-    return replace(tensor, num_bytes=tensor.num_bytes * width // 4)
 
 
 def _part(name: str, held: Held, ranks: int, *, pinned: bool = True) -> HostPart:

@@ -19,7 +19,7 @@ from vramcast.domain.model import MoE
 from vramcast.domain.post_training import WITH_CRITIC, PostTrainingJob
 from vramcast.domain.serving import Version
 from vramcast.engines.post_training import fsdp, trainer
-from vramcast.engines.post_training.batches import batches, replicas
+from vramcast.engines.post_training.batches import batches, replicas, seen_from
 from vramcast.engines.post_training.networks import num_bytes
 from vramcast.engines.post_training.releases import release_of
 from vramcast.engines.post_training.rollout import engine, serve_job
@@ -63,6 +63,7 @@ PACES: Final[dict[str, Pace]] = {
     "verl": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
     "verl, megatron": Pace(2.5, 2.5, 0.7, 0.3, 0.3),
     "trl": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
+    "openrlhf": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
     "nemo-rl": Pace(1.28, 2.45, 0.0, 0.089, 0.044),
 }
 """[runs]: handovers of 0.9 to 6.2 s of 1.5B to 32B; of Megatron one run of a 7B on tp 2 and pp 2, four sequences of 290
@@ -99,7 +100,11 @@ def step_time(job: PostTrainingJob) -> tuple[StepTime | None, tuple[str, ...]]:
     if trainer.rates_inside(job):
         seconds = {"update_actor": sum(seconds.values())}
     if job.algorithm in WITH_CRITIC:
-        seconds |= {"values": asked, "update_critic": trained}
+        beside = seen_from(job, "critic").trainer_gpus / job.trainer_gpus if job.own_gpus else 0.0
+        more = max(0.0, 1 / beside - 1) if beside else 1.0  # on cards of its own it works meanwhile
+        seconds |= {"values": asked * more, "update_critic": trained * more}
+    if job.reward is not None:
+        seconds["reward"] = once * count_parameters(job.reward).total / count_parameters(job.model).total
     billions = count_parameters(job.model).total / 1e9
     handed = pace.handover_s_per_billion if job.rollout.gpus is None else pace.handover_apart_s_per_billion
     seconds["update_weights"] = pace.handover_s + handed * billions

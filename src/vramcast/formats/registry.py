@@ -200,6 +200,7 @@ READERS: Final[dict[str, Reader]] = {
     "trainer": Reader("transformers", "train", _table_has(
         "per_device_train_batch_size", "gradient_checkpointing", "finetuning_type", "num_train_epochs")),
     "verl": Reader("verl", "rl", _is_verl),
+    "openrlhf": Reader("openrlhf", "rl", _is_tool("openrlhf")),
     "nemo-rl": Reader("nemo_rl", "rl", lambda config: isinstance(config.table, dict) and (
         isinstance(config.table.get("grpo"), dict) and isinstance(config.table.get("policy"), dict))),
     "vllm": Reader("vllm", "serve", _is_vllm),

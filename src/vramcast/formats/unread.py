@@ -71,7 +71,8 @@ TOOLS: Final = (
          r"\bnanotron\b|\brun_train\.py --config-file\b"),
     Tool("verl", ("actor_rollout_ref", "worker.actor worker.rollout"),
          r"\bverl\.trainer\b|\bactor_rollout_ref\.|\bverl\.model_merger\b"),
-    Tool("OpenRLHF", (), r"\bopenrlhf\b"),
+    Tool("openrlhf", (), r"\bopenrlhf[./]cli[./]train_ppo"),
+    Tool("OpenRLHF for anything but train_ppo_ray", (), r"\bopenrlhf\b"),
     Tool("trl", (
         "use_peft", "lora_r", "lora_target_modules", "use_peft_lora", "load_in_4bit per_device_train_batch_size",
         "num_generations", "max_prompt_length", "max_completion_length", "dataset_text_field", "completion_only_loss",

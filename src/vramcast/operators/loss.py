@@ -9,6 +9,8 @@ Symbols:  T tokens   V vocabulary on this rank   H hidden size   C tokens of a c
 [torchtune] meta-pytorch/torchtune torchtune/modules/loss/cross_entropy_loss.py, ce_chunked_output_loss.py
 [verl] volcengine/verl b178a3c (0.8) verl/workers/actor/dp_actor.py `_forward_micro_batch`, verl/utils/
 torch_functional.py
+[openrlhf] OpenRLHF/OpenRLHF 3c3be62 openrlhf/models/actor.py `Actor.forward`, openrlhf/models/utils.py
+`log_probs_from_logits`, `compute_entropy`
 [cce] Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009
 """
 
@@ -194,21 +196,28 @@ def policy_loss(divided: str, entropy: str = "") -> str:
     return f"log_probabilities of a policy, divided {divided}, entropy {entropy}"
 
 
-def _policy(graph: Graph, logits: Value, spec: Vocabulary, *, divided: str, entropy: str) -> Value:
+def upcast_policy_loss(entropy: str = "") -> str:
+    """The same of logits that are made fp32 first, and not divided; `entropy`: one of ENTROPIES."""
+    return f"log_probabilities of a policy in fp32, entropy {entropy}"
+
+
+def _policy(
+    graph: Graph, logits: Value, spec: Vocabulary, *, divided: str = "", entropy: str, overwrites: bool = True
+) -> Value:
     """[verl] `_forward_micro_batch`: flash-attn's cross entropy, whose backward overwrites the logits where nobody else
     reads them, and the entropy of the same logits. A division in place goes through a view, `squeeze(0)`: autograd's
-    CopySlices fills in a gradient of all, and divides a clone of it.
+    CopySlices fills in a gradient of all, and divides a clone of it. [openrlhf] does not ask it to overwrite them.
     """
     size = logits.num_bytes
     if divided == "copy":
         logits = aten.unary(graph, logits, num_bytes=size, name="logits.divided")
-    else:
+    elif divided:
         filled = [graph.tensor(f"grad.logits.{name}", size) for name in ("clone", "divided")]
         logits = graph.call("div_", [logits], [graph.view(logits, "logits.divided")], backward_temporaries=filled)
     rows = graph.value("log_probabilities", spec.row_bytes)
     log_sum = graph.value("loss.log_sum_exp", spec.row_bytes, gradient_bytes=0)
     graph.call("cross_entropy", [logits], [rows], saved=[logits], extra=[log_sum],
-               gradient_storages=[] if entropy else [(logits, logits)])
+               gradient_storages=[(logits, logits)] if overwrites and not entropy else [])
     found = [rows, _entropy(graph, logits, spec, entropy)] if entropy else [rows]
     return graph.call("score", found, [_scalar(graph)], saved=found)
 
@@ -279,6 +288,8 @@ CROSS_ENTROPY_VARIANTS: Final[dict[str, Kernel]] = {
     "log_probabilities_divided_copy": partial(_log_probabilities, shifted=True, divided="copy"),
     **{policy_loss(divided, entropy): partial(_policy, divided=divided, entropy=entropy)
        for divided in ("in place", "copy") for entropy in ENTROPIES},
+    **{upcast_policy_loss(entropy): _prepared(partial(_policy, entropy=entropy, overwrites=False), upcast=True)
+       for entropy in ENTROPIES},
 }
 
 

@@ -9,10 +9,10 @@ import msgspec.structs
 
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, require_count
-from vramcast.domain.post_training import WITH_CRITIC, Episodes, PostTrainingJob, Rollout, Updates
+from vramcast.domain.post_training import RATES, WITH_CRITIC, Episodes, PostTrainingJob, Rollout, Updates
 from vramcast.domain.version import Version, check_version, version_text
 from vramcast.engines.eager.trl import beta_of
-from vramcast.engines.post_training.releases import FRAMEWORKS, Framework
+from vramcast.engines.post_training.releases import FRAMEWORKS, Framework, Release
 from vramcast.engines.training import PURE
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.question.build import (
@@ -26,22 +26,32 @@ from vramcast.question.build import (
     refuse_peft_details,
     section,
 )
-from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, parse
+from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, parse, parse_count
 from vramcast.question.post_training_options import OF_TRL, POST_TRAINING_OPTIONS
 from vramcast.question.serving import parse_engine
 from vramcast.units import ceil_div
 
 TABLE: Final = POST_TRAINING_OPTIONS
 
-TRL_MICRO_BATCH: Final = 8
-"""`per_device_train_batch_size` of transformers' TrainingArguments."""
-
 OBJECTIVES: Final = {"grpo": "grpo", "dr-grpo": "grpo", "dapo": "grpo", "gspo": "grpo", "rloo": "rloo"}
 """Algorithm -> the trainer of TRL that runs it: losses that differ in weights alone are one trainer's."""
 
+OF_OPENRLHF: Final = ("trainer-sleep", "trainer-option", "attention", "shards", "zero")
+"""What DeepSpeed's processes of OpenRLHF leave to be asked."""
+
+NOT_OF_OPENRLHF: Final = (
+    "fused-loss", "layered-summon", "bucket-mib", "peft", "lora-rank", "lora-targets", "offload-parameters",
+    "shard-group", "sharded-by", "reshard-after-forward",
+)
+"""What it is not asked, or what is not modelled with it."""
+
+DEEPSPEED_SAYS: Final = ("overlap_comm", "grad_accum_dtype")
+"""What its own options say of DeepSpeed."""
+
 NOT_OF_TRL: Final = (
     "micro-tokens", "log-prob-micro-batch", "log-prob-tokens", "ulysses", "entropy", "entropy-kernel", "fused-loss",
-    "padded", "reuse-log-prob", "offload-reference", "layered-summon", "bucket-mib",
+    "padded", "reuse-log-prob", "offload-reference", "layered-summon", "bucket-mib", "trainer-sleep", "reward-model",
+    "critic-model", "own-gpus",
 )
 """What verl leaves to be asked, and TRL does not."""
 
@@ -72,7 +82,7 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     known = FRAMEWORKS[framework]
     rollout, rollout_version = _rollout(values, known, version)
     engine = values.get("engine", known.engine)
-    if (engine == "huggingface") != (framework == "trl"):
+    if engine not in (known.engine, *known.others):
         raise Unsupported(f"{framework}'s trainer does not run with --engine {engine}; leave it out")
     cluster = cluster_of(str(given["gpus"]), market_of(values, TABLE))
     if values.get("rollout-gpus", 0) >= cluster.count:
@@ -90,7 +100,8 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     trainer = _trl(given, version, algorithm, episodes, resolve) if framework == "trl" else None
     updates = converted(Updates, {
         "padded": release.pads and engine != "megatron", "mini_batch": min(Updates().mini_batch, episodes.prompts),
-        **({} if trainer is None else {"micro_batch": TRL_MICRO_BATCH, "reference": bool(beta_of(trainer))}),
+        **({} if trainer is None else {"micro_batch": release.micro_batch, "reference": bool(beta_of(trainer))}),
+        **(_of_openrlhf(values, release) if framework == "openrlhf" else {}),
         **section(values, "updates", TABLE), **({"entropy": True} if release.learns_entropy else {}),
     })
     if trainer is not None:
@@ -101,17 +112,31 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
             trainer=trainer, run_steps=steps,
             assumed=(*trainer.assumed, *_assumed(values, framework, version, rollout, rollout_version)),
         )
-    for name in (*OF_TRL, "trainer-option"):
-        if name in values:
-            raise Unsupported(f"--{name} is asked of TRL's trainers alone; leave it out, or add --framework trl")
+    of_others = dict.fromkeys(OF_TRL, "TRL") | {"trainer-option": "TRL", "trainer-sleep": "OpenRLHF"}
+    for name, whose in of_others.items():
+        if name in values and not (framework == "openrlhf" and name in OF_OPENRLHF):
+            raise Unsupported(f"--{name} is asked of {whose}'s trainers alone; leave it out, or add --framework "
+                              f"{whose.lower()}")
+    others: dict[str, Any] = {field: checkpoint_of(values[name], {}, resolve, TABLE).model
+                              for name, field in OTHERS.items() if name in values}
+    options = engine_options(values.get("trainer-option", ()))
+    for name in options:
+        if name not in DEEPSPEED_SAYS:
+            raise UnknownName.of("trainer option", name, DEEPSPEED_SAYS)
+    asked = {"critic": algorithm in WITH_CRITIC, "reference": updates.reference, "reward": "reward" in others}
+    own = _own_gpus(values, cluster.count, framework, asked)
     peft, passed_over = peft_of({"lora-targets": ("all-linear",), **values} if "peft" in values else values,
                                 model, "huggingface", None, TABLE)
     if peft is not None and peft.method != "lora":
         raise Unsupported(f"{framework} trains LoRA and no other adapters; --peft {peft.method} is none")
+    if updates.sleeps and version < STAGE_2_SLEEPS_SINCE and values.get("shards", values.get("zero")) != "everything":
+        raise InvalidSpec("DeepSpeed up to 0.17.5 moves the states of stage 3 alone; add --zero 3, or leave out "
+                          "--trainer-sleep")
     plan, evened = _evened(_plan(values, peft, framework), model.num_layers)
     return PostTrainingJob(
         model=model, cluster=cluster, framework=framework, version=version, algorithm=algorithm, episodes=episodes,
-        updates=updates, plan=plan, rollout=_engine_part(values), engine=engine,
+        updates=updates, plan=plan, rollout=_engine_part(values), engine=engine, trainer_options=options, own_gpus=own,
+        **others,
         rollout_engine=rollout, rollout_version=rollout_version, alloc_conf=values.get("alloc-conf", ""),
         run_steps=steps,
         assumed=(*passed_over, *evened, *_assumed(values, framework, version, rollout, rollout_version)),
@@ -128,7 +153,7 @@ def _refuse_contradictions(values: Mapping[str, Any], algorithm: str) -> None:
     refuse_peft_details(values)
     if values.get("layered-summon") and "peft" not in values:
         raise InvalidSpec("--layered-summon needs --peft lora")
-    for name in ("critic-micro-batch", "critic-micro-tokens"):
+    for name in ("critic-micro-batch", "critic-micro-tokens", "critic-model"):
         if name in values and algorithm not in WITH_CRITIC:
             raise InvalidSpec(f"--{name} needs --algorithm ppo")
     for name, other in ALIKE:
@@ -138,6 +163,58 @@ def _refuse_contradictions(values: Mapping[str, Any], algorithm: str) -> None:
         raise InvalidSpec("--ahead needs --rollout-gpus: an engine on the trainer's cards waits while that learns")
     if values.get("fused-loss") and "entropy-kernel" in values:
         raise InvalidSpec("--entropy-kernel needs logits, which --fused-loss never makes; give one of them")
+
+
+OTHERS: Final = {"reward-model": "reward", "critic-model": "critic"}
+"""Option that names another network -> field of the question."""
+
+
+def _own_gpus(
+    values: Mapping[str, Any], gpus: int, framework: str, asked: Mapping[str, bool]
+) -> dict[str, int]:
+    """Cards of networks that have some of their own, as "critic+reward=4" says.
+
+    Args:
+        asked: network -> whether the question has it
+
+    Raises: InvalidSpec or Unsupported for what leaves the trainer none, or cannot be
+    """
+    own: dict[str, int] = {}
+    for pair in values.get("own-gpus", ()):
+        names, _, count = str(pair).partition("=")
+        for name in names.split("+"):
+            if name not in RATES:
+                raise UnknownName.of("network", name, RATES)
+            if not asked[name] or name in "+".join(own).split("+"):
+                raise InvalidSpec(f"--own-gpus {pair}: there is no {name}, or it is named twice")
+        own[names] = require_count("own-gpus", parse_count("own-gpus", count))
+    if own and framework != "openrlhf":
+        raise Unsupported(f"--own-gpus is not modelled with {framework}; leave it out")
+    if own and "rollout-gpus" not in values:
+        raise InvalidSpec("--own-gpus needs --rollout-gpus: an engine on the trainer's cards has all networks there")
+    if (left := gpus - sum(own.values()) - values.get("rollout-gpus", 0)) < 1:
+        raise InvalidSpec(f"own-gpus and rollout-gpus leave {left} of {gpus} GPUs to the trainer")
+    return own
+
+
+STAGE_2_SLEEPS_SINCE: Final[Version] = (0, 8, 11)
+"""First OpenRLHF with DeepSpeed 0.17.6 [openrlhf/utils/deepspeed/deepspeed_utils.py `offload_deepspeed_states`]."""
+
+
+def _of_openrlhf(values: Mapping[str, Any], release: Release) -> dict[str, Any]:
+    """What OpenRLHF does where nobody says otherwise.
+
+    Raises: Unsupported for what it does not do, or what is not modelled with it
+    """
+    for name in NOT_OF_OPENRLHF:
+        if values.get(name):
+            raise Unsupported(f"--{name} is not modelled with OpenRLHF; leave it out")
+    own: dict[str, Any] = {"reference": True}
+    if "micro-tokens" not in values:
+        own["micro_batch"] = release.micro_batch
+    if not {"micro-tokens", "log-prob-tokens"} & values.keys():
+        own["log_prob_micro_batch"] = release.rating_batch
+    return own | ({"padded": False} if "micro-tokens" in values else {})  # they are packed
 
 
 def _trl(
@@ -199,15 +276,17 @@ def _plan(values: Mapping[str, Any], peft: Any, framework: str) -> Plan:
 
     Raises: Unsupported for what the framework does not do
     """
+    deepspeed = framework == "openrlhf"
     fields: dict[str, Any] = {
-        "precision": Precision.MIXED_BF16, "recompute": Recompute.FULL, "shards": Shards.EVERYTHING,
-        **section(values, "plan", TABLE),
+        "precision": Precision.MIXED_BF16, "recompute": Recompute.NONE if deepspeed else Recompute.FULL,
+        "shards": Shards.OPTIMIZER_AND_GRADIENTS if deepspeed else Shards.EVERYTHING, **section(values, "plan", TABLE),
     }
     fields["precision"] = PURE.get(fields["precision"], fields["precision"])
-    if fields["precision"] not in PRECISIONS:
-        raise Unsupported(f"{framework} trains in {' or '.join(PRECISIONS)}; --precision {fields['precision']} is "
-                          "neither")
-    if fields["shards"] is not Shards.EVERYTHING and fields["shards"] != Shards.EVERYTHING.value:
+    able = PRECISIONS[:1] if deepspeed else PRECISIONS
+    if fields["precision"] not in able:
+        raise Unsupported(f"{framework} trains in {' or '.join(able)}; --precision {fields['precision']} is none of "
+                          "them")
+    if not deepspeed and fields["shards"] is not Shards.EVERYTHING and fields["shards"] != Shards.EVERYTHING.value:
         raise Unsupported(f"{framework} shards everything; leave out --shards and --zero")
     if "nvme" in (fields.get("offload_parameters"), fields.get("offload_optimizer")):
         raise Unsupported(f"{framework} offloads to main memory only; use cpu")
@@ -241,10 +320,12 @@ def _assumed(
         found.append(f"{framework} {version_text(version)}; --framework {framework}@VERSION says otherwise")
     if "@" not in str(values.get("rollout", "")):
         found.append(f"{engine} {version_text(engine_version)}, which goes with that release; --rollout says otherwise")
-    if framework == "trl":
-        if "micro-batch" not in values:
-            found.append(f"micro-batches of {TRL_MICRO_BATCH} sequences (per_device_train_batch_size), the Trainer's "
-                         "default; --micro-batch says otherwise")
+    known = FRAMEWORKS[framework]
+    micro_batch = next(one for one in known.releases if version >= one.since).micro_batch
+    if micro_batch is not None:
+        if not {"micro-batch", "micro-tokens"} & set(values):
+            found.append(f"micro-batches of {micro_batch} sequences, {framework}'s default; --micro-batch says "
+                         "otherwise")
     elif not {"micro-batch", "micro-tokens"} & set(values):
         found.append("dynamic micro-batches of 16,384 tokens on each card, verl's default budget; --micro-batch or "
                      "--micro-tokens says otherwise")

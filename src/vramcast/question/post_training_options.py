@@ -20,9 +20,9 @@ OF_TRL: Final = (
 
 POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "framework": Option("job", "framework", Kind.TEXT, "framework@version: verl@0.8 (default), verl@0.4, nemo-rl@0.5, "
-                        "trl@1.9"),
-    "engine": Option("job", "engine", Kind.CHOICE, "what the trainer runs; pytorch: FSDP, huggingface: TRL's trainers",
-                     ("pytorch", "megatron", "huggingface")),
+                        "trl@1.9, openrlhf@0.11"),
+    "engine": Option("job", "engine", Kind.CHOICE, "what the trainer runs; pytorch: FSDP, huggingface: TRL's "
+                     "trainers, deepspeed: OpenRLHF's", ("pytorch", "megatron", "huggingface", "deepspeed")),
     "steps": _count("job", "run_steps", "steps of the whole run, for its length and its cost"),
     "find": Option("job", "find", Kind.CHOICE, "the inverse question: vary this until it fits",
                    ("largest-batch", "longest-response", "fewest-gpus", "largest-fraction")),
@@ -55,6 +55,14 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
                              "pass (rollout_correction.bypass_mode)"),
     "reference": Option("updates", "reference", Kind.FLAG, "a KL term asks the network as it was (use_kl_loss)"),
     "offload-reference": Option("updates", "offload_reference", Kind.FLAG, "the reference waits on the host"),
+    "reward-model": Option("job", "reward", Kind.TEXT, "a network that rates answers, beside the trainer; without one "
+                           "a function does"),
+    "critic-model": Option("job", "critic", Kind.TEXT, "the network that estimates values; without one as the one that "
+                           "learns"),
+    "trainer-sleep": Option("updates", "sleeps", Kind.FLAG, "states of the optimizer leave the card while others work "
+                            "(deepspeed_enable_sleep)"),
+    "own-gpus": Option("job", "own_gpus", Kind.NAMES, "critic+reward=4: cards of networks that have some of their own "
+                       "(repeatable)"),
     "rollout-gpus": _count("rollout", "gpus", "cards of the engine's own, of those that --gpus names"),
     "ahead": Option("rollout", "ahead", Kind.FLAG, "it generates the next step's answers while the trainer learns"),
     "rollout-tp": _count("rollout", "tp", "tensor-parallel degree of the engine"),

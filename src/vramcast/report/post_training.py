@@ -10,8 +10,8 @@ from vramcast.report.columns import table_lines
 from vramcast.report.messages import Words
 from vramcast.units import format_bytes, format_seconds
 
-STAGES: Final = ("init", "engine_start", "update_weights", "generate", "old_log_prob", "ref_log_prob", "values",
-                 "update_critic", "update_actor")
+STAGES: Final = ("init", "engine_start", "update_weights", "generate", "reward", "old_log_prob", "ref_log_prob",
+                 "values", "update_critic", "update_actor")
 """In the order in which they first run."""
 
 

@@ -33,6 +33,17 @@ def trainer_cluster(job: PostTrainingJob) -> Cluster:
     return part_of(job.cluster, job.trainer_gpus)
 
 
+def seen_from(job: PostTrainingJob, role: str) -> PostTrainingJob:
+    """The question as a network with cards of its own sees it; of any other the question itself.
+
+    Raises: InvalidSpec where they are no whole machines
+    """
+    own = next((gpus for roles, gpus in job.own_gpus.items() if role in roles.split("+")), None)
+    if own is None:
+        return job
+    return replace(job, cluster=part_of(job.cluster, own), rollout=replace(job.rollout, gpus=None), own_gpus={})
+
+
 def part_of(cluster: Cluster, gpus: int) -> Cluster:
     """So many cards of a cluster.
 
@@ -41,7 +52,7 @@ def part_of(cluster: Cluster, gpus: int) -> Cluster:
     if gpus == cluster.count:
         return cluster
     if gpus < 1 or (gpus > cluster.gpus_per_node and gpus % cluster.gpus_per_node):
-        raise InvalidSpec(f"rollout-gpus leaves {gpus} of {cluster.count} GPUs, which are no whole machines of "
+        raise InvalidSpec(f"cards of one's own leave {gpus} of {cluster.count} GPUs, which are no whole machines of "
                           f"{cluster.gpus_per_node}")
     nodes = max(1, gpus // cluster.gpus_per_node)
     return replace(cluster, num_nodes=nodes, gpus_per_node=gpus // nodes, instance=None)
@@ -90,7 +101,9 @@ def batches(job: PostTrainingJob, *, learns: bool, of_critic: bool = False) -> B
                        ceil_div(local, sequences), steps)
     shared = updates.ulysses * (job.plan.cp if job.framework == "verl" else 1)  # [verl] megatron_actor.py
     budget = (tokens or MICRO_TOKENS) * shared
-    if budget < episodes.longest:
+    if job.framework == "openrlhf":  # a sequence that is longer is a micro-batch alone [seqlen_balancing.py]
+        budget = max(budget, episodes.most_tokens(1))
+    elif budget < episodes.longest:
         raise InvalidSpec(
             f"micro-tokens={tokens or MICRO_TOKENS} x {shared} ranks that share them are fewer than the "
             f"{episodes.longest} tokens of the longest sequence; use at least {ceil_div(episodes.longest, shared)}"

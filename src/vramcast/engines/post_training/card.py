@@ -3,6 +3,8 @@
 [order] verl trainer/ppo/ray_trainer.py `fit`: the weights are handed over, sequences are generated, log-probabilities
 of the network that learns and of the reference are computed, values, then critic and actor are updated
 [nemo] nemo_rl/algorithms/grpo.py `grpo_train`: the same; the policy leaves the card before the engine wakes its cache
+[openrlhf] openrlhf/trainer/ppo_trainer.py `ppo_train`, ppo_utils/experience_maker.py `make_experience`: every network
+is a process, which empties its cache behind a pass; critic and actor learn at once where neither sleeps
 """
 
 from __future__ import annotations
@@ -13,15 +15,20 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.domain.post_training import WITH_CRITIC, Card, PostTrainingJob, Process, Stage
-from vramcast.domain.program import Alloc, Free, Program
+from vramcast.domain.program import Alloc, Free, Node, Program
 from vramcast.engines.post_training import trainer
-from vramcast.engines.post_training.batches import Batches, batches
+from vramcast.engines.post_training.batches import Batches, batches, seen_from
 from vramcast.engines.post_training.networks import Network, alloc, free, num_bytes
 from vramcast.engines.post_training.releases import Release, keeps_cache, lives_inside, release_of, sleep_level
 from vramcast.engines.post_training.rollout import Engine, engine
 
 TRAINER: Final = "trainer"
 ENGINE: Final = "engine"
+CRITIC: Final = "critic"
+REFERENCE: Final = "reference"
+REWARD: Final = "reward"
+TRAINERS: Final = (TRAINER, CRITIC, REFERENCE, REWARD)
+"""Processes of the trainer: where they are not apart, all networks are in the first."""
 
 POOLS: Final = ("weights", "key-value cache")
 
@@ -33,11 +40,29 @@ class _Roles(NamedTuple):
     reference: Network | None = None  # one of its own
     critic: Network | None = None
     values: Program = ()  # a pass of the critic
+    reward: Network | None = None
+    rated: Program = ()  # a pass of it
+    apart: bool = False  # each in a process of its own
 
     @property
     def trained(self) -> tuple[Network, ...]:
         """Those that learn."""
         return (self.actor,) if self.critic is None else (self.actor, self.critic)
+
+    def home(self, name: str) -> str:
+        """The process of a network."""
+        return name if self.apart else TRAINER
+
+    @property
+    def all(self) -> dict[str, Network]:
+        """By the process that they would have alone."""
+        found = zip(TRAINERS, (self.actor, self.critic, self.reference, self.reward), strict=True)
+        return {name: network for name, network in found if network is not None}
+
+    @property
+    def homes(self) -> tuple[str, ...]:
+        """Processes of the trainer."""
+        return tuple(dict.fromkeys(map(self.home, self.all)))
 
 
 def cards(job: PostTrainingJob) -> tuple[Card, ...]:
@@ -51,19 +76,32 @@ def cards(job: PostTrainingJob) -> tuple[Card, ...]:
     in_process = lives_inside(job)
     said = tuple(_assumptions(job, made, in_process=in_process))
     if apart:
-        alone = Card(processes=(Process(name=TRAINER),), stages=tuple(_stages(job, release, roles)), assumptions=said)
+        alone = _alone(job, roles, tuple(_stages(job, release, roles)), said)
         process = Process(name=ENGINE, outside=made.outside, pools=(made.weights, made.cache))
         started = Stage(name="engine_start", programs={ENGINE: (*made.kept, *made.forward)}, awake=POOLS)
-        return (alone, Card(processes=(process,), shortfall=made.shortfall, stages=(
+        return (*alone, Card(processes=(process,), shortfall=made.shortfall, stages=(
             started, Stage(name="generate", programs={ENGINE: made.forward}, awake=POOLS))))
     stages = tuple(_stages(job, release, roles, made, generator=TRAINER if in_process else ENGINE))
-    return (Card(processes=_processes(made, in_process=in_process), stages=stages, shortfall=made.shortfall,
+    return (Card(processes=_processes(made, roles, in_process=in_process), stages=stages, shortfall=made.shortfall,
                  assumptions=said),)
+
+
+def _alone(
+    job: PostTrainingJob, roles: _Roles, stages: tuple[Stage, ...], said: tuple[str, ...]
+) -> Iterator[Card]:
+    """Cards without an engine: the trainer's, and those of networks that have some of their own."""
+    own = [tuple(map(roles.home, names.split("+"))) for names in job.own_gpus]
+    others = tuple(name for name in roles.homes if not any(name in homes for homes in own))
+    for homes in (others, *own):
+        there = (replace(stage, programs={name: stage.programs[name] for name in homes if name in stage.programs},
+                         releases=tuple(name for name in stage.releases if name in homes)) for stage in stages)
+        yield Card(processes=tuple(Process(name=name) for name in homes), assumptions=said,
+                   stages=tuple(stage for stage in there if stage.programs))
 
 
 def _held(job: PostTrainingJob, release: Release, roles: _Roles) -> int:
     """What the engine finds on the card when it starts [bytes]."""
-    if job.engine == "huggingface":
+    if job.engine == "huggingface" or release.apart:
         return trainer.held_before(job, roles.actor)
     reference = num_bytes(roles.reference.weights if roles.reference else ())
     if job.plan.offload_parameters != "none" or release.leaves:
@@ -74,10 +112,12 @@ def _held(job: PostTrainingJob, release: Release, roles: _Roles) -> int:
 def _roles(job: PostTrainingJob) -> _Roles:
     found = batches(job, learns=True)
     apart = job.updates.reference and job.plan.peft is None and not trainer.rates_inside(job)
-    reference = trainer.reference(job, batches(job, learns=False)) if apart else None
-    critic, values = trainer.critic(job, batches(job, learns=True, of_critic=True)) if (
+    asked, valued, rating = (seen_from(job, role) for role in (REFERENCE, CRITIC, REWARD))
+    reference = trainer.reference(asked, batches(asked, learns=False)) if apart else None
+    critic, values = trainer.critic(valued, batches(valued, learns=True, of_critic=True)) if (
         job.algorithm in WITH_CRITIC) else (None, ())
-    return _Roles(trainer.actor(job, found), reference, critic, values)
+    rated, reward = trainer.reward(rating, batches(rating, learns=False)) if job.reward is not None else ((), None)
+    return _Roles(trainer.actor(job, found), reference, critic, values, reward, rated, release_of(job).apart)
 
 
 def _stages(
@@ -86,13 +126,16 @@ def _stages(
     """In order; without `made` those of a trainer alone."""
     moves, moved = trainer.moved_by_stage(job)
     stays = _Stays(weights=not (moves or release.leaves), moments=not (moved or release.leaves))
-    loads = [node for network in roles.trained for node in network.load]
-    loads += roles.reference.load if roles.reference is not None else ()
+    loads: dict[str, list[Node]] = {name: [] for name in roles.homes}
+    for name, network in roles.all.items():
+        loads[roles.home(name)] += network.load
+    for name, network in zip((TRAINER, CRITIC), roles.trained, strict=False):
+        loads[roles.home(name)] += () if stays.weights else free(network.weights)
+        loads[roles.home(name)] += () if stays.moments else free(network.masters)
     awake = POOLS if made is not None and not job.rollout.sleeps else ()
     first = made is not None and trainer.engine_starts_first(job)
-    init = Stage(name="init", awake=awake if first else (), releases=(TRAINER,), programs={TRAINER: (
-        *loads, *(node for network in roles.trained for node in (
-            *(() if stays.weights else free(network.weights)), *(() if stays.moments else free(network.masters)))))})
+    init = Stage(name="init", awake=awake if first else (), releases=roles.homes,
+                 programs={name: tuple(nodes) for name, nodes in loads.items()})
     started = () if made is None else (
         Stage(name="engine_start", programs={generator: (*made.kept, *made.forward)}, awake=POOLS,
               releases=(generator,)),)
@@ -115,11 +158,18 @@ def _steps(
         if made is not None:
             yield Stage(name="generate", programs={generator: made.forward}, awake=POOLS, releases=(generator,))
         yield from _rated(job, roles, stays, awake)
+        updated = stays.updated("update_actor", TRAINER, roles.actor, awake, first=first)
         if roles.critic is not None:
-            yield Stage(name="values", programs={TRAINER: stays.beside(roles.critic, roles.values)}, awake=awake,
-                        releases=() if stays.weights else (TRAINER,))
-            yield stays.updated("update_critic", roles.critic, awake, first=first)
-        yield stays.updated("update_actor", roles.actor, awake, first=first)
+            home = roles.home(CRITIC)
+            yield Stage(name="values", programs={home: stays.beside(roles.critic, roles.values)}, awake=awake,
+                        releases=(home,) if roles.apart or not stays.weights else ())
+            other = stays.updated("update_critic", home, roles.critic, awake, first=first)
+            if roles.apart and stays.moments and not job.own_gpus:  # both learn at once
+                updated = replace(updated, programs={**other.programs, **updated.programs},
+                                  releases=(*other.releases, *updated.releases))
+            else:
+                yield other
+        yield updated
 
 
 class _Stays(NamedTuple):
@@ -132,13 +182,13 @@ class _Stays(NamedTuple):
         """A program with the weights there."""
         return program if self.weights else (*alloc(network.weights), *program, *free(network.weights))
 
-    def updated(self, name: str, network: Network, awake: tuple[str, ...], *, first: bool) -> Stage:
+    def updated(self, name: str, home: str, network: Network, awake: tuple[str, ...], *, first: bool) -> Stage:
         """Mini-batches of a step; the first one ever makes the optimizer's states."""
         there = network.masters if first else network.moments
         body = network.first if first else network.update
         if not self.moments:
             body = (*alloc(there), *body, *free(network.moments))
-        return Stage(name=name, programs={TRAINER: self.beside(network, body)}, awake=awake, releases=(TRAINER,))
+        return Stage(name=name, programs={home: self.beside(network, body)}, awake=awake, releases=(home,))
 
 
 def _rated(job: PostTrainingJob, roles: _Roles, stays: _Stays, awake: tuple[str, ...]) -> Iterator[Stage]:
@@ -146,23 +196,28 @@ def _rated(job: PostTrainingJob, roles: _Roles, stays: _Stays, awake: tuple[str,
     if trainer.rates_inside(job):
         return
     found: Batches = batches(job, learns=False)
-    releases = () if stays.weights else (TRAINER,)
+    releases = () if stays.weights and not roles.apart else (TRAINER,)
+    if roles.reward is not None:
+        home = roles.home(REWARD)
+        yield Stage(name="reward", programs={home: roles.rated}, awake=awake, releases=(home,) if roles.apart else ())
     if not job.updates.reuses_log_prob:
-        asked = trainer.log_prob(job, found, entropy=True)
-        yield Stage(name="old_log_prob", programs={TRAINER: stays.beside(roles.actor, asked)}, awake=awake,
+        rated = trainer.log_prob(job, found, entropy=True)
+        yield Stage(name="old_log_prob", programs={TRAINER: stays.beside(roles.actor, rated)}, awake=awake,
                     releases=releases)
     if job.updates.reference:
-        referred = trainer.log_prob(job, found, entropy=False, reference=True)
+        asked = seen_from(job, REFERENCE)
+        referred = trainer.log_prob(asked, batches(asked, learns=False), entropy=False, reference=True)
         if roles.reference is None:  # the same network, its adapter switched off
             referred = stays.beside(roles.actor, referred)
-        yield Stage(name="ref_log_prob", programs={TRAINER: referred}, awake=awake, releases=releases)
+        home = roles.home(REFERENCE) if roles.reference is not None else TRAINER
+        yield Stage(name="ref_log_prob", programs={home: referred}, awake=awake, releases=(home,) if releases else ())
 
 
-def _processes(made: Engine, *, in_process: bool) -> tuple[Process, ...]:
+def _processes(made: Engine, roles: _Roles, *, in_process: bool) -> tuple[Process, ...]:
     pools = (made.weights, made.cache)
     if in_process:
         return (Process(name=TRAINER, outside=made.outside, pools=pools),)
-    return (Process(name=TRAINER), Process(name=ENGINE, outside=made.outside, pools=pools))
+    return (*(Process(name=name) for name in roles.homes), Process(name=ENGINE, outside=made.outside, pools=pools))
 
 
 def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Iterator[str]:
@@ -179,9 +234,10 @@ def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Ite
     yield (f"{job.rollout_engine} lives in the trainer's process, whose figures count what sleeps" if in_process
            else f"{job.rollout_engine} is {where}")
     plan = made.job.plan
+    tokens = "its own number of" if plan.batched_tokens is None else f"{plan.batched_tokens:,}"
     yield (f"the engine: tp {plan.tp}, {plan.memory_fraction:g} of the card, "
            f"max_num_seqs {plan.max_sequences or 'unset'}, "
-           f"{plan.batched_tokens:,} tokens a forward, {'CUDA graphs' if plan.graphs else 'no CUDA graphs'}")
+           f"{tokens} tokens a forward, {'CUDA graphs' if plan.graphs else 'no CUDA graphs'}")
     if job.rollout.sleeps and job.rollout.gpus is None:
         yield f"it sleeps while the trainer works (level {sleep_level(job)})"
     if job.engine == "megatron":

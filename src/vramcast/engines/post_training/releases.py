@@ -3,6 +3,10 @@
 [verl] verl-project/verl v0.3 070ed6a, v0.4.1 8d9e350, v0.5.0 8fdc4d3, v0.6.1 d62da49, v0.7.0 f9c855f, 0.8.0.dev
 b178a3c, v0.9.0 483b8a0, 0.10.0.dev 1dda039
 [trl] huggingface/trl f2cd577 trl/generation/vllm_generation.py, trl/trainer/grpo_config.py
+[openrlhf] OpenRLHF/OpenRLHF v0.6.4 ebbe2cb, v0.8.0 a542dd9, v0.8.5 5974dfe, v0.9.0 06ab51e, v0.9.2, v0.9.5 c0e2ee2,
+v0.10.0, 0.11.0 3c3be62: setup.py for its vLLM; trainer/ray/vllm_engine.py: until 0.9.0 the `LLM` class, whose batches
+are vLLM's own, since then `AsyncLLMEngine`, which has 2,048 tokens and 128 sequences unasked [vllm arg_utils.py];
+trainer/ppo_trainer.py `broadcast_to_vllm`: weights alone are woken since 0.9.2
 [nemo] NVIDIA-NeMo/RL 7ea279a nemo_rl/models/generation/vllm/vllm_worker.py, nemo_rl/algorithms/grpo.py: the policy
 waits on the host while the engine generates, and its optimizer while weights are handed over
 """
@@ -35,12 +39,15 @@ class Release(NamedTuple):
     pads: bool = False  # batches, unasked [config/model/hf_model.yaml `use_remove_padding`]
     learns_entropy: bool = False  # its gradient is computed whatever its coefficient [dp_actor.py]
     leaves: bool = False  # all of the trainer is on the host while the engine generates
+    apart: bool = False  # every network is a process of its own, and the engine starts before them
+    batched_tokens: int | None = 8192  # of a forward of the engine; None: it is not told any
+    micro_batch: int | None = None  # sequences of a micro-batch, where nobody says
+    rating_batch: int | None = None  # the same of passes without gradients
 
 
 MEMORY_FRACTION: Final = 0.5
-BATCHED_TOKENS: Final = 8192
 MICRO_TOKENS: Final = 16384
-"""`gpu_memory_utilization`, `max_num_batched_tokens`, `ppo_max_token_len_per_gpu` where nobody says them
+"""`gpu_memory_utilization`, `ppo_max_token_len_per_gpu` where nobody says them
 [config/rollout/rollout.yaml, config/actor/actor.yaml]."""
 
 
@@ -61,10 +68,29 @@ NEMO: Final = (
 
 
 TRL: Final = (
-    Release((1, 0), True, 2, False, "in place", False, 2, 0, None, True, False, (0, 19), (0, 5, 8), pads=True),
-    Release((0, 24), True, 2, False, "in place", False, 2, 0, None, True, False, (0, 12), (0, 5, 5), pads=True),
-    Release((0, 18), True, 2, False, "in place", False, 2, 0, None, True, False, (0, 8, 5), (0, 4, 6), pads=True),
+    Release((1, 0), True, 2, False, "in place", False, 2, 0, None, True, False, (0, 19), (0, 5, 8), pads=True,
+            batched_tokens=4096, micro_batch=8),
+    Release((0, 24), True, 2, False, "in place", False, 2, 0, None, True, False, (0, 12), (0, 5, 5), pads=True,
+            batched_tokens=4096, micro_batch=8),
+    Release((0, 18), True, 2, False, "in place", False, 2, 0, None, True, False, (0, 8, 5), (0, 4, 6), pads=True,
+            batched_tokens=4096, micro_batch=8),
 )
+
+
+def _openrlhf(since: Version, vllm: Version) -> Release:
+    """[openrlhf]: what its releases share, and what changed."""
+    streams, few = since >= (0, 9, 1), since >= (0, 10)
+    return Release(
+        since, False, 1, since < (0, 9, 2), "", False, 2, 0, 128 if streams else None, True, False, vllm, (0, 5, 8),
+        pads=True, apart=True, batched_tokens=2048 if streams else None, micro_batch=1 if few else 4,
+        rating_batch=1 if few else 8,
+    )
+
+
+OPENRLHF: Final = tuple(_openrlhf(*row) for row in (
+    ((0, 11), (0, 27)), ((0, 10), (0, 19)), ((0, 9, 5), (0, 17)), ((0, 9, 2), (0, 13)), ((0, 9, 1), (0, 13)),
+    ((0, 9), (0, 11)), ((0, 8, 5), (0, 9)), ((0, 8), (0, 8, 5)), ((0, 6), (0, 8)),
+))
 
 
 class Framework(NamedTuple):
@@ -77,13 +103,14 @@ class Framework(NamedTuple):
     engine: str = "pytorch"  # of the trainer, where nobody says
     rollout_tp: int = 2
     memory_fraction: float = MEMORY_FRACTION  # of the card for the engine
-    batched_tokens: int = BATCHED_TOKENS
+    others: tuple[str, ...] = ()  # engines that may train instead
 
 
 FRAMEWORKS: Final[dict[str, Framework]] = {
-    "verl": Framework(VERL, (0, 2), (0, 10), (0, 8)),
-    "nemo-rl": Framework(NEMO, (0, 3), (0, 6), (0, 6), "megatron", 1, 0.6),
-    "trl": Framework(TRL, (0, 18), (1, 9), (1, 9), "huggingface", 1, 0.3, 4096),
+    "verl": Framework(VERL, (0, 2), (0, 10), (0, 8), others=("megatron",)),
+    "nemo-rl": Framework(NEMO, (0, 3), (0, 6), (0, 6), "megatron", 1, 0.6, ("pytorch",)),
+    "trl": Framework(TRL, (0, 18), (1, 9), (1, 9), "huggingface", 1, 0.3),
+    "openrlhf": Framework(OPENRLHF, (0, 6), (0, 11), (0, 11), "deepspeed", 1),
 }
 
 

@@ -65,8 +65,9 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
     most = None if release.max_sequences is None else asked.max_sequences or release.max_sequences
     most = asked.max_sequences or concurrent if of_trl else most
     usual = FRAMEWORKS[job.framework]
+    of_class = release.in_process or release.batched_tokens is None  # vLLM's `LLM`
     own: dict[str, str | int | float | bool] = {}
-    if release.in_process and job.rollout_engine == "vllm":
+    if of_class and job.rollout_engine == "vllm":
         own |= {"offline": True}
         own |= {"v1": False} if release.first_engine and job.rollout_version < SECOND_ONLY else {}
     rank = 0 if job.plan.peft is None or of_trl else max(LEAST_RANK, job.plan.peft.rank)
@@ -79,7 +80,7 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
         ),
         plan=ServePlan(
             tp=tp, memory_fraction=asked.memory_fraction or usual.memory_fraction, max_sequences=most,
-            batched_tokens=asked.batched_tokens or usual.batched_tokens,
+            batched_tokens=asked.batched_tokens or release.batched_tokens,
             graphs=release.graphs if asked.graphs is None else asked.graphs, dtype="bf16",
             lora_slots=int(rank > 0), lora_rank=rank or 16,
         ),

@@ -1,18 +1,20 @@
-"""Whose program a trainer's network runs: FSDP's, Megatron's or that of TRL's trainers."""
+"""Whose program a trainer's network runs: FSDP's, Megatron's, that of TRL's trainers or DeepSpeed's."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any, Final
 
-from vramcast.domain.job import Job
+from vramcast.domain.job import Job, Shards
+from vramcast.domain.model import scorer
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Program, Tensor
 from vramcast.engines.post_training.batches import Batches
 from vramcast.engines.post_training.networks import Network
+from vramcast.engines.post_training.releases import release_of
 from vramcast.errors import Unsupported
 
-MODULES: Final = {"pytorch": "fsdp", "megatron": "megatron", "huggingface": "huggingface"}
+MODULES: Final = {"pytorch": "fsdp", "megatron": "megatron", "huggingface": "huggingface", "deepspeed": "zero"}
 """Engine of a trainer -> the module here that knows it, imported when it is asked for."""
 
 
@@ -37,7 +39,7 @@ def critic(job: PostTrainingJob, found: Batches) -> tuple[Network, Program]:
 
     Raises: Unsupported under Megatron
     """
-    if job.engine != "pytorch":
+    if job.engine == "megatron":
         raise Unsupported("a critic under Megatron is not modelled; use --engine pytorch, or an algorithm without one")
     made: tuple[Network, Program] = _of(job).critic(job, found)
     return made
@@ -46,6 +48,8 @@ def critic(job: PostTrainingJob, found: Batches) -> tuple[Network, Program]:
 def moved_by_stage(job: PostTrainingJob) -> tuple[bool, bool]:
     """Whether weights and the optimizer leave the card between two stages; DeepSpeed's offload is part of its step."""
     plan, of_step = job.plan, job.engine == "huggingface"
+    if job.engine == "deepspeed":
+        return False, job.updates.sleeps and plan.offload_optimizer == "none"
     return not of_step and plan.offload_parameters != "none", not of_step and plan.offload_optimizer != "none"
 
 
@@ -56,11 +60,13 @@ def rates_inside(job: PostTrainingJob) -> bool:
 
 def engine_starts_first(job: PostTrainingJob) -> bool:
     """Whether the engine starts before the trainer has its share of the card."""
-    return job.engine == "huggingface" and bool(_of(job).is_sharded(job))
+    return release_of(job).apart or (job.engine == "huggingface" and bool(_of(job).is_sharded(job)))
 
 
 def held_before(job: PostTrainingJob, learning: Network) -> int:
     """What an engine that starts first finds on the card [bytes]."""
+    if release_of(job).apart:
+        return 0
     found: int = _of(job).held_before(job, learning)
     return found
 
@@ -68,6 +74,17 @@ def held_before(job: PostTrainingJob, learning: Network) -> int:
 def reference(job: PostTrainingJob, found: Batches) -> Network:
     """The network as it was."""
     made: Network = _of(job).reference(job, found)
+    return made
+
+
+def reward(job: PostTrainingJob, found: Batches) -> tuple[Program, Network]:
+    """A pass of the network that rates answers, and what is kept of it.
+
+    Raises: Unsupported for trainers beside which none is modelled
+    """
+    if job.engine not in ("deepspeed", "pytorch") or job.reward is None:
+        raise Unsupported(f"a reward network beside --engine {job.engine} is not modelled; leave out --reward-model")
+    made: tuple[Program, Network] = _of(job).reward(job, found, scorer(job.reward))
     return made
 
 
@@ -85,6 +102,8 @@ def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
 
 def offloads_reference(job: PostTrainingJob) -> bool:
     """Whether the reference waits on the host: of FSDP since 0.6 unasked, of Megatron where it is asked."""
+    if job.engine == "deepspeed":
+        return bool(job.updates.offload_reference) and job.plan.shards is Shards.EVERYTHING
     if job.engine == "pytorch" and job.framework == "verl":
         return bool(_of(job).offloads_reference(job))
     return bool(job.updates.offload_reference) if job.framework == "verl" else True
