@@ -241,7 +241,8 @@ def test_openrlhf_keeps_16_bit_weights_of_every_network_and_moves_the_rest() -> 
     found = asked(**SLEEPING)
     assert [rank.role for rank in found.ranks] == ["card", "trainer", "critic", "reference", "reward", "engine"]
     for name in ("trainer", "critic", "reference", "reward"):
-        assert found.resting[name]["generate"] == pytest.approx(2 * found.num_parameters / 8, rel=0.02)
+        kept = found.resting[name]["generate"] - 2 * found.num_parameters / 8
+        assert 0 <= kept <= 65 << 20  # small weights, and the workspaces of those that learn
     awake = asked(**{**SLEEPING, "trainer_sleep": False})
     moved = awake.resting["trainer"]["generate"] - found.resting["trainer"]["generate"]
     assert moved == pytest.approx((12 + 2) * found.num_parameters / 8, rel=0.01)  # states in fp32, gradients in bf16

@@ -14,17 +14,17 @@ from vramcast.formats.tools import openrlhf
 PPO: Final = (
     "--ref.num_gpus_per_node 8 --reward.num_gpus_per_node 8 --critic.num_gpus_per_node 8 --vllm.num_engines 4 "
     "--vllm.tensor_parallel_size 2 --train.colocate_all --vllm.gpu_memory_utilization 0.5 "
-    "--actor.model_name_or_path org/llama --reward.model_name_or_path org/rm --train.batch_size 128 --rollout.batch_size 1024 --data.max_len 2048 "
-    "--ds.zero_stage 3 --ckpt.save_hf --actor.adam.lr 5e-7 --actor.gradient_checkpointing_enable --ds.packing_samples "
-    "--vllm.enable_sleep --ds.enable_sleep --train.dynamic_batch_enable --train.max_tokens_per_gpu 16384 "
-    "--vllm.enforce_eager"
+    "--actor.model_name_or_path org/llama --reward.model_name_or_path org/rm --train.batch_size 128 "
+    "--rollout.batch_size 1024 --data.max_len 2048 --ds.zero_stage 3 --ckpt.save_hf --actor.adam.lr 5e-7 "
+    "--actor.gradient_checkpointing_enable --ds.packing_samples --vllm.enable_sleep --ds.enable_sleep "
+    "--train.dynamic_batch_enable --train.max_tokens_per_gpu 16384 --vllm.enforce_eager"
 )
 OLD: Final = (
-    "--ref_num_gpus_per_node 8 --actor_num_gpus_per_node 8 --vllm_num_engines 8 --colocate_all_models "
-    "--pretrain org/llama --remote_rm_url f.py --micro_train_batch_size 8 --train_batch_size 128 "
-    "--micro_rollout_batch_size 16 --rollout_batch_size 128 --n_samples_per_prompt 8 --prompt_max_len 1024 --generate_max_len 512 --zero_stage 3 "
-    "--bf16 --flash_attn --advantage_estimator group_norm --init_kl_coef 1e-3 --packing_samples --vllm_enable_sleep "
-    "--l2 0.1"
+    "--ref_num_gpus_per_node 8 --actor_num_gpus_per_node 8 --vllm_num_engines 8 --colocate_all_models --pretrain "
+    "org/llama --remote_rm_url f.py --micro_train_batch_size 8 --train_batch_size 128 --micro_rollout_batch_size "
+    "16 --rollout_batch_size 128 --n_samples_per_prompt 8 --prompt_max_len 1024 --generate_max_len 512 "
+    "--zero_stage 3 --bf16 --flash_attn --advantage_estimator group_norm --init_kl_coef 1e-3 --packing_samples "
+    "--vllm_enable_sleep --l2 0.1"
 )
 
 
