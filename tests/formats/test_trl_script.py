@@ -21,6 +21,13 @@ PLAIN = {"model_name_or_path": "llama-3.2-1b", "per_device_train_batch_size": 4,
 LORA = {"use_peft": True, "lora_r": 32, "lora_target_modules": ["q_proj"], "lora_dropout": 0.0}
 
 
+ARGUED = ("parser = argparse.ArgumentParser()\nparser.add_argument('--batch', type=int, default=2)\n"
+          "parser.add_argument('--no-pack', action='store_false', dest='pack')\nargs = parser.parse_args()\n"
+          "sft = SFTConfig(per_device_train_batch_size=args.batch, max_length=2048, packing=args.pack)\n"
+          "SFTTrainer(model='llama-3.2-1b', args=sft)\n")
+PARSED = "parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig))\nSFTTrainer(model=one.model_name_or_path)\n"
+
+
 def script(folder: Path, text: str, name: str = "own.py") -> Path:
     (folder / name).write_text(text)
     return folder / name
@@ -50,7 +57,8 @@ def test_a_script_answers_as_the_yaml_of_its_arguments(text: str, table: dict[st
 
 @pytest.mark.parametrize("text, said", [
     (ARGS.replace("=4", "=int(x)") + TRAINS.format(""), "per_device_train_batch_size: ${int(x)} is not set"),
-    ("args = TrlParser(SFTConfig).parse()\n" + TRAINS.format(""), "TrlParser: reads a command line"),
+    ("args = TrlParser(SFTConfig, ModelConfig).parse()\n" + TRAINS.format(""), "TrlParser: reads a command line"),
+    (ARGUED.replace("default=2", "required=True"), "${--batch, which the command must give}"),
     (ARGS + TRAINS.format(", optimizers=(mine, None)"), "optimizers: may change memory"),
     (ARGS + TRAINS.format(", peft_config=IA3Config()"), "peft_config: is made by no LoraConfig"),
     (ARGS + "model = prepare_model_for_kbit_training(model)\n" + TRAINS.format(""), "casts what is not packed"),
@@ -71,6 +79,18 @@ def test_the_script_beside_a_launcher_is_read_with_it(command: str, ranks: int, 
     script(tmp_path, HEAD + ARGS + TRAINS.format(""))
     job = asked(script(tmp_path, command + "\n", "run.sh"), gpus=f"{ranks}xh100")
     assert (job.model.name, job.cluster.count, job.workload.micro_batch) == ("llama-3.2-1b", ranks, 4)
+
+
+@pytest.mark.parametrize("text, words, expected", [
+    (ARGUED, "", (2, 2048, None)), (ARGUED, "--batch 16 --no-pack", (16, 2048, 1)),
+    (PARSED, "--model_name_or_path llama-3.2-1b --max_length 512 --per_device_train_batch_size 4", (4, 512, 1)),
+])
+def test_the_command_says_what_the_script_parses(
+    text: str, words: str, expected: tuple[int, int, int | None], tmp_path: Path
+) -> None:
+    script(tmp_path, HEAD + text)
+    workload = asked(script(tmp_path, f"python own.py {words}\n", "run.sh"), gpus="h100").workload
+    assert (workload.micro_batch, workload.seq_len, workload.min_seq_len) == expected
 
 
 def test_a_config_file_of_the_launcher_says_the_sharding_whatever_processes_are_named(tmp_path: Path) -> None:

@@ -62,8 +62,11 @@ def _is_python(text: str) -> bool:
     return True
 
 
-def calls_of(text: str, name: str) -> tuple[Call, ...]:
+def calls_of(text: str, name: str, given: Mapping[str, Any] = {}) -> tuple[Call, ...]:
     """The calls of a script in the order of their lines; what stands under `if False` does not run.
+
+    Args:
+        given: arguments of its command line, which argparse's defaults give way to
 
     Raises: SourceError where it is not Python
 
@@ -75,7 +78,7 @@ def calls_of(text: str, name: str) -> tuple[Call, ...]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise SourceError(f"{name}: not Python") from None
     try:
-        return tuple(_Walk().calls(tree.body))
+        return tuple(_Walk(given).calls(tree.body))
     except RecursionError:
         raise SourceError(f"{name}: its expressions are nested too deep") from None
 
@@ -105,11 +108,25 @@ def _closed(value: Any) -> Any:
     return {name: _closed(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
+PARSED: Final = Open("parse_args()")
+"""What argparse made of the command line."""
+
+
+UNASKED: Final = "the script's own defaults hold where a command line would say else"
+
+
+def unasked(calls: tuple[Call, ...]) -> tuple[str, ...]:
+    """What is said of a script that is read without the command that starts it."""
+    return (UNASKED,) if any(call.last == "add_argument" for call in calls) else ()
+
+
 class _Walk:
     """Names as they are set, and calls as they stand."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: Mapping[str, Any] = {}) -> None:
         self.names: dict[str, Any] = {}
+        self._given = given
+        self._options: dict[str, Any] = {}  # of argparse -> what they are
 
     def calls(self, body: list[ast.stmt]) -> Iterator[Call]:
         """In the order of the source."""
@@ -148,11 +165,27 @@ class _Walk:
             if name:
                 words = {word.arg: self.value(word.value) for word in call.keywords if word.arg is not None}
                 positional = tuple(self.value(one) for one in call.args)
+                if name.endswith(".add_argument"):
+                    self._option(words, positional)
                 yield Call(name, words, positional, any(word.arg is None for word in call.keywords))
+
+    def _option(self, words: Mapping[str, Any], flags: tuple[Any, ...]) -> None:
+        """An option of argparse: as the command line has it, else as it is unasked."""
+        long = next((str(flag) for flag in flags if str(flag).startswith("--")), "")
+        given = self._given.get(name := long.lstrip("-").replace("-", "_"))
+        switch = str(words.get("action", "")).removeprefix("store_")
+        usual = words.get("default", {"true": False, "false": True}.get(switch))
+        if switch == "false" and given is True:
+            given = False
+        if long:
+            usual = Open(f"{long}, which the command must give") if words.get("required") and given is None else usual
+            self._options[str(words.get("dest", name))] = usual if given is None else given
 
     def _assign(self, node: ast.stmt) -> None:
         if isinstance(node, ast.Assign):
             targets, value = node.targets, self.value(node.value)
+            if isinstance(node.value, ast.Call) and _dotted(node.value.func).rpartition(".")[2] == "parse_args":
+                value = PARSED
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
             targets, value = [node.target], self.value(node.value)
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
@@ -190,6 +223,12 @@ class _Walk:
                 return self.value(body if self.value(test) else other)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return _compared(self.value(left), op, self.value(right), node)
+            case ast.BoolOp(op=ast.Or(), values=[first, *_]) if self.value(first) and not isinstance(
+                    self.value(first), Open):
+                return self.value(first)
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if (
+                    self.names.get(owner) is PARSED and name in self._options):
+                return self._options[name]
             case ast.Attribute():
                 return Open(_dotted(node) or ast.unparse(node)[:80])
         return Open(ast.unparse(node)[:80])
@@ -204,7 +243,9 @@ def _negated(op: ast.unaryop, value: Any, node: ast.expr) -> Any:
 
 
 def _compared(left: Any, op: ast.cmpop, right: Any, node: ast.expr) -> Any:
-    """Numbers against each other."""
+    """Numbers against each other, and texts that are alike or not."""
+    if isinstance(left, str) and isinstance(right, str) and isinstance(op, (ast.Eq, ast.NotEq)):
+        return (left == right) is isinstance(op, ast.Eq)
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         how = {ast.Gt: left > right, ast.Lt: left < right, ast.GtE: left >= right, ast.LtE: left <= right,
                ast.Eq: left == right, ast.NotEq: left != right}

@@ -28,7 +28,7 @@ from vramcast.formats.reading import (
     under_the_trainer,
 )
 from vramcast.formats.registry import READERS
-from vramcast.formats.unread import LAUNCHED, SCRIPT, tool_of
+from vramcast.formats.unread import LAUNCHED, NAMED_SCRIPT, SCRIPT, tool_of
 from vramcast.formats.wrapped import PYTHON, Part, around, unknown_command, unwrapped
 from vramcast.question.options import parse_count
 
@@ -156,7 +156,7 @@ def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
         named += [text for one in tables for key in KEYS_BESIDE if isinstance(text := one.get(key), str)]
         named += BESIDE.findall(config.text) if config.table is None else []
         named += [f"config/{name}.yaml" for name in HYDRA.findall(config.text)] if config.table is None else []
-        named += OWN_SCRIPT.findall(config.text) if _starts_own(config) else []
+        named += _own_scripts(config)
         if config.table is None and READERS["hf-command"].recognises(config):
             from vramcast.formats.tools.hf_command import files_of  # most questions hold no such command
 
@@ -172,9 +172,12 @@ def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
     return list(found.values())
 
 
-def _starts_own(config: Config) -> bool:
-    """Whether a command starts what no reader knows by its name."""
-    return config.table is None and not config.name.endswith(PYTHON) and tool_of(config) in (None, *LAUNCHED)
+def _own_scripts(config: Config) -> list[str]:
+    """Scripts in Python that a command starts and no reader knows by their name."""
+    if config.table is not None or config.name.endswith(PYTHON) or tool_of(config) not in (
+            None, "hf-command", *LAUNCHED):
+        return []
+    return [name for name in OWN_SCRIPT.findall(config.text) if not re.search(rf"(?:^|/)(?:{NAMED_SCRIPT})$", name)]
 
 
 def _under_deepspeed(options: dict[str, Any]) -> dict[str, Any]:
@@ -297,7 +300,11 @@ def with_named_files(parts: list[Part]) -> list[Part]:
     found: list[Part] = []
     for part in parts:
         config = part.config
-        if config.table is None and READERS["hf-command"].recognises(config):
+        started = {PurePosixPath(name).name for name in _own_scripts(config)}
+        own = [one for one in parts if one.config.name in started and tool_of(one.config) == PYTHON_READ]
+        if own:
+            taken, part = [*taken, *own], part._replace(config=config._replace(beside={SCRIPT: own[0].config}))
+        elif config.table is None and READERS["hf-command"].recognises(config):
             from vramcast.formats.tools.hf_command import files_of  # most questions hold no such command
 
             names = {PurePosixPath(name).name for name in files_of(config)}
@@ -318,11 +325,6 @@ def with_named_files(parts: list[Part]) -> list[Part]:
             own = [one for one in parts if one.config.table is not None and READERS["verl"].recognises(one.config)]
             beside = {name: value for one in own for name, value in (one.config.table or {}).items()}
             taken, part = [*taken, *own], part._replace(config=config._replace(beside=beside))
-        elif _starts_own(config):
-            names = {PurePosixPath(text).name for text in OWN_SCRIPT.findall(config.text)}
-            own = [one for one in parts if one.config.name in names and tool_of(one.config) == PYTHON_READ]
-            taken += own
-            part = part._replace(config=config._replace(beside={SCRIPT: own[0].config})) if own else part
         elif READERS["swift"].recognises(config):  # of `--fsdp FILE` [swift sft_args.py `_init_fsdp`]
             own = [one for one in parts if part is not one and "fsdp_config" in (one.config.table or {})
                    and not READERS["accelerate"].recognises(one.config)]

@@ -29,6 +29,9 @@ OF_TRL: Final = (
 )
 """A script of TRL, by its trainer [TRL examples/scripts, trl/scripts]."""
 
+NAMED_SCRIPT: Final = rf"{OF_TRL}|sft_trainer\.py"
+"""Scripts that import TRL and are read by their names."""
+
 LAUNCHED: Final = ("a script that the deepspeed launcher starts", "a script that accelerate launches")
 """What commands start whose script no name tells."""
 

@@ -132,8 +132,9 @@ def read(config: Config) -> Reading:
 def _started(config: Config, script: Config) -> Reading:
     """A script in Python with what the command says that starts it."""
     command = command_of(config, lambda words: int(any(PurePosixPath(word).name == script.name for word in words)))
-    unread = [*command.unread, *unread_environment(command.variables)]
-    return _beside_launcher(trl_script.read(script), taken_apart(command.words), command, unread)
+    unread, launch = [*command.unread, *unread_environment(command.variables)], taken_apart(command.words)
+    found = trl_script.read(script, launch.words, script_arguments(launch.words))
+    return _beside_launcher(found, launch, command, unread)
 
 
 def _beside_launcher(found: Reading, launch: Launch, command: Command, unread: Iterable[Unread]) -> Reading:

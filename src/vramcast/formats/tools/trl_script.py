@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from vramcast.formats.python_calls import Call, Open, calls_of
-from vramcast.formats.reading import Config, Reading, Unread, shown
+from vramcast.formats.python_calls import Call, Open, calls_of, unasked
+from vramcast.formats.reading import Config, Reading, Unread, arguments, shown
 from vramcast.formats.tools import trl
 
 LOADER: Final = re.compile(r"(?:Auto)?(?:Model\w*|\w*For\w+)\.from_pretrained$")
-PARSERS: Final = ("HfArgumentParser", "TrlParser", "ArgumentParser")
+PARSERS: Final = ("HfArgumentParser", "TrlParser")
+"""They make the trainer's whole configuration of the command line."""
 
 ARGUMENT: Final = ("model", "args", "data_collator")
 """Of a trainer, in order."""
@@ -27,7 +28,10 @@ OLD_ARGUMENTS: Final = ("max_seq_length", "max_length", "max_prompt_length", "pa
 NOTHING_OF_MEMORY: Final = (
     "model", "args", "peft_config", "quantization_config", "train_dataset", "eval_dataset", "dataset", "callbacks",
     "processing_class", "tokenizer", "compute_metrics", "formatting_func", "reward_processing_classes",
+    "environment_factory", "tools",
 )
+"""Arguments of trainers; what tools and environments answer counts among the tokens of `max_completion_length` [TRL
+grpo_trainer.py `_tool_call_loop`]."""
 
 ADAPTERS: Final = {
     "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout", "target_modules": "lora_target_modules",
@@ -67,27 +71,38 @@ LOOSE: Final = re.compile(r"\.requires_grad\s*=")
 PLAIN: Final = {"bf16": False, "gradient_checkpointing": False}
 """Of TrainingArguments, which a trainer takes over as they are [TRL sft_trainer.py `dict_args`]."""
 
+LIKE_TRLS: Final = "the model is taken to be loaded and adapted as TRL's own scripts do it of the same arguments"
+
 ONE_CARD: Final = ("device_map puts a model on the cards that one process sees: on several its layers are split over "
                    "them, so one is answered")
 
 
-def read(config: Config) -> Reading:
-    """The trainer that a script calls."""
-    calls = calls_of(config.text, config.name)
+def read(config: Config, words: tuple[str, ...] | None = None, parsed: Mapping[str, Any] = {}) -> Reading:
+    """The trainer that a script calls.
+
+    Args:
+        words: arguments of the command that starts it; None: it is not known
+        parsed: the same as HfArgumentParser reads them
+    """
+    calls = calls_of(config.text, config.name, arguments(words or ()))
     trainers = [call for call in calls if call.last.endswith("Trainer") and _argument(call, "model") is not None]
     if not trainers:
         return _refused("Trainer", "is not called: nothing is trained")
-    if parser := next((call.last for call in calls if call.last in PARSERS), ""):
-        return _refused(parser, "reads a command line; give the command that starts the script")
     trainer, unread = trainers[0], list[Unread]()
     if others := {call for call in map(_text, trainers) if call != _text(trainer)}:
         unread.append(Unread(trainer.last, f"stands in the file with {len(others) + 1} different calls; keep one"))
     method = trainer.last.removesuffix("Trainer").lower()
+    if parser := next((call.last for call in calls if call.last in PARSERS), ""):
+        if words is None or "ModelConfig" not in config.text:
+            why = "reads a command line; give the command that starts the script"
+            return _refused(parser, why if words is None else "makes more than TRL's own configurations of it")
+        found = trl.read_arguments(parsed, method, config.name)
+        return found._replace(format="trl-script", unread=(*unread, *found.unread), notes=(LIKE_TRLS, *found.notes))
     table, told = _arguments(calls, trainer)
     model, beside, alone = _model(calls, trainer, table.pop("model_init_kwargs", None))
     found = trl.read_arguments({**model, **_adapters(calls, trainer, beside), **table}, method, config.name)
     unread += [*told, *beside, *_around(calls, trainer, config.text)]
-    notes = ((ONE_CARD,) if alone else ()) + found.notes
+    notes = ((ONE_CARD,) if alone else ()) + (unasked(calls) if words is None else ()) + found.notes
     return found._replace(format="trl-script", unread=(*unread, *found.unread), notes=notes, alone=alone)
 
 

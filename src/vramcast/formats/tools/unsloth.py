@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.index import MODELS
-from vramcast.formats.python_calls import Call, Open, calls_of
+from vramcast.formats.python_calls import Call, Open, calls_of, unasked
 from vramcast.formats.reading import Config, Reading, Unread, lengths_of, shown, together
 from vramcast.formats.tools.transformers import ARGUMENTS, optimizer_of
 from vramcast.formats.watched import Known, Watched
@@ -107,7 +107,7 @@ def read(config: Config) -> Reading:
     options |= sized
     if "whisper" in str(options.get("model", "")):  # its encoder reads 30 seconds, whatever is asked
         options |= {"decoder-seq-len": min(options.pop("seq-len"), WHISPER_WRITES)}
-    notes += seen
+    notes += [*seen, *unasked(calls)]
     if model.flag("offload_embedding"):
         notes.append("the trainer brings an embedding that offload_embedding moves to the host back to the card")
     if model.flag("fast_inference"):
