@@ -195,6 +195,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
     ranks: tuple[ServingRank, ...]
     assumptions: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()  # what changes how the answer is to be read
     warnings: tuple[str, ...] = ()
     fitting_context: Callable[[], int] | None = None  # of a cache allocated as asked that does not fit: tokens that do
     advice: Callable[[], tuple[str, ...]] = tuple  # more warnings, that take work: for an answer that is shown

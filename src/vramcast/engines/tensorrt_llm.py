@@ -11,7 +11,8 @@ tokens of any
 driver shows in use beyond PyTorch's live tensors counts against the cache: context, NCCL, graphs, what the allocator
 cannot give back; NVIDIA/TensorRT-LLM tensorrt_llm/_torch/pyexecutor/_util.py
 `KvCacheCreator.configure_kv_cache_capacity`: a forward of max_num_tokens runs first, and the cache takes a fraction of
-what its peak leaves; a size given in bytes or tokens lowers it
+what its peak leaves; a size given in bytes or tokens lowers it. Where an input processor has `get_dummy_prompt`, that
+forward reads an image too (`_create_dummy_mm_context_request`)
 [decoder] cpp/tensorrt_llm/runtime/gptDecoderBatched.cpp: buffers of max_batch_size x vocabulary
 [share] cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp `BlockManager::calculateWindowSizeToShare`: windows share the
 bytes by window times bytes of a token
@@ -39,7 +40,7 @@ from vramcast.engines.serving.rank import (
     layout_of,
     load_program,
 )
-from vramcast.engines.serving.requests import ALLOW_LONG, FLAG, Known, refuse_encoders, typed_options
+from vramcast.engines.serving.requests import ALLOW_LONG, FLAG, Known, refuse_encoders, sees, typed_options
 from vramcast.engines.serving.stages import Stage, even_stages, logits, transient, widest_moment
 from vramcast.engines.serving.weights import total
 from vramcast.units import GIB
@@ -214,7 +215,16 @@ def deploy(job: ServeJob) -> Deployment:
     return Deployment(
         ranks=tuple(_rank(job, settings, worker, worker.blocks.shortened(tokens)) for worker in workers),
         assumptions=tuple(_assumptions(job, settings)),
+        cautions=tuple(_cautions(job, settings)),
     )
+
+
+def _cautions(job: ServeJob, settings: Settings) -> Iterator[str]:
+    if settings.pytorch and sees(job.model):
+        yield (
+            f"{job.model.name} reads images: TensorRT-LLM may run its encoder before it sizes the cache, and what that "
+            "takes is not counted; the cache is smaller by it"
+        )
 
 
 def _assumptions(job: ServeJob, settings: Settings) -> Iterator[str]:

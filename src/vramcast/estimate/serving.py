@@ -99,7 +99,7 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
                 speed.assumptions if speed else (),
             )
         ),
-        cautions=_foremost(job),
+        cautions=(*_foremost(job), *deployment.cautions),
         warnings=_unique(
             chain(
                 ignored, idle, _cautions(job), deployment.warnings, deployment.advice(),

@@ -78,6 +78,18 @@ def test_images_are_profiled_unless_switched_off() -> None:
     assert gib(text, "weights") < gib(without, "weights") - 1
 
 
+@pytest.mark.parametrize(("model", "engine", "options", "said"), [
+    ("muse-glimmer-30b", "vllm", (), "largest is here is not known"), ("muse-glimmer-30b", "vllm", ("images=0",), ""),
+    ("muse-glimmer-30b", "vllm", ("language-model-only=true",), ""), ("qwen2.5-vl-7b", "vllm", (), ""),
+    ("qwen2.5-vl-7b", "trt-llm", (), "what that takes is not counted"), ("qwen3-8b", "trt-llm", (), ""),
+])
+def test_images_that_are_not_counted_are_said_above_the_ledger(
+    model: str, engine: str, options: tuple[str, ...], said: str
+) -> None:
+    found = ask(model, engine, gpus="h200", engine_option=options).cautions
+    assert said in " ".join(found) if said else not found
+
+
 def test_a_longer_context_brings_a_longer_video() -> None:
     short, long = (gib(ask("qwen2.5-vl-7b", context=context), "activation peak") for context in (32768, 128000))
     assert long > 2.4 * short

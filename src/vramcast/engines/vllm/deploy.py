@@ -28,7 +28,7 @@ from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import loaded
 from vramcast.engines.vllm.groups import BlockPool, CacheSpec, Grouping, compressed_groups, grouped, is_compressed
 from vramcast.engines.vllm.process import before_profile, expected_bytes, graphs, more_slots, non_torch, warm_up
-from vramcast.engines.vllm.profile import profiled_step, token_counts, unpacked_bytes
+from vramcast.engines.vllm.profile import profiled_step, token_counts, unknown_images, unpacked_bytes
 from vramcast.engines.vllm.settings import (
     OF_TOWERS,
     STATE_WIDTHS,
@@ -182,7 +182,10 @@ def deploy(job: ServeJob) -> Deployment:
     stages = even_stages(job.model.num_layers, job.plan.pp)
     workers = [_worker(job, settings, stage) for stage in stages]
     layout = layout_of_cache(job, settings, stages)
-    return Deployment(ranks=tuple(_ranks(job, settings, workers, layout)), assumptions=_assumptions(job, settings))
+    return Deployment(
+        ranks=tuple(_ranks(job, settings, workers, layout)), assumptions=_assumptions(job, settings),
+        cautions=tuple(unknown_images(job.model, settings)),
+    )
 
 
 def _check_served(model: Model, settings: Settings) -> None:

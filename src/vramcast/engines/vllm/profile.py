@@ -125,6 +125,16 @@ def _pairs(settings: Settings) -> int:
     return max(1, min(most, settings.context // frame))
 
 
+def unknown_images(model: Model, settings: Settings) -> Iterator[str]:
+    """What is to be said of a network that sees and whose largest image is not known."""
+    if vision_tower(model) is not None and model.family not in LARGEST and settings.options.images != 0:
+        yield (
+            f"{model.name} reads images, and how large vLLM's largest is here is not known: what its encoder takes "
+            "when vLLM starts is not counted and makes the cache smaller, or the start fail; --engine-option images=0 "
+            "and videos=0, vLLM's --limit-mm-per-prompt, leave images out"
+        )
+
+
 def vision_tower(model: Model) -> Stack | None:
     """The stack that reads pixels."""
     return next((stack for stack in model.stacks[:-1] if stack.vision is not None and stack.vision.patch), None)
