@@ -129,7 +129,7 @@ def test_scripts_with_other_heads_say_whose_and_what_is_frozen(
 @pytest.mark.parametrize("command, said", [
     ("python run_plm.py --model_name_or_path gpt2 --per_device_train_batch_size 8", "trains a network or head"),
     ("python run_clm.py --model_name_or_path gpt2 --block_size 256 --do_eval", "do_train: is not given"),
-    ("accelerate launch train.py --per_device_train_batch_size 1 --use_lora true", "use_lora"),
+    ("accelerate launch train.py --per_device_train_batch_size 1 --use_lora true", "lora_r"),
     ("accelerate launch bco.py --model_name_or_path gpt2", "BCO is not modelled"),
     ("python examples/scripts/gkd.py --model_name_or_path gpt2 --per_device_train_batch_size 8", "GKD is not modelled"),
     ("python examples/scripts/online_dpo.py --model_name_or_path gpt2 --per_device_train_batch_size 8",
@@ -184,3 +184,25 @@ def test_fsdp_qloras_script_is_a_plain_loop(tmp_path: Path) -> None:
                        "--context_length 1024 --use_cpu_offload false --precision bf16", gpus="2xrtx-3090")
     assert (job.engine, job.model.name, job.plan.shards) == ("pytorch", "llama-2-7b", Shards.EVERYTHING)
     assert job.plan.peft is not None and (job.plan.peft.base, job.plan.peft.rank) == ("nf4", 64)
+
+
+OWN = "finetune.py --model_name_or_path llama-3.2-1b --bf16 True --model_max_length 512 --per_device_train_batch_size 1"
+
+
+@pytest.mark.parametrize("adapters, rank, targets, base", [
+    ("--use_lora --lora_r 16 --lora_target_modules q_proj v_proj", 16, ("attention.q", "attention.v"), "full"),
+    ("--lora_enable True --lora_rank 8 --lora_target [q_proj,k_proj]", 8, ("attention.q", "attention.k"), "full"),
+    ("--use_lora --q_lora True --lora_r 4 --target_modules q_proj", 4, ("attention.q",), "nf4"),
+])
+def test_scripts_of_ones_own_are_read_with_their_adapters(
+    adapters: str, rank: int, targets: tuple[str, ...], base: str, tmp_path: Path
+) -> None:
+    peft = of(tmp_path, f"NCCL_P2P_DISABLE=1 torchrun --nproc_per_node 8 {OWN} {adapters}").plan.peft
+    assert peft is not None and (peft.rank, peft.targets, peft.base) == (rank, targets, base)
+
+
+def test_what_such_a_script_leaves_to_itself_is_asked_for(tmp_path: Path) -> None:
+    for adapters, missing in (("--use_lora", "--lora-rank"), ("--lora_r 8", "--lora-targets")):
+        with pytest.raises(Unsupported, match=missing):
+            of(tmp_path, f"torchrun --nproc_per_node 8 {OWN} {adapters}")
+    assert of(tmp_path, f"torchrun --nproc_per_node 8 {OWN} --lora_enable False --lora_r 8").plan.peft is None

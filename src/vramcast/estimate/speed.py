@@ -23,7 +23,7 @@ from vramcast.estimate.running import prompt_step, running_of
 from vramcast.states.storage import FORMATS
 from vramcast.timing.forward import forward_work
 from vramcast.timing.links import assumed_links, pcie_bytes_per_s
-from vramcast.timing.rates import PCIE_SHARE, SHAPES, Beside, bandwidth, machine_around, product_rate
+from vramcast.timing.rates import PCIE_SHARE, SHAPES, Beside, bandwidth, is_measured, machine_around, product_rate
 from vramcast.timing.roofline import CAUSES, Machine, StepTime, machine_of, step_time
 from vramcast.timing.work import Execution, Placement, Setting, Step, execution_of
 from vramcast.units import ceil_div
@@ -272,6 +272,9 @@ def _assumed(job: ServeJob, load: Load) -> tuple[str, ...]:
     found: list[str] = []
     if job.plan.num_ranks > 1:
         found += assumed_links(job.cluster.gpu, node_cards=min(job.cluster.node_cards, job.plan.num_ranks))
+    if not is_measured(job.cluster.gpu):
+        found.append(f"speed is the data sheet of {job.cluster.gpu.vendor} times the shares that cards of others reach: "
+                     "none of its own was measured")
     if load.assumed:
         found.append(
             f"speed is that of prompts of {load.prompt:,} tokens and answers of {job.context - load.prompt:,}; "

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.harmless import harmless
-from vramcast.formats.reading import NO_GPU, OF_AMD, Unread
+from vramcast.formats.reading import NO_GPU, OF_AMD, TIME_ALONE, Unread
 from vramcast.formats.watched import is_unset
 
 READ_BY_FRAMEWORKS: Final = ("NVTE_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "NCCL_", "CUDA_", "CUBLAS_", "VLLM_",
@@ -18,6 +18,9 @@ READ_ON_AMD: Final = ("VLLM_ROCM_", "SGLANG_ROCM_", "SGLANG_USE_AITER")
 
 READ_ON_ASCEND: Final = "ASCEND_RT_VISIBLE_DEVICES"
 """The cards of Ascend that a process sees: who sets it runs on those."""
+
+WIRES: Final = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE")
+"""Which way NCCL sends what it sends [NCCL 2.28 src/transport/]: the same buffers, at another speed."""
 
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -51,6 +54,9 @@ def unread_environment(variables: Mapping[str, str], *, allocator: bool = True) 
         if not name.startswith(READ_BY_FRAMEWORKS) or not value or read:
             continue
         if name not in known and f"{name}={value}" not in known:
+            if name in WIRES:
+                yield Unread(f"${name}", TIME_ALONE)
+                continue
             elsewhere = name == "VLLM_TARGET_DEVICE" and value.lower() not in ("cuda", "rocm")
             about = OF_AMD if name.startswith(READ_ON_AMD) else ""
             yield Unread(f"${name}", NO_GPU) if elsewhere else Unread(f"${name}", about=about)

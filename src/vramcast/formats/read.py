@@ -18,6 +18,7 @@ from vramcast.formats.reading import (
     NO_GPU,
     OF_AMD,
     SHOWN,
+    TIME_ALONE,
     Config,
     Reading,
     Unread,
@@ -272,9 +273,10 @@ def settled(given: Given, named: Iterable[str], *, ignore_unread: bool) -> Given
         by_file.setdefault(file, []).append(one)
     if elsewhere := [f"{file}: {sentence([one])}" for file, one in open_ if one.why == NO_GPU]:
         raise Unsupported("; ".join(elsewhere))
-    if open_ and not ignore_unread:
-        shown = {file: found[:SHOWN] for file, found in by_file.items()}
-        more = len(open_) - sum(map(len, shown.values()))
+    if not ignore_unread and (refused := {file: matters for file, found in by_file.items()
+                                          if (matters := [one for one in found if one.why != TIME_ALONE])}):
+        shown = {file: found[:SHOWN] for file, found in refused.items()}
+        more = sum(map(len, refused.values())) - sum(map(len, shown.values()))
         raise Unsupported(
             "; ".join(f"{file}: {sentence(found)}" for file, found in shown.items())
             + (f"; and {more} more" if more else "") + "; --ignore-unread answers without what is not read"

@@ -36,6 +36,9 @@ NOT_MODELLED: Final = "may change memory or time and is not modelled"
 NO_GPU: Final = "runs on no GPU of NVIDIA or AMD; vramcast answers for those"
 """Why there is no answer, whatever else is left out."""
 
+TIME_ALONE: Final = "changes the time alone, which is that of a run without it"
+"""Why something is said and not refused."""
+
 
 SHOWN: Final = 6
 """Names that a refusal says, each with its reason; the others are counted."""

@@ -97,6 +97,11 @@ def product_rate(gpu: Gpu, stored: str, whole: str) -> Rates | None:
     return None
 
 
+def is_measured(gpu: Gpu) -> bool:
+    """Whether anybody measured what cards of its kind reach of their data sheet."""
+    return gpu.vendor in BANDWIDTH or (gpu.arch, "16") in MATMUL
+
+
 def bandwidth(gpu: Gpu) -> tuple[float, str] | None:
     """Bytes per second that kernels read, and what that rests on; None where the data sheet is unknown."""
     peak = gpu.bandwidth_bytes_per_s

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.formats.reading import Reading, Unread, together
 from vramcast.formats.tools.transformers import ARGUMENTS, LENGTHS, arguments_of, liger_of, precision_of, recompute_of
+from vramcast.formats.tools.trl import LOADED, names_of
 from vramcast.formats.watched import Known, Watched
 
 EXAMPLES: Final = Known("transformers", "examples", (ARGUMENTS,))
@@ -125,9 +126,44 @@ def read_own(given: Mapping[str, Any], program: str, file: str) -> Reading:
         return Reading("transformers", {}, unread=(Unread(name[:60], why),))
     lengths = [size for name in LENGTHS if (size := values.count(name)) is not None]
     options: dict[str, Any] = {"seq-len": lengths[-1]} if lengths else {}
-    notes = [f"{name[:60] or 'the script'} is not read: taken for one that trains all weights with the Trainer"]
-    found = _trained(values, options, file, notes)
+    adapters = _adapters(values)
+    what = "adapters" if adapters else "all weights"
+    notes = [f"{name[:60] or 'the script'} is not read: taken for one that trains {what} with the Trainer"]
+    found = _trained(values, together(options, adapters), file, notes)
     return found if lengths else found._replace(auto={"seq-len": "says no length of the samples"})
+
+
+PACKED: Final = ("q_lora", "use_qlora", "qlora", "load_in_4bit")
+SWITCHES: Final = ("use_lora", "lora_enable", "use_peft", "lora", *PACKED)
+RANKS: Final = ("lora_r", "lora_rank", "lora_dim")
+TARGETS: Final = ("lora_target_modules", "lora_target", "lora_targets", "target_modules")
+"""What scripts of others call LoRA, its base in four bits, its rank and the modules that it adapts: those of Qwen,
+FastChat, LLaVA, Firefly, alpaca-lora and their heirs."""
+
+
+def _adapters(values: Watched) -> dict[str, Any]:
+    """LoRA of a script that nobody here knows; its rank and its modules are the script's own where nobody says them."""
+    for name in ("lora_alpha", "lora_bias", "lora_weight_path"):
+        values.get(name)
+    on = [name for name in SWITCHES if values.flag(name)]
+    ranks = [(name, rank) for name in RANKS if (rank := values.count(name))]
+    dropout = values.number("lora_dropout")
+    # fire, which many of them use, reads [a,b] without quotes
+    targets = next((re.sub(r"""[\[\]'"\s]""", "", names_of(found)) for name in TARGETS
+                    if (found := values.get(name)) is not None), None)
+    if not on and (not ranks or any(name in values for name in SWITCHES)):
+        return {}
+    if not ranks:
+        values.cannot(RANKS[0], "is left to the script; --lora-rank says it", option="lora-rank")
+    if targets is None:
+        values.cannot(TARGETS[0], "is left to the script; --lora-targets says them", option="lora-targets")
+    return {
+        "peft": "lora",
+        **({"lora-rank": ranks[0][1]} if ranks else {}),
+        **({"lora-targets": targets} if targets else {}),
+        **({} if dropout is None else {"lora-dropout": dropout}),
+        **({"base-weights": "nf4"} if any(name in PACKED for name in on) else {}),
+    }
 
 
 DTYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "auto": "fp32"}
@@ -141,7 +177,9 @@ def _trained(values: Watched, options: dict[str, Any], file: str, notes: list[st
     weak: dict[str, Any] = {}
     if weights != "fp32":
         computed = str(precision.get("precision", "")).removeprefix("amp-")
-        if computed == weights:
+        if "peft" in options:
+            precision = together(precision, {"engine-option": (f"dtype={LOADED[weights]}",)})
+        elif computed == weights:
             precision = {"precision": weights, "engine-option": ("autocast=true",)}
         elif computed in ("fp32", "tf32"):
             precision = {"precision": weights}
