@@ -270,11 +270,12 @@ def _sources(machine: Machine, placement: Placement) -> tuple[str, ...]:
 
 def _assumed(job: ServeJob, load: Load) -> tuple[str, ...]:
     found: list[str] = []
+    vendor = job.cluster.gpu.vendor
     if job.plan.num_ranks > 1:
         found += assumed_links(job.cluster.gpu, node_cards=min(job.cluster.node_cards, job.plan.num_ranks))
     if not is_measured(job.cluster.gpu):
-        found.append(f"speed is the data sheet of {job.cluster.gpu.vendor} times the shares that cards of others reach: "
-                     "none of its own was measured")
+        found.append(f"speed is the data sheet of {vendor} times the shares that cards of others reach: none of its "
+                     "own was measured")
     if load.assumed:
         found.append(
             f"speed is that of prompts of {load.prompt:,} tokens and answers of {job.context - load.prompt:,}; "
