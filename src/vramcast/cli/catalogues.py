@@ -23,7 +23,7 @@ EXIT_NOT_UPDATED = 5
 
 @click.command("models")
 @click.argument("text", required=False, default="")
-@click.option("--fits", "gpus", metavar="GPUS", help="only those that these cards hold: 4090, 2x24gb, here")
+@click.option("--fits", "--gpus", "gpus", metavar="GPUS", help="only those that these cards hold: 4090, 2x24gb, here")
 @click.option("--for", "purpose", default="serve", show_default=True, help="with --fits: serve or train")
 @click.option("--context", metavar="TOKENS", help="with --fits: tokens of a sequence; by default 8k, to train 2k")
 @json_option

@@ -62,6 +62,8 @@ CONF = "PYTORCH_CUDA_ALLOC_CONF"
     # 0.2 GiB asked, 0.05 free of 20 at 0.98: 0.98 - 0.15 / 20 = 0.9725
     ({"text": "gpu_memory_utilization vllm", "memory_fraction": 0.98} | sizes(tried=0.2, total=20, free=0.05),
      "lower_fraction", "--gpu-memory-utilization 0.97", int((0.98 - 0.97) * 20 * GIB), True),
+    ({"text": DRIVER, "facts": during("profile", words=("vllm",))}, "smaller_profile",
+     "--max-num-seqs 16 --max-num-batched-tokens 2048", ANY, ANY),
     ({"text": DRIVER, "facts": during("capture", words=("vllm",))}, "lower_fraction",
      "--gpu-memory-utilization 0.85", ANY, ANY),
     ({"text": DRIVER, "facts": during("capture", words=("sglang",))}, "lower_fraction",

@@ -79,3 +79,9 @@ def test_a_loss_that_is_no_number_is_told_late_in_a_log_without_a_failure(said: 
     found = read_failures(f"{log}{said}\n{log}")
     assert found.facts("loss_not_finite") and not found.statements
     assert not read_failures(log).facts("loss_not_finite")
+
+
+def test_a_worker_of_vllm_says_what_it_was_doing_without_a_traceback() -> None:
+    worker = "Exception in worker VllmWorkerProcess while processing method determine_num_available_blocks: "
+    assert read_failures(f"{worker}{MESSAGE}\n").facts("profile_run") == ("yes",)
+    assert not read_failures(f"I read about determine_num_available_blocks. {MESSAGE}\n").facts("profile_run")

@@ -279,6 +279,10 @@ def stated(run: Run) -> list[Stated]:
     return found
 
 
+IN_CODE: Final = ('file "', "while processing method ")
+"""What says that names are of code, where no traceback is begun: a frame, and vLLM's word of a worker."""
+
+
 def passed(run: Run, since: int, until: int) -> list[Stated]:
     """What the traceback before a statement passes through, its last frame of the user, and where the run stood."""
     since = max(since, until - WINDOW)
@@ -288,7 +292,7 @@ def passed(run: Run, since: int, until: int) -> list[Stated]:
         Stated(name, "yes", frames_since)
         for name, (words, _) in PATHS.items()
         if any(run.lowered.find(word.lower(), frames_since, until) >= 0 for word in words)
-        and (trace >= 0 or run.lowered.find('file "', frames_since, until) >= 0)
+        and (trace >= 0 or any(run.lowered.find(word, frames_since, until) >= 0 for word in IN_CODE))
     ]
     frames = list(FRAME.finditer(run.text, frames_since, until))
     own = [frame for frame in frames if not LIBRARY.search(frame[1])]
