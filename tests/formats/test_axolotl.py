@@ -156,8 +156,30 @@ def test_cut_cross_entropy_takes_less_than_ligers_head(tmp_path: Path) -> None:
     assert peaks["cut"] < peaks["liger"]
 
 
+@pytest.mark.parametrize("model, named, experts, option", [
+    ("mixtral-8x7b", {}, False, True),  # its layers have no other linear ones
+    ("qwen3-30b-a3b", {}, False, True),
+    ("qwen3-30b-a3b", {"lora_target_linear": None, "lora_target_modules": ["down_proj"]}, True, True),
+    ("qwen3-30b-a3b", {"lora_dropout": 0}, False, False),
+    ("llama-3.2-1b", {}, False, False),
+])
+def test_stacked_experts_are_adapted_by_name_alone_and_without_dropout(
+    model: str, named: dict[str, Any], experts: bool, option: bool, tmp_path: Path
+) -> None:
+    job = asked(written(tmp_path, "a.yaml", table(base_model=model, **named)), gpus="h100")
+    assert job.plan.peft is not None
+    assert any(path.startswith("moe.experts.") for path in job.plan.peft.targets) == experts
+    assert bool(job.engine_options.get("experts_without_dropout")) == option
+    answer(replace(job, workload=replace(job.workload, seq_len=64, min_seq_len=None)))
+
+
+def test_orpo_is_trls_without_a_reference(tmp_path: Path) -> None:
+    job = asked(written(tmp_path, "a.yaml", table(rl="orpo")), gpus="h100")
+    assert (job.workload.objective, job.engine_options["precompute_ref_log_probs"]) == ("dpo", True)
+
+
 @pytest.mark.parametrize("changes, sentence", [
-    ({"rl": "orpo"}, "rl: 'orpo' is not one of dpo"),
+    ({"rl": "ebft"}, "rl: 'ebft' is not one of dpo"),
     ({"relora": True}, "relora"),
     ({"qat": {"weight_dtype": "int4"}}, "qat"),
     ({"plugins": ["axolotl.integrations.kd.KDPlugin"]}, "KDPlugin may change memory"),

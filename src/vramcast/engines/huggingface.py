@@ -70,6 +70,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     "precompute_ref_log_probs" (bool) for DPO and KTO, "log_probs" ("samples", "rows", "rows+nll", "whole") for
     them,
     "cut_cross_entropy" beside --loss fused_linear (bool), "pack_experts" of a packed base, too (bool),
+    "experts_without_dropout" of their adapters (bool),
     "converts_outputs" by Accelerate (bool).
 
     Raises: Unsupported for model parallelism and what the sharder is not asked for

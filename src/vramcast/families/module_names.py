@@ -30,6 +30,10 @@ from vramcast.families.modules import BESIDE, UNFUSED, Kind, Module, file_tables
 
 ALL_LINEAR: Final = "all-linear"
 
+LINEAR_NAMES: Final = "linear-names"
+"""axolotl's lora_target_linear: the last names of linear layers, of which stacked experts are none and have none unless
+other layers are called as they were [src/axolotl/loaders/adapter.py `find_all_linear_names`]."""
+
 ALL: Final = "all"
 """LLaMA-Factory's word: linear layers outside of vision towers and their projectors, which it freezes, by the last part
 of their names [src/llamafactory/model/model_utils/misc.py `find_all_linear_modules`, visual.py]."""
@@ -100,7 +104,7 @@ def read_targets(
     converted = {} if keeps else file_tables().converted.get(model.family, {})
     found: list[tuple[str, Chosen]] = []
     lacking: dict[str, UnknownName] = {}
-    for word in _spelt_out(model, modules, words):
+    for word in _spelt_out(model, modules, words, converted):
         for one in _as_peft_converts(model, modules, word, converted) if converted else (word,):
             try:
                 found.append((word, _meant(model, modules, one, joins=engine not in APART)))
@@ -296,8 +300,15 @@ def _shortest(modules: tuple[Module, ...], module: Module, chosen: Chosen) -> st
     return None
 
 
-def _spelt_out(model: Model, modules: tuple[Module, ...], words: Iterable[str]) -> Iterator[str]:
+def _spelt_out(
+    model: Model, modules: tuple[Module, ...], words: Iterable[str], converted: Mapping[str, str]
+) -> Iterator[str]:
     for word in words:
+        if word.lower() == LINEAR_NAMES:
+            linear = _every_linear(model, modules) if converted else {}
+            names = dict.fromkeys(module.last for module in modules if (module.stack, module.path) in linear)
+            yield from names or (ALL_LINEAR,)
+            continue
         named = [module.last for module in modules if module.kind is Kind.LINEAR and module.stack == model.main.name]
         if word.lower() == ALL and named:
             yield from dict.fromkeys(named)

@@ -425,7 +425,7 @@ def _refuse_unmodelled(job: Job, peft: Peft, places: tuple[Place, ...], *, whole
             continue
         if whole and job.engine != "unsloth" and peft.method != "lora":
             raise InvalidSpec(f"PEFT adapts stacked experts by lora alone, not by {peft.method}; leave {path} out")
-        if whole and job.engine != "unsloth" and peft.dropout:
+        if whole and job.engine != "unsloth" and peft.dropout and not job.engine_options.get("experts_without_dropout"):
             raise InvalidSpec(f"PEFT adapts stacked experts without dropout; leave out {path}, or use --lora-dropout 0")
 
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.formats.reading import Config, Reading, Unread, lengths_of, shown, together
-from vramcast.formats.tools.axolotl_adapters import LORA_KERNELS, kernel_notes, read_adapters
+from vramcast.formats.tools.axolotl_adapters import LORA_KERNELS, UNDROPPED, kernel_notes, read_adapters
 from vramcast.formats.tools.axolotl_sharding import read_degrees, read_sharding
 from vramcast.formats.tools.transformers import OPTIMS, Optim, optimizer_of
-from vramcast.formats.tools.trl import generation_of
+from vramcast.formats.tools.trl import ALONE, generation_of
 from vramcast.formats.watched import Known, Watched
 
 AXOLOTL: Final = Known("axolotl", "config")
@@ -28,8 +28,8 @@ BESIDE: Final = ("accelerate=1.13", "trl=1.8")
 SEQUENCE: Final = 512
 """sequence_len where nobody says it [ax schemas/config.py]."""
 
-OBJECTIVES: Final = {"dpo": "dpo", "ipo": "dpo", "kto": "kto", "grpo": "grpo", "gdpo": "grpo"}
-"""`rl` -> what is optimised; IPO is another loss of the same logits [ax core/trainers/dpo]."""
+OBJECTIVES: Final = {"dpo": "dpo", "ipo": "dpo", "orpo": "dpo", "kto": "kto", "grpo": "grpo", "gdpo": "grpo"}
+"""`rl` -> what is optimised; IPO is another loss of the same logits, ORPO is TRL's [ax core/trainers/{dpo,trl}]."""
 
 LEGACY: Final = {
     "xformers_attention": "xformers", "sage_attention": "sage", "flex_attention": "flex_attention",
@@ -125,7 +125,8 @@ def read(config: Config) -> Reading:
     notes += [f"{name}: {why}" for name, why in UPPER_BOUNDS.items() if values.flag(name)]
     towers = _towers(values, options)
     unread = (*values.unread(), *towers)
-    return Reading("axolotl", options, {}, batch, unread, tuple(notes), **_by_card(values, options))
+    return Reading("axolotl", options, {}, batch, unread, tuple(notes), parts={UNDROPPED: "experts"},
+                   **_by_card(values, options))
 
 
 def _switched_off(values: Watched) -> None:
@@ -163,7 +164,7 @@ def _preferences(values: Watched) -> dict[str, Any]:
     values.only("dpo_padding_free", False)
     if values.flag("precompute_ref_log_probs"):
         values.cannot("precompute_ref_log_probs")
-    return {}
+    return ALONE if str(values.get("rl")).lower() == "orpo" else {}
 
 
 def _generation(values: Watched) -> dict[str, Any]:

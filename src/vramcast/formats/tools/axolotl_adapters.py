@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vramcast.families.module_names import LINEAR_NAMES
 from vramcast.formats.reading import shown, together
-from vramcast.formats.tools.llamafactory import ALL, QUANTISED, STORED
+from vramcast.formats.tools.llamafactory import QUANTISED, STORED
 from vramcast.formats.watched import Watched
 
 LORA_KERNELS: Final = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
+
+UNDROPPED: Final = "experts_without_dropout"
 
 OF_ADAPTERS: Final = (
     "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_linear", "lora_target_parameters",
@@ -64,6 +67,9 @@ def read_adapters(values: Watched) -> dict[str, Any]:
         values.cannot("lora_target_modules", "is not given, nor is lora_target_linear; give --lora-targets",
                       option="lora-targets")
     found["lora-dropout"] = values.number("lora_dropout") or 0.0
+    if found["lora-dropout"] and not values.get("lora_target_parameters"):
+        # where PEFT itself stops [ax loaders/adapter.py `_patch_peft_param_wrapper_dropout`]
+        found["engine-option"] = (f"{UNDROPPED}=true",)
     if saved := values.get("lora_modules_to_save"):
         found["modules-to-save"] = ",".join(map(str, saved if isinstance(saved, list) else [saved]))
     return together(found, _stored(values, kind))
@@ -75,8 +81,8 @@ def _targets(values: Watched) -> str:
     for name in ("lora_target_modules", "lora_target_parameters"):
         given = values.get(name) or []
         listed += [str(word) for word in given] if isinstance(given, list) else [str(given)]
-    if values.flag("lora_target_linear") or listed == [ALL]:
-        listed = [ALL, *(word for word in listed if word != ALL)]
+    if values.flag("lora_target_linear"):
+        listed = [LINEAR_NAMES, *listed]
     return ",".join(listed)
 
 
