@@ -34,6 +34,7 @@ QUESTIONS: Final[tuple[dict[str, Any], ...]] = (
     {"peft": "lora", "sleep": False}, {"rollout": "sglang", "entropy": True}, {"rollout_gpus": 4, "ahead": True},
     {"framework": "nemo-rl", "model": "qwen2.5-7b"}, {"alloc_conf": "expandable_segments:True"}, {"padded": True},
     {"model": "qwen3-30b-a3b", "gpus": "8xh200", "ulysses": 2},
+    {"reward_model": "qwen2.5-0.5b", "reward_micro_batch": 32},
     {"framework": "openrlhf", "reward_model": "qwen2.5-0.5b", "algorithm": "ppo"},
     {"framework": "openrlhf@0.8", "zero": "3", "trainer_sleep": True, "reward_model": "qwen2.5-1.5b"},
     {"framework": "openrlhf", "algorithm": "ppo", "reward_model": "qwen2.5-1.5b", "rollout_gpus": 2,
@@ -257,6 +258,15 @@ def test_openrlhfs_logits_are_fp32_and_their_gradient_is_another_tensor() -> Non
     tokens = 2 * 4096
     logits = (two - one) / (tokens * 151_936)
     assert 8 < logits < 10
+
+
+def test_verls_reward_network_waits_on_the_host_and_rates_its_own_micro_batches() -> None:
+    plain, small, large = asked(), *(asked(reward_model="qwen2.5-1.5b", reward_micro_batch=count) for count in (4, 32))
+    rewards = [role(answer, "trainer").phases["reward"].allocated_bytes for answer in (small, large)]
+    assert rewards[0] < rewards[1]
+    assert plain.resting["trainer"]["init"] == pytest.approx(small.resting["trainer"]["init"], rel=0.01)
+    assert plain.host is not None and small.host is not None
+    assert small.host.memory_bytes - plain.host.memory_bytes == pytest.approx(2 * small.num_parameters, rel=0.01)
 
 
 def test_critic_and_actor_learn_at_once_where_neither_sleeps() -> None:

@@ -72,12 +72,16 @@ def test_names_say(more: str, option: str, value: object) -> None:
 
 
 CRITIC = "algorithm.adv_estimator=gae critic.model.use_remove_padding=True critic.ppo_micro_batch_size_per_gpu=8"
+RATED = ("reward_model.enable=True reward_model.use_reward_loop=False reward_model.model.path=org/rm "
+         "reward_model.model.use_remove_padding=True reward_model.micro_batch_size_per_gpu=24")
 MEGATRON = ("--config-name=ppo_megatron_trainer.yaml actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 "
             "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2")
 
 
 @pytest.mark.parametrize("more, options", [
     (CRITIC, {"algorithm": "ppo", "critic-micro-batch": 8}),
+    (RATED, {"reward-model": "org/rm", "reward-micro-batch": 24}),
+    (f"{RATED} actor_rollout_ref.actor.use_dynamic_bsz=True", {"reward-micro-tokens": 32768}),
     (f"{CRITIC} actor_rollout_ref.actor.use_dynamic_bsz=True", {"critic-micro-tokens": 32768}),
     (MEGATRON, {"engine": "megatron", "tp": 2, "pp": 2, "recompute": "none", "padded": False, "sharded-by": None}),
     (f"{MEGATRON} actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null "
@@ -95,7 +99,8 @@ def test_critics_and_megatron(more: str, options: dict[str, Any]) -> None:
     ("actor_rollout_ref.actor.ppo_mini_batchsize=8",
      "actor.ppo_mini_batchsize: verl 0.8.0.dev knows no such name; did you mean actor.ppo_mini_batch_size"),
     ("data.max_promt_length=8", "data.max_promt_length: verl 0.8.0.dev knows no such name"),
-    ("reward_model.enable=True", "reward_model.enable: a reward network beside the trainer is not modelled"),
+    ("reward_model.enable=True", "serves a reward network by an engine of its own, which is not modelled"),
+    (f"{RATED} reward_model.ulysses_sequence_parallel_size=2", "reward_model.ulysses_sequence_parallel_size: other"),
     ("+actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_cpu_offload=True",
      "an optimizer that steps on the host is not modelled"),
     ("+actor_rollout_ref.model.override_config.attn_implementation=eager", "model.override_config.attn_implementation"),

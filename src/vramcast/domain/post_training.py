@@ -88,6 +88,8 @@ class Updates(Noun, frozen=True):
     log_prob_tokens: int | None = None
     critic_micro_batch: int | None = None  # None: as the actor
     critic_micro_tokens: int | None = None
+    reward_micro_batch: int | None = None  # None: as other passes without gradients
+    reward_micro_tokens: int | None = None
     ulysses: int = 1  # ranks that divide a sequence
     entropy: bool = False  # its gradient is part of the loss
     entropy_kernel: Literal["compiled", "eager", "chunked"] | None = None  # None: compiled, eager of padded batches
@@ -100,7 +102,8 @@ class Updates(Noun, frozen=True):
 
     def __post_init__(self) -> None:
         require_counts(self, "mini_batch", "epochs", "micro_batch", "micro_tokens", "log_prob_micro_batch",
-                       "log_prob_tokens", "critic_micro_batch", "critic_micro_tokens", "ulysses")
+                       "log_prob_tokens", "critic_micro_batch", "critic_micro_tokens",
+                       "reward_micro_batch", "reward_micro_tokens", "ulysses")
 
 
 class Rollout(Noun, frozen=True):

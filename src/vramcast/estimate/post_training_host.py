@@ -13,7 +13,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import HostNeed, HostPart
+from vramcast.domain.model import scorer
 from vramcast.domain.post_training import WITH_CRITIC, PostTrainingJob
 from vramcast.engines.post_training import fsdp, trainer
 from vramcast.engines.post_training.batches import batches, trainer_cluster
@@ -22,6 +24,7 @@ from vramcast.engines.post_training.releases import lives_inside, release_of, sl
 from vramcast.engines.post_training.rollout import engine
 from vramcast.estimate import host_memory
 from vramcast.estimate.host_memory import PROCESS_BYTES, RUNS, power_of_two
+from vramcast.units import ceil_div
 
 PAGEABLE: Final = ((0, 7), (0, 8))
 """Releases from one up to another whose FSDP2 weights wait in pageable memory [move]."""
@@ -73,6 +76,10 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
             (replace(tensor, num_bytes=tensor.num_bytes * release.reference_width // width), count)
             for tensor, count in learning.weights)
         yield _part("weights of the reference", shards, ranks)
+    if job.reward is not None and job.engine == "pytorch":
+        weights = ceil_div(HALF * count_parameters(scorer(job.reward)).total, job.trainer_gpus)
+        yield HostPart(name="weights of the reward network", low_bytes=ranks * weights, high_bytes=2 * ranks * weights,
+                       formula=f"{ranks} ranks x {weights:,} B, each block a power of two at most", source=MOVED)
     if job.rollout.sleeps and job.rollout.gpus is None and sleep_level(job) == 1:
         weights = engine(job, held_bytes=0).weights.num_bytes
         yield HostPart(name="weights of the engine, asleep", low_bytes=ranks * weights, high_bytes=2 * ranks * weights,

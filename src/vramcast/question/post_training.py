@@ -51,6 +51,7 @@ DEEPSPEED_SAYS: Final = ("overlap_comm", "grad_accum_dtype")
 NOT_OF_TRL: Final = (
     "micro-tokens", "log-prob-micro-batch", "log-prob-tokens", "ulysses", "entropy", "entropy-kernel", "fused-loss",
     "padded", "reuse-log-prob", "offload-reference", "layered-summon", "bucket-mib", "trainer-sleep", "reward-model",
+    "reward-micro-batch", "reward-micro-tokens",
     "critic-model", "own-gpus",
 )
 """What verl leaves to be asked, and TRL does not."""
@@ -144,7 +145,8 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
 
 
 ALIKE: Final = (("micro-batch", "micro-tokens"), ("log-prob-micro-batch", "log-prob-tokens"),
-                ("critic-micro-batch", "critic-micro-tokens"), ("zero", "shards"))
+                ("critic-micro-batch", "critic-micro-tokens"),
+                ("reward-micro-batch", "reward-micro-tokens"), ("zero", "shards"))
 """Options that say the same in two ways."""
 
 
@@ -156,6 +158,9 @@ def _refuse_contradictions(values: Mapping[str, Any], algorithm: str) -> None:
     for name in ("critic-micro-batch", "critic-micro-tokens", "critic-model"):
         if name in values and algorithm not in WITH_CRITIC:
             raise InvalidSpec(f"--{name} needs --algorithm ppo")
+    for name in ("reward-micro-batch", "reward-micro-tokens"):
+        if name in values and "reward-model" not in values:
+            raise InvalidSpec(f"--{name} needs --reward-model")
     for name, other in ALIKE:
         if {name, other} <= values.keys():
             raise InvalidSpec(f"--{name} and --{other} say the same; give one of them")

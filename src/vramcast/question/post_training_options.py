@@ -57,6 +57,8 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "offload-reference": Option("updates", "offload_reference", Kind.FLAG, "the reference waits on the host"),
     "reward-model": Option("job", "reward", Kind.TEXT, "a network that rates answers, beside the trainer; without one "
                            "a function does"),
+    "reward-micro-batch": _count("updates", "reward_micro_batch", "sequences that it rates at once on one card"),
+    "reward-micro-tokens": _count("updates", "reward_micro_tokens", "the same as tokens of a dynamic micro-batch"),
     "critic-model": Option("job", "critic", Kind.TEXT, "the network that estimates values; without one as the one that "
                            "learns"),
     "trainer-sleep": Option("updates", "sleeps", Kind.FLAG, "states of the optimizer leave the card while others work "

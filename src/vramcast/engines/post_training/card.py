@@ -116,6 +116,10 @@ def _roles(job: PostTrainingJob) -> _Roles:
     reference = trainer.reference(asked, batches(asked, learns=False)) if apart else None
     critic, values = trainer.critic(valued, batches(valued, learns=True, of_critic=True)) if (
         job.algorithm in WITH_CRITIC) else (None, ())
+    updates = rating.updates
+    if updates.reward_micro_batch or updates.reward_micro_tokens:
+        rating = replace(rating, updates=replace(updates, log_prob_micro_batch=updates.reward_micro_batch,
+                                                 log_prob_tokens=updates.reward_micro_tokens))
     rated, reward = trainer.reward(rating, batches(rating, learns=False)) if job.reward is not None else ((), None)
     return _Roles(trainer.actor(job, found), reference, critic, values, reward, rated, release_of(job).apart)
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from vramcast.blocks.ends import LINEAR
 from vramcast.blocks.parameters import named_parameters
 from vramcast.domain.job import AttentionKernel, Job, Phase, Plan, Precision, Recompute, Shards, Workload
-from vramcast.domain.model import Head, scorer
+from vramcast.domain.model import Head, Model, scorer
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Category, Program, Tensor, live_at_end
 from vramcast.engines.eager.fsdp import Flat, PerWeight, sharded_phases
@@ -169,6 +169,17 @@ def reference(job: PostTrainingJob, found: Batches) -> Network:
     how = sharding(job, learns=False)
     load = tuple(_around(recipe, how).load())
     return Network(load, tuple(live_at_end(load).items()))
+
+
+def reward(job: PostTrainingJob, found: Batches, model: Model) -> tuple[Program, Network]:
+    """A pass of a network that rates with one number, and what is kept of it on the card: its 16-bit shards wait on the
+    host, whatever its `param_offload` says [fsdp: RewardModelWorker `_build_model`]."""
+    made = train_job(replace(job, model=model), found)
+    recipe = with_its_kernels(recipe_of(made, loss="torch", narrow=True), made)
+    recipe = recipe._replace(sizes=recipe.sizes._replace(frozen=True, adapter=None), learning=())
+    how = sharding(job)._replace(master=HALF, frozen_master=HALF, offload=True)
+    load = tuple(_around(recipe, how).load())
+    return inference(recipe, blocks(recipe), _around(recipe, how)), Network(load, tuple(live_at_end(load).items()))
 
 
 def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.documents import NoDocument, parse_yaml
 from vramcast.catalogue.formats import load_format
+from vramcast.domain.version import read_version
 from vramcast.formats.reading import ELSEWHERE, NO_GPU, NOT_MODELLED, Config, Reading, Unread, command_of
 from vramcast.formats.table import Row, read_rows
 from vramcast.formats.watched import Known, Watched, is_unset
@@ -157,7 +158,6 @@ OF_REFERENCE: Final = (
 )
 
 REFUSED: Final = {
-    "reward_model.enable": "a reward network beside the trainer is not modelled",
     "reward_model.enable_resource_pool": "cards of the reward network's own are not modelled",
     "actor.fsdp_config.offload_policy": "FSDP2 that keeps its states on the host all the time is not modelled",
     "model.enable_activation_offload": NOT_MODELLED,
@@ -283,6 +283,7 @@ def reading(given: Mapping[str, Any], text: str, *, added: Iterable[str] = (), c
     nodes, each, apart, all_gpus = _cards(values)
     said = read_rows((*ROWS, *(SPLIT if megatron else SHARDED)), values)
     options: dict[str, Any] = {field.replace("_", "-"): value for field, value in said.items()}
+    options |= _rewards(values, text)
     options |= _model(values) | _losses(values) | (_of_megatron(values) if megatron else _of_fsdp(values, nodes * each))
     split = math.prod(options.get(name) or 1 for name in ("ulysses", "tp", "pp", "cp"))
     trained = options.get("algorithm", "ppo")
@@ -351,6 +352,42 @@ def _model(values: Watched) -> dict[str, Any]:
         if targets is not None:
             found["lora-targets"] = tuple(map(str, targets)) if isinstance(targets, list) else (str(targets),)
     return found
+
+
+ENGINE_RATES_SINCE: Final = (0, 7)
+"""First release whose reward network is served by an engine unasked [config/reward_model/dp_reward_loop.yaml
+`use_reward_loop`]; before, and where that is off, it is a worker of FSDP."""
+
+RATED_ALIKE: Final = (
+    Alike("reward_model.strategy", "actor.strategy", "fsdp"),
+    Alike("reward_model.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size", 1, inherits=True),
+    Alike("reward_model.model.use_remove_padding", "model.use_remove_padding", False),
+    Alike("reward_model.model.fsdp_config.fsdp_size", "actor.fsdp_config.fsdp_size", -1),
+)
+
+
+def _rewards(values: Watched, text: str) -> dict[str, Any]:
+    """The network that rates answers, where one does."""
+    if not values.flag("reward_model.enable"):
+        return {}
+    release = RELEASE.search(text)
+    asked = values.flag("reward_model.use_reward_loop")
+    older = release is not None and (read_version(release[1]) or ()) < ENGINE_RATES_SINCE
+    served = not older if asked is None else asked
+    if served:
+        values.cannot("reward_model.enable", "serves a reward network by an engine of its own, which is not modelled; "
+                      "reward_model.use_reward_loop=False, a worker of FSDP, is")
+    path = _network(values, "reward_model.model.path")
+    for one in RATED_ALIKE:
+        actors = values.get(one.of, one.usual)
+        if values.get(one.name, actors if one.inherits else one.usual) != actors and "strategy" not in one.name:
+            values.cannot(one.name, f"other than {one.of} is not modelled")
+    found: dict[str, Any] = {} if path is None else {"reward-model": path}
+    dynamic = values.flag("reward_model.use_dynamic_bsz")
+    dynamic = values.flag("actor.use_dynamic_bsz") if dynamic is None else dynamic
+    size = values.count("reward_model.micro_batch_size_per_gpu")
+    tokens = values.count("reward_model.forward_max_token_len_per_gpu") or 32768
+    return found | ({"reward-micro-tokens": tokens} if dynamic else {"reward-micro-batch": size} if size else {})
 
 
 def _network(values: Watched, name: str) -> str | None:
