@@ -95,7 +95,7 @@ def test_arguments_are_read_as_ms_swift_means_them(more: str, expected: dict[str
     ("--rlhf_type gkd", "'gkd' is not one of dpo, grpo, rm"),
     ("--rlhf_type cpo --cpo_alpha 0", "cpo_alpha: 0 leaves out"),
     ("--fsdp my.json", "fsdp: is a file of its own"),
-    ("--rlhf_type grpo --use_vllm true --vllm_mode colocate", "puts a server on the same cards"),
+    ("--rlhf_type grpo --use_vllm true --vllm_mode colocate", "puts an engine on the same cards; vramcast rl answers"),
     ("--deepspeed my.json", "is a file of its own"),
     ("--lora_ranks 4", "did you mean lora_rank"),
     ("--quant_method hqq --quant_bits 4", "'hqq' of '4' bits is not modelled"),

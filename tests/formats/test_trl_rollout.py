@@ -124,3 +124,54 @@ def test_trl_merges_adapters_and_does_not_sleep_unasked() -> None:
     served = [next(entry.num_bytes for entry in card.ledger if entry.path == "weights/rollout/weights")
               for card in (cards[0], cards[2])]
     assert served[0] == served[1]
+
+
+SWIFT: Final = (
+    "NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-7B-Instruct --tuner_type lora --use_vllm true "
+    "--vllm_mode colocate --vllm_gpu_memory_utilization 0.5 --vllm_max_model_len 2048 --vllm_tensor_parallel_size 2 "
+    "--max_length 2048 --max_completion_length 1024 --num_generations 4 --per_device_train_batch_size 1 "
+    "--gradient_accumulation_steps 1 --deepspeed zero3 --sleep_level 1 --offload_model true --offload_optimizer true "
+    "--move_model_batches 7"
+)
+
+
+def swift(folder: Path, more: str = "", base: str = SWIFT) -> Any:
+    (folder / "swift.sh").write_text(f"{base} {more}\n")
+    return asked(str(folder / "swift.sh"), gpus="4xa100-sxm4-80gb")
+
+
+def test_ms_swift_asks_what_it_says(tmp_path: Path) -> None:
+    """A prompt and its answer are no longer than the engine's longest sequence."""
+    job = swift(tmp_path)
+    assert (job.framework, job.engine, job.algorithm) == ("ms-swift", "huggingface", "grpo")
+    assert (job.episodes.prompts, job.episodes.samples, job.episodes.longest) == (1, 4, 2048)
+    assert (job.rollout.sleeps, job.rollout.level, job.rollout.parts, job.rollout.tp) == (True, 1, 7, 2)
+    assert (job.updates.leaves, job.updates.sleeps, job.updates.reference) == (True, True, True)
+    awake = swift(tmp_path, base=SWIFT.replace("--sleep_level 1", "").replace("--offload_model true", ""))
+    assert (awake.rollout.sleeps, awake.updates.leaves) == (False, False)
+
+
+def test_ms_swift_hands_over_layers_in_parts_and_its_weights_leave_while_the_engine_works(tmp_path: Path) -> None:
+    """All weights of a 7B are 14.2 GiB in 16 bits; a seventh of its layers is less than embedding and head."""
+    found = []
+    for left_out in ("--no-such", "--move_model_batches 7", "--offload_model true"):
+        swift(tmp_path, base=SWIFT.replace(left_out, ""))
+        found.append(api.post_training_answer({"gpus": "4xa100-sxm4-80gb", "from": (str(tmp_path / "swift.sh"),)}))
+    parts, at_once, stays = found
+    handed = [next(rank for rank in one.ranks if rank.role == "trainer").phases["update_weights"].allocated_bytes
+              for one in (parts, at_once)]
+    assert handed[1] - handed[0] == pytest.approx((14.2 - 2.03) * GIB, rel=0.02)
+    cards = [next(rank for rank in one.ranks if rank.role == "card").phases["generate"] for one in (parts, stays)]
+    assert cards[1].allocated_bytes - cards[0].allocated_bytes == pytest.approx(14.2 * GIB / 4, rel=0.02)
+
+
+@pytest.mark.parametrize("more, why", [
+    ("--vllm_enable_lora true", "vllm_enable_lora: adapters that the engine keeps apart are not modelled"),
+    ("--sleep_level 3", "sleep-level=3 is neither 1 nor 2"),
+    ("--move_model_batchs 3", "did you mean move_model_batches"),
+    ("--teacher_model x", "teacher_model"),
+])
+def test_what_ms_swift_is_not_modelled_with_is_refused_by_name(tmp_path: Path, more: str, why: str) -> None:
+    with pytest.raises((InvalidSpec, Unsupported)) as caught:
+        swift(tmp_path, more)
+    assert why in str(caught.value)

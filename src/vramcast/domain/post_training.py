@@ -99,6 +99,7 @@ class Updates(Noun, frozen=True):
     reference: bool = False  # a KL term asks the network as it was
     offload_reference: bool | None = None  # None: as the framework does unasked
     sleeps: bool = False  # states of the optimizer leave the card between updates, where they step on it
+    leaves: bool = False  # weights of transformers' Trainer leave it while the engine generates
 
     def __post_init__(self) -> None:
         require_counts(self, "mini_batch", "epochs", "micro_batch", "micro_tokens", "log_prob_micro_batch",
@@ -118,12 +119,16 @@ class Rollout(Noun, frozen=True):
     graphs: bool | None = None
     sleeps: bool = True  # its memory is given up while the trainer works
     ahead: bool = False  # it generates the next step's answers while the trainer learns from this one's
+    level: int | None = None  # of its sleep: 1 where weights wait on the host, 2 where they are dropped
+    parts: int | None = None  # in which layers are handed over, one after the other; None: as the framework does
     bucket_mib: int | None = None  # of the handover to an engine that is a process of its own [MiB]
     layered_summon: bool = False  # adapters are gathered one layer after the other
     engine_options: dict[str, str | int | float | bool] = {}  # of its own
 
     def __post_init__(self) -> None:
-        require_counts(self, "tp", "gpus", "max_sequences", "batched_tokens", "context", "bucket_mib")
+        require_counts(self, "tp", "gpus", "max_sequences", "batched_tokens", "context", "bucket_mib", "parts")
+        if self.level not in (None, 1, 2):
+            raise InvalidSpec(f"sleep-level={self.level} is neither 1 nor 2; --no-sleep keeps the engine awake")
         if self.memory_fraction is not None and not 0.0 < self.memory_fraction <= 1.0:
             raise InvalidSpec(f"memory-fraction={self.memory_fraction} must lie above 0 and up to 1, for example 0.5")
 

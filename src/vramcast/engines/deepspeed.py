@@ -360,7 +360,7 @@ def _answered_phases(job: Job, recipe: Recipe, zero: Zero) -> tuple[Mapping[Phas
     found = answered(job, recipe)
     load, rating = _reference(found.reference, zero)
     before = (*found.generation, *rating, *found.own)
-    if zero.shards is Shards.EVERYTHING and zero.ranks > 1:
+    if zero.shards is Shards.EVERYTHING and zero.ranks > 1 and not job.engine_options.get("handed_over"):
         weights = tuple(sharded(parts(recipe, leaves=False)))
         whole = found.generation or job.plan.peft is not None
         at_once = _total_bytes(weights, zero) if whole else max(_bytes(weight, zero) for weight in weights)

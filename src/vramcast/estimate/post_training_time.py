@@ -63,6 +63,7 @@ PACES: Final[dict[str, Pace]] = {
     "verl": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
     "verl, megatron": Pace(2.5, 2.5, 0.7, 0.3, 0.3),
     "trl": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
+    "ms-swift": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
     "openrlhf": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
     "nemo-rl": Pace(1.28, 2.45, 0.0, 0.089, 0.044),
 }

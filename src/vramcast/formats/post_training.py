@@ -49,6 +49,10 @@ def as_post_training(options: Mapping[str, Any], given: Given, ranks: int) -> di
     own = {**given.rollout, **options}
     found = {NAMES.get(name, name): value for name, value in own.items() if name not in SAID}
     found |= {name: options[name] for name in NAMES.values() if name in options}
+    if set(str(found.get("freeze", "")).split(",")) <= SEEING:  # networks that see are refused by the question
+        found.pop("freeze", None)
+    if own.get("framework") == "ms-swift":
+        found = _within_context(found, options)
     for name in found:
         if name in OPTIONS and name not in POST_TRAINING_OPTIONS:
             raise Unsupported(f"--{name} {found[name]} is not modelled beside an engine on the same cards")
@@ -57,9 +61,21 @@ def as_post_training(options: Mapping[str, Any], given: Given, ranks: int) -> di
     kept = tuple(pair for name, pair in pairs.items() if name not in GENERATION)
     unsaid = {
         **_batches(own, ranks), "algorithm": given.options["objective"],
-        "framework": f"trl@{release}" if release else "trl", "trainer-option": kept,
+        "framework": own.get("framework") or (f"trl@{release}" if release else "trl"), "trainer-option": kept,
     }
     return {**found, **{name: value for name, value in unsaid.items() if name not in options or name == "micro-batch"}}
+
+
+SEEING: Final = frozenset(("", "towers", "projectors"))
+
+
+def _within_context(found: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """ms-swift's `max_length` is that of a prompt; with its answer it is no longer than the engine's longest."""
+    context, response = found.get("context"), parse_count("response-len", found.get("response-len", 512))
+    prompt = parse_count("prompt-len", found.get("prompt-len", 2048))
+    if context is None or "prompt-len" in options or response >= context:
+        return found
+    return {**found, "prompt-len": min(prompt, parse_count("context", context) - response)}
 
 
 def _batches(options: Mapping[str, Any], ranks: int) -> dict[str, Any]:

@@ -188,7 +188,7 @@ READERS: Final[dict[str, Reader]] = {
     "automodel": Reader("automodel", "train", _is_automodel),
     "nemo": Reader("nemo", "train", _is_nemo),
     "deepspeed-chat": Reader("deepspeed_chat", "train", _is_deepspeed_chat),
-    "swift": Reader("swift", "train", _is_swift),
+    "swift": Reader("swift", "train", _is_swift, "rl"),
     "unsloth": Reader("unsloth", "train", _is_unsloth),
     "trl-script": Reader("trl_script", "train", _is_tool("trl-script"), "rl"),
     "diffusers": Reader("diffusers", "train", _is_tool("diffusers")),

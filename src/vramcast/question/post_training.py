@@ -48,9 +48,15 @@ NOT_OF_OPENRLHF: Final = (
 DEEPSPEED_SAYS: Final = ("overlap_comm", "grad_accum_dtype")
 """What its own options say of DeepSpeed."""
 
+OF_SWIFT: Final = ("trainer-sleep", "trainer-leaves", "sleep-level", "handover-parts")
+"""What ms-swift leaves to be asked, and TRL does not."""
+
+TRL_OF_SWIFT: Final[Version] = (0, 29)
+"""The newest TRL that ms-swift 4.6 allows [swift requirements/framework.txt]."""
+
 NOT_OF_TRL: Final = (
     "micro-tokens", "log-prob-micro-batch", "log-prob-tokens", "ulysses", "entropy", "entropy-kernel", "fused-loss",
-    "padded", "reuse-log-prob", "offload-reference", "layered-summon", "bucket-mib", "trainer-sleep", "reward-model",
+    "padded", "reuse-log-prob", "offload-reference", "layered-summon", "bucket-mib", "reward-model",
     "reward-micro-batch", "reward-micro-tokens",
     "critic-model", "own-gpus",
 )
@@ -98,7 +104,9 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         raise Unsupported(f"{model.name} has several stacks, which is not modelled for post-training; use one of text")
     episodes = converted(Episodes, section(values, "episodes", TABLE))
     release = next(one for one in known.releases if version >= one.since)
-    trainer = _trl(given, version, algorithm, episodes, resolve) if framework == "trl" else None
+    release_of_trl = version if framework == "trl" else TRL_OF_SWIFT
+    of_trainer = known.engine == "huggingface"
+    trainer = _trl(given, framework, release_of_trl, algorithm, episodes, resolve) if of_trainer else None
     updates = converted(Updates, {
         "padded": release.pads and engine != "megatron", "mini_batch": min(Updates().mini_batch, episodes.prompts),
         **({} if trainer is None else {"micro_batch": release.micro_batch, "reference": bool(beta_of(trainer))}),
@@ -114,6 +122,7 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
             assumed=(*trainer.assumed, *_assumed(values, framework, version, rollout, rollout_version)),
         )
     of_others = dict.fromkeys(OF_TRL, "TRL") | {"trainer-option": "TRL", "trainer-sleep": "OpenRLHF"}
+    of_others |= dict.fromkeys(OF_SWIFT[1:], "ms-swift")
     for name, whose in of_others.items():
         if name in values and not (framework == "openrlhf" and name in OF_OPENRLHF):
             raise Unsupported(f"--{name} is asked of {whose}'s trainers alone; leave it out, or add --framework "
@@ -223,13 +232,13 @@ def _of_openrlhf(values: Mapping[str, Any], release: Release) -> dict[str, Any]:
 
 
 def _trl(
-    given: Mapping[str, object], version: Version, algorithm: str, episodes: Episodes, resolve: Resolve
+    given: Mapping[str, object], framework: str, version: Version, algorithm: str, episodes: Episodes, resolve: Resolve
 ) -> Job:
     """The run as `vramcast train` is asked for it: TRL's trainer, whose answers come from elsewhere.
 
     Raises: Unsupported for algorithms that no trainer here runs
     """
-    for name in NOT_OF_TRL:
+    for name in (*NOT_OF_TRL, *(() if framework == "ms-swift" else OF_SWIFT)):
         if name in given:
             raise Unsupported(f"--{name} is not asked of TRL's trainers; leave it out")
     if algorithm not in OBJECTIVES:

@@ -20,7 +20,7 @@ OF_TRL: Final = (
 
 POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "framework": Option("job", "framework", Kind.TEXT, "framework@version: verl@0.8 (default), verl@0.4, nemo-rl@0.5, "
-                        "trl@1.9, openrlhf@0.11"),
+                        "trl@1.9, openrlhf@0.11, ms-swift@4.6"),
     "engine": Option("job", "engine", Kind.CHOICE, "what the trainer runs; pytorch: FSDP, huggingface: TRL's "
                      "trainers, deepspeed: OpenRLHF's", ("pytorch", "megatron", "huggingface", "deepspeed")),
     "steps": _count("job", "run_steps", "steps of the whole run, for its length and its cost"),
@@ -65,6 +65,12 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
                             "(deepspeed_enable_sleep)"),
     "own-gpus": Option("job", "own_gpus", Kind.NAMES, "critic+reward=4: cards of networks that have some of their own "
                        "(repeatable)"),
+    "trainer-leaves": Option("updates", "leaves", Kind.FLAG, "weights leave the card while the engine generates "
+                             "(offload_model of ms-swift)"),
+    "sleep-level": _count("rollout", "level", "of the engine's sleep: 1, its weights wait on the host; 2, they are "
+                          "dropped"),
+    "handover-parts": _count("rollout", "parts", "parts in which layers are handed over (move_model_batches "
+                             "of ms-swift)"),
     "rollout-gpus": _count("rollout", "gpus", "cards of the engine's own, of those that --gpus names"),
     "ahead": Option("rollout", "ahead", Kind.FLAG, "it generates the next step's answers while the trainer learns"),
     "rollout-tp": _count("rollout", "tp", "tensor-parallel degree of the engine"),

@@ -156,7 +156,11 @@ def _steps(
     woken = POOLS if release.wakes_both or not job.rollout.sleeps else POOLS[:1]
     handed = trainer.handover(job, roles.actor)
     for first in (True, False):
-        program = stays.beside(roles.actor, (*map(Alloc, handed), *map(Free, handed)))
+        passed: Program = (*map(Alloc, handed), *map(Free, handed))
+        if trainer.rates_inside(job) and not stays.moments:  # they leave behind the handover
+            there = roles.actor.masters if first else roles.actor.moments
+            passed = (*alloc(there), *passed, *free(there))
+        program = stays.beside(roles.actor, passed)
         yield Stage(name="update_weights", awake=woken if made is not None else (), releases=(TRAINER,),
                     programs={TRAINER: program})
         if made is not None:

@@ -4,6 +4,9 @@ One step of `train` holds everything but the answers: the engine writes them. A 
 prompt and answer; the reference and the policy rate it inside the step.
 [TRL] huggingface/trl f2cd577 trl/trainer/grpo_trainer.py; trl/generation/vllm_generation.py `sync_weights`: one weight
 after the other, under ZeRO-3 gathered one at a time; adapters are merged, for which all weights are gathered at once
+[swift] modelscope/ms-swift 3602360 swift/rlhf_trainers/rollout_mixin.py `split_batches`: all weights are gathered at
+once, or so many parts of the layers and then the rest (`move_model_batches`); `offload_model`, `offload_optimizer`:
+weights and moments leave while the engine starts and generates, fp32 weights and gradients of DeepSpeed stay
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from vramcast.engines.huggingface import ranks
 from vramcast.engines.post_training.batches import Batches, trainer_cluster
 from vramcast.engines.post_training.networks import Network, num_bytes
 from vramcast.engines.training import Sharder
+from vramcast.units import ceil_div
 
 BETA: Final = 0.04
 """Weight of a KL term where one is asked for: any but 0 loads a reference."""
@@ -38,7 +42,7 @@ def train_job(job: PostTrainingJob, found: Batches) -> Job:
         micro_batch=found.samples, grad_accum=found.accumulated,
     )
     return replace(job.trainer, workload=workload, plan=job.plan, cluster=trainer_cluster(job),
-                   engine_options={**options, "beta": beta})
+                   engine_options={**options, "beta": beta, "handed_over": True})  # in a stage of its own
 
 
 def actor(job: PostTrainingJob, found: Batches) -> Network:
@@ -46,9 +50,12 @@ def actor(job: PostTrainingJob, found: Batches) -> Network:
     (role,) = ranks(train_job(job, found._replace(accumulated=min(found.accumulated, 2))))
     load, first = role.phases[Phase.LOAD], role.phases[Phase.FIRST_STEP]
     held = tuple(live_at_end(load).items())
+    weights = tuple((tensor, count) for tensor, count in held if tensor.category is Category.WEIGHTS)
+    moments = tuple((tensor, count) for tensor, count in held
+                    if tensor.category is Category.OPTIMIZER and not tensor.name.endswith("weights"))
     made = tuple((tensor, count) for tensor, count in live_at_end((*load, *first)).items()
                  if tensor.category is Category.OPTIMIZER and tensor not in dict(held))
-    return Network(load, held, (), made, first, role.phases[Phase.STEP])
+    return Network(load, weights, moments, made, first, role.phases[Phase.STEP])
 
 
 def is_sharded(job: PostTrainingJob) -> bool:
@@ -65,6 +72,8 @@ def _sharder(job: PostTrainingJob) -> Sharder | None:
 def held_before(job: PostTrainingJob, learning: Network) -> int:
     """Of ZeRO-3 its partitions, which `from_pretrained` makes; of whole weights all but the reference's [bytes]."""
     by = _sharder(job)
+    if job.updates.leaves:
+        return 0
     if by is not None and not (by == "deepspeed" and job.plan.shards is Shards.EVERYTHING):
         return 0
     return num_bytes(tuple((tensor, count) for tensor, count in learning.weights
@@ -83,6 +92,16 @@ def log_prob(job: PostTrainingJob, found: Batches, *, entropy: bool, reference: 
     return ()
 
 
+def _part(job: PostTrainingJob, parameters: int) -> int:
+    """Weights that ms-swift gathers at once [swift]."""
+    if job.rollout.parts is None:
+        return parameters
+    layers = job.model.num_layers
+    each = [owned for owned in named_parameters(job.model) if ".layers." in owned.owner]
+    inside = sum(owned.parameter.elements * owned.repeats for owned in each)
+    return max(parameters - inside, inside * ceil_div(layers, job.rollout.parts) // layers)
+
+
 def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
     """What is gathered to be handed over: one weight, or all of them where adapters are merged."""
     del learning
@@ -91,6 +110,8 @@ def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
     parameters = count_parameters(job.model).total
     largest = max(owned.parameter.elements for owned in named_parameters(job.model))
     elements = parameters if job.plan.peft is not None else largest
+    if job.framework == "ms-swift":
+        elements = _part(job, parameters)
     return (Tensor(
         name="weights gathered to be handed over", num_bytes=elements * HALF, category=Category.COMMUNICATION,
         owner="handover", formula=f"{elements:,} x {HALF} B", source="trl/generation/vllm_generation.py",

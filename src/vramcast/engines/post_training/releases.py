@@ -3,6 +3,8 @@
 [verl] verl-project/verl v0.3 070ed6a, v0.4.1 8d9e350, v0.5.0 8fdc4d3, v0.6.1 d62da49, v0.7.0 f9c855f, 0.8.0.dev
 b178a3c, v0.9.0 483b8a0, 0.10.0.dev 1dda039
 [trl] huggingface/trl f2cd577 trl/generation/vllm_generation.py, trl/trainer/grpo_config.py
+[swift] modelscope/ms-swift 3602360 (4.6.0.dev0) swift/rlhf_trainers/rollout_mixin.py `_prepare_vllm_engine`, whose
+LLMEngine has 2,048 tokens unasked; README.md for its vLLM; swift/rlhf_trainers/args_mixin.py
 [openrlhf] OpenRLHF/OpenRLHF v0.6.4 ebbe2cb, v0.8.0 a542dd9, v0.8.5 5974dfe, v0.9.0 06ab51e, v0.9.2, v0.9.5 c0e2ee2,
 v0.10.0, 0.11.0 3c3be62: setup.py for its vLLM; trainer/ray/vllm_engine.py: until 0.9.0 the `LLM` class, whose batches
 are vLLM's own, since then `AsyncLLMEngine`, which has 2,048 tokens and 128 sequences unasked [vllm arg_utils.py];
@@ -77,6 +79,12 @@ TRL: Final = (
 )
 
 
+SWIFT: Final = (
+    Release((4, 0), True, 1, False, "in place", False, 2, 0, None, True, True, (0, 23), (0, 5, 8), pads=True,
+            batched_tokens=2048, micro_batch=1),
+)
+
+
 def _openrlhf(since: Version, vllm: Version) -> Release:
     """[openrlhf]: what its releases share, and what changed."""
     streams, few = since >= (0, 9, 1), since >= (0, 10)
@@ -110,6 +118,7 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     "verl": Framework(VERL, (0, 2), (0, 10), (0, 8), others=("megatron",)),
     "nemo-rl": Framework(NEMO, (0, 3), (0, 6), (0, 6), "megatron", 1, 0.6, ("pytorch",)),
     "trl": Framework(TRL, (0, 18), (1, 9), (1, 9), "huggingface", 1, 0.3),
+    "ms-swift": Framework(SWIFT, (4, 0), (4, 6), (4, 6), "huggingface", 1, 0.9),
     "openrlhf": Framework(OPENRLHF, (0, 6), (0, 11), (0, 11), "deepspeed", 1),
 }
 
@@ -121,14 +130,16 @@ def lives_inside(job: PostTrainingJob) -> bool:
 
 def sleep_level(job: PostTrainingJob) -> int:
     """1: the engine's weights wait on the host, as they do where adapters are handed over beside them; 2: they are
-    dropped. TRL merges adapters into them."""
-    adapted = job.plan.peft is not None and job.framework != "trl"
+    dropped. TRL and ms-swift, whose arguments say it, merge adapters into them."""
+    if job.rollout.level is not None:
+        return job.rollout.level
+    adapted = job.plan.peft is not None and job.engine != "huggingface"
     return 1 if adapted else release_of(job).sleep_level
 
 
 def keeps_cache(job: PostTrainingJob) -> bool:
     """Whether the trainer gives nothing back between stages: TRL does it only to wake an engine that sleeps [trl]."""
-    return job.framework == "trl" and not job.rollout.sleeps
+    return job.engine == "huggingface" and not job.rollout.sleeps
 
 
 def release_of(job: PostTrainingJob) -> Release:

@@ -61,7 +61,7 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
     if context < episodes.longest:
         raise InvalidSpec(f"context={context} is shorter than the {episodes.longest} tokens of a sequence")
     concurrent = max(1, episodes.prompts * episodes.samples * tp // cluster.count)
-    of_trl = job.framework == "trl"  # as many sequences as one generation has, into merged weights
+    of_trl = job.engine == "huggingface"  # as many sequences as one generation has, into merged weights
     most = None if release.max_sequences is None else asked.max_sequences or release.max_sequences
     most = asked.max_sequences or concurrent if of_trl else most
     usual = FRAMEWORKS[job.framework]

@@ -47,10 +47,12 @@ def critic(job: PostTrainingJob, found: Batches) -> tuple[Network, Program]:
 
 def moved_by_stage(job: PostTrainingJob) -> tuple[bool, bool]:
     """Whether weights and the optimizer leave the card between two stages; DeepSpeed's offload is part of its step."""
-    plan, of_step = job.plan, job.engine == "huggingface"
+    plan = job.plan
+    if job.engine == "huggingface":
+        return job.updates.leaves, job.updates.sleeps and plan.offload_optimizer == "none"
     if job.engine == "deepspeed":
         return False, job.updates.sleeps and plan.offload_optimizer == "none"
-    return not of_step and plan.offload_parameters != "none", not of_step and plan.offload_optimizer != "none"
+    return plan.offload_parameters != "none", plan.offload_optimizer != "none"
 
 
 def rates_inside(job: PostTrainingJob) -> bool:

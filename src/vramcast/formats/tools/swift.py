@@ -24,6 +24,7 @@ from vramcast.formats.reading import (
     shown,
     together,
 )
+from vramcast.formats.table import Row, read_rows
 from vramcast.formats.tools import deepspeed, hf_command
 from vramcast.formats.tools.llamafactory import QUANTISED, STORED, liger_of_stage
 from vramcast.formats.tools.swift_former import is_former, read_former
@@ -121,10 +122,11 @@ def read(config: Config) -> Reading:
         pairs = tuple(pair for pair in options.get("engine-option", ()) if pair.startswith("reentrant="))
         options |= {"engine": "unsloth", "engine-option": pairs}
     auto = {} if "seq-len" in options else {"seq-len": "says no length of the samples"}
+    rollout = _rollout(values) if options.get("objective") == "grpo" else {}
     left = tuple(_towers(values, options))
     unread = (*values.unread(), *wide, *left, *(started.unread if started else ()))
     alone = several is None and (options["engine"] == "unsloth" or _sees_one(command))
-    found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes), auto, alone=alone)
+    found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes), auto, alone=alone, rollout=rollout)
     return with_environment(found, command, started)
 
 
@@ -206,7 +208,38 @@ def _generation(values: Watched) -> dict[str, Any]:
     beta = values.number("beta")
     found: dict[str, Any] = {"completion-len": values.count("max_completion_length") or 512}
     found |= {"engine-option": (f"beta={0.04 if beta is None else beta:g}",)}
-    return together(found, generation_of(values))
+    return together(found, generation_of(values, answered=True))
+
+
+ROLLOUT: Final = (
+    Row("samples", "num_generations", 8),
+    Row("memory_fraction", "vllm_gpu_memory_utilization", 0.9),
+    Row("rollout_tp", "vllm_tensor_parallel_size"),
+    Row("context", "vllm_max_model_len"),
+    Row("max_sequences", "vllm_max_num_seqs"),
+    Row("graphs", "vllm_enforce_eager", words={"true": False, "false": True}),
+    Row("epochs", "num_iterations"),
+    Row("steps_per_generation", "steps_per_generation"),
+    Row("generation_batch_size", "generation_batch_size"),
+    Row("trainer_sleep", "offload_optimizer", False),
+    Row("trainer_leaves", "offload_model", False),
+    Row("handover_parts", "move_model_batches"),
+)
+"""What is said of an engine on the trainer's cards, and of what leaves while it works [swift rlhf_trainers/
+args_mixin.py]."""
+
+
+def _rollout(values: Watched) -> dict[str, Any]:
+    """The options of `vramcast rl` beside those of the trainer; none where no engine is on its cards."""
+    if values.flag("use_vllm") is not True or dict.get(values, "vllm_mode") != "colocate":
+        return {}
+    said = {row.option: row.usual for row in ROLLOUT if isinstance(row.usual, (int, float))} | {
+        field.replace("_", "-"): value for field, value in read_rows(ROLLOUT, values).items()}
+    level = values.whole("sleep_level") or 0
+    if values.flag("vllm_enable_lora"):
+        values.cannot("vllm_enable_lora", "adapters that the engine keeps apart are not modelled")
+    sleep = {"sleep": level > 0} | ({"sleep-level": level} if level else {})
+    return {"framework": "ms-swift", "rollout": "vllm", **sleep, **said}
 
 
 def _network(values: Watched) -> dict[str, Any]:
