@@ -79,15 +79,60 @@ def test_images_are_profiled_unless_switched_off() -> None:
 
 
 @pytest.mark.parametrize(("model", "engine", "options", "said"), [
-    ("muse-glimmer-30b", "vllm", (), "largest is here is not known"), ("muse-glimmer-30b", "vllm", ("images=0",), ""),
-    ("muse-glimmer-30b", "vllm", ("language-model-only=true",), ""), ("qwen2.5-vl-7b", "vllm", (), ""),
+    ("lfm2-vl-1.6b", "vllm", (), "largest is here is not known"), ("lfm2-vl-1.6b", "vllm", ("images=0",), ""),
+    ("lfm2-vl-1.6b", "vllm", ("language-model-only=true",), ""),
     ("qwen2.5-vl-7b", "trt-llm", (), "what that takes is not counted"), ("qwen3-8b", "trt-llm", (), ""),
 ])
 def test_images_that_are_not_counted_are_said_above_the_ledger(
-    model: str, engine: str, options: tuple[str, ...], said: str
+    monkeypatch: pytest.MonkeyPatch, model: str, engine: str, options: tuple[str, ...], said: str
 ) -> None:
-    found = ask(model, engine, gpus="h200", engine_option=options).cautions
+    monkeypatch.setattr("vramcast.engines.vllm.images.KNOWN_IMAGES", frozenset())
+    found = ask(model, engine, engine_option=options).cautions
     assert said in " ".join(found) if said else not found
+
+
+@pytest.mark.parametrize(("model", "engine", "options", "pixels"), [
+    ("glm-4.1v-9b", "vllm@0.16", {"engine_option": ("videos=0",)}, "1 images, 14,884 patches"),  # 1,708 pixels
+    ("glm-4.1v-9b", "vllm@0.16", {}, "1 images, 29,768 patches"),  # four frames of them, in pairs
+    ("glm-4.1v-9b", "vllm@0.19", {}, "1 images, 24,336 patches"),  # 78 x 78
+    ("glm-4.1v-9b", "vllm@0.19", {"context": 65536}, "1 images, 120,000 patches"),  # a video of 30,000 tokens
+    ("glm-4v-9b", "vllm@0.19", {}, "1 images, 6,400 patches"),
+    ("internvl3-8b", "vllm@0.8", {}, "1 images, 13,312 patches"),  # 13 tiles
+    ("internvl3-8b", "vllm@0.19", {}, "1 images, 32,768 patches"),  # 32 frames of 256 tokens
+    ("internvl3-8b", "vllm@0.19", {"context": 32768}, "1 images, 131,072 patches"),
+    ("internvl3-8b", "vllm@0.10", {"context": 32768}, "1 images, 32,768 patches"),  # as long as a batch
+    ("internvl3-8b", "vllm@0.19", {"engine_option": ("videos=0",)}, "1 images, 13,312 patches"),
+    ("kimi-vl-a3b", "vllm@0.19", {"max_sequences": 4}, "4 images, 17,424 patches"),
+    ("lfm2-vl-1.6b", "vllm@0.19", {}, "1 images, 1,024 patches"),
+    ("smolvlm-2.2b", "vllm@0.19", {}, "1 images, 12,393 patches"),  # 17 tiles of 27 x 27
+    ("smolvlm-256m", "vllm@0.19", {}, "1 images, 17,408 patches"),
+    ("qwen-vl", "vllm@0.10", {}, "1 images, 1,024 patches"),
+    ("muse-glimmer-30b", "vllm@0.33", {"engine_option": ("videos=0",)}, "1 images, 16,384 patches"),
+    ("muse-glimmer-30b", "vllm@0.33", {}, "1 images, 27,648 patches"),  # 48 pairs of frames of 144 tokens
+])
+def test_the_largest_image_or_video_of_a_family_is_profiled(
+    model: str, engine: str, options: dict[str, Any], pixels: str
+) -> None:
+    found = ask(model, engine, gpus="h200", **({"max_sequences": 1} | options))
+    formulas = [entry.formula for entry in found.fullest.ledger if entry.path.endswith("/pixels")]
+    assert [formula.split(" x ")[0] for formula in formulas] == [pixels]
+
+
+def test_every_sequence_of_llama_3_2_vision_is_profiled_with_four_tiles() -> None:
+    """vllm-project/vllm issues 10034 and 10569: 256 sequences, 5 states stacked are 19.63 GiB."""
+    options = {"tp": 4, "context": 4096, "gpus": "4xa100-sxm4-80gb"}
+    found = ask("llama-3.2-11b-vision", "vllm@0.6", **options)
+    sizes = {entry.path.rsplit("/")[-1]: entry.num_bytes for entry in found.fullest.ledger}
+    assert sizes["encoder.inner states"] * 5 / 11 / GIB == pytest.approx(19.63, abs=0.005)
+    assert not found.fits and ask("llama-3.2-11b-vision", "vllm@0.6", **options, max_sequences=16).fits
+
+
+@pytest.mark.parametrize(("engine", "options", "error"), [
+    ("vllm@0.11", (), Unsupported), ("vllm@0.9", ("v1=true",), InvalidSpec),
+])
+def test_only_the_v0_engine_has_llama_3_2_vision(engine: str, options: tuple[str, ...], error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"llama-3\.2-11b-vision"):
+        ask("llama-3.2-11b-vision", engine, engine_option=options)
 
 
 def test_a_longer_context_brings_a_longer_video() -> None:

@@ -27,8 +27,9 @@ from vramcast.engines.serving.requests import generates
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import loaded
 from vramcast.engines.vllm.groups import BlockPool, CacheSpec, Grouping, compressed_groups, grouped, is_compressed
+from vramcast.engines.vllm.images import CROSSED, unknown_images
 from vramcast.engines.vllm.process import before_profile, expected_bytes, graphs, more_slots, non_torch, warm_up
-from vramcast.engines.vllm.profile import profiled_step, token_counts, unknown_images, unpacked_bytes
+from vramcast.engines.vllm.profile import profiled_step, token_counts, unpacked_bytes
 from vramcast.engines.vllm.settings import (
     OF_TOWERS,
     STATE_WIDTHS,
@@ -191,8 +192,14 @@ def deploy(job: ServeJob) -> Deployment:
 def _check_served(model: Model, settings: Settings) -> None:
     if len(model.stacks) > 1 and any(layer.cross_attention for layer in model.main.layers):
         raise Unsupported(f"{model.name} reads an encoder in every layer; use engine transformers")
+    if model.family == CROSSED and settings.version >= CROSSED_UNTIL:
+        raise Unsupported(f"vLLM has no {model.name} since 0.11, which removed its V0 engine; use vllm@0.10")
     if not settings.v1 and is_recurrent(model):
         raise Unsupported(f"the V0 engine keeps the recurrent states of {model.name} outside its blocks; use vllm@0.10")
+
+
+CROSSED_UNTIL: Final[Version] = (0, 11)
+"""First version without Llama 3.2 Vision [vllm/model_executor/models/registry.py `_PREVIOUSLY_SUPPORTED_MODELS`]."""
 
 
 def _assumptions(job: ServeJob, settings: Settings) -> tuple[str, ...]:

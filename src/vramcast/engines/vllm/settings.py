@@ -23,6 +23,7 @@ from vramcast.domain.version import last_patch
 from vramcast.engines.serving.rank import WIDTHS, dtype_of
 from vramcast.engines.serving.requests import ALLOW_LONG, FLAG, Known, generates, sees, typed_options
 from vramcast.engines.serving.weights import MARLIN, Packing
+from vramcast.errors import InvalidSpec
 from vramcast.units import GIB
 
 
@@ -79,6 +80,9 @@ def options_of(job: ServeJob) -> Options:
 
 V1_SINCE: Final[Version] = (0, 8)
 """First version whose default is the V1 engine."""
+
+V0_ONLY: Final = frozenset({"mllama"})
+"""Families that only the V0 engine has, `SupportsV0Only` [vllm/model_executor/models/mllama.py]."""
 
 
 class Batch(NamedTuple):
@@ -173,7 +177,10 @@ def settings_of(job: ServeJob) -> Settings:
     """
     version = last_patch(job.version)
     plan, options = job.plan, options_of(job)
-    v1 = version >= V1_SINCE if options.v1 is None else options.v1
+    default = version >= V1_SINCE and job.model.family not in V0_ONLY
+    v1 = default if options.v1 is None else options.v1
+    if v1 and job.model.family in V0_ONLY:
+        raise InvalidSpec(f"vLLM's V1 engine has no {job.model.name}; leave v1=true out")
     sequences, tokens = _batch(job, options, v1=v1)
     second = v1 and uses_runner_2(job.model, version)
     overlapped = v1 and version >= ASYNC_SINCE
