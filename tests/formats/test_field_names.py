@@ -20,6 +20,7 @@ SERVE: dict[str, Any] = {"model": "llama-3.1-8b", "gpus": "2xl40s"}
 
 @pytest.mark.parametrize(("theirs", "ours"), [
     ({"peft": "qlora"}, {"peft": "lora", "base_weights": "nf4"}),
+    *[({name: 512}, {}) for name in ("max_seq_length", "max_seq_len", "model_max_length", "block_size")],
     ({"optimizer": "adamw_torch_fused"}, {"optimizer": "adamw", "optimizer_kernel": "fused"}),
     ({"optimizer": "adamw_bnb_8bit"}, {"optimizer": "adamw-8bit"}),
     ({"precision": "bfloat16"}, {"precision": "bf16"}),
@@ -48,6 +49,12 @@ def test_training_in_other_words_is_the_same_job(theirs: dict[str, Any], ours: d
 def test_serving_in_other_words_is_the_same_job(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     said, plain = (vramcast.serve(**SERVE | options) for options in (theirs, ours))
     assert (said.question["requests"], said.ranks) == (plain.question["requests"], plain.ranks)
+
+
+def test_a_rank_of_adapters_is_no_training_of_all_weights() -> None:
+    """TRL passes over lora_r where use_peft is not said."""
+    with pytest.raises(InvalidSpec, match="--lora-r needs --peft"):
+        vramcast.train(**TRAIN, lora_r=16)
 
 
 def test_two_words_for_one_thing_must_agree() -> None:

@@ -60,7 +60,9 @@ VOCABULARIES: Final = (
 
 PLAIN: Final = {
     "micro-batch-size": "micro-batch", "global-batch-size": "global-batch", "seq-length": "seq-len",
-    "sequence-length": "seq-len", "sequence-len": "seq-len", "gradient-accumulation": "grad-accum",
+    "sequence-length": "seq-len", "sequence-len": "seq-len", "max-seq-length": "seq-len", "max-seq-len": "seq-len",
+    "max-sequence-length": "seq-len", "model-max-length": "seq-len", "block-size": "seq-len",
+    "gradient-accumulation": "grad-accum",
     "num-layers": "layers", "hidden-size": "hidden", "target-modules": "lora-targets",
     "ctx": "context", "context-len": "context", "zero-stage": "zero",
 }
@@ -93,6 +95,7 @@ AMBIGUOUS: Final = {
     "ddp": "--shards nothing", "gpu": "--gpus", "num-gpus": "--gpus 8xh100", "model": "the model by itself",
     "quantize": "--weights (of a server) or --base-weights (under adapters)",
     "quant": "--weights (of a server) or --base-weights (under adapters)",
+    "quantization": "--weights (of a server) or --base-weights (under adapters)",
     "vram": "--gpus 24gb", "max-tokens": "--output-len", "users": "--concurrency",
 }
 """Names that several things are called by -> what to write instead."""
@@ -164,6 +167,10 @@ def in_own_words(options: Mapping[str, Any], own: Iterable[str], *, command: str
     if theirs and vocabulary is not None:
         if "peft" in found:
             vocabulary = vocabulary._replace(beneath={**vocabulary.beneath, **vocabulary.adapters})
+        elif vocabulary.adapters and not any(name.replace("-", "_") in vocabulary.adapters for name in theirs):
+            for name in theirs:
+                if name.startswith("lora"):  # the tool passes over it, who types it means adapters
+                    raise InvalidSpec(f"--{name} needs --peft, for example --peft lora")
         meant = _read(vocabulary, theirs)
         names = ", ".join(f"--{name}" for name in theirs)
         found = _added(found, meant, names)
