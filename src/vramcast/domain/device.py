@@ -76,6 +76,18 @@ class Gpu(Noun, frozen=True, kw_only=True):
         return int(digits) if digits.isdecimal() else None
 
     @property
+    def multiplies_as(self) -> str:
+        """Architecture whose matrix products a card runs.
+
+        Desktop Blackwell (12.x) has the instructions of Ada, and none of the tensor memory that data-centre Blackwell
+        multiplies from [PTX ISA 8.7, tcgen05: sm_100, sm_101].
+
+        >>> Gpu(name="x", vendor="NVIDIA", arch="Blackwell", visible_bytes=1, compute_capability="12.0").multiplies_as
+        'Ada'
+        """
+        return "Ada" if self.arch == "Blackwell" and (self.sm or 0) >= 120 else self.arch
+
+    @property
     def stands_alone(self) -> bool:
         """Whether a machine has one and nothing joins two machines: the GPU of a Mac."""
         return self.vendor == "Apple"

@@ -77,7 +77,7 @@ def _rates(gpu: Gpu, dtype: str, kernel: str) -> Rates | None:
 
 def _launch_s(gpu: Gpu) -> dict[str, float]:
     """Phase -> host time of a kernel."""
-    launch = LAUNCH_S.get(gpu.arch.split()[0], OTHER_LAUNCH_S)
+    launch = LAUNCH_S.get(gpu.multiplies_as.split()[0], OTHER_LAUNCH_S)
     return dict.fromkeys(PHASES, launch) | {"backward": launch * BACKWARD_LAUNCH}
 
 

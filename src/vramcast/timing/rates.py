@@ -78,6 +78,13 @@ class Rates(Struct, frozen=True):
     source: str
 
 
+def best_product(gpu: Gpu, bits: str) -> Share:
+    """What the best product of a card reaches, with operands of so many bits: of its own kind, else of its nearest."""
+    kinds = (gpu.multiplies_as, gpu.arch.split()[0])  # "Blackwell Ultra", "Blackwell"
+    measured = (MATMUL.get((kind, width)) for width in dict.fromkeys((bits, "16")) for kind in kinds)
+    return next(filter(None, measured), OTHER_MATMUL)
+
+
 def product_rate(gpu: Gpu, stored: str, whole: str) -> Rates | None:
     """Operations per second of products with weights of a format; None where the card has no known rate.
 
@@ -91,7 +98,7 @@ def product_rate(gpu: Gpu, stored: str, whole: str) -> Rates | None:
         peak = gpu.flops_per_s(dtype)
         if peak:
             bits = BITS.get(dtype, "16")
-            share = MATMUL.get((gpu.arch, bits)) or MATMUL.get((gpu.arch, "16")) or OTHER_MATMUL
+            share = best_product(gpu, bits)
             source = f"{dtype} products reach {share.value:.0%} of {peak / 1e12:,.0f} TFLOPS ({share.source})"
             return Rates(dtype, peak * share.value, source)
     return None

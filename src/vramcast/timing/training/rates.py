@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import Precision
 from vramcast.timing.composition import Number, larger
-from vramcast.timing.rates import BANDWIDTH, MATMUL, OTHER_BANDWIDTH, OTHER_MATMUL, Share
+from vramcast.timing.rates import BANDWIDTH, OTHER_BANDWIDTH, Share, best_product
 from vramcast.timing.work import LAUNCH_S as SERVING_LAUNCH_S
 
 PRODUCTS: Final[dict[tuple[str, str], Share]] = {
@@ -125,7 +125,7 @@ def rates_of(gpu: Gpu, precision: Precision, *, attention: str = "flash") -> Rat
     if not peak or not whole or not gpu.bandwidth_bytes_per_s:
         return None
     share, whole_share = _share(gpu, dtype), _share(gpu, WHOLE[dtype])
-    arch = gpu.arch.split()[0]
+    arch = gpu.multiplies_as.split()[0]
     memory = MEMORY.get(arch) or BANDWIDTH.get(gpu.vendor, OTHER_BANDWIDTH)
     forward, backward = ATTENTION.get((arch, attention)) or ATTENTION.get((arch, "flash")) or OTHER_ATTENTION
     return Rates(
@@ -155,9 +155,8 @@ BITS: Final = {"fp8": "8", "bf16": "16", "fp16": "16", "tf32": "16", "fp32": "32
 
 
 def _share(gpu: Gpu, dtype: str) -> Share:
-    for arch in (gpu.arch, gpu.arch.split()[0]):  # "Blackwell Ultra", "Blackwell"
+    for arch in (gpu.multiplies_as, gpu.multiplies_as.split()[0]):  # "Blackwell Ultra", "Blackwell"
         if (arch, BITS[dtype]) in PRODUCTS:
             return PRODUCTS[arch, BITS[dtype]]
-    key = (gpu.arch.split()[0], BITS[dtype])
-    best = MATMUL.get(key) or MATMUL.get((key[0], "16")) or OTHER_MATMUL
+    best = best_product(gpu, BITS[dtype])
     return Share(best.value * SUSTAINED.value, f"{best.source}; {SUSTAINED.source}")
