@@ -173,6 +173,32 @@ def test_stacked_experts_are_adapted_by_name_alone_and_without_dropout(
     answer(replace(job, workload=replace(job.workload, seq_len=64, min_seq_len=None)))
 
 
+@pytest.mark.parametrize("command, expected", [
+    ("axolotl train lora.yml", (2, 4096, "nothing")),
+    ("axolotl train lora.yml --micro-batch-size 1 --sequence-len 512 2>&1 | tee log", (1, 512, "nothing")),
+    ("axolotl train lora.yml --launcher torchrun -- --nproc_per_node=2 --nnodes=1", (2, 4096, "nothing")),
+    ("accelerate launch -m axolotl.cli.train lora.yml --deepspeed z2.json", (2, 4096, "optimizer+gradients")),
+])
+def test_a_command_is_its_file_and_what_it_says_over_it(
+    command: str, expected: tuple[int, int, str], tmp_path: Path
+) -> None:
+    written(tmp_path, "lora.yml", yaml.safe_dump(table()))
+    written(tmp_path, "z2.json", '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto"}')
+    job = asked(written(tmp_path, "run.sh", command), gpus="2xh100")
+    assert (job.workload.micro_batch, job.workload.seq_len, job.plan.shards.value) == expected
+
+
+@pytest.mark.parametrize("command, said", [
+    ("axolotl train other.yml", "'other.yml': is a file of its own"),
+    ("axolotl train lora.yml --lora-rnk 4", "lora_rnk"),
+    ("axolotl train lora.yml --sweep s.yml", "sweep"),
+    ("accelerate launch --use_fsdp -m axolotl.cli.train lora.yml", "shards beside axolotl's own configuration"),
+])
+def test_what_a_command_says_that_is_not_read_is_named(command: str, said: str, tmp_path: Path) -> None:
+    written(tmp_path, "lora.yml", yaml.safe_dump(table()))
+    assert said in refusal(read_files([written(tmp_path, "run.sh", command)], command="train"))
+
+
 def test_orpo_is_trls_without_a_reference(tmp_path: Path) -> None:
     job = asked(written(tmp_path, "a.yaml", table(rl="orpo")), gpus="h100")
     assert (job.workload.objective, job.engine_options["precompute_ref_log_probs"]) == ("dpo", True)

@@ -39,7 +39,9 @@ DEFAULTS: Final = {
 """What a question takes where nothing is said."""
 
 
-RUN_BY_THE_TRAINER: Final = ("trainer", "axolotl", "trl", "trl-script", "hf-command", "swift", "xtuner")
+RUN_BY_THE_TRAINER: Final = (
+    "trainer", "axolotl", "axolotl-command", "trl", "trl-script", "hf-command", "swift", "xtuner",
+)
 """Formats whose runs DeepSpeed shards under Transformers' Trainer."""
 
 THE_COMMAND: Final = "the command"
@@ -93,7 +95,9 @@ def read_files(
     given = [Path(path) for path in paths]
     configs = [read_config(path) for path in given]
     started_by = [Config(THE_COMMAND, bounded(THE_COMMAND, line), None)] if line else []
-    configs += [read_config(path) for path in files_named([*configs, *started_by], given)] + started_by
+    beside = files_named([*configs, *started_by], given)
+    named = [read_config(path) for path in beside]
+    configs += [*named, *(read_config(path) for path in files_named(named, [*given, *beside])), *started_by]
     parts = with_named_files(_joined(unwrapped(configs, started, _is_known)))
     alone = len(parts) == 1
     read = [(part.config.name, *one) for part in parts if (one := _read(part, command, format_name, alone=alone))]
@@ -158,10 +162,7 @@ def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
         named += BESIDE.findall(config.text) if config.table is None else []
         named += [f"config/{name}.yaml" for name in HYDRA.findall(config.text)] if config.table is None else []
         named += _own_scripts(config)
-        if config.table is None and READERS["hf-command"].recognises(config):
-            from vramcast.formats.tools.hf_command import files_of  # most questions hold no such command
-
-            named += files_of(config)
+        named += _of_program(config)
     found: dict[str, Path] = {}
     for text in named:
         places = (Path(text), *(folder / text for path in given for folder in path.absolute().parents))
@@ -171,6 +172,13 @@ def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
         if here is not None and here.name not in (path.name for path in given):
             found.setdefault(here.name, here)
     return list(found.values())
+
+
+def _of_program(config: Config) -> list[str]:
+    """Files that a command's program takes its own arguments from."""
+    name = next((name for name in ("hf-command", "axolotl-command") if config.table is None
+                 and READERS[name].recognises(config)), "")
+    return import_module(f"vramcast.formats.tools.{READERS[name].module}").files_of(config) if name else []
 
 
 def _own_scripts(config: Config) -> list[str]:
@@ -306,10 +314,8 @@ def with_named_files(parts: list[Part]) -> list[Part]:
         own = [one for one in parts if one.config.name in started and tool_of(one.config) == PYTHON_READ]
         if own:
             taken, part = [*taken, *own], part._replace(config=config._replace(beside={SCRIPT: own[0].config}))
-        elif config.table is None and READERS["hf-command"].recognises(config):
-            from vramcast.formats.tools.hf_command import files_of  # most questions hold no such command
-
-            names = {PurePosixPath(name).name for name in files_of(config)}
+        elif program := _of_program(config):
+            names = {PurePosixPath(name).name for name in program}
             own = [one for one in parts if one.config.table is not None and one.config.name in names]
             beside = {name: value for one in own for name, value in (one.config.table or {}).items()}
             taken, part = [*taken, *own], part._replace(config=config._replace(beside=beside))

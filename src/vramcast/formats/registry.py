@@ -180,6 +180,7 @@ READERS: Final[dict[str, Reader]] = {
     "deepspeed": Reader("deepspeed", "train", _table_has(
         "zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"), "rl"),
     "axolotl": Reader("axolotl", "train", _table_has("base_model")),
+    "axolotl-command": Reader("axolotl_command", "train", _is_tool("axolotl-command")),
     "accelerate": Reader("accelerate", "train", _table_has("distributed_type", "compute_environment"), "rl"),
     "llamafactory-v1": Reader("llamafactory_v1", "train", _table_has("dist_config", "init_config", "kernel_config")),
     "megatron-bridge": Reader("megatron_bridge", "train", _is_megatron_bridge),

@@ -62,6 +62,7 @@ TOOLS: Final = (
                    "rlhf_type model", "torch_dtype tuner_backend"),
          r"(?:^|[\s/])swift[ \t\\\n]+(?:sft|pt|rlhf)\b|\bswift/cli/(?:sft|pt|rlhf)\.py\b"),
     Tool("unsloth", (), r"^\s*(?:from|import) unsloth\b"),
+    Tool("axolotl-command", (), r"\baxolotl train\b|\baxolotl\.cli\.train\b"),
     Tool("axolotl (its YAML is read)", (),
          r"\baxolotl (?:train|preprocess|inference|fetch)\b|\baxolotl\.cli\b"),
     Tool("LLaMA-Factory, for Megatron", (
