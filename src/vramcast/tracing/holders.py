@@ -65,7 +65,7 @@ class Holders:
         """Whether a module works on what is simulated: transforms of data on the host do not."""
         devices = self._memory.devices
         tensors = (each for each in inputs if isinstance(each, torch.Tensor))
-        residents = (self._memory.of(_local(each)) for each in chain(tensors, module.parameters(), module.buffers()))
+        residents = (self._memory.of(local_part(each)) for each in chain(tensors, module.parameters(), module.buffers()))
         return any(resident is not None and resident.device in devices for resident in residents)
 
     def enter_root(self, module: torch.nn.Module, inputs: Any = ()) -> None:
@@ -131,7 +131,7 @@ class Holders:
     def _note(self, tensor: Any, category: Category, name: str) -> None:
         if not isinstance(tensor, torch.Tensor):
             return
-        local = _local(tensor)
+        local = local_part(tensor)
         if local.is_sparse:
             for part in sparse_parts(local):
                 self._note(part, category, name)
@@ -145,7 +145,7 @@ class Holders:
             block.category, block.name = category, name
 
 
-def _local(tensor: Any) -> torch.Tensor:
+def local_part(tensor: Any) -> torch.Tensor:
     """This rank's part of a DTensor."""
     found: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     return found

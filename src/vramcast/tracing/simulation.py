@@ -20,7 +20,7 @@ from vramcast.timing.operations import Operation
 from vramcast.tracing.call import Call, Kernels, Rule, as_on_host
 from vramcast.tracing.costs import num_bytes, operation_of
 from vramcast.tracing.draws import drawn
-from vramcast.tracing.memory import META, Device, Memory, storage_of
+from vramcast.tracing.memory import META, Device, Memory, sparse_parts, storage_of
 from vramcast.tracing.operators import Operator, Placement, mismatch
 from vramcast.tracing.origins import Assumptions, Origins
 from vramcast.tracing.rules.indexing import COORDINATES, coordinates_bytes, masks_among
@@ -69,6 +69,8 @@ class Simulation(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if _fake_mode(_FAKE) is not None:  # DTensor works out a layout on PyTorch's own fake tensors
+            if torch.Tag.nondeterministic_seeded in func.tags and func._schema.is_mutable:
+                return args[0]  # drawn in place: its decomposition asks the card's library, and the layout stays
             return func(*args, **(kwargs or {}))
         if types and not all(map(_is_one_storage, types)):
             # A DTensor takes itself apart first; its inner tensors come here.
@@ -89,6 +91,8 @@ class Simulation(TorchDispatchMode):
         device = self.placement.of(operator, args, kwargs)
         if device is None:
             return func(*args, **kwargs)
+        if operator.name == MOVE and args[0].layout is torch.sparse_coo:
+            return self._moved_parts(args[0], kwargs)
         out = self._run(operator, args, kwargs, device)
         if device is self.memory.host and operator.name == MOVE and kwargs.get("non_blocking"):
             self._pin(args[0], out)
@@ -115,6 +119,18 @@ class Simulation(TorchDispatchMode):
             copy = torch.empty_like(tensor, device=META)
         self.adopt(copy, device, MOVE)
         return copy
+
+    def _moved_parts(self, tensor: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
+        """A sparse tensor moves as its indices and values; its meta kernel would forget how many there are."""
+        asked = {name: kwargs[name] for name in ("device", "non_blocking") if kwargs.get(name) is not None}
+        indices, values = sparse_parts(tensor)
+        with self:
+            moved = torch.ops.aten._to_copy(indices, **asked), torch.ops.aten._to_copy(
+                values, dtype=kwargs.get("dtype"), **asked
+            )
+        return torch.sparse_coo_tensor(
+            *moved, tensor.size(), is_coalesced=tensor.is_coalesced(), check_invariants=False
+        )
 
     def _run(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], device: Device) -> Any:
         """Run on meta tensors, let the rule say what CUDA allocates, keep known values known."""

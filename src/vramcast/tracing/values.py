@@ -83,7 +83,7 @@ class Values:
 
     def set(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         """The simulated tensor's values become known, if it is small."""
-        resident = self._memory.of(tensor)
+        resident = None if tensor.is_sparse else self._memory.of(tensor)
         if resident is not None and tensor.numel() <= most_known(tensor.dtype) and _same_layout(tensor, values):
             resident.twin = values.untyped_storage()
 

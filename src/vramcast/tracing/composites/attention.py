@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vramcast.tracing.composites.layers import apart
+from vramcast.tracing.holders import local_part
 from vramcast.tracing.rules.layouts import LITTLE_SHARED, NARROW, at_least
 from vramcast.tracing.simulation import Simulation
 
@@ -206,7 +207,7 @@ def attention(
     scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:
     """[sdpa]"""
-    card = simulation.memory.card_of(query)
+    card = simulation.memory.card_of(local_part(query))
     options = {"scale": scale, "enable_gqa": enable_gqa}
     if card is None:
         operator = torch.ops.aten.scaled_dot_product_attention.default

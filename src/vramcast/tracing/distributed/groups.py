@@ -21,11 +21,13 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch._prims import rng_prims
+from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh, _mesh_resources
 from torch.testing._internal.distributed import fake_pg  # registers the backend
@@ -147,6 +149,9 @@ def _patch_groups(patches: Patches, world: World) -> None:
     for name in ("is_nccl_available", "is_gloo_available", "is_torchelastic_launched"):
         for module in (dist, c10d):
             patches.set(module, name, lambda: True)
+    for module in (dist, c10d, device_mesh):
+        patches.set(module, "split_group", split_group)
+        patches.set(module, "ProcessGroupNCCL", ProcessGroupNCCL)
     patches.set(torch.cuda.nccl, "version", lambda: NCCL_VERSION)
     patches.set(torch._C, "_get_accelerator", lambda *_args: torch.device("cuda"))
     # All ranks have the same parameters [c10d::verify_params_across_processes].
@@ -154,6 +159,34 @@ def _patch_groups(patches: Patches, world: World) -> None:
     wrapper = getattr(rng_prims, "run_dtensor_rng_op", None)
     if wrapper is not None:  # which earlier versions of torch do not have
         patches.put(wrapper.python_key_table, Simulation, _run)
+
+
+class ProcessGroupNCCL:
+    """Stands for the class of builds with CUDA: no group here is one, its options are taken and have no effect."""
+
+    NCCL_CTA_POLICY_DEFAULT, NCCL_CTA_POLICY_EFFICIENCY, NCCL_CTA_POLICY_ZERO = range(3)
+
+    class Options(SimpleNamespace):
+        """`is_high_priority_stream`, and `config` of the communicator."""
+
+        def __init__(self, is_high_priority_stream: bool = False, **named: Any) -> None:
+            super().__init__(is_high_priority_stream=is_high_priority_stream, config=SimpleNamespace(), **named)
+
+    NCCLConfig = SimpleNamespace
+
+
+def split_group(
+    parent_pg: Any = None, split_ranks: Sequence[Sequence[int]] | None = None, timeout: Any = None,
+    pg_options: Any = None, group_desc: str | None = None, **_named: Any,
+) -> Any:
+    """A part of a group, made as any new one; None where this rank is in none of the parts."""
+    within = dist.get_process_group_ranks(parent_pg)
+    for ranks in split_ranks or ():
+        part = [within[rank] for rank in ranks]
+        made = dist.new_group(part, timeout, pg_options=pg_options, group_desc=group_desc)
+        if dist.get_rank() in part:
+            return made
+    return None
 
 
 def _patch_reductions(patches: Patches, simulation: Simulation) -> None:

@@ -231,13 +231,13 @@ def _patch_module(patches: Patches, simulation: Simulation, native: Native) -> N
 
 def _patch_streams(patches: Patches, simulation: Simulation) -> None:
     memory = simulation.memory
-    stream, event = make_streams(simulation)
+    stream_class, event = make_streams(simulation)
     for owner in (torch, torch.cuda, torch.cuda.streams):
-        patches.set(owner, "Stream", stream)
+        patches.set(owner, "Stream", stream_class)
         patches.set(owner, "Event", event)
 
-    def context(chosen: Any) -> StreamContext:
-        return StreamContext(memory, chosen)
+    def context(stream: Any) -> StreamContext:
+        return StreamContext(memory, stream)
 
     patches.set(torch.cuda, "stream", context)
     patches.set(torch.cuda, "StreamContext", context)

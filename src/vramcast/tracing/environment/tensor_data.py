@@ -132,13 +132,13 @@ class _OfDtype(type):
         return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype is cls.dtype
 
     def __call__(cls, *given: Any, device: Any = "cuda") -> torch.Tensor:
-        if len(given) == 1 and not isinstance(given[0], int):
+        if len(given) == 1 and not isinstance(given[0], (int, torch.Size)):
             return torch.tensor(given[0], dtype=cls.dtype).to(device)
         return torch.empty(*given, dtype=cls.dtype, device=device)
 
 
 def patch_legacy(patches: Patches) -> None:
-    """Classes that make tensors on the card, and `tensor.type(...)` that names them."""
+    """Classes that make tensors on the card, `tensor.type(...)` that names them, and one of them as the default."""
     made = {f"torch.cuda.{name}": _OfDtype(name, (), {"dtype": dtype}) for name, dtype in DTYPES.items()}
     for name, kind in made.items():
         patches.set(torch.cuda, name.rpartition(".")[2], kind)
@@ -153,3 +153,21 @@ def patch_legacy(patches: Patches) -> None:
         return change(self, dtype, non_blocking, **kwargs) if dtype is not None else change(self)
 
     patches.set(torch.Tensor, "type", typed)
+    choose, make = torch.set_default_tensor_type, torch.Tensor.__new__
+
+    def chosen(kind: Any) -> None:
+        """Of a card: its dtype, and factories and `torch.Tensor(...)` make tensors there."""
+        kind = made.get(kind, kind) if isinstance(kind, str) else kind
+        is_of_card = isinstance(kind, _OfDtype)
+
+        def new(cls: Any, *given: Any, **named: Any) -> Any:
+            return kind(*given, **named) if is_of_card and cls is torch.Tensor else make(cls, *given, **named)
+
+        patches.set(torch.Tensor, "__new__", staticmethod(new))
+        torch.set_default_device("cuda" if is_of_card else None)
+        if is_of_card:
+            torch.set_default_dtype(kind.dtype)
+        else:
+            choose(kind)
+
+    patches.set(torch, "set_default_tensor_type", chosen)

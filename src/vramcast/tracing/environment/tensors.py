@@ -136,7 +136,7 @@ def patch_tensors(patches: Patches, simulation: Simulation) -> None:
     patches.set(torch.UntypedStorage, "data_ptr", lambda self: _address(self, residents))
     patches.set(torch.Tensor, "data_ptr", lambda self: _tensor_address(self, residents))
     _patch_groups(patches)
-    _patch_new(patches)
+    _patch_new(patches, simulation)
     _patch_wrappers(patches)
     _patch_moves(patches, simulation)
     _patch_factories(patches, simulation)
@@ -163,14 +163,22 @@ def _tensor_address(tensor: torch.Tensor, residents: Any) -> int:
     return _address(storage, residents) + tensor.storage_offset() * tensor.itemsize
 
 
-def _patch_new(patches: Patches) -> None:
-    """`gradient.new(indices, values, size)`, as SparseAdam makes updates: C++ knows no sparse meta tensors there."""
-    new = torch.Tensor.new
+def _patch_new(patches: Patches, simulation: Simulation) -> None:
+    """`gradient.new(indices, values, size)`, as SparseAdam makes updates: C++ knows no sparse meta tensors there;
+    `new_tensor(data)`, which C++ would make on the meta device."""
+    new, new_tensor = torch.Tensor.new, torch.Tensor.new_tensor
 
     def like(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         return torch.sparse_coo_tensor(*args) if self.is_sparse and len(args) == 3 else new(self, *args, **kwargs)
 
+    def of_data(self: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> torch.Tensor:
+        if simulation.memory.of(self) is None and device is None:
+            return new_tensor(self, data, dtype=dtype, **kwargs)
+        place = self.device if device is None else device
+        return torch.tensor(data, dtype=dtype or self.dtype, device=place, **kwargs)
+
     patches.set(torch.Tensor, "new", like)
+    patches.set(torch.Tensor, "new_tensor", of_data)
 
 
 def _patch_groups(patches: Patches) -> None:
@@ -253,7 +261,7 @@ def _patch_factories(patches: Patches, simulation: Simulation) -> None:
     for factory in (*_device_constructors(), *(getattr(torch, name) for name in LIKE)):
         name = factory.__name__
         if getattr(torch, name, None) is factory:
-            ours = _built_on_host(factory) if name in FROM_DATA else _explicit(factory, simulation)
+            ours = _built_on_host(factory, simulation) if name in FROM_DATA else _explicit(factory, simulation)
             patches.set(torch, name, ours)
             if id(factory) in scripted:
                 patches.put(scripted, id(ours), scripted[id(factory)])
@@ -264,7 +272,7 @@ def _patch_factories(patches: Patches, simulation: Simulation) -> None:
             with simulation.placement.meta_wanted():
                 return make(self, func, types, args, kwargs)
         if func in _device_constructors() and func.__name__ in FROM_DATA:
-            return _built_on_host(func)(*args, **{"device": self.device, **(kwargs or {})})
+            return _built_on_host(func, simulation)(*args, **{"device": self.device, **(kwargs or {})})
         return make(self, func, types, args, kwargs)
 
     patches.set(DeviceContext, "__torch_function__", make_there)
@@ -293,11 +301,12 @@ def _names_meta(args: Any, kwargs: Any) -> bool:
     return named is not None and str(named).startswith("meta")
 
 
-def _built_on_host(factory: Any) -> Any:
-    """C++ moves what it reads from Python data only to devices that it has."""
+def _built_on_host(factory: Any, simulation: Simulation) -> Any:
+    """C++ moves what it reads from Python data only to devices that it has, and reads numbers among them itself."""
 
     @wraps(factory)
     def build(*args: Any, **kwargs: Any) -> torch.Tensor:
+        args = tuple(_read(arg, simulation) if isinstance(arg, (list, tuple)) else arg for arg in args)
         device = kwargs.pop("device", None)
         is_pinned = kwargs.pop("pin_memory", False)
         if device is None:
@@ -309,6 +318,17 @@ def _built_on_host(factory: Any) -> Any:
         return built.requires_grad_() if requires_grad else built
 
     return build
+
+
+def _read(values: Any, simulation: Simulation) -> Any:
+    """Python data in which simulated tensors of one element are numbers of their dtype on the host."""
+    if isinstance(values, (list, tuple)):
+        if not any(isinstance(value, (list, tuple, torch.Tensor)) for value in values):
+            return values
+        return [_read(value, simulation) for value in values]
+    if isinstance(values, torch.Tensor) and values.numel() == 1 and simulation.memory.of(values) is not None:
+        return torch.tensor(values.item(), dtype=values.dtype)
+    return values
 
 
 def _indexed(value: Any) -> Any:

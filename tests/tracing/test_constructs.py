@@ -1,0 +1,111 @@
+"""Constructs of public scripts, each of which once ended a trace: at the edge where a tensor without data meets C++."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn import functional
+
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.distributed.groups import parse_world
+from vramcast.tracing.session import Session
+
+
+def sparse_buffer():  # Whisper
+    module = nn.Linear(8, 8)
+    module.register_buffer("heads", torch.eye(4).bool().to_sparse(), persistent=False)
+    heads = module.cuda().heads
+    assert heads.is_sparse and heads.is_cuda and heads._nnz() == 4
+
+
+def scalars_among_data():  # Qwen2-VL, packed losses
+    known, unknown = torch.tensor(3, device="cuda"), torch.empty(4, device="cuda", dtype=torch.bfloat16).sum()
+    assert torch.tensor([known, 2]).tolist() == [3, 2]
+    assert torch.as_tensor([[unknown], [unknown]], device="cuda").dtype is torch.bfloat16
+    assert torch.tensor(unknown, device="cuda").is_cuda
+
+
+def new_tensor():  # fast_neural_style, detection
+    like = torch.empty(2, 3, device="cuda")
+    before = torch.cuda.memory_allocated()
+    made, counted = like.new_tensor([0.485, 0.456]), like.new_tensor(3, dtype=torch.long)
+    assert made.is_cuda and made.dtype is torch.float32 and counted.item() == 3
+    assert torch.cuda.memory_allocated() == before + 2 * 512
+    assert torch.empty(2).new_tensor([1, 2]).tolist() == [1.0, 2.0]
+
+
+def stream_by_name():  # timm's loader
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream=stream):
+        assert torch.cuda.current_stream() == stream
+    with torch.cuda.StreamContext(stream=stream):
+        assert torch.cuda.current_stream() == stream
+
+
+def default_type_of_the_card():  # Llama's reference code, NeRF
+    torch.set_default_tensor_type(torch.cuda.HalfTensor)
+    try:
+        made = nn.Linear(8, 8).weight, torch.Tensor(2, 3), torch.arange(3.0), torch.Tensor([1, 2])
+        assert all(each.is_cuda and each.dtype is torch.float16 for each in made)
+        torch.set_default_tensor_type("torch.cuda.FloatTensor")
+        assert torch.empty(2).dtype is torch.float32
+    finally:
+        torch.set_default_tensor_type(torch.FloatTensor)
+    assert not torch.empty(2).is_cuda and not torch.Tensor(2).is_cuda
+
+
+ALONE = (sparse_buffer, scalars_among_data, new_tensor, stream_by_name, default_type_of_the_card)
+
+
+@pytest.mark.parametrize("construct", ALONE, ids=lambda construct: construct.__name__)
+def test_a_construct_of_public_scripts_runs(construct):
+    with Session(load_gpu("a100-sxm-80gb")).active():
+        construct()
+
+
+def weights_drawn_in_place_after_meta():  # FSDP2's example
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64))
+    for layer in model:
+        torch.distributed.fsdp.fully_shard(layer)
+    torch.distributed.fsdp.fully_shard(model)
+    model.to_empty(device="cuda")
+    for layer in model:
+        layer.reset_parameters()
+    nn.init.trunc_normal_(model[0].weight)
+    model(torch.empty(2, 64, device="cuda")).sum().backward()
+
+
+def attention_of_distributed_tensors():  # fsdp_tp_example
+    mesh = init_device_mesh("cuda", (4,))
+    whole = torch.empty(2, 8, 32, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    query = dist.tensor.distribute_tensor(whole, mesh, [dist.tensor.Shard(1)])
+    out = functional.scaled_dot_product_attention(query, query, query, is_causal=True)
+    assert out.to_local().shape == (2, 2, 32, 16)
+    out.to_local().sum().backward()
+
+
+def groups_by_names_of_nccl():  # torchtitan, Lightning's tensor parallelism
+    options = dist.ProcessGroupNCCL.Options()
+    options.is_high_priority_stream = True
+    half = dist.new_group([0, 1], pg_options=options)
+    assert dist.get_process_group_ranks(dist.split_group(half, [[0], [1]])) == [1]
+    assert dist.split_group(split_ranks=[[2, 3]]) is None
+    dist.distributed_c10d._set_pg_timeout(dist.default_pg_timeout, half)
+    mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+    dist.all_reduce(torch.empty(4, device="cuda"), group=mesh["tp"].get_group())
+
+
+AMONG_RANKS = (weights_drawn_in_place_after_meta, attention_of_distributed_tensors, groups_by_names_of_nccl)
+
+
+@pytest.mark.parametrize("construct", AMONG_RANKS, ids=lambda construct: construct.__name__)
+def test_a_construct_of_scripts_of_many_ranks_runs(construct):
+    with Session(load_gpu("a100-sxm-80gb"), world=parse_world(size=4, rank=1)).active():
+        dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+        construct()
