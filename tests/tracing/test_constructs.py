@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
 from vramcast.catalogue.gpus import load_gpu
+from vramcast.errors import Unsupported
 from vramcast.tracing.distributed.groups import parse_world
 from vramcast.tracing.session import Session
 
@@ -59,7 +60,35 @@ def default_type_of_the_card():  # Llama's reference code, NeRF
     assert not torch.empty(2).is_cuda and not torch.Tensor(2).is_cuda
 
 
-ALONE = (sparse_buffer, scalars_among_data, new_tensor, stream_by_name, default_type_of_the_card)
+def kernel_from_source():  # modded-nanogpt
+    written = torch.ones(8, device="cuda")
+    torch.cuda._compile_kernel("__global__ void f(float* x) {}", "f")((1, 1, 1), (32, 1, 1), (written,))
+    assert "tensor(..." in repr(written)
+
+
+def extension_from_source():  # 3D code
+    from torch.utils.cpp_extension import load_inline
+
+    built = load_inline("own", cpp_sources="", cuda_sources="", functions=["forward"])
+    with pytest.raises(Unsupported, match="own.forward is a compiled function"):
+        built.forward(torch.ones(8, device="cuda"))
+
+
+def process_with_the_card():  # mnist_hogwild
+    model, ran = nn.Linear(8, 8).cuda(), []
+    model.share_memory()
+    started = [torch.multiprocessing.Process(target=lambda model: ran.append(model), args=(model,)) for _ in range(2)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    assert ran == [model] and not started[1].is_alive() and started[1].exitcode == 0
+
+
+ALONE = (
+    sparse_buffer, scalars_among_data, new_tensor, stream_by_name, default_type_of_the_card, kernel_from_source,
+    extension_from_source, process_with_the_card,
+)
 
 
 @pytest.mark.parametrize("construct", ALONE, ids=lambda construct: construct.__name__)

@@ -99,6 +99,28 @@ def test_a_cache_that_grows_is_followed_past_the_peak_of_its_first_forward(own_f
     assert found.stopped == "" and found.forwards == 81
 
 
+LATER = (
+    "import torch\nfrom torch.utils.data import DataLoader\nmodel = torch.nn.Linear(512, 512).cuda()\n"
+    "optimizer = torch.optim.SGD(model.parameters(), 0.1)\ndata = torch.zeros(30_000, 512)\n"
+    "for epoch in range(1000):\n    for batch in DataLoader(data, 32):\n        model(batch.cuda()).sum().backward()\n"
+    "        optimizer.step()\n        optimizer.zero_grad()\n{}"
+)
+EVALUATED = "    with torch.no_grad():\n        for batch in DataLoader(data, 4096):\n            model(batch.cuda())\n"
+
+
+@pytest.mark.parametrize(("then", "said", "forwards"), [
+    (EVALUATED, "what came behind them ran for 2 batches each", 6),
+    (EVALUATED + "    raise KeyError('best')\n", "ended with KeyError, which may be because", 5),
+    ("", "what comes after these steps, as an evaluation, is not part", 4),
+])
+def test_what_comes_behind_a_loop_over_data_is_part_of_the_answer(own_folder, then, said, forwards):
+    found = run(written(own_folder, LATER.format(then)))
+    assert found.stopped == "stopped after 3 optimizer steps" and len(found.run.tape.step_ends()) == 3
+    assert any(said in one.what for one in found.assumptions) and found.forwards == forwards
+    played, last = play(found.run.tape), found.run.tape.step_ends()[-1]
+    assert (highest(played, last).allocated_bytes > 1.5 * highest(played, 0, last).allocated_bytes) == bool(then)
+
+
 def test_batches_of_any_length_are_followed_until_none_is_larger(own_folder):
     script = written(own_folder, (
         "import torch\nmodel = torch.nn.Linear(512, 512).cuda()\n"
@@ -139,6 +161,8 @@ def test_a_script_that_never_ends_meets_its_time_limit():
     ("import deepspeed", Unsupported, r"script.py:1: the script needs DeepSpeed, which is not installed and cannot"),
     ("class PipeliningMetadataError(Exception): ...\n\nraise PipeliningMetadataError", Unsupported,
      r"script.py:3: stages of a pipeline ask each other .* give PipelineStage input_args"),
+    ("import torch\n\nraise RuntimeError('PyTorch is not linked with support for cuda devices')", Unsupported,
+     r"script.py:3: the simulated card, not the script, stops here: RuntimeError"),
     ("from vramcast.errors import Unsupported\nraise Unsupported('not known')", Unsupported, "^not known$"),
 ])
 def test_a_script_that_fails_is_one_sentence_with_its_line(own_folder, monkeypatch, text, kind, message):
@@ -151,6 +175,11 @@ def test_a_script_that_fails_is_one_sentence_with_its_line(own_folder, monkeypat
     class Watched:
         def write(self, error="", kind=InvalidSpec, **_known):
             said.append((kind, error))
+
+        def goes_on_after(self, error):
+            return False
+
+        finish = write
 
     child._run(ScriptJob(path=str(written(own_folder, text)), gpu=load_gpu("t4")), Watched())
     assert said[0][0] is kind and re.search(message, said[0][1])

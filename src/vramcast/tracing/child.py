@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import runpy
 import shutil
@@ -28,6 +29,11 @@ from vramcast.tracing.scripts import JOB, ROOT
 from vramcast.tracing.session import Session
 from vramcast.tracing.targets import OWN, words_of
 
+OF_SIMULATION: Final = re.compile(
+    r"cannot be called on meta tensors|not linked with support for|CUDA is not available|NVRTC|No CUDA GPUs|"
+    r"not compiled with CUDA|NVIDIA driver|access accelerator device|CUDA_HOME|on device meta\b|SparseMeta|'Meta' backend"
+)
+"""What C++ says of tensors without data, or of a build without CUDA, that a script would not hear on the card."""
 NEVER_TORCHS: Final = (AssertionError, AttributeError, KeyError, NameError)
 """What no kernel raises: out of the simulation itself they say that it cannot run the script."""
 DEEPSPEED: Final = "deepspeed"
@@ -97,15 +103,17 @@ def _run(job: ScriptJob, watch: Watch) -> None:
     except Enough:
         pass
     except SystemExit as error:
-        if error.code not in (None, 0):
+        if not watch.goes_on_after(error) and error.code not in (None, 0):
             watch.write(error=f"{job.path} exited with {error.code!r}", exited=True)
     except VramcastError as error:
-        watch.write(error=str(error), kind=type(error))
+        if not watch.goes_on_after(error):
+            watch.write(error=str(error), kind=type(error))
     except BaseException as error:
         traceback.print_exc()
-        kind, said = _failed(error)
-        watch.write(error=f"{_place(error, job)}: {said}", kind=kind)
-    watch.write()
+        if not watch.goes_on_after(error):
+            kind, said = _failed(error)
+            watch.write(error=f"{_place(error, job)}: {said}", kind=kind)
+    watch.finish()
 
 
 def _failed(error: BaseException) -> tuple[type[VramcastError], str]:
@@ -120,6 +128,8 @@ def _failed(error: BaseException) -> tuple[type[VramcastError], str]:
     said = f"{type(error).__name__}: {words_of(error)}{hint}"
     if isinstance(error, NEVER_TORCHS) and frames and frames[-1].filename.startswith(OWN):
         return Unsupported, said
+    if OF_SIMULATION.search(str(error)):
+        return Unsupported, f"the simulated card, not the script, stops here: {said}"
     kind = OutOfMemory if isinstance(error, torch.OutOfMemoryError) else InvalidSpec
     return kind, f"the script itself failed with {said}"
 

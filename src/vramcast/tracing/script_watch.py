@@ -19,11 +19,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from vramcast.domain.trace_job import DEFAULT_STEPS, ScriptJob
 from vramcast.errors import InvalidSpec, Unsupported, VramcastError
+from vramcast.tracing.later_phases import BATCHES, CUT, FAILED, NOT_CUT, STEPS, Loaders
 from vramcast.tracing.origins import without_start
 from vramcast.tracing.result import Run
 from vramcast.tracing.scripts import RECORD, ScriptRun
 from vramcast.tracing.session import Session
-from vramcast.tracing.tape import BACKWARD
+from vramcast.tracing.tape import BACKWARD, LATER
 from vramcast.units import format_bytes
 
 MOST_UNEQUAL: Final = 10
@@ -46,7 +47,7 @@ NOT_DUMPED: Final = (
     "the script records its memory history and was stopped before it writes that; --steps runs further, and --snapshot "
     "writes the history of what was run"
 )
-NOT_RUN: Final = "what comes after these steps, as an evaluation, is not part of the answer; --steps runs further"
+LEAST_LATER_S: Final = 20  # that what comes after the steps may take, where they took less
 BY_BACKWARD: Final = "no optimizer of torch.optim: a call of backward ends a step"
 
 
@@ -124,6 +125,9 @@ class Watch:
         self._repetition = Repetition()
         self._counted_blocks = [0] * len(session.memory.devices)
         self._has_optimizer = self._is_written = self._counts_forward = False
+        self._loaders = Loaders()
+        self._end_of_steps = ""  # why the steps were enough, once what comes after them runs
+        self._later_steps = self._later_forwards = 0
 
     @property
     def steps(self) -> int:
@@ -143,6 +147,7 @@ class Watch:
 
         torch.optim.Optimizer.__init__ = noted
         torch.autograd.backward = self._followed(torch.autograd.backward, self._after_backward)
+        self._loaders.start()
         graph: Any = torch.cuda.CUDAGraph
         graph.replay = self._followed(graph.replay, self._after_replay)
         sys.addaudithook(self._leave)
@@ -156,6 +161,7 @@ class Watch:
         if self._is_written:
             return
         self._is_written = True
+        stopped = stopped or self._end_of_steps
         session, job = self._session, self._job
         device = session.fullest
         run = Run(
@@ -172,6 +178,12 @@ class Watch:
         draft = self._folder / (RECORD + ".part")
         draft.write_bytes(msgspec.msgpack.encode(ran))
         draft.rename(self._folder / RECORD)
+
+    def finish(self) -> None:
+        """The script came to its end."""
+        if self._end_of_steps and not self._is_written:
+            self._note_later()
+        self.write()
 
     def _leave(self, event: str, _args: Any) -> None:
         said = OUTSIDE.get(event)
@@ -209,16 +221,20 @@ class Watch:
             self._host_forwards += 1
             return
         self._forwards += 1
+        self._later_forwards += bool(self._end_of_steps) and not torch.is_grad_enabled()
         self._compare_peak()
         self._held.append(sum(device.allocator.requested_bytes for device in self._session.memory.devices))
         if self._job.steps is None and self._keeps_more:
             return
         if self._waits_for_dump(self._since_peak, REPEATS * MOST_UNEQUAL):
             return
+        if self._end_of_steps and self._later_forwards and self._since_peak >= REPEATS:
+            self._end(self._end_of_steps)
         if self._since_peak >= (self._job.steps or REPEATS) and not (self._has_optimizer or self._will_train):
             self._end(f"stopped after {self._forwards} forwards: the last {self._since_peak} brought no new peak")
 
     def _after_backward(self) -> None:
+        self._loaders.backwards += 1
         if self._has_optimizer:
             return
         self._backwards += 1
@@ -282,6 +298,9 @@ class Watch:
         return any(words.search(path.read_text(encoding="utf-8", errors="replace")) for path in files)
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self._end_of_steps:
+            self._after_later_step()
+            return
         key = id(optimizer)
         self._steps[key] = self._steps.get(key, 0) + 1
         wanted = self._job.steps or DEFAULT_STEPS
@@ -293,16 +312,48 @@ class Watch:
         if self._waits_for_dump(self.steps, MOST_STEPS):
             return
         if self._job.steps or self._repetition.is_steady:
-            self._session.assumptions.note(NOT_RUN)
-            self._end(self._repetition.end_after(self.steps))
+            self._go_on(self._repetition.end_after(self.steps))
+
+    def _go_on(self, why: str) -> None:
+        """The steps are enough: end the loops that feed them, so that what comes behind runs, or the run."""
+        if not self._loaders.cut():
+            self._session.assumptions.note(NOT_CUT)
+            self._end(why)
+        self._end_of_steps, self._since_peak = why, 0
+        self._session.keep_files_out()
+        for device in self._session.memory.devices:
+            device.tape.mark(LATER)
+        left, _ = signal.getitimer(signal.ITIMER_REAL)
+        signal.setitimer(signal.ITIMER_REAL, min(left, max(LEAST_LATER_S, self._job.time_limit_s - left)))
+
+    def _after_later_step(self) -> None:
+        """A step of the next epoch is the last; in a loop that none of its loaders ends, some are."""
+        self._later_steps += 1
+        if self._loaders.has_restarted or self._later_steps >= STEPS:
+            self._end(self._end_of_steps)
+
+    def goes_on_after(self, error: BaseException) -> bool:
+        """Whether what was asked for had run before a script failed: then the answer stands, and says so."""
+        if not self._end_of_steps or isinstance(error, torch.OutOfMemoryError):
+            return False
+        if not isinstance(error, SystemExit):
+            self._session.assumptions.note(FAILED.format(type(error).__name__, " ".join(str(error).split())[:120]))
+        return True
+
+    def _note_later(self) -> None:
+        self._session.assumptions.note(CUT.format(BATCHES) if self._later_forwards else NOT_CUT)
 
     def _end(self, why: str) -> None:
         if self._session.memory.history.is_awaited and self._dumps:
             self._session.assumptions.note(NOT_DUMPED)
+        if self._end_of_steps:
+            self._note_later()
         self.write(stopped=why)
         raise Enough
 
     def _out_of_time(self, _signal: int, frame: FrameType | None) -> None:
+        if self._end_of_steps:
+            self._end(self._end_of_steps)
         limit, steps, forwards = self._job.time_limit_s, self.steps, self._forwards
         place = self._session.origins.place()
         far = f"{steps} optimizer steps and {forwards} forwards, at {place}"

@@ -84,6 +84,10 @@ class Session:
     def assumptions(self) -> Assumptions:
         return self.simulation.assumptions
 
+    def keep_files_out(self) -> None:
+        """What is written from now on."""
+        self._overlay.keeps_everything = True
+
     @contextmanager
     def active(self, files: Path | None = None) -> Iterator[Session]:
         """Within: torch runs on the simulated devices. Everything is put back on the way out.
@@ -103,7 +107,8 @@ class Session:
             library = autocast.start(patches)
             stack.callback(autocast.stop, library)
             stack.callback(start_composites(self.simulation))
-            patch_environment(patches, self.simulation, Overlay(folder, keeps_everything=self._sandbox))
+            self._overlay = Overlay(folder, keeps_everything=self._sandbox)
+            patch_environment(patches, self.simulation, self._overlay)
             patch_loading(patches, self.simulation)
             stack.enter_context(simulate_distributed(patches, self.simulation, self.world))
             stack.enter_context(standing_in(patches, self.simulation, EXTENSIONS, GUARDED, LIBRARIES))

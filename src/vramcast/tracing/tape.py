@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import IntEnum, StrEnum
+from itertools import takewhile
 from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct, field
@@ -23,6 +24,7 @@ from vramcast.recordings.recorder import Recorder
 from vramcast.timing.operations import Operation
 
 STEP: Final = "step"  # the name of marks behind a step
+LATER: Final = "later"  # the name of the mark behind the steps that count: what comes is evaluation, or the next epoch
 BACKWARD: Final = "backward"  # the name of marks behind a backward, in runs without an optimizer of torch.optim
 
 
@@ -161,7 +163,8 @@ class Tape(Struct, eq=False, gc=False):
         Several optimizers share a step: one for matrices and one for the rest, one a parameter within backward,
         generator and discriminator. Of those that make as many, the last ends it.
         """
-        marks = [mark for mark in self.marks if mark.name == STEP] or self.marks
+        counted = list(takewhile(lambda mark: mark.name != LATER, self.marks))
+        marks = [mark for mark in counted if mark.name == STEP] or counted
         own = [mark for mark in marks if not mark.optimizer]
         if own or not marks:
             return own

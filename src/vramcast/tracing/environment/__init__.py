@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from vramcast.tracing.environment.cuda import patch_cuda
-from vramcast.tracing.environment.modules import patch_compile, patch_flex, patch_nested, patch_recurrent, patch_triton
+from vramcast.tracing.environment.modules import (
+    patch_compile,
+    patch_flex,
+    patch_nested,
+    patch_recurrent,
+    patch_sources,
+    patch_triton,
+)
 from vramcast.tracing.environment.overlay import Overlay, patch_files
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.environment.processes import patch_loaders, patch_parallel, patch_processes, patch_threads
@@ -32,3 +39,4 @@ def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay
     patch_recurrent(patches, simulation)
     patch_nested(patches, simulation)
     patch_triton(patches, simulation)
+    patch_sources(patches, simulation)

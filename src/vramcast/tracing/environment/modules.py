@@ -36,6 +36,7 @@ EAGER: Final = (
 )
 GRAPHED: Final = "torch.compile runs without CUDA graphs; theirs keep a pool of their own"
 GRAPH_MODES: Final = ("reduce-overhead", "max-autotune")
+COMPILED: Final = "kernels compiled from CUDA source allocate nothing: what they write is not known afterwards"
 GRAPH_TREES: Final = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 """That torch's module of graphs takes from a build with CUDA when `torch._dynamo.reset` loads it."""
 
@@ -103,6 +104,22 @@ def patch_flex(patches: Patches, simulation: Simulation) -> None:
         return (out, statistic) if return_lse else out
 
     patches.set(module, "flex_attention", flex_attention)
+
+
+def patch_sources(patches: Patches, simulation: Simulation) -> None:
+    """Replace `torch.cuda._compile_kernel`: a launch takes no memory, and there is no compiler for it here."""
+
+    def compiled(_source: str, name: str, *_options: Any, **_named: Any) -> Any:
+        def launched(grid: Any = None, block: Any = None, args: Any = (), *_rest: Any, **_how: Any) -> None:
+            del grid, block
+            simulation.assumptions.note(COMPILED, simulation.origins.place())
+            for tensor in _simulated(args or (), simulation):
+                simulation.values.lose(tensor)
+
+        launched.__name__ = name
+        return launched
+
+    patches.set(torch.cuda, "_compile_kernel", compiled)
 
 
 CLEARED_BYTES: Final = 256 * MIB

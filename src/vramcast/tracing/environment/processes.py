@@ -6,11 +6,13 @@ scatter and gather of DataParallel exist in CUDA builds only.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import threading
 from copy import copy
-from typing import Any, Final
+from itertools import count
+from typing import Any, ClassVar, Final
 
 import torch
 from torch.nn.parallel import comm
@@ -93,7 +95,8 @@ def patch_threads(patches: Patches, simulation: Simulation) -> None:
 
 
 def patch_processes(patches: Patches, simulation: Simulation) -> None:
-    """`torch.multiprocessing.spawn` runs the function of one rank in the process itself."""
+    """`torch.multiprocessing.spawn` runs the function of one rank in the process itself, as does the first process
+    that is given something of the card; those of that kind which follow are taken to do the same."""
 
     def spawn(fn: Any, args: Any = (), nprocs: int = 1, *_args: Any, **_kwargs: Any) -> None:
         if nprocs > 1:
@@ -103,6 +106,36 @@ def patch_processes(patches: Patches, simulation: Simulation) -> None:
     for owner in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
         patches.set(owner, "start_processes", spawn)
         patches.set(owner, "spawn", spawn)
+
+    def on_card(given: Any) -> bool:
+        tensors = given.parameters() if isinstance(given, torch.nn.Module) else [given]
+        return any(isinstance(tensor, torch.Tensor) and tensor.is_cuda for tensor in tensors)
+
+    class Process(multiprocessing.Process):
+        """One of `multiprocessing`, unless it is given something of a card."""
+
+        started: ClassVar = count()
+        exitcode = property(lambda self: super().exitcode if self._within is None else 0)
+        _within: Any = None
+
+        def start(self) -> None:
+            if not any(map(on_card, (*self._args, *self._kwargs.values()))):  # type: ignore[attr-defined]
+                return super().start()
+            self._within = next(self.started)
+            if not self._within:
+                simulation.assumptions.note(SPAWNED, simulation.origins.place())
+                self.run()
+            return None
+
+        def join(self, timeout: float | None = None) -> None:
+            if self._within is None:
+                super().join(timeout)
+
+        def is_alive(self) -> bool:
+            return super().is_alive() if self._within is None else False
+
+    for module in (torch.multiprocessing, multiprocessing):
+        patches.set(module, "Process", Process)
 
 
 def _scatter(

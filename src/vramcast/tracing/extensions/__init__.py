@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from vramcast.tracing.extensions import apex, transformer_engine
-from vramcast.tracing.extensions.stand_ins import Extension, Guard
+from vramcast.tracing.extensions.stand_ins import Extension, Guard, unbuilt
 from vramcast.tracing.rules import attention
 
 EXTENSIONS: Final[Mapping[str, Extension]] = {
     **apex.EXTENSIONS, **transformer_engine.EXTENSIONS,
     "flash_attn_2_cuda": Extension("flash_attn", "flash_attn_interface.py", attention.COMPILED),
 }
-GUARDED: Final[Mapping[str, Guard]] = transformer_engine.GUARDED
+GUARDED: Final[Mapping[str, Guard]] = {**transformer_engine.GUARDED, "torch.utils.cpp_extension": unbuilt}
 LIBRARIES: Final = frozenset(extension.library for extension in EXTENSIONS.values())
 """Packages that keep what they found of a card when they were imported."""
 ASKING: Final = LIBRARIES | {"xformers"}

@@ -14,7 +14,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import partial, wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -139,6 +139,25 @@ def _device_of(simulation: Simulation, values: Any) -> Device | None:
             return resident.device
         has_tensors = True
     return None if has_tensors else simulation.memory.devices[simulation.memory.current]
+
+
+@contextmanager
+def unbuilt(module: ModuleType) -> Iterator[None]:
+    """Around `torch.utils.cpp_extension`: what it would compile while a simulation runs has functions nobody read."""
+    yield
+    for name in ("load", "load_inline"):
+        setattr(module, name, _unless_running(getattr(module, name)))
+
+
+def _unless_running(build: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(build)
+    def built(name: str, *args: Any, **kwargs: Any) -> Any:
+        if not _running:
+            return build(name, *args, **kwargs)
+        _running[-1].assumptions.note(TAKEN.format(name, "the script"))
+        return StandIn(name, Extension("", "", {}))
+
+    return built
 
 
 class Finder(MetaPathFinder, Loader):
