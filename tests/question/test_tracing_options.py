@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 
 from vramcast.domain.trace_job import DEFAULT_STEPS
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
-from vramcast.question.tracing import DEFAULT_GPU, build_script, build_trace, parse_arguments, parse_input
+from vramcast.question.tracing import (
+    DEFAULT_GPU,
+    build_script,
+    build_trace,
+    notebook_code,
+    parse_arguments,
+    parse_input,
+)
 
 
 @pytest.mark.parametrize(
@@ -102,3 +110,30 @@ def test_scripts_take_their_own_options(tmp_path: Path) -> None:
             build_script(str(path), options)
     with pytest.raises(SourceError, match="no such script"):
         build_script(str(tmp_path / "other.py"), {})
+
+
+@pytest.mark.parametrize(("target", "arguments", "path", "rest", "is_module"), [
+    ("python", ("-u", "-m", "pkg.train", "--lr", "1"), "pkg.train", ("--lr", "1"), True),
+    ("python3.11", ("run.py", "--lr", "1"), "run.py", ("--lr", "1"), False),
+    ("run.py", ("-m",), "run.py", ("-m",), False),
+])
+def test_a_command_of_python_is_its_script(tmp_path, monkeypatch, target, arguments, path, rest, is_module):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.py").touch()
+    job = build_script(target, {}, arguments=arguments)
+    assert (job.path, job.arguments, job.is_module, job.is_command) == (path, rest, is_module, False)
+
+
+def test_a_notebook_is_its_cells_of_python(tmp_path):
+    cells = [["%matplotlib inline\n", "import torch"], ["%%bash\n", "ls"], ["if True:\n", "    !pip install x\n"]]
+    given = [{"cell_type": "code", "source": cell} for cell in cells]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": [*given, {"cell_type": "markdown", "source": ["x"]}]}))
+    job = build_script(str(tmp_path / "a.ipynb"), {})
+    assert job.text == "pass\nimport torch\nif True:\n    pass\n"
+    with pytest.raises(SourceError, match="no notebook"):
+        notebook_code("{}", "a.ipynb")
+
+
+def test_python_without_a_script_is_refused():
+    with pytest.raises(InvalidSpec, match="python of -c print"):
+        build_script("python", {}, arguments=("-c", "print()"))

@@ -70,7 +70,7 @@ def extension_from_source():  # 3D code
     from torch.utils.cpp_extension import load_inline
 
     built = load_inline("own", cpp_sources="", cuda_sources="", functions=["forward"])
-    with pytest.raises(Unsupported, match="own.forward is a compiled function"):
+    with pytest.raises(Unsupported, match=r"own\.forward is a compiled function"):
         built.forward(torch.ones(8, device="cuda"))
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec, OutOfMemory, SourceError, Unsupported
+from vramcast.question.tracing import command_file
 from vramcast.tracing import child, scripts
 from vramcast.tracing.run import answered_script
 from vramcast.tracing.script_watch import MOST_STEPS, QUIET_STEPS, Repetition, Step
@@ -97,6 +98,61 @@ def test_a_cache_that_grows_is_followed_past_the_peak_of_its_first_forward(own_f
     ))
     found = run(script)
     assert found.stopped == "" and found.forwards == 81
+
+
+RANKS = (
+    "import sys, torch, torch.distributed as dist\ndist.init_process_group('nccl')\nassert sys.argv[1:] == ['--go']\n"
+    "dist.all_reduce(torch.ones(dist.get_world_size(), device='cuda'))\nprint('among', dist.get_world_size())\n"
+)
+
+
+@pytest.mark.parametrize(("target", "given", "said"), [
+    ("script", {"is_module": True, "world_size": 2}, "among 2"),
+    ("cells.ipynb", {"text": RANKS}, "among 1"),
+    ("torchrun", {"world_size": 4}, "among 4"),
+    ("accelerate", {"world_size": 1}, "among 1"),
+])
+def test_a_script_starts_as_its_user_starts_it(own_folder, target, given, said):
+    if not importlib.util.find_spec("accelerate"):
+        pytest.skip("needs accelerate")
+    written(own_folder, RANKS)
+    launch = {"torchrun": ["--nproc_per_node", "4"], "accelerate": ["launch", "--num_processes", "1"]}.get(target, [])
+    command = command_file(target) if launch else None
+    arguments = (*launch, "script.py", "--go") if launch else ("--go",)
+    found = run(command or target, *arguments, is_command=bool(launch), **given)
+    assert said in found.output and found.stopped == ""
+
+
+FROM_HUB = """
+import json, os, pathlib, torch
+os.environ["HF_ENDPOINT"] = "http://hub.invalid"
+from transformers import AutoModelForCausalLM, AutoTokenizer
+name = "HuggingFaceTB/SmolLM2-135M"
+tokenizer = AutoTokenizer.from_pretrained(name)
+tokens = tokenizer("four" * 8, return_tensors="pt").to("cuda")
+assert tokens["input_ids"].shape == (1, 8) and len(tokenizer) == 49152
+model = AutoModelForCausalLM.from_pretrained(name, dtype="auto", device_map="cuda")
+assert model.dtype is torch.bfloat16 and model.lm_head.weight is model.model.embed_tokens.weight
+model(**tokens, labels=tokens["input_ids"]).loss.backward()
+folder = pathlib.Path("alone")
+folder.mkdir()
+(folder / "config.json").write_text(json.dumps({
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100, "dtype": "float16",
+}))
+assert AutoModelForCausalLM.from_pretrained(folder, dtype="auto").dtype is torch.float16
+import timm, torchvision
+torchvision.models.resnet18(weights="IMAGENET1K_V1").cuda()
+assert timm.create_model("resnet18", pretrained=True, num_classes=7).fc.weight.shape[0] == 7
+"""
+
+
+def test_pretrained_models_need_no_weights_and_no_network(own_folder):
+    if not all(map(importlib.util.find_spec, ("transformers", "accelerate", "timm", "torchvision"))):
+        pytest.skip("needs transformers and timm")
+    found = run(written(own_folder, FROM_HUB))
+    assert found.forwards == 1 and found.num_parameters == 134_515_008
+    assert sum("SmolLM2-135M: " in one.what for one in found.assumptions) == 3
 
 
 LATER = (

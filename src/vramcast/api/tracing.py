@@ -12,8 +12,10 @@ from vramcast.api.jobs import by_option
 from vramcast.domain.traced import Traced
 from vramcast.emit.memory_snapshot import save_snapshot
 from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.formats.reading import Command
+from vramcast.formats.tools.hf_command import launching, taken_apart
 from vramcast.question.amounts import headroom_of
-from vramcast.question.tracing import build_script, build_trace, is_script
+from vramcast.question.tracing import build_script, build_trace, is_command, is_script
 from vramcast.report.recorded import ShownTrace
 
 if TYPE_CHECKING:
@@ -69,22 +71,28 @@ def trace(target: Any, *, args: Mapping[str, Any] | Iterable[str] = (), **option
 
 
 def traced_target(
-    target: str, options: Mapping[str, Any], *, arguments: Iterable[str] | Mapping[str, Any] = ()
+    target: str, options: Mapping[str, Any], *, arguments: Iterable[str] | Mapping[str, Any] = (),
+    is_module: bool = False,
 ) -> Traced:
-    """The answer to the trace of a module or script by name.
+    """The answer to the trace of a module or script by name; `is_module`: a script named as with `python -m`.
 
     Raises: VramcastError of one sentence
     """
-    if is_script(target):
-        return _traced_script(target, options, tuple(arguments))
+    if is_module or is_script(target):
+        return _traced_script(target, options, tuple(arguments), is_module)
     goal, job = options.get("find"), build_trace(target, options, arguments=arguments)
     if goal is not None:
         return _traced_by("finding", "find_largest", job, goal, headroom_of(options))
     return _traced_by("run", "answered", job)
 
 
-def _traced_script(path: str, options: Mapping[str, Any], arguments: tuple[str, ...]) -> Traced:
-    return _traced_by("run", "answered_script", build_script(path, options, arguments=arguments))
+def _traced_script(path: str, options: Mapping[str, Any], arguments: tuple[str, ...], is_module: bool) -> Traced:
+    if "world-size" not in options and is_command(path):
+        words = (path, *arguments)
+        ranks = launching(taken_apart(words), Command(words)).ranks  # as many as the launcher is told to start
+        options = {**options, "world-size": str(ranks)} if ranks else options
+    job = build_script(path, options, arguments=arguments, is_module=is_module)
+    return _traced_by("run", "answered_script", job)
 
 
 def _traced_module(module: Any, options: Mapping[str, Any]) -> Traced:

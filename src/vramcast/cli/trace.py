@@ -49,6 +49,7 @@ TRACED: Final = {"inputs": "input", "arguments": "arg", "amp": "amp", "dtype": "
 @click.argument("script_arguments", metavar="[-- ARGS]", nargs=-1, type=click.UNPROCESSED)
 @question_options(TRACE_OPTIONS)
 @click.option("--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="of the factory (repeatable): depth=12")
+@click.option("-m", "--as-module", is_flag=True, help="TARGET is a module that is run, as with python -m")
 @click.option(
     "--by", "views", type=click.Choice(VIEWS), multiple=True,
     help="how to cut the peak (repeatable); by default category, module and line",
@@ -63,29 +64,33 @@ TRACED: Final = {"inputs": "input", "arguments": "arg", "amp": "amp", "dtype": "
 @json_option
 @language_option
 def trace(
-    target: str, script_arguments: tuple[str, ...], arguments: tuple[str, ...], views: tuple[str, ...], explain: bool,
-    html: Path | None, snapshot: Path | None, report_file: Path | None, as_json: bool, lang: str | None, **values: Any,
+    target: str, script_arguments: tuple[str, ...], arguments: tuple[str, ...], as_module: bool, views: tuple[str, ...],
+    explain: bool, html: Path | None, snapshot: Path | None, report_file: Path | None, as_json: bool, lang: str | None,
+    **values: Any,
 ) -> int:
     """The memory of any PyTorch code, unmodified: it runs on tensors without data that answer as those of a card.
 
     TARGET is module:factory (also a class or a module), timm:NAME, transformers:MODEL (catalogue name, config.json,
-    folder or hub id), diffusers:CONFIG, or a script.py with its arguments behind --. Needs the extra `trace`.
+    folder or hub id), diffusers:CONFIG, or a script.py with its arguments behind --: also a notebook.ipynb, - for
+    standard input, behind -m a module, and the command line that starts one. Needs the extra `trace`.
 
     \b
     vramcast trace torchvision.models:resnet50 --input 32x3x224x224 --optimizer adam --amp bf16
     vramcast trace transformers:llama-3.2-1b --seq-len 4k --batch 2 --amp bf16 --gpu rtx-4090
     vramcast trace timm:vit_base_patch16_224 --amp bf16 --find batch
     vramcast trace train.py --gpu a100-sxm4-80gb -- --epochs 1
+    vramcast trace --gpu h100-sxm-80gb -- torchrun --nproc_per_node 8 train.py --batch 4
     """
     from vramcast.api.tracing import trace_result, traced_target
 
     check_folders(html, snapshot)
     reporting = Reporting(report_file, "trace").checked()
-    if script_arguments and not is_script(target):
+    runs = as_module or is_script(target)
+    if script_arguments and not runs:
         raise InvalidSpec(f"{target} is no script, so nothing may stand behind it; for a factory give --arg")
-    if arguments and is_script(target):
+    if arguments and runs:
         raise InvalidSpec("--arg is for factories; what a script takes stands behind --")
-    traced = traced_target(target, given_options(values), arguments=script_arguments or arguments)
+    traced = traced_target(target, given_options(values), arguments=script_arguments or arguments, is_module=as_module)
     if snapshot is not None:
         answer = replace(traced.answer, timeline=str(snapshot))
         traced = replace(traced, answer=answer)

@@ -54,8 +54,11 @@ class TraceJob(Noun, frozen=True):
 class ScriptJob(Noun, frozen=True):
     """One traced run of an unmodified script."""
 
-    path: str
+    path: str  # a file; of a module its name
     gpu: Gpu
+    text: str | None = None  # what runs in place of the file: the cells of a notebook, standard input
+    is_module: bool = False  # as with `python -m`
+    is_command: bool = False  # the file is a command in Python, which may launch others: torchrun
     arguments: tuple[str, ...] = ()
     capacity_bytes: int | None = None
     alloc_conf: str = ""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
+import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -97,10 +101,48 @@ LARGEST_DIMENSION: Final = 1 << 40
 
 Value = bool | int | float
 
+NOTEBOOK: Final = ".ipynb"
+STANDARD_INPUT: Final = "-"
+PYTHON: Final = re.compile(r"python[\d.]*")
+COMMANDS: Final = os.pathsep.join((str(Path(sys.executable).parent), "{}"))  # those of this environment first
+MAGIC: Final = re.compile(r"^(\s*)[%!].*")
+INSTEAD_OF_MAGIC: Final = r"\1pass"
+LAUNCHING: Final = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+"""Modules that start scripts."""
+
 
 def is_script(target: str) -> bool:
-    """Whether a target is a file of Python."""
-    return target.endswith(".py")
+    """Whether a target is a file of Python, a notebook, standard input, or a command that starts one."""
+    return target.endswith((".py", NOTEBOOK)) or target == STANDARD_INPUT or is_command(target)
+
+
+def is_command(target: str) -> bool:
+    """Whether a target is Python itself or a command that is written in it: torchrun, accelerate, litgpt."""
+    return PYTHON.fullmatch(target) is not None or command_file(target) is not None
+
+
+def command_file(name: str) -> str | None:
+    """Where a command is, if it is a script of Python."""
+    found = None if re.search("[:./]", name) else shutil.which(name, path=COMMANDS.format(os.environ.get("PATH", "")))
+    if found is None:
+        return None
+    with Path(found).open("rb") as file:
+        return found if re.match(rb"#!.*python", file.readline()) else None
+
+
+def notebook_code(text: str, path: str) -> str:
+    """What the cells of a notebook run, without what is not Python: magics and commands of the shell.
+
+    Raises: SourceError where it is none
+    """
+    try:
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        sources = ["".join(cell["source"]) for cell in cells]
+    except (ValueError, KeyError, TypeError):
+        raise SourceError(f"{path} is no notebook of Jupyter; give one, or a script") from None
+    kept = [source for source in sources if not source.lstrip().startswith("%%") or source.lstrip()[2:6] == "time"]
+    lines = "\n".join(kept).splitlines()
+    return "".join(f"{MAGIC.sub(INSTEAD_OF_MAGIC, line)}\n" for line in lines)
 
 
 def build_trace(
@@ -137,20 +179,41 @@ def build_trace(
     )
 
 
-def build_script(path: str, options: Mapping[str, Any], *, arguments: Iterable[str] = ()) -> ScriptJob:
-    """The same for a script.
+def build_script(
+    path: str, options: Mapping[str, Any], *, arguments: Iterable[str] = (), is_module: bool = False
+) -> ScriptJob:
+    """The same for a script, a module as with `python -m`, or the command line that starts one.
 
     Raises: SourceError where there is none, InvalidSpec or UnknownName with one sentence.
     """
-    if not Path(path).is_file():
+    given = list(arguments)
+    if PYTHON.fullmatch(path):
+        while given[:1] and given[0] in ("-u", "-O", "-B"):
+            given.pop(0)
+        is_module = given[:1] == ["-m"]
+        del given[:is_module]
+        if not given or (given[0].startswith("-") and given[0] != STANDARD_INPUT):
+            said = " ".join(given[:2]) or "nothing"
+            raise InvalidSpec(f"{path} of {said} is not read; name a script, or a module by -m")
+        path = given.pop(0)
+    text, command = None, None if is_module else command_file(path)
+    if path == STANDARD_INPUT:
+        text, path = sys.stdin.read(), "<stdin>"
+    elif command is not None:
+        path = command
+    elif not is_module and not Path(path).is_file():
         raise SourceError(f"{path}: no such script; check the name and the folder")
+    elif path.endswith(NOTEBOOK):
+        text = notebook_code(Path(path).read_text(encoding="utf-8"), path)
     values = _parsed(options, wrong="module", hint="a script says that itself")
     (gpu, assumptions), (world_size, rank) = _gpu(values), _ranks(values)
     limit = _count(values, "time-limit") or DEFAULT_TIME_LIMIT_S
     if limit > LONGEST_RUN_S:
         raise InvalidSpec(f"time-limit={limit} is more than a day; use at most {LONGEST_RUN_S}")
     return ScriptJob(
-        path=path, arguments=tuple(arguments), gpu=gpu, capacity_bytes=_bytes(values, "capacity"),
+        path=path, text=text, is_module=is_module,
+        is_command=command is not None or (is_module and path in LAUNCHING), arguments=tuple(given), gpu=gpu,
+        capacity_bytes=_bytes(values, "capacity"),
         alloc_conf=values.get("alloc-conf", ""), steps=_steps(values), time_limit_s=limit,
         is_sandboxed=values.get("sandbox", False), values=_given_values(values.get("value", ())),
         assumptions=assumptions, world_size=world_size, rank=rank,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import runpy
 import shutil
 import signal
 import sys
@@ -27,11 +26,13 @@ from vramcast.tracing.extensions import ASKING
 from vramcast.tracing.script_watch import Enough, Watch
 from vramcast.tracing.scripts import JOB, ROOT
 from vramcast.tracing.session import Session
+from vramcast.tracing.starting import start_script
 from vramcast.tracing.targets import OWN, words_of
 
 OF_SIMULATION: Final = re.compile(
     r"cannot be called on meta tensors|not linked with support for|CUDA is not available|NVRTC|No CUDA GPUs|"
-    r"not compiled with CUDA|NVIDIA driver|access accelerator device|CUDA_HOME|on device meta\b|SparseMeta|'Meta' backend"
+    r"not compiled with CUDA|NVIDIA driver|access accelerator device|CUDA_HOME|on device meta\b|SparseMeta|"
+    r"'Meta' backend"
 )
 """What C++ says of tensors without data, or of a build without CUDA, that a script would not hear on the card."""
 NEVER_TORCHS: Final = (AssertionError, AttributeError, KeyError, NameError)
@@ -94,12 +95,9 @@ def _room(job: ScriptJob) -> int | None:
 
 
 def _run(job: ScriptJob, watch: Watch) -> None:
-    script = Path(job.path)
-    sys.argv = [job.path, *job.arguments]
-    sys.path[0] = str(script.resolve().parent)
     sys.path.append(str(ROOT))  # behind all that the script finds by itself
     try:
-        runpy.run_path(job.path, run_name="__main__")
+        start_script(job)
     except Enough:
         pass
     except SystemExit as error:

@@ -65,7 +65,8 @@ class Holders:
         """Whether a module works on what is simulated: transforms of data on the host do not."""
         devices = self._memory.devices
         tensors = (each for each in inputs if isinstance(each, torch.Tensor))
-        residents = (self._memory.of(local_part(each)) for each in chain(tensors, module.parameters(), module.buffers()))
+        held = chain(tensors, module.parameters(), module.buffers())
+        residents = (self._memory.of(local_part(each)) for each in held)
         return any(resident is not None and resident.device in devices for resident in residents)
 
     def enter_root(self, module: torch.nn.Module, inputs: Any = ()) -> None:

@@ -43,7 +43,7 @@ class Loaders:
             loaders.note(iterator)
             return batch
 
-        _BaseDataLoaderIter.__next__ = given  # type: ignore[method-assign]
+        _BaseDataLoaderIter.__next__ = given
         self.backwards = 0
 
     def note(self, iterator: Any) -> None:

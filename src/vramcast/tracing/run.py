@@ -112,7 +112,8 @@ def answered_script(job: ScriptJob) -> Traced:
     ran = run_script(job)
     _check_used(job, ran)
     asked: dict[str, Any] = {
-        "target": job.path, "gpu": job.gpu.name, "arguments": list(job.arguments) or None,
+        "target": Path(job.path).name if job.is_command else job.path, "gpu": job.gpu.name,
+        "arguments": list(job.arguments) or None,
         "alloc_conf": job.alloc_conf or None,
     }
     if job.world_size > 1:
@@ -140,7 +141,7 @@ def _check_used(job: ScriptJob, ran: ScriptRun) -> None:
     """Refuse what took nothing of the card: a file that only defines a model, a script that stays on the CPU."""
     if ran.run.tape.events:
         return
-    path = Path(job.path)
+    path = Path(job.path.replace(".", "/") if job.is_module else job.path)
     parts = (path.stem,) if path.is_absolute() or ".." in path.parts else path.with_suffix("").parts
     module = ".".join(parts)
     if ran.host_forwards or ran.steps:

@@ -291,10 +291,13 @@ class Watch:
         return self._job.steps is None and steps < most and self._session.memory.history.is_awaited and self._dumps
 
     def _speaks_of(self, words: re.Pattern[str]) -> bool:
-        folder = Path(self._job.path).resolve().parent
+        if self._job.text is not None and words.search(self._job.text):
+            return True
+        main = Path(getattr(sys.modules["__main__"], "__file__", None) or self._job.path)
+        folder = main.resolve().parent
         loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
         beside = {Path(name) for name in loaded if name and Path(name).parent == folder}
-        files = {path for path in (Path(self._job.path), *beside) if path.suffix == ".py" and path.is_file()}
+        files = {path for path in (main, *beside) if path.suffix == ".py" and path.is_file()}
         return any(words.search(path.read_text(encoding="utf-8", errors="replace")) for path in files)
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:

@@ -57,8 +57,7 @@ def run_script(job: ScriptJob) -> ScriptRun:
     Raises: SourceError for a script that cannot be read; one sentence for one that fails: InvalidSpec for its own
         errors, OutOfMemory where it meets the capacity that is enforced, Unsupported for what is not simulated
     """
-    script = Path(job.path)
-    if not script.is_file():
+    if job.text is None and not job.is_module and not Path(job.path).is_file():
         raise SourceError(f"there is no script {job.path!r}; give the path of a Python file")
     with tempfile.TemporaryDirectory(prefix="vramcast-") as name:
         folder = Path(name)

@@ -107,6 +107,7 @@ class Session:
             library = autocast.start(patches)
             stack.callback(autocast.stop, library)
             stack.callback(start_composites(self.simulation))
+            self.simulation.folder = folder
             self._overlay = Overlay(folder, keeps_everything=self._sandbox)
             patch_environment(patches, self.simulation, self._overlay)
             patch_loading(patches, self.simulation)

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -56,6 +57,7 @@ class Simulation(TorchDispatchMode):
         """Operators of which nobody has read what they allocate on CUDA -> calls, bytes of their outputs."""
         self.in_flight: dict[int, torch.Tensor] = {}  # key of a collective's result -> input, until someone waits
         self.reduction = ""  # of the collective under way, where Python names it: "sum"
+        self.folder = Path()  # for files that stand in for what a run would fetch
         self.composites: dict[str, Callable[..., Any]] = {}  # which stand in above autograd, by own name
         self._rules, self._plain = rules, plain
         self._operators: dict[Any, Operator] = {}
@@ -297,6 +299,24 @@ class Simulation(TorchDispatchMode):
         calls, num_bytes = self.unseen.get(operator.name, (0, 0))
         made = (device.tape.blocks[event - 1] for event in device.tape.events[before:] if event > 0)
         self.unseen[operator.name] = calls + 1, num_bytes + sum(block.num_bytes for block in made)
+
+
+_running: Final[list[Simulation]] = []
+"""Simulations that libraries' own modules are answered by, innermost last."""
+
+
+@contextmanager
+def answering(simulation: Simulation) -> Iterator[None]:
+    """Within: what stands in for parts of libraries finds the simulation."""
+    _running.append(simulation)
+    try:
+        yield
+    finally:
+        _running.remove(simulation)
+
+
+def running() -> Simulation | None:
+    return _running[-1] if _running else None
 
 
 def blank(tensor: torch.Tensor) -> torch.Tensor:

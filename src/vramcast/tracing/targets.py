@@ -23,6 +23,7 @@ from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import TraceJob
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.sources.resolve import config_of, read_config
+from vramcast.tracing.environment.hub import Unread
 from vramcast.tracing.extensions import ASKING, EXTENSIONS
 from vramcast.tracing.extensions.stand_ins import NeedsCard, detecting
 from vramcast.tracing.result import TORCH, line_of
@@ -245,26 +246,12 @@ HEADS: Final[Mapping[bool, tuple[str, ...]]] = {
 NEED_TORCHVISION: Final = frozenset({"torchvision", "timm", "transformers", "diffusers"})
 
 
-class Unread(dict[str, Any]):
-    """Stands for weights that were not fetched; loading it changes nothing."""
-
-
 @contextmanager
 def unfetched() -> Iterator[None]:
-    """Within, torchvision's weights are `Unread`."""
+    """Within, torchvision's weights are `Unread`, without a word: who names a module asks for its shape."""
     api = sys.modules.get("torchvision.models._api")
     if api is None:
         yield
         return
-    load = torch.nn.Module.load_state_dict
-
-    def loaded(module: torch.nn.Module, state: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if isinstance(state, Unread):
-            return torch.nn.modules.module._IncompatibleKeys([], [])
-        return load(module, state, *args, **kwargs)
-
-    with (
-        patch.object(api.WeightsEnum, "get_state_dict", lambda *_args, **_kwargs: Unread()),
-        patch.object(torch.nn.Module, "load_state_dict", loaded),
-    ):
+    with patch.object(api.WeightsEnum, "get_state_dict", lambda *_args, **_kwargs: Unread()):
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vramcast.tracing.environment.cuda import patch_cuda
+from vramcast.tracing.environment.hub import patch_addresses
 from vramcast.tracing.environment.modules import (
     patch_compile,
     patch_flex,
@@ -40,3 +41,4 @@ def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay
     patch_nested(patches, simulation)
     patch_triton(patches, simulation)
     patch_sources(patches, simulation)
+    patch_addresses(patches, simulation)

@@ -126,7 +126,7 @@ def _patch_safetensors(patches: Patches, simulation: Simulation, overlay: Overla
         with overlay.pending(filename) as draft:
             draft.is_kept_out = is_simulated
             if is_simulated:
-                _write_hollow(tensors, draft.path, metadata)
+                write_hollow(tensors, draft.path, metadata)
                 simulation.assumptions.note(NOT_WRITTEN, simulation.origins.place())
             else:
                 write(tensors, draft.path, metadata)
@@ -134,7 +134,7 @@ def _patch_safetensors(patches: Patches, simulation: Simulation, overlay: Overla
     patches.set(module, "save_file", saved)
 
 
-def _write_hollow(tensors: dict[str, torch.Tensor], path: str, metadata: dict[str, str] | None) -> None:
+def write_hollow(tensors: dict[str, torch.Tensor], path: str, metadata: dict[str, str] | None) -> None:
     """A safetensors file with a header as ever and a hole instead of data, which takes no room on disk."""
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     end = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from vramcast.tracing.environment.hub import folders_without_weights, hub_of_files, without_pretrained
 from vramcast.tracing.extensions import apex, transformer_engine
 from vramcast.tracing.extensions.stand_ins import Extension, Guard, unbuilt
 from vramcast.tracing.rules import attention
@@ -13,7 +14,11 @@ EXTENSIONS: Final[Mapping[str, Extension]] = {
     **apex.EXTENSIONS, **transformer_engine.EXTENSIONS,
     "flash_attn_2_cuda": Extension("flash_attn", "flash_attn_interface.py", attention.COMPILED),
 }
-GUARDED: Final[Mapping[str, Guard]] = {**transformer_engine.GUARDED, "torch.utils.cpp_extension": unbuilt}
+GUARDED: Final[Mapping[str, Guard]] = {
+    **transformer_engine.GUARDED, "torch.utils.cpp_extension": unbuilt,
+    "huggingface_hub.file_download": hub_of_files, "timm.models._builder": without_pretrained,
+    "transformers.modeling_utils": folders_without_weights,
+}
 LIBRARIES: Final = frozenset(extension.library for extension in EXTENSIONS.values())
 """Packages that keep what they found of a card when they were imported."""
 ASKING: Final = LIBRARIES | {"xformers"}

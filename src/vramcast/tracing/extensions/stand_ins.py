@@ -31,7 +31,7 @@ from vramcast.tracing.costs import num_bytes
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.memory import Device
 from vramcast.tracing.operators import all_tensors
-from vramcast.tracing.simulation import Simulation
+from vramcast.tracing.simulation import Simulation, answering, running
 from vramcast.tracing.vision_operators import unless_loads, with_stand_ins
 
 TAKEN: Final = "the compiled module {} of {} is taken to be built"
@@ -60,9 +60,6 @@ class _Function(NamedTuple):
     name: str
 
 
-_running: Final[list[Simulation]] = []
-
-
 class StandIn(ModuleType):
     """A compiled module whose functions are rules."""
 
@@ -86,9 +83,9 @@ def kernel(name: str, rule: Rule) -> Callable[..., Any]:
     """A compiled function, answered by its rule."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not _running:
+        simulation = running()
+        if simulation is None:
             return _compiled(name)(*args, **kwargs)
-        simulation = _running[-1]
         device = _device_of(simulation, (*args, *kwargs.values()))
         if device is None:
             raise RuntimeError(f"{name} takes tensors of a CUDA device, and was given tensors of the host")
@@ -152,9 +149,10 @@ def unbuilt(module: ModuleType) -> Iterator[None]:
 def _unless_running(build: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(build)
     def built(name: str, *args: Any, **kwargs: Any) -> Any:
-        if not _running:
+        simulation = running()
+        if simulation is None:
             return build(name, *args, **kwargs)
-        _running[-1].assumptions.note(TAKEN.format(name, "the script"))
+        simulation.assumptions.note(TAKEN.format(name, "the script"))
         return StandIn(name, Extension("", "", {}))
 
     return built
@@ -230,11 +228,10 @@ def standing_in(
                 patches.set(loaded, function, kernel(f"{name}.{function}", rule))
     finder = Finder(simulation, extensions, guarded)
     sys.meta_path.insert(0, finder)
-    _running.append(simulation)
     try:
-        yield
+        with answering(simulation):
+            yield
     finally:
-        _running.remove(simulation)
         sys.meta_path.remove(finder)
         _forget(before, lambda name: _root(name) in libraries or name in extensions)
 
