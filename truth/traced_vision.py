@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from truth.score import percentile
 from vramcast.units import MIB
@@ -38,6 +38,7 @@ class Harness(NamedTuple):
     momentum: float
     keeps_gradients: bool  # zeroed in place, as torch 1.x did by default
     version: tuple[int, int]  # of torch
+    loading: Literal["lazy", "eager"] = "eager"  # of kernels: torch 1.10 knows no other, the other's driver is older
 
 
 class Card(NamedTuple):
@@ -132,10 +133,13 @@ def score(
     for number, row, question in asked:
         if isinstance(reserved[question], float):
             others = [left for model, left in rest[question.harness, row["gpu"]] if model != question.model]
-            outside = statistics.median(others) if others else context_mib(question.card)
+            outside = statistics.median(others) if others else context_mib(question)
             limited.append((number, row, within_card(question, row["gpu"], reserved[question], outside), outside))
     reserved |= traced([question for _, _, question, _ in limited if question.capacity_bytes], pool)
-    return [scored(number, row, reserved[question], outside) for number, row, question, outside in limited], refused
+    all_scored = [
+        scored(number, row, reserved[question], outside, question) for number, row, question, outside in limited
+    ]
+    return all_scored, refused
 
 
 def traced(questions: Iterable[Question], pool: ProcessPoolExecutor) -> dict[Question, float | str]:
@@ -152,13 +156,14 @@ def within_card(question: Question, gpu: str, reserved: Any, outside: float) -> 
     return question._replace(capacity_bytes=int((visible - outside) * MIB))
 
 
-def scored(number: int, row: dict[str, Any], reserved: float | str, outside: float) -> Scored:
+def scored(
+    number: int, row: dict[str, Any], reserved: float | str, outside: float, question: Question
+) -> Scored:
     """A row's prediction; a run that fails even so shows the full card."""
-    card = CARDS[row["gpu"]].name
     if isinstance(reserved, str):
         full = visible_mib(row["gpu"]) or outside
         return Scored(number, row, full, full)
-    return Scored(number, row, reserved + outside, reserved + context_mib(card))
+    return Scored(number, row, reserved + outside, reserved + context_mib(question))
 
 
 def question_of(row: dict[str, Any]) -> Question:
@@ -225,12 +230,14 @@ def train(model: Any, size: tuple[int, ...], harness: Harness) -> None:
         optimizer.step()
 
 
-def context_mib(card: str) -> float:
-    """What the catalogue says of a process of today's torch on such a card [MiB]."""
+def context_mib(question: Question) -> float:
+    """What the catalogue says of a process on such a card, as `vramcast trace --module-loading` does [MiB]."""
+    from vramcast.catalogue.contexts import context_bytes
     from vramcast.catalogue.gpus import load_gpu
-    from vramcast.estimate.outside import context_tensor
 
-    return context_tensor(load_gpu(card)).num_bytes / MIB
+    gpu = load_gpu(question.card)
+    loading = HARNESSES[question.harness].loading
+    return context_bytes(gpu.arch, gpu.compute_capability, loading=loading).typical / MIB
 
 
 def visible_mib(gpu: str) -> float | None:

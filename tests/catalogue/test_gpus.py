@@ -166,6 +166,8 @@ def test_contexts_are_ordered_and_every_generation_has_one() -> None:
             found = context_bytes(gpu.arch, gpu.compute_capability)
             assert 100 * MIB < found.low <= found.typical <= found.high < GIB
             assert found.source
+    eager = context_bytes("Ampere", "8.0", loading="eager")
+    assert eager.low > 2 * context_bytes("Ampere", "8.0").high and "GPUMemNet" in eager.source
     assert nccl_bytes("pcie").typical < nccl_bytes("nvlink").typical
     assert context_bytes("Ampere").typical == context_bytes("Ampere", "8.0").typical
     with pytest.raises(UnknownName):

@@ -144,6 +144,9 @@ assert AutoModelForCausalLM.from_pretrained(folder, dtype="auto").dtype is torch
 import timm, torchvision
 torchvision.models.resnet18(weights="IMAGENET1K_V1").cuda()
 assert timm.create_model("resnet18", pretrained=True, num_classes=7).fc.weight.shape[0] == 7
+images = torchvision.datasets
+digits, small = images.MNIST("d", train=False, download=True), images.CIFAR100("d", download=True)
+assert (len(digits), digits[0][0].size, len(small), small[99][1]) == (10_000, (28, 28), 50_000, 99)
 """
 
 

@@ -28,6 +28,8 @@ COLUMNS: Final = (
     "confidence",
 )
 Key = tuple[str, str, str]
+KINDS: Final = {"lazy": "context", "eager": "eager"}
+"""How kernels are loaded -> the rows of such processes."""
 
 
 class Range(Noun, frozen=True):
@@ -40,14 +42,16 @@ class Range(Noun, frozen=True):
     confidence: str
 
 
-def context_bytes(arch: str, compute_capability: str | None = None) -> Range:
-    """CUDA context and library images of one PyTorch process with lazy module loading (CUDA 11.7 on).
-
-    Leaves out NCCL, and what eager module loading adds (about 1 GB before CUDA 11.7).
+def context_bytes(
+    arch: str, compute_capability: str | None = None, *, loading: Literal["lazy", "eager"] = "lazy"
+) -> Range:
+    """CUDA context and library images of one PyTorch process. Leaves out NCCL.
 
     Args:
         arch: generation as in gpus.csv, "Hopper"
         compute_capability: "8.6"; None where a generation has several: its largest
+        loading: of kernels: "lazy" each when it is first used (torch from 1.13 on, with CUDA 11.7 and a driver from
+            R515 on: pytorch/pytorch#86509), "eager" all of torch, cuDNN and cuBLAS at once, as before
 
     Returns: range over the reports of the row [bytes]
     Raises: UnknownName for a generation no row lists
@@ -55,10 +59,11 @@ def context_bytes(arch: str, compute_capability: str | None = None) -> Range:
     >>> context_bytes("Ampere", "8.6").typical // MIB
     315
     """
-    ranges = {key: value for key, value in _ranges().items() if key[:2] == ("context", arch)}
+    kind = KINDS[loading]
+    ranges = {key: value for key, value in _ranges().items() if key[:2] == (kind, arch)}
     if not ranges:
-        raise UnknownName.of("GPU generation", arch, {key[1] for key in _ranges() if key[0] == "context"})
-    exact = ranges.get(("context", arch, compute_capability or ""))
+        raise UnknownName.of("GPU generation", arch, {key[1] for key in _ranges() if key[0] == kind})
+    exact = ranges.get((kind, arch, compute_capability or ""))
     return exact or max(ranges.values(), key=lambda value: value.typical)
 
 

@@ -12,7 +12,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from vramcast.allocator import Settings
+from vramcast.catalogue.contexts import context_bytes
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import require_count
@@ -33,6 +36,7 @@ DEFAULT_GPU: Final = "h100-sxm-80gb"
 DTYPES: Final = ("fp32", "bf16", "fp16", "fp64")
 PARALLEL: Final = ("ddp", "fsdp", "fsdp2")
 GOALS: Final = ("batch", "seq-len")
+LOADINGS: Final = ("lazy", "eager")
 MOST_STEPS: Final = 100
 LONGEST_RUN_S: Final = 86_400
 
@@ -45,6 +49,10 @@ TRACE_OPTIONS: Final[dict[str, Option]] = {
     "gpu": Option("device", "gpu", Kind.TEXT, f"the card, see `vramcast gpus`; by default {DEFAULT_GPU}"),
     "device": _choice("device", "device", "cuda; the CPU is not simulated", ("cuda", "cpu")),
     "capacity": Option("device", "capacity", Kind.TEXT, "memory of the card instead of the catalogue's: 24GiB"),
+    "module-loading": _choice(
+        "device", "module_loading", "of kernels, as CUDA_MODULE_LOADING: by default lazy; eager as before torch 1.13, "
+        "CUDA 11.7 or driver R515", LOADINGS,
+    ),
     "alloc-conf": Option("device", "alloc_conf", Kind.TEXT, "PYTORCH_CUDA_ALLOC_CONF"),
     "world-size": Option("device", "world_size", Kind.COUNT, "ranks of the simulated process group"),
     "rank": Option("device", "rank", Kind.COUNT, "which of them runs"),
@@ -280,9 +288,11 @@ def _gpu(values: Mapping[str, Any]) -> tuple[Gpu, tuple[str, ...]]:
     """The card, and what was assumed where none is named."""
     if values.get("device") == "cpu":
         raise Unsupported("--device cpu is no longer simulated: traces are of cards; leave it out")
-    if "gpu" in values:
-        return load_gpu(values["gpu"]), ()
-    return load_gpu(DEFAULT_GPU), (f"no --gpu given: {DEFAULT_GPU}",)
+    gpu = load_gpu(values.get("gpu", DEFAULT_GPU))
+    if "module-loading" in values:
+        context = context_bytes(gpu.arch, gpu.compute_capability, loading=values["module-loading"])
+        gpu = replace(gpu, context_bytes=context.typical)
+    return gpu, () if "gpu" in values else (f"no --gpu given: {DEFAULT_GPU}",)
 
 
 def _ranks(values: Mapping[str, Any]) -> tuple[int, int]:

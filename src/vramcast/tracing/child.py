@@ -68,7 +68,7 @@ def main(folder: Path) -> None:
         capacity_bytes=_room(job),
     )
     watch = Watch(job, session, folder)
-    _answer_nvidia_smi(folder, job.gpu.product or job.gpu.name)
+    _answer_programs(folder, job.gpu.product or job.gpu.name)
     with ExitStack() as stack:
         stack.enter_context(session.active(folder))
         watch.start()
@@ -76,14 +76,17 @@ def main(folder: Path) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _answer_nvidia_smi(folder: Path, card: str) -> None:
-    """A program that scripts print the output of into their logs, where the machine has none."""
-    if shutil.which("nvidia-smi") is None:
-        program = folder / "programs" / "nvidia-smi"
-        program.parent.mkdir()
-        program.write_text(f"#!/bin/sh\necho 'a simulated {card}'\n", encoding="utf-8")
+def _answer_programs(folder: Path, card: str) -> None:
+    """Programs whose output scripts print or read: nvidia-smi where the machine has none, and the size of a terminal
+    [kuangliu/pytorch-cifar utils.py], as standard input is none here."""
+    place = folder / "programs"
+    place.mkdir()
+    answers = {"stty": "24 80"} | ({} if shutil.which("nvidia-smi") else {"nvidia-smi": f"a simulated {card}"})
+    for name, answer in answers.items():
+        program = place / name
+        program.write_text(f"#!/bin/sh\necho '{answer}'\n", encoding="utf-8")
         program.chmod(0o700)
-        os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{program.parent}"
+    os.environ["PATH"] = f"{place}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
 def _room(job: ScriptJob) -> int | None:

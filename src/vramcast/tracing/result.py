@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -358,11 +359,13 @@ def _interval(gpu: Gpu, peak: Peak) -> tuple[int, int]:
     """Device bytes with the smallest and the largest context that was seen on cards of this generation."""
     if not gpu.context_bytes:
         return peak.device_bytes, peak.device_bytes
-    try:
-        seen = context_bytes(gpu.arch, gpu.compute_capability)
-    except UnknownName:
+    typical, seen = gpu.context_bytes, None
+    for loading in ("lazy", "eager"):
+        with suppress(UnknownName):
+            found = context_bytes(gpu.arch, gpu.compute_capability, loading=loading)
+            seen = found if found.typical == typical else seen
+    if seen is None:
         return peak.device_bytes, peak.device_bytes
-    typical = gpu.context_bytes
     return peak.device_bytes - typical + seen.low, peak.device_bytes - typical + seen.high
 
 

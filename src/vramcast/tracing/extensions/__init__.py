@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from vramcast.tracing.environment.datasets import digits, small_images
 from vramcast.tracing.environment.hub import folders_without_weights, hub_of_files, without_pretrained
 from vramcast.tracing.extensions import apex, transformer_engine
 from vramcast.tracing.extensions.stand_ins import Extension, Guard, unbuilt
@@ -17,7 +18,8 @@ EXTENSIONS: Final[Mapping[str, Extension]] = {
 GUARDED: Final[Mapping[str, Guard]] = {
     **transformer_engine.GUARDED, "torch.utils.cpp_extension": unbuilt,
     "huggingface_hub.file_download": hub_of_files, "timm.models._builder": without_pretrained,
-    "transformers.modeling_utils": folders_without_weights,
+    "transformers.modeling_utils": folders_without_weights, "torchvision.datasets.mnist": digits,
+    "torchvision.datasets.cifar": small_images,
 }
 LIBRARIES: Final = frozenset(extension.library for extension in EXTENSIONS.values())
 """Packages that keep what they found of a card when they were imported."""
