@@ -29,7 +29,7 @@ def _note(dataset: Any) -> None:
 def digits(module: ModuleType) -> Iterator[None]:
     """Around `torchvision.datasets.mnist`."""
     yield
-    kind: Any = module.MNIST  # type: ignore[attr-defined]
+    kind: Any = module.MNIST
     exists, download, load = kind._check_exists, kind.download, kind._load_data
 
     def loaded(self: Any) -> Any:
@@ -48,7 +48,7 @@ def digits(module: ModuleType) -> Iterator[None]:
 def small_images(module: ModuleType) -> Iterator[None]:
     """Around `torchvision.datasets.cifar`."""
     yield
-    kind: Any = module.CIFAR10  # type: ignore[attr-defined]
+    kind: Any = module.CIFAR10
     make, base = kind.__init__, kind.__mro__[1]
 
     def made(
@@ -62,7 +62,7 @@ def small_images(module: ModuleType) -> Iterator[None]:
         _note(self)
         labels = LABELS.get(type(self).__name__, 10)
         count, self.train = 50_000 if train else 10_000, train
-        self.data = torch.zeros((count, 32, 32, 3), dtype=torch.uint8).numpy()
+        self.data = vars(module)["np"].zeros((count, 32, 32, 3), dtype="uint8")
         self.targets = [index % labels for index in range(count)]
         self.classes = [str(label) for label in range(labels)]
         self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
