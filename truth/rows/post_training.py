@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from truth.contract import STEP_TIME, VERDICT, Prediction, Refused
@@ -71,6 +73,9 @@ def predict(row: Row) -> Iterator[Prediction]:
 
     Raises: Refused where its settings do not say a job
     """
+    if row["framework"] == "ms-swift":
+        yield from _of_swift(row)
+        return
     options = options_of(row)
     answer = api.post_training_answer(options, with_changes=False)
     trainer = next((rank for rank in answer.ranks if rank.role == "trainer"), answer.ranks[0])
@@ -118,6 +123,8 @@ def options_of(row: Row) -> dict[str, Any]:
     Raises: Refused where its settings are too few, or of a framework that is not modelled
     """
     framework = str(row["framework"])
+    if framework in ("TRL", "OpenRLHF", "EasyR1"):
+        raise Refused("its settings say no micro-batch")
     if framework not in ("verl", "NeMo-RL"):
         raise Refused(f"{framework} is not modelled")
     settings = {IN_WORDS.get(name, name): value for name, value in row["settings"].items() if not SAID.match(name)}
@@ -145,6 +152,31 @@ def options_of(row: Row) -> dict[str, Any]:
     options |= {"model": row["model"], "gpus": _gpus(row), "framework": _framework(row)}
     options |= _lengths(row, options)
     return options
+
+
+def _of_swift(row: Row) -> Iterator[Prediction]:
+    """An example's own command, whose header says what `nvidia-smi` showed; answers are written by `vramcast rl`'s
+    engine on the same cards, or by none."""
+    settings = {name: str(value) for name, value in row["settings"].items()}
+    if any("$(" in value for value in settings.values()):
+        raise Refused("its settings name what only a run knows")
+    variables = (f"{name.removeprefix('env.')}={value}" for name, value in settings.items() if name.startswith("env."))
+    words = (f"--{name} '{value}'" for name, value in settings.items() if not name.startswith("env."))
+    program = "megatron" if row["backend"] == "megatron" else "swift"
+    command = f"{' '.join(variables)} {program} rlhf --model {row['model']} {' '.join(words)}\n"
+    colocated = settings.get("vllm_mode") == "colocate"
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "run.sh"
+        path.write_text(command, encoding="utf-8")
+        count = settings.get("env.NPROC_PER_NODE", row["gpus"]["count"])
+        asked = {"from": (str(path),), "gpus": f"{count}xa100-sxm4-80gb"}
+        answer: Any = api.post_training_answer(asked, with_changes=False) if colocated else api.train_answer(asked)[1]
+    for item in row.get("measured", ()):
+        if item["quantity"] == "device_used_per_gpu":
+            yield Prediction("device", answer.fullest.needed_bytes, item["value"] * UNITS[item["unit"]])
+        elif item["quantity"] == "time_step" and answer.time is not None:
+            yield Prediction(STEP_TIME, answer.time.step_s, item["value"])
+    yield Prediction(VERDICT, float(answer.fits), float(row["outcome"]["result"] == "fits"))
 
 
 def _gpus(row: Row) -> str:
