@@ -56,6 +56,18 @@ def test_names_without_points_are_those_of_the_last_release_that_has_them_all() 
     assert "reward-model" not in found.options and "critic-model" not in found.options
 
 
+@pytest.mark.parametrize("left_out, release, bf16", [
+    ("--flash_attn", "0.9.1", True), ("--flash_attn --bf16", "0.9.5", True), ("--bf16", "0.8.8", False),
+])
+def test_weights_are_bf16_unasked_since_0_9_2(left_out: str, release: str, bf16: bool) -> None:
+    base = OLD
+    for word in left_out.split():
+        base = base.replace(f"{word} ", "")
+    found = of(base=base)
+    assert found.options["framework"] == f"openrlhf@{release}"
+    assert ("bf16: is not set" in sentence(found.unread)) is not bf16
+
+
 @pytest.mark.parametrize("more, option, value", [
     ("--ds.adam_offload", "offload-optimizer", "cpu"),
     ("--algo.advantage.estimator rloo", "algorithm", "rloo"),

@@ -1,7 +1,7 @@
 """OpenRLHF: `python -m openrlhf.cli.train_ppo_ray --name value ...`, its names of 0.10.2 and later and those before.
 
 [openrlhf] OpenRLHF/OpenRLHF 3c3be62 (0.11.0) openrlhf/cli/train_ppo_ray.py; v0.6.4 to v0.10.1, whose names have no
-points: prompts and answers have limits of their own up to 0.9.5, weights are bf16 where --bf16 says so up to 0.9.5
+points: prompts and answers have limits of their own up to 0.9.6, weights are bf16 where --bf16 says so up to 0.9.1
 """
 
 from __future__ import annotations
@@ -89,8 +89,11 @@ ONLY: Final = {
 }
 """Values that are modelled, of names that have others."""
 
-APART_SINCE: Final = (0, 9, 9)
-"""First release without limits of prompts and answers, and whose weights are bf16 unasked."""
+APART_SINCE: Final = (0, 9, 8)
+"""First release without limits of prompts and answers of their own."""
+
+BF16_SINCE: Final = (0, 9, 2)
+"""First release whose weights are bf16 unasked (`--param_dtype`)."""
 
 
 def read(config: Config) -> Reading:
@@ -249,7 +252,7 @@ def _refuse(values: Watched, release: str) -> None:
     values.get("flash_attn")
     if version_of(release) < (0, 8, 9) and not values.flag("flash_attn"):
         values.cannot("ds.attn_implementation", "is not flash_attn: attention that writes its scores is not modelled")
-    if version_of(release) < APART_SINCE and not values.flag("bf16"):
+    if version_of(release) < BF16_SINCE and not values.flag("bf16"):
         values.cannot("bf16", "is not set: weights of other types are not modelled")
 
 
