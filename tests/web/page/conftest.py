@@ -143,11 +143,12 @@ def opened(chromium: Any, server: str) -> Iterator[Opened]:
     complaints: list[str] = []
     contexts = []
 
-    def open_(view: str = "#/train", *, wait: str = ANSWER, **settings: Any) -> Any:
+    def open_(view: str = "#/train", *, wait: str = ANSWER, script: str = "", **settings: Any) -> Any:
         context = chromium.new_context(**({"viewport": {"width": 1280, "height": 900}, "locale": "en-US"} | settings))
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
+        page.add_init_script(script)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", lambda message: _complain(message, complaints))
         page.on("request", lambda request: _only_own(request.url, server, complaints))

@@ -96,6 +96,7 @@ export function swatch(category) {
 /** A place that is drawn again whenever its width changes; `draw(width)` returns its children. */
 export function drawn(attributes, draw) {
   const node = h("div", attributes);
+  node.classList.add("drawn");
   let width = 0;
   const watch = new ResizeObserver(([entry]) => {
     const now = Math.floor(entry.contentRect.width);
