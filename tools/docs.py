@@ -9,15 +9,20 @@ With --check nothing is written, and a difference is an error. Where a command n
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
+from unittest.mock import patch
+
+from vramcast.cli.main import main as vramcast
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BLOCK: Final = re.compile(
@@ -160,12 +165,21 @@ def libraries_of(command: str) -> list[str]:
 
 def output_of(command: str) -> str:
     """What a command prints, standard output and errors together, ended by one newline."""
-    arguments = [sys.executable, "-m", "vramcast", *shlex.split(command)[1:]]
-    environment = {**os.environ, "COLUMNS": "110", "LC_ALL": "C.UTF-8", "NO_COLOR": "1"}
-    done = subprocess.run(
-        arguments, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    return (done.stdout + done.stderr).rstrip() + "\n"
+    words, out, err = shlex.split(command), io.StringIO(), io.StringIO()
+    environment = {"COLUMNS": "110", "LC_ALL": "C.UTF-8", "NO_COLOR": "1"}
+    if libraries_of(command):  # a trace leaves its mark on torch: it gets a process of its own
+        done = subprocess.run(
+            [sys.executable, "-m", *words], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True,
+            timeout=SECONDS, check=False,
+        )
+        return (done.stdout + done.stderr).rstrip() + "\n"
+    with (
+        chdir(ROOT), redirect_stdout(out), redirect_stderr(err), patch.dict(os.environ, environment),
+        patch.object(sys, "argv", words), suppress(SystemExit),
+        patch.object(sys.modules["__main__"], "__package__", ""),  # help names the program that was started
+    ):
+        vramcast()
+    return (out.getvalue() + err.getvalue()).rstrip() + "\n"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -98,7 +98,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=24, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(st.data())
 def test_a_file_reads_back_as_the_plan(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(list(OPTIONS)), max_size=5, unique=True))

@@ -81,7 +81,7 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
     return {"model": model, "gpus": gpus, "engine": engine} | named(options)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(plans())
 def test_files_of_any_valid_training_plan_hold_it(options: dict[str, Any]) -> None:
     try:
@@ -130,7 +130,7 @@ SERVE_OPTIONS = {
 }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=24, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(
     st.sampled_from(list(SERVING)),
     st.sampled_from(["llama-3.2-1b", "qwen3-30b-a3b"]),

@@ -172,7 +172,7 @@ def read_again(
 
 
 @pytest.mark.parametrize("engine", TRAINERS)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(st.data())
 def test_files_of_a_training_plan_read_back_as_that_plan(engine: str, data: st.DataObject) -> None:
     options = data.draw(plans(engine))
@@ -193,8 +193,7 @@ def test_files_of_a_training_plan_read_back_as_that_plan(engine: str, data: st.D
 
 
 @pytest.mark.parametrize("by", ["fsdp1", "fsdp2", "deepspeed"])
-@pytest.mark.parametrize("shards", ["everything", "optimizer+gradients"])
-@pytest.mark.parametrize("precision", ["bf16", "amp-bf16"])
+@pytest.mark.parametrize(("shards", "precision"), [("everything", "bf16"), ("optimizer+gradients", "amp-bf16")])
 @pytest.mark.parametrize("more", [
     {}, {"peft": "lora"}, {"peft": "lora", "base_weights": "nf4"}, {"offload_parameters": "cpu", "grad_accum": 4},
     {"reshard_after_forward": False, "recompute": "full"}, {"engine_option": ("autocast=true", "liger=true")},

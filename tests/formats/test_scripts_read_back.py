@@ -26,7 +26,7 @@ from vramcast.question.as_options import serve_options
 from vramcast.question.serving_options import SERVE_OPTIONS
 
 QUIETLY = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+    max_examples=16, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
 )
 
 LOAD = ("input-len", "output-len", "concurrency", "images")

@@ -58,8 +58,10 @@ def test_any_count_is_answered_or_refused_in_one_sentence(command: str, name: st
     """Small ones of one job only where each answer takes seconds: steps of many lengths. Of large ones the largest that
     is answered: what needs less is answered in the same way."""
     bases = BASES[command]
-    for base, value in product(bases[-1:] if name == "min-seq-len" else bases, (0, 1, 7)):
-        is_answered(command, base, name, value)
+    for value in (0, 1):
+        is_answered(command, bases[-1], name, value)
+    for base in bases[-1:] if name == "min-seq-len" else bases:
+        is_answered(command, base, name, 7)
     for base in bases:
         any(is_answered(command, base, name, value) for value in (2**40, 2**30))
 

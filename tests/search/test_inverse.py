@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from vramcast.blocks.parameters import count_parameters
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Answer, Fit, Found
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.estimate.training import need, needed_bytes
+from vramcast.estimate.training import may_run_out, need_of, needed_bytes, rank_programs
 from vramcast.question.plan_options import FINDS
 from vramcast.search.inverse import GOALS, WORTH_IT, Question, find
 from vramcast.search.largest_model import scaled_model
@@ -49,11 +50,24 @@ def test_one_sample_more_than_the_largest_batch_does_not_fit(
     assert answer.fits
     assert answer.question["workload"]["micro_batch"] == batch
     options = {"seq_len": seq_len, "recompute": recompute, "gpus": "a100-sxm4-40gb"}
-    more = need(job(micro_batch=batch + 1, **options))
+    more_job = job(micro_batch=batch + 1, **options)
+    more = need_of(more_job, rank_programs(more_job))
     if headroom is None:
         assert answer.high_bytes <= answer.capacity_bytes < more.high_bytes
     else:
         assert answer.fullest.needed_bytes <= answer.capacity_bytes < more.needed_bytes
+
+
+@pytest.mark.parametrize("options", [
+    {"gpus": "a100-sxm4-40gb"}, {"gpus": "a100-sxm4-40gb", "recompute": "full"}, {"zero": 2, "engine": "deepspeed"},
+    {"engine": "huggingface", "peft": "lora", "gpus": "l4"}, {"engine": "megatron", "pp": 2, "tp": 2},
+])
+def test_what_live_tensors_alone_refuse_has_an_interval_beyond_the_card(options: dict[str, Any]) -> None:
+    jobs = (job(micro_batch=batch, seq_len=512, **options) for batch in range(1, 1000, 2))
+    refused = list(islice((asked for asked in jobs if may_run_out(asked, rank_programs(asked))), 3))
+    assert len(refused) == 3
+    for asked in refused:  # the first ones, which miss by least
+        assert need_of(asked, rank_programs(asked)).high_bytes > asked.cluster.gpu.visible_bytes
 
 
 def test_headroom_leaves_that_share_of_the_card_free() -> None:

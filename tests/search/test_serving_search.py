@@ -183,8 +183,10 @@ def test_every_engine_of_language_models_is_timed_and_searched() -> None:
     assert all(engine.support and engine.formats for engine in language.values())
 
 
-@pytest.mark.parametrize("goal", NAMES)
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp", "transformers"])
+@pytest.mark.parametrize(("goal", "engine"), [
+    *((goal, "vllm") for goal in NAMES), ("most-users", "sglang"), ("longest-context", "llama.cpp"),
+    ("best-split", "llama.cpp"), ("fewest-gpus", "transformers"),
+])
 def test_every_plan_shown_needs_what_it_needs_when_asked_for(goal: str, engine: str) -> None:
     asked = {"gpus": "2xl4", "context": 8192, "concurrency": 4, "engine": engine}
     try:

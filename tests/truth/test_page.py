@@ -13,8 +13,8 @@ from truth.page import COLUMNS, PAGE, TRACED, address, document, text_of
 from truth.score import PUBLISHED, group_of, level_of
 
 FILES = tuple(sorted(PUBLISHED.glob("*.jsonl")))
-SAMPLED = {"recipes": 24, "kernels": 1, "megatron_b200": 1}
-"""One row of so many (4, where nothing is said) is predicted anew, of every group and level at least one: all of them
+SAMPLED = {"recipes": 60, "kernels": 1, "megatron_b200": 1}
+"""One row of so many (12, where nothing is said) is predicted anew, of every group and level at least one: all of them
 take more than a minute."""
 
 
@@ -39,7 +39,7 @@ def sampled(path: Path) -> list[str]:
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         kinds.setdefault((group_of(row, path.name), level_of(row)), []).append(line)
-    chosen, each = random.Random(7), SAMPLED.get(path.stem, 4)
+    chosen, each = random.Random(7), SAMPLED.get(path.stem, 12)
     return [line for lines in kinds.values() for line in chosen.sample(lines, -(-len(lines) // each))]
 
 

@@ -50,19 +50,27 @@ def parse_yaml(text: str, *, most_tokens: int = MOST_TOKENS) -> Any:
     """
     import yaml
 
-    depth = 0
-    try:
-        for number, token in enumerate(yaml.scan(text)):
-            if number > most_tokens:
+    class Bounded(yaml.SafeLoader):
+        """Counts what is read of it as it is read."""
+
+        count = depth = 0
+
+        def get_token(self) -> Any:
+            token = super().get_token()
+            self.count += 1
+            if self.count > most_tokens + 1:
                 raise NoDocument(f"more than {most_tokens} keys, values and marks")
             name = type(token).__name__
-            depth += name.endswith("StartToken") - name.endswith("EndToken")
-            if depth > DEEPEST:
+            self.depth += name.endswith("StartToken") - name.endswith("EndToken")
+            if self.depth > DEEPEST:
                 raise NoDocument(f"more than {DEEPEST} levels")
             text_of = token.value if isinstance(token, yaml.ScalarToken) and token.plain else ""
             if len(text_of) > LONGEST_NUMBER and NUMERIC.fullmatch(text_of):
                 raise NoDocument(f"a number of {len(text_of)} characters")
-        loader = yaml.SafeLoader(text)
+            return token
+
+    try:
+        loader = Bounded(text)
         node = loader.get_single_node()
         if node is None:
             return None

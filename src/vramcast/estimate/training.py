@@ -13,8 +13,8 @@ import msgspec.structs
 from vramcast import estimate
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Answer, Change, Fit, RankAnswer, StepTime
-from vramcast.domain.job import WITHOUT_TARGETS, Job
-from vramcast.domain.program import extent, sizes
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Phase
+from vramcast.domain.program import Extents, extent, sizes
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import named, newer, version_text
 from vramcast.engines.eager.trl import uncounted
@@ -28,7 +28,7 @@ from vramcast.estimate.interval import interval
 from vramcast.estimate.lengths import with_lengths
 from vramcast.estimate.ranks import RankNeed, ended_at_card, rank_answer, rank_need, slack_share
 from vramcast.estimate.training_corrections import beside, corrected_rank, explained, holding, with_slack
-from vramcast.estimate.traits import training_traits
+from vramcast.estimate.traits import SLACKS, training_traits
 from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES
 
 if TYPE_CHECKING:
@@ -181,6 +181,25 @@ def live_bytes(job: Job) -> int:
     return live_of(job, rank_programs(job))
 
 
+def may_run_out(job: Job, programs: Sequence[RankProgram]) -> bool:
+    """Whether live tensors alone tell that the 90 % interval reaches beyond the card; False where they do not tell.
+
+    The least factor of the interval, r, over all shares of slack: the upper end is at least needed + (r - 1) steady,
+    and a run within it passes on a card smaller by that (`ended_at_card`) only where its live tensors do.
+    """
+    if holding(job) is not None:
+        return False
+    capacity, held = job.cluster.gpu.visible_bytes, job.cluster.gpu.held_bytes
+    traits, whole = training_traits(job), 1 << 40
+    factor = min(interval(traits._replace(slack=slack), whole)[1] for _, slack in SLACKS) / whole
+    live = [_live_bytes(job, program) for program in programs]
+    floor = FAR_BELOW * max(live)
+    return all(
+        highest * (capacity + (factor - 1) * max(0, _live_bytes(job, program, program.steady) - held)) > capacity**2
+        for highest, program in zip(live, programs, strict=True) if highest >= floor
+    )
+
+
 def _fullest(job: Job, programs: Sequence[RankProgram]) -> tuple[RankNeed, RankProgram]:
     """What the role that needs most needs, and the role.
 
@@ -222,10 +241,16 @@ def recorded(job: Job) -> Snapshot:
     )
 
 
-def _live_bytes(job: Job, program: RankProgram) -> int:
-    """The highest sum of live tensors over all phases, with what lies beside the allocator [bytes]."""
-    whole = extent(tuple(node for nodes in program.phases.values() for node in nodes))
-    return whole.peak + sum(tensor.num_bytes for tensor in (*beside(job), *program.outside))
+def _live_bytes(job: Job, program: RankProgram, only: Phase | None = None) -> int:
+    """The highest sum of live tensors over all phases, or one, with what lies beside the allocator [bytes]."""
+    net = highest = 0
+    known: Extents = {}
+    for phase, nodes in program.phases.items():
+        of_phase = extent(nodes, known)
+        if only in (None, phase):
+            highest = max(highest, net + of_phase.peak)
+        net += of_phase.net
+    return highest + sum(tensor.num_bytes for tensor in (*beside(job), *program.outside))
 
 
 def rank_programs(job: Job, *, every_role: bool = True) -> tuple[RankProgram, ...]:

@@ -177,7 +177,8 @@ def read_back(file: File) -> Any:
     if suffix in ("yaml", "yml"):
         import yaml
 
-        documents = list(yaml.safe_load_all(file.text))
+        fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # where PyYAML was built with libyaml
+        documents = list(yaml.load_all(file.text, Loader=fast))
         return documents if len(documents) > 1 else documents[0]
     return nested(options_in(words_of(file.text, "ARGS"))) if suffix == "sh" else {}
 

@@ -2,7 +2,8 @@
 
 Every plan looked at is answered by the engine's own model; nothing is interpolated. What is monotone (more data and
 more parameters never need less) is bisected, everything else tried one by one. A plan whose live tensors alone exceed
-the card cannot fit, and is played through the allocator only where its size is shown or compared: `measured`.
+the card, or tell that its interval does, is none, and played through the allocator only where its size is shown or
+compared: `measured`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from vramcast.errors import InvalidSpec, UnknownName, VramcastError
 from vramcast.estimate.changes import Need
 from vramcast.estimate.host_memory import has_room, host_need, shortfall
 from vramcast.estimate.step_time import timed
-from vramcast.estimate.training import answer, live_bytes, live_of, need_of, rank_programs
+from vramcast.estimate.training import answer, live_bytes, live_of, may_run_out, need_of, rank_programs
 from vramcast.estimate.variants import on_engine, options_between, with_plan, with_workload
 from vramcast.search.bisection import largest
 from vramcast.search.largest_model import RUNGS, Rung, scaled_model
@@ -152,10 +153,15 @@ def measured(look: Look) -> Look:
     """The plan with what it needs, allocator included."""
     if look.tried.needed_bytes is not None or not look.live_bytes:
         return look
+    capacity = look.tried.capacity_bytes or 0
     need = need_of(look.job, rank_programs(look.job))
-    reason = _reason(look.job, need, look.tried.capacity_bytes or 0, None)
-    tried = replace(look.tried, needed_bytes=need.needed_bytes, high_bytes=need.high_bytes, reason=reason)
-    return look._replace(tried=tried, claimed_bytes=need.needed_bytes)  # it is more than there is as it is
+    tried = replace(
+        look.tried, needed_bytes=need.needed_bytes, high_bytes=need.high_bytes,
+        reason=_reason(look.job, need, capacity, None), fits=need.needed_bytes <= capacity and has_room(look.job),
+    )
+    return look._replace(
+        tried=tried, claimed_bytes=need.needed_bytes if look.live_bytes > capacity else need.high_bytes
+    )
 
 
 def _shown(looks: list[Look], chosen: Look) -> list[Look]:
@@ -173,7 +179,7 @@ def _look(job: Job, what: str, value: int | str, headroom: float | None) -> Look
     try:
         programs = rank_programs(job)
         live = live_of(job, programs)
-        if live > capacity:
+        if live > capacity or (headroom is None and may_run_out(job, programs)):
             return Look(job, value, Tried(what=what, fits=False, capacity_bytes=capacity), live)
         need = need_of(job, programs)
     except VramcastError as error:

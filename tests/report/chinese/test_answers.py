@@ -60,7 +60,7 @@ GENERATED = [
     for command, engines in (("train", ("pytorch", "megatron", "deepspeed", "torchtitan")),
                              ("serve", ("vllm", "sglang", "transformers")))
     for number, engine in enumerate(engines)
-    for model, gpus in zip(sorted(MODELS.names())[number::82], ("8xh200-sxm-141gb", "4xl20", "8xb200", "v100-32gb",
+    for model, gpus in zip(sorted(MODELS.names())[number::164], ("8xh200-sxm-141gb", "4xl20", "8xb200", "v100-32gb",
                                                                "2xa10", "8xh20-96gb") * 5, strict=False)
 ]
 

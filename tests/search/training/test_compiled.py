@@ -74,14 +74,13 @@ def test_every_sampled_megatron_plan_has_the_peak_of_its_program(
     assert checked
 
 
+EQUAL = ("8xh100-sxm-80gb", "2x8xh100-sxm-80gb", "3x8xh100-sxm-80gb")
+OTHERS = ("8xh100-sxm-80gb", "8xh200-sxm-141gb", "8xa100-sxm4-80gb", "8xl40s", "4xh200-sxm-141gb")
+
+
 @pytest.mark.parametrize(
-    "kinds",
-    [
-        ("8xh100-sxm-80gb", "2x8xh100-sxm-80gb", "3x8xh100-sxm-80gb"),  # equal machines
-        ("8xh100-sxm-80gb", "8xh200-sxm-141gb", "8xa100-sxm4-80gb", "8xl40s", "4xh200-sxm-141gb"),
-    ],
+    ("kinds", "engine"), [(EQUAL, "megatron"), (OTHERS, "megatron"), (EQUAL, "torchtitan"), (OTHERS, "deepspeed")]
 )
-@pytest.mark.parametrize("engine", ["megatron", "deepspeed", "torchtitan"])
 def test_clusters_searched_together_have_the_plans_that_each_has_alone(kinds: tuple[str, ...], engine: str) -> None:
     axes = {"virtual_stages": (1, 2), "micro_batches": (1, 2), "cp": (1,), "recompute": (Recompute.NONE,)}
     space = space_of("mixtral-8x7b", "8xh100-sxm-80gb", 96, **axes)
