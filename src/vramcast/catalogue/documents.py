@@ -56,7 +56,7 @@ def parse_yaml(text: str, *, most_tokens: int = MOST_TOKENS) -> Any:
         count = depth = 0
 
         def get_token(self) -> Any:
-            token = super().get_token()
+            token = super().get_token()  # type: ignore[no-untyped-call]
             self.count += 1
             if self.count > most_tokens + 1:
                 raise NoDocument(f"more than {most_tokens} keys, values and marks")
