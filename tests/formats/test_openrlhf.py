@@ -119,3 +119,8 @@ def test_a_file_is_asked_with_other_networks(tmp_path: Path) -> None:
     assert job.reward is not None and job.critic is not None
     names = [model.name for model in (job.model, job.reward, job.critic)]
     assert names == ["llama-3.1-8b", "qwen2.5-7b", "qwen2.5-1.5b"]
+
+
+def test_what_is_counted_otherwise_is_said() -> None:
+    said, unsaid = of("--ds.ring_attn_size 2").notes, of().notes
+    assert any("ring" in note for note in said) and not any("ring" in note for note in unsaid)

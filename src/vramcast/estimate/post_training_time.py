@@ -72,7 +72,11 @@ tokens a micro-batch, whose launches the host does not keep up with. [pages] NeM
 40 runs of 8B dense to 671B with experts on 8 to 512 H100 and GB200: six constants fitted to them, median 8 %, nine in
 ten within 30 % but for DAPO, which samples again."""
 
-NOT_TIMED: Final = "rewards, advantages, validation and checkpoints are not timed"
+NOT_TIMED: Final = {
+    True: "advantages, validation and checkpoints are not timed",
+    False: "rewards, advantages, validation and checkpoints are not timed",
+}
+"""By whether a network gives the rewards."""
 
 
 def step_time(job: PostTrainingJob) -> tuple[StepTime | None, tuple[str, ...]]:
@@ -109,7 +113,7 @@ def step_time(job: PostTrainingJob) -> tuple[StepTime | None, tuple[str, ...]]:
     billions = count_parameters(job.model).total / 1e9
     handed = pace.handover_s_per_billion if job.rollout.gpus is None else pace.handover_apart_s_per_billion
     seconds["update_weights"] = pace.handover_s + handed * billions
-    said = [NOT_TIMED]
+    said = [NOT_TIMED[job.reward is not None]]
     if job.rollout.ahead:
         said.append(f"the engine generates for {generated:,.0f} s beside the trainer, which waits for what is left")
         generated = max(0.0, generated - sum(seconds.values()) + seconds["update_weights"])

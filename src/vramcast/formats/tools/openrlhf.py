@@ -258,6 +258,8 @@ def _refuse(values: Watched, release: str) -> None:
 
 def _notes(values: Watched) -> Iterator[str]:
     """What is left out of an answer and does not change its memory."""
+    if (values.count("ds.ring_attn_size") or 1) > 1:
+        yield "ring attention is counted as Ulysses: the keys and values that ranks hand round a ring are left out"
     if values.get("algo.dynamic_filtering_enable"):
         yield "prompts that are generated and filtered out again are not timed"
     if values.get("train.agent_func_path"):
