@@ -28,8 +28,6 @@ USUAL: Final = (
 COUNTS: Final = (1, 2, 4, 8)
 LARGER: Final = (16, 32, 64, 128, 256, 512)
 """Cards that are looked at, the larger numbers only where no machine of eight holds the job."""
-OPEN: Final = ("find", "headroom")
-"""Options that ask another question."""
 
 ASKS: Final[Mapping[str, Callable[..., Any]]] = {
     "train": lambda options, file: api.train_answer(options, file=file, with_changes=False)[1],

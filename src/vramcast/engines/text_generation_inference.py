@@ -39,7 +39,6 @@ from vramcast.states.storage import BITSANDBYTES
 from vramcast.units import MIB, ceil_div
 
 SOURCE: Final = "huggingface/text-generation-inference server/text_generation_server/models/flash_causal_lm.py"
-LAUNCHER: Final = "huggingface/text-generation-inference launcher/src/main.rs"
 
 OPTIONS: Final[dict[str, Known]] = {
     "wiggle-room": Known(float, least=0.01, most=0.999),  # TGI_WIGGLE_ROOM

@@ -84,8 +84,6 @@ def argument(text: str, key: str) -> Any:
     return None if match is None else _value(match[1])
 
 
-NEEDLES: Final = ("ut of memory", "cudaMalloc failed", "cudaErrorMemoryAllocation")
-
 MESSAGES: Final[tuple[Wording, ...]] = (
     wording("ut of memory", r"(?P<oom__t>.{0,3000})"),
     wording("buffer of size", r"(?P<oom_buffer__t>failed to allocate \w{1,40} buffer of size [0-9]{1,20})"),
