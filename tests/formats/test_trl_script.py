@@ -67,6 +67,7 @@ def test_a_script_answers_as_the_yaml_of_its_arguments(text: str, table: dict[st
     ("GRPOTrainer('llama-3.2-1b', reward_funcs='org/reward')\n", "reward_funcs: names a reward model"),
     ("PPOTrainer(model='llama-3.2-1b')\n", "PPO is not modelled"),
     ("print(SFTConfig())\n", "Trainer: is not called"),
+    (LOADED.replace(", quantization_config=bnb", "") + "DPOTrainer(model=model)\n", "ref_model: is loaded in float32"),
 ])
 def test_what_may_change_the_answer_is_named(text: str, said: str, tmp_path: Path) -> None:
     assert said in refusal(read_files([script(tmp_path, HEAD + text)], command="train"))

@@ -102,8 +102,22 @@ def read(config: Config, words: tuple[str, ...] | None = None, parsed: Mapping[s
     model, beside, alone = _model(calls, trainer, table.pop("model_init_kwargs", None))
     found = trl.read_arguments({**model, **_adapters(calls, trainer, beside), **table}, method, config.name)
     unread += [*told, *beside, *_around(calls, trainer, config.text)]
+    if _asks_wider(trainer, method, table) and found.options.get("precision") in ("bf16", "fp16"):
+        unread.append(WIDER)
     notes = ((ONE_CARD,) if alone else ()) + (unasked(calls) if words is None else ()) + found.notes
     return found._replace(format="trl-script", unread=(*unread, *found.unread), notes=notes, alone=alone)
+
+
+WIDER: Final = Unread("ref_model", "is loaded in float32 by the trainer, beside a model in 16 bits, which is not "
+                      "modelled; give ref_model, or the model by its name and model_init_kwargs")
+
+
+def _asks_wider(trainer: Call, method: str, table: Mapping[str, Any]) -> bool:
+    """Whether the trainer loads a reference itself beside a model that the script loaded, whose type it does not ask
+    [TRL {dpo,kto,grpo,rloo}_trainer.py `ref_model_init_kwargs`]; adapters are their own."""
+    asks = (method in ("dpo", "kto") and table.get("precompute_ref_log_probs") is not True) or method == "rloo" or (
+        method == "grpo" and table.get("beta") not in (None, 0, 0.0))
+    return asks and not isinstance(_argument(trainer, "model"), str) and trainer.arguments.get("ref_model") is None
 
 
 def _refused(name: str, why: str) -> Reading:
