@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from vramcast.blocks.parameters import count_parameters, layer_parameters
 from vramcast.catalogue.models import load_model
-from vramcast.domain.model import Attention, Model
+from vramcast.domain.model import Attention, Model, MoE
 from vramcast.states.cache import token_bytes
 from vramcast.states.storage import format_for, format_of
-from vramcast.timing.forward import _tape, forward_work, pointwise
+from vramcast.timing.forward import _tape, between, forward_work, pointwise
 from vramcast.timing.work import Execution, Placement, Setting, Step
 
 FUSED = Execution()
@@ -73,6 +73,8 @@ def test_fused_operators_move_what_the_compiled_tape_moves(name: str) -> None:
     setting = Setting(Step(1, 512), Placement(), FUSED)
     for run in model.main.runs:
         listed = list(pointwise(run.layer, setting, hidden=model.hidden))
+        if isinstance(run.layer.channel, MoE):
+            listed += between(run.layer.channel, setting, hidden=model.hidden)
         tape = [
             one
             for one in _tape(run.layer, setting, model.hidden, variant="compiled")

@@ -21,7 +21,7 @@ BARE = Execution(kernel_s=0.0, step_s=0.0)
 
 
 def seconds(work: Work, execution: Execution = BARE, *, replayed: bool = True, gpu: str = "h100-sxm-80gb") -> StepTime:
-    machine = machine_of(load_gpu(gpu), execution, whole="bf16", node_cards=8)
+    machine = machine_of(load_gpu(gpu), "vllm", execution, whole="bf16", node_cards=8)
     assert machine is not None
     return step_time([(work, 1)], machine, Placement(), replayed=replayed)
 
@@ -89,7 +89,7 @@ def test_shares_add_up_and_more_work_never_takes_less_time(
 ) -> None:
     model, execution = load_model("qwen3-30b-a3b"), execution_of(engine, (99,), arch="Hopper")
     assert execution is not None
-    machine = machine_of(H100, execution, whole="bf16", node_cards=8)
+    machine = machine_of(H100, engine, execution, whole="bf16", node_cards=8)
     assert machine is not None
     times = []
     steps = [(sequences, cached), (sequences + 1, cached), (sequences, 2 * cached)]

@@ -22,7 +22,7 @@ def degrees(tp: int, dp: int | None, parts: int, experts: int) -> dict[str, Any]
     (degrees(1, 64, 8, 8), (1, 1, 8, True, 1)),
     (degrees(2, 2, 1, 4), (1, 1, 2, True, 1)),
     (degrees(1, 8, 1, 8), (1, 1, 8, True, 1)),
-    (degrees(1, None, 2, 1), (1, 1, 2, False, 1)),
+    (degrees(1, None, 2, 1), (1, 1, 2, True, 1)),  # copies of attention, experts divided
     (degrees(4, None, 1, 0), (4, 1, 1, False, 1)),
     (degrees(8, 1, 8, 1) | {"num_workers": 3}, (8, 1, 1, False, 3)),
 ])

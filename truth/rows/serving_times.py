@@ -36,7 +36,7 @@ TOKEN: Final = "TPOT"
 
 SYSTEMS: Final = {
     "h100_sxm": "h100-sxm-80gb", "h200_sxm": "h200-sxm-141gb", "b200_sxm": "b200-180gb", "gb200": "gb200-186gb",
-    "gb300": "gb300-288gb", "b300_sxm": "b300", "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s",
+    "gb300": "gb300-288gb", "b300_sxm": "b300-270gb", "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s",
 }
 
 FORMATS: Final = {"fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "nvfp4", "fp4": "nvfp4", "bf16": "bf16"}
@@ -82,7 +82,7 @@ def degrees_of(parallel: dict[str, Any]) -> Degrees:
         tp, dp, experts = (1, side, side) if dp > 1 else (side, 1, side)
     if not dp:  # experts over more cards than attention: whole copies of attention
         dp = max(1, world // tp)
-    return Degrees(tp, pp, dp, experts > 1, parallel.get("num_workers") or 1)
+    return Degrees(tp, pp, dp, world > tp or experts > 1, parallel.get("num_workers") or 1)
 
 
 def predict(row: Row) -> Iterator[Prediction]:
@@ -105,15 +105,20 @@ def _step_s(speed: Speed) -> float:
     return speed.step_s
 
 
+ROUNDS: Final = 10
+"""Requests of each slot, as harnesses send them: the first of every slot come together."""
+
+
 def first_token_ms(speed: Speed) -> float:
     """What a user waits for the first token."""
-    return 1000 * speed.time_to_first_token_s
+    assert speed.loaded_first_token_s is not None and speed.burst_first_token_s is not None
+    return 1000 * ((ROUNDS - 1) * speed.loaded_first_token_s + speed.burst_first_token_s) / ROUNDS
 
 
 def token_ms(speed: Speed) -> float:
     """The mean time between two tokens of a user, other users' prompts among them."""
-    assert speed.tokens_per_s_per_user is not None
-    return 1000 / speed.tokens_per_s_per_user
+    assert speed.loaded_token_s is not None
+    return 1000 * speed.loaded_token_s
 
 
 def speed_of(row: Row, parallel: dict[str, Any]) -> Speed:

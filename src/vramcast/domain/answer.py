@@ -302,7 +302,7 @@ class Speed(Noun, frozen=True):
     """
 
     prompt_tokens: int  # of the prompt that the first token waits for
-    time_to_first_token_s: float  # one prompt, nothing else running
+    time_to_first_token_s: float  # of the engine: one prompt, nothing else running
     prefill_tokens_per_s: float  # of as many prompts as one forward takes
     prefill_bound: str  # "compute", "memory", "communication" or "launch"
     prefill_shares: dict[str, float]  # weights, cache, activations, compute, communication, launch: of the time
@@ -313,6 +313,9 @@ class Speed(Noun, frozen=True):
     decode_tokens_per_s_per_user: float | None = None  # one over the time between two tokens
     tokens_per_s: float | None = None  # generated, of all sequences together, their prompts' time included
     tokens_per_s_per_user: float | None = None  # the same of one of them
+    loaded_first_token_s: float | None = None  # mean wait for it, of the whole server, while the other users generate
+    loaded_token_s: float | None = None  # mean time between two tokens of a user, prompts of others among them
+    burst_first_token_s: float | None = None  # mean wait where all ask at the same moment
     decode_bound: str | None = None
     decode_shares: dict[str, float] | None = None
     sources: tuple[str, ...] = ()  # what the rates rest on

@@ -23,6 +23,7 @@ from vramcast.estimate.running import prompt_step, running_of
 from vramcast.states.storage import FORMATS
 from vramcast.timing.forward import forward_work
 from vramcast.timing.links import assumed_links, pcie_bytes_per_s
+from vramcast.timing.loop import Prompts, closed_loop
 from vramcast.timing.rates import PCIE_SHARE, SHAPES, Beside, bandwidth, is_measured, machine_around, product_rate
 from vramcast.timing.roofline import CAUSES, Machine, StepTime, machine_of, step_time
 from vramcast.timing.work import Execution, Placement, Setting, Step, execution_of
@@ -77,7 +78,7 @@ def _timed(job: ServeJob, execution: Execution) -> Timed:
     if len(job.model.stacks) > 1 and any(run.layer.cross_attention for run in job.model.main.runs):
         raise Unsupported("encoder-decoder models are not timed")
     placement = placement_of(job, execution)
-    machine = machine_of(gpu, execution, whole=placement.whole, node_cards=job.cluster.node_cards)
+    machine = machine_of(gpu, job.engine, execution, whole=placement.whole, node_cards=job.cluster.node_cards)
     if machine is None:
         raise Unsupported(f"the catalogue has no bandwidth or rates of {gpu.name}")
     machine = replace(machine, beside=_beside(job))
@@ -94,7 +95,8 @@ def _timed(job: ServeJob, execution: Execution) -> Timed:
         sources=_sources(machine, placement),
     )
     if job.model.head is Head.LM:
-        found = _with_decode(found, job, machine, placement, load)
+        prompts = Prompts(prefill.seconds, together, batched.seconds, ceil_div(load.prompt, _chunk(job)))
+        found = _with_decode(found, job, machine, placement, load, prompts)
     host = (machine.beside.assumed,) if machine.beside is not None and machine.beside.assumed else ()
     return Timed(found, (*_assumed(job, load), *host))
 
@@ -116,14 +118,20 @@ def _beside(job: ServeJob) -> Beside | None:
     )
 
 
-def _with_decode(speed: Speed, job: ServeJob, machine: Machine, placement: Placement, load: Load) -> Speed:
-    sequences = ceil_div(job.requests.concurrency, job.plan.dp)
-    step = _decode(job, machine, placement, sequences=sequences, cached=load.mean_context)
+def _with_decode(
+    speed: Speed, job: ServeJob, machine: Machine, placement: Placement, load: Load, prompts: Prompts
+) -> Speed:
+    users = ceil_div(job.requests.concurrency, job.plan.dp)
+    step = _decode(job, machine, placement, sequences=users, cached=load.mean_context)
     answer = max(1, load.answer)
-    per_user = per_user_rate(
-        sequences=sequences, prompt=load.prompt, answer=answer, step_s=step.seconds,
-        prefill_tokens_per_s=speed.prefill_tokens_per_s,
+    latency = closed_loop(
+        users=users, answer=answer, decode_s=step.seconds, cache_s=step.seconds * step.shares["cache"],
+        prompts=prompts, mixed=machine.execution.mixed,
     )
+    front_s = _front_s(job, machine, users=users)
+    latency = latency._replace(
+        first_token_s=latency.first_token_s + front_s, together_s=latency.together_s + front_s)
+    per_user = answer / (latency.first_token_s + (answer - 1) * latency.token_s)
     return replace(
         speed,
         mean_context=load.mean_context,
@@ -133,32 +141,18 @@ def _with_decode(speed: Speed, job: ServeJob, machine: Machine, placement: Place
         decode_tokens_per_s_per_user=1 / step.seconds,
         tokens_per_s=per_user * job.requests.concurrency,
         tokens_per_s_per_user=per_user,
+        loaded_first_token_s=latency.first_token_s,
+        loaded_token_s=latency.token_s,
+        burst_first_token_s=latency.together_s,
         decode_bound=step.bound,
         decode_shares=step.shares,
     )
 
 
-def per_user_rate(
-    *, sequences: int, prompt: int, answer: int, step_s: float, prefill_tokens_per_s: float
-) -> float:
-    """Tokens per second that a user gets while all of them ask again once an answer is complete.
-
-    A round answers every sequence in flight once: all their prompts are computed, then all their answers step by step;
-    with chunked prefill both are mixed, the sum of the work stays. Leaves out queueing and uneven lengths.
-
-    Args:
-        sequences: in flight on one copy of the network [count]
-        prompt: tokens of a prompt [count]
-        answer: tokens of an answer [count]
-        step_s: one decode step of all sequences [s]
-        prefill_tokens_per_s: prompt tokens computed per second [1/s]
-
-    Returns: generated tokens per second of one sequence, below 1 / step_s [1/s]
-
-    >>> per_user_rate(sequences=10, prompt=1000, answer=100, step_s=0.01, prefill_tokens_per_s=10_000)
-    50.0
-    """
-    return answer / (sequences * prompt / prefill_tokens_per_s + answer * step_s)
+def _front_s(job: ServeJob, machine: Machine, *, users: int) -> float:
+    """What a first token waits for beside the card's work: text taken apart, requests handed on, prompts launched."""
+    execution = machine.execution
+    return job.model.num_layers * execution.front_layer_s + users * execution.front_user_s
 
 
 def load_of(job: ServeJob) -> Load:
@@ -252,7 +246,10 @@ def _through_stages(
         runs: tuple[Run, ...] = tuple(stage.runs(job.model))
         setting = Setting(step, placement, machine.execution)
         works = forward_work(job.model, runs, setting, first=stage.first, last=stage.last)
-        times.append(step_time(works, machine, placement, replayed=replayed, rows=step.rows))
+        times.append(step_time(
+            works, machine, placement, replayed=replayed, rows=step.rows,
+            sequences=step.sequences if step.decodes and stage.last else 0,
+        ))
     total = sum(time.seconds for time in times)
     shares = {cause: sum(time.seconds * time.shares[cause] for time in times) / total for cause in CAUSES}
     return StepTime(total, shares)
@@ -261,7 +258,9 @@ def _through_stages(
 def _sources(machine: Machine, placement: Placement) -> tuple[str, ...]:
     memory, product = bandwidth(machine.gpu), product_rate(machine.gpu, placement.quantised, placement.whole)
     assert memory is not None and product is not None
-    found = [memory[1], f"{product.source}, and {SHAPES.value:.0%} of that with a model's shapes"]
+    measured = machine.kernels
+    found = [measured.source(machine.gpu)] if measured is not None else []
+    found += [memory[1], f"{product.source}, and {SHAPES.value:.0%} of that with a model's shapes"]
     if placement.tp > 1:
         link = machine.links.between(placement.tp)
         found.append(f"all-reduce over {link.source}, {link.latency_s * 1e6:.0f} us each")

@@ -37,12 +37,14 @@ from vramcast.domain.model import (
     MultiLatentAttention,
     Parameter,
     Run,
+    Split,
 )
 from vramcast.parallel.layout import Layout
 from vramcast.states.cache import local_kv_heads, state_bytes, token_bytes
 from vramcast.states.storage import format_of
 from vramcast.states.weights import local_shape
-from vramcast.timing.work import FUSED, SCAN_CHUNK, Placement, Setting, Step, Work, collective
+from vramcast.timing.kernels import WHOLE
+from vramcast.timing.work import FUSED, SCAN_CHUNK, Placement, Setting, Sizes, Step, Work, collective
 from vramcast.units import ceil_div
 
 INDEXED_TOKENS: Final = 2048
@@ -92,7 +94,23 @@ def _attention(mixer: Attention, setting: Setting) -> Iterator[Work]:
         cache_bytes=cache * copies,
         activation_bytes=2 * step.rows * heads * mixer.head_dim * placement.width,
         bytes_per_s=limit * step.sequences if limit and step.decodes else None,
+        sizes=_attention_sizes(mixer, setting, heads / kv_heads, heads) if execution.fused else None,
     )
+
+
+def _attention_sizes(mixer: Attention, setting: Setting, group: float, heads: int) -> Sizes | None:
+    """What the kernel of attention is looked up by. Tables know no cached tokens before a prompt: a chunk behind
+    others is as long as one of as many operations."""
+    step, placement = setting.step, setting.placement
+    fixed: dict[str, float] = {"width": mixer.head_dim, "window": mixer.window or WHOLE}
+    stored = placement.k_dtype if placement.k_dtype.startswith("fp8") else placement.whole
+    if step.decodes:
+        context = (step.cached + 1) / placement.dcp
+        return Sizes("generation", (context, step.sequences * heads / group, group), fixed, stored)
+    if mixer.v_head_dim not in (None, mixer.head_dim):
+        return None
+    longer = 1 + 2 * step.cached / step.tokens if mixer.window is None else 1.0
+    return Sizes("context", (step.tokens, step.sequences * heads * longer, group), fixed, stored)
 
 
 def _latent(mixer: MultiLatentAttention, step: Step, placement: Placement) -> Iterator[Work]:
@@ -114,7 +132,18 @@ def _latent(mixer: MultiLatentAttention, step: Step, placement: Placement) -> It
         flops=2 * step.rows * keys * heads * (absorbed if step.decodes else expanded) / placement.dcp,
         cache_bytes=step.sequences * kept * (per_token - index_bytes) / placement.dcp,
         activation_bytes=2 * step.rows * heads * mixer.v_head_dim * placement.width,
+        sizes=None if indexed else _latent_sizes(mixer, step, placement, heads),
     )
+
+
+def _latent_sizes(mixer: MultiLatentAttention, step: Step, placement: Placement, heads: int) -> Sizes:
+    stored = placement.k_dtype if placement.k_dtype.startswith("fp8") else placement.whole
+    if step.decodes:
+        point = ((step.cached + 1) / placement.dcp, step.sequences, heads)
+        return Sizes("latent_generation", point, {"rank": mixer.kv_lora_rank, "rope": mixer.qk_rope_dim}, stored)
+    longer = 1 + 2 * step.cached / step.tokens
+    widths = mixer.qk_nope_dim + mixer.qk_rope_dim + mixer.v_head_dim
+    return Sizes("latent_context", (step.tokens, step.sequences * heads * longer), {"widths": widths}, stored)
 
 
 def _scan(mixer: Mamba | LinearAttention, step: Step, placement: Placement) -> Work:
@@ -186,18 +215,13 @@ def _rotary(layer: Layer, setting: Setting) -> Iterator[Work]:
 
 
 def _channel(layer: Layer, setting: Setting, hidden: int) -> Iterator[Work]:
-    """Activations of feed-forward widths; of experts also the routing, and the sum of what they return."""
+    """Activations of feed-forward widths; of experts the routing: their kernels include what is between."""
     placement, rows = setting.placement, setting.step.rows
     if isinstance(layer.channel, MLP):
         yield _activation(layer.channel, rows, layer.channel.width, placement.tp, placement.width)
     elif isinstance(layer.channel, MoE):
         moe = layer.channel
-        chosen = rows * moe.top_k
         yield Work("routing", activation_bytes=2.0 * rows * moe.num_experts * FP32, kernels=3.0)
-        # under expert parallelism a rank has fewer rows of whole experts: the same bytes
-        yield _activation(moe.expert, chosen, moe.expert.width, max(placement.tp, placement.ep), placement.width)
-        returned = (chosen + rows) * (moe.latent_width or hidden)
-        yield Work("experts summed", activation_bytes=float(returned * placement.width))
         if moe.shared_width:
             yield _activation(moe.expert, rows, moe.shared_width, placement.tp, placement.width)
 
@@ -243,9 +267,13 @@ def _products(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
     execution, placement = setting.execution, setting.placement
     parameters = [p for p in layer_parameters(layer, hidden=hidden) if len(p.shape) > 1 and p.kind != "norm"]
     paths = {parameter.path for parameter in parameters}
+    groups: dict[str, list[Parameter]] = {}
     for parameter in parameters:
-        merged = execution.fused and FUSED.get(parameter.path) in paths
-        yield _product(parameter, layer, setting, merged=merged)
+        leader = FUSED.get(parameter.path) if execution.fused else None
+        key = EXPERTS if parameter.expert and execution.fused else leader if leader in paths else parameter.path
+        groups.setdefault(key, []).append(parameter)
+    for path, members in groups.items():
+        yield _product(path, members, layer, setting, hidden=hidden)
     if isinstance(layer.channel, MoE) and execution.loops_experts:
         moe = layer.channel
         met = met_experts(moe.num_experts, top_k=moe.top_k, rows=setting.step.rows)
@@ -260,28 +288,70 @@ def _layout(layer: Layer, placement: Placement) -> Layout:
     return Layout(tp=placement.tp, ep=placement.ep, etp=1 if whole_experts else placement.tp, kv_heads=kv_heads)
 
 
-def _product(parameter: Parameter, layer: Layer, setting: Setting, *, merged: bool) -> Work:
-    """y = W x for the rows of the step, on its own or in the kernel of another product that reads the same x."""
-    step, placement = setting.step, setting.placement
-    shape, stored = local_shape(parameter, _layout(layer, placement)), placement.stored_as(parameter)
-    size: float = format_of(stored).num_bytes(shape)
+def _product(path: str, members: list[Parameter], layer: Layer, setting: Setting, *, hidden: int) -> Work:
+    """y = W x of one kernel for the rows of the step: one weight, some that read the same x, or all experts."""
+    step, placement, execution = setting.step, setting.placement, setting.execution
+    layout, stored = _layout(layer, placement), placement.stored_as(members[0])
+    moe = layer.channel if isinstance(layer.channel, MoE) and members[0].expert else None
     rows: float = step.rows
-    in_features = shape[-1]
-    out_features = prod(shape[1:-1] if parameter.expert else shape[:-1])
-    if parameter.expert and isinstance(layer.channel, MoE):
-        moe = layer.channel
+    met = 1.0
+    if moe is not None:
         # every rank of an expert group sends its tokens: rows of the group x k / E on each expert
         everybody = step.rows * (placement.ep // placement.tp if placement.ep > placement.tp else 1)
-        size *= met_experts(moe.num_experts, top_k=moe.top_k, rows=everybody) / moe.num_experts
+        met = met_experts(moe.num_experts, top_k=moe.top_k, rows=everybody) / moe.num_experts
         rows = everybody * moe.top_k / placement.ep
+    flops = weight_bytes = activation_bytes = 0.0
+    kernels, outputs, inputs = 0.0, 0, 0
+    for parameter in members:
+        shape = _turned(parameter, local_shape(parameter, layout), placement.tp)
+        size = prod(shape[1:-1] if parameter.expert else shape[:-1])
+        own = format_of(placement.stored_as(parameter))
+        flops += 2.0 * rows * size * shape[-1]
+        weight_bytes += own.num_bytes(shape) * met
+        first = parameter is members[0] or FUSED.get(parameter.path) is None
+        activation_bytes += rows * (first * shape[-1] + size) * placement.width
+        kernels += first * execution.kernels_of(placement.stored_as(parameter))
+        outputs, inputs = outputs + size, shape[-1]
+    sizes = Sizes("gemm", (rows, outputs, inputs), {}, stored)
+    if moe is not None:
+        degrees = (1, placement.ep) if placement.ep > 1 else (placement.tp, 1)
+        for one in between(moe, setting, hidden=hidden) if execution.fused else ():
+            activation_bytes, kernels = activation_bytes + one.activation_bytes, kernels + one.kernels
+        sizes = Sizes("experts", (everybody, *degrees), {
+            "hidden": moe.latent_width or hidden, "inter": moe.expert.width, "count": moe.num_experts,
+            "top_k": moe.top_k,
+        }, stored)
+    elif path == "attention.kv_b" and isinstance(layer.mixer, MultiLatentAttention) and step.decodes:
+        mixer = layer.mixer
+        heads = ceil_div(mixer.num_heads, placement.tp)
+        sizes = Sizes("absorbed", (rows, heads), {"inner": mixer.v_head_dim, "rank": mixer.kv_lora_rank}, stored)
     return Work(
-        parameter.path,
-        flops=2.0 * rows * out_features * in_features,
-        operands=stored,
-        weight_bytes=size,
-        activation_bytes=rows * ((0 if merged else in_features) + out_features) * placement.width,
-        kernels=0.0 if merged else setting.execution.kernels_of(stored),
+        path, flops=flops, operands=stored, weight_bytes=weight_bytes, activation_bytes=activation_bytes,
+        kernels=kernels, sizes=sizes if execution.fused else None,
     )
+
+
+def _turned(parameter: Parameter, shape: tuple[int, ...], tp: int) -> tuple[int, ...]:
+    """Of a weight whose columns are divided, rows and columns as the product has them: `local_shape` divides rows."""
+    if parameter.split is not Split.ROW or parameter.expert or len(shape) != 2 or shape[0] == parameter.shape[0]:
+        return shape
+    return parameter.shape[0], ceil_div(parameter.shape[1], tp)
+
+
+def between(moe: MoE, setting: Setting, *, hidden: int) -> Iterator[Work]:
+    """Activation of the chosen experts and the sum of what they return, which the kernels of experts include.
+
+    Under expert parallelism a rank has fewer rows of whole experts: the same bytes.
+    """
+    rows, placement = setting.step.rows, setting.placement
+    ranks = max(placement.tp, placement.ep)
+    yield _activation(moe.expert, rows * moe.top_k, moe.expert.width, ranks, placement.width)
+    yield Work("experts summed",
+               activation_bytes=float(rows * (moe.top_k + 1) * (moe.latent_width or hidden) * placement.width))
+
+
+EXPERTS: Final = "moe.experts"
+"""All products of routed experts, where one kernel or a few run them together."""
 
 
 def _collectives(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
@@ -354,6 +424,7 @@ def _head(model: Model, setting: Setting) -> Iterator[Work]:
         weight_bytes=format_of(stored).num_bytes(shape),
         activation_bytes=rows * (shape[0] + shape[1]) * placement.width,
         kernels=setting.execution.kernels_of(stored),
+        sizes=Sizes("gemm", (rows, shape[0], shape[1]), {}, stored) if setting.execution.fused else None,
     )
     if placement.tp > 1:
         yield collective("all-gather", rows * model.vocab * placement.width, ranks=placement.tp)

@@ -46,6 +46,10 @@ OTHER_MATMUL: Final = Share(0.75, "assumed: no public measurement of this card's
 SHAPES: Final = Share(0.75, "real layers beside the best shape: first tokens on A100 in truth/speeds.csv, 0.78")
 """Products of a model's own shapes, with the kernels between them, relative to the best shape."""
 
+SUSTAINED: Final = Share(0.83, "fitted: one half of the configurations of benchmarks.serving_times")
+"""Of the rate of the fastest kernel, measured on its own, where operations bound it: a card that computes without pause
+lowers its clock, and an engine does not choose the fastest everywhere."""
+
 BANDWIDTH: Final[dict[str, Share]] = {
     "NVIDIA": Share(0.83, "[gpt-fast] A100 1,700 of 2,039 GB/s"),
     "AMD": Share(0.70, "[gpt-fast] MI250X 1,029 of 1,638 GB/s with its launches"),

@@ -11,8 +11,9 @@ from typing import Final
 from msgspec import Struct
 
 from vramcast.domain.device import Gpu
+from vramcast.timing.kernels import Kernels, kernels_of, looked_up, relative_of
 from vramcast.timing.links import Links, collective_s, links_of
-from vramcast.timing.rates import SHAPES, Beside, bandwidth, product_rate
+from vramcast.timing.rates import SHAPES, SUSTAINED, Beside, bandwidth, product_rate
 from vramcast.timing.work import Execution, Placement, Work
 
 CAUSES: Final = ("weights", "cache", "activations", "compute", "communication", "launch", "main_memory", "offload")
@@ -43,7 +44,24 @@ class Machine(Struct, frozen=True):
     execution: Execution
     bytes_per_s: float
     links: Links
+    kernels: Kernels | None = None  # measured on the card or a relative
     beside: Beside | None = None  # what lies on the host
+
+    def measured(self, work: Work) -> dict[str, float] | None:
+        """Seconds of an operator whose kernel was measured, by cause; None for others."""
+        if self.kernels is None or work.sizes is None:
+            return None
+        if work.pattern and self.links.between(work.ranks, work.pattern) is not self.links.whole:
+            return None
+        found = looked_up(self.kernels, work.sizes, self.gpu)
+        if found is None:
+            return None
+        if work.pattern:
+            return {"communication": found.seconds}
+        moved = {"weights": work.weight_bytes, "cache": work.cache_bytes, "activations": work.activation_bytes}
+        if found.computes or not work.num_bytes:
+            return {"compute": found.seconds / SUSTAINED.value}
+        return {cause: found.seconds * size / work.num_bytes for cause, size in moved.items()}
 
     def product_s(self, work: Work, placement: Placement) -> float:
         """Seconds of an operator's operations at the achieved rate."""
@@ -55,16 +73,19 @@ class Machine(Struct, frozen=True):
         return work.flops / (rate.flops_per_s * share * SHAPES.value)
 
 
-def machine_of(gpu: Gpu, execution: Execution, *, whole: str, node_cards: int) -> Machine | None:
+def machine_of(gpu: Gpu, engine: str, execution: Execution, *, whole: str, node_cards: int) -> Machine | None:
     """The machine, or None where the card's bandwidth or its rate in the dtype of activations is unknown."""
     memory = bandwidth(gpu)
     if memory is None or product_rate(gpu, whole, whole) is None:
         return None
-    return Machine(gpu, execution, memory[0], links_of(gpu, node_cards=node_cards))
+    system = relative_of(gpu)
+    kernels = None if system is None else kernels_of(system, engine)
+    return Machine(gpu, execution, memory[0], links_of(gpu, node_cards=node_cards), kernels)
 
 
 def step_time(
-    works: Iterable[tuple[Work, int]], machine: Machine, placement: Placement, *, replayed: bool, rows: int = 1
+    works: Iterable[tuple[Work, int]], machine: Machine, placement: Placement, *, replayed: bool, rows: int = 1,
+    sequences: int = 0,
 ) -> StepTime:
     """The time of one forward.
 
@@ -74,6 +95,7 @@ def step_time(
         placement: formats, for the rates
         replayed: a CUDA graph starts the kernels instead of the host
         rows: of the products, which decides where those on the host are computed
+        sequences: that generate
     """
     seconds = dict.fromkeys(CAUSES, 0.0)
     kernels, beside = 0.0, machine.beside
@@ -88,12 +110,16 @@ def step_time(
     busy = sum(seconds.values())
     hosted = 0.0 if replayed else kernels * machine.execution.launch_s
     seconds["launch"] += max(0.0, hosted - busy) + machine.execution.step_s
+    seconds["launch"] += sequences * machine.execution.sequence_s
     total = sum(seconds.values())
     return StepTime(total, {cause: value / total for cause, value in seconds.items()})
 
 
 def _operator(work: Work, machine: Machine, placement: Placement) -> dict[str, float]:
     """Seconds of one operator on the card, by cause."""
+    measured = machine.measured(work)
+    if measured is not None:
+        return measured
     found = {"launch": work.kernels * machine.execution.kernel_s}
     if work.pattern:
         found["communication"] = collective_s(

@@ -14,6 +14,7 @@ over all experts, those without a token included.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -33,7 +34,11 @@ class Execution(Struct, frozen=True):
     launch_s: float = 6e-6  # host time of one kernel that no CUDA graph replays, where LAUNCH_S does not say [s]
     kernel_s: float = 2.5e-6  # start and end of one kernel on the card, during which it moves nothing [s]
     step_s: float = 0.5e-3  # scheduling, sampling and copies between two steps [s]
+    sequence_s: float = 0.0  # the same for each sequence that generates [s]
+    front_layer_s: float = 0.0  # a first token, and nobody else, waits for the host so long for each layer [s]
+    front_user_s: float = 0.0  # and so long for each user of the server [s]
     fused: bool = True  # [vllm]
+    mixed: bool = True  # prompts and sequences that generate share a step
     pipelined: bool = True  # stages work on different sequences at the same time
     copies_cache: bool = False  # [dynamic] [repeat]
     loops_experts: int = 0  # kernels beside the products in a loop over all experts, for each [experts]
@@ -66,10 +71,15 @@ EAGER: Final = Execution(
 
 GGML: Final = Execution(step_s=0.2e-3, pipelined=False, integer_share=0.33)
 
+VLLM: Final = Execution(step_s=1.5e-3, front_layer_s=0.25e-3, front_user_s=0.5e-3)
+TENSORRT: Final = Execution(sequence_s=8e-6, front_layer_s=1.8e-3)
+SGLANG: Final = Execution(mixed=False, sequence_s=20e-6, front_layer_s=2.0e-3, front_user_s=6e-3)
+"""Fitted beside the kernels: one half of the configurations of `benchmarks.serving_times`, which scores the other."""
+
 EXECUTIONS: Final[dict[str, tuple[tuple[Version, Execution], ...]]] = {
-    "vllm": (((0, 8), Execution(step_s=0.8e-3)), ((0,), Execution(step_s=1.5e-3))),
-    "sglang": (((0,), Execution()),),
-    "tensorrt-llm": (((0,), Execution()),),
+    "vllm": (((0, 8), replace(VLLM, step_s=0.8e-3)), ((0,), VLLM)),
+    "sglang": (((0,), SGLANG),),
+    "tensorrt-llm": (((0,), TENSORRT),),
     "tgi": (((0,), Execution()),),
     "lmdeploy": (((0,), Execution()),),
     "llama.cpp": (((0,), GGML),),
@@ -103,6 +113,15 @@ SCAN_CHUNK: Final = 64
 """Tokens of a chunk in linear-attention kernels [fla-org/flash-linear-attention]."""
 
 
+class Sizes(Struct, frozen=True):
+    """What measured kernels of one kind are looked up by; see `timing.kernels`."""
+
+    kind: str  # key of `kernels.LAWS`
+    point: tuple[float, ...]  # of the axes of its tables
+    fixed: Mapping[str, float]  # what else its law takes
+    stored: str = ""  # format of weights, or of a cache
+
+
 class Work(Struct, frozen=True):
     """One operator on one rank."""
 
@@ -117,6 +136,7 @@ class Work(Struct, frozen=True):
     ranks: int = 1  # of that collective
     pattern: str = ""  # key of `links.PATTERNS`
     kernels: float = 1.0
+    sizes: Sizes | None = None  # None: nobody measured such kernels
 
     @property
     def num_bytes(self) -> float:
@@ -173,6 +193,11 @@ class Setting(Struct, frozen=True):
     execution: Execution
 
 
+MEASURED: Final = ("all-reduce", "all-gather", "all-to-all")
+"""Collectives that tables hold."""
+
+
 def collective(pattern: str, num_bytes: float, *, ranks: int) -> Work:
     """A message between ranks; no kernel of its own is counted, its latency holds the launch."""
-    return Work(pattern, message_bytes=num_bytes, ranks=ranks, pattern=pattern, kernels=0.0)
+    sizes = Sizes("collective", (float(ranks), max(1.0, num_bytes)), {}, pattern) if pattern in MEASURED else None
+    return Work(pattern, message_bytes=num_bytes, ranks=ranks, pattern=pattern, kernels=0.0, sizes=sizes)

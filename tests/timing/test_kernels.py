@@ -1,0 +1,83 @@
+"""Measured kernels: every table loads, more work never takes less time, relatives are scaled by their limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.timing import kernels
+from vramcast.timing.kernels import FEWER, SYSTEMS, Kernels, kernels_of, looked_up, relative_of
+from vramcast.timing.work import Sizes
+
+ENGINES = ("vllm", "sglang", "tensorrt-llm")
+LARGEST = 8 << 20
+"""Bytes of all tables."""
+
+
+def tables(system: str, engine: str = "vllm") -> Kernels:
+    found = kernels_of(system, engine)
+    assert found is not None
+    return found
+
+
+def test_every_card_of_the_tables_is_in_the_catalogue_with_its_compute_capability() -> None:
+    for name, capability in SYSTEMS.items():
+        assert load_gpu(name).compute_capability == capability
+        for engine in ENGINES:
+            found = tables(name, engine)
+            assert len(found.codes) == sum(table.size for table in found.tables.values())
+            assert 0 not in found.codes and found.sources
+    files = list((Path(kernels.__file__).parent / "measured").glob("*.bin"))
+    assert len(files) == len(SYSTEMS) * (1 + len(ENGINES))
+    assert sum(file.stat().st_size for file in files) < LARGEST
+
+
+GEMM = Sizes("gemm", (64.0, 4096.0, 4096.0), {}, "fp8")
+SOME = {
+    "gemm": GEMM,
+    "generation": Sizes("generation", (4096.0, 64.0, 8.0), {"width": 128, "window": 1 << 24}, "bf16"),
+    "context": Sizes("context", (2048.0, 64.0, 8.0), {"width": 128, "window": 1 << 24}, "fp8"),
+    "experts": Sizes(
+        "experts", (64.0, 2.0, 1.0), {"hidden": 4096, "inter": 1536, "count": 128, "top_k": 8}, "bf16"),
+    "collective": Sizes("collective", (4.0, 1e6), {}, "all-reduce"),
+}
+
+
+@pytest.mark.parametrize("name", SOME)
+@given(factors=st.tuples(*[st.floats(0.01, 100)] * 3), axis=st.integers(0, 2), more=st.floats(1.0, 8.0))
+@settings(max_examples=60, deadline=None)
+def test_more_work_never_takes_less_time(name: str, factors: tuple[float, ...], axis: int, more: float) -> None:
+    sizes, gpu = SOME[name], load_gpu("h100-sxm-80gb")
+    axis %= len(sizes.point)
+    point = [max(1.0, value * factor) for value, factor in zip(sizes.point, factors, strict=False)]
+    if name in ("experts", "collective"):  # whole ranks
+        point = [*sizes.point[:1], *map(float, sizes.point[1:])]
+        point[-1 if name == "collective" else 0] *= factors[0]
+        axis = 1 if name == "collective" else 0
+    larger = [value * (more if at == axis else 1) for at, value in enumerate(point)]
+    times = []
+    for where in (point, larger):
+        found = looked_up(tables(gpu.name), Sizes(name, tuple(where), sizes.fixed, sizes.stored), gpu)
+        assert found is not None
+        times.append(found.seconds)
+    assert axis in FEWER[name] or times[0] <= times[1] * (1 + 1e-9)
+
+
+def test_a_relative_is_timed_by_the_ratios_of_its_kin_and_its_own_limits() -> None:
+    pcie, sxm = load_gpu("h100-pcie-80gb"), load_gpu("h100-sxm-80gb")
+    assert relative_of(pcie) == sxm.name and relative_of(load_gpu("rtx-3090")) is None
+    kin = tables(sxm.name)
+    reading = Sizes("gemm", (1.0, 51200.0, 16384.0), {}, "bf16")
+    slow, fast = looked_up(kin, reading, pcie), looked_up(kin, reading, sxm)
+    assert slow is not None and fast is not None
+    assert slow.seconds / fast.seconds == pytest.approx(3350 / 2000, rel=0.05)
+    assert "relative" in kin.source(pcie) and "relative" not in kin.source(sxm)
+
+
+def test_formats_and_engines_without_tables_are_left_to_the_roofline() -> None:
+    assert kernels_of("h100-sxm-80gb", "llama.cpp") is None
+    assert looked_up(tables("h100-sxm-80gb"), Sizes("gemm", (1.0, 4096.0, 4096.0), {}, "nf4"), load_gpu("h100")) is None
