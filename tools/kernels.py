@@ -36,8 +36,7 @@ OUT: Final = Path(kernels.__file__).parent / "measured"
 
 SYSTEMS: Final = {
     "a100_sxm": "a100-sxm4-80gb", "h100_sxm": "h100-sxm-80gb", "h200_sxm": "h200-sxm-141gb", "b200_sxm": "b200-180gb",
-    "b300_sxm": "b300-270gb", "gb200": "gb200-186gb", "gb300": "gb300-288gb", "l40s": "l40s",
-    "rtx_pro_6000_server": "rtx-pro-6000-bw-se",
+    "b300_sxm": "b300-270gb", "gb200": "gb200-186gb", "gb300": "gb300-288gb",
 }
 """Their folder -> our card."""
 

@@ -69,8 +69,8 @@ PACES: Final[dict[str, Pace]] = {
 }
 """[runs]: handovers of 0.9 to 6.2 s of 1.5B to 32B; of Megatron one run of a 7B on tp 2 and pp 2, four sequences of 290
 tokens a micro-batch, whose launches the host does not keep up with. [pages] NeMo-RL's step times of v0.5.0 and v0.6.0,
-40 runs of 8B dense to 671B with experts on 8 to 512 H100 and GB200: six constants fitted to them before engines were timed by measured kernels, median 10 % since, nine in
-ten within 30 % but for DAPO, which samples again."""
+40 runs of 8B dense to 671B with experts on 8 to 512 H100 and GB200: six constants fitted to them before engines were
+timed by measured kernels; median 10 % since then."""
 
 NOT_TIMED: Final = {
     True: "advantages, validation and checkpoints are not timed",

@@ -261,10 +261,11 @@ def rates(speed: Speed | None, words: Words) -> Iterator[str]:
                 prompt=f"{speed.prompt_tokens:,}",
                 answer=f"{speed.answer_tokens:,}",
             )
-        if (speed.loaded_first_token_s or 0) > 1.001 * speed.time_to_first_token_s:
+        first_s = speed.loaded_first_token_s or 0.0
+        if first_s > 1.001 * speed.time_to_first_token_s:
             yield words(
                 "speed_loaded",
-                first=f"{1000 * speed.loaded_first_token_s:,.0f} ms",
+                first=f"{1000 * first_s:,.0f} ms",
                 together=f"{1000 * (speed.burst_first_token_s or 0):,.0f} ms",
                 token=f"{1000 * (speed.loaded_token_s or 0):,.1f} ms",
             )
