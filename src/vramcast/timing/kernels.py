@@ -13,7 +13,6 @@ sequences   A heads   g query heads for each key/value head
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -23,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from zlib import decompress
 
 from msgspec import Struct
+from msgspec.json import decode
 
 from vramcast.domain.device import Gpu
 from vramcast.timing.rates import SUSTAINED
@@ -248,7 +248,7 @@ def kernels_of(system: str, engine: str) -> Kernels | None:
         except FileNotFoundError:
             return None
         text, _, part = decompress(packed or b"").partition(b"\n")
-        head = json.loads(text)
+        head = decode(text)
         offset = len(codes)
         for key, axes in head["tables"].items():
             tables[key] = Table(tuple(map(tuple, axes)), offset)
