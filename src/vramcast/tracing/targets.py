@@ -23,7 +23,7 @@ from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import TraceJob
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.sources.resolve import config_of, read_config
-from vramcast.tracing.environment.hub import Unread
+from vramcast.tracing.environment.hub import Unread, loading_nothing_unread
 from vramcast.tracing.extensions import ASKING, EXTENSIONS
 from vramcast.tracing.extensions.stand_ins import NeedsCard, detecting
 from vramcast.tracing.result import TORCH, line_of
@@ -253,5 +253,8 @@ def unfetched() -> Iterator[None]:
     if api is None:
         yield
         return
-    with patch.object(api.WeightsEnum, "get_state_dict", lambda *_args, **_kwargs: Unread()):
+    with (
+        patch.object(api.WeightsEnum, "get_state_dict", lambda *_args, **_kwargs: Unread()),
+        patch.object(torch.nn.Module, "load_state_dict", loading_nothing_unread()),
+    ):
         yield

@@ -51,21 +51,27 @@ class Unread(dict[str, Any]):
         return Unread()
 
 
-def patch_addresses(patches: Patches, simulation: Simulation) -> None:
-    """Replace `torch.hub.load_state_dict_from_url`, which torchvision and many scripts ask."""
+def loading_nothing_unread() -> Callable[..., Any]:
+    """`torch.nn.Module.load_state_dict` for which `Unread` fits every module."""
     load = torch.nn.Module.load_state_dict
-
-    def from_address(*_args: Any, **_kwargs: Any) -> Unread:
-        simulation.assumptions.note(UNFETCHED, simulation.origins.place())
-        return Unread()
 
     def loaded(module: torch.nn.Module, state: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         if isinstance(state, Unread):
             return torch.nn.modules.module._IncompatibleKeys([], [])
         return load(module, state, *args, **kwargs)
 
+    return loaded
+
+
+def patch_addresses(patches: Patches, simulation: Simulation) -> None:
+    """Replace `torch.hub.load_state_dict_from_url`, which torchvision and many scripts ask."""
+
+    def from_address(*_args: Any, **_kwargs: Any) -> Unread:
+        simulation.assumptions.note(UNFETCHED, simulation.origins.place())
+        return Unread()
+
     patches.set(torch.hub, "load_state_dict_from_url", from_address)
-    patches.set(torch.nn.Module, "load_state_dict", loaded)
+    patches.set(torch.nn.Module, "load_state_dict", loading_nothing_unread())
 
 
 @contextmanager
