@@ -19,7 +19,7 @@ LOADED = ("bnb = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant
 ADAPTS = ", peft_config=LoraConfig(r=32, target_modules=['q_proj'], task_type='CAUSAL_LM')"
 PLAIN = {"model_name_or_path": "llama-3.2-1b", "per_device_train_batch_size": 4, "max_length": 2048, "packing": True}
 LORA = {"use_peft": True, "lora_r": 32, "lora_target_modules": ["q_proj"], "lora_dropout": 0.0}
-
+BATCHED = "n = 8\n{}\n" + ARGS.replace("=4", "=n")
 
 ARGUED = ("parser = argparse.ArgumentParser()\nparser.add_argument('--batch', type=int, default=2)\n"
           "parser.add_argument('--no-pack', action='store_false', dest='pack')\nargs = parser.parse_args()\n"
@@ -46,6 +46,9 @@ def script(folder: Path, text: str, name: str = "own.py") -> Path:
      "GRPOTrainer('llama-3.2-1b', args=args, reward_funcs=[mine])\n",
      {"model_name_or_path": "llama-3.2-1b", "max_completion_length": 64, "num_generations": 4,
       "per_device_train_batch_size": 4}),
+    ("batch, kw = 4, {'dtype': 'float32'}\nkw['dtype'] = 'bfloat16'\nclass C:\n    batch = 2\n"
+     + ARGS.replace("=4", "=batch, model_init_kwargs=kw") + "re.compile('a')\nargs.seed = 1\n" + TRAINS.format(""),
+     PLAIN | {"dtype": "bfloat16"}),
 ])
 def test_a_script_answers_as_the_yaml_of_its_arguments(text: str, table: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(table))
@@ -68,6 +71,22 @@ def test_a_script_answers_as_the_yaml_of_its_arguments(text: str, table: dict[st
     ("PPOTrainer(model='llama-3.2-1b')\n", "PPO is not modelled"),
     ("print(SFTConfig())\n", "Trainer: is not called"),
     (LOADED.replace(", quantization_config=bnb", "") + "DPOTrainer(model=model)\n", "ref_model: is loaded in float32"),
+    *((BATCHED.format(text) + TRAINS.format(""), "per_device_train_batch_size: ${n} is not set") for text in (
+        "if big():\n  n = 2", "for n in [2]:\n  pass", "while n > 4:\n  n //= 2", "def f():\n  global n", "*n, m = f()",
+        "try:\n  n = 2\nexcept OSError:\n  pass", "match f():\n  case 1:\n    n = 2")),
+    ("n = 8\ndef f(n):\n  " + ARGS.replace("=4", "=n") + TRAINS.format(""), "${n} is not set"),
+    (ARGS + "args.max_length = 9\n" + TRAINS.format(""), "args.max_length: is set behind the call"),
+    (ARGS + "setattr(args, 'max_length', 9)\n" + TRAINS.format(""), "SFTConfig.max_length: is set behind the call"),
+    (ARGS + "p = LoraConfig(r=8)\np.r = 64\n" + TRAINS.format(", peft_config=p"), "p.r: is set behind the call"),
+    (ARGS + "t = ['q_proj']\nt.append('v_proj')\n" + TRAINS.format(", peft_config=LoraConfig(target_modules=t)"),
+     "lora_target_modules: ${t} is not set"),
+    (ARGS + TRAINS.format(", peft_config=LoraConfig() if f() else None"), "peft_config: depends on what only a run"),
+    (ARGS + LOADED.replace("g=bnb", "g=bnb if f() else None")
+     + TRAINS.format(ADAPTS).replace("'llama-3.2-1b'", "model"),
+     "quantization_config: depends on what only a run"),
+    (ARGS + LOADED + LOADED.replace("bfloat16", "float16") + TRAINS.format("").replace("'llama-3.2-1b'", "model"),
+     "by several different ones"),
+    (ARGS + "judge = pipeline('text-classification', model='a')\n" + TRAINS.format(""), "pipeline: loads another"),
 ])
 def test_what_may_change_the_answer_is_named(text: str, said: str, tmp_path: Path) -> None:
     assert said in refusal(read_files([script(tmp_path, HEAD + text)], command="train"))
@@ -110,5 +129,6 @@ def test_arguments_of_a_file_that_a_command_names_are_read(tmp_path: Path) -> No
 
 def test_a_model_over_the_cards_of_one_process_is_answered_for_one(tmp_path: Path) -> None:
     text = ARGS + LOADED.replace("dtype=torch.bfloat16, quant", "device_map='auto', quant") + TRAINS.format(ADAPTS)
-    job = asked(script(tmp_path, HEAD + text.replace("model='llama-3.2-1b'", "model=model")), gpus="8xh100")
-    assert job.cluster.count == 1
+    seen = "os.environ['CUDA_VISIBLE_DEVICES'] = '0'\n" + ARGS + TRAINS.format("")
+    for one in (text.replace("model='llama-3.2-1b'", "model=model"), seen):
+        assert asked(script(tmp_path, HEAD + one), gpus="8xh100").cluster.count == 1

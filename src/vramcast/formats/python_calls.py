@@ -1,6 +1,7 @@
 """Calls of a Python script or notebook with what their arguments say: read by `ast`, never run.
 
-Literals, and simple names that hold one where the call stands, are followed; what only a run would know stays open.
+Literals, and simple names that hold one where the call stands, are followed; what only a run would know stays open:
+what branches and loops set differently, what a function is given, a list or a table that a method changes.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from vramcast.errors import SourceError
@@ -23,6 +24,7 @@ class Open(NamedTuple):
     """An argument that only a run knows."""
 
     text: str  # as the source writes it
+    either: bool = False  # branches set it differently, so that it may be None
 
 
 class Call(NamedTuple):
@@ -32,6 +34,7 @@ class Call(NamedTuple):
     arguments: Mapping[str, Any]  # by name
     positional: tuple[Any, ...] = ()
     several: bool = False  # `**` of something, which may say anything
+    perhaps: bool = False  # stands in a branch that only a run takes
 
     @property
     def last(self) -> str:
@@ -78,7 +81,7 @@ def calls_of(text: str, name: str, given: Mapping[str, Any] = {}) -> tuple[Call,
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise SourceError(f"{name}: not Python") from None
     try:
-        return tuple(_Walk(given).calls(tree.body))
+        return tuple(_Walk(given, {"__name__": "__main__"}).calls(tree.body))
     except RecursionError:
         raise SourceError(f"{name}: its expressions are nested too deep") from None
 
@@ -108,6 +111,19 @@ def _closed(value: Any) -> Any:
     return {name: _closed(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
+SET: Final = " ="
+"""Behind the name of what stands among the calls and is an attribute that is set, or an item."""
+
+CHANGES: Final = ("append", "extend", "insert", "remove", "pop", "clear", "update", "setdefault")
+"""Methods that change a list or a table in its place."""
+
+ENDS: Final = (ast.Raise, ast.Return, ast.Continue, ast.Break)
+
+CELL: Final = "app.cell"
+"""Marks a cell of marimo, whose names are those of all cells [marimo _ast/app.py]."""
+
+SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
 PARSED: Final = Open("parse_args()")
 """What argparse made of the command line."""
 
@@ -123,31 +139,78 @@ def unasked(calls: tuple[Call, ...]) -> tuple[str, ...]:
 class _Walk:
     """Names as they are set, and calls as they stand."""
 
-    def __init__(self, given: Mapping[str, Any] = {}) -> None:
-        self.names: dict[str, Any] = {}
+    def __init__(self, given: Mapping[str, Any] = {}, names: Mapping[str, Any] = {}) -> None:
+        self.names: dict[str, Any] = dict(names)
         self._given = given
         self._options: dict[str, Any] = {}  # of argparse -> what they are
 
     def calls(self, body: list[ast.stmt]) -> Iterator[Call]:
         """In the order of the source."""
-        for node in body:
-            if isinstance(node, ast.If):
-                decided = self.value(node.test)
-                yield from self._inside(node.test)
-                taken = [*node.body, *node.orelse] if isinstance(decided, Open) else (
-                    node.body if decided else node.orelse)
-                yield from self.calls(taken)
-                continue
-            inner = [getattr(node, part, []) for part in ("body", "orelse", "finalbody")]
-            if any(inner) and not isinstance(node, ast.Lambda):
-                yield from self._heads(node)
-                for part in inner:
-                    yield from self.calls([one for one in part if isinstance(one, ast.stmt)])
-                for handler in getattr(node, "handlers", []):
-                    yield from self.calls(handler.body)
-                continue
-            yield from self._inside(node)
-            self._assign(node)
+        for at, node in enumerate(body):
+            match node:
+                case ast.If():
+                    decided = self.value(node.test)
+                    yield from self._inside(node.test)
+                    if isinstance(decided, Open):
+                        yield from self._one_of(node.body, node.orelse)
+                    else:
+                        yield from self.calls(node.body if decided else node.orelse)
+                case ast.Try():
+                    yield from self._one_of([*node.body, *node.orelse], *(one.body for one in node.handlers))
+                    yield from self.calls(node.finalbody)
+                case ast.Match():
+                    yield from self._inside(node.subject)
+                    yield from self._one_of(*(case.body for case in node.cases), [])
+                case ast.For() | ast.AsyncFor() | ast.While():
+                    yield from self._heads(node)
+                    self._forget(_bound(node), known=True)
+                    yield from self._one_of([*node.body, *node.orelse], [])
+                case ast.With() | ast.AsyncWith():
+                    yield from self._heads(node)
+                    self._forget({one.id for item in node.items if item.optional_vars is not None
+                                  for one in ast.walk(item.optional_vars) if isinstance(one, ast.Name)})
+                    yield from self.calls(node.body)
+                case ast.FunctionDef(decorator_list=marks) if any(_dotted(getattr(mark, "func", mark)) == CELL
+                                                                  for mark in marks):
+                    yield from self.calls(node.body)
+                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                    later = set[str]().union(*map(_bound, body[at + 1:]))
+                    yield from self._scope(node, later)
+                case _:
+                    yield from self._inside(node)
+                    yield from self._assign(node)
+
+    def _one_of(self, *bodies: list[ast.stmt]) -> Iterator[Call]:
+        """Bodies of which a run takes one; what they set differently is open behind them."""
+        before, ends = self.names, []
+        for body in bodies:
+            self.names = dict(before)
+            yield from (call._replace(perhaps=True) for call in self.calls(body))
+            if not body or not isinstance(body[-1], ENDS):
+                ends.append(self.names)
+        self.names = dict(ends[0] if ends else before)
+        for other in ends[1:]:
+            for name, value in other.items():
+                if self.names.setdefault(name, value) != value:
+                    self.names[name] = Open(name, either=True)
+
+    def _scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, later: set[str]) -> Iterator[Call]:
+        """A function, which sees its own arguments and runs when what stands behind it is set, or a class."""
+        outside = dict(self.names)
+        if not isinstance(node, ast.ClassDef):
+            taken = [one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)]
+            self._forget(taken)
+            self._forget(later, known=True)
+        yield from self.calls(node.body)
+        self.names = outside
+        shared = {name for one in ast.walk(node) if isinstance(one, (ast.Global, ast.Nonlocal)) for name in one.names}
+        self._forget({node.name} | shared, known=True)
+
+    def _forget(self, names: Iterable[str], *, known: bool = False) -> None:
+        """Names are what only a run knows from here on; `known`: those that hold something."""
+        for name in names:
+            if not known or name in self.names:
+                self.names[name] = Open(name)
 
     def _heads(self, node: ast.stmt) -> Iterator[Call]:
         """Calls in what a block begins with: `with`, `for`."""
@@ -167,7 +230,13 @@ class _Walk:
                 positional = tuple(self.value(one) for one in call.args)
                 if name.endswith(".add_argument"):
                     self._option(words, positional)
+                owner, _, method = name.rpartition(".")
+                if method in CHANGES and isinstance(self.names.get(owner), (list, dict)):
+                    self.names[owner] = Open(owner)
                 yield Call(name, words, positional, any(word.arg is None for word in call.keywords))
+        for one in ast.walk(node):
+            if isinstance(one, ast.NamedExpr):
+                self.names[one.target.id] = self.value(one.value)
 
     def _option(self, words: Mapping[str, Any], flags: tuple[Any, ...]) -> None:
         """An option of argparse: as the command line has it, else as it is unasked."""
@@ -181,25 +250,50 @@ class _Walk:
             usual = Open(f"{long}, which the command must give") if words.get("required") and given is None else usual
             self._options[str(words.get("dest", name))] = usual if given is None else given
 
-    def _assign(self, node: ast.stmt) -> None:
+    def _assign(self, node: ast.stmt) -> Iterator[Call]:
         if isinstance(node, ast.Assign):
             targets, value = node.targets, self.value(node.value)
             if isinstance(node.value, ast.Call) and _dotted(node.value.func).rpartition(".")[2] == "parse_args":
                 value = PARSED
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
             targets, value = [node.target], self.value(node.value)
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            before = self.names.get(node.target.id, Open(node.target.id))
+        elif isinstance(node, ast.AugAssign):
+            name = _dotted(node.target)
+            before = self.names.get(name, Open(name))
             targets, value = [node.target], _computed(before, node.op, self.value(node.value), node.value)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            self._forget((alias.asname or alias.name for alias in node.names), known=True)
+            return
         else:
             return
         for target in targets:
-            if isinstance(target, ast.Name):
-                self.names[target.id] = value
-            elif isinstance(target, ast.Tuple):
-                for one in target.elts:
-                    if isinstance(one, ast.Name):
-                        self.names[one.id] = Open(one.id)
+            yield from self._bind(target, value)
+
+    def _bind(self, target: ast.expr, value: Any) -> Iterator[Call]:
+        """A target takes a value; an attribute or an item that is set stands among the calls."""
+        match target:
+            case ast.Name(id=name):
+                self.names[name] = value
+            case ast.Tuple(elts=items) | ast.List(elts=items):
+                each = value if isinstance(value, list) and len(value) == len(items) else [Open("") for _ in items]
+                starred = any(isinstance(item, ast.Starred) for item in items)
+                for item, one in zip(items, each, strict=True):
+                    yield from self._bind(item, Open(_dotted(item)) if starred or one == Open("") else one)
+            case ast.Starred(value=inner):
+                yield from self._bind(inner, Open(_dotted(inner)))
+            case ast.Attribute(value=owner, attr=name):
+                if isinstance(owner, ast.Name) and self.names.get(owner.id) is PARSED:
+                    self._options[name] = value
+                else:
+                    root = self.names.get(_dotted(owner).partition(".")[0])
+                    yield Call(ast.unparse(target)[:200] + SET, {"of": root}, (value,))
+            case ast.Subscript(value=owner, slice=place):
+                table, key = self.names.get(_dotted(owner)), self.value(place)
+                if isinstance(table, dict) and isinstance(key, str):
+                    self.names[_dotted(owner)] = {**table, key: value}
+                elif table is not None:
+                    self.names[_dotted(owner)] = Open(_dotted(owner))
+                yield Call(_dotted(owner) + SET, {}, (key, value))
 
     def value(self, node: ast.expr) -> Any:
         """What an expression is, as far as the source says it."""
@@ -219,8 +313,11 @@ class _Walk:
                 return _computed(self.value(left), op, self.value(right), node)
             case ast.Call(func=ast.Name(id="dict"), args=[], keywords=words) if all(word.arg for word in words):
                 return {str(word.arg): self.value(word.value) for word in words}
-            case ast.IfExp(test=test, body=body, orelse=other) if not isinstance(self.value(test), Open):
-                return self.value(body if self.value(test) else other)
+            case ast.IfExp(test=test, body=body, orelse=other):
+                decided = self.value(test)
+                if isinstance(decided, Open):
+                    return Open(ast.unparse(node)[:80], either=True)
+                return self.value(body if decided else other)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return _compared(self.value(left), op, self.value(right), node)
             case ast.BoolOp(op=ast.Or(), values=[first, *_]) if self.value(first) and not isinstance(
@@ -232,6 +329,14 @@ class _Walk:
             case ast.Attribute():
                 return Open(_dotted(node) or ast.unparse(node)[:80])
         return Open(ast.unparse(node)[:80])
+
+
+def _bound(node: ast.AST) -> set[str]:
+    """Names that a statement sets, without those of the functions and classes in it."""
+    if isinstance(node, SCOPES):
+        return {node.name}
+    own = {node.id} if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else set[str]()
+    return own.union(*map(_bound, ast.iter_child_nodes(node)))
 
 
 def _negated(op: ast.unaryop, value: Any, node: ast.expr) -> Any:

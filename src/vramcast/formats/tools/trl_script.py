@@ -10,9 +10,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from vramcast.formats.python_calls import Call, Open, calls_of, unasked
-from vramcast.formats.reading import Config, Reading, Unread, arguments, shown
+from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
+from vramcast.formats.python_calls import SET, Call, Open, calls_of, unasked
+from vramcast.formats.reading import Config, Reading, Unread, arguments, shown, together
 from vramcast.formats.tools import trl
+from vramcast.formats.watched import Known
 
 LOADER: Final = re.compile(r"(?:Auto)?(?:Model\w*|\w*For\w+)\.from_pretrained$")
 PARSERS: Final = ("HfArgumentParser", "TrlParser")
@@ -57,16 +59,33 @@ LOADED: Final = {"dtype": "dtype", "torch_dtype": "dtype", "attn_implementation"
 ALSO_LOADED: Final = ("quantization_config", "trust_remote_code", "use_cache", "revision", "token", "cache_dir",
                       "low_cpu_mem_usage", "num_labels", "use_safetensors", "local_files_only", "device_map")
 
+OTHER_MODEL: Final = "loads another network, which may lie on the same cards and is not counted"
+
 CHANGES: Final = {
     "prepare_model_for_kbit_training": "casts what is not packed to fp32, which is not modelled for TRL",
     "requires_grad_": "freezes or frees weights; give --freeze", "half": "casts the model",
     "bfloat16": "casts the model",
     "compile": "compiles the model by hand; give --compile", "merge_and_unload": "changes the network",
+    "float": "casts the model", "double": "casts the model", "set_default_dtype": "casts what is made behind it",
+    "add_adapter": "adapts the model beside the trainer; give peft_config",
+    "LLM": OTHER_MODEL, "pipeline": OTHER_MODEL, "SentenceTransformer": OTHER_MODEL, "CrossEncoder": OTHER_MODEL,
     "resize_token_embeddings": "changes the network's vocabulary",
     "gradient_checkpointing_enable": "is TRL's own gradient_checkpointing; say it there",
 }
 """Method or function -> what it does to a model beside the trainer."""
-LOOSE: Final = re.compile(r"\.requires_grad\s*=")
+OF_TENSORS: Final = ("float", "double", "compile")
+"""Names that others have, too: read of a model, and of torch."""
+OF_MODELS: Final = re.compile(r"(?:.*\.)?\w*model\w*\.\w+|torch\.compile")
+
+MADE: Final = re.compile(r"[\w.]*(?:Config|Arguments|Trainer|get_peft_model|from_pretrained)\(")
+SETS: Final = re.compile(r"(?:.*\.)?\w*(?:model|config|args|trainer)\w*(?:\.\w+|\[.*\])*\.\w+")
+"""Attributes that belong to what a trainer is given."""
+SETS_NOTHING: Final = re.compile(
+    r"self\.\w+|.*(?:token|process|generation_config)\w*\..*|.*\.(?:use_cache|pretraining_tp|is_parallelizable|"
+    r"model_parallel|\w+_token(?:_id)?|padding_side|chat_template|name_or_path)")
+"""Those of them that change no memory, and those of tokenizers."""
+
+LOOSE: Final = re.compile(r"""\.requires_grad\s*=(?!=)|\bsetattr\([^)]*["']requires_grad""")
 
 PLAIN: Final = {"bf16": False, "gradient_checkpointing": False}
 """Of TrainingArguments, which a trainer takes over as they are [TRL sft_trainer.py `dict_args`]."""
@@ -101,11 +120,17 @@ def read(config: Config, words: tuple[str, ...] | None = None, parsed: Mapping[s
     table, told = _arguments(calls, trainer)
     model, beside, alone = _model(calls, trainer, table.pop("model_init_kwargs", None))
     found = trl.read_arguments({**model, **_adapters(calls, trainer, beside), **table}, method, config.name)
-    unread += [*told, *beside, *_around(calls, trainer, config.text)]
+    names = trl.known(method if method in trl.METHODS else "sft")
+    unread += [*told, *beside, *_around(calls, trainer, config.text, names)]
     if _asks_wider(trainer, method, table) and found.options.get("precision") in ("bf16", "fp16"):
         unread.append(WIDER)
+    variables = {str(call.positional[0]): str(_plain(call.positional[1])) for call in calls
+                 if call.name == f"os.environ{SET}" and len(call.positional) == 2}
+    unread += unread_environment(variables)
+    found = found._replace(options=together(found.options, options_of_environment(variables)))
     notes = ((ONE_CARD,) if alone else ()) + (unasked(calls) if words is None else ()) + found.notes
-    return found._replace(format="trl-script", unread=(*unread, *found.unread), notes=notes, alone=alone)
+    return found._replace(format="trl-script", unread=(*unread, *found.unread), notes=notes,
+                          alone=alone or ranks_of(None, None, variables) == 1)
 
 
 WIDER: Final = Unread("ref_model", "is loaded in float32 by the trainer, beside a model in 16 bits, which is not "
@@ -176,7 +201,7 @@ def _model(calls: Sequence[Call], trainer: Call, kwargs: Any) -> tuple[dict[str,
             unread.append(Unread("model_init_kwargs", "holds what only a run knows"))
     else:
         named = {str(call.positional[:1] or call.arguments.get("pretrained_model_name_or_path")) for call in loads}
-        if len(named) != 1 or any("Peft" in call.name for call in loads):
+        if len(named) != 1 or any("Peft" in call.name or call[:2] != loads[0][:2] for call in loads):
             return {}, [Unread("model", "is loaded by no from_pretrained or by several different ones; give a "
                                "script with one")], False
         first = loads[0]
@@ -191,9 +216,21 @@ def _model(calls: Sequence[Call], trainer: Call, kwargs: Any) -> tuple[dict[str,
             table[LOADED[name]] = value
         elif name not in ALSO_LOADED:
             unread.append(Unread(name[:60], "of the model's loading may change memory or time and is not modelled"))
-    if "quantization_config" in given or trainer.arguments.get("quantization_config") is not None:
+    of_loading = given if isinstance(model, str) else loads[0].arguments
+    packing = of_loading.get("quantization_config", trainer.arguments.get("quantization_config"))
+    unread += _undecided("quantization_config", packing)
+    if packing is not None:
         unread += _quantised(quantised, table)
     return table, unread, given.get("device_map") is not None and not isinstance(given["device_map"], Mapping)
+
+
+UNDECIDED: Final = "depends on what only a run knows"
+
+
+def _undecided(name: str, value: Any) -> Iterator[Unread]:
+    """What a branch may have left None."""
+    if isinstance(value, Open) and value.either:
+        yield Unread(name, UNDECIDED)
 
 
 def _quantised(calls: Sequence[Call], table: dict[str, Any]) -> Iterator[Unread]:
@@ -211,8 +248,12 @@ def _quantised(calls: Sequence[Call], table: dict[str, Any]) -> Iterator[Unread]
 
 def _adapters(calls: Sequence[Call], trainer: Call, unread: list[Unread]) -> dict[str, Any]:
     """What PEFT's LoraConfig says; the rest of it goes into `unread`."""
-    if trainer.arguments.get("peft_config") is None and not any(call.last == "get_peft_model" for call in calls):
+    adapts = [call for call in calls if call.last == "get_peft_model"]
+    if trainer.arguments.get("peft_config") is None and not adapts:
         return {}
+    unread += _undecided("peft_config", trainer.arguments.get("peft_config"))
+    if all(call.perhaps and not trainer.perhaps for call in adapts) and adapts:
+        unread.append(Unread("get_peft_model", UNDECIDED, "peft"))
     configs = [call for call in calls if call.last == "LoraConfig"]
     if len(configs) != 1:
         unread.append(Unread("peft_config", "is made by no LoraConfig or by several; one is read", "peft"))
@@ -229,10 +270,29 @@ def _adapters(calls: Sequence[Call], trainer: Call, unread: list[Unread]) -> dic
     return found
 
 
-def _around(calls: Iterable[Call], trainer: Call, text: str) -> Iterator[Unread]:
+def _set(call: Call, names: Known) -> Iterator[Unread]:
+    """An attribute that the script sets behind the call that made its owner."""
+    by_name = call.name == "setattr" and len(call.positional) == 3
+    if not by_name and not call.name.endswith(SET):
+        return
+    owner = call.positional[0] if by_name else call.arguments.get("of")
+    text = owner.text if isinstance(owner, Open) else ""
+    name = f"{text}.{_plain(call.positional[1])}" if by_name else call.name.removesuffix(SET)
+    made = MADE.match(text) and "Tokenizer" not in text
+    if (made or SETS.fullmatch(name)) and not SETS_NOTHING.fullmatch(name) and not names.is_harmless(
+            name.rpartition(".")[2]):
+        yield Unread(f"{text.partition('(')[0]}.{name.rpartition('.')[2]}" if by_name else name[:60],
+                     "is set behind the call that made it; say it there")
+
+
+def _around(calls: Iterable[Call], trainer: Call, text: str, names: Known) -> Iterator[Unread]:
     """What the script does beside, and the trainer's arguments that its configuration has not."""
     for call in calls:
         what = CHANGES.get(call.last)
+        if (call.last in OF_TENSORS and not OF_MODELS.fullmatch(call.name)) or (
+                call.last == "pipeline" and isinstance(call.arguments.get("model"), Open)):
+            what = None
+        yield from _set(call, names)
         moved = call.last == "to" and any("torch." in str(one) and "device" not in str(one) for one in (
             *call.positional, *call.arguments.values()))
         if what or moved:
