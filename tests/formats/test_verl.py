@@ -100,6 +100,7 @@ def test_critics_and_megatron(more: str, options: dict[str, Any]) -> None:
      "actor.ppo_mini_batchsize: verl 0.8.0.dev knows no such name; did you mean actor.ppo_mini_batch_size"),
     ("data.max_promt_length=8", "data.max_promt_length: verl 0.8.0.dev knows no such name"),
     ("reward_model.enable=True", "serves a reward network by an engine of its own, which is not modelled"),
+    (f"{RATED} reward_model.strategy=megatron", "reward_model.strategy: other than actor.strategy"),
     (f"{RATED} reward_model.ulysses_sequence_parallel_size=2", "reward_model.ulysses_sequence_parallel_size: other"),
     ("+actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_cpu_offload=True",
      "an optimizer that steps on the host is not modelled"),

@@ -380,7 +380,8 @@ def _rewards(values: Watched, text: str) -> dict[str, Any]:
     path = _network(values, "reward_model.model.path")
     for one in RATED_ALIKE:
         actors = values.get(one.of, one.usual)
-        if values.get(one.name, actors if one.inherits else one.usual) != actors and "strategy" not in one.name:
+        said = values.get(one.name, actors if one.inherits else one.usual)
+        if said != actors and ("strategy" not in one.name or said == "megatron"):  # one worker serves both FSDP
             values.cannot(one.name, f"other than {one.of} is not modelled")
     found: dict[str, Any] = {} if path is None else {"reward-model": path}
     dynamic = values.flag("reward_model.use_dynamic_bsz")
