@@ -204,11 +204,13 @@ def _generation(values: Watched) -> dict[str, Any]:
     """Completions, and whose server makes them."""
     for name in ("offload_optimizer", "offload_model"):
         values.flag(name)  # while samples are made
-    in_all = values.get("vllm_mode") == "colocate" and values.get("completion_length_limit_scope") == "total"
-    if values.get("multi_turn_scheduler") and not in_all:
+    colocated = values.get("vllm_mode") == "colocate"
+    in_all = values.get("completion_length_limit_scope") == "total"
+    if values.get("multi_turn_scheduler") and not (colocated and in_all):
         # [swift rollout_mixin.py `multi_turn_completion_length_context`]
-        values.cannot("multi_turn_scheduler", "answers in turns of max_completion_length tokens each; --completion-len "
-                      "(rl: --response-len) says how many come together", option="completion-len")
+        length = "response-len" if colocated else "completion-len"
+        values.cannot("multi_turn_scheduler", f"answers in turns of max_completion_length tokens each; --{length} says "
+                      "how many come together", option=length)
     beta = values.number("beta")
     found: dict[str, Any] = {"completion-len": values.count("max_completion_length") or 512}
     found |= {"engine-option": (f"beta={0.04 if beta is None else beta:g}",)}
