@@ -2,7 +2,8 @@
 
 CHECKOUT is a work tree of ai-dynamo/aiconfigurator (Apache-2.0). Of rows at one point of the grid of
 `vramcast.timing.kernels` (versions, kernels of one engine, heads that are other products of the same work) the fastest
-counts: engines choose among kernels, and what a host's delay adds to a measurement is no kernel. Points that nobody
+counts: engines choose among kernels, and what a host's delay adds to a measurement is no kernel. Times that no data
+sheet allows do not count, nor do files that have many of them, where there are others. Points that nobody
 measured have the ratio of the nearest one that was; then no smaller kernel takes longer than a larger one. Needs
 pyarrow and NumPy, which the package does not.
 """
@@ -77,6 +78,12 @@ TOLERANCE: Final = 0.1
 DISTRIBUTION: Final = "power_law_1.01"
 """How tokens choose experts: a few are chosen often."""
 
+WRONG: Final = 0.8
+MOST_WRONG: Final = 0.001
+"""A file is left out whose share of rows below so much of the time that the data sheet allows is larger: its others are
+as wrong (prompts of vLLM 0.19 on H200 and of SGLang 0.5.10 on B200, down to 1/250; large caches of TensorRT-LLM, 0.6).
+What lies in the second cache is up to a quarter faster than memory; no layer of a network finds its weights there."""
+
 BESIDE: Final = ("framework", "version", "device", "kernel_source", "backend", "implementation", "latency", "tp_size")
 """Columns that tell no kernel from another."""
 
@@ -95,7 +102,9 @@ Reader = Callable[[Row], Measured | None]
 
 
 def gemm(row: Row) -> Measured | None:
-    if row["gemm_dtype"] not in FORMATS:
+    # 4-bit integers: TensorRT-LLM's kernels, at 16 rows slower than 16 bits; engines run Marlin, near the weights' bytes
+    # up to there (arXiv:2408.11743)
+    if row["gemm_dtype"] not in FORMATS or row["gemm_dtype"] == "int4_wo":
         return None
     stored = FORMATS[row["gemm_dtype"]]
     width, rate = WEIGHTS[stored]
@@ -209,6 +218,15 @@ def _snapped(axis: tuple[int, ...], value: float) -> int | None:
     return None if abs(log2(axis[nearest] / value)) > TOLERANCE else nearest
 
 
+def least_s(item: Measured, gpu: Gpu) -> float:
+    """What the data sheet allows. Experts that are chosen often read fewer weights than the law says, switches sum."""
+    fixed = dict(item.fixed)
+    eight_bits = fixed.get("kv_bytes") == 1.0 or "/mxfp4/" in item.table  # such kernels may compute in 8 bits
+    limits, amounts = limits_of(gpu, "fp8" if eight_bits else item.rate), LAWS[item.kind](*item.point, **fixed)
+    moved = 0.0 if item.kind in ("experts", "collective") else amounts.num_bytes / limits.bytes_per_s
+    return max(amounts.flops / limits.flops_per_s, moved, 1e-9)
+
+
 class Collected:
     """The fastest times of a card, by table and place on its grid, and the versions they are from."""
 
@@ -220,17 +238,26 @@ class Collected:
 
     def add(self, folder: Path, name: str, reader: Reader) -> None:
         """Every version of an operation under an engine."""
-        for path in sorted(folder.glob(f"*/{name}.parquet")):
-            for row in rows_of(path):
-                item, seconds = reader(row), row["latency_min"] / 1e3 * (1 + (name in TWO))
-                place = None if item is None else snapped(GRIDS[item.kind], item.point)
-                if item is None or place is None or not seconds > 0:
-                    continue
-                known = self.times[item.table]
-                if seconds < known.get(place, float("inf")):
-                    known[place] = seconds
+        files = {path: list(self.rows(path, reader, 1 + (name in TWO)))
+                 for path in sorted(folder.glob(f"*/{name}.parquet"))}
+        wrong = {path: sum(share < WRONG for _, _, share in rows) for path, rows in files.items()}
+        kept = [path for path, rows in files.items() if wrong[path] <= MOST_WRONG * len(rows)] or list(files)
+        for path in files.keys() - {*kept}:
+            print(f"left out: {path}, {wrong[path]:,} of {len(files[path]):,} rows beat the data sheet")
+        for path in kept:
+            for item, seconds, share in files[path]:
+                place = snapped(GRIDS[item.kind], item.point)
+                if place is not None and share > 1 and seconds < self.times[item.table].get(place, float("inf")):
+                    self.times[item.table][place] = seconds
                     self.about[item.table] = item
                     self.versions[name.removesuffix("_perf")].add(f"{folder.name} {path.parent.name}")
+
+    def rows(self, path: Path, reader: Reader, times: int) -> Iterator[tuple[Measured, float, float]]:
+        """What rows are about, their seconds, and those by what the data sheet allows."""
+        for row in rows_of(path):
+            item, seconds = reader(row), row["latency_min"] / 1e3 * times
+            if item is not None and all(item.point):
+                yield item, seconds, seconds / least_s(item, self.gpu)
 
     def packed(self, head: Row) -> bytes:
         """The file."""

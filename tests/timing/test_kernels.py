@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.timing import kernels
 from vramcast.timing.kernels import FEWER, SYSTEMS, Kernels, kernels_of, looked_up, relative_of
-from vramcast.timing.work import Sizes
+from vramcast.timing.roofline import machine_of
+from vramcast.timing.work import Sizes, collective, execution_of
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 LARGEST = 8 << 20
@@ -76,6 +78,29 @@ def test_a_relative_is_timed_by_the_ratios_of_its_kin_and_its_own_limits() -> No
     assert slow is not None and fast is not None
     assert slow.seconds / fast.seconds == pytest.approx(3350 / 2000, rel=0.05)
     assert "relative" in kin.source(pcie) and "relative" not in kin.source(sxm)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_prompt_and_no_cache_is_faster_than_the_data_sheet(system: str, engine: str) -> None:
+    gpu, width = load_gpu(system), {"width": 128, "window": 1 << 24}
+    peak, bandwidth = gpu.flops_per_s("bf16"), gpu.bandwidth_bytes_per_s
+    assert peak is not None and bandwidth is not None
+    for length, work, group in product((512.0, 2048.0, 8192.0), (64.0, 256.0, 512.0), (1.0, 4.0, 8.0)):
+        least = 2 * work * length**2 * 128 / peak
+        prompt = looked_up(tables(system, engine), Sizes("context", (length, work, group), width, "bf16"), gpu)
+        assert prompt is None or prompt.seconds > 0.95 * least, (length, work, group)
+        cache = looked_up(tables(system, engine), Sizes("generation", (length, work, group), width, "bf16"), gpu)
+        assert cache is None or cache.seconds > 0.95 * 4 * work * length * 128 / bandwidth, (length, work, group)
+
+
+def test_cards_without_links_are_not_timed_by_collectives_over_links() -> None:
+    execution = execution_of("vllm", (0, 24), arch="Hopper")
+    assert execution is not None
+    for name, linked in (("h100-sxm-80gb", True), ("h100-pcie-80gb", False), ("a800-pcie-80gb", False)):
+        machine = machine_of(load_gpu(name), "vllm", execution, whole="bf16", node_cards=8)
+        assert machine is not None
+        assert (machine.measured(collective("all-reduce", 1e6, ranks=2)) is not None) == linked, name
 
 
 def test_formats_and_engines_without_tables_are_left_to_the_roofline() -> None:

@@ -6,12 +6,12 @@ of the sequences; where one card waits for the other, on all of them.
 
 from __future__ import annotations
 
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vramcast import engines
 from vramcast.domain.answer import Speed
 from vramcast.domain.model import Head, Run
 from vramcast.domain.serving import ServeJob
@@ -63,7 +63,7 @@ def timed(job: ServeJob) -> Timed:
     if execution is None:
         return Timed(None, ())  # pipelines of images have no tokens
     if execution.loops_experts:
-        versions = engines.transformers.versions
+        versions = _releases()
         loops = versions.loops_experts(job.model.family, job.version)
         meets = versions.meets_experts(job.model.family, job.version)
         execution = replace(execution, loops_experts=execution.loops_experts * loops, meets_experts=meets)
@@ -190,7 +190,13 @@ def placement_of(job: ServeJob, execution: Execution) -> Placement:
 def _left_whole(job: ServeJob) -> tuple[str, ...] | None:
     if job.engine != "transformers":
         return None
-    return engines.transformers.versions.left_whole(job.model.family, job.version)
+    left: tuple[str, ...] | None = _releases().left_whole(job.model.family, job.version)
+    return left
+
+
+def _releases() -> Any:
+    """What releases of transformers do; other engines do not load it."""
+    return import_module("vramcast.engines.transformers.versions")
 
 
 def _in_headers(job: ServeJob) -> str | None:

@@ -172,12 +172,8 @@ def looked_up(kernels: Kernels, sizes: Sizes, gpu: Gpu) -> Found | None:
 def limits_of(gpu: Gpu, rate: str) -> Limits:
     """By the data sheet; a dtype that the card has no rate for runs in 16 bits."""
     if rate == "link":
-        return Limits(1.0, (gpu.link_bytes_per_s or 2 * PCIE_BYTES_PER_S) / 2)
+        return Limits(1.0, (gpu.link_bytes_per_s or 1.0) / 2)
     return Limits(gpu.flops_per_s(rate) or gpu.flops_per_s("bf16") or 1.0, gpu.bandwidth_bytes_per_s or 1.0)
-
-
-PCIE_BYTES_PER_S: Final = 64e9
-"""Of cards without links: 16 lanes of the fifth generation, one direction; any figure would do, ratios are to it."""
 
 
 def _named(kernels: Kernels, sizes: Sizes) -> Iterator[tuple[str, dict[str, float], str]]:

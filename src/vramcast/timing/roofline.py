@@ -51,8 +51,10 @@ class Machine(Struct, frozen=True):
         """Seconds of an operator whose kernel was measured, by cause; None for others."""
         if self.kernels is None or work.sizes is None:
             return None
-        if work.pattern and self.links.between(work.ranks, work.pattern) is not self.links.whole:
-            return None
+        if work.pattern and not (
+            self.gpu.is_linked and self.links.between(work.ranks, work.pattern) is self.links.whole
+        ):
+            return None  # tables are of NVLink
         found = looked_up(self.kernels, work.sizes, self.gpu)
         if found is None:
             return None
