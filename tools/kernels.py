@@ -84,6 +84,10 @@ MOST_WRONG: Final = 0.001
 as wrong (prompts of vLLM 0.19 on H200 and of SGLang 0.5.10 on B200, down to 1/250; large caches of TensorRT-LLM, 0.6).
 What lies in the second cache is up to a quarter faster than memory; no layer of a network finds its weights there."""
 
+LEFT_OUT: Final = {("gemm/int4", "Hopper")}
+"""Table, architecture: TensorRT-LLM's kernels, at 8 rows slower than 16 bits; engines run Marlin, near the time of the
+weights' bytes up to 16 (arXiv:2408.11743)."""
+
 BESIDE: Final = ("framework", "version", "device", "kernel_source", "backend", "implementation", "latency", "tp_size")
 """Columns that tell no kernel from another."""
 
@@ -102,9 +106,7 @@ Reader = Callable[[Row], Measured | None]
 
 
 def gemm(row: Row) -> Measured | None:
-    # 4-bit integers: TensorRT-LLM's kernels, at 16 rows slower than 16 bits; engines run Marlin, near the weights' bytes
-    # up to there (arXiv:2408.11743)
-    if row["gemm_dtype"] not in FORMATS or row["gemm_dtype"] == "int4_wo":
+    if row["gemm_dtype"] not in FORMATS:
         return None
     stored = FORMATS[row["gemm_dtype"]]
     width, rate = WEIGHTS[stored]
@@ -256,7 +258,7 @@ class Collected:
         """What rows are about, their seconds, and those by what the data sheet allows."""
         for row in rows_of(path):
             item, seconds = reader(row), row["latency_min"] / 1e3 * times
-            if item is not None and all(item.point):
+            if item is not None and all(item.point) and (item.table, self.gpu.arch) not in LEFT_OUT:
                 yield item, seconds, seconds / least_s(item, self.gpu)
 
     def packed(self, head: Row) -> bytes:

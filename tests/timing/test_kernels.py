@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import vramcast
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.timing import kernels
 from vramcast.timing.kernels import FEWER, SYSTEMS, Kernels, kernels_of, looked_up, relative_of
@@ -92,6 +93,13 @@ def test_no_prompt_and_no_cache_is_faster_than_the_data_sheet(system: str, engin
         assert prompt is None or prompt.seconds > 0.95 * least, (length, work, group)
         cache = looked_up(tables(system, engine), Sizes("generation", (length, work, group), width, "bf16"), gpu)
         assert cache is None or cache.seconds > 0.95 * 4 * work * length * 128 / bandwidth, (length, work, group)
+
+
+def test_more_bandwidth_is_never_slower_with_four_bits() -> None:
+    steps = [vramcast.serve("qwen3-8b", gpus=name, context=4096, weights="awq-int4", concurrency=16).speed
+             for name in ("h200", "h100")]
+    assert steps[0] is not None and steps[1] is not None
+    assert (steps[0].step_s or 0) < (steps[1].step_s or 0)
 
 
 def test_cards_without_links_are_not_timed_by_collectives_over_links() -> None:
