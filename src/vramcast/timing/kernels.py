@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.json import decode
 
 from vramcast.domain.device import Gpu
-from vramcast.timing.rates import SUSTAINED
+from vramcast.timing.rates import OF_FASTEST
 from vramcast.timing.work import Sizes
 
 START_S: Final = 2e-6
@@ -90,7 +90,7 @@ class Kernels(Struct, frozen=True):
             f"{self.system}, a relative of {gpu.name} whose own limits scale them: such times are less certain")
         return (
             f"kernels of {self.engine} measured on {whose} (ai-dynamo/aiconfigurator@{self.commit[:9]}, {self.date}); "
-            f"{SUSTAINED.value:.0%} of their rate where operations bound them ({SUSTAINED.source})"
+            f"{OF_FASTEST.value:.0%} of their rate where operations bound them ({OF_FASTEST.source})"
         )
 
     def seconds(self, name: str, point: Point, law: Callable[[Point], float]) -> float | None:

@@ -46,7 +46,7 @@ OTHER_MATMUL: Final = Share(0.75, "assumed: no public measurement of this card's
 SHAPES: Final = Share(0.75, "real layers beside the best shape: first tokens on A100 in truth/speeds.csv, 0.78")
 """Products of a model's own shapes, with the kernels between them, relative to the best shape."""
 
-SUSTAINED: Final = Share(0.83, "fitted: one half of the configurations of benchmarks.serving_times")
+OF_FASTEST: Final = Share(0.83, "fitted: one half of the configurations of benchmarks.serving_times")
 """Of the rate of the fastest kernel, measured on its own, where operations bound it: a card that computes without pause
 lowers its clock, and an engine does not choose the fastest everywhere."""
 

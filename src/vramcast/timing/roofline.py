@@ -13,7 +13,7 @@ from msgspec import Struct
 from vramcast.domain.device import Gpu
 from vramcast.timing.kernels import Kernels, kernels_of, looked_up, relative_of
 from vramcast.timing.links import Links, collective_s, links_of
-from vramcast.timing.rates import SHAPES, SUSTAINED, Beside, bandwidth, product_rate
+from vramcast.timing.rates import OF_FASTEST, SHAPES, Beside, bandwidth, product_rate
 from vramcast.timing.work import Execution, Placement, Work
 
 CAUSES: Final = ("weights", "cache", "activations", "compute", "communication", "launch", "main_memory", "offload")
@@ -62,7 +62,7 @@ class Machine(Struct, frozen=True):
             return {"communication": found.seconds}
         moved = {"weights": work.weight_bytes, "cache": work.cache_bytes, "activations": work.activation_bytes}
         if found.computes or not work.num_bytes:
-            return {"compute": found.seconds / SUSTAINED.value}
+            return {"compute": found.seconds / OF_FASTEST.value}
         return {cause: found.seconds * size / work.num_bytes for cause, size in moved.items()}
 
     def product_s(self, work: Work, placement: Placement) -> float:
