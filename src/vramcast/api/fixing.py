@@ -48,17 +48,26 @@ def write_fixed(options: Mapping[str, Any], answer: Answer, *, command: str, for
     paths = [Path(path) for path in configs_in({name: value for name, value in options.items() if value}).paths]
     if not paths:
         raise InvalidSpec("--fix changes a copy of the file that --from names; give --from FILE")
+    change, texts = fitting_texts(options, answer, paths, command)
+    return Fixed(change, tuple(_written(texts, force=force)))
+
+
+def fitting_texts(
+    options: Mapping[str, Any], answer: Answer, paths: list[Path], command: str
+) -> tuple[Change, dict[Path, str]]:
+    """The first change that makes a plan fit and that its files can say, and what each of them says with it.
+
+    Raises: InvalidSpec where there is nothing to change, Unsupported where the files cannot say any change that helps
+    """
     if answer.fits:
         raise InvalidSpec("it fits as it is; leave --fix out")
     reasons: list[str] = []
     fitting = [change for change in answer.changes if change.fits]
     for change in sorted(fitting, key=lambda change: change.verdict(answer.capacity_bytes) is Fit.MAY_RUN_OUT):
         try:
-            texts = _texts(options, change, paths, command)
+            return change, _texts(options, change, paths, command)
         except VramcastError as reason:
             reasons.append(f"{change.change}: {reason}")
-            continue
-        return Fixed(change, tuple(_written(texts, force=force)))
     if not reasons:
         raise Unsupported("no change makes it fit, so no file says one; use more or larger GPUs")
     raise Unsupported(f"no change that makes it fit can be said in these files: {reasons[0]}")

@@ -9,8 +9,10 @@ if TYPE_CHECKING:
     from vramcast.formats import fix as fix
     from vramcast.formats import lexer as lexer
     from vramcast.formats import merged as merged
+    from vramcast.formats import paths as paths
     from vramcast.formats import read as read
     from vramcast.formats import reading as reading
+    from vramcast.formats import registry as registry
     from vramcast.formats import searched as searched
     from vramcast.formats import write as write
 

@@ -171,6 +171,9 @@ def _in_words(config: Config, difference: Difference) -> str:
             text = text[: place[0]] + words + text[place[1] :]
             continue
         first = re.search(r"(?<![\w-])--[A-Za-z][\w.-]*", text)
+        if first is None and len(text.splitlines()) == 1:
+            text = f"{text.rstrip()} {words}\n"
+            continue
         if first is None:
             raise Unsupported(f"{config.name}: no arguments stand in it; add {words}")
         text = f"{text[: first.start()]}{words} {text[first.start() :]}"

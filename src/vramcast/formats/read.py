@@ -28,7 +28,7 @@ from vramcast.formats.reading import (
     together,
     under_the_trainer,
 )
-from vramcast.formats.registry import READERS
+from vramcast.formats.registry import READERS, known_as
 from vramcast.formats.unread import LAUNCHED, NAMED_SCRIPT, SCRIPT, tool_of
 from vramcast.formats.wrapped import PYTHON, Part, around, unknown_command, unwrapped
 from vramcast.question.options import parse_count
@@ -92,13 +92,7 @@ def read_files(
 
     Raises: SourceError, InvalidSpec or UnknownName with one sentence
     """
-    given = [Path(path) for path in paths]
-    configs = [read_config(path) for path in given]
-    started_by = [Config(THE_COMMAND, bounded(THE_COMMAND, line), None)] if line else []
-    beside = files_named([*configs, *started_by], given)
-    named = [read_config(path) for path in beside]
-    configs += [*named, *(read_config(path) for path in files_named(named, [*given, *beside])), *started_by]
-    parts = with_named_files(_joined(unwrapped(configs, started, _is_known)))
+    parts = _parts(paths, line, started)
     alone = len(parts) == 1
     read = [(part.config.name, *one) for part in parts if (one := _read(part, command, format_name, alone=alone))]
     options: dict[str, Any] = {}
@@ -133,6 +127,32 @@ def read_files(
         alone=next((name for name, _, found in read if found.alone), ""),
         rollout={option: value for _, _, found in read for option, value in found.rollout.items()},
     )
+
+
+def _parts(paths: Iterable[str | Path], line: str, started: Invocation) -> list[Part]:
+    """Files and a command without what they are wrapped in, with the files that they name."""
+    given = [Path(path) for path in paths]
+    configs = [read_config(path) for path in given]
+    started_by = [Config(THE_COMMAND, bounded(THE_COMMAND, line), None)] if line else []
+    beside = files_named([*configs, *started_by], given)
+    named = [read_config(path) for path in beside]
+    configs += [*named, *(read_config(path) for path in files_named(named, [*given, *beside])), *started_by]
+    return with_named_files(_joined(unwrapped(configs, started, _is_known)))
+
+
+def commands_of(paths: Iterable[str | Path] = (), *, line: str = "", started: Invocation = NOTHING_GIVEN) -> list[str]:
+    """The commands of vramcast that files and a command of other tools may ask, the likeliest first; [] where no reader
+    knows them.
+
+    >>> commands_of(line="vllm serve m"), commands_of(line="accelerate launch --mixed_precision bf16 sft.py"
+    ...     " --model_name_or_path m"), commands_of(line="sleep 1")
+    (['serve'], ['train', 'rl'], [])
+
+    Raises: as `read_files`
+    """
+    rows = [READERS[name] for part in _parts(paths, line, started) if (name := known_as(part.config))]
+    asked = [row.command for row in rows] + [row.also for row in rows if row.also]
+    return list(dict.fromkeys(asked))
 
 
 BESIDE: Final = re.compile(
@@ -378,8 +398,7 @@ def _read(part: Part, command: str, format_name: str | None, *, alone: bool) -> 
 
 def _is_known(config: Config) -> bool:
     """Whether a reader here reads a command or a file."""
-    tool = tool_of(config)
-    return tool in READERS or (tool is None and any(reader.recognises(config) for reader in READERS.values()))
+    return bool(known_as(config))
 
 
 def as_options(options: Mapping[str, Any]) -> str:
@@ -403,7 +422,7 @@ def format_of(config: Config, command: str, format_name: str | None) -> str:
         if tool is not None and tool not in READERS:
             said = f"{config.name} is a configuration of {tool}, which is not read; give what it says as options"
             raise Unsupported(said + _traced(config))
-        name = tool or next((name for name, reader in READERS.items() if reader.recognises(config)), "")
+        name = known_as(config)
     if not name:
         said = f"{config.name}: none of {', '.join(READERS)} is recognised in it; --from-format names one"
         raise SourceError(said + _traced(config))

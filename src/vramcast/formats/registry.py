@@ -217,6 +217,14 @@ READERS: Final[dict[str, Reader]] = {
 "trainer" is Transformers' and LLaMA-Factory's, "hf-command" the command lines of both, of TRL and of others."""
 
 
+def known_as(config: Config) -> str:
+    """The key of READERS whose command or file it is; "" where it is none's."""
+    tool = tool_of(config)
+    if tool is not None:
+        return tool if tool in READERS else ""
+    return next((name for name, reader in READERS.items() if reader.recognises(config)), "")
+
+
 class Emitter(NamedTuple):
     """One format."""
 

@@ -6,6 +6,10 @@ from vramcast.lazy import submodules
 
 if TYPE_CHECKING:
     from vramcast.watch import calibrate as calibrate
+    from vramcast.watch import following as following
+    from vramcast.watch import here as here
+    from vramcast.watch import outputs as outputs
+    from vramcast.watch import readers as readers
     from vramcast.watch import session as session
     from vramcast.watch import view as view
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from vramcast.catalogue.gpu_texts import parse_gpus, taken
 from vramcast.domain.device import Gpu
 from vramcast.domain.observation import Card, GpuSample
 from vramcast.errors import SourceError, VramcastError
+from vramcast.formats.launch import VISIBLE
 from vramcast.units import GIB, MIB, ceil_div, format_bytes
 from vramcast.watch.readers import Patient, opened
 
@@ -26,20 +31,15 @@ class Here(NamedTuple):
     said: tuple[str, ...]
 
 
-def cards_here() -> Here:
-    """The cards that drivers and tools list, those of one vendor.
+def cards_here(samples: Sequence[GpuSample] = ()) -> Here:
+    """Cards as a question takes them: those given, or all that drivers and tools list of one vendor.
 
     Raises: SourceError in one sentence where there are none, or none that can be named
     """
-    readers, _ = opened()
-    try:
-        samples = [sample for reader in readers for sample in Patient(reader).read(0.0).gpus]
-    finally:
-        for reader in readers:
-            reader.close()
+    samples = samples or seen_here()
     if not samples:
         raise SourceError("no GPU answers here; name cards, for example --gpus 4090 or --gpus 24gb")
-    names = Counter(map(_named, samples))
+    names = Counter(map(named, samples))
     texts = "+".join(f"{count}x{name}" for name, count in names.items())
     cluster = parse_gpus(texts)
     held = [(sample, _held(sample)) for sample in samples]
@@ -47,11 +47,45 @@ def cards_here() -> Here:
     said += [_told(sample, used) for sample, used in held if used]
     silent = [sample.card.index for sample, used in held if used is None]
     said += [f"GPU {index}: the driver does not say what others hold" for index in silent]
-    most = max((used or 0 for _, used in held), default=0)
+    most = max(used or 0 for _, used in held)
     return Here(cluster.name, f"{ceil_div(most, MIB)}MiB" if most else "", tuple(said))
 
 
-def _named(sample: GpuSample) -> str:
+def seen_here(environment: Mapping[str, str] = {}) -> tuple[GpuSample, ...]:
+    """The cards of this machine as they are now, in the order in which a process with this environment counts them.
+
+    Raises: SourceError in one sentence where none can be read
+    """
+    readers, _ = opened()
+    try:
+        samples = tuple(sample for reader in readers for sample in Patient(reader).read(0.0).gpus)
+    finally:
+        for reader in readers:
+            reader.close()
+    visible = next((environment[name] for name in VISIBLE.values() if name in environment), None)
+    return samples if visible is None else visible_of(samples, visible)
+
+
+def visible_of(samples: Sequence[GpuSample], visible: str) -> tuple[GpuSample, ...]:
+    """The cards that CUDA_VISIBLE_DEVICES names by number or by the beginning of a uuid, a MIG instance by its own.
+
+    Leaves out: CUDA counts unequal cards the fastest first where CUDA_DEVICE_ORDER does not say PCI_BUS_ID.
+    [env] https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables
+    """
+    found: list[GpuSample] = []
+    for name in map(str.strip, visible.split(",")):
+        parts = (replace(one, partitions=(part,)) for one in samples for part in one.partitions
+                 if name.startswith("MIG-") and part.uuid.startswith(name))
+        whole = (one for one in samples if name == str(one.card.index) or (name[:1].isalpha() and (
+            one.card.uuid.startswith(name))))
+        one = next(chain(parts, whole), None)
+        if one is None:  # CUDA sees none behind the first that is not there
+            break
+        found.append(one)
+    return tuple(found)
+
+
+def named(sample: GpuSample) -> str:
     """A card as `--gpus` takes it: by name, by name and size, or by its size alone; divided, its first instance."""
     card = sample.card
     total = "" if card.memory_total_bytes is None else f"{card.memory_total_bytes // MIB}MiB"
@@ -95,4 +129,4 @@ def _told(sample: GpuSample, used: int | None) -> str:
     return f"GPU {sample.card.index}: others hold {format_bytes(used or 0)}{by}"
 
 
-__all__ = ["Here", "cards_here"]
+__all__ = ["Here", "cards_here", "named", "seen_here"]

@@ -164,7 +164,7 @@ def _outputs(
         else:
             print(text, file=sys.stderr, flush=True)
 
-    info = _info(readers, interval_s, predict)
+    info = info_of(readers, interval_s, predict)
     head = [info.host]
     if "driver" in info.versions:
         head.append(words("watch.driver", version=info.versions["driver"]))
@@ -215,7 +215,8 @@ def _printed(
     return Lines(words, expected)
 
 
-def _info(readers: Sequence[Reader], interval_s: float, predict: Path | None) -> RunInfo:
+def info_of(readers: Sequence[Reader], interval_s: float, predict: Path | None = None) -> RunInfo:
+    """What a recording says of itself."""
     versions = {"vramcast": __version__} | {name: text for reader in readers for name, text in reader.versions.items()}
     return RunInfo(
         started_s=time.time(), host=socket.gethostname(), interval_s=interval_s, versions=versions,

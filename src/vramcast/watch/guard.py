@@ -1,0 +1,349 @@
+"""`vramcast run -- CMD`: another tool's command judged by the cards as they are now, started, watched, explained.
+
+What it says goes to standard error before and after the command; between them the command's own streams pass as they
+are: a terminal stays one for it, and its signals and exit status are its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from vramcast import api, catalogue, formats, question, report, watch
+from vramcast.domain.answer import Fit
+from vramcast.errors import SourceError, Unsupported, VramcastError
+from vramcast.units import MIB, ceil_div, format_bytes
+from vramcast.watch.channels import Channels
+
+if TYPE_CHECKING:
+    from vramcast.domain.answer import Answer
+    from vramcast.domain.observation import GpuSample
+    from vramcast.question.option import Option
+    from vramcast.report.messages import Words
+
+EXIT_REFUSED: Final = 125
+EXIT_NOT_EXECUTABLE: Final = 126
+EXIT_NOT_FOUND: Final = 127
+EXIT_OF_SIGNALS: Final = 128
+"""As env(1) and the shell have them; 125: not started, as it does not fit."""
+
+UNNOTICED_S: Final = 0.3
+"""So long an answer may take before it is said how long it took."""
+INTERVAL_S: Final = 1.0
+TRACED_S: Final = 120
+"""A script of one's own may run so long on the simulated card."""
+
+FORWARDED: Final = tuple(
+    number for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2") if (number := getattr(signal, name, None)))
+TYPED: Final = tuple(number for name in ("SIGINT", "SIGQUIT") if (number := getattr(signal, name, None)))
+"""Signals of a terminal, which the command is sent as well."""
+
+ASKED: Final[Mapping[str, tuple[Callable[[], Mapping[str, Option]], Callable[..., Answer]]]] = {
+    "serve": (lambda: question.serving_options.SERVE_OPTIONS, lambda options, **how: api.serve_answer(options, **how)),
+    "train": (lambda: question.options.OPTIONS, lambda options, **how: api.train_answer(options, **how)[1]),
+    "rl": (lambda: question.post_training_options.POST_TRAINING_OPTIONS,
+           lambda options, **how: api.post_training_answer(options, **how)),
+}
+"""Command that reads other tools' -> its options and its answer; the modules of none are needed by what none reads."""
+FILES: Final = (".py", ".sh", ".bash", ".json", ".yaml", ".yml", ".toml", ".sbatch")
+"""Ends of names of files that may say what a command does."""
+SPREAD: Final = ("llama.cpp",)
+"""Engines whose process takes every card that it sees."""
+SHELLS: Final = ("bash", "sh")
+PYTHON: Final = re.compile(r"python[\d.]*")
+LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed")
+SCRIPT: Final = re.compile(r"(?m)^\s*(?:import|from) torch\b")
+
+
+class Job(NamedTuple):
+    """A command with its environment."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    @classmethod
+    def of(cls, words: Sequence[str], environment: Mapping[str, str]) -> Job:
+        """The command behind "--", with the variables that stand before it."""
+        before = list(takewhile(formats.lexer.ASSIGNED.match, words))
+        pairs = (word.partition("=") for word in before)
+        return cls(tuple(words[len(before):]), {**environment, **{name: value for name, _, value in pairs}})
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The command as a question names it: by its line, or the script that a shell starts."""
+        script = Path(self.words[1]) if len(self.words) > 1 and self.words[0] in SHELLS else Path()
+        own = {name: value for name, value in self.environment.items() if name.isidentifier()}
+        given = {"env": formats.paths.without_secrets(f"{name}={value}" for name, value in own.items())}
+        if script.suffix in formats.paths.SCRIPTS and script.is_file():
+            return given | {"from": (str(script),), "args": shlex.join(self.words[2:])}
+        return given | {"from-command": question.whole_command.line_of(self.words)}
+
+    @property
+    def may_be_read(self) -> bool:
+        """Whether anything in it could tell what it does."""
+        line = formats.reading.Config("", shlex.join(self.words), None)
+        return bool(formats.registry.known_as(line)) or any(Path(word).suffix in FILES for word in self.words)
+
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether it starts a script of Python that imports torch."""
+        starter, script = Path(self.words[0]).name, next((word for word in self.words if word.endswith(".py")), "")
+        if not script or not (PYTHON.fullmatch(starter) or starter in LAUNCHERS):
+            return False
+        with suppress(OSError, UnicodeDecodeError):
+            return SCRIPT.search(Path(script).read_text(encoding="utf-8")) is not None
+        return False
+
+
+class Judgement(NamedTuple):
+    """What is known of a command before it starts."""
+
+    command: str = ""  # of vramcast that answers it
+    options: Mapping[str, Any] = {}  # of the question
+    answer: Answer | None = None
+    why: str = ""  # there is none, in a sentence; beside an answer: what of the command it is without
+    said: tuple[str, ...] = ()  # about the cards
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it does not fit, and nothing was passed over on the way to that."""
+        return self.answer is not None and self.answer.verdict is Fit.NOT and not self.why
+
+
+def judged(
+    job: Job, *, file: Path | None = None, gpus: str = "", calibration: str = "", with_changes: bool = False
+) -> Judgement:
+    """The verdict on a command and the cards that it would see now.
+
+    Args:
+        file: a job file that says what it does, where nobody here reads the command
+        gpus: the cards as `--gpus` takes them; "": those of this machine, less what others hold of them
+        calibration: a file that answers learn from
+        with_changes: look for what makes it fit, too
+    """
+    if file is None and not job.may_be_read:
+        return Judgement()
+    try:
+        samples = () if gpus else watch.here.seen_here(job.environment)
+        if not gpus and not samples:
+            raise SourceError("no GPU is visible to it")
+        kinds = tuple(map(watch.here.named, samples)) or (gpus,)
+    except SourceError as error:
+        return Judgement(why=str(error))
+    try:
+        # a kind without a number: as many as the command starts
+        kind = gpus or catalogue.clusters.cluster_of(kinds[0]).gpu.name if len(set(kinds)) == 1 else "+".join(kinds)
+        given = ({} if file else job.given) | {"gpus": kind} | ({"calibration": calibration} if calibration else {})
+        if file is not None:
+            commands = ["serve" if api.asks_serve(file) else "train"]
+            if not gpus and (named := question.files.read_job(file, ASKED[commands[0]][0]()).get("gpus")):
+                cluster = catalogue.clusters.cluster_of(str(named))
+                given["gpus"] = f"{cluster.num_nodes}x{cluster.gpus_per_node}x{kind}"
+        else:
+            commands = formats.read.commands_of(given.get("from", ()), line=given.get("from-command", ""))
+        if not commands:
+            return _traced(job, samples, kind)
+        return _answered(commands, given, file, samples, with_changes=with_changes)
+    except VramcastError as error:
+        return Judgement(why=str(error))
+
+
+def _answered(
+    commands: Sequence[str], given: dict[str, Any], file: Path | None, samples: Sequence[GpuSample], *,
+    with_changes: bool,
+) -> Judgement:
+    """Of the commands that may be meant the first that answers; what is not read is left out, and said."""
+    failed: VramcastError | None = None
+    for command in commands:
+        for lenient in ({}, {"ignore-unread": True})[: 1 if file else 2]:
+            try:
+                asked = api.question_of(given | lenient, file, ASKED[command][0](), command=command)
+                options, said = _on_cards(asked.options, samples)
+                found = ASKED[command][1](options, resolve=asked.resolve, with_changes=with_changes)
+            except VramcastError as error:
+                failed = failed or error
+                continue
+            why = str(failed).partition("; --ignore-unread")[0] if lenient and isinstance(failed, Unsupported) else ""
+            return Judgement(command, options, asked.noted(found), why, said)
+    assert failed is not None
+    raise failed
+
+
+def _on_cards(options: Mapping[str, Any], samples: Sequence[GpuSample]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The question on the cards that the command takes of those that it sees, less what others hold of them."""
+    found, text = dict(options), str(options["gpus"])
+    if not samples:
+        return found, ()
+    count = catalogue.clusters.cluster_of(text).gpus_per_node
+    if count == 1 and str(options.get("engine")).partition("@")[0] in SPREAD and len(samples) > 1:
+        count, found["gpus"] = len(samples), f"{len(samples)}x{catalogue.clusters.cluster_of(text).gpu.name}"
+    held = [(one.card.index, (one.partitions[0] if one.partitions else one).memory_used_bytes or 0)
+            for one in samples[:count]]
+    said = tuple(f"GPU {index}: others hold {format_bytes(used)}" for index, used in held if used)
+    if count > len(samples):
+        said = (*said, f"it starts {count} processes on a machine where it sees {len(samples)} GPUs")
+    if (most := max(used for _, used in held)) and not {"used", "reserve"} & found.keys():
+        found["used"] = f"{ceil_div(most, MIB)}MiB"
+    return found, said
+
+
+def _traced(job: Job, samples: Sequence[GpuSample], gpus: str) -> Judgement:
+    """A script of one's own, run on a simulated card with what others leave of this one."""
+    if not job.is_of_torch or find_spec("torch") is None:
+        return Judgement()
+    options, said = _on_cards({"gpus": gpus}, samples)
+    gpu = catalogue.clusters.cluster_of(gpus).gpu
+    used = sum(int(text.removesuffix("MiB")) * MIB for text in (options.get("used"),) if text)
+    given = {"gpu": gpu.name, "sandbox": True, "time-limit": TRACED_S, "capacity": f"{gpu.visible_bytes - used}B"}
+    target, *arguments = job.words
+    if PYTHON.fullmatch(Path(target).name):
+        target = Path(target).name
+    found = api.traced_target(target, given, arguments=arguments)
+    return Judgement("trace", given, found.answer, said=said)
+
+
+def fixed(job: Job, found: Judgement) -> tuple[Job, str]:
+    """The command with the least change that makes it fit, and that change.
+
+    Raises: Unsupported where the command cannot say one
+    """
+    if found.answer is None or found.command not in ("train", "serve") or "from-command" not in job.given:
+        raise Unsupported("--fix changes a command of train or serve that is read; make the change by hand")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "command.sh"
+        path.write_text(job.given["from-command"] + "\n", encoding="utf-8")
+        options = {name: value for name, value in job.given.items() if name != "from-command"}
+        options |= {name: found.options[name] for name in ("gpus", "used", "calibration") if name in found.options}
+        options["from"] = (str(path),)
+        change, texts = api.fitting_texts(options, found.answer, [path], found.command)
+    return job._replace(words=tuple(shlex.split(texts[path]))), change.change
+
+
+class Ended(NamedTuple):
+    """What is left of a command."""
+
+    status: int  # as a shell has it
+    output: bytes  # the end of what it wrote
+    peaks: Mapping[str, int]  # card -> the most that was in use of it [bytes]
+
+
+def started(job: Job, record: Path | None) -> Ended:
+    """Run a command to its end, watching the cards; its streams, signals and exit status stay its own."""
+    channels = Channels()
+    try:
+        process = subprocess.Popen(
+            job.words, env=dict(job.environment), stdout=channels.out, stderr=channels.err, restore_signals=True)
+    except OSError as error:
+        channels.close()
+        code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_EXECUTABLE
+        print(f"vramcast: {job.words[0]}: {error.strerror}", file=sys.stderr)
+        return Ended(code, b"", {})
+    before = {number: signal.signal(number, lambda number, _: process.send_signal(number)) for number in FORWARDED}
+    before |= {number: signal.signal(number, signal.SIG_IGN if _has_terminal() else (
+        lambda number, _: process.send_signal(number))) for number in TYPED}
+    over, peaks = threading.Event(), dict[str, int]()
+    watching = threading.Thread(target=_watched, args=(over, record, peaks), daemon=True)
+    watching.start()
+    try:
+        channels.started()
+        status = process.wait()
+    finally:
+        over.set()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    output = channels.close()
+    watching.join(timeout=INTERVAL_S)
+    return Ended(status if status >= 0 else EXIT_OF_SIGNALS - status, output, peaks)
+
+
+def _has_terminal() -> bool:
+    """Whether this process is in the foreground of a terminal, which sends its signals to the command as well."""
+    with suppress(OSError, AttributeError):
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    return False
+
+
+def _watched(over: threading.Event, record: Path | None, peaks: dict[str, int]) -> None:
+    """Read the cards until it is over: the most of each, and every reading into a recording."""
+    if over.wait(INTERVAL_S):
+        return
+    with suppress(SourceError):
+        readers, _ = watch.readers.opened()
+        output = None if record is None else watch.outputs.Recording(
+            record, watch.session.info_of(readers, INTERVAL_S))
+        following = watch.following.Following(watch.following.Rules())
+        patient = [watch.readers.Patient(one) for one in readers]
+        while True:
+            for reading in (one.read(time.time()) for one in patient):
+                followed = following.follow(reading)
+                for event in followed.events:
+                    if event.kind.name in ("LEAK", "GPU_LOST"):
+                        print(f"vramcast: {event.text}", file=sys.stderr)
+                if output is not None:
+                    output.write(followed, following)
+            peaks.update({f"GPU {card.card.index}": card.peak_bytes for card in following.cards.values()})
+            if over.wait(INTERVAL_S):
+                break
+        for one in patient:
+            one.close()
+        if output is not None:
+            output.close()
+
+
+def summed_up(found: Judgement, ended: Ended, words: Words, *, record: Path | None, learn: Path | None) -> str:
+    """What is to be said of a command that has ended: measured beside predicted, why it failed, what was learnt."""
+    lines: list[str] = []
+    if found.answer is not None and found.command != "trace" and any(ended.peaks.values()):
+        gpu, most = max(ended.peaks.items(), key=lambda pair: pair[1])
+        predicted = format_bytes(found.answer.fullest.needed_bytes)
+        lines.append(words("run.measured", gpu=gpu, measured=format_bytes(most), predicted=predicted))
+    if ended.status:
+        text = ended.output.decode("utf-8", "replace")
+        diagnosis = api.diagnosis_of(text) if text.strip() else None
+        if diagnosis is not None and diagnosis.findings:
+            lines.append(report.failure.render(diagnosis, words).rstrip())
+    elif learn is not None and found.answer is not None:
+        try:
+            lines.append(_learnt(found, ended, words, record, learn))
+        except VramcastError as error:
+            lines.append(words.said(str(error)))
+    return "\n".join(lines)
+
+
+def _learnt(found: Judgement, ended: Ended, words: Words, record: Path | None, learn: Path) -> str:
+    """Save what a run taught: a server by what it printed, a training by its recording."""
+    plain = {name: value for name, value in found.options.items() if name != "calibration"}
+    with tempfile.TemporaryDirectory() as folder:
+        if found.command == "serve":
+            log = Path(folder) / "server.log"
+            log.write_bytes(ended.output)
+            api.reconcile(log, **{name.replace("-", "_"): value for name, value in plain.items()},
+                          save_calibration=learn)
+        else:
+            if record is None:
+                raise Unsupported("a training teaches by its recording: give --record FILE, and vramcast.record_memory "
+                                  "the same file")
+            watch.calibrate.calibration_of([record], plain, save=learn)
+    return words("run.learnt", file=learn)
+
+
+def verdict(found: Judgement, words: Words) -> str:
+    """What is said before a command starts, or in its place."""
+    if found.answer is None:
+        said = words.said(found.why) if found.why else words("run.unknown")
+        return words("run.unjudged", why=said)
+    lines = [report.verdicts.headline(found.answer, words), *map(words.said, found.said)]
+    return "; ".join([*lines, *([words("run.without", what=words.said(found.why))] if found.why else [])])

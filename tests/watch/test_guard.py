@@ -1,0 +1,127 @@
+"""`vramcast run`: commands judged by simulated cards, started, watched and explained."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.watch.conftest import SOON_S, Machine
+from vramcast.watch.guard import EXIT_NOT_FOUND, EXIT_REFUSED
+
+RTX_4090 = "gpu 24564 300 NVIDIA GeForce RTX 4090"
+SERVER = ("vllm", "serve", "Qwen/Qwen3-8B", "--max-model-len", "8192")
+TOO_LARGE = ("vllm", "serve", "Qwen/Qwen3-32B", "--max-model-len", "8192")
+OOM = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB. GPU 0 has a total capacity of "
+       "23.64 GiB of which 1.20 GiB is free. Process 7 has 22.44 GiB memory in use. Of the allocated memory 20.00 GiB is "
+       "allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated.")
+
+
+def program(machine: Machine, name: str, code: str) -> None:
+    """A command of that name on PATH."""
+    path = machine.tools / name
+    path.write_text(f"#!{sys.executable}\n{code}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def guarded(machine: Machine) -> Machine:
+    machine.has(RTX_4090, RTX_4090)
+    program(machine, "vllm", "import sys; print('served', *sys.argv[1:]); sys.exit(7)")
+    return machine
+
+
+@pytest.mark.parametrize(("lines", "words", "environment", "code", "said"), [
+    ((RTX_4090,), SERVER, {}, 7, "fits"),
+    ((RTX_4090,), TOO_LARGE, {}, EXIT_REFUSED, "not started; what would fit: --"),
+    ((RTX_4090, "process 1 20000 0 -1 0 C"), SERVER, {}, EXIT_REFUSED, "GPU 0: others hold 19.5"),
+    ((RTX_4090, "process 1 20000 0 -1 0 C", RTX_4090), SERVER, {"CUDA_VISIBLE_DEVICES": "1"}, 7, "vramcast: fits"),
+    ((RTX_4090, "process 1 20000 0 -1 0 C", RTX_4090), ("CUDA_VISIBLE_DEVICES=1", *SERVER), {}, 7, "vramcast: fits"),
+    ((RTX_4090, RTX_4090, "process 1 20000 0 -1 0 C"), (*SERVER, "-tp", "2"), {}, EXIT_REFUSED, "GPU 1: others hold"),
+    ((RTX_4090, RTX_4090, "process 1 20000 0 -1 0 C"), SERVER, {}, 7, "vramcast: fits"),
+    ((RTX_4090,), SERVER, {"CUDA_VISIBLE_DEVICES": ""}, 7, "not judged: no GPU is visible"),
+    (("gpu 81920 300 NVIDIA A100-SXM4-80GB", "mig 1 9728 1g.10gb", "mig 2 40192 3g.40gb"), SERVER, {}, EXIT_REFUSED,
+     "does not fit"),
+    ((RTX_4090,), (*SERVER, "--no-such-option", "3"), {}, 7, "no_such_option"),
+    ((RTX_4090,), (*TOO_LARGE, "--no-such-option", "3"), {}, 7, "so it is judged without what is not read"),
+    ((), SERVER, {}, 7, "not judged: no GPU"),
+])
+def test_a_command_is_started_or_refused_by_the_cards_as_they_are(
+    guarded: Machine, lines: tuple[str, ...], words: tuple[str, ...], environment: dict[str, str], code: int, said: str,
+) -> None:
+    guarded.has(*lines)
+    guarded.environment.pop("CUDA_VISIBLE_DEVICES", None)
+    guarded.environment.update(environment)
+    ended = guarded.ask("run", "--", *words)
+    assert ended.returncode == code and said in ended.stderr, ended.stderr
+    assert ("served serve" in ended.stdout) == (code == 7)
+
+
+def test_what_nothing_reads_starts_with_a_warning_and_keeps_its_streams(guarded: Machine) -> None:
+    code = "import sys; sys.stdout.buffer.write(b'\\xff\\r\\nout'); sys.stderr.buffer.write(b'e\\xfer'); sys.exit(3)"
+    command = [sys.executable, "-m", "vramcast", "run", "--", sys.executable, "-c", code]
+    ended = subprocess.run(
+        command, env=guarded.environment, cwd=guarded.folder, capture_output=True, timeout=SOON_S, check=False)
+    assert (ended.returncode, ended.stdout) == (3, b"\xff\r\nout")
+    assert b"not judged: nothing here reads this command" in ended.stderr and ended.stderr.endswith(b"e\xfer")
+
+
+def test_a_terminal_stays_one_and_stdout_and_stderr_keep_their_order(guarded: Machine) -> None:
+    ours, end = pty.openpty()
+    code = "import os, sys; os.write(1, b'%d %d.' % (sys.stdout.isatty(), sys.stderr.isatty())); os.write(2, b'e\\n')"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vramcast", "run", "--", sys.executable, "-c", code], env=guarded.environment,
+        cwd=guarded.folder, stdin=end, stdout=end, stderr=end)
+    assert process.wait(SOON_S) == 0
+    os.close(end)
+    assert os.read(ours, 1 << 16).endswith(b"1 1.e\r\n")  # the real terminal makes the line's end
+
+
+def test_a_signal_reaches_the_command_and_its_death_is_told_as_a_shell_does(guarded: Machine) -> None:
+    code = "import time; print('up', flush=True); time.sleep(300)"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vramcast", "run", "--", sys.executable, "-c", code], env=guarded.environment,
+        cwd=guarded.folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SOON_S) == 128 + signal.SIGTERM
+    assert guarded.ask("run", "--", "no-such-command").returncode == EXIT_NOT_FOUND
+
+
+def test_a_crash_is_explained_and_what_was_measured_stands_beside_the_prediction(guarded: Machine) -> None:
+    guarded.has(RTX_4090, "process 1 100 9000 -1 0 C")
+    program(guarded, "vllm", f"import sys, time; time.sleep(2.5); print({OOM!r}, file=sys.stderr); sys.exit(1)")
+    ended = guarded.ask("run", "--record", "run.sqlite", "--", *SERVER)
+    assert ended.returncode == 1 and "GPU 0 held " in ended.stderr
+    assert "Tried to allocate" in ended.stderr and "1.96 GiB" in ended.stderr.partition("GPU 0 held")[2]
+    assert (guarded.folder / "run.sqlite").is_file()
+
+
+def test_fix_starts_the_command_with_the_least_change(guarded: Machine) -> None:
+    ended = guarded.ask("run", "--fix", "--", *SERVER[:3])  # its whole context does not fit
+    assert ended.returncode == 7 and "started with --" in ended.stderr, ended.stderr
+    assert "--max-num-seqs 16" in ended.stdout
+    assert guarded.ask("run", "--check", "--", *SERVER[:3]).returncode == EXIT_REFUSED
+
+
+def test_little_time_passes_before_the_command(guarded: Machine) -> None:
+    def spent(*before: str) -> float:
+        begun = time.process_time_ns(), os.times()
+        guarded.ask(*before, "--", "no-such-command")
+        return os.times().children_user - begun[1].children_user
+    assert min(spent("run") for _ in range(3)) < 0.3
+
+
+def test_a_script_that_nothing_reads_is_traced(guarded: Machine, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(
+        "import torch\nlayer = torch.nn.Linear(60_000, 60_000, device='cuda')\nfor _ in range(3):\n"
+        "    layer(torch.ones(1, 60_000, device='cuda')).sum().backward()\n")
+    ended = guarded.ask("run", "--check", "--", sys.executable, "train.py")
+    assert ended.returncode == EXIT_REFUSED and "does not fit" in ended.stderr, ended.stderr
