@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
+from truth.contract import Refused
 from truth.rows import asked
 from vramcast.api import job_of, serve_job_of
 from vramcast.catalogue.gpus import load_gpu
@@ -28,7 +29,7 @@ from vramcast.domain.observation import Card, GpuSample
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.formats.launch import STARTS
 from vramcast.formats.registry import EMITTERS
-from vramcast.formats.write import write_configs
+from vramcast.formats.write import files_of, unsaid, write_configs
 from vramcast.question.files import save_job
 from vramcast.question.options import OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
@@ -55,6 +56,7 @@ def cases(row: dict[str, Any], folder: Path) -> Iterator[Case]:
     ends = {"oom": ("ran out",), "fits": ("ran",)}.get(measured["quantity"], ("ran", "crowded"))
     file = None
     try:
+        asked.refuse_other_jobs(row)
         options = asked.question(row, folder)
         try:
             words = command_of(row["task"], options)
@@ -63,7 +65,7 @@ def cases(row: dict[str, Any], folder: Path) -> Iterator[Case]:
             table = SERVE_OPTIONS if row["task"] == "serve" else OPTIONS
             save_job(file, options, file=None, table=table)
             words = ("python", "train.py")
-    except VramcastError as error:
+    except (VramcastError, Refused) as error:
         yield from (Case(end, row["id"], f"no question: {type(error).__name__}") for end in ends)
         return
     card, count = load_gpu(row["gpu"]), int(str(row["ask"]["gpus"]).split("x")[0])
@@ -82,6 +84,8 @@ def command_of(task: str, options: dict[str, Any]) -> tuple[str, ...]:
     engine = job.engine.partition("@")[0]
     name = BY_FORMAT.get(engine, engine if engine in EMITTERS else "")
     write_configs(job, Path(), formats=(name,) if name else ())
+    if left := unsaid(job, files_of(job, (name,) if name else ())[0]):
+        raise Unsupported(left[0])
     start = next((start for file, start in STARTS if Path(file).is_file()), "")
     return tuple(start.split())
 
@@ -129,7 +133,8 @@ def main() -> None:
     found = run(given.file.resolve(), given.every)
     for case in found if given.rows else ():
         print(*case, sep="\t")
-    for (kind, by, verdict), count in sorted(Counter((one.kind, one.by, one.verdict.partition(":")[0]) for one in found).items()):
+    counted = Counter((one.kind, one.by, one.verdict.partition(":")[0]) for one in found)
+    for (kind, by, verdict), count in sorted(counted.items()):
         print(f"{count:5} {kind:8} {by:8} {verdict}")
 
 

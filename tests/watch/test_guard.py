@@ -19,8 +19,8 @@ RTX_4090 = "gpu 24564 300 NVIDIA GeForce RTX 4090"
 SERVER = ("vllm", "serve", "Qwen/Qwen3-8B", "--max-model-len", "8192")
 TOO_LARGE = ("vllm", "serve", "Qwen/Qwen3-32B", "--max-model-len", "8192")
 OOM = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB. GPU 0 has a total capacity of "
-       "23.64 GiB of which 1.20 GiB is free. Process 7 has 22.44 GiB memory in use. Of the allocated memory 20.00 GiB is "
-       "allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated.")
+       "23.64 GiB of which 1.20 GiB is free. Process 7 has 22.44 GiB memory in use. Of the allocated memory 20.00 GiB "
+       "is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated.")
 
 
 def program(machine: Machine, name: str, code: str) -> None:

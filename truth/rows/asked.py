@@ -132,7 +132,7 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
     ask, measured = row["ask"], row["measured"]
     if ask.get("ask_with") == "none":
         raise Refused(f"not a question of train or serve: {ask['reason']}")
-    _refuse_other_jobs(row)
+    refuse_other_jobs(row)
     quantity = measured["quantity"]
     found = figure(row, question(row, folder))
     if quantity in VERDICTS:
@@ -240,7 +240,7 @@ def _is_mixed(row: Row) -> bool:
     return tuple(int(part) for part in release[1].split(".")[:2]) >= NAMES_MIXED_SINCE
 
 
-def _refuse_other_jobs(row: Row) -> None:
+def refuse_other_jobs(row: Row) -> None:
     """What was measured is not what the row's options ask.
 
     Raises: Refused

@@ -42,7 +42,8 @@ MODULES: Final = {
 __all__ = [
     "asks_serve", "asks_which", "card_choices", "diagnose", "diagnosis_of", "fitting_models", "fitting_texts",
     "job_of", "plan", "planned_serving", "planned_training", "post_training_answer", "question_of",
-    "reconcile", "replay", "rl", "serve", "serve_answer", "serve_job_of", "traced_target", "train", "train_answer", "write_fixed",
+    "reconcile", "replay", "rl", "serve", "serve_answer", "serve_job_of", "traced_target", "train", "train_answer",
+    "write_fixed",
 ]
 
 __getattr__ = names(__name__, MODULES)

@@ -29,6 +29,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "trace": ("trace:trace", "any module or script, unmodified, on a simulated GPU"),
     "web": ("web:command", "a page in the browser, and the same as a JSON API"),
     "run": ("run:command", "start a command if it fits the GPUs as they are now; explain its end"),
+    "mcp": ("mcp:command", "the same questions for coding agents, by the Model Context Protocol"),
     "watch": ("watch:command", "live GPUs and who holds their memory: recorded, exported, beside the prediction"),
     "calibrate": ("observed:calibrate", "a recorded run beside its prediction; later answers learn from it"),
     "layers": ("trace:layers", "parameters and memory of a model, layer by layer"),
