@@ -1,9 +1,9 @@
 """Jobs whose end is known, through the guard: would `vramcast run -- CMD` have refused those that ran out of memory?
 
 Each row of `recipes.jsonl` becomes a command by our own writers, or a job file where none can say all of it, and is
-judged on simulated cards. A row that ran out is
-a failing job; one that was measured ran, and fails by definition where others hold so much of its cards that less is
-free than what it allocated: that is asked too, as `crowded`. Rows without a question are counted apart.
+judged on simulated cards. A row that ran out is a failing job; one that was measured ran, and fails by definition where
+others hold so much of its cards that less is free than it allocated (what it reserved it could give back): that is
+asked too, as `crowded`. Rows without a question are counted apart.
 
     python -m truth.guarded [--every N] [FILE]
 """
@@ -72,7 +72,7 @@ def cases(row: dict[str, Any], folder: Path) -> Iterator[Case]:
     for end in ends:
         allocated = asked.UNITS.get(measured["unit"], GIB) * measured["value"]
         held = 0 if end != "crowded" else card.visible_bytes - ceil_div(int(allocated), 1 << 20) * (1 << 20)
-        if end == "crowded" and (measured["quantity"] not in ("max_allocated", "max_reserved") or held < 0):
+        if end == "crowded" and (measured["quantity"] != "max_allocated" or held < 0):
             continue
         with mock.patch.object(here, "opened", return_value=((Simulated(card.name, count, held),), ())):
             yield Case(end, row["id"], judged(words, file), "job file" if file else "command")

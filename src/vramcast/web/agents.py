@@ -35,8 +35,8 @@ TOOLS: Final = {
 ABOUT: Final = (
     "How much GPU memory a training or serving job takes, whether it fits, on what, how fast, at what price, and why a "
     "job ran out of memory. Sizes are in bytes. Ask `train` or `serve` with a model and gpus (\"8xh100\"); without "
-    "gpus the plans search for them. Names come from `models` and `gpus`. Believe `verdict` and `changes` of an answer; "
-    "a refused option is named in the error, with what would work."
+    "gpus the plans search for them. Names come from `models` and `gpus`. Believe `verdict` and `changes` of an "
+    "answer; a refused option is named in the error, with what would work."
 )
 READ_ONLY: Final = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
