@@ -49,6 +49,8 @@ NUMBERED: Final = re.compile(r".*\d.*")
 COUNT: Final = re.compile(r"\d{1,2}")
 """No word of a name: how many there are."""
 NO_MODEL: Final = re.compile(r"sxm\d|(?:gddr|hbm)\d\w*|v2")
+MACS: Final = re.compile(r"\b(?:macbook(?:[\s_-]+(?:pro|air))?|mac[\s_-]+(?:studio|mini|pro)|imac)\b")
+"""Machines that several chips are built into."""
 NEAR: Final = 0.04
 """Sizes that a nameplate stands for: 24564 MiB is a card of 24 GB."""
 
@@ -172,7 +174,7 @@ def _said_words(text: str) -> tuple[frozenset[str], float | None]:
     plain = _plain(text)
     sizes = [float(match[1]) / (1024 if match[2].lower().startswith("m") else 1) for match in SIZE.finditer(plain)]
     found: list[str] = []
-    for word in re.split(r"[^a-z0-9]+", SIZE.sub(" ", plain)):
+    for word in re.split(r"[\W_]+", SIZE.sub(" ", plain)):
         found += _taken_apart(word)
     named = [SYNONYMS.get(word, word) for word in found if word and word not in FILLERS]
     words = frozenset(named)
@@ -200,13 +202,13 @@ def _taken_apart(word: str) -> list[str]:
 
 def _plain(text: str) -> str:
     """Small letters of one width, without trademarks."""
-    folded = unicodedata.normalize("NFKC", text).lower()
-    return re.sub(r"max[-_ ]*q\b", "maxq", re.sub(r"\(r\)|\(tm\)|®|™|显卡|_", " ", folded))
+    bare = re.sub(r"(?i)\(r\)|\(tm\)|®|™|显卡|英伟达|_", " ", text)
+    return re.sub(r"max[- ]*q\b", "maxq", MACS.sub(" ", unicodedata.normalize("NFKC", bare).lower()))
 
 
 def _key(text: str) -> str:
     """Letters and digits only, without the vendor: "NVIDIA A100-SXM4-80GB" and "a100_sxm4_80gb" are one."""
-    return re.sub(r"(?:gpu)+$", "", VENDOR_WORDS.sub("", re.sub(r"[^a-z0-9]", "", _plain(text))))
+    return re.sub(r"(?:gpu)+$", "", VENDOR_WORDS.sub("", re.sub(r"[\W_]", "", _plain(text))))
 
 
 def _is_whole(key: str, row: Mapping[str, str]) -> bool:

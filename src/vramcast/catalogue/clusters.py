@@ -26,7 +26,7 @@ from vramcast.units import format_bytes
 if TYPE_CHECKING:
     from vramcast.catalogue.prices import Prices
 
-MACHINES: Final = re.compile(r"(\d{1,7})\s*[x*×]\s*(.+)", re.IGNORECASE)
+MACHINES: Final = re.compile(r"(\d{1,7})(?:\s*[x*×]\s*|\s+)(.+)", re.IGNORECASE)
 """A number of machines and what they are."""
 
 CURRENCIES: Final = frozenset(filter(None, re.split(r"\s+", """

@@ -1,6 +1,7 @@
 """What people write after `--gpus` about cards: how many, which, of what size.
 
     4090   8xh100   8*H800   3090 x2   2x8xh100   h100:8   dual 3090   8卡A100   lines of `nvidia-smi -L`
+    4 nodes of 8 A100   2 machines, 8 GPUs each, H100   a single 4090   Colab T4   v5e-8
     24gb   2x24gb   an unknown card of that size
     a100-80gb-1g.10gb   a MIG instance
     rtx-4090+rtx-3090   2x4090+3090   unequal cards of one machine
@@ -32,14 +33,30 @@ TIMES: Final = r"\s*[x*×]\s*"
 LEADING: Final = re.compile(rf"(?:(\d+)\s*(?:nodes?|台)?{TIMES})?(?:(\d+){TIMES})?(\w.*)", re.IGNORECASE)
 SPACED: Final = re.compile(r"(\d{1,3})\s*(?:张|块|卡|个|gpus?\b|cards?\b|\s)\s*(\w.*)", re.IGNORECASE)
 TRAILING: Final = re.compile(r"(.*\S)\s*(?:[x*×]\s*(\d{1,4})|:(\d{1,4})|[(]\s*x?\s*(\d{1,4})\s*[)])", re.IGNORECASE)
+WORDS: Final = {
+    "single": 1, "one": 1, "a": 1, "an": 1, "a single": 1, "dual": 2, "two": 2, "a pair of": 2, "three": 3, "quad": 4,
+    "four": 4, "eight": 8, "单": 1, "双": 2,
+    **{
+        number + of: value for of in "卡张块个片" for number, value in
+        {"单": 1, "一": 1, "双": 2, "两": 2, "二": 2, "三": 3, "四": 4, "五": 5, "六": 6, "八": 8, "十六": 16}.items()
+    },
+}
 COUNTED: Final = re.compile(
-    r"(single|one|dual|two|a pair of|three|quad|four|eight|单卡?|双卡?|两[张块]|四卡|八卡)[\s-]*(\S.*?)s?",
+    rf"({'|'.join(sorted(WORDS, key=len, reverse=True))})(?:[\s-]+|(?<=[^a-z]))(\S.*)", re.IGNORECASE
+)
+NUMBER: Final = r"(\d+|one|two|three|four|eight)"
+NODES: Final = r"(?:nodes?|machines?|servers?|hosts?|boxes|台(?:机器|服务器)?)"
+MACHINES: Final = re.compile(
+    rf"{NUMBER}\s*{NODES}\s*(?:[x*×,]|of|with|每台|各)?\s*{NUMBER}\s*(?:[x*×]|(?:gpus?|cards?|[卡张块])(?:\s+each)?)?"
+    r"\s*,?\s*(?:of\s+)?(\S.*?)(?:\s+(?:each|per node|gpus?|cards?))*",
     re.IGNORECASE,
 )
-WORDS: Final = {
-    "single": 1, "one": 1, "单": 1, "单卡": 1, "dual": 2, "two": 2, "a pair of": 2, "双": 2, "双卡": 2, "两张": 2,
-    "两块": 2, "three": 3, "quad": 4, "four": 4, "四卡": 4, "eight": 8, "八卡": 8,
-}
+"""Machines, cards of each, card."""
+RENTER: Final = re.compile(r"^(?:google\s+)?(?:colab|kaggle)(?:\s+pro\b\+?)?\s+(?=\S)", re.IGNORECASE)
+"""Whose notebooks run on one machine with the card named behind."""
+SLICE: Final = re.compile(r"(?:tpu[\s-]*)?(v\d[ep]|v7x?)-(\d{1,4})", re.IGNORECASE)
+CORES: Final = {"v5p": 2}
+"""What a TPU slice counts in its name where it is no chips: cores, so many of a chip [Cloud TPU, "TPU v5p"]."""
 LISTED: Final = re.compile(r"gpu \d+:\s*(.+?)(?:\s*\(uuid:[^)]*\))?\s*", re.IGNORECASE)
 """A line of `nvidia-smi -L`."""
 ELSEWHERE: Final = re.compile(
@@ -136,7 +153,7 @@ def _cards(text: str) -> Cards:
 
 def _readings(text: str) -> Iterator[tuple[str | None, str | None, str]]:
     """Machines, cards of each, and the rest; the surest reading first."""
-    text = re.sub(r"^gpus?:(?=\D)", "", text, flags=re.IGNORECASE)  # Slurm's gpu:a100:4
+    text = re.sub(r"^gpus?:(?=\D)", "", RENTER.sub("", text), flags=re.IGNORECASE)  # Slurm's gpu:a100:4
     leading = LEADING.fullmatch(text)
     if leading is not None and leading[1] is not None:
         first, second, name = leading.groups()
@@ -148,6 +165,11 @@ def _readings(text: str) -> Iterator[tuple[str | None, str | None, str]]:
         yield None, trailing[2] or trailing[3] or trailing[4], trailing[1]
     if (counted := COUNTED.fullmatch(text)) is not None:
         yield None, str(WORDS[counted[1].lower()]), counted[2]
+    if (machines := MACHINES.fullmatch(text)) is not None:
+        nodes, count = (str(WORDS.get(number.lower(), number)) for number in machines.group(1, 2))
+        yield nodes, count, machines[3]
+    if (part := SLICE.fullmatch(text)) is not None:
+        yield None, str(int(part[2]) // CORES.get(part[1].lower(), 1) or 1), f"tpu-{part[1]}"
     if re.search(r"[a-z0-9]s$", text, re.IGNORECASE):  # "2x 3090s"
         yield from ((nodes, count, name.removesuffix("s")) for nodes, count, name in _readings(text[:-1]))
 

@@ -136,7 +136,7 @@ def load_instance(text: str) -> Instance:
 
     Raises: UnknownName with the nearest names, InvalidSpec where several providers have that name
     """
-    provider, colon, name = text.strip().lower().rpartition(":")
+    provider, colon, name = re.sub(r"\s+", "-", text.strip().lower()).rpartition(":")
     if colon and provider not in PROVIDERS:
         raise UnknownName.of("provider", provider, PROVIDERS)
     start = provider + colon
