@@ -275,3 +275,15 @@ def test_critic_and_actor_learn_at_once_where_neither_sleeps() -> None:
     assert "update_critic" not in role(awake, "critic").phases
     card, parts = role(awake, "card"), [role(awake, name) for name in ("trainer", "critic")]
     assert card.phases["update_actor"].device_bytes > sum(one.phases["update_actor"].reserved_bytes for one in parts)
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"padded": True}, {"micro_batch": 64}, {"alloc_conf": "expandable_segments:True"}, {"mean_response_len": 512},
+], ids=str)
+def test_lengths_that_grow_from_micro_batch_to_micro_batch_leave_blocks_cached(options: dict[str, Any]) -> None:
+    """One micro-batch, padded ones and segments that expand leave none; what the card needs is the same."""
+    found = asked(**{"mean_response_len": 128, "mean_prompt_len": 512, "prompts": 128, "mini_batch": 128} | options)
+    update, card = role(found, "trainer").phases["update_actor"], role(found, "card").phases["update_actor"]
+    assert any("more cached" in sentence for sentence in found.assumptions) is (not options)
+    assert (update.reserved_bytes > 1.3 * update.allocated_bytes) is (not options)
+    assert card.device_bytes < update.allocated_bytes + 6 * GIB and found.high_bytes <= found.capacity_bytes

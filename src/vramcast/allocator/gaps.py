@@ -119,6 +119,7 @@ class Gaps:
         self._segments: dict[int, int] = {}  # start -> end
         self.num_changes = 0  # how often memory was taken from the driver or given back
         self._capacity = None if capacity_bytes is None else capacity_bytes // UNIT
+        self._exceeds = False
         self._allocated = self._peak_allocated = 0
         self._reserved = self._peak_reserved = 0
 
@@ -141,6 +142,10 @@ class Gaps:
     def reserved_bytes(self) -> int:
         """The sum of segments and mapped pages."""
         return self._reserved * UNIT
+
+    def limit(self, capacity_bytes: int) -> None:
+        """From now on more is had only where giving back all that is free was not enough."""
+        self._capacity, self._exceeds = max(0, capacity_bytes // UNIT), True
 
     def reset_peaks(self) -> None:
         """Let the peaks start again from the present values."""
@@ -279,7 +284,7 @@ class Gaps:
         segment = segment_bytes(size * UNIT) // UNIT
         if self._capacity is not None and self._reserved + segment > self._capacity:
             self.release()
-            if self._reserved + segment > self._capacity:
+            if self._reserved + segment > self._capacity and not self._exceeds:
                 raise OutOfCapacity
         start = self._next_address
         end = start + segment

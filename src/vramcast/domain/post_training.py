@@ -60,8 +60,8 @@ class Episodes(Noun, frozen=True):
         means = (self.mean_prompt_len or self.prompt_len, self.mean_response_len or self.response_len)
         return sum(means)
 
-    def most_tokens(self, sequences: int) -> int:
-        """Of the longest of a run's micro-batches of so many sequences.
+    def most_tokens(self, sequences: int, deviations: float = RAREST) -> int:
+        """Of the longest of a run's micro-batches of so many sequences, or of one that exceeds the mean one by less.
 
         The mean of n lengths deviates by the square root of n less than one of them; all answers to a prompt share it.
         None is longer than the longest.
@@ -69,7 +69,7 @@ class Episodes(Noun, frozen=True):
         parts = ((self.mean_prompt_len, self.prompt_len, max(1.0, sequences / self.samples)),
                  (self.mean_response_len, self.response_len, sequences))
         return round(sequences * sum(
-            most if mean is None else min(most, mean * (1 + RAREST * VARIATION / count**0.5))
+            most if mean is None else min(most, mean * (1 + deviations * VARIATION / count**0.5))
             for mean, most, count in parts
         ))
 
@@ -190,6 +190,7 @@ class Card(Struct, frozen=True, kw_only=True):
 
     processes: tuple[Process, ...]
     stages: tuple[Stage, ...]
+    rising: tuple[Stage, ...] = ()  # updates once more whose micro-batches grow: what stays cached between them
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     shortfall: str = ""  # why a process refuses to start, where the card's size alone does not say it

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 ALLOCATION_GRANULARITY: Final = 512
 """Every block of the caching allocator is a multiple of this [bytes] (kMinBlockSize)."""
@@ -155,6 +156,47 @@ def _extent(program: Program, bodies: Extents) -> Extent:
                     peak = most
                 net = last + inner.net
     return Extent(net, peak)
+
+
+def between(less: Program, more: Program, way: float) -> Program:
+    """The second program at a size between two: tensors of one name correspond in the order in which they appear.
+
+    Args:
+        way: from the one to the other, 0 to 1
+    """
+    sized: dict[Tensor, Tensor] = {}
+    smaller = _by_path(less)
+    for path, tensors in _by_path(more).items():
+        for other, one in zip(tensors, smaller.get(path, ()), strict=False):
+            if one.num_bytes != other.num_bytes:
+                sized[other] = replace(
+                    other, num_bytes=one.num_bytes + round(way * (other.num_bytes - one.num_bytes)))
+
+    def nodes(program: Program) -> Iterator[Node]:
+        for node in program:
+            if isinstance(node, Loop):
+                yield Loop(node.count, tuple(nodes(node.body)), label=node.label)
+            else:
+                yield type(node)(sized.get(node.tensor, node.tensor))
+
+    return tuple(nodes(more))
+
+
+def _by_path(program: Program) -> dict[str, list[Tensor]]:
+    """The tensors of each name, in the order in which they first appear."""
+    found: dict[Tensor, None] = {}
+    by_path: dict[str, list[Tensor]] = {}
+
+    def read(nodes: Program) -> None:
+        for node in nodes:
+            if isinstance(node, Loop):
+                read(node.body)
+            elif node.tensor not in found:
+                found[node.tensor] = None
+                by_path.setdefault(node.tensor.path, []).append(node.tensor)
+
+    read(program)
+    return by_path
 
 
 def live_at_end(program: Program) -> dict[Tensor, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from vramcast.blocks.parameters import count_parameters
 from vramcast.domain import version
 from vramcast.domain.answer import Change, LedgerEntry, Peak, PostTrainingAnswer, RankAnswer
 from vramcast.domain.job import Job, Recompute, Shards
-from vramcast.domain.post_training import CARDS, Card, PostTrainingJob, Process
+from vramcast.domain.post_training import CARDS, Card, PostTrainingJob, Process, Stage
 from vramcast.domain.program import Basis, Tensor
 from vramcast.engines.post_training import fsdp, trainer
 from vramcast.engines.post_training.batches import batches, seen_from
@@ -52,6 +52,8 @@ class Played(NamedTuple):
     outside: dict[str, tuple[Tensor, ...]]  # process -> what lies beside its allocator
     scripts: dict[str, Script[int]]
     moments: tuple[dict[str, Moment], ...]  # of each stage, the processes that are there
+    limited: bool = False  # processes gave back what was free because the card was full
+    risen: dict[str, dict[str, int]] = {}  # process -> stage -> reserved where micro-batches grow [bytes]
 
     def device_bytes(self, stage: int) -> int:
         """The card's sum in a stage [bytes]."""
@@ -69,6 +71,12 @@ class Played(NamedTuple):
         process = next(process for process in self.card.processes if process.name == name)
         return tuple(pool for pool in process.pools if pool.name in self.card.stages[stage].awake)
 
+    def cached_besides(self, name: str, stage: int, visible: int) -> int:
+        """What else a process has reserved where micro-batches grow, and larger blocks join those of the last one each
+        time: until the card is full, when all that is free goes back before more is asked for."""
+        risen = self.risen.get(name, {}).get(self.card.stages[stage].name, 0)
+        return max(0, min(risen - self.moments[stage][name].reserved, visible - self.device_bytes(stage)))
+
     def counted(self, name: str, stage: int) -> int:
         """Pools that torch counts in a process, asleep or awake [bytes]."""
         process = next(process for process in self.card.processes if process.name == name)
@@ -85,7 +93,7 @@ def answer(job: PostTrainingJob, *, with_changes: bool = True) -> PostTrainingAn
 
     Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
     """
-    runs = play(job)
+    runs = play(job, rises=True)
     wholes = sorted((_card_answer(job, played) for played in runs), key=lambda whole: -whole.needed_bytes)
     capacity, short = job.cluster.gpu.visible_bytes, _shortfall(runs)
     host = host_need(job)
@@ -97,10 +105,10 @@ def answer(job: PostTrainingJob, *, with_changes: bool = True) -> PostTrainingAn
         question=question(job),
         fits=fits,
         capacity_bytes=capacity,
-        ranks=(*wholes, *(one for played in runs for one in _process_answers(played, _cards(job, played)))),
+        ranks=(*wholes, *(one for played in runs for one in _process_answers(played, _cards(job, played), capacity))),
         num_parameters=count_parameters(job.model).total,
         cautions=tuple(_cautions(short if wholes[0].needed_bytes > capacity else "", longest, capacity)),
-        assumptions=tuple(dict.fromkeys((*job.model.notes, *job.assumed, *said, *unknown))),
+        assumptions=tuple(dict.fromkeys((*job.model.notes, *job.assumed, *said, *_cached(runs, capacity), *unknown))),
         ignored=(
             *version.newer(job.framework, job.version, FRAMEWORKS[job.framework].newest),
             *version.newer(job.rollout_engine, job.rollout_version, SERVING[job.rollout_engine].newest),
@@ -118,6 +126,14 @@ def answer(job: PostTrainingJob, *, with_changes: bool = True) -> PostTrainingAn
     return priced
 
 
+def _cached(runs: tuple[Played, ...], visible: int) -> Iterator[str]:
+    most = max(played.cached_besides(name, index, visible)
+               for played in runs for index, moments in enumerate(played.moments) for name in moments)
+    if most:
+        yield (f"lengths that grow from micro-batch to micro-batch leave up to {format_bytes(most)} more cached, "
+               "which goes back before memory is out")
+
+
 def _shortfall(runs: tuple[Played, ...]) -> str:
     return next((played.card.shortfall for played in runs if played.card.shortfall), "")
 
@@ -133,34 +149,63 @@ def _first(played: Played) -> str:
     return played.card.processes[0].name
 
 
-def play(job: PostTrainingJob) -> tuple[Played, ...]:
-    """Every process through every stage, in its own simulated allocator; of each kind of card."""
-    return tuple(_played(job, found) for found in cards(job))
+def play(job: PostTrainingJob, *, rises: bool = False) -> tuple[Played, ...]:
+    """Every process through every stage, in its own simulated allocator; of each kind of card.
+
+    Args:
+        rises: what a process has cached where micro-batches grow is asked, too
+    """
+    return tuple(_played(job, found if rises else replace(found, rising=())) for found in cards(job))
 
 
 def _played(job: PostTrainingJob, found: Card) -> Played:
+    every = (*found.stages, *found.rising)
     outside = {process.name: (*_around(job, process), *process.outside) for process in found.processes}
-    scripts = {process.name: Script(dict(enumerate(stage.programs.get(process.name, ()) for stage in found.stages)))
+    scripts = {process.name: Script(dict(enumerate(stage.programs.get(process.name, ()) for stage in every)))
                for process in found.processes}
     try:
-        lives = {name: _life(found, name, script, job.alloc_conf) for name, script in scripts.items()}
+        lives = {name: _life(every, name, script, job.alloc_conf) for name, script in scripts.items()}
     except BeyondAddresses:  # 32 TiB and more, which no card has
         raise InvalidSpec("the question is larger than can be answered") from None
+    grown = {name: {stage.name: moment.reserved for stage, moment in zip(every, life, strict=True)
+                    if stage in found.rising and moment.is_active} for name, life in lives.items()}
+    played = Played(found, outside, scripts, _moments(found, lives), risen=grown)
+    sizes, visible = [*map(played.device_bytes, range(len(found.stages)))], job.cluster.gpu.visible_bytes
+    full = {name for stage, size in zip(found.stages, sizes, strict=True) if size > visible for name in stage.programs}
+    if not full or job.alloc_conf:
+        return played
+    for name in full:
+        rooms = [visible - size + (moment.reserved if moment.is_active else moment.rests_reserved)
+                 for size, moment in zip(sizes, lives[name], strict=False)]
+        lives[name] = _life(found.stages, name, scripts[name], "", rooms)
+    return played._replace(moments=_moments(found, lives), limited=True)
+
+
+def _moments(found: Card, lives: Mapping[str, Sequence[Moment]]) -> tuple[dict[str, Moment], ...]:
+    """Of each stage, of the processes that have begun."""
     begins = {name: next(index for index, stage in enumerate(found.stages) if name in stage.programs) for name in lives}
-    moments = ({name: life[index] for name, life in lives.items() if index >= begins[name]}
-               for index in range(len(found.stages)))
-    return Played(found, outside, scripts, tuple(moments))
+    return tuple({name: life[index] for name, life in lives.items() if index >= begins[name]}
+                 for index in range(len(found.stages)))
 
 
-def _life(found: Card, name: str, script: Script[int], alloc_conf: str) -> list[Moment]:
-    """One process through every stage. Expandable segments are given back page by page: the full allocator's work."""
+def _life(
+    stages: Sequence[Stage], name: str, script: Script[int], alloc_conf: str, rooms: Sequence[int] = ()
+) -> list[Moment]:
+    """One process through every stage. Expandable segments are given back page by page: the full allocator's work.
+
+    Args:
+        rooms: what others leave of the card in each stage; beyond it what is free goes back first [bytes]
+    """
     moments = []
     device = Device(Settings.parse(alloc_conf), None) if alloc_conf else None
     allocator: Allocator | Gaps = Gaps(script.run.requests) if device is None else device.allocator
-    for stage, place in zip(found.stages, script.run.phases, strict=True):
+    phases = script.run.phases[:len(stages)]
+    for index, (stage, place) in enumerate(zip(stages, phases, strict=True)):
         allocator.reset_peaks()
         program = stage.programs.get(name)
         if isinstance(allocator, Gaps):
+            if rooms:
+                allocator.limit(rooms[index])
             play_script(script.run, place, allocator)
         elif device is not None and program is not None:
             device.replay(program)
@@ -205,10 +250,13 @@ def _card_answer(job: PostTrainingJob, played: Played) -> RankAnswer:
     exact = sum(pool.num_bytes for name in played.moments[highest] for pool in played.awake(name, highest))
     traits = training_traits(_train_job(job))
     low, high = (exact + end for end in interval(traits, peak.device_bytes - exact))
+    high = max(high, *(played.device_bytes(index) + played.cached_besides(name, index, job.cluster.gpu.visible_bytes)
+                       for index, moments in enumerate(played.moments) for name in moments))
     role = CARDS[0] if job.rollout.gpus is None else f"{_first(played)}'s card"
     return RankAnswer(
         role=role, count=_cards(job, played), peak=peak, interval_bytes=(low, high), phases=peaks,
-        highest=highest_stage, ledger=tuple(sorted(_ledger(played, highest, peak), key=lambda entry: -entry.num_bytes)),
+        highest=highest_stage, gives_back_cache=played.limited and peak.device_bytes <= job.cluster.gpu.visible_bytes,
+        ledger=tuple(sorted(_ledger(played, highest, peak), key=lambda entry: -entry.num_bytes)),
     )
 
 
@@ -230,7 +278,7 @@ def _ledger(played: Played, index: int, peak: Peak) -> Iterator[LedgerEntry]:
     )
 
 
-def _process_answers(played: Played, count: int) -> Iterator[RankAnswer]:
+def _process_answers(played: Played, count: int, visible: int) -> Iterator[RankAnswer]:
     """Each process as torch counts in it: what sleeps stays in its statistics."""
     for process in played.card.processes:
         phases: dict[str, Peak] = {}
@@ -239,7 +287,8 @@ def _process_answers(played: Played, count: int) -> Iterator[RankAnswer]:
             if moment is None:
                 continue
             pools, held = played.counted(process.name, index), played.held_bytes(process.name, index)
-            found = Peak(allocated_bytes=moment.allocated + pools, reserved_bytes=moment.reserved + pools,
+            found = Peak(allocated_bytes=moment.allocated + pools,
+                         reserved_bytes=moment.reserved + pools + played.cached_besides(process.name, index, visible),
                          device_bytes=moment.reserved + held)
             known = phases.get(stage.name)
             phases[stage.name] = found if known is None else Peak(

@@ -8,13 +8,13 @@ so are final norm and head together, which stay gathered between forward and bac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
 from typing import Final
 
 from vramcast.domain.job import Phase
-from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, between
 from vramcast.engines.eager.graphs import blocks
 from vramcast.engines.eager.passes import Around, Piece, evaluation, inference, passes
 from vramcast.engines.eager.phases import Stepping, stepped
@@ -448,7 +448,8 @@ def _loaded_tensor(name: str, num_bytes: int) -> Tensor:
 
 
 def sharded_phases(
-    recipe: Recipe, stepping: Stepping, sharding: Sharding, compared: Rated | None = None
+    recipe: Recipe, stepping: Stepping, sharding: Sharding, compared: Rated | None = None,
+    shortest: Recipe | None = None, ways: Sequence[float] = (),
 ) -> Mapping[Phase, Program]:
     """Load, first step, step, evaluation of one rank under FSDP.
 
@@ -459,6 +460,8 @@ def sharded_phases(
         stepping: optimizer and accumulation
         sharding: who shards
         compared: whose answers a reference rates, too
+        shortest: of the micro-batches, where their lengths differ
+        ways: from it to `recipe`, of each micro-batch but the last, which is the recipe's
     """
     built, flat = blocks(recipe), sharding.by == "fsdp1"
     found = parts(recipe, leaves=flat)
@@ -469,12 +472,17 @@ def sharded_phases(
     around = Flat(found, sharding) if flat else PerWeight(found, sharding, tied=recipe.model.tied)
     held = tuple(around.shards())
     around.synchronises = stepping.grad_accum == 1 or not sharding.defers
-    load, between = ((), ()) if compared is None else _reference(compared, around)
+    load, compares = ((), ()) if compared is None else _reference(compared, around)
     micro_batches: list[Node] = []
     for around.first, times in ((True, 1), (False, stepping.grad_accum - 1)):
         if times:
-            body = passes(recipe, built=built, around=around, between=between).micro_batch
-            micro_batches += body if times == 1 else (Loop(times, body, label="micro-batches"),)
+            body = passes(recipe, built=built, around=around, between=compares).micro_batch
+            if shortest is None:
+                micro_batches += body if times == 1 else (Loop(times, body, label="micro-batches"),)
+                continue
+            least = passes(shortest, around=around).micro_batch
+            for way in ways[:1] if around.first else (*ways[1:], 1.0):
+                micro_batches += between(least, body, way)
     micro_batches += () if around.synchronises else around.scatter()
     on_host = sharding.offload
     made = () if on_host else state_program(held, stepping.optimizer)

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from statistics import NormalDist
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -16,6 +17,10 @@ from vramcast.errors import InvalidSpec
 from vramcast.units import ceil_div
 
 
+RISING: Final = 5
+"""Micro-batches of which each is longer than all before, once in a run's thousand: one in 5! of so many does [count]."""
+
+
 class Batches(NamedTuple):
     """What passes through a network at once on one card, and how often."""
 
@@ -23,6 +28,7 @@ class Batches(NamedTuple):
     samples: int  # rows of it: 1 where sequences lie behind one another
     accumulated: int  # micro-batches of an optimizer step
     steps: int  # optimizer steps of a step of the algorithm
+    shorter: tuple[int, ...] = ()  # what others of an optimizer step have, where lengths differ, rising [tokens]
 
 
 def trainer_cluster(job: PostTrainingJob) -> Cluster:
@@ -97,8 +103,11 @@ def batches(job: PostTrainingJob, *, learns: bool, of_critic: bool = False) -> B
     if sequences is not None and tokens is None:
         sequences = min(sequences, local)
         at_once = sequences * length if updates.padded else episodes.most_tokens(sequences)
-        return Batches(ceil_div(at_once, updates.ulysses), sequences if updates.padded else 1,
-                       ceil_div(local, sequences), steps)
+        accumulated = ceil_div(local, sequences)
+        rising = 0 if updates.padded or length == episodes.longest else min(accumulated, RISING)
+        deviates = (NormalDist().inv_cdf((place + 0.5) / rising) for place in range(rising - 1))
+        return Batches(ceil_div(at_once, updates.ulysses), sequences if updates.padded else 1, accumulated, steps,
+                       tuple(ceil_div(episodes.most_tokens(sequences, one), updates.ulysses) for one in deviates))
     shared = updates.ulysses * (job.plan.cp if job.framework == "verl" else 1)  # [verl] megatron_actor.py
     budget = (tokens or MICRO_TOKENS) * shared
     if job.framework == "openrlhf":  # a sequence that is longer is a micro-batch alone [seqlen_balancing.py]

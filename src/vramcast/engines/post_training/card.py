@@ -71,32 +71,33 @@ def cards(job: PostTrainingJob) -> tuple[Card, ...]:
     Raises: InvalidSpec or Unsupported with one sentence for what the framework cannot run, or is not modelled
     """
     release, roles = release_of(job), _roles(job)
-    apart = job.rollout.gpus is not None
+    apart, rising = job.rollout.gpus is not None, _rising(job, release, roles)
     made = engine(job, held_bytes=0 if apart else _held(job, release, roles))
     in_process = lives_inside(job)
     said = tuple(_assumptions(job, made, in_process=in_process))
     if apart:
-        alone = _alone(job, roles, tuple(_stages(job, release, roles)), said)
+        alone = _alone(job, roles, tuple(_stages(job, release, roles)), rising, said)
         process = Process(name=ENGINE, outside=made.outside, pools=(made.weights, made.cache))
         started = Stage(name="engine_start", programs={ENGINE: (*made.kept, *made.forward)}, awake=POOLS)
         return (*alone, Card(processes=(process,), shortfall=made.shortfall, stages=(
             started, Stage(name="generate", programs={ENGINE: made.forward}, awake=POOLS))))
     stages = tuple(_stages(job, release, roles, made, generator=TRAINER if in_process else ENGINE))
-    return (Card(processes=_processes(made, roles, in_process=in_process), stages=stages, shortfall=made.shortfall,
-                 assumptions=said),)
+    return (Card(processes=_processes(made, roles, in_process=in_process), stages=stages, rising=rising,
+                 shortfall=made.shortfall, assumptions=said),)
 
 
 def _alone(
-    job: PostTrainingJob, roles: _Roles, stages: tuple[Stage, ...], said: tuple[str, ...]
+    job: PostTrainingJob, roles: _Roles, stages: tuple[Stage, ...], rising: tuple[Stage, ...], said: tuple[str, ...]
 ) -> Iterator[Card]:
     """Cards without an engine: the trainer's, and those of networks that have some of their own."""
     own = [tuple(map(roles.home, names.split("+"))) for names in job.own_gpus]
     others = tuple(name for name in roles.homes if not any(name in homes for homes in own))
     for homes in (others, *own):
-        there = (replace(stage, programs={name: stage.programs[name] for name in homes if name in stage.programs},
-                         releases=tuple(name for name in stage.releases if name in homes)) for stage in stages)
-        yield Card(processes=tuple(Process(name=name) for name in homes), assumptions=said,
-                   stages=tuple(stage for stage in there if stage.programs))
+        there, grown = (tuple(stage for stage in (
+            replace(stage, programs={name: stage.programs[name] for name in homes if name in stage.programs},
+                    releases=tuple(name for name in stage.releases if name in homes)) for stage in found)
+            if stage.programs) for found in (stages, rising))
+        yield Card(processes=tuple(Process(name=name) for name in homes), assumptions=said, stages=there, rising=grown)
 
 
 def _held(job: PostTrainingJob, release: Release, roles: _Roles) -> int:
@@ -128,8 +129,7 @@ def _stages(
     job: PostTrainingJob, release: Release, roles: _Roles, made: Engine | None = None, *, generator: str = ENGINE
 ) -> Iterator[Stage]:
     """In order; without `made` those of a trainer alone."""
-    moves, moved = trainer.moved_by_stage(job)
-    stays = _Stays(weights=not (moves or release.leaves), moments=not (moved or release.leaves))
+    stays = _stays(job, release)
     loads: dict[str, list[Node]] = {name: [] for name in roles.homes}
     for name, network in roles.all.items():
         loads[roles.home(name)] += network.load
@@ -146,6 +146,20 @@ def _stages(
     yield from (*started, init) if first else (init, *started)
     for stage in _steps(job, release, roles, stays, made, generator):
         yield replace(stage, releases=()) if keeps_cache(job) else stage
+
+
+def _stays(job: PostTrainingJob, release: Release) -> _Stays:
+    moves, moved = trainer.moved_by_stage(job)
+    return _Stays(weights=not (moves or release.leaves), moments=not (moved or release.leaves))
+
+
+def _rising(job: PostTrainingJob, release: Release, roles: _Roles) -> tuple[Stage, ...]:
+    """Updates of networks whose micro-batches differ in length, at their worst."""
+    stays, named = _stays(job, release), ("update_actor", "update_critic")
+    return tuple(
+        stays.updated(name, roles.home(role), network._replace(update=network.rising), (), first=False)
+        for role, name, network in zip((TRAINER, CRITIC), named, roles.trained, strict=False) if network.rising
+    )
 
 
 def _steps(
@@ -178,7 +192,6 @@ def _steps(
             else:
                 yield other
         yield updated
-
 
 class _Stays(NamedTuple):
     """What is on the card between two stages that need it."""

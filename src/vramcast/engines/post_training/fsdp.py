@@ -149,13 +149,19 @@ def critic(job: PostTrainingJob, found: Batches) -> tuple[Network, Program]:
 def _network(job: PostTrainingJob, recipe: Recipe, found: Batches) -> Network:
     few = found._replace(accumulated=min(found.accumulated, ROUNDS))
     how, stepping = sharding(job), sharded_stepping_of(train_job(job, few))
-    phases = sharded_phases(recipe, stepping, how)
+    phases, rising = sharded_phases(recipe, stepping, how), ()
+    if found.shorter:
+        least, *ways = found.shorter
+        several = stepping._replace(grad_accum=len(found.shorter) + 1)
+        rising = sharded_phases(recipe, several, how, shortest=recipe._replace(
+            sizes=recipe.sizes._replace(seq_len=least)), ways=[0.0, *(
+            (tokens - least) / max(1, found.tokens - least) for tokens in ways)])[Phase.STEP]
     load = phases[Phase.LOAD]
     shards = tuple(live_at_end(load).items())
     held = tuple(_shares(recipe, how))
     states = tuple(live_at_end(state_program(held, stepping.optimizer)).items())
     step = phases[Phase.STEP]
-    return Network(load, shards, (), states, (*stepping.workspaces, *step, *alloc(states)), step)
+    return Network(load, shards, (), states, (*stepping.workspaces, *step, *alloc(states)), step, rising)
 
 
 def _shares(recipe: Recipe, how: Sharding) -> tuple[Weight, ...]:

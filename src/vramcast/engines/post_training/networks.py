@@ -19,6 +19,7 @@ class Network(NamedTuple):
     states: Held = ()  # of the optimizer, made in the first update
     first: Program = ()  # one mini-batch, whose optimizer step makes the states
     update: Program = ()  # any later one
+    rising: Program = ()  # one whose micro-batches have other lengths, each more than those before
 
     @property
     def moments(self) -> Held:
