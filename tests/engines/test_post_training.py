@@ -283,7 +283,16 @@ def test_critic_and_actor_learn_at_once_where_neither_sleeps() -> None:
 def test_lengths_that_grow_from_micro_batch_to_micro_batch_leave_blocks_cached(options: dict[str, Any]) -> None:
     """One micro-batch, padded ones and segments that expand leave none; what the card needs is the same."""
     found = asked(**{"mean_response_len": 128, "mean_prompt_len": 512, "prompts": 128, "mini_batch": 128} | options)
-    update, card = role(found, "trainer").phases["update_actor"], role(found, "card").phases["update_actor"]
+    update = role(found, "trainer").phases["update_actor"]
     assert any("more cached" in sentence for sentence in found.assumptions) is (not options)
-    assert (update.reserved_bytes > 1.3 * update.allocated_bytes) is (not options)
-    assert card.device_bytes < update.allocated_bytes + 6 * GIB and found.high_bytes <= found.capacity_bytes
+    assert options or update.reserved_bytes > 1.3 * update.allocated_bytes
+    assert found.high_bytes <= found.capacity_bytes
+
+
+def test_a_full_card_takes_cached_memory_back_before_it_is_out() -> None:
+    """verl-tuning-qwen2-70b_grpo_32_h800_fsdp_vllm ran: 101.6 GiB where nothing is given back, 70 of them live."""
+    found = asked("qwen2-72b-instruct", gpus="4x8xh800", framework="verl@0.4", prompts=1024, mini_batch=256, samples=5,
+                  prompt_len=512, response_len=512, mean_prompt_len=103, mean_response_len=250, micro_batch=None,
+                  micro_tokens=24000, reference=True, offload_parameters="cpu", offload_optimizer="cpu",
+                  rollout_tp=16, memory_fraction=0.6, padded=False)
+    assert found.fits and found.fullest.gives_back_cache and found.cautions[0].startswith("fits only because")

@@ -28,6 +28,7 @@ from vramcast.estimate.interval import interval
 from vramcast.estimate.outside import context_tensor, outside_tensors
 from vramcast.estimate.post_training_host import host_need
 from vramcast.estimate.post_training_time import step_time
+from vramcast.estimate.ranks import GIVES_BACK
 from vramcast.estimate.script import Script
 from vramcast.estimate.script import play as play_script
 from vramcast.estimate.timeline import Device
@@ -107,7 +108,7 @@ def answer(job: PostTrainingJob, *, with_changes: bool = True) -> PostTrainingAn
         capacity_bytes=capacity,
         ranks=(*wholes, *(one for played in runs for one in _process_answers(played, _cards(job, played), capacity))),
         num_parameters=count_parameters(job.model).total,
-        cautions=tuple(_cautions(short if wholes[0].needed_bytes > capacity else "", longest, capacity)),
+        cautions=tuple(_cautions(wholes[0], short, longest, capacity)),
         assumptions=tuple(dict.fromkeys((*job.model.notes, *job.assumed, *said, *_cached(runs, capacity), *unknown))),
         ignored=(
             *version.newer(job.framework, job.version, FRAMEWORKS[job.framework].newest),
@@ -155,6 +156,8 @@ def play(job: PostTrainingJob, *, rises: bool = False) -> tuple[Played, ...]:
     Args:
         rises: what a process has cached where micro-batches grow is asked, too
     """
+    if job.alloc_conf and Settings.parse(job.alloc_conf).expandable_segments:  # a segment grows with what is asked
+        rises = False
     return tuple(_played(job, found if rises else replace(found, rising=())) for found in cards(job))
 
 
@@ -177,7 +180,10 @@ def _played(job: PostTrainingJob, found: Card) -> Played:
     for name in full:
         rooms = [visible - size + (moment.reserved if moment.is_active else moment.rests_reserved)
                  for size, moment in zip(sizes, lives[name], strict=False)]
-        lives[name] = _life(found.stages, name, scripts[name], "", rooms)
+        try:
+            lives[name] = _life(found.stages, name, scripts[name], "", rooms)
+        except BeyondAddresses:  # much larger than the card, which gives back all the time
+            return played
     return played._replace(moments=_moments(found, lives), limited=True)
 
 
@@ -319,10 +325,12 @@ def _by_longest(job: PostTrainingJob) -> Peak | None:
         return None
 
 
-def _cautions(shortfall: str, longest: Peak | None, capacity: int) -> Iterator[str]:
+def _cautions(whole: RankAnswer, shortfall: str, longest: Peak | None, capacity: int) -> Iterator[str]:
     """What changes how the verdict is to be read."""
-    if shortfall:
+    if shortfall and whole.needed_bytes > capacity:
         yield shortfall
+    if whole.gives_back_cache:
+        yield GIVES_BACK
     if longest is not None:
         size = format_bytes(longest.device_bytes)
         yield (f"by the mean lengths; where all sequences of a micro-batch are the longest, {size}: fits"

@@ -19,6 +19,12 @@ from vramcast.estimate.traits import Traits, slack_of
 SHARES: Final = (1.25, 1.5, 2.0)
 """Of what is allocated: capacities at which a run of many lengths is tried where the card is too small."""
 
+GIVES_BACK: Final = (
+    "fits only because the allocator gives cached memory back when the card is full: expect retries and slow "
+    "steps; --alloc-conf expandable_segments:True avoids most of it"
+)
+"""What to know of a plan that would need more than its card if the allocator kept all."""
+
 
 class RankNeed(NamedTuple):
     """What a rank must have of its card, in short: what plans are compared by [bytes]."""

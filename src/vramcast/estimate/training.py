@@ -26,7 +26,7 @@ from vramcast.estimate.cost import with_cost
 from vramcast.estimate.host_memory import host_need
 from vramcast.estimate.interval import interval
 from vramcast.estimate.lengths import with_lengths
-from vramcast.estimate.ranks import RankNeed, ended_at_card, rank_answer, rank_need, slack_share
+from vramcast.estimate.ranks import GIVES_BACK, RankNeed, ended_at_card, rank_answer, rank_need, slack_share
 from vramcast.estimate.training_corrections import beside, corrected_rank, explained, holding, with_slack
 from vramcast.estimate.traits import SLACKS, training_traits
 from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES
@@ -121,10 +121,7 @@ def _unversioned(job: Job) -> Iterator[str]:
 def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
     """What a user should know before trusting the verdict."""
     if any(rank.gives_back_cache for rank in ranks):
-        yield (
-            "fits only because the allocator gives cached memory back when the card is full: expect retries and slow "
-            "steps; --alloc-conf expandable_segments:True avoids most of it"
-        )
+        yield GIVES_BACK
     gpu, precision = job.cluster.gpu, job.plan.precision
     if gpu.vendor not in ("NVIDIA", "AMD"):
         yield f"{job.engine} runs on {gpu.name} in {gpu.vendor}'s own build: memory is that of its CUDA build"

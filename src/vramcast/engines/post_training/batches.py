@@ -16,9 +16,8 @@ from vramcast.engines.post_training.releases import MICRO_TOKENS
 from vramcast.errors import InvalidSpec
 from vramcast.units import ceil_div
 
-
 RISING: Final = 5
-"""Micro-batches of which each is longer than all before, once in a run's thousand: one in 5! of so many does [count]."""
+"""Micro-batches of which each is longer than all before, in one of 5! stages of a run's thousand [count]."""
 
 
 class Batches(NamedTuple):

@@ -149,7 +149,8 @@ def critic(job: PostTrainingJob, found: Batches) -> tuple[Network, Program]:
 def _network(job: PostTrainingJob, recipe: Recipe, found: Batches) -> Network:
     few = found._replace(accumulated=min(found.accumulated, ROUNDS))
     how, stepping = sharding(job), sharded_stepping_of(train_job(job, few))
-    phases, rising = sharded_phases(recipe, stepping, how), ()
+    phases = sharded_phases(recipe, stepping, how)
+    rising: Program = ()
     if found.shorter:
         least, *ways = found.shorter
         several = stepping._replace(grad_accum=len(found.shorter) + 1)
