@@ -51,14 +51,6 @@ def test_a_llama_layer_in_bf16_keeps_49_bytes_per_token_and_channel() -> None:
     assert saved_bytes(LLAMA, sizes) == 4096 * 4096 * 49 + statistics
 
 
-def test_bert_base_in_fp32_with_eager_attention_keeps_1_737_gb_per_layer() -> None:
-    sizes = Sizes(
-        batch=32, seq_len=512, hidden=768, numerics=Numerics(4, 4, 4, 4), attention=AttentionKernel.EAGER,
-        hidden_dropout=0.1, attention_dropout=0.1, fp32_softmax=False,
-    )
-    assert abs(saved_bytes(BERT, sizes) - 1_736_704_000) < 1_000_000
-
-
 def test_a_masked_batch_copies_grouped_keys_and_values_per_query_head() -> None:
     sizes = Sizes(batch=2, seq_len=1024, hidden=4096)
     masked = sizes._replace(masked=True, grouped=False)
@@ -96,5 +88,3 @@ def test_backward_frees_what_forward_left(
     gradient = graph.tensor("gradient", sizes.residual_bytes)
     low = lower(graph, gradient=gradient)
     assert ends(low.forward + low.backward) == 0
-
-

@@ -45,66 +45,6 @@ def boxes(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "cards"),
-    [
-        ("h100", "1xh100-sxm-80gb", 1),
-        ("64xh100", "8x8xh100-sxm-80gb", 64),
-        ("aws:p5.48xlarge", "aws:p5.48xlarge", 8),
-        ("4xaws:p5.48xlarge", "4xaws:p5.48xlarge", 32),
-        ("4 x p5.48xlarge", "4xaws:p5.48xlarge", 32),
-        ("alibaba:ecs.gn7i-c16g1.4xlarge", "alibaba:ecs.gn7i-c16g1.4xlarge", 1),
-        ("8x-rtx4090", "onprem:8x-rtx4090", 8),
-        ("2x8x-rtx4090", "2xonprem:8x-rtx4090", 16),
-        ("8xgu8t", "8xh20-96gb", 8),
-    ],
-)
-def test_cards_and_machines_are_named_alike(text: str, name: str, cards: int) -> None:
-    cluster = cluster_of(text)
-    assert (cluster.name, cluster.count) == (name, cards)
-    again = cluster_of(cluster.name)
-    assert (again.name, again.gpu, again.price) == (cluster.name, cluster.gpu, cluster.price)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("0xh100", "must have 1 to 1000000"),
-        ("h101", "unknown GPU 'h101'; did you mean h100"),
-        ("p5.48xlarg", "unknown instance 'p5.48xlarg'; did you mean p5.48xlarge"),
-        ("aws:p5.48xlarg", "did you mean aws:p5.48xlarge"),
-        ("asw:p5.48xlarge", "unknown provider 'asw'; did you mean aws"),
-        ("8xgu60", "reads like a card code of PAI"),
-        ("0xp5.48xlarge", "must have 1 to 1000000"),
-    ],
-)
-def test_what_names_nothing_is_answered_by_what_comes_near(text: str, words: str) -> None:
-    with pytest.raises(VramcastError) as caught:
-        cluster_of(text)
-    assert words in str(caught.value)
-
-
-def test_a_machine_brings_network_memory_disks_and_price() -> None:
-    cluster = cluster_of("2xaws:p5.48xlarge")
-    assert cluster.network is not None and cluster.network.rdma == "EFA"
-    assert cluster.host_bytes == 2048 << 30
-    assert cluster.nvme_bytes == 30_400 * 10**9
-    assert cluster.price is not None and (cluster.price.per_hour, cluster.price.currency) == (55.04, "USD")
-
-
-def test_spot_region_and_currency_choose_the_price_or_are_refused() -> None:
-    spot = cluster_of("gcp:a3-megagpu-8g", Market(spot=True, region="us-east4")).price
-    assert spot is not None and (spot.tariff, spot.region) == ("spot", "us-east4")
-    with pytest.raises(InvalidSpec, match=r"aws:p5\.48xlarge is known for spot; known are on-demand in USD"):
-        cluster_of("aws:p5.48xlarge", Market(spot=True))
-    with pytest.raises(InvalidSpec, match="no currency is converted"):
-        cluster_of("aws:p5.48xlarge", Market(currency="CNY"))
-    with pytest.raises(InvalidSpec, match=r"\(cn-beijing"):
-        cluster_of("gn7-c12g1.3xlarge", Market(region="mars-1"))
-    with pytest.raises(InvalidSpec, match="has no list price; name a machine"):
-        cluster_of("8xh100", Market(spot=True))
-
-
 def test_a_price_that_is_not_public_is_absent_and_can_be_given() -> None:
     h20 = cluster_of("ecs.gn8v-8x.48xlarge")
     assert h20.price is None and any("give --price" in note for note in h20.notes)
@@ -257,23 +197,6 @@ def test_offers_in_another_currency_have_no_price() -> None:
     assert found["aws:p5.48xlarge"] is None
     price = found["alibaba:ecs.gn7e-c16g1.32xlarge"]
     assert price is not None and price.currency == "CNY"
-
-
-@pytest.mark.parametrize(
-    ("market", "words"),
-    [
-        (Market(region="mars"), "on-demand, mars; known are on-demand in USD"),
-        (Market(currency="CNY"), "on-demand, CNY; known are on-demand in USD"),
-        (Market(spot=True), "for spot; known are on-demand in USD"),
-    ],
-)
-def test_prices_of_a_kind_that_nothing_on_offer_has_are_refused(market: Market, words: str) -> None:
-    with pytest.raises(InvalidSpec, match=words):
-        offers("aws:p5.48xlarge", market)
-    with pytest.raises(InvalidSpec, match="has no list price"):
-        offers("8xh100-sxm-80gb", market)
-    given = Market(region=market.region, spot=market.spot, price="2.5cny")
-    assert offers("8xh100-sxm-80gb", given)[0].machine.price is not None
 
 
 def test_an_offer_without_the_price_asked_for_says_which_there_are() -> None:

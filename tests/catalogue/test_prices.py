@@ -72,13 +72,6 @@ def test_a_refreshed_row_wins_unless_a_newer_one_is_shipped(tmp_path: Path, monk
         assert [price.per_hour for price in known_prices().of("aws:p5.48xlarge")] == [expected]
 
 
-def test_a_damaged_refreshed_table_names_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VRAMCAST_DATA", str(tmp_path))
-    user_file().write_text(f"{HEADER}\naws:p5.48xlarge,us-east-1\n", encoding="utf-8")
-    with pytest.raises(SourceError, match=r"prices\.csv: line 2: 2 cells for 7 columns"):
-        known_prices()
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.asking import vramcast
-from vramcast.question.whole_command import line_of, question_command, words_of
 
 VLLM = ("vllm", "serve", "Qwen/Qwen3-8B", "-tp", "2", "--max-model-len", "16384")
 
@@ -52,17 +51,6 @@ def test_a_number_of_cards_stays(tmp_path: Path) -> None:
 def test_variables_before_the_command_are_its_environment() -> None:
     assumed = behind("VLLM_USE_V1=0", *VLLM)["assumptions"]
     assert isinstance(assumed, list) and any("v1=false" in line for line in assumed)
-
-
-@pytest.mark.parametrize("words", [
-    VLLM, ("A=b c", "vllm", "serve", "m", "--hf-overrides", '{"a": [1, "x y"]}'), ("TP=2; vllm serve m -tp $TP",),
-    ("vllm", "serve", "$HOME/it's", "--api-key", "a&b"),
-])
-def test_the_question_repeats_it_word_for_word(words: tuple[str, ...]) -> None:
-    line = line_of(words)
-    assert words_of(line) == list(words)
-    typed = shlex.split(question_command("serve", {"gpus": "h100", "from-command": line}))
-    assert typed[typed.index("--") + 1 :] == list(words)
 
 
 def test_it_is_saved_with_the_question_and_read_again(tmp_path: Path) -> None:

@@ -53,15 +53,6 @@ def test_a_pasted_message_is_the_text() -> None:
     assert isinstance(run("no such file").exception, SourceError)
 
 
-def test_the_document_has_class_confidence_numbers_why_and_fixes() -> None:
-    found = document(LOG)
-    assert found["schema"] == 1
-    (finding,) = found["findings"]
-    assert finding["class"] == "fragmented" and 0.8 < finding["confidence"] < 1
-    assert finding["numbers"]["tried_bytes"] == round(1.24 * 2**30) and finding["line"] == 6
-    assert any(fix.get("setting", "").endswith("expandable_segments:True") for fix in finding["fixes"])
-
-
 def test_a_snapshot_beside_the_text_proves_the_setting() -> None:
     first = document(LOG, "--snapshot", SNAPSHOT)["findings"][0]["fixes"][0]
     assert first["shown_by"] == "replay" and first["enough"] is True

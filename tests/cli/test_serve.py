@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -69,34 +68,10 @@ def test_a_question_that_cannot_be_answered_gets_one_sentence(arguments: list[st
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_an_unsaid_tensor_parallelism_is_the_largest_that_divides() -> None:
-    done = serve("deepseek-r1-distill-qwen-7b", "--gpus", "8xh100", "--json")  # 28 heads
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert answer["question"]["plan"]["tp"] == 4
-    assert any("4 of 8 GPUs" in text for text in answer["warnings"])
-
-
 def test_weights_beyond_the_budget_are_named_with_what_is_missing() -> None:
     done = serve("llama-3.1-70b", "--gpus", "h200", "--lang", "en")
     assert done.returncode == 1, done.stderr
     assert "nothing is left for the cache: weights 131" in done.stdout
-
-
-def test_a_context_beyond_the_models_own_is_refused_or_stands_second() -> None:
-    asked = ("llama-2-7b", "--gpus", "h100", "--context", "8k", "--lang", "en")
-    assert "longer than the 4096 positions" in serve(*asked).stderr
-    done = serve(*asked, "--engine-option", "allow-long=true")
-    assert done.returncode == 0, done.stderr
-    assert "longer than the 4096 positions" in done.stdout.splitlines()[1]
-
-
-def test_a_saved_question_reads_back_to_the_same_answer(tmp_path: Path) -> None:
-    job = tmp_path / "job.toml"
-    first = serve("qwen3-8b", "--gpus", "h100", "--context", "16k", "--kv-dtype", "fp8", "--save", str(job), "--json")
-    again = serve("--file", str(job), "--json")
-    assert first.returncode == 0, first.stderr
-    assert json.loads(first.stdout) == json.loads(again.stdout)
 
 
 def test_the_report_exists_in_chinese() -> None:

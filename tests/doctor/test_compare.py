@@ -38,13 +38,6 @@ def compared(sizes: dict[str, int], **fields: Any) -> Reconciliation:
     return reconciliation(replace(log, **given), job, found, ())
 
 
-def test_a_run_as_predicted_agrees() -> None:
-    found = compared(as_predicted(asked()[2]))
-    assert found.largest is None
-    assert not found.why
-    assert all(entry.difference == 0 for entry in found.compared)
-
-
 @pytest.mark.parametrize("name", ["weights", "activations", "communication", "cuda_graphs"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_entry_that_differs_most_is_named_with_its_share_and_a_reason(name: str, sign: int) -> None:
@@ -76,13 +69,6 @@ def test_a_cache_that_the_other_entries_do_not_explain_is_the_finding() -> None:
     assert found.largest.entry == "kv cache"
     assert [remark.key for remark in found.why] == ["why.kv cache.alone"]
     assert found.share == pytest.approx(8.5 / 9)
-
-
-def test_graphs_explain_a_cache_whether_or_not_the_budget_holds_them() -> None:
-    for cache in (0.0, -0.5):
-        found = compared(as_predicted(asked()[2], kv_cache=gib(cache), cuda_graphs=gib(0.5)))
-        assert found.largest is not None
-        assert found.largest.entry == "cuda graphs"
 
 
 def test_memory_held_by_others_explains_non_torch_memory() -> None:
@@ -125,13 +111,6 @@ def test_devices_of_one_process_are_compared_together() -> None:
     assert both.largest is None
 
 
-def test_half_a_log_compares_what_it_has() -> None:
-    found = compared({"weights": gib(9)})
-    assert [entry.entry for entry in found.compared] == ["weights"]
-    assert found.largest is not None
-    assert "log_is_half" in [remark.key for remark in found.remarks]
-
-
 def test_an_out_of_memory_message_stands_beside_the_predicted_device_peak() -> None:
     log = read("vllm-oom")
     job, remarks = question_of(log, GIVEN)
@@ -139,16 +118,6 @@ def test_an_out_of_memory_message_stands_beside_the_predicted_device_peak() -> N
     assert found.out_of_memory is not None
     assert found.out_of_memory["predicted_device"] == found.answer.peak.device_bytes
     assert found.out_of_memory["stage"] == "serve"
-
-
-def test_a_calibration_holds_every_measured_entry_but_the_cache() -> None:
-    calibration = compared(as_predicted(asked()[2], communication=gib(0.5))).calibration
-    assert calibration is not None
-    assert set(calibration.corrections) == {"weights", "activations", "communication", "cuda graphs"}
-    non_torch = calibration.corrections["communication"]
-    assert non_torch.measured_bytes - non_torch.predicted_bytes == gib(0.5)
-    assert not any(correction.apportioned for correction in calibration.corrections.values())
-    assert (calibration.oldest, calibration.newest) == ((0, 19), (0, 19))
 
 
 def test_a_sum_is_apportioned_as_it_was_predicted() -> None:

@@ -40,11 +40,6 @@ def test_a_degree_that_the_arguments_leave_out_is_that_of_the_ranks_that_spoke()
     assert question_of(replace(unsaid, ranks=log.ranks[:1]), {"gpus": "8xh100"}).job.plan.tp == 1
 
 
-def test_the_card_has_the_memory_the_log_states() -> None:
-    job, _ = question_of(read("vllm-v1"), {"gpus": "h100"})
-    assert job.cluster.gpu.visible_bytes == gib(79.19)
-
-
 def test_a_card_of_quite_another_size_is_remarked_and_kept() -> None:
     job, remarks = question_of(read("vllm-v1"), {"gpus": "l40s"})
     assert job.cluster.gpu.visible_bytes < gib(50)

@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.peaks import live_at_peak
 from vramcast.domain.job import Phase
 from vramcast.domain.program import (
     Alloc,
     BrokenProgram,
     Category,
-    Extent,
     Free,
     Loop,
     Node,
@@ -61,24 +59,6 @@ def goes_below_zero(program: Program) -> bool:
         if live[node.tensor] < 0:
             return True
     return False
-
-
-def walk(program: Program) -> Extent:
-    net = peak = 0
-    for node in unrolled(program):
-        net += node.tensor.block_bytes if isinstance(node, Alloc) else -node.tensor.block_bytes
-        peak = max(peak, net)
-    return Extent(net, peak)
-
-
-@given(PROGRAMS)
-def test_extent_of_repeats_equals_the_unrolled_walk(program: Program) -> None:
-    assert extent(program) == walk(program)
-
-
-@given(PROGRAMS)
-def test_tensors_alive_at_the_peak_add_up_to_it(program: Program) -> None:
-    assert total_bytes(live_at_peak(program)) == extent(program).peak
 
 
 @given(PROGRAMS)

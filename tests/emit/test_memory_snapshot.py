@@ -29,20 +29,6 @@ def test_what_is_written_reads_back_as_it_was(tmp_path: Path) -> None:
         assert write_snapshot(again) == write_snapshot(read(tmp_path, write_snapshot(again)))
 
 
-def test_keys_are_those_of_torch_2_13(tmp_path: Path) -> None:
-    written = pickle.loads(write_snapshot(read(tmp_path, recording())))
-    assert list(written) == ["segments", "device_traces", "allocator_settings", "external_annotations", "vramcast"]
-    assert written["device_traces"][0][-1].keys() == {
-        "action", "device_free", "size", "stream", "time_us", "compile_context", "user_metadata", "pool_id", "frames",
-    }  # fmt: skip
-    assert written["segments"][0].keys() == {
-        "device", "address", "total_size", "allocated_size", "active_size", "requested_size", "stream",
-        "segment_type", "segment_pool_id", "is_expandable", "frames", "blocks",
-    }  # fmt: skip
-    assert written["segments"][0]["blocks"][0].keys() == {"address", "size", "requested_size", "state", "frames"}
-    assert write_snapshot(read(tmp_path, recording()))[:2] == b"\x80\x04"
-
-
 def test_the_viewer_of_torch_opens_it(tmp_path: Path) -> None:
     viewer = pytest.importorskip("torch.cuda._memory_viz")
     for snapshot in recordings(tmp_path):

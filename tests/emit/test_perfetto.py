@@ -63,9 +63,3 @@ def test_thinned_counters_keep_the_peaks(tmp_path: Path) -> None:
     assert len(points) <= 61
     assert max(point["args"]["allocated"] for point in points) == 99
     assert max(point["args"]["reserved"] for point in points) == 500
-
-
-def test_a_recording_without_times_counts_its_events(tmp_path: Path) -> None:
-    trace = [event("alloc", HEAP, 512, time_us=0), event("alloc", HEAP + 512, 512, time_us=0)]
-    events = written(tmp_path, {"segments": [], "device_traces": [trace]}, [512, 1024], [2048] * 2)
-    assert [entry["ts"] for entry in events if entry["ph"] == "C"] == [0, 1]

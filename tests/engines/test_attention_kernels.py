@@ -6,7 +6,6 @@ import pytest
 
 from tests.formats.plans import files, training
 from vramcast.domain.job import AttentionKernel, Job
-from vramcast.engines.eager.question import attention_of
 from vramcast.engines.transformers.versions import NEVER, SDPA_SINCE, attention_kernels
 from vramcast.errors import Unsupported
 from vramcast.estimate.training import answer
@@ -16,24 +15,6 @@ FLASH, EAGER = AttentionKernel.FLASH, AttentionKernel.EAGER
 
 def asked(model: str, engine: str, card: str = "1xh100-sxm-80gb", **options: object) -> Job:
     return training(model, card, engine=engine, seq_len=2048, **options)
-
-
-@pytest.mark.parametrize(
-    ("model", "engine", "kernel"),
-    [
-        ("llama-3.2-1b", "huggingface", FLASH),
-        ("llama-3.2-1b", "huggingface@4.35", EAGER),  # before PyTorch's kernels
-        ("gpt-oss-20b", "huggingface", EAGER),
-        ("gpt-oss-20b", "pytorch", EAGER),
-        ("gpt-oss-20b", "unsloth", FLASH),  # flex attention
-        ("gpt-oss-20b", "torchtitan", FLASH),
-        ("bloom-560m", "huggingface", EAGER),
-        ("gemma-2-2b", "huggingface@5.18", FLASH),
-        ("gemma-2-2b", "huggingface", EAGER),
-    ],
-)
-def test_unasked_an_engine_runs_its_own(model: str, engine: str, kernel: AttentionKernel) -> None:
-    assert attention_of(asked(model, engine)) is kernel
 
 
 def test_gpt_oss_runs_flash_attention_where_it_is_asked_for() -> None:

@@ -16,7 +16,7 @@ from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec
 from vramcast.estimate.corrections import applicable, plan_facts
-from vramcast.estimate.serving import answer, verdict
+from vramcast.estimate.serving import answer
 from vramcast.units import GIB
 
 CORRECTED = [
@@ -63,18 +63,6 @@ def test_an_engine_takes_the_measured_size_and_says_so(engine: str, category: st
     assert category_bytes(found, category) == pytest.approx(1.25 * category_bytes(plain, category), rel=0.002)
     assert any(text.startswith(f"calibrated by run.toml: {PRINTED_AS[category]} ") for text in found.assumptions)
     assert any("run.toml" in entry.source for entry in found.fullest.ledger if entry.category == category)
-
-
-@pytest.mark.parametrize("category", ["weights", "activations", "communication"])
-def test_the_cache_takes_what_the_corrected_entries_leave(category: str) -> None:
-    job = job_of(tp=2)
-    plain = answer(job)
-    found = answer(replace(job, calibration=calibration_of(job, **{category: 1.5})))
-    assert plain.capacity is not None
-    assert found.capacity is not None
-    added = category_bytes(found, category) - category_bytes(plain, category)
-    assert plain.capacity.kv_bytes - found.capacity.kv_bytes == pytest.approx(added, abs=64 << 20)
-    assert found.capacity.kv_tokens < plain.capacity.kv_tokens
 
 
 def test_a_calibration_that_measured_as_predicted_changes_nothing() -> None:
@@ -136,13 +124,3 @@ def test_graphs_that_grow_lower_the_safe_fraction() -> None:
     assert plain.safe_fraction is not None and found.safe_fraction is not None
     assert found.safe_fraction < plain.safe_fraction
     assert plain.kv_bytes - found.kv_bytes < GIB
-
-
-@pytest.mark.parametrize("gpus", ["h100-sxm-80gb", "l40s"])
-def test_a_verdict_takes_the_corrections_that_the_answer_takes(gpus: str) -> None:
-    """A search moves a question to cards that its calibration was not measured on."""
-    measured = job_of()
-    job = replace(measured, cluster=parse_gpus(gpus), calibration=calibration_of(measured, weights=1.5))
-    short, whole = verdict(job), answer(job)
-    assert (short.fits, short.capacity) == (whole.fits, whole.capacity)
-    assert (short.capacity == answer(replace(job, calibration=None)).capacity) == (gpus != "h100-sxm-80gb")

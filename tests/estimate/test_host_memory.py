@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.search._options import job
 from vramcast.domain.answer import Answer
-from vramcast.estimate.host_memory import PROCESS_BYTES, has_room, host_need
+from vramcast.estimate.host_memory import PROCESS_BYTES, host_need
 from vramcast.estimate.training import answer
 from vramcast.report.document import document
 from vramcast.report.messages import Words
@@ -46,24 +46,6 @@ def test_the_machines_offered_hold_together_what_is_offloaded() -> None:
     assert not asked(gpus="5xaws:p4d.24xlarge", cp=1, tp=8).fits
 
 
-def test_unknown_main_memory_is_said_not_refused() -> None:
-    found = asked(gpus="8xa100-sxm4-40gb")
-    assert found.fits
-    assert "not known, so not checked" in render(found, Words("en"))
-    assert "memory_there_bytes" not in document(found)["host"]
-
-
-def test_what_goes_to_disk_needs_disks() -> None:
-    options = {"model": "llama-3.1-70b", "gpus": "8xa100-sxm4-80gb", "engine": "deepspeed", "zero": "3"}
-    plan = job(**options, offload_optimizer="nvme")
-    need = host_need(plan)
-    assert need is not None
-    assert need.disk_bytes == 12 * 70_553_706_496
-    assert {part.name for part in need.parts} >= {"gradient partitions", "swap buffers"}
-    for room, enough in ((need.disk_bytes, True), (need.disk_bytes - 1, False)):
-        assert has_room(replace(plan, cluster=replace(plan.cluster, nvme_bytes=room))) is enough
-
-
 def test_a_plan_that_is_too_large_for_the_card_is_not_offered_more_main_memory_than_there_is() -> None:
     plan = job(
         "llama-3.1-70b", "8xh100-sxm-80gb", engine="deepspeed", zero="3", recompute="full", seq_len=2048, micro_batch=1
@@ -76,39 +58,6 @@ def test_a_plan_that_is_too_large_for_the_card_is_not_offered_more_main_memory_t
     refused = {change.change: change for change in answer(small).changes}["--offload-optimizer cpu"]
     assert not refused.fits
     assert "256.00 GiB there" in refused.cost
-
-
-@pytest.mark.parametrize(
-    ("options", "per_parameter"),
-    [
-        ({"engine": "deepspeed", "zero": "1", "offload_optimizer": "cpu"}, 4 + 8 + 4 + 2),
-        ({"engine": "deepspeed", "zero": "2", "offload_optimizer": "cpu", "grad_accum": 4}, 4 + 8 + 4 + 2 + 16 * 2),
-        ({"engine": "deepspeed", "zero": "3", "offload_optimizer": "cpu"}, 4 + 8 + 4 + 2),
-        ({"engine": "deepspeed", "zero": "3", "offload_optimizer": "cpu", "offload_parameters": "cpu"}, 20),
-        ({"engine": "torchtitan", "shards": "everything", "offload_parameters": "cpu"}, 16),
-        ({"engine": "huggingface", "shards": "everything", "sharded_by": "fsdp1", "offload_parameters": "cpu"}, 16),
-        ({"engine": "pytorch", "shards": "everything", "precision": "bf16", "offload_parameters": "cpu"}, 8),
-        ({"engine": "torchtune", "shards": "everything", "precision": "bf16", "offload_optimizer": "cpu"}, 8),
-        ({"engine": "megatron", "shards": "optimizer", "offload_optimizer": "cpu"}, 16),
-    ],
-)
-def test_bytes_a_parameter_are_those_the_engine_keeps(options: dict[str, Any], per_parameter: int) -> None:
-    need = host_need(job("llama-3.1-8b", "2x8xh100-sxm-80gb", **options))
-    assert need is not None
-    kept = need.memory_bytes - 8 * PROCESS_BYTES[0]
-    assert kept == pytest.approx(per_parameter * 8_030_261_248 // 2, rel=1e-6)
-    assert need.memory_high_bytes is not None
-    assert need.memory_high_bytes > need.memory_bytes
-
-
-def test_pinned_blocks_are_powers_of_two() -> None:
-    shards = {name: host_need(job(name, "8xh100-sxm-80gb", engine="torchtitan", shards="everything",
-                                  offload_parameters="cpu")) for name in ("llama-3.1-8b", "qwen2.5-7b")}
-    factors = {
-        name: next((part.high_bytes / part.low_bytes for part in need.parts if part.name == "sharded weights"), 0.0)
-        for name, need in shards.items() if need is not None
-    }
-    assert factors == pytest.approx({"llama-3.1-8b": 1.10, "qwen2.5-7b": 1.90}, abs=0.005)  # specs of post-training
 
 
 def test_a_machine_between_both_ends_may_run_out() -> None:

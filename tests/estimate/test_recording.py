@@ -15,7 +15,7 @@ from vramcast.domain.program import Program
 from vramcast.domain.snapshot import Action, DeviceSnapshot, Snapshot
 from vramcast.estimate.recording import record
 from vramcast.estimate.timeline import simulate
-from vramcast.estimate.training import answer, recorded
+from vramcast.estimate.training import recorded
 
 STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.booleans()), max_size=4)
 SETTINGS = st.sampled_from(["", "expandable_segments:True", "roundup_power2_divisions:4"])
@@ -70,21 +70,6 @@ def test_what_is_live_at_the_end_is_what_was_not_freed(steps: list[Step], alloc_
     blocks = [block for segment in device.segments for block in segment.blocks if not block.is_free]
     assert {block.address: (block.requested_bytes, block.stack) for block in blocks} == live
     assert sum(segment.size_bytes for segment in device.segments) == (reserved_after(device) or [0])[-1]
-
-
-def test_the_recording_of_a_plan_is_that_of_its_fullest_rank() -> None:
-    job = job_of({
-        "model": "llama-3.2-1b", "gpus": "4xh100-sxm-80gb", "engine": "megatron", "seq-len": 1024, "pp": 2,
-        "global-batch": 8,
-    })  # fmt: skip
-    fullest, snapshot = answer(job).ranks[0], recorded(job)
-    assert snapshot.name == f"llama-3.2-1b, {fullest.role}"
-    assert peaks(snapshot) == {name: peak.reserved_bytes for name, peak in fullest.phases.items()}
-    (device,) = snapshot.devices
-    assert device.capacity_bytes == job.cluster.gpu.visible_bytes
-    weights = [snapshot.labels[label] for label in device.trace.labels].index("weights")
-    stack = snapshot.stacks[device.trace.stacks[weights]]
-    assert (len(stack), stack[-1].name) == (3, "load")
 
 
 def test_where_memory_runs_out_the_recording_ends_with_the_failure() -> None:

@@ -63,18 +63,6 @@ def test_a_model_larger_than_the_card_is_offered_fewer_bits_and_more_cards() -> 
     assert any("--tp 2" in word for word in words)
 
 
-def test_fewer_bits_that_want_a_smaller_cache_say_so_and_lead_to_it() -> None:
-    """A tenth of a small card is less than graphs and context take: the weights fit, the usual fraction does not."""
-    asked = {"gpus": "rtx-3060-12gb", "context": 2048, "concurrency": 1}
-    (change,) = (change for change in ask(**asked).changes if change.change == "--weights fp8")
-    again = applied(change, **asked)
-    assert (change.fits, change.concurrency) == (again.fits, again.capacity.concurrency)
-    assert not again.fits
-    (smaller,) = (change for change in again.changes if change.change.startswith("--memory-fraction"))
-    assert smaller.fits
-    assert applied(smaller, **asked, weights="fp8").fits
-
-
 def test_the_upper_end_of_a_change_is_that_of_the_card_that_needs_most() -> None:
     asked = {"gpus": "2xrtx-2080-ti", "engine": "llama.cpp", "context": 8192}
     before = vramcast.serve("qwen1.5-14b", **asked)

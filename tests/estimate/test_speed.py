@@ -93,30 +93,6 @@ def test_prompt_and_answer_are_taken_from_the_question() -> None:
     assert any("--input-len" in text for text in answer.assumptions)
 
 
-def test_a_gguf_file_is_read_in_the_block_type_of_most_of_its_bytes() -> None:
-    from vramcast.catalogue.gpus import parse_gpus
-    from vramcast.catalogue.models import load_model
-    from vramcast.domain.checkpoint import StoredTensor, StoredWeights
-    from vramcast.domain.serving import Requests, ServeJob, ServePlan
-    from vramcast.estimate.speed import timed
-
-    def step(weights: StoredWeights | None, plan: ServePlan) -> float:
-        job = ServeJob(
-            model=load_model("llama-3.1-8b"), requests=Requests(context=2048), plan=plan, weights=weights,
-            cluster=parse_gpus("rtx-4090"), engine="llama.cpp", version=(7000,),
-        )
-        found = timed(job).speed
-        assert found is not None
-        assert found.step_s is not None
-        return found.step_s
-
-    tensors = [("a", "q4_k", 4_000_000_000), ("b", "q6_k", 500_000_000), ("c", "f32", 1_000_000)]
-    file = StoredWeights(
-        tensors=tuple(StoredTensor(name=n, dtype=d, shape=(1,), num_bytes=size) for n, d, size in tensors)
-    )
-    assert step(file, ServePlan()) == step(None, ServePlan(weights="q4_k")) < step(None, ServePlan()) / 2
-
-
 def test_a_card_without_figures_has_no_speed_and_says_so() -> None:
     answer = vramcast.serve("llama-3.1-8b", gpus="ppu-810e", context=4096)
     assert answer.speed is None
@@ -133,19 +109,6 @@ def test_published_speeds_of_current_engines_are_met() -> None:
         errors = within(cases, prefix)
         assert errors, f"{PUBLISHED} holds no {prefix}"
         assert statistics.median(errors) < median
-
-
-@pytest.mark.parametrize("model", ["qwen3-30b-a3b", "mixtral-8x7b"])
-def test_grouped_experts_are_not_launched_one_by_one(model: str) -> None:
-    looped, grouped = (
-        vramcast.serve(model, gpus="2xh100", engine=f"transformers@{version}", context=4096).speed
-        for version in ("4.51", "5.3")
-    )
-    assert looped is not None
-    assert grouped is not None
-    assert grouped.tokens_per_s is not None
-    assert looped.tokens_per_s is not None
-    assert grouped.tokens_per_s > 1.5 * looped.tokens_per_s
 
 
 def test_experts_without_a_token_are_launched_until_the_release_that_leaves_them_out() -> None:

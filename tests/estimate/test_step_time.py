@@ -55,24 +55,6 @@ def test_model_flops_are_six_a_weight_and_half_of_attention() -> None:
     assert model_flops(job()) == pytest.approx(6 * weights + attention, rel=1e-3)
 
 
-def test_llama_3_405b_takes_what_its_paper_says() -> None:
-    # arXiv:2407.21783, table 4: 8,192 H100, 400 to 430 TFLOPS a card without recomputation
-    found = timing(
-        model="llama-3.1-405b", gpus="1024x8xh100-sxm-80gb", tp=8, pp=16, virtual_stages=8, seq_len="8k",
-        global_batch=2048, loss="fused", engine_option=("overlap_grad_reduce=true", "overlap_param_gather=true"),
-    )
-    assert found.model_flops_per_s_per_gpu == pytest.approx(430e12, rel=0.12)
-
-
-@settings(max_examples=20, deadline=None)
-@given(tp=st.sampled_from([1, 2, 4, 8]), pp=st.sampled_from([1, 2]), accumulated=st.integers(1, 16))
-def test_more_micro_batches_take_longer_and_are_never_less_efficient(tp: int, pp: int, accumulated: int) -> None:
-    here = timing(gpus="2x8xh100-sxm-80gb", tp=tp, pp=pp, grad_accum=accumulated)
-    more = timing(gpus="2x8xh100-sxm-80gb", tp=tp, pp=pp, grad_accum=accumulated + 1)
-    assert more.step_s > here.step_s
-    assert more.tokens_per_s >= here.tokens_per_s
-
-
 @settings(max_examples=20, deadline=None)
 @given(factor=st.integers(2, 8), pp=st.sampled_from([1, 2, 4]), shards=st.sampled_from(["nothing", "optimizer"]))
 def test_more_bandwidth_is_never_slower(factor: int, pp: int, shards: str) -> None:
@@ -109,14 +91,6 @@ def test_recomputing_some_layers_lies_between_none_and_all() -> None:
 
 
 TITAN = {"engine": "torchtitan", "seq_len": "8k", "micro_batch": 2, "compile": True}
-
-
-def test_torchtitan_keeps_and_reduces_in_fp32_whatever_it_computes_in() -> None:
-    # torchtitan config/configs.py: mixed_precision_reduce may be nothing but float32
-    mixed, amp, float8 = (timing(**TITAN, precision=name) for name in ("mixed-bf16", "amp-bf16", "fp8"))
-    assert mixed == amp
-    assert float8.seconds["optimizer"] == amp.seconds["optimizer"]
-    assert amp.seconds["gradients"] == pytest.approx(float8.seconds["gradients"])
 
 
 def test_torchtune_trains_16_bit_weights_under_either_name() -> None:

@@ -49,8 +49,3 @@ def test_what_transformers_refuses_is_refused_with_its_key(
 ) -> None:
     with pytest.raises(InvalidSpec, match=f"{key}='{name}' .*{hint}"):
         model_from_config({**config, key: name}, name="given")
-
-
-def test_t5_means_the_gelu_written_out_by_gated_gelu() -> None:
-    model = model_from_config({"model_type": "t5", "feed_forward_proj": "gated-gelu"}, name="given")
-    assert model.main.layers[0].channel.activation == "gelu_new"  # type: ignore[union-attr]

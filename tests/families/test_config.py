@@ -29,11 +29,6 @@ def test_a_list_cut_for_printing_continues_with_its_period() -> None:
     assert windows == [128, None] * 12
 
 
-def test_architecture_decides_when_there_is_no_model_type() -> None:
-    config = {key: value for key, value in LLAMA.items() if key != "model_type"}
-    assert model_from_config({**config, "architectures": ["LlamaForCausalLM"]}, name="test-model").main == build().main
-
-
 def test_unknown_family_is_named_with_its_neighbours() -> None:
     with pytest.raises(UnknownName, match="unknown model type 'lama'; did you mean llama"):
         model_from_config({"model_type": "lama"}, name="m")
@@ -61,11 +56,6 @@ def test_impossible_values_are_refused_in_one_sentence(changes: dict[str, Any], 
         build(**changes)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_missing_key_is_named() -> None:
-    with pytest.raises(InvalidSpec, match="config of m lacks hidden_size"):
-        model_from_config({"model_type": "bloom"}, name="m")
 
 
 @pytest.mark.parametrize(

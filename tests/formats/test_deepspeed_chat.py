@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vramcast.api import job_of
-from vramcast.domain.job import Job, Phase, Precision, Recompute, Shards
+from vramcast.domain.job import Job, Phase, Precision
 from vramcast.domain.program import Alloc
 from vramcast.engines.deepspeed import ranks
 from vramcast.estimate.training import answer
@@ -38,15 +38,6 @@ def read(tmp_path: Path, text: str = SCRIPT) -> Given:
 def job(tmp_path: Path, text: str = SCRIPT, **more: str) -> Job:
     read(tmp_path, text)
     return job_of({"from": (tmp_path / "run.sh",), "gpus": "8xa100-sxm4-80gb", **more})
-
-
-def test_a_step_is_read_once_it_is_named(tmp_path: Path) -> None:
-    assert [one.name for _, one in read(tmp_path).unread] == ["main.py"]
-    found = job(tmp_path, objective="sft")
-    assert (found.engine, found.model.name, found.plan.shards) == ("deepspeed", "llama-2-7b", Shards.EVERYTHING)
-    assert (found.plan.precision, found.plan.recompute) == (Precision.MIXED_FP16, Recompute.FULL)
-    assert (found.workload.seq_len, found.workload.micro_batch, found.workload.grad_accum) == (1024, 4, 2)
-    assert read(tmp_path).ranks == {"run.sh": 8}
 
 
 def test_defaults_are_those_of_the_step(tmp_path: Path) -> None:

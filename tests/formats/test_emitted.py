@@ -144,32 +144,6 @@ def test_a_format_that_nobody_asked_for_is_left_out_with_its_reason() -> None:
     assert "add --loss eager" in notes(chunked)  # only TRL makes its loss in chunks
 
 
-def test_the_learning_rate_is_the_same_in_both_files_that_the_trainer_compares() -> None:
-    job = training("llama-3.1-8b", "8xh100", engine="deepspeed", zero="3")
-    rate = values(job, "training_args.yaml")["learning_rate"]
-    assert values(job, "ds_config.json")["optimizer"]["params"]["lr"] == rate
-
-
-@pytest.mark.parametrize(
-    ("base", "wanted"),
-    [
-        ("nf4", ("load_in_4bit=True", '"nf4"')), ("nf4-dq", ("bnb_4bit_use_double_quant=True",)),
-        ("int8", ("load_in_8bit=True",)),
-    ],
-)
-def test_adapters_over_a_quantised_base_are_in_the_script(base: str, wanted: tuple[str, ...]) -> None:
-    job = training(
-        "llama-3.2-1b", "a10", engine="huggingface", peft="dora", base_weights=base, lora_rank=16,
-        lora_targets="attention.q,mlp.up", modules_to_save="head",
-    )
-    text = files(job)["train_trainer.py"].text
-    for part in (*wanted, "r=16", "use_dora=True", "'q_proj', 'up_proj'", "modules_to_save=['lm_head']"):
-        assert part in text
-    factory = values(job, "llamafactory.yaml")
-    assert factory["use_dora"] is True and factory["lora_target"] == "q_proj,up_proj" and factory["lora_rank"] == 16
-    assert factory["quantization_bit"] == (8 if base == "int8" else 4)
-
-
 def test_modules_of_an_unknown_family_are_refused_by_name() -> None:
     job = training("llama-3.2-1b", "a100", engine="huggingface", peft="lora")
     stranger = replace(job, model=replace(job.model, family="home-made"))
@@ -234,20 +208,3 @@ def test_vllm_names_checkpoint_drafts_and_machines() -> None:
     several = serving("llama-3.1-405b", "2x8xh100", engine="vllm", context="8k", tp=8, pp=2)
     machines = '--nnodes "2" --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR"'
     assert machines in files(several)["serve.sh"].text
-
-
-def test_weights_that_no_engine_makes_while_loading_must_be_in_the_checkpoint() -> None:
-    job = serving("llama-3.1-8b", "h100", engine="vllm", context="8k", weights="int4")
-    assert "name a checkpoint of llama-3.1-8b stored as int4" in notes(job)
-    assert "quantization" not in values(job, "serve.sh")
-
-
-@pytest.mark.parametrize(
-    ("engine", "variable"),
-    [("vllm", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"), ("sglang", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"),
-     ("tensorrt-llm", "TLLM_ALLOW_LONG_MAX_MODEL_LEN")],
-)
-def test_longer_sequences_are_allowed_by_a_variable(engine: str, variable: str) -> None:
-    job = serving("llama-3.1-8b", "h100", engine=engine, context="200k", engine_option="allow-long=true")
-    text = files(job)["serve.sh"].text
-    assert f"export {variable}=1" in text and "allow-long" not in text

@@ -46,12 +46,6 @@ def test_a_configuration_says_adapters_and_batch(tmp_path: Path) -> None:
     assert set(peft.targets) == {"attention.q", "attention.v", "mlp.gate", "mlp.up", "mlp.down", "head.output"}
 
 
-def test_mlps_without_a_gate_are_adapted_as_they_are(tmp_path: Path) -> None:
-    job = asked(tmp_path, LORA.replace("meta-llama/Llama-3.2-1B", "microsoft/phi-2"))
-    assert job.plan.peft is not None
-    assert "mlp.gate" not in job.plan.peft.targets
-
-
 @pytest.mark.parametrize(("command", "method", "precision"), [
     ("litgpt finetune_full meta-llama/Llama-3.2-1B --precision bf16-true", None, "bf16"),
     ("litgpt finetune_lora meta-llama/Llama-3.2-1B", "lora", "amp-bf16"),

@@ -52,21 +52,6 @@ def test_arguments_by_their_short_names_and_long_ones(arguments: str, said: dict
     assert options(HEAD + arguments) == SAID | said
 
 
-@pytest.mark.parametrize(("line", "model", "weights"), [
-    ("llama-cli -hf ggml-org/Qwen3-8B-GGUF --no-mmproj", "qwen3-8b", "q4_k_m"),
-    ("llama-cli -hf bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q8_0 --no-mmproj", "llama-3.1-8b", "q8_0"),
-    ("./build/bin/llama-cli -m /m/Llama-3.3-70B-Instruct-IQ4_XS-00001-of-00002.gguf", "llama-3.3-70b", "iq4_xs"),
-    ("llama-server --hf-repo u/Qwen3-8B-GGUF --hf-file Qwen3-8B-Q5_K_M.gguf --no-mmproj", "qwen3-8b", "q5_k_m"),
-    ("llama-server -m Qwen3-8B-f16.gguf", "qwen3-8b", "fp16"),
-    ("llama-server -hf ggml-org/gpt-oss-20b-GGUF --no-mmproj", "gpt-oss-20b", None),
-    ("LLAMA_ARG_MODEL=Qwen3-8B-Q6_K.gguf LLAMA_ARG_CTX_SIZE=4096 llama-server", "qwen3-8b", "q6_k"),
-    ("docker run ghcr.io/ggml-org/llama.cpp:server-cuda -m /m/Qwen3-8B-Q4_0.gguf", "qwen3-8b", "q4_0"),
-])
-def test_a_file_that_is_elsewhere_is_the_network_that_it_is_named(line: str, model: str, weights: str | None) -> None:
-    found = options(line)
-    assert (found["model"], found.get("weights")) == (model, weights)
-
-
 @pytest.mark.parametrize(("arguments", "said"), [
     ("-md small.gguf", "model_draft"), ("--mmproj p-Q4_K_M.gguf", "mmproj"), ("--lora a.gguf", "lora"),
     ("-sm row", "split"),

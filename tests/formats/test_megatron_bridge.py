@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vramcast.api import job_of
-from vramcast.domain.job import Job, Recompute, Shards
+from vramcast.domain.job import Job
 from vramcast.engines.megatron.options import options_of
 from vramcast.errors import SourceError, UnknownName
 from vramcast.formats.read import Given, read_files
@@ -58,24 +58,6 @@ def read(tmp_path: Path, text: str = RECIPE) -> Given:
 def job(tmp_path: Path, text: str = RECIPE) -> Job:
     assert [one.name for _, one in read(tmp_path, text).unread] == []
     return job_of({"from": (tmp_path / "recipe.py",), "gpus": "8xh100-sxm-80gb"})
-
-
-def test_what_a_function_sets_is_read_over_its_base(tmp_path: Path) -> None:
-    found = job(tmp_path)
-    assert (found.model.name, found.plan.tp, found.plan.pp, found.plan.virtual_stages) == ("llama-3-8b", 2, 2, 4)
-    assert (found.workload.seq_len, found.workload.micro_batch, found.workload.grad_accum) == (8192, 1, 32)
-    assert (found.plan.shards, found.plan.recompute) == (Shards.OPTIMIZER, Recompute.FULL)
-    options = options_of(found)
-    assert (options.cross_entropy, options.overlap_param_gather, options.attention_mask) == ("te", True, False)
-    assert (options.recompute_method, found.workload.objective) == ("uniform", "pretrain")
-
-
-def test_what_no_line_sets_is_the_bases(tmp_path: Path) -> None:
-    lines = [line for line in RECIPE.splitlines() if "batch_size" not in line and "seq_length" not in line]
-    text = "\n".join(lines).replace("_pretrain_common", "_sft_common")
-    found = job(tmp_path, text)
-    assert (found.workload.seq_len, found.workload.grad_accum, found.workload.objective) == (2048, 64, "sft")
-    assert not options_of(found).overlap_grad_reduce
 
 
 def test_gradients_are_reduced_as_the_precision_says(tmp_path: Path) -> None:
@@ -162,12 +144,6 @@ def test_adapters_functions_and_layouts_of_the_file_are_followed(tmp_path: Path)
     options = options_of(found)
     assert (options.stage_layers, options.moments, options.vocab_divisor) == ("17-15", "bf16", 1)
     assert (found.cluster.count, found.workload.seq_len) == (8, 2048)
-
-
-def test_from_scratch_the_tokenizers_words_take_the_place_of_the_models(tmp_path: Path) -> None:
-    found = named(tmp_path, "llama3_8b_longer", "8xh100-sxm-80gb")
-    assert (found.model.vocab, found.workload.seq_len, found.plan.tp) == (32000, 16384, 2)
-    assert named(tmp_path, "llama3_8b", "8xh100-sxm-80gb").model.vocab == 128256
 
 
 NO_PYTHON = ("def f(:\n cfg.model = 1 # megatron.bridge", "# megatron.bridge cfg.model\n" + "(" * 5000)

@@ -104,10 +104,6 @@ def test_a_vocabulary_that_nothing_says_is_settled_by_the_model(tmp_path: Path) 
     assert job_of({"from": (path,), "gpus": "8xh100-sxm-80gb", "model": "qwen3-0.6b"}).model.vocab == 151936
 
 
-def test_a_dense_network_has_no_tensor_parallel_experts(tmp_path: Path) -> None:
-    assert job(tmp_path, GPT | {"--expert-tensor-parallel-size": 4}).plan.etp is None
-
-
 @pytest.mark.parametrize(("model", "etp"), [("qwen3-30b-a3b", 1), ("qwen3-0.6b", None)])
 def test_experts_of_a_model_that_is_named_are_divided_as_the_arguments_say(
     tmp_path: Path, model: str, etp: int | None

@@ -97,18 +97,3 @@ def test_swiglu_by_pytorchs_operators_keeps_its_gate(model: str, ep: int) -> Non
                               engine_option=(f"bias_swiglu_fusion={fused}",)).peak.allocated_bytes
 
     assert peak("false") > peak("true")
-
-
-@pytest.mark.parametrize(
-    ("more", "vocab", "capacity"),
-    [
-        ({"tokenizer": {"library": "sentencepiece", "model": "${data_dir}/llama/llama_tokenizer.model"}}, 32000, None),
-        ({"num_moe_experts": 8, "moe_router_topk": 2, "moe_expert_capacity_factor": 1.25}, 128256, 1.25),
-        ({"moe_expert_capacity_factor": "None", "window_size": [8192, 0]}, 128256, None),
-    ],
-)
-def test_words_of_its_own_are_understood(
-    tmp_path: Path, more: dict[str, Any], vocab: int, capacity: float | None
-) -> None:
-    found = job(tmp_path, **more)
-    assert (found.model.vocab, options_of(found).capacity_factor) == (vocab, capacity)

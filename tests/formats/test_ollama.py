@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import vramcast
 from tests.formats.test_readers import refusal, written
 from vramcast.formats.merged import with_configs
 from vramcast.formats.paths import Configs
@@ -84,13 +83,6 @@ def test_cards_say_the_context_up_to_the_networks_own(gpus: str, context: int) -
     assert merged["context"] == context and any("num_ctx is not given" in line for line in given.assumptions)
 
 
-def test_a_name_of_the_library_is_the_command_that_runs_it() -> None:
-    asked = {"gpus": "rtx-3060-12gb", "context": 8192}
-    by_name, by_command = vramcast.serve("llama3.1:8b", **asked), vramcast.serve(
-        from_command="ollama run llama3.1:8b", **asked)
-    assert by_name.ranks == by_command.ranks
-
-
 @pytest.mark.parametrize(("name", "model"), [
     ("gemma3:27b", "gemma-3-27b"), ("mistral-small3.2:24b", "mistral-small-3.1-24b"), ("qwen2.5vl:7b", "qwen2.5-vl-7b"),
     ("qwen3.5:9b", "qwen3.5-9b"), ("llava:7b", "llava-v1.6-mistral-7b"), ("qwen3-vl:30b", "qwen3-vl-30b-a3b"),
@@ -109,9 +101,3 @@ def test_adapters_and_drafts_of_a_modelfile_are_refused(tmp_path: Path) -> None:
     for word in ("ADAPTER ./lora.gguf", "DRAFT ./small.gguf", "PARAMETER draft_num_predict 4"):
         path = written(tmp_path, "Modelfile", f"FROM qwen3:8b\nPARAMETER num_ctx 4096\n{word}\n")
         assert word.split()[0].lower() in refusal(read_files([path], command="serve")) or "draft_num" in word
-
-
-def test_a_dockerfile_is_no_modelfile(tmp_path: Path) -> None:
-    path = written(tmp_path, "Dockerfile", "FROM ubuntu:24.04\nRUN pip install torch\n")
-    with pytest.raises(vramcast.errors.SourceError):
-        read_files([path], command="serve")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from vramcast.api.post_training import post_training_job_of
 from vramcast.formats.reading import Config, sentence
 from vramcast.formats.tools import openrlhf
 
@@ -33,20 +31,6 @@ def of(more: str = "", base: str = PPO) -> Any:
     return openrlhf.read(Config("run.sh", text, None))
 
 
-def test_a_command_is_its_whole_question() -> None:
-    found = of()
-    assert not found.unread
-    assert (found.ranks, found.nodes) == (8, 1)
-    assert found.options == {
-        "framework": "openrlhf@0.11", "engine": "deepspeed", "rollout": "vllm", "prompts": 1024, "samples": 1,
-        "epochs": 1, "ulysses": 1, "rollout-tp": 2, "memory-fraction": 0.5, "graphs": False, "trainer-sleep": True,
-        "zero": "3", "offload-optimizer": "none", "offload-reference": False, "recompute": "full", "algorithm": "ppo",
-        "attention": "flash", "model": "org/llama", "reward-model": "org/rm", "critic-model": "org/rm",
-        "reference": True, "entropy": False, "prompt-len": 512, "response-len": 1536, "mini-batch": 128,
-        "micro-tokens": 16384, "log-prob-tokens": 16384, "padded": False, "sleep": True,
-    }
-
-
 def test_names_without_points_are_those_of_the_last_release_that_has_them_all() -> None:
     """Micro-batches of an optimizer step are sequences, a mini-batch prompts: 128 over 8 answers each."""
     found = of(base=OLD)
@@ -66,24 +50,6 @@ def test_weights_are_bf16_unasked_since_0_9_2(left_out: str, release: str, bf16:
     found = of(base=base)
     assert found.options["framework"] == f"openrlhf@{release}"
     assert ("bf16: is not set" in sentence(found.unread)) is not bf16
-
-
-@pytest.mark.parametrize("more, option, value", [
-    ("--ds.adam_offload", "offload-optimizer", "cpu"),
-    ("--algo.advantage.estimator rloo", "algorithm", "rloo"),
-    ("--algo.kl.init_coef 0", "reference", False),
-    ("--actor.entropy_coef 0.01", "entropy", True),
-    ("--actor.entropy_coef 0.0", "entropy", False),
-    ("--rollout.max_new_tokens 1024", "response-len", 1024),
-    ("--ds.ring_attn_size 2", "ulysses", 2),
-    ("--rollout.max_tokens_per_gpu 32768", "log-prob-tokens", 32768),
-    ("--critic.model_name_or_path org/v", "critic-model", "org/v"),
-    ("--ds.overlap_comm --ds.grad_accum_dtype fp32", "trainer-option", ("overlap_comm=true", "grad_accum_dtype=fp32")),
-])
-def test_a_name_says_an_option(more: str, option: str, value: Any) -> None:
-    found = of(more)
-    assert not found.unread
-    assert found.options[option] == value
 
 
 def test_networks_have_cards_of_their_own_where_they_are_not_together() -> None:
@@ -108,17 +74,6 @@ def test_networks_have_cards_of_their_own_where_they_are_not_together() -> None:
 ])
 def test_what_is_not_modelled_is_refused_by_name(more: str, why: str) -> None:
     assert why in sentence(of(more).unread)
-
-
-def test_a_file_is_asked_with_other_networks(tmp_path: Path) -> None:
-    (tmp_path / "run.sh").write_text(f"python3 -m openrlhf.cli.train_ppo_ray {PPO}\n")
-    job = post_training_job_of({
-        "model": "llama-3.1-8b", "reward-model": "qwen2.5-7b", "critic-model": "qwen2.5-1.5b",
-        "gpus": "8xh100-sxm-80gb", "from": (str(tmp_path / "run.sh"),),
-    })
-    assert job.reward is not None and job.critic is not None
-    names = [model.name for model in (job.model, job.reward, job.critic)]
-    assert names == ["llama-3.1-8b", "qwen2.5-7b", "qwen2.5-1.5b"]
 
 
 def test_what_is_counted_otherwise_is_said() -> None:

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import vramcast
 from vramcast.api import job_of
-from vramcast.domain.job import Job, Recompute, Shards
-from vramcast.domain.model import Attention, MoE
-from vramcast.engines.megatron.options import Context
+from vramcast.domain.job import Job
+from vramcast.domain.model import MoE
 from vramcast.formats.read import Given, read_files
 
 SCRIPT = """#!/bin/bash
@@ -87,21 +85,6 @@ def job(tmp_path: Path, text: str = SCRIPT) -> Job:
     given = read(tmp_path, text)
     assert [one.name for _, one in given.unread] == []
     return job_of({"from": (tmp_path / "run_mcore_qwen.sh",), "gpus": "8xh100-sxm-80gb"})
-
-
-def test_the_size_that_is_named_decides_the_network(tmp_path: Path) -> None:
-    found = job(tmp_path)
-    known = vramcast.train("qwen2.5-7b", gpus="8xh100-sxm-80gb", engine="megatron", tp=4)
-    answer = vramcast.train(**{"from": (tmp_path / "run_mcore_qwen.sh",)}, gpus="8xh100-sxm-80gb")
-    assert answer.num_parameters == known.num_parameters
-    mixer = found.model.main.runs[0].layer.mixer
-    assert isinstance(mixer, Attention)
-    assert (mixer.num_kv_heads, mixer.qkv_bias, found.model.vocab) == (4, True, 152064)
-    assert (found.plan.tp, found.plan.shards, found.plan.recompute) == (4, Shards.OPTIMIZER, Recompute.FULL)
-    assert (found.workload.seq_len, found.workload.micro_batch, found.workload.grad_accum) == (4096, 2, 4)
-    context = Context(found)
-    assert (context.attention_kernel, context.layout.vocab_divisor) == ("flash", 1)
-    assert context.options.tp_comm_overlap
 
 
 def test_a_size_that_no_branch_knows_is_asked_for(tmp_path: Path) -> None:

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 import vramcast
 from vramcast.api import job_of
 from vramcast.catalogue.formats import load_format
-from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.domain.job import Job, Recompute, Shards
 from vramcast.domain.model import Norm
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.estimate.training import answer
 from vramcast.formats.read import Given, about_network, read_files, settled, solved
 from vramcast.formats.table import Row, Switch
 from vramcast.formats.tools import megatron_model
-from vramcast.formats.tools.deepspeed import BUFFERS
 from vramcast.formats.write import write_configs
 
 DEEPSPEED = {
@@ -71,15 +70,6 @@ def refusal(given: Given) -> str:
         assert "--ignore-unread" in str(sentence) or "runs on no GPU" in str(sentence)
         return str(sentence)
     return ""
-
-
-def test_deepspeeds_batch_is_solved_with_the_ranks(tmp_path: Path) -> None:
-    job = asked(written(tmp_path, "ds.json", DEEPSPEED), model="llama-2-13b", gpus="8xa100-sxm4-80gb")
-    assert (job.workload.micro_batch, job.workload.grad_accum) == (4, 8)
-    assert job.plan.shards is Shards.EVERYTHING
-    assert job.plan.offload_optimizer == "cpu"
-    assert job.plan.precision is Precision.MIXED_FP16
-    assert job.engine_options["reduce_bucket_size"] == 500_000_000
 
 
 def test_a_batch_that_contradicts_itself_is_said_with_its_numbers(tmp_path: Path) -> None:
@@ -135,12 +125,6 @@ def test_what_is_not_read_of_a_script_is_named(tmp_path: Path) -> None:
     assert refusal(given) == ""  # --lr and --save change nothing, whatever stands in them
 
 
-def test_a_degree_that_the_script_does_not_set_is_asked_for(tmp_path: Path) -> None:
-    path = written(tmp_path, "run.sh", LAUNCHER.replace("-model-parallel-size 1", "-model-parallel-size $PP"))
-    said = refusal(read_files([path], command="train"))
-    assert "run.sh: --pipeline-model-parallel-size: ${PP} is not set in the file" in said
-
-
 def test_a_value_that_is_not_understood_gets_a_sentence(tmp_path: Path) -> None:
     script = MEGATRON.replace("--micro-batch-size 1", "--micro-batch-size one --global-batch-size")
     said = refusal(read_files([written(tmp_path, "run.sh", script)], command="train"))
@@ -159,24 +143,6 @@ def test_the_variable_that_allows_longer_sequences_is_read(value: str, told: boo
     assert "VLLM_ALLOW" in text
     given = read_files([written(tmp_path, "serve.sh", text)], command="serve")
     assert ("allow-long=true" in given.options.get("engine-option", ())) is told
-
-
-def test_a_server_argument_that_is_no_number_gets_a_sentence(tmp_path: Path) -> None:
-    given = read_files([written(tmp_path, "serve.sh", VLLM.replace("16384", "1.5K"))], command="serve")
-    assert "context" not in given.options
-    assert "max_model_len: '1.5K' is not a value that is understood" in refusal(given)
-
-
-def test_sizes_left_to_the_trainer_are_its_own_where_nobody_says_them(tmp_path: Path) -> None:
-    config = {"zero_optimization": {"stage": 2, "round_robin_gradients": True},
-              "train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}}
-    path = written(tmp_path, "ds.json", config)
-    job = asked(path, model="llama-3.2-1b", gpus="h100")
-    assert (job.workload.micro_batch, job.plan.precision) == (8, "fp32")
-    said = read_files([path], command="train").assumptions
-    assert any("train_micro_batch_size_per_gpu is auto" in text for text in said)
-    job = asked(path, model="llama-3.2-1b", gpus="h100", micro_batch=4, precision="mixed-bf16")
-    assert job.workload.micro_batch == 4
 
 
 @pytest.mark.parametrize(
@@ -203,26 +169,6 @@ def test_sizes_left_to_the_trainer_are_its_own_where_nobody_says_them(tmp_path: 
 def test_no_value_is_dropped_in_silence(name: str, content: Any, said: str, tmp_path: Path) -> None:
     given = read_files([written(tmp_path, name, content)], command="train")
     assert said in refusal(given), given
-
-
-def test_what_is_read_and_what_is_ignored_stand_in_the_answer(tmp_path: Path) -> None:
-    path = written(tmp_path, "run.sh", MEGATRON.replace("--lr", "--bogus-flag 3 --lr"))
-    with pytest.raises(Unsupported, match="--bogus-flag: Megatron-LM d98e8a64 knows no such name"):
-        vramcast.train(gpus="8xh100-sxm-80gb", from_=path)
-    found = vramcast.train(gpus="8xh100-sxm-80gb", from_=path, ignore_unread=True)
-    assert any("--tp 4 --pp 2" in text for text in found.assumptions)
-    assert any("bogus-flag" in text for text in found.ignored)
-
-
-def test_a_vllm_command_is_a_serving_question(tmp_path: Path) -> None:
-    given = read_files([written(tmp_path, "serve.sh", VLLM)], command="serve")
-    assert given.options == {
-        "engine": "vllm", "model": "meta-llama/Llama-3.1-8B-Instruct", "tp": 2, "context": 16384, "graphs": False,
-        "memory-fraction": 0.92, "kv-dtype": "fp8",
-    }
-    assert refusal(given) == ""
-    with pytest.raises(InvalidSpec, match="use vramcast serve"):
-        read_files([tmp_path / "serve.sh"], command="train")
 
 
 @pytest.mark.parametrize(("command", "said"), [
@@ -255,17 +201,6 @@ def test_a_placeholder_swallows_nothing_of_the_command(tmp_path: Path) -> None:
     assert (files.options["graphs"], files.options["tp"]) == (False, 2)
 
 
-@pytest.mark.parametrize(("more", "options"), [("", ("hybrid-manager=false",)), (
-    "--no-disable-hybrid-kv-cache-manager", None)])
-def test_a_server_that_sends_its_cache_has_no_hybrid_manager(
-    more: str, options: tuple[str, ...] | None, tmp_path: Path,
-) -> None:
-    config = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cuda"})
-    path = written(tmp_path, "serve.sh", f"vllm serve gpt-oss-20b {more} --kv-transfer-config '{config}'")
-    files = read_files([path], command="serve")
-    assert (files.options.get("engine-option"), refusal(files)) == (options, "")
-
-
 @pytest.mark.parametrize("method", ["gptq", "gptq_marlin", "awq", "AWQ"])
 def test_packed_weights_are_those_of_a_checkpoint(method: str, tmp_path: Path) -> None:
     stem = method.lower().partition("_")[0]
@@ -293,18 +228,6 @@ def test_cards_that_a_script_may_see_are_compared_with_the_question(script: str,
 def test_an_image_of_the_newest_or_of_a_named_version_is_read(image: str, tmp_path: Path) -> None:
     path = written(tmp_path, "serve.sh", f"docker run --gpus all {image} --model llama-3.1-8b")
     assert refusal(read_files([path], command="serve")) == ""
-
-
-def test_sizes_that_deepspeeds_file_leaves_to_the_trainer_are_answered(tmp_path: Path) -> None:
-    """Every size that may be "auto", with the Trainer and alone: the engine takes what the reader gives it."""
-    sizes = dict.fromkeys(BUFFERS, "auto")
-    zero = {"zero_optimization": {"stage": 3} | sizes, "train_batch_size": "auto", "bf16": {"enabled": "auto"},
-            "gradient_accumulation_steps": "auto"}
-    beside = written(tmp_path, "ds.json", zero)
-    trainer = written(tmp_path, "args.yaml", "per_device_train_batch_size: 1\nbf16: true\n")
-    options = {"model": "qwen3-4b", "gpus": "8xh100-sxm-80gb", "seq_len": 512}
-    assert answer(asked(trainer, beside, **options)).peak.device_bytes > 0
-    assert answer(asked(beside, **options, micro_batch=1, precision="mixed-bf16")).peak.device_bytes > 0
 
 
 @pytest.mark.parametrize(("units", "said"), [
@@ -513,12 +436,6 @@ def test_a_copy_that_bitsandbytes_packed_is_trained_over_as_it_is(tmp_path: Path
     assert refusal(given) == "" and given.options["base-weights"] == "nf4-dq"
     mixed = content | {"model_name_or_path": "unsloth/Qwen3-14B-unsloth-bnb-4bit"}
     assert "bnb weights are not modelled" in refusal(read_files([written(tmp_path, "b.json", mixed)], command="train"))
-
-
-@pytest.mark.parametrize("line", ["torchrun --nproc_per_node 8 my/tune.py --fsdp", "accelerate launch sft_own.py"])
-def test_a_script_that_nobody_reads_is_pointed_to_the_trace(line: str) -> None:
-    with pytest.raises(VramcastError, match=r"vramcast trace \S+\.py follows a script of your own"):
-        read_files([], command="train", line=line)
 
 
 @pytest.mark.parametrize(("name", "text", "said"), [

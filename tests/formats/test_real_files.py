@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.formats.test_readers import asked, refusal, written
-from vramcast.domain.job import Precision
+from tests.formats.test_readers import asked, written
 from vramcast.engines.eager.releases import sharder
 from vramcast.errors import Unsupported
 from vramcast.estimate.training import answer
@@ -32,18 +31,6 @@ def test_llamafactory_trains_networks_without_towers_under_templates_of_those_wi
     for model in ("llama-3.2-1b", "t5-base"):
         table = FACTORY_TABLE | {"model_name_or_path": model, "template": "qwen2_vl"}
         assert asked(written(tmp_path, "a.json", table), gpus="h100").plan.peft is not None
-
-
-def test_preferences_need_logits_which_ligers_head_never_makes(tmp_path: Path) -> None:
-    """[LF] model/loader.py hands `require_logits` for every stage but pt and sft."""
-    peaks = {}
-    for stage in ("sft", "dpo"):
-        for liger in (False, True):
-            table = FACTORY_TABLE | {"stage": stage, "enable_liger_kernel": liger}
-            job = asked(written(tmp_path, "a.json", table), gpus="h100")
-            peaks[stage, liger] = answer(job).peak.allocated_bytes
-    assert peaks["sft", True] < 0.9 * peaks["sft", False]
-    assert peaks["dpo", True] > 0.9 * peaks["dpo", False]
 
 
 def test_a_stage_with_a_loop_of_its_own_is_refused(tmp_path: Path) -> None:
@@ -78,15 +65,6 @@ V1 = {"model": "llama-3.2-1b", "model_class": "llm", "kernel_config": {"name": "
       "dist_config": {"name": "fsdp2"}, "train_dataset": "data/v1_sft_demo.yaml", "micro_batch_size": 1}
 
 
-def test_llamafactory_v1_holds_two_losses_of_the_same_logits(tmp_path: Path) -> None:
-    """Labels are handed to the model, too: 16-bit logits, fp32 copies, and log-probabilities of both losses."""
-    job = asked(written(tmp_path, "a.json", V1), gpus="8xh100-sxm-80gb")
-    assert (job.engine, job.plan.sharded_by, job.plan.precision) == ("pytorch", "fsdp2", Precision.MIXED_BF16)
-    held = {entry.path.rpartition("/")[2]: entry.num_bytes for entry in answer(job).ranks[0].ledger}
-    assert held["logits and the loss that nobody uses"] == 2048 * 128_256 * 10
-    assert held["log_softmax"] == 2048 * 128_256 * 4
-
-
 @pytest.mark.parametrize(("cards", "width"), [(None, "fp32"), ({"name": "fsdp2"}, "bf16")])
 def test_llamafactory_v1s_adapters_compute_in_fp32_where_nothing_gathers_them(
     cards: dict[str, str] | None, width: str, tmp_path: Path
@@ -107,23 +85,6 @@ def test_llamafactory_v1s_adapters_compute_in_fp32_where_nothing_gathers_them(
 def test_llamafactory_v1_names_what_is_not_read(said: dict[str, object], why: str, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=why):
         asked(written(tmp_path, "a.json", V1 | said), gpus="8xh100-sxm-80gb")
-
-
-def test_a_file_named_from_the_top_of_a_repository_is_found_from_below(tmp_path: Path) -> None:
-    (tmp_path / "examples" / "train").mkdir(parents=True)
-    zero = {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3}}
-    written(tmp_path / "examples", "ds.json", zero)
-    said = {"dist_config": {"name": "deepspeed", "config_file": "examples/ds.json"}}
-    job = asked(written(tmp_path / "examples" / "train", "a.json", V1 | said), gpus="8xh100-sxm-80gb")
-    assert (job.engine, job.plan.shards, job.workload.micro_batch) == ("deepspeed", "everything", 1)
-
-
-@pytest.mark.parametrize("command", [
-    "vllm serve m --device cpu", "python -m sglang.launch_server --model-path m --device npu",
-    "export VLLM_TARGET_DEVICE=cpu\nvllm serve m",
-])
-def test_a_server_that_runs_elsewhere_is_no_answer_for_the_card(command: str, tmp_path: Path) -> None:
-    assert "device" in refusal(read_files([written(tmp_path, "a.sh", command)], command="serve")).lower()
 
 
 @pytest.mark.parametrize("name", ["NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE"])
@@ -152,25 +113,6 @@ def test_sizes_of_zero_are_answered_as_their_files_have_them(
 
 
 LAYERS = {"fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}
-
-
-@pytest.mark.parametrize(("said", "understood"), [
-    ({"fsdp": "full_shard auto_wrap"}, True), ({"fsdp": "full_shard auto_wrap", "fsdp_config": LAYERS}, True),
-    ({"fsdp": "full_shard auto_wrap offload", "fsdp_config": LAYERS}, True), ({"fsdp": "full_shard"}, False),
-    ({"fsdp": "full_shard", "fsdp_config": LAYERS}, False),
-    ({"fsdp": "full_shard auto_wrap", "fsdp_config": {"min_num_params": 10**8}}, False),
-])
-def test_words_of_fsdp_say_how_layers_are_wrapped(said: dict[str, object], understood: bool, tmp_path: Path) -> None:
-    """[HF] training_args.py before 5.10, as LLaMA-Factory installs it: auto_wrap is a unit for every layer, or by size;
-    without it all is one."""
-    around = {"stage": "sft", "finetuning_type": "full"}
-    table = {"model_name_or_path": "llama-3.2-1b", "per_device_train_batch_size": 1, "do_train": True, "bf16": True}
-    path = written(tmp_path, "a.json", table | around | said)
-    if understood:
-        assert asked(path, gpus="8xh100", seq_len=512).plan.sharded_by == "fsdp1"
-        return
-    with pytest.raises(Unsupported, match=r"auto_wrap_policy: (NO|SIZE_BASED)_WRAP is not modelled"):
-        asked(path, gpus="8xh100", seq_len=512)
 
 
 @pytest.mark.parametrize(("said", "by", "shards"), [

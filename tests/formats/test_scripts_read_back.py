@@ -111,13 +111,6 @@ def test_every_variable_of_a_server_is_read(engine: str, tmp_path: Path) -> None
             assert job.engine_options[option] is value
 
 
-def test_a_script_without_the_command_is_none_of_a_server(tmp_path: Path) -> None:
-    script = tmp_path / "a.sh"
-    script.write_text("docker pull vllm/vllm-openai:v0.11.0\n", encoding="utf-8")
-    with pytest.raises(VramcastError, match="no command that starts vllm"):
-        serve_job_of({"model": "llama-3.2-1b", "gpus": "h100", "from": (str(script),)})
-
-
 @pytest.mark.parametrize(
     ("engine", "read"), [("torchtitan", ("run.sh", "vramcast_plan.py")), ("megatron", ("run.sh",))]
 )

@@ -70,14 +70,5 @@ def test_without_graphs_of_prefills_less_is_set_aside() -> None:
     assert found[1] > found[0]
 
 
-@pytest.mark.parametrize("line", [
-    "sglang generate --model-path black-forest-labs/FLUX.1-dev",
-    "SGLANG_CACHE_DIT_ENABLED=true sglang serve --model-path Qwen/Qwen-Image",
-])
-def test_diffusion_is_another_tools(line: str) -> None:
-    with pytest.raises(vramcast.errors.VramcastError, match="SGLang Diffusion"):
-        read_files([], command="serve", line=line)
-
-
 def test_no_name_is_both_harmless_and_about_a_part() -> None:
     assert not harmless("sglang", "ServerArgs") & conditions("sglang", "ServerArgs").keys()

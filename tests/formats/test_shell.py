@@ -41,22 +41,6 @@ def test_words_are_those_that_a_shell_would_pass(script: str, words: str) -> Non
     assert " ".join(found) == words
 
 
-def test_variables_of_a_redirected_command_are_in_the_first_of_the_pipe() -> None:
-    script = read_script("A=8\nrun --a $A 2>&1 | tee log", "x.sh")
-    assert script.commands == (("run", "--a", "8"), ("tee", "log"))
-
-
-def test_what_no_command_uses_is_named() -> None:
-    script = read_script('A="--x 1"\nB="--y 2"\nrun $A', "x.sh")
-    assert script.unused == {"B": ("--y", "2")}
-
-
-def test_a_variable_set_twice_is_said() -> None:
-    script = read_script("TP=2\nTP=4\nrun --tp $TP", "x.sh")
-    assert script.commands[-1] == ("run", "--tp", "4")
-    assert script.notes == ("TP is set several times; read in the order of the file",)
-
-
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -76,12 +60,6 @@ def test_a_variable_set_twice_is_said() -> None:
 def test_branches_are_taken_as_the_script_decides_them(script: str, words: str) -> None:
     commands = [command for command in read_script(script, "x.sh").commands if command[0] == "run"]
     assert " ".join(commands[-1]) == words
-
-
-def test_arguments_of_a_branch_that_nobody_can_decide_are_marked() -> None:
-    script = read_script("A=(--x 1)\nif [ -f y ]; then A+=(--y 2); fi\nrun ${A[@]}", "x.sh")
-    assert script.commands[-1] == ("run", "--x", "1", "--y", "2")
-    assert script.undecided == {"--y": ""}
 
 
 @pytest.mark.parametrize("script", ["run 'open", 'run "open', "run ${open", "A=(\n'"])

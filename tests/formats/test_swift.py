@@ -41,17 +41,6 @@ def given(folder: Path, more: str = "", text: str = SFT) -> Given:
     return read_files([written(folder, "train.sh", text.replace("MORE", more))], command="train")
 
 
-def test_a_command_is_its_whole_question(tmp_path: Path) -> None:
-    path = written(tmp_path, "train.sh", SFT.replace("MORE", ""))
-    job = asked(path, gpus="2xh100")
-    assert (job.engine, job.model.name, str(job.workload.objective)) == ("huggingface", "qwen3-0.6b", "sft")
-    assert job.plan.peft is not None
-    assert (job.plan.peft.rank, job.plan.peft.dropout, job.plan.peft.adapter_dtype) == (8, 0.05, "fp32")
-    assert (job.workload.seq_len, job.workload.micro_batch, job.workload.grad_accum) == (2048, 1, 8)
-    assert (job.plan.precision, job.plan.recompute) == ("amp-bf16", "full")
-    assert given(tmp_path).ranks == {"train.sh": 2}
-
-
 def test_a_yaml_of_the_same_names_is_the_same_question(tmp_path: Path) -> None:
     table = {"model": "qwen3-0.6b", "tuner_type": "lora", "torch_dtype": "bfloat16", "max_length": 2048,
              "per_device_train_batch_size": 1, "gradient_accumulation_steps": 16, "dataset": ["a", "b"],

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.formats.test_readers import asked, refusal, written
-from vramcast.domain.job import Job, Recompute, Shards
-from vramcast.engines.megatron.options import options_of
+from vramcast.domain.job import Job
 from vramcast.estimate.training import answer
 from vramcast.formats.read import Given, read_files
 
@@ -34,17 +33,6 @@ def given(folder: Path, more: str = "", text: str = SFT) -> Given:
 def job(folder: Path, more: str = "", **options: Any) -> Job:
     path = written(folder, "train.sh", SFT.replace("MORE", more))
     return asked(path, gpus="4xh100-sxm-80gb", **options)
-
-
-def test_what_nobody_says_is_as_ms_swift_has_it(tmp_path: Path) -> None:
-    found = job(tmp_path)
-    plan, options = found.plan, options_of(found)
-    assert (found.workload.micro_batch, found.workload.grad_accum, found.workload.min_seq_len) == (1, 4, None)
-    assert (plan.ep, plan.etp, plan.peft, plan.recompute) == (4, 1, None, Recompute.SELECTIVE)
-    assert (plan.shards, plan.precision) == (Shards.OPTIMIZER, "mixed-bf16")
-    assert (options.cross_entropy, options.rope_fusion, options.attention_mask) == ("native", False, False)
-    assert (options.vocab_divisor, options.permute_fusion, options.router_fp32) == (1, False, True)
-    assert given(tmp_path).ranks == {"train.sh": 4}
 
 
 @pytest.mark.parametrize(("more", "expected"), [
@@ -99,30 +87,3 @@ def test_each_expert_has_adapters_of_its_own(tmp_path: Path) -> None:
     entries = answer(job(tmp_path, "--tuner_type lora"), with_changes=False).fullest.ledger
     buffers = sum(one.num_bytes for one in entries if one.path.endswith("experts/gradient buffer"))
     assert buffers == 4 * 48 * 32 * 8 * ((2048 + 2 * 768) + (768 + 2048))
-
-
-def test_a_pair_has_one_whole_weight_on_each_rank(tmp_path: Path) -> None:
-    """Of a column's the first, of a row's the second; Megatron-Bridge divides both [lora.py `update_layer`]."""
-    text = SFT.replace("Qwen/Qwen3-30B-A3B", "meta-llama/Meta-Llama-3-8B").replace("expert_model", "tensor_model")
-    path = written(tmp_path, "train.sh", text.replace("MORE", "--tuner_type lora"))
-    entries = answer(asked(path, gpus="4xh100-sxm-80gb"), with_changes=False).fullest.ledger
-    column, row = 4096 * 2 + (6144 + 28672) // 4, (4096 + 14336) // 4 + 4096 * 2
-    assert sum(one.num_bytes for one in entries if one.path.endswith("dense/gradient buffer")) == (
-        4 * 32 * 8 * (column + row))
-
-
-def test_pairs_are_two_samples_and_a_full_model_has_a_frozen_copy(tmp_path: Path) -> None:
-    """[swift megatron/trainers/{dpo_trainer,rlhf_mixin}.py]"""
-    def fullest(more: str) -> dict[str, int]:
-        text = SFT.replace("Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-0.6B").replace("--packing true", "--packing false")
-        text = text.replace("expert_model", "tensor_model").replace("MORE", more)
-        path = written(tmp_path, "a.sh", text.replace("4096", "16384"))
-        found = answer(asked(path, gpus="4xh100-sxm-80gb", min_seq_len=16384), with_changes=False)
-        return {entry.path: entry.num_bytes for entry in found.fullest.ledger}
-
-    alone, pairs = fullest("--micro_batch_size 2"), fullest("--rlhf_type dpo --beta 0.1")
-    tokens = "inputs/process/tokens, labels, positions, loss mask"
-    assert alone[tokens] == pairs[tokens] == 2 * 16384 * 28
-    frozen = sum(size for path, size in pairs.items() if "frozen/" in path)
-    assert frozen == pytest.approx(alone["weights/dense/parameter buffer"], rel=1e-4)
-    assert not any("frozen/" in path for path in alone)

@@ -7,58 +7,20 @@ from typing import Any
 
 import pytest
 
-import vramcast
 from tests.formats.plans import write_all
-from tests.formats.test_readers import refusal, written
+from tests.formats.test_readers import refusal
 from vramcast.api import serve_job_of
 from vramcast.domain.serving import ServeJob
 from vramcast.estimate.serving import answer
 from vramcast.formats.files import File
-from vramcast.formats.merged import with_configs
-from vramcast.formats.paths import Configs
 from vramcast.formats.read import read_files
 from vramcast.formats.write import files_of
-
-EXTRA = """kv_cache_config:
-  dtype: fp8
-  free_gpu_memory_fraction: 0.8
-  enable_block_reuse: false
-cuda_graph_config:
-  enable_padding: true
-print_iter_log: true
-stream_interval: 10
-"""
-SCRIPT = """EXTRA_FILE=/tmp/config.yml
-cat << EOF > ${EXTRA_FILE}
-%sEOF
-trtllm-serve nvidia/some-model --tp_size 8 --ep_size 8 --max_batch_size 64 --max_num_tokens 4096 --port 8000 \\
-  --kv_cache_free_gpu_memory_fraction 0.5 --extra_llm_api_options ${EXTRA_FILE}
-"""
 
 
 def options(line: str) -> dict[str, Any]:
     given = read_files([], command="serve", line=line)
     assert refusal(given) == ""
     return given.options
-
-
-def test_the_file_that_a_script_writes_itself_wins_over_its_options() -> None:
-    assert options(SCRIPT % EXTRA) == {
-        "engine": "tensorrt-llm", "model": "nvidia/some-model", "tp": 8, "expert-parallel": True, "max-sequences": 64,
-        "batched-tokens": 4096, "memory-fraction": 0.8, "kv-dtype": "fp8", "prefix-caching": False,
-    }
-
-
-def test_ranks_that_attend_apart_are_copies_that_share_experts() -> None:
-    found = options(SCRIPT % (EXTRA + "enable_attention_dp: true\n"))
-    assert (found["tp"], found["dp"], found["expert-parallel"]) == (1, 8, True)
-
-
-def test_the_file_lies_beside_the_command(tmp_path: Path) -> None:
-    script = written(tmp_path, "serve.sh", "trtllm-serve serve m --tp_size 2 --config extra.yaml")
-    assert "is a file of its own" in refusal(read_files([script], command="serve"))
-    both = read_files([script, written(tmp_path, "extra.yaml", EXTRA)], command="serve")
-    assert refusal(both) == "" and both.options["kv-dtype"] == "fp8" and both.options["tp"] == 2
 
 
 @pytest.mark.parametrize(("arguments", "extra", "said"), [
@@ -74,18 +36,6 @@ def test_the_file_lies_beside_the_command(tmp_path: Path) -> None:
 def test_what_may_change_memory_is_refused_by_its_name(arguments: str, extra: str, said: str) -> None:
     line = f"cat <<EOF > x.yaml\n{extra}stream_interval: 1\nEOF\ntrtllm-serve m {arguments} --config x.yaml"
     assert said in refusal(read_files([], command="serve", line=line))
-
-
-def test_windows_and_experts_are_asked_of_networks_that_have_them() -> None:
-    extra = "kv_cache_config:\n  max_attention_window: [512]\n"
-    for model, refused in (("llama-3.1-8b", False), ("gemma-3-4b", True)):
-        line = f"cat <<EOF > x.yaml\n{extra}\nEOF\ntrtllm-serve {model} --config x.yaml"
-        try:
-            with_configs({"gpus": "h100"}, Configs(line=line), command="serve")
-        except vramcast.errors.Unsupported:
-            assert refused
-        else:
-            assert not refused
 
 
 def test_an_image_names_the_version() -> None:

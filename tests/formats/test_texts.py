@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramcast.formats.lines import Line, array, options_in, plain, quoted, reasons, words_of, yaml_documents, yaml_text
+from vramcast.formats.lines import Line, plain, quoted, reasons, yaml_text
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
 SCALARS = st.one_of(
@@ -54,43 +54,9 @@ def test_yaml_puts_the_reason_behind_the_value_on_one_line() -> None:
     assert text == f"# first\n# second\n{'stage: 3':<45} # weights are split\n"
 
 
-def test_yaml_documents_stay_apart() -> None:
-    text = yaml_documents([(Line("a", 1),), (Line("b", 2),)])
-    assert list(yaml.safe_load_all(text)) == [{"a": 1}, {"b": 2}]
-
-
 def test_reasons_name_the_path_of_what_they_are_for() -> None:
     table = (Line("zero", (Line("stage", 2, "why"),)), Line("specs", [(Line("count", 1, "one"),)]))
     assert reasons(table) == [("zero.stage", "why"), ("specs.count", "one")]
-
-
-WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20)
-
-
-@given(st.lists(st.tuples(st.from_regex(r"[a-z][a-z-]{0,10}", fullmatch=True), WORDS, WORDS), min_size=1, max_size=5))
-def test_bash_arrays_hold_the_words_they_were_written_from(options: list[tuple[str, str, str]]) -> None:
-    script = "\n" + array("ARGS", tuple(Line(*option) for option in options)) + "\n"
-    wanted = [word for name, value, _ in options for word in (f"--{name}", value)]
-    assert words_of(script, "ARGS") == wanted
-
-
-def test_bash_itself_splits_an_array_as_it_is_read_back() -> None:
-    table = (
-        Line("text", "it's $HOME # no `comment`", "a reason with ' and $(x)"),
-        Line("flag", True),
-        Line("off", False),
-        Line("sizes", [1, 2]),
-    )
-    script = "\n" + array("ARGS", table) + "\n"
-    done = subprocess.run(
-        ["bash", "-c", script + 'printf "%s\\n" "${ARGS[@]}"'], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines() == words_of(script, "ARGS")
-    assert options_in(words_of(script, "ARGS")) == {
-        "text": "it's $HOME # no `comment`",
-        "flag": True,
-        "sizes": ["1", "2"],
-    }
 
 
 @pytest.mark.parametrize("value", [True, 3, "two words", ["a", "b c"]])

@@ -93,12 +93,6 @@ def test_what_may_change_the_answer_is_named(changes: dict[str, Any], said: str,
     assert said in refusal(read_files([path], command="train"))
 
 
-@pytest.mark.parametrize("name", ["bco", "gkd"])
-def test_trainers_that_are_not_modelled_are_named(name: str, tmp_path: Path) -> None:
-    path = written(tmp_path, f"{name}.yaml", yaml.safe_dump(FULL))
-    assert f"{name.upper()} is not modelled" in refusal(read_files([path], command="train"))
-
-
 @pytest.mark.parametrize(("name", "changes", "expected"), [
     ("orpo", {}, ("dpo", "bf16", "rows+nll")), ("cpo", {"loss_type": "simpo"}, ("dpo", "bf16", "rows+nll")),
     ("prm", {}, ("tagging", "bf16", None)),

@@ -35,29 +35,6 @@ def asked(*files: str, gpus: str = "8xh100-sxm-80gb", **options: Any) -> Any:
     return post_training_job_of({"gpus": gpus, "from": files, **options})
 
 
-def test_a_command_asks_what_it_says(tmp_path: Path) -> None:
-    """Prompts of a generation are its sequences over answers to a prompt [TRL grpo_config.py `__post_init__`]."""
-    job = asked(written(tmp_path, vllm_tensor_parallel_size=2, vllm_enable_sleep_mode=True, num_iterations=2,
-                        steps_per_generation=4, vllm_max_model_length=4096))
-    assert (job.framework, job.version, job.engine, job.algorithm) == ("trl", (1, 9), "huggingface", "grpo")
-    assert (job.episodes.prompts, job.episodes.samples) == (8 * 8 * 4 // 8, 8)
-    assert (job.episodes.prompt_len, job.episodes.response_len) == (512, 1024)
-    assert (job.updates.mini_batch, job.updates.micro_batch, job.updates.epochs) == (8 * 8 * 2 // 8, 8, 2)
-    rollout = job.rollout
-    assert (rollout.memory_fraction, rollout.tp, rollout.context, rollout.sleeps) == (0.25, 2, 4096, True)
-    assert not job.updates.reference
-    assert asked(written(tmp_path, beta=0.04)).updates.reference
-    assert asked(written(tmp_path, num_generations=None)).episodes.samples == 8
-
-
-def test_what_is_said_by_name_wins(tmp_path: Path) -> None:
-    file = written(tmp_path)
-    job = asked(file, **{"prompts": 128, "mini-batch": 64, "response-len": 256, "memory-fraction": 0.5,
-                         "micro-batch": 4, "framework": "trl@0.24"})
-    assert (job.episodes.prompts, job.updates.mini_batch, job.updates.micro_batch) == (128, 64, 4)
-    assert (job.episodes.response_len, job.rollout.memory_fraction, job.version) == (256, 0.5, (0, 24))
-
-
 def test_the_trainer_is_the_one_that_train_answers_for(tmp_path: Path) -> None:
     """Beside the engine's pools torch counts in it what it counts in the same run with a server elsewhere."""
     files = (written(tmp_path), written(tmp_path, "zero3.yaml", ZERO))
@@ -107,11 +84,6 @@ def test_a_training_that_generates_nothing_is_for_train(tmp_path: Path) -> None:
 def test_train_points_to_rl(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="puts an engine on the same cards; vramcast rl answers for that"):
         api.train_answer({"gpus": "h100-sxm-80gb", "from": (written(tmp_path),)})
-
-
-def test_options_of_other_trainers_are_refused() -> None:
-    with pytest.raises(Unsupported, match="--attention is asked of TRL's trainers alone"):
-        vramcast.rl(model="qwen2.5-1.5b", gpus="8xh100-sxm-80gb", attention="eager")
 
 
 def test_trl_merges_adapters_and_does_not_sleep_unasked() -> None:

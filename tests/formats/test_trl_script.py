@@ -113,14 +113,6 @@ def test_the_command_says_what_the_script_parses(
     assert (workload.micro_batch, workload.seq_len, workload.min_seq_len) == expected
 
 
-def test_a_config_file_of_the_launcher_says_the_sharding_whatever_processes_are_named(tmp_path: Path) -> None:
-    script(tmp_path, "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\n", "z.yaml")
-    script(tmp_path, HEAD + ARGS + TRAINS.format(""))
-    command = "accelerate launch --config_file z.yaml --num_processes 4 own.py"
-    job = asked(script(tmp_path, command, "c.sh"), gpus="4xh100")
-    assert (job.plan.shards.value, job.plan.sharded_by) == ("everything", "deepspeed")
-
-
 def test_arguments_of_a_file_that_a_command_names_are_read(tmp_path: Path) -> None:
     script(tmp_path, yaml.safe_dump(PLAIN), "sft.yaml")
     job = asked(script(tmp_path, "trl sft --config sft.yaml --max_length 512\n", "c.sh"), gpus="h100")

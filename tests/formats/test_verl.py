@@ -9,7 +9,6 @@ import pytest
 
 from vramcast.api.post_training import post_training_job_of
 from vramcast.catalogue.formats import load_format
-from vramcast.errors import Unsupported
 from vramcast.formats.reading import Config, sentence
 from vramcast.formats.tools import verl
 
@@ -133,11 +132,6 @@ def test_other_programs_of_verl_are_named() -> None:
         assert f"{program}: is a program of verl that is not modelled" in sentence(found.unread)
 
 
-def test_who_says_no_estimator_trains_a_critic() -> None:
-    found = of(base=GRPO.replace("algorithm.adv_estimator=grpo ", "critic.model.use_remove_padding=True "))
-    assert (found.weak["algorithm"], found.options.get("algorithm")) == ("ppo", None)
-
-
 @pytest.mark.parametrize("head, framework", [
     ("# verlai/verl:app-verl0.5-transformers4.55.4-vllm0.10.0", "verl@0.5"), ("pip install verl==0.4.1", "verl@0.4"),
     ("pip install git+https://github.com/volcengine/verl@v0.6.1", "verl@0.6"), ("", None),
@@ -157,10 +151,3 @@ def test_a_command_wins_over_the_configuration_that_it_names(tmp_path: Path) -> 
     job = post_training_job_of({"from": (str(script),), "gpus": "h100-sxm-80gb"})
     assert (job.episodes.prompt_len, job.episodes.response_len, job.cluster.count) == (333, 1024, 16)
     assert (job.rollout_engine, job.rollout.memory_fraction) == ("sglang", 0.3)
-
-
-def test_the_question_refuses_a_key_by_name(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text(f"python3 -m verl.trainer.main_ppo {GRPO} model.use_liger=True\n", encoding="utf-8")
-    with pytest.raises(Unsupported, match=r"run\.sh: model\.use_liger: may change memory or time"):
-        post_training_job_of({"from": (str(script),), "gpus": "16xh100-sxm-80gb"})

@@ -201,10 +201,6 @@ def test_the_command_inside_is_answered_on_the_cards_that_are_named(
     assert {option: found.get(option) for option in options} == options
 
 
-def test_a_card_that_is_named_is_counted_as_the_wrapper_counts(tmp_path: Path) -> None:
-    assert read(tmp_path, "p.yaml", SHELL_IN_A_POD, {"gpus": "h200"})["gpus"] == "4xh200"
-
-
 def test_configuration_maps_of_the_file_are_read(tmp_path: Path) -> None:
     maps = """
 apiVersion: v1

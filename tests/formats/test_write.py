@@ -91,12 +91,6 @@ def test_files_that_are_there_are_kept_unless_force_is_given(tmp_path: Path) -> 
     assert (tmp_path / "run.sh").stat().st_mode & 0o111
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SourceError, match="file"):
-        write_configs(training("llama-3.2-1b", "h100", engine="pytorch"), tmp_path / "file" / "deeper")
-
-
 def test_a_setting_that_no_file_says_is_told() -> None:
     job = training("llama-3.2-1b", "8xh100", engine="torchtitan")
     assert "--seq-len=4096 stands in none of the files" in notes(job, "accelerate-fsdp2")

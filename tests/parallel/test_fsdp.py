@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.peaks import live_at_peak
-from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, live_at_end
-from vramcast.parallel.fsdp import Fsdp, Stage, backward, forward, sharded_gradients, unit
+from vramcast.domain.program import Alloc, Category, Free, Tensor, live_at_end
+from vramcast.parallel.fsdp import Fsdp, Stage, backward, forward, unit
 
 MIB = 1 << 20
 KEPT = Tensor(name="saved", num_bytes=MIB, category=Category.ACTIVATIONS)
@@ -24,17 +22,6 @@ def stages(layers: int, *, reshard: bool = True, ranks: int = 8) -> list[Stage]:
     ]
 
 
-def step(found: list[Stage]) -> Program:
-    return forward(found) + backward(found)
-
-
-@pytest.mark.parametrize("layers", [1, 2, 3, 7])
-@pytest.mark.parametrize("reshard", [True, False])
-def test_a_step_leaves_only_sharded_gradients(layers: int, reshard: bool) -> None:
-    found = stages(layers, reshard=reshard)
-    assert live_at_end(step(found)) == dict(sharded_gradients(found))
-
-
 def test_at_most_two_gathers_overlap_in_forward() -> None:
     found = stages(7)
     live = live_at_peak(forward(found[:1]))
@@ -45,13 +32,6 @@ def test_at_most_two_gathers_overlap_in_forward() -> None:
 def test_one_rank_gathers_nothing() -> None:
     names = {tensor.name for tensor in live_at_peak(forward(stages(3, ranks=1)))}
     assert "all-gather output" not in names
-
-
-def test_micro_batches_without_sync_add_up_unsharded_in_fp32() -> None:
-    found = stages(3)
-    program = forward(found) + backward(found, synchronise=False)
-    kept = {tensor.name: count for tensor, count in live_at_end(program).items()}
-    assert kept["accumulated gradient of weight"] == 3
 
 
 def test_later_micro_batches_add_to_the_sharded_gradients() -> None:

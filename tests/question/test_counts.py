@@ -10,10 +10,8 @@ import pytest
 import vramcast
 from vramcast.errors import InvalidSpec, Unsupported, VramcastError
 from vramcast.question.options import OPTIONS, Kind
-from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
-from vramcast.question.tracing import TRACE_OPTIONS, build_trace
 
 MAY_BE_ZERO: Final = {"completion-len", "virtual-tokens", "images", "lora-slots", "gpu-layers", "rank"}
 TRAIN: Final[tuple[dict[str, Any], ...]] = (
@@ -74,17 +72,6 @@ def is_answered(command: str, base: dict[str, Any], name: str, value: int) -> bo
         assert "\n" not in str(error)
         return False
     return True
-
-
-def test_searches_and_traces_refuse_them_too() -> None:
-    for name, value in product(("top", "max-gpus"), (0, -1)):
-        assert PLAN_OPTIONS[name].kind is Kind.COUNT
-        with pytest.raises(InvalidSpec):
-            vramcast.plan("train", "llama-3.2-1b", on="h100", **{name.replace("-", "_"): value})
-    for name in counts(TRACE_OPTIONS):
-        for value in (-1, *([] if name in MAY_BE_ZERO else [0])):
-            with pytest.raises(InvalidSpec):
-                build_trace("timm:resnet18", {name: value, "input": ("BxS",)})
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers"])

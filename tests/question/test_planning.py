@@ -8,14 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramcast.api import job_of
 from vramcast.domain.job import Precision, Recompute, Shards
-from vramcast.domain.planning import Goal
 from vramcast.errors import InvalidSpec, UnknownName, VramcastError
-from vramcast.estimate.training import answer
 from vramcast.question.plan_options import AXES, PLAN_OPTIONS, TECHNIQUES
 from vramcast.question.planning import PlanQuestion, build_planning
-from vramcast.question.planning import job_of as job_behind
 from vramcast.sources.resolve import resolve_checkpoint
 
 
@@ -29,14 +25,6 @@ def test_every_axis_is_an_option_and_a_field_of_the_space() -> None:
     assert all(hasattr(space, field) for field in AXES.values())
     assert set(AXES) <= set(PLAN_OPTIONS)
     assert all(hasattr(space, row.field) for row in TECHNIQUES.values())
-
-
-def test_nothing_said_is_assumed_in_words() -> None:
-    asked = ask()
-    assert asked.goal is Goal.FASTEST
-    assert asked.space.global_batch == 256
-    assert any("256" in text for text in asked.assumptions)
-    assert any("torchtitan" in text for text in asked.assumptions)
 
 
 def test_the_batch_assumed_has_a_sample_for_every_card() -> None:
@@ -53,16 +41,6 @@ def test_what_is_named_is_fixed_and_several_values_leave_a_choice() -> None:
     assert space.pp == ()
 
 
-def test_techniques_that_cost_much_must_be_allowed_by_name() -> None:
-    plain = ask(engine="megatron").space
-    assert plain.offload_optimizer == ("none",)
-    assert plain.optimizers == ("adamw",)
-    allowed = ask(engine="megatron", allow=("offload", "nvme", "8bit-optimizer", "fp8")).space
-    assert allowed.offload_optimizer == ("none", "cpu", "nvme")
-    assert allowed.optimizers == ("adamw", "adamw-8bit")
-    assert allowed.precisions == (None, Precision.FP8)  # None: what engine and card compute 16 bits in
-
-
 def test_what_is_forbidden_is_not_in_the_space() -> None:
     space = ask(forbid="recompute,pipeline,tensor,sharding").space
     assert space.recompute == (Recompute.NONE,)
@@ -70,32 +48,11 @@ def test_what_is_forbidden_is_not_in_the_space() -> None:
     assert space.shards == (Shards.NOTHING,)
 
 
-def test_limits_are_read_in_the_units_users_write() -> None:
-    limits = ask(budget="100k usd", deadline="30d", tokens="1T", headroom="5%", max_gpus=64).limits
-    assert limits.budget == 100_000
-    assert limits.currency == "USD"
-    assert limits.deadline_hours == 720
-    assert limits.run_tokens == 10**12
-    assert limits.headroom == 0.05
-    assert limits.max_gpus == 64
-
-
 def test_a_kind_of_machine_comes_in_powers_of_two_up_to_the_most_gpus() -> None:
     clusters = ask(on=("aws:p5.48xlarge",), max_gpus=40).space.clusters
     assert [cluster.num_nodes for cluster in clusters] == [1, 2, 4]
     assert [cluster.num_nodes for cluster in ask(on=("aws:p5.48xlarge",)).space.clusters] == [1]
     assert [cluster.count for cluster in ask(on=("2x8xh100-sxm-80gb",)).space.clusters] == [16]
-
-
-def test_the_job_behind_an_answer_gives_the_same_answer() -> None:
-    space = ask(engine="megatron").space
-    options = {"model": "llama-3.2-1b", "gpus": "8xh100-sxm-80gb", "engine": "megatron", "tp": 2, "recompute": "full"}
-    asked = job_of(options)
-    found = answer(asked)
-    again = job_behind(space, found)
-    assert (again.plan, again.workload, again.engine, again.cluster) == (
-        asked.plan, asked.workload, asked.engine, asked.cluster,
-    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 from vramcast.api.post_training import post_training_job_of
 from vramcast.domain.post_training import Episodes, PostTrainingJob
-from vramcast.engines.post_training.batches import Batches, batches
 from vramcast.errors import VramcastError
 from vramcast.estimate.post_training import answer
 
@@ -17,28 +16,6 @@ BASE = {"model": "qwen2.5-0.5b", "gpus": "8xh100-sxm-80gb", "prompt-len": 300, "
 
 def job(**options: Any) -> PostTrainingJob:
     return post_training_job_of(BASE | {name.replace("_", "-"): value for name, value in options.items()})
-
-
-@pytest.mark.parametrize(("options", "learns", "expected"), [
-    # 64 prompts of a mini-batch x 5 answers over 8 ranks are 40 sequences, 16 mini-batches in a step of 1,024
-    ({"samples": 5, "mini_batch": 64, "micro_batch": 8}, True, Batches(8000, 1, 5, 16)),
-    ({"samples": 5, "mini_batch": 64, "micro_batch": 8}, False, Batches(8000, 1, 80, 1)),
-    ({"samples": 5, "mini_batch": 64, "micro_batch": 8, "log_prob_micro_batch": 16}, False, Batches(16000, 1, 40, 1)),
-    ({"samples": 5, "mini_batch": 64, "micro_batch": 64}, True, Batches(40000, 1, 1, 16)),  # no more than there are
-    ({"samples": 5, "mini_batch": 64, "micro_batch": 8, "epochs": 2}, True, Batches(8000, 1, 5, 32)),
-    ({"samples": 5, "mini_batch": 64, "micro_batch": 8, "ulysses": 2}, True, Batches(4000, 1, 10, 16)),
-    ({"samples": 5, "mini_batch": 64, "micro_batch": 8, "padded": True}, True, Batches(8000, 8, 5, 16)),
-    ({"samples": 5, "mini_batch": 64, "micro_tokens": 8192}, True, Batches(8192, 1, 5, 16)),
-    ({"samples": 5, "mini_batch": 64, "micro_tokens": 8192, "ulysses": 2}, True, Batches(8192, 1, 5, 16)),
-    ({"samples": 5, "mini_batch": 64}, True, Batches(16384, 1, 3, 16)),
-    ({"samples": 1, "mini_batch": 8, "prompts": 8}, True, Batches(1000, 1, 1, 1)),
-    ({"framework": "nemo-rl", "tp": 2, "samples": 4, "mini_batch": 64, "micro_batch": 2}, True,
-     Batches(2000, 1, 32, 16)),
-])
-def test_sizes_are_given_in_prompts_and_cut_for_a_rank(
-    options: dict[str, Any], learns: bool, expected: Batches
-) -> None:
-    assert batches(job(**options), learns=learns) == expected
 
 
 @pytest.mark.parametrize(("options", "sentence"), [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,21 +12,6 @@ from vramcast.errors import InvalidSpec
 
 def serve(**options: Any) -> Any:
     return vramcast.serve("llama-3.1-8b", **({"gpus": "2xh100"} | options))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"context": 1000, "input_len": 2000}, "2000 tokens .input-len=2000. are longer than context=1000"),
-        ({"context": 1000, "output_len": 1001}, "give --context 1001"),
-        ({"context": 2299, "input_len": 2000, "output_len": 300}, "give --context 2300"),
-        ({"input_len": 200_000}, "the 131072 that llama-3.1-8b was trained with"),
-        ({"input_len": 131_072, "output_len": 1}, "give --context 131073"),
-    ],
-)
-def test_longer_ones_are_refused_with_the_length_that_would_do(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidSpec, match=words):
-        serve(**options)
 
 
 def test_those_that_just_go_in_are_answered() -> None:
@@ -52,29 +35,6 @@ def test_a_context_beyond_the_model_is_refused_where_the_engine_refuses_it(engin
     told = serve(**asked, engine_option="allow-long=true")
     assert "131072 positions" in told.cautions[0]
     assert not serve(engine=engine, context=131_072).cautions
-
-
-@pytest.mark.parametrize(
-    ("engine", "words"),
-    [("llama.cpp", "cuts every slot"), ("transformers", "only warns"), ("tensorrt-llm@0.16", "131072 positions")],
-)
-def test_it_stands_behind_the_first_line_where_the_engine_only_warns(engine: str, words: str) -> None:
-    found = serve(engine=engine, context=200_300, input_len=200_000)
-    second = str(found).splitlines()[1]
-    assert "131072 positions" in second and words in second
-
-
-def test_the_length_of_a_stretched_table_is_what_the_network_has(tmp_path: Path) -> None:
-    config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
-        "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 32768,
-        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
-    }
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(config))
-    assert not vramcast.serve(str(file), gpus="h100", context=131_072).cautions
-    with pytest.raises(InvalidSpec, match="131072 positions"):
-        vramcast.serve(str(file), gpus="h100", context=131_073)
 
 
 def test_shorter_sequences_that_are_proposed_can_be_asked_for() -> None:

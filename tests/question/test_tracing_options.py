@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.domain.trace_job import DEFAULT_STEPS
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.question.tracing import (
     DEFAULT_GPU,
@@ -56,15 +55,6 @@ def test_arguments_of_factories_are_literals_where_they_read_as_such() -> None:
     }
     with pytest.raises(InvalidSpec, match="name=value"):
         parse_arguments(["12"])
-
-
-def test_without_a_card_one_is_assumed_and_said() -> None:
-    job = build_trace("m:f", {})
-    assert job.gpu is not None and job.gpu.name == DEFAULT_GPU
-    assert any(DEFAULT_GPU in text for text in job.assumptions)
-    assert job.steps == DEFAULT_STEPS
-    named = build_trace("m:f", {"gpu": "t4"})
-    assert named.gpu is not None and named.gpu.name == "t4" and not named.assumptions
 
 
 def test_the_cpu_is_not_simulated() -> None:

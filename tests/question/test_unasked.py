@@ -13,12 +13,7 @@ from vramcast.domain.job import Job, Recompute
 from vramcast.engines.eager.trl import reentrant
 from vramcast.errors import VramcastError
 from vramcast.estimate.training import answer
-from vramcast.estimate.variants import on_engine, options_between
-from vramcast.question.as_options import train_options
-from vramcast.question.option_text import applied_in
-from vramcast.question.options import OPTIONS
 from vramcast.report.document import to_json
-from vramcast.search.training.labels import label
 
 SAID = "layers are recomputed, as {} does unasked; --recompute none switches that off"
 ONE = "1xa100-sxm4-80gb"
@@ -119,41 +114,6 @@ def test_a_loss_in_chunks_makes_the_head_twice() -> None:
     assert whole is not None
     head_flops = 2 * 512 * 151_936 * 1024
     assert chunked.step_s - whole.step_s > head_flops / 312e12
-
-
-@pytest.mark.parametrize(
-    ("trl", "objective", "older"),
-    [("0.27", "sft", False), ("0.26", "sft", True), ("0.27", "pretrain", True), ("1.9", "dpo", False)],
-)
-def test_trl_checkpoints_without_reentrance_before_transformers_does(trl: str, objective: str, older: bool) -> None:
-    asked = job(engine="huggingface@4.57", objective=objective, **{"engine-option": (f"trl={trl}",)})
-    assert reentrant(asked) is older
-
-
-@pytest.mark.parametrize("recompute", [None, "none", "full"])
-@pytest.mark.parametrize(
-    ("engine", "objective"),
-    [("huggingface", "pretrain"), ("huggingface", "dpo"), ("unsloth", "sft"), ("pytorch", "sft")],
-)
-def test_options_of_a_job_ask_for_it_again(engine: str, objective: str, recompute: str | None) -> None:
-    asked = job(engine=engine, objective=objective, recompute=recompute)
-    again = job_of(train_options(asked, {}, model="qwen3-0.6b"))
-    assert again.plan == asked.plan
-    assert f"--recompute {asked.plan.recompute}" in label(asked) or (
-        job(engine=engine, objective=objective).plan.recompute is asked.plan.recompute
-    )
-
-
-@pytest.mark.parametrize("recompute", [{}, {"recompute": "none"}, {"recompute": "full"}])
-@pytest.mark.parametrize("engines", [("huggingface", "pytorch"), ("pytorch", "huggingface"), ("unsloth", "pytorch")])
-def test_a_change_of_engine_says_what_the_other_would_do_unasked(
-    engines: tuple[str, str], recompute: dict[str, str]
-) -> None:
-    before = job(engine=engines[0], objective="sft", **recompute)
-    after = on_engine(before, engines[1])
-    said = applied_in(options_between(before, after), OPTIONS)
-    assert said is not None
-    assert job(**{"engine": engines[0], "objective": "sft", **recompute} | said).plan == after.plan
 
 
 def test_json_shows_what_is_assumed() -> None:

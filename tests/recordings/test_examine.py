@@ -17,38 +17,6 @@ from ._made import Run
 FILES = sorted(TRUTH.glob("*.pickle.gz"))
 
 
-def full_of_holes() -> Run:
-    """A card of 60 MiB, three segments of two 9 MiB blocks; the last of the first, the first of the next are free."""
-    run = Run(capacity_bytes=60 * MIB)
-    blocks = [run.make(size * MIB, made.FORWARD) for size in (9, 9) * 3]
-    for block in blocks[1:3]:
-        run.drop(block, made.PLAIN)
-    assert run.request(17 * MIB) is None
-    return run
-
-
-def test_a_failure_says_that_memory_in_one_piece_would_have_been_enough() -> None:
-    snapshot = full_of_holes().dump()
-    (failure,) = examine(snapshot, snapshot.devices[0], Asked()).failures
-    assert failure.request_bytes == 17 * MIB
-    assert failure.allocated_bytes == 36 * MIB and failure.reserved_bytes == 60 * MIB
-    assert (failure.contiguity.largest_bytes, failure.contiguity.free_bytes) == (11 * MIB, 24 * MIB)
-    assert failure.contiguity.if_contiguous
-
-
-def test_replays_say_which_setting_avoids_the_failure() -> None:
-    snapshot = full_of_holes().dump()
-    asked = Asked(all_confs=True, capacity_bytes=60 * MIB)
-    found = examine(snapshot, snapshot.devices[0], asked)
-    own = found.variants[0]
-    assert own.conf == "" and own.num_ooms == 1
-    said = advice(found.variants)
-    assert said is not None and said.best is not None
-    assert said.kind == "avoids" and said.best.num_ooms == 0
-    expandable = next(variant for variant in found.variants if variant.conf == "expandable_segments:True")
-    assert (expandable.num_ooms, expandable.num_ooms_avoided) == (0, 1)
-
-
 def variant(conf: str, reserved: int, failed: int | None = None) -> Variant:
     return Variant(
         conf=conf, capacity_bytes=None, peak_allocated_bytes=MIB, peak_reserved_bytes=reserved, num_alloc_retries=0,

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from vramcast.domain.snapshot import BlockView, SegmentView
-from vramcast.recordings.fragmentation import Part, contiguity, fragmentation, segment_map
+from vramcast.recordings.fragmentation import contiguity, fragmentation
 from vramcast.recordings.replay import replay, state_after
 from vramcast.units import MIB
 
@@ -38,25 +38,6 @@ SEGMENTS = (
 )
 
 
-def test_the_parts_of_a_known_state() -> None:
-    found = fragmentation(SEGMENTS, 7, top=10)
-    assert (found.requested_bytes, found.rounding_bytes) == (5 * MIB - 100, 100)
-    assert (found.awaiting_bytes, found.split_free_bytes, found.cached_bytes) == (5 * MIB, 20 * MIB, 20 * MIB)
-    assert found.reserved_bytes == 50 * MIB
-    assert found.at_the_moment == pytest.approx(0.8)
-    assert [(entry.up_to_bytes, entry.size_bytes, entry.num_blocks) for entry in found.classes if entry.num_blocks] == [
-        (10 * MIB, 5 * MIB, 1), (100 * MIB, 15 * MIB, 1)
-    ]
-
-
-def test_a_hole_names_its_neighbours_and_an_edge_has_none() -> None:
-    largest, other = fragmentation(SEGMENTS, 0, top=10).holes
-    assert (largest.address, largest.size_bytes, largest.segment_bytes) == (2 * MIB, 15 * MIB, 20 * MIB)
-    assert largest.before is not None and largest.before.stack == 3
-    assert largest.after is not None and largest.after.stack == 4
-    assert other.before is not None and other.after is None
-
-
 def test_a_segment_that_is_mostly_empty_names_what_holds_it() -> None:
     first, second = fragmentation(SEGMENTS, 0, top=10).pinned
     assert (first.free_bytes, first.live_bytes) == (15 * MIB, 5 * MIB)
@@ -71,14 +52,6 @@ def test_memory_in_one_piece_would_have_served_what_pieces_cannot() -> None:
     assert not contiguity(SEGMENTS, 41 * MIB).if_contiguous
     assert contiguity(SEGMENTS, 41 * MIB, driver_free_bytes=MIB).if_contiguous
     assert contiguity(SEGMENTS, MIB, stream=7).free_bytes == 0  # another stream's memory serves nobody
-
-
-def test_the_map_tiles_its_segments() -> None:
-    bars = segment_map(SEGMENTS)
-    assert [bar.address for bar in bars] == [0, 100 * MIB, 200 * MIB]
-    assert [stretch.part for stretch in bars[0].stretches] == [Part.LIVE, Part.FREE, Part.LIVE]
-    assert all(sum(stretch.size_bytes for stretch in bar.stretches) == bar.size_bytes for bar in bars)
-    assert bars[0].largest_free_bytes == 15 * MIB
 
 
 @pytest.mark.parametrize("seed", range(5))

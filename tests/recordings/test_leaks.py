@@ -60,12 +60,6 @@ def test_a_cache_that_levels_off_is_no_leak() -> None:
     assert leaks(trained(10, leaked_bytes=MIB, keep=3)).leaks == ()
 
 
-def test_one_step_cannot_tell() -> None:
-    found = leaks(trained(1, leaked_bytes=MIB))
-    assert not found.can_be_told and found.leaks == ()
-    assert found.steps == 1
-
-
 def test_steps_are_found_without_marks() -> None:
     found = leaks(unmarked(trained(8, leaked_bytes=MIB)))
     assert found.found_by == "optimizer"

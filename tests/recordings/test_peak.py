@@ -177,37 +177,6 @@ def _lives(run: Run) -> list[Category]:
     return [lives.category(index) for index, action in enumerate(actions) if action == 0]
 
 
-# What Lightning 2.6 runs: the whole iteration is a closure of the optimizer's step.
-CLOSURE = (
-    made.python("closure", "/lib/lightning/pytorch/loops/optimization/automatic.py", 131),
-    made.python("__call__", "/lib/lightning/pytorch/loops/optimization/automatic.py", 146),
-    made.python("_wrap_closure", "/lib/lightning/pytorch/plugins/precision/precision.py", 109),
-    made.python("step", "/lib/python3.12/site-packages/torch/optim/adamw.py", 227),
-    made.python("wrapper", "/lib/python3.12/site-packages/torch/optim/optimizer.py", 530),
-    made.python("step", "/lib/lightning/pytorch/core/optimizer.py", 154), made.MAIN,
-)
-TRAINING_STEP = made.python("training_step", "/home/me/lit.py", 9)
-
-
-def test_an_iteration_inside_the_closure_of_an_optimizer_is_no_optimizer() -> None:
-    forward = (*made.FORWARD[:1], TRAINING_STEP, *CLOSURE)
-    backward = (made.cpp("torch::autograd::Engine::execute(x)"), *CLOSURE)
-    plain, states = (TRAINING_STEP, *CLOSURE), (made.STATES[0], *CLOSURE[3:])
-    assert kind_of(forward, plain) == Kind.FORWARD
-    assert kind_of(backward, plain) == Kind.BACKWARD
-    assert kind_of(plain, forward) == Kind.OTHER
-    assert kind_of(plain, states) == Kind.STEP  # nothing says that what the step calls is no code of its own
-    assert kind_of(states, forward) == Kind.OPTIMIZER_STATE
-    run = Run()
-    activation, loss = run.make(4 * MIB, forward), run.make(MIB, plain)
-    gradient = run.make(2 * MIB, backward)
-    run.drop(activation, made.BACKWARD)
-    run.drop(loss, made.BACKWARD)
-    run.make(8 * MIB, states)
-    run.drop(gradient, made.ZERO_GRAD)
-    assert _lives(run) == [Category.ACTIVATIONS, Category.ACTIVATIONS, Category.GRADIENTS, Category.OPTIMIZER]
-
-
 def test_an_optimizer_of_the_users_own_is_one_beside_its_closure() -> None:
     wrapper = made.python("wrapper", "/lib/python3.12/site-packages/torch/optim/optimizer.py", 530)
     step, closure = made.python("step"), made.python("closure")
@@ -256,14 +225,6 @@ CORE = vllm(
 )
 def test_the_start_of_a_server_is_told_apart(inner: tuple[tuple[str, str], ...], kind: Kind) -> None:
     assert kind_of((*vllm(*inner), *CORE)) == kind
-
-
-def test_lines_that_generated_code_was_made_of_do_not_call_it() -> None:
-    generated = made.python("call", "/tmp/torchinductor_me/gm/cgm4rvbh4crgzmmywjddboh23zwv6jzrjzel3freftj2yg4agoyj.py")
-    run = made.python("run", "/lib/torch/_inductor/utils.py")
-    backward = (made.python("backward", "/lib/torch/_functorch/_aot_autograd/runtime_wrappers.py"), APPLY)
-    assert kind_of((generated, *made.FORWARD[:1], run, *backward)) == Kind.BACKWARD
-    assert kind_of((generated, *made.FORWARD[:1], run, made.python("forward"))) == Kind.FORWARD
 
 
 def test_what_an_earlier_iteration_left_is_named_by_what_this_one_leaves_at_the_same_place() -> None:

@@ -103,43 +103,6 @@ def test_the_totals_of_a_profile_are_the_peaks_and_what_no_event_speaks_of_was_h
         assert sum(point.by_category) == point.allocated_bytes
 
 
-def test_what_was_held_before_is_said_and_not_called_what_it_may_be() -> None:
-    run = Run()
-    run.make(GIB, made.MOVED)
-    first = len(run.trace)
-    run.drop(run.make(4 * MIB, made.FORWARD), made.MAIN_ONLY)
-    found = examined(profile(run, first))
-    assert {group.name: group.size_bytes for group in found.held.by_category} == {
-        "held before": GIB, "activations": 4 * MIB
-    }
-    text = render([found], Words("en"), top=3)
-    assert text.startswith("peak: 1.02 GiB reserved, 1.00 GiB allocated\n")
-    assert "1.00 GiB of it was there before the recording, which does not say what it is" in text
-    assert "not listed" in text and "not replayed" in text and "holes of" not in text
-
-
-def test_without_addresses_sizes_are_added_up_and_nothing_is_invented() -> None:
-    """Torch 1.9: a free does not say what it frees, so one address would hold everything that was ever asked for."""
-    run = Run()
-    train(run, 3)
-    whole = run.dump()
-    truth = replay(device_of(whole)).peak_allocated_bytes
-    found = examined(profile(run, totals=False, addresses=False), leaks=True, all_confs=True)
-    replayed = found.replayed
-    assert replayed.basis is Basis.SUMMED and replayed.is_least
-    assert replayed.peak_allocated_bytes == truth
-    assert (replayed.peak_reserved_bytes, replayed.reserved, replayed.num_alloc_retries) == (None, None, None)
-    assert found.held.blocks == () and found.held.unlisted_bytes == truth
-    assert found.variants == () and found.fragmentation is None and found.num_failures == 0
-    assert found.leaks is not None and not found.leaks.can_be_told
-    text = render([found], Words("en"), top=3)
-    assert text.startswith("peak: at least ")
-    assert "reserved memory, which blocks were live, and what other settings would do, are not known" in text
-    (device,) = replay_document([found], top=3)["devices"]
-    assert "reserved_bytes" not in device["peak"] and device["peak"]["at_least"] and device["basis"] == "summed"
-    assert all("reserved_bytes" not in point for point in device["timeline"])
-
-
 def test_where_more_goes_than_came_that_much_was_there_before() -> None:
     run = Run()
     held = [run.make(3 * MIB), run.make(5 * MIB)]

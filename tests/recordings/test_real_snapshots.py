@@ -25,17 +25,6 @@ def name(path: Path) -> str:
     return path.name.removesuffix(".pickle.gz")
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_every_allocation_of_a_real_trace_gets_its_real_address(path: Path) -> None:
-    snapshot = read_snapshot(path)
-    for device in snapshot.devices:
-        replayed = replay(RecordedDevice(snapshot, device))
-        assert replayed.addresses_matched == replayed.allocations > 0
-        assert replayed.segments_matched == replayed.segment_events
-        assert replayed.segments_surplus == 0
-        assert replayed.final_blocks_matched
-
-
 @pytest.mark.parametrize("path", FROM_EMPTY, ids=name)
 def test_traces_from_an_empty_allocator_need_no_start_state(path: Path) -> None:
     snapshot = read_snapshot(path)

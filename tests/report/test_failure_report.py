@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.doctor.failures._statements import FRAGMENTED, stated
 from vramcast.doctor.failures.diagnose import MOST_FINDINGS, Told, diagnosis
 from vramcast.domain.failure import Diagnosis
-from vramcast.report.failure import diagnosis_document, grouped, render
+from vramcast.report.failure import grouped, render
 from vramcast.report.messages import Words
 from vramcast.units import MIB
 
@@ -17,15 +17,6 @@ def ranks(count: int) -> Diagnosis:
         for rank in range(count)
     )
     return diagnosis("train.log", Told(statements=statements))
-
-
-def test_ranks_that_fail_alike_are_explained_once_and_listed() -> None:
-    found = ranks(8)
-    text = render(found, Words("en"))
-    assert text.count("What to change") == 1 and "All 8 places of this text that say so" in text
-    table = text[text.index("All 8 places"):].splitlines()
-    assert len(table) == 1 + 1 + 8 and table[-1].split()[:2] == ["42", "7"]
-    assert len(diagnosis_document(found)["findings"]) == 8
 
 
 def test_other_causes_are_explained_on_their_own() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
 from typing import Any
@@ -15,7 +14,6 @@ from vramcast.api import planned_serving
 from vramcast.domain.planning import PlanAnswer
 from vramcast.report.messages import Words
 from vramcast.report.plan import render
-from vramcast.report.plan_document import to_json
 from vramcast.report.text import render as render_one
 
 LOAD = {"concurrency": 64, "input-len": 2000, "output-len": 300}
@@ -35,34 +33,10 @@ def alone() -> Any:
     )
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("key", ["plan.per_user", "cost_per_generated"])
-def test_serve_and_plan_serve_print_the_same_figures_by_the_same_name(language: str, key: str) -> None:
-    words = Words(language)
-    pattern = {
-        "plan.per_user": re.escape(words("plan.per_user", rate="@")).replace("@", r"([\d.,]+)"),
-        "cost_per_generated": re.escape(words("plan.per_generated", amount="@")).replace("@", r"([\d.,]+ USD)"),
-    }[key]
-    one, several = render_one(alone(), words), render(found(), words)
-    assert re.findall(pattern, one)[0] == re.findall(pattern, several)[0]
-
-
 def test_decoding_alone_has_a_name_of_its_own() -> None:
     text = render_one(alone(), Words("en"))
     assert re.search(r"decode alone: 45\.\d tokens/s per user", text)
     assert re.search(r"with the prompts' time: 29\.\d tokens/s per user, 1,9\d\d tokens/s in all \(2,000", text)
-
-
-def test_the_json_of_a_plan_is_that_of_the_deployment_beside_its_fleet_and_price() -> None:
-    plan = json.loads(to_json(found()))["plans"][0]
-    one = json.loads(alone().to_json())
-    for name in ("time", "load", "peak", "capacity"):
-        assert plan[name] == one[name]
-    assert plan["price"]["per_million_tokens"] == pytest.approx(one["price"]["per_million_tokens"])
-    assert plan["fleet"] == {
-        "replicas": 1, "users": 64, "machine": "aws:g7e.2xlarge", "machines": 1, "replicas_per_machine": 1,
-        "tokens_per_s": pytest.approx(one["time"]["tokens_per_s"]),
-    }
 
 
 def test_chinese_reports_say_replicas_in_chinese() -> None:

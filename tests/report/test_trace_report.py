@@ -77,15 +77,6 @@ def test_unknown_operators_are_never_silent() -> None:
     assert document(ANSWER)["unknown_operators"] == [{"name": "mylib.op", "calls": 4, "bytes": GIB, "peak_bytes": GIB}]
 
 
-def test_a_failure_says_where_with_the_message_of_torch_and_what_to_change() -> None:
-    text = render(FAILED, Words("en"))
-    assert text.startswith("does not fit: ")
-    assert "runs out of memory in step 2, backward, asking for 1.00 MiB" in text
-    assert "at net.py:7 forward, in layers.3: aten.mm" in text
-    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 MiB." in text
-    assert "--amp bf16  1.00 GiB  fits  other rounding" in text
-
-
 def test_views_are_those_asked_for() -> None:
     text = render(ANSWER, Words("en"), views=("operator",))
     assert "aten.mm" in text and "net.py" not in text and "layers.*.mlp/mm" not in text

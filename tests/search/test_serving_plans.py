@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 import vramcast
 from vramcast.api import planned_serving
 from vramcast.domain.answer import ServeAnswer
 from vramcast.domain.planning import Goal, PlanAnswer
-from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.estimate.serving import verdict
-from vramcast.estimate.speed import timed
 
 
 def ask(**options: Any) -> PlanAnswer:
@@ -28,12 +24,6 @@ def ask(**options: Any) -> PlanAnswer:
 def rate(plan: ServeAnswer) -> float:
     assert plan.speed is not None and plan.speed.tokens_per_s_per_user is not None
     return plan.speed.tokens_per_s_per_user
-
-
-def sustained(job: ServeJob) -> float:
-    speed = timed(job).speed
-    assert speed is not None and speed.tokens_per_s_per_user is not None
-    return speed.tokens_per_s_per_user
 
 
 def served(plans: Any) -> list[ServeAnswer]:
@@ -50,24 +40,6 @@ def test_every_plan_in_the_table_fits_and_keeps_its_limits(goal: Goal) -> None:
         assert plan.speed is not None and plan.speed.time_to_first_token_s <= 1
         assert plan.fleet is not None and plan.fleet.users == 48
         assert plan.fleet.tokens_per_s == pytest.approx(rate(plan) * 48)
-
-
-def test_the_cheapest_is_cheaper_than_any_number_of_users_a_replica_could_have() -> None:
-    found, job = planned_serving({
-        "model": "llama-3.1-8b", "on": "1xl40s", "concurrency": 24, "context": 4096, "price": "1usd",
-        "per-user": "20", "weights": "stored",
-    })
-    assert job is not None
-    best = served(found.plans)[0]
-    assert best.cost is not None and best.cost.per_million_tokens is not None
-    for users in range(1, 25):  # brute force: so many users on each of as few cards as that takes
-        one = replace(job, requests=replace(job.requests, concurrency=users))
-        if not verdict(one).fits or sustained(one) < 20:
-            continue
-        cards = -(-24 // users)
-        even = sustained(replace(job, requests=replace(job.requests, concurrency=-(-24 // cards))))
-        cost = cards / 3600 / (24 * even) * 1e6
-        assert best.cost.per_million_tokens <= cost * 1.0001
 
 
 def test_pruned_deployments_do_not_fit() -> None:

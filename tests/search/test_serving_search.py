@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import vramcast
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.domain.answer import Found, ServeAnswer
-from vramcast.engines.serving.checks import dtype_on, has_kernel, runs_on
+from vramcast.engines.serving.checks import runs_on
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.option_text import options_in
 from vramcast.question.serving_options import GOALS as NAMES
@@ -154,24 +154,6 @@ def test_no_card_at_all_is_one_sentence() -> None:
 
     with pytest.raises(InvalidSpec, match="no card to choose from"):
         find("smallest-gpu", serve_job_of({"model": "llama-3.1-8b", "gpus": "h100"}), cards=())
-
-
-def test_engines_run_on_the_cards_their_documents_name() -> None:
-    assert runs_on("vllm", (0, 19), load_gpu("v100-sxm2-16gb"))
-    assert not runs_on("vllm", (0, 31), load_gpu("v100-sxm2-16gb"))
-    assert not runs_on("vllm", (0, 19), load_gpu("p100-pcie-16gb"))
-    assert runs_on("vllm", (0, 19), load_gpu("mi300x"))
-    assert not runs_on("tensorrt-llm", (1, 1), load_gpu("t4"))
-    assert not runs_on("tensorrt-llm", (1, 1), load_gpu("mi300x"))
-    assert runs_on("llama.cpp", (7000,), load_gpu("ascend-910b3"))
-
-
-def test_formats_need_cards_with_kernels_for_them() -> None:
-    t4 = load_gpu("t4")
-    assert not has_kernel("fp8", t4, "vllm", (0, 13)) and has_kernel("fp8", t4, "vllm", (0, 19))  # Marlin on Turing
-    assert has_kernel("awq-int4", t4, "vllm", (0, 13))
-    assert dtype_on(load_gpu("t4"), "bf16") == "fp16"
-    assert dtype_on(load_gpu("a100-sxm4-80gb"), "bf16") == "bf16"
 
 
 def test_every_engine_of_language_models_is_timed_and_searched() -> None:

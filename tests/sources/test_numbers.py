@@ -39,11 +39,6 @@ def test_numbers_that_cannot_add_up_are_refused(numbers: dict[str, object]) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_what_was_assumed_is_noted() -> None:
-    notes = " ".join(model_from_numbers(params="7B", layers=32, hidden=4096).notes)
-    assert all(word in notes for word in ("feed-forward width", "32 heads", "vocabulary of 32000"))
-
-
 @pytest.mark.parametrize(
     ("hidden", "tp"), [(10240, 8), (5000, 4), (4096, 2), (6144, 16), (8192, 64), (12288, 12), (2304, 3)]
 )

@@ -4,26 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vramcast.blocks.parameters.model import count_parameters
 from vramcast.errors import SourceError, UnknownName, Unsupported
 from vramcast.sources.by_name import by_name
 from vramcast.sources.resolve import resolve_model
-
-
-@pytest.mark.parametrize(("path", "parameters", "quantisation"), [
-    ("../models/Qwen1.5-72B-Chat", 72_287_920_128, None),
-    ("/root/autodl-tmp/deepseek-ai/DeepSeek-R1-Distill-Qwen-14B/", 14_770_033_664, None),
-    ("/hub/models--meta-llama--Llama-3.1-8B/snapshots/0e9e39f2", 8_030_261_248, None),
-    ("/vol/Meta-Llama-3.1-8B-Instruct-bnb-4bit", 8_030_261_248, "nf4"),
-    ("D:\\models\\Qwen1.5-72B-Chat", 72_287_920_128, None),
-    ("Qwen1.5-72B-Chat", 72_287_920_128, None),
-])
-def test_a_folder_that_is_not_here_is_the_network_it_is_named_after(
-    path: str, parameters: int, quantisation: str | None
-) -> None:
-    model = resolve_model(path)
-    assert (count_parameters(model).total, model.quantisation) == (parameters, quantisation)
-    assert any("as it is named" in note for note in model.notes)
 
 
 @pytest.mark.parametrize(("text", "error", "said"), [

@@ -40,19 +40,6 @@ def test_what_was_there_stays_until_the_new_content_is_complete(
     assert path.read_text() == "newer"
 
 
-def test_the_target_of_a_link_is_replaced_and_devices_are_written_to(tmp_path: Path) -> None:
-    real, link = tmp_path / "real", tmp_path / "link"
-    real.write_text("old")
-    link.symlink_to(real)
-    write_whole(link, b"new")
-    assert link.is_symlink()
-    assert real.read_bytes() == b"new"
-    write_whole(Path("/dev/null"), "gone")
-    assert Path("/dev/null").is_char_device()
-    with pytest.raises(SourceError, match="No space left"):
-        write_whole(Path("/dev/full"), "gone")
-
-
 @pytest.mark.parametrize("there", [0, 1, 2])
 def test_a_folder_gets_all_files_or_none(there: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "made" / "plan"

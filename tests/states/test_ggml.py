@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import pytest
 
 from vramcast.catalogue.gpus import load_gpu
@@ -12,9 +10,8 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.engines.llamacpp.weights import weights_of
 from vramcast.errors import UnknownName
-from vramcast.states.ggml import TENSOR_TYPES, TYPES, row_bytes, type_of
+from vramcast.states.ggml import type_of
 from vramcast.states.ggml_mixes import Where, known_mix, mix_format
-from vramcast.states.storage import FORMATS, format_of
 
 TOKENIZER = 7_836_616
 """What files of Llama-3.1-8B hold beside their tensors [bytes]."""
@@ -58,11 +55,3 @@ def test_unknown_mixes_are_named() -> None:
         mix_format("q4_k_x", "blk.0.attn_q.weight", (8, 4096), Where(layer=0, layers=1, grouped=False, experts=0))
     with pytest.raises(UnknownName):
         type_of("q99")
-
-
-def test_one_table_serves_headers_formats_and_caches() -> None:
-    assert len(TYPES) == len(TENSOR_TYPES)
-    for name, stored in TYPES.items():
-        if name in FORMATS and stored.block > 1 and name not in ("mxfp4", "nvfp4"):
-            shape = (16, 4096)
-            assert format_of(name).num_bytes(shape) == prod(shape[:-1]) * row_bytes(name, shape[-1])

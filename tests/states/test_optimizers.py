@@ -36,14 +36,6 @@ def test_states_take_what_their_papers_and_packages_say(
 
 
 EMBEDDING = Weight("embedding", "embedding.tokens", (32_000, 4096), kind="embedding")
-HEAD = Weight("head", "head.output", (32_000, 4096), kind="head")
-
-
-@pytest.mark.parametrize("name", ["muon", "galore", "apollo", "apollo-mini"])
-def test_embeddings_and_heads_are_adamws(name: str) -> None:
-    rule = optimizer(name)
-    for weight in (EMBEDDING, HEAD):
-        assert rule.state_tensors(weight.shape, kind=weight.kind) == optimizer("adamw").state_tensors(weight.shape)
 
 
 @pytest.mark.parametrize("name", ["shampoo", "soap", "adafactor", "came"])

@@ -78,27 +78,3 @@ def total_s(**sizes: int) -> float:
 @given(stages=st.integers(2, 16), chunks=st.integers(1, 8))
 def test_one_micro_batch_passes_all_stages_one_after_the_other(stages: int, chunks: int) -> None:
     assert total_s(stages=stages, chunks=chunks, micro_batches=1) == pytest.approx(3.0 * stages)
-
-
-@given(stages=st.integers(2, 12), chunks=st.integers(1, 6), micro_batches=st.integers(1, 12))
-def test_no_stage_ends_before_the_last_chunk_of_the_last_micro_batch_can(
-    stages: int, chunks: int, micro_batches: int
-) -> None:
-    """Forward alone, played: groups of `stages` micro-batches through one chunk after the other."""
-    free = [0] * stages
-    done: dict[tuple[int, int], int] = {}
-    order = [
-        (chunk, batch)
-        for start in range(0, micro_batches, stages)
-        for chunk in range(chunks)
-        for batch in range(start, min(start + stages, micro_batches))
-    ]
-    for chunk, batch in order:
-        for stage in range(stages):
-            before = done.get((chunk * stages + stage - 1, batch), 0)
-            free[stage] = done[chunk * stages + stage, batch] = max(free[stage], before) + 1
-    played = max(free) / chunks
-    if micro_batches <= stages or micro_batches % stages == 0:
-        assert total_s(stages=stages, chunks=chunks, micro_batches=micro_batches) == pytest.approx(3.0 * played)
-
-

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 import vramcast
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.timing import kernels
-from vramcast.timing.kernels import FEWER, SYSTEMS, Kernels, kernels_of, looked_up, relative_of
-from vramcast.timing.roofline import machine_of
-from vramcast.timing.work import Sizes, collective, execution_of
+from vramcast.timing.kernels import FEWER, SYSTEMS, Kernels, kernels_of, looked_up
+from vramcast.timing.work import Sizes
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 LARGEST = 8 << 20
@@ -70,17 +69,6 @@ def test_more_work_never_takes_less_time(name: str, factors: tuple[float, ...], 
     assert axis in FEWER[name] or times[0] <= times[1] * (1 + 1e-9)
 
 
-def test_a_relative_is_timed_by_the_ratios_of_its_kin_and_its_own_limits() -> None:
-    pcie, sxm = load_gpu("h100-pcie-80gb"), load_gpu("h100-sxm-80gb")
-    assert relative_of(pcie) == sxm.name and relative_of(load_gpu("rtx-3090")) is None
-    kin = tables(sxm.name)
-    reading = Sizes("gemm", (1.0, 51200.0, 16384.0), {}, "bf16")
-    slow, fast = looked_up(kin, reading, pcie), looked_up(kin, reading, sxm)
-    assert slow is not None and fast is not None
-    assert slow.seconds / fast.seconds == pytest.approx(3350 / 2000, rel=0.05)
-    assert "relative" in kin.source(pcie) and "relative" not in kin.source(sxm)
-
-
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_prompt_and_no_cache_is_faster_than_the_data_sheet(system: str, engine: str) -> None:
@@ -100,15 +88,6 @@ def test_more_bandwidth_is_never_slower_with_four_bits() -> None:
              for name in ("h200", "h100")]
     assert steps[0] is not None and steps[1] is not None
     assert (steps[0].step_s or 0) < (steps[1].step_s or 0)
-
-
-def test_cards_without_links_are_not_timed_by_collectives_over_links() -> None:
-    execution = execution_of("vllm", (0, 24), arch="Hopper")
-    assert execution is not None
-    for name, linked in (("h100-sxm-80gb", True), ("h100-pcie-80gb", False), ("a800-pcie-80gb", False)):
-        machine = machine_of(load_gpu(name), "vllm", execution, whole="bf16", node_cards=8)
-        assert machine is not None
-        assert (machine.measured(collective("all-reduce", 1e6, ranks=2)) is not None) == linked, name
 
 
 def test_formats_and_engines_without_tables_are_left_to_the_roofline() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.topology import TOPOLOGIES, used_share
-from vramcast.timing.links import ACHIEVED, assumed_links, links_of
+from vramcast.timing.links import assumed_links, links_of
 from vramcast.timing.training.fabric import LINK_SHARE, Fabric, fabric_of
 
 LINKED = [name for name in gpu_names() if load_gpu(name).link_bytes_per_s]
@@ -29,19 +29,6 @@ def ring_bytes_per_s(gpu: Gpu, ranks: int, *, cards: int = 8, stride: int = 1) -
     return (ranks - 1) / ranks / fabric(gpu, cards).collective("all-gather", ranks=ranks, stride=stride).s_per_byte
 
 
-@pytest.mark.parametrize("name", ["rtx-3090", "a100-pcie-80gb", "h100-nvl-94gb", "mi210"])
-def test_a_group_larger_than_the_reach_of_a_bridge_goes_over_pcie(name: str) -> None:
-    gpu = bridged(name)
-    reach = gpu.link_cards[-1]
-    links, joins = links_of(gpu, node_cards=8), fabric(gpu)
-    assert links.between(reach) != links.pcie
-    assert links.between(2 * reach) == links.pcie
-    assert ring_bytes_per_s(gpu, reach) == pytest.approx(joins.link)
-    assert ring_bytes_per_s(gpu, 2 * reach) == pytest.approx(joins.pcie)
-    # the first of a bridged pair and the first of the next
-    assert ring_bytes_per_s(gpu, 2, stride=reach) == pytest.approx(joins.pcie)
-
-
 def test_a_bridge_is_used_only_where_somebody_says_that_it_is_fitted() -> None:
     bare, fitted = load_gpu("rtx-3090"), bridged("rtx-3090")
     for gpu, kind in ((bare, "PCIe 4"), (fitted, "NVLink3 bridge")):
@@ -50,23 +37,6 @@ def test_a_bridge_is_used_only_where_somebody_says_that_it_is_fitted() -> None:
     assert "no NVLink3 bridge" in assumed_links(bare, node_cards=2)[0]
     assert fabric(bare, 2).assumptions == assumed_links(bare, node_cards=2)
     assert assumed_links(fitted, node_cards=2) == assumed_links(bare, node_cards=1) == ()
-
-
-def test_two_cards_of_a_mesh_share_one_link() -> None:
-    # ROCm/rccl#1210: 48 GB/s for two MI300X, 144 GB/s for four
-    gpu = load_gpu("mi300x")
-    for cards in (2, 8):
-        assert ring_bytes_per_s(gpu, 2, cards=cards) == pytest.approx(48e9)
-    assert ring_bytes_per_s(gpu, 4) == pytest.approx(144e9)
-    assert ring_bytes_per_s(gpu, 8) == pytest.approx(448e9 * LINK_SHARE.value)
-    assert links_of(gpu, node_cards=8).between(2).bytes_per_s == pytest.approx(64e9 * ACHIEVED)
-
-
-@pytest.mark.parametrize("name", ["a100-sxm4-80gb", "h100-sxm-80gb", "h200-sxm-141gb", "b200-180gb"])
-def test_behind_switches_every_group_has_all_links(name: str) -> None:
-    gpu = load_gpu(name)
-    assert {round(ring_bytes_per_s(gpu, ranks)) for ranks in (2, 3, 4, 8)} == {round(fabric(gpu).link)}
-    assert fabric(gpu).send(stride=1).s_per_byte == pytest.approx(1 / fabric(gpu).link)
 
 
 def test_rings_of_a_cube_mesh_use_the_links_among_their_cards() -> None:
@@ -110,5 +80,3 @@ def test_a_slower_link_is_never_faster(name: str, ranks: int, stride: int, facto
     assert links_of(fast, node_cards=cards).between(ranks).bytes_per_s >= (
         links_of(slow, node_cards=cards).between(ranks).bytes_per_s
     )
-
-

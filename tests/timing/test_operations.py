@@ -4,7 +4,7 @@ import pytest
 
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.timing.operations import LAUNCH_QUEUE, Operation, step_of
-from vramcast.timing.training.rates import BACKWARD_LAUNCH, KERNEL_S, LAUNCH_S
+from vramcast.timing.training.rates import KERNEL_S, LAUNCH_S
 
 CARD = load_gpu("a100-sxm4-80gb")
 LAUNCH = LAUNCH_S["Ampere"]
@@ -19,13 +19,6 @@ def test_parts_and_modules_add_up_to_the_step_and_recomputation_is_no_use() -> N
     assert sum(found.modules.values()) == pytest.approx(found.step_s)
     assert set(found.modules) == {"mlp", "optimizer"} and found.modules["optimizer"] == pytest.approx(KERNEL_S)
     assert found.model_flops == LARGE.flops and found.peak == CARD.flops_per_s("bf16")
-
-
-@pytest.mark.parametrize(("phase", "launch"), [("forward", LAUNCH), ("backward", LAUNCH * BACKWARD_LAUNCH)])
-def test_small_kernels_take_as_long_as_the_host_takes_to_start_them(phase: str, launch: float) -> None:
-    found = step_of([SMALL._replace(phase=phase)] * 100, CARD)
-    assert found is not None and found.step_s == pytest.approx(100 * launch)
-    assert found.seconds["launch"] == pytest.approx(100 * (launch - KERNEL_S))
 
 
 def test_the_host_runs_ahead_of_large_kernels_unless_it_reads_a_result() -> None:

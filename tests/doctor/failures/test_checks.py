@@ -13,21 +13,6 @@ def values(key: str, **options: object) -> dict[str, str]:
     return {check.key: check.values for check in checks_of(Facts(), job)}[key]
 
 
-def test_a_text_without_reason_has_no_checks_and_all_are_shown_on_request() -> None:
-    assert checks_of(Facts()) == ()
-    assert [check.key for check in checks_of(Facts(), every=True)] == [check.key for check in CHECKS]
-
-
-def test_a_loss_that_is_not_a_number_is_reason_to_look_at_the_scale() -> None:
-    assert [check.key for check in checks_of(Facts(nan=True))] == ["check.loss_scale", "check.fp32_parts"]
-
-
-def test_buckets_are_counted_in_elements() -> None:
-    # 5e8 elements of 2 bytes, two of them while communication overlaps
-    found = values("check.buckets.job", model="llama-3.2-1b", gpus="8xh100", engine="deepspeed", zero="2")
-    assert (found["bucket"], found["copies"], found["buffers"]) == ("953.67 MiB", "2", "1.86 GiB")
-
-
 def test_a_flat_unit_gathers_the_model_and_a_layer_only_itself() -> None:
     found = values("check.wrapping.job", model="llama-3.1-8b", gpus="8xh100", engine="torchtitan", shards="everything")
     # 8,030,261,248 parameters of 2 bytes; a layer has 218,112,000

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.doctor.failures._statements import FRAGMENTED, stated
 from tests.recordings import _made as made
 from tests.recordings._made import Run, train
-from tools.example_recording import EXAMPLE, FIRST, FREE, SECOND, TRIED, fragmented
+from tools.example_recording import EXAMPLE, SECOND, fragmented
 from vramcast.doctor.failures.diagnose import Given, Told, diagnosis
 from vramcast.doctor.failures.recording import Recorded, proof_of
 from vramcast.domain.failure import Cause, Finding, Statement
@@ -17,15 +17,6 @@ from vramcast.emit.memory_snapshot import write_snapshot
 from vramcast.report.failure import render
 from vramcast.report.messages import Words
 from vramcast.units import GIB, MIB
-
-
-def test_an_event_has_the_figures_that_a_message_would_have() -> None:
-    (statement,) = Recorded(fragmented()).statements
-    numbers = statement.numbers
-    assert numbers["tried_bytes"] == TRIED and numbers["free_bytes"] == FREE
-    assert numbers["allocated_bytes"] == sum(SECOND) == 10_588 * MIB
-    assert numbers["reserved_bytes"] == sum(FIRST) == 14_550 * MIB
-    assert numbers["unallocated_bytes"] == 3_962 * MIB
 
 
 def test_the_example_of_the_documents_is_this_recording() -> None:
@@ -38,23 +29,11 @@ def test_a_snapshot_alone_is_diagnosed() -> None:
     assert [finding.cause for finding in found.findings] == [Cause.FRAGMENTED]
 
 
-def test_expandable_segments_are_proved_to_avoid_it() -> None:
-    first = proof_of(Recorded(fragmented())).fixes[0]
-    assert "expandable_segments:True" in first.setting
-    assert (first.shown_by, first.enough) == ("replay", True)
-
-
 def test_a_setting_that_does_not_help_is_not_offered_as_one_that_does() -> None:
     # nothing in this process is split twice: blocks of 1040 MiB are larger than any limit, and 756 MiB would not be
     # put into them at all, so that a limit on splitting helps; rounding up does not
     fixes = {fix.setting.partition("=")[2]: fix for fix in proof_of(Recorded(fragmented())).fixes}
     assert not any(fix.enough for conf, fix in fixes.items() if conf.startswith("roundup_power2_divisions"))
-
-
-def test_the_line_that_holds_most_is_named() -> None:
-    remarks = proof_of(Recorded(fragmented())).remarks
-    lines = [remark.values["line"] for remark in remarks if remark.key == "proof.holder"]
-    assert lines == ["model.py:31 forward"]
 
 
 def test_a_message_and_its_snapshot_give_cause_and_proof_together() -> None:
@@ -110,24 +89,10 @@ def finding_of(statement: Statement, snapshot: Snapshot) -> Finding:
     return diagnosis("-", Told(statements=(statement,)), Given(snapshot=snapshot)).findings[0]
 
 
-def test_a_message_without_figures_gets_those_of_the_event_of_its_snapshot() -> None:
-    numbers = finding_of(bare(), fragmented()).statement.numbers
-    assert numbers["tried_bytes"] == TRIED and numbers["free_bytes"] == FREE
-    assert numbers["allocated_bytes"] == sum(SECOND) and numbers["reserved_bytes"] == sum(FIRST)
-    assert finding_of(bare(), fragmented()).cause is Cause.FRAGMENTED
-
-
 def test_what_the_message_says_itself_stays() -> None:
     numbers = finding_of(bare(total_bytes=15 * GIB, free_bytes=7 * MIB), fragmented()).statement.numbers
     assert (numbers["total_bytes"], numbers["free_bytes"]) == (15 * GIB, 7 * MIB)
     assert numbers["allocated_bytes"] == sum(SECOND)
-
-
-def test_figures_that_a_message_rounds_are_not_mixed_with_those_of_its_event() -> None:
-    """Of allocated, reserved and what lies between, two tell the third: with another's the parts would not add up."""
-    rounded = {"allocated_bytes": sum(SECOND) + 3 * MIB, "reserved_bytes": sum(FIRST) - 3 * MIB}
-    assert "unallocated_bytes" not in finding_of(bare(**rounded), fragmented()).statement.numbers
-    assert "unallocated_bytes" in finding_of(bare(allocated_bytes=sum(SECOND)), fragmented()).statement.numbers
 
 
 def test_a_snapshot_of_another_failure_adds_no_figures_and_says_so() -> None:
@@ -161,18 +126,6 @@ def test_where_nothing_says_that_it_trains_both_are_advised() -> None:
     snapshot = trained(fails_in=made.FORWARD, trains=False)
     finding = diagnosis(snapshot.name, Told(), Given(snapshot=snapshot)).findings[0]
     assert {"fix.inference_mode", "fix.checkpointing"} <= {fix.action.key for fix in finding.fixes}
-
-
-@pytest.mark.parametrize(("frames", "detail"), [(made.BACKWARD, "activations"), (made.STATES, "optimizer_states")])
-def test_the_phase_of_a_failure_is_that_of_its_stack(frames: tuple[Frame, ...], detail: str) -> None:
-    snapshot = trained(fails_in=frames)
-    assert diagnosis(snapshot.name, Told(), Given(snapshot=snapshot)).findings[0].detail == detail
-
-
-def test_what_held_the_memory_then_is_told_by_category() -> None:
-    remarks = proof_of(Recorded(trained(fails_in=made.FORWARD))).remarks
-    said = {remark.values["category"]: remark.values["size"] for remark in remarks if remark.key == "proof.category"}
-    assert said["activations"] == "27.00 MiB" and "optimizer" in said
 
 
 def test_of_several_devices_the_one_that_ran_out_is_looked_at() -> None:

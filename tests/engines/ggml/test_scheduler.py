@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vramcast.engines.ggml import ops
 from vramcast.engines.ggml.ops import Graph, Tensor, fed, placed
-from vramcast.engines.ggml.scheduler import CUDA, HOST, Machine, assign, cut, reserve
+from vramcast.engines.ggml.scheduler import CUDA, HOST, Machine, assign, reserve
 
 MIB = 1 << 20
 
@@ -29,21 +29,6 @@ def test_a_product_runs_where_its_weight_is() -> None:
     graph, low, high = two_products(0, 1)
     assign(graph, machine(cards=2))
     assert (low.backend, high.backend) == (0, 1)
-
-
-def test_what_has_no_weight_follows_its_neighbour_on_a_card() -> None:
-    graph, _, high = two_products(1, 0)
-    assign(graph, machine())
-    assert high.src[1].backend == 0
-
-
-def test_results_are_copied_once_to_each_backend_that_reads_them() -> None:
-    graph, _, high = two_products(0, 1)
-    there = machine(cards=2)
-    assign(graph, there)
-    splits, _ = cut(graph.nodes, there)
-    assert [split.backend for split in splits] == [0, 1]
-    assert len(splits[1].inputs) == 1 and high.src[1] is not splits[1].inputs[0]
 
 
 def test_host_weights_are_brought_to_the_first_card_only_when_it_is_worth_it() -> None:

@@ -61,13 +61,6 @@ def test_recurrent_states_grow_with_slots_and_not_with_the_context() -> None:
     assert states[0] == states[1] == states[2] // 2 > 0
 
 
-def test_a_sequence_takes_its_cells_and_its_share_of_what_does_not_grow() -> None:
-    cache = context("gemma-3-4b", context=8192, concurrency=4).cache_on(0)
-    assert 4 * cache.sequence_bytes(8192) <= cache.num_bytes + 4
-    assert cache.sequence_bytes(4096) < cache.sequence_bytes(8192)
-    assert cache.reported_tokens == {"cells": 32768}
-
-
 def test_bad_types_and_options_are_named() -> None:
     with pytest.raises(UnknownName, match="q8_0"):
         context("llama-3.1-8b", kv_dtype="q8_1x")

@@ -14,12 +14,6 @@ def test_layers_go_to_cards_from_the_last_one_back() -> None:
     assert layers == (1,) * 22 + (0,) * 10
 
 
-def test_newer_builds_count_the_head_first() -> None:
-    old, new = (context("llama-3.1-8b", gpu_layers=10, build=build).placement for build in (7000, 7500))
-    assert (old.output, new.output) == (1, 0)
-    assert new.layers.count(0) == old.layers.count(0) - 1
-
-
 def test_equal_cards_share_layers_and_the_head() -> None:
     """95 parts of Qwen3-235B-A22B over two cards: 48 layers, then 46 and the head."""
     found = context("qwen3-235b-a22b", cards=2).placement

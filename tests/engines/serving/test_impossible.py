@@ -149,16 +149,6 @@ def test_training_refuses_bitsandbytes_where_it_has_no_kernels(options: dict[str
         vramcast.train("llama-3.1-8b", gpus=card, engine="huggingface", **options)
 
 
-@pytest.mark.parametrize(
-    ("card", "advised"),
-    [("p100-pcie-16gb", "mixed-fp16"), ("v100-sxm2-16gb", "mixed-fp16"), ("a100-sxm4-80gb", "mixed-bf16"),
-     ("ascend-910b3", "mixed-bf16"), ("mi250x", "mixed-bf16")],
-)
-def test_a_card_without_fp8_is_offered_what_it_has(card: str, advised: str) -> None:
-    with pytest.raises(InvalidSpec, match=f"no fp8; use precision {advised}"):
-        vramcast.train("llama-3.2-1b", gpus=f"8x{card}", engine="megatron", precision="fp8")
-
-
 def test_float8_of_torchtitan_needs_a_card_with_it() -> None:
     with pytest.raises(InvalidSpec, match="no fp8"):
         vramcast.train(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.domain.program import Alloc, Category, Loop, Program, Tensor
-from vramcast.engines.serving.stages import reserved_bytes, tensors_of, without_draft
+from vramcast.engines.serving.stages import reserved_bytes, tensors_of
 
 MIB = 2**20
 
@@ -29,13 +29,6 @@ def test_middle_ones_share_segments_of_twenty() -> None:
 
 def test_what_a_layer_leaves_over_serves_the_next_weight() -> None:
     assert reserved_bytes(load((12 * MIB + MIB // 4, 2), (MIB + MIB // 2, 2))) == 2 * 14 * MIB
-
-
-def test_a_draft_can_be_left_out() -> None:
-    draft = Loop(2, (Alloc(weight(20 * MIB, Category.DRAFT)),), label="layers")
-    program = (*load((20 * MIB, 3)), draft)
-    assert reserved_bytes(program) == 100 * MIB
-    assert reserved_bytes(without_draft(program)) == 60 * MIB
 
 
 @given(st.lists(st.tuples(st.integers(0, 64 * MIB), st.integers(1, 5)), max_size=8))

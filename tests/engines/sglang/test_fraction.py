@@ -18,11 +18,10 @@ from vramcast.engines.sglang.settings import (
     card_bytes,
     default_fraction,
     draft_mib,
-    prefill_mib,
     settings_of,
     vision_factor,
 )
-from vramcast.units import GIB, MIB
+from vramcast.units import GIB
 
 H100 = card_bytes(load_gpu("h100"))
 
@@ -54,18 +53,6 @@ def test_releases_from_0_4_8_go_by_the_card(size: int, ranks: int, reserve_gib: 
 def test_releases_from_0_5_3_go_by_the_prefill_chunk_and_the_graphs() -> None:
     # 512 + 1.5 x 8192 + 1024 / 8 + 2 x 256 MiB of 81559
     assert default_fraction((0, 5, 6), H100, PLAIN) == pytest.approx(1 - 13440 / 81559, abs=6e-4)
-
-
-def test_large_cards_set_aside_ten_gib_at_least() -> None:
-    small = PLAIN._replace(chunk=2048, sequences=8)
-    assert default_fraction((0, 5, 6), H100, small) == pytest.approx(1 - 10240 / 81559, abs=6e-4)
-    assert default_fraction((0, 5, 6), 16376 * MIB, small) == 0.772  # as a start-up log of 0.5.6 implies
-
-
-def test_prefill_graphs_are_set_aside_since_they_are_the_default() -> None:
-    before, after = default_fraction((0, 5, 9), H100, PLAIN), default_fraction((0, 5, 10), H100, PLAIN)
-    assert before - after == pytest.approx(prefill_mib((0, 5, 10), 8192, False) * MIB / H100, abs=1e-3)
-    assert default_fraction((0, 5, 10), H100, PLAIN._replace(sequences=0)) > before
 
 
 def test_a_draft_is_set_aside_until_it_is_counted() -> None:

@@ -104,15 +104,6 @@ def test_all_stages_have_as_many_tokens_as_the_one_with_the_fewest() -> None:
     assert len({item.formula for item in pools}) == 1
 
 
-def test_running_requests_are_listed_with_their_table() -> None:
-    found = ask("qwen3-14b", gpus="4xrtx-4090", memory_fraction=0.8, context=40960)
-    tokens = capacity(found).kv_tokens
-    table = 4 * int(tokens / 40960 * 512) * 40964
-    assert entry(found, "table of running requests") == pytest.approx(table, abs=512)
-    drafted = ask(draft="eagle", concurrency=64)
-    assert any("runs 48 of 64 sequences" in text for text in drafted.cautions)
-
-
 def test_sparse_attention_keeps_fp8_on_blackwell() -> None:
     hopper, blackwell = (ask("deepseek-v3.2", gpus=gpus) for gpus in ("8xh200", "8xb200"))
     per_token = {}

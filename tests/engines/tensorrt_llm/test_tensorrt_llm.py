@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import floor
 from typing import Any
 
 import pytest
@@ -29,22 +28,6 @@ def entry(found: ServeAnswer, name: str) -> int:
 def test_the_fraction_is_of_what_is_left() -> None:
     low, high = (ask(memory_fraction=fraction).startup["KV cache"] for fraction in (0.4, 0.8))
     assert high == pytest.approx(2 * low, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("model", "gpus", "context", "fraction", "tokens", "sequences"),
-    [
-        ("llama-3.1-8b", "2xh100", 7144, 0.8, 4096, 124),
-        ("llama-3.1-8b", "h100", 7144, 0.8, 4096, 56),
-        ("qwen3-32b", "4xh100", 9192, 0.8, 8192, 93),
-    ],
-)
-def test_as_many_sequences_fit_as_were_measured(
-    model: str, gpus: str, context: int, fraction: float, tokens: int, sequences: int
-) -> None:
-    options = {"weights": "fp8-block"} if model.startswith("qwen") else {}
-    found = ask(model, gpus=gpus, context=context, memory_fraction=fraction, batched_tokens=tokens, **options)
-    assert floor(capacity(found).concurrency) == pytest.approx(sequences, rel=0.01)
 
 
 def test_a_built_engine_leaves_what_its_log_prints() -> None:
@@ -75,16 +58,6 @@ def test_bytes_and_tokens_given_lower_the_cache_but_never_raise_it() -> None:
     assert capacity(ask(cache_bytes=GIB)).kv_bytes <= GIB
     assert capacity(ask(cache_bytes=10**12)).kv_bytes == own.kv_bytes
     assert capacity(ask(engine_option=("max-tokens=4096",))).kv_tokens == 4096
-
-
-def test_windows_share_by_their_length_where_they_are_asked_for() -> None:
-    whole, windows = (
-        ask("gpt-oss-20b", context=65536, **options) for options in ({}, {"engine_option": ("sliding-windows=true",)})
-    )
-    assert any("full length" in text for text in whole.assumptions)
-    counts = capacity(windows).tokens_by_count
-    assert counts["tokens of sliding windows"] == pytest.approx(counts["tokens"] * 128 / 65536, abs=32)
-    assert counts["tokens"] > 1.9 * capacity(whole).kv_tokens
 
 
 def test_a_builds_decoder_grows_with_its_sequences() -> None:

@@ -100,46 +100,6 @@ def test_more_sequences_or_longer_ones_never_take_less(batch: int, prompt: int, 
     assert here <= peak(batch, prompt + 512, answer)
 
 
-def test_a_chunked_prompt_holds_the_cache_and_one_chunk() -> None:
-    long: dict[str, Any] = {"input_len": 14336, "output_len": 2048, "version": (4, 51), "plan": {"attention": "flash"}}
-    whole, chunked = (allocated(job("qwen3-14b", options=options, **long)) for options in ({}, {"prefill_chunk": 512}))
-    weights_and_cache = 14_768_307_200 * 2 + 16384 * 163_840
-    assert chunked == pytest.approx(weights_and_cache, rel=0.005)
-    assert whole - chunked > GIB
-
-
-def test_a_quantised_cache_is_packed_and_unpacked_one_layer_at_a_time() -> None:
-    plain, packed = (ask("llama-2-7b", context=4096, output_len=2048, kv_dtype=kind) for kind in ("auto", "int4"))
-    whole, small = bytes_of(plain, "kv cache"), bytes_of(packed, "kv cache")
-    one_layer = 4096 * 2 * 4096 * 2
-    newest = 32 * 2 * 128 * 4096 * 2
-    assert small - newest < 0.3 * whole + 3 * one_layer
-    assert small > 0.25 * whole
-
-
-def test_eager_attention_grows_with_the_square_of_the_prompt() -> None:
-    def temporaries(prompt: int) -> int:
-        fixed = loaded(deploy(job("llama-2-7b", input_len=16, plan={"attention": "eager"})).ranks[0])
-        return allocated(job("llama-2-7b", input_len=prompt, plan={"attention": "eager"})) - fixed
-
-    assert temporaries(8192) > 3 * temporaries(4096)
-
-
-def test_a_gptq_weight_keeps_a_buffer_to_unpack_the_largest_linear_into() -> None:
-    buffer = next(
-        entry for entry in ask("qwen2-7b", weights="gptq-int4", context=64).fullest.ledger
-        if entry.path.endswith("unpacked weight")
-    )
-    assert buffer.num_bytes == pytest.approx(2 * 18944 * 3584, abs=512)
-
-
-def test_image_encoders_are_not_quantised_with_the_checkpoint() -> None:
-    whole, packed = (bytes_of(ask("qwen2-vl-2b", weights=kind, context=64), "weights") for kind in (None, "awq-int4"))
-    vision = 665_000_000 * 2
-    assert packed > vision
-    assert packed < 0.65 * whole
-
-
 def test_an_image_runs_its_encoder_and_needs_a_size() -> None:
     text = ask("qwen2-vl-7b", context=1024)
     seen = ask("qwen2-vl-7b", context=1024, images=1, image_size=2048)

@@ -6,7 +6,7 @@ import pytest
 
 import vramcast
 from vramcast.catalogue.models import load_model
-from vramcast.engines.vllm.groups import compressed_groups, rates_of
+from vramcast.engines.vllm.groups import compressed_groups
 from vramcast.units import GIB
 
 
@@ -16,14 +16,6 @@ def test_one_sequence_needs_what_the_error_of_a_short_pool_says() -> None:
     )
     assert answer.capacity is not None
     assert answer.capacity.sequence_bytes / GIB == pytest.approx(6.66, abs=0.005)
-
-
-def test_blocks_hold_22_layers_of_all_three_page_sizes() -> None:
-    layers = load_model("deepseek-v4-flash").main.layers
-    groups, block_bytes = compressed_groups([layers])
-    assert block_bytes == (22 * (1728 + 8640 + 37440),)
-    assert len(groups) == 5  # compressed entries, two of windows, one of each compressor's states
-    assert {rates_of(layer).compression for layer in layers} == {0, 4, 128}
 
 
 def test_states_of_compressors_take_more_blocks_than_what_they_compress() -> None:

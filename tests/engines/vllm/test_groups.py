@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from vramcast.api import serve_job_of
 from vramcast.domain.model import Attention, LinearAttention, Mamba, Mixer, MultiLatentAttention
@@ -12,7 +10,6 @@ from vramcast.domain.serving import ServeJob
 from vramcast.engines.vllm.deploy import cache_spec
 from vramcast.engines.vllm.groups import CacheSpec, grouped, kind_of
 from vramcast.engines.vllm.settings import settings_of
-from vramcast.units import ceil_div
 
 SPEC = CacheSpec(tp=1, kv_dtype="bf16", block_tokens=16, version=(0, 19), context=32768)
 FULL = Attention(num_heads=32, num_kv_heads=16, head_dim=128)
@@ -24,29 +21,6 @@ def layout(*stages: list[Mixer], **changes: object):
     found = grouped(stages, SPEC._replace(**changes))
     assert found is not None
     return found
-
-
-def test_layers_are_grouped_by_the_smallest_kind_and_padded() -> None:
-    found = layout([*[FULL] * 10, *[WINDOW] * 52])
-    assert [group.kind for group in found.groups].count("sliding window") == 6  # 52 layers in groups of 10
-    assert found.block_bytes == (10 * 16 * 2 * 16 * 128 * 2,)
-
-
-@pytest.mark.parametrize(
-    ("version", "full", "windows", "groups"),
-    [((0, 19), 13, 12, 2), ((0, 19), 14, 10, 2), ((0, 17), 14, 10, 3), ((0, 11), 13, 12, 3), ((0, 19), 15, 10, 3)],
-)
-def test_kinds_of_almost_equal_size_share_the_larger_group(
-    version: tuple[int, ...], full: int, windows: int, groups: int
-) -> None:
-    assert len(layout([*[FULL] * full, *[WINDOW] * windows], version=version).groups) == groups
-
-
-def test_attention_blocks_grow_until_a_page_holds_a_recurrent_state() -> None:
-    attention = Attention(num_heads=24, num_kv_heads=4, head_dim=256)
-    found = layout([*[attention] * 16, *[STATE] * 48], tp=2, kv_dtype="fp8", version=(0, 26))
-    assert found.groups[0].block_tokens == 1568  # as a log of such a model on two cards prints
-    assert len(found.groups) == 4
 
 
 QWEN3_NEXT = LinearAttention(num_k_heads=16, num_v_heads=32, k_head_dim=128, v_head_dim=128)
@@ -86,14 +60,6 @@ def test_states_are_wider_where_the_configuration_says_so(
     assert cache_spec(job, settings_of(job)).state_width == width
 
 
-@pytest.mark.parametrize("width", [2, 4])
-def test_kimi_delta_attention_keeps_fp32_states(width: int) -> None:
-    delta = LinearAttention(num_k_heads=32, num_v_heads=32, k_head_dim=128, v_head_dim=128, variant="kimi_delta")
-    kind = kind_of(delta, SPEC._replace(state_width=width))
-    assert kind is not None
-    assert kind.state_bytes >= 4 * 32 * 128 * 128
-
-
 @pytest.mark.parametrize(("states", "kept"), [("none", 1), ("align", 2)])
 def test_prefix_caching_keeps_a_second_state(states: str, kept: int) -> None:
     found = layout([FULL, STATE], states=states)
@@ -117,32 +83,6 @@ def test_windows_are_kept_at_full_length_without_the_hybrid_manager() -> None:
 def test_windows_alone_need_no_manager() -> None:
     found = layout([WINDOW] * 4, version=(0, 9))
     assert [group.kind for group in found.groups] == ["sliding window"]
-
-
-@pytest.mark.parametrize(("version", "kinds"), [((0, 12), 1), ((0, 14), 2), ((0, 10), 2)])
-def test_chunked_layers_were_kept_at_full_length_for_some_versions(version: tuple[int, ...], kinds: int) -> None:
-    chunked = Attention(num_heads=32, num_kv_heads=16, head_dim=128, window=8192)
-    found = layout([FULL, chunked], chunk=8192, version=version)
-    assert len({group.kind for group in found.groups}) == kinds
-
-
-def test_groups_are_made_of_all_stages_and_then_divided() -> None:
-    first, second = layout([FULL, WINDOW, WINDOW], [FULL, WINDOW, WINDOW]).block_bytes
-    page = 16 * 2 * 16 * 128 * 2
-    assert (first, second) == (page, page)  # one layer of each group of two on either stage
-
-
-def test_wider_layers_have_fewer_tokens_in_a_block_of_the_same_bytes() -> None:
-    narrow = Attention(num_heads=32, num_kv_heads=4, head_dim=256, window=1024)
-    wide = Attention(num_heads=32, num_kv_heads=4, head_dim=512)
-    found = layout([wide, narrow])
-    assert sorted(group.block_tokens for group in found.groups) == [16, 32]
-
-
-def test_a_page_that_is_no_multiple_is_padded() -> None:
-    odd = Attention(num_heads=32, num_kv_heads=3, head_dim=128, window=1024)
-    found = layout([FULL, odd])
-    assert [group.block_tokens for group in found.groups] == [16, 16]
 
 
 def test_latent_keys_are_the_same_on_every_rank() -> None:
@@ -172,17 +112,3 @@ def test_layers_that_read_anothers_keys_keep_nothing() -> None:
     shared = Attention(num_heads=32, num_kv_heads=16, head_dim=128, shared_kv=True)
     assert layout([FULL, shared]).block_bytes == layout([FULL]).block_bytes
     assert grouped([[shared]], SPEC) is None
-
-
-@given(full=st.integers(1, 40), windows=st.integers(0, 60), stages=st.integers(1, 4))
-def test_every_layer_has_a_place_and_padding_is_less_than_a_group_each(full: int, windows: int, stages: int) -> None:
-    layers: list[Mixer] = [*[FULL] * full, *[WINDOW] * windows]
-    size = ceil_div(len(layers), stages)
-    found = grouped([layers[start : start + size] for start in range(0, len(layers), size)], SPEC)
-    assert found is not None
-    page = 16 * 2 * 16 * 128 * 2
-    places = len(found.groups) * sum(found.block_bytes) // page
-    assert places >= len(layers)
-    if windows:
-        in_group = sum(found.block_bytes) // page
-        assert in_group >= min(full, windows)

@@ -27,26 +27,6 @@ def settings(
     return settings_of(job)
 
 
-@pytest.mark.parametrize(
-    ("version", "gpu", "options", "sequences", "tokens"),
-    [
-        ((0, 19), "h100-sxm-80gb", {}, 1024, 8192),
-        ((0, 19), "h100-sxm-80gb", {"offline": True}, 1024, 16384),
-        ((0, 19), "a100-sxm4-80gb", {}, 256, 2048),
-        ((0, 8, 5), "a100-sxm4-80gb", {}, 1024, 8192),
-        ((0, 19), "rtx-4090", {"offline": True}, 256, 8192),
-        ((0, 26), "b200-180gb", {}, 1024, 8192),
-        ((0, 28), "b200-180gb", {}, 1024, 16384),
-        ((0, 7), "h100-sxm-80gb", {}, 256, 8192),
-    ],
-)
-def test_default_batches(
-    version: tuple[int, ...], gpu: str, options: dict[str, Any], sequences: int, tokens: int
-) -> None:
-    found = settings(version, gpu, options=options)
-    assert (found.max_sequences, found.batched_tokens) == (sequences, tokens)
-
-
 @pytest.mark.parametrize(("version", "fraction"), [((0, 6), 0.9), ((0, 19, 1), 0.9), ((0, 20), 0.92), ((0, 33), 0.92)])
 def test_default_fraction(version: tuple[int, ...], fraction: float) -> None:
     assert settings(version).memory_fraction == fraction

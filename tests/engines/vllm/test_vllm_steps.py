@@ -42,13 +42,6 @@ def test_fp32_logits_need_no_second_copy_but_two_more_bytes() -> None:
     assert more == pytest.approx(2 * 1024 * 151936 + 2 * (8192 + 1024) * 1024, rel=0.01)
 
 
-def test_tensor_parallelism_divides_the_layers_but_not_the_logits() -> None:
-    bound_by_layers = [gib(ask("codellama-34b", gpus=gpus), "activation peak") for gpus in ("h100", "4xh100")]
-    bound_by_logits = [gib(ask("qwen3-8b", gpus=gpus), "activation peak") for gpus in ("h100", "4xh100")]
-    assert bound_by_layers[1] < 0.7 * bound_by_layers[0]
-    assert bound_by_logits[0] == bound_by_logits[1]
-
-
 def test_only_the_last_stage_draws_tokens() -> None:
     deployment = ask("llama-3.1-8b", gpus="2xh100", pp=2, tp=1, memory_fraction=0.95)
     assert gib(deployment, "activation peak") == pytest.approx(1.10, abs=0.01)  # as a log of 0.19 prints
@@ -152,14 +145,6 @@ def test_so_many_batch_sizes_are_captured(engine: str, options: dict[str, Any], 
     ledger = ask("llama-3.1-8b", engine, **options).fullest.ledger
     graphs = [entry.formula for entry in ledger if entry.category == "cuda graphs"]
     assert [int(formula.split()[0]) for formula in graphs] == ([sizes] if sizes else [])
-
-
-def test_adapter_slots_are_taken_whether_or_not_an_adapter_is_loaded() -> None:
-    answer = ask("llama-3.1-8b", lora_slots=4, lora_rank=64)
-    per_layer = (4096 + 4096) * 2 + (4096 + 1024) * 2 + (4096 + 14336) * 3
-    tables = 2 * (128256 + 4096)
-    assert slots(answer) == pytest.approx(4 * 64 * 2 * (32 * per_layer + tables), rel=1e-3)
-    assert answer.startup["weights"] - ask("llama-3.1-8b").startup["weights"] == pytest.approx(slots(answer), rel=1e-3)
 
 
 def test_qwen_has_no_slots_for_embeddings_and_experts_have_some() -> None:

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from vramcast.parallel.pipeline import Slots, interleaved, one_forward_one_backward
-from vramcast.search.training.schedules import enough, moments
-
-
-def slots_of(stage: int, stages: int, chunks: int, micro_batches: int) -> Slots:
-    if chunks == 1:
-        return one_forward_one_backward(stage=stage, stages=stages, micro_batches=micro_batches)
-    return interleaved(stage=stage, stages=stages, micro_batches=micro_batches, chunks=chunks, group=stages)
+from vramcast.parallel.pipeline import Slots
+from vramcast.search.training.schedules import moments
 
 
 def highest(slots: Slots, kept: list[int], forward_peaks: list[int], backward_peaks: list[int]) -> int:
@@ -27,28 +18,6 @@ def highest(slots: Slots, kept: list[int], forward_peaks: list[int], backward_pe
             live -= kept[slot.chunk]
     assert live == 0
     return top
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.data(), st.integers(1, 6), st.integers(1, 3), st.integers(1, 8))
-def test_the_moments_hold_the_highest_point_of_the_whole_step(
-    data: st.DataObject, stages: int, chunks: int, groups: int
-) -> None:
-    chunks = chunks if stages > 1 else 1
-    micro_batches = groups * stages
-    stage = data.draw(st.integers(0, stages - 1))
-    sizes = st.lists(st.integers(1, 1000), min_size=chunks, max_size=chunks)
-    kept, more, again = data.draw(sizes), data.draw(sizes), data.draw(sizes)
-    forward_peaks = [size + extra for size, extra in zip(kept, more, strict=True)]
-    found = max(
-        sum(count * size for count, size in zip(moment.held, kept, strict=True))
-        + (forward_peaks if moment.slot.forward else again)[moment.slot.chunk]
-        for moment in moments(
-            stage=stage, stages=stages, kinds=tuple(range(chunks)),
-            micro_batches=min(micro_batches, enough(stages=stages, chunks=chunks)),
-        )
-    )
-    assert found == highest(slots_of(stage, stages, chunks, micro_batches), kept, forward_peaks, again)
 
 
 def test_chunks_that_are_alike_count_together() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sources.failures.test_noise import FIGURES, MESSAGE
 from vramcast.errors import SourceError
-from vramcast.sources.failures import read_failure_file, read_failures
+from vramcast.sources.failures import read_failure_file
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
@@ -38,10 +38,6 @@ def test_facts_of_the_end_belong_to_its_statements() -> None:
     other = MESSAGE.replace("GPU 1", "GPU 5")
     found = read_failure_file(io.BytesIO(f"{MESSAGE}\n{filler}{filler}[rank7]: {other}\n".encode()), megabytes=1)
     assert [(fact.value, fact.statement) for fact in found.context if fact.name == "rank"] == [(7, 1)]
-
-
-def test_a_stream_that_fits_is_read_as_a_text() -> None:
-    assert read_failure_file(io.BytesIO(MESSAGE.encode())) == read_failures(MESSAGE)
 
 
 @pytest.mark.parametrize("data", [b"", b"  \n", b"\0\1\2\3" * 100])

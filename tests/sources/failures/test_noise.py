@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.sources.failures.samples import GIB
 from vramcast.sources.failures import read_failures
@@ -79,36 +77,9 @@ def test_a_message_is_read_through(name: str) -> None:
     assert statement.numbers == FIGURES
 
 
-@given(
-    st.integers(10, 120),
-    st.sampled_from(["", "> ", "# ", "[rank0]: ", "2026-01-02 03:04:05 "]),
-    st.integers(0, 700_000),
-)
-@settings(max_examples=40, deadline=None)
-def test_a_wrapped_message_is_read_wherever_it_stands(width: int, prefix: str, before: int) -> None:
-    text = "x" * (before % 97) + "\n" + "a line of a log\n" * (before // 16) + wrapped(MESSAGE, width, prefix)
-    (statement,) = read_failures(text).statements
-    assert statement.numbers == FIGURES
-    assert statement.line == text[: text.index("CUDA")].count("\n") + 1
-
-
-def test_several_failures_are_several_statements_in_order() -> None:
-    killed = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
-    found = read_failures(f"{MESSAGE}\nlater\n{killed}\nthen\nOOMKilled\n").statements
-    expected = [("torch-cuda", 1), ("torch-dataloader", 3), ("process-killed", 5)]
-    assert [(item.family, item.line) for item in found] == expected
-
-
 def test_the_same_failure_again_is_counted() -> None:
     (statement,) = read_failures(f"{MESSAGE}\nretrying\n" * 5).statements
     assert (statement.repeats, statement.line) == (5, 1)
-
-
-def test_ranks_with_other_figures_are_statements_of_their_own() -> None:
-    text = f"[rank0]: {MESSAGE}\n[rank1]: {MESSAGE.replace('GPU 1', 'GPU 2')}\n"
-    found = read_failures(text)
-    assert [item.numbers["device"] for item in found.statements] == [1, 2]
-    assert [found.facts("rank", number) for number in (0, 1)] == [(0,), (1,)]
 
 
 def test_a_chained_traceback_is_one_failure() -> None:
@@ -117,39 +88,5 @@ def test_a_chained_traceback_is_one_failure() -> None:
     assert statement.repeats == 1
 
 
-def test_what_callers_print_of_a_failure_is_no_second_one() -> None:
-    (statement,) = read_failures(f"{MESSAGE}\nERROR trainer: CUDA out of memory, see above\nexiting\n").statements
-    assert statement.numbers == FIGURES
-
-
 def test_a_name_that_only_ends_like_a_wording_is_none() -> None:
     assert not read_failures("except torch.cuda.OutOfMemoryError as error").statements
-
-
-def test_lines_of_one_library_that_agree_are_one_failure() -> None:
-    text = "NCCL error, unhandled cuda error, NCCL version 2.19.3\nLast error:\nFailed to CUDA calloc async 608 bytes\n"
-    (statement,) = read_failures(text).statements
-    assert (statement.family, statement.line) == ("nccl", 1)
-    assert statement.numbers == {"name": "2.19.3", "tried_bytes": 608}
-
-
-def test_lines_of_one_library_that_differ_are_several_failures() -> None:
-    text = "".join(f"DataLoader worker (pid {pid}) is killed by signal: Killed.\n" for pid in (7, 8))
-    assert [item.numbers["pid"] for item in read_failures(text).statements] == [7, 8]
-
-
-CUT = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."
-
-
-@pytest.mark.parametrize("text", [MESSAGE, CUT], ids=["figures", "words"])
-def test_a_terminal_that_cuts_lines_inside_words_hides_no_failure(text: str) -> None:
-    whole = read_failures(text).statements
-    for width in range(40, 120):
-        cut = "\n".join(text[place : place + width] for place in range(0, len(text), width))
-        found = read_failures(cut).statements
-        assert [item.family for item in found] == [item.family for item in whole], width
-
-
-def test_two_words_on_two_lines_stay_two_words() -> None:
-    text = MESSAGE.replace("memory in use", "memory in\nuse")
-    assert read_failures(text).statements[0].numbers == FIGURES

@@ -104,33 +104,5 @@ def test_a_query_gives_the_columns_its_header_names() -> None:
     assert cards[1].numbers["used_bytes"] == 0
 
 
-def test_the_long_form_is_read() -> None:
-    text = (
-        "    FB Memory Usage\n        Total                             : 40960 MiB\n"
-        "        Reserved                          : 634 MiB\n        Used                              : 4 MiB\n"
-        "        Free                              : 40321 MiB\n"
-    )
-    (card,) = read_failures(text).statements
-    assert card.numbers == {"total_bytes": 40960 * MIB, "used_bytes": 4 * MIB, "free_bytes": 40321 * MIB}
-
-
-def test_npu_smi_is_read() -> None:
-    text = """
-| npu-smi 23.0.3                   Version: 23.0.3                                                  |
-| 0     910B3               | OK            | 93.4        44                0    / 0             |
-| 0                         | 0000:C1:00.0  | 0           0    / 0          3351 / 65536         |
-"""
-    (card,) = read_failures(text).statements
-    assert (card.family, card.numbers) == (
-        "npu-smi",
-        {"device": 0, "used_bytes": 3351 * MIB, "total_bytes": 65536 * MIB},
-    )
-
-
-def test_gpustat_is_read() -> None:
-    (card,) = read_failures("[0] NVIDIA A100-SXM4-80GB | 40'C,  10 % | 12345 / 81920 MB | user(12000M)").statements
-    assert (card.wording, card.numbers["used_bytes"]) == ("gpustat", 12345 * MIB)
-
-
 def test_tables_support_and_are_no_failures() -> None:
     assert {FAMILIES[name].about for name in ("nvidia-smi", "npu-smi", "rocm-smi", "memory-summary")} == {"support"}

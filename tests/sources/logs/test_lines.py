@@ -59,17 +59,6 @@ def test_an_endless_log_is_cut_and_says_so(tmp_path: Path, monkeypatch: pytest.M
     assert not read_log(FOLDER / "vllm-v0.log").cut
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [(b"", "empty"), (b" \n\n", "empty"), (b"\x7fELF\0\1\2" * 50, "not a text file"), (bytes(4096), "not a text file")],
-)
-def test_files_that_are_no_logs_get_one_sentence(tmp_path: Path, content: bytes, words: str) -> None:
-    path = tmp_path / "x.log"
-    path.write_bytes(content)
-    with pytest.raises(SourceError, match=words):
-        read_log(path)
-
-
 def test_a_missing_file_and_a_folder_get_one_sentence(tmp_path: Path) -> None:
     for path in (tmp_path / "none.log", tmp_path):
         with pytest.raises(SourceError, match=path.name):

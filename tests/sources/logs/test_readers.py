@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.sources.logs.samples import gib, parsed, read, sample
-from vramcast.errors import SourceError
 from vramcast.units import MIB
 
 RANKS: dict[str, dict[str, dict[str, float]]] = {
@@ -124,16 +123,6 @@ def test_memory_in_use_before_the_server_began_is_seen() -> None:
     assert read("vllm-v1").held_bytes == gib(79.19) - gib(78.60)
 
 
-def test_an_out_of_memory_message_keeps_all_its_figures() -> None:
-    message = read("vllm-oom").out_of_memory
-    assert message is not None
-    assert message.tried == 512 * MIB
-    assert (message.total, message.free, message.process) == (gib(79.19), 300 * MIB, gib(76.80))
-    assert (message.allocated, message.unallocated, message.pools) == (gib(72.50), gib(1.25), 640 * MIB)
-    assert message.others == gib(2.0)
-    assert message.stage == "serve"
-
-
 def test_older_words_of_an_out_of_memory_message_are_read_too() -> None:
     older = (
         "INFO llm_engine.py:237] Initializing an LLM engine (v0.6.1) with config: model='facebook/opt-6.7b'\n"
@@ -206,16 +195,3 @@ def test_adapters_count_only_where_they_are_enabled() -> None:
     assert "lora-slots" not in read("vllm-v0").options
     enabled = sample("vllm-v0").replace("enable_lora=False, max_loras=1", "enable_lora=True, max_loras=4")
     assert parsed(enabled).options["lora-slots"] == 4
-
-
-def test_half_a_log_gives_what_it_has() -> None:
-    half = sample("vllm-v1").split("Estimated CUDA graph")[0]
-    log = parsed(half)
-    assert log.ranks[0].num_bytes == {"weights": gib(7.51)}
-    assert log.options["tp"] == 2
-
-
-@pytest.mark.parametrize("text", ["hello\n", "GPU 0: NVIDIA L40S\n", "CUDA out of memory. Tried to allocate 1 GiB\n"])
-def test_a_log_of_no_known_engine_says_what_was_looked_for(text: str) -> None:
-    with pytest.raises(SourceError, match=r"x\.log: no start-up of a known engine .*'Model loading took'.*llama\.cpp"):
-        parsed(text)

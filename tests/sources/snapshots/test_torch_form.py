@@ -2,59 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.sources.snapshots.recordings import HEAP, MIB, TRUTH, block, event, frame, read, recording, resolved, segment
-from vramcast.domain.snapshot import Action, Annotation, Frame
+from tests.sources.snapshots.recordings import HEAP, MIB, block, event, frame, read, recording, segment
+from vramcast.domain.snapshot import Action, Annotation
 from vramcast.errors import SourceError
-from vramcast.sources.snapshots import read_snapshot
-
-
-@pytest.mark.parametrize("path", sorted(TRUTH.glob("*.pickle.gz")), ids=lambda path: path.name[:40])
-def test_every_event_and_block_of_a_real_snapshot_is_what_the_pickle_says(path: Path) -> None:
-    with gzip.open(path) as file:
-        raw = pickle.load(file)
-    snapshot = read_snapshot(path)
-    assert [device.device for device in snapshot.devices] == [i for i, t in enumerate(raw["device_traces"]) if t]
-    for device in snapshot.devices:
-        expected = raw["device_traces"][device.device]
-        trace = device.trace
-        assert len(trace) == len(expected)
-        for index, row in enumerate(expected):
-            assert Action(trace.actions[index]).name.lower() == row["action"]
-            values = (trace.addresses[index], trace.sizes[index], trace.streams[index], trace.times_us[index])
-            assert values == (row["addr"], row["size"], row["stream"], row["time_us"])
-            assert snapshot.stacks[trace.stacks[index]] == _frames(row)
-        rows = sorted((row for row in raw["segments"] if row["device"] == device.device), key=lambda r: r["address"])
-        assert [(s.address, s.size_bytes) for s in device.segments] == [(r["address"], r["total_size"]) for r in rows]
-        blocks = [one for held in device.segments for one in held.blocks]
-        for view, row in zip(blocks, (b for r in rows for b in r["blocks"]), strict=True):
-            assert (view.address, view.size_bytes, view.is_free) == (
-                row["address"], row["size"], row["state"] == "inactive",
-            )  # fmt: skip
-            if not view.is_free:
-                assert view.requested_bytes == row["requested_size"]
-                assert snapshot.stacks[view.stack] == _frames(row)
-
-
-def _frames(row: dict[str, Any]) -> tuple[Frame, ...]:
-    return tuple(Frame(f["name"], f["filename"], f["line"]) for f in row["frames"])
 
 
 def test_an_oom_event_says_what_the_driver_had_free(tmp_path: Path) -> None:
     trace = read(tmp_path, recording()).devices[0].trace
     assert (trace.actions[-1], trace.addresses[-1], trace.sizes[-1]) == (Action.OOM, 12 * MIB, 30 * MIB)
-
-
-def test_a_recording_of_two_devices_keeps_them_apart(tmp_path: Path) -> None:
-    devices = read(tmp_path, recording()).devices
-    assert [(device.device, len(device.trace), len(device.segments)) for device in devices] == [(0, 12, 1), (1, 12, 1)]
-    assert devices[1].trace.streams[1] == 2**40
 
 
 def test_blocks_without_addresses_follow_one_another(tmp_path: Path) -> None:
@@ -73,18 +33,6 @@ def test_torch_2_0_keeps_request_and_stack_in_a_history(tmp_path: Path) -> None:
     snapshot = read(tmp_path, {"segments": [row], "device_traces": [[]]})
     view = snapshot.devices[0].segments[0].blocks[0]
     assert (view.requested_bytes, snapshot.stacks[view.stack][0].name) == (1000, "forward")
-
-
-def test_a_list_of_segments_alone_is_a_snapshot_without_events(tmp_path: Path) -> None:
-    """What torch.cuda.memory_snapshot() returns."""
-    device = read(tmp_path, recording()["segments"][:1]).devices[0]
-    assert (len(device.trace), len(device.segments), device.has_segments) == (0, 1, True)
-
-
-def test_a_freed_block_that_another_stream_uses_awaits_its_free(tmp_path: Path) -> None:
-    rows = [segment(HEAP, [block(MIB, "active_pending_free"), block(MIB, "active_awaiting_free")])]
-    blocks = read(tmp_path, rows).devices[0].segments[0].blocks
-    assert all(one.awaits_free and not one.is_free for one in blocks)
 
 
 def test_memory_that_no_block_claims_is_free(tmp_path: Path) -> None:
@@ -106,12 +54,6 @@ def test_pools_metadata_and_compile_contexts_are_kept(tmp_path: Path) -> None:
     assert [snapshot.labels[label] for label in trace.labels[-4:]] == [
         "", "rollout", "Torch-Compiled Region: 0/0", "activation",
     ]  # fmt: skip
-
-
-def test_annotations_become_spans(tmp_path: Path) -> None:
-    raw = recording()
-    raw["external_annotations"].append({"stage": "START", "name": "save", "device": 1, "time_us": 40})
-    assert read(tmp_path, raw).annotations == (Annotation("step", 0, 10, 30), Annotation("save", 1, 40, 40))
 
 
 def test_what_a_program_records_itself_is_an_annotation_of_its_device(tmp_path: Path) -> None:
@@ -149,30 +91,6 @@ def test_settings_are_rebuilt_where_their_text_is_missing(tmp_path: Path, settin
     raw = recording()
     raw["allocator_settings"] = settings
     assert read(tmp_path, raw).alloc_conf == expected
-
-
-def test_rebuilt_divisions_mean_the_same_table(tmp_path: Path) -> None:
-    from vramcast.allocator import Settings
-
-    table = [0, 0, 0, 0, 0, 0, 0, 0, 4, 2, 1, 8, 8, 8, 8, 8]
-    raw = recording()
-    raw["allocator_settings"] = {"roundup_power2_divisions": {str(2**i): value for i, value in enumerate(table)}}
-    assert Settings.parse(read(tmp_path, raw).alloc_conf).roundup_power2_divisions == tuple(table)
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_every_pickle_protocol_reads_the_same(tmp_path: Path, protocol: int) -> None:
-    raw = recording(num_events=2503)
-    expected = resolved(read(tmp_path, raw))
-    assert resolved(read(tmp_path, pickle.dumps(raw, protocol=protocol))) == expected
-
-
-@pytest.mark.parametrize("num_events", [2, 3, 1000, 1001, 1002, 2001])
-def test_lists_may_end_with_a_batch_of_one(tmp_path: Path, num_events: int) -> None:
-    """Pickles write lists in batches of 1000, and a single last element in another way."""
-    devices = read(tmp_path, recording(num_events=num_events)).devices
-    assert [len(device.trace) for device in devices] == [num_events, num_events]
-    assert [device.trace.actions[-1] for device in devices] == [Action.OOM, Action.OOM]
 
 
 @pytest.mark.parametrize(
