@@ -46,6 +46,27 @@ class Requests(Noun, frozen=True):
         require_counts(self, *counts, zero=("images",))
 
 
+class Traffic(Noun, frozen=True):
+    """Requests that arrive by themselves, and what is promised to those who send them."""
+
+    rate: float | None = None  # requests a second, of all replicas; None: as in `arrivals`
+    arrivals: tuple[tuple[float, int, int], ...] = ()  # second, tokens of the prompt, of the answer
+    burstiness: float = 1.0  # shape of the gamma distribution between two of them; 1: Poisson, less: in bursts
+    num_requests: int | None = None  # that are simulated; None: ten minutes of them, at least a thousand
+    seed: int = 0
+    shared_prefix: int = 0  # tokens that all prompts begin with
+    replicas: int = 1  # deployments behind one router
+    router: str = "round-robin"
+    slo: dict[str, float] = {}  # latency -> most seconds
+
+    def __post_init__(self) -> None:
+        require_counts(self, "num_requests", "replicas", zero=("shared_prefix", "seed"))
+        for name in ("rate", "burstiness"):
+            value = getattr(self, name)
+            if value is not None and not 1e-6 <= value <= 1e6:
+                raise InvalidSpec(f"{name}={value:g} must lie between 0.000001 and 1000000")
+
+
 class Draft(Noun, frozen=True):
     """Speculative decoding: what proposes tokens, and how many at once."""
 
@@ -144,6 +165,7 @@ class ServeJob(ServingQuestion, frozen=True, kw_only=True):
     model: Model
     weights: StoredWeights | None = None  # tensors of the checkpoint, where headers were at hand
     calibration: Calibration | None = None  # what a measured run taught; engines apply it where they size things
+    traffic: Traffic | None = None  # None: a closed load of `requests.concurrency` users
 
     @property
     def context(self) -> int:

@@ -7,7 +7,7 @@ of the sequences; where one card waits for the other, on all of them.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -73,7 +73,18 @@ def timed(job: ServeJob) -> Timed:
         return Timed(None, (f"no speed: {reason}",))
 
 
-def _timed(job: ServeJob, execution: Execution) -> Timed:
+class Setup(NamedTuple):
+    """What steps of a plan run on."""
+
+    machine: Machine
+    placement: Placement
+
+
+def setup_of(job: ServeJob, execution: Execution) -> Setup:
+    """The rates of a plan's cards and how the network lies on them.
+
+    Raises: Unsupported in one sentence where they are not known
+    """
     gpu = job.cluster.gpu
     if len(job.model.stacks) > 1 and any(run.layer.cross_attention for run in job.model.main.runs):
         raise Unsupported("encoder-decoder models are not timed")
@@ -81,7 +92,11 @@ def _timed(job: ServeJob, execution: Execution) -> Timed:
     machine = machine_of(gpu, job.engine, execution, whole=placement.whole, node_cards=job.cluster.node_cards)
     if machine is None:
         raise Unsupported(f"the catalogue has no bandwidth or rates of {gpu.name}")
-    machine = replace(machine, beside=_beside(job))
+    return Setup(replace(machine, beside=_beside(job)), placement)
+
+
+def _timed(job: ServeJob, execution: Execution) -> Timed:
+    machine, placement = setup_of(job, execution)
     load = load_of(job)
     prefill = _prefill(job, machine, placement, load.prompt, prompts=1)
     together = min(job.requests.concurrency, max(1, _chunk(job) // load.prompt))
@@ -128,9 +143,9 @@ def _with_decode(
         users=users, answer=answer, decode_s=step.seconds, cache_s=step.seconds * step.shares["cache"],
         prompts=prompts, mixed=machine.execution.mixed,
     )
-    front_s = _front_s(job, machine, users=users)
+    waited_s = front_s(job, machine, users=users)
     latency = latency._replace(
-        first_token_s=latency.first_token_s + front_s, together_s=latency.together_s + front_s)
+        first_token_s=latency.first_token_s + waited_s, together_s=latency.together_s + waited_s)
     per_user = answer / (latency.first_token_s + (answer - 1) * latency.token_s)
     return replace(
         speed,
@@ -149,7 +164,7 @@ def _with_decode(
     )
 
 
-def _front_s(job: ServeJob, machine: Machine, *, users: int) -> float:
+def front_s(job: ServeJob, machine: Machine, *, users: int) -> float:
     """What a first token waits for beside the card's work: text taken apart, requests handed on, prompts launched."""
     execution = machine.execution
     return job.model.num_layers * execution.front_layer_s + users * execution.front_user_s

@@ -1,0 +1,314 @@
+"""What users get where requests come by themselves: the engine's scheduler, its pool and its step times, simulated.
+
+[rate] The most a plan serves is what it completes while the queue is never empty: more than that, and the queue grows
+for as long as requests come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from vramcast.domain.answer import SLO_SHARE, Quantiles, Served
+from vramcast.domain.model import Head
+from vramcast.domain.serving import Deployment, ServeJob, Traffic
+from vramcast.engines.vllm.groups import BlockPool
+from vramcast.engines.vllm.settings import Settings, settings_of
+from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.estimate.speed import front_s, setup_of
+from vramcast.timing.arrivals import arrivals_at
+from vramcast.timing.batching import Arrival, Batching, Interval, Limits, Pool, routed
+from vramcast.timing.steps import StepCosts
+from vramcast.timing.work import execution_of
+
+SIMULATED_S: Final = 600.0
+FEWEST: Final = 1000
+MOST: Final = 200_000
+"""Requests of a simulation where nobody says how many: those of ten minutes, as far as they lie between these two."""
+
+ROUNDS: Final = 7
+"""Bisections for the highest rate that keeps an objective: within 1 % of the most that can be served."""
+
+COURSE: Final = 240
+"""Stretches of time that the course of the pool is told in."""
+
+WHOLE_PROMPT_SINCE: Final = (0, 19)
+"""`scheduler_reserve_full_isl` [vllm/config/scheduler.py]."""
+
+SIMULATED: Final = ("vllm",)
+"""Engines whose scheduler is simulated."""
+
+
+class Setting(NamedTuple):
+    """What is simulated."""
+
+    job: ServeJob
+    traffic: Traffic
+    pool: Pool
+    block_bytes: int
+    limits: Limits
+    costs: StepCosts
+    waited_s: Callable[[int], float]  # what a first token waits for beside the scheduler, with so many users
+    copies: int
+
+
+def served(job: ServeJob, deployment: Deployment) -> tuple[Served, tuple[str, ...]]:
+    """The answer, and what was assumed.
+
+    Raises: InvalidSpec or Unsupported in one sentence, with the limit where a rate or an objective is beyond it
+    """
+    assert job.traffic is not None
+    setting = _setting(job, job.traffic, deployment)
+    sizes = _sizes(setting)
+    _check_lengths(setting, sizes)
+    alone = _simulated(setting, [Arrival(0.0, *max(sizes))])
+    _check_slo(setting, alone)
+    most = _most_rate(setting, sizes)
+    rate = job.traffic.rate
+    if rate is not None and rate > most:
+        raise InvalidSpec(
+            f"rate={rate:g} is more than this plan serves: the queue of {job.model.name} on {job.cluster.name} grows "
+            f"without end from {most:,.3g} requests per second on; lower --rate, or raise --replicas"
+        )
+    sent = _sent(setting, rate) if rate is not None else [Arrival(*one) for one in job.traffic.arrivals]
+    schedulers = _simulated(setting, sent)
+    slo_rate = _slo_rate(setting, most) if job.traffic.slo and rate is not None else None
+    return _told(setting, schedulers, most, slo_rate), tuple(_assumed(setting))
+
+
+def _setting(job: ServeJob, traffic: Traffic, deployment: Deployment) -> Setting:
+    if job.engine not in SIMULATED:
+        raise Unsupported(f"the scheduler of {job.engine} is not simulated; use --engine {' or '.join(SIMULATED)}")
+    if job.plan.pp > 1:
+        raise Unsupported(f"pp={job.plan.pp}: a scheduler with several steps under way is not simulated; use --tp")
+    settings: Settings = settings_of(job)
+    cache = deployment.ranks[0].cache
+    if job.model.head is not Head.LM or not isinstance(cache, BlockPool):
+        raise Unsupported(f"{job.model.name} generates nothing that a scheduler would batch; leave --rate out")
+    if not settings.v1:
+        raise Unsupported("the scheduler of vLLM's V0 engine is not simulated; use --engine vllm@0.19")
+    execution = execution_of(job.engine, job.version, arch=job.cluster.gpu.arch)
+    assert execution is not None
+    machine, placement = setup_of(job, execution)
+    costs = StepCosts(
+        job.model, job.model.main.runs, machine, placement, replayed=job.plan.graphs,
+        sequences=settings.max_sequences, tokens=settings.batched_tokens, context=job.context,
+    )
+    limits = Limits(
+        settings.max_sequences, settings.batched_tokens, whole_prompt=settings.version >= WHOLE_PROMPT_SINCE,
+        prefix=traffic.shared_prefix if settings.prefix_caching else 0,
+    )
+
+    def waited_s(users: int) -> float:
+        return front_s(job, machine, users=users)
+
+    pool, block_bytes = _pool(cache, settings)
+    return Setting(job, traffic, pool, block_bytes, limits, costs, waited_s, traffic.replicas * job.plan.dp)
+
+
+def _pool(cache: BlockPool, settings: Settings) -> tuple[Pool, int]:
+    """The pool of the fullest rank. Groups whose blocks differ are counted as tokens, at their share of the pool."""
+    usual = {group.block_tokens for group in cache.groups if group.kind != "state"}
+    if len(usual) > 1 or cache.ranks_sharing > 1:
+        tokens = next(iter(cache.reported_tokens.values()))
+        blocks = tokens // settings.block_tokens
+        return Pool(blocks, settings.block_tokens), cache.num_bytes // max(1, blocks)
+    most = [
+        group.blocks(cache.max_model_len, cache.in_flight) for group in cache.groups
+        if group.kind in ("sliding window", "chunked")
+    ]
+    fixed = sum(group.state_blocks for group in cache.groups if group.kind == "state")
+    full = sum(group.kind == "full attention" for group in cache.groups)
+    plain = full == 1 and not most and not fixed
+    pool = Pool(  # one block is never handed out [vllm/v1/core/block_pool.py `null_block`]
+        cache.blocks - 1, usual.pop() if usual else settings.block_tokens, full, tuple(most), fixed,
+        caches=settings.prefix_caching and plain)
+    return pool, cache.block_bytes
+
+
+def _sizes(setting: Setting) -> list[tuple[int, int]]:
+    """Tokens of prompts and answers of all requests, or of one where they are alike."""
+    asked, traffic = setting.job.requests, setting.traffic
+    if traffic.arrivals:
+        return [(prompt, answer) for _, prompt, answer in traffic.arrivals]
+    if asked.input_len is None or asked.output_len is None:
+        raise InvalidSpec("--rate needs to know how long requests are: give --input-len and --output-len, for example "
+                          "--input-len 2k --output-len 500")
+    return [(asked.input_len, asked.output_len)]
+
+
+def _check_lengths(setting: Setting, sizes: Sequence[tuple[int, int]]) -> None:
+    prompt, answer = max(sizes, key=sum)
+    context, pool = setting.job.context, setting.pool
+    if prompt + answer > context:
+        raise InvalidSpec(f"a request of {prompt:,} + {answer:,} tokens is longer than the context of {context:,}; "
+                          f"raise --context or shorten it")
+    prefix = setting.traffic.shared_prefix
+    if prefix and prefix >= min(size[0] for size in sizes):
+        raise InvalidSpec(f"shared-prefix={prefix} must be shorter than every prompt; the shortest has "
+                          f"{min(size[0] for size in sizes):,} tokens")
+    if pool.held(prompt + answer) > pool.blocks:
+        raise InvalidSpec(
+            f"a request of {prompt:,} + {answer:,} tokens takes {pool.held(prompt + answer):,} blocks of the cache, "
+            f"there are {pool.blocks:,}; give it more memory or shorten it")
+
+
+def _simulated(setting: Setting, sent: Sequence[Arrival]) -> list[Batching]:
+    found = [Batching(setting.pool, setting.limits, setting.costs) for _ in range(setting.copies)]
+    routed(found, sent, least_loaded=setting.traffic.router == "least-loaded" or setting.job.plan.dp > 1)
+    return found
+
+
+def _sent(setting: Setting, rate: float) -> list[Arrival]:
+    traffic = setting.traffic
+    prompt, answer = _sizes(setting)[0]
+    count = traffic.num_requests or min(MOST, max(FEWEST, round(rate * SIMULATED_S)))
+    return arrivals_at(
+        rate, count=count, prompt=prompt, answer=answer, burstiness=traffic.burstiness, seed=traffic.seed)
+
+
+def _most_rate(setting: Setting, sizes: Sequence[tuple[int, int]]) -> float:
+    """Requests a second that are completed while others always wait [rate]."""
+    pool, one = setting.pool, setting.limits.sequences
+    together = min(one, pool.blocks // max(1, min(pool.held(sum(size)) for size in sizes)))
+    count = 6 * together + 100
+    single = setting._replace(copies=1)
+    (found,) = _simulated(single, [Arrival(0.0, *sizes[number % len(sizes)]) for number in range(count)])
+    ends = sorted(found.end_s)
+    low, high = count // 3, 2 * count // 3  # full from the start, and not yet empty
+    return setting.copies * (high - low) / (ends[high] - ends[low]) if ends[high] > ends[low] else (
+        setting.copies * count / ends[-1])
+
+
+def _latencies(setting: Setting, schedulers: Sequence[Batching]) -> dict[str, list[float]]:
+    """Of every request, in the order of their numbers on each replica [s]."""
+    found: dict[str, list[float]] = {"ttft": [], "tpot": [], "e2e": [], "queued": []}
+    for one in schedulers:
+        rows = zip(one.at_s, one.first_s, one.end_s, one.started_s, one.answer, one.first_beside, strict=True)
+        for at, first, end, started, answer, beside in rows:
+            waited = setting.waited_s(beside)
+            found["ttft"].append(first - at + waited)
+            found["tpot"].append((end - first) / (answer - 1) if answer > 1 else 0.0)
+            found["e2e"].append(end - at + waited)
+            found["queued"].append(started - at)
+    return found
+
+
+def _kept(setting: Setting, latencies: dict[str, list[float]]) -> int:
+    """Requests that keep every objective."""
+    limits = [(latencies[name], limit) for name, limit in setting.traffic.slo.items()]
+    return sum(all(own[number] <= limit for own, limit in limits) for number in range(len(latencies["ttft"])))
+
+
+def _slo_rate(setting: Setting, most: float) -> float:
+    """The highest rate at which SLO_SHARE of the requests keep the objectives; 0: none."""
+
+    def keeps(rate: float) -> bool:
+        sent = _sent(setting._replace(traffic=replace(setting.traffic, num_requests=FEWEST)), rate)
+        latencies = _latencies(setting, _simulated(setting, sent))
+        return _kept(setting, latencies) >= SLO_SHARE * len(sent)
+
+    low, high = 0.0, most
+    for _ in range(ROUNDS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return low
+
+
+def _check_slo(setting: Setting, alone: Sequence[Batching]) -> None:
+    """Refuse what not even a request alone on the server keeps."""
+    found = _latencies(setting, alone)
+    for name, limit in setting.traffic.slo.items():
+        least = min(own for own in found[name])
+        if limit < least:
+            raise InvalidSpec(
+                f"slo {name}<{1000 * limit:g}ms cannot be kept: a request of {alone[0].prompt[0]:,} + "
+                f"{alone[0].answer[0]:,} tokens takes {1000 * least:,.3g} ms with the server to itself")
+
+
+def _quantiles(values: Sequence[float]) -> Quantiles:
+    return _weighted([(value, 1) for value in values])
+
+
+def _weighted(values: Sequence[tuple[float, int]]) -> Quantiles:
+    """Of values that stand for several each."""
+    ordered = sorted(value for value in values if value[1])
+    total = sum(count for _, count in ordered)
+    if total <= 0:
+        return Quantiles(0.0, 0.0, 0.0, 0.0)
+    mean = sum(value * count for value, count in ordered) / total
+    wanted, found, seen = [0.5, 0.9, 0.99], [], 0
+    for value, count in ordered:
+        seen += count
+        while wanted and seen >= wanted[0] * total:
+            found.append(value)
+            wanted.pop(0)
+    return Quantiles(mean, *found, *[ordered[-1][0]] * len(wanted))
+
+
+def _told(setting: Setting, schedulers: Sequence[Batching], most: float, slo_rate: float | None) -> Served:
+    latencies = _latencies(setting, schedulers)
+    starts, ends = list(chain(*(one.at_s for one in schedulers))), list(chain(*(one.end_s for one in schedulers)))
+    duration, count = max(ends) - min(starts), len(ends)
+    tokens_per_s = sum(sum(one.answer) for one in schedulers) / duration
+    slo, pool = setting.traffic.slo, setting.pool
+    kept = _kept(setting, latencies) if slo else None
+    intervals = [one.intervals for one in schedulers]
+    spent = sum(interval.seconds for own in intervals for interval in own)
+    in_use = sum(interval.blocks * interval.seconds for own in intervals for interval in own)
+    running = sum(interval.running * interval.seconds for own in intervals for interval in own)
+    cards = setting.job.plan.num_ranks * setting.traffic.replicas
+    return Served(
+        requests=count,
+        duration_s=duration,
+        rate=setting.traffic.rate or (count - 1) / max(1e-9, max(starts) - min(starts)),
+        first_token_s=_quantiles(latencies["ttft"]),
+        token_s=_quantiles([tpot for tpot in latencies["tpot"] if tpot]),
+        between_tokens_s=_weighted([gap for one in schedulers for gap in one.gaps]),
+        end_to_end_s=_quantiles(latencies["e2e"]),
+        queued_s=_quantiles(latencies["queued"]),
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_gpu=tokens_per_s / cards,
+        running_mean=running / duration / len(schedulers),
+        running_most=max(interval.running for own in intervals for interval in own),
+        waiting_most=max(interval.waiting for own in intervals for interval in own),
+        cache_mean=in_use / max(1e-9, spent) / pool.blocks,
+        cache_most=max(interval.blocks for own in intervals for interval in own) / pool.blocks,
+        preemptions=sum(one.preemptions for one in schedulers),
+        recomputed_tokens=sum(one.recomputed for one in schedulers),
+        most_rate=most,
+        slo=slo,
+        slo_share=None if kept is None else kept / count,
+        goodput=None if kept is None else kept / duration,
+        slo_rate=slo_rate,
+        course_bytes=tuple(blocks * setting.block_bytes for blocks in _course(intervals[0], duration, min(starts))),
+        pool_bytes=pool.blocks * setting.block_bytes,
+    )
+
+
+def _course(intervals: Sequence[Interval], duration: float, start: float) -> Iterator[int]:
+    """Most blocks in use in each of equal stretches of the time."""
+    most = [0] * COURSE
+    for interval in intervals:
+        low = int(COURSE * (interval.end_s - interval.seconds - start) / duration)
+        high = int(COURSE * (interval.end_s - start) / duration)
+        for stretch in range(max(0, low), min(COURSE - 1, high) + 1):
+            most[stretch] = max(most[stretch], interval.blocks)
+    yield from most
+
+
+def _assumed(setting: Setting) -> Iterator[str]:
+    traffic, job = setting.traffic, setting.job
+    if traffic.rate is not None:
+        kind = "a Poisson process" if traffic.burstiness == 1 else f"gamma distributed, shape {traffic.burstiness:g}"
+        yield (f"requests arrive at random ({kind}, seed {traffic.seed}) and are of one length; every answer is as "
+               "long as asked")
+    if job.plan.dp > 1:
+        yield f"each of the {job.plan.dp} data-parallel copies takes its steps by itself"
+    if traffic.shared_prefix and not setting.limits.prefix:
+        yield "prefix caching is off: the shared prefix is computed again for every request"
+
+
