@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vramcast.estimate import serving as serving
     from vramcast.estimate import serving_changes as serving_changes
     from vramcast.estimate import step_time as step_time
+    from vramcast.estimate import traffic as traffic
     from vramcast.estimate import training as training
 
 __getattr__ = submodules(__name__)

@@ -19,6 +19,7 @@ from vramcast.domain.answer import (
     LoadMemory,
     RankAnswer,
     ServeAnswer,
+    Served,
     claimed_bytes,
     usable_bytes,
 )
@@ -86,6 +87,7 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
     if capacity is not None and deployment.fitting_context is not None and ranks[0].needed_bytes > visible:
         capacity = msgspec.structs.replace(capacity, longest_context=deployment.fitting_context())
     speed = timed(job) if isinstance(job, ServeJob) else None
+    requests, supposed = _served(job, deployment, fits=fits)
     found = ServeAnswer(
         question=_with_fraction(question(job), deployment),
         fits=fits,
@@ -97,6 +99,7 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
                 job.model.notes if isinstance(job, ServeJob) else (), changed, deployment.assumptions,
                 *(rank.assumptions for rank in programs),
                 speed.assumptions if speed else (),
+                supposed,
             )
         ),
         cautions=(*_foremost(job), *deployment.cautions),
@@ -113,8 +116,18 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
         speed=speed.speed if speed else None,
         shortfall=short.shortfall,
         load=short.load,
+        served=requests,
     )
     return with_cost(found, job.cluster)
+
+
+def _served(
+    job: ServeJob | PipelineJob, deployment: Deployment, *, fits: bool
+) -> tuple[Served | None, tuple[str, ...]]:
+    """What users get where requests come by themselves; of a plan that does not fit nothing."""
+    if isinstance(job, PipelineJob) or job.traffic is None or not fits:
+        return None, ()
+    return estimate.traffic.served(job, deployment)
 
 
 def _calibrated(job: ServeJob | PipelineJob, deployment: Deployment) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -386,6 +399,10 @@ def question(job: ServeJob | PipelineJob) -> dict[str, Any]:
     plain["plan"] = _plain(job.plan)
     if job.engine_options:
         plain["engine_options"] = job.engine_options
+    if isinstance(job, ServeJob) and job.traffic is not None:
+        traffic = _plain(job.traffic)
+        arrivals = traffic.pop("arrivals", ())
+        plain["traffic"] = traffic | ({"arrivals": len(arrivals)} if arrivals else {})
     if isinstance(job, ServeJob) and job.calibration is not None:
         plain["calibration"] = job.calibration.source
     return plain

@@ -7,7 +7,7 @@ for as long as requests come.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -274,7 +274,7 @@ def _told(setting: Setting, schedulers: Sequence[Batching], most: float, slo_rat
         tokens_per_s_per_gpu=tokens_per_s / cards,
         running_mean=running / duration / len(schedulers),
         running_most=max(interval.running for own in intervals for interval in own),
-        waiting_most=max(interval.waiting for own in intervals for interval in own),
+        waiting_most=max(map(_most_waiting, schedulers)),
         cache_mean=in_use / max(1e-9, spent) / pool.blocks,
         cache_most=max(interval.blocks for own in intervals for interval in own) / pool.blocks,
         preemptions=sum(one.preemptions for one in schedulers),
@@ -287,6 +287,12 @@ def _told(setting: Setting, schedulers: Sequence[Batching], most: float, slo_rat
         course_bytes=tuple(blocks * setting.block_bytes for blocks in _course(intervals[0], duration, min(starts))),
         pool_bytes=pool.blocks * setting.block_bytes,
     )
+
+
+def _most_waiting(one: Batching) -> int:
+    """Requests that have arrived and not begun."""
+    changes = sorted(chain(((at, 1) for at in one.at_s), ((started, -1) for started in one.started_s)))
+    return max(accumulate(change for _, change in changes))
 
 
 def _course(intervals: Sequence[Interval], duration: float, start: float) -> Iterator[int]:

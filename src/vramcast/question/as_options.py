@@ -25,7 +25,7 @@ WRITTEN: Final = ("seq-len", "micro-batch", "grad-accum", "precision", "context"
 OTHERWISE: Final = ("zero", "peft", "find")
 """Options that say what another one says, or that ask for something else than one job."""
 
-KEPT: Final = ("model", "market")
+KEPT: Final = ("model", "market", "traffic")
 """Sections of options that are repeated as they were given: a job has what they led to."""
 
 FILES: Final = ("calibration",)
@@ -34,7 +34,7 @@ FILES: Final = ("calibration",)
 CARDS: Final = ("gpu", "gpus_per_node", "num_nodes")
 """What memory and speed depend on of a cluster."""
 
-APART: Final = ("cluster", "calibration", "assumed")
+APART: Final = ("cluster", "calibration", "traffic", "assumed")
 """Parts of a job that are compared otherwise, were given as they are, or say what was open, which options close."""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -11,7 +13,7 @@ from vramcast import catalogue
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.catalogue.index import is_pipeline
 from vramcast.domain.device import Cluster
-from vramcast.domain.serving import Draft, PipelineJob, Requests, ServeJob, ServePlan, Version
+from vramcast.domain.serving import Draft, PipelineJob, Requests, ServeJob, ServePlan, Traffic, Version
 from vramcast.domain.version import check_version
 from vramcast.engines.serving.checks import divides
 from vramcast.engines.serving.table import SERVING
@@ -27,6 +29,7 @@ from vramcast.question.build import (
 )
 from vramcast.question.options import MARKET_OPTIONS, parse
 from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.sources.arrivals import read_arrivals
 from vramcast.states.ggml_mixes import MIXES
 
 DEFAULT_PIPELINE_ENGINE: Final = "diffusers"
@@ -87,9 +90,45 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
         weights=checkpoint.weights,
         engine_options=engine_options(values.get("engine-option", ())),
         calibration=calibration_of(values.get("calibration")),
+        traffic=traffic_of(values),
     )
     check_lengths(job)
     return job if SERVING[engine].spread_by in values else placed(job)
+
+
+LATENCIES: Final = ("ttft", "tpot", "e2e")
+PROMISE: Final = re.compile(r"(\w+)\s*<=?\s*(\d+(?:\.\d+)?)\s*(ms|s)")
+
+
+def traffic_of(values: Mapping[str, Any]) -> Traffic | None:
+    """The requests that arrive by themselves, where a question has such.
+
+    Raises: InvalidSpec or SourceError in one sentence
+    """
+    asked = section(values, "traffic", SERVE_OPTIONS)
+    if not asked:
+        return None
+    if ("rate" in asked) == ("arrivals" in asked):
+        both = "rate" in asked
+        raise InvalidSpec("--rate and --arrivals both say when requests come; give one of them" if both else
+                          f"--{next(iter(asked)).replace('_', '-')} is about requests that arrive by themselves; give "
+                          "--rate or --arrivals with it")
+    if goal_of(values) is not None:
+        raise InvalidSpec("--find looks for a plan for a number of users at once; give --concurrency instead of --rate")
+    if "arrivals" in asked:
+        for name in ("input-len", "output-len", "burstiness", "num-requests", "seed"):
+            if name in values:
+                raise InvalidSpec(f"--arrivals says when requests come and how long they are; leave --{name} out")
+        asked["arrivals"] = read_arrivals(Path(asked["arrivals"]))
+    promises = [part.strip() for part in asked.pop("slo", "").split(",") if part.strip()]
+    found: dict[str, float] = {}
+    for promise in promises:
+        match = PROMISE.fullmatch(promise.lower())
+        if match is None or match[1] not in LATENCIES:
+            raise InvalidSpec(f"slo={promise[:40]!r} must be a latency ({', '.join(LATENCIES)}) and the most it may "
+                              "be, such as ttft<2s,tpot<50ms")
+        found[match[1]] = float(match[2]) * (1e-3 if match[3] == "ms" else 1.0)
+    return Traffic(**asked, slo=found)
 
 
 def check_lengths(job: ServeJob) -> None:

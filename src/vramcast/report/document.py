@@ -96,6 +96,7 @@ def _serving(answer: ServeAnswer) -> dict[str, Any]:
         "time": None if answer.speed is None else known(answer.speed),
         "load": None if answer.load is None else asdict(answer.load),
         "fleet": None if answer.fleet is None else asdict(answer.fleet),
+        "served": None if answer.served is None else known(answer.served),
     })
 
 

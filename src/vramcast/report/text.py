@@ -9,6 +9,7 @@ from typing import Final
 
 from vramcast import report
 from vramcast.domain.answer import (
+    SLO_SHARE,
     Answer,
     Change,
     Found,
@@ -17,6 +18,7 @@ from vramcast.domain.answer import (
     PostTrainingAnswer,
     RankAnswer,
     ServeAnswer,
+    Served,
     Speed,
     StepTime,
     Tried,
@@ -145,6 +147,7 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
     served = isinstance(answer, ServeAnswer)
     if isinstance(answer, ServeAnswer):
         yield from (f"  {line}" for line in (*cache(answer, words), *rates(answer.speed, words)))
+        yield from (f"  {line}" for line in under_traffic(answer.served, words))
     costs = cost_lines(answer.cost, words, instance=asked["gpus"], today=today, generated=served)
     yield from (f"  {line}" for line in costs)
 
@@ -269,6 +272,28 @@ def rates(speed: Speed | None, words: Words) -> Iterator[str]:
                 together=f"{1000 * (speed.burst_first_token_s or 0):,.0f} ms",
                 token=f"{1000 * (speed.loaded_token_s or 0):,.1f} ms",
             )
+
+
+def under_traffic(served: Served | None, words: Words) -> Iterator[str]:
+    """What those get who send requests at their own times."""
+    if served is None:
+        return
+    yield words("traffic", requests=f"{served.requests:,}", rate=f"{served.rate:,.3g}", most=f"{served.most_rate:,.3g}")
+    for key, found in (("ttft", served.first_token_s), ("tpot", served.token_s), ("itl", served.between_tokens_s),
+                       ("e2e", served.end_to_end_s)):
+        middle, most, highest = (f"{1000 * value:,.{0 if value >= 0.1 else 1}f} ms"
+                                 for value in (found.p50, found.p90, found.p99))
+        yield "  " + words(f"traffic.{key}", p50=middle, p90=most, p99=highest)
+    yield words(
+        "traffic.load", tokens=f"{served.tokens_per_s:,.0f}", card=f"{served.tokens_per_s_per_gpu:,.0f}",
+        running=f"{served.running_mean:,.1f}", most=f"{served.running_most:,}", waiting=f"{served.waiting_most:,}",
+        mean=f"{served.cache_mean:.0%}", cache=f"{served.cache_most:.0%}", cut=f"{served.preemptions:,}",
+    )
+    if served.slo_share is not None:
+        yield words("traffic.slo", slo=", ".join(f"{name} < {1000 * limit:,.4g} ms" for name, limit in
+                    served.slo.items()), share=f"{served.slo_share:.1%}", goodput=f"{served.goodput or 0:,.3g}")
+    if served.slo_rate is not None:
+        yield words("traffic.slo_rate", share=f"{SLO_SHARE:.0%}", rate=f"{served.slo_rate:,.3g}")
 
 
 def where_time_goes(speed: Speed, words: Words) -> Iterator[str]:

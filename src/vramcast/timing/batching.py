@@ -1,4 +1,4 @@
-"""Continuous batching, decision by decision: which sequences run in a step, with how many tokens, over a pool of blocks.
+"""Continuous batching, decision by decision: which sequences run in a step, with how many tokens, and on which blocks.
 
 While nobody comes, goes or is cut off, all sequences that generate take one token a step: so many steps are one jump
 with a closed form. A sequence needs its next block every `block_tokens` steps, so how many need one in a step stands in
@@ -65,7 +65,6 @@ class Limits(Struct, frozen=True):
     sequences: int  # vLLM max_num_seqs
     tokens: int  # vLLM max_num_batched_tokens
     chunks: bool = True  # prompts are cut where the budget ends
-    mixed: bool = True  # prompts and sequences that generate share a step; else prompts go first, alone
     whole_prompt: bool = True  # [full]
     prefix: int = 0  # tokens that all prompts begin with, in the cache
 
@@ -127,7 +126,6 @@ class Batching:
         self.context = 0  # computed tokens of all that generate
         self.grows = [0] * pool.block_tokens  # residue of T - c -> blocks that such sequences take when T gets there
         self.blocked = False  # who is first in the queue cannot run until someone goes
-        self.held_back_s = 0.0  # steps of prompts alone since the last token of those that generate
         self.ends: dict[int, list[tuple[int, int]]] = {}  # tick -> who is done, as it was admitted for that time
         self.full: dict[int, list[tuple[int, int]]] = {}  # tick -> whose windows are full
         self.ticks: list[int] = []  # heap of those of `ends` and `full`
@@ -240,44 +238,30 @@ class Batching:
         """One step as the scheduler makes it."""
         budget, cut_off = self.limits.tokens, []
         count = len(self.running) - (self.partial >= 0)
-        decodes = count > 0 and (self.limits.mixed or not self._prompt_can_run())
-        if decodes:
+        if count:
             if self.grows[self.tick % self.pool.block_tokens] > self.free:
                 cut_off = self._cut_off()
                 count = len(self.running) - (self.partial >= 0)
             self._take(self.grows[self.tick % self.pool.block_tokens])
             budget -= count
-        decoding = count if decodes else 0
         chunks: list[tuple[int, int]] = []
         scheduled: list[tuple[int, int]] = []
         whole: list[int] = []
-        if self.limits.mixed or not decodes:
-            if self.partial >= 0 and budget > 0:
-                budget = self._go_on(budget, chunks, scheduled, whole, cut_off)
-            if not cut_off:
-                self._admit(budget, chunks, scheduled, whole)
+        if self.partial >= 0 and budget > 0:
+            budget = self._go_on(budget, chunks, scheduled, whole, cut_off)
+        if not cut_off:
+            self._admit(budget, chunks, scheduled, whole)
         self.blocked = bool(self.waiting) and not (chunks or cut_off)
-        if not decoding and not chunks:
+        if not count and not chunks:
             return
         if self.decisions is not None:
-            ready = [r for r in self.running if r not in dict(scheduled) and r != self.partial] if decoding else []
+            ready = [r for r in self.running if r not in dict(scheduled) and r != self.partial]
             self.decisions.append(Decision(tuple(ready), tuple(scheduled), tuple(cut_off)))
         context = self.context / count if count else 0.0
-        seconds = (
-            self.costs.mixed(decoding, context, chunks) if chunks else self.costs.decode(decoding, context)
-        )
-        self._passed(seconds, 1, decoding, sum(tokens for tokens, _ in chunks))
+        seconds = self.costs.mixed(count, context, chunks) if chunks else self.costs.decode(count, context)
+        self._passed(seconds, 1, count, sum(tokens for tokens, _ in chunks))
         for request in whole:
             self._token(request)
-
-    def _prompt_can_run(self) -> bool:
-        """Whether a prompt goes before those that generate."""
-        if self.partial >= 0:
-            return True
-        if not self.waiting or self.blocked or len(self.running) >= self.limits.sequences:
-            return False
-        request = self.waiting[0]
-        return self.pool.held(self.prompt[request] + self.emitted[request]) - self.shared <= self.free
 
     def _go_on(
         self, budget: int, chunks: list[tuple[int, int]], scheduled: list[tuple[int, int]], whole: list[int],
@@ -440,13 +424,6 @@ class Batching:
             self.tick += steps
             self.context += decoding * steps
             self.gaps.append((seconds / steps, decoding * steps))
-            if self.held_back_s:
-                self.gaps.append((seconds / steps + self.held_back_s, decoding))
-                self.gaps.append((seconds / steps, -decoding))
-                self.held_back_s = 0.0
-        elif running > 1:
-            self.held_back_s += seconds
-        if decoding:
             for request, time in self.full.pop(self.tick, ()):
                 if self.admitted[request] == time:
                     self.grows[self.start[request] % self.pool.block_tokens] -= 1

@@ -28,7 +28,7 @@ TEXTS: Final = frozenset((
     "model", "gpus",
     "params", "optimizer", "alloc-conf", "engine", "weights", "kv-dtype", "v-dtype", "draft",
     "price", "region", "currency", "used", "reserve",
-    "budget", "deadline", "headroom", "ttft",
+    "budget", "deadline", "headroom", "ttft", "slo",
 ))
 """Options of free text that name no file: they are numbers, names of tables, or a model (`model`, `draft`)."""
 
@@ -39,6 +39,7 @@ LISTS: Final = frozenset((
 
 FILES: Final[dict[str, str]] = {
     "calibration": "a calibration file",
+    "arrivals": "a file of recorded requests; give rate instead",
     "prices": "a file of prices; give price instead",
     "hardware": "a file of own clusters; give gpus instead",
     "from": "a configuration of another tool",

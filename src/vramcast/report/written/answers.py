@@ -17,10 +17,10 @@ from vramcast.estimate.interval import measured_cases
 from vramcast.report.messages import MESSAGES, Words, rare_messages
 from vramcast.report.post_training import stage_rows
 from vramcast.report.price import cost_lines, run_length
-from vramcast.report.text import cache, change_cells, headlines, rates, step_time, tried_cells
+from vramcast.report.text import cache, change_cells, headlines, rates, step_time, tried_cells, under_traffic
 from vramcast.report.verdicts import tone_of
 from vramcast.report.written import parts
-from vramcast.report.written.pictures import bars_table
+from vramcast.report.written.pictures import Course, Layer, bars_table, course_picture
 from vramcast.units import format_bytes, format_seconds
 from vramcast.version import __version__
 
@@ -82,6 +82,7 @@ def _sections(answer: Answer, words: Words, today: date) -> Iterator[parts.Secti
     if isinstance(answer, ServeAnswer):
         yield parts.Section(words("report.cache"), tuple(_cache(answer, words)))
         yield parts.Section(words("report.speed"), tuple(_speed(answer, words)))
+        yield parts.Section(words("report.traffic"), tuple(_traffic(answer, words)))
     yield parts.Section(words("report.time"), tuple(time_parts(answer, words)))
     yield parts.Section(words("report.price"), tuple(_price(answer, words, today)))
     yield parts.Section(words("report.rests"), (_rests(answer.fullest, words),))
@@ -332,6 +333,20 @@ def _speed(answer: ServeAnswer, words: Words) -> Iterator[parts.Part]:
     if bars:
         drawn = parts.Bars(words("report.speed_bars"), bars)
         yield from (drawn, bars_table(drawn, words("report.cause")))
+
+
+def _traffic(answer: ServeAnswer, words: Words) -> Iterator[parts.Part]:
+    """What users get, and how full the pool was."""
+    served = answer.served
+    if served is None:
+        return
+    yield parts.Items(tuple(line.strip() for line in under_traffic(served, words)))
+    course = served.course_bytes
+    yield course_picture(Course(
+        words("report.traffic_course"), (Layer("kv cache", words("report.traffic_course"), course),),
+        [served.pool_bytes] * len(course), words("report.traffic_pool"),
+        words("report.traffic_span", end=f"{served.duration_s:,.0f}"),
+    ))
 
 
 def _shares(shares: Mapping[str, float], words: Words) -> tuple[parts.Slice, ...]:
