@@ -146,7 +146,7 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
         yield "  " + words("run_length", length=run_length(answer.run_hours, words))
     served = isinstance(answer, ServeAnswer)
     if isinstance(answer, ServeAnswer):
-        yield from (f"  {line}" for line in (*cache(answer, words), *rates(answer.speed, words)))
+        yield from (f"  {line}" for line in (*cache(answer, words), *rates(answer.speed, words, loaded=answer.served is None)))
         yield from (f"  {line}" for line in under_traffic(answer.served, words))
     costs = cost_lines(answer.cost, words, instance=asked["gpus"], today=today, generated=served)
     yield from (f"  {line}" for line in costs)
@@ -240,7 +240,8 @@ def cache(answer: ServeAnswer, words: Words) -> Iterator[str]:
             yield words("safe_fraction", fraction=f"{capacity.safe_fraction:.2f}")
 
 
-def rates(speed: Speed | None, words: Words) -> Iterator[str]:
+def rates(speed: Speed | None, words: Words, *, loaded: bool = True) -> Iterator[str]:
+    """Of a plan; `loaded`: of so many users, too, who ask again once an answer is complete."""
     if speed is not None:
         yield words(
             "speed_prefill",
@@ -265,7 +266,7 @@ def rates(speed: Speed | None, words: Words) -> Iterator[str]:
                 answer=f"{speed.answer_tokens:,}",
             )
         first_s = speed.loaded_first_token_s or 0.0
-        if first_s > 1.001 * speed.time_to_first_token_s:
+        if loaded and first_s > 1.001 * speed.time_to_first_token_s:
             yield words(
                 "speed_loaded",
                 first=f"{1000 * first_s:,.0f} ms",
