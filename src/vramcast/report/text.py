@@ -146,8 +146,8 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
         yield "  " + words("run_length", length=run_length(answer.run_hours, words))
     served = isinstance(answer, ServeAnswer)
     if isinstance(answer, ServeAnswer):
-        yield from (f"  {line}" for line in (*cache(answer, words), *rates(answer.speed, words, loaded=answer.served is None)))
-        yield from (f"  {line}" for line in under_traffic(answer.served, words))
+        speeds = (*rates(answer.speed, words, loaded=answer.served is None), *under_traffic(answer.served, words))
+        yield from (f"  {line}" for line in (*cache(answer, words), *speeds))
     costs = cost_lines(answer.cost, words, instance=asked["gpus"], today=today, generated=served)
     yield from (f"  {line}" for line in costs)
 
