@@ -47,6 +47,7 @@ TRAINED: Final[dict[str, dict[str, Any]]] = {
 """Option, or option and word, of `train` -> what is asked beside it."""
 
 SERVED: Final[dict[str, dict[str, Any]]] = {
+    "router": {"rate": 1, "input_len": 64, "output_len": 8, "num_requests": 20},
     "find": {"gpus": "2xl40s"}, "find=fewest-gpus": {"gpus": "l40s"},
     "attention": {"engine": "transformers"},
     "offload": {"model": "flux.1-dev"},

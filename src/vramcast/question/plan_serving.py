@@ -53,7 +53,7 @@ PLAN_SERVE_OPTIONS: Final[dict[str, Option]] = {
     **{
         name: Option("axis", option.field, Kind.NAMES, f"{option.help}; several: a,b", option.choices)
         if name in SEVERAL else option
-        for name, option in SERVE_OPTIONS.items() if name not in NOT_ASKED
+        for name, option in SERVE_OPTIONS.items() if name not in NOT_ASKED and option.section != "traffic"
     },
 }
 """Name as users write it -> where it goes. `model` is always there."""
