@@ -167,7 +167,8 @@ def test_cards_that_nobody_publishes_are_refused_with_the_reason(text: str, near
 
 @pytest.mark.parametrize(
     ("text", "near"),
-    [("gtx 4090", "rtx-4090"), ("rtx 4095", "rtx-4090"), ("h101", "h100"), ("3090 48gb", "--gpus 48gb")],
+    [("gtx 4090", "rtx-4090"), ("rtx 4095", "rtx-4090"), ("h101", "h100"), ("3090 48gb", "--gpus 48gb"),
+     ("m3 max 65gb", "m3-max-64gb")],
 )
 def test_near_misses_name_what_may_be_meant(text: str, near: str) -> None:
     with pytest.raises((UnknownName, InvalidSpec), match=re.escape(near)):

@@ -190,7 +190,7 @@ OWN = "finetune.py --model_name_or_path llama-3.2-1b --bf16 True --model_max_len
 
 
 @pytest.mark.parametrize("adapters, rank, targets, base", [
-    ("--use_lora --lora_r 16 --lora_target_modules q_proj v_proj", 16, ("attention.q", "attention.v"), "full"),
+    ("--use_lora yes --lora_r 16 --lora_target_modules q_proj v_proj", 16, ("attention.q", "attention.v"), "full"),
     ("--lora_enable True --lora_rank 8 --lora_target [q_proj,k_proj]", 8, ("attention.q", "attention.k"), "full"),
     ("--use_lora --q_lora True --lora_r 4 --target_modules q_proj", 4, ("attention.q",), "nf4"),
 ])

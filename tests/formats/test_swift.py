@@ -85,6 +85,7 @@ def test_arguments_are_read_as_ms_swift_means_them(more: str, expected: dict[str
     ("--rlhf_type cpo --cpo_alpha 0", "cpo_alpha: 0 leaves out"),
     ("--fsdp my.json", "fsdp: is a file of its own"),
     ("--rlhf_type grpo --use_vllm true --vllm_mode colocate", "puts an engine on the same cards; vramcast rl answers"),
+    ("--rlhf_type grpo --use_vllm true --vllm_mode colocate --async_generate true", "but with vllm_mode server"),
     ("--rlhf_type grpo --multi_turn_scheduler a", "in turns of max_completion_length tokens each"),
     ("--deepspeed my.json", "is a file of its own"),
     ("--lora_ranks 4", "did you mean lora_rank"),

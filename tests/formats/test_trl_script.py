@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from tests.formats.test_readers import asked, refusal
+from vramcast.domain.job import Precision
 from vramcast.formats.read import read_files
 
 HEAD = "from datasets import load_dataset\nfrom trl import SFTConfig, SFTTrainer\n"
@@ -86,10 +88,21 @@ def test_a_script_answers_as_the_yaml_of_its_arguments(text: str, table: dict[st
      "quantization_config: depends on what only a run"),
     (ARGS + LOADED + LOADED.replace("bfloat16", "float16") + TRAINS.format("").replace("'llama-3.2-1b'", "model"),
      "by several different ones"),
+    ("# !pip install 'trl>=0.9,<0.12'\n" + ARGS + TRAINS.format(""), "trl: is held to no single release"),
+    (ARGS.replace("4,", "4, bf16=False,") + "with torch.autocast('cuda'):\n  t = " + TRAINS.format(""),
+     "autocast: around"),
     (ARGS + "judge = pipeline('text-classification', model='a')\n" + TRAINS.format(""), "pipeline: loads another"),
 ])
 def test_what_may_change_the_answer_is_named(text: str, said: str, tmp_path: Path) -> None:
     assert said in refusal(read_files([script(tmp_path, HEAD + text)], command="train"))
+
+
+def test_a_notebook_has_the_defaults_of_the_release_that_it_installs(tmp_path: Path) -> None:
+    cells = [f"!pip install -q {what}\n" for what in ("trl==0.9.6 peft", "transformers==4.44.2")]
+    cells.append(HEAD + ARGS.replace("max_length", "max_seq_length") + TRAINS.format(""))
+    text = json.dumps({"cells": [{"cell_type": "code", "source": [cell]} for cell in cells]})
+    job = asked(script(tmp_path, text, "own.ipynb"), gpus="h100")
+    assert (job.engine_version, job.engine_options["trl"], job.plan.precision) == ((4, 44, 2), "0.9.6", Precision.FP32)
 
 
 @pytest.mark.parametrize("command, ranks", [

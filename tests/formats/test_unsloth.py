@@ -111,6 +111,11 @@ def test_what_is_not_modelled_is_named(parts: dict[str, str], sentence: str, tmp
     assert sentence in refusal(given(tmp_path, script(**parts)))
 
 
+def test_what_is_set_behind_a_call_is_named(tmp_path: Path) -> None:
+    text = script() + "trainer.args.per_device_train_batch_size = 64\ntorch._dynamo.config.recompile_limit = 9\n"
+    assert refusal(given(tmp_path, text)).count("is set behind") == 1
+
+
 EMBEDDINGS = """from unsloth import FastSentenceTransformer
 model = FastSentenceTransformer.from_pretrained("unsloth/Qwen3-Embedding-0.6B", max_seq_length = 512)
 model = FastSentenceTransformer.get_peft_model(model, r = 32)

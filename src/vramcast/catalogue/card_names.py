@@ -52,7 +52,7 @@ NO_MODEL: Final = re.compile(r"sxm\d|(?:gddr|hbm)\d\w*|v2")
 MACS: Final = re.compile(r"\b(?:macbook(?:[\s_-]+(?:pro|air))?|mac[\s_-]+(?:studio|mini|pro)|imac)\b")
 """Machines that several chips are built into."""
 NEAR: Final = 0.04
-"""Sizes that a nameplate stands for: 24564 MiB is a card of 24 GB."""
+"""Sizes that a nameplate stands for: 24564 MiB is a card of 24 GB. A Mac tells its own size everywhere."""
 
 
 class Found(NamedTuple):
@@ -70,6 +70,7 @@ class _Card(NamedTuple):
     model: frozenset[str]  # those that must be said
     own: frozenset[str]  # of its name: those not said make it a variant
     size: float  # nameplate [GB]
+    near: float  # how far off a size may be that stands for it
     arch: str
 
 
@@ -137,7 +138,7 @@ def _answering(words: frozenset[str], size: float | None, cards: tuple[_Card, ..
     """Those that are called so; another model of a series only where none is called so without its word."""
     found = [
         card for card in cards
-        if words <= card.words and card.model <= words and (size is None or abs(size / card.size - 1) <= NEAR)
+        if words <= card.words and card.model <= words and (size is None or abs(size / card.size - 1) <= card.near)
     ]
     return [card for card in found if not _unsaid(card, words) & MODELS] or found
 
@@ -244,7 +245,8 @@ def _card(row: Mapping[str, str]) -> _Card:
     called = called.union(row["memory_type"].lower().split()[:1])
     model = frozenset(word for word in own if NUMBERED.fullmatch(word) and not NO_MODEL.fullmatch(word))
     size = float(row["memory_nameplate"].split()[0])
-    return _Card(row["name"], called, model or own - OPTIONAL, own, size, row["arch"])
+    near = 0 if row["vendor"] == "Apple" else NEAR
+    return _Card(row["name"], called, model or own - OPTIONAL, own, size, near, row["arch"])
 
 
 __all__ = ["CardNames", "Found"]

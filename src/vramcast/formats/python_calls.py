@@ -17,6 +17,9 @@ from vramcast.errors import SourceError
 MAGIC: Final = re.compile(r"(?m)^(\s*)[!%][^\n]*(?:\\\n[^\n]*)*$")
 """Lines of a notebook that are a shell's or IPython's."""
 
+INSTALLS: Final = re.compile(r"\b(?:pip|uv)\b.*\binstall\b")
+"""Of a shell's lines those that say which release runs: they stay as comments."""
+
 LARGEST_NUMBER: Final = 1 << 60
 
 
@@ -35,6 +38,7 @@ class Call(NamedTuple):
     positional: tuple[Any, ...] = ()
     several: bool = False  # `**` of something, which may say anything
     perhaps: bool = False  # stands in a branch that only a run takes
+    within: tuple[str, ...] = ()  # what `with` calls around it
 
     @property
     def last(self) -> str:
@@ -43,7 +47,7 @@ class Call(NamedTuple):
 
 
 def code_of_notebook(text: str, name: str) -> str:
-    """The code cells of a notebook, one after the other, without what is a shell's.
+    """The code cells of a notebook, one after the other, without what is a shell's but for what it installs.
 
     Raises: SourceError where it is no notebook
     """
@@ -52,8 +56,9 @@ def code_of_notebook(text: str, name: str) -> str:
         sources = [cell["source"] for cell in cells if cell.get("cell_type") == "code"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise SourceError(f"{name}: not a notebook") from None
-    joined = ("".join(map(str, source)) if isinstance(source, list) else str(source) for source in sources)
-    return "\n\n".join(filter(_is_python, (MAGIC.sub(r"\1pass", source) for source in joined)))
+    joined = ["".join(map(str, source)) if isinstance(source, list) else str(source) for source in sources]
+    installed = (f"# {line.strip()}" for source in joined for line in source.splitlines() if INSTALLS.search(line))
+    return "\n\n".join((*installed, *filter(_is_python, (MAGIC.sub(r"\1pass", source) for source in joined))))
 
 
 def _is_python(text: str) -> bool:
@@ -166,10 +171,12 @@ class _Walk:
                     self._forget(_bound(node), known=True)
                     yield from self._one_of([*node.body, *node.orelse], [])
                 case ast.With() | ast.AsyncWith():
-                    yield from self._heads(node)
+                    heads = list(self._heads(node))
+                    yield from heads
                     self._forget({one.id for item in node.items if item.optional_vars is not None
                                   for one in ast.walk(item.optional_vars) if isinstance(one, ast.Name)})
-                    yield from self.calls(node.body)
+                    around = tuple(call.name for call in heads)
+                    yield from (call._replace(within=(*around, *call.within)) for call in self.calls(node.body))
                 case ast.FunctionDef(decorator_list=marks) if any(_dotted(getattr(mark, "func", mark)) == CELL
                                                                   for mark in marks):
                     yield from self.calls(node.body)

@@ -11,6 +11,9 @@ from vramcast.catalogue.harmless import conditions, harmless
 from vramcast.formats.expanding import UNSET
 from vramcast.formats.reading import NOT_MODELLED, NUMBER, Unread, count, shown, table
 
+FLAGS: Final = {"true": True, "yes": True, "t": True, "y": True, "false": False, "no": False, "f": False, "n": False}
+"""Words of a command line that are true or false [transformers hf_argparser.py `string_to_bool`]."""
+
 INTERPOLATED: Final = re.compile(r"\{\{.*\}\}|\{%.*%\}", re.DOTALL)
 """What a template engine would put in."""
 
@@ -112,7 +115,7 @@ class Watched(dict[str, Any]):
     def flag(self, name: str) -> bool | None:
         """True or false, else None; what is neither that nor "auto" gets a sentence."""
         value = self.get(name)
-        value = {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
+        value = FLAGS.get(value.lower(), value) if isinstance(value, str) else value
         if value is not None and not isinstance(value, bool) and not self._is_auto(name, value):
             self.refuse(name, "true or false")
         return value if isinstance(value, bool) else None

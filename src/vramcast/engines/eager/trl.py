@@ -95,6 +95,8 @@ def trl_version(job: Job) -> Version:
         raise InvalidSpec(f"engine option trl={named[:40]!r} must be a release, as in trl=0.24")
     release = transformers_version(job)
     newest = CONTEMPORARY_TRL[0][1]
+    if found is not None and found[: len(newest)] > newest:
+        raise InvalidSpec(f"engine option trl={named} is newer than {version_text(newest)}, the newest that is known")
     if found is not None:
         return last_release(found, parts=len(newest), newest=newest)
     return next(trl for since, trl in CONTEMPORARY_TRL if release >= since)

@@ -211,6 +211,8 @@ def _generation(values: Watched) -> dict[str, Any]:
         length = "response-len" if colocated else "completion-len"
         values.cannot("multi_turn_scheduler", f"answers in turns of max_completion_length tokens each; --{length} says "
                       "how many come together", option=length)
+    if values.flag("async_generate") and values.get("vllm_mode") != "server":  # [swift rlhf_args.py]
+        values.cannot("async_generate", "is refused by ms-swift but with vllm_mode server")
     beta = values.number("beta")
     found: dict[str, Any] = {"completion-len": values.count("max_completion_length") or 512}
     found |= {"engine-option": (f"beta={0.04 if beta is None else beta:g}",)}

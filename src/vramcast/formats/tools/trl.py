@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import read_entry
+from vramcast.domain.version import LAST, read_version
 from vramcast.formats.reading import Config, Reading, Unread, lengths_of, together
 from vramcast.formats.tools import trl_rollout
 from vramcast.formats.tools.transformers import ARGUMENTS, arguments_of, liger_of, recompute_of
@@ -75,6 +76,13 @@ UNTIL: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
     ("0.28", tuple(METHODS), ("torch_dtype", "gradient_checkpointing_use_reentrant")),
 )
 """Last release of TRL -> methods, and names that no later one has."""
+
+PLAIN: Final = (0, 18, LAST)
+"""Up to that release nothing is autocast unasked."""
+FORMER: Final = (0, 28, LAST)
+"""Up to that release packed weights are stored as the type they stand for, and FSDP is the first unasked."""
+COLOCATES_SINCE: Final = (0, 30)
+"""Before, an engine is a server unasked [TRL #5255]."""
 
 KERNELS: Final[dict[str, str | None]] = {
     "sdpa": None, "eager": "eager", "flash_attention_2": "flash", "flash_attention_3": "flash",
@@ -147,11 +155,14 @@ def method_of(table: Mapping[str, Any], config: Config) -> tuple[str, str]:
     return "", ""
 
 
-def read_arguments(table: Mapping[str, Any], method: str, file: str, names: Known | None = None) -> Reading:
+def read_arguments(
+    table: Mapping[str, Any], method: str, file: str, names: Known | None = None, pinned: str = ""
+) -> Reading:
     """The arguments of one trainer and of the script around it.
 
     Args:
         names: that may stand there, where they are not the trainer's alone
+        pinned: release of TRL that the file installs
     """
     if method not in METHODS:
         why = f"{method.upper()} is not modelled; {', '.join(_modelled())} are"
@@ -166,18 +177,22 @@ def read_arguments(table: Mapping[str, Any], method: str, file: str, names: Know
         options["objective"] = row.objective
     if model := values.text("model_name_or_path"):
         options["model"] = model
-    release = release_of(values, method)
-    notes = [f"{release[1]} is of TRL up to {release[0]}: its defaults"] if release else []
-    trained: dict[str, Any] = {"engine-option": (f"trl={release[0]}",)} if release else {}
-    adapters = _adapters(values, newest=release is None or "bnb_4bit_quant_storage" in values)
+    told = None if pinned else release_of(values, method)
+    last = told[0] if told else pinned
+    notes = [f"{told[1]} is of TRL up to {last}: its defaults"] if told else []
+    notes += [f"TRL {pinned}, which the file installs: its defaults"] if pinned else []
+    trained: dict[str, Any] = {"engine-option": (f"trl={last}",)} if last else {}
+    version = read_version(last) or (LAST,)
+    former = version <= FORMER
+    adapters = _adapters(values, newest=not former or "bnb_4bit_quant_storage" in values)
     options = together(
-        options, trained, _precision(values, bool(adapters), release[0] if release else "", row), adapters,
+        options, trained, _precision(values, bool(adapters), row, usual=version > PLAIN), adapters,
         _kernels(values, method), _recompute(values), _lengths(values, row, notes),
     )
-    last = release[0] if release else ""
+    last = last if version < COLOCATES_SINCE else ""
     rollout = trl_rollout.rollout_of(values, last) if row.completion else {}
     _of_method(values, method, last, options)
-    read = arguments_of(values, file, fsdp=1 if release else 2)
+    read = arguments_of(values, file, fsdp=1 if former else 2)
     options = together(options, read.options)
     return Reading("trl", options, {}, read.batch, (*unread, *values.unread(), *read.unread), (*notes, *read.notes),
                    rollout=rollout)
@@ -211,16 +226,20 @@ def _stored(values: Watched) -> str:
     return found or "fp32"
 
 
-def _precision(values: Watched, adapters: bool, release: str, row: Method) -> dict[str, Any]:
-    """Autocast is on unasked; what it runs over are weights of `dtype`, float32 where nobody says
-    [TRL base_config.py `__post_init__`, model_config.py]."""
+def _precision(values: Watched, adapters: bool, row: Method, *, usual: bool) -> dict[str, Any]:
+    """What autocast runs over are weights of `dtype`, float32 where nobody says
+    [TRL base_config.py `__post_init__`, model_config.py].
+
+    Args:
+        usual: whether it is on unasked
+    """
     said = "dtype" if "dtype" in values else "torch_dtype"
     weights = values.one_of(said, DTYPES, option="precision") or (_stored(values) if row.stored else "fp32")
     if values.get(said) == "auto":
         weights = _kept(values) or DTYPES["auto"]
     half, tf32 = values.flag("fp16"), values.flag("tf32")
     bf16 = values.flag("bf16")
-    if bf16 is None and release != "0.18":
+    if bf16 is None and usual:
         bf16 = not half
     computed = "bf16" if bf16 else "fp16" if half else ""
     if adapters:

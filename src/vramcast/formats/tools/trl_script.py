@@ -81,14 +81,19 @@ MADE: Final = re.compile(r"[\w.]*(?:Config|Arguments|Trainer|get_peft_model|from
 SETS: Final = re.compile(r"(?:.*\.)?\w*(?:model|config|args|trainer)\w*(?:\.\w+|\[.*\])*\.\w+")
 """Attributes that belong to what a trainer is given."""
 SETS_NOTHING: Final = re.compile(
-    r"self\.\w+|.*(?:token|process|generation_config)\w*\..*|.*\.(?:use_cache|pretraining_tp|is_parallelizable|"
-    r"model_parallel|\w+_token(?:_id)?|padding_side|chat_template|name_or_path)")
+    r"self\.\w+|torch\._\w+\..*|.*(?:token|process|generation_config)\w*\..*|.*\.(?:use_cache|pretraining_tp|"
+    r"is_parallelizable|model_parallel|\w+_token(?:_id)?|padding_side|chat_template|_?name_or_path)")
 """Those of them that change no memory, and those of tokenizers."""
 
 LOOSE: Final = re.compile(r"""\.requires_grad\s*=(?!=)|\bsetattr\([^)]*["']requires_grad""")
 
 PLAIN: Final = {"bf16": False, "gradient_checkpointing": False}
 """Of TrainingArguments, which a trainer takes over as they are [TRL sft_trainer.py `dict_args`]."""
+
+HELD: Final = re.compile(
+    r"(?<![\w.-])(trl|transformers)(?:\[[\w, -]*\])? *((?:[~=]=|<)[^\s'\";#]*|[>!]=[^\s'\";#]*<[^\s'\";#]*)")
+"""What of a notebook or of the head of a script names a release to install, or one from which on none is."""
+EXACT: Final = re.compile(r"[=~]==?v?(\d+(?:\.\d+){0,3})")
 
 LIKE_TRLS: Final = "the model is taken to be loaded and adapted as TRL's own scripts do it of the same arguments"
 
@@ -119,11 +124,19 @@ def read(config: Config, words: tuple[str, ...] | None = None, parsed: Mapping[s
         return found._replace(format="trl-script", unread=(*unread, *found.unread), notes=(LIKE_TRLS, *found.notes))
     table, told = _arguments(calls, trainer)
     model, beside, alone = _model(calls, trainer, table.pop("model_init_kwargs", None))
-    found = trl.read_arguments({**model, **_adapters(calls, trainer, beside), **table}, method, config.name)
+    installed, other = _installed(config.text)
+    found = trl.read_arguments({**model, **_adapters(calls, trainer, beside), **table}, method, config.name,
+                               pinned=installed.get("trl", ""))
+    if "transformers" in installed:
+        found.options["engine"] = f"huggingface@{installed['transformers']}"
     names = trl.known(method if method in trl.METHODS else "sft")
-    unread += [*told, *beside, *_around(calls, trainer, config.text, names)]
+    unread += [*other, *told, *beside, *_around(calls, trainer, config.text, names)]
     if _asks_wider(trainer, method, table) and found.options.get("precision") in ("bf16", "fp16"):
         unread.append(WIDER)
+    around = {name for call in calls if call == trainer or call.last == "train" for name in call.within}
+    if any(name.endswith("autocast") for name in around) and str(found.options.get("precision"))[:4] != "amp-":
+        unread.append(Unread("autocast", "around the trainer computes in another type; say bf16 or fp16 in its "
+                             "configuration", "precision"))
     variables = {str(call.positional[0]): str(_plain(call.positional[1])) for call in calls
                  if call.name == f"os.environ{SET}" and len(call.positional) == 2}
     unread += unread_environment(variables)
@@ -131,6 +144,19 @@ def read(config: Config, words: tuple[str, ...] | None = None, parsed: Mapping[s
     notes = ((ONE_CARD,) if alone else ()) + (unasked(calls) if words is None else ()) + found.notes
     return found._replace(format="trl-script", unread=(*unread, *found.unread), notes=notes,
                           alone=alone or ranks_of(None, None, variables) == 1)
+
+
+def _installed(text: str) -> tuple[dict[str, str], list[Unread]]:
+    """Releases by their package, and what of them names no release."""
+    found, unread = dict[str, str](), list[Unread]()
+    for package in ("trl", "transformers"):
+        said = {held for name, held in HELD.findall(text) if name == package}
+        exact = EXACT.fullmatch("".join(said))  # several together are none
+        if exact is not None:
+            found[package] = exact[1]
+        elif said:
+            unread.append(Unread(package, "is held to no single release; write one, as in trl==0.9.6"))
+    return found, unread
 
 
 WIDER: Final = Unread("ref_model", "is loaded in float32 by the trainer, beside a model in 16 bits, which is not "
@@ -270,7 +296,7 @@ def _adapters(calls: Sequence[Call], trainer: Call, unread: list[Unread]) -> dic
     return found
 
 
-def _set(call: Call, names: Known) -> Iterator[Unread]:
+def set_behind(call: Call, names: Known) -> Iterator[Unread]:
     """An attribute that the script sets behind the call that made its owner."""
     by_name = call.name == "setattr" and len(call.positional) == 3
     if not by_name and not call.name.endswith(SET):
@@ -292,7 +318,7 @@ def _around(calls: Iterable[Call], trainer: Call, text: str, names: Known) -> It
         if (call.last in OF_TENSORS and not OF_MODELS.fullmatch(call.name)) or (
                 call.last == "pipeline" and isinstance(call.arguments.get("model"), Open)):
             what = None
-        yield from _set(call, names)
+        yield from set_behind(call, names)
         moved = call.last == "to" and any("torch." in str(one) and "device" not in str(one) for one in (
             *call.positional, *call.arguments.values()))
         if what or moved:

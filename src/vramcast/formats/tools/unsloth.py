@@ -14,6 +14,7 @@ from vramcast.catalogue.index import MODELS
 from vramcast.formats.python_calls import Call, Open, calls_of, unasked
 from vramcast.formats.reading import Config, Reading, Unread, lengths_of, shown, together
 from vramcast.formats.tools.transformers import ARGUMENTS, optimizer_of
+from vramcast.formats.tools.trl_script import set_behind
 from vramcast.formats.watched import Known, Watched
 
 CALLS: Final = Known("unsloth", "calls")
@@ -127,7 +128,8 @@ def read(config: Config) -> Reading:
         training.cannot("max_seq_length", "cuts texts that may be far shorter; give --seq-len", option="seq-len")
         batch = {**batch, "micro": 2 * batch["micro"]}
         notes.append(PAIRS)
-    anything = tuple(MORE for call in (loads, adapts, arguments) if call is not None and call.several)
+    anything = tuple(one for call in calls for one in set_behind(call, TRAINING))
+    anything += tuple(MORE for call in (loads, adapts, arguments) if call is not None and call.several)
     unread = (*anything, *model.unread(), *tuned.unread(), *training.unread(),
               *(_towers(tuned) if adapts is not None and not sized else ()))
     fp16 = options.get("precision") == "amp-bf16"
