@@ -223,8 +223,9 @@ def test_cards_that_a_script_may_see_are_compared_with_the_question(script: str,
     assert set(files.ranks.values()) == {ranks}
 
 
-@pytest.mark.parametrize("image", ["vllm/vllm-openai", "vllm/vllm-openai:latest", "vllm/vllm-openai:latest-cu130",
-                                   "vllm/vllm-openai:v0.11.0-cu128", "vllm/vllm-openai:$TAG"])
+@pytest.mark.parametrize("image", ["vllm/vllm-openai", "vllm/vllm-openai-rocm:latest", "vllm/vllm-openai:latest",
+                                   "vllm/vllm-openai:latest-cu130", "vllm/vllm-openai:v0.11.0-cu128",
+                                   "vllm/vllm-openai:$TAG"])
 def test_an_image_of_the_newest_or_of_a_named_version_is_read(image: str, tmp_path: Path) -> None:
     path = written(tmp_path, "serve.sh", f"docker run --gpus all {image} --model llama-3.1-8b")
     assert refusal(read_files([path], command="serve")) == ""

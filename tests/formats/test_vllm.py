@@ -125,6 +125,14 @@ def test_a_pooling_runner_is_that_of_networks_that_answer_nothing() -> None:
         with_network(HEAD + "--runner pooling")
 
 
+@pytest.mark.parametrize("name", ["VLLM_ROCM_USE_AITER", "VLLM_USE_TRITON_FLASH_ATTN"])
+def test_variables_of_rocm_are_asked_about_on_its_cards_alone(name: str) -> None:
+    line = Configs(line=f"{name}=1 {HEAD}")
+    assert with_configs({"gpus": "h100"}, line, command="serve")[0]["engine"] == "vllm"
+    with pytest.raises(vramcast.errors.Unsupported, match=name):
+        with_configs({"gpus": "mi300x"}, line, command="serve")
+
+
 def weights_of_towers(*pairs: str) -> int:
     answer = vramcast.serve("qwen2.5-vl-7b", gpus="2xh100", engine="vllm", context=8192, engine_option=pairs)
     return sum(entry.num_bytes for entry in answer.fullest.ledger if "vision" in entry.path and "weights" in entry.path)

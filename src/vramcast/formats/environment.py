@@ -13,14 +13,16 @@ READ_BY_FRAMEWORKS: Final = ("NVTE_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "N
                              "SGLANG_", "SGL_", "TRTLLM_", "TLLM_", "LLAMA_ARG_", "GGML_", "OLLAMA_")
 """How their names begin."""
 
-READ_ON_AMD: Final = ("VLLM_ROCM_", "SGLANG_ROCM_", "SGLANG_USE_AITER")
-"""Those that ROCm alone reads [vllm _aiter_ops.py; sglang srt/layers/attention/vision.py `_use_aiter`]."""
+READ_ON_AMD: Final = ("VLLM_ROCM_", "VLLM_USE_TRITON_FLASH_ATTN", "SGLANG_ROCM_", "SGLANG_USE_AITER")
+"""Those that ROCm alone reads [vllm _aiter_ops.py, 0.9.1 attention/backends/{rocm_flash_attn,mla/common}.py; sglang
+srt/layers/attention/vision.py `_use_aiter`]."""
 
 READ_ON_ASCEND: Final = "ASCEND_RT_VISIBLE_DEVICES"
 """The cards of Ascend that a process sees: who sets it runs on those."""
 
-WIRES: Final = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE")
-"""Which way NCCL sends what it sends [NCCL 2.28 src/transport/]: the same buffers, at another speed."""
+PACE: Final = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE", "VLLM_TUNED_CONFIG_FOLDER")
+"""Which way NCCL sends what it sends [NCCL 2.28 src/transport/] and by which tiles kernels work [vllm 0.33.0
+model_executor/layers/fused_moe/fused_moe.py `get_moe_configs`]: the same buffers, at another speed."""
 
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -54,7 +56,7 @@ def unread_environment(variables: Mapping[str, str], *, allocator: bool = True) 
         if not name.startswith(READ_BY_FRAMEWORKS) or not value or read:
             continue
         if name not in known and f"{name}={value}" not in known:
-            if name in WIRES:
+            if name in PACE:
                 yield Unread(f"${name}", TIME_ALONE)
                 continue
             elsewhere = name == "VLLM_TARGET_DEVICE" and value.lower() not in ("cuda", "rocm")

@@ -86,10 +86,11 @@ USUAL: Final[dict[str, tuple[Any, ...]]] = {
 }
 """Arguments that change nothing with these values, and are not modelled with others."""
 
-OTHER_IMAGES: Final = re.compile(r"\b(nvcr\.io/\S+|rocm/\S+|intel/\S+|quay\.io/ascend/\S+|\S+-rocm\S*|\S+:\S*rocm\S*)")
+OTHER_IMAGES: Final = re.compile(
+    r"\b(nvcr\.io/\S+|rocm/\S+|intel/\S+|quay\.io/ascend/\S+|\S+(?<!vllm/vllm-openai)-rocm\S*|\S+:\S*rocm\S*)")
 """Images of other builds, whose version is none of the engine's."""
 
-TAGGED: Final = re.compile(r"((?:vllm/vllm-openai|lmsysorg/sglang):(?!v?\d|latest\b|\$)[^\s'\"]+)")
+TAGGED: Final = re.compile(r"((?:vllm/vllm-openai(?:-rocm)?|lmsysorg/sglang):(?!v?\d|latest\b|\$)[^\s'\"]+)")
 """Images of the engines whose tag is a name: of one model, of one day, of one's own."""
 
 WITHOUT_CARDS: Final = re.compile(
