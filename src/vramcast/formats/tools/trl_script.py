@@ -135,8 +135,8 @@ def read(config: Config, words: tuple[str, ...] | None = None, parsed: Mapping[s
         unread.append(WIDER)
     around = {name for call in calls if call == trainer or call.last == "train" for name in call.within}
     if any(name.endswith("autocast") for name in around) and str(found.options.get("precision"))[:4] != "amp-":
-        unread.append(Unread("autocast", "around the trainer computes in another type; say bf16 or fp16 in its "
-                             "configuration", "precision"))
+        unread.append(Unread("autocast", "around the trainer computes in a type that its configuration does not say",
+                             "precision"))
     variables = {str(call.positional[0]): str(_plain(call.positional[1])) for call in calls
                  if call.name == f"os.environ{SET}" and len(call.positional) == 2}
     unread += unread_environment(variables)
@@ -155,7 +155,7 @@ def _installed(text: str) -> tuple[dict[str, str], list[Unread]]:
         if exact is not None:
             found[package] = exact[1]
         elif said:
-            unread.append(Unread(package, "is held to no single release; write one, as in trl==0.9.6"))
+            unread.append(Unread(package, "is held to no single release, as trl==0.9.6 is"))
     return found, unread
 
 
