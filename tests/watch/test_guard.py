@@ -121,7 +121,8 @@ def test_little_time_passes_before_the_command(guarded: Machine) -> None:
 def test_a_script_that_nothing_reads_is_traced(guarded: Machine, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(
-        "import torch\nlayer = torch.nn.Linear(60_000, 60_000, device='cuda')\nfor _ in range(3):\n"
-        "    layer(torch.ones(1, 60_000, device='cuda')).sum().backward()\n")
+        "import torch\nlayer = torch.nn.Linear(1000, 1000, device='cuda')\n"
+        "optimizer = torch.optim.SGD(layer.parameters(), 0.1)\nfor _ in range(3):\n"
+        "    layer(torch.ones(1, 1000, device='cuda')).sum().backward()\n    optimizer.step()\n")
     ended = guarded.ask("run", "--check", "--", sys.executable, "train.py")
-    assert ended.returncode == EXIT_REFUSED and "does not fit" in ended.stderr, ended.stderr
+    assert ended.returncode == 0 and "vramcast: fits" in ended.stderr, ended.stderr
