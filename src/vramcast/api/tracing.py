@@ -15,7 +15,7 @@ from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.formats.reading import Command
 from vramcast.formats.tools.hf_command import launching, taken_apart
 from vramcast.question.amounts import headroom_of
-from vramcast.question.tracing import build_script, build_trace, is_command, is_script
+from vramcast.question.tracing import DEEPSPEED, build_script, build_trace, is_command, is_script
 from vramcast.report.recorded import ShownTrace
 
 if TYPE_CHECKING:
@@ -87,10 +87,12 @@ def traced_target(
 
 
 def _traced_script(path: str, options: Mapping[str, Any], arguments: tuple[str, ...], is_module: bool) -> Traced:
-    if "world-size" not in options and is_command(path):
-        words = (path, *arguments)
-        ranks = launching(taken_apart(words), Command(words)).ranks  # as many as the launcher is told to start
-        options = {**options, "world-size": str(ranks)} if ranks else options
+    if is_command(path):
+        launch = taken_apart((path, *arguments))
+        ranks = launching(launch, Command((path, *arguments))).ranks  # as many as the launcher is told to start
+        options = {"world-size": str(ranks), **options} if ranks else options
+        if path == DEEPSPEED:
+            path, arguments = launch.program, ("--local_rank=0", *launch.words)
     job = build_script(path, options, arguments=arguments, is_module=is_module)
     return _traced_by("run", "answered_script", job)
 

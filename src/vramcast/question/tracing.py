@@ -30,12 +30,13 @@ from vramcast.domain.trace_job import (
 )
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
 from vramcast.question.amounts import parse_bytes
-from vramcast.question.options import HEADROOM, NO_SEARCH, Kind, Option, parse
+from vramcast.question.options import HEADROOM, NO_SEARCH, Kind, Option, parse, parse_count
 
 DEFAULT_GPU: Final = "h100-sxm-80gb"
 DTYPES: Final = ("fp32", "bf16", "fp16", "fp64")
 PARALLEL: Final = ("ddp", "fsdp", "fsdp2")
 GOALS: Final = ("batch", "seq-len")
+DATA: Final = ("seq", "rows", "image")
 LOADINGS: Final = ("lazy", "eager")
 MOST_STEPS: Final = 100
 LONGEST_RUN_S: Final = 86_400
@@ -46,7 +47,9 @@ def _choice(section: str, field: str, help_: str, choices: tuple[str, ...]) -> O
 
 
 TRACE_OPTIONS: Final[dict[str, Option]] = {
-    "gpu": Option("device", "gpu", Kind.TEXT, f"the card, see `vramcast gpus`; by default {DEFAULT_GPU}"),
+    "gpu": Option(
+        "device", "gpu", Kind.TEXT, f"the card, see `vramcast gpus`; by default {DEFAULT_GPU}", also=("gpus",)
+    ),
     "device": _choice("device", "device", "cuda; the CPU is not simulated", ("cuda", "cpu")),
     "capacity": Option("device", "capacity", Kind.TEXT, "memory of the card instead of the catalogue's: 24GiB"),
     "module-loading": _choice(
@@ -90,6 +93,10 @@ TRACE_OPTIONS: Final[dict[str, Option]] = {
     "value": Option(
         "script", "values", Kind.NAMES, "train.py:42=0.5: what data would be at that line, where a script needs it"
     ),
+    "data": Option(
+        "script", "data", Kind.NAMES, "seq=2048, rows=512 or image=512 (repeatable): tokens of a text, rows, pixels a "
+        "side of data that are not there and stood in for; by default seq=1024"
+    ),
     "time-limit": Option("script", "time_limit", Kind.COUNT, "seconds the script may run; by default 300"),
 }
 """Name as users write it -> where it goes. `target`, `arg` and the script's arguments stand beside it."""
@@ -115,7 +122,11 @@ PYTHON: Final = re.compile(r"python[\d.]*")
 COMMANDS: Final = os.pathsep.join((str(Path(sys.executable).parent), "{}"))  # those of this environment first
 MAGIC: Final = re.compile(r"^(\s*)[%!].*")
 INSTEAD_OF_MAGIC: Final = r"\1pass"
-LAUNCHING: Final = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+LAUNCHERS: Final = {"torchrun": "torch.distributed.run", "accelerate": "accelerate.commands.accelerate_cli"}
+"""Command -> its module, for where an environment that is not activated hides the command."""
+DEEPSPEED: Final = "deepspeed"
+"""A launcher of which only the words are read: each rank is Python with its place [deepspeed launcher/launch.py]."""
+LAUNCHING: Final = (*LAUNCHERS.values(), "torch.distributed.launch", "accelerate.commands.launch")
 """Modules that start scripts."""
 
 
@@ -126,7 +137,7 @@ def is_script(target: str) -> bool:
 
 def is_command(target: str) -> bool:
     """Whether a target is Python itself or a command that is written in it: torchrun, accelerate, litgpt."""
-    return PYTHON.fullmatch(target) is not None or command_file(target) is not None
+    return target in (*LAUNCHERS, DEEPSPEED) or PYTHON.fullmatch(target) is not None or command_file(target) is not None
 
 
 def command_file(name: str) -> str | None:
@@ -204,6 +215,8 @@ def build_script(
             said = " ".join(given[:2]) or "nothing"
             raise InvalidSpec(f"{path} of {said} is not read; name a script, or a module by -m")
         path = given.pop(0)
+    if path in LAUNCHERS and not is_module:
+        path, is_module = LAUNCHERS[path], True
     text, command = None, None if is_module else command_file(path)
     if path == STANDARD_INPUT:
         text, path = sys.stdin.read(), "<stdin>"
@@ -223,7 +236,8 @@ def build_script(
         is_command=command is not None or (is_module and path in LAUNCHING), arguments=tuple(given), gpu=gpu,
         capacity_bytes=_bytes(values, "capacity"),
         alloc_conf=values.get("alloc-conf", ""), steps=_steps(values), time_limit_s=limit,
-        is_sandboxed=values.get("sandbox", False), values=_given_values(values.get("value", ())),
+        is_sandboxed=values.get("sandbox", False), data=_data(values.get("data", ())),
+        values=_given_values(values.get("value", ())),
         assumptions=assumptions, world_size=world_size, rank=rank,
         enforces_capacity=values.get("enforce-capacity", False), memory_limit_bytes=_bytes(values, "memory-limit"),
     )
@@ -304,6 +318,21 @@ def _ranks(values: Mapping[str, Any]) -> tuple[int, int]:
     if values.get("parallel") and world == 1:
         raise InvalidSpec(f"--parallel {values['parallel']} needs ranks; give --world-size")
     return world, rank
+
+
+def _data(texts: Iterable[str]) -> dict[str, int]:
+    """Sizes of data that stand in for what is not there.
+
+    >>> _data(["seq=2048,rows=64"])
+    {'seq': 2048, 'rows': 64}
+    """
+    found: dict[str, int] = {}
+    for text in ",".join(texts).replace(" ", "").split(",") if texts else ():
+        name, _, value = text.partition("=")
+        if name not in DATA:
+            raise InvalidSpec(f"data={text[:60]!r} must be {', '.join(f'{each}=COUNT' for each in DATA)}")
+        found[name] = require_count(name, parse_count(name, value))
+    return found
 
 
 def _count(values: Mapping[str, Any], name: str) -> int | None:

@@ -23,6 +23,7 @@ from vramcast.errors import InvalidSpec, OutOfMemory, Unsupported, VramcastError
 from vramcast.question.tracing import read_value
 from vramcast.tracing.distributed.groups import parse_world
 from vramcast.tracing.extensions import ASKING
+from vramcast.tracing.packages import advice, named_missing, stand_in_for
 from vramcast.tracing.script_watch import Enough, Watch
 from vramcast.tracing.scripts import JOB, ROOT
 from vramcast.tracing.session import Session
@@ -32,11 +33,13 @@ from vramcast.tracing.targets import OWN, words_of
 OF_SIMULATION: Final = re.compile(
     r"cannot be called on meta tensors|not linked with support for|CUDA is not available|NVRTC|No CUDA GPUs|"
     r"not compiled with CUDA|NVIDIA driver|access accelerator device|CUDA_HOME|on device meta\b|SparseMeta|"
-    r"'Meta' backend"
+    r"'Meta' backend|NotInstalled"
 )
 """What C++ says of tensors without data, or of a build without CUDA, that a script would not hear on the card."""
 NEVER_TORCHS: Final = (AssertionError, AttributeError, KeyError, NameError)
 """What no kernel raises: out of the simulation itself they say that it cannot run the script."""
+QUIET: Final = {"WANDB_MODE": "disabled", "SWANLAB_MODE": "disabled", "HF_HUB_DISABLE_TELEMETRY": "1"}
+"""Loggers that are installed log nothing of a run that did not happen."""
 DEEPSPEED: Final = "deepspeed"
 ITS_PYTHON: Final = "; put {} on the path, its Python alone is enough: compiled modules stand in"
 NO_DEEPSPEED: Final = (
@@ -67,8 +70,12 @@ def main(folder: Path) -> None:
         ),
         capacity_bytes=_room(job),
     )
+    session.simulation.data = job.data
     watch = Watch(job, session, folder)
     _answer_programs(folder, job.gpu.product or job.gpu.name)
+    os.environ |= QUIET
+    for said in stand_in_for(job.stand_ins, folder):
+        session.assumptions.note(said)
     with ExitStack() as stack:
         stack.enter_context(session.active(folder))
         watch.start()
@@ -112,12 +119,12 @@ def _run(job: ScriptJob, watch: Watch) -> None:
     except BaseException as error:
         traceback.print_exc()
         if not watch.goes_on_after(error):
-            kind, said = _failed(error)
-            watch.write(error=f"{_place(error, job)}: {said}", kind=kind)
+            kind, said = _failed(error, job)
+            watch.write(error=f"{_place(error, job)}: {said}", kind=kind, missing=named_missing(error))
     watch.finish()
 
 
-def _failed(error: BaseException) -> tuple[type[VramcastError], str]:
+def _failed(error: BaseException, job: ScriptJob) -> tuple[type[VramcastError], str]:
     frames = traceback.extract_tb(error.__traceback__)
     is_missing = isinstance(error, ImportError) and "deepspeed" in str(error).lower()
     if is_missing or any(DEEPSPEED in Path(frame.filename).parts for frame in frames):
@@ -126,6 +133,8 @@ def _failed(error: BaseException) -> tuple[type[VramcastError], str]:
         return Unsupported, NO_NEIGHBOURS
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     hint = ITS_PYTHON.format(missing) if missing in ASKING else ""
+    if missing and not hint and (advised := advice(missing, Path(job.path))):
+        return InvalidSpec, advised
     said = f"{type(error).__name__}: {words_of(error)}{hint}"
     if isinstance(error, NEVER_TORCHS) and frames and frames[-1].filename.startswith(OWN):
         return Unsupported, said

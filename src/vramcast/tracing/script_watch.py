@@ -155,7 +155,8 @@ class Watch:
         signal.setitimer(signal.ITIMER_REAL, self._job.time_limit_s)
 
     def write(
-        self, *, stopped: str = "", error: str = "", kind: type[VramcastError] = InvalidSpec, exited: bool = False
+        self, *, stopped: str = "", error: str = "", kind: type[VramcastError] = InvalidSpec, exited: bool = False,
+        missing: str = "",
     ) -> None:
         """Leave the record of what ran so far; the first one stays."""
         if self._is_written:
@@ -173,7 +174,7 @@ class Watch:
         ran = ScriptRun(
             run=run, num_parameters=self._num_parameters, steps=self.steps, forwards=self._forwards,
             host_forwards=self._host_forwards, assumptions=tuple(session.assumptions), stopped=stopped, error=error,
-            error_kind=kind.__name__, exited=exited,
+            error_kind=kind.__name__, exited=exited, missing=missing,
         )
         draft = self._folder / (RECORD + ".part")
         draft.write_bytes(msgspec.msgpack.encode(ran))

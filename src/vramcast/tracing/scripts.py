@@ -47,6 +47,7 @@ class ScriptRun(Struct, frozen=True, kw_only=True):
     stopped: str = ""  # why it was stopped before its end, a sentence; "" where it ended by itself
     error: str = ""  # a sentence; "" where there is none
     error_kind: str = "InvalidSpec"  # name of its class
+    missing: str = ""  # a package that the error is for want of, and that has a stand-in
     exited: bool = False  # the error is that it exited, and what it printed last says why
     output: str = ""  # the end of what it printed
 
@@ -70,6 +71,8 @@ def run_script(job: ScriptJob) -> ScriptRun:
             ran = msgspec.msgpack.decode((folder / RECORD).read_bytes(), type=ScriptRun)
         except msgspec.DecodeError as error:
             raise SourceError(f"what the script's process left behind cannot be read: {error}") from None
+    if ran.missing and ran.missing not in job.stand_ins:
+        return run_script(replace(job, stand_ins=(*job.stand_ins, ran.missing)))
     if ran.error:
         said = f" after printing: {_last_line(output)}" if ran.exited and output.strip() else ""
         raise ERRORS.get(ran.error_kind, InvalidSpec)(ran.error + said)

@@ -57,6 +57,7 @@ class Simulation(TorchDispatchMode):
         """Operators of which nobody has read what they allocate on CUDA -> calls, bytes of their outputs."""
         self.in_flight: dict[int, torch.Tensor] = {}  # key of a collective's result -> input, until someone waits
         self.reduction = ""  # of the collective under way, where Python names it: "sum"
+        self.data: dict[str, int] = {}  # sizes that data have where they stand in for what is not there
         self.folder = Path()  # for files that stand in for what a run would fetch
         self.composites: dict[str, Callable[..., Any]] = {}  # which stand in above autograd, by own name
         self._rules, self._plain = rules, plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vramcast.tracing.environment.cuda import patch_cuda
+from vramcast.tracing.environment.datasets import patch_tokens
 from vramcast.tracing.environment.hub import patch_addresses
 from vramcast.tracing.environment.modules import (
     patch_compile,
@@ -42,3 +43,4 @@ def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay
     patch_triton(patches, simulation)
     patch_sources(patches, simulation)
     patch_addresses(patches, simulation)
+    patch_tokens(patches, simulation)

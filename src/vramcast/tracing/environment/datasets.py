@@ -1,5 +1,7 @@
-"""torchvision's small data sets where their files are not there: as many images of the same size, all black.
+"""torchvision's data sets where their files are not there: as many images of the same size, all black.
 
+Folders of images that are not there are taken for ImageNet's: 1,000 classes, images of 500 x 375.
+Files of tokens that NumPy should map and that are not there hold zeros.
 [mnist] torchvision datasets/mnist.py, `MNIST` and its kin: 60,000 and 10,000 images of 28 x 28, ten labels
 [cifar] torchvision datasets/cifar.py, `CIFAR10`, `CIFAR100`: 50,000 and 10,000 images of 32 x 32 x 3
 """
@@ -8,14 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import numpy as np
 import torch
 
-from vramcast.tracing.simulation import running
+from vramcast.tracing.environment.patches import Patches
+from vramcast.tracing.simulation import Simulation, running
 
 STANDS_IN: Final = "{}: its files are not there; as many black images of the same size stand in"
+NO_FOLDER: Final = "{}: there is no such folder; {} black images of {} x {} of {} classes stand in"
+NO_TOKENS: Final = "{}: there is no such file; {:,} zeros stand in for its tokens"
+CLASSES, IMAGES, WIDTH, HEIGHT = 1000, 2048, 500, 375
+TOKENS: Final = 1 << 22
 LABELS: Final = {"CIFAR100": 100}  # of classes; ten of all others
 
 
@@ -68,3 +78,44 @@ def small_images(module: ModuleType) -> Iterator[None]:
         self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
 
     kind.__init__ = made
+
+
+@contextmanager
+def folders(module: ModuleType) -> Iterator[None]:
+    """Around `torchvision.datasets.folder`."""
+    yield
+    kind: Any = module.ImageFolder
+    make, base = kind.__init__, kind.__mro__[2]
+
+    def made(self: Any, root: Any, transform: Any = None, target_transform: Any = None, *args: Any, **how: Any) -> None:
+        simulation = running()
+        if simulation is None or Path(root).is_dir():
+            make(self, root, transform, target_transform, *args, **how)
+            return
+        side = simulation.data.get("image")
+        width, height = (side, side) if side else (WIDTH, HEIGHT)
+        simulation.assumptions.note(NO_FOLDER.format(root, IMAGES, width, height, CLASSES), simulation.origins.place())
+        base.__init__(self, root, transform=transform, target_transform=target_transform)
+        image: Any = import_module("PIL.Image")
+        self.loader = lambda _path: image.new("RGB", (width, height))
+        self.classes = [str(number) for number in range(CLASSES)]
+        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        self.samples = self.imgs = [("", number % CLASSES) for number in range(IMAGES)]
+        self.targets = [label for _, label in self.samples]
+
+    kind.__init__ = made
+
+
+def patch_tokens(patches: Patches, simulation: Simulation) -> None:
+    """Replace `numpy.memmap`'s opening of a file that is not there, as of tokens that a script of its own prepares."""
+    kind = np.memmap
+    make: Any = kind.__new__
+
+    def mapped(subtype: Any, filename: Any, dtype: Any = np.uint8, mode: str = "r+", *args: Any, **how: Any) -> Any:
+        is_named = isinstance(filename, (str, Path)) and str(filename).endswith((".bin", ".npy"))
+        if mode != "r" or not is_named or Path(filename).exists():
+            return make(subtype, filename, dtype, mode, *args, **how)
+        simulation.assumptions.note(NO_TOKENS.format(filename, TOKENS), simulation.origins.place())
+        return np.zeros(TOKENS, dtype=dtype).view(subtype)
+
+    patches.set(kind, "__new__", staticmethod(mapped))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, wraps
 from importlib import import_module
+from itertools import chain, islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -21,7 +22,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from vramcast.errors import VramcastError
+from vramcast.errors import Unsupported, VramcastError
 from vramcast.sources.resolve import config_of
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.environment.saving import write_hollow
@@ -32,7 +33,15 @@ OF_WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".ms
 HOLLOW: Final = "{}: its weights are not fetched; tensors of the shapes that its config says stand in"
 CONFIG: Final = "{}: the hub does not answer, so its config is that of the catalogue"
 PLAIN_TOKENIZER: Final = "{}: a tokenizer that makes a token of every 4 characters stands in for its own"
+NO_HUB: Final = (
+    "torch.hub cannot fetch {} here; clone it and give torch.hub.load the folder with source='local', or put it in the "
+    "cache of torch.hub"
+)
+OF_TORCHVISION: Final = "pytorch/vision"
+PIECES: Final = "tiktoken: its vocabulary is not fetched; one of the same size stands in, of 2 characters a token"
 UNFETCHED: Final = "weights at an address are not fetched; those that a module is made with stay"
+VOCABULARIES: Final = {"cl100k": 100_256, "o200k": 199_998, "p50k": 50_280, "gpt-2": 50_256, "r50k": 50_256}
+"""Part of an address -> pieces [tiktoken tiktoken_ext/openai_public.py: what its special tokens leave of each]."""
 CHARACTERS: Final = r"[\s\S]{1,4}"
 """Of a token: about what tokenizers of large vocabularies make of English."""
 TEMPLATE: Final = (
@@ -70,6 +79,23 @@ def patch_addresses(patches: Patches, simulation: Simulation) -> None:
         simulation.assumptions.note(UNFETCHED, simulation.origins.place())
         return Unread()
 
+    load = torch.hub.load
+
+    @wraps(load)
+    def loaded(repo_or_dir: str, model: str, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("source", "github") == "local":
+            return load(repo_or_dir, model, *args, **kwargs)
+        if repo_or_dir.partition(":")[0] == OF_TORCHVISION:
+            models: Any = import_module("torchvision.models")
+            for word in ("source", "trust_repo", "force_reload", "verbose", "skip_validation"):
+                kwargs.pop(word, None)
+            return getattr(models, model)(*args, **kwargs)
+        try:
+            return load(repo_or_dir, model, *args, **kwargs)
+        except OSError as error:
+            raise Unsupported(NO_HUB.format(repo_or_dir)) from error
+
+    patches.set(torch.hub, "load", loaded)
     patches.set(torch.hub, "load_state_dict_from_url", from_address)
     patches.set(torch.nn.Module, "load_state_dict", loading_nothing_unread())
 
@@ -107,6 +133,36 @@ def without_pretrained(module: ModuleType) -> Iterator[None]:
     vars(module)["load_pretrained"] = loaded
 
 
+@contextmanager
+def vocabulary_of_pieces(module: ModuleType) -> Iterator[None]:
+    """Around `tiktoken.load`: what is at an address that does not answer has pieces of one and two bytes."""
+    yield
+    for name in ("data_gym_to_mergeable_bpe_ranks", "load_tiktoken_bpe"):
+        vars(module)[name] = _or_pieces(vars(module)[name])
+
+
+def _or_pieces(load: Callable[..., dict[bytes, int]]) -> Callable[..., dict[bytes, int]]:
+    @wraps(load)
+    def loaded(*args: Any, **kwargs: Any) -> dict[bytes, int]:
+        simulation = running()
+        try:
+            return load(*args, **kwargs)
+        except OSError:
+            address = str(args[0] if args else next(iter(kwargs.values())))
+            if simulation is None or "://" not in address:
+                raise
+        simulation.assumptions.note(PIECES)
+        size = next((size for name, size in VOCABULARIES.items() if name in address), min(VOCABULARIES.values()))
+        single = [bytes((number,)) for number in range(256)]
+        usual = [bytes((number,)) for number in (*range(32, 127), *range(32), *range(127, 256))]
+        pairs = (one + two for one in usual for two in usual)
+        longer = (one + two for one in (a + b for a in usual for b in usual) for two in usual)
+        pieces = islice(chain(single, pairs, longer), size)
+        return {piece: rank for rank, piece in enumerate(pieces)}
+
+    return loaded
+
+
 def _or_stand_in(fetch: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(fetch)
     def fetched(repo_id: str, filename: str, *args: Any, **kwargs: Any) -> Any:
@@ -114,7 +170,7 @@ def _or_stand_in(fetch: Callable[..., Any]) -> Callable[..., Any]:
         if simulation is None or kwargs.get("repo_type") not in (None, "model"):
             return fetch(repo_id, filename, *args, **kwargs)
         whole = "/".join(filter(None, (kwargs.get("subfolder"), filename)))
-        silent = kwargs.pop("local_files_only", False) or not _answers()
+        silent = kwargs.pop("local_files_only", False) or not answers()
         error: Exception
         try:
             return fetch(repo_id, filename, *args, **kwargs, local_files_only=True)
@@ -146,7 +202,7 @@ def _or_stand_in(fetch: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @cache
-def _answers() -> bool:
+def answers() -> bool:
     """Whether the hub can be found; where it cannot its library tries for half a minute, file by file."""
     constants: Any = import_module("huggingface_hub.constants")
     try:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from vramcast.tracing.environment.datasets import digits, small_images
-from vramcast.tracing.environment.hub import folders_without_weights, hub_of_files, without_pretrained
+from vramcast.tracing.environment.datasets import digits, folders, small_images
+from vramcast.tracing.environment.hub import (
+    folders_without_weights,
+    hub_of_files,
+    vocabulary_of_pieces,
+    without_pretrained,
+)
+from vramcast.tracing.environment.rows import rows_of_hub
 from vramcast.tracing.extensions import apex, transformer_engine
 from vramcast.tracing.extensions.stand_ins import Extension, Guard, unbuilt
 from vramcast.tracing.rules import attention
@@ -19,7 +25,8 @@ GUARDED: Final[Mapping[str, Guard]] = {
     **transformer_engine.GUARDED, "torch.utils.cpp_extension": unbuilt,
     "huggingface_hub.file_download": hub_of_files, "timm.models._builder": without_pretrained,
     "transformers.modeling_utils": folders_without_weights, "torchvision.datasets.mnist": digits,
-    "torchvision.datasets.cifar": small_images,
+    "torchvision.datasets.cifar": small_images, "torchvision.datasets.folder": folders,
+    "datasets.load": rows_of_hub, "tiktoken.load": vocabulary_of_pieces,
 }
 LIBRARIES: Final = frozenset(extension.library for extension in EXTENSIONS.values())
 """Packages that keep what they found of a card when they were imported."""

@@ -1,0 +1,134 @@
+"""Packages that a script cannot go on without and this Python does not have.
+
+Loggers get a stand-in that does nothing, flash-attn, which cannot be installed without a compiler for CUDA, its few
+functions over the stand-in of its compiled part. A script is started anew with a stand-in only where it ended for want
+of the package: one that has an answer of its own to a missing package keeps it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+LOGGERS: Final = (
+    "aim", "clearml", "comet_ml", "dvclive", "mlflow", "neptune", "swanlab", "tensorboard", "tensorboardX", "trackio",
+    "visdom", "wandb",
+)
+FLASH: Final = "flash_attn"
+MISSING: Final = re.compile(
+    rf"\b(?P<logger>{'|'.join(LOGGERS)})\b|(?P<flash>flash[-_]attn\b(?!_interface)|FlashAttention-?2)", re.IGNORECASE
+)
+"""What says that one is missing, in the words of an ImportError."""
+LOGS_NOTHING: Final = "{} is not installed: a stand-in that does nothing takes its place"
+OWN_PYTHON: Final = "{} is not installed: a stand-in takes its place, whose kernels take what its own do"
+FLASH_FILES: Final = {
+    f"{FLASH}/__init__.py": 'from vramcast.tracing.extensions.flash_attn import *\n__version__ = "2.8.4"\n',
+    f"{FLASH}/flash_attn_interface.py": "from vramcast.tracing.extensions.flash_attn import *\n",
+    f"{FLASH}/bert_padding.py": "from vramcast.tracing.extensions.flash_attn import *\n",
+    f"{FLASH}-2.8.4.dist-info/METADATA": "Metadata-Version: 2.1\nName: flash-attn\nVersion: 2.8.4\n",
+    f"{FLASH}-2.8.4.dist-info/top_level.txt": f"{FLASH}\n",
+}
+DISTRIBUTIONS: Final = {
+    "cv2": "opencv-python", "PIL": "pillow", "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",
+    "bs4": "beautifulsoup4", "pytorch_lightning": "pytorch-lightning", "open_clip": "open-clip-torch",
+    "torch_geometric": "torch-geometric", "clip": "openai-clip", "pkg_resources": "setuptools<81", "gym": "gym",
+}
+"""Module -> what pip calls its package, where the names differ."""
+NOT_HERE: Final = "it imports {}, which this Python does not have, and a script is traced with its packages: {}"
+PROJECT_NEARBY: Final = "PYTHONPATH={}, where it lies, makes it known"
+
+
+def named_missing(error: BaseException) -> str:
+    """The package with a stand-in for want of which a script ended, "" where there is none."""
+    match = MISSING.search(str(error)) if isinstance(error, ImportError) or "install" in str(error) else None
+    if match is None:
+        return ""
+    name = FLASH if match["flash"] else next(name for name in LOGGERS if name.lower() == match["logger"].lower())
+    return "" if find_spec(name) is not None else name
+
+
+def advice(module: str, script: Path) -> str:
+    """What to do about a module that a script imports and nobody has, "" where a part of a package is missing."""
+    root = module.partition(".")[0]
+    if find_spec(root) is not None:
+        return ""
+    for folder in script.resolve().parents[:4]:
+        if (folder / root).is_dir() or (folder / f"{root}.py").is_file():
+            return NOT_HERE.format(root, PROJECT_NEARBY.format(folder))
+    return NOT_HERE.format(root, f"pip install {DISTRIBUTIONS.get(root, root.replace('_', '-'))}")
+
+
+def stand_in_for(names: Sequence[str], folder: Path) -> Iterator[str]:
+    """Make them found behind all that is installed; what is to be said of each."""
+    loggers = tuple(name for name in names if name != FLASH)
+    if loggers:
+        sys.meta_path.append(Loggers(loggers))
+    yield from map(LOGS_NOTHING.format, loggers)
+    if FLASH not in names:
+        return
+    packages = folder / "packages"
+    for name, text in FLASH_FILES.items():
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_text(text, encoding="utf-8")
+    sys.path.append(str(packages))
+    yield OWN_PYTHON.format("flash-attn")
+
+
+class NotInstalled(ModuleType):
+    """A logger, and every part of it: whatever is done with it comes to nothing."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, f"In the place of {name}, which is not installed.")
+        self.__path__: list[str] = []
+        self.__version__ = "99.0"
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        return NotInstalled(f"{self.__name__}.{attribute}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A function that it decorates stays as it is."""
+        return args[0] if len(args) == 1 and not kwargs and isinstance(args[0], FunctionType) else self
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was opened."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __getitem__(self, _key: Any) -> Any:
+        return self
+
+    def __setitem__(self, _key: Any, _value: Any) -> None:
+        """Nothing is kept."""
+
+    def __mro_entries__(self, _bases: Any) -> tuple[type, ...]:
+        return ()
+
+
+class Loggers(MetaPathFinder, Loader):
+    """Finds them, after all else has failed to."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def find_spec(self, fullname: str, _path: Any, _target: Any = None) -> ModuleSpec | None:
+        is_meant = fullname.partition(".")[0] in self._names
+        return ModuleSpec(fullname, self, is_package=True) if is_meant else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return NotInstalled(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing to it."""
