@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vramcast.api import tracing
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.question.tracing import (
     DEFAULT_GPU,
     build_script,
     build_trace,
+    is_command,
     notebook_code,
     parse_arguments,
     parse_input,
@@ -122,6 +124,32 @@ def test_a_notebook_is_its_cells_of_python(tmp_path):
     assert job.text == "pass\nimport torch\nif True:\n    pass\n"
     with pytest.raises(SourceError, match="no notebook"):
         notebook_code("{}", "a.ipynb")
+
+
+@pytest.mark.parametrize(("words", "path", "behind", "ranks"), [
+    (("deepspeed", "--num_gpus", "4", "t.py", "-b", "2"), "t.py", ("--local_rank=0", "-b", "2"), 4),
+    (("deepspeed", "t.py"), "t.py", ("--local_rank=0",), 1),
+])
+def test_a_launcher_of_which_only_the_words_are_read(monkeypatch, words, path, behind, ranks):
+    asked = []
+    monkeypatch.setattr(tracing, "_traced_by", lambda *given: asked.append(given[-1]))
+    monkeypatch.setattr(Path, "is_file", lambda _: True)
+    tracing.traced_target(words[0], {"gpu": "t4", "data": ("seq=2k", "rows=64")}, arguments=words[1:])
+    job, = asked
+    assert (job.path, job.arguments, job.world_size) == (path, behind, ranks)
+    assert job.data == {"seq": 2048, "rows": 64}
+
+
+@pytest.mark.parametrize("name", ["torchrun", "accelerate"])
+def test_a_launcher_is_known_where_no_environment_is_activated(monkeypatch, name):
+    monkeypatch.setenv("PATH", "")
+    job = build_script(name, {"gpu": "t4"}, arguments=["x.py"])
+    assert is_command(name) and job.is_command and job.is_module
+
+
+def test_data_has_sizes_alone():
+    with pytest.raises(InvalidSpec, match="must be seq=COUNT, rows=COUNT, image=COUNT"):
+        build_script("-m", {"data": ("len=3",)}, is_module=True)
 
 
 def test_python_without_a_script_is_refused():

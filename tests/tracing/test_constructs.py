@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -85,8 +86,16 @@ def process_with_the_card():  # mnist_hogwild
     assert ran == [model] and not started[1].is_alive() and started[1].exitcode == 0
 
 
+def data_that_is_not_there():  # a folder of ImageNet, tokens that a script of its own prepares, torch.hub
+    folder = pytest.importorskip("torchvision").datasets.ImageFolder("imagenet/train", lambda image: image.size)
+    assert folder[1001] == ((500, 375), 1) and len(folder.classes) == 1000
+    tokens = np.memmap("data/train.bin", dtype=np.uint16, mode="r")
+    assert isinstance(tokens, np.memmap) and len(tokens) > 1 << 20
+    assert torch.hub.load("pytorch/vision:v0.10.0", "resnet18", pretrained=True).fc.weight.shape[0] == 1000
+
+
 ALONE = (
-    sparse_buffer, scalars_among_data, new_tensor, stream_by_name, default_type_of_the_card, kernel_from_source,
+    data_that_is_not_there, sparse_buffer, scalars_among_data, new_tensor, stream_by_name, default_type_of_the_card, kernel_from_source,
     extension_from_source, process_with_the_card,
 )
 

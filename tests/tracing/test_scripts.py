@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import sys
 from itertools import count, pairwise
 from pathlib import Path
@@ -156,6 +157,56 @@ def test_pretrained_models_need_no_weights_and_no_network(own_folder):
     found = run(written(own_folder, FROM_HUB))
     assert found.forwards == 1 and found.num_parameters == 134_515_008
     assert sum("SmolLM2-135M: " in one.what for one in found.assumptions) == 3
+
+
+WITHOUT_PACKAGES = """
+import torch, wandb
+from flash_attn import flash_attn_func, flash_attn_qkvpacked_func
+from flash_attn.bert_padding import pad_input, unpad_input
+from torch.utils.tensorboard import SummaryWriter
+writer = SummaryWriter()
+wandb.init(config={"lr": 1})
+qkv = torch.randn(2, 256, 3, 8, 64, device="cuda", dtype=torch.float16, requires_grad=True)
+before = torch.cuda.memory_allocated()
+flash_attn_qkvpacked_func(qkv, causal=True).sum().backward()
+assert qkv.grad.shape == qkv.shape
+apart = [part.detach().requires_grad_() for part in qkv.unbind(2)]
+out = flash_attn_func(*apart, causal=True)
+out.sum().backward()
+writer.add_scalar("loss", out.float().mean().item(), 0)
+rows, indices, *_ = unpad_input(torch.ones(2, 4, 8), torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]]))
+assert pad_input(rows, indices, 2, 4).sum() == 48
+"""
+
+
+def test_loggers_and_flash_attention_that_are_not_installed_are_stood_in_for(own_folder):
+    if importlib.util.find_spec("flash_attn") or importlib.util.find_spec("wandb"):
+        pytest.skip("they are installed")
+    found = run(written(own_folder, WITHOUT_PACKAGES))
+    said = [one.what for one in found.assumptions]
+    assert {"wandb", "flash-attn"} <= {what.partition(" is not installed: ")[0] for what in said}
+    held = [block.num_bytes for block in found.run.tape.blocks if "flash_attn" in block.operator]
+    assert held.count(3 * 2 * 256 * 8 * 64 * 2) <= 1  # one gradient of a packed input, as flash-attn makes it
+    gradients = [block.num_bytes for block in found.run.tape.blocks]
+    assert gradients.count(3 * 2 * 256 * 8 * 64 * 2) >= 2
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("import cv2_of_nobody", r"imports cv2_of_nobody, which this Python does not have, .*: pip install cv2-of-nobody"),
+    ("import sibling_of_script", r"imports sibling_of_script, .*: PYTHONPATH=.* makes it known"),
+    ("import socket\nraise OSError('[Errno -2] Name or service not known')", "fetches something that does not answer"),
+    ("assert 1 == 2", r"AssertionError: assert 1 == 2"),
+])
+def test_what_a_script_lacks_is_one_sentence(own_folder, text, said):
+    below = own_folder / "below"
+    below.mkdir()
+    (own_folder / "sibling_of_script.py").touch()
+    try:
+        with pytest.raises(InvalidSpec, match=said):
+            run(written(below, text))
+    finally:
+        shutil.rmtree(below)
+        (own_folder / "sibling_of_script.py").unlink()
 
 
 LATER = (

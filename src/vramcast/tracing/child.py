@@ -36,8 +36,16 @@ OF_SIMULATION: Final = re.compile(
     r"'Meta' backend|NotInstalled"
 )
 """What C++ says of tensors without data, or of a build without CUDA, that a script would not hear on the card."""
+UNREACHED: Final = re.compile(
+    r"Name or service not known|name resolution|NameResolutionError|Max retries exceeded|Cannot connect to host|"
+    r"getaddrinfo failed|Couldn't reach|couldn't connect to|offline mode"
+)
+FETCHES: Final = (
+    "it fetches something that does not answer; put it where the script looks first, or trace where the network is: {}"
+)
 NEVER_TORCHS: Final = (AssertionError, AttributeError, KeyError, NameError)
 """What no kernel raises: out of the simulation itself they say that it cannot run the script."""
+LONGEST_FETCH: Final = 200  # of what a library says of it [characters]
 QUIET: Final = {"WANDB_MODE": "disabled", "SWANLAB_MODE": "disabled", "HF_HUB_DISABLE_TELEMETRY": "1"}
 """Loggers that are installed log nothing of a run that did not happen."""
 DEEPSPEED: Final = "deepspeed"
@@ -135,9 +143,12 @@ def _failed(error: BaseException, job: ScriptJob) -> tuple[type[VramcastError], 
     hint = ITS_PYTHON.format(missing) if missing in ASKING else ""
     if missing and not hint and (advised := advice(missing, Path(job.path))):
         return InvalidSpec, advised
-    said = f"{type(error).__name__}: {words_of(error)}{hint}"
+    words = words_of(error) if str(error) or not frames else frames[-1].line or words_of(error)  # of a bare assertion
+    said = f"{type(error).__name__}: {words}{hint}"
     if isinstance(error, NEVER_TORCHS) and frames and frames[-1].filename.startswith(OWN):
         return Unsupported, said
+    if UNREACHED.search(str(error)):
+        return InvalidSpec, FETCHES.format(said[:LONGEST_FETCH])
     if OF_SIMULATION.search(str(error)):
         return Unsupported, f"the simulated card, not the script, stops here: {said}"
     kind = OutOfMemory if isinstance(error, torch.OutOfMemoryError) else InvalidSpec

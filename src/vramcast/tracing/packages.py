@@ -22,6 +22,8 @@ LOGGERS: Final = (
     "visdom", "wandb",
 )
 FLASH: Final = "flash_attn"
+THEIRS: Final = ("google.protobuf",)
+"""What torch.utils.tensorboard imports beside tensorboard."""
 MISSING: Final = re.compile(
     rf"\b(?P<logger>{'|'.join(LOGGERS)})\b|(?P<flash>flash[-_]attn\b(?!_interface)|FlashAttention-?2)", re.IGNORECASE
 )
@@ -69,7 +71,7 @@ def stand_in_for(names: Sequence[str], folder: Path) -> Iterator[str]:
     """Make them found behind all that is installed; what is to be said of each."""
     loggers = tuple(name for name in names if name != FLASH)
     if loggers:
-        sys.meta_path.append(Loggers(loggers))
+        sys.meta_path.append(Loggers(loggers + (THEIRS if "tensorboard" in loggers else ())))
     yield from map(LOGS_NOTHING.format, loggers)
     if FLASH not in names:
         return
@@ -124,7 +126,7 @@ class Loggers(MetaPathFinder, Loader):
         self._names = names
 
     def find_spec(self, fullname: str, _path: Any, _target: Any = None) -> ModuleSpec | None:
-        is_meant = fullname.partition(".")[0] in self._names
+        is_meant = any(f"{fullname}.".startswith(f"{name}.") or name.startswith(f"{fullname}.") for name in self._names)
         return ModuleSpec(fullname, self, is_package=True) if is_meant else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

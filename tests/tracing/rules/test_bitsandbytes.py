@@ -38,10 +38,11 @@ def test_a_4_bit_weight_is_unpacked_for_many_rows_only(running):
         assert blocks(running, lambda: layer(many))["unpacked weight"] == 32 * MIB
 
 
-def test_8_bit_products_are_32_bit_integers_first(running):
+@pytest.mark.parametrize("threshold", [0.0, 6.0])
+def test_8_bit_products_are_32_bit_integers_first(running, threshold):
     import bitsandbytes
 
-    layer = bitsandbytes.nn.Linear8bitLt(4096, 4096, bias=False, has_fp16_weights=False).cuda()
+    layer = bitsandbytes.nn.Linear8bitLt(4096, 4096, bias=False, has_fp16_weights=False, threshold=threshold).cuda()
     x = torch.randn(1024, 4096, device="cuda", dtype=torch.float16)
     with torch.no_grad():
         assert blocks(running, lambda: layer(x))["32-bit products"] == 16 * MIB

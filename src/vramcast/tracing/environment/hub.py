@@ -95,7 +95,16 @@ def patch_addresses(patches: Patches, simulation: Simulation) -> None:
         except OSError as error:
             raise Unsupported(NO_HUB.format(repo_or_dir)) from error
 
+    names = torch.hub.list
+
+    def listed(*args: Any, **kwargs: Any) -> list[str]:
+        try:
+            return names(*args, **kwargs)
+        except OSError:
+            return []
+
     patches.set(torch.hub, "load", loaded)
+    patches.set(torch.hub, "list", listed)
     patches.set(torch.hub, "load_state_dict_from_url", from_address)
     patches.set(torch.nn.Module, "load_state_dict", loading_nothing_unread())
 

@@ -95,28 +95,44 @@ def _statistics_first(call: Call) -> Any:
     return (numbers, scales, *rest)
 
 
+NO_OUTLIERS: Final = "bitsandbytes int8: no column of activations is taken to pass the threshold, so all stay in int8"
+
+
 def int8_quantise(call: Call) -> Any:
-    """Outliers, where a threshold asks for them: sizes, truth values, those of columns [cuda]."""
-    x = call.arg(0, "A")
-    out = _statistics_first(call)
-    if call.arg(1, "threshold", 0.0) > 0:
-        sizes = call.scratch(num_bytes(x), "sizes of elements")
-        call.scratch(x.numel(), "outliers")
-        call.release(sizes)
-        call.scratch(x.size(-1), "columns with outliers")
-    return out
+    """Scales, numbers; outliers, where a threshold asks for them: sizes, truth values, those of columns [cuda]."""
+    x, threshold = call.arg(0, "A"), call.arg(1, "threshold", 0.0)
+    scales = call.empty((x.numel() // x.size(-1),), dtype=torch.float32)
+    numbers = call.empty(x.size(), dtype=torch.int8)
+    if threshold <= 0:
+        return numbers, scales, None
+    sizes = call.scratch(num_bytes(x), "sizes of elements")
+    call.scratch(x.numel(), "outliers")
+    call.release(sizes)
+    call.scratch(x.size(-1), "columns with outliers")
+    call.simulation.assumptions.note(NO_OUTLIERS)
+    return numbers, scales, call.empty((0,), dtype=torch.int64)
 
 
 def int8_matmul(call: Call) -> Any:
-    """32-bit integers by cublasLt, then fp16 numbers, then those in the type asked for [cuda]."""
     a, b = call.arg(0, "A"), call.arg(1, "B")
-    wanted = call.arg(5, "dtype") or torch.float16
+    return _int8_product(call, a, b, call.arg(5, "dtype") or torch.float16)
+
+
+def int8_mixed_matmul(call: Call) -> Any:
+    """The product, and columns of outliers, of which there are none [backends/default/ops.py]."""
+    x, a, b = call.arg(0, "A"), call.arg(1, "CA"), call.arg(2, "CB")
+    columns = call.empty((0,), dtype=x.dtype)
+    return _int8_product(call, a, b, x.dtype), columns
+
+
+def _int8_product(call: Call, a: torch.Tensor, b: torch.Tensor, wanted: torch.dtype) -> torch.Tensor:
+    """32-bit integers by cublasLt, then fp16 numbers, then those in the type asked for [cuda]."""
     elements = a.numel() // a.size(-1) * b.size(0)
     call.scratch(elements * INT32, "32-bit products")
     take_lt_workspace(call)
     if wanted is not torch.float16:
         call.scratch(elements * 2, "fp16 products")
-    return call.run()
+    return call.empty((*a.size()[:-1], b.size(0)), dtype=wanted)
 
 
 def product_4bit(call: Call) -> Any:
@@ -145,6 +161,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "torchvision.deform_conv2d": deform_conv2d,
     "torchvision._deform_conv2d_backward": deform_conv2d_backward,
     "bitsandbytes.gemm_4bit": product_4bit,
+    "bitsandbytes.int8_mixed_scaled_mm": int8_mixed_matmul,
     "bitsandbytes.int8_scaled_mm": int8_matmul,
     "bitsandbytes.int8_vectorwise_quant": int8_quantise,
     "bitsandbytes.quantize_4bit": _statistics_first,
