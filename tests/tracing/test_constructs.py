@@ -95,7 +95,8 @@ def data_that_is_not_there():  # a folder of ImageNet, tokens that a script of i
 
 
 ALONE = (
-    data_that_is_not_there, sparse_buffer, scalars_among_data, new_tensor, stream_by_name, default_type_of_the_card, kernel_from_source,
+    data_that_is_not_there,
+    sparse_buffer, scalars_among_data, new_tensor, stream_by_name, default_type_of_the_card, kernel_from_source,
     extension_from_source, process_with_the_card,
 )
 
