@@ -132,6 +132,8 @@ name = "HuggingFaceTB/SmolLM2-135M"
 tokenizer = AutoTokenizer.from_pretrained(name)
 tokens = tokenizer("four" * 8, return_tensors="pt").to("cuda")
 assert tokens["input_ids"].shape == (1, 8) and len(tokenizer) == 49152
+other = AutoTokenizer.from_pretrained("Qwen/Qwen2-0.5B")  # whose class has a way of its own, and whose config no ends
+assert len(other("four" * 8)["input_ids"]) == 8 and other.eos_token
 model = AutoModelForCausalLM.from_pretrained(name, dtype="auto", device_map="cuda")
 assert model.dtype is torch.bfloat16 and model.lm_head.weight is model.model.embed_tokens.weight
 model(**tokens, labels=tokens["input_ids"]).loss.backward()

@@ -126,6 +126,23 @@ def hub_of_files(module: ModuleType) -> Iterator[None]:
 
 
 @contextmanager
+def plain_tokenizers(module: ModuleType) -> Iterator[None]:
+    """Around `transformers.tokenization_utils_base`: a tokenizer that stands in is read as its file says, not by a
+    family's own class, which would make another of its vocabulary (Qwen2Tokenizer: one that knows no text)."""
+    yield
+    load = vars(module)["PreTrainedTokenizerBase"]._from_pretrained.__func__
+
+    def loaded(class_: Any, files: Any, *args: Any, **kwargs: Any) -> Any:
+        simulation = running()
+        if simulation is not None and str(files.get("tokenizer_file")).startswith(str(simulation.folder)):
+            backend: Any = import_module("transformers.tokenization_utils_tokenizers")
+            class_ = backend.TokenizersBackend
+        return load(class_, files, *args, **kwargs)
+
+    vars(module)["PreTrainedTokenizerBase"]._from_pretrained = classmethod(loaded)
+
+
+@contextmanager
 def without_pretrained(module: ModuleType) -> Iterator[None]:
     """Around `timm.models._builder`: modules keep the weights that they are made with."""
     yield
@@ -273,9 +290,14 @@ def _make_weights(path: Path, config: dict[str, Any], repo_id: str, simulation: 
     write_hollow(dict(reversed(tensors.values())), str(path), {"format": "pt"})
 
 
+def _vocabulary(config: Mapping[str, Any]) -> int:
+    return int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or 32_000)
+
+
 def _specials(config: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
     """Role of a token -> its text and id."""
     ids = {role: config.get(f"{role}_token_id") for role in ("eos", "bos", "pad")}
+    ids["eos"] = _vocabulary(config) - 1 if ids["eos"] is None else ids["eos"]  # as every tokenizer has one
     firsts = {role: each[0] if isinstance(each, list) else each for role, each in ids.items()}
     texts: dict[int, str] = {}
     for role, number in firsts.items():
@@ -289,7 +311,7 @@ def _specials(config: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
 def _make_tokenizer(path: Path, config: dict[str, Any], repo_id: str, simulation: Simulation) -> None:
     simulation.assumptions.note(PLAIN_TOKENIZER.format(repo_id))
     specials = _specials(config)
-    size = int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or 32_000)
+    size = _vocabulary(config)
     named = {number: text for text, number in specials.values()}
     vocabulary = {named.get(number, f"<|{number}|>"): number for number in range(size)}
     added = [

@@ -9,6 +9,7 @@ from vramcast.tracing.environment.datasets import digits, folders, small_images
 from vramcast.tracing.environment.hub import (
     folders_without_weights,
     hub_of_files,
+    plain_tokenizers,
     vocabulary_of_pieces,
     without_pretrained,
 )
@@ -24,7 +25,8 @@ EXTENSIONS: Final[Mapping[str, Extension]] = {
 GUARDED: Final[Mapping[str, Guard]] = {
     **transformer_engine.GUARDED, "torch.utils.cpp_extension": unbuilt,
     "huggingface_hub.file_download": hub_of_files, "timm.models._builder": without_pretrained,
-    "transformers.modeling_utils": folders_without_weights, "torchvision.datasets.mnist": digits,
+    "transformers.modeling_utils": folders_without_weights,
+    "transformers.tokenization_utils_base": plain_tokenizers, "torchvision.datasets.mnist": digits,
     "torchvision.datasets.cifar": small_images, "torchvision.datasets.folder": folders,
     "datasets.load": rows_of_hub, "tiktoken.load": vocabulary_of_pieces,
 }
