@@ -267,7 +267,7 @@ def test_a_script_that_never_ends_meets_its_time_limit():
 
 @pytest.mark.parametrize(("text", "kind", "message"), [
     ("x = 1\nraise ValueError('wrong\\n shape')", InvalidSpec, r"script.py:2: .* failed with ValueError: wrong shape"),
-    ("import no_such_module", InvalidSpec, r"script.py:1: .* ModuleNotFoundError: No module named 'no_such_module'"),
+    ("import no_such_module", InvalidSpec, r"script.py:1: it imports no_such_module, .*: pip install no-such-module"),
     ("def f(:\n  pass", InvalidSpec, r"script.py:1: the script itself failed with SyntaxError"),
     ("raise SystemExit(3)", InvalidSpec, r"script.py exited with 3$"),
     ("import deepspeed", Unsupported, r"script.py:1: the script needs DeepSpeed, which is not installed and cannot"),
@@ -302,7 +302,7 @@ def test_a_defect_of_the_simulation_is_no_failure_of_the_script(file, kind):
     try:
         exec(compile("{}['key']", file, "exec"))
     except KeyError as error:
-        found, said = child._failed(error)
+        found, said = child._failed(error, ScriptJob(path="script.py", gpu=load_gpu("t4")))
     assert found is kind and said.endswith("KeyError: 'key'")
 
 
