@@ -48,6 +48,12 @@ def test_cards_of_every_kind_are_named(machine: Machine, lines: tuple[str, ...],
     assert asked.stdout and json.loads(asked.stdout)["question"]["gpus"] == gpus, asked.stderr
 
 
+def test_cards_are_those_that_a_process_would_see(machine: Machine) -> None:
+    machine.has("gpu 24576 100 NVIDIA GeForce RTX 3090", "gpu 24564 100 NVIDIA GeForce RTX 4090")
+    machine.environment["CUDA_VISIBLE_DEVICES"] = "1"
+    assert json.loads(machine.ask("train", *JOB, "--gpus", "here").stdout)["question"]["gpus"] == "1xrtx-4090"
+
+
 def test_no_card_is_one_sentence(machine: Machine) -> None:
     machine.environment["LD_LIBRARY_PATH"] = ""
     asked = machine.ask("train", *JOB, "--gpus", "here")

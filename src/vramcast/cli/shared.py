@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -189,7 +190,7 @@ def with_cards_here(given: dict[str, Any], *, option: str = "gpus") -> dict[str,
 
     from vramcast.watch.here import cards_here
 
-    found = cards_here()
+    found = cards_here(os.environ)
     for sentence in found.said:
         click.echo(words_here(None).said(sentence), err=True)
     given |= {option: found.gpus if isinstance(named, str) else tuple(found.gpus if n == HERE else n for n in names)}

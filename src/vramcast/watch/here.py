@@ -31,12 +31,12 @@ class Here(NamedTuple):
     said: tuple[str, ...]
 
 
-def cards_here(samples: Sequence[GpuSample] = ()) -> Here:
-    """Cards as a question takes them: those given, or all that drivers and tools list of one vendor.
+def cards_here(environment: Mapping[str, str]) -> Here:
+    """Cards as a question takes them: those that a process with this environment would see, of one vendor.
 
     Raises: SourceError in one sentence where there are none, or none that can be named
     """
-    samples = samples or seen_here()
+    samples = seen_here(environment)
     if not samples:
         raise SourceError("no GPU answers here; name cards, for example --gpus 4090 or --gpus 24gb")
     names = Counter(map(named, samples))
@@ -51,7 +51,7 @@ def cards_here(samples: Sequence[GpuSample] = ()) -> Here:
     return Here(cluster.name, f"{ceil_div(most, MIB)}MiB" if most else "", tuple(said))
 
 
-def seen_here(environment: Mapping[str, str] = {}) -> tuple[GpuSample, ...]:
+def seen_here(environment: Mapping[str, str]) -> tuple[GpuSample, ...]:
     """The cards of this machine as they are now, in the order in which a process with this environment counts them.
 
     Raises: SourceError in one sentence where none can be read
