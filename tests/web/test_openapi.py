@@ -10,6 +10,7 @@ import pytest
 
 from tests.web.asking import SERVE, TRAIN, get, post
 from vramcast.question.options import OPTIONS
+from vramcast.sources.resolve import config_of
 from vramcast.web.documents import REPLIES
 from vramcast.web.routes.openapi import QUERY, described
 from vramcast.web.service import ROUTES
@@ -46,6 +47,8 @@ ASKED: tuple[tuple[str, Any], ...] = (
     ("oom", RECORDING.read_bytes()),
     ("replay", RECORDING.read_bytes()),
     ("files", {"command": "train", "question": TRAIN}),
+    ("network", config_of("llama-3.2-1b")),
+    ("network", b"GGUF\x03\0\0\0"),
 )
 
 

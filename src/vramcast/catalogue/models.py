@@ -105,11 +105,15 @@ def aliases_of(name: str) -> tuple[str, ...]:
 
 
 def summary_of(name: str) -> dict[str, Any]:
-    """What a list shows of a model: its weights counted, and what of its shape is known."""
-    model = load_model(name)
+    """What a list shows of a model: its name and its shape."""
+    return {"name": name} | shape_of(load_model(name))
+
+
+def shape_of(model: Model) -> dict[str, Any]:
+    """The weights of a model counted, and what of its shape is known."""
     count = count_parameters(model)
     facts = {
-        "name": name, "family": model.family, "parameters": count.total, "active_parameters": count.active,
+        "family": model.family, "parameters": count.total, "active_parameters": count.active,
         "layers": model.num_layers, "hidden": model.hidden, "vocabulary": model.vocab, "context": model.context,
     }
     return {key: value for key, value in facts.items() if value is not None and value != ""}

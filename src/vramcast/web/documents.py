@@ -211,11 +211,15 @@ Accuracy = shape(
     "Accuracy", "Every measured case beside its prediction.", schema=Literal[1], groups=many(CaseGroup),
     cases=many(Case),
 )
+Network = shape("Network", "The model of the catalogue that a file describes.", schema=Literal[1], model=str, exact=bool)
 Named = shape(
     "Named", "What reports call things, in one language.", schema=Literal[1], lang=Literal["en", "zh"],
     words=dict[str, str],
 )
-Version = shape("Version", "What answers.", schema=Literal[1], version=str, hubs=list[str], today=str)
+Version = shape(
+    "Version", "What answers, and how many measured figures it was held against.", schema=Literal[1], version=str,
+    hubs=list[str], today=str, measured=int,
+)
 Description = shape(
     "Description", "An OpenAPI description.", is_open=True, openapi=str, info=Options, paths=Options,
     components=Options,
@@ -228,7 +232,7 @@ Error = shape(
 
 REPLIES: Final[dict[str, tuple[Any, ...]]] = {
     "train": (TrainAnswer,), "serve": (ServeAnswer,), "plan/train": (TrainSearch, TrainAnswer),
-    "plan/serve": (ServeSearch,), "oom": (Diagnosis,), "replay": (Replay,), "files": (Files,), "words": (Named,),
+    "plan/serve": (ServeSearch,), "oom": (Diagnosis,), "replay": (Replay,), "files": (Files,), "network": (Network,), "words": (Named,),
     **dict.fromkeys(
         ("options/train", "options/serve", "options/plan-train", "options/plan-serve"), (AskedOptions,)
     ),

@@ -20,6 +20,9 @@ LARGEST_LOG_BODY: Final = 6 * LARGEST_TEXT
 LARGEST_SNAPSHOT: Final = 128 * MIB
 """Packed or not; what it unpacks to is bounded where it is read [bytes]."""
 
+LARGEST_HEADER: Final = 48 * MIB
+"""Of a GGUF file: its numbers, its vocabulary and the names of its tensors [bytes]."""
+
 LARGEST_UNPACKED: Final = 2 * GIB
 """Of an uploaded snapshot; the command line reads larger ones [bytes]."""
 

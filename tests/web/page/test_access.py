@@ -72,7 +72,12 @@ def opened_all(page: Any) -> None:
         part.evaluate("(node) => { node.open = true; }")
 
 
+def answered(page: Any) -> None:
+    page.wait_for_function("() => document.querySelectorAll('.live .badge').length === 4")
+
+
 SHOWN = {
+    "start": ("#/start", ".start-verdict h2", answered),
     "fits": (view("train", TRAIN["fits"]), ANSWER, unfolded),
     "does not fit": (view("train", TRAIN["does not fit"]), ANSWER, unfolded),
     "pipeline": (view("train", TRAIN["pipeline"]), ANSWER, unfolded),
@@ -130,7 +135,7 @@ UNITS = {"GiB", "MiB", "GB", "TFLOPS", "token", "s", "MFU"}
 NAMES = {"GPU", "PyTorch", "JSON", "HTML", "Markdown", "bf", "fp", "OOM", "KV", "English", "vramcast"}
 
 
-@pytest.mark.parametrize("name", ["compared", "plan", "oom", "replay", "gpus", "instances", "accuracy"])
+@pytest.mark.parametrize("name", ["start", "compared", "plan", "oom", "replay", "gpus", "instances", "accuracy"])
 def test_a_chinese_page_is_chinese_on_a_phone_too(opened: Opened, axe: str, name: str) -> None:
     page = shown(opened, name, viewport=PHONE, locale="zh-CN")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

@@ -4,6 +4,7 @@ import { LOCAL, askOnce, speakIn } from "./backend.js";
 import { h, refill } from "./dom.js";
 import { parsed, written } from "./hash.js";
 import { PAGES } from "./pages.js";
+import { dropAnywhere } from "./parts/drop_anywhere.js";
 import { button } from "./parts/part.js";
 import { reportWords } from "./report_words.js";
 import { LANGUAGES, THEMES, language, remember, theme, wear } from "./settings.js";
@@ -62,7 +63,7 @@ function frame() {
   at("skip").textContent = t("skip");
   refill(
     at("top"),
-    h("a", { class: "brand", href: "#/train" }, h("b", {}, "vramcast"), h("span", {}, t("tagline"))),
+    h("a", { class: "brand", href: "#/start" }, h("b", {}, "vramcast"), h("span", {}, t("tagline"))),
     h(
       "nav",
       { "aria-label": t("pages") },
@@ -134,6 +135,7 @@ at("skip").addEventListener("click", (event) => {
   event.preventDefault();
   at("main").focus();
 });
+dropAnywhere({ words: () => speaker(state.language), go, again: () => state.shown?.update(parsed(location.hash)) });
 addEventListener("popstate", routed); // also when a link changes the hash
 frame();
 routed();

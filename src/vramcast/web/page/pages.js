@@ -7,6 +7,7 @@
  * Its heading is `title.NAME` of the words, its name in the navigation `page.NAME`.
  */
 export const PAGES = [
+  { name: "start", load: () => import("./pages/start.js") },
   { name: "train", load: () => import("./pages/train.js") },
   { name: "serve", load: () => import("./pages/serve.js") },
   { name: "plan", load: () => import("./pages/plan.js") },

@@ -7,12 +7,13 @@ import { FORM_WORDS } from "./words/form.js";
 import { PLAN_WORDS } from "./words/plan.js";
 import { REPLAY_WORDS } from "./words/replay.js";
 import { SHELL_WORDS } from "./words/shell.js";
+import { START_WORDS } from "./words/start.js";
 import { TABLE_WORDS } from "./words/tables.js";
 
 /** Key -> language -> text; a page adds its table here. */
 export const WORDS = {
   ...SHELL_WORDS, ...FORM_WORDS, ...ANSWER_WORDS, ...PLAN_WORDS, ...FAILURE_WORDS, ...REPLAY_WORDS, ...TABLE_WORDS,
-  ...ACCURACY_WORDS,
+  ...ACCURACY_WORDS, ...START_WORDS,
 };
 
 /** The function that says a key in a language: t("fits", { needed: "3 GiB" }). */

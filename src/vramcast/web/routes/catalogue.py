@@ -52,6 +52,7 @@ def version(asked: Asked) -> dict[str, Any]:
     """What answers, and what it may be asked about."""
     return {
         "schema": 1, "version": __version__, "hubs": sorted(asked.sources.hubs), "today": date.today().isoformat(),
+        "measured": _measured(),
     }
 
 
@@ -62,8 +63,17 @@ def accuracy(asked: Asked) -> Reply:
 
 @cache
 def _accuracy() -> Reply:
-    document = cases_of((files("vramcast.web.routes") / "accuracy.json").read_bytes())
-    return Reply(200, JSON, msgspec.json.encode(document))
+    return Reply(200, JSON, msgspec.json.encode(cases_of(_record())))
+
+
+@cache
+def _measured() -> int:
+    """How many measured figures have a prediction beside them."""
+    return sum(group["predicted"] for group in msgspec.json.decode(_record())["groups"])
+
+
+def _record() -> bytes:
+    return (files("vramcast.web.routes") / "accuracy.json").read_bytes()
 
 
 def cases_of(text: bytes) -> dict[str, Any]:

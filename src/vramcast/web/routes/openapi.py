@@ -39,7 +39,7 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
     "leaks": SWITCH, "all-confs": SWITCH, "checks": SWITCH, "snapshot": SWITCH,
     "device": {"type": "integer", "minimum": 0, "maximum": reports.MOST_DEVICE},
     "top": {"type": "integer", "minimum": 1, "maximum": reports.MOST_TOP},
-    "query": TEXT, "name": TEXT, "alloc-conf": TEXT, "capacity": TEXT,
+    "query": TEXT, "name": TEXT, "size": {"type": "integer", "minimum": 0}, "alloc-conf": TEXT, "capacity": TEXT,
     "job": {"type": "string", "maxLength": LONGEST_PATH, "description": "of a recording: the job, an object as JSON"},
 }
 """Parameter of an address -> its schema."""
@@ -149,6 +149,8 @@ def _body(name: str) -> Schema:
         "files": ({"command": {"type": "string", "enum": list(answers.PLANS)}, "question": asks,
                    "formats": {"type": "array", "items": TEXT}}, ("command", "question")),
     }
+    if name not in bodies:
+        return asks  # a config.json, whatever its family writes there
     properties, required = bodies[name]
     return {"type": "object", "additionalProperties": False, "required": list(required), "properties": properties}
 

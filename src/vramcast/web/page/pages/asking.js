@@ -1,8 +1,10 @@
 /** What the pages train and serve share: a form, live answers, plans to compare, and the address that holds them. */
 
 import { askOnce } from "../backend.js";
+import { carried, hold } from "../carried.js";
 import { h, refill, settled } from "../dom.js";
-import { questionText } from "../hash.js";
+import { questionOf, questionText } from "../hash.js";
+import { learnNames } from "../names.js";
 import { answerParts } from "../parts/answer.js";
 import { applied } from "../parts/changes.js";
 import { comparePart } from "../parts/compare.js";
@@ -24,6 +26,7 @@ async function catalogues(command, language) {
     askOnce("/api/gpus"),
     askOnce("/api/instances"),
   ]);
+  await learnNames();
   const [known, cards] = [modelRows(models), cardRows(gpus, instances)];
   return { options, rows: { model: () => known, gpus: () => cards } };
 }
@@ -128,6 +131,7 @@ class Asking {
     const plan = this.#current;
     if ((plan.question[name] ?? "") === value) return;
     plan.question = applied(plan.question, { [name]: value === "" ? null : value });
+    hold(this.#about.command, plan.question);
     this.#at.take.clear();
     this.#app.go(this.#address(), { replace: true });
     this.#form.show(plan.question);
@@ -179,14 +183,23 @@ class Asking {
     this.#wait();
   }
 
+  /** Where the visitor was on this page, with what was asked of others since. */
+  #carried() {
+    const { command, fallback: { rest, queries } } = this.#about;
+    const active = Number(rest[0] ?? 1) - 1;
+    const question = carried(command, questionOf(queries[active]));
+    return { rest, queries: queries.with(active, questionText(question)) };
+  }
+
   /** Shows what an address says; without a question what was there before, or the example. */
   update(route) {
-    const { rest, queries } = route.queries.length ? route : { ...route, ...this.#about.fallback };
+    const { rest, queries } = route.queries.length ? route : this.#carried();
     const before = this.#plans;
     this.#plans = queries.slice(0, MOST_PLANS).map((query, index) => planFor(query, before, index));
     const number = Number.parseInt(rest[0] ?? "1", 10) || 1;
     this.#active = Math.min(Math.max(number, 1), this.#plans.length) - 1;
     if (!route.queries.length) this.#app.go(this.#address(), { replace: true });
+    hold(this.#about.command, this.#current.question);
     this.#form.show(this.#current.question);
     this.#at.take.clear();
     this.#render();

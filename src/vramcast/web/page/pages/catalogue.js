@@ -1,6 +1,7 @@
 /** What the pages gpus and instances share: rows of the catalogue, searched, sorted, opened, and an address for it. */
 
 import { askOnce } from "../backend.js";
+import { heldNow } from "../carried.js";
 import { h } from "../dom.js";
 import { questionOf, questionText } from "../hash.js";
 import { dataTable, holding } from "../parts/data_table.js";
@@ -26,7 +27,7 @@ export function facts(row) {
 /** Links that take a card or a machine into a question. */
 export function askingLinks(name, t) {
   const link = (page) => h("a", {
-    href: `#/${page}?${questionText({ model: EXAMPLE, gpus: name })}`,
+    href: `#/${page}?${questionText({ model: heldNow().model ?? EXAMPLE, gpus: name })}`,
       "aria-label": t("ask.on", { page: t(`page.${page}`), name }),
   }, t(`page.${page}`));
   return h("span", { class: "links" }, link("train"), link("serve"));

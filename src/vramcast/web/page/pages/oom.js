@@ -3,6 +3,7 @@
 import { ask } from "../backend.js";
 import { h, refill, uniqueId } from "../dom.js";
 import { bytes } from "../format.js";
+import { handed } from "../handed.js";
 import { questionOf, questionText, written } from "../hash.js";
 import { dropPlace } from "../parts/drop.js";
 import { diagnosisParts } from "../parts/findings.js";
@@ -227,8 +228,11 @@ class Failures {
   }
 
   /** A link may hold a text; it is asked at once, as its sender meant. */
-  update({ queries: [query] }) {
-    if (!query) return;
+  update({ rest: [name], queries: [query] }) {
+    const file = handed("oom");
+    if (file) this.#file(file);
+    else if (name === "example") this.#example();
+    if (file || name === "example" || !query) return;
     const { text = "", job = "" } = questionOf(query);
     if (!text || (text === kept.text && kept.answer)) return;
     this.#choose(null);

@@ -1,8 +1,10 @@
 /** Which plan is best: a search over plans of training or deployments of serving. */
 
 import { ask, askOnce } from "../backend.js";
+import { carried, hold } from "../carried.js";
 import { h, refill, uniqueId } from "../dom.js";
 import { questionOf, questionText } from "../hash.js";
+import { learnNames } from "../names.js";
 import { answerParts } from "../parts/answer.js";
 import { applied } from "../parts/changes.js";
 import { combo } from "../parts/combo.js";
@@ -38,7 +40,7 @@ function onField({ rows, help, t, changed }) {
   const typed = () => BEFORE.exec(control.value)[0];
   const { node: shown, control } = combo({
     id: uniqueId("field"), name: "on", t,
-    rows: () => rows().map(({ name, note }) => ({ name: typed() + name, note })),
+    rows: () => rows().map(({ name, ...row }) => ({ ...row, name: typed() + name })),
     changed: (value, done) => changed("on", value.trim(), done),
   });
   const field = labelled({ label: t("option.on"), help, control, shown });
@@ -52,6 +54,7 @@ async function known(command, language) {
     askOnce(`/api/options/plan-${command}?lang=${language}`), askOnce(`/api/options/${command}?lang=${language}`),
     askOnce("/api/models?query="), askOnce("/api/gpus"), askOnce("/api/instances"),
   ]);
+  await learnNames();
   const [named, cards] = [modelRows(models), cardRows(gpus, instances)];
   return { options: search.options, names: one.options.map(({ name }) => name),
     cards: new Map(instances.instances.map(({ name, gpus: number }) => [name, number])),
@@ -116,6 +119,7 @@ class Search {
   /** Another question; the answer that stands is then that of the last one. */
   #ask(question, how) {
     this.#question = question;
+    hold(`plan ${this.#command}`, question);
     this.#app.go({ page: "plan", rest: [this.#command], queries: [questionText(question)] }, how);
     this.#form.show(question);
     this.#form.blame(null, "");
@@ -229,7 +233,9 @@ class Search {
   /** Shows a question; the answer to it where it is there. */
   show([query]) {
     const last = kept[this.#command];
-    this.#question = query ? questionOf(query) : (last?.question ?? EXAMPLES[this.#command]);
+    this.#question = query ? questionOf(query)
+      : carried(`plan ${this.#command}`, last?.question ?? EXAMPLES[this.#command]);
+    hold(`plan ${this.#command}`, this.#question);
     if (!query) this.#ask(this.#question, { replace: true });
     this.#form.show(this.#question);
     const same = last && questionText(last.question) === questionText(this.#question);

@@ -3,6 +3,7 @@
 import { ask } from "../backend.js";
 import { h, refill, uniqueId } from "../dom.js";
 import { bytes } from "../format.js";
+import { handed } from "../handed.js";
 import { questionOf, questionText } from "../hash.js";
 import { dropPlace } from "../parts/drop.js";
 import { button } from "../parts/part.js";
@@ -188,6 +189,8 @@ class Replay {
   }
 
   update({ queries: [query = ""] }) {
+    const file = handed("replay");
+    if (file) this.#taken(file);
     kept.options = { ...kept.options, ...questionOf(query) };
     for (const [option, set] of Object.entries(this.#controls)) set(kept.options[option]);
     if (kept.file) this.#at.name.textContent = this.#app.t("replay.file",

@@ -7,7 +7,8 @@ const MOST = 400; // a list that is scrolled; every card and machine is in it
 /** Rows whose name or note holds every word typed; names that begin so come first, shorter ones before longer ones. */
 export function matching(rows, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-  const holds = ({ name, note = "" }) => words.every((word) => `${name} ${note}`.toLowerCase().includes(word));
+  const holds = ({ name, title = "", note = "" }) =>
+    words.every((word) => `${name} ${title} ${note}`.toLowerCase().includes(word));
   const rank = ({ name }) => (name === text ? 0 : words.length && name.startsWith(words[0]) ? 1 : 2);
   const shorter = (one, other) => (words.length ? one.name.length - other.name.length : 0);
   return rows.filter(holds).sort((one, other) => rank(one) - rank(other) || shorter(one, other)).slice(0, MOST);
@@ -81,14 +82,14 @@ class Combo {
     option?.scrollIntoView({ block: "nearest" });
   }
 
-  #option({ name, note }) {
+  #option({ name, title = name, note }) {
     const taken = (event) => {
       event.preventDefault(); // the field keeps the focus
       this.#take(name);
     };
     return h("li",
       { role: "option", id: uniqueId("option"), "data-name": name, "aria-selected": "false", onpointerdown: taken },
-      h("span", {}, name), note ? h("small", {}, note) : null);
+      h("span", {}, title), note ? h("small", {}, note) : null);
   }
 
   /** Every suggestion, at the one that is chosen. */
@@ -110,7 +111,7 @@ class Combo {
 /**
  * The field.
  *
- * @param {{id: string, name: string, rows: () => {name: string, note?: string}[],
+ * @param {{id: string, name: string, rows: () => {name: string, title?: string, note?: string}[],
  *          changed: (value: string, done: boolean) => void, t}} given
  * @returns {{node, control}}  `node` holds the control and its list
  */

@@ -2,6 +2,7 @@
 
 import { h, uniqueId } from "../dom.js";
 import { bytes, parameters } from "../format.js";
+import { cardText, productText } from "../names.js";
 import { hasWords } from "../words.js";
 import { combo } from "./combo.js";
 import { labelled, optionField } from "./field.js";
@@ -14,8 +15,9 @@ export function modelRows({ models }) {
 
 /** Suggestions for the card: cards, then machines for rent. */
 export function cardRows({ gpus }, { instances }) {
-  const card = ({ name, product = "", visible_bytes: size }) => ({ name, note: `${bytes(size, 1)} ${product}` });
-  const machine = ({ name, gpu, gpus: number }) => ({ name, note: `${number} x ${gpu}` });
+  const card = ({ name, product, visible_bytes: size }) =>
+    ({ name, title: productText(product || name), note: `${bytes(size, 1)}, ${name}` });
+  const machine = ({ name, gpu, gpus: number }) => ({ name, note: `${number} × ${cardText(gpu)}` });
   return [...gpus.map(card), ...instances.map(machine)];
 }
 

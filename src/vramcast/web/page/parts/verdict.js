@@ -2,6 +2,7 @@
 
 import { h } from "../dom.js";
 import { bytes, count, money, parameters, percent, rounded, seconds } from "../format.js";
+import { gpusText } from "../names.js";
 
 const SIGNS = { good: "✓", close: "!", bad: "✕" }; // tone -> what stands before the verdict
 const UP_TO = { "fits closely": "closely", "may run out": "beyond" }; // verdict -> what is said of its interval
@@ -122,7 +123,7 @@ export function verdictPart(answer, app) {
   const { t } = app;
   const { class: kind, heading } = verdictHead(answer.verdict, app.named("verdict", answer.verdict), app);
   const { model, engine, gpus, cards } = answer.question;
-  const asked = { model, engine, parameters: parameters(answer.parameters), gpus: cards ? `${gpus} (${cards})` : gpus };
+  const asked = { model, engine, parameters: parameters(answer.parameters), gpus: cards ? `${gpusText(gpus)} (${cards})` : gpusText(gpus) };
   return h("section", { class: kind, "aria-label": t("verdict") },
     h("div", { class: "said" }, heading, memoryNeeded(answer, t)),
     intervalRemark(answer, app), remarks(answer, app),
