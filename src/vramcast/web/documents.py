@@ -211,7 +211,9 @@ Accuracy = shape(
     "Accuracy", "Every measured case beside its prediction.", schema=Literal[1], groups=many(CaseGroup),
     cases=many(Case),
 )
-Network = shape("Network", "The model of the catalogue that a file describes.", schema=Literal[1], model=str, exact=bool)
+Network = shape(
+    "Network", "The model of the catalogue that a file describes.", schema=Literal[1], model=str, exact=bool,
+)
 Named = shape(
     "Named", "What reports call things, in one language.", schema=Literal[1], lang=Literal["en", "zh"],
     words=dict[str, str],
@@ -232,7 +234,8 @@ Error = shape(
 
 REPLIES: Final[dict[str, tuple[Any, ...]]] = {
     "train": (TrainAnswer,), "serve": (ServeAnswer,), "plan/train": (TrainSearch, TrainAnswer),
-    "plan/serve": (ServeSearch,), "oom": (Diagnosis,), "replay": (Replay,), "files": (Files,), "network": (Network,), "words": (Named,),
+    "plan/serve": (ServeSearch,), "oom": (Diagnosis,), "replay": (Replay,), "files": (Files,),
+    "network": (Network,), "words": (Named,),
     **dict.fromkeys(
         ("options/train", "options/serve", "options/plan-train", "options/plan-serve"), (AskedOptions,)
     ),

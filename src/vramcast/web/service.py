@@ -26,7 +26,16 @@ from vramcast.web.exchange import (
     error_reply,
     json_reply,
 )
-from vramcast.web.limits import LARGEST_HEADER, LARGEST_LOG_BODY, LARGEST_QUESTION, LARGEST_SNAPSHOT, LONGEST_PATH, QUICK, SEARCH, Limit
+from vramcast.web.limits import (
+    LARGEST_HEADER,
+    LARGEST_LOG_BODY,
+    LARGEST_QUESTION,
+    LARGEST_SNAPSHOT,
+    LONGEST_PATH,
+    QUICK,
+    SEARCH,
+    Limit,
+)
 
 LOG: Final = logging.getLogger("vramcast.web")
 
@@ -65,7 +74,9 @@ ROUTES: Final[dict[str, Route]] = {
     ),
     "files": Route("POST", "answers", "files", QUESTION, limit=SEARCH),
     "report": Route("POST", "reports", "report", {JSON: LARGEST_LOG_BODY}, limit=SEARCH),
-    "network": Route("POST", "networks", "network", {JSON: LARGEST_QUESTION, BYTES: LARGEST_HEADER}, ("name", "size")),
+    "network": Route(
+        "POST", "networks", "network", {JSON: LARGEST_QUESTION, BYTES: LARGEST_HEADER}, ("name", "size")
+    ),
     "words": Route("GET", "catalogue", "words"),
     "options/train": Route("GET", "catalogue", "train_options"),
     "options/serve": Route("GET", "catalogue", "serve_options"),

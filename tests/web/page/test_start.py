@@ -64,7 +64,7 @@ SNAPSHOT = (EXAMPLES / "crash.pickle.gz").read_bytes()
 @pytest.mark.parametrize(("name", "content", "shown", "text"), [
     ("config.json", LLAMA, ".page-train .verdict", "llama-3.1-8b"),
     ("run.log", LOG.encode(), ".page-oom .finding", ""),
-    ("snap.pickle.gz", SNAPSHOT, ".page-replay .body h2", ""),
+    ("snap.pickle.gz", SNAPSHOT, ".page-replay .body", ""),
     ("axolotl.yml", b"base_model: x", ".told-box pre", "vramcast train --from axolotl.yml"),
     ("ds.json", b'{"zero_optimization": {"stage": 3}}', ".told-box pre", "--from ds.json"),
     ("config.json", b'{"model_type": "<img src=x onerror=alert(1)>"}', ".told-box .error", "unknown model type"),

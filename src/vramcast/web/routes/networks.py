@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from vramcast.catalogue.index import find_models, summary
 from vramcast.catalogue.models import shape_of
-from vramcast.domain.model import Model
 from vramcast.errors import UnknownName
 from vramcast.families import model_from_config
 from vramcast.sources.gguf import config_of, read_header
@@ -29,7 +28,8 @@ def network(asked: Asked) -> dict[str, Any]:
     config = _of_gguf(asked, name) if asked.content_type == BYTES else asked.fields
     model = model_from_config(config, name=name)
     facts = shape_of(model)
-    known = _by_shape(*SHAPE, "context").get(_key(facts, *SHAPE, "context")) or _by_shape(*SHAPE).get(_key(facts, *SHAPE))
+    whole = (*SHAPE, "context")
+    known = _by_shape(*whole).get(_key(facts, *whole)) or _by_shape(*SHAPE).get(_key(facts, *SHAPE))
     if known is None:
         raise UnknownName(f"{name} describes a {model.family} network that is in no catalogue")
     return {"schema": 1, "model": known, "exact": summary(known).get("context") == model.context}
