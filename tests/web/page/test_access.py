@@ -229,7 +229,7 @@ def test_a_list_opens_at_what_is_chosen_and_escape_keeps_what_was_typed(opened: 
     page = opened(view("train", TRAIN["fits"]))
     page.locator("[name=gpus]").click()
     chosen = page.locator("[role=option][aria-selected=true]")
-    assert chosen.locator("span").inner_text() == "h100-sxm-80gb"
+    assert chosen.locator("span").inner_text() == "H100 SXM5 80 GB"
     inside = "(node) => node.offsetTop >= node.parentNode.scrollTop && node.offsetTop < node.parentNode.scrollTop + 300"
     assert chosen.evaluate(inside)
     page.keyboard.press("Escape")
