@@ -149,7 +149,7 @@ class Start {
       h("a", { href: `#/instances?query=${card}` }, cardText(card)),
       h("span", { class: "live number" }, t("start.hour", { price: money(each, price.currency) }),
         h("small", { class: "soft" }, name.split(":")[0])));
-    const model = heldNow().model ?? "qwen3-32b";
+    const model = heldNow().model ?? FIRST.model;
     const question = { model, on: "any", currency: "USD", goal: "cheapest", context: "8k", concurrency: "16" };
     return this.#door("rent", h("ul", { class: "live-list" }, rows.map(row)),
       h("p", {}, h("a", { class: "go-whole", href: `#/plan/serve?${questionText(question)}` }, t("door.rent.go", { model }))));
