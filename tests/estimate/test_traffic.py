@@ -38,6 +38,21 @@ def test_more_requests_wait_longer_and_what_all_share_is_computed_once() -> None
     assert served(rate=2, num_requests=400, replicas=2).most_rate == pytest.approx(2 * calm.most_rate)
 
 
+def test_few_requests_are_not_kept_faster_than_they_come_and_replicas_are_all_paid() -> None:
+    few = served(rate=0.01, num_requests=3, slo="ttft<2s")
+    assert few.goodput is not None and few.goodput <= 0.01 and few.tokens_per_s <= 2
+    one, two = (serve_answer(ASKED | {"rate": 4 * count, "replicas": count, "num-requests": 800, "price": "3.6usd"})
+                for count in (1, 2))
+    assert one.cost is not None and two.cost is not None and one.served is not None
+    assert (one.cost.per_hour, two.cost.per_hour, two.cost.machines) == (3.6, 7.2, 2)
+    assert one.cost.per_million_tokens == pytest.approx(1000 / one.served.tokens_per_s)
+    assert two.cost.per_million_tokens == pytest.approx(one.cost.per_million_tokens, rel=0.02)
+
+
+def test_what_a_speed_leaves_out_is_said() -> None:
+    assert any("without adapters" in line for line in serve_answer(ASKED | {"lora-slots": 2}).assumptions)
+
+
 def test_recorded_requests_are_replayed(tmp_path: Path) -> None:
     file = tmp_path / "sent.jsonl"
     file.write_text("".join(f'{{"timestamp": {1000 * at}, "input_length": 100, "output_length": 10}}\n'
@@ -56,6 +71,10 @@ def test_recorded_requests_are_replayed(tmp_path: Path) -> None:
     ({"slo": "ttft<1s"}, "give --rate or --arrivals"),
     ({"rate": 1, "shared-prefix": "4k"}, "must be shorter than every prompt"),
     ({"rate": 0}, "must lie between"),
+    ({"rate": 1, "concurrency": 2}, "--concurrency is a number of users who ask again"),
+    ({"rate": 1, "slo": ""}, "must be a latency"),
+    ({"rate": 1, "slo": "ttft<2s,ttft<1s"}, "each once"),
+    ({"rate": 1, "slo": "tpot<1s", "output-len": 1}, "every answer has one"),
     ({"rate": 1, "find": "most-users"}, "--find looks for"),
 ])
 def test_what_cannot_be_is_said_with_its_limit(said: dict[str, Any], sentence: str) -> None:

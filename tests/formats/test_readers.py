@@ -150,8 +150,8 @@ def test_the_variable_that_allows_longer_sequences_is_read(value: str, told: boo
     [
         ("ds.json", {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "disk"}}}, "'disk'"),
         ("ds.json", {"zero_optimization": {"stage": 3}, "train_batch_size": "many"}, "'many'"),
-        ("ds.json", {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "yes"}}, "bf16.enabled: 'yes'"),
-        ("a.json", {"num_train_epochs": 1, "bf16": "yes"}, "bf16: 'yes'"),
+        ("ds.json", {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "perhaps"}}, "bf16.enabled: 'perhaps'"),
+        ("a.json", {"num_train_epochs": 1, "bf16": "perhaps"}, "bf16: 'perhaps'"),
         ("a.json", {"finetuning_type": "freeze"}, "freeze is not modelled"),
         ("a.json", {"finetuning_type": "lora", "quantization_bit": 3}, "quantization_bit: '3'"),
         ("a.json", {"finetuning_type": "lora", "stage": "ppo"}, "stage: 'ppo'"),
@@ -193,6 +193,13 @@ def test_what_a_server_takes_from_elsewhere_is_refused_by_name(command: str, sai
     if "no GPU" in said:  # what is left out would be the whole question
         with pytest.raises(Unsupported, match="runs on no GPU"):
             settled(files, (), ignore_unread=True)
+
+
+@pytest.mark.parametrize(("argument", "paced"), [("256", True), ("0", False)])
+def test_what_paces_prompts_alone_is_named(argument: str, paced: bool, tmp_path: Path) -> None:
+    command = f"vllm serve llama-3.1-8b --long-prefill-token-threshold {argument}"
+    given = read_files([written(tmp_path, "serve.sh", command)], command="serve")
+    assert any("paces prompts" in line for line in given.assumptions) is paced
 
 
 def test_a_placeholder_swallows_nothing_of_the_command(tmp_path: Path) -> None:

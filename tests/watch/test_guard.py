@@ -107,6 +107,7 @@ def test_fix_starts_the_command_with_the_least_change(guarded: Machine) -> None:
     ended = guarded.ask("run", "--fix", "--", *SERVER[:3])  # its whole context does not fit
     assert ended.returncode == 7 and "started with --" in ended.stderr, ended.stderr
     assert "--max-num-seqs 16" in ended.stdout
+    assert "parallel" not in guarded.ask("run", "--fix", "--gpus", "t4", "--", *SERVER).stdout  # no card is added
     assert guarded.ask("run", "--check", "--", *SERVER[:3]).returncode == EXIT_REFUSED
 
 

@@ -355,7 +355,7 @@ class Served(Noun, frozen=True):
     """What users of a server get, to which requests come by themselves: a simulation of its scheduler."""
 
     requests: int
-    duration_s: float  # from the first arrival to the last token
+    duration_s: float  # from the start, of a file the first arrival, to the last token
     rate: float  # at which they arrive [1/s]
     first_token_s: Quantiles  # TTFT
     token_s: Quantiles  # TPOT: of a request, from the first token to the last, over the tokens between
@@ -369,6 +369,7 @@ class Served(Noun, frozen=True):
     waiting_most: int
     cache_mean: float  # share of the pool's blocks in use
     cache_most: float
+    replicas: int
     preemptions: int  # sequences cut off for want of blocks
     recomputed_tokens: int
     most_rate: float  # at which the queue does not grow without end [1/s]

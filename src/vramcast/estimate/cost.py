@@ -15,7 +15,9 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 SECONDS_PER_HOUR = 3600
 
 
-def cost_of(cluster: Cluster, *, tokens_per_s: float | None = None, run_tokens: int | None = None) -> Cost | None:
+def cost_of(
+    cluster: Cluster, *, tokens_per_s: float | None = None, run_tokens: int | None = None, copies: int = 1
+) -> Cost | None:
     """The cost of a cluster at a speed; None where no price is known.
 
     Leaves out storage, traffic, start-up, failures, and hours that are paid for and not used.
@@ -24,6 +26,7 @@ def cost_of(cluster: Cluster, *, tokens_per_s: float | None = None, run_tokens: 
         cluster: machines and the price of one of them
         tokens_per_s: of all machines together, None where not known
         run_tokens: length of the whole run, None where the question names none [count]
+        copies: such clusters that are rented [count]
 
     Returns: cost per hour, and where speed and length are known per million tokens and per run
 
@@ -38,8 +41,9 @@ def cost_of(cluster: Cluster, *, tokens_per_s: float | None = None, run_tokens: 
     price = cluster.price
     if price is None:
         return None
-    per_hour = price.per_hour * cluster.num_nodes
-    cost = Cost(price=price, machines=cluster.num_nodes, per_hour=per_hour)
+    machines = cluster.num_nodes * copies
+    per_hour = price.per_hour * machines
+    cost = Cost(price=price, machines=machines, per_hour=per_hour)
     if not tokens_per_s:
         return cost
     per_token = per_hour / SECONDS_PER_HOUR / tokens_per_s
@@ -50,11 +54,11 @@ def cost_of(cluster: Cluster, *, tokens_per_s: float | None = None, run_tokens: 
     return replace(cost, run_hours=hours, per_run=hours * per_hour)
 
 
-def with_cost(answer: AnswerT, cluster: Cluster, *, run_tokens: int | None = None) -> AnswerT:
+def with_cost(answer: AnswerT, cluster: Cluster, *, run_tokens: int | None = None, copies: int = 1) -> AnswerT:
     """An answer with what the cluster costs at the speed the answer gives, how long the whole run takes, and what is
     assumed of its machines."""
     speed = _tokens_per_s(answer)
-    cost = cost_of(cluster, tokens_per_s=speed, run_tokens=run_tokens)
+    cost = cost_of(cluster, tokens_per_s=speed, run_tokens=run_tokens, copies=copies)
     hours = run_tokens / speed / SECONDS_PER_HOUR if run_tokens and speed else None
     assumptions = tuple(dict.fromkeys((*answer.assumptions, *cluster.notes)))
     cautions = tuple(dict.fromkeys((*answer.cautions, *cluster.cautions)))
@@ -64,5 +68,7 @@ def with_cost(answer: AnswerT, cluster: Cluster, *, run_tokens: int | None = Non
 def _tokens_per_s(answer: Answer) -> float | None:
     """Tokens trained or generated per second by all machines."""
     if isinstance(answer, ServeAnswer):
+        if answer.served is not None:
+            return answer.served.tokens_per_s
         return answer.speed.tokens_per_s if answer.speed is not None else None
     return answer.time.tokens_per_s if answer.time is not None else None

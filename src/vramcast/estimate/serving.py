@@ -118,7 +118,7 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
         load=short.load,
         served=requests,
     )
-    return with_cost(found, job.cluster)
+    return with_cost(found, job.cluster, copies=requests.replicas if requests else 1)
 
 
 def _served(

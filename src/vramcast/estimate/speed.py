@@ -303,6 +303,8 @@ def _assumed(job: ServeJob, load: Load) -> tuple[str, ...]:
         )
     if job.requests.images:
         found.append("the time of the vision tower is left out")
+    if job.plan.lora_slots:
+        found.append("speed is that without adapters: their products are left out")
     if job.plan.draft is not None:
         found.append("speed is that without speculative decoding: how many proposals are accepted is not known")
     return tuple(found)

@@ -2,6 +2,7 @@
 
 [rate] The most a plan serves is what it completes while the queue is never empty: more than that, and the queue grows
 for as long as requests come.
+[vllm] vllm 0.19.0 vllm/benchmarks/serve.py `benchmark`: its time begins before the first request is waited for
 """
 
 from __future__ import annotations
@@ -146,6 +147,8 @@ def _check_lengths(setting: Setting, sizes: Sequence[tuple[int, int]]) -> None:
     if prompt + answer > context:
         raise InvalidSpec(f"a request of {prompt:,} + {answer:,} tokens is longer than the context of {context:,}; "
                           f"raise --context or shorten it")
+    if "tpot" in setting.traffic.slo and all(size[1] < 2 for size in sizes):
+        raise InvalidSpec("slo tpot is the time between two tokens, and every answer has one; leave it out")
     prefix = setting.traffic.shared_prefix
     if prefix and prefix >= min(size[0] for size in sizes):
         raise InvalidSpec(f"shared-prefix={prefix} must be shorter than every prompt; the shortest has "
@@ -252,7 +255,8 @@ def _weighted(values: Sequence[tuple[float, int]]) -> Quantiles:
 def _told(setting: Setting, schedulers: Sequence[Batching], most: float, slo_rate: float | None) -> Served:
     latencies = _latencies(setting, schedulers)
     starts, ends = list(chain(*(one.at_s for one in schedulers))), list(chain(*(one.end_s for one in schedulers)))
-    duration, count = max(ends) - min(starts), len(ends)
+    begin = min(starts) if setting.traffic.rate is None else 0.0  # the first request is waited for, too [vllm]
+    duration, count = max(ends) - begin, len(ends)
     tokens_per_s = sum(sum(one.answer) for one in schedulers) / duration
     slo, pool = setting.traffic.slo, setting.pool
     kept = _kept(setting, latencies) if slo else None
@@ -263,6 +267,7 @@ def _told(setting: Setting, schedulers: Sequence[Batching], most: float, slo_rat
     cards = setting.job.plan.num_ranks * setting.traffic.replicas
     return Served(
         requests=count,
+        replicas=setting.traffic.replicas,
         duration_s=duration,
         rate=setting.traffic.rate or (count - 1) / max(1e-9, max(starts) - min(starts)),
         first_token_s=_quantiles(latencies["ttft"]),
@@ -284,7 +289,7 @@ def _told(setting: Setting, schedulers: Sequence[Batching], most: float, slo_rat
         slo_share=None if kept is None else kept / count,
         goodput=None if kept is None else kept / duration,
         slo_rate=slo_rate,
-        course_bytes=tuple(blocks * setting.block_bytes for blocks in _course(intervals[0], duration, min(starts))),
+        course_bytes=tuple(blocks * setting.block_bytes for blocks in _course(intervals[0], duration, begin)),
         pool_bytes=pool.blocks * setting.block_bytes,
     )
 

@@ -86,6 +86,12 @@ USUAL: Final[dict[str, tuple[Any, ...]]] = {
 }
 """Arguments that change nothing with these values, and are not modelled with others."""
 
+PACED: Final[dict[str, tuple[Any, ...]]] = {
+    "long_prefill_token_threshold": (0,), "max_num_partial_prefills": (1,), "max_long_partial_prefills": (1,),
+    "scheduler_delay_factor": (0, 0.0), "scheduler_reserve_full_isl": (True,), "prefill_schedule_interval": (),
+}
+"""Arguments of a scheduler that change latencies and no memory, and what they are anyway [vllm/config/scheduler.py]."""
+
 OTHER_IMAGES: Final = re.compile(
     r"\b(nvcr\.io/\S+|rocm/\S+|intel/\S+|quay\.io/ascend/\S+|\S+(?<!vllm/vllm-openai)-rocm\S*|\S+:\S*rocm\S*)")
 """Images of other builds, whose version is none of the engine's."""
@@ -179,6 +185,8 @@ def read_server(config: Config, server: Server) -> Reading:
     options |= {"engine-option": tuple(dict.fromkeys(pairs))} if pairs else {}
     for name, usual in USUAL.items():
         values.only(name, *usual)
+    values.assumed += [f"{name} paces prompts: memory is the same and speed is that without it"
+                       for name, usual in PACED.items() if values.get(name) not in (None, *usual)]
     read = {*map(known.get, switches), *server.arguments}
     others = {name: text for name, text in command.variables.items() if name not in read}
     unread = [*command.unread, *place, *values.unread(), *unread_environment(others, allocator=False)]

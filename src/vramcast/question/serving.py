@@ -115,18 +115,21 @@ def traffic_of(values: Mapping[str, Any]) -> Traffic | None:
                           "--rate or --arrivals with it")
     if goal_of(values) is not None:
         raise InvalidSpec("--find looks for a plan for a number of users at once; give --concurrency instead of --rate")
+    if "concurrency" in values:
+        raise InvalidSpec("--concurrency is a number of users who ask again as soon as they are answered; leave it out "
+                          "where requests arrive by themselves (--max-sequences limits how many run at once)")
     if "arrivals" in asked:
         for name in ("input-len", "output-len", "burstiness", "num-requests", "seed"):
             if name in values:
                 raise InvalidSpec(f"--arrivals says when requests come and how long they are; leave --{name} out")
         asked["arrivals"] = read_arrivals(Path(asked["arrivals"]))
-    promises = [part.strip() for part in asked.pop("slo", "").split(",") if part.strip()]
+    promises = asked.pop("slo").split(",") if "slo" in asked else ()
     found: dict[str, float] = {}
-    for promise in promises:
+    for promise in map(str.strip, promises):
         match = PROMISE.fullmatch(promise.lower())
-        if match is None or match[1] not in LATENCIES:
+        if match is None or match[1] not in LATENCIES or match[1] in found:
             raise InvalidSpec(f"slo={promise[:40]!r} must be a latency ({', '.join(LATENCIES)}) and the most it may "
-                              "be, such as ttft<2s,tpot<50ms")
+                              "be, each once, such as ttft<2s,tpot<50ms")
         found[match[1]] = float(match[2]) * (1e-3 if match[3] == "ms" else 1.0)
     return Traffic(**asked, slo=found)
 

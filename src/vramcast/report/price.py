@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Any, Final
 
+from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.price import Cost, Price
 from vramcast.report.messages import Words
 from vramcast.report.plain import known
@@ -18,12 +19,13 @@ MANY_DAYS: Final = 10
 
 
 def cost_lines(
-    cost: Cost | None, words: Words, *, instance: str, today: date | None, generated: bool = False
+    cost: Cost | None, words: Words, *, instance: str, today: date | None, generated: bool = False, copies: int = 1
 ) -> Iterator[str]:
     """Money per hour, then per million tokens (trained, or generated) and per run as far as they are known."""
     if cost is None:
         return
     price = cost.price
+    instance = f"{copies} x {instance}" if copies > 1 else instance
     parts = (instance, price.region, words(f"tariff.{price.tariff}"), dated(price, words, today))
     yield words("cost_per_hour", amount=money(cost.per_hour, price.currency), of=", ".join(filter(None, parts)))
     if cost.per_million_tokens is not None:
@@ -31,6 +33,11 @@ def cost_lines(
         yield words(key, amount=money(cost.per_million_tokens, price.currency))
     if cost.per_run is not None and cost.run_hours is not None:
         yield words("cost_per_run", amount=money(cost.per_run, price.currency))
+
+
+def copies_of(answer: Answer) -> int:
+    """Deployments like the answered one that its cost is of."""
+    return answer.served.replicas if isinstance(answer, ServeAnswer) and answer.served is not None else 1
 
 
 def run_length(hours: float, words: Words) -> str:

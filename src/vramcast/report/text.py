@@ -25,7 +25,7 @@ from vramcast.domain.answer import (
 )
 from vramcast.report.columns import table_lines, width_of
 from vramcast.report.messages import Words
-from vramcast.report.price import cost_lines, run_length
+from vramcast.report.price import copies_of, cost_lines, run_length
 from vramcast.report.verdicts import headline, word_of
 from vramcast.units import format_bytes, format_seconds
 
@@ -148,7 +148,8 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
     if isinstance(answer, ServeAnswer):
         speeds = (*rates(answer.speed, words, loaded=answer.served is None), *under_traffic(answer.served, words))
         yield from (f"  {line}" for line in (*cache(answer, words), *speeds))
-    costs = cost_lines(answer.cost, words, instance=asked["gpus"], today=today, generated=served)
+    costs = cost_lines(answer.cost, words, instance=asked["gpus"], today=today, generated=served,
+                       copies=copies_of(answer))
     yield from (f"  {line}" for line in costs)
 
 

@@ -31,7 +31,8 @@ def read_arrivals(path: Path) -> tuple[tuple[float, int, int], ...]:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as reason:
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise SourceError(f"{path}: cannot be read as a list of requests: {reason}") from None
     found: list[tuple[float, int, int]] = []
     for line, row, unit_of in _rows(text, path):

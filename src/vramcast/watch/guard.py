@@ -22,6 +22,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast import api, catalogue, formats, question, report, watch
 from vramcast.domain.answer import Fit
 from vramcast.errors import SourceError, Unsupported, VramcastError
@@ -216,19 +218,20 @@ def _traced(job: Job, samples: Sequence[GpuSample], gpus: str) -> Judgement:
 
 
 def fixed(job: Job, found: Judgement) -> tuple[Job, str]:
-    """The command with the least change that makes it fit, and that change.
+    """The command with the least change that makes it fit these very cards, and that change.
 
     Raises: Unsupported where the command cannot say one
     """
     if found.answer is None or found.command not in ("train", "serve") or "from-command" not in job.given:
         raise Unsupported("--fix changes a command of train or serve that is read; make the change by hand")
+    here = tuple(change for change in found.answer.changes if "--gpus" not in change.change.split())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "command.sh"
         path.write_text(job.given["from-command"] + "\n", encoding="utf-8")
         options = {name: value for name, value in job.given.items() if name != "from-command"}
         options |= {name: found.options[name] for name in ("gpus", "used", "calibration") if name in found.options}
         options["from"] = (str(path),)
-        change, texts = api.fitting_texts(options, found.answer, [path], found.command)
+        change, texts = api.fitting_texts(options, replace(found.answer, changes=here), [path], found.command)
     return job._replace(words=tuple(shlex.split(texts[path]))), change.change
 
 

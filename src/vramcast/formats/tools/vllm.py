@@ -132,7 +132,8 @@ def _sends_caches(values: Watched) -> bool:
     for name in ("kv_role", "engine_id", "kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "kv_load_failure_policy"):
         inner.get(name)
     inner.only("kv_buffer_device", "cuda")
-    values.assumed.append("NIXL sends the cache from where it lies; what its library holds on the card is not counted")
+    values.assumed += ["NIXL sends the cache from where it lies; what its library holds on the card is not counted",
+                       "NIXL hands prompts from one server to another: speed is that of a server that computes its own"]
     return True
 
 

@@ -16,7 +16,7 @@ from vramcast.domain.program import Basis
 from vramcast.estimate.interval import measured_cases
 from vramcast.report.messages import MESSAGES, Words, rare_messages
 from vramcast.report.post_training import stage_rows
-from vramcast.report.price import cost_lines, run_length
+from vramcast.report.price import copies_of, cost_lines, run_length
 from vramcast.report.text import cache, change_cells, headlines, rates, step_time, tried_cells, under_traffic
 from vramcast.report.verdicts import tone_of
 from vramcast.report.written import parts
@@ -356,7 +356,8 @@ def _shares(shares: Mapping[str, float], words: Words) -> tuple[parts.Slice, ...
 
 def _price(answer: Answer, words: Words, today: date) -> Iterator[parts.Part]:
     generated = isinstance(answer, ServeAnswer)
-    lines = cost_lines(answer.cost, words, instance=answer.question["gpus"], today=today, generated=generated)
+    lines = cost_lines(answer.cost, words, instance=answer.question["gpus"], today=today, generated=generated,
+                       copies=copies_of(answer))
     yield from listed(lines)
 
 
