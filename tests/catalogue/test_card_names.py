@@ -210,6 +210,7 @@ def test_a_mig_instance_has_at_most_what_nvidia_smi_shows(text: str, seen_mib: i
     [
         ("4 nodes of 8 A100 80GB", "4x8xa100-sxm4-80gb"), ("2 machines, 8 gpus each, h200", "2x8xh200-sxm-141gb"),
         ("two nodes with eight B200 each", "2x8xb200-180gb"), ("2台8卡H800", "2x8xh800-sxm-80gb"),
+        ("两台八卡A100", "2x8xa100-sxm4-80gb"),
         ("a single 4090", "1xrtx-4090"), ("双卡4090", "2xrtx-4090"), ("四卡 L40S", "4xl40s"), ("dual L40S", "2xl40s"),
         ("一张4090", "1xrtx-4090"), ("十六卡4090", "2x8xrtx-4090"),
         ("dual 3090s", "2xrtx-3090"), ("Colab T4", "1xt4"), ("kaggle 2xT4", "2xt4"), ("v5e-8", "8xtpu-v5e"),

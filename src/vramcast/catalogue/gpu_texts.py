@@ -44,7 +44,7 @@ WORDS: Final = {
 COUNTED: Final = re.compile(
     rf"({'|'.join(sorted(WORDS, key=len, reverse=True))})(?:[\s-]+|(?<=[^a-z]))(\S.*)", re.IGNORECASE
 )
-NUMBER: Final = r"(\d+|one|two|three|four|eight)"
+NUMBER: Final = r"(\d+|one|two|three|four|eight|[一两二三四八])"
 NODES: Final = r"(?:nodes?|machines?|servers?|hosts?|boxes|台(?:机器|服务器)?)"
 MACHINES: Final = re.compile(
     rf"{NUMBER}\s*{NODES}\s*(?:[x*×,]|of|with|每台|各)?\s*{NUMBER}\s*(?:[x*×]|(?:gpus?|cards?|[卡张块])(?:\s+each)?)?"
@@ -166,7 +166,8 @@ def _readings(text: str) -> Iterator[tuple[str | None, str | None, str]]:
     if (counted := COUNTED.fullmatch(text)) is not None:
         yield None, str(WORDS[counted[1].lower()]), counted[2]
     if (machines := MACHINES.fullmatch(text)) is not None:
-        nodes, count = (str(WORDS.get(number.lower(), number)) for number in machines.group(1, 2))
+        nodes, count = (str(WORDS.get(number.lower()) or WORDS.get(f"{number}卡", number))
+                        for number in machines.group(1, 2))
         yield nodes, count, machines[3]
     if (part := SLICE.fullmatch(text)) is not None:
         yield None, str(int(part[2]) // CORES.get(part[1].lower(), 1) or 1), f"tpu-{part[1]}"

@@ -81,7 +81,7 @@ class QuestionCommand(click.Command):
                 if is_whole or topic == "usual":
                     formatter.write_dl(records)
                 else:
-                    names = ", ".join(options.split()[0] for options, _ in records)
+                    names = ", ".join(options.split()[0].rstrip(",") for options, _ in records)
                     indent = " " * formatter.current_indent
                     formatter.write(fill(names, formatter.width, initial_indent=indent, subsequent_indent=indent,
                                          break_on_hyphens=False) + "\n")
