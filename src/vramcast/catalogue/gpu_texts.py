@@ -166,7 +166,7 @@ def _readings(text: str) -> Iterator[tuple[str | None, str | None, str]]:
     if (counted := COUNTED.fullmatch(text)) is not None:
         yield None, str(WORDS[counted[1].lower()]), counted[2]
     if (machines := MACHINES.fullmatch(text)) is not None:
-        nodes, count = (str(WORDS.get(number.lower()) or WORDS.get(f"{number}卡", number))
+        nodes, count = (str(WORDS.get(number.lower(), WORDS.get(f"{number}卡")) or number)
                         for number in machines.group(1, 2))
         yield nodes, count, machines[3]
     if (part := SLICE.fullmatch(text)) is not None:
