@@ -53,6 +53,11 @@ def test_what_a_speed_leaves_out_is_said() -> None:
     assert any("without adapters" in line for line in serve_answer(ASKED | {"lora-slots": 2}).assumptions)
 
 
+def test_a_plan_without_room_says_that_it_serves_no_requests() -> None:
+    answer = serve_answer(ASKED | {"model": "llama-3.1-70b", "rate": 2})
+    assert answer.served is None and not answer.fits and "no latencies" in answer.cautions[0]
+
+
 def test_recorded_requests_are_replayed(tmp_path: Path) -> None:
     file = tmp_path / "sent.jsonl"
     file.write_text("".join(f'{{"timestamp": {1000 * at}, "input_length": 100, "output_length": 10}}\n'

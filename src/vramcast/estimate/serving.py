@@ -87,7 +87,7 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
     if capacity is not None and deployment.fitting_context is not None and ranks[0].needed_bytes > visible:
         capacity = msgspec.structs.replace(capacity, longest_context=deployment.fitting_context())
     speed = timed(job) if isinstance(job, ServeJob) else None
-    requests, supposed = _served(job, deployment, fits=fits)
+    requests, supposed, unserved = _served(job, deployment, fits=fits)
     found = ServeAnswer(
         question=_with_fraction(question(job), deployment),
         fits=fits,
@@ -102,7 +102,7 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
                 supposed,
             )
         ),
-        cautions=(*_foremost(job), *deployment.cautions),
+        cautions=(*unserved, *_foremost(job), *deployment.cautions),
         warnings=_unique(
             chain(
                 ignored, idle, _cautions(job), deployment.warnings, deployment.advice(),
@@ -123,11 +123,13 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
 
 def _served(
     job: ServeJob | PipelineJob, deployment: Deployment, *, fits: bool
-) -> tuple[Served | None, tuple[str, ...]]:
-    """What users get where requests come by themselves; of a plan that does not fit nothing."""
-    if isinstance(job, PipelineJob) or job.traffic is None or not fits:
-        return None, ()
-    return estimate.traffic.served(job, deployment)
+) -> tuple[Served | None, tuple[str, ...], tuple[str, ...]]:
+    """What users get where requests come by themselves, what was assumed, and that a plan without room serves none."""
+    if isinstance(job, PipelineJob) or job.traffic is None:
+        return None, (), ()
+    if not fits:
+        return None, (), ("requests that come by themselves get no latencies: the plan does not fit",)
+    return *estimate.traffic.served(job, deployment), ()
 
 
 def _calibrated(job: ServeJob | PipelineJob, deployment: Deployment) -> tuple[tuple[str, ...], tuple[str, ...]]:
