@@ -183,7 +183,7 @@ def test_forms_have_every_option_that_may_be_asked_once(name: str, table: dict[s
     rows = get(f"options/{name}", "lang=zh").document["options"]
     names = [row["name"] for row in rows]
     assert names[:1] == ["model"]
-    assert set(names) == {"model", "gpus", *table} - {"calibration", "prices", "hardware", *CONFIG_OPTIONS}
+    assert set(names) == {"model", "gpus", *table} - {"calibration", "prices", "hardware", "arrivals", *CONFIG_OPTIONS}
     assert len(set(names)) == len(names)
     groups = [row["group"] for row in rows]
     ordered = [group for index, group in enumerate(groups) if index == 0 or groups[index - 1] != group]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from vramcast import catalogue
+from vramcast import catalogue, sources
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.catalogue.index import is_pipeline
 from vramcast.domain.device import Cluster
@@ -29,7 +29,6 @@ from vramcast.question.build import (
 )
 from vramcast.question.options import MARKET_OPTIONS, parse
 from vramcast.question.serving_options import SERVE_OPTIONS
-from vramcast.sources.arrivals import read_arrivals
 from vramcast.states.ggml_mixes import MIXES
 
 DEFAULT_PIPELINE_ENGINE: Final = "diffusers"
@@ -122,7 +121,7 @@ def traffic_of(values: Mapping[str, Any]) -> Traffic | None:
         for name in ("input-len", "output-len", "burstiness", "num-requests", "seed"):
             if name in values:
                 raise InvalidSpec(f"--arrivals says when requests come and how long they are; leave --{name} out")
-        asked["arrivals"] = read_arrivals(Path(asked["arrivals"]))
+        asked["arrivals"] = sources.arrivals.read_arrivals(Path(asked["arrivals"]))
     promises = asked.pop("slo").split(",") if "slo" in asked else ()
     found: dict[str, float] = {}
     for promise in map(str.strip, promises):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from vramcast.lazy import submodules
 
 if TYPE_CHECKING:
+    from vramcast.sources import arrivals as arrivals
     from vramcast.sources import by_name as by_name
     from vramcast.sources import failures as failures
     from vramcast.sources import files as files

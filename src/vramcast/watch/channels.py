@@ -9,11 +9,15 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-if sys.platform != "win32":
+try:
     import fcntl
     import pty
     import termios
     import tty
+except ImportError:  # Windows: its processes are given pipes
+    HAS_TERMINALS = False
+else:
+    HAS_TERMINALS = True
 
 KEPT_BYTES: Final = 4 << 20
 PATIENCE_S: Final = 2.0
@@ -36,7 +40,7 @@ class Channels:
 
     def _channel(self, target: int) -> int:
         """What a process writes to in place of a stream of ours."""
-        source, end = self._terminal(target) if os.isatty(target) and sys.platform != "win32" else os.pipe()
+        source, end = self._terminal(target) if HAS_TERMINALS and os.isatty(target) else os.pipe()
         self._ends.append(end)
         thread = threading.Thread(target=self._pass_on, args=(source, target), daemon=True)
         self._threads.append(thread)

@@ -128,6 +128,7 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
         "grad-accum", "objective", "completion-len", "decoder-seq-len", "images", "image-size", "height", "width",
         "frames", "tokens",
     ),
+    "arrivals": ("rate", "slo", "burstiness", "shared-prefix", "replicas", "router", "num-requests", "seed"),
     "engine": ("engine", "engine-option", "alloc-conf"),
     "precision": ("precision", "weights", "dtype", "kv-dtype", "v-dtype", "optimizer", "optimizer-kernel"),
     "parallelism": (

@@ -44,6 +44,7 @@ export const FORM_WORDS = {
   "group.cluster": { en: "Cluster", zh: "集群" },
   "group.search": { en: "Search", zh: "搜索" },
   "group.workload": { en: "Workload", zh: "负载" },
+  "group.arrivals": { en: "Requests by themselves", zh: "自行到达的请求" },
   "group.engine": { en: "Engine", zh: "框架" },
   "group.precision": { en: "Precision and optimizer", zh: "精度与优化器" },
   "group.parallelism": { en: "Parallelism", zh: "并行" },
