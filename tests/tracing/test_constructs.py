@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,10 +98,20 @@ def data_that_is_not_there():  # a folder of ImageNet, tokens that a script of i
 
 
 ALONE = (
-    data_that_is_not_there,
     sparse_buffer, scalars_among_data, new_tensor, stream_by_name, default_type_of_the_card, kernel_from_source,
     extension_from_source, process_with_the_card,
 )
+
+
+def test_data_that_is_not_there_stands_in():  # of libraries that are imported where a session already runs
+    code = ("from tests.tracing.test_constructs import *\n"
+            "with Session(load_gpu('a100-sxm-80gb')).active(): data_that_is_not_there()")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
+    )
+    if "Skipped" in done.stderr:
+        pytest.skip("no torchvision")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("construct", ALONE, ids=lambda construct: construct.__name__)
