@@ -46,8 +46,11 @@ FETCHES: Final = (
 NEVER_TORCHS: Final = (AssertionError, AttributeError, KeyError, NameError)
 """What no kernel raises: out of the simulation itself they say that it cannot run the script."""
 LONGEST_FETCH: Final = 200  # of what a library says of it [characters]
-QUIET: Final = {"WANDB_MODE": "disabled", "SWANLAB_MODE": "disabled", "HF_HUB_DISABLE_TELEMETRY": "1"}
-"""Loggers that are installed log nothing of a run that did not happen."""
+QUIET: Final = {
+    "WANDB_MODE": "disabled", "SWANLAB_MODE": "disabled", "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_DEACTIVATE_ASYNC_LOAD": "1",  # its threads take a checkpoint's tensors in another order each time
+}
+"""Loggers that are installed log nothing of a run that did not happen; transformers loads in one order."""
 DEEPSPEED: Final = "deepspeed"
 ITS_PYTHON: Final = "; put {} on the path, its Python alone is enough: compiled modules stand in"
 NO_DEEPSPEED: Final = (
