@@ -9,12 +9,12 @@ const LOAD = {
   serve: ["context", "concurrency", "input-len", "output-len"],
 };
 const ONE = /^(?:\d+x){0,2}[\w.-]+(?::[\w.-]+)?$/; // one cluster: neither a list nor a whole provider
-const EVERYWHERE = new Set(["any", "aws", "azure", "gcp", "lambda", "runpod"]);
+const WHOLE = /^[a-z]+$/i; // a provider or "any": cards and machines have a number or a dash in their names
 
 let held = {};
 
 const purposeOf = (command) => command.split(" ").at(-1);
-const isOne = (text = "") => ONE.test(text) && !EVERYWHERE.has(text);
+const isOne = (text = "") => ONE.test(text) && !WHOLE.test(text);
 
 /** Keeps a model and the hardware it is on. */
 export function holdPlace({ model, hardware }) {
