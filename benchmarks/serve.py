@@ -17,7 +17,7 @@ import venv
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.catalogue.models import load_model, read_entry
 from vramcast.domain.model import Model, MoE
 from vramcast.states.storage import format_of, is_expert

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from truth.rows.serving.common import cluster_of, version_of
-from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.catalogue.gpus import parse_gpus
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Speed

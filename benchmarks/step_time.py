@@ -27,8 +27,7 @@ from vramcast.domain.device import Network
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
 from vramcast.errors import VramcastError
-from vramcast.estimate.model_flops import model_flops
-from vramcast.estimate.step_time import step_time
+from vramcast.estimate.step_time import model_flops, step_time
 from vramcast.families.table import model_from_config
 from vramcast.question.build import build_job
 from vramcast.question.options import OPTIONS, Kind

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import vramcast
-from vramcast.estimate.loop import LOOP
+from vramcast.estimate.timeline import LOOP
 from vramcast.report.document import to_json
 
 HERE: Final = Path(__file__).resolve().parent

@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from vramcast.estimate.loop import LOOP
+from vramcast.estimate.timeline import LOOP
 from vramcast.web.exchange import JSON
 from vramcast.web.service import answered
 

@@ -4,7 +4,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-from vramcast.estimate.proposals import BUGS
+from vramcast.estimate.changes import BUGS
 
 # .ci/run tests its environments side by side: how long an example takes there says nothing about it.
 settings.register_profile("anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])

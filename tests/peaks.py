@@ -1,7 +1,5 @@
 """What lives at the highest point of one program."""
 
-from __future__ import annotations
-
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Program, Tensor
 from vramcast.estimate.script import Script

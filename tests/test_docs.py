@@ -1,7 +1,5 @@
 """The documents show what the commands print today."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

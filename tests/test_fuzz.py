@@ -1,7 +1,5 @@
 """A seeded sample of random questions, each answer examined; `python -m tools.fuzz` asks as many as one likes."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The gold files tell answers that moved from answers that did not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Everything but tracing can be imported and swept where modules and functions of POSIX are missing, as on Windows."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -12,7 +10,7 @@ from vramcast.errors import SourceError
 from vramcast.watch.tool import output_of
 
 WITHOUT = """
-import concurrent.futures.process, os, pkgutil, subprocess, sys, tempfile, types  # with what they take of POSIX
+import asyncio, concurrent.futures.process, os, pkgutil, subprocess, sys, tempfile, types  # with what they need
 locked = []
 for name in ("fcntl", "resource", "termios", "pwd", "grp", "tty", "pty"):
     sys.modules[name] = None

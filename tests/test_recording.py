@@ -1,7 +1,5 @@
 """The recording of the documents is what its tool writes."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

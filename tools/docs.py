@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -163,6 +164,7 @@ def libraries_of(command: str) -> list[str]:
     return ["torch", *([scheme] if scheme in TRACED else [])]
 
 
+@cache  # a trace that two documents show takes long
 def output_of(command: str) -> str:
     """What a command prints, standard output and errors together, ended by one newline."""
     words, out, err = shlex.split(command), io.StringIO(), io.StringIO()

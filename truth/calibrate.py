@@ -17,8 +17,7 @@ from typing import Final
 from truth.rows import SAME_RUNS, harness_of
 from truth.score import PUBLISHED_FILES, Scored, has_interval, percentile, purpose_of, score_file
 from vramcast.estimate import interval
-from vramcast.estimate.interval import Case, Purpose
-from vramcast.estimate.traits import Traits
+from vramcast.estimate.interval import Case, Purpose, Traits
 
 KEPT: Final = 21
 

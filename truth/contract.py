@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.answer import Peak
 from vramcast.domain.job import Job
+from vramcast.estimate.interval import Traits, training_traits
 from vramcast.estimate.ranks import slack_share
-from vramcast.estimate.traits import Traits, training_traits
 
 STEP_TIME: Final = "step time"
 """Level of a prediction in seconds."""

@@ -35,10 +35,14 @@ from vramcast.question.options import OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.units import GIB, ceil_div
 from vramcast.watch import guard, here
+from vramcast.watch.installed import DISTRIBUTIONS
 
 PUBLISHED: Final = Path(__file__).with_name("published") / "recipes.jsonl"
 BY_FORMAT: Final = {"huggingface": "llamafactory", "deepspeed": "llamafactory", "unsloth": "llamafactory"}
 """Engine -> the format whose command says the whole plan, where it is not of its own name."""
+
+
+VERDICTS: Final = ("refused", "warned", "started")
 
 
 class Case(NamedTuple):
@@ -48,11 +52,12 @@ class Case(NamedTuple):
     row: str
     verdict: str  # "refused", "warned", "started", or why it was not judged
     by: str = "-"  # what told the guard
+    complete: bool = True
 
 
 def cases(row: dict[str, Any], folder: Path) -> Iterator[Case]:
     """The jobs of one row."""
-    measured = row["measured"]
+    measured, complete = row["measured"], is_complete(row)
     ends = {"oom": ("ran out",), "fits": ("ran",)}.get(measured["quantity"], ("ran", "crowded"))
     file = None
     try:
@@ -66,7 +71,7 @@ def cases(row: dict[str, Any], folder: Path) -> Iterator[Case]:
             save_job(file, options, file=None, table=table)
             words = ("python", "train.py")
     except (VramcastError, Refused) as error:
-        yield from (Case(end, row["id"], f"no question: {type(error).__name__}") for end in ends)
+        yield from (Case(end, row["id"], f"no question: {type(error).__name__}", "-", complete) for end in ends)
         return
     card, count = load_gpu(row["gpu"]), int(str(row["ask"]["gpus"]).split("x")[0])
     for end in ends:
@@ -75,7 +80,28 @@ def cases(row: dict[str, Any], folder: Path) -> Iterator[Case]:
         if end == "crowded" and (measured["quantity"] != "max_allocated" or held < 0):
             continue
         with mock.patch.object(here, "opened", return_value=((Simulated(card.name, count, held),), ())):
-            yield Case(end, row["id"], judged(words, file), "job file" if file else "command")
+            verdict = judged(words, file, installed(str(options.get("engine")), words))
+            yield Case(end, row["id"], verdict, "job file" if file else "command", complete)
+
+
+def is_complete(row: dict[str, Any]) -> bool:
+    """Whether a row says what decides over its run: of quality C are those with settings that had to be guessed, and
+    what was read after loading is no peak of a step."""
+    return row["quality"] != "C" and row["measured"]["quantity"] != asked.AFTER_LOADING
+
+
+def installed(engine: str, words: tuple[str, ...]) -> dict[str, str]:
+    """The environment of a machine on which the release that the row names is installed."""
+    name, _, release = engine.partition("@")
+    if not release or name not in DISTRIBUTIONS:
+        return {"PATH": ""}
+    program = next(word for word in guard.Job.of(words, {}).words)
+    path = Path("environment", "bin", "python" if program in guard.SHELLS else program)
+    packages = path.parents[1] / "lib" / "python3.12" / "site-packages"
+    (packages / f"{DISTRIBUTIONS[name]}-{release}.dist-info").mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    path.touch(mode=0o755)
+    return {"PATH": str(path.parent.absolute())}
 
 
 def command_of(task: str, options: dict[str, Any]) -> tuple[str, ...]:
@@ -90,9 +116,9 @@ def command_of(task: str, options: dict[str, Any]) -> tuple[str, ...]:
     return tuple(start.split())
 
 
-def judged(words: tuple[str, ...], file: Path | None) -> str:
+def judged(words: tuple[str, ...], file: Path | None, environment: dict[str, str]) -> str:
     """What becomes of a job."""
-    found = guard.judged(guard.Job.of(words, {}), file=file)
+    found = guard.judged(guard.Job.of(words, environment), file=file)
     if found.answer is None:
         return f"not judged: {found.why[:100]}"
     if found.refuses:
@@ -133,9 +159,21 @@ def main() -> None:
     found = run(given.file.resolve(), given.every)
     for case in found if given.rows else ():
         print(*case, sep="\t")
+    for title, some in (("all rows", found), ("rows whose facts are complete", [one for one in found if one.complete])):
+        print(title)
+        print_counts(some)
+
+
+def print_counts(found: list[Case]) -> None:
+    """How many of each end had which verdict, and the two shares that have bars."""
     counted = Counter((one.kind, one.by, one.verdict.partition(":")[0]) for one in found)
     for (kind, by, verdict), count in sorted(counted.items()):
         print(f"{count:5} {kind:8} {by:8} {verdict}")
+    known = [one for one in found if one.verdict in VERDICTS]
+    for title, some in (("that fail", [one for one in known if one.kind != "ran"]),
+                        ("that ran", [one for one in known if one.kind == "ran"])):
+        refused = sum(one.verdict == "refused" for one in some)
+        print(f"refused of those {title}: {refused} of {len(some)} ({refused / max(1, len(some)):.1%})")
 
 
 if __name__ == "__main__":

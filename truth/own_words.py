@@ -85,7 +85,9 @@ def swift(values: Mapping[str, Any]) -> str:
             if value != "None":
                 arguments[renamed] = value
     words = " ".join(f"--{name} {_word(value)}" for name, value in arguments.items())
-    return f"swift sft {words}\n"
+    # without it one process has some layers on every card
+    several = "NPROC_PER_NODE=2 " if "+ddp" in str(values.get("exp_name")) else ""
+    return f"{several}swift sft {words}\n"
 
 
 def _word(value: Any) -> str:

@@ -22,8 +22,7 @@ from truth.contract import STEP_TIME, VERDICT, Prediction, Refused
 from truth.own_words import SAME, in_own_words
 from truth.rows import adapter, engine_of, harness_of
 from vramcast.errors import SourceError, VramcastError
-from vramcast.estimate.interval import Purpose, measured_cases, ratio_bounds
-from vramcast.estimate.traits import Traits
+from vramcast.estimate.interval import Purpose, Traits, measured_cases, ratio_bounds
 
 Row = dict[str, Any]
 

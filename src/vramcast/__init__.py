@@ -10,13 +10,14 @@ from vramcast.version import __version__
 if TYPE_CHECKING:
     from vramcast.api import diagnose, plan, reconcile, replay, rl, serve, train
     from vramcast.api.tracing import assert_fits, simulate, trace
+    from vramcast.notebook import load_ipython_extension
     from vramcast.sweeps.run import sweep
     from vramcast.watch.calibrate import calibrate
     from vramcast.watch.hook import record_memory
 
 __all__ = [
-    "__version__", "assert_fits", "calibrate", "diagnose", "plan", "reconcile", "record_memory", "replay", "rl",
-    "serve", "simulate", "sweep", "trace", "train",
+    "__version__", "assert_fits", "calibrate", "diagnose", "load_ipython_extension", "plan", "reconcile",
+    "record_memory", "replay", "rl", "serve", "simulate", "sweep", "trace", "train",
 ]
 
 
@@ -24,6 +25,7 @@ MODULES: Final = {
     **dict.fromkeys(("diagnose", "plan", "reconcile", "replay", "rl", "serve", "train"), "api"),
     **dict.fromkeys(("assert_fits", "simulate", "trace"), "api.tracing"),
     "sweep": "sweeps.run", "record_memory": "watch.hook", "calibrate": "watch.calibrate",
+    "load_ipython_extension": "notebook",
 }
 """Name -> where it is, imported when it is first asked for."""
 

@@ -1,4 +1,6 @@
-"""Everything vramcast raises on purpose.
+"""Sentences that keep what they were made of, and everything vramcast raises on purpose.
+
+A `Note` is English by itself; the catalogues of `report/words/zh` hold its template, and the same in Chinese.
 
 VramcastError
 ├── InvalidSpec        what was asked contradicts itself or the model        exit 2
@@ -12,7 +14,7 @@ An answer that says "does not fit" is an answer, not an error: it exits 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,10 +25,90 @@ MOST_LISTED: Final = 64
 """Names that an error lists where none is near."""
 
 
+class Note(str):
+    """`template` with `values` in its gaps, each a `{}` as `str.format` takes it; without values as it stands.
+
+    A value may be a note itself. Values that are neither texts nor numbers are kept as texts.
+
+    >>> Note("ep={}: {} has no experts to divide; use ep=1", 8, "gpt2")
+    'ep=8: gpt2 has no experts to divide; use ep=1'
+    """
+
+    __slots__ = ("template", "values")
+
+    template: str
+    values: tuple[object, ...]
+
+    def __new__(cls, template: str, *values: object) -> Note:
+        self = super().__new__(cls, template.format(*values) if values else template)
+        self.template = template
+        self.values = tuple(value if isinstance(value, (str, int, float)) else str(value) for value in values)
+        return self
+
+    def __getnewargs__(self) -> tuple[Any, ...]:  # pickle and copy make it anew
+        return self.template, *self.values
+
+
+def joined(joint: str, texts: Iterable[str], *, most: int | None = None) -> Note:
+    """Several sentences or names in one, with "; ", ": " or ", " between them: as many as so many characters hold, at
+    least the first.
+
+    >>> joined("; ", ("use ep=1", "use tp=2"))
+    'use ep=1; use tp=2'
+    """
+    values = tuple(texts)
+    while most is not None and len(values) > 1 and len(joint.join(values)) > most:
+        values = values[:-1]
+    return Note(joint.join(["{}"] * len(values)), *values)
+
+
+def listed(names: Iterable[str], last: str = "or") -> Note:
+    """Names one after the other, a word before the last of them.
+
+    >>> listed(("tp", "pp", "ep"), "and")
+    'tp, pp and ep'
+    """
+    *others, end = names
+    return Note("{} " + last + " {}", joined(", ", others), end) if others else Note("{}", end)
+
+
+NOTHING: Final = Note("")
+
+
+def parts_of(note: object) -> list[object]:
+    """What a note is made of, for a process that reads it with `note_of` (`enc_hook` of msgspec)."""
+    if isinstance(note, Note):
+        return [note.template, list(note.values)]
+    raise NotImplementedError(f"no parts of {type(note).__name__}")
+
+
+def note_of(kind: type, parts: Any) -> Note:
+    """The note again (`dec_hook` of msgspec)."""
+    template, values = parts
+    return Note(template, *(note_of(kind, one) if isinstance(one, list) else one for one in values))
+
+
+def text_of(value: object) -> str:
+    """A note as the text it is, for encoders that know no kinds of texts (`enc_hook` of msgspec).
+
+    Raises: NotImplementedError: of anything else
+    """
+    if isinstance(value, Note):
+        return str(value)
+    raise NotImplementedError(f"no JSON of {type(value).__name__}")
+
+
 class VramcastError(Exception):
-    """One sentence: what was given, which rule broke, what would work."""
+    """One sentence: what was given, which rule broke, what would work; a template and its values, as a `Note` is."""
 
     exit_code: ClassVar[int] = 2
+
+    def __init__(self, message: str, *values: object) -> None:
+        super().__init__(message if isinstance(message, Note) else Note(message, *values))
+
+    def __str__(self) -> Note:
+        note: Note = self.args[0]
+        return note
 
 
 class InvalidSpec(VramcastError):
@@ -52,10 +134,11 @@ class UnknownName(VramcastError):
         shown = name if len(name) <= 80 else name[:77] + "..."
         names = list(known)
         near = get_close_matches(shown.lower(), names, n=3, cutoff=0.5)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        hint = Note("; did you mean {}?", ", ".join(near)) if near else Note("")
         if not near and names:
-            hint = CATALOGUES.get(kind) or ("; known: " + ", ".join(names) if len(names) <= MOST_LISTED else "")
-        return cls(f"unknown {kind} {shown!r}{hint}")
+            every = Note("; known: {}", ", ".join(names)) if len(names) <= MOST_LISTED else Note("")
+            hint = Note(CATALOGUES[kind]) if kind in CATALOGUES else every
+        return cls("unknown {} {!r}{}", kind if isinstance(kind, Note) else Note(kind), shown, hint)
 
 
 class SourceError(VramcastError):

@@ -3,8 +3,6 @@
 Every search is a scan over all blocks, and nothing is kept between calls but the lists of blocks themselves.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 MIB = 1 << 20

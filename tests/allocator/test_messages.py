@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vramcast.allocator import Allocator, DeviceOutOfMemory
-from vramcast.allocator.failure import Figures, out_of_memory_message, size_text
+from vramcast.allocator.failure import Figures, out_of_memory_message
 from vramcast.errors import InvalidSpec
 
 from .test_caching import MIB
@@ -35,41 +35,11 @@ def test_the_text_of_2_1_has_upstreams_slip() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("version", "variable"),
-    [((2, 2), "CUDA_ALLOC"), ((2, 9), "CUDA_ALLOC"), ((2, 10), "ALLOC"), ((2, 13), "CUDA_ALLOC")],
-)
-def test_the_text_since_2_2_advises_expandable_segments(version: tuple[int, int], variable: str) -> None:
-    text = out_of_memory_message(SMALL, version, processes="Process 42 has 6.00 GiB memory in use. ")
-    assert "has a total capacity of 8.00 GiB of which 1024.00 KiB is free. Process 42 has 6.00 GiB memory" in text
-    assert f"try setting PYTORCH_{variable}_CONF=expandable_segments:True to avoid fragmentation.  See" in text
-
-
 def test_the_limit_of_a_memory_fraction_is_named_where_upstream_names_it() -> None:
     figures = Figures(tried=2 * MIB, total=8 * GIB, free=GIB, allocated=GIB, reserved=2 * GIB, allowed=2 * GIB)
     named = [minor for minor in range(14) if "2.00 GiB allowed; " in out_of_memory_message(figures, (2, minor))]
     assert named == [0, *range(5, 14)]
     assert "2.00 GiB allowed; 2.00 GiB reserved" in out_of_memory_message(figures, (1, 10))
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [(0, "0 bytes"), (1024, "1024 bytes"), (1025, "1.00 KiB"), (MIB, "1024.00 KiB"), (MIB + 1, "1.00 MiB"),
-     (GIB, "1024.00 MiB"), (GIB + 1, "1.00 GiB"), (3 * GIB // 2, "1.50 GiB"), (2048 * GIB, "2048.00 GiB")],
-)
-def test_sizes_change_their_unit_one_past_the_boundary(num_bytes: int, text: str) -> None:
-    assert size_text(num_bytes) == text
-
-
-def test_an_allocator_raises_what_torch_would() -> None:
-    allocator = Allocator(capacity_bytes=100 * MIB, total_bytes=110 * MIB)
-    allocator.allocate(60 * MIB)
-    with pytest.raises(DeviceOutOfMemory) as caught:
-        allocator.allocate(50 * MIB)
-    assert caught.value.torch_message((2, 6), device=3).startswith(
-        "CUDA out of memory. Tried to allocate 50.00 MiB. GPU 3 has a total capacity of 110.00 MiB of which 40.00 MiB "
-        "is free. Of the allocated memory 60.00 MiB is allocated by PyTorch, and 0 bytes is reserved"
-    )
 
 
 def test_more_than_an_exbibyte_has_its_own_text() -> None:

@@ -1,7 +1,5 @@
 """What must hold after any mixture of streams, waits, captures and pools, under any options and versions."""
 
-from __future__ import annotations
-
 import contextlib
 
 from hypothesis import given, settings

@@ -1,11 +1,8 @@
 """What must hold after any sequence of calls, under any options."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +10,7 @@ from vramcast.allocator import Allocator, Settings
 from vramcast.allocator.heap import ADDRESS_BITS, ADDRESS_MASK
 from vramcast.errors import OutOfMemory
 
-from ._model import MIB, PlainModel
+from ._model import MIB
 
 SIZES = st.one_of(
     st.integers(1, 4096),
@@ -118,58 +115,6 @@ def _check_sets(allocator: Allocator) -> None:
         assert block.next is None or (block.next.prev is block and block.next.address == block.end)
 
 
-@given(calls=CALLS, capacity=st.none() | CAPACITIES)
-@settings(max_examples=40)
-def test_default_options_agree_with_the_plain_model(calls: list[tuple[str, int]], capacity: int | None) -> None:
-    allocator, model = Allocator(capacity_bytes=capacity), PlainModel(capacity=capacity)
-    live: list[int] = []
-    for action, number in calls:
-        if action == "allocate":
-            expected = model.allocate(number)
-            try:
-                handle: int | None = allocator.allocate(number)
-            except OutOfMemory:
-                handle = None
-            assert handle == expected
-            live += [] if handle is None else [handle]
-        elif action == "free" and live:
-            handle = live.pop(number % len(live))
-            allocator.free(handle)
-            model.free(handle)
-        elif action == "empty":
-            allocator.empty_cache()
-            model.empty_cache()
-        table = [(b.address, b.size_bytes, b.requested_bytes) for s in allocator.segments() for b in s.blocks]
-        assert table == model.table()
-
-
-@given(sizes=st.lists(SIZES, min_size=10, max_size=60), options=OPTIONS, order=st.randoms(use_true_random=False))
-def test_freeing_everything_merges_every_segment_and_gives_all_back(
-    sizes: list[int], options: str, order: object
-) -> None:
-    allocator = Allocator(settings=Settings.parse(options), capacity_bytes=1 << 40)
-    handles = [allocator.allocate(size) for size in sizes]
-    order.shuffle(handles)  # type: ignore[attr-defined]
-    for handle in handles:
-        allocator.free(handle)
-    assert all(len(segment.blocks) == 1 and segment.blocks[0].is_free for segment in allocator.segments())
-    assert allocator.allocated_bytes == allocator.requested_bytes == 0
-    allocator.empty_cache()
-    assert allocator.reserved_bytes == 0 and allocator.segments() == () and not allocator._heap.blocks
-
-
-@given(calls=CALLS, options=OPTIONS)
-@settings(max_examples=40)
-def test_a_restored_allocator_has_the_same_blocks_and_sums(calls: list[tuple[str, int]], options: str) -> None:
-    parsed = Settings.parse(options)
-    first, second = (Allocator(settings=parsed, capacity_bytes=1 << 40) for _ in range(2))
-    run(first, calls)
-    second.restore(first.segments())
-    assert second.segments() == first.segments()
-    assert second.allocated_bytes == first.allocated_bytes and second.requested_bytes == first.requested_bytes
-    _check_sets(second)
-
-
 @given(before=CALLS, after=CALLS, options=st.sampled_from(["", "max_split_size_mb:20", "roundup_power2_divisions:4"]))
 @settings(max_examples=40)
 def test_a_restored_allocator_continues_as_the_first_one_does(
@@ -187,19 +132,3 @@ def test_a_restored_allocator_continues_as_the_first_one_does(
 def _shape(allocator: Allocator) -> list[list[tuple[int, int]]]:
     """Sizes of all blocks by address; the addresses of new segments may differ, their order does not."""
     return [[(b.size_bytes, b.requested_bytes) for b in s.blocks] for s in allocator.segments()]
-
-
-@pytest.mark.parametrize("options", ["", "expandable_segments:True"])
-@given(calls=CALLS, capacity=CAPACITIES)
-@settings(max_examples=40)
-def test_out_of_memory_means_that_nothing_releasable_is_left(
-    options: str, calls: list[tuple[str, int]], capacity: int
-) -> None:
-    allocator = Allocator(settings=Settings.parse(options), capacity_bytes=capacity)
-    run(allocator, calls)
-    with pytest.raises(OutOfMemory):
-        allocator.allocate(1 << 40)
-    before = allocator.segments()
-    allocator.empty_cache()
-    if not options:
-        assert allocator.segments() == before

@@ -1,8 +1,6 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from vramcast.allocator import round_size, segment_bytes
+from vramcast.allocator import round_size
 
 MIB = 1 << 20
 TABLE = (2, 4, *(0,) * 13, 8)
@@ -22,25 +20,3 @@ def test_requests_are_rounded_as_upstream_does(
     request_bytes: int, divisions: tuple[int, ...], block_bytes: int
 ) -> None:
     assert round_size(request_bytes, divisions) == block_bytes
-
-
-@given(num_bytes=st.integers(1, 1 << 40), steps=st.sampled_from([0, 1, 2, 4, 8, 16, 32]))
-def test_rounded_sizes_are_multiples_of_512_no_smaller_and_stable(num_bytes: int, steps: int) -> None:
-    size = round_size(num_bytes, (steps,) * 16)
-    assert size >= num_bytes and size % 512 == 0
-    assert round_size(size, (steps,) * 16) == size
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "segment"),
-    [
-        (512, 2 * MIB),
-        (MIB, 2 * MIB),
-        (MIB + 512, 20 * MIB),
-        (10 * MIB - 512, 20 * MIB),
-        (10 * MIB, 10 * MIB),
-        (10 * MIB + 512, 12 * MIB),
-    ],
-)
-def test_segments_are_2_or_20_mib_or_the_request_in_2_mib_steps(size_bytes: int, segment: int) -> None:
-    assert segment_bytes(size_bytes) == segment

@@ -6,31 +6,11 @@ from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 MIB = 1 << 20
 
 
-def test_an_empty_text_gives_the_defaults() -> None:
-    assert Settings.parse("") == Settings()
-
-
 def test_options_are_read_as_torch_reads_them_spaces_and_all() -> None:
     settings = Settings.parse(" expandable_segments:True, max_split_size_mb : 128,garbage_collection_threshold:0.8")
     expected = Settings(expandable_segments=True, max_split_size_mb=128, garbage_collection_threshold=0.8)
     assert settings == expected
     assert settings.max_split_bytes == 128 * MIB
-
-
-def test_division_lists_fill_the_table_as_the_unit_test_of_torch_expects() -> None:
-    """c10/test/core/AllocatorConfig_test.cpp: 1024 MB is in no interval and stays off."""
-    settings = Settings.parse("roundup_power2_divisions:[128:8,256:16,512:1,2048:8,>:2],max_split_size_mb:20")
-    assert settings.roundup_power2_divisions == (8,) * 8 + (16, 1, 0, 8) + (2,) * 4
-    assert settings.max_split_size_mb == 20
-
-
-def test_one_division_number_fills_the_whole_table() -> None:
-    assert Settings.parse("roundup_power2_divisions:4").roundup_power2_divisions == (4,) * 16
-
-
-def test_options_of_locks_and_host_memory_change_nothing() -> None:
-    text = "backend:native,release_lock_on_cudamalloc:True,pinned_num_register_threads:8,throw_on_cudamalloc_oom:False"
-    assert Settings.parse(text) == Settings()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """`vramcast.trace`, `simulate` and `assert_fits`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,18 +1,13 @@
 """What --gpus names, what it costs, and what a search is offered."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from vramcast.catalogue.clusters import Market, cluster_of
-from vramcast.catalogue.given import parse_price, read_clusters
-from vramcast.catalogue.offers import offers
-from vramcast.domain.device import Cluster
-from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
+from vramcast.catalogue.given import read_clusters
+from vramcast.catalogue.machines import offers
+from vramcast.errors import InvalidSpec, SourceError, UnknownName
 
 BAD = Path(__file__).parent / "bad"
 
@@ -43,30 +38,6 @@ def boxes(tmp_path: Path) -> str:
     path = tmp_path / "boxes.toml"
     path.write_text(BOXES, encoding="utf-8")
     return str(path)
-
-
-def test_a_price_that_is_not_public_is_absent_and_can_be_given() -> None:
-    h20 = cluster_of("ecs.gn8v-8x.48xlarge")
-    assert h20.price is None and any("give --price" in note for note in h20.notes)
-    given_price = cluster_of("ecs.gn8v-8x.48xlarge", Market(price="9.5cny")).price
-    assert given_price is not None and (given_price.per_hour, given_price.currency) == (76.0, "CNY")
-
-
-@pytest.mark.parametrize(
-    ("text", "per_hour", "currency"),
-    [("2.5usd", 20.0, "USD"), ("98.32USD/node", 98.32, "USD"), ("1 cny/gpu", 8.0, "CNY"), ("7eur/machine", 7.0, "EUR")],
-)
-def test_prices_are_per_card_unless_they_say_per_node(text: str, per_hour: float, currency: str) -> None:
-    price = parse_price(text, gpus_per_node=8)
-    assert (price.per_hour, price.currency) == (per_hour, currency)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "2.5", "usd", "$2.5", "-1usd", "0usd", "1e9usd", "2.5usd/rack", "9999999usd", "nanusd"]
-)
-def test_prices_that_read_like_none_are_refused(text: str) -> None:
-    with pytest.raises(InvalidSpec, match="price"):
-        parse_price(text, gpus_per_node=8)
 
 
 def test_a_given_price_is_not_converted() -> None:
@@ -158,15 +129,6 @@ def test_a_wrong_cluster_names_file_and_line(name: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@given(st.text(max_size=50), st.integers(0, 12))
-def test_no_text_breaks_the_reading_of_gpus(text: str, count: int) -> None:
-    for word in (text, f"{count}x{text}"):
-        try:
-            assert isinstance(cluster_of(word), Cluster)
-        except VramcastError as error:
-            assert "\n" not in str(error) and len(str(error)) < 400
-
-
 def test_a_search_is_offered_what_its_text_names(boxes: str) -> None:
     assert [(o.machine.name, o.counts) for o in offers("8xh100")] == [("8xh100-sxm-80gb", (1,))]
     assert [(o.machine.name, o.counts) for o in offers("64xh100")] == [("8xh100-sxm-80gb", (8,))]
@@ -178,31 +140,12 @@ def test_a_search_is_offered_what_its_text_names(boxes: str) -> None:
     assert own[0].machine.price is not None
 
 
-def test_a_card_is_offered_in_boxes_and_in_every_machine_that_has_it() -> None:
-    found = {offer.machine.name for offer in offers("h100")}
-    assert {"1xh100-sxm-80gb", "8xh100-sxm-80gb", "aws:p5.48xlarge", "onprem:dgx-h100"} <= found
-    assert not any("p4d" in name for name in found)
-
-
 def test_everything_on_offer_is_one_machine_and_stands_once(boxes: str) -> None:
     found = offers("any,aws,h100", Market(hardware=boxes))
     names = [offer.machine.name for offer in found]
     assert len(names) == len(set(names)) > 250
     assert all(offer.machine.num_nodes == 1 for offer in found)
     assert {"mybox", "den"} <= set(names)
-
-
-def test_offers_in_another_currency_have_no_price() -> None:
-    found = {o.machine.name: o.machine.price for o in offers("p5.48xlarge,gn7e-c16g1.32xlarge", Market(currency="CNY"))}
-    assert found["aws:p5.48xlarge"] is None
-    price = found["alibaba:ecs.gn7e-c16g1.32xlarge"]
-    assert price is not None and price.currency == "CNY"
-
-
-def test_an_offer_without_the_price_asked_for_says_which_there_are() -> None:
-    offered = offers("aws:p5.48xlarge,gn7e-c16g1.32xlarge", Market(currency="CNY"))
-    (note,) = offered[0].machine.notes[-1:]
-    assert "known are on-demand in USD" in note
 
 
 def test_offers_of_nothing_are_refused() -> None:

@@ -1,7 +1,5 @@
 """Machines: every row holds against its card and its siblings, names resolve, broken tables are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ from hypothesis import strategies as st
 from vramcast.catalogue import instances as module
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.instances import PROVIDERS, card_of_code, instances, load_instance, read_instances
-from vramcast.catalogue.prices import shipped_prices
 from vramcast.errors import InvalidSpec, SourceError, VramcastError
 
 BAD = Path(__file__).parent / "bad"
@@ -43,27 +40,6 @@ def test_every_provider_and_every_alibaba_family_is_there() -> None:
     assert set(listed.split()) | {"ebmgn7e", "ebmgn7i", "ebmgn7", "ebmgn6e", "ebmgn6v", "ebmgn6i"} <= families
 
 
-def test_families_whose_price_is_not_public_have_none() -> None:
-    priced = {name for name, _ in shipped_prices()}
-    assert not [name for name in priced if "gn8" in name or "gn9" in name or name.startswith(("pai:", "onprem:"))]
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("aws:p5.48xlarge", "aws:p5.48xlarge"),
-        ("P5.48xlarge", "aws:p5.48xlarge"),
-        ("alibaba:ecs.gn7i-c16g1.4xlarge", "alibaba:ecs.gn7i-c16g1.4xlarge"),
-        ("gn7i-c16g1.4xlarge", "alibaba:ecs.gn7i-c16g1.4xlarge"),
-        ("ND96isr_H100_v5", "azure:Standard_ND96isr_H100_v5"),
-        ("ml.gu8tf.8.46xlarge", "pai:ml.gu8tf.8.46xlarge"),
-        ("dgx-h100", "onprem:dgx-h100"),
-    ],
-)
-def test_names_resolve_with_and_without_their_provider(text: str, name: str) -> None:
-    assert load_instance(text).full_name == name
-
-
 def test_a_name_of_two_providers_must_say_which(monkeypatch: pytest.MonkeyPatch) -> None:
     twins = {"p5.48xlarge": ("aws:p5.48xlarge", "onprem:p5.48xlarge")}
     monkeypatch.setattr(module, "_index", lambda: twins)
@@ -77,23 +53,6 @@ def test_a_slice_of_a_card_keeps_its_share_of_memory_and_no_rates() -> None:
     assert slice_.visible_bytes == whole.visible_bytes // 8
     assert slice_.bandwidth_bytes_per_s is None and slice_.bf16_flops is None
     assert slice_.visible_bytes < 2861 << 20  # what the AWS API says
-
-
-def test_bridges_that_join_pairs_do_not_connect_four_cards() -> None:
-    assert load_instance("NC48ads_A100_v4").card().link == "NVLink3 bridge"
-    four = load_instance("NC96ads_A100_v4").card()
-    assert (four.link, four.pcie_generation) == (None, 4)
-
-
-def test_a_bridge_that_a_machine_names_is_fitted() -> None:
-    assert load_instance("NC48ads_A100_v4").card().is_linked
-    assert not load_gpu("a100-pcie-80gb").is_linked
-    assert not load_instance("NC96ads_A100_v4").card().is_linked
-
-
-def test_a_card_without_a_bridge_in_its_machine_is_on_pcie() -> None:
-    assert load_gpu("rtx-a6000").link is not None
-    assert load_instance("gpu_2x_a6000").card().link is None
 
 
 def test_the_fabric_of_an_azure_machine_is_its_infiniband() -> None:

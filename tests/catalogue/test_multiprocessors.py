@@ -1,19 +1,7 @@
 """Multiprocessors of the catalogue's cards."""
 
-import csv
 
-from vramcast.catalogue.gpus import FILE, load_gpu
-from vramcast.catalogue.multiprocessors import multiprocessors, threads
-
-
-def test_every_card_of_nvidia_says_how_many_it_has():
-    with FILE.open(newline="", encoding="utf-8") as file:
-        names = [row["name"] for row in csv.DictReader(file) if row["vendor"] == "NVIDIA"]
-    assert [name for name in names if multiprocessors(name) is None] == []
-
-
-def test_cards_of_other_vendors_say_nothing():
-    assert multiprocessors("mi300x") is None
+from vramcast.catalogue.gpus import load_gpu, threads
 
 
 def test_threads_follow_from_the_compute_capability():

@@ -1,7 +1,5 @@
 """Prices: dated and sourced, chosen as asked, never converted, never taken from a broken table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -18,15 +16,10 @@ from vramcast.catalogue.prices import (
     shipped_prices,
     user_file,
 )
-from vramcast.domain.price import Price
 from vramcast.errors import SourceError
 
 BAD = Path(__file__).parent / "bad"
 HEADER = ",".join(COLUMNS)
-
-
-def priced(per_hour: float, region: str, currency: str = "USD") -> Price:
-    return Price(per_hour=per_hour, currency=currency, region=region, date="2026-01-01", source="s")
 
 
 def test_every_shipped_price_is_of_a_known_machine_with_source_and_date() -> None:
@@ -46,21 +39,6 @@ def test_published_prices_are_as_published() -> None:
     assert cheap is not None and (cheap.per_hour, cheap.currency, cheap.region) == (10.0934, "CNY", "cn-hangzhou")
     azure = choose("azure:Standard_ND96isr_H100_v5", prices.of("azure:Standard_ND96isr_H100_v5"), Wanted())
     assert azure is not None and azure.per_hour == 98.32
-
-
-def test_the_home_region_wins_then_the_cheapest() -> None:
-    both = [priced(3, "us-west-2"), priced(4, "us-east-1")]
-    assert choose("aws:x", both, Wanted()) == both[1]
-    assert choose("onprem:x", both, Wanted()) == both[0]
-    assert choose("aws:x", both, Wanted(region="us-west-2")) == both[0]
-
-
-def test_two_currencies_are_not_compared() -> None:
-    dear, cheap = priced(5, "a", "USD"), priced(1, "b", "CNY")
-    assert choose("onprem:x", [dear, cheap], Wanted()) == dear
-    assert choose("onprem:x", [dear, cheap], Wanted(currency="CNY")) == cheap
-    assert choose("onprem:x", [dear], Wanted(currency="CNY")) is None
-    assert choose("onprem:x", [dear], Wanted(tariff="spot")) is None
 
 
 def test_a_refreshed_row_wins_unless_a_newer_one_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

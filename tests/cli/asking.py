@@ -1,7 +1,5 @@
 """How tests ask the command line: in this process, from its arguments to its exit code."""
 
-from __future__ import annotations
-
 import io
 import sys
 from contextlib import redirect_stderr, redirect_stdout

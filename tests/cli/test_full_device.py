@@ -1,7 +1,5 @@
 """A full disk ends in one sentence, and leaves nothing half written."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-RUN = [sys.executable, "-m", "vramcast"]
+RUN = [sys.executable, "-B", "-m", "vramcast"]  # bytecode that is cut off at a limit would stay
 TRAIN = ["train", "llama-3.2-1b", "--gpus", "h100"]
 FULL = Path("/dev/full")
 

@@ -1,7 +1,5 @@
 """What a user of `vramcast instances`, `gpus` and `prices` meets, and prices in train and serve."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -61,19 +59,6 @@ def test_a_machine_that_has_only_other_prices_is_not_said_to_have_none(option: l
     rows = vramcast("instances", "aws:p5", *option, "--lang", "en").stdout.splitlines()
     assert words in next(row for row in rows if row.startswith("aws:p5.48xlarge"))
     assert "not public" in next(row for row in rows if row.startswith("aws:p5e.48xlarge"))
-
-
-def test_prices_in_several_currencies_are_said_not_to_be_compared() -> None:
-    done = vramcast("instances", "a100-sxm4-80gb", "--sort", "price", "--lang", "en")
-    assert done.stdout.rstrip().endswith("prices are in CNY, USD; none is converted, so they are sorted within each")
-
-
-def test_own_clusters_are_listed_with_the_others(tmp_path: Path) -> None:
-    path = tmp_path / "boxes.toml"
-    path.write_text('[clusters.mybox]\ngpu = "h100"\ngpus_per_node = 8\nprice = "2usd"\n', encoding="utf-8")
-    done = vramcast("instances", "--hardware", str(path), "--gpu", "h100", "--lang", "en")
-    assert done.stdout.splitlines()[1].startswith("mybox")
-    assert "16.00 USD" in done.stdout.splitlines()[1]
 
 
 def test_cards_are_filtered_sorted_and_compared() -> None:

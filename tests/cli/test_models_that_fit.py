@@ -1,7 +1,5 @@
 """`models --fits`: my card, which models?"""
 
-from __future__ import annotations
-
 import json
 
 import pytest

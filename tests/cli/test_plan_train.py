@@ -1,7 +1,5 @@
 """`vramcast plan train` from end to end: a search, an inverse question, a picture, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
@@ -58,13 +56,6 @@ def test_the_plan_found_is_written_as_files_of_its_engine(tmp_path: Path, option
     best = answer["plans"][0] if "plans" in answer else answer
     script = (tmp_path / "configs" / "run.sh").read_text(encoding="utf-8")
     assert f"--training.local_batch_size {best['question']['workload']['micro_batch']} " in script
-
-
-def test_an_inverse_question_says_what_it_came_to() -> None:
-    done = plan("llama-3.2-1b", "--on", "l40s", "--seq-len", "1k", "--find", "largest-batch", "--lang", "en")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("largest micro-batch that fits: ")
-    assert "nearest that is left out: --micro-batch " in done.stdout
 
 
 def test_techniques_alone_need_no_search() -> None:

@@ -1,8 +1,5 @@
 """`--report`: one file beside what a command prints."""
 
-from __future__ import annotations
-
-import json
 import re
 from pathlib import Path
 
@@ -10,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from vramcast.cli.main import group
-from vramcast.errors import InvalidSpec, SourceError
+from vramcast.errors import InvalidSpec
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 TRAIN = ("train", "llama-3.2-1b", "--gpus", "h100", "--seq-len", "1k")
@@ -44,36 +41,6 @@ def test_every_command_writes_the_question_that_it_was_asked(tmp_path: Path, nam
     assert asked[1].replace(" \\\n ", "").split() == ["vramcast", *COMMANDS[name]]
 
 
-def test_the_language_and_the_format_are_chosen(tmp_path: Path) -> None:
-    path = tmp_path / "out.html"
-    run(*TRAIN, "--report", path, "--lang", "zh")
-    text = path.read_text(encoding="utf-8")
-    assert text.startswith("<!doctype html>") and 'lang="zh"' in text and "放得下" in text
-
-
-def test_json_stays_json(tmp_path: Path) -> None:
-    done = run(*SERVE, "--json", "--report", tmp_path / "out.html", "--lang", "en")
-    assert json.loads(done.stdout)["fits"] is True
-    assert "written: " in done.stderr
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_another_ending_is_refused_before_any_work(tmp_path: Path, name: str) -> None:
-    done = run(*COMMANDS[name], "--report", tmp_path / "out.pdf")
-    assert isinstance(done.exception, InvalidSpec) and not done.stdout
-    done = run(*COMMANDS[name], "--report", tmp_path / "none" / "out.md")
-    assert isinstance(done.exception, SourceError) and not done.stdout
-
-
 def test_a_comparison_has_no_report(tmp_path: Path) -> None:
     done = run("serve", "--reconcile", EXAMPLES / "vllm.log", "--report", tmp_path / "out.md")
     assert isinstance(done.exception, InvalidSpec) and "--reconcile" in str(done.exception)
-
-
-def test_a_link_is_kept_and_what_it_points_to_replaced(tmp_path: Path) -> None:
-    (tmp_path / "real.md").write_text("old", encoding="utf-8")
-    (tmp_path / "link.md").symlink_to("real.md")
-    run(*TRAIN, "--report", tmp_path / "link.md", "--lang", "en")
-    assert (tmp_path / "link.md").is_symlink()
-    assert (tmp_path / "real.md").read_text(encoding="utf-8").startswith("# Training memory")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.md", "real.md"]

@@ -1,30 +1,18 @@
 """`vramcast rl`: its answer as text and as JSON, job files, exit codes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cli.asking import vramcast
+from vramcast import api
+from vramcast.estimate.post_training import answer
+from vramcast.search.post_training_plans import placements
 
 ASKED = ("rl", "qwen2.5-1.5b", "--gpus", "8xh100-sxm-80gb", "--samples", "4", "--reference")
-
-
-def test_json_has_the_card_its_processes_and_every_stage() -> None:
-    done = vramcast(*ASKED, "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    card, *processes = found["ranks"]
-    assert [rank["role"] for rank in (card, *processes)] == ["card", "trainer", "engine"]
-    assert list(card["phases"]) == [
-        "init", "engine_start", "update_weights", "generate", "old_log_prob", "ref_log_prob", "update_actor",
-    ]
-    assert sum(entry["bytes"] for entry in card["ledger"]) == card["peak"]["device_bytes"] == found["needed_bytes"]
-    assert found["resting"]["trainer"].keys() == card["phases"].keys()
-    assert sum(found["time"]["seconds"].values()) == pytest.approx(found["time"]["step_s"])
-    assert found["host"]["parts"] and "shortfall" not in found
 
 
 def test_a_plan_that_does_not_fit_exits_one_and_its_changes_can_be_put_into_the_question() -> None:
@@ -71,3 +59,40 @@ def test_a_run_of_so_many_steps_has_a_length_and_a_price() -> None:
     found = json.loads(vramcast(*ASKED, "--steps", "500", "--price", "2.5usd", "--json").stdout)
     assert found["run_hours"] == pytest.approx(500 * found["time"]["step_s"] / 3600, rel=1e-3)
     assert found["price"]["per_run"] == pytest.approx(20 * found["run_hours"], rel=1e-3)
+
+
+@pytest.mark.parametrize(("model", "fixed"), [
+    ("qwen2.5-1.5b", {"ulysses": 1, "memory-fraction": 0.4, "samples": 4, "reference": True, "mini-batch": 1024}),
+    ("qwen2.5-7b", {"memory-fraction": 0.4, "samples": 4, "micro-batch": 16, "offload-parameters": "none"}),
+    ("qwen2.5-7b", {"rollout-tp": 1, "samples": 8, "micro-batch": 4, "ahead": True, "rollout-gpus": 4,
+                    "offload-parameters": "cpu", "recompute": "full", "ulysses": 1}),
+])
+def test_the_fastest_step_is_the_fastest_of_all_that_fit_and_its_options_ask_for_it(
+    model: str, fixed: dict[str, Any],
+) -> None:
+    asked = {"model": model, "gpus": "8xh100-sxm-80gb", **fixed}
+    job = api.post_training_job_of(asked)
+    found = api.post_training_answer(asked | {"find": "fastest-step"})
+    assert found.found is not None and found.found.what is not None and found.time is not None
+    words = found.found.what.split()
+    told = {name[2:]: value for name, value in zip(words[::2], words[1::2], strict=True)}
+    again = api.post_training_answer(asked | told)
+    assert (again.fullest.needed_bytes, again.time) == (found.fullest.needed_bytes, found.time)
+    every = placements(job, fixed)
+    assert len(every) == found.found.num_tried > 8
+    for one in every:
+        if one.step_s >= found.time.step_s - 1e-3:
+            break
+        rollout = replace(job.rollout, gpus=one.engine.gpus, tp=one.engine.tp, memory_fraction=one.engine.fraction)
+        other = answer(replace(one.trainer.job, rollout=rollout), with_changes=False)
+        assert not other.fits or other.high_bytes > other.capacity_bytes
+
+
+def test_a_search_ahead_chooses_the_cards_of_the_engine_and_its_table_is_no_wider_than_a_terminal() -> None:
+    asked = ("plan", "rl", "qwen2.5-1.5b", "--gpus", "4xh100-sxm-80gb", "--ahead", "--micro-batch", "4")
+    done = vramcast(*asked, "--lang", "en")
+    assert done.returncode == 0 and "--rollout-gpus" in done.stdout, done.stderr
+    table = done.stdout.partition("Tried:")[2].partition("\n\n")[0].splitlines()[1:]
+    assert table[0].startswith("  all with --") and max(map(len, table)) <= 100
+    refused = vramcast("rl", "qwen2.5-1.5b", "--gpus", "4xh100-sxm-80gb", "--ahead")
+    assert refused.returncode == 2 and "--ahead needs --rollout-gpus" in refused.stderr

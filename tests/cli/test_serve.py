@@ -1,7 +1,5 @@
 """What a user of `vramcast serve` meets."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -9,30 +7,6 @@ import sys
 import pytest
 
 from tests.cli.asking import serve
-
-
-def test_a_plan_that_fits_exits_zero_and_its_ledger_adds_up() -> None:
-    done = serve("llama-3.1-8b", "--gpus", "2xl40s", "--context", "32k", "--concurrency", "4", "--json")
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert answer["schema"] == 1
-    assert answer["fits"] is True
-    assert answer["question"]["plan"]["tp"] == 2
-    for rank in answer["ranks"]:
-        assert sum(entry["bytes"] for entry in rank["ledger"]) == rank["peak"]["device_bytes"]
-        assert rank["peak"]["allocated_bytes"] <= rank["peak"]["reserved_bytes"] <= rank["peak"]["device_bytes"]
-    capacity = answer["capacity"]
-    assert capacity["kv_tokens"] > 4 * 32768
-    assert capacity["concurrency"] >= 4
-    assert 32768 <= capacity["longest_context"] <= 131072
-    assert 0.5 < capacity["safe_fraction"] < 1.0
-
-
-def test_a_load_that_the_cache_cannot_hold_exits_one_and_says_what_is_short() -> None:
-    done = serve("llama-3.1-8b", "--gpus", "l40s", "--context", "128k", "--concurrency", "64", "--lang", "en")
-    assert done.returncode == 1, done.stderr
-    assert done.stdout.startswith("does not fit: ")
-    assert " of 64 sequences of 131,072 tokens: they take 1024.00 GiB, the cache has " in done.stdout
 
 
 def test_a_model_larger_than_the_cards_does_not_fit() -> None:
@@ -66,18 +40,6 @@ def test_a_question_that_cannot_be_answered_gets_one_sentence(arguments: list[st
     assert (done.returncode, done.stdout) == (code, "")
     assert words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-
-
-def test_weights_beyond_the_budget_are_named_with_what_is_missing() -> None:
-    done = serve("llama-3.1-70b", "--gpus", "h200", "--lang", "en")
-    assert done.returncode == 1, done.stderr
-    assert "nothing is left for the cache: weights 131" in done.stdout
-
-
-def test_the_report_exists_in_chinese() -> None:
-    done = serve("qwen3-8b", "--gpus", "h100", "--context", "16k", "--lang", "zh")
-    assert done.stdout.startswith("放得下")
-    assert "缓存可容纳" in done.stdout
 
 
 def test_a_serving_process_imports_neither_torch_nor_numpy_nor_rich() -> None:

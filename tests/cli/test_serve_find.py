@@ -1,7 +1,5 @@
 """What a user of `vramcast serve --find` meets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -33,32 +31,6 @@ def test_json_says_what_was_found_and_what_was_tried() -> None:
     assert any(plan["what"] == found["what"] and plan["fits"] for plan in tried)
     assert all(plan["reason"] for plan in tried if not plan["fits"])
     assert answer["question"]["gpus"] == f"1x{found['value']}"
-
-
-def test_an_answer_without_a_search_has_neither() -> None:
-    answer = json.loads(serve("llama-3.2-1b", "--gpus", "l40s", "--context", "4k", "--json").stdout)
-    assert "found" not in answer
-    assert "tried" not in answer
-
-
-def test_nothing_that_fits_exits_one_and_names_the_nearest() -> None:
-    done = serve("deepseek-v3", "--gpus", "l4", "--context", "4k", "--find", "best-split", "--lang", "en")
-    assert done.returncode == 1
-    assert done.stdout.startswith("none of 1 plans fits; the nearest is\ndoes not fit: ")
-
-
-def test_an_unknown_goal_lists_the_known_ones() -> None:
-    done = serve("llama-3.1-8b", "--gpus", "l4", "--find", "cheapest")
-    assert done.returncode == 2
-    assert "smallest-gpu" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_job_file_can_ask_an_inverse_question(tmp_path: Path) -> None:
-    job = tmp_path / "job.toml"
-    job.write_text('model = "llama-3.2-1b"\ngpus = "l4"\ncontext = 4096\nfind = "most-users"\n')
-    answer = json.loads(serve("--file", str(job), "--json").stdout)
-    assert answer["found"]["value"] == answer["question"]["requests"]["concurrency"]
 
 
 def test_explain_says_where_the_time_goes_and_what_rates_rest_on() -> None:

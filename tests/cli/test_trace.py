@@ -1,7 +1,5 @@
 """What a user of `vramcast trace` meets."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

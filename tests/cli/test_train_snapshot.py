@@ -1,7 +1,5 @@
 """`vramcast train --snapshot` writes a recording that agrees with the answer."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A search on a terminal says how far it is, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import io
 import sys
 
@@ -28,11 +26,3 @@ def test_a_terminal_sees_the_count_and_then_nothing(monkeypatch: pytest.MonkeyPa
         progress(1234567)
     assert "1,234,567 plans" in terminal.getvalue()
     assert terminal.getvalue().endswith(ERASE)
-
-
-def test_a_file_gets_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
-    with waiting(Words("en")) as progress:
-        assert progress is None
-    assert stream.getvalue() == ""

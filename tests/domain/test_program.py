@@ -1,7 +1,5 @@
 """The two readings of a program agree with unrolling it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,12 +11,10 @@ from vramcast.domain.program import (
     Category,
     Free,
     Loop,
-    Node,
     Program,
     Tensor,
     events,
     extent,
-    freed_unallocated,
     live_at_end,
     total_bytes,
 )
@@ -41,26 +37,6 @@ PROGRAMS = st.recursive(
 )
 
 
-def unrolled(program: Program) -> list[Node]:
-    flat: list[Node] = []
-    for node in program:
-        if isinstance(node, Loop):
-            for _ in range(node.count):
-                flat.extend(unrolled(node.body))
-        else:
-            flat.append(node)
-    return flat
-
-
-def goes_below_zero(program: Program) -> bool:
-    live = dict.fromkeys(TENSORS, 0)
-    for node in unrolled(program):
-        live[node.tensor] += 1 if isinstance(node, Alloc) else -1
-        if live[node.tensor] < 0:
-            return True
-    return False
-
-
 @given(PROGRAMS)
 def test_tensors_alive_at_the_end_add_up_to_the_net_change(program: Program) -> None:
     assert total_bytes(live_at_end(program)) == extent(program).net
@@ -70,12 +46,6 @@ def test_balanced_repeats_are_cut_in_the_timeline_and_growing_ones_are_not() -> 
     item = tensor("x", 512)
     assert len(list(events((Loop(100, (Alloc(item), Free(item))),)))) == 4
     assert len(list(events((Loop(100, (Alloc(item),)),)))) == 100
-
-
-@given(PROGRAMS)
-def test_a_tensor_that_is_freed_unallocated_is_found_without_unrolling(program: Program) -> None:
-    freed = freed_unallocated(program)
-    assert (freed is not None) == goes_below_zero(program)
 
 
 def test_a_rank_that_frees_what_it_has_not_allocated_is_not_answered() -> None:

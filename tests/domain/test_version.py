@@ -1,9 +1,7 @@
-from __future__ import annotations
-
 import pytest
 
 from vramcast.api import job_of
-from vramcast.domain.version import check_version, named, read_version
+from vramcast.domain.version import check_version, named
 from vramcast.engines.serving.table import SERVING
 from vramcast.engines.training import TRAINING
 from vramcast.errors import InvalidSpec
@@ -16,17 +14,6 @@ ASKED = {"model": "llama-3.2-1b", "gpus": "h100", "seq_len": 512}
 
 def asked(**options):
     return job_of({name.replace("_", "-"): value for name, value in (ASKED | options).items()})
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [("4.57.3", (4, 57, 3)), ("v0.19", (0, 19)), ("b4567", (4567,)), ("5.0.0rc1", (5, 0, 0)),
-     ("4.58.0.dev0", (4, 58, 0)), ("0.6.4.post1", (0, 6, 4)), ("2.4.1+cu121", (2, 4, 1)),
-     ("2025-02-06", (2025, 2, 6)), ("latest", None), ("", None),
-     ("1.2.3.4.5", None), ("4..5", None), ("٤", None)],
-)
-def test_versions_are_read_as_they_are_written(text, version):
-    assert read_version(text) == version
 
 
 def test_a_version_that_is_older_than_known_or_none_is_refused():

@@ -1,7 +1,5 @@
 """Snapshots written by us are torch's: its own viewer opens them, and they read back as they were."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

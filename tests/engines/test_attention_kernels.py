@@ -1,7 +1,5 @@
 """Which attention runs: asked for, or what the engine runs unasked; what a family's code cannot call is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.formats.plans import files, training

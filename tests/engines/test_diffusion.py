@@ -1,7 +1,5 @@
 """Training of diffusion pipelines: peaks as traces of diffusers' own networks have them, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -10,8 +8,7 @@ import vramcast
 from vramcast.blocks.diffusion.autoencoder_kl import encode
 from vramcast.blocks.diffusion.unet import control_parameters
 from vramcast.catalogue.pipelines import load_pipeline
-from vramcast.domain.autoencoders import AutoencoderKL
-from vramcast.domain.denoisers import UNet
+from vramcast.domain.pipeline import AutoencoderKL, UNet
 from vramcast.domain.program import extent
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.operators.eager import Tape

@@ -1,9 +1,6 @@
 """Stages of post-training: what a card holds, what torch counts in each process, and what a release does otherwise."""
 
-from __future__ import annotations
-
 from functools import cache
-from itertools import pairwise
 from typing import Any, Final
 
 import pytest
@@ -61,18 +58,6 @@ def test_the_ledger_adds_up_and_a_card_is_the_sum_of_its_processes(options: dict
             assert all(one.allocated_bytes <= one.reserved_bytes for one in own)
 
 
-def test_what_sleeps_in_the_trainers_process_is_counted_by_torch_and_not_on_the_card() -> None:
-    """An engine is a process of its own since 0.8; torch's figures of the trainer are less by its pools."""
-    inside, apart = (asked(framework=f"verl@{version}", rollout="vllm@0.11", max_sequences=64)
-                     for version in ("0.7", "0.8"))
-    assert [rank.role for rank in inside.ranks] == ["card", "trainer"]
-    assert [rank.role for rank in apart.ranks] == ["card", "trainer", "engine"]
-    pools = role(apart, "engine").phases["update_actor"].allocated_bytes
-    of = [role(answer, "trainer").phases["update_actor"] for answer in (inside, apart)]
-    assert of[0].allocated_bytes - of[1].allocated_bytes == pytest.approx(pools, rel=0.02)
-    assert of[0].allocated_bytes > role(inside, "card").phases["update_actor"].device_bytes
-
-
 @pytest.mark.parametrize("version", ["0.4", "0.8"])
 def test_an_engine_that_does_not_sleep_keeps_its_pools(version: str) -> None:
     sleeping, awake = (asked(framework=f"verl@{version}", sleep=sleep) for sleep in (True, False))
@@ -80,53 +65,6 @@ def test_an_engine_that_does_not_sleep_keeps_its_pools(version: str) -> None:
         kept = role(awake, "card").phases[name].device_bytes - role(sleeping, "card").phases[name].device_bytes
         assert kept > 0.3 * awake.capacity_bytes
     assert role(awake, "card").phases["generate"] == role(sleeping, "card").phases["generate"]
-
-
-def test_offload_leaves_a_trainer_empty_at_rest() -> None:
-    here, moved = (asked(**options) for options in (
-        {}, {"offload_parameters": "cpu", "offload_optimizer": "cpu"}))
-    states = 12 * here.num_parameters / 8
-    assert here.resting["trainer"]["update_actor"] > states
-    assert moved.resting["trainer"]["update_actor"] < 0.01 * states + 64 * 2**20  # a workspace of cuBLAS
-    assert moved.host is not None and here.host is not None
-    assert moved.host.memory_bytes - here.host.memory_bytes >= 8 * states
-
-
-@pytest.mark.parametrize(("version", "copies"), [("0.4", 4), ("0.7", 4), ("0.9", 4)])
-def test_a_sharded_state_dict_of_fsdp1_is_a_copy(version: str, copies: int) -> None:
-    flat, each = (asked(framework=f"verl@{version}", sharded_by=by) for by in ("fsdp1", "fsdp2"))
-    peaks = [role(answer, "trainer").phases["update_weights"].allocated_bytes
-             - answer.resting["trainer"]["update_weights"] for answer in (flat, each)]
-    assert peaks[0] - peaks[1] == pytest.approx(copies * flat.num_parameters / 8, rel=0.02)
-
-
-def test_adapters_gather_every_unit_or_one_after_the_other() -> None:
-    whole, layers = (asked(peft="lora", layered_summon=layered) for layered in (False, True))
-    peaks = [role(answer, "trainer").phases["update_weights"].allocated_bytes for answer in (whole, layers)]
-    assert peaks[0] > 4 * whole.num_parameters > 2 * (peaks[1] - layers.resting["trainer"]["update_weights"])
-
-
-def test_gradients_wait_unsharded_for_the_last_micro_batch_since_0_9() -> None:
-    def update(version: str, micro_batch: int) -> int:
-        answer = asked(framework=f"verl@{version}", sharded_by="fsdp2", micro_batch=micro_batch, mini_batch=16,
-                       prompts=16)
-        return role(answer, "trainer").phases["update_actor"].allocated_bytes
-
-    whole = 4 * asked().num_parameters
-    assert update("0.9", 2) - update("0.8", 2) > 0.6 * whole  # at the peak, which is another
-    assert update("0.9", 4) - update("0.8", 4) < 0.2 * whole  # one micro-batch: 16 x 2 / 8 ranks
-
-
-@pytest.mark.parametrize("name", ["micro_batch", "log_prob_micro_batch", "response_len", "max_sequences", "samples"])
-@pytest.mark.parametrize("options", [{}, {"framework": "verl@0.4", "padded": True}], ids=str)
-def test_more_never_needs_less(name: str, options: dict[str, Any]) -> None:
-    stages = ("old_log_prob", "update_actor") if name != "max_sequences" else ("engine_start", "generate")
-    found = [role(asked(**options | {"memory_fraction": 0.5, "mini_batch": 128, name: value}), "trainer"
-                  if name != "max_sequences" else "card") for value in (8, 64, 256)]
-    for stage in stages:
-        sizes = [one.phases[stage].allocated_bytes for one in found]
-        # a large block is not split for what little is left of it
-        assert all(less <= more * (1 + 1e-3) for less, more in pairwise(sizes)), (stage, sizes)
 
 
 @pytest.mark.parametrize(("model", "options", "gib"), [
@@ -158,20 +96,6 @@ def test_trl_gives_cached_memory_back_only_where_its_engine_sleeps() -> None:
     assert spread[0] < 0.02 * GIB < 8 * GIB < spread[1]
 
 
-@pytest.mark.parametrize(("options", "processes"), [
-    ({"framework": "verl@0.7"}, 8), ({"framework": "verl@0.7", "rollout": "sglang"}, 16),
-    ({"framework": "verl@0.8"}, 16),
-    ({"rollout_gpus": 4}, 8), ({"framework": "verl@0.7", "rollout_gpus": 4}, 8),
-    ({"gpus": "2x8xh100-sxm-80gb", "rollout_gpus": 8}, 8), ({"framework": "trl"}, 8),
-])
-def test_processes_of_a_machine(options: dict[str, Any], processes: int) -> None:
-    """SGLang is a process of its own, and so is an engine with cards of its own, which keeps no copy on the host."""
-    parts = {part.name: part for part in asked(**options).host.parts}
-    assert parts["processes"].low_bytes == processes * 3_000_000_000
-    if "rollout_gpus" in options:
-        assert "weights of the engine, asleep" not in parts
-
-
 def test_trls_engine_starts_before_a_sharded_trainer_is_prepared() -> None:
     """[TRL grpo_trainer.py `__init__`] vLLM 0.8 counts all on the card against its share, and finds no optimizer.
 
@@ -191,13 +115,6 @@ def test_trls_engine_starts_before_a_sharded_trainer_is_prepared() -> None:
     assert card["init"].device_bytes < card["engine_start"].device_bytes
 
 
-def test_the_ledger_is_that_of_the_stage_it_is_named_after() -> None:
-    """Stages behind the highest hold as much where nothing is given back."""
-    card = role(asked(framework="trl", peft="lora", prompts=64, mini_batch=64), "card")
-    assert card.highest_phase == "update_actor"
-    assert any(entry.path.startswith("temporaries/") for entry in card.ledger)
-
-
 def test_a_reference_whose_adapters_are_switched_off_gathers_none_of_them() -> None:
     """FSDP1 has a unit of its own for each of their factors; the ten published LoRA runs need a third less for it."""
     for more, faster in (({"peft": "lora"}, True), ({}, False), ({"peft": "lora", "sharded_by": "fsdp2"}, False)):
@@ -205,28 +122,11 @@ def test_a_reference_whose_adapters_are_switched_off_gathers_none_of_them() -> N
         assert (seconds["ref_log_prob"] < 0.95 * seconds["old_log_prob"]) is faster
 
 
-def test_what_deepspeed_offloads_for_trl_is_what_it_offloads_in_train() -> None:
-    """Its offload is part of its step: nothing moves between stages, and main memory is that of the same training."""
-    common: dict[str, Any] = {
-        "gpus": CARDS, "zero": "3", "offload_optimizer": "cpu", "offload_parameters": "cpu", "micro_batch": 4,
-    }
-    found = vramcast.rl("qwen2.5-1.5b", framework="trl", prompts=32, mini_batch=32, samples=8, **common)
-    alone = vramcast.train("qwen2.5-1.5b", engine="huggingface", objective="grpo", sharded_by="deepspeed", seq_len=512,
-                           completion_len=512, engine_option=("trl=1.9", "steps_per_generation=0"), **common)
-    assert found.host.memory_bytes == alone.host.memory_bytes > 30 * GIB
-
-
 def test_one_card_of_trl_shards_nothing() -> None:
     """Where cards are varied the sharder is that of the cards that are left."""
     found = vramcast.rl("qwen2.5-0.5b", gpus="4xh100-sxm-80gb", framework="trl", zero="2", micro_batch=4, prompts=32,
                         mini_batch=32, samples=8, find="fewest-gpus")
     assert found.found is not None and found.found.value == 1
-
-
-def test_releases_newer_than_those_known_are_said() -> None:
-    assert not asked().ignored
-    assert any("verl 99.9" in text for text in asked(framework="verl@99.9").ignored)
-    assert any("vllm 99.9" in text for text in asked(rollout="vllm@99.9").ignored)
 
 
 def test_an_engine_never_finds_less_than_nothing() -> None:
@@ -237,20 +137,6 @@ SLEEPING: Final[dict[str, Any]] = {"framework": "openrlhf", "zero": "3", "traine
                                    "reward_model": "qwen2.5-1.5b"}
 
 
-def test_openrlhf_keeps_16_bit_weights_of_every_network_and_moves_the_rest() -> None:
-    """Asleep, each of four processes has its partition of the weights alone: 2 bytes over 8 ranks."""
-    found = asked(**SLEEPING)
-    assert [rank.role for rank in found.ranks] == ["card", "trainer", "critic", "reference", "reward", "engine"]
-    for name in ("trainer", "critic", "reference", "reward"):
-        kept = found.resting[name]["generate"] - 2 * found.num_parameters / 8
-        assert 0 <= kept <= 65 << 20  # small weights, and the workspaces of those that learn
-    awake = asked(**{**SLEEPING, "trainer_sleep": False})
-    moved = awake.resting["trainer"]["generate"] - found.resting["trainer"]["generate"]
-    assert moved == pytest.approx((12 + 2) * found.num_parameters / 8, rel=0.01)  # states in fp32, gradients in bf16
-    assert awake.host is not None and found.host is not None
-    assert found.host.memory_bytes - awake.host.memory_bytes > 8 * moved  # and those of the critic
-
-
 def test_openrlhfs_logits_are_fp32_and_their_gradient_is_another_tensor() -> None:
     """2 bytes of the head, 4 of the cast, 4 of flash-attn's gradient, 2 of the gradient of the cast."""
     one, two = (role(asked(framework="openrlhf", zero="3", recompute="full", micro_batch=count, response_len=3584),
@@ -258,15 +144,6 @@ def test_openrlhfs_logits_are_fp32_and_their_gradient_is_another_tensor() -> Non
     tokens = 2 * 4096
     logits = (two - one) / (tokens * 151_936)
     assert 8 < logits < 10
-
-
-def test_verls_reward_network_waits_on_the_host_and_rates_its_own_micro_batches() -> None:
-    plain, small, large = asked(), *(asked(reward_model="qwen2.5-1.5b", reward_micro_batch=count) for count in (4, 32))
-    rewards = [role(answer, "trainer").phases["reward"].allocated_bytes for answer in (small, large)]
-    assert rewards[0] < rewards[1]
-    assert plain.resting["trainer"]["init"] == pytest.approx(small.resting["trainer"]["init"], rel=0.01)
-    assert plain.host is not None and small.host is not None
-    assert small.host.memory_bytes - plain.host.memory_bytes == pytest.approx(2 * small.num_parameters, rel=0.01)
 
 
 def test_critic_and_actor_learn_at_once_where_neither_sleeps() -> None:

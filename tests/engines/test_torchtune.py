@@ -1,17 +1,14 @@
 """torchtune's full fine-tuning."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
-import vramcast
 from vramcast.catalogue.gpus import parse_gpus
 from vramcast.catalogue.models import load_model
-from vramcast.domain.job import Job, Loss, Peft, Phase, Plan, Precision, Recompute, Shards, Workload
-from vramcast.domain.program import extent, live_at_end
+from vramcast.domain.job import Job, Loss, Phase, Plan, Precision, Recompute, Shards, Workload
+from vramcast.domain.program import extent
 from vramcast.engines.torchtune import norm_of, ranks
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import Unsupported
 
 
 def job(gpus: str = "8xh100-sxm-80gb", **plan: object) -> Job:
@@ -37,19 +34,6 @@ def test_weights_that_are_stepped_in_backward_have_no_gradients_together() -> No
     assert within < log_probabilities + layer_inputs + 2 * head  # at the loss: what is left is not of the gradients
     with pytest.raises(Unsupported, match="optimizer_in_backward"):
         ranks(replace(job(), engine_options={"optimizer_in_backward": True}))
-
-
-def test_only_layers_that_are_recomputed_are_offloaded() -> None:
-    with pytest.raises(InvalidSpec, match="use --recompute full"):
-        ranks(job("1xh100-sxm-80gb", recompute=Recompute.NONE, offload_activations=True))
-
-
-def test_samples_are_padded_to_what_tensor_parallelism_divides() -> None:
-    asked = {"gpus": "8xh100-sxm-80gb", "engine": "torchtune", "layers": 2, "tp": 4}
-    odd, even = (vramcast.train("llama-3.1-8b", seq_len=length, **asked) for length in (4097, 4100))
-    assert odd.peak == even.peak
-    assert "samples are padded to 4100 tokens, which tp=4 divides" in odd.assumptions
-    assert not any("padded" in text for text in even.assumptions)
 
 
 def largest(question: Job) -> int:
@@ -80,23 +64,3 @@ def test_each_release_has_the_loss_its_recipes_name() -> None:
 def test_norms_are_those_of_the_model_and_release() -> None:
     gemma = replace(of((0, 6)), model=load_model("gemma-2b"))
     assert [norm_of(one) for one in (of(), of((0, 6)), of((0, 4)), gemma)] == ["eager", "torch", "eager", "gemma"]
-
-
-def test_gradients_of_adapters_add_up_sharded() -> None:
-    asked = replace(job(peft=Peft(adapter_dtype="bf16")), workload=Workload(seq_len=2048, micro_batch=2, grad_accum=4))
-    assert not any("no_sync" in said for said in ranks(asked)[0].assumptions)
-
-
-def test_a_version_nobody_named_is_said() -> None:
-    assert "torchtune@0.6" in ranks(job())[0].assumptions[0]
-    assert not ranks(of((0, 6)))[0].assumptions
-
-
-def test_losses_torchtune_lacks_are_refused() -> None:
-    with pytest.raises(Unsupported, match="no fused loss; use"):
-        ranks(job(loss=Loss.FUSED))
-
-
-@pytest.mark.parametrize("version", [(0, 2), (0, 6), (0, 7)])
-def test_a_step_leaves_nothing_behind(version: tuple[int, ...]) -> None:
-    assert not live_at_end(ranks(of(version))[0].phases[Phase.STEP])

@@ -1,7 +1,5 @@
 """Unsloth: what waits on the host, which loss a release runs, tables of layers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -11,12 +9,11 @@ from hypothesis import strategies as st
 import vramcast
 from vramcast.api import job_of
 from vramcast.domain.job import Phase
-from vramcast.domain.program import events, extent, freed_unallocated, live_at_end
+from vramcast.domain.program import events, freed_unallocated, live_at_end
 from vramcast.domain.rank import RankProgram
 from vramcast.engines import unsloth
 from vramcast.errors import Unsupported
 from vramcast.estimate.training import answer
-from vramcast.units import MIB
 
 OPTIONS: dict[str, Any] = {
     "model": "llama-3.1-8b", "gpus": "1xrtx-4090", "peft": "lora", "base-weights": "nf4", "precision": "amp-bf16",
@@ -29,23 +26,6 @@ def rank(release: str = "", **options: Any) -> RankProgram:
     engine = "unsloth" + f"@{release}" * bool(release)
     (found,) = unsloth.ranks(job_of({**OPTIONS, "engine": engine, **named}))
     return found
-
-
-def peak(found: RankProgram) -> int:
-    return extent(found.phases[Phase.STEP]).peak
-
-
-def test_only_two_inputs_of_layers_stay_on_the_card() -> None:
-    kept = rank(engine_option=["offload_checkpoints=false"])
-    hidden = 4096 * 4096 * 2
-    assert (peak(kept) - peak(rank())) // hidden in (28, 29, 30)  # of 33, less buffers
-    assert any(text.startswith("inputs of recomputed layers wait on the host") for text in rank().assumptions)
-    assert not any("wait on the host" in text for text in kept.assumptions)
-
-
-def test_short_sequences_and_kept_layers_stay() -> None:
-    for options in ({"seq_len": 511}, {"recompute": "none"}):
-        assert not any("wait on the host" in text for text in rank(**options).assumptions)
 
 
 @given(
@@ -90,37 +70,6 @@ def _tensors(found: RankProgram) -> set[Any]:
     return {tensor for tensor, _ in events(found.phases[Phase.STEP])}
 
 
-def test_a_frozen_head_on_a_small_card_is_tiled() -> None:
-    (buffer,) = [tensor for tensor in _tensors(rank(seq_len=8192)) if tensor.name == "loss.logits_chunk"]
-    assert buffer.num_bytes == 256 * MIB
-    learning = _tensors(rank(seq_len=8192, modules_to_save="head"))
-    (buffer,) = [tensor for tensor in learning if tensor.name == "loss.logits_chunk"]
-    assert buffer.num_bytes == 512 * 128_256 * 4
-
-
-def test_layers_had_rotary_tables_of_their_own() -> None:
-    def loaded(release: str) -> int:
-        return extent(rank(release).phases[Phase.LOAD]).net
-
-    assert loaded("2024.12.4") - loaded("2025.2") == 32 * 2 * 32_768 * 128 * 2
-
-
-def test_batches_whose_logits_are_made_at_once_are_spoken_of() -> None:
-    options = {"model": "gemma-3-270m", "gpus": "1xt4", "precision": "amp-fp16", "base-weights": "full",
-               "recompute": "full", "micro-batch": 4, "peft": "lora", "engine": "unsloth@2025.12.8"}
-    long, short = (job_of({**options, "seq-len": seq_len}) for seq_len in (4096, 2048))
-    (said,) = unsloth.ranks(long)[0].warnings
-    assert said.startswith("shorter batches can take more: Unsloth splits the logits of 16384 tokens in 4")
-    assert peak(unsloth.ranks(short)[0]) > peak(unsloth.ranks(long)[0]) and not unsloth.ranks(short)[0].warnings
-
-
-def test_an_embedding_model_is_not_silently_trained_as_a_language_model() -> None:
-    options = {"gpus": "1xt4", "engine": "unsloth", "seq-len": 512, "peft": "lora"}
-    said = [any("contrastive" in text for text in answer(job_of({**options, "model": name})).warnings)
-            for name in ("qwen3-embedding-0.6b", "qwen3-0.6b")]
-    assert said == [True, False]
-
-
 @pytest.mark.parametrize(("release", "precision", "says"), [
     ("2025.3.14", "amp-fp16", False), ("2025.3", "amp-fp16", True), ("2025.4", "amp-fp16", True),
     ("2025.4", "amp-bf16", False),
@@ -128,12 +77,6 @@ def test_an_embedding_model_is_not_silently_trained_as_a_language_model() -> Non
 def test_what_cannot_run_in_fp16_runs_in_fp32(release: str, precision: str, says: bool) -> None:
     found = rank(release, model="gemma-3-4b", precision=precision)
     assert any("gemma3 in fp32" in text for text in found.warnings) is says
-
-
-def test_it_is_said_that_dynamic_checkpoints_are_larger() -> None:
-    said = [any("-unsloth-bnb-4bit" in text for text in rank(release).assumptions) for release in ("2024.8", "")]
-    assert said == [False, True]
-    assert not any("-unsloth-bnb-4bit" in text for text in rank(base_weights="full").assumptions)
 
 
 @pytest.mark.parametrize("method", ["ia3", "prefix", "loha"])

@@ -1,7 +1,5 @@
 """Runs whose samples differ in length: every engine plays them, or says why it cannot."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,15 +1,13 @@
 """The compiled loop is loaded where many questions are asked, and nowhere else."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys
 
 import pytest
 
-from vramcast.estimate import loop
-from vramcast.estimate.loop import PATIENCE, Loop
+from vramcast.estimate import timeline
+from vramcast.estimate.timeline import PATIENCE, Loop
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None
 
@@ -23,7 +21,7 @@ def test_many_events_without_it_load_it() -> None:
 
 
 def test_without_numba_all_goes_on_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "find_spec", lambda name: None)
+    monkeypatch.setattr(timeline, "find_spec", lambda name: None)
     one = Loop()
     assert not one.load()
     one.waited(2 * PATIENCE)

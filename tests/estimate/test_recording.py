@@ -1,7 +1,5 @@
 """A predicted run, event by event, adds up to the marks that the answer gives."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest
@@ -53,23 +51,6 @@ def test_segments_add_up_to_the_reserved_marks_of_each_phase(steps: list[Step], 
     snapshot = record(phases, name="run", alloc_conf=alloc_conf)
     marks = simulate(phases, alloc_conf=alloc_conf)
     assert peaks(snapshot) == {phase.value: mark.reserved_bytes for phase, mark in marks.items()}
-
-
-@given(steps=STEPS, alloc_conf=SETTINGS)
-def test_what_is_live_at_the_end_is_what_was_not_freed(steps: list[Step], alloc_conf: str) -> None:
-    snapshot = record(phases_of(steps), name="run", alloc_conf=alloc_conf)
-    (device,) = snapshot.devices
-    live: dict[int, tuple[int, int]] = {}
-    columns = (device.trace.actions, device.trace.addresses, device.trace.sizes, device.trace.stacks)
-    for action, address, size, stack in zip(*columns, strict=True):
-        if action == Action.ALLOC:
-            assert address not in live
-            live[address] = (size, stack)
-        elif action == Action.FREE_COMPLETED:
-            assert live.pop(address) == (size, stack)
-    blocks = [block for segment in device.segments for block in segment.blocks if not block.is_free]
-    assert {block.address: (block.requested_bytes, block.stack) for block in blocks} == live
-    assert sum(segment.size_bytes for segment in device.segments) == (reserved_after(device) or [0])[-1]
 
 
 def test_where_memory_runs_out_the_recording_ends_with_the_failure() -> None:

@@ -1,102 +1,19 @@
 """Speeds of plans: beside published measurements, and where there is none, one sentence."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import vramcast
 from benchmarks.speed import PUBLISHED, Case, published
-from vramcast.domain.answer import ServeAnswer, Speed
-
-
-def speed(model: str = "llama-3.1-8b", **options: Any) -> Speed:
-    answer: ServeAnswer = vramcast.serve(model, **({"gpus": "h100", "context": 4096} | options))
-    assert answer.speed is not None, answer.assumptions
-    return answer.speed
-
-
-def test_decoding_one_sequence_reads_memory_and_a_prompt_computes() -> None:
-    found = speed()
-    assert found.prefill_bound == "compute"
-    assert found.decode_bound == "memory"
-    assert found.decode_tokens_per_s_per_user == pytest.approx(1 / found.step_s if found.step_s else 0)
-
-
-@given(users=st.integers(1, 200), prompt=st.integers(1, 8000), answer=st.integers(2, 2000))
-@settings(max_examples=25, deadline=None)
-def test_under_load_users_wait_for_the_prompts_of_others(users: int, prompt: int, answer: int) -> None:
-    found = speed(concurrency=users, input_len=prompt, output_len=answer, context=prompt + answer)
-    first, token, step = found.loaded_first_token_s or 0, found.loaded_token_s or 0, found.step_s or 0
-    assert found.tokens_per_s_per_user == pytest.approx(answer / (first + (answer - 1) * token))
-    assert found.tokens_per_s == pytest.approx(users * (found.tokens_per_s_per_user or 0))
-    assert token >= step * (1 - 1e-9) and first >= found.time_to_first_token_s * (1 - 1e-9)
-    assert (found.burst_first_token_s or 0) >= found.time_to_first_token_s * (1 - 1e-9)
-    # no more prompts than a card computes, one after the other or as many together as go through a forward
-    assert (found.tokens_per_s or 0) * prompt / answer <= found.prefill_tokens_per_s * (1 + 1e-6) or users == 1
-    alone = speed(input_len=prompt, output_len=answer, context=prompt + answer)
-    assert alone.loaded_token_s == alone.step_s
-    assert (alone.loaded_first_token_s or 0) < alone.time_to_first_token_s + 0.01  # what the server takes for itself
-
-
-def test_a_batch_decodes_more_in_all_and_less_for_each() -> None:
-    one, many = speed(concurrency=1), speed(concurrency=64)
-    assert (many.decode_tokens_per_s or 0) > 10 * (one.decode_tokens_per_s or 0)
-    assert (many.decode_tokens_per_s_per_user or 0) < (one.decode_tokens_per_s_per_user or 0)
-    assert (many.tokens_per_s_per_user or 0) < (one.tokens_per_s_per_user or 0)
-
-
-@given(tokens=st.integers(1, 60), users=st.integers(1, 60))
-@settings(max_examples=15, deadline=None)
-def test_longer_contexts_and_more_users_never_make_a_step_shorter(tokens: int, users: int) -> None:
-    here, longer = (speed(context=1024 * n, concurrency=users).step_s or 0 for n in (tokens, tokens + 1))
-    more = speed(context=1024 * tokens, concurrency=users + 1).step_s or 0
-    assert 0 < here <= longer + 1e-12
-    assert here <= more + 1e-12
-
-
-def test_smaller_weights_decode_faster() -> None:
-    steps = [speed(weights=name).step_s or 0 for name in ("bf16", "fp8", "awq-int4")]
-    assert steps[0] > steps[1] > steps[2]
-
-
-def test_tensor_parallel_ranks_decode_faster_but_not_as_many_times() -> None:
-    one, two = speed("llama-3.1-70b", gpus="h200"), speed("llama-3.1-70b", gpus="2xh200")
-    assert 1.3 < (two.decode_tokens_per_s or 0) / (one.decode_tokens_per_s or 1) < 2
-    assert (two.decode_shares or {})["communication"] > 0
-
-
-def test_eager_transformers_waits_for_its_launches() -> None:
-    from vramcast.catalogue.gpus import parse_gpus
-    from vramcast.catalogue.models import load_model
-    from vramcast.domain.serving import Requests, ServeJob, ServePlan
-    from vramcast.estimate.speed import timed
-
-    job = ServeJob(
-        model=load_model("qwen2.5-0.5b"), requests=Requests(context=2048), plan=ServePlan(),
-        cluster=parse_gpus("a100-sxm4-80gb"), engine="transformers", version=(4, 46),
-    )
-    found = timed(job).speed
-    assert found is not None
-    assert found.decode_bound == "launch"
-
-
-def test_prompt_and_answer_are_taken_from_the_question() -> None:
-    assert speed(context=4096, output_len=96).prompt_tokens == 4000
-    assert speed(context=4096, input_len=1000, output_len=100).mean_context == 1050
-    answer = vramcast.serve("llama-3.1-8b", gpus="h100", context=4096)
-    assert any("--input-len" in text for text in answer.assumptions)
-
-
-def test_a_card_without_figures_has_no_speed_and_says_so() -> None:
-    answer = vramcast.serve("llama-3.1-8b", gpus="ppu-810e", context=4096)
-    assert answer.speed is None
-    assert any(text.startswith("no speed: ") for text in answer.assumptions)
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.catalogue.models import load_model
+from vramcast.timing.forward import layer_work
+from vramcast.timing.roofline import machine_of, step_time
+from vramcast.timing.work import ROUTING, VLLM, Placement, Setting, Step, Work, execution_of
 
 
 def within(cases: Iterable[Case], prefix: str) -> list[float]:
@@ -121,3 +38,39 @@ def test_experts_without_a_token_are_launched_until_the_release_that_leaves_them
     assert before.step_s is not None
     assert after.step_s is not None
     assert 3 < before.step_s / after.step_s < 128 / 8
+
+
+def step_s(model: str, engine: str, gpus: str = "h100", **options: Any) -> float:
+    speed = vramcast.serve(model, gpus=gpus, engine=engine, context=2048, **options).speed
+    assert speed is not None and speed.step_s is not None
+    return speed.step_s
+
+
+def test_vllm_schedules_while_the_card_computes_since_the_release_that_does() -> None:
+    scheduling_s = 0.8e-3
+    assert step_s("llama-3.1-8b", "vllm@0.13") - step_s("llama-3.1-8b", "vllm@0.14") == pytest.approx(scheduling_s)
+    ahead = execution_of("vllm", (0, 14), arch="Hopper")
+    assert ahead is not None and ahead.taken_s(scheduling_s / 2, 0.0, 1) == scheduling_s  # a host slower than the card
+
+
+def test_a_norm_over_the_heads_of_all_ranks_is_one_more_all_reduce_a_layer() -> None:
+    layer = next(iter(load_model("minimax-m2").main.runs)).layer
+    other = replace(layer, mixer=replace(layer.mixer, qk_norm="head"))
+    setting = Setting(Step(4, 1, 1024), Placement(tp=4), VLLM)
+    sums = [sum(work.pattern == "all-reduce" for work in layer_work(one, setting, hidden=3072))
+            for one in (layer, other)]
+    assert sums == [3, 2]
+
+
+@pytest.mark.parametrize(("engine", "stored", "chosen"), [
+    ("vllm", "mxfp4", True), ("vllm", "fp8-block", False), ("tensorrt-llm", "fp8-block", True),
+    ("sglang", "fp8-block", False),
+])
+def test_experts_are_not_chosen_twice_where_their_kernel_was_measured_with_the_choice(
+    engine: str, stored: str, chosen: bool
+) -> None:
+    machine = machine_of(load_gpu("h100-sxm-80gb"), engine, VLLM, whole="bf16", node_cards=8)
+    assert machine is not None
+    routing = Work(ROUTING, operands=stored, kernels=3.0)
+    taken = step_time([(routing, 1)], machine, Placement(), replayed=True).seconds - VLLM.step_s
+    assert (taken == pytest.approx(0)) is chosen

@@ -1,10 +1,7 @@
 """A steady step ends as it began: what it leaves behind would pile up, step by step."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +11,7 @@ from vramcast.api import job_of
 from vramcast.domain.job import Phase
 from vramcast.domain.program import live_at_end
 from vramcast.errors import VramcastError
-from vramcast.estimate.training import needed_bytes, rank_programs
+from vramcast.estimate.training import rank_programs
 
 SAME_AFTERWARDS = (Phase.STEP, Phase.EVALUATION, Phase.CHECKPOINT)
 
@@ -39,27 +36,3 @@ def test_a_random_plan_leaves_nothing_behind(
     except VramcastError:
         assume(False)
     assert not found, options
-
-
-@pytest.mark.parametrize("by", ["fsdp1", "fsdp2"])
-@pytest.mark.parametrize("engine", ["pytorch", "huggingface"])
-def test_micro_batches_without_synchronisation_leave_no_gathered_weights(engine: str, by: str) -> None:
-    """Though they stay between forward and backward: gathered anew in each micro-batch, they would pile up."""
-    asked = {"model": "llama-3.2-1b", "gpus": "8xh100", "shards": "optimizer+gradients", "engine": engine}
-    asked |= {"sharded_by": by}
-    few, many = (needed_bytes(job_of(named(asked | {"grad_accum": count}))) for count in (2, 16))
-    assert few == many
-    assert left_behind(named(asked | {"grad_accum": 4})) == {}
-
-
-@pytest.mark.parametrize("model", ["llama-3.2-1b", "t5-base", "whisper-small", "olmoe-1b-7b", "qwen2.5-vl-7b"])
-@pytest.mark.parametrize("grad_accum", [1, 4])
-@pytest.mark.parametrize("options", [
-    {"engine": "huggingface", "sharded_by": "fsdp1"}, {"engine": "huggingface", "sharded_by": "fsdp2"},
-    {"engine": "huggingface", "sharded_by": "fsdp2", "engine_option": ("accelerate=1.12",)},
-    {"engine": "huggingface", "sharded_by": "fsdp2", "offload_parameters": "cpu"},
-    {"engine": "huggingface", "sharded_by": "deepspeed"}, {"engine": "pytorch", "sharded_by": "fsdp2"},
-])
-def test_sharding_leaves_nothing_behind(model: str, grad_accum: int, options: dict[str, Any]) -> None:
-    asked = {"model": model, "gpus": "8xh100", "shards": "everything", "grad_accum": grad_accum} | options
-    assert left_behind(named(asked)) == {}

@@ -1,17 +1,12 @@
 """Runs that do the same to memory have the same marks, whether they were simulated or remembered."""
 
-from __future__ import annotations
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from vramcast.allocator import Settings
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor
 from vramcast.errors import InvalidSpec
 from vramcast.estimate import timeline
-from vramcast.estimate.timeline import simulate, simulated_in_full
+from vramcast.estimate.timeline import simulate
 
 SIZES = (1, 3 << 20, 12 << 20)
 
@@ -27,28 +22,6 @@ def program_of(steps: list[Step], rounds: int) -> Program:
         nodes.append(Loop(rounds, body))
     kept = [node.body[0] for node in nodes if isinstance(node, Loop) and len(node.body) == 1]
     return (*nodes, *(Free(node.tensor) for node in kept[::2] if isinstance(node, Alloc)))
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.booleans()), max_size=4),
-    st.integers(1, 4),
-    st.sampled_from(["", "expandable_segments:True"]),
-)
-def test_a_remembered_run_has_the_marks_of_a_simulated_one(steps: list[Step], rounds: int, alloc_conf: str) -> None:
-    phases = {Phase.LOAD: program_of(steps[:1], 1), Phase.STEP: program_of(steps[1:], rounds)}
-    wanted = simulated_in_full(phases, Settings.parse(alloc_conf), None)
-    assert simulate(phases, alloc_conf=alloc_conf) == wanted
-    assert simulate(phases, alloc_conf=alloc_conf) == wanted
-
-
-def test_which_tensor_is_freed_decides_the_marks() -> None:
-    large, small = (Tensor(name="t", num_bytes=size, category=Category.ACTIVATIONS) for size in (64 << 20, 32 << 20))
-    again = Tensor(name="t", num_bytes=64 << 20, category=Category.ACTIVATIONS)
-    marks = [
-        simulate({Phase.STEP: (Alloc(large), Alloc(small), Free(freed), Alloc(again))})[Phase.STEP]
-        for freed in (large, small)
-    ]
-    assert [mark.reserved_bytes >> 20 for mark in marks] == [96, 160]
 
 
 def test_a_tensor_beyond_every_card_is_refused_as_a_question() -> None:

@@ -1,7 +1,5 @@
 """Requests that arrive by themselves: what the simulation says, and what it refuses with the limit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import pytest
 from vramcast.api.serving import serve_answer
 from vramcast.domain.answer import Served
 from vramcast.errors import VramcastError
-from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
 
 ASKED = {"model": "llama-3.1-8b", "gpus": "h100-sxm-80gb", "context": "8k", "input-len": "2k", "output-len": "200"}
 
@@ -100,7 +97,3 @@ def test_a_bad_list_of_requests_is_refused(tmp_path: Path, text: str, sentence: 
     asked = {name: value for name, value in ASKED.items() if not name.endswith("-len")}
     with pytest.raises(VramcastError, match=sentence):
         serve_answer(asked | {"arrivals": str(file)})
-
-
-def test_a_search_does_not_pass_over_a_rate() -> None:
-    assert not {"rate", "arrivals", "slo", "replicas"} & set(PLAN_SERVE_OPTIONS)

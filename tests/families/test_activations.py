@@ -1,7 +1,5 @@
 """Activation functions are read as transformers names them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

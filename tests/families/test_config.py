@@ -1,7 +1,5 @@
 """Configs of every family, dialects, and the errors of configs that cannot be."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,14 +1,12 @@
 """Parameter counts against what hubs publish: each is met exactly or stands in a list with its reason."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from vramcast.blocks.parameters import Stored, checkpoint_elements, count_parameters
+from vramcast.blocks.parameters.model import Stored, checkpoint_elements, count_parameters
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import entry_model, read_entry
 from vramcast.errors import VramcastError

@@ -1,14 +1,12 @@
 """Names of weights: every vocabulary means the same weights, and a word that means nothing is refused."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.api import job_of
-from vramcast.blocks.parameters import named_parameters
-from vramcast.blocks.parameters.targets import check_targets, parts_of, places_of, usual_targets
+from vramcast.blocks.parameters.model import named_parameters
+from vramcast.blocks.parameters.targets import check_targets, parts_of, places_of
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import load_model
 from vramcast.domain.job import Peft
@@ -17,7 +15,7 @@ from vramcast.engines.eager.recipe import elements, weights
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported, VramcastError
 from vramcast.estimate.training import answer, live_bytes
 from vramcast.estimate.variants import with_plan
-from vramcast.families.module_names import names_of, read_targets, saved_modules, targets, usual_words
+from vramcast.families.module_names import names_of, read_targets, saved_modules, targets
 from vramcast.families.modules import known_families, modules_of
 
 ALL = ("attention.q", "attention.k", "attention.v", "attention.out", "mlp.gate", "mlp.up", "mlp.down")
@@ -81,12 +79,6 @@ def test_a_list_of_modules_serves_models_that_lack_some(
     model: str, words: list[str], found: list[str], lacking: list[str]
 ) -> None:
     assert read_targets(load_model(model), words) == (tuple(found), tuple(lacking))
-
-
-def test_names_that_are_passed_over_are_said() -> None:
-    words = {"peft": "lora", "lora-targets": "q_proj,gate_proj", "seq-len": 128, "base-weights": "nf4"}
-    said = answer(job_of({"model": "gpt-oss-20b", "gpus": "h100", **words})).assumptions
-    assert "no module of gpt-oss-20b is called gate_proj: PEFT passes over names that it lacks" in said
 
 
 @pytest.mark.parametrize(
@@ -155,13 +147,6 @@ def test_a_head_that_is_the_embedding_is_trained_in_a_copy_of_its_own() -> None:
     alone = learning("lm_head")
     assert alone == learning("embed_tokens") == learning("head") > 128_256 * 2048
     assert learning("embedding,lm_head") == alone + 128_256 * 2048
-
-
-def test_a_model_without_queries_and_values_adapts_what_mixes_its_tokens() -> None:
-    assert usual_targets(load_model("llama-3.2-1b")) == ("attention.q", "attention.v")
-    assert "attention.kv_b" in usual_targets(load_model("deepseek-v2"))
-    with pytest.raises(InvalidSpec, match="give --lora-targets"):
-        usual_words(load_model("mamba-130m"))
 
 
 @pytest.mark.parametrize("model", sorted({load_model(name).family: name for name in MODELS.names()}.values()))

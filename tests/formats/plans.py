@@ -1,7 +1,5 @@
 """Plans that the tests of emitted files are about."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """NeMo Automodel's recipes: FSDP2 over weights in 16 bits, adapters by patterns of names, samples of a pack."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,7 @@ import yaml
 
 import vramcast
 from vramcast.api import job_of
-from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.domain.job import Job, Precision
 from vramcast.errors import Unsupported
 from vramcast.formats.read import Given, read_files
 
@@ -41,20 +39,6 @@ def job(tmp_path: Path, recipe: dict[str, Any]) -> Job:
     return job_of({"from": (tmp_path / "recipe.yaml",), "gpus": "8xh100-sxm-80gb"})
 
 
-def test_a_recipe_is_read(tmp_path: Path) -> None:
-    found = job(tmp_path, RECIPE)
-    assert (found.engine, found.model.name, found.workload.seq_len) == ("pytorch", "llama-3.2-1b", 2048)
-    assert (found.workload.micro_batch, found.workload.grad_accum) == (2, 4)
-    plan = found.plan
-    assert (plan.shards, plan.sharded_by, plan.recompute) == (Shards.EVERYTHING, "fsdp2", Recompute.FULL)
-    assert (plan.precision, plan.optimizer) == (Precision.BF16, "adamw")
-
-
-def test_weights_that_are_stored_in_fp32_are_computed_in_bf16(tmp_path: Path) -> None:
-    model = RECIPE["model"] | {"torch_dtype": "float32"}
-    assert job(tmp_path, RECIPE | {"model": model}).plan.precision is Precision.MIXED_BF16
-
-
 @pytest.mark.parametrize(
     ("more", "adapted"),
     [
@@ -68,13 +52,6 @@ def test_patterns_choose_the_adapted_modules(tmp_path: Path, more: dict[str, Any
     peft = job(tmp_path, RECIPE | {"peft": LORA | more}).plan.peft
     assert peft is not None
     assert (peft.rank, peft.adapter_dtype, set(peft.targets)) == (16, "bf16", adapted)
-
-
-def test_a_length_that_no_data_set_says_is_said_to_be_assumed(tmp_path: Path) -> None:
-    given = read(tmp_path, {name: value for name, value in RECIPE.items() if name != "packed_sequence"})
-    assert given.auto == {"seq-len": "recipe.yaml says no length of the samples"}
-    given = read(tmp_path, RECIPE | {"packed_sequence": {"packed_sequence_size": 0}, "dataset": {"seq_length": 512}})
-    assert given.options["seq-len"] == 512
 
 
 @pytest.mark.parametrize(

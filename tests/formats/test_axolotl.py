@@ -1,7 +1,5 @@
 """axolotl's YAML, read and written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -63,19 +61,6 @@ def read(path: Path, **changes: Any) -> dict[str, Any]:
 
 FULL: dict[str, Any] = dict.fromkeys(
     ("adapter", "load_in_4bit", "lora_r", "lora_alpha", "lora_dropout", "lora_target_linear"), "gone")
-
-
-def test_a_qlora_file_is_its_whole_question(tmp_path: Path) -> None:
-    job = asked(written(tmp_path, "axolotl.yaml", table()), gpus="h100")
-    assert (job.engine, job.engine_version, job.model.name) == ("huggingface", (5, 14), "llama-3.2-1b")
-    assert job.plan.peft is not None
-    assert (job.plan.peft.method, job.plan.peft.rank, job.plan.peft.base) == ("lora", 32, "nf4-dq")
-    assert len(job.plan.peft.targets) == 7
-    assert (job.workload.seq_len, job.workload.micro_batch, job.workload.grad_accum) == (4096, 2, 4)
-    assert (job.plan.optimizer, job.plan.precision, job.plan.recompute) == ("paged-adamw-8bit", "amp-bf16", "full")
-    assert job.plan.attention == "flash"
-    assert job.engine_options["prepare_kbit"] == "none"
-    assert job.engine_options["reentrant"] is True
 
 
 @pytest.mark.parametrize("changes, expected", [
@@ -144,18 +129,6 @@ def test_a_batch_of_one_card_is_divided(tmp_path: Path) -> None:
     assert (asked(path, gpus="h100").workload.micro_batch, asked(path, gpus="h100").workload.grad_accum) == (2, 8)
 
 
-def test_cut_cross_entropy_takes_less_than_ligers_head(tmp_path: Path) -> None:
-    plugins = {"cut": "cut_cross_entropy.CutCrossEntropyPlugin", "liger": "liger.LigerPlugin"}
-    peaks = {
-        name: figures(asked(written(tmp_path, f"{name}.yaml", table(
-            **FULL, plugins=[f"axolotl.integrations.{plugin}"], liger_fused_linear_cross_entropy=True,
-            micro_batch_size=8,
-        )), gpus="h100"))[0][0]
-        for name, plugin in plugins.items()
-    }
-    assert peaks["cut"] < peaks["liger"]
-
-
 @pytest.mark.parametrize("model, named, experts, option", [
     ("mixtral-8x7b", {}, False, True),  # its layers have no other linear ones
     ("qwen3-30b-a3b", {}, False, True),
@@ -173,21 +146,6 @@ def test_stacked_experts_are_adapted_by_name_alone_and_without_dropout(
     answer(replace(job, workload=replace(job.workload, seq_len=64, min_seq_len=None)))
 
 
-@pytest.mark.parametrize("command, expected", [
-    ("axolotl train lora.yml", (2, 4096, "nothing")),
-    ("axolotl train lora.yml --micro-batch-size 1 --sequence-len 512 2>&1 | tee log", (1, 512, "nothing")),
-    ("axolotl train lora.yml --launcher torchrun -- --nproc_per_node=2 --nnodes=1", (2, 4096, "nothing")),
-    ("accelerate launch -m axolotl.cli.train lora.yml --deepspeed z2.json", (2, 4096, "optimizer+gradients")),
-])
-def test_a_command_is_its_file_and_what_it_says_over_it(
-    command: str, expected: tuple[int, int, str], tmp_path: Path
-) -> None:
-    written(tmp_path, "lora.yml", yaml.safe_dump(table()))
-    written(tmp_path, "z2.json", '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto"}')
-    job = asked(written(tmp_path, "run.sh", command), gpus="2xh100")
-    assert (job.workload.micro_batch, job.workload.seq_len, job.plan.shards.value) == expected
-
-
 @pytest.mark.parametrize("command, said", [
     ("axolotl train other.yml", "'other.yml': is a file of its own"),
     ("axolotl train lora.yml --lora-rnk 4", "lora_rnk"),
@@ -197,11 +155,6 @@ def test_a_command_is_its_file_and_what_it_says_over_it(
 def test_what_a_command_says_that_is_not_read_is_named(command: str, said: str, tmp_path: Path) -> None:
     written(tmp_path, "lora.yml", yaml.safe_dump(table()))
     assert said in refusal(read_files([written(tmp_path, "run.sh", command)], command="train"))
-
-
-def test_orpo_is_trls_without_a_reference(tmp_path: Path) -> None:
-    job = asked(written(tmp_path, "a.yaml", table(rl="orpo")), gpus="h100")
-    assert (job.workload.objective, job.engine_options["precompute_ref_log_probs"]) == ("dpo", True)
 
 
 @pytest.mark.parametrize("changes, sentence", [
@@ -228,15 +181,6 @@ def test_what_is_not_modelled_is_named(changes: dict[str, Any], sentence: str, t
     assert "hf_abc" not in said
 
 
-def test_images_need_a_size_where_towers_learn(tmp_path: Path) -> None:
-    seen = {"base_model": "qwen2.5-vl-7b", "processor_type": "AutoProcessor", "sample_packing": False}
-    with pytest.raises(Unsupported, match="give --image-size"):
-        asked(written(tmp_path, "a.yaml", table(**seen)), gpus="h100")
-    language = r"model.language_model.layers.[\d]+.(mlp|self_attn).(up|down|gate|q|k|v|o)_proj"
-    frozen = seen | {"lora_target_linear": None, "lora_target_modules": language}
-    assert asked(written(tmp_path, "b.yaml", table(**frozen)), gpus="h100").plan.peft is not None
-
-
 def test_samples_of_text_alone_have_no_image(tmp_path: Path) -> None:
     """A tower whose images have one size is counted with one a sample unless it is told that there is none."""
     text = asked(written(tmp_path, "a.yaml", table(**FULL, base_model="gemma-3-4b")), gpus="h200")
@@ -245,14 +189,6 @@ def test_samples_of_text_alone_have_no_image(tmp_path: Path) -> None:
                  gpus="h200")
     assert figures(text)[0][0] < figures(seen)[0][0]
     assert asked(written(tmp_path, "c.yaml", table()), gpus="h200").workload.images == 1
-
-
-def test_another_file_says_what_the_named_one_would(tmp_path: Path) -> None:
-    zero = written(tmp_path, "ds.json", {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True},
-                                         "train_micro_batch_size_per_gpu": "auto"})
-    job = asked(zero, written(tmp_path, "axolotl.yaml", table(**FULL, deepspeed="my/ds.json")), gpus="8xh100")
-    assert (job.engine, job.plan.sharded_by, str(job.plan.shards)) == ("huggingface", "deepspeed", "everything")
-    assert job.workload.micro_batch == 2
 
 
 @pytest.mark.parametrize("more", [
@@ -336,12 +272,6 @@ def test_scattermoe_keeps_what_its_kernels_keep(tmp_path: Path) -> None:
 ])
 def test_what_runs_elsewhere_or_otherwise_is_named(said: dict[str, Any], why: str, tmp_path: Path) -> None:
     assert why in refusal(read_files([written(tmp_path, "axolotl.yaml", table(**said))], command="train"))
-
-
-@pytest.mark.parametrize("name", ["use_eaft", "fused_attn_kernel", "flash_attn_fuse_mlp"])
-def test_code_that_keeps_no_more_than_what_is_counted_is_said(name: str, tmp_path: Path) -> None:
-    path = written(tmp_path, "axolotl.yaml", table(**{name: True}))
-    assert any(f" {name}: " in text for text in read_files([path], command="train").assumptions)
 
 
 def test_preferences_of_single_answers_are_of_the_release_that_axolotl_installs(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """DeepSpeed-Chat's scripts: which step they are of is asked for where their arguments do not say it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -38,12 +36,6 @@ def read(tmp_path: Path, text: str = SCRIPT) -> Given:
 def job(tmp_path: Path, text: str = SCRIPT, **more: str) -> Job:
     read(tmp_path, text)
     return job_of({"from": (tmp_path / "run.sh",), "gpus": "8xa100-sxm4-80gb", **more})
-
-
-def test_defaults_are_those_of_the_step(tmp_path: Path) -> None:
-    text = SCRIPT.replace("--per_device_train_batch_size 4 --max_seq_len 1024", "")
-    found = job(tmp_path, text, objective="sft")
-    assert (found.workload.seq_len, found.workload.micro_batch) == (512, 16)
 
 
 def test_what_adapters_do_not_stand_beside_learns_where_they_are_not_all(tmp_path: Path) -> None:
@@ -86,17 +78,3 @@ def test_adapters_alone_are_those_within_the_named_module(tmp_path: Path) -> Non
 def test_what_is_another_run_is_named(tmp_path: Path, more: str, name: str) -> None:
     text = SCRIPT.replace("--deepspeed", f"{more} --deepspeed")
     assert name in [one.name for _, one in read(tmp_path, text).unread]
-
-
-@pytest.mark.parametrize(
-    ("folder", "more", "objective"),
-    [("step1_supervised_finetuning", "", "sft"), ("step2_reward_model_finetuning", "", "reward"),
-     ("elsewhere", "--num_padding_at_beginning 1", "reward"), ("elsewhere", "--print_loss", "sft")],
-)
-def test_the_step_is_that_of_its_folder_or_of_its_own_arguments(
-    tmp_path: Path, folder: str, more: str, objective: str
-) -> None:
-    (tmp_path / folder).mkdir()
-    given = read(tmp_path / folder, SCRIPT.replace("--deepspeed", f"{more} --deepspeed"))
-    assert given.options["objective"] == objective
-    assert "main.py" not in [one.name for _, one in given.unread]

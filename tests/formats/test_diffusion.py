@@ -1,7 +1,5 @@
 """Commands of diffusers' scripts and of sd-scripts: what is read, what is filled in, what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +56,6 @@ def test_a_script_of_diffusers_is_read(
     job = asked(tmp_path, command)
     assert {name: getattr(job.plan, name) for name in plan} == plan
     assert {name: getattr(job.setting, name) for name in setting} == setting
-
-
-def test_batch_and_rank_are_those_of_the_script_unless_it_says_otherwise(tmp_path: Path) -> None:
-    usual = asked(tmp_path, SDXL)
-    said = asked(tmp_path, f"{SDXL} --train_batch_size=2 --gradient_accumulation_steps=4 --rank=64")
-    assert usual.plan.peft is not None
-    assert said.plan.peft is not None
-    assert (usual.workload.micro_batch, usual.plan.peft.rank) == (16, 4)
-    assert (said.workload.micro_batch, said.workload.grad_accum, said.plan.peft.rank) == (2, 4, 64)
 
 
 @pytest.mark.parametrize(("more", "plan", "setting"), [

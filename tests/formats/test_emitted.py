@@ -1,7 +1,5 @@
 """What files say is what the plan says: of training frameworks, and of servers with the defaults of their version."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
@@ -11,13 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.formats.plans import at, constants, files, notes, serving, training, values
-from vramcast.api import serve_job_of
 from vramcast.domain.job import Job
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import Unsupported
 from vramcast.formats.files import PLACEHOLDER
 from vramcast.formats.lines import words_of
-from vramcast.formats.write import files_of
 
 EIGHT_BITS = training("llama-3.1-8b", "8xh100", engine="deepspeed", zero="2", optimizer="adamw-8bit")
 TRAINER = training("llama-3.2-1b", "8xh100", engine="huggingface", recompute="full", loss="fused", compile=True)
@@ -131,11 +127,6 @@ def test_what_a_format_cannot_say_is_refused(job: Job | ServeJob, formats: tuple
         files(job, *formats)
 
 
-def test_a_pipeline_has_no_format() -> None:
-    with pytest.raises(Unsupported, match="no configuration files are written for engine diffusers"):
-        files_of(serve_job_of({"model": "flux.1-dev", "gpus": "h100"}))
-
-
 def test_a_format_that_nobody_asked_for_is_left_out_with_its_reason() -> None:
     job = training("llama-3.1-8b", "8xh100", engine="deepspeed", zero="2", offload_optimizer="nvme")
     assert "no deepspeed: DeepSpeed offloads to disks with ZeRO 3 only" in notes(job)
@@ -163,19 +154,6 @@ def test_megatron_lays_out_uneven_stages_and_orders_kernels() -> None:
     assert re.fullmatch(r"Et{7}\|t{9}\|t{9}\|t{7}L", layout)
     assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in files(DEEPSEEK)["run.sh"].text
     assert "CUDA_DEVICE_MAX_CONNECTIONS" not in files(MEGATRON_FSDP)["run.sh"].text
-
-
-def test_pytorch_says_its_constants_and_kernels() -> None:
-    job = training(
-        "qwen3-0.6b", "8xh100", engine="pytorch", micro_batch=3, grad_accum=2, seq_len=2048, precision="amp-fp16",
-        recompute="full", recompute_layers=5, optimizer_kernel="fused", attention="cudnn",
-    )
-    file = files(job)["train.py"]
-    found = constants(file)
-    assert (found["MICRO_BATCH"], found["GRAD_ACCUM"], found["SEQ_LEN"]) == (3, 2, 2048)
-    assert found["SCALED"] is True and found["RECOMPUTED_LAYERS"] == 5 and found["MODEL"] == "Qwen/Qwen3-0.6B"
-    for part in ("torch.float16", "fused=True", "SDPBackend.CUDNN_ATTENTION", "DistributedDataParallel"):
-        assert part in file.text
 
 
 def test_a_cut_model_or_one_by_numbers_is_written_by_its_own_name() -> None:

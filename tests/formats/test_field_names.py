@@ -1,7 +1,5 @@
 """Options and values in the names of other tools mean what those tools mean by them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -37,18 +35,6 @@ def test_training_in_other_words_is_the_same_job(theirs: dict[str, Any], ours: d
     said, plain = (vramcast.train(**TRAIN | options) for options in (theirs, ours))
     assert (said.question, said.ranks) == (plain.question, plain.ranks)
     assert set(plain.assumptions) < set(said.assumptions)  # how it was read is said
-
-
-@pytest.mark.parametrize(("theirs", "ours"), [
-    ({"max_model_len": 4096, "tensor_parallel_size": 2}, {"context": 4096, "tp": 2}),
-    ({"tensor_parallel_size": 1}, {"tp": 1}),
-    ({"gpu_memory_utilization": 0.8, "enforce_eager": True}, {"memory_fraction": 0.8, "graphs": False}),
-    ({"kv_cache_dtype": "fp8", "dtype": "bfloat16"}, {"kv_dtype": "fp8", "dtype": "bf16"}),
-    ({"mem_fraction_static": 0.8}, {"engine": "sglang", "memory_fraction": 0.8}),
-])
-def test_serving_in_other_words_is_the_same_job(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
-    said, plain = (vramcast.serve(**SERVE | options) for options in (theirs, ours))
-    assert (said.question["requests"], said.ranks) == (plain.question["requests"], plain.ranks)
 
 
 def test_a_rank_of_adapters_is_no_training_of_all_weights() -> None:

@@ -1,7 +1,5 @@
 """Copies of a user's files with the change that makes them fit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

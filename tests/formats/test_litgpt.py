@@ -1,7 +1,5 @@
 """litgpt's YAML and command: what they say, and a plan written and read back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

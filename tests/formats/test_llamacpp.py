@@ -1,7 +1,5 @@
 """Commands of llama.cpp: read by their long names and short ones, and back from what is written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +8,7 @@ import pytest
 from tests.formats.plans import write_all
 from tests.formats.test_readers import refusal
 from vramcast.api import serve_job_of
-from vramcast.catalogue.formats import load_format
-from vramcast.catalogue.harmless import harmless
+from vramcast.catalogue.formats import harmless, load_format
 from vramcast.domain.serving import ServeJob
 from vramcast.estimate.serving import answer
 from vramcast.formats.files import File

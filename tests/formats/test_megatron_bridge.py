@@ -1,7 +1,5 @@
 """Megatron-Bridge's recipes: one function is read by its syntax; what only a run would know is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -153,14 +151,6 @@ NO_PYTHON = ("def f(:\n cfg.model = 1 # megatron.bridge", "# megatron.bridge cfg
 def test_what_is_no_python_is_said_to_be_none(tmp_path: Path, text: str) -> None:
     with pytest.raises(SourceError, match="not Python"):
         read(tmp_path, text)
-
-
-def test_experts_of_a_model_that_the_hub_names_are_divided_as_the_recipe_says(tmp_path: Path) -> None:
-    more = "cfg.model.expert_model_parallel_size = 2\n    cfg.model.expert_tensor_parallel_size = 1\n    "
-    text = RECIPE.replace("meta-llama/Meta-Llama-3-8B", "Qwen/Qwen3-30B-A3B")
-    text = text.replace("cfg.train.g", f"{more}cfg.train.g")
-    found = job(tmp_path, text.replace("cfg.model.virtual_pipeline_model_parallel_size = 4", ""))
-    assert (found.plan.tp, found.plan.ep, found.plan.etp) == (2, 2, 1)
 
 
 def test_a_function_of_another_file_of_recipes_is_followed_with_its_own_constants(tmp_path: Path) -> None:

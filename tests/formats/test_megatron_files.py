@@ -1,7 +1,5 @@
 """Megatron-LM's arguments where people keep them: YAML of its functional tests, scripts with variables of kernels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +56,6 @@ def test_a_vocabulary_without_merges_is_berts(tmp_path: Path, more: dict[str, An
     assert said is (head is Head.MLM)
 
 
-@pytest.mark.parametrize(("mode", "said"), [("rl", "vramcast rl"), ("inference", "vramcast serve")])
-def test_what_is_no_pretraining_is_refused(tmp_path: Path, mode: str, said: str) -> None:
-    unread = [one for _, one in read(tmp_path, GPT, MODE=mode).unread]
-    assert unread[0].name == f"MODE {mode}"
-    assert said in unread[0].why
-
-
 def test_variables_of_a_deterministic_run_are_what_it_sets_itself(tmp_path: Path) -> None:
     found = job(tmp_path, GPT | {"--deterministic-mode": True}, ENV_VARS=DETERMINISTIC)
     assert options_of(found).deterministic
@@ -78,11 +69,6 @@ def test_variables_choose_the_attention(tmp_path: Path, flash: int, fused: int, 
     assert Context(found).attention_kernel == kernel
 
 
-def test_variables_that_contradict_the_attention_are_named(tmp_path: Path) -> None:
-    given = read(tmp_path, GPT | {"--attention-backend": "flash"}, ENV_VARS={"NVTE_FLASH_ATTN": 0})
-    assert [one.name for _, one in given.unread] == ["$NVTE_FLASH_ATTN"]
-
-
 def test_a_growing_batch_is_as_large_as_it_becomes(tmp_path: Path) -> None:
     schedule = {"--step-batch-size-schedule": "0:32 200B:64 400B:128"}
     arguments = {name: value for name, value in GPT.items() if name != "--global-batch-size"}
@@ -94,25 +80,6 @@ def test_a_growing_batch_is_as_large_as_it_becomes(tmp_path: Path) -> None:
 def test_a_tokenizer_that_is_named_says_the_vocabulary(tmp_path: Path, tokenizer: str, vocab: int) -> None:
     named = {"--tokenizer-type": "HuggingFaceTokenizer", "--tokenizer-model": tokenizer}
     assert job(tmp_path, GPT | named).model.vocab == vocab
-
-
-def test_a_vocabulary_that_nothing_says_is_settled_by_the_model(tmp_path: Path) -> None:
-    unsaid = GPT | {"--tokenizer-type": "HuggingFaceTokenizer", "--tokenizer-model": "${TOKENIZER}"}
-    given = read(tmp_path, unsaid)
-    assert [(one.name, one.option) for _, one in given.unread] == [("--vocab-size", "model")]
-    path = tmp_path / "model_config.yaml"
-    assert job_of({"from": (path,), "gpus": "8xh100-sxm-80gb", "model": "qwen3-0.6b"}).model.vocab == 151936
-
-
-@pytest.mark.parametrize(("model", "etp"), [("qwen3-30b-a3b", 1), ("qwen3-0.6b", None)])
-def test_experts_of_a_model_that_is_named_are_divided_as_the_arguments_say(
-    tmp_path: Path, model: str, etp: int | None
-) -> None:
-    plan = {"--expert-tensor-parallel-size": 1, "--tensor-model-parallel-size": 2, "--seq-length": 512,
-            "--micro-batch-size": 1, "--bf16": True}
-    read(tmp_path, plan)
-    named = {"from": (tmp_path / "model_config.yaml",), "gpus": "8xh100-sxm-80gb", "model": model}
-    assert job_of(named).plan.etp == etp
 
 
 @pytest.mark.parametrize(("frequency", "experts"), [(1, 12), (2, 6), ("([0]*3+[1]*9)", 9)])

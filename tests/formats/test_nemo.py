@@ -1,7 +1,5 @@
 """NeMo's YAML of Megatron models is read as the arguments that it stands for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,7 @@ import yaml
 
 import vramcast
 from vramcast.api import job_of
-from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.domain.job import Job, Precision
 from vramcast.engines.megatron.options import options_of
 from vramcast.formats.read import Given, read_files
 
@@ -39,17 +37,6 @@ def read(tmp_path: Path, **more: Any) -> Given:
 def job(tmp_path: Path, **more: Any) -> Job:
     assert [one.name for _, one in read(tmp_path, **more).unread] == []
     return job_of({"from": (tmp_path / "llama.yaml",), "gpus": "2x8xh100-sxm-80gb"})
-
-
-def test_a_network_and_its_plan_are_read(tmp_path: Path) -> None:
-    found = job(tmp_path)
-    known = vramcast.train("llama-3-8b", gpus="8xh100-sxm-80gb", engine="megatron", tp=2)
-    read_again = vramcast.train(**{"from": (tmp_path / "llama.yaml",)}, gpus="2x8xh100-sxm-80gb")
-    assert read_again.num_parameters == known.num_parameters
-    assert (found.plan.tp, found.plan.shards, found.plan.precision) == (2, Shards.OPTIMIZER, Precision.MIXED_BF16)
-    assert (found.plan.recompute, found.plan.sequence_parallel) == (Recompute.NONE, True)
-    assert (found.workload.seq_len, found.workload.grad_accum) == (8192, 16)
-    assert read(tmp_path).ranks == {"llama.yaml": 16}
 
 
 def test_words_of_falcons_layers_say_nothing_of_others(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Ollama's Modelfile and commands, answered as the server of llama.cpp that it starts; and servers that are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -75,29 +73,3 @@ def test_commands_with_their_environment(line: str, said: dict[str, Any]) -> Non
 ])
 def test_what_only_ollama_knows_is_asked_for(line: str, said: str) -> None:
     assert said in refusal(asked(line))
-
-
-@pytest.mark.parametrize(("gpus", "context"), [("rtx-3060-12gb", 4096), ("rtx-4090", 32768), ("2x4090", 40960)])
-def test_cards_say_the_context_up_to_the_networks_own(gpus: str, context: int) -> None:
-    merged, given = with_configs({"gpus": gpus}, Configs(line="ollama run qwen3:8b"), command="serve")
-    assert merged["context"] == context and any("num_ctx is not given" in line for line in given.assumptions)
-
-
-@pytest.mark.parametrize(("name", "model"), [
-    ("gemma3:27b", "gemma-3-27b"), ("mistral-small3.2:24b", "mistral-small-3.1-24b"), ("qwen2.5vl:7b", "qwen2.5-vl-7b"),
-    ("qwen3.5:9b", "qwen3.5-9b"), ("llava:7b", "llava-v1.6-mistral-7b"), ("qwen3-vl:30b", "qwen3-vl-30b-a3b"),
-])
-def test_networks_that_see_are_served_with_their_projector(tmp_path: Path, name: str, model: str) -> None:
-    line = f"OLLAMA_CONTEXT_LENGTH=4096 ollama run {name}"
-    options = read_files([], command="serve", line=line).options
-    assert (options["model"], options["engine-option"]) == (model, ("batch=512", "mmproj=auto"))
-    path = written(tmp_path, "Modelfile", f"FROM {name}\nPARAMETER num_ctx 4096\nPARAMETER num_gpu 8\n")
-    assert "mmproj-offload=false" in read_files([path], command="serve").options["engine-option"]
-
-
-def test_adapters_and_drafts_of_a_modelfile_are_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, "Modelfile", "FROM qwen3:8b\nPARAMETER num_ctx 4096\nFROM ./mmproj.gguf\n")
-    assert "projector" in refusal(read_files([path], command="serve"))
-    for word in ("ADAPTER ./lora.gguf", "DRAFT ./small.gguf", "PARAMETER draft_num_predict 4"):
-        path = written(tmp_path, "Modelfile", f"FROM qwen3:8b\nPARAMETER num_ctx 4096\n{word}\n")
-        assert word.split()[0].lower() in refusal(read_files([path], command="serve")) or "draft_num" in word

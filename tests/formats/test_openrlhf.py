@@ -1,7 +1,5 @@
 """OpenRLHF's commands of all releases: what each name says, and what is not modelled is refused by its name."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import pytest

@@ -1,7 +1,5 @@
 """Scripts of Pai-Megatron-Patch: branches decided by the size of the model, tokenizers that say the vocabulary."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

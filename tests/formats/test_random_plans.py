@@ -1,7 +1,5 @@
 """Whatever valid plan: every file reads back, holds only names its tool knows, and says what the plan says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import HealthCheck, assume, event, given, settings

@@ -3,8 +3,6 @@
 A file answers for the settings that it claims to say; the others are given as options, as its notes ask for.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -215,32 +213,3 @@ def test_who_shards_reads_back(by: str, shards: str, precision: str, more: dict[
     for names, again in found:
         assert plain(again) == plain(job), names
         assert figures(again) == expected, names
-
-
-def test_a_loss_that_is_named_beside_ligers_kernels_reads_back() -> None:
-    options = named({"model": "llama-3.2-1b", "gpus": "h100", "engine": "huggingface", "loss": "eager",
-                     "seq_len": 512, "engine_option": ("liger=true",)})
-    job = job_of(options)
-    found = list(read_again(job, options, [("training_args.yaml",)]))
-    assert [figures(again) for _, again in found] == [figures(job)]
-
-
-@pytest.mark.parametrize("shortest", [None, "1"])
-@pytest.mark.parametrize("tool", ["llamafactory", "axolotl"])
-def test_whether_samples_are_of_one_length_reads_back(tool: str, shortest: str | None) -> None:
-    options = named({"model": "qwen3-0.6b", "gpus": "h100", "engine": "huggingface", "objective": "sft",
-                     "seq_len": 512, "min_seq_len": shortest, "loss": "eager", "precision": "bf16",
-                     "attention": "flash", "engine_option": ("autocast=true",)})
-    job = job_of({name: value for name, value in options.items() if value is not None})
-    written = next(file.name for file in files_of(job, (tool,))[0] if file.name.endswith(("yaml", "yml")))
-    found = list(read_again(job, options, [(written,)], formats=(tool,)))
-    assert [figures(again) for _, again in found] == [figures(job)]
-
-
-@pytest.mark.parametrize("moments", ["bf16", "fp8"])
-def test_narrow_moments_of_megatron_read_back(moments: str) -> None:
-    options = named({"model": "llama-3.2-1b", "gpus": "8xh100", "engine": "megatron", "seq_len": 512,
-                     "engine_option": ("precision_aware=true", f"moments={moments}")})
-    job = job_of(options)
-    script = next(file.name for file in files_of(job)[0] if file.name.endswith(".sh"))
-    assert [figures(again) for _, again in read_again(job, options, [(script,)])] == [figures(job)]

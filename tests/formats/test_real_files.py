@@ -1,7 +1,5 @@
 """What a user's real files and commands ask beside their plain names: another job is never answered."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,6 @@ from tests.formats.test_readers import asked, written
 from vramcast.engines.eager.releases import sharder
 from vramcast.errors import Unsupported
 from vramcast.estimate.training import answer
-from vramcast.formats.read import read_files
 
 FACTORY_TABLE = {
     "model_name_or_path": "llama-3.2-1b", "finetuning_type": "lora", "do_train": True, "template": "default",
@@ -25,31 +22,6 @@ def test_llamafactory_freezes_towers_whatever_the_template_is_called(
     path = written(tmp_path, "a.json", FACTORY_TABLE | {"model_name_or_path": model, "template": template})
     peft = asked(path, gpus="8xh200-sxm-141gb").plan.peft
     assert peft is not None and not any(target.startswith("vision") for target in peft.targets)
-
-
-def test_llamafactory_trains_networks_without_towers_under_templates_of_those_with_some(tmp_path: Path) -> None:
-    for model in ("llama-3.2-1b", "t5-base"):
-        table = FACTORY_TABLE | {"model_name_or_path": model, "template": "qwen2_vl"}
-        assert asked(written(tmp_path, "a.json", table), gpus="h100").plan.peft is not None
-
-
-def test_a_stage_with_a_loop_of_its_own_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unsupported, match="stage"):
-        asked(written(tmp_path, "a.json", FACTORY_TABLE | {"stage": "ppo"}), gpus="h100")
-
-
-@pytest.mark.parametrize(("stage", "logits", "width"), [("kto", 1, 22), ("rm", 2, 6)])
-def test_llamafactorys_own_trainers_hold_the_logits_that_they_make(
-    stage: str, logits: int, width: int, tmp_path: Path
-) -> None:
-    """KTO: of the policy log-probabilities and both kinds of answers, of the reference logits beside its second
-    forward; rewards: logits of both answers that nobody reads. The rest is what layers keep."""
-    tokens = 2048
-    peaks = [answer(asked(written(tmp_path, "a.json", FACTORY_TABLE | {
-        "stage": stage, "bf16": True, "cutoff_len": size, "per_device_train_batch_size": 1}), gpus="h100")).peak
-        for size in (tokens, 2 * tokens)]
-    grown = peaks[1].allocated_bytes - peaks[0].allocated_bytes
-    assert grown == pytest.approx(logits * tokens * 128_256 * width, rel=0.12)
 
 
 @pytest.mark.parametrize(("targets", "weights"), [("all", 16 * (6 * 2048 + 8192)), ("q_proj", 16 * 2048)])
@@ -85,13 +57,6 @@ def test_llamafactory_v1s_adapters_compute_in_fp32_where_nothing_gathers_them(
 def test_llamafactory_v1_names_what_is_not_read(said: dict[str, object], why: str, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=why):
         asked(written(tmp_path, "a.json", V1 | said), gpus="8xh100-sxm-80gb")
-
-
-@pytest.mark.parametrize("name", ["NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE"])
-def test_wires_that_are_switched_off_change_the_time(name: str, tmp_path: Path) -> None:
-    for value, said in (("1", True), ("0", False)):
-        path = written(tmp_path, "a.sh", f"export {name}={value}\nvllm serve Qwen/Qwen3-8B -tp 2\n")
-        assert bool(read_files([path], command="serve").unread) is said
 
 
 BUCKETS = {"reduce_bucket_size": 5e8, "stage3_prefetch_bucket_size": 5e7, "stage3_param_persistence_threshold": 1e5}

@@ -1,7 +1,5 @@
 """Scripts of servers, torchtitan and Megatron-LM read back as the plan: the same bytes and the same speed."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +15,6 @@ from tests.formats.test_read_back import figures, read_again
 from vramcast.api import job_of, serve_job_of
 from vramcast.domain.job import Job
 from vramcast.domain.serving import ServeJob
-from vramcast.engines.serving.requests import variables_of
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.serving import answer as serve_answer
 from vramcast.formats.files import File
@@ -98,17 +95,6 @@ def test_scripts_of_servers_read_back(engine: str, data: st.DataObject) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         assert served(server_again(job, options, Path(folder))) == expected, options
-
-
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_every_variable_of_a_server_is_read(engine: str, tmp_path: Path) -> None:
-    starts = {"vllm": "vllm serve m", "sglang": "python -m sglang.launch_server --model-path m"}
-    for option, name in variables_of(engine).items():
-        for text, value in (("0", False), ("1", True)):
-            script = tmp_path / "serve.sh"
-            script.write_text(f"export {name}={text}\n{starts[engine]}\n", encoding="utf-8")
-            job = serve_job_of({"model": "llama-3.2-1b", "gpus": "h100", "from": (str(script),)})
-            assert job.engine_options[option] is value
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """A search that starts from somebody's configuration: what is trained stays, how it is split is looked for."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
@@ -24,20 +22,6 @@ def planned(kind: str, *args: Any, **options: Any) -> PlanAnswer:
     return found
 
 
-def test_a_megatron_script_gives_network_length_batch_and_precision(tmp_path: Path) -> None:
-    path = written(tmp_path, "run.sh", MEGATRON)
-    found = planned("train", on="8xh100-sxm-80gb", from_=path, top=2)
-    asked = found.question
-    assert (asked["engine"], asked["global_batch"], asked["workload"]["seq_len"]) == (["megatron"], 128, 4096)
-    assert asked["model"] == "run.sh"
-    assert {plan.question["plan"]["precision"] for plan in found.plans} == {"mixed-bf16"}
-    left = next(text for text in found.assumptions if text.startswith("left to the search"))
-    assert "--tp 4 --pp 2" in left and "--micro-batch 1" in left and "--precision" not in left
-    assert found.plans[0].question["plan"]["tp"] != 4  # on this machine other plans are faster
-    own = next(text for text in found.assumptions if text.startswith("the file's own plan on 8xh100-sxm-80gb"))
-    assert "a step" in own
-
-
 def test_the_command_of_a_script_s_network_names_the_script(tmp_path: Path) -> None:
     path = written(tmp_path, "run.sh", MEGATRON)
     found = planned("train", on="4xh100-sxm-80gb", from_=path, top=1)
@@ -55,16 +39,6 @@ def test_a_script_without_a_network_is_no_model(tmp_path: Path) -> None:
         vramcast.train(str(path), gpus="8xh100-sxm-80gb")
 
 
-def test_deepspeeds_optimizer_precision_and_batch_are_kept_and_its_stage_is_not(tmp_path: Path) -> None:
-    path = written(tmp_path, "ds.json", DEEPSPEED | {"optimizer": {"type": "Lion"}})
-    found = planned("train", "llama-3.2-1b", on="4xa100-sxm4-40gb", from_=path, seq_len=1024, top=20)
-    plans = [plan.question["plan"] for plan in found.plans]
-    assert found.question["global_batch"] == 256
-    assert {(plan["optimizer"], plan["precision"]) for plan in plans} == {("lion", "mixed-fp16")}
-    assert len({plan["shards"] for plan in plans}) > 1
-    assert any("--offload-optimizer cpu" in text and "left to the search" in text for text in found.assumptions)
-
-
 def test_options_win_over_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, "ds.json", DEEPSPEED)
     found = planned(
@@ -74,14 +48,6 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
     assert found.plans[0].question["engine"] == "torchtitan"
     assert found.plans[0].question["plan"]["precision"] == "mixed-bf16"
     assert found.question["global_batch"] == 64
-
-
-def test_a_batch_of_one_gpu_is_not_taken_for_that_of_all(tmp_path: Path) -> None:
-    config = {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}
-    found = planned(
-        "train", "llama-3.2-1b", on="4xa100-sxm4-40gb", from_=written(tmp_path, "ds.json", config), top=1, seq_len=1024
-    )
-    assert any("4 x 2 samples are those of one GPU" in text for text in found.assumptions)
 
 
 def test_a_plan_that_the_file_has_and_the_machine_has_not_is_said(tmp_path: Path) -> None:

@@ -1,16 +1,11 @@
 """Commands of SGLang: every form of an argument that changes memory is read, or refused by its name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
-import vramcast
 from tests.formats.test_readers import refusal
-from vramcast.catalogue.harmless import conditions, harmless
-from vramcast.formats.merged import with_configs
-from vramcast.formats.paths import Configs
+from vramcast.catalogue.formats import conditions, harmless
 from vramcast.formats.read import read_files
 
 HEAD = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B "
@@ -50,24 +45,6 @@ def test_forms_that_are_read(arguments: str, said: dict[str, Any]) -> None:
 ])
 def test_what_may_change_memory_is_refused_by_its_name(arguments: str, said: str) -> None:
     assert said in refusal(read_files([], command="serve", line=HEAD + arguments))
-
-
-@pytest.mark.parametrize(("arguments", "with_part"), [
-    ("--moe-runner-backend triton", "qwen3-30b-a3b"), ("--mm-attention-backend fa3", "qwen2.5-vl-7b"),
-    ("--mamba-ssm-dtype bfloat16", "nemotron-3-nano"), ("--nsa-prefill-backend flashmla_sparse", "deepseek-v3"),
-])
-def test_an_argument_about_a_part_says_nothing_where_the_network_has_none(arguments: str, with_part: str) -> None:
-    merged, _ = with_configs({}, Configs(line=HEAD + arguments), command="serve")
-    assert "engine-option" not in merged
-    line = f"sglang serve --model-path {with_part} {arguments}"
-    with pytest.raises(vramcast.errors.VramcastError, match="not modelled"):
-        with_configs({}, Configs(line=line), command="serve")
-
-
-def test_without_graphs_of_prefills_less_is_set_aside() -> None:
-    found = [vramcast.serve("llama-3.1-8b", gpus="rtx-4090", engine="sglang", context=8192, engine_option=pairs)
-             .capacity.kv_tokens for pairs in ((), ("prefill-graphs=false",))]
-    assert found[1] > found[0]
 
 
 def test_no_name_is_both_harmless_and_about_a_part() -> None:

@@ -1,7 +1,5 @@
 """Shell scripts as command lines: what a shell would put in stands in the words, what only a run knows stays open."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Commands of ms-swift, and the YAML of their `--config`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +7,7 @@ import pytest
 
 from tests.formats.test_axolotl import figures
 from tests.formats.test_readers import asked, refusal, written
-from vramcast.errors import Unsupported
-from vramcast.formats.read import Given, read_files, settled
+from vramcast.formats.read import Given, read_files
 
 SFT = """# 22GB
 nproc_per_node=2
@@ -95,21 +92,6 @@ def test_what_is_not_modelled_is_named(more: str, sentence: str, tmp_path: Path)
     assert sentence in refusal(given(tmp_path, more)).replace(" 4 bits", " '4' bits")
 
 
-def test_several_cards_of_one_process_hold_a_layer_each(tmp_path: Path) -> None:
-    script = SFT.replace("MORE", "").replace("NPROC_PER_NODE=$nproc_per_node", "FOO=1")
-    assert "splits the layers over them" in refusal(given(tmp_path, "", script))
-
-
-def test_a_run_on_ascend_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unsupported, match="ASCEND_RT_VISIBLE_DEVICES: runs on no GPU of NVIDIA or AMD"):
-        settled(given(tmp_path, text="ASCEND_RT_VISIBLE_DEVICES=0 " + FORMER), (), ignore_unread=True)
-
-
-def test_one_visible_card_is_the_whole_run(tmp_path: Path) -> None:
-    script = SFT.replace("MORE", "").replace("0,1", "0").replace("NPROC_PER_NODE=$nproc_per_node", "FOO=1")
-    assert asked(written(tmp_path, "train.sh", script), gpus="8xh100").cluster.count == 1
-
-
 def test_a_file_of_fsdp_is_read_where_it_lies(tmp_path: Path) -> None:
     written(tmp_path, "offload.json", {"_note": "", "fsdp": "full_shard auto_wrap offload", "fsdp_config": {
         "fsdp_version": 2, "reshard_after_forward": False}})
@@ -131,15 +113,6 @@ def test_labels_of_samples_are_a_question_of_their_own(tmp_path: Path) -> None:
     path = written(tmp_path, "train.sh", SFT.replace("MORE", "--task_type seq_cls --num_labels 2"))
     job = asked(path, gpus="2xh100")
     assert (job.workload.objective, job.workload.min_seq_len) == ("classification", 1)
-
-
-def test_towers_stay_frozen(tmp_path: Path) -> None:
-    """Adapters sit in the language model; where all weights are trained, the rest of them is frozen."""
-    script = SFT.replace("qwen3-0.6b", "qwen2.5-vl-3b")
-    peft = asked(written(tmp_path, "a.sh", script.replace("MORE", "")), gpus="2xh100").plan.peft
-    assert peft is not None and not any(target.startswith("vision") for target in peft.targets)
-    full = asked(written(tmp_path, "b.sh", script.replace("MORE", "--tuner_type full")), gpus="2xh100")
-    assert full.plan.freeze == ("vision", "projector")
 
 
 def test_arguments_before_release_3_are_read(tmp_path: Path) -> None:

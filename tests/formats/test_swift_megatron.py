@@ -1,7 +1,5 @@
 """ms-swift's `megatron` commands: their defaults are their own, what they set is Megatron-LM's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`trtllm-serve` and the file beside it, read and written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,6 @@ from vramcast.formats.read import read_files
 from vramcast.formats.write import files_of
 
 
-def options(line: str) -> dict[str, Any]:
-    given = read_files([], command="serve", line=line)
-    assert refusal(given) == ""
-    return given.options
-
-
 @pytest.mark.parametrize(("arguments", "extra", "said"), [
     ("--backend tensorrt", "", "backend: tensorrt is not modelled"),
     ("", "cuda_graph_config: null\n", "switches the graphs off"),
@@ -36,11 +28,6 @@ def options(line: str) -> dict[str, Any]:
 def test_what_may_change_memory_is_refused_by_its_name(arguments: str, extra: str, said: str) -> None:
     line = f"cat <<EOF > x.yaml\n{extra}stream_interval: 1\nEOF\ntrtllm-serve m {arguments} --config x.yaml"
     assert said in refusal(read_files([], command="serve", line=line))
-
-
-def test_an_image_names_the_version() -> None:
-    line = "docker run nvcr.io/nvidia/tensorrt-llm/release:1.0.0 trtllm-serve m"
-    assert options(line)["engine"] == "tensorrt-llm@1.0.0"
 
 
 @pytest.mark.parametrize("question", [

@@ -1,7 +1,5 @@
 """YAML and shell texts read back to the values they were written from."""
 
-from __future__ import annotations
-
 import subprocess
 from typing import Any
 

@@ -1,7 +1,5 @@
 """torchtitan's registries: what one function says, what other lines of it change, what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

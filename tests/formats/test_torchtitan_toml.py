@@ -1,7 +1,5 @@
 """torchtitan's TOML: names of every version, what a command changes of it, what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """torchtune's recipes: what a YAML and a `tune run` say, and a plan written and read back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -41,26 +39,6 @@ def asked(folder: Path, text: str, *, name: str = "recipe.yaml", **options: Any)
     return job_of({"gpus": "2xh100", "from": (str(path),)} | named(options))
 
 
-def test_adapters_are_those_that_the_builder_makes(tmp_path: Path) -> None:
-    job = asked(tmp_path, RECIPE.format(builder="qlora_llama3_1_8b"))
-    assert (job.engine, job.model.name, job.plan.precision, job.plan.recompute) == (
-        "torchtune", "llama-3.1-8b", "bf16", "full")
-    assert (job.workload.seq_len, job.workload.micro_batch, job.workload.grad_accum) == (2048, 2, 8)
-    assert job.plan.peft is not None
-    assert (job.plan.peft.rank, job.plan.peft.base, job.plan.peft.adapter_dtype) == (16, "nf4-dq", "bf16")
-    assert set(job.plan.peft.targets) == {
-        "attention.q", "attention.v", "attention.out", "mlp.gate", "mlp.up", "mlp.down"}
-
-
-@pytest.mark.parametrize(("change", "field", "value"), [
-    ("gradient_accumulation_steps: ${batch_size}", "grad_accum", 2),
-    ("tokenizer: {max_seq_len: 512}", "seq_len", 512),
-    ("dataset: {packed: true}", "seq_len", 2048),
-])
-def test_a_name_is_worth_what_it_refers_to(tmp_path: Path, change: str, field: str, value: int) -> None:
-    assert getattr(asked(tmp_path, f"{RECIPE.format(builder='lora_llama3_1_8b')}\n{change}\n").workload, field) == value
-
-
 @pytest.mark.parametrize(("change", "field", "value"), [
     ("optimizer: {_component_: torch.optim.AdamW}", "optimizer_kernel", "foreach"),
     ("optimizer: {_component_: torch.optim.AdamW, fused: false}", "optimizer_kernel", "loop"),
@@ -76,16 +54,6 @@ def test_a_name_is_worth_what_it_refers_to(tmp_path: Path, change: str, field: s
 def test_each_name_is_read(tmp_path: Path, change: str, field: str, value: object) -> None:
     change = change.strip("{}").replace(", data", "\ndata") if change.startswith("{") else change
     assert getattr(asked(tmp_path, f"{RECIPE.format(builder='lora_llama3_1_8b')}\n{change}\n").plan, field) == value
-
-
-@pytest.mark.parametrize(("loss", "where", "version"), [
-    ("torchtune.modules.loss.CEWithChunkedOutputLoss", "training", (0, 6)),
-    ("torch.nn.CrossEntropyLoss", "utils", (0, 2)),
-    ("torchtune.modules.loss.LinearCrossEntropyLoss", "training", None),
-])
-def test_the_loss_tells_the_release(tmp_path: Path, loss: str, where: str, version: Any) -> None:
-    more = f"loss: {{_component_: {loss}}}\nmetric_logger: {{_component_: torchtune.{where}.metric_logging.Disk}}\n"
-    assert asked(tmp_path, RECIPE.format(builder="lora_llama3_1_8b") + more).engine_version == version
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -109,21 +77,6 @@ def test_what_trains_nothing_is_refused(tmp_path: Path) -> None:
     text = "model: {_component_: torchtune.models.llama2.llama2_7b}\nquantizer: {groupsize: 256}\n"
     with pytest.raises(VramcastError, match="without an optimizer trains nothing"):
         asked(tmp_path, text)
-
-
-def test_a_command_changes_the_file_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text(RECIPE.format(builder="lora_llama3_1_8b"), encoding="utf-8")
-    (tmp_path / "run.sh").write_text(
-        "tune run --nproc_per_node 2 lora_finetune_distributed --config recipe.yaml \\\n  batch_size=4 "
-        "tokenizer.max_seq_len=1024 model.lora_rank=32 lr_scheduler.num_warmup_steps=5\n", encoding="utf-8")
-    both = [str(tmp_path / name) for name in ("recipe.yaml", "run.sh")]
-    for files in (both, both[::-1]):
-        job = job_of({"gpus": "2xh100", "from": tuple(files)})
-        assert (job.workload.micro_batch, job.workload.seq_len, job.workload.grad_accum) == (4, 1024, 8)
-        assert job.plan.peft is not None
-        assert job.plan.peft.rank == 32
-    with pytest.raises(VramcastError, match=r"recipe.yaml: is a file of its own; give it with another --from"):
-        job_of({"gpus": "2xh100", "from": (str(tmp_path / "run.sh"),)})
 
 
 def test_a_command_that_changes_the_builder_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """TRL's YAML files and the alignment-handbook's: what a trainer does unasked, and what is not modelled is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -29,35 +27,8 @@ def of(tmp_path: Path, table: dict[str, Any], name: str = "config.yaml", head: s
     return asked(written(tmp_path, name, head + yaml.safe_dump(table)), gpus="h100", **options)
 
 
-def test_a_file_of_the_handbook_is_its_whole_question(tmp_path: Path) -> None:
-    job = of(tmp_path, QLORA)
-    assert (job.engine, job.model.name, job.workload.objective) == ("huggingface", "llama-3.2-1b", "sft")
-    assert (job.workload.seq_len, job.workload.micro_batch, job.workload.grad_accum) == (2048, 4, 2)
-    assert job.plan.peft is not None
-    assert (job.plan.peft.rank, job.plan.peft.base, job.plan.peft.dropout) == (16, "nf4", 0.05)
-    assert (job.plan.precision, job.plan.attention, job.plan.recompute) == ("amp-bf16", "flash", "full")
-    assert job.engine_options == {"trl": "0.19", "dtype": "bfloat16", "reentrant": False}
-
-
 OF_ADAPTERS = ("lora_", "load_", "use_peft", "max_seq", "torch")
 FULL = {name: value for name, value in QLORA.items() if not name.startswith(OF_ADAPTERS)}
-
-
-@pytest.mark.parametrize("changes, precision, options", [
-    ({}, "amp-bf16", {}),
-    ({"torch_dtype": "bfloat16"}, "bf16", {"autocast": True, "trl": "0.28"}),
-    ({"dtype": "bfloat16"}, "bf16", {"autocast": True}),
-    ({"dtype": "bfloat16", "bf16": False}, "bf16", {}),
-    ({"bf16": False}, "fp32", {}),
-    ({"bf16": None, "fp16": True}, "amp-fp16", {}),
-    ({"bf16": None}, "amp-bf16", {}),
-])
-def test_autocast_is_on_unasked_over_weights_of_the_dtype_that_is_said(
-    changes: dict[str, Any], precision: str, options: dict[str, Any], tmp_path: Path
-) -> None:
-    job = of(tmp_path, FULL | {"packing": True} | changes)
-    assert job.plan.precision == precision
-    assert {**job.engine_options, "reentrant": 0} == {**options, "reentrant": 0}
 
 
 @pytest.mark.parametrize("table, name, head, objective", [
@@ -106,11 +77,6 @@ def test_scripts_that_load_what_the_checkpoint_has(
     assert job.plan.recompute == "full"
 
 
-def test_a_folder_names_the_trainer(tmp_path: Path) -> None:
-    (tmp_path / "dpo").mkdir()
-    assert of(tmp_path / "dpo", FULL).workload.objective == "dpo"
-
-
 def test_an_evaluation_of_more_samples_than_a_step_has_is_counted(tmp_path: Path) -> None:
     table = FULL | {"packing": True, "per_device_train_batch_size": 1, "loss_type": "nll", "max_length": 4096}
     found = [answer(of(tmp_path, table | changes)) for changes in (
@@ -120,14 +86,3 @@ def test_an_evaluation_of_more_samples_than_a_step_has_is_counted(tmp_path: Path
     assert evaluation[0] == evaluation[1] < evaluation[2]
     assert [one.fits for one in found] == [True, True, False]
     assert len({one.fullest.peak for one in found}) == 1  # of a step
-
-
-def test_generation_needs_prompts_and_completions(tmp_path: Path) -> None:
-    lengths = {"max_prompt_length": 256, "max_completion_length": 1024}
-    job = of(tmp_path, FULL | lengths | {"num_generations": 4, "beta": 0.1})
-    assert (job.workload.objective, job.workload.seq_len, job.workload.completion_len) == ("grpo", 256, 1024)
-    assert job.engine_options["beta"] == "0.1"
-    path = written(tmp_path, "grpo.yaml", yaml.safe_dump(FULL | {"num_generations": 4, "use_vllm": True}))
-    assert "use_vllm: puts an engine on the same cards" in refusal(read_files([path], command="train"))
-    served = {"use_vllm": True, "vllm_mode": "server"}
-    assert of(tmp_path, FULL | lengths | {"num_generations": 4} | served).engine_options["steps_per_generation"] == 0

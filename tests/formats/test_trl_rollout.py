@@ -1,7 +1,5 @@
 """TRL's GRPO and RLOO with a vLLM on the trainer's cards, read by `vramcast rl`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,12 +73,6 @@ def test_what_is_not_read_is_refused(tmp_path: Path, changed: dict[str, Any], na
         asked(written(tmp_path, **changed), **named)
 
 
-def test_a_training_that_generates_nothing_is_for_train(tmp_path: Path) -> None:
-    file = written(tmp_path, table={"model_name_or_path": "gpt2", "dataset_text_field": "text", "packing": True})
-    with pytest.raises(Unsupported, match="sft, which generates nothing; use vramcast train"):
-        asked(file)
-
-
 def test_train_points_to_rl(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="puts an engine on the same cards; vramcast rl answers for that"):
         api.train_answer({"gpus": "h100-sxm-80gb", "from": (written(tmp_path),)})
@@ -110,17 +102,6 @@ SWIFT: Final = (
 def swift(folder: Path, more: str = "", base: str = SWIFT) -> Any:
     (folder / "swift.sh").write_text(f"{base} {more}\n")
     return asked(str(folder / "swift.sh"), gpus="4xa100-sxm4-80gb")
-
-
-def test_ms_swift_asks_what_it_says(tmp_path: Path) -> None:
-    """A prompt and its answer are no longer than the engine's longest sequence."""
-    job = swift(tmp_path)
-    assert (job.framework, job.engine, job.algorithm) == ("ms-swift", "huggingface", "grpo")
-    assert (job.episodes.prompts, job.episodes.samples, job.episodes.longest) == (1, 4, 2048)
-    assert (job.rollout.sleeps, job.rollout.level, job.rollout.parts, job.rollout.tp) == (True, 1, 7, 2)
-    assert (job.updates.leaves, job.updates.sleeps, job.updates.reference) == (True, True, True)
-    awake = swift(tmp_path, base=SWIFT.replace("--sleep_level 1", "").replace("--offload_model true", ""))
-    assert (awake.rollout.sleeps, awake.updates.leaves) == (False, False)
 
 
 def test_ms_swift_hands_over_layers_in_parts_and_its_weights_leave_while_the_engine_works(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Scripts that call TRL's trainers answer as the YAML with the same arguments; what only a run knows is named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -105,15 +103,6 @@ def test_a_notebook_has_the_defaults_of_the_release_that_it_installs(tmp_path: P
     assert (job.engine_version, job.engine_options["trl"], job.plan.precision) == ((4, 44, 2), "0.9.6", Precision.FP32)
 
 
-@pytest.mark.parametrize("command, ranks", [
-    ("accelerate launch --num_processes 4 own.py", 4), ("torchrun --nproc_per_node 2 own.py", 2),
-])
-def test_the_script_beside_a_launcher_is_read_with_it(command: str, ranks: int, tmp_path: Path) -> None:
-    script(tmp_path, HEAD + ARGS + TRAINS.format(""))
-    job = asked(script(tmp_path, command + "\n", "run.sh"), gpus=f"{ranks}xh100")
-    assert (job.model.name, job.cluster.count, job.workload.micro_batch) == ("llama-3.2-1b", ranks, 4)
-
-
 @pytest.mark.parametrize("text, words, expected", [
     (ARGUED, "", (2, 2048, None)), (ARGUED, "--batch 16 --no-pack", (16, 2048, 1)),
     (PARSED, "--model_name_or_path llama-3.2-1b --max_length 512 --per_device_train_batch_size 4", (4, 512, 1)),
@@ -126,14 +115,9 @@ def test_the_command_says_what_the_script_parses(
     assert (workload.micro_batch, workload.seq_len, workload.min_seq_len) == expected
 
 
-def test_arguments_of_a_file_that_a_command_names_are_read(tmp_path: Path) -> None:
-    script(tmp_path, yaml.safe_dump(PLAIN), "sft.yaml")
-    job = asked(script(tmp_path, "trl sft --config sft.yaml --max_length 512\n", "c.sh"), gpus="h100")
-    assert (job.model.name, job.workload.seq_len) == ("llama-3.2-1b", 512)
-
-
-def test_a_model_over_the_cards_of_one_process_is_answered_for_one(tmp_path: Path) -> None:
+def test_a_model_over_the_cards_of_one_process_has_some_layers_on_each(tmp_path: Path) -> None:
     text = ARGS + LOADED.replace("dtype=torch.bfloat16, quant", "device_map='auto', quant") + TRAINS.format(ADAPTS)
     seen = "os.environ['CUDA_VISIBLE_DEVICES'] = '0'\n" + ARGS + TRAINS.format("")
-    for one in (text.replace("model='llama-3.2-1b'", "model=model"), seen):
-        assert asked(script(tmp_path, HEAD + one), gpus="8xh100").cluster.count == 1
+    for one, cards in ((text.replace("model='llama-3.2-1b'", "model=model"), 8), (seen, 1)):
+        job = asked(script(tmp_path, HEAD + one), gpus="8xh100")
+        assert job.cluster.count == job.plan.pp == cards

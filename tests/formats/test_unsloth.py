@@ -1,7 +1,5 @@
 """Unsloth's calls in scripts and notebooks: read, never run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

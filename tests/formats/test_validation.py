@@ -1,7 +1,5 @@
 """Emitted files through the parsers of their own tools, where they are installed: `pip install .[validate]`."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

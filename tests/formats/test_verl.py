@@ -1,7 +1,5 @@
 """verl's commands and YAML: what each name says, and what is not modelled is refused by its name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commands inside what starts them: containers, manifests, tasks of clouds, jobs of Slurm; cards, secrets."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,15 +1,9 @@
 """xtuner's configurations: names as Python sets them, adapters beside a packed base, DDP or DeepSpeed's file."""
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from vramcast.api import job_of
-from vramcast.domain.job import Precision, Recompute, Shards
 from vramcast.formats.read import Given, read_files
 
 CONFIG = """
@@ -54,35 +48,6 @@ def read(*files: Path) -> Given:
     return read_files(files, command="train")
 
 
-def job(*files: Path) -> Any:
-    assert [one.name for _, one in read(*files).unread] == []
-    return job_of({"from": files, "gpus": "8xh100-sxm-80gb"})
-
-
-def test_adapters_beside_a_packed_base_run_under_ddp(tmp_path: Path) -> None:
-    found = job(written(tmp_path))
-    assert (found.engine, found.model.name, found.workload.seq_len) == ("huggingface", "llama-2-7b", 2048)
-    assert (found.workload.micro_batch, found.workload.grad_accum, found.workload.min_seq_len) == (2, 16, None)
-    plan = found.plan
-    assert (plan.shards, plan.precision, plan.recompute) == (Shards.NOTHING, Precision.AMP_FP16, Recompute.FULL)
-    assert (plan.peft.base, plan.peft.rank, plan.peft.adapter_dtype, plan.optimizer_kernel) == (
-        "nf4-dq", 64, "fp32", "foreach")
-    assert found.engine_options["prepare_kbit"] == "peft"
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_its_own_deepspeed_computes_in_bf16(tmp_path: Path, stage: int) -> None:
-    file = tmp_path / "deepspeed_zero.json"
-    file.write_text(json.dumps({
-        "gradient_accumulation_steps": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto",
-        "zero_allow_untested_optimizer": True, "zero_optimization": {"stage": stage, "overlap_comm": True},
-        "fp16": {"enabled": "auto", "initial_scale_power": 16}, "bf16": {"enabled": "auto"}}), encoding="utf-8")
-    found = job(written(tmp_path, "", ""), file)
-    assert (found.plan.precision, found.workload.micro_batch, found.workload.grad_accum) == (
-        Precision.MIXED_BF16, 2, 16)
-    assert found.plan.shards is (Shards.EVERYTHING if stage == 3 else Shards.OPTIMIZER_AND_GRADIENTS)
-
-
 def test_the_command_names_its_file_and_what_shards(tmp_path: Path) -> None:
     given = read_files([written(tmp_path, "", "")], command="train",
                        line="xtuner train config.py --deepspeed deepspeed_zero3_offload --work-dir out")
@@ -109,8 +74,3 @@ def test_the_command_names_its_file_and_what_shards(tmp_path: Path) -> None:
 )
 def test_what_makes_another_run_of_it_is_named(tmp_path: Path, llm: str, lora: str, more: str, name: str) -> None:
     assert name in [one.name for _, one in read(written(tmp_path, llm, lora, more)).unread]
-
-
-def test_samples_that_are_not_packed_differ_in_length(tmp_path: Path) -> None:
-    loose = "train_dataloader = dict(batch_size=1, dataset=dict(type=X, max_length=512, pack_to_max_length=False))\n"
-    assert job(written(tmp_path, "", "", loose)).workload.min_seq_len == 1

@@ -1,7 +1,5 @@
 """Forward code without autograd: tensors die with their last reference."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

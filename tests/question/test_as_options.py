@@ -1,12 +1,9 @@
 """A plan's command asks for that plan: typed again, its options give the same job, setting by setting."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 
 import click
-import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -15,9 +12,8 @@ from tests.formats.plans import named
 from tests.formats.test_random_plans import SERVE_OPTIONS, plans
 from vramcast.api import job_of, serve_job_of
 from vramcast.cli.main import group
-from vramcast.domain.job import Job
 from vramcast.domain.serving import ServeJob
-from vramcast.errors import Unsupported, VramcastError
+from vramcast.errors import VramcastError
 from vramcast.question.as_options import serve_options, train_options
 from vramcast.question.options import OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS as SERVING
@@ -89,9 +85,3 @@ def test_a_served_job_is_asked_again_by_its_command(
     command = question_command("serve", serve_options(job, options, model=model))
     event(engine)
     assert serve_job_of(typed(command)) == job, command
-
-
-def test_what_no_option_says_is_named() -> None:
-    job: Job = replace(job_of({"model": "llama-3.2-1b", "gpus": "h100"}), env={"CUBLAS_WORKSPACE_CONFIG": ":4096:2"})
-    with pytest.raises(Unsupported, match="no options ask for this plan again: env is "):
-        train_options(job, {}, model="llama-3.2-1b")

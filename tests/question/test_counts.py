@@ -1,7 +1,5 @@
 """No option that counts takes less than it can mean, or more than can be answered, whoever asks."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any, Final
 

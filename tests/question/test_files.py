@@ -1,7 +1,5 @@
 """Job files read back what was written."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """No option of any command takes a word that means nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

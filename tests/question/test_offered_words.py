@@ -1,7 +1,5 @@
 """Every word that help offers is taken by some engine, on some card, for some model: what none takes is not offered."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -9,8 +7,7 @@ import pytest
 
 import vramcast
 from vramcast.engines.serving.table import SERVING
-from vramcast.engines.trainers import DIFFUSION
-from vramcast.errors import InvalidSpec
+from vramcast.engines.training import DIFFUSION
 from vramcast.question.options import OPTIONS, Kind, Option
 from vramcast.question.serving import DRAFT_KINDS
 from vramcast.question.serving_options import SERVE_OPTIONS
@@ -101,9 +98,3 @@ def test_every_format_of_caches_is_its_engines(engine: str, kind: str) -> None:
 def test_every_kind_of_draft_is_some_engines(kind: str) -> None:
     model = "deepseek-v3" if kind == "mtp" else "llama-3.1-8b"
     assert vramcast.serve(model, gpus="8xh200", context=4096, draft=kind).ranks
-
-
-@pytest.mark.parametrize("word", ["zero-bubble", "dualpipe"])
-def test_a_schedule_that_no_engine_has_is_one_sentence_with_those_there_are(word: str) -> None:
-    with pytest.raises(InvalidSpec, match="use 1f1b, interleaved, gpipe"):
-        vramcast.train("llama-3.2-1b", gpus="8xh100", engine="torchtitan", pp=2, schedule=word)

@@ -1,16 +1,13 @@
 """From options to a space: what is named is fixed, what is forbidden is gone, and contradictions are one sentence."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramcast.domain.job import Precision, Recompute, Shards
 from vramcast.errors import InvalidSpec, UnknownName, VramcastError
-from vramcast.question.plan_options import AXES, PLAN_OPTIONS, TECHNIQUES
+from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.planning import PlanQuestion, build_planning
 from vramcast.sources.resolve import resolve_checkpoint
 
@@ -20,39 +17,8 @@ def ask(**options: Any) -> PlanQuestion:
     return build_planning({"model": "llama-3.2-1b", "on": ("8xh100-sxm-80gb",)} | named, resolve=resolve_checkpoint)
 
 
-def test_every_axis_is_an_option_and_a_field_of_the_space() -> None:
-    space = ask().space
-    assert all(hasattr(space, field) for field in AXES.values())
-    assert set(AXES) <= set(PLAN_OPTIONS)
-    assert all(hasattr(space, row.field) for row in TECHNIQUES.values())
-
-
 def test_the_batch_assumed_has_a_sample_for_every_card() -> None:
     assert ask(on=("64x8xh100-sxm-80gb",)).space.global_batch == 512
-
-
-def test_what_is_named_is_fixed_and_several_values_leave_a_choice() -> None:
-    space = ask(tp="2,4", zero=("1", "3"), precision="fp8", recompute="none", micro_batch=("1", "2")).space
-    assert space.tp == (2, 4)
-    assert space.shards == (Shards.OPTIMIZER, Shards.EVERYTHING)
-    assert space.precisions == (Precision.FP8,)
-    assert space.recompute == (Recompute.NONE,)
-    assert space.micro_batches == (1, 2)
-    assert space.pp == ()
-
-
-def test_what_is_forbidden_is_not_in_the_space() -> None:
-    space = ask(forbid="recompute,pipeline,tensor,sharding").space
-    assert space.recompute == (Recompute.NONE,)
-    assert (space.tp, space.pp) == ((1,), (1,))
-    assert space.shards == (Shards.NOTHING,)
-
-
-def test_a_kind_of_machine_comes_in_powers_of_two_up_to_the_most_gpus() -> None:
-    clusters = ask(on=("aws:p5.48xlarge",), max_gpus=40).space.clusters
-    assert [cluster.num_nodes for cluster in clusters] == [1, 2, 4]
-    assert [cluster.num_nodes for cluster in ask(on=("aws:p5.48xlarge",)).space.clusters] == [1]
-    assert [cluster.count for cluster in ask(on=("2x8xh100-sxm-80gb",)).space.clusters] == [16]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Post-training: how batches are cut for a rank, what is refused and how, and what is asked of which release."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +59,10 @@ def job(**options: Any) -> PostTrainingJob:
     ({"trainer_sleep": True}, "--trainer-sleep is asked of OpenRLHF's trainers alone"),
     ({"engine": "megatron", "reward_model": "qwen2.5-1.5b"}, "a reward network beside --engine megatron"),
     ({"rollout_gpus": 99}, "rollout-gpus=99 leaves none of 8 GPUs to the trainer"),
+    ({"lengths": "900,70", "mean_response_len": 3}, "--lengths and --mean-response-len both say"),
+    ({"lengths": "none.txt"}, "none.txt: cannot be read as a list of lengths"),
+    ({"lengths": "900,x"}, "lengths"), ({"lengths": "9000,1"}, "is longer than response-len=700"),
+    ({"lengths": "600,500"}, "answers of at most 700 tokens and 600 in the mean deviate by at most 244, not by 500"),
     ({"gpus": None}, "which GPUs?"), ({"prompts": 0}, "prompts"), ({"samples": -1}, "samples"),
 ], ids=str)
 def test_what_no_run_can_be_is_refused_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
@@ -73,3 +76,16 @@ def test_the_longest_micro_batch_of_a_run_lies_between_the_mean_and_the_limit() 
     sizes = [episodes.most_tokens(count) / count for count in (1, 4, 16, 64, 4096)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] <= episodes.longest and sizes[-1] == pytest.approx(episodes.usual, rel=0.1)
+
+
+def test_lengths_of_a_log_are_their_mean_and_deviation(tmp_path: Path) -> None:
+    """Ten answers of 100 and ten of 500: 300 +- 200; a limit cuts those that are longer."""
+    plain, table = tmp_path / "lengths.txt", tmp_path / "log.jsonl"
+    plain.write_text("100\n500\n" * 10)
+    table.write_text('{"output": 100}\n{"output": 500}\n' * 10)
+    for path in (plain, table):
+        episodes = job(lengths=str(path), response_len=None).episodes
+        assert (episodes.mean_response_len, episodes.response_deviation, episodes.response_len) == (300, 200.0, 500)
+        assert job(lengths=str(path), response_len=300).episodes.mean_response_len == 200
+    even, wide = (job(lengths=f"300,{spread}").episodes.most_tokens(4) for spread in (0, 150))
+    assert even < wide == job(mean_response_len=300).episodes.most_tokens(4)

@@ -1,7 +1,5 @@
 """What can be asked of a trace, and the sentences for what cannot."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -20,21 +18,6 @@ from vramcast.question.tracing import (
     parse_arguments,
     parse_input,
 )
-
-
-@pytest.mark.parametrize(
-    ("text", "dims", "dtype", "name"),
-    [
-        ("32x3x224x224", (32, 3, 224, 224), "", ""),
-        ("8x1024:int64", (8, 1024), "int64", ""),
-        ("mask=BxS:bool", ("B", "S"), "bool", "mask"),
-        ("x=4*5:bf16", (4, 5), "bfloat16", "x"),
-        ("scalar:long", (), "int64", ""),
-    ],
-)
-def test_inputs_are_shapes_with_a_dtype_behind_and_a_name_before(text, dims, dtype, name) -> None:
-    found = parse_input(text)
-    assert (found.dims, found.dtype, found.name) == (dims, dtype, name)
 
 
 @given(st.text(max_size=40))
@@ -84,10 +67,6 @@ def test_the_cpu_is_not_simulated() -> None:
 def test_contradictions_get_a_sentence(options: dict[str, object], words: str) -> None:
     with pytest.raises(VramcastError, match=words):
         build_trace("m:f", options)
-
-
-def test_a_letter_may_stand_for_what_is_looked_for() -> None:
-    assert build_trace("m:f", {"input": ("Bx3",), "find": "batch"}).inputs[0].dims == ("B", 3)
 
 
 def test_scripts_take_their_own_options(tmp_path: Path) -> None:

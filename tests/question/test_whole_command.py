@@ -1,7 +1,5 @@
 """The command of a winner, typed, asks for the winner; tests/search/test_lines_again.py asks more plans again."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from typing import Any
@@ -40,20 +38,3 @@ def test_a_training_command_reproduces_its_plan(model: str | None, options: dict
     assert best.time is not None
     assert again["peak"]["device_bytes"] == best.peak.device_bytes
     assert again["time"]["step_s"] == pytest.approx(best.time.step_s, rel=1e-9)
-
-
-@pytest.mark.parametrize("engine", ["vllm", "sglang@0.5", "tensorrt-llm", "llama.cpp", "transformers"])
-def test_a_serving_command_reproduces_a_replica(engine: str) -> None:
-    found = vramcast.plan(
-        "serve", "llama-3.1-8b", on="2xl40s", engine=engine, concurrency=24, input_len=2000, output_len=200, top=1,
-    )
-    assert isinstance(found, PlanAnswer) and found.plans
-    again, best = run(found.command), found.plans[0]
-    assert again["peak"]["device_bytes"] == best.peak.device_bytes
-    assert again["time"]["step_s"] == pytest.approx(best.speed.step_s, rel=1e-9)  # type: ignore[attr-defined]
-
-
-def test_a_replica_is_asked_for_by_its_cards() -> None:
-    found = vramcast.plan("serve", "llama-3.1-8b", on="aws:p5.48xlarge", concurrency=8, context=4096, tp="2")
-    assert isinstance(found, PlanAnswer)
-    assert "--gpus 2xh100-sxm-80gb" in found.command

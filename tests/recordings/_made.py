@@ -1,7 +1,5 @@
 """Recordings with stacks, times and marks, of a simulated process."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

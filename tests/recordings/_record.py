@@ -1,7 +1,5 @@
 """Recordings of the simulated allocator itself: what a snapshot of such a process would hold."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

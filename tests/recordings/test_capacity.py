@@ -1,7 +1,5 @@
 """What a card could have given, from its recording."""
 
-from __future__ import annotations
-
 from vramcast.recordings.replay import replay
 from vramcast.recordings.variants import PAGE_BYTES, limit_by_retries
 from vramcast.units import MIB
@@ -20,11 +18,3 @@ def test_a_cache_returned_for_a_segment_tells_the_limit() -> None:
     run.drop(run.make(60 * MIB, FORWARD), PLAIN)
     run.make(70 * MIB, FORWARD)
     assert limit(run) == 130 * MIB - PAGE_BYTES
-
-
-def test_a_program_that_empties_its_cache_tells_no_limit() -> None:
-    run = Run()
-    run.drop(run.make(60 * MIB, FORWARD), PLAIN)
-    run.empty_cache(stack=PLAIN)
-    run.make(600 * MIB, FORWARD)
-    assert limit(run) is None

@@ -1,7 +1,5 @@
 """Two recordings side by side."""
 
-from __future__ import annotations
-
 from array import array
 
 from msgspec.structs import replace
@@ -43,27 +41,6 @@ def test_what_grew_is_named_by_category_and_stack() -> None:
     new, gone = found.segments
     assert (new.is_new, new.num_segments, new.size_bytes, gone.num_segments) == (True, 1, 30 * MIB, 0)
     assert found.peak_reserved_after_bytes - found.peak_reserved_before_bytes == 30 * MIB
-
-
-def test_stacks_are_compared_by_their_frames_whatever_their_index() -> None:
-    before, after = Run(), Run()
-    before.make(MIB, made.PLAIN)
-    before.make(2 * MIB, made.FORWARD)
-    after.make(2 * MIB, made.FORWARD)
-    after.make(MIB, made.PLAIN)
-    found = against(before, after).difference
-    assert found is not None and found.at_end.by_stack == ()
-
-
-def test_two_runs_at_the_same_addresses_are_two_runs() -> None:
-    before, after = Run(), Run()
-    before.make(MIB, made.PLAIN)
-    after.make(MIB, made.PLAIN)
-    for index in range(len(after.trace)):
-        after.trace.times_us[index] += 7
-    found = against(before, after).difference
-    assert found is not None and not found.same_process
-    assert found.segments == ()
 
 
 def test_events_without_a_clock_do_not_tell_one_process_from_two() -> None:

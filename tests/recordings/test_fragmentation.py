@@ -1,17 +1,8 @@
 """Where reserved memory is that no tensor has."""
 
-from __future__ import annotations
-
-import random
-
-import pytest
-
 from vramcast.domain.snapshot import BlockView, SegmentView
 from vramcast.recordings.fragmentation import contiguity, fragmentation
-from vramcast.recordings.replay import replay, state_after
 from vramcast.units import MIB
-
-from ._record import Process, device_of, run
 
 
 def live(address: int, size: int, requested: int | None = None, stack: int = 0) -> BlockView:
@@ -52,19 +43,3 @@ def test_memory_in_one_piece_would_have_served_what_pieces_cannot() -> None:
     assert not contiguity(SEGMENTS, 41 * MIB).if_contiguous
     assert contiguity(SEGMENTS, 41 * MIB, driver_free_bytes=MIB).if_contiguous
     assert contiguity(SEGMENTS, MIB, stream=7).free_bytes == 0  # another stream's memory serves nobody
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_parts_add_up_to_what_is_reserved(seed: int) -> None:
-    process = Process("expandable_segments:True" if seed % 2 else "")
-    run(process, random.Random(seed), 400)
-    snapshot = process.dump()
-    replayed = replay(device_of(snapshot))
-    for event in (0, replayed.peak_event, replayed.peak_reserved_event, replayed.events - 1):
-        state = state_after(device_of(snapshot), event)
-        found = fragmentation(state, event, top=3)
-        parts = found.requested_bytes + found.rounding_bytes + found.awaiting_bytes
-        assert parts + found.split_free_bytes + found.cached_bytes == found.reserved_bytes
-        assert found.reserved_bytes == replayed.reserved[event]
-        assert found.allocated_bytes == replayed.allocated[event]
-        assert sum(entry.size_bytes for entry in found.classes) == found.split_free_bytes

@@ -1,7 +1,5 @@
 """Recordings with events and blocks that no allocator wrote are replayed or refused, never a bug of ours."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import random

@@ -1,7 +1,5 @@
 """What held the peak, and what it was for."""
 
-from __future__ import annotations
-
 import pytest
 
 from vramcast.domain.cublas import SMALL_BYTES
@@ -12,42 +10,13 @@ from vramcast.recordings.stacks import Kind, Kinds
 from vramcast.units import MIB
 
 from . import _made as made
-from ._made import Run, train
+from ._made import Run
 from ._record import device_of
 
 
 def examined(run: Run, first: int = 0) -> Examined:
     snapshot = run.dump(first)
     return examine(snapshot, snapshot.devices[0], Asked())
-
-
-def categories(found: Examined) -> dict[str, int]:
-    return {group.name: group.size_bytes for group in found.held.by_category}
-
-
-def test_a_training_step_is_told_apart_by_category() -> None:
-    run = Run()
-    train(run, 3)
-    found = examined(run)
-    # At the first gradient of a later step: all activations, the states, a temporary of the backward pass.
-    requested: dict[str, int] = {}
-    for block in found.held.blocks:
-        requested[block.category] = requested.get(block.category, 0) + block.requested_bytes
-    assert requested == {
-        "optimizer": 8 * MIB, "activations": 6 * MIB, "weights": 4 * MIB, "gradients": 2 * MIB,
-        "temporaries": MIB + 512,
-    }
-    assert found.held.size_bytes == found.replayed.peak_allocated_bytes == sum(categories(found).values())
-
-
-def test_the_sums_of_every_grouping_are_the_whole() -> None:
-    run = Run()
-    train(run, 2)
-    held = examined(run).held
-    for groups in (held.by_category, held.by_stack, held.by_module, held.by_line):
-        assert sum(group.size_bytes for group in groups) == held.size_bytes
-        assert sum(group.num_blocks for group in groups) == len(held.blocks)
-        assert [group.size_bytes for group in groups] == sorted((g.size_bytes for g in groups), reverse=True)
 
 
 def test_lines_are_the_users_and_modules_the_nearest_forward() -> None:
@@ -101,32 +70,6 @@ def test_what_a_block_was_follows_from_who_made_it_and_who_freed_it(name: str) -
 
 
 APPLY = made.python("apply", "/lib/python3.12/site-packages/torch/autograd/function.py", 317)
-
-
-def test_states_made_within_a_step_outlive_it() -> None:
-    run = Run()
-    with run.span("Optimizer.step#Mine.step"):
-        state = run.make(MIB, made.STEP)
-        run.drop(run.make(MIB, made.STEP), made.STEP)
-    with run.span("Optimizer.step#Mine.step"):
-        run.make(MIB, made.STEP)
-        run.drop(state, made.STEP)
-    assert _lives(run) == [Category.OPTIMIZER, Category.TEMPORARIES, Category.OPTIMIZER]
-
-
-def test_what_was_there_before_and_stays_is_held_and_what_goes_is_unknown() -> None:
-    run = Run()
-    stays, goes, grad = run.make(4 * MIB), run.make(6 * MIB), run.make(3 * MIB)
-    first = len(run.trace)
-    run.make(MIB, made.INPUT)
-    run.drop(goes, made.PLAIN)
-    run.drop(grad, made.ZERO_GRAD)
-    found = examined(run, first)
-    assert categories(found) == {"unknown": 6 * MIB, "held before": 4 * MIB, "gradients": 3 * MIB, "inputs": MIB}
-    ages = {block.category: (block.since, block.age_us) for block in found.held.blocks}
-    assert ages[Category.HELD] == (None, None)
-    assert ages[Category.INPUTS] == (found.held.event, 0)
-    assert stays in {block.address for block in found.held.blocks}
 
 
 @pytest.mark.parametrize(
@@ -225,84 +168,6 @@ CORE = vllm(
 )
 def test_the_start_of_a_server_is_told_apart(inner: tuple[tuple[str, str], ...], kind: Kind) -> None:
     assert kind_of((*vllm(*inner), *CORE)) == kind
-
-
-def test_what_an_earlier_iteration_left_is_named_by_what_this_one_leaves_at_the_same_place() -> None:
-    """Outputs and the graph that hangs on them go when the next iteration binds the same names."""
-    run = Run()
-    left = [run.make(size) for size in (4 * MIB, 6 * MIB)]
-    saved, grad, kept = run.make(3 * MIB), run.make(2 * MIB), run.make(9 * MIB)
-    first = len(run.trace)
-    made_now = [run.make(size, made.FORWARD) for size in (4 * MIB, 6 * MIB)]
-    for handle in left:
-        run.drop(handle, made.PLAIN)
-    run.drop(saved, made.BACKWARD)
-    run.drop(grad, made.ZERO_GRAD)
-    assert len(made_now) == 2 and kept
-    found = examined(run, first)
-    older = {block.size_bytes // MIB: str(block.category) for block in found.held.blocks if block.since is None}
-    assert older == {4: "activations", 6: "activations", 3: "activations", 2: "gradients", 9: "held before"}
-
-
-STATE_LINE = (made.python("step", "/home/me/adamw.py", 21), made.python("main"), made.MAIN)
-
-
-def replacing(run: Run, *, weights: bool, states: bool) -> int:
-    """A training step of an optimizer that makes new weights, or new states, in place of the old; its first event."""
-    mib = 1 << 20
-    held = {name: [run.make(size * mib) for size in (2, 3)] for name in ("weights", "states")}
-    first = len(run.trace)
-    gradients = [run.make(size * mib, made.ACCUMULATE) for size in (2, 3)]
-    for name, stack, is_replaced in (("states", STATE_LINE, states), ("weights", MINE, weights)):
-        if is_replaced:
-            for number, size in enumerate((2, 3)):
-                new = run.make(size * mib, stack)
-                run.drop(held[name][number], stack)
-                held[name][number] = new
-    for gradient in gradients:
-        run.drop(gradient, made.ZERO_GRAD)
-    return first
-
-
-def told(run: Run, first: int) -> dict[str, int]:
-    found = examined(run, first).at_end
-    return {group.name: group.size_bytes // MIB for group in found.by_category}
-
-
-def test_a_step_that_replaces_its_states_is_not_mixed_up_with_one_that_replaces_weights() -> None:
-    run = Run()
-    first = replacing(run, weights=False, states=True)
-    assert told(run, first) == {"held before": 5, "optimizer": 5}  # the weights are what stays
-    run = Run()
-    assert told(run, replacing(run, weights=True, states=True)) == {"held before": 10}  # nothing tells
-
-
-def test_the_start_of_a_server_is_not_all_cache() -> None:
-    run = Run()
-    weights = vllm(("create_weights", "vllm/model_executor/layers/linear.py"), ("load_model", RUNNER))
-    profile = vllm(("forward", "vllm/model_executor/models/llama.py"), ("_dummy_run", RUNNER), ("profile_run", RUNNER))
-    pool = vllm(("_allocate_kv_cache_tensors", RUNNER), ("initialize_kv_cache", RUNNER))
-    run.make(16 * MIB, (*weights, *CORE[2:]))
-    run.drop(run.make(8 * MIB, (*profile, *CORE)), (*profile, *CORE))
-    run.make(40 * MIB, (*pool, *CORE))
-    assert {group.name: group.size_bytes // MIB for group in examined(run).at_end.by_category} == {
-        "weights": 16, "kv cache": 40
-    }
-    assert _lives(run) == [Category.WEIGHTS, Category.TEMPORARIES, Category.CACHE]
-
-
-RUNNER = "vllm/v1/worker/gpu_model_runner.py"
-
-
-def test_what_was_of_several_kinds_names_nothing_older() -> None:
-    run = Run()
-    left = run.make(4 * MIB)
-    first = len(run.trace)
-    run.make(4 * MIB, made.FORWARD)
-    run.make(4 * MIB, made.MOVED)
-    run.drop(left, made.PLAIN)
-    older = [block for block in examined(run, first).held.blocks if block.since is None]
-    assert [block.category for block in older] in ([Category.UNKNOWN], [])
 
 
 def test_what_a_recording_calls_a_block_goes_before_what_its_stack_tells() -> None:

@@ -1,7 +1,5 @@
 """Recordings that list no segments: what is known of them is said, and nothing else."""
 
-from __future__ import annotations
-
 from array import array
 from typing import Any
 
@@ -103,18 +101,6 @@ def test_the_totals_of_a_profile_are_the_peaks_and_what_no_event_speaks_of_was_h
         assert sum(point.by_category) == point.allocated_bytes
 
 
-def test_where_more_goes_than_came_that_much_was_there_before() -> None:
-    run = Run()
-    held = [run.make(3 * MIB), run.make(5 * MIB)]
-    first = len(run.trace)
-    for handle in held:
-        run.drop(handle)
-    run.make(MIB)
-    replayed = examined(profile(run, first, totals=False, addresses=False)).replayed
-    assert (replayed.peak_allocated_bytes, replayed.peak_event) == (8 * MIB, -1)
-    assert list(replayed.allocated)[-1] == MIB
-
-
 def test_with_addresses_alone_reserved_memory_is_called_simulated() -> None:
     run = Run()
     run.make(GIB, made.MOVED)
@@ -129,18 +115,6 @@ def test_with_addresses_alone_reserved_memory_is_called_simulated() -> None:
     text = render([examined(snapshot, all_confs=True)], Words("en"), top=3)
     assert "defaults (assumed: the recording states none)" in text and "(of the recording)" not in text
     assert "nor in what runs out of memory" in text
-
-
-def test_a_failure_of_a_profile_has_no_figures_that_nobody_recorded() -> None:
-    run = Run(capacity_bytes=64 * MIB)
-    run.make(40 * MIB, made.FORWARD)
-    assert run.request(40 * MIB, stack=made.FORWARD) is None
-    (failure,) = examined(profile(run)).failures
-    assert failure.request_bytes == 40 * MIB and failure.allocated_bytes == 40 * MIB
-    assert failure.contiguity.largest_bytes is None and failure.contiguity.if_contiguous is None
-    assert "cannot be told" in render([examined(profile(run))], Words("en"), top=3)
-    (unknown,) = examined(profile(run, totals=False, addresses=False)).failures
-    assert unknown.reserved_bytes is None and unknown.contiguity.free_bytes is None
 
 
 def test_other_settings_keep_what_was_held_before() -> None:

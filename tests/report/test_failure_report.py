@@ -1,11 +1,9 @@
 """Diagnoses as reports show them."""
 
-from __future__ import annotations
-
 from tests.doctor.failures._statements import FRAGMENTED, stated
 from vramcast.doctor.failures.diagnose import MOST_FINDINGS, Told, diagnosis
 from vramcast.domain.failure import Diagnosis
-from vramcast.report.failure import grouped, render
+from vramcast.report.failure import render
 from vramcast.report.messages import Words
 from vramcast.units import MIB
 
@@ -17,12 +15,6 @@ def ranks(count: int) -> Diagnosis:
         for rank in range(count)
     )
     return diagnosis("train.log", Told(statements=statements))
-
-
-def test_other_causes_are_explained_on_their_own() -> None:
-    other = stated("linux", "Killed process 7 (python)", line=900, pid=7)
-    found = diagnosis("x", Told(statements=(*(finding.statement for finding in ranks(2).findings), other)))
-    assert [len(group) for group in grouped(found.findings)] == [2, 1]
 
 
 def test_failures_beyond_the_most_that_are_explained_are_counted() -> None:

@@ -1,7 +1,5 @@
 """Both languages say the same things."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from string import Formatter

@@ -1,27 +1,21 @@
 """The picture of cost against speed: every point is inside, nothing is converted, and the file is what it says."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.domain.planning import Point
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report.messages import Words
 from vramcast.report.picture import (
-    COLUMNS,
-    LETTERS,
     WIDTH,
     axis_of,
-    by_unit,
     html,
-    labelled,
     scatter,
     svg,
     write_picture,
@@ -53,29 +47,6 @@ def test_every_point_is_drawn_inside_the_picture(found: list[Point]) -> None:
     for circle in circles:
         assert 0 < float(circle.attrib["cx"]) < WIDTH
         assert 0 < float(circle.attrib["cy"]) < max(1.0, height)
-
-
-@given(found=points)
-def test_characters_show_a_letter_for_each_point_of_a_unit_and_stay_in_their_columns(found: list[Point]) -> None:
-    lines = list(scatter(found, EN))
-    for unit, alike in by_unit(found).items():
-        if len(alike) > 1:
-            assert EN("plan.cost_axis", unit=unit) in "\n".join(lines)
-    drawn = [line.partition("|")[2] for line in lines if line[10:13] == " |" or "|" in line[:13]]
-    assert all(len(row) <= COLUMNS for row in drawn)
-    listed = sum(min(len(alike), len(LETTERS)) for alike in by_unit(found).values() if len(alike) > 1)
-    assert sum(line[2:3].isalpha() and line[3:5] == "  " for line in lines) == listed
-
-
-@given(values=st.lists(st.floats(1e-9, 1e15), min_size=1, max_size=20))
-@example(values=[999999999999502.0, 999999999999505.0])
-def test_an_axis_holds_its_values_between_distinct_labels(values: list[float]) -> None:
-    axis = axis_of(values)
-    assert all(-1e-9 <= axis.place(value) <= 1 + 1e-9 for value in values)
-    labels = labelled(axis)
-    assert len(labels) < 30
-    assert len({text for _, text in labels}) == len(labels)
-    assert all(axis.low <= tick <= axis.high for tick, _ in labels)
 
 
 @given(low=st.floats(1e-3, 1e6), span=st.floats(1.01, 9))

@@ -1,7 +1,5 @@
 """Prices in reports: with their age, in both languages, unknown parts absent."""
 
-from __future__ import annotations
-
 from datetime import date
 
 from vramcast.domain.price import Cost, Price

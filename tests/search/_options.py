@@ -1,7 +1,5 @@
 """Options of a text read back into a job, as the command line would."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

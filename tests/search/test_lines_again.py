@@ -1,7 +1,5 @@
 """Every line of a search is a command: typed again it has the figures that it stood beside."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Deployments: the winner is beaten by none, limits hold, and what is impossible is said."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -103,17 +101,6 @@ def test_the_options_of_every_plan_rerun_in_serve_to_the_same_memory_and_speed(
         assert again.speed == plan.speed, label
 
 
-def test_a_plan_on_whole_machines_costs_what_serve_says_of_that_machine() -> None:
-    load = {"concurrency": 64, "input-len": 2000, "output-len": 300}
-    found, _ = planned_serving({"model": "llama-3.1-8b", "on": "aws:g7e.2xlarge", **load})
-    (best, *_), (label, *_) = served(found.plans), found.labels
-    options = label.replace("1xrtx-pro-6000-bw-se", "aws:g7e.2xlarge")
-    again = rerun(options, "llama-3.1-8b", input_len=2000, output_len=300)
-    assert best.fleet is not None and best.fleet.replicas == 1
-    assert best.cost is not None and again.cost is not None
-    assert again.cost.per_million_tokens == pytest.approx(best.cost.per_million_tokens)
-
-
 def test_shares_of_a_card_are_named_by_their_machine() -> None:
     found = ask(on="aws:g6f.4xlarge", **{"per-user": "900"})
     assert found.nearest_label.startswith("--gpus 3xaws:g6f.4xlarge ")
@@ -125,7 +112,7 @@ def test_shares_of_a_card_are_named_by_their_machine() -> None:
     "limits",
     [
         {"per-user": "100000"}, {"ttft": "1ms"}, {"per-user": "100000", "ttft": "1ms"},
-        {"per-user": "100000", "max-gpus": 4}, {"ttft": "1ms", "max-gpus": 2}, {"per-user": "60", "max-gpus": 1},
+        {"per-user": "100000", "max-gpus": 4}, {"ttft": "1ms", "max-gpus": 2}, {"per-user": "90", "max-gpus": 1},
         {"max-gpus": 1, "concurrency": 4096},
     ],
 )

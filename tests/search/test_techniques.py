@@ -1,7 +1,5 @@
 """The technique table: every row can be asked again in its own words, and says what that question says."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
@@ -75,16 +73,8 @@ def test_hybrid_sharding_is_for_several_machines() -> None:
     assert "HSDP" not in {row.name for row in table("ddp").techniques}
 
 
-def test_what_a_job_has_already_is_compared_with_the_job_without_it() -> None:
-    rows = {row.name: row for row in table("ddp").techniques}
-    asked = needed_bytes(job(**CASES["ddp"]))
-    flash = rows["flash attention"]
-    assert flash.device_bytes == asked
-    assert flash.saves_bytes == needed_bytes(job(**CASES["ddp"], attention="eager")) - asked > 0
-
-
 def test_what_no_engine_has_is_named_with_the_reason() -> None:
-    assert any(text.startswith("activations on the CPU: ") for text in table("megatron").refused)
+    assert any("activations on the CPU: " in text for text in table("megatron").refused)
 
 
 def test_recomputation_costs_between_a_sixth_and_a_half_of_the_time() -> None:

@@ -1,12 +1,10 @@
 """GGUF metadata, as llama.cpp's converter writes it, describes the same network as the model's own config."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.catalogue.models import load_model
 from vramcast.domain.checkpoint import StoredTensor, StoredWeights
 from vramcast.domain.model import Model

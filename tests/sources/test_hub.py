@@ -1,7 +1,5 @@
 """The hub client against a local server: configs, range requests, redirects, refusals."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -133,11 +131,6 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Hub]]:
         server.server_close()
 
 
-def test_modelscope_has_its_own_addresses(hub: type[Hub]) -> None:
-    assert resolve_model("modelscope:good/tiny").hidden == 64
-    assert hub.seen[0][0].startswith("/models/good/tiny/resolve/master/")
-
-
 def test_a_token_opens_a_gated_model(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SourceError, match="HF_TOKEN"):
         resolve_model("gated/tiny")
@@ -257,11 +250,6 @@ def test_an_old_cache_entry_is_fetched_anew(hub: type[Hub]) -> None:
     asked = len(hub.seen)
     resolve_model("good/tiny")
     assert len(hub.seen) > asked
-
-
-def test_a_revision_is_asked_for(hub: type[Hub]) -> None:
-    resolve_model("good/tiny@v1.0")
-    assert hub.seen[0][0] == "/good/tiny/resolve/v1.0/config.json"
 
 
 def test_a_pasted_page_is_its_hub_id(hub: type[Hub]) -> None:

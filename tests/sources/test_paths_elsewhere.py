@@ -1,7 +1,5 @@
 """Models that a file names by a path of the machine that runs it: the folder has the model's name."""
 
-from __future__ import annotations
-
 import pytest
 
 from vramcast.errors import SourceError, UnknownName, Unsupported

@@ -1,7 +1,5 @@
 """Files are written whole or not at all, one alone and many together."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Types and mixes of ggml against files and logs that were published."""
 
-from __future__ import annotations
-
 import pytest
 
 from vramcast.catalogue.gpus import load_gpu
@@ -10,8 +8,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.engines.llamacpp.weights import weights_of
 from vramcast.errors import UnknownName
-from vramcast.states.ggml import type_of
-from vramcast.states.ggml_mixes import Where, known_mix, mix_format
+from vramcast.states.ggml import Where, known_mix, mix_format, type_of
 
 TOKENIZER = 7_836_616
 """What files of Llama-3.1-8B hold beside their tensors [bytes]."""

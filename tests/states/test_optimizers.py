@@ -1,7 +1,5 @@
 """States and step temporaries against published numbers and properties."""
 
-from __future__ import annotations
-
 import pytest
 
 from vramcast.domain.program import extent, live_at_end
@@ -36,12 +34,6 @@ def test_states_take_what_their_papers_and_packages_say(
 
 
 EMBEDDING = Weight("embedding", "embedding.tokens", (32_000, 4096), kind="embedding")
-
-
-@pytest.mark.parametrize("name", ["shampoo", "soap", "adafactor", "came"])
-def test_others_treat_every_matrix_alike(name: str) -> None:
-    rule = optimizer(name)
-    assert rule.state_tensors((64, 64), kind="embedding") == rule.state_tensors((64, 64), kind="matrix")
 
 
 def test_a_trainers_8_bit_states_of_embeddings_have_32_bits() -> None:

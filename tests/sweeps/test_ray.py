@@ -1,7 +1,5 @@
 """A sweep on a real Ray cluster of this machine; skipped where Ray is not installed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a sweep's file asks, and what it is told when it asks nonsense."""
 
-from __future__ import annotations
-
 import itertools
 import tracemalloc
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The laws that a queue keeps, and that nothing is lost: requests, tokens, blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 

@@ -1,7 +1,5 @@
 """The same decisions, step by step, as vLLM's own scheduler, where `vllm` can be imported: no card is needed."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Small modules that tests name as targets."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

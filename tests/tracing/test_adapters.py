@@ -1,7 +1,5 @@
 """Adapters by name: as many weights learn as in PEFT itself."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

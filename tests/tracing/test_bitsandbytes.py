@@ -16,7 +16,7 @@ if find_spec("torchvision") is not None:
 
 from transformers.quantizers import base  # noqa: E402
 
-from vramcast.blocks.parameters import named_parameters  # noqa: E402
+from vramcast.blocks.parameters.model import named_parameters  # noqa: E402
 from vramcast.catalogue.index import MODELS  # noqa: E402
 from vramcast.catalogue.models import load_model, read_entry  # noqa: E402
 from vramcast.engines.transformers.versions import left_whole  # noqa: E402

@@ -1,7 +1,5 @@
 """The largest that fits, and what would make a run fit."""
 
-from __future__ import annotations
-
 import pytest
 
 from vramcast.question.tracing import build_trace

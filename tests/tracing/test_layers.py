@@ -1,7 +1,5 @@
 """A module layer by layer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """Modules shared among the ranks of a job that is not there."""
 
-from __future__ import annotations
-
 import pytest
 
 from vramcast.domain.program import Category

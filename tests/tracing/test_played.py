@@ -1,7 +1,5 @@
 """A tape played, and the recording of the same tape."""
 
-from __future__ import annotations
-
 import random
 
 from hypothesis import given, settings

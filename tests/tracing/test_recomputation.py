@@ -1,7 +1,5 @@
 """Recomputation from a tape alone comes near what torch's own checkpointing does."""
 
-from __future__ import annotations
-
 import pytest
 
 from vramcast.allocator import Settings

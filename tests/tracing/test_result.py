@@ -1,7 +1,5 @@
 """From tapes to answers: levels, steps, ledgers that add up, and where memory runs out."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,17 +30,6 @@ def stepped(*sizes: int) -> Tape:
         tape.end(tape.add(size, 0, "aten.mm.default", FORWARD))
         tape.mark("step")
     return tape
-
-
-def test_the_peak_is_that_of_the_last_step_and_every_phase_has_its_own() -> None:
-    answer = answer_of(stepped(64 * MIB, 32 * MIB)).answer
-    rank = answer.fullest
-    assert answer.steps == 2
-    assert {name: peak.allocated_bytes for name, peak in rank.phases.items()} == {
-        "load": 8 * MIB, "first step": 72 * MIB, "step": 40 * MIB,
-    }
-    assert rank.peak == rank.phases["step"]
-    assert rank.highest_phase == "first step"
 
 
 def test_a_run_without_modules_is_no_loading() -> None:
@@ -77,25 +64,6 @@ def test_what_ran_since_the_slowest_optimizer_is_part_of_the_last_step() -> None
 def test_who_says_where_a_step_ends_is_believed() -> None:
     assert by_optimizers(1, 2, 0, 1, 2, 0) == (3, 6)
     assert by_optimizers() == ()
-
-
-def test_blocks_are_called_after_modules_lines_and_operators() -> None:
-    answer = answer_of(stepped(64 * MIB, 32 * MIB)).answer
-    entry = next(entry for entry in answer.fullest.ledger if entry.category == Category.TEMPORARIES)
-    assert entry.path == "temporaries/layers.0.mlp/mm"
-    held = answer.holdings
-    assert [one.name for one in held.by_module] == ["layers.0.mlp", ""]
-    assert held.by_line[0].name == "net.py:7 Net.forward"
-    assert {one.name for one in held.by_operator} == {"aten.mm", "aten._to_copy"}
-
-
-def test_modules_that_differ_in_numbers_are_one_entry() -> None:
-    tape = Tape()
-    for number in range(3):
-        tape.add(MIB, 0, "aten.mm", Origin(Phase.FORWARD, f"layers.{number}.mlp", 1, 1))
-    ledger = answer_of(tape).answer.fullest.ledger
-    entry = next(entry for entry in ledger if "mlp" in entry.path)
-    assert (entry.path, entry.count, entry.num_bytes) == ("activations/layers.*.mlp/mm", 3, 3 * MIB)
 
 
 @given(st.lists(st.tuples(st.integers(1, 40 * MIB), st.booleans()), min_size=1, max_size=30))

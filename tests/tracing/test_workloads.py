@@ -1,7 +1,5 @@
 """Modules by name become steps: inputs, losses, optimizers, precision, recomputation."""
 
-from __future__ import annotations
-
 import pytest
 
 from vramcast.domain.program import Category

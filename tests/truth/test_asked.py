@@ -1,13 +1,8 @@
 """Rows that ask with a user's own options."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from truth.rows.asked import predict, said
+from truth.rows.asked import said
 
 ASK = {
     "model": "llama-3.2-1b", "gpus": "8xh100-sxm-80gb",
@@ -27,10 +22,3 @@ def row(**ask: Any) -> dict[str, Any]:
 def test_a_commit_is_asked_as_the_engine_of_its_day() -> None:
     assert said(row())["engine"] == "torchtitan@2025-09-05"
     assert said({**row(), "source": "pytorch/torchtitan README"})["engine"] == "torchtitan"
-
-
-def test_a_row_of_the_first_step_is_held_against_the_first_step() -> None:
-    whole, first = (
-        predict(row(unexpressed=unexpressed), folder=Path())[0].predicted for unexpressed in ([], ["first step"])
-    )
-    assert first == pytest.approx(whole - 8 * 1_235_814_400 / 8, rel=0.02)  # Adam's states came after

@@ -1,7 +1,5 @@
 """No change makes the predictions worse in silence: the record of them, which `test_page` holds against the program."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

@@ -1,14 +1,11 @@
 """That nine intervals of ten hold what was measured, of harnesses that were measured and of those that were not."""
 
-from __future__ import annotations
-
 from statistics import median
 
 import pytest
 
 from truth.coverage import coverage, held
-from vramcast.estimate.interval import FAR, Case, likeness, measured_cases, ratio_bounds
-from vramcast.estimate.traits import Traits
+from vramcast.estimate.interval import FAR, Case, Traits, likeness, measured_cases, ratio_bounds
 
 LEAST, MOST = 0.85, 0.95
 WIDEST = 0.20

@@ -1,7 +1,5 @@
 """Rows asked by the file of their own tool and by options are one question."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path

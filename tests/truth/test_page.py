@@ -1,7 +1,5 @@
 """The page's measured cases are what the program prints."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,14 +1,11 @@
 """How rows of serving latencies become questions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 from benchmarks.serving_times import configuration_of, half_of
-from truth.contract import Refused
-from truth.rows.serving_times import degrees_of, job_of, network_of, predict
+from truth.rows.serving_times import degrees_of, predict
 
 
 def degrees(tp: int, dp: int | None, parts: int, experts: int) -> dict[str, Any]:
@@ -37,23 +34,6 @@ def row(**changes: Any) -> dict[str, Any]:
         "concurrency": 24, "parallel": degrees(8, 1, 1, 8), "ttft_ms": 400.0, "tpot_ms": 10.0,
     }
     return plain | changes
-
-
-def test_every_network_and_format_of_the_rows_is_known() -> None:
-    names = (
-        "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3", "nvidia/DeepSeek-R1-NVFP4", "openai/gpt-oss-120b",
-        "meta-llama/Llama-3.1-70B", "meta-llama/Llama-3.1-8B-Instruct", "MiniMaxAI/MiniMax-M2.5", "Qwen/Qwen3-32B",
-        "Qwen/Qwen3-32B-NVFP4", "Qwen/Qwen3.5-397B-A17B", "Qwen/Qwen3-235B-A22B-FP8",
-    )
-    found = [network_of(row(model=name, moe=form)) for name in names for form in ("nvfp4", "fp8", "bf16")]
-    assert {weights or model.quantisation for model, weights in found} == {None, "fp8", "nvfp4", "mxfp4"}
-
-
-def test_instances_share_the_requests_and_a_runtime_around_the_engine_is_not_its_version() -> None:
-    job = job_of(row(), degrees_of(degrees(8, 1, 8, 1) | {"num_workers": 3}), None)
-    assert (job.requests.concurrency, job.version >= (1,), job.cluster.count) == (8, True, 8)
-    with pytest.raises(Refused, match="counted as one"):
-        job_of(row(), degrees_of(degrees(20, 1, 20, 1)), None)
 
 
 def test_both_latencies_are_predicted() -> None:

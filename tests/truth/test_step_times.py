@@ -1,14 +1,12 @@
 """Published step times: every row is predicted, and no change makes a table worse in silence."""
 
-from __future__ import annotations
-
 import csv
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from benchmarks.step_time import Case, job_of, markdown, published, spearman, stated, summary, tokens_of
+from benchmarks.step_time import Case, markdown, published, spearman, stated, summary
 from truth.score import PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,20 +39,6 @@ def test_every_row_names_its_source_and_the_day_it_was_checked() -> None:
         rows = list(csv.DictReader(file))
     assert all(row["source"] and row["checked"].startswith("20") for row in rows)
     assert len(rows) >= 300
-
-
-def test_a_row_is_the_run_its_source_describes() -> None:
-    row = {
-        "model": "gpt-175b", "gpus": "8x8xa100-sxm4-80gb", "network_gbps": "1600", "source": "arXiv:2205.05198",
-        "options": "engine=megatron precision=mixed-fp16 tp=8 pp=8 virtual-stages=3 global-batch=64 seq-len=2048 "
-                   "sequence-parallel=true recompute=selective",
-    }
-    job = job_of(row)
-    assert tokens_of(job) == 64 * 2048
-    assert job.plan.sequence_parallel is True
-    assert job.workload.grad_accum == 64
-    assert job.cluster.network is not None
-    assert job.cluster.network.bytes_per_s == 200 * 10**9
 
 
 def test_rank_correlation_is_one_for_the_same_order_and_minus_one_for_the_reverse() -> None:

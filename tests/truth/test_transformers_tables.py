@@ -1,14 +1,12 @@
 """How rows of transformers runs become questions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 from truth.contract import Refused
 from truth.rows.serving import encoders
-from truth.rows.serving.transformers import format_of, job_of, predict, release_of
+from truth.rows.serving.transformers import format_of, predict, release_of
 
 
 def row(**fields: Any) -> dict[str, Any]:
@@ -17,13 +15,6 @@ def row(**fields: Any) -> dict[str, Any]:
         "gpu": "A100 80GB", "quantity": "peak_allocated_total_gib", "unit": "GiB", "value": 20.26, "batch": 1,
         "input_len": 6144, "output_len": 2048, "quant_dtype": "BF16", "source_class": "qwen2_table",
     } | fields
-
-
-def test_a_row_becomes_the_question_it_states() -> None:
-    job = job_of(row(pp=2, quant_dtype="GPTQ-Int4"))
-    assert (job.version, job.plan.pp, job.plan.weights, job.plan.attention) == ((4, 38, 2), 2, "gptq-int4", "flash")
-    assert (job.requests.input_len, job.requests.output_len) == (6144, 2048)
-    assert job.model.context == 32768
 
 
 def test_binary_units_have_no_decimal_reading() -> None:

@@ -1,7 +1,5 @@
 """Recordings made from an answer, so that what is measured differs from what is predicted by what a test says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Nouns that tests of the watch share: a card with a partition, a process that is dead, an event, a training step."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from msgspec.structs import replace

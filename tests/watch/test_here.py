@@ -1,7 +1,5 @@
 """`--gpus here`: the cards of this machine, less what others hold."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

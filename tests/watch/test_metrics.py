@@ -1,7 +1,5 @@
 """Metrics, rules and dashboard, as Prometheus itself sees them where it is installed."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What a card says of its MIG instances, asked of a library made up here."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The picture of a reading, at every width and height."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len

@@ -1,7 +1,5 @@
 """How tests ask the service."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """`vramcast mcp` by the SDK's own client: in memory, and over standard input and output."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

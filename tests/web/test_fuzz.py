@@ -1,7 +1,5 @@
 """Questions that nobody thought of: never a bug, never a traceback, always a reply as it is described."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Files that describe a network are known by its shape, and hostile ones end in a sentence."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

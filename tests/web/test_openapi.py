@@ -1,7 +1,5 @@
 """The description of the API: whole, valid, and true of real replies."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,10 @@ RECORDING = Path(__file__).parents[2] / "docs" / "examples" / "fragmented.pickle
 OOM = "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 10.92 GiB total capacity; 8.57 GiB already allocated)"
 NARROW = {"engine": "pytorch", "micro-batch": "1", "recompute": "none", "global-batch": 8}
 RENTED = {"model": "llama-3.1-8b", "gpus": "2xaws:p5.48xlarge", "tokens": "1T", "offload-optimizer": "cpu"}
+REVIEW = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+    "uid": "1", "operation": "CREATE", "object": {"kind": "Pod", "spec": {
+        "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L40S"},
+        "containers": [{"command": ["vllm", "serve", "Qwen/Qwen3-8B", "--max-model-len", "4096"]}]}}}}
 
 ASKED: tuple[tuple[str, Any], ...] = (
     ("train", TRAIN),
@@ -48,6 +50,7 @@ ASKED: tuple[tuple[str, Any], ...] = (
     ("replay", RECORDING.read_bytes()),
     ("files", {"command": "train", "question": TRAIN}),
     ("network", config_of("llama-3.2-1b")),
+    *((name, REVIEW) for name in ("validate", "mutate")),
     ("network", b"GGUF\x03\0\0\0"),
 )
 

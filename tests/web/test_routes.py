@@ -1,7 +1,5 @@
 """What each route answers beside plans: texts, recordings, files, forms, words, measured cases."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import pickle
@@ -16,9 +14,6 @@ from click.testing import CliRunner
 import vramcast
 from tests.web.asking import SERVE, TRAIN, get, post, refused
 from vramcast.cli.main import group
-from vramcast.question.options import CONFIG_OPTIONS, OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
-from vramcast.report.messages import MESSAGES
 from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH
 from vramcast.web.routes.catalogue import cases_of
 
@@ -34,15 +29,6 @@ NARROW = {"engine": "pytorch", "micro-batch": "1", "recompute": "none", "global-
 
 def recording() -> bytes:
     return (EXAMPLES / "fragmented.pickle").read_bytes()
-
-
-def test_a_text_is_diagnosed_and_never_taken_for_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert post("oom", {"text": OOM}).document["findings"][0]["family"] == "torch-cuda"
-    monkeypatch.chdir(tmp_path)
-    Path("train.log").write_text(OOM)
-    for text in ("train.log", str(tmp_path / "train.log"), "-", ""):
-        said = post("oom", {"text": text})
-        assert (said.status, said.document["findings"]) == (200, [])
 
 
 def test_a_text_with_its_job_says_what_the_job_needs() -> None:
@@ -178,32 +164,11 @@ def test_files_and_reports_that_cannot_be_written_are_refused(path: str, body: d
     assert words in refused(path, {"command": "train", "question": TRAIN} | body)
 
 
-@pytest.mark.parametrize(("name", "table"), [("train", OPTIONS), ("serve", SERVE_OPTIONS)])
-def test_forms_have_every_option_that_may_be_asked_once(name: str, table: dict[str, Any]) -> None:
-    rows = get(f"options/{name}", "lang=zh").document["options"]
-    names = [row["name"] for row in rows]
-    assert names[:1] == ["model"]
-    assert set(names) == {"model", "gpus", *table} - {"calibration", "prices", "hardware", "arrivals", *CONFIG_OPTIONS}
-    assert len(set(names)) == len(names)
-    groups = [row["group"] for row in rows]
-    ordered = [group for index, group in enumerate(groups) if index == 0 or groups[index - 1] != group]
-    assert ordered == list(dict.fromkeys(groups))
-    assert "advanced" not in groups  # every option has its place
-
-
 def test_forms_of_searches_have_a_place_for_every_option() -> None:
     for name in ("plan-train", "plan-serve"):
         rows = get(f"options/{name}").document["options"]
         assert {"on", "goal"} <= {row["name"] for row in rows}
         assert "advanced" not in {row["group"] for row in rows}
-
-
-def test_a_default_of_a_form_changes_nothing() -> None:
-    usual = post("train", TRAIN).document
-    for row in get("options/train").document["options"]:
-        is_asked = row["group"] == "workload" and row["name"] not in ("objective", "peft")
-        if is_asked and row.get("default") not in (None, []):
-            assert post("train", TRAIN | {row["name"]: row["default"]}).document["peak"] == usual["peak"], row
 
 
 def test_changes_can_be_applied_as_they_stand() -> None:
@@ -227,23 +192,6 @@ def test_plans_of_a_search_can_be_asked_as_they_stand() -> None:
     for plan, options in list(zip(found["plans"], found["options"], strict=True))[:3]:
         alone = post("train", {"model": "llama-3.2-1b", "seq-len": 2048, **options}).document
         assert alone["peak"] == plan["peak"]
-
-
-def test_words_are_those_of_reports() -> None:
-    english, chinese = get("words").document["words"], get("words", "lang=zh").document["words"]
-    assert english.keys() == chinese.keys()
-    assert chinese["category.weights"] == MESSAGES["category.weights"]["zh"]
-    assert all("{" not in text for text in english.values())
-    assert [english[f"category.{name}"] for name in ("kv cache", "cuda graphs", "lora slots")] == [
-        "KV cache", "CUDA graphs", "LoRA slots",
-    ]
-
-
-def test_catalogues_can_be_searched() -> None:
-    assert [row["name"] for row in get("models", "query=qwen3-8b").document["models"]] == ["qwen3-8b"]
-    assert {"h100-sxm-80gb"} <= {row["name"] for row in get("gpus", "query=h100").document["gpus"]}
-    assert all("aws:" in row["name"] for row in get("instances", "query=aws:p5").document["instances"])
-    assert get("models", "query=no-such-thing").document["models"] == []
 
 
 def test_measured_cases_say_what_was_measured_predicted_and_where() -> None:
@@ -296,18 +244,6 @@ def test_what_a_visitor_says_is_text_in_a_report() -> None:
     named = {"command": "train", "question": TRAIN | {"alloc-conf": "max_split_size_mb:<b>128"}}
     said = post("report", named)
     assert said.status == 422 or "<b>128" not in said.document
-
-
-def test_help_comes_in_the_language_asked_for() -> None:
-    from vramcast.report.chinese import SEVERAL_VALUES, option_texts
-
-    said = set()
-    for name in ("train", "serve", "plan-train", "plan-serve"):
-        english, chinese = (get(f"options/{name}", f"lang={lang}").document["options"] for lang in ("en", "zh"))
-        for one, other in zip(english, chinese, strict=True):
-            assert {**one, "help": ""} == {**other, "help": ""}
-            said.add(one["help"].partition(SEVERAL_VALUES)[0])
-    assert said == set(option_texts())
 
 
 def test_changes_to_a_plan_that_a_search_found_are_not_for_its_question() -> None:

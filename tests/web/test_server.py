@@ -1,7 +1,5 @@
 """The server over real sockets: the page, headers, whom it answers, those who send too much or too slowly."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

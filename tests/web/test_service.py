@@ -1,12 +1,9 @@
 """The service: routes, what it refuses before any route is asked, and replies that are those of the command line."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ from vramcast.cli.main import group
 from vramcast.web import service
 from vramcast.web.exchange import JSON
 from vramcast.web.limits import LARGEST_QUESTION, LARGEST_SNAPSHOT
-from vramcast.web.service import ROUTES, answered
+from vramcast.web.service import answered
 
 AS_JSON = {"content-type": JSON}
 
@@ -135,27 +132,6 @@ def test_our_own_mistake_says_a_reference_and_nothing_of_its_cause(
     for kind in (RecursionError, MemoryError, OverflowError):
         expected = {"error": "InvalidSpec", "message": "the question is larger than can be answered"}
         assert failing(kind()).document == expected
-
-
-def test_questions_asked_at_once_do_not_influence_each_other() -> None:
-    questions = [
-        ("train", TRAIN | {"seq-len": 1024 * (1 + number % 4), "micro-batch": 1 + number % 3}) for number in range(12)
-    ] + [("serve", SERVE | {"concurrency": 1 + number}) for number in range(4)]
-    alone = [post(path, question) for path, question in questions]
-    with ThreadPoolExecutor(8) as threads:
-        together = list(threads.map(lambda asked: post(*asked), questions))
-    assert together == alone
-    assert len({json.dumps(said.document["peak"]) for said in alone[:12]}) == 12
-
-
-def test_every_route_answers_something_other_than_a_bug_and_head_as_get() -> None:
-    for name, route in ROUTES.items():
-        if route.method == "GET":
-            assert get(name).status == 200, name
-        else:
-            for kind in route.takes:
-                assert answered("POST", f"/api/{name}", "", {"content-type": kind}, b"{}").status in (200, 422), name
-    assert answered("HEAD", "/api/version") == answered("GET", "/api/version")
 
 
 def test_the_service_imports_nothing_that_only_a_server_has() -> None:

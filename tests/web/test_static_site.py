@@ -98,10 +98,19 @@ def test_without_npm_one_sentence_says_what_to_give(tmp_path: Path, monkeypatch:
         build(tmp_path / "site")
 
 
+def test_without_pip_one_sentence_says_what_to_give(
+    tmp_path: Path, pyodide: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(static_site, "find_spec", lambda name: None)
+    with pytest.raises(SourceError, match="pip, which fetches msgspec for Pyodide"):
+        build(tmp_path / "site", pyodide=pyodide)
+
+
 def test_what_cannot_be_fetched_is_one_sentence(tmp_path: Path, pyodide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*command: object, **how: object) -> None:
         raise static_site.subprocess.CalledProcessError(1, "pip", stderr="ERROR: no network\n")
 
+    monkeypatch.setattr(static_site, "find_spec", lambda name: name)  # also where this environment has no pip
     monkeypatch.setattr(static_site.subprocess, "run", refused)
     with pytest.raises(SourceError, match=r"msgspec for Pyodide could not be fetched \(ERROR: no network\)"):
         build(tmp_path / "site", pyodide=pyodide)

@@ -1,7 +1,5 @@
 """What a visitor may name: no file, no address, no code, whatever the option."""
 
-from __future__ import annotations
-
 import builtins
 import io
 import os
@@ -12,15 +10,13 @@ from typing import Any
 import pytest
 
 from tests.web.asking import SERVE, TRAIN, post, refused
-from vramcast.domain.checkpoint import Checkpoint
 from vramcast.question.options import CONFIG_OPTIONS, OPTIONS, Kind
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
-from vramcast.sources import hub
 from vramcast.web import visitor
 from vramcast.web.exchange import Sources
-from vramcast.web.visitor import FILES, LISTS, TEXTS, asked_names, hub_of
+from vramcast.web.visitor import FILES, LISTS, TEXTS, hub_of
 
 QUESTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
     "train": (OPTIONS, TRAIN),
@@ -69,13 +65,6 @@ def test_no_option_opens_a_file_or_asks_the_network(path: str, name: str, no_way
             assert "mybox" not in str(said.document)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_options_that_name_files_are_refused_by_name(name: str) -> None:
-    for path, (table, question) in QUESTIONS.items():
-        if name in table:
-            assert "a question from the web names no file" in refused(path, question | {name: "x.toml"})
-
-
 def test_every_option_of_free_text_is_allowed_or_refused_on_purpose() -> None:
     texts = {
         name
@@ -97,27 +86,6 @@ def test_models_by_path_or_address_are_refused(text: str, hubs: frozenset[str], 
         assert "names no file" in refused(path, question | {"model": text}, sources=Sources(hubs))
 
 
-def test_a_hub_is_asked_only_where_the_server_was_started_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def found(text: str) -> Checkpoint:
-        from vramcast.catalogue.models import load_model
-
-        asked.append(text)
-        return Checkpoint(model=load_model("qwen3-0.6b"))
-
-    monkeypatch.setattr(hub, "checkpoint_from_hub", found)
-    question = TRAIN | {"model": "Somebody/Model"}
-    assert "vramcast web --hub huggingface" in refused("train", question)
-    assert "--hub huggingface" in refused("train", question, sources=Sources(frozenset(("modelscope",))))
-    assert asked == []
-    assert post("train", question, sources=Sources(frozenset(("huggingface",)))).status == 200
-    question["model"] = "modelscope:Somebody/Model"
-    assert "--hub modelscope" in refused("train", question, sources=Sources(frozenset(("huggingface",))))
-    assert post("train", question, sources=Sources(frozenset(("modelscope",)))).status == 200
-    assert asked == ["Somebody/Model", "modelscope:Somebody/Model"]
-
-
 def test_a_draft_model_is_found_as_the_model_is(no_way_out: Path) -> None:
     assert "names no file" in refused("serve", SERVE | {"draft": "/etc/passwd"})
     assert "--hub huggingface" in refused("serve", SERVE | {"draft": "Somebody/Model"})
@@ -131,13 +99,6 @@ def test_a_draft_model_is_found_as_the_model_is(no_way_out: Path) -> None:
 ])
 def test_ids_of_hubs_are_told_from_paths(text: str, named: str | None) -> None:
     assert hub_of(text) == named
-
-
-def test_unknown_options_name_only_those_that_may_be_asked() -> None:
-    said = refused("train", TRAIN | {"hardwar": "x"})
-    assert "hardware" not in said
-    assert "hardware" not in asked_names(OPTIONS)
-    assert "unknown option" in refused("plan/train", QUESTIONS["plan/train"][1] | {"gpus": "h100"})
 
 
 def test_an_option_that_becomes_a_file_tomorrow_is_refused() -> None:

@@ -1,7 +1,5 @@
 """Every word that the page asks for by name stands in one of its tables."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """Processes that answer: killed at their limits, and nobody else notices."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

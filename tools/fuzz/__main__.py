@@ -18,7 +18,7 @@ from random import Random
 
 from tools.fuzz.ask import examined
 from tools.fuzz.draw import TABLES
-from vramcast.estimate.loop import LOOP
+from vramcast.estimate.timeline import LOOP
 from vramcast.web.limits import QUICK, SEARCH
 
 EVERY_FORM = 16

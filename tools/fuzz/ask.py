@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 from tools.fuzz.draw import TABLES, Question, question, without
 from vramcast.api import job_of, planned_serving, planned_training, serve_answer, serve_job_of
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Answer, RankAnswer, ServeAnswer
 from vramcast.domain.checkpoint import Checkpoint
@@ -34,8 +34,7 @@ from vramcast.estimate.training import answer as train_answer
 from vramcast.estimate.training import recorded
 from vramcast.formats.registry import EMITTERS
 from vramcast.formats.write import files_of
-from vramcast.question.option_text import applied_in, options_in
-from vramcast.question.options import OPTIONS
+from vramcast.question.options import OPTIONS, applied_in, options_in
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report import document, plan, plan_document, text
 from vramcast.report.messages import LANGUAGES, Words

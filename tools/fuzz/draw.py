@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 from msgspec.structs import FieldInfo, fields
 
-from vramcast.blocks.parameters import layer_parameters
+from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.catalogue import index
 from vramcast.catalogue.gpus import gpu_names
 from vramcast.catalogue.instances import instances

@@ -118,9 +118,10 @@ def read(part: str) -> dict[str, str]:
     return {asked: found for found, asked in (line.split(maxsplit=1) for line in lines)}
 
 
-def held(part: str, *, write: bool) -> int:
-    """How many differ; with `write`, the gold file is made anew."""
-    known, found = read(part), {}
+def held(part: str, *, write: bool, every: int = 1) -> int:
+    """How many differ; with `write`, what was found is taken. Of commands each N-th is asked; the others stay."""
+    whole, found = read(part), {}
+    known = dict(list(whole.items())[::every]) if PARTS[part] is answers else whole
     for asked, value in PARTS[part](known):
         found[asked] = value
         if known.get(asked, NEW) != value:
@@ -130,7 +131,8 @@ def held(part: str, *, write: bool) -> int:
     differing = sum(known.get(asked) != found.get(asked) for asked in known | found)
     print(f"{part}: {differing} of {len(found)} differ")
     if write:
-        text = "".join(f"{value} {asked}\n" for asked, value in found.items())
+        others = whole if known is not whole else {}
+        text = "".join(f"{value} {asked}\n" for asked, value in (others | found).items())
         (HERE / f"{part}.gold").write_text(text, encoding="utf-8")
     return differing
 
@@ -140,6 +142,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.gold", description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; by default all that can run")
     parser.add_argument("--write", action="store_true", help="take what was found as right")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="ask only each N-th command")
     parser.add_argument("--show", metavar="COMMAND", help="print what this command comes to")
     asked = parser.parse_args()
     if unknown := set(asked.parts) - PARTS.keys():
@@ -154,7 +157,7 @@ def main() -> int:
             if reason := _lacking(part):
                 print(f"{part}: skipped, {reason}")
             else:
-                differing += held(part, write=asked.write)
+                differing += held(part, write=asked.write, every=asked.every)
     return 1 if differing and not asked.write else 0
 
 

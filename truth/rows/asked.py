@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple
 
 from truth.contract import VERDICT, Prediction, Refused, traits_at
 from vramcast.api import job_of, serve_answer, serve_job_of
-from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.answer import Answer, Peak
+from vramcast.blocks.parameters.model import count_parameters
+from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job, Phase
+from vramcast.estimate.interval import Traits, serving_traits
 from vramcast.estimate.training import answer
-from vramcast.estimate.traits import Traits, serving_traits
 from vramcast.units import GB, GIB, MIB
 
 Row = dict[str, Any]
@@ -82,6 +82,7 @@ NOT_MODELLED: Final[dict[str, str]] = {
 """How a line of `unexpressed` begins -> why what is asked is another job than what was measured."""
 
 IN_TURN: Final = "device_map=auto over two cards (naive pipeline): sum of cards"
+"""How a line of `unexpressed` begins where cards of one process hold some layers each; the figure is that of both."""
 
 MIXED: Final = "which layers the dynamic 4-bit checkpoint keeps in 16 bits is not known"
 
@@ -149,7 +150,8 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
 
 def question(row: Row, folder: Path) -> dict[str, Any]:
     """What a row asks, in options."""
-    return said(row) | _model(row["ask"], folder) | _one_card(row)
+    divided = {"pp": int(row["ask"]["gpus"].partition("x")[0])} if _in_turn(row) else {}
+    return said(row) | _model(row["ask"], folder) | divided
 
 
 class Figure(NamedTuple):
@@ -183,7 +185,9 @@ def figure(row: Row, options: dict[str, Any]) -> Figure:
     level = LEVELS[quantity]
     first = FIRST_STEP in row["ask"].get("unexpressed", ())
     phases = (Phase.LOAD, Phase.FIRST_STEP) if first else tuple(Phase)
-    return Figure(_highest(found, level, phases), traits(level))
+    highest = [max(int(getattr(peak, f"{level}_bytes")) for phase, peak in rank.phases.items() if phase in phases)
+               for rank in found.ranks]
+    return Figure(sum(highest) if _in_turn(row) else max(highest), traits(level))
 
 
 def said(row: Row) -> dict[str, Any]:
@@ -283,11 +287,8 @@ def _refuse_less_than_weights(row: Row, folder: Path, value: float) -> None:
         raise Refused("less was measured than the model's parameters take as they are stored on one card")
 
 
-def _one_card(row: Row) -> dict[str, str]:
-    """Of cards that hold a part of the layers each and work in turn, the sum is measured: what one card would hold."""
-    ask, quantity = row["ask"], row["measured"]["quantity"]
-    split = quantity in LEVELS and any(text.startswith(IN_TURN) for text in ask.get("unexpressed", ()))
-    return {"gpus": f"1x{ask['gpus'].partition('x')[2]}"} if split else {}
+def _in_turn(row: Row) -> bool:
+    return any(text.startswith(IN_TURN) for text in row["ask"].get("unexpressed", ()))
 
 
 _last: Final[list[tuple[Job, Answer]]] = []
@@ -305,11 +306,3 @@ def _answered(task: str, options: dict[str, Any]) -> tuple[Answer, Callable[[str
         found = answer(job, with_changes=False)
         _last[:] = [(job, found), *_last[:1]]
     return found, lambda level: traits_at(level, job, found.fullest.peak)
-
-
-def _highest(found: Answer, level: str, phases: tuple[Phase, ...] = tuple(Phase)) -> int:
-    """The level's highest mark over those phases and all roles [bytes]."""
-    def mark(peak: Peak) -> int:
-        return int(getattr(peak, f"{level}_bytes"))
-
-    return max(mark(peak) for rank in found.ranks for phase, peak in rank.phases.items() if phase in phases)

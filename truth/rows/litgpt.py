@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from truth.contract import Prediction, Refused, traits_at
 from truth.rows.huggingface import highest
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
 from vramcast.domain.device import Cluster

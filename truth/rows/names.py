@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 
 from truth.contract import Refused
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import load_model

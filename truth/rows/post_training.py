@@ -85,7 +85,7 @@ def predict(row: Row) -> Iterator[Prediction]:
     if row["framework"] == "verl" and "prompts" not in options:
         found = [one for one in found if one.level != STEP_TIME]
     outcome = (row.get("outcome") or {}).get("result")
-    if row["kind"] == "outcome" and outcome in ("fits", "oom"):
+    if row["kind"] in ("outcome", "bound") and outcome in ("fits", "oom"):
         found.append(Prediction(VERDICT, float(answer.fits), float(outcome == "fits")))
     if not found:
         raise Refused("measures nothing that is predicted")
@@ -141,6 +141,8 @@ def options_of(row: Row) -> dict[str, Any]:
         if str(row.get("backend")) == "fsdp2":
             settings.setdefault("actor.strategy", "fsdp2")
         found = verl.reading(settings, "")
+    elif row["algorithm"] in nemo_rl.OTHERS:
+        raise Refused(f"NeMo-RL's {row['algorithm']} is not modelled")
     else:
         found = nemo_rl.reading(settings)
     if found.unread:

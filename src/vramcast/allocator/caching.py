@@ -37,7 +37,6 @@ class Allocator:
 
     __slots__ = (
         "_ages",
-        "_allocated_bytes",
         "_awaited",
         "_blocks",
         "_contexts",
@@ -47,11 +46,12 @@ class Allocator:
         "_is_quiet",
         "_large",
         "_max_split_bytes",
-        "_peak_allocated_bytes",
-        "_peak_requested_bytes",
-        "_requested_bytes",
         "_search",
         "_small",
+        "allocated_bytes",
+        "peak_allocated_bytes",
+        "peak_requested_bytes",
+        "requested_bytes",
     )
 
     def __init__(
@@ -90,8 +90,10 @@ class Allocator:
         self._has_default_search = not settings.expandable_segments and settings.max_split_size_mb is None
         self._ages = settings.garbage_collection_threshold is not None  # whether searches are counted
         self._refresh()
-        self._allocated_bytes = self._peak_allocated_bytes = 0
-        self._requested_bytes = self._peak_requested_bytes = 0
+        # In live blocks, rounding and slack included; peaks since the start or reset_peaks [bytes].
+        self.allocated_bytes = self.peak_allocated_bytes = 0
+        # What the requests behind the active blocks asked for, unrounded [bytes].
+        self.requested_bytes = self.peak_requested_bytes = 0
 
     def allocate(self, num_bytes: int, stream: int = 0) -> int:
         """Serve a request.
@@ -133,12 +135,12 @@ class Allocator:
             block_bytes = size
         block.is_free = False
         block.requested_bytes = num_bytes
-        self._requested_bytes += num_bytes
-        if self._requested_bytes > self._peak_requested_bytes:
-            self._peak_requested_bytes = self._requested_bytes
-        self._allocated_bytes += block_bytes
-        if self._allocated_bytes > self._peak_allocated_bytes:
-            self._peak_allocated_bytes = self._allocated_bytes
+        self.requested_bytes += num_bytes
+        if self.requested_bytes > self.peak_requested_bytes:
+            self.peak_requested_bytes = self.requested_bytes
+        self.allocated_bytes += block_bytes
+        if self.allocated_bytes > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = self.allocated_bytes
         return block.address
 
     def free(self, handle: int) -> None:
@@ -161,8 +163,8 @@ class Allocator:
         free = block.pool
         keys = free.keys
         size = block.size_bytes
-        self._allocated_bytes -= size
-        self._requested_bytes -= block.requested_bytes
+        self.allocated_bytes -= size
+        self.requested_bytes -= block.requested_bytes
         block.requested_bytes = 0
         before, after = block.prev, block.next
         if before is not None and before.is_free:
@@ -207,7 +209,7 @@ class Allocator:
         """
         block = self._blocks.get(handle)
         if block is None or not block.awaits_free:
-            raise InvalidSpec(f"block {handle:#x} does not wait for another stream; free a live block instead")
+            raise InvalidSpec("block {:#x} does not wait for another stream; free a live block instead", handle)
         self._awaited.complete(block)
         self._refresh()
 
@@ -257,14 +259,14 @@ class Allocator:
 
     def _without_block(self, num_bytes: int) -> int:
         if num_bytes < 0:
-            raise InvalidSpec(f"a request of {num_bytes} bytes is negative; ask for 0 bytes or more")
+            raise InvalidSpec("a request of {} bytes is negative; ask for 0 bytes or more", num_bytes)
         if num_bytes > LARGEST_REQUEST_BYTES:
             raise self._out_of_memory(num_bytes, num_bytes)
         return 0
 
     def _without_free(self, handle: int) -> None:
         if handle:
-            raise InvalidSpec(f"handle {handle:#x} is not a live block; free each handle of allocate once")
+            raise InvalidSpec("handle {:#x} is not a live block; free each handle of allocate once", handle)
 
     def _split(self, block: Block, size: int) -> None:
         """Keep the low part for the request; the rest becomes a free block right behind it.
@@ -313,7 +315,7 @@ class Allocator:
         """Free a block that other streams use: it stays out of reach until they are done."""
         foreign = block.foreign
         assert foreign is not None
-        self._allocated_bytes -= block.size_bytes
+        self.allocated_bytes -= block.size_bytes
         foreign.requested_bytes, block.requested_bytes = block.requested_bytes, 0
         self._awaited.add(block, is_capturing=bool(self._contexts))
         self._refresh()
@@ -321,7 +323,7 @@ class Allocator:
     def _complete(self, block: Block) -> None:
         foreign = block.foreign
         assert foreign is not None
-        self._requested_bytes -= foreign.requested_bytes
+        self.requested_bytes -= foreign.requested_bytes
         block.foreign = None
         self._heap.merge_free(block)
 
@@ -334,7 +336,7 @@ class Allocator:
             tried=wanted_bytes,
             total=total_bytes or 0,
             free=max(0, (capacity_bytes or 0) - heap.reserved_bytes),
-            allocated=self._allocated_bytes,
+            allocated=self.allocated_bytes,
             reserved=heap.reserved_bytes,
             allowed=heap.limit_bytes,
             pools=sum(block.size_bytes for pool in pools for block in heap.free_blocks(pool)),
@@ -357,29 +359,9 @@ class Allocator:
         return self._search.num_ooms
 
     @property
-    def allocated_bytes(self) -> int:
-        """In live blocks: rounding and slack included [bytes]."""
-        return self._allocated_bytes
-
-    @property
-    def requested_bytes(self) -> int:
-        """What the requests behind the active blocks asked for, unrounded [bytes]."""
-        return self._requested_bytes
-
-    @property
     def reserved_bytes(self) -> int:
         """Held from the driver: segments and mapped pages [bytes]."""
         return self._heap.reserved_bytes
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        """The largest allocated_bytes since the start or reset_peaks [bytes]."""
-        return self._peak_allocated_bytes
-
-    @property
-    def peak_requested_bytes(self) -> int:
-        """The largest requested_bytes since the start or reset_peaks [bytes]."""
-        return self._peak_requested_bytes
 
     @property
     def peak_reserved_bytes(self) -> int:
@@ -388,8 +370,8 @@ class Allocator:
 
     def reset_peaks(self) -> None:
         """Let the peaks start again from the present values."""
-        self._peak_allocated_bytes = self._allocated_bytes
-        self._peak_requested_bytes = self._requested_bytes
+        self.peak_allocated_bytes = self.allocated_bytes
+        self.peak_requested_bytes = self.requested_bytes
         self._heap.peak_reserved_bytes = self._heap.reserved_bytes
 
     def statistics(self) -> Statistics:
@@ -415,8 +397,8 @@ class Allocator:
         self._has_default_search &= all(block.virtual is None for block in self._blocks.values())
         live = [block for block in self._blocks.values() if block.requested_bytes]
         waiting = [block for block in live if block.foreign is not None]
-        self._allocated_bytes = sum(block.size_bytes for block in live)
-        self._requested_bytes = sum(block.requested_bytes for block in live)
+        self.allocated_bytes = sum(block.size_bytes for block in live)
+        self.requested_bytes = sum(block.requested_bytes for block in live)
         for block in waiting:
             self._await(block)
         self._refresh()

@@ -118,7 +118,7 @@ class FollowingAllocator(Allocator):
         """Count a block as live; allocate does the same in line."""
         block.is_free = False
         block.requested_bytes = num_bytes
-        self._requested_bytes += num_bytes
-        self._allocated_bytes += block.size_bytes
-        self._peak_requested_bytes = max(self._peak_requested_bytes, self._requested_bytes)
-        self._peak_allocated_bytes = max(self._peak_allocated_bytes, self._allocated_bytes)
+        self.requested_bytes += num_bytes
+        self.allocated_bytes += block.size_bytes
+        self.peak_requested_bytes = max(self.peak_requested_bytes, self.requested_bytes)
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)

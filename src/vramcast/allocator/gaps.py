@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from vramcast.allocator.settings import (
     LARGE_SEGMENT_BYTES,
     MIN_BLOCK_BYTES,
+    OWN_SEGMENT_BYTES,
     SMALL_BYTES,
     SMALL_SEGMENT_BYTES,
     segment_bytes,
@@ -71,7 +72,7 @@ class OutOfCapacity(Exception):
 class _Pool:
     """One size class on one stream."""
 
-    __slots__ = ("end", "first", "gaps", "mapped", "page", "slack")
+    __slots__ = ("end", "first", "gaps", "least", "mapped", "page", "slack")
 
     def __init__(self, *, is_small: bool, first: int) -> None:
         self.gaps: list[int] = []  # sorted
@@ -79,6 +80,7 @@ class _Pool:
         # A rest up to 1 MiB could never serve the large pool, so it stays with the block there; expandable segments
         # split at 512 bytes in both. As the high part of a gap.
         self.slack = LAST_ADDRESS if is_small or first else SMALL << ADDRESS_BITS | LAST_ADDRESS
+        self.least = (SMALL_SEGMENT_BYTES if is_small else OWN_SEGMENT_BYTES) // UNIT << ADDRESS_BITS  # of its segments
         self.first = self.end = self.mapped = first  # expandable: where it starts, blocks end, memory ends; else 0
 
 
@@ -111,6 +113,7 @@ class Gaps:
                 pools[kind] = _Pool(is_small=kind[0], first=(len(pools) + 1) * RANGE if expands else 0)
             self._wants.append(size << ADDRESS_BITS)
             self._pools.append(pools[kind])
+        self._distinct_pools = tuple(pools.values())
         if expands and len(pools) > MOST_POOLS:
             raise BeyondAddresses
         self._starts: dict[int, int] = {}  # start of a gap -> gap
@@ -321,14 +324,16 @@ class Gaps:
 
     def release(self) -> None:
         """Gives every segment that is one gap back to the driver; [caching] release_cached_blocks, emptyCache."""
-        for pool in set(self._pools):
-            kept = []
-            for gap in pool.gaps:
-                start = gap & LAST_ADDRESS
-                end = start + (gap >> ADDRESS_BITS)
-                if self._segments.get(start) == end:
-                    del self._segments[start], self._starts[start], self._ends[end]
-                    self._reserved -= end - start
-                else:
-                    kept.append(gap)
-            pool.gaps = kept
+        segments = self._segments
+        for pool in self._distinct_pools:
+            gaps = pool.gaps
+            first = bisect_left(gaps, pool.least)  # shorter ones are no whole segment
+            whole = [gap for gap in gaps[first:]
+                     if segments.get(gap & LAST_ADDRESS) == (gap & LAST_ADDRESS) + (gap >> ADDRESS_BITS)]
+            for gap in whole:
+                start, size = gap & LAST_ADDRESS, gap >> ADDRESS_BITS
+                del segments[start], self._starts[start], self._ends[start + size]
+                self._reserved -= size
+            if whole:
+                gone = set(whole)
+                pool.gaps = gaps[:first] + [gap for gap in gaps[first:] if gap not in gone]

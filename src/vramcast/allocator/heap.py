@@ -265,9 +265,9 @@ class Heap:
         Raises: InvalidSpec for a fraction outside 0 to 1, or where the size of the card is not known
         """
         if not 0 <= fraction <= 1:
-            raise InvalidSpec(f"per_process_memory_fraction={fraction} is out of range; use 0 to 1")
+            raise InvalidSpec("per_process_memory_fraction={} is out of range; use 0 to 1", fraction)
         if fraction < 1 and self.total_bytes is None:
-            raise InvalidSpec(f"per_process_memory_fraction={fraction} needs a device size; give capacity_bytes")
+            raise InvalidSpec("per_process_memory_fraction={} needs a device size; give capacity_bytes", fraction)
         self.limit_bytes = None if self.total_bytes is None or fraction == 1 else floor(fraction * self.total_bytes)
 
     def _pool(self, *, is_small: bool, owner: PoolId = DEFAULT_POOL) -> BlockPool:
@@ -347,7 +347,9 @@ class Heap:
     def add(self, block: Block) -> None:
         """Register a block that starts a segment or range."""
         if block.address in self.blocks:
-            raise InvalidSpec(f"the driver gave address {block.address:#x}, which is in use; give each segment its own")
+            raise InvalidSpec(
+                "the driver gave address {:#x}, which is in use; give each segment its own", block.address
+            )
         self.blocks[block.address] = block
 
     def hold(self, delta_bytes: int) -> None:

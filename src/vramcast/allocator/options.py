@@ -27,7 +27,7 @@ def read_options(text: str, version: Version) -> dict[str, Any]:
         if option is None:
             raise UnknownName.of("allocator option", key, OPTIONS)
         if version < option.since:
-            raise InvalidSpec(f"torch {dotted(version)} refuses {key}; it exists from {dotted(option.since)} on")
+            raise InvalidSpec("torch {} refuses {}; it exists from {} on", dotted(version), key, dotted(option.since))
         parsed = option.read(key, value)
         if option.acts:
             values[key] = parsed
@@ -42,20 +42,22 @@ def option_pairs(text: str) -> Iterator[tuple[str, str]]:
     for pair in re.split(r",(?![^\[]*\])", text) if text else ():
         key, colon, value = pair.partition(":")
         if not colon or not key or not value:
-            raise InvalidSpec(f"allocator option {pair!r} is not of the form option:value, as in max_split_size_mb:128")
+            raise InvalidSpec(
+                "allocator option {!r} is not of the form option:value, as in max_split_size_mb:128", pair
+            )
         yield key, value
 
 
 def _boolean(key: str, value: str) -> bool:
     # Upstream compares the exact text: "true" is an error there too.
     if value not in ("True", "False"):
-        raise InvalidSpec(f"{key}:{value} is not a switch; use {key}:True or {key}:False")
+        raise InvalidSpec("{}:{} is not a switch; use {}:True or {}:False", key, value, key, key)
     return value == "True"
 
 
 def _integer(key: str, value: str) -> int:
     if not (value.isascii() and value.isdigit()):
-        raise InvalidSpec(f"{key}:{value} is not a whole number; use one such as {key}:128")
+        raise InvalidSpec("{}:{} is not a whole number; use one such as {}:128", key, value, key)
     return int(value)
 
 
@@ -63,7 +65,7 @@ def _real(key: str, value: str) -> float:
     try:
         return float(value)
     except ValueError:
-        raise InvalidSpec(f"{key}:{value} is not a number; use one such as {key}:0.8") from None
+        raise InvalidSpec("{}:{} is not a number; use one such as {}:0.8", key, value, key) from None
 
 
 def _divisions(key: str, value: str) -> tuple[int, ...]:
@@ -75,10 +77,10 @@ def _divisions(key: str, value: str) -> tuple[int, ...]:
     if not value.startswith("["):
         steps = _integer(key, value)
         if steps == 0:
-            raise InvalidSpec(f"{key}:0 is refused by torch; leave the option out to switch it off")
+            raise InvalidSpec("{}:0 is refused by torch; leave the option out to switch it off", key)
         return (steps,) * DIVISION_ENTRIES
     if not value.endswith("]"):
-        raise InvalidSpec(f"{key}:{value} has no closing bracket; use a list such as [256:1,512:2,>:8]")
+        raise InvalidSpec("{}:{} has no closing bracket; use a list such as [256:1,512:2,>:8]", key, value)
     return _division_table(key, value[1:-1])
 
 
@@ -93,7 +95,9 @@ def _division_table(key: str, intervals: str) -> tuple[int, ...]:
             continue
         megabytes = _integer(key, interval_mb)
         if not is_power_of_two(megabytes):
-            raise InvalidSpec(f"{key} has an interval of {interval_mb} MB, which is not a power of two; use 256 or 512")
+            raise InvalidSpec(
+                "{} has an interval of {} MB, which is not a power of two; use 256 or 512", key, interval_mb
+            )
         index = min(megabytes.bit_length() - 1, DIVISION_ENTRIES - 1)
         if is_first:
             table[:index] = [steps] * index
@@ -105,9 +109,9 @@ def _division_table(key: str, intervals: str) -> tuple[int, ...]:
 
 def _backend(key: str, value: str) -> str:
     if value in ("cudaMallocAsync", "hipMallocAsync"):
-        raise Unsupported(f"{key}:{value} hands memory to the driver's own pools; only {key}:native is simulated")
+        raise Unsupported("{}:{} hands memory to the driver's own pools; only {}:native is simulated", key, value, key)
     if value != "native":
-        raise InvalidSpec(f"{key}:{value} is no allocator backend; use {key}:native")
+        raise InvalidSpec("{}:{} is no allocator backend; use {}:native", key, value, key)
     return value
 
 

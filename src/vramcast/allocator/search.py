@@ -47,9 +47,9 @@ class Contexts:
     def begin(self, pool: PoolId) -> None:
         """Send requests to a pool, which gets one more user."""
         if pool in self._under_way:
-            raise InvalidSpec(f"pool {pool} is allocated to already; end that first")
+            raise InvalidSpec("pool {} is allocated to already; end that first", pool)
         if pool in self._unused:
-            raise InvalidSpec(f"pool {pool} was released by all its users; use a new id")
+            raise InvalidSpec("pool {} was released by all its users; use a new id", pool)
         if pool in self._heap.private:
             self._heap.private[pool].use_count += 1
         else:
@@ -59,14 +59,14 @@ class Contexts:
     def end(self, pool: PoolId) -> None:
         """Send them where they went before."""
         if pool not in self._under_way:
-            raise InvalidSpec(f"pool {pool} is not allocated to; begin before you end")
+            raise InvalidSpec("pool {} is not allocated to; begin before you end", pool)
         self._under_way.remove(pool)
 
     def release(self, pool: PoolId) -> None:
         """One user less: a graph was destroyed, a pool went out of scope."""
         private = self._heap.private.get(pool)
         if private is None or not private.use_count:
-            raise InvalidSpec(f"pool {pool} has no users; release it once for each create and begin")
+            raise InvalidSpec("pool {} has no users; release it once for each create and begin", pool)
         private.use_count -= 1
         if not private.use_count:
             self._unused.append(pool)

@@ -134,23 +134,25 @@ class Settings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Check the ranges that torch checks when it reads the variable."""
         if self.version < OLDEST:
-            raise InvalidSpec(f"torch {dotted(self.version)} is too old; {dotted(OLDEST)} and newer are simulated")
+            raise InvalidSpec("torch {} is too old; {} and newer are simulated", dotted(self.version), dotted(OLDEST))
         large_mb = self.large_segment_size_mb
         if large_mb <= _SMALLEST_LARGE_SEGMENT_MB:
-            raise InvalidSpec(f"large_segment_size_mb={large_mb} is too small; use more than 10")
+            raise InvalidSpec("large_segment_size_mb={} is too small; use more than 10", large_mb)
         for name in ("max_split_size_mb", "max_non_split_rounding_mb"):
             value = getattr(self, name)
             if value is not None and value < large_mb:
-                raise InvalidSpec(f"{name}={value} is below the large segment size; use {large_mb} or more")
+                raise InvalidSpec("{}={} is below the large segment size; use {} or more", name, value, large_mb)
         threshold = self.garbage_collection_threshold
         if threshold is not None and not 0 < threshold < 1:
-            raise InvalidSpec(f"garbage_collection_threshold={threshold} is out of range; use more than 0, less than 1")
+            raise InvalidSpec(
+                "garbage_collection_threshold={} is out of range; use more than 0, less than 1", threshold
+            )
         fraction = self.per_process_memory_fraction
         if not 0 <= fraction <= 1:
-            raise InvalidSpec(f"per_process_memory_fraction={fraction} is out of range; use 0 to 1")
+            raise InvalidSpec("per_process_memory_fraction={} is out of range; use 0 to 1", fraction)
         _check_divisions(self.roundup_power2_divisions)
         if 1 in self.roundup_power2_divisions and self.version < ONE_DIVISION_IS_OFF_SINCE:
-            raise InvalidSpec(f"torch {dotted(self.version)} fails on roundup_power2_divisions of 1; use 2, 4, 8 ...")
+            raise InvalidSpec("torch {} fails on roundup_power2_divisions of 1; use 2, 4, 8 ...", dotted(self.version))
 
     @classmethod
     def parse(cls, text: str, version: Version = NEWEST) -> Self:
@@ -193,9 +195,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def _check_divisions(divisions: tuple[int, ...]) -> None:
     if divisions and len(divisions) != DIVISION_ENTRIES:
-        raise InvalidSpec(f"roundup_power2_divisions has {len(divisions)} entries; give 16, or none to switch it off")
+        raise InvalidSpec("roundup_power2_divisions has {} entries; give 16, or none to switch it off", len(divisions))
     for steps in divisions:
         if steps and not is_power_of_two(steps):
             raise InvalidSpec(
-                f"roundup_power2_divisions={steps} is not a power of two; use 1, 2, 4, 8 ... or 0 for off"
+                "roundup_power2_divisions={} is not a power of two; use 1, 2, 4, 8 ... or 0 for off", steps
             )

@@ -76,10 +76,14 @@ def _check_tiling(segment: SegmentView) -> None:
     address = segment.address
     for block in segment.blocks:
         if block.address != address or block.size_bytes <= 0:
-            raise InvalidSpec(f"block {block.address:#x} does not follow its neighbour; blocks must tile their segment")
+            raise InvalidSpec(
+                "block {:#x} does not follow its neighbour; blocks must tile their segment", block.address
+            )
         address += block.size_bytes
     if address != segment.address + segment.size_bytes:
-        raise InvalidSpec(f"the blocks of segment {segment.address:#x} do not add up to its {segment.size_bytes} bytes")
+        raise InvalidSpec(
+            "the blocks of segment {:#x} do not add up to its {} bytes", segment.address, segment.size_bytes
+        )
 
 
 def _restore_range(heap: Heap, free: FreeBlocks, runs: list[SegmentView]) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vramcast.api.jobs import question_of
     from vramcast.api.plan_serving import planned_serving
     from vramcast.api.planning import planned_training
-    from vramcast.api.post_training import post_training_answer
+    from vramcast.api.post_training import post_training_answer, post_training_job_of
     from vramcast.api.recordings import replay
     from vramcast.api.server_logs import reconcile
     from vramcast.api.serving import serve_answer, serve_job_of
@@ -33,7 +33,8 @@ MODULES: Final = {
     **dict.fromkeys(("serve_answer", "serve_job_of"), "serving"),
     "fitting_models": "fitting",
     "question_of": "jobs", "planned_training": "planning", "planned_serving": "plan_serving",
-    "asks_serve": "failed_job", "diagnosis_of": "failures", "post_training_answer": "post_training",
+    "asks_serve": "failed_job", "diagnosis_of": "failures",
+    **dict.fromkeys(("post_training_answer", "post_training_job_of"), "post_training"),
     "reconcile": "server_logs", "replay": "recordings",
     "traced_target": "tracing", "write_fixed": "fixing", "fitting_texts": "fixing",
 }
@@ -41,9 +42,9 @@ MODULES: Final = {
 
 __all__ = [
     "asks_serve", "asks_which", "card_choices", "diagnose", "diagnosis_of", "fitting_models", "fitting_texts",
-    "job_of", "plan", "planned_serving", "planned_training", "post_training_answer", "question_of",
-    "reconcile", "replay", "rl", "serve", "serve_answer", "serve_job_of", "traced_target", "train", "train_answer",
-    "write_fixed",
+    "job_of", "plan", "planned_serving", "planned_training", "post_training_answer", "post_training_job_of",
+    "question_of", "reconcile", "replay", "rl", "serve", "serve_answer", "serve_job_of", "traced_target", "train",
+    "train_answer", "write_fixed",
 ]
 
 __getattr__ = names(__name__, MODULES)

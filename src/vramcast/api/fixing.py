@@ -14,12 +14,11 @@ from vramcast.api.training import job_of
 from vramcast.domain.answer import Answer, Change, Fit
 from vramcast.domain.job import Job
 from vramcast.domain.serving import ServeJob
-from vramcast.errors import InvalidSpec, SourceError, Unsupported, VramcastError
+from vramcast.errors import InvalidSpec, Note, SourceError, Unsupported, VramcastError
 from vramcast.estimate.serving import answer as serving_answer
 from vramcast.estimate.training import answer as training_answer
 from vramcast.formats.paths import configs_in
-from vramcast.question.option_text import applied_in
-from vramcast.question.options import OPTIONS
+from vramcast.question.options import OPTIONS, applied_in
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.sources.files import write_whole
 
@@ -67,10 +66,10 @@ def fitting_texts(
         try:
             return change, _texts(options, change, paths, command)
         except VramcastError as reason:
-            reasons.append(f"{change.change}: {reason}")
+            reasons.append(Note("{}: {}", change.change, reason))
     if not reasons:
         raise Unsupported("no change makes it fit, so no file says one; use more or larger GPUs")
-    raise Unsupported(f"no change that makes it fit can be said in these files: {reasons[0]}")
+    raise Unsupported("no change that makes it fit can be said in these files: {}", reasons[0])
 
 
 def _texts(options: Mapping[str, Any], change: Change, paths: list[Path], command: str) -> dict[Path, str]:
@@ -112,7 +111,7 @@ def _written(texts: Mapping[Path, str], *, force: bool) -> list[Path]:
     copies = {path.with_name(f"{path.stem}.fixed{path.suffix}"): text for path, text in texts.items()}
     there = [copy.name for copy in copies if copy.exists()]
     if there and not force:
-        raise SourceError(f"{', '.join(there)}: there already; --force overwrites")
+        raise SourceError("{}: there already; --force overwrites", ", ".join(there))
     for copy, text in copies.items():
         write_whole(copy, text)
     return list(copies)

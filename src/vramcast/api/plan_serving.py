@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,14 @@ from vramcast.search.serving_plans import search
 
 
 def planned_serving(
-    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None
+    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> tuple[PlanAnswer, ServeJob | None]:
     """A search for deployments on top of a job file, and one replica of what it leads to;
-    `resolve` finds models in another way than usual."""
+    `resolve` finds models in another way than usual, `progress` is told how many replicas were looked at."""
     given = question_of(options, file, PLAN_SERVE_OPTIONS, command="serve", search=True)
     asked = build_plan_serving(given.options, resolve=resolve or given.resolve)
-    found, job = search(asked.space, asked.limits, asked.goal, top=asked.top)
+    found, job = search(asked.space, asked.limits, asked.goal, top=asked.top, progress=progress)
     if job is not None and not isinstance(given.model, Model):
         try:
             found = replace(found, command=serve_command(job, given.options, given.model, found.labels[0]))

@@ -17,12 +17,12 @@ from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
 from vramcast.domain.planning import PlanAnswer
-from vramcast.errors import Unsupported, VramcastError
+from vramcast.errors import Note, Unsupported, VramcastError
 from vramcast.question.build import Resolve
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.planning import PlanQuestion, build_inverse, build_planning, cluster_of_best, goal_of, job_of
 from vramcast.question.whole_command import train_command
-from vramcast.search.explained import explained, unsearched
+from vramcast.search.techniques import explained, unsearched
 from vramcast.units import format_bytes, format_seconds
 
 
@@ -74,11 +74,11 @@ def _own_plan(options: Mapping[str, Any], found: PlanAnswer | Answer) -> tuple[s
         _, own = train_answer({name: options[name] for name in same if name in options} | {"gpus": gpus},
                               with_changes=False)
     except VramcastError as reason:
-        return (f"the file's own plan is not possible on {gpus}: {reason}",)
-    size = f"{format_bytes(own.fullest.needed_bytes)} of {format_bytes(own.capacity_bytes)} per GPU"
-    step = f", {format_seconds(own.time.step_s)} a step" if own.time is not None else ""
-    rate = f", {own.time.tokens_per_s:,.0f} tokens/s" if own.time is not None else ""
-    return (f"the file's own plan on {gpus}: {own.verdict}, {size}{step}{rate}",)
+        return (Note("the file's own plan is not possible on {}: {}", gpus, reason),)
+    size = Note("{} of {} per GPU", format_bytes(own.fullest.needed_bytes), format_bytes(own.capacity_bytes))
+    step = Note(", {} a step", format_seconds(own.time.step_s)) if own.time is not None else ""
+    rate = Note(", {:,.0f} tokens/s", own.time.tokens_per_s) if own.time is not None else ""
+    return (Note("the file's own plan on {}: {}, {}{}{}", gpus, Note(str(own.verdict)), size, step, rate),)
 
 
 def _with_command(planned: Planned, options: Mapping[str, Any]) -> Planned:

@@ -39,7 +39,7 @@ def replay(
     )
     for given in (snapshot, snapshot if against is None else against):
         if not isinstance(given, (str, Path)):
-            raise InvalidSpec(f"a recording is named by a path, not by {type(given).__name__}; give a str or a Path")
+            raise InvalidSpec("a recording is named by a path, not by {}; give a str or a Path", type(given).__name__)
     before = None if against is None else read_snapshot(Path(against))
     return replayed(read_snapshot(Path(snapshot)), asked, against=before, device=device)
 
@@ -61,8 +61,8 @@ def replayed(
     found, wanted = [], _devices(recording, device)
     if against is not None and not any(one.device in earlier for one in wanted):
         raise InvalidSpec(
-            f"{against.name} holds no device that is looked at ({_listed(wanted)}); it holds "
-            f"{_listed(against.devices) or 'none'}: compare with a recording of the same device"
+            "{} holds no device that is looked at ({}); it holds {}: compare with a recording of the same device",
+            against.name, _listed(wanted), _listed(against.devices) or "none"
         )
     for one in wanted:
         old = earlier.get(one.device)
@@ -75,12 +75,12 @@ def _devices(recording: Snapshot, device: int | None) -> Sequence[DeviceSnapshot
     """The devices asked for; raises where there are none."""
     if not recording.devices:
         raise SourceError(
-            f"{recording.name} holds no memory events and no segments; record with "
-            "torch.cuda.memory._record_memory_history() before the first allocation"
+            "{} holds no memory events and no segments; record with torch.cuda.memory._record_memory_history() before "
+            "the first allocation", recording.name
         )
     wanted = [one for one in recording.devices if device in (None, one.device)]
     if not wanted:
-        raise InvalidSpec(f"{recording.name} has no device {device}; use one of {_listed(recording.devices)}")
+        raise InvalidSpec("{} has no device {}; use one of {}", recording.name, device, _listed(recording.devices))
     return wanted
 
 

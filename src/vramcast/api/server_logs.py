@@ -7,7 +7,7 @@ from typing import Any
 
 from vramcast.api.jobs import by_option, question_of
 from vramcast.doctor.compare import reconcile as reconciled
-from vramcast.domain.reconciliation import Reconciliation
+from vramcast.domain.failure import Reconciliation
 from vramcast.errors import InvalidSpec
 from vramcast.question.calibration import write_calibration
 from vramcast.question.serving_options import SERVE_OPTIONS
@@ -37,6 +37,6 @@ def reconcile(
     found = reconciled(Path(log), merged)
     if save_calibration is not None:
         if found.calibration is None:
-            raise InvalidSpec(f"{Path(log).name} measures nothing that a calibration could correct; save none")
+            raise InvalidSpec("{} measures nothing that a calibration could correct; save none", Path(log).name)
         write_calibration(Path(save_calibration), found.calibration)
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
 from vramcast.api.jobs import by_option
-from vramcast.domain.traced import Traced
+from vramcast.domain.trace_job import Traced
 from vramcast.emit.memory_snapshot import save_snapshot
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.formats.reading import Command
@@ -66,7 +66,7 @@ def trace(target: Any, *, args: Mapping[str, Any] | Iterable[str] = (), **option
     if isinstance(target, require_torch().nn.Module):
         return trace_result(_traced_module(target, given))
     if not callable(target):
-        raise InvalidSpec(f"{type(target).__name__} cannot be traced; give a name, a torch.nn.Module or a function")
+        raise InvalidSpec("{} cannot be traced; give a name, a torch.nn.Module or a function", type(target).__name__)
     return trace_result(_traced_function(target, given))
 
 
@@ -112,7 +112,7 @@ def _traced_function(step: Callable[[], Any], options: Mapping[str, Any]) -> Tra
 def _card(options: Mapping[str, Any], what: str) -> tuple[int, Any]:
     for name in options:
         if name not in CARD:
-            raise InvalidSpec(f"{name.replace('-', '_')} means nothing for code at hand; use {', '.join(CARD)}")
+            raise InvalidSpec("{} means nothing for code at hand; use {}", name.replace("-", "_"), ", ".join(CARD))
     job = build_trace(what, options)
     require_torch()
     simulated = import_module("vramcast.tracing.run").Simulated

@@ -14,15 +14,12 @@ from vramcast.blocks.projection import project
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import MLP, Head, Model, Norm
 from vramcast.domain.program import Category, Tensor
+from vramcast.errors import Note
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import FP32, cast
-from vramcast.operators.loss import (
-    LinearLoss,
-    Vocabulary,
-    cross_entropy,
-    linear_cross_entropy,
-)
+from vramcast.operators.linear_loss import LinearLoss, linear_cross_entropy
+from vramcast.operators.loss import Vocabulary, cross_entropy
 from vramcast.units import ceil_div
 
 EMBEDDING_SOURCE: Final = "transformers models/*/modeling_*.py; pytorch aten/src/ATen/native/cuda/Embedding.cu"
@@ -253,7 +250,7 @@ def boundary(sizes: Sizes, owner: str) -> Tensor:
     return Tensor(
         name="hidden states", num_bytes=sizes.residual_bytes, category=Category.ACTIVATIONS, owner=owner,
         source=EMBEDDING_SOURCE,
-        formula=f"{sizes.residual_tokens} tokens x {sizes.hidden} x {sizes.numerics.residual} B",
+        formula=Note("{} tokens x {} x {} B", sizes.residual_tokens, sizes.hidden, sizes.numerics.residual),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.job import Workload
 from vramcast.domain.model import Model, Stack
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Note
 
 USUAL: Final = 4096
 """Positions of a sample where neither question nor model names any [tokens]."""
@@ -82,13 +82,17 @@ def usual_lengths(model: Model, workload: Workload, *, named: frozenset[str] = f
             said.append(_of_image(main, workload.image_size, seq_len))
         elif _listens(model):
             seq_len = model.stacks[0].positions
-            said.append(f"{seq_len} positions of sound, which is what the encoder of {model.name} always reads")
+            said.append(Note(
+                "{} positions of sound, which is what the encoder of {} always reads", seq_len, model.name
+            ))
         else:
             limits = (USUAL, model.context, known_positions(model, model.stacks[0] if _crosses(model) else main))
             seq_len = min(limit for limit in limits if limit)
             said.append(
-                f"samples of {seq_len} tokens; --seq-len says otherwise" if seq_len == USUAL
-                else f"samples of {seq_len} tokens, as many positions as {model.name} has; --seq-len says otherwise"
+                Note("samples of {} tokens; --seq-len says otherwise", seq_len) if seq_len == USUAL
+                else Note(
+                    "samples of {} tokens, as many positions as {} has; --seq-len says otherwise", seq_len, model.name
+                )
             )
     if workload.image_size is None and workload.images:
         towers = [(stack, image_positions(stack, None)) for stack in model.stacks if stack is not main]
@@ -96,7 +100,9 @@ def usual_lengths(model: Model, workload: Workload, *, named: frozenset[str] = f
                  if count and stack.vision and not stack.vision.convolutions]
     if decoder is None and _listens(model):
         decoder = known_positions(model, main)
-        said.append(f"answers of {decoder} tokens, as many as {model.name} has; --decoder-seq-len says otherwise")
+        said.append(Note(
+            "answers of {} tokens, as many as {} has; --decoder-seq-len says otherwise", decoder, model.name
+        ))
     return Lengths(seq_len, decoder, tuple(said))
 
 
@@ -106,10 +112,15 @@ def _of_image(stack: Stack, image_size: int | None, positions: int) -> str:
     side = image_size or round((positions - token) ** 0.5) * patch
     if token:
         return (
-            f"images of {side} x {side} pixels, {positions} positions: patches of {patch} and a class token; "
-            "--image-size says otherwise"
+            Note(
+                "images of {} x {} pixels, {} positions: patches of {} and a class token; --image-size says otherwise",
+                side, side, positions, patch
+            )
         )
-    return f"images of {side} x {side} pixels, {positions} positions: patches of {patch}; --image-size says otherwise"
+    return Note(
+        "images of {} x {} pixels, {} positions: patches of {}; --image-size says otherwise",
+        side, side, positions, patch
+    )
 
 
 def check_lengths(model: Model, workload: Workload) -> None:
@@ -122,8 +133,8 @@ def check_lengths(model: Model, workload: Workload) -> None:
         heard = model.stacks[0].positions
         if workload.seq_len != heard:
             raise InvalidSpec(
-                f"seq-len={workload.seq_len}: the encoder of {model.name} reads {heard} positions of sound, not more "
-                "or fewer; --decoder-seq-len says how long the text is"
+                "seq-len={}: the encoder of {} reads {} positions of sound, not more or fewer; --decoder-seq-len says "
+                "how long the text is", workload.seq_len, model.name, heard
             )
         _check_stack("decoder-seq-len", workload.decoder_seq_len or workload.seq_len, model, main)
         return
@@ -137,7 +148,9 @@ def check_lengths(model: Model, workload: Workload) -> None:
 def _check_stack(name: str, length: int, model: Model, stack: Stack) -> None:
     most = known_positions(model, stack)
     if most is not None and length > most:
-        raise InvalidSpec(f"{name}={length} is more than the {most} positions of {model.name}; use at most {most}")
+        raise InvalidSpec(
+            "{}={} is more than the {} positions of {}; use at most {}", name, length, most, model.name, most
+        )
 
 
 def _check_image(model: Model, workload: Workload) -> None:
@@ -145,8 +158,10 @@ def _check_image(model: Model, workload: Workload) -> None:
     there = image_positions(model.main, workload.image_size)
     if there and workload.seq_len != there:
         raise InvalidSpec(
-            f"seq-len={workload.seq_len}: images of {model.name} have {there} positions; give --image-size instead"
+            "seq-len={}: images of {} have {} positions; give --image-size instead", workload.seq_len, model.name, there
         )
     patch = model.main.vision.patch[-1] if model.main.vision is not None and model.main.vision.patch else 1
     if workload.image_size is not None and workload.image_size < patch:
-        raise InvalidSpec(f"image-size={workload.image_size} is below one patch of {model.name}; use {patch} or more")
+        raise InvalidSpec(
+            "image-size={} is below one patch of {}; use {} or more", workload.image_size, model.name, patch
+        )

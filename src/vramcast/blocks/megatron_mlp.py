@@ -23,11 +23,13 @@ from vramcast.blocks.megatron_shape import Shape
 from vramcast.domain.model import MLP, Mamba, MoE
 from vramcast.domain.program import Category
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.megatron_lora import Base, column_adapter, row_adapter
 from vramcast.operators.transformer_engine import (
+    Base,
     activation,
+    column_adapter,
     column_linear,
     fused_activation,
+    row_adapter,
     row_linear,
     transient,
 )

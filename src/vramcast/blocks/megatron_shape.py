@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from vramcast.domain.model import Noun
-from vramcast.operators.megatron_lora import Lora
-from vramcast.operators.transformer_engine import Linear
+from vramcast.operators.transformer_engine import Linear, Lora
 
 Kernel = Literal["flash", "cudnn", "unfused", "local"]
 

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from vramcast.errors import InvalidSpec, SourceError, UnknownName
+from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName
 
 Rows = Mapping[str, Mapping[str, str]]
 
@@ -114,7 +114,7 @@ class CardNames:
         others = [card.name for card in cards if _figures(self.rows[card.name]) != own]
         if not others:
             return ""
-        return f"{text.strip()[:60]} is taken as {name}; there are also {_listed(others)}"
+        return Note("{} is taken as {}; there are also {}", text.strip()[:60], name, _listed(others))
 
     def _unknown(self, text: str, words: frozenset[str], size: float | None) -> InvalidSpec | UnknownName:
         """A near miss names the cards that may be meant."""
@@ -123,13 +123,13 @@ class CardNames:
         if others and size:
             there = _listed([f"{card.name} ({card.size:g} GB)" for card in others])
             return InvalidSpec(
-                f"no {shown!r} is known; there is {there}; for a card of another size give the size alone, for example "
-                f"--gpus {size:g}gb"
+                "no {!r} is known; there is {}; for a card of another size give the size alone, for example --gpus "
+                "{:g}gb", shown, there, size
             )
         numbers = {word for word in words if NUMBERED.fullmatch(word)}
         near = [card.name for card in self.cards if card.model <= numbers]
         if near:
-            return UnknownName(f"unknown GPU {shown!r}; did you mean {_listed(near)}?")
+            return UnknownName("unknown GPU {!r}; did you mean {}?", shown, _listed(near))
         known = (*self.rows, *(alias.lower() for row in self.rows.values() for alias in _aliases(row)))
         return UnknownName.of("GPU", text.strip(), known)
 
@@ -163,7 +163,7 @@ def _figures(row: Mapping[str, str]) -> tuple[str, ...]:
 def _asked(text: str, cards: list[_Card]) -> InvalidSpec:
     named = sorted(cards, key=lambda card: (card.size, card.name))
     listed = _listed([f"{card.name} ({card.size:g} GB)" for card in named])
-    return InvalidSpec(f"GPU {text.strip()[:60]!r} can be {listed}; name one of them")
+    return InvalidSpec("GPU {!r} can be {}; name one of them", text.strip()[:60], listed)
 
 
 def _listed(names: list[str]) -> str:
@@ -233,7 +233,7 @@ def _index(rows: Rows) -> dict[str, str]:
         for alias in (name, row["product"], *_aliases(row)):
             key = _key(alias)
             if index.setdefault(key, name) != name:
-                raise SourceError(f"{FILE}: row {name}: alias {alias!r} belongs to {index[key]}")
+                raise SourceError("{}: row {}: alias {!r} belongs to {}", FILE, name, alias, index[key])
     return index
 
 

@@ -20,7 +20,7 @@ from vramcast.catalogue.gpu_texts import parse_gpus
 from vramcast.domain.device import Cluster
 from vramcast.domain.model import Noun
 from vramcast.domain.price import Price, Tariff
-from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
+from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, VramcastError
 from vramcast.units import format_bytes
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ CURRENCIES: Final = frozenset(filter(None, re.split(r"\s+", """
 RENTED: Final = re.compile(r"(?:\d{1,7}\s*[x*×]\s*)?([a-z]+):", re.IGNORECASE)
 """A machine with its provider."""
 
-COUNTS: Final = re.compile(r"(?:\d{1,7}\s*[x*×]\s*){1,2}", re.IGNORECASE)
+COUNTS: Final = r"(?:\d{1,7}\s*[x*×]\s*){1,2}"
 """Numbers of machines and of cards before the name of a card."""
 
 
@@ -59,7 +59,7 @@ class Market(Noun, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.currency is not None and self.currency not in CURRENCIES:
-            raise InvalidSpec(f"currency={self.currency[:20]!r} must be an ISO 4217 code such as USD or CNY")
+            raise InvalidSpec("currency={!r} must be an ISO 4217 code such as USD or CNY", self.currency[:20])
 
     @property
     def asks(self) -> bool:
@@ -99,8 +99,8 @@ def with_held(cluster: Cluster, held_bytes: int) -> Cluster:
         return cluster
     if held_bytes >= cluster.gpu.visible_bytes:
         raise InvalidSpec(
-            f"used={format_bytes(held_bytes)} leaves nothing of the {format_bytes(cluster.gpu.visible_bytes)} of "
-            f"{cluster.gpu.name}; give less"
+            "used={} leaves nothing of the {} of {}; give less",
+            format_bytes(held_bytes), format_bytes(cluster.gpu.visible_bytes), cluster.gpu.name
         )
     return replace(cluster, gpu=replace(cluster.gpu, held_bytes=held_bytes))
 
@@ -147,13 +147,13 @@ def resolve(text: str, own: dict[str, Cluster]) -> Cluster:
 
 def _some_of(cluster: Cluster, count: int) -> Cluster:
     if not 1 <= count <= cluster.num_nodes:
-        raise InvalidSpec(f"{cluster.instance} has {cluster.num_nodes} machines, {count} are asked for")
+        raise InvalidSpec("{} has {} machines, {} are asked for", cluster.instance, cluster.num_nodes, count)
     return replace(cluster, num_nodes=count)
 
 
 def _coded(text: str) -> Cluster | None:
     """Cards under a code of PAI."""
-    numbers = COUNTS.match(text.strip())
+    numbers = re.match(COUNTS, text.strip(), re.IGNORECASE)
     before = numbers[0] if numbers else ""
     found = catalogue.instances.card_of_code(text.strip()[len(before) :])
     if found is None:
@@ -218,7 +218,7 @@ def priced(cluster: Cluster, market: Market, lists: PriceLists | None = None, *,
     if cluster.instance is None:
         if asked and strict:
             raise InvalidSpec(
-                f"{cluster.name} has no list price; name a machine such as aws:p5.48xlarge, or give --price 2.5usd"
+                "{} has no list price; name a machine such as aws:p5.48xlarge, or give --price 2.5usd", cluster.name
             )
         return cluster
     lists = lists or price_lists(market)
@@ -227,9 +227,9 @@ def priced(cluster: Cluster, market: Market, lists: PriceLists | None = None, *,
         return replace(cluster, price=found)
     if asked and strict:
         raise InvalidSpec(_why_not(cluster.instance, market, lists))
-    note = f"no public price of {cluster.instance} is known; give --price, for example --price 2.5usd"
-    if asked:
-        note = _why_not(cluster.instance, market, lists)
+    note = _why_not(cluster.instance, market, lists) if asked else Note(
+        "no public price of {} is known; give --price, for example --price 2.5usd", cluster.instance
+    )
     return replace(cluster, price=None, notes=(*cluster.notes, note))
 
 
@@ -239,7 +239,7 @@ def _given(text: str, cluster: Cluster, market: Market) -> Price:
         text, gpus_per_node=cluster.gpus_per_node, tariff=market.tariff, region=market.region or ""
     )
     if market.currency not in (None, price.currency):
-        raise InvalidSpec(f"price={text[:40]} is not in {market.currency}, and nothing is converted")
+        raise InvalidSpec("price={} is not in {}, and nothing is converted", text[:40], market.currency)
     return price
 
 
@@ -264,7 +264,7 @@ def own_prices(market: Market) -> catalogue.prices.Prices:
         try:
             name = str(cluster.instance) if cluster else catalogue.instances.load_instance(key[0]).full_name
         except VramcastError as error:
-            raise SourceError(f"{row.where}: {error}") from None
+            raise SourceError("{}: {}", row.where, error) from None
         named[(name, *key[1:])] = row
     return catalogue.prices.Prices(named)
 
@@ -273,10 +273,10 @@ def _why_not(instance: str, market: Market, lists: PriceLists) -> str:
     """What prices of a machine there are instead of the one asked for."""
     known = [*lists.own.of(instance), *lists.known.of(instance)]
     parts = [market.tariff, *(part for part in (market.region, market.currency) if part)]
-    asked = f"no price of {instance} is known for {', '.join(parts)}"
+    asked = Note("no price of {} is known for {}", instance, ', '.join(parts))
     if not known:
-        return f"{asked}, nor any other; give --price, for example --price 2.5usd"
+        return Note("{}, nor any other; give --price, for example --price 2.5usd", asked)
     tariffs = ", ".join(sorted({f"{price.tariff} in {price.currency}" for price in known}))
     regions = sorted({price.region for price in known if price.tariff == market.tariff})
-    where = f" ({', '.join(regions[:12])})" if market.region and regions else ""
-    return f"{asked}; known are {tariffs}{where}; no currency is converted, --price takes your own"
+    where = Note(" ({})", ', '.join(regions[:12])) if market.region and regions else ""
+    return Note("{}; known are {}{}; no currency is converted, --price takes your own", asked, tariffs, where)

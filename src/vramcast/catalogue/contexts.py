@@ -82,20 +82,20 @@ def read_ranges(text: str, *, file: str) -> dict[Key, Range]:
     """
     lines = list(csv.reader(text.splitlines()))
     if not lines or tuple(lines[0]) != COLUMNS:
-        raise SourceError(f"{file}: columns must be {', '.join(COLUMNS)}")
+        raise SourceError("{}: columns must be {}", file, ", ".join(COLUMNS))
     ranges: dict[Key, Range] = {}
     for cells in lines[1:]:
         where = f"{file}: row {' '.join(cells[:3])}"
         if len(cells) != len(COLUMNS) or not all((*cells[:2], *cells[3:])):
-            raise SourceError(f"{where}: every column but compute_capability must be filled")
+            raise SourceError("{}: every column but compute_capability must be filled", where)
         key = (cells[0], cells[1], cells[2])
         if key in ranges:
-            raise SourceError(f"{where}: stands twice")
+            raise SourceError("{}: stands twice", where)
         if not all(cell.isdecimal() for cell in cells[3:6]):
-            raise SourceError(f"{where}: sizes must be whole MiB")
+            raise SourceError("{}: sizes must be whole MiB", where)
         low, typical, high = (int(cell) * MIB for cell in cells[3:6])
         if not 0 < low <= typical <= high:
-            raise SourceError(f"{where}: must hold 0 < low <= typical <= high")
+            raise SourceError("{}: must hold 0 < low <= typical <= high", where)
         ranges[key] = Range(low=low, typical=typical, high=high, source=cells[6], confidence=cells[8])
     return ranges
 

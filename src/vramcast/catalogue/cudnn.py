@@ -52,18 +52,18 @@ def read_shares(text: str, *, file: str) -> Shares:
     """
     lines = list(csv.reader(text.splitlines()))
     if not lines or tuple(lines[0]) != COLUMNS:
-        raise SourceError(f"{file}: columns must be {', '.join(COLUMNS)}")
+        raise SourceError("{}: columns must be {}", file, ", ".join(COLUMNS))
     shares: dict[tuple[str, str], dict[Version, float]] = {}
     for cells in lines[1:]:
         where = f"{file}: row {' '.join(cells[:3])}"
         if len(cells) != len(COLUMNS) or not all(cells):
-            raise SourceError(f"{where}: every column must be filled")
+            raise SourceError("{}: every column must be filled", where)
         since, low, share, high = _version(cells[0], where), *(_number(cell, where) for cell in cells[3:6])
         if not 0 <= low <= share <= high:
-            raise SourceError(f"{where}: must hold 0 <= low <= share <= high")
+            raise SourceError("{}: must hold 0 <= low <= share <= high", where)
         by_version = shares.setdefault((cells[1], cells[2]), {})
         if since in by_version:
-            raise SourceError(f"{where}: stands twice")
+            raise SourceError("{}: stands twice", where)
         by_version[since] = share
     return shares
 
@@ -71,7 +71,7 @@ def read_shares(text: str, *, file: str) -> Shares:
 def _version(cell: str, where: str) -> Version:
     major, _, minor = cell.partition(".")
     if not (major.isdecimal() and minor.isdecimal()):
-        raise SourceError(f"{where}: torch_since must be a version such as 2.0")
+        raise SourceError("{}: torch_since must be a version such as 2.0", where)
     return int(major), int(minor)
 
 
@@ -79,7 +79,7 @@ def _number(cell: str, where: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        raise SourceError(f"{where}: {cell!r} is not a number") from None
+        raise SourceError("{}: {!r} is not a number", where, cell) from None
 
 
 @cache

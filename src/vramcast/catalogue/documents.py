@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from vramcast.errors import Note, VramcastError
+
 DEEPEST: Final = 64
 """Brackets, tables and parts of a key inside one another."""
 MOST_TOKENS: Final = 100_000
@@ -24,7 +26,7 @@ TOML_BETWEEN: Final = re.compile(r"[=,{}\[\]]|\n")
 NUMERIC: Final = re.compile(r"[-+0-9_:.eE]+")
 
 
-class NoDocument(Exception):
+class NoDocument(VramcastError):
     """Why a text cannot be read, in a few words."""
 
 
@@ -36,11 +38,11 @@ def parse_toml(text: str) -> dict[str, Any]:
     import tomllib
 
     if any(part.count(".") > DEEPEST for part in TOML_BETWEEN.split(TOML_TEXT.sub("", text))):
-        raise NoDocument(f"a key has more than {DEEPEST} parts")
+        raise NoDocument("a key has more than {} parts", DEEPEST)
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits are plain ValueErrors
-        raise NoDocument(_shortened(error)) from None
+        raise NoDocument("{}", _shortened(error)) from None
 
 
 def parse_yaml(text: str, *, most_tokens: int = MOST_TOKENS) -> Any:
@@ -59,14 +61,14 @@ def parse_yaml(text: str, *, most_tokens: int = MOST_TOKENS) -> Any:
             token = super().get_token()  # type: ignore[no-untyped-call]
             self.count += 1
             if self.count > most_tokens + 1:
-                raise NoDocument(f"more than {most_tokens} keys, values and marks")
+                raise NoDocument("more than {} keys, values and marks", most_tokens)
             name = type(token).__name__
             self.depth += name.endswith("StartToken") - name.endswith("EndToken")
             if self.depth > DEEPEST:
                 raise NoDocument(f"more than {DEEPEST} levels")
             text_of = token.value if isinstance(token, yaml.ScalarToken) and token.plain else ""
             if len(text_of) > LONGEST_NUMBER and NUMERIC.fullmatch(text_of):
-                raise NoDocument(f"a number of {len(text_of)} characters")
+                raise NoDocument("a number of {} characters", len(text_of))
             return token
 
     try:
@@ -77,9 +79,9 @@ def parse_yaml(text: str, *, most_tokens: int = MOST_TOKENS) -> Any:
         _written_out(node, {}, most_tokens)
         return loader.construct_document(node)
     except yaml.YAMLError as error:
-        raise NoDocument(_shortened(error)) from None
+        raise NoDocument("{}", _shortened(error)) from None
     except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError, RecursionError) as error:
-        raise NoDocument(f"a value is none of its tag ({_shortened(error)})") from None  # !!timestamp x, !!int ""
+        raise NoDocument("a value is none of its tag ({})", _shortened(error)) from None  # !!timestamp x, !!int ""
 
 
 def _written_out(node: Any, known: dict[int, tuple[int, int]], most: int, level: int = 0) -> tuple[int, int]:
@@ -97,7 +99,7 @@ def _written_out(node: Any, known: dict[int, tuple[int, int]], most: int, level:
             size, height = size + more, max(height, depth + 1)
         known[id(node)] = size, height
     if size > most:
-        raise NoDocument(f"more than {most} keys, values and marks")
+        raise NoDocument("more than {} keys, values and marks", most)
     if level + height > DEEPEST:
         raise NoDocument(f"more than {DEEPEST} levels")
     return size, height
@@ -106,5 +108,5 @@ def _written_out(node: Any, known: dict[int, tuple[int, int]], most: int, level:
 def _shortened(error: Exception) -> str:
     """What went wrong and where; not the line itself, which may hold a secret."""
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
-    text = str(error) if mark is None else f"{problem or 'not understood'}, line {mark.line + 1}"
-    return " ".join(text.split())[:200]
+    text = " ".join(str(error if mark is None else problem or "not understood").split())[:200]
+    return text if mark is None else Note("{}, line {}", text, mark.line + 1)

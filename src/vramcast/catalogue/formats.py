@@ -2,10 +2,13 @@
 
 A snapshot lists, for one version of one package, the names of every section of its files with the kind of value, the
 choices and the default of each. `python -m tools.snapshots` writes them from the installed packages; nobody edits them.
+`harmless.toml` has names that change neither memory nor time, with a reason for each, `swift_models.toml` names that
+ms-swift gave to models before it took ids of hubs.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
@@ -15,7 +18,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from vramcast.errors import UnknownName
+from vramcast.errors import Note, UnknownName
 
 FOLDER: Final = Path(__file__).parent / "formats"
 
@@ -102,16 +105,16 @@ def problems(known: Format, section: str, values: Mapping[str, Any], *, path: st
             yield from _wrong_value(known, entry, value, where)
     for name, entry in known.sections[section].items():
         if entry.required and name not in values:
-            yield f"{path or section}: {name} is required by {known.package} {known.version}"
+            yield Note("{}: {} is required by {} {}", path or section, name, known.package, known.version)
 
 
 def _unknown(known: Format, section: str, name: str, where: str) -> str:
     gone = known.removed.get(section, {}).get(name)
     if gone is not None:
-        return f"{where}: removed from {known.package}: {gone}"
+        return Note("{}: removed from {}: {}", where, known.package, gone)
     near = get_close_matches(name, known.sections[section], n=2, cutoff=0.6)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    return f"{where}: {known.package} {known.version} knows no such name{hint}"
+    hint = Note("; did you mean {}?", ' or '.join(near)) if near else ""
+    return Note("{}: {} {} knows no such name{}", where, known.package, known.version, hint)
 
 
 def _wrong_value(known: Format, entry: Name, value: Any, where: str) -> Iterator[str]:
@@ -122,10 +125,69 @@ def _wrong_value(known: Format, entry: Name, value: Any, where: str) -> Iterator
             if isinstance(item, Mapping):
                 yield from problems(known, entry.section, item, path=inner)
             else:
-                yield f"{inner}: must be a table of values, not {item!r}"
+                yield Note("{}: must be a table of values, not {!r}", inner, item)
         return
     types = KINDS.get(entry.kind)
     if types is not None and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
-        yield f"{where}: must be of kind {entry.kind}, not {value!r}"
+        yield Note("{}: must be of kind {}, not {!r}", where, entry.kind, value)
     elif entry.choices and any(item not in entry.choices for item in items):
-        yield f"{where}: {value!r} is none of {', '.join(map(str, entry.choices))}"
+        yield Note("{}: {!r} is none of {}", where, value, ", ".join(map(str, entry.choices)))
+
+
+FILE: Final = FOLDER / "harmless.toml"
+CONDITIONS: Final = FOLDER / "conditional.toml"
+
+
+@cache
+def harmless(format_name: str, section: str) -> frozenset[str]:
+    """The names of one section that say nothing about memory or time, dashes as underscores; none: nobody looked.
+
+    >>> "steps_per_print" in harmless("deepspeed", "config"), "zero_optimization" in harmless("deepspeed", "config")
+    (True, False)
+    """
+    return frozenset(name for names in reasons(format_name, section).values() for name in names)
+
+
+def reasons(format_name: str, section: str) -> dict[str, tuple[str, ...]]:
+    """Why names of a section change nothing -> those names, dashes as underscores."""
+    groups = _tables().get(format_name, {}).get(section, {})
+    return {why: tuple(names.replace("-", "_").split()) for why, names in groups.items()}
+
+
+@cache
+def conditions(format_name: str, section: str) -> dict[str, str]:
+    """Names that say nothing unless the network has a part -> that part, dashes as underscores.
+
+    >>> conditions("vllm", "EngineArgs")["moe_backend"]
+    'experts'
+    """
+    table = tomllib.loads(CONDITIONS.read_text(encoding="utf-8")).get(format_name, {}).get(section, {})
+    return {name: part for part, names in table.items() for name in names.split()}
+
+
+def sections() -> tuple[tuple[str, str], ...]:
+    """Format and section of every table."""
+    return tuple(
+        (name, section) for name, table in _tables().items() for section, groups in table.items()
+        if isinstance(groups, dict)
+    )
+
+
+@cache
+def _tables() -> dict[str, dict[str, dict[str, str]]]:
+    found: dict[str, dict[str, dict[str, str]]] = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+SWIFT_MODELS: Final = FOLDER / "swift_models.toml"
+
+
+@cache
+def swift_models() -> dict[str, str]:
+    """`model_type` -> the network's id.
+
+    >>> swift_models()["qwen1half-7b-chat"]
+    'Qwen/Qwen1.5-7B-Chat'
+    """
+    found: dict[str, str] = tomllib.loads(SWIFT_MODELS.read_text(encoding="utf-8"))["models"]
+    return found

@@ -16,14 +16,16 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+from msgspec.structs import replace
+
 from vramcast import catalogue
 from vramcast.catalogue.documents import NoDocument, parse_toml
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.tables import DATE, read_text
-from vramcast.domain.device import Cluster, Network
+from vramcast.domain.device import TOPOLOGIES, UNBOUNDED, Cluster, Network
 from vramcast.domain.model import Noun
 from vramcast.domain.price import Price, Tariff
-from vramcast.domain.topology import TOPOLOGIES, UNBOUNDED
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.units import GB, GIB
 
@@ -64,7 +66,7 @@ def parse_price(text: str, *, gpus_per_node: int, tariff: Tariff = "on-demand", 
     match = GIVEN_PRICE.fullmatch(text.strip())
     if match is None:
         raise InvalidSpec(
-            f"price={text[:40]!r} must read like 2.5usd (per GPU and hour) or 98.32usd/node (per machine and hour)"
+            "price={!r} must read like 2.5usd (per GPU and hour) or 98.32usd/node (per machine and hour)", text[:40]
         )
     per_hour = float(match[1]) * (1 if (match[3] or "").lower() in PER_MACHINE else gpus_per_node)
     return Price(per_hour=per_hour, currency=match[2].upper(), tariff=tariff, region=region, source="given by the user")
@@ -79,18 +81,16 @@ def read_clusters(path: Path) -> dict[str, Cluster]:
     try:
         document = parse_toml(text)
     except NoDocument as error:
-        raise SourceError(f"{path}: not TOML: {error}") from None
+        raise SourceError("{}: not TOML: {}", path, error) from None
     tables = document.pop("clusters", None)
     if document:
-        raise SourceError(f"{path}: line {_line(text, next(iter(document)))}: only [clusters.NAME] tables are read")
+        raise SourceError("{}: line {}: only [clusters.NAME] tables are read", path, _line(text, next(iter(document))))
     if not isinstance(tables, dict) or not tables:
-        raise SourceError(f"{path}: no cluster in it; begin with [clusters.mybox] and gpu = \"h100-sxm-80gb\"")
+        raise SourceError("{}: no cluster in it; begin with [clusters.mybox] and gpu = \"h100-sxm-80gb\"", path)
     return {name: _cluster(name, table, text, path) for name, table in tables.items()}
 
 
 def _cluster(name: str, table: Any, text: str, path: Path) -> Cluster:
-    import msgspec
-
     try:
         if not NAME.fullmatch(name):
             raise InvalidSpec("a cluster's name has letters, digits, '.', '_' and '-', a letter first")
@@ -100,9 +100,9 @@ def _cluster(name: str, table: Any, text: str, path: Path) -> Cluster:
         message = str(error)
         field = re.search(r"`\$\.(\w+)`", message) or re.search(r"unknown field `(\w+)`", message)
         line = _line(text, name, field[1] if field else "")
-        raise SourceError(f"{path}: line {line}: cluster {name[:64]}: {message[:200]}") from None
+        raise SourceError("{}: line {}: cluster {}: {}", path, line, name[:64], message[:200]) from None
     except (InvalidSpec, UnknownName) as error:
-        raise SourceError(f"{path}: line {_line(text, name)}: cluster {name[:64]}: {error}") from None
+        raise SourceError("{}: line {}: cluster {}: {}", path, _line(text, name), name[:64], error) from None
 
 
 def _built(name: str, own: OwnCluster) -> Cluster:
@@ -110,18 +110,16 @@ def _built(name: str, own: OwnCluster) -> Cluster:
     for field in ("network_gb_per_s", "link_gb_per_s", "host_memory_gib", "nvme_gb"):
         value = getattr(own, field)
         if value is not None and not 0 < value < 1e9:
-            raise InvalidSpec(f"{field}={value!r} must be more than 0")
+            raise InvalidSpec("{}={!r} must be more than 0", field, value)
     if own.rdma is not None and (own.rdma not in RDMA_KINDS or own.network_gb_per_s is None):
-        raise InvalidSpec(f"rdma={own.rdma[:40]!r} must be one of {', '.join(RDMA_KINDS)}, with network_gb_per_s")
+        raise InvalidSpec("rdma={!r} must be one of {}, with network_gb_per_s", own.rdma[:40], ", ".join(RDMA_KINDS))
     if (own.link is None) != (own.link_gb_per_s is None) or not re.fullmatch(r"(?!PCIe).*|PCIe[3-6]", own.link or ""):
         raise InvalidSpec("link and link_gb_per_s must be given together; PCIe with its generation, for example PCIe4")
     _check_topology(own)
     if own.price_date and not DATE.fullmatch(own.price_date):
-        raise InvalidSpec(f"price_date={own.price_date[:40]!r} must be a date like 2026-11-20")
+        raise InvalidSpec("price_date={!r} must be a date like 2026-11-20", own.price_date[:40])
     price = None if own.price is None else parse_price(own.price, gpus_per_node=own.gpus_per_node, region=own.region)
     if price is not None and own.price_date:
-        from msgspec.structs import replace
-
         price = replace(price, date=own.price_date)
     return Cluster(
         gpu=catalogue.instances.linked(
@@ -142,7 +140,7 @@ def _check_topology(own: OwnCluster) -> None:
     topology, cards = own.link_topology, own.link_cards
     if topology is not None and (topology not in TOPOLOGIES or own.link is None or own.link.startswith("PCIe")):
         raise InvalidSpec(
-            f"link_topology={topology[:40]!r} must be one of {', '.join(TOPOLOGIES)}, with a link that is not PCIe"
+            "link_topology={!r} must be one of {}, with a link that is not PCIe", topology[:40], ", ".join(TOPOLOGIES)
         )
     if (cards is None) != (topology is None or topology in UNBOUNDED) or (cards is not None and cards < 2):
         raise InvalidSpec("link_cards must be at least 2 and stand with a link_topology other than switch")

@@ -21,7 +21,7 @@ from vramcast.catalogue.contexts import context_bytes, nccl_bytes
 from vramcast.catalogue.gpus import NODE_CARDS, NODE_CARDS_BY_GPU, derived_visible_bytes, found_gpu, is_name
 from vramcast.catalogue.slices import UNRATED, is_slice, mig_instance
 from vramcast.domain.device import Cluster, Gpu
-from vramcast.errors import InvalidSpec, UnknownName, Unsupported, VramcastError
+from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported, VramcastError, joined
 from vramcast.units import GB, GIB, MIB, format_bytes
 
 LONGEST: Final = 2000
@@ -29,10 +29,11 @@ MOST_KNOWN: Final = 256
 MOST_KINDS: Final = 16
 """Kinds of cards in one machine; more is a mistake."""
 
+# what is rarely looked for is compiled when it is: ten patterns take as long as the cards themselves
 TIMES: Final = r"\s*[x*×]\s*"
 LEADING: Final = re.compile(rf"(?:(\d+)\s*(?:nodes?|台)?{TIMES})?(?:(\d+){TIMES})?(\w.*)", re.IGNORECASE)
-SPACED: Final = re.compile(r"(\d{1,3})\s*(?:张|块|卡|个|gpus?\b|cards?\b|\s)\s*(\w.*)", re.IGNORECASE)
-TRAILING: Final = re.compile(r"(.*\S)\s*(?:[x*×]\s*(\d{1,4})|:(\d{1,4})|[(]\s*x?\s*(\d{1,4})\s*[)])", re.IGNORECASE)
+SPACED: Final = r"(\d{1,3})\s*(?:张|块|卡|个|gpus?\b|cards?\b|\s)\s*(\w.*)"
+TRAILING: Final = r"(.*\S)\s*(?:[x*×]\s*(\d{1,4})|:(\d{1,4})|[(]\s*x?\s*(\d{1,4})\s*[)])"
 WORDS: Final = {
     "single": 1, "one": 1, "a": 1, "an": 1, "a single": 1, "dual": 2, "two": 2, "a pair of": 2, "three": 3, "quad": 4,
     "four": 4, "eight": 8, "单": 1, "双": 2,
@@ -41,26 +42,25 @@ WORDS: Final = {
         {"单": 1, "一": 1, "双": 2, "两": 2, "二": 2, "三": 3, "四": 4, "五": 5, "六": 6, "八": 8, "十六": 16}.items()
     },
 }
-COUNTED: Final = re.compile(
-    rf"({'|'.join(sorted(WORDS, key=len, reverse=True))})(?:[\s-]+|(?<=[^a-z]))(\S.*)", re.IGNORECASE
+COUNTED: Final = (
+    rf"({'|'.join(sorted(WORDS, key=len, reverse=True))})(?:[\s-]+|(?<=[^a-z]))(\S.*)"
 )
 NUMBER: Final = r"(\d+|one|two|three|four|eight|[一两二三四八])"
 NODES: Final = r"(?:nodes?|machines?|servers?|hosts?|boxes|台(?:机器|服务器)?)"
-MACHINES: Final = re.compile(
+MACHINES: Final = (
     rf"{NUMBER}\s*{NODES}\s*(?:[x*×,]|of|with|每台|各)?\s*{NUMBER}\s*(?:[x*×]|(?:gpus?|cards?|[卡张块])(?:\s+each)?)?"
-    r"\s*,?\s*(?:of\s+)?(\S.*?)(?:\s+(?:each|per node|gpus?|cards?))*",
-    re.IGNORECASE,
+    r"\s*,?\s*(?:of\s+)?(\S.*?)(?:\s+(?:each|per node|gpus?|cards?))*"
 )
 """Machines, cards of each, card."""
 RENTER: Final = re.compile(r"^(?:google\s+)?(?:colab|kaggle)(?:\s+pro\b\+?)?\s+(?=\S)", re.IGNORECASE)
 """Whose notebooks run on one machine with the card named behind."""
-SLICE: Final = re.compile(r"(?:tpu[\s-]*)?(v\d[ep]|v7x?)-(\d{1,4})", re.IGNORECASE)
+SLICE: Final = r"(?:tpu[\s-]*)?(v\d[ep]|v7x?)-(\d{1,4})"
 CORES: Final = {"v5p": 2}
 """What a TPU slice counts in its name where it is no chips: cores, so many of a chip [Cloud TPU, "TPU v5p"]."""
 LISTED: Final = re.compile(r"gpu \d+:\s*(.+?)(?:\s*\(uuid:[^)]*\))?\s*", re.IGNORECASE)
 """A line of `nvidia-smi -L`."""
-ELSEWHERE: Final = re.compile(
-    r"(?i)hygon|\bdcu\b|\bk100|cambricon|\bmlu\d|kunlun|enflame|biren|metax|iluvatar|trainium|inferentia|\b(?:trn|inf)\d"
+ELSEWHERE: Final = (
+    r"hygon|\bdcu\b|\bk100|cambricon|\bmlu\d|kunlun|enflame|biren|metax|iluvatar|trainium|inferentia|\b(?:trn|inf)\d"
 )
 """Vendors of whose cards there is no row."""
 SIZE: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*(g|gb|gib|mib)(?:\s*(?:vram|gpu|card|显存))?", re.IGNORECASE)
@@ -105,11 +105,11 @@ def taken(text: str) -> tuple[str, ...]:
 def _parts(text: str) -> tuple[Cards, ...]:
     """The kinds of cards of a text."""
     if len(text) > LONGEST or not text.strip():
-        raise InvalidSpec(f"GPUs {_shown(text)} must read like 'h100', '8xh100-sxm-80gb' or '2x8xh100-sxm-80gb'")
+        raise InvalidSpec("GPUs {} must read like 'h100', '8xh100-sxm-80gb' or '2x8xh100-sxm-80gb'", _shown(text))
     listed = _listed(text)
     parts = listed or [part for part in re.split(r"\s*[+&,]\s*|\s+and\s+", text.strip()) if part]
     if not 1 <= len(parts) <= MOST_KINDS:
-        raise InvalidSpec(f"GPUs {_shown(text)} must name 1 to {MOST_KINDS} kinds of cards of a machine")
+        raise InvalidSpec("GPUs {} must name 1 to {} kinds of cards of a machine", _shown(text), MOST_KINDS)
     try:
         return tuple(map(_cards, parts))
     except UnknownName:
@@ -136,19 +136,19 @@ def _cards(text: str) -> Cards:
     for nodes, count, name in _readings(text.strip()):
         for number in filter(None, (nodes, count)):
             if len(number) > 9:
-                raise InvalidSpec(f"GPUs {text[:60]!r} ask for more cards than there are; use at most 1000000")
+                raise InvalidSpec("GPUs {!r} ask for more cards than there are; use at most 1000000", text[:60])
         try:
             found = _card(name)
         except UnknownName as unknown:
             first = first or unknown  # of the surest reading
             continue
         return found._replace(nodes=int(nodes or 1), number=None if count is None else int(count))
-    if ELSEWHERE.search(text):
+    if re.search(ELSEWHERE, text, re.IGNORECASE):
         raise Unsupported(
-            f"no public figures of {text[:60]!r} were found, and no engine here is modelled on it; what an unknown "
-            "NVIDIA card of its size would take is --gpus 64gb"
+            "no public figures of {!r} were found, and no engine here is modelled on it; what an unknown NVIDIA card "
+            "of its size would take is --gpus 64gb", text[:60]
         )
-    raise first or InvalidSpec(f"GPUs {_shown(text)} must read like 'h100', '8xh100-sxm-80gb' or '2x8xh100-sxm-80gb'")
+    raise first or InvalidSpec("GPUs {} must read like 'h100', '8xh100-sxm-80gb' or '2x8xh100-sxm-80gb'", _shown(text))
 
 
 def _readings(text: str) -> Iterator[tuple[str | None, str | None, str]]:
@@ -159,17 +159,17 @@ def _readings(text: str) -> Iterator[tuple[str | None, str | None, str]]:
         first, second, name = leading.groups()
         yield (first, second, name) if second is not None else (None, first, name)
     yield None, None, text
-    if (spaced := SPACED.fullmatch(text)) is not None:
+    if (spaced := re.fullmatch(SPACED, text, re.IGNORECASE)) is not None:
         yield None, spaced[1], spaced[2]
-    if (trailing := TRAILING.fullmatch(text)) is not None:
+    if (trailing := re.fullmatch(TRAILING, text, re.IGNORECASE)) is not None:
         yield None, trailing[2] or trailing[3] or trailing[4], trailing[1]
-    if (counted := COUNTED.fullmatch(text)) is not None:
+    if (counted := re.fullmatch(COUNTED, text, re.IGNORECASE)) is not None:
         yield None, str(WORDS[counted[1].lower()]), counted[2]
-    if (machines := MACHINES.fullmatch(text)) is not None:
+    if (machines := re.fullmatch(MACHINES, text, re.IGNORECASE)) is not None:
         nodes, count = (str(WORDS.get(number.lower(), WORDS.get(f"{number}卡")) or number)
                         for number in machines.group(1, 2))
         yield nodes, count, machines[3]
-    if (part := SLICE.fullmatch(text)) is not None:
+    if (part := re.fullmatch(SLICE, text, re.IGNORECASE)) is not None:
         yield None, str(int(part[2]) // CORES.get(part[1].lower(), 1) or 1), f"tpu-{part[1]}"
     if re.search(r"[a-z0-9]s$", text, re.IGNORECASE):  # "2x 3090s"
         yield from ((nodes, count, name.removesuffix("s")) for nodes, count, name in _readings(text[:-1]))
@@ -195,7 +195,7 @@ def _sized(size: float, unit: str) -> Cards:
     """A card of which only the memory is known: one of NVIDIA's with bf16 and without fp8."""
     total = round(size * UNITS[unit])
     if not LEAST <= total <= MOST:
-        raise InvalidSpec(f"GPUs of {size:g}{unit} are none that there are; a card has 0.5gb to 1024gb")
+        raise InvalidSpec("GPUs of {:g}{} are none that there are; a card has 0.5gb to 1024gb", size, unit)
     visible = derived_visible_bytes(smi_total_bytes=total)
     name = f"{size:g}{unit if unit != 'g' else 'gb'}"
     gpu = Gpu(
@@ -204,8 +204,10 @@ def _sized(size: float, unit: str) -> Cards:
         nccl_bytes=nccl_bytes("pcie").typical, source="given by the user",
     )
     return Cards(gpu, None, cautions=(
-        f"{name} is taken as an unknown NVIDIA card with bf16 and without fp8, of which {format_bytes(visible)} can be "
-        "used; time and price need the card's name",
+        Note(
+            "{} is taken as an unknown NVIDIA card with bf16 and without fp8, of which {} can be used; time and price "
+            "need the card's name", name, format_bytes(visible)
+        ),
     ))
 
 
@@ -213,11 +215,11 @@ def _cluster(cards: Cards) -> Cluster:
     gpu, count, nodes = cards.gpu, cards.number, cards.nodes
     if is_slice(gpu) and (count or 1) * nodes > 1:
         raise InvalidSpec(
-            f"{(count or 1) * nodes} x {gpu.name}: one process sees one MIG instance, and instances have no link that "
-            "NCCL could use; ask about one of them"
+            "{} x {}: one process sees one MIG instance, and instances have no link that NCCL could use; ask about "
+            "one of them", (count or 1) * nodes, gpu.name
         )
     if gpu.stands_alone and (count or 1) * nodes > 1:
-        raise InvalidSpec(f"a Mac has one GPU, {(count or 1) * nodes} x {gpu.name} are asked for; name one")
+        raise InvalidSpec("a Mac has one GPU, {} x {} are asked for; name one", (count or 1) * nodes, gpu.name)
     if nodes == 1 and count is not None:
         per_node = NODE_CARDS_BY_GPU.get(gpu.name, NODE_CARDS)
         if count > per_node and count % per_node == 0:
@@ -244,13 +246,13 @@ def _unequal(parts: tuple[Cards, ...]) -> Cluster:
     gpus = [kind.gpu for kind in kinds.values()]
     if len({gpu.vendor for gpu in gpus}) > 1 or any(map(is_slice, gpus)):
         raise InvalidSpec(
-            f"{' and '.join(gpu.name for gpu in gpus)} cannot work on one job: they need different software; name "
-            "cards of one vendor"
+            "{} cannot work on one job: they need different software; name cards of one vendor",
+            joined(" and ", (gpu.name for gpu in gpus))
         )
     cards = tuple(kind.gpu for kind in kinds.values() for _ in range(kind.number or 1))
     least = _least(gpus)
     small = min(gpus, key=lambda gpu: gpu.visible_bytes)
-    said = f"unequal cards: every one is given as much as {small.name}, the smallest, can hold"
+    said = Note("unequal cards: every one is given as much as {}, the smallest, can hold", small.name)
     cautions = (said, *(text for kind in kinds.values() for text in kind.cautions))
     return Cluster(
         gpu=least, gpus_per_node=len(cards), cards=cards, cautions=cautions,

@@ -3,6 +3,9 @@
 Three figures differ for one card: the nameplate ("80 GB"), what nvidia-smi calls the total (81559 MiB) and what a
 process can use (81090 MiB). `visible_mib` is the last, as torch prints it; where nobody published it, it follows from
 the total by `derived_visible_bytes`, on the safe side.
+Kernels split their work over streaming multiprocessors, whose threads follow from the compute capability.
+
+[cuda] NVIDIA CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability"
 """
 
 from __future__ import annotations
@@ -16,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 from vramcast import catalogue
 from vramcast.catalogue.contexts import context_bytes, nccl_bytes
 from vramcast.catalogue.tables import read_table
-from vramcast.domain.device import Cluster, Gpu
-from vramcast.domain.topology import TOPOLOGIES, UNBOUNDED
+from vramcast.domain.device import TOPOLOGIES, UNBOUNDED, Cluster, Gpu
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.units import GB, GIB, MIB
 
 if TYPE_CHECKING:
     from vramcast.catalogue.card_names import CardNames, Found
+
 
 FILE: Final = Path(__file__).with_name("gpus.csv")
 
@@ -223,9 +226,9 @@ def gpu_from_row(row: dict[str, str], *, file: str) -> Gpu:
     where = f"{file}: row {row['name']}"
     for column in TEXT:
         if not row[column].strip():
-            raise SourceError(f"{where}: {column} is empty")
+            raise SourceError("{}: {} is empty", where, column)
     if not re.fullmatch(r"\d{4}-\d\d-\d\d", row["checked"]):
-        raise SourceError(f"{where}: checked={row['checked']!r} must be a date like 2026-11-20")
+        raise SourceError("{}: checked={!r} must be a date like 2026-11-20", where, row["checked"])
     values: dict[str, Any] = {column: row[column] for column in TEXT}
     values |= {column: row[column] or None for column in OPTIONAL_TEXT}
     for column, (field, unit) in NUMBERS.items():
@@ -247,10 +250,10 @@ def _memory(row: dict[str, str], total: int | None, where: str) -> dict[str, Any
     """Visible memory, published or derived. Vendors print GB and mean something between GB and GiB."""
     nameplate = _nameplate_gb(row, where)
     if total is not None and not nameplate * GB <= total <= nameplate * GIB:
-        raise SourceError(f"{where}: smi_total_mib is not between the nameplate read as GB and as GiB")
+        raise SourceError("{}: smi_total_mib is not between the nameplate read as GB and as GiB", where)
     published = _number(row, "visible_mib", where)
     if (published is None) != (not row["visible_source"]):
-        raise SourceError(f"{where}: visible_mib and visible_source must both be given or both be empty")
+        raise SourceError("{}: visible_mib and visible_source must both be given or both be empty", where)
     if published is None:
         visible = derived_visible_bytes(
             smi_total_bytes=total or int(nameplate * _nameplate_unit(row)), vendor=row["vendor"]
@@ -258,7 +261,7 @@ def _memory(row: dict[str, str], total: int | None, where: str) -> dict[str, Any
     else:
         visible = round(published * MIB)
     if not 0 < visible <= (total or int(nameplate * GIB)):
-        raise SourceError(f"{where}: visible_mib is not between 0 and smi_total_mib")
+        raise SourceError("{}: visible_mib is not between 0 and smi_total_mib", where)
     return {"visible_bytes": visible, "visible_is_measured": published is not None}
 
 
@@ -276,20 +279,22 @@ def _link(row: dict[str, str], where: str) -> dict[str, Any]:
     """How many cards a link joins: of a switch, where it reaches beyond a machine; of anything else, always."""
     topology, cards = row["link_topology"], row["link_cards"]
     if topology and topology not in TOPOLOGIES:
-        raise SourceError(f"{where}: link_topology={topology[:40]!r} must be one of {', '.join(TOPOLOGIES)} or empty")
+        raise SourceError(
+            "{}: link_topology={!r} must be one of {} or empty", where, topology[:40], ", ".join(TOPOLOGIES)
+        )
     if bool(topology) != bool(row["link_source"]) or (topology and not (row["link"] and row["link_gb_per_s"])):
-        raise SourceError(f"{where}: link_topology and link_source must both be given, for a link with its rate")
+        raise SourceError("{}: link_topology and link_source must both be given, for a link with its rate", where)
     if cards and (not topology or not re.fullmatch(r"([2-9]|[1-9]\d+)( ([2-9]|[1-9]\d+))*", cards)):
-        raise SourceError(f"{where}: link_cards={cards[:40]!r} must read like 8 or '2 4', beside a link_topology")
+        raise SourceError("{}: link_cards={!r} must read like 8 or '2 4', beside a link_topology", where, cards[:40])
     if topology and topology not in UNBOUNDED and not cards:
-        raise SourceError(f"{where}: link_topology={topology} without link_cards")
+        raise SourceError("{}: link_topology={} without link_cards", where, topology)
     return {"link_cards": tuple(sorted(map(int, cards.split()))), "link_source": row["link_source"]}
 
 
 def _nameplate_gb(row: dict[str, str], where: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) GB", row["memory_nameplate"])
     if match is None:
-        raise SourceError(f"{where}: memory_nameplate={row['memory_nameplate']!r} must read like '80 GB'")
+        raise SourceError("{}: memory_nameplate={!r} must read like '80 GB'", where, row["memory_nameplate"])
     return float(match[1])
 
 
@@ -298,7 +303,7 @@ def _number(row: dict[str, str], column: str, where: str) -> float | None:
     if not cell:
         return None
     if not re.fullmatch(r"\d+(\.\d+)?", cell) or float(cell) <= 0:
-        raise SourceError(f"{where}: {column}={cell!r} must be a positive number or empty")
+        raise SourceError("{}: {}={!r} must be a positive number or empty", where, column, cell)
     return float(cell)
 
 
@@ -338,3 +343,20 @@ def _row(name: str) -> dict[str, str]:
 @cache
 def _built(name: str) -> Gpu:
     return gpu_from_row(_row(name), file=FILE.name)
+
+
+THREADS: Final = {
+    "7.5": 1024, "8.6": 1536, "8.7": 1536, "8.9": 1536, "11.0": 1536, "12.0": 1536, "12.1": 1536,
+}
+"""Resident threads of a multiprocessor, where they are not 2,048 [cuda]."""
+MOST_THREADS: Final = 2048
+
+
+def threads(compute_capability: str | None) -> int:
+    """Resident threads of one multiprocessor [cuda].
+
+    >>> threads("8.9")
+    1536
+    """
+    return THREADS.get(compute_capability or "", MOST_THREADS)
+

@@ -61,7 +61,7 @@ class Index:
         for file in sorted(self.folder.glob("*.toml")):
             for alias in (file.stem, *aliases_of(file.stem)):
                 if found.setdefault(alias.lower(), file.stem) != file.stem:
-                    raise SourceError(f"{file.name}: alias {alias!r} belongs to {found[alias.lower()]}.toml")
+                    raise SourceError("{}: alias {!r} belongs to {}.toml", file.name, alias, found[alias.lower()])
         return dict(sorted(found.items()))
 
     def write(self, aliases: dict[str, str], summary_of: Callable[[str], dict[str, Any]]) -> None:

@@ -20,7 +20,7 @@ from vramcast.catalogue.slices import UNRATED
 from vramcast.catalogue.tables import Row, read_table
 from vramcast.domain.device import Cluster, Gpu, Network
 from vramcast.domain.model import Noun
-from vramcast.errors import InvalidSpec, SourceError, UnknownName
+from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, joined
 from vramcast.units import GB, GIB
 
 FILE: Final = Path(__file__).with_name("instances.csv")
@@ -90,7 +90,9 @@ class Instance(Noun, frozen=True, kw_only=True):
         """So many of these machines, without a price."""
         notes = [self.note] if self.note and self.confidence != "high" else []
         if self.parts > 1:
-            notes.append(f"{self.full_name} has 1/{self.parts} of a card: its share of the speed is not published")
+            notes.append(Note(
+                "{} has 1/{} of a card: its share of the speed is not published", self.full_name, self.parts
+            ))
         return Cluster(
             gpu=self.card(), gpus_per_node=self.gpus, num_nodes=num_nodes, instance=self.full_name,
             network=self.network, host_bytes=self.host_bytes, nvme_bytes=self.nvme_bytes, notes=tuple(notes),
@@ -144,7 +146,8 @@ def load_instance(text: str) -> Instance:
     if not found:
         raise UnknownName.of("instance", text.strip(), [*_rows(), *_index()])
     if len(found) > 1:
-        raise InvalidSpec(f"instance {text.strip()[:80]!r} is rented by several providers; use {' or '.join(found)}")
+        raise InvalidSpec("instance {!r} is rented by several providers; use {}",
+                          text.strip()[:80], joined(" or ", found))
     return _built(found[0])
 
 
@@ -160,10 +163,10 @@ def card_of_code(text: str) -> tuple[str, str] | None:
     if row is None or not row["gpu"]:
         known = ", ".join(name for name, row in _codes().items() if row["gpu"])
         raise InvalidSpec(
-            f"{code[:40]} reads like a card code of PAI, and which card it is has not been published; name the card "
-            f"itself, for example h20-96gb (codes with a known card: {known})"
+            "{} reads like a card code of PAI, and which card it is has not been published; name the card itself, for "
+            "example h20-96gb (codes with a known card: {})", code[:40], known
         )
-    return row["gpu"], f"PAI card code {code} is taken as {row['gpu']}: {row['note']}"
+    return row["gpu"], Note("PAI card code {} is taken as {}: {}", code, row["gpu"], row["note"])
 
 
 def read_instances(text: str, *, file: str) -> dict[str, Instance]:
@@ -183,7 +186,7 @@ def _instance(row: Row) -> Instance:
     gpus = row.number("gpus")
     memory_gb = row.number("memory_gb")
     if gpus is None or gpus != int(gpus) or memory_gb is None:
-        raise SourceError(f"{row.where}: gpus and memory_gb must be given, gpus as a whole number")
+        raise SourceError("{}: gpus and memory_gb must be given, gpus as a whole number", row.where)
     vcpus, host, nvme = row.number("vcpus"), row.number("host_gib"), row.number("nvme_gb")
     link, link_rate = _link(row, int(gpus))
     return Instance(
@@ -210,13 +213,13 @@ def _card(row: Row) -> str:
     try:
         return load_gpu(row.text("gpu")).name
     except UnknownName as error:
-        raise SourceError(f"{row.where}: {error}") from None
+        raise SourceError("{}: {}", row.where, error) from None
 
 
 def _parts(row: Row) -> int:
     match = re.fullmatch(r"1/([1-9]\d?)", row["slice"])
     if row["slice"] and match is None:
-        raise SourceError(f"{row.where}: slice={row['slice'][:20]!r} must be written like 1/4, or be empty")
+        raise SourceError("{}: slice={!r} must be written like 1/4, or be empty", row.where, row["slice"][:20])
     return int(match[1]) if match else 1
 
 
@@ -224,7 +227,7 @@ def _network(row: Row) -> Network | None:
     rate, rdma = row.number("network_gbit_per_s"), row.choice("rdma", RDMA)
     if rate is None:
         if rdma:
-            raise SourceError(f"{row.where}: rdma={rdma!r} without network_gbit_per_s")
+            raise SourceError("{}: rdma={!r} without network_gbit_per_s", row.where, rdma)
         return None
     return Network(bytes_per_s=round(rate * GB / 8), rdma=rdma or None, source=row.text("source"))
 
@@ -232,9 +235,9 @@ def _network(row: Row) -> Network | None:
 def _link(row: Row, gpus: int) -> tuple[str | None, int | None]:
     rate = row.number("link_gb_per_s")
     if (rate is None) != (not row["link"]) or (gpus == 1 and row["link"]):
-        raise SourceError(f"{row.where}: link and link_gb_per_s must both be given for several cards, else be empty")
+        raise SourceError("{}: link and link_gb_per_s must both be given for several cards, else be empty", row.where)
     if row["link"].startswith("PCIe") and not re.fullmatch(r"PCIe[3-6]", row["link"]):
-        raise SourceError(f"{row.where}: link={row['link'][:20]!r} must name its generation, for example PCIe4")
+        raise SourceError("{}: link={!r} must name its generation, for example PCIe4", row.where, row["link"][:20])
     return row["link"] or None, None if rate is None else round(rate * GB)
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from vramcast.blocks.parameters import count_parameters
-from vramcast.blocks.parameters.model import BUFFERS, Stored, stored_elements
+from vramcast.blocks.parameters.model import BUFFERS, Stored, count_parameters, stored_elements
 from vramcast.catalogue.index import MODELS
 from vramcast.domain.model import Head, Model
 from vramcast.errors import SourceError
@@ -50,9 +49,9 @@ def parse_entry(text: str, *, file: str) -> Entry:
     try:
         return msgspec.convert(tomllib.loads(text), Entry)
     except tomllib.TOMLDecodeError as error:
-        raise SourceError(f"{file}: {error}{_key_at(text, str(error))}") from error
+        raise SourceError("{}: {}{}", file, error, _key_at(text, str(error))) from error
     except msgspec.ValidationError as error:
-        raise SourceError(f"{file}: {error}") from error
+        raise SourceError("{}: {}", file, error) from error
 
 
 def _key_at(text: str, message: str) -> str:

@@ -16,10 +16,8 @@ from msgspec.structs import replace
 
 from vramcast.catalogue.index import PIPELINES
 from vramcast.catalogue.models import load_model
-from vramcast.domain.autoencoders import Autoencoder, AutoencoderKLWan
-from vramcast.domain.denoisers import Denoiser
 from vramcast.domain.model import Head, Model
-from vramcast.domain.pipeline import Component, Network, Pipeline
+from vramcast.domain.pipeline import Autoencoder, AutoencoderKLWan, Component, Denoiser, Network, Pipeline
 from vramcast.engines.diffusers import elements_of
 from vramcast.errors import SourceError
 
@@ -66,7 +64,7 @@ def parse_entry(text: str, *, file: str) -> Entry:
     try:
         return msgspec.convert(tomllib.loads(text), Entry)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise SourceError(f"{file}: {error}") from error
+        raise SourceError("{}: {}", file, error) from error
 
 
 def read_entry(name: str) -> Entry:
@@ -104,11 +102,13 @@ def _model(part: Part) -> Model:
 
 def _network(part: Part, pipeline: str) -> Network:
     if part.class_ not in CLASSES:
-        raise SourceError(f"{pipeline}.toml: class {part.class_!r} of {part.name} is none of {', '.join(CLASSES)}")
+        raise SourceError(
+            "{}.toml: class {!r} of {} is none of {}", pipeline, part.class_, part.name, ", ".join(CLASSES)
+        )
     try:
         network: Network = msgspec.convert(part.config, CLASSES[part.class_], strict=True)
     except msgspec.ValidationError as error:
-        raise SourceError(f"{pipeline}.toml: {part.name}: {error}") from error
+        raise SourceError("{}.toml: {}: {}", pipeline, part.name, error) from error
     return network
 
 

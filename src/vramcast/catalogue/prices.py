@@ -6,15 +6,29 @@ the user's data folder and the shipped table together, the newer row of both. No
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from vramcast.catalogue.data_folder import data_folder
 from vramcast.catalogue.tables import Row, read_table, read_text
 from vramcast.domain.price import Price, Tariff
 from vramcast.errors import InvalidSpec, SourceError
+
+
+def data_folder() -> Path:
+    """$VRAMCAST_DATA, else the platform's folder for a program's data. It need not exist."""
+    chosen = os.environ.get("VRAMCAST_DATA")
+    if chosen:
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "vramcast"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "vramcast"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "vramcast"
+
 
 FILE: Final = Path(__file__).with_name("prices.csv")
 USER_FILE: Final = "prices.csv"
@@ -103,7 +117,7 @@ def price_of_row(row: Row) -> Price:
     """
     per_hour = row.number("per_hour")
     if per_hour is None:
-        raise SourceError(f"{row.where}: per_hour is empty; leave out the row where the price is not known")
+        raise SourceError("{}: per_hour is empty; leave out the row where the price is not known", row.where)
     row.text("instance")
     try:
         return Price(
@@ -111,7 +125,7 @@ def price_of_row(row: Row) -> Price:
             date=row.date("date"), source=row.text("source"),
         )
     except InvalidSpec as error:
-        raise SourceError(f"{row.where}: {error}") from None
+        raise SourceError("{}: {}", row.where, error) from None
 
 
 def shipped_prices() -> Prices:

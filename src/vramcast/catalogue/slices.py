@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from vramcast.catalogue.gpus import found_gpu
 from vramcast.domain.device import Gpu
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Note
 
 UNRATED: Final = dict.fromkeys(
     ("bandwidth_bytes_per_s", "fp64_flops", "fp32_flops", "tf32_flops", "fp16_flops", "bf16_flops", "fp8_flops",
@@ -51,22 +51,26 @@ def mig_instance(text: str) -> Slice | None:
         return None
     profile = f"{match[2]}g.{match[3]}gb"
     if not match[1].strip():
-        raise InvalidSpec(f"{profile} is a part of which card? name it before, for example --gpus a100-80gb-{profile}")
+        raise InvalidSpec(
+            "{} is a part of which card? name it before, for example --gpus a100-80gb-{}", profile, profile
+        )
     card, said = found_gpu(match[1].removesuffix("mig").strip(" -_:"))
     size = float(card.memory_nameplate.split()[0])
     eighths = round(int(match[3]) / (size / EIGHTHS))
     exact = size * eighths / EIGHTHS
     able = card.compute_capability in CAPABLE or card.name.startswith("rtx-pro-6000-bw")
     if not able or eighths not in USABLE or abs(exact - int(match[3])) >= 1:
-        why = "it cannot be divided" if not able else f"an eighth of it is {size / EIGHTHS:g} GB"
-        raise InvalidSpec(f"{card.name} has no MIG instance {profile}: {why}; `nvidia-smi mig -lgip` lists its own")
+        why = "it cannot be divided" if not able else Note("an eighth of it is {:g} GB", size / EIGHTHS)
+        raise InvalidSpec(
+            "{} has no MIG instance {}: {}; `nvidia-smi mig -lgip` lists its own", card.name, profile, why
+        )
     total = (card.smi_total_bytes or card.visible_bytes) * eighths // EIGHTHS
     gpu = replace(
         card, name=f"{card.name}-{profile}", visible_bytes=int(total * USABLE[eighths]), visible_is_measured=False,
         smi_total_bytes=None, link=None, link_bytes_per_s=None, link_topology=None, link_cards=(), link_source="",
         **UNRATED,
     )
-    cautions = (f"a MIG instance of {card.name}: its share of the speed is not published, so no time is given",)
+    cautions = (Note("a MIG instance of {}: its share of the speed is not published, so no time is given", card.name),)
     return Slice(gpu, cautions, said)
 
 

@@ -31,13 +31,13 @@ class Row:
     def text(self, column: str) -> str:
         """A cell that must not be empty."""
         if not self.cells[column].strip():
-            raise SourceError(f"{self.where}: {column} is empty")
+            raise SourceError("{}: {} is empty", self.where, column)
         return self.cells[column]
 
     def date(self, column: str) -> str:
         """An ISO date."""
         if not DATE.fullmatch(self.cells[column]):
-            raise SourceError(f"{self.where}: {column}={self.cells[column][:40]!r} must be a date like 2026-11-20")
+            raise SourceError("{}: {}={!r} must be a date like 2026-11-20", self.where, column, self.cells[column][:40])
         return self.cells[column]
 
     def number(self, column: str) -> float | None:
@@ -46,13 +46,15 @@ class Row:
         if not cell:
             return None
         if not NUMBER.fullmatch(cell) or float(cell) <= 0:
-            raise SourceError(f"{self.where}: {column}={cell[:40]!r} must be a positive number or empty")
+            raise SourceError("{}: {}={!r} must be a positive number or empty", self.where, column, cell[:40])
         return float(cell)
 
     def choice(self, column: str, known: Collection[str]) -> str:
         """One of a few words."""
         if self.cells[column] not in known:
-            raise SourceError(f"{self.where}: {column}={self.cells[column][:40]!r} must be one of {', '.join(known)}")
+            raise SourceError(
+                "{}: {}={!r} must be one of {}", self.where, column, self.cells[column][:40], ", ".join(known)
+            )
         return self.cells[column]
 
 
@@ -78,15 +80,15 @@ def read_table(text: str, *, file: str, columns: Collection[str], key: tuple[str
                 continue
             where = f"{file}: line {lines.line_num}"
             if len(cells) != len(header):
-                raise SourceError(f"{where}: {len(cells)} cells for {len(header)} columns")
+                raise SourceError("{}: {} cells for {} columns", where, len(cells), len(header))
             row = Row(dict(zip(header, cells, strict=True)), where)
             name = tuple(row.cells[column] for column in key)
             if name in seen:
-                raise SourceError(f"{where}: {', '.join(name)} stands in line {seen[name]} already")
+                raise SourceError("{}: {} stands in line {} already", where, ", ".join(name), seen[name])
             seen[name] = lines.line_num
             rows.append(row)
     except csv.Error as error:
-        raise SourceError(f"{file}: line {lines.line_num}: {error}") from error
+        raise SourceError("{}: line {}: {}", file, lines.line_num, error) from error
     return rows
 
 
@@ -99,7 +101,7 @@ def check_columns(header: list[str], columns: Collection[str], file: str) -> Non
     unknown, missing = sorted(set(header) - set(columns)), sorted(set(columns) - set(header))
     for what, names in (("duplicate", duplicate), ("unknown", unknown), ("missing", missing)):
         if names:
-            raise SourceError(f"{file}: line 1: {what} columns {', '.join(names)[:200]}")
+            raise SourceError("{}: line 1: {} columns {}", file, what, ", ".join(names)[:200])
 
 
 def read_text(path: Path) -> str:
@@ -111,9 +113,9 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
-            raise SourceError(f"{path}: at most {LARGEST_FILE >> 20} MiB are read")
+            raise SourceError("{}: at most {} MiB are read", path, LARGEST_FILE >> 20)
         return content.decode("utf-8-sig")
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
+        raise SourceError("{}: {}", path, error.strerror or error) from None
     except UnicodeDecodeError:
-        raise SourceError(f"{path}: not a text file in UTF-8") from None
+        raise SourceError("{}: not a text file in UTF-8", path) from None

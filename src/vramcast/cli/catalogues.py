@@ -257,5 +257,5 @@ def _bases(mirrors: tuple[str, ...]) -> dict[str, str]:
     pairs = [mirror.partition("=") for mirror in mirrors]
     for provider, equals, address in pairs:
         if not provider or not equals or not address:
-            raise InvalidSpec(f"mirror={provider[:60]!r} must be written PROVIDER=ADDRESS")
+            raise InvalidSpec("mirror={!r} must be written PROVIDER=ADDRESS", provider[:60])
     return {provider: address for provider, _, address in pairs}

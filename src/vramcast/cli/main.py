@@ -6,8 +6,9 @@ import errno
 import gc
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, Final
@@ -15,7 +16,7 @@ from typing import Any, Final
 import click
 
 from vramcast import estimate, report
-from vramcast.errors import SourceError, VramcastError
+from vramcast.errors import Note, SourceError, VramcastError
 from vramcast.version import __version__
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -29,9 +30,11 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "trace": ("trace:trace", "any module or script, unmodified, on a simulated GPU"),
     "web": ("web:command", "a page in the browser, and the same as a JSON API"),
     "run": ("run:command", "start a command if it fits the GPUs as they are now; explain its end"),
+    "check": ("check:command", "manifests of Kubernetes and batch scripts of Slurm, sized by their own commands"),
     "mcp": ("mcp:command", "the same questions for coding agents, by the Model Context Protocol"),
     "watch": ("watch:command", "live GPUs and who holds their memory: recorded, exported, beside the prediction"),
     "calibrate": ("observed:calibrate", "a recorded run beside its prediction; later answers learn from it"),
+    "compare": ("compare:command", "how a peak changed between two answers or two revisions, and what changed it"),
     "layers": ("trace:layers", "parameters and memory of a model, layer by layer"),
     "models": ("catalogues:models", "the catalogue of models"),
     "gpus": ("catalogues:gpus", "the catalogue of GPUs"),
@@ -58,6 +61,9 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 YOUNG_OBJECTS: Final = 50_000
 """New objects between two collections of garbage: what start-up makes stays, and looking through it again and again
 takes a tenth of the time to an answer [count]."""
+
+COMPLETE: Final = "_VRAMCAST_COMPLETE"
+"""The variable by which a shell asks what may stand at the end of a line."""
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -114,20 +120,28 @@ def completion(ctx: click.Context, shell: str) -> int:
 
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(ctx.find_root().command, {}, "vramcast", "_VRAMCAST_COMPLETE").source())
+    click.echo(kind(ctx.find_root().command, {}, "vramcast", COMPLETE).source())
     return 0
 
 
 def main() -> None:
-    """Run the command line; no traceback reaches the user."""
+    """Run the command line of this process."""
     gc.set_threshold(YOUNG_OBJECTS)
+    code = answered()
+    gc.freeze()  # what is left ends with the process: looking through it once more takes a twentieth of the time
+    sys.exit(code)
+
+
+def answered(words: list[str] | None = None, program: str | None = None) -> int:
+    """The exit code of a command line, by default this process's; no traceback reaches the user."""
     if "VRAMCAST_DEBUG" in os.environ:
-        estimate.proposals.BUGS.are_raised = True
+        estimate.changes.BUGS.are_raised = True
+    say = partial(_say, sys.argv[1:] if words is None else words)
     try:
-        code = group.main(standalone_mode=False)
+        code: object = group.main(words, program, COMPLETE, standalone_mode=False)
         sys.stdout.flush()  # what cannot be written is said here, not when Python ends
     except VramcastError as error:
-        _say(type(error).__name__, str(error))
+        say(type(error).__name__, str(error))
         code = error.exit_code
     except click.UsageError as error:
         with suppress(OSError):
@@ -140,18 +154,19 @@ def main() -> None:
         code = 0
     except OSError as error:
         if error.errno not in FULL:
-            code = _internal(error)
+            code = _internal(error, say)
         else:
             _drop_output()
-            _say("SourceError", f"the output cannot be written: {error.strerror}; make room, or send it elsewhere")
+            say("SourceError", Note(
+                "the output cannot be written: {}; make room, or send it elsewhere", error.strerror
+            ))
             code = SourceError.exit_code
     except (RecursionError, MemoryError, OverflowError):
-        _say("InvalidSpec", "the question is larger than can be answered")
+        say("InvalidSpec", "the question is larger than can be answered")
         code = 2
     except Exception as error:
-        code = _internal(error)
-    gc.freeze()  # what is left ends with the process: looking through it once more takes a twentieth of the time
-    sys.exit(code if isinstance(code, int) else 0)
+        code = _internal(error, say)
+    return code if isinstance(code, int) else 0
 
 
 def _drop_output() -> None:
@@ -159,21 +174,23 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _internal(error: Exception) -> int:
+OURS: Final = (
+    "this is a bug of vramcast, please report it with the command you ran (VRAMCAST_DEBUG=1 shows where)"
+)
+
+
+def _internal(error: Exception, say: Callable[[str, str], None]) -> int:
     if "VRAMCAST_DEBUG" in os.environ:
         raise error
-    _say("InternalError", (
-        f"{type(error).__name__}: {error}; this is a bug of vramcast, please report it with the command you ran "
-        "(VRAMCAST_DEBUG=1 shows where)"
-    ))
+    say("InternalError", Note("{}: {}; {}", type(error).__name__, error, OURS))
     return EXIT_INTERNAL
 
 
-def _say(kind: str, sentence: str) -> None:
+def _say(words: list[str], kind: str, sentence: str) -> None:
     """An error on standard error, in the language that the command was asked in: it may have failed before it knew."""
-    given = [value for option, value in pairwise(sys.argv) if option == "--lang"]
-    given += [text.removeprefix("--lang=") for text in sys.argv if text.startswith("--lang=")]
+    given = [value for option, value in pairwise(words) if option == "--lang"]
+    given += [text.removeprefix("--lang=") for text in words if text.startswith("--lang=")]
     languages = report.messages.LANGUAGES
-    words = report.messages.words_here(next((language for language in given if language in languages), None))
+    said = report.messages.words_here(next((language for language in given if language in languages), None)).said
     with suppress(OSError):  # nobody can be told where that cannot be written either
-        click.echo(f"{kind}: {words.said(sentence)}", err=True)
+        click.echo(f"{kind}: {said(sentence)}", err=True)

@@ -31,6 +31,6 @@ def command(hubs: tuple[str, ...]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("mcp", "pebble", "anyio", "pydantic"):
             raise
-        raise Unsupported(f"the server needs {error.name}: pip install 'vramcast[mcp]'") from None
+        raise Unsupported("the server needs {}: pip install 'vramcast[mcp]'", error.name) from None
     agents.run(Sources(frozenset(hubs)))
     return 0

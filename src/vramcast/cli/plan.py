@@ -1,4 +1,4 @@
-"""`vramcast plan train` and `plan serve`: the best plans for a goal or a load, and inverse questions."""
+"""`vramcast plan train`, `plan serve` and `plan rl`: the best plans for a goal or a load, and inverse questions."""
 
 from __future__ import annotations
 
@@ -19,24 +19,30 @@ from vramcast.cli.shared import (
     coloured,
     file_option,
     given_options,
+    gpus_option,
     json_option,
     language_option,
+    model_argument,
     picture_option,
     question_options,
     report_option,
+    script_options,
     waiting,
     with_cards_here,
     write_options,
+    write_script,
 )
 from vramcast.domain.planning import PlanAnswer
 from vramcast.errors import InvalidSpec
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
+from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 from vramcast.report.messages import words_here
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "train": ("plan:train", "the best training plans for a goal, and what a box can train"),
     "serve": ("plan:serve", "the best deployments for a load: cheapest per token, fastest, fewest GPUs"),
+    "rl": ("plan:rl", "the fastest step of post-training: placement, parallelism, offloads, micro-batches, engine"),
 }
 
 
@@ -46,7 +52,7 @@ def command() -> None:
 
 
 @click.command("train", cls=QuestionCommand)
-@click.argument("model", required=False)
+@model_argument
 @question_options(PLAN_OPTIONS)
 @file_option
 @picture_option
@@ -96,7 +102,7 @@ def train(
 
 
 @click.command("serve", cls=QuestionCommand)
-@click.argument("model", required=False)
+@model_argument
 @question_options(PLAN_SERVE_OPTIONS)
 @file_option
 @picture_option
@@ -111,11 +117,12 @@ def serve(
     """The best deployments of MODEL on what --on names: cheapest per token, fastest, fewest GPUs or least memory.
 
     --concurrency is how many users there are at once, over all replicas; --ttft and --per-user are what each of them
-    gets at least.
+    gets at least. --rate is how many requests arrive in a second, --slo what 90 % of them are promised.
 
     \b
     vramcast plan serve llama-3.1-8b --on aws --concurrency 64 --input-len 2000 --output-len 300 --per-user 20
     vramcast plan serve llama-3.1-70b --on 8xh100-sxm-80gb --goal fastest --engine vllm,sglang --weights stored,fp8
+    vramcast plan serve llama-3.1-8b --on aws --rate 20 --input 2k --output 300 --slo "ttft<2s,tpot<50ms"
     vramcast plan serve --from serve.sh --on any --concurrency 32
     """
     given = with_cards_here({"model": model} | given_options(values), option="on")
@@ -123,12 +130,47 @@ def serve(
     reporting = Reporting(report_file, "plan serve").checked()
     if picture is not None:
         report.picture.check_picture(picture)  # before any work
-    result, job = api.planned_serving(given, file=job_file)
+    with waiting(words_here(lang)) as progress:
+        result, job = api.planned_serving(given, file=job_file, progress=progress)
     click.echo(_searched(result, picture, as_json=as_json, explain=False, lang=lang), nl=as_json)
     reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
     if job is not None:
         writing.write(job, result.plans[0], words_here(lang), as_json=as_json)
     return 0 if result.plans else EXIT_DOES_NOT_FIT
+
+
+@click.command("rl", cls=QuestionCommand)
+@model_argument
+@gpus_option("8xh100-sxm-80gb, 4x8xa100-sxm-80gb")
+@question_options({name: option for name, option in POST_TRAINING_OPTIONS.items() if name != "find"})
+@file_option
+@script_options
+@report_option
+@json_option
+@language_option
+def rl(
+    model: str | None, gpus: str | None, job_file: Path | None, directory: Path | None, force: bool,
+    report_file: Path | None, as_json: bool, lang: str | None, **values: Any,
+) -> int:
+    """The fastest step of post-training that fits: what `vramcast rl` answers, searched.
+
+    Options of `vramcast rl` are fixed by naming them here; the engine's tensor parallelism and share of the card, what
+    is offloaded and computed again, micro-batches and what splits the trainer are searched otherwise, and with --ahead
+    also the cards of the engine's own. What a file says of them is where the search begins, and is searched, too.
+
+    \b
+    vramcast plan rl qwen2.5-7b --gpus 8xh100-sxm-80gb --samples 5 --reference
+    vramcast plan rl --gpus 8xh100-sxm-80gb --from run_grpo.sh --rollout-tp 2
+    """
+    given = with_cards_here({"model": model, "gpus": gpus} | given_options(values))
+    reporting = Reporting(report_file, "rl").checked()
+    result = api.post_training_answer(given | {"find": "fastest-step"}, file=job_file)
+    click.echo(answer_text(result, as_json=as_json, lang=lang), nl=as_json)
+    reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
+    if directory is not None and result.found is not None and result.found.what is not None:
+        job = api.post_training_job_of(given, file=job_file, found=result.found)
+        write_script(job, directory, words_here(lang), force=force, as_json=as_json)
+    return 0 if result.found is not None and result.found.what is not None else EXIT_DOES_NOT_FIT
 
 
 def _searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explain: bool, lang: str | None) -> str:

@@ -15,27 +15,32 @@ from vramcast.cli.shared import (
     answer_text,
     exit_of,
     given_options,
+    gpus_option,
     json_option,
     language_option,
+    model_argument,
     question_options,
     report_option,
+    script_options,
     with_cards_here,
+    write_script,
 )
 from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 from vramcast.report.messages import words_here
 
 
 @click.command("rl", cls=QuestionCommand)
-@click.argument("model", required=False)
-@click.option("--gpus", metavar="[NODESx]COUNTxGPU|[COUNTx]INSTANCE", help="8xh100-sxm-80gb, 4x8xa100-sxm-80gb")
+@model_argument
+@gpus_option("8xh100-sxm-80gb, 4x8xa100-sxm-80gb")
 @question_options(POST_TRAINING_OPTIONS)
 @answer_options
+@script_options
 @report_option
 @json_option
 @language_option
 def command(
     model: str | None, gpus: str | None, job_file: Path | None, save: Path | None, all_ranks: bool, explain: bool,
-    report_file: Path | None, as_json: bool, lang: str | None, **values: Any,
+    directory: Path | None, force: bool, report_file: Path | None, as_json: bool, lang: str | None, **values: Any,
 ) -> int:
     """Memory of PPO, GRPO and their kin: trainer and engine on the same cards, stage by stage.
 
@@ -54,5 +59,8 @@ def command(
     if save is not None:
         question.files.save_job(save, given, file=job_file, table=POST_TRAINING_OPTIONS)
     click.echo(answer_text(result, as_json=as_json, lang=lang, all_ranks=all_ranks, explain=explain), nl=as_json)
+    if directory is not None:
+        job = api.post_training_job_of(given, file=job_file, found=result.found)
+        write_script(job, directory, words_here(lang), force=force, as_json=as_json)
     reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
     return exit_of(result)

@@ -18,8 +18,10 @@ from vramcast.cli.shared import (
     exit_of,
     fix_option,
     given_options,
+    gpus_option,
     json_option,
     language_option,
+    model_argument,
     question_options,
     report_option,
     which_cards,
@@ -32,10 +34,8 @@ from vramcast.report.messages import words_here
 
 
 @click.command("serve", cls=QuestionCommand)
-@click.argument("model", required=False)
-@click.option(
-    "--gpus", metavar="[NODESx]COUNTxGPU|[COUNTx]INSTANCE", help="2xl40s, 8xh100-sxm-80gb, t4, aws:g6e.12xlarge"
-)
+@model_argument
+@gpus_option("2xl40s, 8xh100-sxm-80gb, t4, aws:g6e.12xlarge")
 @question_options(SERVE_OPTIONS)
 @answer_options
 @click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from vramcast import api, formats, question, report, sources
+from vramcast import api, catalogue, formats, question, report, sources
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.question.option import Kind, Option
 from vramcast.report.messages import LANGUAGES, Words, words_here
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
     from vramcast.domain.diffusion import DiffusionJob
     from vramcast.domain.job import Job
+    from vramcast.domain.post_training import PostTrainingJob
     from vramcast.domain.serving import PipelineJob, ServeJob
 
 Command = Callable[..., Any]
 FILE: Final = click.Path(path_type=Path)
 EVERY_S: Final = 0.2
 """How often the line about a search is written anew."""
+COUNTS: Final = re.compile(r"^(\d+x)+")
+"""Before a card's name: 8x, 4x8x."""
 HERE: Final = "here"
 """In place of cards: those of this machine."""
 ERASE: Final = "\r\x1b[K"
@@ -38,6 +42,30 @@ PROMPT_LINES: Final = 2
 def language_option(command: Command) -> Command:
     """`--lang`, by default that of the locale."""
     return click.option("--lang", type=click.Choice(LANGUAGES), help="language; by default that of the locale")(command)
+
+
+def model_argument(command: Command) -> Command:
+    """MODEL, whose names a shell completes; where no name begins so, files."""
+
+    def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in catalogue.index.find_models("") if name.startswith(begun.lower())]
+        return names or [CompletionItem(begun, type="file")]
+
+    return click.argument("model", required=False, shell_complete=complete)(command)
+
+
+def gpus_option(examples: str) -> Callable[[Command], Command]:
+    """`--gpus` of a plan; a shell completes the cards' names, behind their counts."""
+
+    def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+        name = COUNTS.sub("", begun)
+        known = (one for one in catalogue.gpus.gpu_names() if one.startswith(name.lower()))
+        return [begun.removesuffix(name) + one for one in known]
+
+    metavar = "[NODESx]COUNTxGPU|[COUNTx]INSTANCE"
+    return click.option("--gpus", metavar=metavar, shell_complete=complete, help=examples)
 
 
 def json_option(command: Command) -> Command:
@@ -159,6 +187,24 @@ class Writing(NamedTuple):
             click.echo(f"  {words.said(note)}", err=as_json)
 
 
+def script_options(command: Command) -> Command:
+    """`--write` and `--force`: the question as the script that starts its training."""
+    command = click.option("--force", is_flag=True, help="with --write: overwrite a script that is there")(command)
+    return click.option(
+        "--write", "directory", type=FILE, metavar="DIR",
+        help="write run.sh, the framework's own command, into a folder (verl, OpenRLHF, slime)",
+    )(command)
+
+
+def write_script(job: PostTrainingJob, directory: Path, words: Words, *, force: bool, as_json: bool) -> None:
+    """Write the script that starts a post-training, and say what it leaves open; beside JSON on standard error."""
+    script, notes = formats.post_training_write.script_of(job)
+    formats.write.write_files(directory, (script,), force=force)
+    click.echo(words("written", directory=directory, names=script.name), err=as_json)
+    for note in notes:
+        click.echo(f"  {words.said(note)}", err=as_json)
+
+
 def question_options(table: Mapping[str, Option]) -> Callable[[Command], Command]:
     """One option of the command line per row of a table."""
 
@@ -266,9 +312,9 @@ def check_folders(*paths: Path | None) -> None:
     """Refuse before any work what cannot be written to after it."""
     for path in filter(None, paths):
         if not path.parent.is_dir():
-            raise SourceError(f"{path}: No such file or directory; name a folder that is there")
+            raise SourceError("{}: No such file or directory; name a folder that is there", path)
         if path.is_dir():
-            raise SourceError(f"{path}: is a folder; name a file in it")
+            raise SourceError("{}: is a folder; name a file in it", path)
 
 
 def say_written(words: Words, *paths: Path | None, as_json: bool) -> None:

@@ -71,6 +71,6 @@ def _defaults(settings: tuple[str, ...]) -> dict[str, Any]:
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name.strip():
-            raise InvalidSpec(f"--set {setting[:80]!r} must be written NAME=VALUE, for example --set command=train")
+            raise InvalidSpec("--set {!r} must be written NAME=VALUE, for example --set command=train", setting[:80])
         found[name.strip()] = {"true": True, "false": False}.get(text.strip(), text.strip())
     return found

@@ -87,7 +87,7 @@ def trace(
     reporting = Reporting(report_file, "trace").checked()
     runs = as_module or is_script(target)
     if script_arguments and not runs:
-        raise InvalidSpec(f"{target} is no script, so nothing may stand behind it; for a factory give --arg")
+        raise InvalidSpec("{} is no script, so nothing may stand behind it; for a factory give --arg", target)
     if arguments and runs:
         raise InvalidSpec("--arg is for factories; what a script takes stands behind --")
     traced = traced_target(target, given_options(values), arguments=script_arguments or arguments, is_module=as_module)
@@ -143,7 +143,7 @@ def layers(
     of_others = computed if _is_traced(model) else {TRACED[name]: value for name, value in traced.items()}
     for name, value in of_others.items():
         if value:
-            raise InvalidSpec(f"--{name} says nothing of {model}; leave it out")
+            raise InvalidSpec("--{} says nothing of {}; leave it out", name, model)
     if _is_traced(model):
         rows, total = _traced(model, seq_len, batch, traced)
     else:
@@ -174,7 +174,7 @@ def _computed(
         dtype_bytes=dtype_bytes,
         attention=attention,
     )
-    return rows, blocks.parameters.count_parameters(network).total
+    return rows, blocks.parameters.model.count_parameters(network).total
 
 
 def _traced(

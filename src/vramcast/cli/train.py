@@ -17,8 +17,10 @@ from vramcast.cli.shared import (
     exit_of,
     fix_option,
     given_options,
+    gpus_option,
     json_option,
     language_option,
+    model_argument,
     question_options,
     report_option,
     which_cards,
@@ -31,11 +33,8 @@ from vramcast.report.messages import words_here
 
 
 @click.command("train", cls=QuestionCommand)
-@click.argument("model", required=False)
-@click.option(
-    "--gpus", metavar="[NODESx]COUNTxGPU|[COUNTx]INSTANCE",
-    help="8xh100-sxm-80gb, 4x8xa100-sxm-80gb, t4, aws:p5.48xlarge, 4xaws:p5.48xlarge",
-)
+@model_argument
+@gpus_option("8xh100-sxm-80gb, 4x8xa100-sxm-80gb, t4, aws:p5.48xlarge, 4xaws:p5.48xlarge")
 @question_options(OPTIONS)
 @answer_options
 @click.option(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from vramcast.cli.shared import FILE
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.units import format_bytes
 
@@ -24,6 +25,8 @@ HUBS = ("huggingface", "modelscope")
 )
 @click.option("--open/--no-open", "opens", default=None, help="open a browser; by default on a terminal")
 @click.option("--processes", type=click.IntRange(1, 64), help="that answer; by default one per core, at most 4")
+@click.option("--tls-cert", type=FILE, metavar="FILE", help="its certificate (PEM): answer by TLS")
+@click.option("--tls-key", type=FILE, metavar="FILE", help="the key of that certificate (PEM)")
 @click.option(
     "--build", "directory", type=click.Path(path_type=Path), metavar="DIR",
     help="write the page as a static site that answers inside the browser, and serve nothing",
@@ -37,7 +40,8 @@ HUBS = ("huggingface", "modelscope")
     help="with --build: a package more for the browser; NumPy lets it search training plans (repeatable)",
 )
 def command(
-    host: str, port: int, hubs: tuple[str, ...], opens: bool | None, processes: int | None, directory: Path | None,
+    host: str, port: int, hubs: tuple[str, ...], opens: bool | None, processes: int | None, tls_cert: Path | None,
+    tls_key: Path | None, directory: Path | None,
     pyodide: Path | None, wheels: tuple[Path, ...],
 ) -> int:
     """The page and its JSON API, on this machine alone unless --host says otherwise. Ctrl-C ends it.
@@ -60,17 +64,20 @@ def command(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "httptools", "pebble", "anyio"):
             raise
-        raise Unsupported(f"the server needs {error.name}: pip install 'vramcast[web]'") from None
+        raise Unsupported("the server needs {}: pip install 'vramcast[web]'", error.name) from None
+    if (tls_cert is None) != (tls_key is None):
+        raise InvalidSpec("--tls-cert and --tls-key are one certificate and its key; give both")
     listener = listening(host, port)
     port = listener.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
-    address = f"http://{'localhost' if host in ('127.0.0.1', '0.0.0.0', '::') else shown}:{port}/"
+    by = "http" if tls_cert is None else "https"
+    address = f"{by}://{'localhost' if host in ('127.0.0.1', '0.0.0.0', '::') else shown}:{port}/"
     click.echo(f"vramcast web: {address} (Ctrl-C ends it)")
-    if not is_loopback(host):
+    if not is_loopback(host) and tls_cert is None:
         click.echo("everybody who reaches this machine can ask; put a proxy with TLS before it", err=True)
     if opens if opens is not None else sys.stdout.isatty():
         threading.Timer(0.5, webbrowser.open, (address,)).start()
-    served = Served(host, port, Sources(frozenset(hubs)), processes or 0)
+    served = Served(host, port, Sources(frozenset(hubs)), processes or 0, tls_cert, tls_key)
     run(served, listener)
     return 0
 

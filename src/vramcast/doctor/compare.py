@@ -12,8 +12,8 @@ from msgspec.structs import asdict, replace
 from vramcast.doctor.question import question_of
 from vramcast.domain.answer import RankAnswer, ServeAnswer
 from vramcast.domain.calibration import PRINTED_AS, Calibration, Correction
+from vramcast.domain.failure import Compared, Reconciliation, Remark
 from vramcast.domain.program import Category
-from vramcast.domain.reconciliation import Compared, Reconciliation, Remark
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.estimate.corrections import plan_facts
 from vramcast.estimate.serving import answer

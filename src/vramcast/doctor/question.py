@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.catalogue.index import MODELS
 from vramcast.domain.checkpoint import Checkpoint
-from vramcast.domain.reconciliation import Remark
+from vramcast.domain.failure import Remark
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.domain.version import version_text
 from vramcast.engines.serving.table import SERVING
@@ -64,7 +64,7 @@ def checkpoint_of(log: ServingLog) -> tuple[str, Checkpoint]:
     Raises: InvalidSpec naming what the log says when no catalogue, path or hub has it
     """
     if not log.models:
-        raise InvalidSpec(f"{log.name} does not name the model; name it: vramcast serve MODEL --reconcile ...")
+        raise InvalidSpec("{} does not name the model; name it: vramcast serve MODEL --reconcile ...", log.name)
     for text in log.models:
         if _exists(text):
             return text, resolve_checkpoint(text)
@@ -81,8 +81,8 @@ def checkpoint_of(log: ServingLog) -> tuple[str, Checkpoint]:
     if loose is not None:
         return loose, resolve_checkpoint(loose)
     raise InvalidSpec(
-        f"{log.name} loads {log.models[0][:120]!r}, which is no file here and no known model; name it: vramcast serve "
-        "MODEL --reconcile ..."
+        "{} loads {!r}, which is no file here and no known model; name it: vramcast serve MODEL --reconcile ...",
+        log.name, log.models[0][:120]
     )
 
 
@@ -151,16 +151,27 @@ def gpus_of(log: ServingLog, *, ranks: int) -> str:
             return f"{ranks}x{load_gpu(card).name}"
         except (UnknownName, InvalidSpec):  # none is called so, or several
             continue
-    ask = f"{log.name} does not name the cards; give --gpus, for example --gpus {ranks}x"
+    example = f"{ranks}xh100-sxm-80gb"
+    if log.card_bytes is None and not log.cards:
+        raise InvalidSpec("{} does not name the cards; give --gpus, for example --gpus {}", log.name, example)
     if log.card_bytes is None:
-        raise InvalidSpec(ask + ("h100-sxm-80gb" if not log.cards else f"... (it says {log.cards[0][:60]!r})"))
+        raise InvalidSpec(
+            "{} does not name the cards; give --gpus, for example --gpus {} (it says {!r})",
+            log.name, f"{ranks}x...", log.cards[0][:60]
+        )
     fitting = [name for name in gpu_names() if _is_close(load_gpu(name).visible_bytes, log.card_bytes)]
     if len(fitting) == 1:
         return f"{ranks}x{fitting[0]}"
     if not fitting:
-        raise InvalidSpec(f"{ask}h100-sxm-80gb (no known card has {log.card_bytes:,} bytes)")
+        raise InvalidSpec(
+            "{} does not name the cards; give --gpus, for example --gpus {} (no known card has {:,} bytes)",
+            log.name, example, log.card_bytes
+        )
     more = ", ..." if len(fitting) > MOST_NAMED else ""
-    raise InvalidSpec(f"{ask}{fitting[0]} (as much memory have {', '.join(fitting[:MOST_NAMED])}{more})")
+    raise InvalidSpec(
+        "{} does not name the cards; give --gpus, for example --gpus {} (as much memory have {})",
+        log.name, f"{ranks}x{fitting[0]}", ", ".join(fitting[:MOST_NAMED]) + more
+    )
 
 
 def _is_close(visible_bytes: int, stated_bytes: int) -> bool:
@@ -224,7 +235,7 @@ def _engine(log: ServingLog, given: Any) -> tuple[str, Version, tuple[Remark, ..
     if given is not None:
         engine, version = parse_engine(str(given))
         if engine != log.engine:
-            raise InvalidSpec(f"--engine {given} contradicts {log.name}, which is a log of {log.engine}")
+            raise InvalidSpec("--engine {} contradicts {}, which is a log of {}", given, log.name, log.engine)
         if "@" in str(given) or not log.version:
             return engine, version, ()
     if log.engine not in SERVING:

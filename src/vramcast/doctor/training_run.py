@@ -13,10 +13,10 @@ from vramcast.doctor.question import SAME_CARD
 from vramcast.domain.answer import Answer, RankAnswer
 from vramcast.domain.calibration import ALLOCATOR, OUTSIDE, Calibration, Correction
 from vramcast.domain.device import Gpu
+from vramcast.domain.failure import Compared, Reconciliation, Remark
 from vramcast.domain.job import Job, Phase
-from vramcast.domain.measured import Highest, MeasuredRun
+from vramcast.domain.observation import Highest, MeasuredRun
 from vramcast.domain.program import Category, events
-from vramcast.domain.reconciliation import Compared, Reconciliation, Remark
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import InvalidSpec
 from vramcast.estimate.serving import answer as serving_answer
@@ -59,13 +59,14 @@ def check_match(run: MeasuredRun, gpu: Gpu, count: int) -> None:
     other_size = run.gpu_bytes is not None and all(abs(run.gpu_bytes - one) > SAME_CARD * one for one in sizes)
     if other_size or (run.gpu and not _named(run.gpu, gpu.name)):
         raise InvalidSpec(
-            f"{run.name} was recorded on {run.gpu or 'a card'}{size}, the job asks for {gpu.name} "
-            f"({format_bytes(gpu.visible_bytes)}); give --gpus with the card it ran on"
+            "{} was recorded on {}, the job asks for {} ({}); give --gpus with the card it ran on",
+            run.name, (run.gpu or "a card") + size, gpu.name, format_bytes(gpu.visible_bytes)
         )
     if run.num_gpus != count and run.has_counters:
         raise InvalidSpec(
-            f"{run.name} was recorded on {run.num_gpus} GPU{'s' * (run.num_gpus > 1)}, the job asks for {count}; give "
-            f"--gpus {run.num_gpus}x{gpu.name}"
+            "{} was recorded on {} GPU, the job asks for {}; give --gpus {}" if run.num_gpus == 1
+            else "{} was recorded on {} GPUs, the job asks for {}; give --gpus {}",
+            run.name, run.num_gpus, count, f"{run.num_gpus}x{gpu.name}"
         )
 
 

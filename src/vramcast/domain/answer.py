@@ -94,6 +94,7 @@ class RankAnswer(Noun, frozen=True):
     ledger: tuple[LedgerEntry, ...]  # at the steady step's peak
     gives_back_cache: bool = False  # within the capacity only because cached memory is returned to the driver
     highest: str = ""  # which of phases with the same device peak it is; "": the first
+    chance_to_fit: float | None = None  # by how far predictions of jobs like it missed; None: not known
 
     @property
     def highest_phase(self) -> str:
@@ -230,6 +231,7 @@ class Answer(Noun, frozen=True, rename={"num_parameters": "parameters"}):
     capacity_bytes: int
     ranks: tuple[RankAnswer, ...]
     num_parameters: int
+    shortfall: str = ""  # why it does not fit, where the card's size alone does not say it
     ignored: tuple[str, ...] = ()  # what of the files of a question the answer is without
     cautions: tuple[str, ...] = ()  # what changes how the answer is to be read: it stands behind the first line
     assumptions: tuple[str, ...] = ()
@@ -270,6 +272,13 @@ class Answer(Noun, frozen=True, rename={"num_parameters": "parameters"}):
     def leaves(self, headroom: float | None) -> bool:
         """Whether the plan fits and leaves so much of the card free; None: its 90 % interval fits."""
         return self.fits and self.claimed_bytes(headroom) <= usable_bytes(self.capacity_bytes, headroom)
+
+    @property
+    def chance_to_fit(self) -> float | None:
+        """How likely the fullest card is enough; None: not known, or more than the card decides."""
+        beside = not self.fits and self.fullest.needed_bytes <= self.capacity_bytes
+        lacks = self.shortfall or (self.host is not None and not self.host.fits)
+        return None if beside or lacks else self.fullest.chance_to_fit
 
     @property
     def verdict(self) -> Fit:
@@ -391,7 +400,6 @@ class ServeAnswer(Answer, frozen=True):
     capacity: Capacity | None = None
     speed: Speed | None = None
     startup: dict[str, int] = {}  # figures the first rank prints when it starts [bytes]
-    shortfall: str = ""  # why it does not fit, where the card's size alone does not say it
     load: LoadMemory | None = None  # of language models
     fleet: Fleet | None = None  # where a search spread a load over replicas like this one
     served: Served | None = None  # where requests arrive by themselves
@@ -404,4 +412,3 @@ class PostTrainingAnswer(Answer, frozen=True):
 
     resting: dict[str, dict[str, int]] = {}  # process -> stage -> what torch has allocated when it has ended [bytes]
     longest: Peak | None = None  # of the card, where every sequence is as long as it may be
-    shortfall: str = ""  # why it does not fit, where the card's size alone does not say it

@@ -1,12 +1,17 @@
-"""What a measured run taught: ledger categories measured over predicted, and the questions this holds for."""
+"""What a measured run taught: ledger categories measured over predicted, and the questions this holds for.
+
+Programs of training and of serving alike are corrected by it: their tensors are as large as was measured.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.domain.model import Noun
-from vramcast.domain.program import Category
-from vramcast.errors import InvalidSpec
+from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Program, Tensor
+from vramcast.errors import InvalidSpec, Note
 
 PRINTED_AS: Final[dict[str, str]] = {
     Category.WEIGHTS: "weights",
@@ -34,8 +39,8 @@ class Correction(Noun, frozen=True):
     def __post_init__(self) -> None:
         if self.measured_bytes < 0 or self.predicted_bytes < 1:
             raise InvalidSpec(
-                f"a correction of {self.measured_bytes} over {self.predicted_bytes} bytes must measure 0 or more "
-                "and have predicted at least 1"
+                "a correction of {} over {} bytes must measure 0 or more and have predicted at least 1",
+                self.measured_bytes, self.predicted_bytes
             )
 
     def applied(self, num_bytes: int) -> int:
@@ -70,3 +75,38 @@ class Calibration(Noun, frozen=True):
     log: str = ""
     date: str = ""  # ISO
     source: str = ""  # the file it was read from, as answers name it
+
+
+def corrected_by(calibration: Calibration, program: Program, known: dict[Tensor, Tensor] | None = None) -> Program:
+    """The program with its tensors as large as a calibration says; `known` are tensors that other programs share."""
+    return _corrected(calibration, program, {} if known is None else known)
+
+
+def _corrected(calibration: Calibration, program: Program, known: dict[Tensor, Tensor]) -> Program:
+    nodes: list[Alloc | Free | Loop] = []
+    for node in program:
+        if isinstance(node, Loop):
+            nodes.append(replace(node, body=_corrected(calibration, node.body, known)))
+            continue
+        if node.tensor not in known:
+            known[node.tensor] = scaled(calibration, node.tensor)
+        nodes.append(type(node)(known[node.tensor]))
+    return tuple(nodes)
+
+
+def scaled(calibration: Calibration, tensor: Tensor) -> Tensor:
+    """A tensor as large as a calibration says."""
+    correction = calibration.corrections.get(tensor.category)
+    return tensor if correction is None else fitted(tensor, correction, calibration.source)
+
+
+def fitted(tensor: Tensor, correction: Correction, source: str) -> Tensor:
+    """A tensor as large as a correction of that file says."""
+    ratio = correction.measured_bytes / correction.predicted_bytes
+    return replace(
+        tensor,
+        num_bytes=correction.applied(tensor.num_bytes),
+        basis=Basis.FITTED,
+        formula=f"{ratio:.4f} x ({tensor.formula or f'{tensor.num_bytes:,} B'})",
+        source=Note("calibrated by {}; {}", source, tensor.source),
+    )

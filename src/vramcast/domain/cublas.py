@@ -1,4 +1,4 @@
-"""What PyTorch sets aside for cuBLAS, by card, release of torch and environment.
+"""What PyTorch sets aside for cuBLAS, by card, release of torch and environment, and the tensors of a step that it is.
 
 Every handle has a workspace of its own on every stream it is used on, from its first product to the end of the process.
 A thread has one handle for a device: a step that differentiates has two, that of the thread which calls forward and
@@ -14,6 +14,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from vramcast.domain.job import Job
+from vramcast.domain.program import Alloc, Basis, Category, Program, Tensor
+from vramcast.errors import Note
 from vramcast.units import KIB, MIB
 
 Version = tuple[int, ...]
@@ -96,3 +99,27 @@ def lt_workspace_bytes(*, torch: Version | None = None, environment: Mapping[str
         return 0
     size = variables.get("CUBLASLT_WORKSPACE_SIZE", "")
     return int(size) * KIB if size.isdecimal() else LT_BYTES
+
+
+SOURCE = "pytorch aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize"
+BOTH_THREADS = "{:,} B for the forward thread, as much for the autograd thread"
+
+
+def blas_workspace(num_bytes: int, *, whose: str = BOTH_THREADS, name: str = "cuBLAS workspace") -> Tensor:
+    """The workspace of one handle."""
+    return Tensor(
+        name=name, num_bytes=num_bytes, category=Category.WORKSPACES, owner="process", basis=Basis.FORMULA,
+        source=SOURCE, formula=Note(whose, num_bytes),
+    )
+
+
+def blas_workspaces(job: Job, *, torch: Version | None = None) -> Program:
+    """Those of the thread that calls forward and of the autograd engine's.
+
+    Args:
+        job: whose card and environment decide
+        torch: release; None: the newest
+    """
+    capability = job.cluster.gpu.compute_capability
+    tensor = blas_workspace(workspace_bytes(capability, torch=torch, environment=job.env))
+    return (Alloc(tensor), Alloc(tensor))

@@ -126,7 +126,7 @@ class Peft(Noun, frozen=True):
     def __post_init__(self) -> None:
         require_counts(self, "rank", "trainable_parameters", zero=("virtual_tokens",))
         if not 0 <= self.dropout < 1:
-            raise InvalidSpec(f"lora-dropout={self.dropout:g} must be from 0 up to, but not, 1")
+            raise InvalidSpec("lora-dropout={:g} must be from 0 up to, but not, 1", self.dropout)
 
 
 OPTIONAL_COUNTS: Final = ("etp", "first_stage_layers", "last_stage_layers", "shard_group", "recompute_layers")
@@ -182,8 +182,8 @@ class Plan(Noun, frozen=True):
         divisor = self.tp * self.pp * self.cp
         if num_gpus % divisor:
             raise InvalidSpec(
-                f"tp={self.tp} x pp={self.pp} x cp={self.cp} = {divisor} does not divide {num_gpus} GPUs; "
-                f"use a multiple of {divisor} GPUs or smaller degrees"
+                "tp={} x pp={} x cp={} = {} does not divide {} GPUs; use a multiple of {} GPUs or smaller degrees",
+                self.tp, self.pp, self.cp, divisor, num_gpus, divisor
             )
         return num_gpus // divisor
 
@@ -235,7 +235,7 @@ def require_counts(noun: Noun, *names: str, zero: tuple[str, ...] = ()) -> None:
 def require_count(name: str, value: object, *, least: int = 1) -> int:
     """`value` as a count, or one sentence that says why not."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_COUNT:
-        raise InvalidSpec(f"{name}={value!r} must be a whole number from {least} to {LARGEST_COUNT}")
+        raise InvalidSpec("{}={!r} must be a whole number from {} to {}", name, value, least, LARGEST_COUNT)
     return value
 
 
@@ -243,7 +243,9 @@ def share(name: str, size: int, ranks: int, *, what: str) -> int:
     """`size / ranks`, or one sentence naming the divisors that would work."""
     if size % ranks:
         fits = [str(n) for n in range(1, min(size, 1024) + 1) if size % n == 0 and n <= 64]
-        raise InvalidSpec(f"{name}={ranks} does not divide {what}={size}; use {', '.join(fits[:-1])} or {fits[-1]}")
+        raise InvalidSpec(
+            "{}={} does not divide {}={}; use {} or {}", name, ranks, what, size, ", ".join(fits[:-1]), fits[-1]
+        )
     return size // ranks
 
 

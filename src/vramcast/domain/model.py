@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 from math import prod
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, to_builtins
+from msgspec.structs import asdict, replace
 
 
 class Norm(StrEnum):
@@ -26,6 +26,12 @@ class Norm(StrEnum):
 
 class Noun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Base of the frozen nouns."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """As plain data, without what is not known."""
+        known = {name: value for name, value in asdict(self).items() if value is not None}
+        plain: dict[str, Any] = to_builtins(known)
+        return plain
 
 
 class Split(StrEnum):

@@ -1,12 +1,345 @@
-"""Diffusion pipelines: text encoders, a denoiser, an autoencoder, and how they are run."""
+"""Diffusion pipelines: text encoders, a denoiser, an autoencoder, and how they are run.
+
+Networks are written as diffusers publishes them: a class and the fields of its config.json.
+Names and defaults are those of the class's constructor, so that a repository's config is the description; fields that
+change neither weights nor memory are left out.
+[diffusers] huggingface/diffusers src/diffusers/models/unets, models/transformers, models/autoencoders at v0.35
+"""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from vramcast.domain.autoencoders import Autoencoder
-from vramcast.domain.denoisers import Denoiser
 from vramcast.domain.model import Model, Noun
+
+
+class _Pyramid(Noun, frozen=True):
+    """Residual blocks at several resolutions, each half of the one before."""
+
+    in_channels: int = 3
+    out_channels: int = 3
+    block_out_channels: tuple[int, ...] = (128, 256, 512, 512)
+    latent_channels: int = 16
+
+    @property
+    def scale(self) -> int:
+        """Pixels per latent, along each side."""
+        return int(2 ** (len(self.block_out_channels) - 1))
+
+
+class AutoencoderKL(_Pyramid, frozen=True, tag="AutoencoderKL"):
+    """Residual blocks at several resolutions, one attention in the middle; of images. FLUX.2's has other latents."""
+
+    layers_per_block: int = 2
+    latent_channels: int = 4
+    sample_size: int = 512  # pixels per side above which tiles are cut
+    force_upcast: bool = False  # the pipeline decodes in fp32 where it runs in fp16
+    use_quant_conv: bool = True
+    use_post_quant_conv: bool = True
+    mid_block_add_attention: bool = True
+    batch_norm: int = 0  # FLUX.2: channels of the norm of latents
+
+
+class AutoencoderKLCogVideoX(_Pyramid, frozen=True, tag="AutoencoderKLCogVideoX"):
+    """Causal three-dimensional convolutions that keep the last frames of a batch for the next one."""
+
+    block_out_channels: tuple[int, ...] = (128, 256, 256, 512)
+    layers_per_block: int = 3
+    temporal_compression_ratio: int = 4
+    sample_height: int = 480
+    sample_width: int = 720
+
+
+class AutoencoderKLHunyuanVideo(_Pyramid, frozen=True, tag="AutoencoderKLHunyuanVideo"):
+    """Causal three-dimensional convolutions over a tile of the video at once."""
+
+    layers_per_block: int = 2
+    spatial_compression_ratio: int = 8
+    temporal_compression_ratio: int = 4
+    mid_block_add_attention: bool = True
+
+    @property
+    def scale(self) -> int:
+        """Pixels per latent, along each side."""
+        return self.spatial_compression_ratio
+
+
+class AutoencoderKLWan(Noun, frozen=True, tag="AutoencoderKLWan"):
+    """Causal three-dimensional convolutions, one latent frame after the other; Qwen-Image uses it for images."""
+
+    base_dim: int = 96
+    decoder_base_dim: int | None = None
+    z_dim: int = 16
+    dim_mult: tuple[int, ...] = (1, 2, 4, 4)
+    num_res_blocks: int = 2
+    temperal_downsample: tuple[bool, ...] = (False, True, True)
+    is_residual: bool = False
+    in_channels: int = 3
+    out_channels: int = 3
+    patch_size: int | None = None
+    scale_factor_temporal: int = 4
+    scale_factor_spatial: int = 8
+
+    @property
+    def scale(self) -> int:
+        """Pixels per latent, along each side."""
+        return self.scale_factor_spatial
+
+    @property
+    def latent_channels(self) -> int:
+        return self.z_dim
+
+
+Autoencoder = AutoencoderKL | AutoencoderKLCogVideoX | AutoencoderKLHunyuanVideo | AutoencoderKLWan
+
+
+PerLevel = tuple[int, ...] | int
+
+
+def level(value: PerLevel, index: int) -> int:
+    """The entry of a level, where one number may stand for all."""
+    return value if isinstance(value, int) else value[index]
+
+
+class UNet(Noun, frozen=True, tag="UNet2DConditionModel"):
+    """Residual blocks at several resolutions with transformers between them."""
+
+    in_channels: int = 4
+    out_channels: int = 4
+    down_block_types: tuple[str, ...] = ("CrossAttnDownBlock2D",) * 3 + ("DownBlock2D",)
+    block_out_channels: tuple[int, ...] = (320, 640, 1280, 1280)
+    layers_per_block: int = 2
+    cross_attention_dim: int = 1280
+    transformer_layers_per_block: PerLevel = 1
+    attention_head_dim: PerLevel = 8  # number of heads, in spite of its name
+    use_linear_projection: bool = False
+    addition_time_embed_dim: int | None = None
+    projection_class_embeddings_input_dim: int | None = None
+    encoder_hid_dim: int | None = None  # Kolors: width of text states before they are projected
+
+    @property
+    def attends(self) -> tuple[bool, ...]:
+        """Whether a level has transformers, from the finest to the coarsest."""
+        return tuple(name.startswith("CrossAttn") for name in self.down_block_types)
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        return tuple(level(self.attention_head_dim, index) for index in range(len(self.block_out_channels)))
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Transformer layers of each level's transformers, where it has any."""
+        return tuple(level(self.transformer_layers_per_block, index) for index in range(len(self.block_out_channels)))
+
+
+class Transformer(Noun, frozen=True):
+    """What those share whose width is that of their heads."""
+
+    attention_head_dim: int = 128
+    num_attention_heads: int = 24
+
+    @property
+    def hidden(self) -> int:
+        """Width of each stream."""
+        return self.num_attention_heads * self.attention_head_dim
+
+
+class Flux(Transformer, frozen=True, tag="FluxTransformer2DModel"):
+    """Two-stream blocks of text and image, then blocks of the joined stream with attention and MLP side by side."""
+
+    in_channels: int = 64
+    out_channels: int | None = None
+    num_layers: int = 19
+    num_single_layers: int = 38
+    joint_attention_dim: int = 4096
+    pooled_projection_dim: int = 768
+    guidance_embeds: bool = False
+
+
+class Flux2(Transformer, frozen=True, tag="Flux2Transformer2DModel"):
+    """Flux with modulation shared by all blocks, gated MLPs and no biases."""
+
+    in_channels: int = 128
+    out_channels: int | None = None
+    num_layers: int = 8
+    num_single_layers: int = 48
+    num_attention_heads: int = 48
+    joint_attention_dim: int = 15360
+    timestep_guidance_channels: int = 256
+    mlp_ratio: float = 3.0
+    guidance_embeds: bool = True
+
+
+class SD3(Transformer, frozen=True, tag="SD3Transformer2DModel"):
+    """Two-stream blocks (MMDiT); some attend twice in the image stream (MMDiT-X)."""
+
+    patch_size: int = 2
+    in_channels: int = 16
+    out_channels: int = 16
+    num_layers: int = 18
+    attention_head_dim: int = 64
+    num_attention_heads: int = 18
+    joint_attention_dim: int = 4096
+    caption_projection_dim: int = 1152
+    pooled_projection_dim: int = 2048
+    pos_embed_max_size: int = 96
+    dual_attention_layers: tuple[int, ...] = ()
+    qk_norm: str | None = None
+
+
+class QwenImage(Transformer, frozen=True, tag="QwenImageTransformer2DModel"):
+    """Two-stream blocks throughout."""
+
+    patch_size: int = 2
+    in_channels: int = 64
+    out_channels: int = 16
+    num_layers: int = 60
+    joint_attention_dim: int = 3584
+
+
+class AuraFlow(Transformer, frozen=True, tag="AuraFlowTransformer2DModel"):
+    """Two-stream blocks, then blocks of the joined stream; gated MLPs, no biases."""
+
+    sample_size: int = 64
+    patch_size: int = 2
+    in_channels: int = 4
+    out_channels: int = 4
+    num_mmdit_layers: int = 4
+    num_single_dit_layers: int = 32
+    attention_head_dim: int = 256
+    num_attention_heads: int = 12
+    joint_attention_dim: int = 2048
+    caption_projection_dim: int = 3072
+    pos_embed_max_size: int = 1024
+
+
+class Face(Noun, frozen=True):
+    """ConsisID's face modules: an extractor of facial tokens, and cross-attention to them in every second block."""
+
+    id_dim: int = 1280
+    vit_dim: int = 1024
+    depth: int = 10
+    dim_head: int = 64
+    num_heads: int = 16
+    num_id_token: int = 5
+    num_queries: int = 32
+    output_dim: int = 2048
+    ff_mult: int = 4
+    num_scale: int = 5
+    cross_attn_interval: int = 2
+    cross_attn_dim_head: int = 128
+    cross_attn_num_heads: int = 16
+
+
+class CogVideoX(Transformer, frozen=True, tag="CogVideoXTransformer3DModel"):
+    """Blocks over text and video tokens that share weights but for modulation; ConsisID adds face modules."""
+
+    num_attention_heads: int = 30
+    attention_head_dim: int = 64
+    in_channels: int = 16
+    out_channels: int = 16
+    time_embed_dim: int = 512
+    ofs_embed_dim: int | None = None
+    text_embed_dim: int = 4096
+    num_layers: int = 30
+    sample_width: int = 90
+    sample_height: int = 60
+    sample_frames: int = 49
+    patch_size: int = 2
+    patch_size_t: int | None = None
+    temporal_compression_ratio: int = 4
+    max_text_seq_length: int = 226
+    use_rotary_positional_embeddings: bool = False
+    use_learned_positional_embeddings: bool = False
+    face: Face | None = None
+
+
+class HunyuanVideo(Transformer, frozen=True, tag="HunyuanVideoTransformer3DModel"):
+    """Flux's blocks over video tokens, with a small transformer that refines the text."""
+
+    in_channels: int = 16
+    out_channels: int = 16
+    num_layers: int = 20
+    num_single_layers: int = 40
+    num_refiner_layers: int = 2
+    mlp_ratio: float = 4.0
+    patch_size: int = 2
+    patch_size_t: int = 1
+    guidance_embeds: bool = True
+    text_embed_dim: int = 4096
+    pooled_projection_dim: int = 768
+
+
+class Wan(Transformer, frozen=True, tag="WanTransformer3DModel"):
+    """Self-attention over video tokens, cross-attention to text, modulation from a shared table."""
+
+    patch_size: tuple[int, int, int] = (1, 2, 2)
+    num_attention_heads: int = 40
+    in_channels: int = 16
+    out_channels: int = 16
+    text_dim: int = 4096
+    freq_dim: int = 256
+    ffn_dim: int = 13824
+    num_layers: int = 40
+    cross_attn_norm: bool = True
+    image_dim: int | None = None
+    added_kv_proj_dim: int | None = None
+
+
+class PixArt(Transformer, frozen=True, tag="PixArtTransformer2DModel"):
+    """Self-attention over image tokens, cross-attention to text, one modulation for all blocks."""
+
+    num_attention_heads: int = 16
+    attention_head_dim: int = 72
+    in_channels: int = 4
+    out_channels: int = 8
+    num_layers: int = 28
+    cross_attention_dim: int = 1152
+    sample_size: int = 128
+    patch_size: int = 2
+    caption_channels: int = 4096
+    use_additional_conditions: bool | None = None  # None: where samples are 128 wide
+
+
+class OmniGen(Noun, frozen=True, tag="OmniGenTransformer2DModel"):
+    """A language model's layers over text, reference images and the noisy image in one sequence."""
+
+    in_channels: int = 4
+    patch_size: int = 2
+    hidden_size: int = 3072
+    num_attention_heads: int = 32
+    num_key_value_heads: int = 32
+    intermediate_size: int = 8192
+    num_layers: int = 32
+    vocab_size: int = 32064
+    pos_embed_max_size: int = 192
+    time_step_dim: int = 256
+
+    @property
+    def hidden(self) -> int:
+        return self.hidden_size
+
+
+class ZImage(Noun, frozen=True, tag="ZImageTransformer2DModel"):
+    """Layers over joined text and image tokens, behind small refiners of each."""
+
+    in_channels: int = 16
+    dim: int = 3840
+    n_layers: int = 30
+    n_refiner_layers: int = 2
+    n_heads: int = 30
+    n_kv_heads: int = 30
+    cap_feat_dim: int = 2560
+
+    @property
+    def hidden(self) -> int:
+        return self.dim
+
+
+Denoiser = (
+    UNet | Flux | Flux2 | SD3 | QwenImage | AuraFlow | CogVideoX | HunyuanVideo | Wan | PixArt | OmniGen | ZImage
+)
+
 
 Network = Model | Denoiser | Autoencoder
 

@@ -11,7 +11,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import Model, Noun
 from vramcast.domain.serving import ServeJob, Version
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Note
 from vramcast.units import format_bytes
 
 
@@ -38,7 +38,7 @@ class Limits(Noun, frozen=True):
 
     def __post_init__(self) -> None:
         if self.headroom is not None and not 0 <= self.headroom < 1:
-            raise InvalidSpec(f"headroom={self.headroom!r} must be a share from 0 to below 1, for example 0.05")
+            raise InvalidSpec("headroom={!r} must be a share from 0 to below 1, for example 0.05", self.headroom)
         if self.run_tokens is None and (self.budget is not None or self.deadline_hours is not None):
             raise InvalidSpec("a budget or a deadline needs the length of the run: give --tokens, such as --tokens 1T")
 
@@ -50,14 +50,14 @@ NO_ROOM: Final = "no plan leaves the upper end of its 90 % interval on the card:
 def too_close(needed_bytes: int, high_bytes: int, usable_bytes: int, headroom: float | None) -> str:
     """Why a search does not offer a plan that fits."""
     if headroom is None:
-        return f"90 % up to {format_bytes(high_bytes)}, {format_bytes(usable_bytes)} usable"
-    return f"{format_bytes(needed_bytes)} needed, {format_bytes(usable_bytes)} usable"
+        return Note("90 % up to {}, {} usable", format_bytes(high_bytes), format_bytes(usable_bytes))
+    return Note("{} needed, {} usable", format_bytes(needed_bytes), format_bytes(usable_bytes))
 
 
 def _require(space: Noun, *axes: str) -> None:
     for name in axes:
         if not getattr(space, name):
-            raise InvalidSpec(f"nothing is left of {name.replace('_', ' ')}; allow at least one")
+            raise InvalidSpec("nothing is left of {}; allow at least one", name.replace("_", " "))
 
 
 class Space(Noun, frozen=True):
@@ -121,6 +121,7 @@ class Point(Noun, frozen=True):
     unit: str  # "USD", "CNY", or "GPU-hours" where no price is known
     on_front: bool  # no other plan is both faster and cheaper
     fleet: Fleet | None = None  # of a deployment
+    per_user: bool = False  # tokens per second are what one user gets: all plans carry the same rate of requests
 
 
 class Technique(Noun, frozen=True):

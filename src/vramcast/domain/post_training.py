@@ -41,13 +41,14 @@ class Episodes(Noun, frozen=True):
     response_len: int = 512
     mean_prompt_len: int | None = None  # None: every prompt is as long as the longest [tokens]
     mean_response_len: int | None = None
+    response_deviation: float | None = None  # standard deviation of an answer's length; None: VARIATION of it [tokens]
 
     def __post_init__(self) -> None:
         require_counts(self, "prompts", "samples", "prompt_len", "response_len", "mean_prompt_len", "mean_response_len")
         for mean, most, name in ((self.mean_prompt_len, self.prompt_len, "prompt"),
                                  (self.mean_response_len, self.response_len, "response")):
             if mean is not None and mean > most:
-                raise InvalidSpec(f"mean-{name}-len={mean} is longer than {name}-len={most}, the longest one")
+                raise InvalidSpec("mean-{}-len={} is longer than {}-len={}, the longest one", name, mean, name, most)
 
     @property
     def longest(self) -> int:
@@ -66,11 +67,12 @@ class Episodes(Noun, frozen=True):
         The mean of n lengths deviates by the square root of n less than one of them; all answers to a prompt share it.
         None is longer than the longest.
         """
-        parts = ((self.mean_prompt_len, self.prompt_len, max(1.0, sequences / self.samples)),
-                 (self.mean_response_len, self.response_len, sequences))
+        parts = ((self.mean_prompt_len, self.prompt_len, None, max(1.0, sequences / self.samples)),
+                 (self.mean_response_len, self.response_len, self.response_deviation, sequences))
         return round(sequences * sum(
-            most if mean is None else min(most, mean * (1 + deviations * VARIATION / count**0.5))
-            for mean, most, count in parts
+            most if mean is None else min(most, mean * (
+                1 + deviations * (VARIATION if deviation is None else deviation / mean) / count**0.5))
+            for mean, most, deviation, count in parts
         ))
 
 
@@ -128,9 +130,9 @@ class Rollout(Noun, frozen=True):
     def __post_init__(self) -> None:
         require_counts(self, "tp", "gpus", "max_sequences", "batched_tokens", "context", "bucket_mib", "parts")
         if self.level not in (None, 1, 2):
-            raise InvalidSpec(f"sleep-level={self.level} is neither 1 nor 2; --no-sleep keeps the engine awake")
+            raise InvalidSpec("sleep-level={} is neither 1 nor 2; --no-sleep keeps the engine awake", self.level)
         if self.memory_fraction is not None and not 0.0 < self.memory_fraction <= 1.0:
-            raise InvalidSpec(f"memory-fraction={self.memory_fraction} must lie above 0 and up to 1, for example 0.5")
+            raise InvalidSpec("memory-fraction={} must lie above 0 and up to 1, for example 0.5", self.memory_fraction)
 
 
 class PostTrainingJob(Noun, frozen=True, kw_only=True):
@@ -153,7 +155,7 @@ class PostTrainingJob(Noun, frozen=True, kw_only=True):
     critic: Model | None = None  # whose values are estimated; None: as the one that learns
     reward: Model | None = None  # that rates answers; None: a function does
     own_gpus: dict[str, int] = {}  # "critic", "reference", "reward", with "+" between: cards of their own [count]
-    trainer_options: dict[str, str | int | float | bool] = {}  # of DeepSpeed
+    trainer_options: dict[str, str | int | float | bool] = {}  # of DeepSpeed or Megatron
     trainer: Job | None = None  # of TRL: the same run as its trainer's alone, whose answers come from elsewhere
     assumed: tuple[str, ...] = ()  # of what the question leaves open, one sentence each
 

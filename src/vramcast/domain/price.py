@@ -22,9 +22,9 @@ class Price(Noun, frozen=True):
 
     def __post_init__(self) -> None:
         if not 0 < self.per_hour < 1e6:
-            raise InvalidSpec(f"price per hour {self.per_hour!r} must be more than 0 and less than 1,000,000")
+            raise InvalidSpec("price per hour {!r} must be more than 0 and less than 1,000,000", self.per_hour)
         if len(self.currency) != 3 or not self.currency.isascii() or not self.currency.isupper():
-            raise InvalidSpec(f"currency {self.currency[:20]!r} must be an ISO 4217 code such as USD or CNY")
+            raise InvalidSpec("currency {!r} must be an ISO 4217 code such as USD or CNY", self.currency[:20])
 
 
 class Cost(Noun, frozen=True):

@@ -64,7 +64,7 @@ class Traffic(Noun, frozen=True):
         for name in ("rate", "burstiness"):
             value = getattr(self, name)
             if value is not None and not 1e-6 <= value <= 1e6:
-                raise InvalidSpec(f"{name}={value:g} must lie between 0.000001 and 1000000")
+                raise InvalidSpec("{}={:g} must lie between 0.000001 and 1000000", name, value)
 
 
 class Draft(Noun, frozen=True):
@@ -112,7 +112,7 @@ class ServePlan(Noun, frozen=True):
         require_counts(self, "tp", "pp", "dp", "dcp", "lora_rank", *limits, zero=("lora_slots", "gpu_layers"))
         fraction = self.memory_fraction
         if fraction is not None and not 0.0 < fraction <= 1.0:
-            raise InvalidSpec(f"memory-fraction={fraction} must lie above 0 and up to 1, for example 0.9")
+            raise InvalidSpec("memory-fraction={} must lie above 0 and up to 1, for example 0.9", fraction)
 
     @property
     def num_ranks(self) -> int:
@@ -141,11 +141,13 @@ class PipelineJob(ServingQuestion, frozen=True, kw_only=True):
         for name, value, most in (("height", height, LONGEST_SIDE), ("width", width, LONGEST_SIDE),
                                   ("frames", self.frames, MOST_FRAMES)):
             if value > most:
-                raise InvalidSpec(f"{name}={value} is more than any pipeline generates at once; use at most {most}")
+                raise InvalidSpec(
+                    "{}={} is more than any pipeline generates at once; use at most {}", name, value, most
+                )
         if height * width * self.frames > MOST_PIXELS:
             raise InvalidSpec(
-                f"height={height} x width={width} x frames={self.frames} are more pixels than any pipeline generates "
-                f"at once; use at most {MOST_PIXELS:,}"
+                "height={} x width={} x frames={} are more pixels than any pipeline generates at once; use at most "
+                "{:,}", height, width, self.frames, MOST_PIXELS
             )
 
     @property

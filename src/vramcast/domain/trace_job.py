@@ -1,11 +1,16 @@
-"""What is traced: a module or a script, its inputs, what a step does, and the card it is for."""
+"""What is traced: a module or a script, its inputs, what a step does, the card it is for, and what a traced run says.
+
+That is the answer of `trace`, who held the peak, and what the tracer does not know.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from vramcast.domain.answer import Answer
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import Noun
+from vramcast.domain.snapshot import Snapshot
 
 BATCH: Final = "B"
 SEQUENCE: Final = "S"
@@ -64,12 +69,96 @@ class ScriptJob(Noun, frozen=True):
     alloc_conf: str = ""
     steps: int | None = None  # None: until steps repeat
     time_limit_s: int = DEFAULT_TIME_LIMIT_S
+    spent_s: float = 0  # of that, by starts before this one
     is_sandboxed: bool = False  # files it would write are kept out
     memory_limit_bytes: int | None = None  # of main memory that the script may take; None: what is there
     enforces_capacity: bool = False  # it runs out of memory as on the card, so that scripts that try again can
     values: dict[str, str] = {}  # place in the code -> the value that data would have there
     data: dict[str, int] = {}  # "seq", "rows", "image" -> size of data that stand in for what is not there
     stand_ins: tuple[str, ...] = ()  # packages that are not installed, and without which it did not run
+    folders: tuple[str, ...] = ()  # of the script's own project, which are to be on the path
     world_size: int = 1
     rank: int = 0
     assumptions: tuple[str, ...] = ()
+
+
+class Holding(Noun, frozen=True, rename={"num_bytes": "bytes", "count": "blocks"}):
+    """Blocks alive at the peak that share something."""
+
+    name: str  # a module "layers.3.mlp", a line "train.py:50 step", an operator "aten.mm"; "" where that is unknown
+    num_bytes: int
+    count: int
+
+
+class Holdings(Noun, frozen=True):
+    """The peak of allocated memory, cut three ways. Each adds up to it, without slack in blocks."""
+
+    by_module: tuple[Holding, ...] = ()  # largest first
+    by_line: tuple[Holding, ...] = ()
+    by_operator: tuple[Holding, ...] = ()
+
+
+class UnknownOperator(Noun, frozen=True, rename={"num_bytes": "bytes"}):
+    """An operator of which nobody has read what it allocates on CUDA beyond its outputs."""
+
+    name: str  # "aten.foo", "mylib.bar"
+    calls: int
+    num_bytes: int  # of its outputs, all calls together
+    peak_bytes: int  # of its outputs alive at the peak
+
+
+class TraceFailure(Noun, frozen=True, rename={"num_bytes": "bytes"}):
+    """The first request that the card cannot serve."""
+
+    num_bytes: int  # asked of the driver, as the message says: whole pages
+    step: int  # from 0
+    phase: str  # "setup", "forward", "backward", "optimizer"
+    operator: str
+    module: str  # "" outside modules
+    line: str  # of the user, "train.py:50 step"
+    message: str  # what PyTorch would print
+    stack: tuple[str, ...] = ()  # innermost first
+
+
+class TracedTime(Noun, frozen=True):
+    """How long the last step takes on the card, and what the time goes to: an estimate, without an interval as too few
+    steps were measured."""
+
+    step_s: float
+    flops: float  # of products, convolutions and attention, without what recomputation repeats
+    mfu: float  # of the card's dense data-sheet rate in the dtype that most of them are computed in
+    bound: str  # what the largest part is: "compute", "memory", "launch", "offload"
+    seconds: dict[str, float]  # cause -> part of step_s that nothing else hides; they add up to step_s
+    modules: dict[str, float]  # innermost module -> its part, longest first; the optimizer is one, "" outside of all
+    samples_per_s: float | None = None  # of all ranks; None: nobody said how many a step has
+    sources: tuple[str, ...] = ()  # what the rates rest on
+    left_out: tuple[str, ...] = ()  # what a step takes beside it, sentences
+
+
+class CoursePoint(NamedTuple):
+    """The most in a stretch of the run [bytes]."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+class TraceAnswer(Answer, frozen=True):
+    """The answer to one traced run of one process."""
+
+    steps: int = 0  # that were run
+    events: int = 0  # allocations and frees
+    holdings: Holdings = Holdings()
+    unknown_operators: tuple[UnknownOperator, ...] = ()  # by bytes at the peak, largest first
+    failure: TraceFailure | None = None
+    traced_time: TracedTime | None = None  # None: no step was marked, or the card's data sheet is not known
+    course: tuple[CoursePoint, ...] = ()  # of the whole run, in equal stretches of events
+    interval_basis: str = ""  # what the interval rests on, a sentence
+    timeline: str | None = None  # path of the snapshot written
+    stopped: str = ""  # why the run ended before its steps were done, a sentence
+
+
+class Traced(Noun, frozen=True):
+    """An answer with the recording behind it."""
+
+    answer: TraceAnswer
+    snapshot: Snapshot

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Note
 
 Version = tuple[int, ...]
 
@@ -78,10 +78,10 @@ def check_version(engine: str, written: str, *, oldest: Version, newest: Version
     found, known = read_version(written), f"{version_text(oldest)} to {version_text(newest)}"
     if found is None:
         raise InvalidSpec(
-            f"engine version {written[:40]!r} must be written like {engine}@{version_text(newest)}; {known}"
+            "engine version {!r} must be written like {}@{}; {}", written[:40], engine, version_text(newest), known
         )
     if found < oldest[: len(found)]:
-        raise InvalidSpec(f"{engine} {version_text(found)} is not covered; known are versions {known}")
+        raise InvalidSpec("{} {} is not covered; known are versions {}", engine, version_text(found), known)
     return last_release(found, parts=len(newest), newest=newest)
 
 
@@ -89,4 +89,6 @@ def newer(engine: str, version: Version, newest: Version) -> tuple[str, ...]:
     """What the answer for a version is without that is newer than any that is known; none for others."""
     if version[: len(newest)] <= newest:
         return ()
-    return (f"what {engine} {version_text(version)} changed since {version_text(newest)}, the newest that is known",)
+    return (Note(
+        "what {} {} changed since {}, the newest that is known", engine, version_text(version), version_text(newest)
+    ),)

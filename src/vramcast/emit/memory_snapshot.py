@@ -74,12 +74,12 @@ def _document(snapshot: Snapshot) -> dict[str, Any]:
 
 def _frame(frame: Frame, known: dict[Frame, dict[str, Any]]) -> dict[str, Any]:
     if frame not in known:
-        known[frame] = {"name": frame.name, "filename": frame.filename, "line": frame.line}
+        known[frame] = {"name": str(frame.name), "filename": frame.filename, "line": frame.line}
     return known[frame]
 
 
 def _events(trace: Trace, snapshot: Snapshot, stacks: list[Frames]) -> list[dict[str, Any]]:
-    pools, labels = snapshot.pools, snapshot.labels
+    pools, labels = snapshot.pools, tuple(map(str, snapshot.labels))
     columns = zip(
         trace.actions, trace.addresses, trace.sizes, trace.streams, trace.times_us, trace.stacks, trace.pools,
         trace.labels, strict=True,
@@ -146,7 +146,7 @@ def _own(snapshot: Snapshot) -> dict[str, Any]:
         "devices": [device.device for device in snapshot.devices],
         "without_segments": [device.device for device in snapshot.devices if not device.has_segments],
         "capacity_bytes": capacities,
-        "remarks": list(snapshot.remarks),
+        "remarks": list(map(str, snapshot.remarks)),  # a note is a class of its own, which no reader of pickles loads
     }
     without_addresses = [device.device for device in snapshot.devices if not device.has_addresses]
     totals = [

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from msgspec import json
 
 from vramcast.domain.snapshot import Action, DeviceSnapshot, Snapshot, Trace
+from vramcast.errors import text_of
 
 MOST_POINTS: Final = 200_000
 """Counter values written for one device; more are thinned to the highest of each stretch."""
@@ -43,7 +44,8 @@ def write_counters(snapshot: Snapshot, counted: Mapping[int, Counted], *, most_p
     for device in snapshot.devices:
         if device.device in counted:
             events += _device(snapshot, device, counted[device.device], most_points)
-    return json.encode({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"recording": snapshot.name}})
+    trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"recording": snapshot.name}}
+    return json.encode(trace, enc_hook=text_of)
 
 
 def _device(snapshot: Snapshot, device: DeviceSnapshot, counted: Counted, most_points: int) -> Iterator[dict[str, Any]]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import Job, Phase, Precision, Shards
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
-from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.passes import free_gradients, inference, passes
 from vramcast.engines.eager.question import packing_sentences, recipe_of
 from vramcast.engines.eager.recipe import Recipe, elements, weights
@@ -64,12 +64,14 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
             "--engine deepspeed"
         )
     if plan.precision not in (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.BF16, Precision.FP16):
-        raise Unsupported(f"precision {plan.precision} is not modelled for --engine colossalai; use mixed-bf16")
+        raise Unsupported("precision {} is not modelled for --engine colossalai; use mixed-bf16", plan.precision)
     name = str(job.engine_options.get("trainer", "dpo" if job.workload.objective == "dpo" else "sft"))
     if name not in TRAINERS:
-        raise Unsupported(f"ColossalChat's trainer {name[:40]} is not modelled; use one of {', '.join(TRAINERS)}")
+        raise Unsupported("ColossalChat's trainer {} is not modelled; use one of {}", name[:40], ", ".join(TRAINERS))
     if job.workload.objective in ("ppo", "grpo", "reward"):
-        raise Unsupported(f"objective={job.workload.objective} is not modelled for --engine colossalai; use sft or dpo")
+        raise Unsupported(
+            "objective={} is not modelled for --engine colossalai; use sft or dpo", job.workload.objective
+        )
     trainer = TRAINERS[name]
     recipe = recipe_of(job, loss="huggingface_shifted" if name == "sft" else "eager")
     sizes = recipe.sizes._replace(

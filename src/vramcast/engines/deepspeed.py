@@ -22,11 +22,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import ANSWERS, Job, Phase, Precision, Shards
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version
-from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.completions import answered, of_answers, with_answers, writes, written_loss
 from vramcast.engines.eager.graphs import run_parts
 from vramcast.engines.eager.passes import Gathered, evaluation, free_gradients, inference, passes
@@ -186,8 +186,8 @@ def _partitioned_load(held: tuple[Weight, ...], zero: Zero) -> Program:
     whole, rest = divmod(partition, size)
     if whole > MOST_SUB_GROUPS:
         raise Unsupported(
-            f"sub_group_size={size} cuts a rank's {partition} elements into more than {MOST_SUB_GROUPS} "
-            f"sub-groups; use at least {ceil_div(partition, MOST_SUB_GROUPS)}"
+            "sub_group_size={} cuts a rank's {} elements into more than {} sub-groups; use at least {}",
+            size, partition, MOST_SUB_GROUPS, ceil_div(partition, MOST_SUB_GROUPS)
         )
     if whole:
         nodes.append(Loop(whole, tuple(_optimizer_nodes(size, zero)), label="sub-groups"))
@@ -421,7 +421,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     if job.workload.objective in ANSWERS and not (compares(job) or writes(job)):
         able = "huggingface" if job.workload.objective in ("dpo", "kto") and job.engine == "deepspeed" else "pytorch"
         raise Unsupported(
-            f"{job.workload.objective} is not modelled for --engine {job.engine} with ZeRO; use --engine {able}"
+            "{} is not modelled for --engine {} with ZeRO; use --engine {}", job.workload.objective, job.engine, able
         )
     causal, job = causal_loss(job), with_its_loss(job)
     autocast = bool(job.engine_options.get("torch_autocast", False))

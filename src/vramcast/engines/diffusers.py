@@ -16,22 +16,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.blocks.diffusion import text
 from vramcast.blocks.diffusion.common import Step
 from vramcast.blocks.diffusion.networks import buffer_elements, count_elements, network_of, weights_of
-from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.autoencoders import Autoencoder, AutoencoderKL, AutoencoderKLWan
-from vramcast.domain.denoisers import Denoiser
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.job import Phase
 from vramcast.domain.model import Attention, Model, Parameter
-from vramcast.domain.pipeline import Component, Network, Pipeline
+from vramcast.domain.pipeline import (
+    Autoencoder,
+    AutoencoderKL,
+    AutoencoderKLWan,
+    Component,
+    Denoiser,
+    Network,
+    Pipeline,
+)
 from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor, extent
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, PipelineJob, ServingRank
 from vramcast.engines.serving.requests import Known, typed_options
 from vramcast.engines.serving.stages import Stage
-from vramcast.engines.serving.weights import Formats, weight_tensors
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.engines.serving.weights import Formats, loaded, weight_tensors
+from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.operators.eager import Tape
 from vramcast.parallel.layout import Layout
 from vramcast.states.storage import format_for, format_of
@@ -75,7 +83,7 @@ def _model_tensors(name: str, model: Model, formats: Formats) -> Iterator[tuple[
             shape = (model.hidden, _inner(model))
             yield _tensor(name, tensor.owner, Parameter(path=tensor.name, shape=shape), "fp32"), count
         else:
-            yield _renamed(tensor, name), count
+            yield replace(tensor, owner=f"{name}.{tensor.owner}"), count
 
 
 def _is_t5(model: Model) -> bool:
@@ -105,18 +113,6 @@ def _tensor(name: str, owner: str, parameter: Parameter, stored: str) -> Tensor:
         owner=f"{name}.{owner}", formula=f"{' x '.join(f'{size:,}' for size in parameter.shape)} in {stored}",
         source=SOURCE,
     )
-
-
-def _renamed(tensor: Tensor, name: str) -> Tensor:
-    return Tensor(
-        name=tensor.name, num_bytes=tensor.num_bytes, category=tensor.category, owner=f"{name}.{tensor.owner}",
-        formula=tensor.formula, source=tensor.source,
-    )
-
-
-def loaded(tensors: list[tuple[Tensor, int]]) -> Program:
-    """Weights come to the card one by one."""
-    return tuple(Loop(count, (Alloc(tensor),), label="layers") for tensor, count in tensors)
 
 
 def unloaded(tensors: list[tuple[Tensor, int]]) -> Program:
@@ -184,7 +180,9 @@ def _sequence_ranks(job: PipelineJob) -> int:
     """Cards that share the tokens of a denoising step (Ulysses, ring): each holds all weights."""
     ranks = int(typed_options(job, OPTIONS).get("context-parallel", 1))
     if ranks > job.cluster.count:
-        raise InvalidSpec(f"context-parallel={ranks} needs as many GPUs; {job.cluster.name} has {job.cluster.count}")
+        raise InvalidSpec(
+            "context-parallel={} needs as many GPUs; {} has {}", ranks, job.cluster.name, job.cluster.count
+        )
     return ranks
 
 
@@ -239,14 +237,14 @@ def latent_sizes(job: PipelineJob) -> tuple[int, int, int]:
     pipeline = job.pipeline
     part = pipeline.autoencoder
     if part is None or isinstance(part.network, Model):
-        raise Unsupported(f"{pipeline.name} has no autoencoder that is modelled")
+        raise Unsupported("{} has no autoencoder that is modelled", pipeline.name)
     height, width = job.size
     scale = getattr(part.network, "scale", 8)
     for name, size in (("height", height), ("width", width)):
         if size % (2 * scale):
             below = max(1, size // (2 * scale)) * 2 * scale
             raise InvalidSpec(
-                f"{name}={size} is not a multiple of {2 * scale} pixels; use {below} or {below + 2 * scale}"
+                "{}={} is not a multiple of {} pixels; use {} or {}", name, size, 2 * scale, below, below + 2 * scale
             )
     frames = job.frames
     return latent_frames(part.network, frames), height // scale, width // scale
@@ -319,7 +317,7 @@ def _beside(parts: list[Part], name: str, sizes: list[int]) -> Program:
     for part, size in zip(parts, sizes, strict=True):
         held = Tensor(
             name=name, num_bytes=size, category=Category.WEIGHTS, owner=part.component.name,
-            formula=f"{size:,} B at once", source=OFFLOAD_SOURCE,
+            formula=Note("{:,} B at once", size), source=OFFLOAD_SOURCE,
         )
         nodes += [Alloc(held), *part.forward, Free(held)]
     return tuple(nodes)

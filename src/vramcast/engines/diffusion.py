@@ -18,33 +18,27 @@ from typing import Final, NamedTuple
 from vramcast.blocks.diffusion import text
 from vramcast.blocks.diffusion.autoencoder_kl import encode
 from vramcast.blocks.diffusion.common import Step
-from vramcast.blocks.diffusion.networks import network_of, weights_of
-from vramcast.blocks.diffusion.targets import adapted, adapts
+from vramcast.blocks.diffusion.networks import adapted, adapts, network_of, weights_of
 from vramcast.blocks.diffusion.unet import control, control_parameters
 from vramcast.blocks.diffusion.unet import forward as unet_forward
-from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.autoencoders import AutoencoderKL
-from vramcast.domain.cublas import workspace_bytes
-from vramcast.domain.denoisers import SD3, Flux, UNet
+from vramcast.domain.cublas import blas_workspace, workspace_bytes
 from vramcast.domain.diffusion import DiffusionJob
 from vramcast.domain.job import AttentionKernel, Phase, Precision, Recompute, Shards
 from vramcast.domain.model import Model
-from vramcast.domain.pipeline import Component, Pipeline
+from vramcast.domain.pipeline import SD3, AutoencoderKL, Component, Flux, Pipeline, UNet
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, extent
 from vramcast.domain.rank import RankProgram
-from vramcast.engines.blas import blas_workspace
 from vramcast.engines.diffusers import (
     ITEMSIZES,
     Tensors,
     component_tensors,
     elements_of,
     latent_frames,
-    loaded,
     unloaded,
 )
-from vramcast.engines.serving.weights import Formats
-from vramcast.engines.trainers import DIFFUSION
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.engines.serving.weights import Formats, loaded
+from vramcast.engines.training import DIFFUSION
+from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.operators.autograd import Learning, Training
 from vramcast.operators.eager import FP32, Array, Tape
 from vramcast.states.optimizers import optimizer
@@ -97,13 +91,13 @@ def ranks(job: DiffusionJob) -> tuple[RankProgram, ...]:
 def _check(job: DiffusionJob) -> None:
     plan, setting, pipeline = job.plan, job.setting, job.pipeline
     if plan.precision not in TYPES:
-        raise Unsupported(f"precision {plan.precision} is none of {job.engine}'s; use {', '.join(TYPES)}")
+        raise Unsupported("precision {} is none of {}'s; use {}", plan.precision, job.engine, ", ".join(TYPES))
     if plan.shards is not Shards.NOTHING or plan.model_parallel * plan.cp * plan.ep > 1:
-        raise Unsupported(f"{job.engine} is modelled with everything on every card (DDP); leave out what divides it")
+        raise Unsupported("{} is modelled with everything on every card (DDP); leave out what divides it", job.engine)
     if setting.trains == "text-kv" and plan.peft is not None:
         raise Unsupported("Custom Diffusion trains what reads the text, whole; leave out --peft")
     if len(pipeline.denoisers) > 1 and setting.trains != "denoiser":
-        raise Unsupported(f"{pipeline.name} has two denoisers, of which {setting.trains} says none")
+        raise Unsupported("{} has two denoisers, of which {} says none", pipeline.name, setting.trains)
     if setting.fused and job.workload.grad_accum > 1:
         raise InvalidSpec("weights that are stepped within backward leave nothing to accumulate; use --grad-accum 1")
     if setting.trains == "embedding" and plan.peft is not None:
@@ -134,7 +128,7 @@ class _Run:
         names, lacking = adapted(tag, wanted)
         if lacking:
             raise Unsupported(
-                f"adapters on {', '.join(lacking)} of {tag} are not modelled: no linear of its blocks is called so"
+                "adapters on {} of {} are not modelled: no linear of its blocks is called so", ", ".join(lacking), tag
             )
         return names, lacking
 
@@ -163,10 +157,12 @@ class _Run:
         elif isinstance(network, SD3):
             waiting = {"joint": (swapped, network.num_layers)}
         else:
-            raise Unsupported(f"blocks of {self.pipeline.name} that wait on the host are not modelled")
+            raise Unsupported("blocks of {} that wait on the host are not modelled", self.pipeline.name)
         for owner, (count, layers) in waiting.items():
             if count > layers - 2:
-                raise InvalidSpec(f"swapped={swapped} leaves no two of {layers} {owner} blocks on the card; use fewer")
+                raise InvalidSpec(
+                    "swapped={} leaves no two of {} {} blocks on the card; use fewer", swapped, layers, owner
+                )
             mine = [one for one in found if one[0].owner.endswith(f".{owner}")]
             left = layers - count
             kept = ([(one, times * left // layers) for one, times in mine] if all(times > 1 for _, times in mine)
@@ -289,7 +285,7 @@ class _Run:
     def _unet(self) -> UNet:
         network = self.denoiser.network
         if not isinstance(network, UNet):
-            raise Unsupported(f"a ControlNet of {self.pipeline.name} is not modelled; those of UNets are")
+            raise Unsupported("a ControlNet of {} is not modelled; those of UNets are", self.pipeline.name)
         return network
 
     def _encode_text(self, tape: Training) -> None:
@@ -331,11 +327,13 @@ class _Run:
         frames, height, width = size or self.job.size
         part = self.pipeline.autoencoder
         if part is None or isinstance(part.network, Model):
-            raise Unsupported(f"{self.pipeline.name} has no autoencoder that is modelled")
+            raise Unsupported("{} has no autoencoder that is modelled", self.pipeline.name)
         scale = getattr(part.network, "scale", 8)
         for name, side in (("height", height), ("width", width)):
             if side % scale:
-                raise InvalidSpec(f"{name}={side} is not a multiple of {scale} pixels; use {side // scale * scale}")
+                raise InvalidSpec(
+                    "{}={} is not a multiple of {} pixels; use {}", name, side, scale, side // scale * scale
+                )
         rows, columns = height // scale // 2 * 2, width // scale // 2 * 2  # tokens are pairs of latents
         tokens = self.job.setting.tokens or self.pipeline.context_tokens
         return Step(batch or self.job.batch, latent_frames(part.network, frames), rows, columns, tokens,
@@ -487,9 +485,9 @@ class _Run:
         job, setting = self.job, self.job.setting
         frames, height, width = job.size
         if frames > 1:
-            yield f"samples of {frames} frames of {width} x {height} pixels, {job.batch} in a forward"
+            yield Note("samples of {} frames of {} x {} pixels, {} in a forward", frames, width, height, job.batch)
         else:
-            yield f"samples of {width} x {height} pixels, {job.batch} in a forward"
+            yield Note("samples of {} x {} pixels, {} in a forward", width, height, job.batch)
         if job.engine == "sd-scripts":
             yield "sd-scripts' own code of the network is taken to keep what diffusers' keeps"
         vae = self.pipeline.autoencoder
@@ -500,7 +498,7 @@ class _Run:
         if job.plan.peft is not None:
             words = setting.targets or self.trainer.targets.get(
                 str(self.denoiser.network.__struct_config__.tag), self.trainer.targets[""])
-            yield f"adapters of rank {job.plan.peft.rank} on {', '.join(words)}"
+            yield Note("adapters of rank {} on {}", job.plan.peft.rank, ", ".join(words))
 
 
 LARGEST_CLIP: Final = 1280
@@ -512,8 +510,4 @@ LATENTS: Final = ("latents", "noise", "noisy latents", "target")
 
 def num_parameters(pipeline: Pipeline) -> int:
     """Of the network that is trained."""
-    network = pipeline.denoisers[0].network
-    return count_parameters(network).total if isinstance(network, Model) else sum(
-        parameter.elements * count for _, parameter, count in weights_of(network))
-
-
+    return elements_of(pipeline.denoisers[0].network)

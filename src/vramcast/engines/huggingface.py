@@ -39,9 +39,9 @@ from vramcast.engines.eager.releases import (
     with_its_loss,
 )
 from vramcast.engines.eager.trl import chunks_loss, loads_fp32, prepared, reentrant
-from vramcast.engines.pytorch import MIXED, one_role, sharded_role, sharding_of
+from vramcast.engines.pytorch import MIXED, one_role, roles_in_turn, sharded_role, sharding_of
 from vramcast.engines.training import Sharder
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 
 CHUNKED: Final = (
     "head and loss run in chunks of 256 tokens, as TRL's SFTTrainer does unasked since 1.7 (loss_type=chunked_nll); "
@@ -84,6 +84,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     refuse_unsharded(job)
     recipe, said = prepared(_recipe(job), job)
     said = (*packing_sentences(job), *said, *_loaded(job), *((CHUNKED,) if chunks_loss(job) else ()))
+    if job.plan.pp > 1:
+        return roles_in_turn(job, recipe, *said)
     if writes(job):
         phases, together = completion_phases(job, of_answers(recipe, job), stepping_of(job))
         return (one_role(job, phases, *said, together),)
@@ -120,7 +122,9 @@ def _loaded(job: Job) -> tuple[str, ...]:
             "the frozen weights are loaded in float32, as TRL since 0.27 loads a model given by its id alone; "
             "--engine-option dtype=bfloat16 for 16 bits",
         )
-    return (f"the frozen weights are loaded in 16 bits, adapters are {job.plan.peft.adapter_dtype} under autocast",)
+    return (Note(
+        "the frozen weights are loaded in 16 bits, adapters are {} under autocast", job.plan.peft.adapter_dtype
+    ),)
 
 
 def _sharded(job: Job, who: Sharder) -> RankProgram:
@@ -165,5 +169,5 @@ def _said_sharder(job: Job, who: Sharder) -> tuple[str, ...]:
         return ()
     release = named("transformers", software(job).transformers)
     return (
-        f"Accelerate shards, not DeepSpeed: {who} is the default of {release}; --sharded-by says otherwise",
+        Note("Accelerate shards, not DeepSpeed: {} is the default of {}; --sharded-by says otherwise", who, release),
     )

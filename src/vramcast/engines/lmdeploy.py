@@ -27,6 +27,7 @@ from vramcast.engines.serving.requests import Known, refuse_encoders, refuse_oth
 from vramcast.engines.serving.stages import Stage, even_stages, logits, reserved_bytes, transient, widest_moment
 from vramcast.engines.serving.unmeasured import captured_graphs, outside_allocator
 from vramcast.engines.serving.weights import total
+from vramcast.errors import Note
 
 TURBOMIND: Final = "turbomind"
 PYTORCH: Final = "pytorch"
@@ -128,7 +129,7 @@ def deploy(job: ServeJob) -> Deployment:
     free -= sum(tensor.num_bytes for tensor in outside)
     cache, left = _cache(job, settings, free)
     kept = Tensor(name="blocks", num_bytes=cache.num_bytes, category=Category.CACHE, source=SOURCES[settings.backend],
-                  formula=f"{cache.full_tokens:,} tokens x {cache.contents.full_token_bytes:,} B")
+                  formula=Note("{:,} tokens x {:,} B", cache.full_tokens, cache.contents.full_token_bytes))
     program = RankProgram(
         role=stage.role, count=job.plan.tp * job.plan.dp,
         phases={Phase.LOAD: weights, Phase.SERVING: (Alloc(kept), *map(Alloc, _graphs(job, settings, stage)), *step)},
@@ -144,9 +145,9 @@ def deploy(job: ServeJob) -> Deployment:
 def _assumptions(job: ServeJob, settings: Settings) -> Iterator[str]:
     if "backend" not in job.engine_options:
         name = "TurboMind" if settings.backend == TURBOMIND else "PyTorch"
-        yield f"the {name} engine (--backend), as LMDeploy chooses"
+        yield Note("the {} engine (--backend), as LMDeploy chooses", name)
     if job.plan.memory_fraction is None:
-        yield f"{FRACTION:.0%} of what is free beside the weights for the cache (--cache-max-entry-count)"
+        yield Note("{:.0%} of what is free beside the weights for the cache (--cache-max-entry-count)", FRACTION)
 
 
 def _graphs(job: ServeJob, settings: Settings, stage: Stage) -> Iterator[Tensor]:

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.blocks.ends import LINEAR
 from vramcast.domain.job import ANSWERS, Job, Phase, Precision, Shards
 from vramcast.domain.model import Head
 from vramcast.domain.program import Program
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.eager.fsdp import sharded_phases
+from vramcast.engines.eager.in_turn import staged
 from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import Rated, compares
 from vramcast.engines.eager.question import (
@@ -72,7 +75,16 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         return (sharded_role(job, recipe, sharding, *said),)
     refuse_unsharded(job)
     refuse_shards(job, job.plan)
+    if job.plan.pp > 1:
+        return roles_in_turn(job, recipe, *said)
     return (one_role(job, all_phases(job, recipe, stepping_of(job)), *said),)
+
+
+def roles_in_turn(job: Job, recipe: Recipe, *assumptions: str) -> tuple[RankProgram, ...]:
+    """Cards of one process that have some layers each."""
+    found = ((program, one_role(job, program.phases, said, *assumptions))
+             for program, said in staged(job, recipe, stepping_of(job)))
+    return tuple(replace(role, role=program.role, count=program.count) for program, role in found)
 
 
 def with_its_output(recipe: Recipe) -> Recipe:
@@ -94,7 +106,7 @@ def sharding_of(job: Job, by: Sharder) -> Sharding:
     """
     plan = job.plan
     if plan.shards is Shards.OPTIMIZER:
-        raise InvalidSpec(f"{by} cannot shard optimizer states alone; use --shards everything, or --engine deepspeed")
+        raise InvalidSpec("{} cannot shard optimizer states alone; use --shards everything, or --engine deepspeed", by)
     if plan.offload_parameters == "nvme" or plan.offload_optimizer == "nvme":
         raise Unsupported("FSDP offloads to the host only; use --offload-parameters cpu, or --engine deepspeed")
     if plan.offload_optimizer != "none" and plan.offload_parameters == "none":
@@ -103,8 +115,8 @@ def sharding_of(job: Job, by: Sharder) -> Sharding:
         raise Unsupported("FSDP cannot shard bitsandbytes' 8-bit weights; use --base-weights nf4, or --shards nothing")
     if job.workload.objective in ANSWERS and not compares(job):
         raise Unsupported(
-            f"{job.workload.objective} is not modelled with FSDP for --engine {job.engine} and this loss; leave "
-            "--shards out, or use --engine huggingface --objective dpo and no --loss"
+            "{} is not modelled with FSDP for --engine {} and this loss; leave --shards out, or use --engine "
+            "huggingface --objective dpo and no --loss", job.workload.objective, job.engine
         )
     return Sharding(
         "fsdp1" if by == "fsdp1" else "fsdp2",

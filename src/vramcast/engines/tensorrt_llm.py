@@ -43,6 +43,7 @@ from vramcast.engines.serving.rank import (
 from vramcast.engines.serving.requests import ALLOW_LONG, FLAG, Known, refuse_encoders, sees, typed_options
 from vramcast.engines.serving.stages import Stage, even_stages, logits, transient, widest_moment
 from vramcast.engines.serving.weights import total
+from vramcast.errors import Note, joined
 from vramcast.units import GIB
 
 PYTORCH_SINCE: Final[Version] = (1, 0)
@@ -170,7 +171,9 @@ def decoder(sequences: int, vocab: int) -> Tensor:
     """Buffers of a TensorRT runtime for the logits of every sequence."""
     return Tensor(
         name="runtime buffers and decoder", num_bytes=DECODER_BYTES * sequences * vocab, category=Category.WORKSPACES,
-        owner="process", basis=Basis.MEASURED, formula=f"{DECODER_BYTES} B x {sequences:,} sequences x {vocab:,}",
+        owner="process", basis=Basis.MEASURED, formula=Note(
+            "{} B x {:,} sequences x {:,}", DECODER_BYTES, sequences, vocab
+        ),
         source="github.com/NVIDIA/TensorRT-LLM/issues/1188: Qwen2.5-0.5B, 2,048 sequences",
     )
 
@@ -222,8 +225,10 @@ def deploy(job: ServeJob) -> Deployment:
 def _cautions(job: ServeJob, settings: Settings) -> Iterator[str]:
     if settings.pytorch and sees(job.model):
         yield (
-            f"{job.model.name} reads images: TensorRT-LLM may run its encoder before it sizes the cache, and what that "
-            "takes is not counted; the cache is smaller by it"
+            Note(
+                "{} reads images: TensorRT-LLM may run its encoder before it sizes the cache, and what that takes is "
+                "not counted; the cache is smaller by it", job.model.name
+            )
         )
 
 
@@ -268,7 +273,7 @@ def _step(job: ServeJob, settings: Settings, stage: Stage, experts_divided: int)
 def _rank(job: ServeJob, settings: Settings, worker: _Worker, blocks: Pools) -> ServingRank:
     kept = Tensor(
         name="blocks", num_bytes=blocks.num_bytes, category=Category.CACHE, source=SOURCE,
-        formula=", ".join(f"{count:,} {name}" for name, count in blocks.reported_tokens.items()),
+        formula=joined(", ", (Note("{:,} " + name, count) for name, count in blocks.reported_tokens.items())),
     )
     program = RankProgram(
         role=worker.stage.role,

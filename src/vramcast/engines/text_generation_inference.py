@@ -35,6 +35,7 @@ from vramcast.engines.serving.stages import (
     widest_moment,
 )
 from vramcast.engines.serving.unmeasured import captured_graphs, outside_allocator
+from vramcast.errors import Note
 from vramcast.states.storage import BITSANDBYTES
 from vramcast.units import MIB, ceil_div
 
@@ -210,7 +211,7 @@ def deploy(job: ServeJob) -> Deployment:
     tokens = max(0, left) // contents.full_token_bytes // settings.block_tokens * settings.block_tokens
     cache = Pools(contents=contents, full_tokens=tokens, page_tokens=settings.block_tokens, logged="tokens")
     kept = (
-        _workspace(), _blocks(cache.num_bytes, f"{tokens:,} tokens x {contents.full_token_bytes:,} B"),
+        _workspace(), _blocks(cache.num_bytes, Note("{:,} tokens x {:,} B", tokens, contents.full_token_bytes)),
         *captured_graphs(job, stage, settings.graphs, source=f"{SOURCE} `cuda_graph_warmup`"),
     )
     program = RankProgram(
@@ -263,8 +264,10 @@ def _blocks(num_bytes: int, formula: str) -> Tensor:
 
 def _assumptions(job: ServeJob, settings: Settings) -> Iterator[str]:
     if job.plan.batched_tokens is None:
-        yield f"prefills of {settings.tokens:,} tokens, as the launcher chooses them (--max-batch-prefill-tokens)"
-    yield f"{settings.room:.0%} of the card for weights and blocks (TGI_WIGGLE_ROOM)"
+        yield Note(
+            "prefills of {:,} tokens, as the launcher chooses them (--max-batch-prefill-tokens)", settings.tokens
+        )
+    yield Note("{:.0%} of the card for weights and blocks (TGI_WIGGLE_ROOM)", settings.room)
 
 
 def _warm_up(job: ServeJob, settings: Settings, stage: Stage) -> Program:
@@ -290,6 +293,6 @@ def _step(job: ServeJob, settings: Settings, stage: Stage, *, rows: int | None =
     parts = [("logits of one rank", plan.tp)] if plan.tp > 1 else []
     logits = (Tensor(
         name=name, num_bytes=rows * ceil_div(model.vocab, divided) * width, category=Category.ACTIVATIONS, owner="step",
-        formula=f"{rows:,} tokens x {ceil_div(model.vocab, divided):,} x {width} B", source=SOURCE,
+        formula=Note("{:,} tokens x {:,} x {} B", rows, ceil_div(model.vocab, divided), width), source=SOURCE,
     ) for name, divided in (*parts, *whole))
     return corrected(job, step + transient(*logits))

@@ -28,7 +28,7 @@ from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Sharing, Span
 from vramcast.engines.torchtitan.run import phases_of, pieces_of
 from vramcast.engines.torchtitan.setting import Setting, facts
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.operators.linear import Numerics
 from vramcast.parallel.fsdp import Fsdp
 from vramcast.parallel.layout import Layout
@@ -91,7 +91,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     setting = setting._replace(known=setting.known._replace(split_root=split))
     phases = phases_of(setting, pieces_of(setting, Span(runs)))
     length = workload.seq_len
-    padded = (f"samples are padded to {length} tokens, which tp={plan.tp} divides",) if length != asked else ()
+    padded = (Note("samples are padded to {} tokens, which tp={} divides", length, plan.tp),) if length != asked else ()
     return (RankProgram(role="all", count=job.cluster.count, phases=phases, assumptions=(*_said(job), *padded)),)
 
 
@@ -164,13 +164,15 @@ def _loss(job: Job) -> str:
         return "model_fp32" if version >= LOSSES[1][0] else default
     if asked is Loss.CHUNKED:
         return default if version >= LOSSES[1][0] else LOSSES[1][1]
-    raise Unsupported(f"torchtune has no {asked} loss; use --loss chunked or eager")
+    raise Unsupported("torchtune has no {} loss; use --loss chunked or eager", asked)
 
 
 def _check(job: Job) -> None:
     plan, alone = job.plan, job.cluster.count == 1
     if not alone and job.data_parallel == 1:
-        raise Unsupported(f"torchtune with tensor parallelism alone is not modelled; use more GPUs than --tp {plan.tp}")
+        raise Unsupported(
+            "torchtune with tensor parallelism alone is not modelled; use more GPUs than --tp {}", plan.tp
+        )
     if not alone and plan.shards is not Shards.EVERYTHING:
         raise Unsupported("torchtune shards everything over several GPUs; leave --shards out, or use one GPU")
     if plan.pp * plan.cp * plan.ep > 1:
@@ -179,8 +181,8 @@ def _check(job: Job) -> None:
         raise Unsupported("torchtune's recipes for adapters have no tensor parallelism; leave --tp out")
     if plan.peft is not None and (plan.peft.method not in METHODS or plan.peft.base not in BASES):
         raise Unsupported(
-            "torchtune trains lora and dora beside bf16 or nf4 weights, not "
-            f"{plan.peft.method} beside {plan.peft.base}; use --engine huggingface"
+            "torchtune trains lora and dora beside bf16 or nf4 weights, not {} beside {}; use --engine huggingface",
+            plan.peft.method, plan.peft.base
         )
     if job.engine_options.get("optimizer_in_backward") and not (alone and plan.peft is None):
         raise Unsupported("optimizer_in_backward is modelled for all weights of one GPU; leave it out")
@@ -191,7 +193,7 @@ def _check(job: Job) -> None:
     if plan.offload_activations and not (alone or plan.peft is not None):
         raise Unsupported("torchtune's activation offload for all weights of several GPUs is not modelled; use one GPU")
     if plan.precision not in (Precision.BF16, Precision.MIXED_BF16):
-        raise Unsupported(f"torchtune trains bf16 weights in bf16, not in {plan.precision}; use bf16")
+        raise Unsupported("torchtune trains bf16 weights in bf16, not in {}; use bf16", plan.precision)
     if plan.offload_parameters == "nvme" or plan.offload_optimizer == "nvme":
         raise Unsupported("torchtune offloads to the host only; use --offload-optimizer cpu")
     if len(job.model.stacks) > 1:

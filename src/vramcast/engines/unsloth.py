@@ -30,7 +30,7 @@ from vramcast.engines.eager.recipe import Recipe, weights
 from vramcast.engines.eager.trl import trl_version
 from vramcast.engines.pytorch import one_role
 from vramcast.engines.transformers.versions import left_sentences, left_whole
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported, joined
 from vramcast.states.steps import Weight, weight_program
 from vramcast.units import GIB, MIB
 
@@ -163,8 +163,10 @@ def short_batches(job: Job, recipe: Recipe, version: Version) -> tuple[str, ...]
         return ()
     whole = int(2 * _target(job, recipe, rule) // (recipe.model.vocab * rule.logit_bytes))
     return (
-        f"shorter batches can take more: Unsloth splits the logits of {recipe.sizes.tokens} tokens in {chunks}, and "
-        f"makes those of up to {whole} at once; --min-seq-len 1 asks for samples of all lengths",
+        Note(
+            "shorter batches can take more: Unsloth splits the logits of {} tokens in {}, and makes those of up to {} "
+            "at once; --min-seq-len 1 asks for samples of all lengths", recipe.sizes.tokens, chunks, whole
+        ),
     )
 
 
@@ -246,11 +248,11 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     Raises: Unsupported for more than one GPU, and for adapters that Unsloth does not make
     """
     if job.cluster.count > 1:
-        raise Unsupported(f"--engine unsloth trains on one GPU, not {job.cluster.count}; use --engine huggingface")
+        raise Unsupported("--engine unsloth trains on one GPU, not {}; use --engine huggingface", job.cluster.count)
     if job.plan.peft is not None and job.plan.peft.method not in ADAPTERS:
         raise Unsupported(
-            f"--engine unsloth adapts by {' or '.join(ADAPTERS)}, not by {job.plan.peft.method}; "
-            "use --engine huggingface"
+            "--engine unsloth adapts by {}, not by {}; use --engine huggingface",
+            joined(" or ", ADAPTERS), job.plan.peft.method
         )
     refuse_shards(job, job.plan)
     plan = replace(job.plan, loss=job.plan.loss or Loss.FUSED_LINEAR)
@@ -280,8 +282,10 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     warnings = short_batches(asked, recipe, version)
     if job.plan.precision is Precision.AMP_FP16 and version >= IN_FP32_SINCE.get(job.model.family, (9999,)):
         warnings += (
-            f"Unsloth runs {job.model.family} in fp32 around fp16 products, because fp16 overflows; that is not "
-            "modelled, and takes more",
+            Note(
+                "Unsloth runs {} in fp32 around fp16 products, because fp16 overflows; that is not modelled, and "
+                "takes more", job.model.family
+            ),
         )
     return (replace(one_role(asked, phases, *notes), warnings=warnings),)
 

@@ -1,10 +1,15 @@
-"""Single changes to a plan that does not fit, each computed: what would make it fit, and at what cost."""
+"""Single changes to a plan that does not fit, each computed: what would make it fit, and at what cost.
+
+An engine refuses many changes with one sentence. One that fails for any other reason shows a bug of that engine, which
+is no reason to take the answer away from somebody who asked for another plan: it is left out. Where bugs are looked
+for (tests, VRAMCAST_DEBUG) it is raised.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -12,8 +17,8 @@ from vramcast import estimate
 from vramcast.domain.answer import Change, StepTime
 from vramcast.domain.job import Job
 from vramcast.engines.training import engine_of
+from vramcast.errors import Note, VramcastError, joined
 from vramcast.estimate.host_memory import has_room, host_need, shortfall, takes
-from vramcast.estimate.proposals import attempted
 from vramcast.estimate.techniques import TECHNIQUES, Technique
 from vramcast.estimate.variants import on_engine, options_between, rebatched, with_plan
 from vramcast.units import ceil_div
@@ -76,7 +81,7 @@ def combined_change(
             steps, changed, need = fewer, tried, less
     before, after = time and time.tokens_per_s, _tokens_per_s(changed)
     slowdown = before / after - 1 if before and after and before != after else None
-    return _change(job, changed, need, "; ".join(dict.fromkeys(step.cost for step in steps)), slowdown)
+    return _change(job, changed, need, joined("; ", dict.fromkeys(step.cost for step in steps)), slowdown)
 
 
 def _added_up(job: Job, measure: Measure, needed_bytes: int) -> tuple[list[Technique], Job, Need | None]:
@@ -107,7 +112,7 @@ def _relieved(job: Job, measure: Measure) -> Iterator[Change]:
     kept = with_plan(job, offload_optimizer="none", offload_parameters="none")
     times = max((ceil_div(needed, there) for _, needed, there, _ in need.places if there), default=1)
     more = replace(job, cluster=replace(job.cluster, num_nodes=job.cluster.num_nodes * times))
-    for relieved, cost in ((kept, "states stay on the cards"), (more, f"{times} times the GPUs")):
+    for relieved, cost in ((kept, "states stay on the cards"), (more, Note("{} times the GPUs", times))):
         changed = rebatched(relieved)
         found = None if changed is None else attempted(partial(measure, changed))
         if changed is not None and found is not None:
@@ -152,7 +157,7 @@ def _change(job: Job, changed: Job, need: Need, cost: str, slowdown: float | Non
         change=options_between(job, changed),
         device_bytes=need.needed_bytes,
         fits=need.needed_bytes <= job.cluster.gpu.visible_bytes and not lacks,
-        cost=lacks or "; ".join(filter(None, (cost, takes(host)))),
+        cost=lacks or joined("; ", filter(None, (cost, takes(host)))),
         slowdown=None if lacks else slowdown,
         high_bytes=need.high_bytes,
     )
@@ -173,3 +178,30 @@ def _engines(job: Job, technique: Technique) -> tuple[str, ...]:
 def _key(job: Job) -> tuple[object, ...]:
     """What techniques change."""
     return job.engine, job.plan, job.workload, job.alloc_conf
+
+
+OutcomeT = TypeVar("OutcomeT")
+
+
+class Bugs:
+    """What becomes of a bug that a proposal shows."""
+
+    def __init__(self) -> None:
+        """Left out."""
+        self.are_raised = False
+
+
+BUGS: Final = Bugs()
+"""Of this process."""
+
+
+def attempted(ask: Callable[[], OutcomeT]) -> OutcomeT | None:
+    """What a proposal comes to; None where nothing can be proposed."""
+    try:
+        return ask()
+    except VramcastError:
+        return None  # the engine has no such plan
+    except Exception:
+        if BUGS.are_raised:
+            raise
+        return None

@@ -11,11 +11,11 @@ from vramcast.blocks.lengths import check_lengths, reads_images
 from vramcast.blocks.parameters.targets import check_targets
 from vramcast.domain.job import ANSWERS, GENERATES, WITHOUT_TARGETS, Job, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
-from vramcast.engines.bitsandbytes import refuse_bitsandbytes
 from vramcast.engines.eager.releases import ZERO_OPTIONS, runs_deepspeed, sharder
 from vramcast.engines.training import FLATTENS, UNUSED_BY_SHARDER, engine_of
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import InvalidSpec, Note, Unsupported, listed
 from vramcast.states.optimizers import optimizer
+from vramcast.states.storage import refuse_bitsandbytes
 
 LARGEST_SUGGESTED = 128
 
@@ -61,7 +61,7 @@ def check(job: Job) -> None:
         _fits("tp", plan.tp, f"num_kv_heads={size} of {model.name}", _shares_evenly(size))
     experts = [layer.channel for layer in layers if isinstance(layer.channel, MoE)]
     if plan.ep > 1 and not experts:
-        raise InvalidSpec(f"ep={plan.ep}: {model.name} has no experts to divide; use ep=1")
+        raise InvalidSpec("ep={}: {} has no experts to divide; use ep=1", plan.ep, model.name)
     for moe in experts:
         _fits("ep", plan.ep, f"num_experts={moe.num_experts} of {model.name}", _divisor_of(moe.num_experts))
     length = job.workload.seq_len
@@ -70,8 +70,8 @@ def check(job: Job) -> None:
         _check_expert_group(job)
     if plan.pp * plan.virtual_stages > model.num_layers:
         raise InvalidSpec(
-            f"pp={plan.pp} x virtual-stages={plan.virtual_stages} are more stages than the {model.num_layers} layers "
-            f"of {model.name}; use at most {model.num_layers}"
+            "pp={} x virtual-stages={} are more stages than the {} layers of {}; use at most {}",
+            plan.pp, plan.virtual_stages, model.num_layers, model.name, model.num_layers
         )
     ranks = job.data_parallel * plan.cp
     if plan.shard_group is not None and ranks % plan.shard_group:
@@ -86,8 +86,8 @@ def _check_expert_group(job: Job) -> None:
     if stage % group:
         inner = f" x etp={plan.etp}" if plan.etp else ""
         raise InvalidSpec(
-            f"ep={plan.ep}{inner} = {group} does not divide the {stage} GPUs of a pipeline stage; "
-            f"use a divisor of {stage}, or more GPUs"
+            "ep={}{} = {} does not divide the {} GPUs of a pipeline stage; use a divisor of {}, or more GPUs",
+            plan.ep, inner, group, stage, stage
         )
 
 
@@ -98,11 +98,11 @@ def refuse_ignored(job: Job) -> None:
         if getattr(plan, name) != getattr(DEFAULT_PLAN, name) and not there(plan):
             value, option = getattr(plan, name), name.replace("_", "-")
             shown = ",".join(value) if isinstance(value, tuple) else value
-            raise InvalidSpec(f"{option}={shown} says nothing without {asked}; add that, or leave {option} out")
+            raise InvalidSpec("{}={} says nothing without {}; add that, or leave {} out", option, shown, asked, option)
     if plan.schedule == "interleaved" and plan.virtual_stages == 1:
         raise InvalidSpec("schedule=interleaved says nothing without virtual-stages above 1; add that, or leave it out")
     if plan.schedule == "gpipe" and plan.virtual_stages > 1:
-        raise InvalidSpec(f"schedule=gpipe has one stage on a rank, not virtual-stages={plan.virtual_stages}; use 1")
+        raise InvalidSpec("schedule=gpipe has one stage on a rank, not virtual-stages={}; use 1", plan.virtual_stages)
     _check_sharder(job)
     _check_optimizer(job)
     engine = engine_of(job)
@@ -111,23 +111,23 @@ def refuse_ignored(job: Job) -> None:
         if (asked := getattr(plan, name)) != getattr(DEFAULT_PLAN, name):
             option = name.replace("_", "-")
             if who is None:
-                raise Unsupported(f"{option}={asked} is not modelled for engine {job.engine}; leave it out")
+                raise Unsupported("{}={} is not modelled for engine {}; leave it out", option, asked, job.engine)
             raise Unsupported(
-                f"{option}={asked} is not modelled for engine {job.engine} sharded by {who}; leave it out"
+                "{}={} is not modelled for engine {} sharded by {}; leave it out", option, asked, job.engine, who
             )
     if engine.one_model and workload.objective not in ("pretrain", "sft", *(("dpo",) if engine.compares else ())):
         raise Unsupported(
-            f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
+            "objective={} is not modelled for engine {}; use engine huggingface", workload.objective, job.engine
         )
     if workload.objective in ("kto", "rloo") and job.engine != "huggingface":
-        raise Unsupported(f"objective={workload.objective} is counted as TRL runs it; use --engine huggingface")
+        raise Unsupported("objective={} is counted as TRL runs it; use --engine huggingface", workload.objective)
     if workload.objective in ANSWERS and model.head is not Head.LM:
         raise InvalidSpec(
-            f"objective={workload.objective} compares answers, and {model.name} writes none; use pretrain"
+            "objective={} compares answers, and {} writes none; use pretrain", workload.objective, model.name
         )
     if engine.one_model and model.head not in (Head.LM, Head.MLM):
         raise Unsupported(
-            f"{job.engine} trains language models, and {model.name} predicts no tokens; use --engine pytorch"
+            "{} trains language models, and {} predicts no tokens; use --engine pytorch", job.engine, model.name
         )
     shorter = workload.min_seq_len is not None and workload.min_seq_len < workload.seq_len
     if job.engine == "torchtitan" and plan.pp > 1 and shorter:  # [torch distributed/pipelining/stage.py] checks inputs
@@ -135,7 +135,7 @@ def refuse_ignored(job: Job) -> None:
             "torchtitan's pipelines receive samples of one length; leave --min-seq-len out, or use --pp 1"
         )
     if job.engine == "litgpt" and plan.precision is not Precision.BF16:
-        raise Unsupported(f"precision={plan.precision} is not modelled for engine litgpt; use bf16 (bf16-true)")
+        raise Unsupported("precision={} is not modelled for engine litgpt; use bf16 (bf16-true)", plan.precision)
     if runs_deepspeed(job) and plan.offload_parameters != "none" and plan.shards is not Shards.EVERYTHING:
         raise InvalidSpec("offload-parameters needs ZeRO-3; add --zero 3")
     whole = plan.shards is Shards.NOTHING and (job.data_parallel > 1 or job.engine_options.get("zero") is False)
@@ -143,27 +143,29 @@ def refuse_ignored(job: Job) -> None:
         raise Unsupported("DeepSpeed without ZeRO is modelled for --engine deepspeed; use that, or --zero 1, 2 or 3")
     gpu = job.cluster.gpu
     if gpu.unmodelled:
-        raise Unsupported(f"{job.engine} does not run on {gpu.name}: {gpu.unmodelled}; use another card")
+        raise Unsupported("{} does not run on {}: {}; use another card", job.engine, gpu.name, gpu.unmodelled)
     if (plan.precision is Precision.FP8 or job.engine_options.get("float8") is True) and not gpu.has_fp8:
         halves = "mixed-bf16" if gpu.has_bf16 else "mixed-fp16"
-        raise InvalidSpec(f"{gpu.name} has no fp8; use precision {halves}, or Ada, Hopper or newer")
+        raise InvalidSpec("{} has no fp8; use precision {}, or Ada, Hopper or newer", gpu.name, halves)
     if plan.peft is not None and plan.peft.base in BITSANDBYTES_BASES:
         refuse_bitsandbytes(plan.peft.base, gpu)
     if optimizer(plan.optimizer).source == "[bnb]":
         refuse_bitsandbytes(plan.optimizer, gpu)
     if plan.etp is not None and not any(isinstance(run.layer.channel, MoE) for run in model.main.runs):
-        raise InvalidSpec(f"etp={plan.etp}: {model.name} has no experts; leave etp out")
+        raise InvalidSpec("etp={}: {} has no experts; leave etp out", plan.etp, model.name)
     if not reads_images(model) and (workload.image_size is not None or workload.images != 1):
-        raise InvalidSpec(f"{model.name} reads no images; leave image-size and images out")
+        raise InvalidSpec("{} reads no images; leave image-size and images out", model.name)
     if not workload.images and model.main.vision is not None:
-        raise InvalidSpec(f"{model.name} reads nothing but images; use images=1 or more")
+        raise InvalidSpec("{} reads nothing but images; use images=1 or more", model.name)
     if workload.decoder_seq_len is not None and len(model.stacks) == 1:
-        raise InvalidSpec(f"{model.name} has no encoder beside its decoder; leave decoder-seq-len out")
+        raise InvalidSpec("{} has no encoder beside its decoder; leave decoder-seq-len out", model.name)
     if workload.objective in GENERATES and not workload.completion_len:
-        raise InvalidSpec(f"objective={workload.objective} learns from answers that it generates; give their tokens, "
-                          "--completion-len")
+        raise InvalidSpec(
+            "objective={} learns from answers that it generates; give their tokens, --completion-len",
+            workload.objective
+        )
     if workload.completion_len and workload.objective not in GENERATES:
-        raise InvalidSpec(f"completion-len needs objective ppo, grpo or rloo, not {workload.objective}")
+        raise InvalidSpec("completion-len needs objective ppo, grpo or rloo, not {}", workload.objective)
 
 
 def _check_optimizer(job: Job) -> None:
@@ -174,17 +176,17 @@ def _check_optimizer(job: Job) -> None:
     alone = job.data_parallel == 1 and who is None
     if rule.gradients_in_backward and not (engine in ("pytorch", "huggingface") and alone):
         raise Unsupported(
-            f"optimizer={name} updates weights inside backward, which is modelled for one GPU with engine pytorch or "
-            "huggingface; use adafactor"
+            "optimizer={} updates weights inside backward, which is modelled for one GPU with engine pytorch or "
+            "huggingface; use adafactor", name
         )
     if rule.compressed and (engine != "deepspeed" or job.plan.shards is not Shards.NOTHING):
-        raise Unsupported(f"optimizer={name} is DeepSpeed's without ZeRO; use --engine deepspeed --zero 0")
+        raise Unsupported("optimizer={} is DeepSpeed's without ZeRO; use --engine deepspeed --zero 0", name)
     if rule.gradients_in_backward and job.workload.grad_accum > 1:
-        raise InvalidSpec(f"optimizer={name} updates weights inside backward; use --grad-accum 1")
+        raise InvalidSpec("optimizer={} updates weights inside backward; use --grad-accum 1", name)
     if who in FLATTENS and rule.matrix_rule and not (rule.orthogonalises and who == "deepspeed"):
         raise Unsupported(
-            f"optimizer={name} needs the shapes of weights, which {who} flattens into partitions; use adamw, or engine "
-            "pytorch with --sharded-by fsdp2"
+            "optimizer={} needs the shapes of weights, which {} flattens into partitions; use adamw, or engine "
+            "pytorch with --sharded-by fsdp2", name, who
         )
 
 
@@ -204,11 +206,11 @@ def _check_sharder(job: Job) -> None:
     if asked is None:
         return
     if not known:
-        raise Unsupported(f"sharded-by={asked} is not modelled for engine {job.engine}; leave it out")
+        raise Unsupported("sharded-by={} is not modelled for engine {}; leave it out", asked, job.engine)
     if asked not in known:
-        raise Unsupported(f"sharded-by={asked} is not how engine {job.engine} shards; use {', '.join(known)}")
+        raise Unsupported("sharded-by={} is not how engine {} shards; use {}", asked, job.engine, ", ".join(known))
     if job.plan.shards is Shards.NOTHING:
-        raise InvalidSpec(f"sharded-by={asked} says who shards, and nothing is sharded; add --shards everything")
+        raise InvalidSpec("sharded-by={} says who shards, and nothing is sharded; add --shards everything", asked)
 
 
 def _check_sharders_options(job: Job) -> None:
@@ -216,7 +218,7 @@ def _check_sharders_options(job: Job) -> None:
     who = sharder(job)
     for name, owner in OF_SHARDERS.items():
         if job.engine_options.get(name) and who != owner:
-            raise InvalidSpec(f"engine option {name} is for --sharded-by {owner}; leave it out")
+            raise InvalidSpec("engine option {} is for --sharded-by {}; leave it out", name, owner)
 
 
 def _tensor_parallel_sizes(layers: list[Layer]) -> Sizes:
@@ -230,7 +232,7 @@ def _tensor_parallel_sizes(layers: list[Layer]) -> Sizes:
 def _divides(name: str, degree: int, sizes: list[tuple[str, int]], model: str) -> None:
     for what, size in sizes:
         common = gcd(*(other for _, other in sizes))
-        _fits(name, degree, f"{what}={size} of {model}", _divisor_of(size), _divisor_of(common))
+        _fits(name, degree, Note("{}={} of {}", what, size, model), _divisor_of(size), _divisor_of(common))
 
 
 def _divisor_of(size: int) -> Rule:
@@ -248,5 +250,4 @@ def _fits(
     if rule(degree):
         return
     good = [str(n) for n in range(1, LARGEST_SUGGESTED + 1) if (suggest or rule)(n)][:8]
-    listed = f"{', '.join(good[:-1])} or {good[-1]}" if len(good) > 1 else good[0]
-    raise InvalidSpec(f"{name}={degree} does not divide {what}; use {listed}")
+    raise InvalidSpec("{}={} does not divide {}; use {}", name, degree, what, listed(good))

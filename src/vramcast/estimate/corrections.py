@@ -10,6 +10,7 @@ from vramcast.domain.calibration import PRINTED_AS, Calibration, Plan
 from vramcast.domain.program import Extent, Loop, Program, extent
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank, Version
 from vramcast.domain.version import version_text
+from vramcast.errors import Note
 from vramcast.units import format_bytes
 
 DEGREES: Final = ("tp", "pp", "dp")
@@ -34,7 +35,7 @@ def applicable(job: ServeJob) -> tuple[ServeJob, tuple[str, ...]]:
         return job, ()
     mismatch = _mismatch(job, calibration)
     if mismatch:
-        return replace(job, calibration=None), (f"calibration {calibration.source} is ignored: {mismatch}",)
+        return replace(job, calibration=None), (Note("calibration {} is ignored: {}", calibration.source, mismatch),)
     kept, dropped = {}, {}
     for category, correction in calibration.corrections.items():
         differing = _differing(job, calibration, category)
@@ -43,7 +44,7 @@ def applicable(job: ServeJob) -> tuple[ServeJob, tuple[str, ...]]:
         else:
             kept[category] = correction
     warnings = tuple(
-        f"calibration {calibration.source}: {category} was measured with {differing} and is ignored here"
+        Note("calibration {}: {} was measured with {} and is ignored here", calibration.source, category, differing)
         for category, differing in dropped.items()
     )
     return replace(job, calibration=replace(calibration, corrections=kept) if kept else None), warnings
@@ -52,12 +53,12 @@ def applicable(job: ServeJob) -> tuple[ServeJob, tuple[str, ...]]:
 def _mismatch(job: ServeJob, calibration: Calibration) -> str:
     """Why none of it holds, or nothing."""
     if job.engine != calibration.engine:
-        return f"it was measured with {calibration.engine}, not {job.engine}"
+        return Note("it was measured with {}, not {}", calibration.engine, job.engine)
     if not _within(job.version, calibration.oldest, calibration.newest):
         oldest, newest = (version_text(version) for version in (calibration.oldest, calibration.newest))
-        return f"it holds for {job.engine} {oldest} to {newest}, not {version_text(job.version)}"
+        return Note("it holds for {} {} to {}, not {}", job.engine, oldest, newest, version_text(job.version))
     if job.cluster.gpu.name != calibration.gpu:
-        return f"it was measured on {calibration.gpu}, not {job.cluster.gpu.name}"
+        return Note("it was measured on {}, not {}", calibration.gpu, job.cluster.gpu.name)
     return ""
 
 
@@ -98,9 +99,13 @@ def effects(job: ServeJob, deployment: Deployment, plain: Deployment) -> tuple[t
             sizes = format_bytes(now), format_bytes(before)
             if sizes[0] != sizes[1]:
                 name = PRINTED_AS.get(category, category)
-                changed.append(f"calibrated by {job.calibration.source}: {name} {sizes[0]} instead of {sizes[1]}")
+                changed.append(Note(
+                    "calibrated by {}: {} {} instead of {}", job.calibration.source, name, sizes[0], sizes[1]
+                ))
         elif correction.measured_bytes != correction.predicted_bytes:
-            idle.append(f"calibration {job.calibration.source}: {job.engine} is not corrected for {category} here")
+            idle.append(Note(
+                "calibration {}: {} is not corrected for {} here", job.calibration.source, job.engine, category
+            ))
     return tuple(changed), tuple(idle)
 
 

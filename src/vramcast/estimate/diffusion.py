@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from vramcast import estimate
 from vramcast.domain.answer import Answer, Change, RankAnswer
 from vramcast.domain.diffusion import DiffusionJob
 from vramcast.domain.job import Phase, Recompute
-from vramcast.domain.model import Noun
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.domain.version import named, newer
 from vramcast.engines.diffusion import num_parameters, ranks
-from vramcast.engines.trainers import DIFFUSION
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.engines.training import DIFFUSION
+from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.estimate.cost import with_cost
+from vramcast.estimate.interval import Traits
 from vramcast.estimate.outside import around_process, communicator_bytes
 from vramcast.estimate.ranks import rank_answer
-from vramcast.estimate.traits import Traits
 from vramcast.units import MIB
 
 if TYPE_CHECKING:
@@ -70,7 +68,9 @@ def _rank(job: DiffusionJob) -> RankAnswer:
     if count > 1:
         outside = (*outside, Tensor(
             name="NCCL communicators", num_bytes=communicator_bytes(gpu), category=Category.COMMUNICATION,
-            owner="process", basis=Basis.ASSUMED, formula=f"1 communicator x {communicator_bytes(gpu) // MIB} MiB",
+            owner="process", basis=Basis.ASSUMED, formula=Note(
+                "1 communicator x {} MiB", communicator_bytes(gpu) // MIB
+            ),
             source="catalogue/contexts.csv, NCCL rows",
         ))
     peft = job.plan.peft
@@ -153,14 +153,8 @@ def question(job: DiffusionJob) -> dict[str, Any]:
     if job.cluster.instance:
         plain["cards"] = f"{job.cluster.count} x {job.cluster.gpu.name}"
     for name in ("workload", "plan", "setting"):
-        plain[name] = _plain(getattr(job, name))
+        plain[name] = getattr(job, name).as_plain()
     plain["workload"].pop("seq_len", None)
     if job.alloc_conf:
         plain["alloc_conf"] = job.alloc_conf
-    return plain
-
-
-def _plain(noun: Noun) -> dict[str, Any]:
-    fields = {name: value for name, value in msgspec.structs.asdict(noun).items() if value is not None}
-    plain: dict[str, Any] = msgspec.to_builtins(fields)
     return plain

@@ -10,7 +10,7 @@ from msgspec import Meta
 from vramcast import engines
 from vramcast.domain.job import Job
 from vramcast.domain.model import Noun
-from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.errors import InvalidSpec, Note, UnknownName
 
 Release = Annotated[str, Meta(pattern=r"^(\d{1,4}(\.\d{1,4}){1,3})?$")]
 Major = Annotated[int, Meta(ge=0, le=1000)]
@@ -157,10 +157,10 @@ def check_options(job: Job) -> None:
     known = options_of(job.engine)
     for name in job.engine_options:
         if not known.__struct_fields__:
-            raise InvalidSpec(f"{job.engine} has no engine options; leave {name[:80]} out")
+            raise InvalidSpec("{} has no engine options; leave {} out", job.engine, name[:80])
         if name not in known.__struct_fields__:
-            raise UnknownName.of(f"engine option of {job.engine}", name, known.__struct_fields__)
+            raise UnknownName.of(Note("engine option of {}", job.engine), name, known.__struct_fields__)
     try:
         msgspec.convert(job.engine_options, known, strict=False)  # 0.04 is a version to some, a number to others
     except msgspec.ValidationError as error:
-        raise InvalidSpec(f"engine option of {job.engine}: {error}") from error
+        raise InvalidSpec("engine option of {}: {}", job.engine, error) from error

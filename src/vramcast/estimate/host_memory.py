@@ -27,14 +27,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from vramcast.blocks.parameters import count_parameters, named_parameters
+from vramcast.blocks.parameters.model import count_parameters, named_parameters
 from vramcast.domain.answer import HostNeed, HostPart
 from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.model import Model
 from vramcast.engines import eager
 from vramcast.engines.eager.releases import runs_deepspeed
 from vramcast.engines.training import TRAINING, TrainingEngine, engine_of
-from vramcast.errors import VramcastError
+from vramcast.errors import Note, VramcastError, joined
 from vramcast.estimate.checks import sharded_by
 from vramcast.estimate.variants import of_plain_layers
 from vramcast.units import ceil_div, format_bytes
@@ -142,7 +142,9 @@ def _saved_activations(job: Job, sharing: Sharing) -> Iterator[HostPart]:
     of_rank = eager.passes.offloaded_bytes(eager.question.recipe_of(job))
     yield HostPart(
         name="activations saved for backward", low_bytes=sharing.ranks * of_rank,
-        high_bytes=2 * sharing.ranks * of_rank, formula=f"{sharing.ranks} ranks x {of_rank:,} B, page-locked twice",
+        high_bytes=2 * sharing.ranks * of_rank, formula=Note(
+            "{} ranks x {:,} B, page-locked twice", sharing.ranks, of_rank
+        ),
         source="pytorch torch/autograd/graph.py `save_on_cpu`, trl models/activation_offloading.py",
     )
 
@@ -205,8 +207,10 @@ def _passing(job: Job, sharing: Sharing, steady: int) -> Iterator[HostPart]:
     weights = sharing.number * HALF
     read, saved = max(0, sharing.ranks * weights - steady), weights if job.plan.shards is Shards.EVERYTHING else 0
     for name, num_bytes, formula in (
-        ("checkpoint, read by every rank", read, f"{sharing.ranks} ranks x {weights:,} B, less what comes after it"),
-        ("weights gathered to be saved", saved, f"{weights:,} B on one rank"),
+        ("checkpoint, read by every rank", read, Note(
+            "{} ranks x {:,} B, less what comes after it", sharing.ranks, weights
+        )),
+        ("weights gathered to be saved", saved, Note("{:,} B on one rank", weights)),
     ):
         if num_bytes:
             yield HostPart(name=name, low_bytes=0, high_bytes=num_bytes, formula=formula, source=LOADING)
@@ -264,8 +268,9 @@ def _measured(part: Part, model: Model, sharing: Sharing) -> HostPart:
         rounded = _rounded(part, model, shards, share) if count == number else 2 * exact
     return HostPart(
         name=part.name, low_bytes=ranks * exact * part.certain, high_bytes=ranks * rounded,
-        formula=f"{ranks} ranks x {share:,} x {part.width} B" + (
-            ", each block a power of two" if rounded > exact else ""
+        formula=Note(
+            "{} ranks x {:,} x {} B, each block a power of two" if rounded > exact else "{} ranks x {:,} x {} B",
+            ranks, share, part.width
         ),
         source=part.source,
     )
@@ -303,7 +308,7 @@ def _processes(sharing: Sharing) -> HostPart:
     low, high = PROCESS_BYTES
     return HostPart(
         name="processes", low_bytes=sharing.ranks * low, high_bytes=sharing.ranks * high,
-        formula=f"{sharing.ranks} ranks x {low / 1e9:g} to {high / 1e9:g} GB", source=RUNS,
+        formula=Note("{} ranks x {:g} to {:g} GB", sharing.ranks, low / 1e9, high / 1e9), source=RUNS,
     )
 
 
@@ -331,23 +336,21 @@ def takes(need: HostNeed | None) -> str:
     """What is taken beside the cards, as one clause that says what was not checked; empty where nothing is."""
     if need is None:
         return ""
-    return ", ".join(
-        f"{span(needed, high)} of {name} in each machine"
-        + (", not checked" if there is None else f" of {format_bytes(there)}")
-        for name, needed, there, high in need.places
-    )
-
-
-def span(low: int, high: int | None) -> str:
-    """Both ends of a figure as one clause."""
-    return f"at least {format_bytes(low)}" + (f", at most {format_bytes(high)}" if high else "")
+    return joined(", ", (
+        Note(
+            "{}{}",
+            Note("at least {} of {} in each machine", format_bytes(needed), name) if not high else
+            Note("at least {}, at most {} of {} in each machine", format_bytes(needed), format_bytes(high), name),
+            Note(", not checked") if there is None else Note(" of {}", format_bytes(there)),
+        ) for name, needed, there, high in need.places
+    )) if need.places else ""
 
 
 def shortfall(need: HostNeed | None) -> str:
     """What there is too little of, as one clause; empty where nothing is."""
     if need is None:
         return ""
-    return "; ".join(
-        f"{name}: at least {format_bytes(needed)} needed in each machine, {format_bytes(there)} there"
+    return joined("; ", (
+        Note("{}: at least {} needed in each machine, {} there", name, format_bytes(needed), format_bytes(there))
         for name, needed, there, _ in need.places if there is not None and needed > there
-    )
+    ))

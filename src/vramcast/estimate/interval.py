@@ -21,11 +21,14 @@ from collections.abc import Iterable
 from functools import lru_cache
 from math import ceil, exp, floor
 from pkgutil import get_data
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
-from vramcast.estimate.traits import Traits
+from vramcast.domain.job import Job, Shards
+from vramcast.domain.model import Model, MoE
+from vramcast.engines import eager
+from vramcast.engines.training import engine_of
 
 LOW_SHARE: Final = 0.05
 HIGH_SHARE: Final = 0.95
@@ -67,9 +70,27 @@ def interval(traits: Traits, num_bytes: int, *, purpose: Purpose = "training") -
     return floor(num_bytes * low), ceil(num_bytes * high)
 
 
+def chance_within(traits: Traits, num_bytes: int, most_bytes: int, *, purpose: Purpose = "training") -> float:
+    """How likely the measured value is no more than so much: the weight of the cases that missed so little.
+
+    Args:
+        traits: of the job and of the number
+        num_bytes: the prediction [bytes]
+        most_bytes: what there is for it [bytes]
+        purpose: whose cases count at all
+    """
+    weighted = _weighted_of(traits, purpose)
+    within = sum(weight for ratio, weight in weighted if ratio * num_bytes <= most_bytes)
+    return within / sum(weight for _, weight in weighted) if weighted else float(num_bytes <= most_bytes)
+
+
 @lru_cache(maxsize=4096)
 def _bounds(traits: Traits, purpose: Purpose) -> tuple[float, float]:
-    return ratio_bounds(traits, (case for case in measured_cases() if case.purpose == purpose))
+    return _bounds_of(_weighted_of(traits, purpose))
+
+
+def _weighted_of(traits: Traits, purpose: Purpose) -> list[tuple[float, float]]:
+    return weighted_ratios(traits, (case for case in measured_cases() if case.purpose == purpose))
 
 
 @lru_cache(maxsize=1)
@@ -81,6 +102,11 @@ def measured_cases() -> tuple[Case, ...]:
 
 def ratio_bounds(traits: Traits, cases: Iterable[Case]) -> tuple[float, float]:
     """The factors from a prediction to both ends of its interval, by these cases."""
+    return _bounds_of(weighted_ratios(traits, cases))
+
+
+def weighted_ratios(traits: Traits, cases: Iterable[Case]) -> list[tuple[float, float]]:
+    """Every ratio of measured to predicted with how much it counts, the smallest first."""
     harnesses: dict[str, list[tuple[float, Case]]] = defaultdict(list)
     for case in cases:
         harnesses[case.harness].append((likeness(traits, case.traits), case))
@@ -92,9 +118,12 @@ def ratio_bounds(traits: Traits, cases: Iterable[Case]) -> tuple[float, float]:
         mass = likest * min(1.0, total / likest / ENOUGH)
         everyone = PRIOR / len(harnesses) / count
         weighted += [(ratio, mass * like / total + everyone) for like, case in found for ratio in case.ratios]
+    return sorted(weighted)
+
+
+def _bounds_of(weighted: list[tuple[float, float]]) -> tuple[float, float]:
     if not weighted:
         return 1.0, 1.0
-    weighted.sort()
     whole = sum(weight for _, weight in weighted)
     low, high = _quantile(weighted, LOW_SHARE * whole), _quantile(weighted, HIGH_SHARE * whole)
     return min(max(low, LEAST_RATIO), 1.0), max(min(high, MOST_RATIO), 1.0)
@@ -112,3 +141,85 @@ def _quantile(weighted: list[tuple[float, float]], target: float) -> float:
         if passed >= target:
             return ratio
     return weighted[-1][0]
+
+
+if TYPE_CHECKING:
+    from vramcast.domain.serving import PipelineJob, ServeJob
+
+SLACKS: Final = ((0.05, "little"), (0.15, "some"), (1.0, "much"))
+"""Share of a number that is reserved and not allocated, by its upper end: what the allocator keeps is partly chance."""
+
+HARD: Final = ("dpo", "kto", "ppo", "grpo", "rloo", "reward")
+"""Objectives with more than one model or more than one pass."""
+
+
+class Traits(NamedTuple):
+    """One word for each; a serving job leaves most of them empty."""
+
+    engine: str
+    kin: str
+    adapters: str = ""
+    packed: str = ""
+    experts: str = ""
+    objective: str = ""
+    slack: str = ""
+    sharded: str = ""
+    ranks: str = ""
+    degrees: str = ""
+    compiled: str = ""
+    recompute: str = ""
+    loss: str = ""
+    precision: str = ""
+    optimizer: str = ""
+    arch: str = ""
+    gpu: str = ""
+    lengths: str = ""
+
+
+def slack_of(share: float) -> str:
+    """How much of a number the allocator keeps without using it, in a word.
+
+    Args:
+        share: of reserved and not allocated bytes in the number; 0 for a number of allocated bytes
+    """
+    return next(word for most, word in SLACKS if share < most or most == 1.0)
+
+
+def training_traits(job: Job, share: float = 0.0) -> Traits:
+    """Of a training job; `share` as in `slack_of`. What DeepSpeed runs is its, whoever starts it."""
+    plan, peft = job.plan, job.plan.peft
+    zero = eager.releases.runs_deepspeed(job)
+    engine, sharder = ("deepspeed", "deepspeed") if zero else (job.engine, plan.sharded_by)
+    sharded = plan.shards is not Shards.NOTHING and job.data_parallel > 1
+    degrees = [name for name in ("tp", "pp", "cp", "ep") if getattr(plan, name) > 1]
+    return Traits(
+        engine=engine, kin=engine_of(job).kin,
+        adapters="" if peft is None else "adapters",
+        packed="packed" if peft is not None and peft.base != "full" else "",
+        experts=_experts(job.model),
+        objective="several" if job.workload.objective in HARD else "",
+        slack=slack_of(share),
+        sharded=(sharder or "sharded") if sharded else "",
+        ranks="several" if job.cluster.count > 1 else "one",
+        degrees="+".join(degrees),
+        compiled="compiled" if plan.compile else "",
+        recompute=plan.recompute.value, loss=plan.loss.value if plan.loss else "",
+        precision=plan.precision.value.replace("amp-", "mixed-"),  # some engines take one for the other
+        optimizer=plan.optimizer.partition(":")[0], arch=job.cluster.gpu.arch, gpu=job.cluster.gpu.name,
+        lengths="varying" if (job.workload.min_seq_len or job.workload.seq_len) < job.workload.seq_len else "",
+    )
+
+
+def serving_traits(job: ServeJob | PipelineJob) -> Traits:
+    """Of a serving job."""
+    model = getattr(job, "model", None)
+    return Traits(
+        engine=job.engine, kin=job.engine, packed=job.plan.weights or "",
+        experts=_experts(model) if isinstance(model, Model) else "",
+        ranks="several" if job.plan.num_ranks > 1 else "one",
+        arch=job.cluster.gpu.arch, gpu=job.cluster.gpu.name,
+    )
+
+
+def _experts(model: Model) -> str:
+    return "experts" if any(isinstance(run.layer.channel, MoE) for run in model.main.runs) else ""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from vramcast.domain.job import Job, Phase
 from vramcast.domain.program import Free, Loop, Node, Program, Tensor, taken_over
 from vramcast.domain.rank import RankProgram
+from vramcast.errors import Note
 
 PLAYED: Final = 16
 """Steps of different lengths before the longest one [count]."""
@@ -65,9 +66,11 @@ def with_lengths(job: Job, build: Build) -> tuple[RankProgram, ...]:
     lengths = step_lengths(workload.min_seq_len, workload.seq_len, multiple=2 * divided if divided > 1 else 1)
     built = (build(replace(job, workload=replace(workload, seq_len=length, min_seq_len=None))) for length in lengths)
     said = (
-        f"samples of {workload.min_seq_len} to {workload.seq_len} tokens: {len(lengths)} steps of different lengths "
-        "fill the allocator; the order they come in is chance, and what is reserved depends on it; time is the "
-        "longest's"
+        Note(
+            "samples of {} to {} tokens: {} steps of different lengths fill the allocator; the order they come in is "
+            "chance, and what is reserved depends on it; time is the longest's",
+            workload.min_seq_len, workload.seq_len, len(lengths)
+        )
     )
     return tuple(_joined(programs, said) for programs in zip(*built, strict=True))
 

@@ -7,6 +7,8 @@ from typing import Final
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.domain.job import Job
 from vramcast.domain.program import Basis, Category, Tensor
+from vramcast.engines.training import engine_of
+from vramcast.errors import Note
 from vramcast.units import MIB
 
 FALLBACK_NCCL_BYTES: Final = 100 * MIB
@@ -27,7 +29,7 @@ def outside_tensors(job: Job) -> tuple[Tensor, ...]:
         category=Category.COMMUNICATION,
         owner="process",
         basis=Basis.ASSUMED,
-        formula=f"{communicators} communicators x {per_communicator // MIB} MiB",
+        formula=Note("{} communicators x {} MiB", communicators, per_communicator // MIB),
         source="catalogue/contexts.csv, NCCL rows",
     )
     return (*around, nccl)
@@ -53,7 +55,7 @@ def context_tensor(gpu: Gpu) -> Tensor:
         category=Category.WORKSPACES,
         owner="process",
         basis=Basis.MEASURED if gpu.context_bytes else Basis.ASSUMED,
-        formula=f"one {gpu.arch} process",
+        formula=Note("one {} process", gpu.arch),
         source="catalogue/contexts.csv",
     )
 
@@ -64,7 +66,8 @@ def communicator_bytes(gpu: Gpu) -> int:
 
 
 def communicator_count(job: Job) -> int:
-    """Groups of more than one rank that this job communicates in."""
+    """Groups of more than one rank that this job communicates in; the cards of one process copy to each other."""
     plan = job.plan
-    degrees = (job.data_parallel, plan.tp, plan.pp, plan.cp, plan.ep)
+    stages = 1 if engine_of(job).kin == "eager" else plan.pp
+    degrees = (job.data_parallel, plan.tp, stages, plan.cp, plan.ep)
     return sum(degree > 1 for degree in degrees)

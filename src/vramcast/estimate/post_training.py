@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from vramcast.allocator import Allocator, Settings
 from vramcast.allocator.gaps import BeyondAddresses, Gaps
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain import version
 from vramcast.domain.answer import Change, LedgerEntry, Peak, PostTrainingAnswer, RankAnswer
 from vramcast.domain.job import Job, Recompute, Shards
@@ -22,9 +22,9 @@ from vramcast.engines.post_training.batches import batches, seen_from
 from vramcast.engines.post_training.card import ENGINE, TRAINERS, cards
 from vramcast.engines.post_training.releases import FRAMEWORKS, MICRO_TOKENS
 from vramcast.engines.serving.table import SERVING
-from vramcast.errors import InvalidSpec, VramcastError
+from vramcast.errors import InvalidSpec, Note, VramcastError, joined
 from vramcast.estimate.cost import with_cost
-from vramcast.estimate.interval import interval
+from vramcast.estimate.interval import interval, training_traits
 from vramcast.estimate.outside import context_tensor, outside_tensors
 from vramcast.estimate.post_training_host import host_need
 from vramcast.estimate.post_training_time import step_time
@@ -32,7 +32,6 @@ from vramcast.estimate.ranks import GIVES_BACK
 from vramcast.estimate.script import Script
 from vramcast.estimate.script import play as play_script
 from vramcast.estimate.timeline import Device
-from vramcast.estimate.traits import training_traits
 from vramcast.units import ceil_div, format_bytes
 
 
@@ -131,8 +130,10 @@ def _cached(runs: tuple[Played, ...], visible: int) -> Iterator[str]:
     most = max(played.cached_besides(name, index, visible)
                for played in runs for index, moments in enumerate(played.moments) for name in moments)
     if most:
-        yield (f"lengths that grow from micro-batch to micro-batch leave up to {format_bytes(most)} more cached, "
-               "which goes back before memory is out")
+        yield (Note(
+            "lengths that grow from micro-batch to micro-batch leave up to {} more cached, which goes back before "
+            "memory is out", format_bytes(most)
+        ))
 
 
 def _shortfall(runs: tuple[Played, ...]) -> str:
@@ -333,9 +334,11 @@ def _cautions(whole: RankAnswer, shortfall: str, longest: Peak | None, capacity:
         yield GIVES_BACK
     if longest is not None:
         size = format_bytes(longest.device_bytes)
-        yield (f"by the mean lengths; where all sequences of a micro-batch are the longest, {size}: fits"
+        yield (Note("by the mean lengths; where all sequences of a micro-batch are the longest, {}: fits", size)
                if longest.device_bytes <= capacity else
-               f"by the mean lengths; where all sequences of a micro-batch are the longest, {size}: does not fit")
+               Note(
+                   "by the mean lengths; where all sequences of a micro-batch are the longest, {}: does not fit", size
+               ))
 
 
 def needed_bytes(runs: tuple[Played, ...]) -> int:
@@ -449,7 +452,7 @@ def _changed(job: PostTrainingJob, proposals: Sequence[Proposal]) -> Change | No
     needed = needed_bytes(runs)
     return Change(
         change=" ".join(proposal.options for proposal in proposals), device_bytes=needed,
-        cost="; ".join(dict.fromkeys(proposal.cost for proposal in proposals)),
+        cost=joined("; ", dict.fromkeys(proposal.cost for proposal in proposals)),
         fits=needed <= job.cluster.gpu.visible_bytes and not _shortfall(runs) and host.fits,
     )
 

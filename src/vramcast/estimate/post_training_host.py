@@ -13,15 +13,23 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.answer import HostNeed, HostPart
 from vramcast.domain.model import scorer
 from vramcast.domain.post_training import WITH_CRITIC, PostTrainingJob
-from vramcast.engines.post_training import fsdp, trainer
+from vramcast.domain.program import Category
+from vramcast.engines.post_training import fsdp, megatron, trainer
 from vramcast.engines.post_training.batches import batches, trainer_cluster
 from vramcast.engines.post_training.networks import Held
-from vramcast.engines.post_training.releases import lives_inside, release_of, sleep_level
+from vramcast.engines.post_training.releases import (
+    has_own_reference,
+    leaves_cards,
+    lives_inside,
+    release_of,
+    sleep_level,
+)
 from vramcast.engines.post_training.rollout import engine
+from vramcast.errors import Note
 from vramcast.estimate import host_memory
 from vramcast.estimate.host_memory import PROCESS_BYTES, RUNS, power_of_two
 from vramcast.units import ceil_div
@@ -51,7 +59,8 @@ def host_need(job: PostTrainingJob) -> HostNeed:
 def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
     found = batches(job, learns=True)
     learning, release = trainer.actor(job, found), release_of(job)
-    apart = job.engine == "deepspeed" and job.plan.offload_optimizer != "none"
+    steps_there = job.engine == "deepspeed" or (job.engine == "megatron" and megatron.steps_on_host(job))
+    apart = steps_there and job.plan.offload_optimizer != "none"
     networks = {"": learning}
     away = "+".join(job.own_gpus).split("+")
     if job.algorithm in WITH_CRITIC and "critic" not in away:
@@ -64,11 +73,16 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
             for part in need.parts if need is not None else ():
                 if part.name != "processes":
                     yield replace(part, name=f"{whose}{part.name}")
-        if moves or release.leaves:
-            yield _part(f"{whose}sharded weights", network.weights, ranks, pinned=not pageable)
-        if moved or release.leaves:
-            yield _part(f"{whose}moments", network.moments, ranks)
-    own = job.updates.reference and job.plan.peft is None and not trainer.rates_inside(job)
+        exact = job.framework == "slime"  # torch_memory_saver's own copies
+        if moves or leaves_cards(job):
+            yield _part(f"{whose}sharded weights", network.weights, ranks, pinned=not (pageable or exact))
+        if moved or leaves_cards(job):
+            yield _part(f"{whose}moments", network.moments, ranks, pinned=not exact)
+    own = has_own_reference(job) and not trainer.rates_inside(job)
+    if release.swaps_reference and job.updates.reference and job.plan.peft is None:
+        shards = tuple((tensor, count) for tensor, count in learning.weights if tensor.category is Category.WEIGHTS)
+        yield _part("weights of the reference", shards, ranks)
+        yield _part("weights that learn, while the reference has their place", shards, ranks)
     if own and trainer.offloads_reference(job):
         frozen = trainer.reference(job, found)
         width = HALF if job.engine == "deepspeed" else FP32  # of what the network that learns keeps
@@ -79,11 +93,13 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
     if job.reward is not None and job.engine == "pytorch":
         weights = ceil_div(HALF * count_parameters(scorer(job.reward)).total, job.trainer_gpus)
         yield HostPart(name="weights of the reward network", low_bytes=ranks * weights, high_bytes=2 * ranks * weights,
-                       formula=f"{ranks} ranks x {weights:,} B, each block a power of two at most", source=MOVED)
+                       formula=Note(
+                           "{} ranks x {:,} B, each block a power of two at most", ranks, weights
+                       ), source=MOVED)
     if job.rollout.sleeps and job.rollout.gpus is None and sleep_level(job) == 1:
         weights = engine(job, held_bytes=0).weights.num_bytes
         yield HostPart(name="weights of the engine, asleep", low_bytes=ranks * weights, high_bytes=2 * ranks * weights,
-                       formula=f"{ranks} ranks x {weights:,} B, each block a power of two at most",
+                       formula=Note("{} ranks x {:,} B, each block a power of two at most", ranks, weights),
                        source="vllm device_allocator/cumem.py")
     low, high = PROCESS_BYTES
     beside = job.cluster.gpus_per_node - ranks if job.rollout.gpus is not None else ranks  # of the engine
@@ -92,7 +108,7 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
     trainers = trainers if release.apart else 1
     processes = ranks * trainers + (0 if lives_inside(job) else beside)
     yield HostPart(name="processes", low_bytes=processes * low, high_bytes=processes * high,
-                   formula=f"{processes} processes x {low / 1e9:g} to {high / 1e9:g} GB", source=RUNS)
+                   formula=Note("{} processes x {:g} to {:g} GB", processes, low / 1e9, high / 1e9), source=RUNS)
 
 
 def _part(name: str, held: Held, ranks: int, *, pinned: bool = True) -> HostPart:
@@ -101,6 +117,8 @@ def _part(name: str, held: Held, ranks: int, *, pinned: bool = True) -> HostPart
     rounded = sum(power_of_two(tensor.num_bytes) * count for tensor, count in held) if pinned else exact
     return HostPart(
         name=name, low_bytes=ranks * rounded, high_bytes=ranks * rounded,
-        formula=f"{ranks} ranks x {exact:,} B" + (", each block a power of two" if rounded > exact else ""),
+        formula=Note(
+            "{} ranks x {:,} B, each block a power of two" if rounded > exact else "{} ranks x {:,} B", ranks, exact
+        ),
         source=MOVED,
     )

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.answer import StepTime
 from vramcast.domain.job import Recompute
 from vramcast.domain.model import MoE
@@ -21,8 +21,9 @@ from vramcast.domain.serving import Version
 from vramcast.engines.post_training import fsdp, trainer
 from vramcast.engines.post_training.batches import batches, replicas, seen_from
 from vramcast.engines.post_training.networks import num_bytes
-from vramcast.engines.post_training.releases import release_of
+from vramcast.engines.post_training.releases import leaves_cards
 from vramcast.engines.post_training.rollout import engine, serve_job
+from vramcast.errors import Note
 from vramcast.estimate.speed import timed as timed_serving
 from vramcast.estimate.step_time import timed as timed_step
 from vramcast.timing.training.operators import active_elements
@@ -65,12 +66,13 @@ PACES: Final[dict[str, Pace]] = {
     "trl": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
     "ms-swift": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
     "openrlhf": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
-    "nemo-rl": Pace(1.28, 2.45, 0.0, 0.089, 0.044),
+    "slime": Pace(1.28, 2.6, 0.0, 0.089, 0.06),
+    "nemo-rl": Pace(1.28, 2.6, 0.0, 0.089, 0.06),
 }
 """[runs]: handovers of 0.9 to 6.2 s of 1.5B to 32B; of Megatron one run of a 7B on tp 2 and pp 2, four sequences of 290
 tokens a micro-batch, whose launches the host does not keep up with. [pages] NeMo-RL's step times of v0.5.0 and v0.6.0,
 40 runs of 8B dense to 671B with experts on 8 to 512 H100 and GB200: six constants fitted to them before engines were
-timed by measured kernels; median 10 % since then."""
+timed by measured kernels, those of experts and of engines apart once more since; median 9 %."""
 
 NOT_TIMED: Final = {
     True: "advantages, validation and checkpoints are not timed",
@@ -84,12 +86,40 @@ def step_time(job: PostTrainingJob) -> tuple[StepTime | None, tuple[str, ...]]:
 
     An engine that generates ahead works beside the trainer: only what its answers come later is waited for.
     """
-    generated, reason = _generation_s(job)
-    updated, why = _update_s(job)
-    if generated is None or updated is None:
+    generated, reason = generation_s(job)
+    seconds, why = trainer_seconds(job)
+    if generated is None or seconds is None:
         return None, (reason or why,)
+    said = [NOT_TIMED[job.reward is not None]]
+    if job.rollout.ahead:
+        said.append(Note(
+            "the engine generates for {:,.0f} s beside the trainer, which waits for what is left", generated
+        ))
+    seconds = whole_step(job, generated, seconds)
+    whole, episodes, count = sum(seconds.values()), job.episodes, job.cluster.count
+    tokens = episodes.prompts * episodes.samples * episodes.usual
+    active = sum(run.count * active_elements(run.layer, hidden=job.model.hidden) for run in job.model.main.runs)
+    return StepTime(
+        step_s=whole, tokens_per_s=tokens / whole, tokens_per_s_per_gpu=tokens / whole / count,
+        model_flops_per_s_per_gpu=6 * active * tokens / (count * whole), seconds=seconds,
+        bound=max(seconds, key=lambda name: seconds[name]),
+    ), tuple(said)
+
+
+def whole_step(job: PostTrainingJob, generated_s: float, seconds: dict[str, float]) -> dict[str, float]:
+    """All stages: an engine that generates ahead is waited for only where its answers come later."""
+    if job.rollout.ahead:
+        generated_s = max(0.0, generated_s - sum(seconds.values()) + seconds["update_weights"])
+    return {"generate": generated_s} | seconds
+
+
+def trainer_seconds(job: PostTrainingJob) -> tuple[dict[str, float] | None, str]:
+    """Every stage but that of the engine."""
+    updated, why = _update_s(job)
+    if updated is None:
+        return None, why
     passes = 4 if job.plan.recompute is Recompute.FULL else 3  # backward is two
-    learning, leaves = trainer.actor(job, batches(job, learns=True)), release_of(job).leaves
+    learning, leaves = trainer.actor(job, batches(job, learns=True)), leaves_cards(job)
     weights, states = (
         2 * num_bytes(held) / HOST_BYTES_PER_S if moved or leaves else 0.0
         for held, moved in zip((learning.weights, learning.moments), trainer.moved_by_stage(job), strict=True)
@@ -113,19 +143,7 @@ def step_time(job: PostTrainingJob) -> tuple[StepTime | None, tuple[str, ...]]:
     billions = count_parameters(job.model).total / 1e9
     handed = pace.handover_s_per_billion if job.rollout.gpus is None else pace.handover_apart_s_per_billion
     seconds["update_weights"] = pace.handover_s + handed * billions
-    said = [NOT_TIMED[job.reward is not None]]
-    if job.rollout.ahead:
-        said.append(f"the engine generates for {generated:,.0f} s beside the trainer, which waits for what is left")
-        generated = max(0.0, generated - sum(seconds.values()) + seconds["update_weights"])
-    seconds = {"generate": generated} | seconds
-    whole, episodes, count = sum(seconds.values()), job.episodes, job.cluster.count
-    tokens = episodes.prompts * episodes.samples * episodes.usual
-    active = sum(run.count * active_elements(run.layer, hidden=job.model.hidden) for run in job.model.main.runs)
-    return StepTime(
-        step_s=whole, tokens_per_s=tokens / whole, tokens_per_s_per_gpu=tokens / whole / count,
-        model_flops_per_s_per_gpu=6 * active * tokens / (count * whole), seconds=seconds,
-        bound=max(seconds, key=lambda name: seconds[name]),
-    ), tuple(said)
+    return seconds, ""
 
 
 def _units_s(job: PostTrainingJob, *, learns: bool) -> float:
@@ -161,7 +179,7 @@ def _held_at_once(job: PostTrainingJob) -> int:
     return max(1, rank.cache.num_bytes // max(1, rank.cache.sequence_bytes(job.episodes.usual)))
 
 
-def _generation_s(job: PostTrainingJob) -> tuple[float | None, str]:
+def generation_s(job: PostTrainingJob) -> tuple[float | None, str]:
     """Until the longest answer is complete."""
     asked, episodes = serve_job(job), job.episodes
     at_once = min(asked.requests.concurrency, _held_at_once(job))

@@ -11,10 +11,9 @@ from vramcast.domain.job import Phase
 from vramcast.domain.program import Basis, Tensor, extent
 from vramcast.domain.rank import RankProgram
 from vramcast.errors import OutOfMemory
-from vramcast.estimate.interval import Purpose, interval
+from vramcast.estimate.interval import Purpose, Traits, chance_within, interval, slack_of
 from vramcast.estimate.script import Script
 from vramcast.estimate.timeline import Simulated, simulate
-from vramcast.estimate.traits import Traits, slack_of
 
 SHARES: Final = (1.25, 1.5, 2.0)
 """Of what is allocated: capacities at which a run of many lengths is tried where the card is too small."""
@@ -78,6 +77,8 @@ def rank_answer(
         phases=phases,
         ledger=_ledger(script.live_at_peak(program.steady), steady, outside),
         gives_back_cache=gives_back_cache,
+        chance_to_fit=chance_within(
+            like, steady.device_bytes - exact_bytes, capacity_bytes - exact_bytes - beyond, purpose=purpose),
     )
 
 

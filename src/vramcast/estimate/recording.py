@@ -14,7 +14,7 @@ from vramcast.allocator import Settings
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Program, Tensor, events
 from vramcast.domain.snapshot import COUNTS_EVENTS, PREDICTED, Frame, Snapshot
-from vramcast.errors import OutOfMemory
+from vramcast.errors import Note, OutOfMemory
 from vramcast.recordings.recorder import MOST_EVENTS, Recorder, Stack
 
 
@@ -90,6 +90,6 @@ def _remarks(recorder: Recorder, *, is_full: bool) -> Iterator[str]:
     yield COUNTS_EVENTS
     left_out = recorder.clock - len(recorder.trace)
     if left_out:
-        yield f"the first {left_out:,} of {recorder.clock:,} events are left out, as max_entries does"
+        yield Note("the first {:,} of {:,} events are left out, as max_entries does", left_out, recorder.clock)
     if is_full:
         yield "memory runs out: the recording ends there"

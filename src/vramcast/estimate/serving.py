@@ -12,7 +12,7 @@ import msgspec
 import msgspec.structs
 
 from vramcast import engines, estimate
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.answer import (
     Capacity,
     Change,
@@ -35,15 +35,14 @@ from vramcast.engines.serving.checks import (
 )
 from vramcast.engines.serving.requests import length_caution
 from vramcast.engines.serving.table import SERVING
-from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.errors import InvalidSpec, Note, UnknownName, joined
 from vramcast.estimate.corrections import applicable, effects
 from vramcast.estimate.cost import with_cost
+from vramcast.estimate.interval import serving_traits
 from vramcast.estimate.outside import around_process
 from vramcast.estimate.ranks import rank_answer
-from vramcast.estimate.running import waiting_caution
-from vramcast.estimate.serving_load import load_memory
+from vramcast.estimate.running import load_memory, waiting_caution
 from vramcast.estimate.speed import timed
-from vramcast.estimate.traits import serving_traits
 from vramcast.units import ceil_div, format_bytes
 
 
@@ -199,11 +198,11 @@ def deploy(job: ServeJob | PipelineJob) -> Deployment:
         raise UnknownName.of("serving engine", job.engine, SERVING)
     if SERVING[job.engine].runs_pipelines is not isinstance(job, PipelineJob):
         what = "diffusion pipelines" if SERVING[job.engine].runs_pipelines else "language models"
-        raise InvalidSpec(f"{job.engine} runs {what}; {_subject(job)} is none")
+        raise InvalidSpec("{} runs {}; {} is none", job.engine, what, _subject(job))
     if job.plan.num_ranks > job.cluster.count:
         raise InvalidSpec(
-            f"tp={job.plan.tp} x pp={job.plan.pp} x dp={job.plan.dp} needs {job.plan.num_ranks} GPUs, "
-            f"{job.cluster.name} has {job.cluster.count}; use smaller degrees or more GPUs"
+            "tp={} x pp={} x dp={} needs {} GPUs, {} has {}; use smaller degrees or more GPUs",
+            job.plan.tp, job.plan.pp, job.plan.dp, job.plan.num_ranks, job.cluster.name, job.cluster.count
         )
     if isinstance(job, ServeJob):
         refuse_ignored(job)
@@ -307,19 +306,26 @@ def _shortfall(job: ServeJob | PipelineJob, deployment: Deployment, capacity: Ca
         return ""
     missing = -min(rank.startup.get("KV cache", 0) for rank in deployment.ranks)
     if missing > 0:
-        taken = ", ".join(f"{name} {format_bytes(size)}" for name, size in _counted(deployment.ranks[0]).items())
-        return f"nothing is left for the cache: {taken}; {format_bytes(missing)} more than the engine may take"
+        taken = joined(", ", (
+            Note(name + " {}", format_bytes(size)) for name, size in _counted(deployment.ranks[0]).items()
+        ))
+        return Note("nothing is left for the cache: {}; {} more than the engine may take", taken, format_bytes(missing))
     needed = capacity.sequence_bytes * job.requests.concurrency
-    longest = f"; the longest context that fits is {capacity.longest_context:,}" if capacity.longest_context else ""
     if capacity.concurrency >= 1 and not any(rank.grows for rank in deployment.ranks):
-        return (
-            f"starts, but holds {capacity.concurrency:,.1f} of {job.requests.concurrency} sequences of {job.context:,} "
-            f"tokens: they take {format_bytes(needed)}, the cache has {format_bytes(capacity.kv_bytes)}{longest}"
+        said = Note(
+            "starts, but holds {:,.1f} of {} sequences of {:,} tokens: they take {}, the cache has {}",
+            capacity.concurrency, job.requests.concurrency, job.context, format_bytes(needed),
+            format_bytes(capacity.kv_bytes),
         )
-    return (
-        f"the cache of {format_bytes(capacity.kv_bytes)} holds {capacity.concurrency:.2f} sequences of {job.context:,} "
-        f"tokens; {job.requests.concurrency} take {format_bytes(needed)}{longest}"
-    )
+    else:
+        said = Note(
+            "the cache of {} holds {:.2f} sequences of {:,} tokens; {} take {}",
+            format_bytes(capacity.kv_bytes), capacity.concurrency, job.context, job.requests.concurrency,
+            format_bytes(needed),
+        )
+    if not capacity.longest_context:
+        return said
+    return joined("; ", (said, Note("the longest context that fits is {:,}", capacity.longest_context)))
 
 
 def _holds_load(job: ServeJob, deployment: Deployment) -> bool:
@@ -353,8 +359,10 @@ def _cautions(job: ServeJob | PipelineJob) -> Iterable[str]:
         return
     if job.plan.num_ranks < job.cluster.count:
         yield (
-            f"the plan uses {job.plan.num_ranks} of {job.cluster.count} GPUs; the others could hold "
-            f"{job.cluster.count // job.plan.num_ranks - 1} more copies, or raise --tp"
+            Note(
+                "the plan uses {} of {} GPUs; the others could hold {} more copies, or raise --tp",
+                job.plan.num_ranks, job.cluster.count, job.cluster.count // job.plan.num_ranks - 1
+            )
         )
 
 
@@ -397,12 +405,12 @@ def question(job: ServeJob | PipelineJob) -> dict[str, Any]:
     }
     if job.cluster.instance:
         plain["cards"] = f"{job.cluster.count} x {job.cluster.gpu.name}"
-    plain["requests"] = _plain(job.requests) | ({"context": job.context} if isinstance(job, ServeJob) else {})
-    plain["plan"] = _plain(job.plan)
+    plain["requests"] = job.requests.as_plain() | ({"context": job.context} if isinstance(job, ServeJob) else {})
+    plain["plan"] = job.plan.as_plain()
     if job.engine_options:
         plain["engine_options"] = job.engine_options
     if isinstance(job, ServeJob) and job.traffic is not None:
-        traffic = _plain(job.traffic)
+        traffic = job.traffic.as_plain()
         arrivals = traffic.pop("arrivals", ())
         plain["traffic"] = traffic | ({"arrivals": len(arrivals)} if arrivals else {})
     if isinstance(job, ServeJob) and job.calibration is not None:
@@ -416,12 +424,6 @@ def _with_fraction(asked: dict[str, Any], deployment: Deployment) -> dict[str, A
     if budget is None or "memory_fraction" in asked["plan"]:
         return asked
     return asked | {"plan": asked["plan"] | {"memory_fraction": budget.fraction}}
-
-
-def _plain(noun: Any) -> dict[str, Any]:
-    fields = {name: value for name, value in msgspec.structs.asdict(noun).items() if value is not None}
-    plain: dict[str, Any] = msgspec.to_builtins(fields)
-    return plain
 
 
 def _unique(texts: Iterable[str]) -> tuple[str, ...]:

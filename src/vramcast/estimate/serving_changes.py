@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from vramcast.domain.answer import Capacity, Change
 from vramcast.domain.serving import Requests, ServeJob
 from vramcast.engines.serving.table import SERVING
-from vramcast.estimate.proposals import attempted
+from vramcast.errors import joined
+from vramcast.estimate.changes import attempted
 from vramcast.states.storage import FORMATS
 
 MOST_PAIRS: Final = 3
@@ -241,7 +242,7 @@ def _pairs(steps: list[Step], verdict: Callable[[ServeJob], Outcome]) -> list[St
         earlier = {step.words for step in steps[:index]}
         for second in _steps(first.job, first.after, verdict, partial(_goes_with, first.words, earlier)):
             if second.after.fits:
-                words, cost = _both(first.words, second.words), f"{first.cost}; {second.cost}"
+                words, cost = _both(first.words, second.words), joined("; ", (first.cost, second.cost))
                 found.append(Step(words, cost, second.job, second.after))
                 if len(found) == MOST_PAIRS:
                     return found

@@ -18,7 +18,7 @@ from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.table import SERVING
 from vramcast.engines.serving.weights import formats_of
-from vramcast.errors import Unsupported, VramcastError
+from vramcast.errors import Note, Unsupported, VramcastError
 from vramcast.estimate.running import prompt_step, running_of
 from vramcast.states.storage import FORMATS
 from vramcast.timing.forward import forward_work
@@ -70,7 +70,7 @@ def timed(job: ServeJob) -> Timed:
     try:
         return _timed(running_of(job), execution)
     except VramcastError as reason:
-        return Timed(None, (f"no speed: {reason}",))
+        return Timed(None, (Note("no speed: {}", reason),))
 
 
 class Setup(NamedTuple):
@@ -91,7 +91,7 @@ def setup_of(job: ServeJob, execution: Execution) -> Setup:
     placement = placement_of(job, execution)
     machine = machine_of(gpu, job.engine, execution, whole=placement.whole, node_cards=job.cluster.node_cards)
     if machine is None:
-        raise Unsupported(f"the catalogue has no bandwidth or rates of {gpu.name}")
+        raise Unsupported("the catalogue has no bandwidth or rates of {}", gpu.name)
     return Setup(replace(machine, beside=_beside(job)), placement)
 
 
@@ -139,13 +139,17 @@ def _with_decode(
     users = ceil_div(job.requests.concurrency, job.plan.dp)
     step = _decode(job, machine, placement, sequences=users, cached=load.mean_context)
     answer = max(1, load.answer)
+    cache_s = step.seconds * step.shares["cache"]
+    alone = step if users == 1 else _decode(job, machine, placement, sequences=1, cached=load.mean_context)
+    grown = step.seconds - alone.seconds
+    one_more = (prompts.most_s - prompts.one_s) / (prompts.most - 1) if prompts.most > 1 else prompts.one_s
+    products_s = one_more / load.prompt  # of one more token in a forward of prompts
     latency = closed_loop(
-        users=users, answer=answer, decode_s=step.seconds, cache_s=step.seconds * step.shares["cache"],
-        prompts=prompts, mixed=machine.execution.mixed,
+        users=users, answer=answer, decode_s=step.seconds,
+        users_s=max(cache_s, grown), beside_s=max(cache_s + users * products_s, grown), prompts=prompts,
+        mixed=machine.execution.mixed,
+        front_s=front_s(job, machine, users=users),
     )
-    waited_s = front_s(job, machine, users=users)
-    latency = latency._replace(
-        first_token_s=latency.first_token_s + waited_s, together_s=latency.together_s + waited_s)
     per_user = answer / (latency.first_token_s + (answer - 1) * latency.token_s)
     return replace(
         speed,
@@ -281,10 +285,10 @@ def _sources(machine: Machine, placement: Placement) -> tuple[str, ...]:
     assert memory is not None and product is not None
     measured = machine.kernels
     found = [measured.source(machine.gpu)] if measured is not None else []
-    found += [memory[1], f"{product.source}, and {SHAPES.value:.0%} of that with a model's shapes"]
+    found += [memory[1], Note("{}, and {:.0%} of that with a model's shapes", product.source, SHAPES.value)]
     if placement.tp > 1:
         link = machine.links.between(placement.tp)
-        found.append(f"all-reduce over {link.source}, {link.latency_s * 1e6:.0f} us each")
+        found.append(Note("all-reduce over {}, {:.0f} us each", link.source, link.latency_s * 1e6))
     return tuple(found)
 
 
@@ -294,12 +298,16 @@ def _assumed(job: ServeJob, load: Load) -> tuple[str, ...]:
     if job.plan.num_ranks > 1:
         found += assumed_links(job.cluster.gpu, node_cards=min(job.cluster.node_cards, job.plan.num_ranks))
     if not is_measured(job.cluster.gpu):
-        found.append(f"speed is the data sheet of {vendor} times the shares that cards of others reach: none of its "
-                     "own was measured")
+        found.append(Note(
+            "speed is the data sheet of {} times the shares that cards of others reach: none of its own was measured",
+            vendor
+        ))
     if load.assumed:
         found.append(
-            f"speed is that of prompts of {load.prompt:,} tokens and answers of {job.context - load.prompt:,}; "
-            "--input-len and --output-len say otherwise"
+            Note(
+                "speed is that of prompts of {:,} tokens and answers of {:,}; --input-len and --output-len say "
+                "otherwise", load.prompt, job.context - load.prompt
+            )
         )
     if job.requests.images:
         found.append("the time of the vision tower is left out")

@@ -12,14 +12,15 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from vramcast.domain.answer import StepTime
-from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.domain.job import Job, Peft, Precision, Recompute, Shards
 from vramcast.domain.model import Attention, Layer, Model
+from vramcast.engines import eager
 from vramcast.engines.eager.trl import chunks_loss
 from vramcast.engines.training import engine_of
-from vramcast.errors import Unsupported, VramcastError
+from vramcast.errors import Note, Unsupported, VramcastError
 from vramcast.estimate.host_memory import offload_of
-from vramcast.estimate.model_flops import model_flops
 from vramcast.estimate.training_styles import HIDDEN, Recipe, recipe_of
+from vramcast.estimate.variants import of_plain_layers
 from vramcast.parallel.layout import Layout
 from vramcast.timing.composition import EXCHANGES, Number, Pipeline, Step, Transfers, of_largest, overlapped, step
 from vramcast.timing.training.fabric import NOTHING, Fabric, Route, fabric_of
@@ -32,6 +33,7 @@ from vramcast.timing.training.layer import (
     layer_elements,
     layer_passes,
 )
+from vramcast.timing.training.operators import forward_flops
 from vramcast.timing.training.parts import Machine, Parts, Passes, Shape, Style, bound_of
 from vramcast.timing.training.rates import OVERLAP_LOSS, Rates, rates_of
 from vramcast.timing.training.states import host_of, spread_of, update_on_host_s, update_s
@@ -94,7 +96,7 @@ def timed(job: Job) -> Timed:
     try:
         found = step_time(job)
     except VramcastError as reason:
-        return Timed(None, (f"no step time: {reason}",))
+        return Timed(None, (Note("no step time: {}", reason),))
     return Timed(found, found.assumptions)
 
 
@@ -143,15 +145,17 @@ def timing_of(job: Job) -> Timing:
     """
     plan, cluster = job.plan, job.cluster
     if job.workload.objective not in ("pretrain", "sft"):
-        raise Unsupported(f"objective={job.workload.objective} is not timed; pretrain and sft are")
+        raise Unsupported("objective={} is not timed; pretrain and sft are", job.workload.objective)
     if len(job.model.stacks) > 1:
-        raise Unsupported(f"models of several stacks are not timed, and {job.model.name} has {len(job.model.stacks)}")
+        raise Unsupported(
+            "models of several stacks are not timed, and {} has {}", job.model.name, len(job.model.stacks)
+        )
     recipe = recipe_of(job)
     _refuse_untaped(job.model, recipe.style)
     computed = Precision.FP8 if recipe.style.float8 else plan.precision
     rates = rates_of(cluster.gpu, computed, attention=recipe.style.attention)
     if rates is None:
-        raise Unsupported(f"the catalogue has no bandwidth or no {plan.precision} rate of {cluster.gpu.name}")
+        raise Unsupported("the catalogue has no bandwidth or no {} rate of {}", plan.precision, cluster.gpu.name)
     etp = plan.etp if plan.etp is not None else plan.tp
     shape = Shape(
         job.workload.micro_batch // (recipe.pieces or 1), job.workload.seq_len, plan.tp, plan.cp, plan.ep, etp,
@@ -167,8 +171,8 @@ def _refuse_untaped(model: Model, style: Style) -> None:
         mixer = run.layer.mixer
         if isinstance(mixer, Attention) and (mixer.q_lora_rank is not None or mixer.out_lora_rank):
             raise Unsupported(
-                f"{model.name} projects queries and outputs in two steps, which is not timed where operators run one "
-                "by one; use --engine megatron"
+                "{} projects queries and outputs in two steps, which is not timed where operators run one by one; use "
+                "--engine megatron", model.name
             )
 
 
@@ -387,3 +391,24 @@ def _answer(timing: Timing, causes: dict[str, Number]) -> StepTime:
         sources=(*timing.machine.rates.sources, *timing.machine.fabric.sources),
         assumptions=timing.machine.fabric.assumptions,
     )
+
+
+def model_flops(job: Job) -> float:
+    """Operations of one token that the model needs: a property of its weights, its length and of what learns.
+
+    Recomputation, the masked half of attention and what a kernel computes beside are not counted. Forward once,
+    backward once more for the gradients of inputs and once for those of weights that learn [autograd]. Attention has
+    no weights: its backward is twice its forward. Adapters count six operations a weight.
+    """
+    found, peft = forward_flops(job.model, job.workload.seq_len), job.plan.peft
+    if peft is None:
+        return 3 * sum(found)
+    head = 3 if "head" in peft.modules_to_save else 2
+    return 2 * found.products + head * found.output + 3 * found.attention + 6 * _adapter_elements(job, peft)
+
+
+def _adapter_elements(job: Job, peft: Peft) -> int:
+    """Weights that learn beside frozen ones, as the memory program has them."""
+    weights = eager.recipe.weights(eager.question.recipe_of(of_plain_layers(job)))
+    corrections = tuple(weight for weight in weights if f".{peft.method}." in weight.path)
+    return eager.recipe.elements(corrections, learning_only=True)

@@ -1,16 +1,22 @@
-"""A run's phases through the caching allocator: what is reserved when."""
+"""A run's phases through the caching allocator: what is reserved when.
+
+numba takes a third of a second to import, and once a machine some seconds to compile: more than one question costs.
+`Loop` loads it when a process has answered enough.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Final, NamedTuple
 
-from vramcast.allocator import Allocator, Settings
+from vramcast import allocator
 from vramcast.allocator.gaps import BeyondAddresses, Gaps, OutOfCapacity, Run
+from vramcast.allocator.settings import Settings
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Program, Tensor, events
 from vramcast.errors import InvalidSpec, OutOfMemory
-from vramcast.estimate.loop import LOOP
 from vramcast.estimate.script import Script, count_events, digest, play
 
 _DEFAULTS: Final = Settings()
@@ -29,7 +35,7 @@ class Simulated(NamedTuple):
 
 MOST_IN_FULL: Final = 1 << 20
 """Events of a run beyond every card that are still looked at one by one: a second or two [count]."""
-_known: dict[bytes, tuple[Simulated, ...] | None] = {}
+_known: dict[tuple[int, int], tuple[Simulated, ...] | None] = {}
 """Marks of the phases of runs, None where memory is out, by what decides them; the oldest go first."""
 
 
@@ -117,11 +123,10 @@ def simulated_in_full(
     """
     device = Device(settings, capacity_bytes)
     marks: dict[Phase, Simulated] = {}
-    allocator = device.allocator
     for phase, program in phases.items():
-        allocator.reset_peaks()
+        device.allocator.reset_peaks()
         device.replay(program)
-        marks[phase] = Simulated(allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
+        marks[phase] = Simulated(device.allocator.peak_allocated_bytes, device.allocator.peak_reserved_bytes)
     return marks
 
 
@@ -129,7 +134,7 @@ class Device:
     """The allocator of one process, and where its live tensors are."""
 
     def __init__(self, settings: Settings, capacity_bytes: int | None) -> None:
-        self.allocator = Allocator(settings=settings, capacity_bytes=capacity_bytes)
+        self.allocator = allocator.Allocator(settings=settings, capacity_bytes=capacity_bytes)
         self.live: dict[Tensor, list[int]] = {}
         self.streams: dict[str, int] = {"": 0}  # name -> number, the default stream first
 
@@ -145,3 +150,35 @@ class Device:
                 live.setdefault(tensor, []).append(allocate(tensor.num_bytes, stream))
             else:
                 free(live[tensor].pop())
+
+
+PATIENCE: Final = 8_000_000
+"""Events that a process plays interpreted first, four seconds of work: no single question has so many [count]."""
+
+
+class Loop:
+    """The compiled loop, from where it is loaded."""
+
+    def __init__(self) -> None:
+        """Not loaded."""
+        self.marks: Callable[..., list[tuple[int, int]]] | None = None
+        self._patience = PATIENCE
+
+    def load(self) -> bool:
+        """Load it now; whether numba is there (the extra `fast`)."""
+        if self.marks is None and find_spec("numba") is not None:
+            marks = import_module("vramcast.allocator.compiled").marks
+            marks(Run([(1, "")], [(0,)], [0]), expands=False, capacity_bytes=None)  # the first run compiles it
+            self.marks = marks
+        return self.marks is not None
+
+    def waited(self, num_events: int) -> None:
+        """So many events were played without it, which may have been the last ones."""
+        if self._patience > 0:
+            self._patience -= num_events
+            if self._patience <= 0:
+                self.load()
+
+
+LOOP: Final = Loop()
+"""Of this process."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain
+from statistics import median
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from vramcast.domain.model import Head
 from vramcast.domain.serving import Deployment, ServeJob, Traffic
 from vramcast.engines.vllm.groups import BlockPool
 from vramcast.engines.vllm.settings import Settings, settings_of
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import InvalidSpec, Note, Unsupported, joined
 from vramcast.estimate.speed import front_s, setup_of
 from vramcast.timing.arrivals import arrivals_at
 from vramcast.timing.batching import Arrival, Batching, Interval, Limits, Pool, routed
@@ -32,6 +33,9 @@ MOST: Final = 200_000
 
 ROUNDS: Final = 7
 """Bisections for the highest rate that keeps an objective: within 1 % of the most that can be served."""
+
+GLANCE: Final = 5
+"""A trial looks at every so many of its requests first, and no further where they are far from what is promised."""
 
 COURSE: Final = 240
 """Stretches of time that the course of the pool is told in."""
@@ -61,34 +65,38 @@ def served(job: ServeJob, deployment: Deployment) -> tuple[Served, tuple[str, ..
 
     Raises: InvalidSpec or Unsupported in one sentence, with the limit where a rate or an objective is beyond it
     """
-    assert job.traffic is not None
-    setting = _setting(job, job.traffic, deployment)
+    setting = setting_of(job, deployment)
     sizes = _sizes(setting)
-    _check_lengths(setting, sizes)
-    alone = _simulated(setting, [Arrival(0.0, *max(sizes))])
-    _check_slo(setting, alone)
+    _check_slo(setting)
     most = _most_rate(setting, sizes)
-    rate = job.traffic.rate
+    rate = setting.traffic.rate
     if rate is not None and rate > most:
         raise InvalidSpec(
-            f"rate={rate:g} is more than this plan serves: the queue of {job.model.name} on {job.cluster.name} grows "
-            f"without end from {most:,.3g} requests per second on; lower --rate, or raise --replicas"
+            "rate={:g} is more than this plan serves: the queue of {} on {} grows without end from {:,.3g} requests "
+            "per second on; lower --rate, or raise --replicas", rate, job.model.name, job.cluster.name, most
         )
-    sent = _sent(setting, rate) if rate is not None else [Arrival(*one) for one in job.traffic.arrivals]
+    sent = _sent(setting, rate) if rate is not None else [Arrival(*one) for one in setting.traffic.arrivals]
     schedulers = _simulated(setting, sent)
-    slo_rate = _slo_rate(setting, most) if job.traffic.slo and rate is not None else None
+    slo_rate = _slo_rate(setting, most) if setting.traffic.slo and rate is not None else None
     return _told(setting, schedulers, most, slo_rate), tuple(_assumed(setting))
 
 
-def _setting(job: ServeJob, traffic: Traffic, deployment: Deployment) -> Setting:
+def setting_of(job: ServeJob, deployment: Deployment) -> Setting:
+    """What is simulated of a plan.
+
+    Raises: InvalidSpec or Unsupported in one sentence
+    """
+    assert job.traffic is not None
+    traffic = job.traffic
     if job.engine not in SIMULATED:
-        raise Unsupported(f"the scheduler of {job.engine} is not simulated; use --engine {' or '.join(SIMULATED)}")
+        raise Unsupported("the scheduler of {} is not simulated; use --engine {}",
+                          job.engine, joined(" or ", SIMULATED))
     if job.plan.pp > 1:
-        raise Unsupported(f"pp={job.plan.pp}: a scheduler with several steps under way is not simulated; use --tp")
+        raise Unsupported("pp={}: a scheduler with several steps under way is not simulated; use --tp", job.plan.pp)
     settings: Settings = settings_of(job)
     cache = deployment.ranks[0].cache
     if job.model.head is not Head.LM or not isinstance(cache, BlockPool):
-        raise Unsupported(f"{job.model.name} generates nothing that a scheduler would batch; leave --rate out")
+        raise Unsupported("{} generates nothing that a scheduler would batch; leave --rate out", job.model.name)
     if not settings.v1:
         raise Unsupported("the scheduler of vLLM's V0 engine is not simulated; use --engine vllm@0.19")
     execution = execution_of(job.engine, job.version, arch=job.cluster.gpu.arch)
@@ -107,7 +115,9 @@ def _setting(job: ServeJob, traffic: Traffic, deployment: Deployment) -> Setting
         return front_s(job, machine, users=users)
 
     pool, block_bytes = _pool(cache, settings)
-    return Setting(job, traffic, pool, block_bytes, limits, costs, waited_s, traffic.replicas * job.plan.dp)
+    found = Setting(job, traffic, pool, block_bytes, limits, costs, waited_s, traffic.replicas * job.plan.dp)
+    _check_lengths(found, _sizes(found))
+    return found
 
 
 def _pool(cache: BlockPool, settings: Settings) -> tuple[Pool, int]:
@@ -145,18 +155,23 @@ def _check_lengths(setting: Setting, sizes: Sequence[tuple[int, int]]) -> None:
     prompt, answer = max(sizes, key=sum)
     context, pool = setting.job.context, setting.pool
     if prompt + answer > context:
-        raise InvalidSpec(f"a request of {prompt:,} + {answer:,} tokens is longer than the context of {context:,}; "
-                          f"raise --context or shorten it")
+        raise InvalidSpec(
+            "a request of {:,} + {:,} tokens is longer than the context of {:,}; raise --context or shorten it",
+            prompt, answer, context
+        )
     if "tpot" in setting.traffic.slo and all(size[1] < 2 for size in sizes):
         raise InvalidSpec("slo tpot is the time between two tokens, and every answer has one; leave it out")
     prefix = setting.traffic.shared_prefix
     if prefix and prefix >= min(size[0] for size in sizes):
-        raise InvalidSpec(f"shared-prefix={prefix} must be shorter than every prompt; the shortest has "
-                          f"{min(size[0] for size in sizes):,} tokens")
+        raise InvalidSpec(
+            "shared-prefix={} must be shorter than every prompt; the shortest has {:,} tokens",
+            prefix, min(size[0] for size in sizes)
+        )
     if pool.held(prompt + answer) > pool.blocks:
         raise InvalidSpec(
-            f"a request of {prompt:,} + {answer:,} tokens takes {pool.held(prompt + answer):,} blocks of the cache, "
-            f"there are {pool.blocks:,}; give it more memory or shorten it")
+            "a request of {:,} + {:,} tokens takes {:,} blocks of the cache, there are {:,}; give it more memory or "
+            "shorten it", prompt, answer, pool.held(prompt + answer), pool.blocks
+        )
 
 
 def _simulated(setting: Setting, sent: Sequence[Arrival]) -> list[Batching]:
@@ -221,15 +236,65 @@ def _slo_rate(setting: Setting, most: float) -> float:
     return low
 
 
-def _check_slo(setting: Setting, alone: Sequence[Batching]) -> None:
+def least(setting: Setting) -> dict[str, float]:
+    """Latencies of the longest request with the server to itself [s]."""
+    found = _latencies(setting, _simulated(setting, [Arrival(0.0, *max(_sizes(setting)))]))
+    return {name: min(own) for name, own in found.items()}
+
+
+def _check_slo(setting: Setting) -> None:
     """Refuse what not even a request alone on the server keeps."""
-    found = _latencies(setting, alone)
+    found = least(setting) if setting.traffic.slo else {}
+    prompt, answer = max(_sizes(setting))
     for name, limit in setting.traffic.slo.items():
-        least = min(own for own in found[name])
-        if limit < least:
+        if limit < found[name]:
             raise InvalidSpec(
-                f"slo {name}<{1000 * limit:g}ms cannot be kept: a request of {alone[0].prompt[0]:,} + "
-                f"{alone[0].answer[0]:,} tokens takes {1000 * least:,.3g} ms with the server to itself")
+                "slo {}<{:g}ms cannot be kept: a request of {:,} + {:,} tokens takes {:,.3g} ms with the server to "
+                "itself", name, 1000 * limit, prompt, answer, 1000 * found[name]
+            )
+
+
+class Trial(NamedTuple):
+    """What users of one of several replicas got."""
+
+    kept: bool  # SLO_SHARE of the requests kept every objective
+    token_s: float  # the median time between two tokens
+    end_to_end_s: float  # mean
+
+
+def trial(setting: Setting, rate: float, replicas: int) -> Trial:
+    """One of so many replicas that take turns: of arrivals a gamma distribution apart it gets every n-th, and those
+    are a gamma distribution of n times the shape apart.
+
+    Args:
+        setting: of one replica
+        rate: of all together [1/s]
+        replicas: that share it
+    """
+    traffic = setting.traffic
+    whole = traffic.num_requests or FEWEST
+    for count in (whole // GLANCE, whole) if whole >= FEWEST else (whole,):
+        shaped = replace(traffic, burstiness=min(1e6, traffic.burstiness * replicas), num_requests=count)
+        one = setting._replace(traffic=shaped, copies=setting.job.plan.dp)
+        found = _latencies(one, _simulated(one, _sent(one, rate / replicas)))
+        share = _kept(one, found) / count
+        if share < SLO_SHARE / 2:  # many more will not mend it
+            break
+    return Trial(share >= SLO_SHARE, median(found["tpot"]), sum(found["e2e"]) / count)
+
+
+def rate_bounds(setting: Setting) -> tuple[float, float]:
+    """What one replica certainly cannot exceed, its prompts alone or its answers alone; and what it serves where one
+    waits for the other [requests/s]."""
+    (prompt, answer), limits, pool, costs = _sizes(setting)[0], setting.limits, setting.pool, setting.costs
+    fresh = max(1, prompt - limits.prefix)
+    together = max(1, min(limits.sequences, pool.blocks // max(1, pool.held(prompt + answer))))
+    count = max(1, limits.tokens // fresh)
+    chunk = min(fresh, limits.tokens)
+    prompts_s = costs.mixed(0, 0.0, [(chunk, 0)] * count) / count * fresh / chunk
+    answers_s = (answer - 1) * costs.decode(together, prompt) / together
+    copies = setting.job.plan.dp
+    return copies / max(prompts_s, answers_s), copies / (prompts_s + answers_s)
 
 
 def _quantiles(values: Sequence[float]) -> Quantiles:
@@ -314,11 +379,15 @@ def _course(intervals: Sequence[Interval], duration: float, start: float) -> Ite
 def _assumed(setting: Setting) -> Iterator[str]:
     traffic, job = setting.traffic, setting.job
     if traffic.rate is not None:
-        kind = "a Poisson process" if traffic.burstiness == 1 else f"gamma distributed, shape {traffic.burstiness:g}"
-        yield (f"requests arrive at random ({kind}, seed {traffic.seed}) and are of one length; every answer is as "
-               "long as asked")
+        kind = "a Poisson process" if traffic.burstiness == 1 else Note(
+            "gamma distributed, shape {:g}", traffic.burstiness
+        )
+        yield (Note(
+            "requests arrive at random ({}, seed {}) and are of one length; every answer is as long as asked",
+            kind, traffic.seed
+        ))
     if job.plan.dp > 1:
-        yield f"each of the {job.plan.dp} data-parallel copies takes its steps by itself"
+        yield Note("each of the {} data-parallel copies takes its steps by itself", job.plan.dp)
     if traffic.shared_prefix and not setting.limits.prefix:
         yield "prefix caching is off: the shared prefix is computed again for every request"
 

@@ -11,7 +11,7 @@ import msgspec
 import msgspec.structs
 
 from vramcast import estimate
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.answer import Answer, Change, Fit, RankAnswer, StepTime
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Phase
 from vramcast.domain.program import Extents, extent, sizes
@@ -19,16 +19,15 @@ from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import named, newer, version_text
 from vramcast.engines.eager.trl import uncounted
 from vramcast.engines.training import TRAINING, engine_of
-from vramcast.errors import UnknownName
+from vramcast.errors import Note, UnknownName
 from vramcast.estimate.changes import Need, combined_change, single_changes
 from vramcast.estimate.checks import check
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.host_memory import host_need
-from vramcast.estimate.interval import interval
+from vramcast.estimate.interval import SLACKS, interval, training_traits
 from vramcast.estimate.lengths import with_lengths
 from vramcast.estimate.ranks import GIVES_BACK, RankNeed, ended_at_card, rank_answer, rank_need, slack_share
 from vramcast.estimate.training_corrections import beside, corrected_rank, explained, holding, with_slack
-from vramcast.estimate.traits import SLACKS, training_traits
 from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES
 
 if TYPE_CHECKING:
@@ -98,24 +97,28 @@ def _recipe(job: Job) -> Iterator[str]:
     """What is adapted, and why a card computes in fp16."""
     peft = job.plan.peft
     if peft is not None and peft.method not in WITHOUT_TARGETS:
-        yield f"adapters of rank {peft.rank} on {', '.join(peft.targets)}"
+        yield Note("adapters of rank {} on {}", peft.rank, ", ".join(peft.targets))
     if job.plan.precision in FP16_RECIPES and not job.cluster.gpu.has_bf16:
-        yield f"{job.plan.precision} with a loss scale: {job.cluster.gpu.name} has no bf16 tensor cores"
+        yield Note("{} with a loss scale: {} has no bf16 tensor cores", job.plan.precision, job.cluster.gpu.name)
 
 
 def _unpredicted(job: Job) -> Iterator[str]:
     """Modules that Megatron trains beside the decoder where `--mtp-num-layers` says so."""
     if job.engine == "megatron" and (count := len(job.model.mtp_layers)):
         yield (
-            f"multi-token prediction: with --mtp-num-layers {count} Megatron trains {count} more layers and losses of "
-            f"{job.model.name}, which are not counted"
+            Note(
+                "multi-token prediction: with --mtp-num-layers {} Megatron trains {} more layers and losses of {}, "
+                "which are not counted", count, count, job.model.name
+            )
         )
 
 
 def _unversioned(job: Job) -> Iterator[str]:
     """A version that decides nothing here."""
     if job.engine_version is not None and not engine_of(job).by_version:
-        yield f"{job.engine} is modelled alike in every version: {version_text(job.engine_version)} changes nothing"
+        yield Note(
+            "{} is modelled alike in every version: {} changes nothing", job.engine, version_text(job.engine_version)
+        )
 
 
 def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
@@ -124,20 +127,26 @@ def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
         yield GIVES_BACK
     gpu, precision = job.cluster.gpu, job.plan.precision
     if gpu.vendor not in ("NVIDIA", "AMD"):
-        yield f"{job.engine} runs on {gpu.name} in {gpu.vendor}'s own build: memory is that of its CUDA build"
+        yield Note(
+            "{} runs on {} in {}'s own build: memory is that of its CUDA build", job.engine, gpu.name, gpu.vendor
+        )
     if precision in BF16_RECIPES and not gpu.has_bf16:
         fp16 = engine_of(job).in_fp16
-        instead = f"--precision {fp16}" if fp16 else f"{job.engine} has no fp16; --engine deepspeed has"
-        yield f"{precision} on {gpu.name}, which has no bf16 tensor cores: it is emulated, timed as fp32; {instead}"
+        instead = f"--precision {fp16}" if fp16 else Note("{} has no fp16; --engine deepspeed has", job.engine)
+        yield Note(
+            "{} on {}, which has no bf16 tensor cores: it is emulated, timed as fp32; {}", precision, gpu.name, instead
+        )
     if job.model.main.causal and "embed" in job.model.name.lower():
         yield (
-            f"{job.model.name} makes embeddings: this is its training as a language model, with logits of every token; "
-            "contrastive losses over pairs of texts, which make none, are not modelled"
+            Note(
+                "{} makes embeddings: this is its training as a language model, with logits of every token; "
+                "contrastive losses over pairs of texts, which make none, are not modelled", job.model.name
+            )
         )
     context, seq_len = job.model.context, job.workload.seq_len
     heard = job.model.stacks[0].vision is not None and job.workload.decoder_seq_len is not None
     if context is not None and seq_len > context and not heard:  # positions of sound are none of the text's
-        yield f"seq-len={seq_len} is longer than the {context} positions {job.model.name} was trained with"
+        yield Note("seq-len={} is longer than the {} positions {} was trained with", seq_len, context, job.model.name)
 
 
 def need(job: Job, *, below: int | None = None) -> Need | None:
@@ -273,19 +282,13 @@ def question(job: Job) -> dict[str, Any]:
     plain: dict[str, Any] = {"model": job.model.name, "gpus": job.cluster.name, "engine": engine}
     if job.cluster.instance:
         plain["cards"] = f"{job.cluster.count} x {job.cluster.gpu.name}"
-    plain["workload"] = _plain(job.workload)
-    plain["plan"] = _plain(job.plan)
+    plain["workload"] = job.workload.as_plain()
+    plain["plan"] = job.plan.as_plain()
     for name in ("engine_options", "alloc_conf", "env", "run_tokens"):
         if getattr(job, name):
             plain[name] = getattr(job, name)
     if job.calibration is not None:
         plain["calibration"] = job.calibration.source
-    return plain
-
-
-def _plain(noun: Any) -> dict[str, Any]:
-    fields = {name: value for name, value in msgspec.structs.asdict(noun).items() if value is not None}
-    plain: dict[str, Any] = msgspec.to_builtins(fields)
     return plain
 
 
@@ -300,7 +303,7 @@ def _need_of_role(job: Job, program: RankProgram) -> RankNeed:
 
 def _rank_answer(job: Job, program: RankProgram) -> RankAnswer:
     found, held = _simulated(job, program), holding(job)
-    return found if held is None else with_slack(found, held, training_traits(job))
+    return found if held is None else with_slack(found, held, job)
 
 
 def _simulated(job: Job, program: RankProgram) -> RankAnswer:

@@ -21,16 +21,15 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from vramcast.domain.answer import Answer, LedgerEntry, Peak, RankAnswer
-from vramcast.domain.calibration import ALLOCATOR, OUTSIDE, Calibration, Correction
+from vramcast.domain.calibration import ALLOCATOR, OUTSIDE, Calibration, Correction, corrected_by, fitted
 from vramcast.domain.calibration import Plan as Measured
 from vramcast.domain.job import Job, Phase, Plan, Workload
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.domain.rank import RankProgram
-from vramcast.engines.corrections import corrected_by, fitted
-from vramcast.estimate.interval import interval
+from vramcast.errors import Note
+from vramcast.estimate.interval import chance_within, interval, training_traits
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.ranks import slack_share
-from vramcast.estimate.traits import Traits, slack_of
 from vramcast.units import format_bytes
 
 DEGREES: Final = ("tp", "pp", "dp", "cp", "ep")
@@ -90,9 +89,9 @@ def holding(job: Job) -> Calibration | None:
 def _mismatch(job: Job, calibration: Calibration) -> str:
     """Why none of it holds, or nothing."""
     if job.engine != calibration.engine:
-        return f"it was measured with {calibration.engine}, not {job.engine}"
+        return Note("it was measured with {}, not {}", calibration.engine, job.engine)
     if job.cluster.gpu.name != calibration.gpu:
-        return f"it was measured on {calibration.gpu}, not {job.cluster.gpu.name}"
+        return Note("it was measured on {}, not {}", calibration.gpu, job.cluster.gpu.name)
     return ""
 
 
@@ -129,7 +128,7 @@ def beside(job: Job) -> tuple[Tensor, ...]:
     return tuple(fitted(tensor, correction, held.source) for tensor in tensors)
 
 
-def with_slack(rank: RankAnswer, calibration: Calibration, traits: Traits) -> RankAnswer:
+def with_slack(rank: RankAnswer, calibration: Calibration, job: Job) -> RankAnswer:
     """The answer with what the allocator keeps as it was measured in a steady step.
 
     Phases before it end at what it reserves at most: nothing but an empty card gives cached memory back.
@@ -148,9 +147,12 @@ def with_slack(rank: RankAnswer, calibration: Calibration, traits: Traits) -> Ra
         _kept(entry, correction, calibration.source) if entry.path == "allocator/reserved but not allocated" else entry
         for entry in rank.ledger
     )
-    like = traits._replace(slack=slack_of(slack_share(steady)))  # one run says nothing of the next one's chance
+    like = training_traits(job, slack_share(steady))  # one run says nothing of the next one's chance
+    device = reserved + outside_bytes
+    room = job.cluster.gpu.visible_bytes - max(peak.device_bytes for peak in phases.values()) + device
     return replace(
-        rank, peak=phases[Phase.STEP], phases=phases, interval_bytes=interval(like, reserved + outside_bytes),
+        rank, peak=phases[Phase.STEP], phases=phases, interval_bytes=interval(like, device),
+        chance_to_fit=chance_within(like, device, room),
         ledger=tuple(sorted(ledger, key=lambda entry: -entry.num_bytes)),
     )
 
@@ -164,7 +166,7 @@ def _levels(peak: Peak, reserved_bytes: int) -> Peak:
 def _kept(entry: LedgerEntry, correction: Correction, source: str) -> LedgerEntry:
     return replace(
         entry, num_bytes=correction.measured_bytes, basis=Basis.FITTED,
-        formula=f"as measured, instead of {entry.formula}", source=f"calibrated by {source}",
+        formula=Note("as measured, instead of {}", entry.formula), source=Note("calibrated by {}", source),
     )
 
 
@@ -190,25 +192,27 @@ def _changes(found: Answer, plain: Answer, held: Calibration, job: Job) -> Itera
     for key in held.corrections:
         sizes = format_bytes(now.get(key, 0)), format_bytes(before.get(key, 0))
         if sizes[0] != sizes[1]:
-            yield f"calibrated by {held.source}: {NAMES.get(key, key)} {sizes[0]} instead of {sizes[1]}"
+            yield Note("calibrated by {}: {} {} instead of {}", held.source, NAMES.get(key, key), sizes[0], sizes[1])
     there = _all_facts(held.plan)
     other = [name for name in LOAD if there.get(name) != _all_facts(training_facts(job)).get(name)]
     if other and IN_PROPORTION & set(held.corrections):
         measured = ", ".join(f"{name}={there.get(name, 'default')}" for name in other)
-        yield f"calibrated by {held.source}: activations in proportion to a run with {measured}"
+        yield Note("calibrated by {}: activations in proportion to a run with {}", held.source, measured)
 
 
 def _ignored(job: Job, calibration: Calibration) -> Iterator[str]:
     mismatch = _mismatch(job, calibration)
     if mismatch:
-        yield f"calibration {calibration.source} is ignored: {mismatch}"
+        yield Note("calibration {} is ignored: {}", calibration.source, mismatch)
         return
     here = training_facts(job)
     for key in calibration.corrections:
         differing = _differing(here, calibration.plan, key)
         if differing:
             name = NAMES.get(key, key)
-            yield f"calibration {calibration.source}: {name} was measured with {differing} and is ignored here"
+            yield Note(
+                "calibration {}: {} was measured with {} and is ignored here", calibration.source, name, differing
+            )
 
 
 def entry_bytes(rank: RankAnswer, job: Job) -> dict[str, int]:

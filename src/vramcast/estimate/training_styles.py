@@ -141,6 +141,7 @@ def _eager(job: Job) -> Recipe:
         sequence_parallel=plan.tp > 1,
         modules=("per-operator",),
         learning=None if plan.peft is None else _learning(job),
+        pieces=1 if plan.pp > 1 else None,  # device_map: the cards work in turn, every micro-batch alone
     )
 
 

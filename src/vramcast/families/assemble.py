@@ -88,7 +88,7 @@ def layer_words(fields: Fields, key: str, count: int) -> tuple[str, ...]:
     if words and words[-1].startswith("... "):
         words = _continued(fields, key, words[:-1], count)
     if words and len(words) != count:
-        raise InvalidSpec(f"{key} of {fields.name} lists {len(words)} layers, not num_hidden_layers={count}")
+        raise InvalidSpec("{} of {} lists {} layers, not num_hidden_layers={}", key, fields.name, len(words), count)
     return words
 
 
@@ -100,7 +100,7 @@ def _continued(fields: Fields, key: str, visible: tuple[str, ...], count: int) -
         words = tuple(visible[index % period] for index in range(count))
         if counts is None or all(words.count(kind) == counts.natural(kind) for kind in counts.keys()):  # noqa: SIM118
             return words
-    raise InvalidSpec(f"{key} of {fields.name} is cut short and cannot be continued; list all {count} layers")
+    raise InvalidSpec("{} of {} is cut short and cannot be continued; list all {} layers", key, fields.name, count)
 
 
 DTYPES: Final[dict[str, str]] = {
@@ -140,7 +140,7 @@ def dtype_of(fields: Fields, fallback: str = "bf16") -> str:
     if word in DTYPES.values():
         return word
     if word not in DTYPES:
-        raise fields.wrong("torch_dtype", f"is none of {', '.join(DTYPES)}")
+        raise fields.wrong("torch_dtype", "is none of {}", ", ".join(DTYPES))
     return DTYPES[word]
 
 
@@ -258,5 +258,5 @@ def rope_scale_of(fields: Fields) -> float:
 def even(fields: Fields, key: str, value: int) -> int:
     """Half of a value that must be even."""
     if value % 2:
-        raise InvalidSpec(f"{key}={value} of {fields.name} must be even")
+        raise InvalidSpec("{}={} of {} must be even", key, value, fields.name)
     return value // 2

@@ -108,7 +108,7 @@ def decoder(fields: Fields, *, traits: Traits) -> Model:
     )
     extra = fields.natural("num_nextn_predict_layers", fields.natural("mtp_num_hidden_layers", 0)) if traits.mtp else 0
     if extra > len(layers):
-        raise fields.wrong("num_nextn_predict_layers", f"must not exceed num_hidden_layers={len(layers)}")
+        raise fields.wrong("num_nextn_predict_layers", "must not exceed num_hidden_layers={}", len(layers))
     return model_of(
         fields, stacks=(stack,), head_bias=switch(fields, traits.head_bias),
         logits_softcap=fields.has("final_logit_softcapping"), mtp_layers=(layers[-1],) * extra,

@@ -128,21 +128,21 @@ class Fields:
         """Whether the config itself, not its family, has the key."""
         return self._values.get(key) is not None
 
-    def wrong(self, key: str, rule: str) -> InvalidSpec:
-        """The error for a value that breaks a rule."""
-        return InvalidSpec(f"{key}={shown(self.get(key))} of {self.name} {rule}")
+    def wrong(self, key: str, rule: str, *values: object) -> InvalidSpec:
+        """The error for a value that breaks a rule, which is the end of a template."""
+        return InvalidSpec("{}={} of {} " + rule, key, shown(self.get(key)), self.name, *values)
 
     def natural(self, key: str, fallback: int | None = None) -> int:
         """An integer from 0 up."""
         value = self.get(key)
         if value is None:
             if fallback is None:
-                raise InvalidSpec(f"config of {self.name} lacks {key}")
+                raise InvalidSpec("config of {} lacks {}", self.name, key)
             return fallback
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.wrong(key, "must be an integer")
         if not 0 <= value <= LARGEST:
-            raise self.wrong(key, f"must be between 0 and {LARGEST}")
+            raise self.wrong(key, "must be between 0 and {}", LARGEST)
         return value
 
     def count(self, key: str, fallback: int | None = None) -> int:
@@ -161,7 +161,7 @@ class Fields:
     def layers(self, key: str = "num_hidden_layers", fallback: int | None = None) -> int:
         value = self.count(key, fallback)
         if value > MOST_LAYERS:
-            raise self.wrong(key, f"is more than {MOST_LAYERS} layers")
+            raise self.wrong(key, "is more than {} layers", MOST_LAYERS)
         return value
 
     def flag(self, key: str, *, fallback: bool = False) -> bool:
@@ -184,7 +184,7 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(key, "must be a number")
         if not 0 <= value <= most:
-            raise self.wrong(key, f"must be between 0 and {most:g}")
+            raise self.wrong(key, "must be between 0 and {:g}", most)
         return float(value)
 
     def multiple(self, key: str, fallback: float, *, of: int) -> int:
@@ -194,14 +194,14 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(key, "must be a number")
         if not 0 < value <= LARGEST or not 1 <= int(value * of) <= LARGEST:
-            raise self.wrong(key, f"times {of} must be between 1 and {LARGEST}")
+            raise self.wrong(key, "times {} must be between 1 and {}", of, LARGEST)
         return int(value * of)
 
     def word(self, key: str, fallback: str | None = None) -> str:
         value = self.get(key)
         if value is None:
             if fallback is None:
-                raise InvalidSpec(f"config of {self.name} lacks {key}")
+                raise InvalidSpec("config of {} lacks {}", self.name, key)
             return fallback
         if not isinstance(value, str):
             raise self.wrong(key, "must be a text")
@@ -214,8 +214,9 @@ class Fields:
         if name not in ACTIVATIONS:
             close = next((known for known in ACTIVATIONS if known == name.lower()), "")
             raise self.wrong(
-                key, "is no activation function of transformers, whose names are lower-case; use "
-                + (close or f"one of {', '.join(ACTIVATIONS)}")
+                key, "is no activation function of transformers, whose names are lower-case; use {}" if close
+                else "is no activation function of transformers, whose names are lower-case; use one of {}",
+                close or ", ".join(ACTIVATIONS)
             )
         return name
 
@@ -237,7 +238,7 @@ class Fields:
             raise self.wrong(key, "must be a list of integers")
         for item in value:
             if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= LARGEST:
-                raise self.wrong(key, f"must hold integers between 0 and {LARGEST}")
+                raise self.wrong(key, "must hold integers between 0 and {}", LARGEST)
         return tuple(value)
 
     def sections(self, key: str) -> tuple[Fields, ...]:
@@ -256,13 +257,13 @@ class Fields:
 
     def _section(self, value: object, key: str) -> Fields:
         if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in value):
-            raise InvalidSpec(f"{key}={shown(value)} of {self.name} must be a table")
+            raise InvalidSpec("{}={} of {} must be a table", key, shown(value), self.name)
         return Fields(value, name=f"{self.name}.{key}")
 
     def share(self, total_key: str, total: int, parts_key: str, parts: int) -> int:
         """`total / parts` when it divides."""
         if parts < 1 or total % parts:
-            raise InvalidSpec(f"{parts_key}={parts} of {self.name} does not divide {total_key}={total}")
+            raise InvalidSpec("{}={} of {} does not divide {}={}", parts_key, parts, self.name, total_key, total)
         return total // parts
 
     def keys(self) -> tuple[str, ...]:

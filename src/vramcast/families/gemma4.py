@@ -40,7 +40,7 @@ def gemma4_text(fields: Fields) -> Model:
     kinds = (*kinds[:-1], "full_attention")  # the last layer is global whatever the list says
     shared_from = count - fields.natural("num_kv_shared_layers", 0)
     if shared_from < 1:
-        raise fields.wrong("num_kv_shared_layers", f"must be below num_hidden_layers={count}")
+        raise fields.wrong("num_kv_shared_layers", "must be below num_hidden_layers={}", count)
     per_layer = fields.natural("hidden_size_per_layer_input", 0)
     channel, extra = _channel(fields, hidden)
     extra += _per_layer_parameters(per_layer, hidden)
@@ -80,7 +80,7 @@ def _channel(fields: Fields, hidden: int) -> tuple[Channel, tuple[Parameter, ...
     experts = fields.count("num_experts")
     chosen = fields.count("top_k_experts", min(8, experts))
     if chosen > experts:
-        raise fields.wrong("top_k_experts", f"is more than num_experts={experts}")
+        raise fields.wrong("top_k_experts", "is more than num_experts={}", experts)
     expert = mlp_of(fields, GELU, fields.count("moe_intermediate_size"))
     norms = tuple(weight for name in MOE_NORMS for weight in norm(name, Norm.RMS, hidden))
     scales = (vector("moe.router_scale", hidden), vector("moe.expert_scale", experts))

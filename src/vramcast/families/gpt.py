@@ -35,7 +35,7 @@ def gpt_j(fields: Fields) -> Model:
     if rotary is not None:
         width = fields.share("hidden_size", hidden, "num_attention_heads", fields.count("num_attention_heads"))
         if rotary > width:
-            raise fields.wrong("rotary_dim", f"is more than the head width {width}")
+            raise fields.wrong("rotary_dim", "is more than the head width {}", width)
         fraction = rotary / width
     return gpt(fields, traits=replace(
         GPT, positions="rope", rope_fraction=fraction, qkv_bias=False, out_bias=False, head_bias=True, parallel=True,
@@ -71,7 +71,7 @@ def gpt_bigcode(fields: Fields) -> Model:
 def phi(fields: Fields) -> Model:
     """Phi 1, 1.5 and 2: one norm for both parts, biases everywhere, also on the output."""
     if fields.flag("qk_layernorm"):
-        raise InvalidSpec(f"qk_layernorm=true of {fields.name} is in no published phi model; leave it out")
+        raise InvalidSpec("qk_layernorm=true of {} is in no published phi model; leave it out", fields.name)
     return gpt(fields, traits=replace(
         GPT, positions="rope", rope_fraction=0.5, parallel=True, shared_input_norm=True, head_bias=True, tied=False,
     ))

@@ -120,7 +120,7 @@ def mamba2(fields: Fields) -> Model:
     heads = fields.count("num_heads", fields.share("expand * hidden_size", inner, "head_dim", head_dim))
     if heads * head_dim != inner:
         raise InvalidSpec(
-            f"num_heads * head_dim = {heads * head_dim} of {fields.name} must be expand * hidden_size = {inner}"
+            "num_heads * head_dim = {} of {} must be expand * hidden_size = {}", heads * head_dim, fields.name, inner
         )
     return _ssm(fields, mamba2_of(fields, heads, head_dim, state=fields.count("state_size", 128)))
 
@@ -170,9 +170,9 @@ def nemotron_kinds(fields: Fields) -> tuple[str, ...]:
     else:
         known, letters = NEMOTRON_LETTERS, tuple(fields.word("hybrid_override_pattern"))
     if not letters or len(letters) > 4096 or any(letter not in known for letter in letters):
-        raise fields.wrong("hybrid_override_pattern", f"must be a row of {', '.join(known)}")
+        raise fields.wrong("hybrid_override_pattern", "must be a row of {}", ", ".join(known))
     if fields.states("num_hidden_layers") and fields.layers() != len(letters):
-        raise fields.wrong("num_hidden_layers", f"must be the {len(letters)} layers of hybrid_override_pattern")
+        raise fields.wrong("num_hidden_layers", "must be the {} layers of hybrid_override_pattern", len(letters))
     return tuple(known[letter] for letter in letters)
 
 
@@ -209,7 +209,7 @@ def nemotron_h(fields: Fields) -> Model:
     kinds, parts = nemotron_kinds(fields), _nemotron_parts(fields)
     missing = sorted(set(kinds) - set(parts))
     if missing:
-        raise InvalidSpec(f"config of {fields.name} has {missing[0]} layers but no sizes for them")
+        raise InvalidSpec("config of {} has {} layers but no sizes for them", fields.name, missing[0])
     return model_of(fields, stacks=(decoder_stack(fields, (parts[kind] for kind in kinds)),))
 
 
@@ -220,7 +220,7 @@ def nemotron_nas(fields: Fields) -> Model:
     """
     blocks = fields.sections("block_configs")
     if not blocks:
-        raise InvalidSpec(f"config of {fields.name} lacks block_configs, which says what each layer holds")
+        raise InvalidSpec("config of {} lacks block_configs, which says what each layer holds", fields.name)
     return model_of(fields, stacks=(decoder_stack(fields, (_nas_layer(fields, block) for block in blocks)),))
 
 
@@ -228,7 +228,7 @@ def _nas_layer(fields: Fields, block: Fields) -> Layer:
     hidden = fields.count("hidden_size")
     inner, ffn = block.section("attention"), block.section("ffn")
     if inner is None or ffn is None:
-        raise InvalidSpec(f"{block.name} lacks attention or ffn")
+        raise InvalidSpec("{} lacks attention or ffn", block.name)
     mixer: Mixer | None = None
     extra: tuple[Parameter, ...] = ()
     for part, section in (("mixer", inner), ("channel", ffn)):

@@ -29,7 +29,7 @@ def mllama_text(fields: Fields) -> Model:
     layers = list(decoder_layers(fields, Traits()))
     for index in crossed:
         if index >= len(layers):
-            raise fields.wrong("cross_attention_layers", f"must name layers below num_hidden_layers={len(layers)}")
+            raise fields.wrong("cross_attention_layers", "must name layers below num_hidden_layers={}", len(layers))
         attention = attention_of(fields, hidden, qk_norm="head", rope=False, source_width=hidden)
         layers[index] = replace(layers[index], mixer=attention, extra=GATES)
     rows = Parameter(path="embedding.image_tokens", shape=(IMAGE_TOKENS, hidden), kind="embedding")

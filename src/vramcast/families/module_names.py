@@ -197,7 +197,9 @@ def usual_words(model: Model, method: str = "lora", *, engine: str = "") -> tupl
     words = tuple(dict.fromkeys(found)) if modules else tuple(path for path in usual if is_known(model, Place(path)))
     if not words:
         names = ", ".join(_known_words(model, modules))
-        raise InvalidSpec(f"--peft {method} adapts nothing of {model.name} by itself; give --lora-targets: {names}")
+        raise InvalidSpec(
+            "--peft {} adapts nothing of {} by itself; give --lora-targets: {}", method, model.name, names
+        )
     return words
 
 
@@ -222,8 +224,8 @@ def saved_modules(model: Model, words: Iterable[str]) -> tuple[str, ...]:
         if saved is None:
             offered = dict.fromkeys(name.rpartition(".")[2] for name, path in names.items() if path in known.values())
             raise UnknownName(
-                f"no module of {model.name} that is trained whole is called {word[:80]!r}; "
-                f"it has {', '.join(offered or known)}"
+                "no module of {} that is trained whole is called {!r}; it has {}",
+                model.name, word[:80], ", ".join(offered or known)
             )
         found.append(saved)
     return tuple(dict.fromkeys(found))
@@ -238,7 +240,7 @@ def names_saved(model: Model, words: Iterable[str]) -> tuple[str, ...]:
     found = []
     for word in words:
         if SAVED[word] not in outside:
-            raise Unsupported(f"the module names of family {model.family} are not known here; leave {word} out")
+            raise Unsupported("the module names of family {} are not known here; leave {} out", model.family, word)
         found.append(outside[SAVED[word]])
     return tuple(found)
 
@@ -258,8 +260,8 @@ def names_of(model: Model, words: Iterable[str], *, engine: str = "") -> Names:
     modules = modules_of(model, engine)
     if not modules:
         raise Unsupported(
-            f"the module names of family {model.family} are not known here; adapt a model of family "
-            f"{', '.join(sorted(known_families())[:8])} ..., or leave --peft out"
+            "the module names of family {} are not known here; adapt a model of family {} ..., or leave --peft out",
+            model.family, ", ".join(sorted(known_families())[:8])
         )
     chosen: Chosen = {}
     for word in words:
@@ -277,7 +279,7 @@ def names_of(model: Model, words: Iterable[str], *, engine: str = "") -> Names:
             name = None  # PEFT takes it for the experts'
         if module is None or name is None:
             whole = ", ".join(_known_words(model, modules))
-            raise Unsupported(f"{model.name}: {path!r} has no module of its own in all its layers; use {whole}")
+            raise Unsupported("{}: {!r} has no module of its own in all its layers; use {}", model.name, path, whole)
         named[name] = module.kind
     of = Kind.PARAMETERS
     return Names(
@@ -318,14 +320,14 @@ def _spelt_out(
 
 def _refuse_as_peft(model: Model, chosen: Chosen, converted: Mapping[str, str]) -> None:
     if model.family in WITHOUT_OUT and any(path == "mamba.out" for _, path in chosen):
-        raise InvalidSpec(f"PEFT adapts no out_proj of {model.family}; leave it out of --lora-targets")
+        raise InvalidSpec("PEFT adapts no out_proj of {}; leave it out of --lora-targets", model.family)
     paths = {path for _, path in chosen}
     named = {path: name for name, path in converted.items()}
     halves = ("moe.experts.gate", "moe.experts.up")
     if converted and len(paths.intersection(halves)) == 1:
         raise InvalidSpec(
-            f"transformers 5 holds {named[halves[0]]} and {named[halves[1]]} of the experts in one tensor, and PEFT "
-            "adapts both or neither; name both"
+            "transformers 5 holds {} and {} of the experts in one tensor, and PEFT adapts both or neither; name both",
+            named[halves[0]], named[halves[1]]
         )
 
 
@@ -412,8 +414,11 @@ def _matching(model: Model, modules: tuple[Module, ...], pattern: str) -> Chosen
     found = _selected(modules, lambda name: fits(name) is not None)
     if not found:
         example = next((name for module in modules if module.layers for name, _ in module.names()), "")
-        shown = f", such as {example}" if example else ""
-        raise InvalidSpec(f"lora-targets={pattern[:80]!r} matches no whole module name of {model.name}{shown}")
+        if example:
+            raise InvalidSpec(
+                "lora-targets={!r} matches no whole module name of {}, such as {}", pattern[:80], model.name, example
+            )
+        raise InvalidSpec("lora-targets={!r} matches no whole module name of {}", pattern[:80], model.name)
     return found
 
 
@@ -421,7 +426,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise InvalidSpec(f"lora-targets={pattern[:80]!r} is no regular expression: {error}") from None
+        raise InvalidSpec("lora-targets={!r} is no regular expression: {}", pattern[:80], error) from None
 
 
 def _selected(modules: tuple[Module, ...], fits: Callable[[str], bool]) -> Chosen:

@@ -36,7 +36,7 @@ def experts_of(fields: Fields) -> tuple[int, int]:
     expert_key, chosen_key = first_key(fields, EXPERT_KEYS), first_key(fields, CHOSEN_KEYS)
     experts, chosen = fields.count(expert_key), fields.count(chosen_key)
     if chosen > experts:
-        raise fields.wrong(chosen_key, f"is more than {expert_key}={experts}")
+        raise fields.wrong(chosen_key, "is more than {}={}", expert_key, experts)
     return experts, chosen
 
 

@@ -25,7 +25,7 @@ def _decoder(fields: Fields, layers: list[Layer], *, predictor: Layer | None = N
     stack = decoder_stack(fields, layers, **facts)
     modules = fields.natural("num_nextn_predict_layers", 0)
     if modules > len(layers):
-        raise fields.wrong("num_nextn_predict_layers", f"must not exceed num_hidden_layers={len(layers)}")
+        raise fields.wrong("num_nextn_predict_layers", "must not exceed num_hidden_layers={}", len(layers))
     return model_of(fields, stacks=(stack,), mtp_layers=(predictor or layers[-1],) * modules)
 
 
@@ -65,7 +65,7 @@ def _mimo_attention(fields: Fields, *, windowed: bool) -> Attention:
 def minimax_m3(fields: Fields) -> Model:
     """MiniMax M3: norms per head, three dense layers of their own width, a shared expert."""
     if fields.has("vision_config"):
-        raise Unsupported(f"the image encoder of {fields.name} is not modelled; pass its text_config")
+        raise Unsupported("the image encoder of {} is not modelled; pass its text_config", fields.name)
     attention = attention_of(
         fields, fields.count("hidden_size"), qk_norm="head", rope_fraction=fields.fraction("partial_rotary_factor", 0.5)
     )
@@ -152,7 +152,7 @@ def _v4_kinds(fields: Fields, count: int) -> tuple[str, ...]:
         return kinds
     if ratios is not None:
         if len(ratios) < count or any(ratio not in RATIOS for ratio in ratios):
-            raise fields.wrong("compress_ratios", f"must hold {count} of 0, 4 and 128")
+            raise fields.wrong("compress_ratios", "must hold {} of 0, 4 and 128", count)
         return tuple(RATIOS[ratio] for ratio in ratios[:count])
     return tuple(HEAVY if index < 2 or index % 2 == 0 else COMPRESSED for index in range(count))
 

@@ -44,7 +44,7 @@ def family_of(fields: Fields) -> str:
         if architecture in ARCHITECTURES:
             return ARCHITECTURES[architecture]
         raise UnknownName.of("architecture", architecture, ARCHITECTURES)
-    raise InvalidSpec(f"config of {fields.name} has neither model_type nor architectures")
+    raise InvalidSpec("config of {} has neither model_type nor architectures", fields.name)
 
 
 def model_from_config(config: Mapping[str, object], *, name: str) -> Model:
@@ -59,7 +59,7 @@ def model_from_config(config: Mapping[str, object], *, name: str) -> Model:
     Raises: InvalidSpec for a value that cannot be, UnknownName for a family without a builder
     """
     if not isinstance(config, Mapping) or not all(isinstance(key, str) for key in config):
-        raise InvalidSpec(f"config of {name} must be a table, not {shown(config)}")
+        raise InvalidSpec("config of {} must be a table, not {}", name, shown(config))
     fields = Fields(hugging_face_names(config), name=name)
     family = family_of(fields)
     if family not in FAMILIES:

@@ -2,11 +2,14 @@
 
 Facts per encoder: transformers v5.23.0, src/transformers/models/<model_type>/modeling_*.py; [Kimi-VL]
 moonshotai/Kimi-VL-A3B-Instruct modeling_kimi_vl.py, whose encoder and projector Kimi K2.5 has, too.
+Of models whose code lies beside their weights:
+[GLM-4V] zai-org/glm-4v-9b visual.py `EVA2CLIPModel`, `GLU`
+[Qwen-VL] Qwen/Qwen-VL visual.py `VisionTransformer`, `Resampler`
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
@@ -114,7 +117,7 @@ def intern_tower(fields: Fields, text: Model) -> Stack:
     sides = {key: inner.naturals(key) for key in ("image_size", "patch_size") if isinstance(inner.get(key), list)}
     inner = inner.over({key: side[0] for key, side in sides.items() if side})
     if inner.flag("use_qk_norm") or inner.flag("qk_normalization"):
-        raise Unsupported(f"the image encoder of {fields.name} norms its queries, which is not modelled")
+        raise Unsupported("the image encoder of {} norms its queries, which is not modelled", fields.name)
     hidden = inner.count("hidden_size")
     layer = encoder_layer(inner, bias=inner.flag("attention_bias", fallback=inner.flag("qkv_bias")))
     attention = replace(layer.mixer, out_bias=True) if isinstance(layer.mixer, Attention) else layer.mixer
@@ -161,3 +164,51 @@ def muse_tower(fields: Fields, text: Model) -> Stack:
     joined, width = fields.count("out_hidden_size", 4 * hidden), fields.count("projector_hidden_size", 4096)
     projector = ((joined, width, False), (width, width, False), (width, text.hidden, False))
     return vision_stack(hidden, patches, (inner.layers(), layer), final_norm=Norm.LAYER, projector=projector)
+
+
+def eva_tower(fields: Fields, *, hidden: int, width: int) -> Stack:
+    """EVA2-CLIP with norms behind its parts; 2 x 2 patches become one token, then a gated projection [GLM-4V].
+
+    Args:
+        hidden: H of the decoder
+        width: feed-forward width of the decoder, which the projection shares
+    """
+    own, patch = fields.count("hidden_size"), fields.count("patch_size")
+    count, heads = fields.count("num_hidden_layers"), fields.count("num_heads")
+    inner = fields.count("intermediate_size")
+    patches = VisionEmbedding(
+        in_channels=fields.count("in_channels", 3), patch=(patch, patch), bias=True,
+        positions=fields.count("num_positions"), class_token=True,
+    )
+    return vision_stack(
+        own, patches, (count, _layer(own, heads, inner, placement="output")),
+        projector=((4 * own, hidden, True), (hidden, hidden, False), (hidden, width, False), (width, hidden, False)),
+        projector_norm_dim=hidden, projector_norm=Norm.LAYER,
+        extra=(*linear("projector.gate", width, hidden), vector("boi", hidden), vector("eoi", hidden)),
+    )
+
+
+def qwen_visual(fields: Fields) -> Stack:
+    """A ViT and one cross-attention layer whose 256 queries become the image's tokens [Qwen-VL]."""
+    own, out, patch = fields.count("width"), fields.count("output_dim"), fields.count("patch_size")
+    layer = _layer(own, fields.count("heads"), fields.multiple("mlp_ratio", 4.9231, of=own), placement="pre")
+    queries = fields.count("n_queries", 256)
+    resampler = (
+        Parameter(path="resampler.queries", shape=(queries, out), kind="embedding"),
+        Parameter(path="resampler.positions", shape=(queries, out), kind="embedding", trainable=False),
+        *linear("resampler.in", 3 * out, out, bias=True), *linear("resampler.out", out, out, bias=True),
+        *(weight for name in ("queries", "keys") for weight in norm(f"resampler.norm_{name}", Norm.LAYER, out)),
+    )
+    patches = VisionEmbedding(in_channels=3, patch=(patch, patch), bias=False, positions=256, pre_norm=True)
+    return vision_stack(
+        own, patches, (fields.count("layers"), layer), projector=((own, out, False), (out, out, False)),
+        projector_norm_dim=out, projector_norm=Norm.LAYER, extra=resampler,
+    )
+
+
+def _layer(hidden: int, heads: int, width: int, *, placement: Literal["pre", "output"]) -> Layer:
+    attention = Attention(
+        num_heads=heads, num_kv_heads=heads, head_dim=hidden // heads, qkv_bias=True, out_bias=True, rope=False
+    )
+    mlp = MLP(width=width, gated=False, activation="gelu", bias=True)
+    return Layer(mixer=attention, channel=mlp, norm=Norm.LAYER, norm_placement=placement)

@@ -26,7 +26,7 @@ def patches_of(fields: Fields) -> int:
     """Patches of a square image."""
     image, patch = fields.count("image_size"), fields.count("patch_size")
     if patch > image:
-        raise fields.wrong("patch_size", f"is more than image_size={image}")
+        raise fields.wrong("patch_size", "is more than image_size={}", image)
     return (image // patch) ** 2
 
 
@@ -142,7 +142,7 @@ def tower_of(fields: Fields, family: str) -> Stack:
     inner = section_of(fields, "vision_config", family)
     named = inner.word("model_type", family)
     if named not in TOWERS:
-        raise InvalidSpec(f"vision model type {named!r} of {fields.name} is none of {', '.join(TOWERS)}")
+        raise InvalidSpec("vision model type {!r} of {} is none of {}", named, fields.name, ", ".join(TOWERS))
     return TOWERS[named](section_of(fields, "vision_config", named))
 
 

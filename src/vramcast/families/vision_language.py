@@ -64,7 +64,7 @@ def see(fields: Fields, *, text: str, tower: TowerOf) -> Model:
         inner = inner.renamed()
         family = inner.word("model_type", text)
         if family not in TEXT:
-            raise InvalidSpec(f"text model type {family!r} of {fields.name} has no builder")
+            raise InvalidSpec("text model type {!r} of {} has no builder", family, fields.name)
         inner = inner.over({"architectures": fields.words("architectures")} if fields.states("architectures") else {})
         if fields.states("tie_word_embeddings"):
             inner = inner.over({"tie_word_embeddings": fields.flag("tie_word_embeddings")})

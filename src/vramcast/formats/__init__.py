@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from vramcast.formats import lexer as lexer
     from vramcast.formats import merged as merged
     from vramcast.formats import paths as paths
+    from vramcast.formats import post_training_write as post_training_write
     from vramcast.formats import read as read
     from vramcast.formats import reading as reading
     from vramcast.formats import registry as registry

@@ -15,7 +15,8 @@ ENTRIES: Final[tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]] = (
     (re.compile(r"(?:.*/)?vllm-(?:openai(?:-\w+)?|tpu|xpu)(?:[:@].*)?"), ("vllm", "serve")),
     (re.compile(r"(?:.*/)?llama\.cpp:server.*"), ("llama-server",)),
     (re.compile(r"(?:.*/)?llama\.cpp:light.*"), ("llama-cli",)),
-    (re.compile(r"(?:.*/)?text-generation-inference(?:[:@].*)?"), ("text-generation-launcher",)),
+    (re.compile(r"(?:.*/)?(?:huggingface-text-generation-inference-cu.*|text-generation-inference(?:[:@].*)?)"),
+     ("text-generation-launcher",)),
     (re.compile(r"(?:.*/)?ollama/ollama(?:[:@].*)?"), ("ollama",)),
 )
 """Image -> the words that its own entry point puts before a container's arguments; others start a shell or nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from vramcast.catalogue.harmless import harmless
+from vramcast.catalogue.formats import harmless
 from vramcast.formats.reading import NO_GPU, OF_AMD, TIME_ALONE, Unread
 from vramcast.formats.watched import is_unset
 

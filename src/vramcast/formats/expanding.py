@@ -48,12 +48,12 @@ class Expander:
     def _step(self, count: int) -> None:
         self.steps += count
         if self.steps > MOST_STEPS:
-            raise SourceError(f"{self.name}: its loops and functions come to more than {MOST_STEPS} words")
+            raise SourceError("{}: its loops and functions come to more than {} words", self.name, MOST_STEPS)
 
     def _grow(self, size: int) -> None:
         self.size += size
         if self.size > MOST_TEXT:
-            raise SourceError(f"{self.name}: its variables come to more than {MOST_TEXT} characters")
+            raise SourceError("{}: its variables come to more than {} characters", self.name, MOST_TEXT)
 
     def _expanded(self, token: Token) -> list[str]:
         """A word as one or, by what is put in, several words."""

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.formats import Name, load_format
-from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported
 from vramcast.formats.read import OPTIONS_OF_BATCH, as_options
 from vramcast.formats.reading import Config, Reading, Unread, sentence
 from vramcast.formats.registry import READERS
@@ -142,7 +142,7 @@ def in_own_words(options: Mapping[str, Any], own: Iterable[str], *, command: str
         plain, value = PLAIN[name], options[name]
         rest = {other: given for other, given in options.items() if other != name}
         options = _added(rest, {plain: value}, f"--{name}")
-        said.append(f"--{name} {value} stands for --{plain} {value}")
+        said.append(Note("--{} {} stands for --{} {}", name, value, plain, value))
     theirs = {name: value for name, value in options.items() if name not in own}
     found = {name: value for name, value in options.items() if name in own}
     for name, value in list(found.items()):
@@ -150,16 +150,16 @@ def in_own_words(options: Mapping[str, Any], own: Iterable[str], *, command: str
         if meant is not None:
             del found[name]
             found = _added(found, meant, f"--{name} {value}")
-            said.append(f"--{name} {value} stands for {as_options(meant) or 'the default'}")
+            said.append(Note("--{} {} stands for {}", name, value, as_options(meant) or "the default"))
     for name in theirs if "engine" not in found else ():
         if AMBIGUOUS.get(name.replace("_", "-")) is BATCHES:
-            raise InvalidSpec(f"--{name} is another thing to every tool; write {BATCHES}")
+            raise InvalidSpec("--{} is another thing to every tool; write {}", name, BATCHES)
     if theirs:
         vocabulary = _vocabulary(theirs, found, command)
         if vocabulary is None:  # names of several tools: those that say nothing here are anybody's
             silent = [name for name, value in theirs.items() if _is_silent(name, value, found, command)]
             theirs = {name: value for name, value in theirs.items() if name not in silent}
-            said.extend(f"--{name}: nothing that takes memory" for name in silent)
+            said.extend(Note("--{}: nothing that takes memory", name) for name in silent)
             vocabulary = _vocabulary(theirs, found, command)
         if vocabulary is None and theirs:
             strange = next((name for name in theirs if entry_of(command, name) is None), next(iter(theirs)))
@@ -170,15 +170,15 @@ def in_own_words(options: Mapping[str, Any], own: Iterable[str], *, command: str
         elif vocabulary.adapters and not any(name.replace("-", "_") in vocabulary.adapters for name in theirs):
             for name in theirs:
                 if name.startswith("lora"):  # the tool passes over it, who types it means adapters
-                    raise InvalidSpec(f"--{name} needs --peft, for example --peft lora")
+                    raise InvalidSpec("--{} needs --peft, for example --peft lora", name)
         meant = _read(vocabulary, theirs)
         names = ", ".join(f"--{name}" for name in theirs)
         found = _added(found, meant, names)
         if meant and "engine" not in found and not found.get("from"):
             meant = {"engine": vocabulary.engines[0], **meant}
             found["engine"] = vocabulary.engines[0]
-        said.append(f"{names}: in the words of {vocabulary.tool}, read as {as_options(meant)}" if meant else
-                    f"{names}: nothing that takes memory")
+        said.append(Note("{}: in the words of {}, read as {}", names, vocabulary.tool, as_options(meant)) if meant else
+                    Note("{}: nothing that takes memory", names))
     return Translated(found, tuple(said))
 
 
@@ -200,7 +200,9 @@ def _added(options: Mapping[str, Any], meant: Mapping[str, Any], names: str) -> 
     """
     for name, value in meant.items():
         if name in options and name != "engine-option" and str(options[name]) != str(value):
-            raise InvalidSpec(f"{names} says --{name} {value}, and --{name} {options[name]} is given; keep one of them")
+            raise InvalidSpec(
+                "{} says --{} {}, and --{} {} is given; keep one of them", names, name, value, name, options[name]
+            )
     return over(options, meant)
 
 
@@ -233,7 +235,7 @@ def _read(vocabulary: Vocabulary, theirs: Mapping[str, Any]) -> dict[str, Any]:
     read, silent = _reading(vocabulary, theirs), _reading(vocabulary, {})
     unread = [one for one in read.unread if one not in silent.unread]
     if unread:
-        raise Unsupported(f"{sentence(map(_as_option, unread))}; leave it out, or say it in options of vramcast")
+        raise Unsupported("{}; leave it out, or say it in options of vramcast", sentence(map(_as_option, unread)))
     found, usual = _options(read), _options(silent)
     said = {name for name, value in found.items() if usual.get(name) != value}
     for name, value in theirs.items():  # a value that the tool would take anyway is said as well

@@ -17,6 +17,7 @@ from vramcast.domain.answer import Fleet
 from vramcast.domain.job import Job, Peft, Plan, Workload
 from vramcast.domain.model import Model
 from vramcast.domain.serving import Draft, Requests, ServeJob, ServePlan
+from vramcast.errors import Note
 from vramcast.formats.lines import options_in, words_of
 
 PLACEHOLDER: Final = "TO-BE-FILLED-IN"
@@ -212,7 +213,7 @@ def defects(file: File) -> list[str]:
         for name, value in inner.items():
             section, key, typed = _placed(known, part, name, value, words=file.name.endswith(".sh"))
             by_section.setdefault(section, {})[key] = typed
-        found += [f"{file.name}: {text}" for section, names in by_section.items()
+        found += [Note("{}: {}", file.name, text) for section, names in by_section.items()
                   for text in problems(known, section, names)]
     return found
 

@@ -57,7 +57,7 @@ def fixed(path: Path, command: str, before: Job | ServeJob, after: Job | ServeJo
     name = format_of(config, command, None)
     emitter = "llamafactory" if name == "trainer" and is_factory(config.table or {}) else WRITERS.get(name, name)
     if emitter not in EMITTERS:
-        raise Unsupported(f"{path.name}: files of {name} are read and not written")
+        raise Unsupported("{}: files of {} are read and not written", path.name, name)
     difference = _difference(*(_values(emitter, job) for job in (before, after)))
     if not difference.changed and not difference.removed:
         return None
@@ -115,7 +115,9 @@ def _in_yaml(config: Config, difference: Difference) -> str:
             match = SCALAR.fullmatch(lines[place])
             if match is None or (not match["value"].strip() and _is_opened(lines, place)):
                 several = ".".join(path)
-                raise Unsupported(f"{config.name}: {several} has several lines, which are not changed; set it by hand")
+                raise Unsupported(
+                    "{}: {} has several lines, which are not changed; set it by hand", config.name, several
+                )
             lines[place] = f"{match['head']} {text}{match['tail']}"
             continue
         *tables, name = path
@@ -175,7 +177,7 @@ def _in_words(config: Config, difference: Difference) -> str:
             text = f"{text.rstrip()} {words}\n"
             continue
         if first is None:
-            raise Unsupported(f"{config.name}: no arguments stand in it; add {words}")
+            raise Unsupported("{}: no arguments stand in it; add {}", config.name, words)
         text = f"{text[: first.start()]}{words} {text[first.start() :]}"
     for path in difference.removed:
         place = _argument(text, ".".join(path))

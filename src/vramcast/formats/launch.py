@@ -8,7 +8,7 @@ from typing import Any, Final
 from vramcast.domain.answer import Fleet
 from vramcast.domain.serving import ServeJob
 from vramcast.domain.version import version_text
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.formats.files import PLACEHOLDER, Order
 from vramcast.formats.lines import HEAD, Line, Table, array, commented, comments, exports, quoted, words_of
 
@@ -126,7 +126,7 @@ def start_command(order: Order) -> str:
     for name, command in STARTS:
         if name in names:
             return command
-    raise Unsupported(f"{', '.join(names)} start nothing that a launcher could run; add --format transformers")
+    raise Unsupported("{} start nothing that a launcher could run; add --format transformers", ", ".join(names))
 
 
 def slug(job: Any) -> str:
@@ -214,4 +214,4 @@ def one_of_several(order: Order, script: str) -> tuple[str, ...]:
     copies = replicas_of(order)
     if copies == 1:
         return ()
-    return (f"{script} starts one of {copies} replicas; its first lines say how to start all of them",)
+    return (Note("{} starts one of {} replicas; its first lines say how to start all of them", script, copies),)

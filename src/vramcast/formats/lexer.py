@@ -175,7 +175,7 @@ class Lexer:
     def _until(self, closing: str, start: int) -> str:
         end = self.text.find(closing, start)
         if end < 0:
-            raise SourceError(f"{self.name}: no closing quotation for {closing}; check the quotes")
+            raise SourceError("{}: no closing quotation for {}; check the quotes", self.name, closing)
         self.place = end + 1
         return self.text[start:end]
 
@@ -183,7 +183,7 @@ class Lexer:
         yield Piece("text", "", True)  # "" is a word as well
         while True:
             if self.place >= len(self.text):
-                raise SourceError(f"{self.name}: no closing quotation for \"; check the quotes")
+                raise SourceError("{}: no closing quotation for \"; check the quotes", self.name)
             char = self.text[self.place]
             if char == '"':
                 self.place += 1
@@ -230,6 +230,6 @@ class Lexer:
             depth += (self.text[place] == opening[0]) - (self.text[place] == closing[0])
             place += 1
         if depth:
-            raise SourceError(f"{self.name}: ${opening} without {closing}; check the brackets and quotes")
+            raise SourceError("{}: ${} without {}; check the brackets and quotes", self.name, opening, closing)
         self.place = place
         return self.text[start : place - len(closing)]

@@ -12,7 +12,7 @@ from vramcast.catalogue.clusters import Market, cluster_of
 from vramcast.domain.model import Model
 from vramcast.domain.version import named
 from vramcast.engines.serving.table import SERVING
-from vramcast.errors import SourceError, Unsupported
+from vramcast.errors import Note, SourceError, Unsupported
 from vramcast.formats.paths import NOTHING_GIVEN, Configs, Invocation
 from vramcast.formats.post_training import ANSWERED, as_post_training, is_training
 from vramcast.formats.read import Given, about_network, as_options, left_open, read_files, settled, solved
@@ -52,6 +52,7 @@ def with_configs(
         given = given._replace(assumptions=(*given.assumptions, *said))
         merged = merged | _for_card(given, merged, named)
         given, merged = _with_context(given, merged)
+        given, merged = _over_cards(given, merged)
         given, ranks = _on_cluster(given, merged)
         merged = solved(merged, given.batch, ranks, named)
         if command == "rl" and is_training(given):
@@ -60,7 +61,7 @@ def with_configs(
     open_ = left_open(given, merged) if command == "train" else _version_assumed(merged)
     model = options.get("model")
     if model is not None and given.options.get("model", model) != model:
-        open_ = (*open_, f"the model of the file is left for {getattr(model, 'name', model)}")
+        open_ = (*open_, Note("the model of the file is left for {}", getattr(model, "name", model)))
     return merged, given._replace(assumptions=(*given.assumptions, *open_))
 
 
@@ -74,12 +75,22 @@ def _counted(given: Given, options: Mapping[str, Any]) -> tuple[str, tuple[str, 
     cluster = cluster_of(named, _market(options))
     if given.alone and cluster.count > 1 and cluster.instance is None:
         one = re.sub(r"^(?:\d+x)+", "", named)
-        return f"1x{one}", (f"GPUs: {given.alone} runs on one, so 1x{one} is answered, not {cluster.count}",)
+        return f"1x{one}", (Note("GPUs: {} runs on one, so 1x{} is answered, not {}", given.alone, one, cluster.count),)
     if count <= 1 or cluster.count != 1 or cluster.instance is not None or re.match(r"\d+x", named):
         return named, ()
     machines = f"{given.nodes}x" if given.nodes > 1 and count % given.nodes == 0 else ""
     whole = f"{machines}{count // given.nodes if machines else count}x{named}"
-    return whole, (f"GPUs: what is read starts {count} processes, so {whole} is answered",)
+    if given.device_map:
+        return whole, (Note("GPUs: what is read sees {} cards, so {} is answered", count, whole),)
+    return whole, (Note("GPUs: what is read starts {} processes, so {} is answered", count, whole),)
+
+
+def _over_cards(given: Given, options: dict[str, Any]) -> tuple[Given, dict[str, Any]]:
+    """Layers on each of the cards of the only process, as many as the question has."""
+    cards = cluster_of(str(options["gpus"]), _market(options)).count
+    if not given.device_map or cards == 1 or "pp" in options:
+        return given, options
+    return given._replace(ranks={}), options | {"pp": cards}
 
 
 def _cards(options: Mapping[str, Any]) -> int | None:
@@ -97,7 +108,9 @@ def _version_assumed(options: Mapping[str, Any]) -> tuple[str, ...]:
     if engine not in SERVING:
         return ()
     assumed = named(engine, SERVING[engine].default)
-    return (f"{assumed}: its defaults, as no version is named; --engine {engine}@VERSION takes those of another",)
+    return (Note(
+        "{}: its defaults, as no version is named; --engine {}@VERSION takes those of another", assumed, engine
+    ),)
 
 
 def _market(options: Mapping[str, Any]) -> Market:
@@ -120,8 +133,10 @@ def _for_card(given: Given, options: Mapping[str, Any], named: Mapping[str, Any]
     if gpu.has_bf16:
         return {}
     if None in given.without_bf16.values():
-        raise Unsupported(f"{gpu.name} has no bf16, and the gradients of weights in fp16 stop the scaler of the loss; "
-                          "train adapters, or use a card from Ampere on")
+        raise Unsupported(
+            "{} has no bf16, and the gradients of weights in fp16 stop the scaler of the loss; train adapters, or use "
+            "a card from Ampere on", gpu.name
+        )
     return dict(given.without_bf16)
 
 
@@ -135,7 +150,7 @@ def _with_context(given: Given, options: dict[str, Any]) -> tuple[Given, dict[st
     memory = cluster.count * cluster.gpu.visible_bytes
     longest = resolve_model(str(options["model"])).context
     context = min(next(tokens for least, tokens in given.contexts if memory >= least), longest or math.inf)
-    said = f"num_ctx is not given: {int(context)}, by the {format_bytes(memory)} of all cards"
+    said = Note("num_ctx is not given: {}, by the {} of all cards", int(context), format_bytes(memory))
     left = tuple((file, one) for file, one in given.unread if one.option != "context")
     return given._replace(unread=left, assumptions=(*given.assumptions, said)), options | {"context": int(context)}
 
@@ -149,12 +164,12 @@ def _on_cluster(given: Given, options: Mapping[str, Any]) -> tuple[Given, int]:
     model_parallel = math.prod(parse_count(name, options.get(name, 1)) for name in ("tp", "pp", "cp"))
     ranks = max(1, count // max(1, model_parallel))
     others = tuple(
-        f"{file}: starts {processes} processes, the question has {count} GPUs; those are taken"
+        Note("{}: starts {} processes, the question has {} GPUs; those are taken", file, processes, count)
         for file, processes in given.ranks.items() if processes != count
     )
     taken = math.prod(parse_count(name, options.get(name, 1)) for name in ("tp", "pp", "dp"))
     if "tp" in given.options and taken < count and engine_of(options) in SERVERS:
-        others = (*others, f"its command takes {taken} of the {count} GPUs")
+        others = (*others, Note("its command takes {} of the {} GPUs", taken, count))
     return given._replace(ignored=(*given.ignored, *others)), ranks
 
 
@@ -168,9 +183,9 @@ def script_network(
     given = read_files([path], command="train", started=started)
     model = given.options.get("model")
     if not isinstance(model, Model):
-        raise SourceError(f"{path}: its arguments describe no network; name a model, and give it with --from")
+        raise SourceError("{}: its arguments describe no network; name a model, and give it with --from", path)
     network = tuple((file, one) for file, one in given.unread if one.of_network)
     ignored = settled(given._replace(unread=network), (), ignore_unread=ignore_unread).ignored
     rest = {name: value for name, value in given.options.items() if name != "model"}
-    left = f"{path.name}: only its network is taken; --from {path.name} takes the rest: {as_options(rest)}"
+    left = Note("{}: only its network is taken; --from {} takes the rest: {}", path.name, path.name, as_options(rest))
     return model, (*ignored, left)

@@ -85,14 +85,14 @@ def configs_in(options: Mapping[str, Any]) -> Configs:
     if not isinstance(line, str) or ("from-command" in options and not line.strip()):
         raise InvalidSpec("from-command must be the text of a command: \"vllm serve Qwen/Qwen3-8B -tp 2\"")
     if ignored is not None and not isinstance(ignored, bool):
-        raise InvalidSpec(f"ignore-unread={ignored!r} must be true or false")
+        raise InvalidSpec("ignore-unread={!r} must be true or false", ignored)
     found = Configs(
         (paths,) if isinstance(paths, (str, Path)) else tuple(paths), line, options.get("from-format"), bool(ignored),
         Invocation(_words(options.get("args")), _variables(options.get("env") or ())),
     )
     for name in ("args", "env"):
         if not found and options.get(name) is not None and not is_script(options.get("model")):
-            raise InvalidSpec(f"--{name} says what a file of --from is started with; give --from FILE")
+            raise InvalidSpec("--{} says what a file of --from is started with; give --from FILE", name)
     if not found and found.format_name is not None:
         raise InvalidSpec("--from-format says whose a file of --from is; give --from FILE")
     if not found and found.ignore_unread and not is_script(options.get("model")):
@@ -133,7 +133,7 @@ def _variables(given: object) -> dict[str, str]:
     for part in map(str, parts):
         match = formats.lexer.ASSIGNED.match(part)
         if match is None and not name:
-            raise InvalidSpec(f"env={part[:40]!r} must be NAME=VALUE")
+            raise InvalidSpec("env={!r} must be NAME=VALUE", part[:40])
         name = match[1] if match is not None else name
         # an option of several names parts them at commas, which a value may have
         found[name] = part[match.end():] if match is not None else f"{found[name]},{part}"

@@ -44,8 +44,9 @@ def as_post_training(options: Mapping[str, Any], given: Given, ranks: int) -> di
         objective = given.options.get("objective", "pretrain")
         if objective in ("grpo", "rloo"):
             raise Unsupported("what is read generates with its own network or on a server; use vramcast train --from")
-        raise Unsupported(f"what is read trains with --objective {objective}, which generates nothing; use vramcast "
-                          "train --from")
+        raise Unsupported(
+            "what is read trains with --objective {}, which generates nothing; use vramcast train --from", objective
+        )
     own = {**given.rollout, **options}
     found = {NAMES.get(name, name): value for name, value in own.items() if name not in SAID}
     found |= {name: options[name] for name in NAMES.values() if name in options}
@@ -55,7 +56,7 @@ def as_post_training(options: Mapping[str, Any], given: Given, ranks: int) -> di
         found = _within_context(found, options)
     for name in found:
         if name in OPTIONS and name not in POST_TRAINING_OPTIONS:
-            raise Unsupported(f"--{name} {found[name]} is not modelled beside an engine on the same cards")
+            raise Unsupported("--{} {} is not modelled beside an engine on the same cards", name, found[name])
     pairs = {pair.partition("=")[0]: pair for pair in given.options.get("engine-option", ())}
     release = pairs.get("trl", "").partition("=")[2]
     kept = tuple(pair for name, pair in pairs.items() if name not in GENERATION)
@@ -88,12 +89,14 @@ def _batches(options: Mapping[str, Any], ranks: int) -> dict[str, Any]:
         raise InvalidSpec("generation_batch_size and steps_per_generation say the same; give one of them")
     learned = at_once * accumulated
     if whole % at_once:
-        raise InvalidSpec(f"a generation of {whole} sequences is no multiple of {at_once}, the micro-batches of all "
-                          "ranks")
+        raise InvalidSpec(
+            "a generation of {} sequences is no multiple of {}, the micro-batches of all ranks", whole, at_once
+        )
     for sequences in (whole, learned):
         if sequences % samples:
-            raise InvalidSpec(f"{sequences} sequences are no multiple of num_generations={samples}")
+            raise InvalidSpec("{} sequences are no multiple of num_generations={}", sequences, samples)
     if whole < learned:
-        raise Unsupported(f"an optimizer step of {learned} sequences takes several generations of {whole}: not "
-                          "modelled")
+        raise Unsupported(
+            "an optimizer step of {} sequences takes several generations of {}: not modelled", learned, whole
+        )
     return {"micro-batch": micro, "prompts": whole // samples, "mini-batch": learned // samples}

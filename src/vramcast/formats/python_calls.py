@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from vramcast.errors import SourceError
+from vramcast.errors import Note, SourceError
 
 MAGIC: Final = re.compile(r"(?m)^(\s*)[!%][^\n]*(?:\\\n[^\n]*)*$")
 """Lines of a notebook that are a shell's or IPython's."""
@@ -55,7 +55,7 @@ def code_of_notebook(text: str, name: str) -> str:
         cells = json.loads(text)["cells"]
         sources = [cell["source"] for cell in cells if cell.get("cell_type") == "code"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise SourceError(f"{name}: not a notebook") from None
+        raise SourceError("{}: not a notebook", name) from None
     joined = ["".join(map(str, source)) if isinstance(source, list) else str(source) for source in sources]
     installed = (f"# {line.strip()}" for source in joined for line in source.splitlines() if INSTALLS.search(line))
     return "\n\n".join((*installed, *filter(_is_python, (MAGIC.sub(r"\1pass", source) for source in joined))))
@@ -84,11 +84,11 @@ def calls_of(text: str, name: str, given: Mapping[str, Any] = {}) -> tuple[Call,
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise SourceError(f"{name}: not Python") from None
+        raise SourceError("{}: not Python", name) from None
     try:
         return tuple(_Walk(given, {"__name__": "__main__"}).calls(tree.body))
     except RecursionError:
-        raise SourceError(f"{name}: its expressions are nested too deep") from None
+        raise SourceError("{}: its expressions are nested too deep", name) from None
 
 
 def names_of(text: str, name: str) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def names_of(text: str, name: str) -> dict[str, Any]:
         for _ in walk.calls(ast.parse(text).body):
             pass
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise SourceError(f"{name}: not Python") from None
+        raise SourceError("{}: not Python", name) from None
     return {each: _closed(value) for each, value in walk.names.items()}
 
 
@@ -254,7 +254,9 @@ class _Walk:
         if switch == "false" and given is True:
             given = False
         if long:
-            usual = Open(f"{long}, which the command must give") if words.get("required") and given is None else usual
+            usual = Open(Note(
+                "{}, which the command must give", long
+            )) if words.get("required") and given is None else usual
             self._options[str(words.get("dest", name))] = usual if given is None else given
 
     def _assign(self, node: ast.stmt) -> Iterator[Call]:

@@ -10,7 +10,7 @@ from vramcast.domain.model import Head
 from vramcast.engines.eager.releases import sharder, transformers_version
 from vramcast.engines.eager.trl import prepared_weights
 from vramcast.engines.transformers.versions import attention_kernels
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.families.module_names import names_of, names_saved
 from vramcast.formats.files import Order
 from vramcast.formats.lines import commented
@@ -67,7 +67,7 @@ def auto_class(job: Job) -> str:
     if any(stack.vision is not None for stack in job.model.stacks):
         return "AutoModelForImageTextToText"
     if job.model.head not in AUTO_CLASSES:
-        raise Unsupported(f"{job.model.name} has no head that a training script could use; use a language model")
+        raise Unsupported("{} has no head that a training script could use; use a language model", job.model.name)
     return AUTO_CLASSES[job.model.head]
 
 
@@ -121,7 +121,7 @@ def _adapter_lines(order: Order) -> list[str]:
     if method is None:
         return []
     if method not in ADAPTERS:
-        raise Unsupported(f"a script that adapts by {method} is not written; use {', '.join(ADAPTERS)}")
+        raise Unsupported("a script that adapts by {} is not written; use {}", method, ", ".join(ADAPTERS))
     call, names = _adapter_call(order, method)
     dtype, packed = ask("peft.adapter_dtype"), ask("peft.base") in BASES
     keep, cast = "", []
@@ -252,7 +252,7 @@ def optimizer_lines(order: Order) -> str:
     """`build_optimizer(model)` over what learns."""
     name, kernel = order.ask("optimizer"), order.ask("optimizer_kernel")
     if name not in OPTIMIZERS:
-        raise Unsupported(f"no code is known for optimizer={name}; use {', '.join(OPTIMIZERS)}")
+        raise Unsupported("no code is known for optimizer={}; use {}", name, ", ".join(OPTIMIZERS))
     path, extra = OPTIMIZERS[name]
     module, _, attribute = path.rpartition(".")
     if path.startswith("torch.optim.") and kernel is not None:
@@ -272,7 +272,7 @@ def stored_before(order: Order, script: str) -> tuple[str, ...]:
     peft = order.job.plan.peft
     if peft is None or peft.base not in STORED_BEFORE:
         return ()
-    return (f"{script}: MODEL must be a checkpoint already quantised to {peft.base}",)
+    return (Note("{}: MODEL must be a checkpoint already quantised to {}", script, peft.base),)
 
 
 def constant(name: str, value: Any, why: str) -> str:

@@ -12,7 +12,7 @@ from vramcast.blocks.lengths import reads_images
 from vramcast.domain.job import Workload
 from vramcast.domain.model import Model
 from vramcast.engines.serving.requests import PARTS, generates
-from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, Unsupported, joined
 from vramcast.formats.paths import NOTHING_GIVEN, Invocation
 from vramcast.formats.reading import (
     NO_GPU,
@@ -74,6 +74,7 @@ class Given(NamedTuple):
     without_bf16: Mapping[str, Any] = {}  # options instead, on cards that have no bf16
     contexts: tuple[tuple[int, int], ...] = ()  # memory of all cards [bytes] -> context that the tool takes unasked
     alone: str = ""  # the file of a run on one card, however many there are
+    device_map: str = ""  # the file of a run whose one process puts some layers on each card
     rollout: Mapping[str, Any] = {}  # what `vramcast rl` is asked of the engine that generates beside a trainer
 
 
@@ -114,9 +115,9 @@ def read_files(
         (
             *(f"{name} ({found.format}): {as_options(found.weak | found.options | beside)}" for name, _, found in read
               for beside in (found.rollout if command == "rl" else {},)),
-            *(f"{name}: {text}" for name, _, found in read for text in found.notes),
+            *(Note("{}: {}", name, text) for name, _, found in read for text in found.notes),
         ),
-        {option: f"{name} {text}" for name, _, found in read for option, text in found.auto.items()},
+        {option: Note("{} {}", name, text) for name, _, found in read for option, text in found.auto.items()},
         tuple((name, one) for place, (name, _, found) in enumerate(read) for one in found.unread
               if not _is_said(one, read[:place] + read[place + 1 :])),
         {name: found.ranks for name, _, found in read if found.ranks is not None},
@@ -125,6 +126,7 @@ def read_files(
         without_bf16={name: value for _, _, found in read for name, value in found.without_bf16.items()},
         contexts=next((found.contexts for _, _, found in read if found.contexts), ()),
         alone=next((name for name, _, found in read if found.alone), ""),
+        device_map=next((name for name, _, found in read if found.device_map), ""),
         rollout={option: value for _, _, found in read for option, value in found.rollout.items()},
     )
 
@@ -134,10 +136,13 @@ def _parts(paths: Iterable[str | Path], line: str, started: Invocation) -> list[
     given = [Path(path) for path in paths]
     configs = [read_config(path) for path in given]
     started_by = [Config(THE_COMMAND, bounded(THE_COMMAND, line), None)] if line else []
-    beside = files_named([*configs, *started_by], given)
-    named = [read_config(path) for path in beside]
-    configs += [*named, *(read_config(path) for path in files_named(named, [*given, *beside])), *started_by]
-    return with_named_files(_joined(unwrapped(configs, started, _is_known)))
+    named = [*configs, *started_by]
+    for _ in range(CHAIN):
+        beside = files_named(named, given)
+        named = [read_config(path) for path in beside]
+        given, configs = [*given, *beside], [*configs, *named]
+    configs += started_by
+    return with_named_files(_joined(unwrapped(configs, started, is_known)))
 
 
 def commands_of(paths: Iterable[str | Path] = (), *, line: str = "", started: Invocation = NOTHING_GIVEN) -> list[str]:
@@ -162,6 +167,9 @@ BESIDE: Final = re.compile(
 
 HYDRA: Final = re.compile(r"""--config-name[ =]+["']?(\w+_grpo\w*)(?=["'\s]|$)""")
 """The same of Hydra, whose folder verl's examples call so."""
+
+CHAIN: Final = 4
+"""Files that are named by one that another names, and so on [count]."""
 
 SUFFIXES: Final = (".json", ".toml", ".yaml", ".yml", ".py")
 
@@ -196,8 +204,8 @@ def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
 
 def _of_program(config: Config) -> list[str]:
     """Files that a command's program takes its own arguments from."""
-    name = next((name for name in ("hf-command", "axolotl-command") if config.table is None
-                 and READERS[name].recognises(config)), "")
+    name = next((name for name in ("hf-command", "axolotl-command", "nemo-rl")
+                 if (config.table is None or name == "nemo-rl") and READERS[name].recognises(config)), "")
     return import_module(f"vramcast.formats.tools.{READERS[name].module}").files_of(config) if name else []
 
 
@@ -284,6 +292,10 @@ def has_part(model: Model, part: str) -> bool:
     return any(PARTS[one][0](model) for one in PARTS_READ.get(part, (part,)))
 
 
+LENIENT: Final = "{}; --ignore-unread answers without what is not read"
+"""What an option of the command line would pass over."""
+
+
 def settled(given: Given, named: Iterable[str], *, ignore_unread: bool) -> Given:
     """What files say once nothing of it is left that could change the answer unread.
 
@@ -299,17 +311,15 @@ def settled(given: Given, named: Iterable[str], *, ignore_unread: bool) -> Given
     by_file: dict[str, list[Unread]] = {}
     for file, one in open_:
         by_file.setdefault(file, []).append(one)
-    if elsewhere := [f"{file}: {sentence([one])}" for file, one in open_ if one.why == NO_GPU]:
-        raise Unsupported("; ".join(elsewhere))
+    if elsewhere := [Note("{}: {}", file, sentence([one])) for file, one in open_ if one.why == NO_GPU]:
+        raise Unsupported(joined("; ", elsewhere))
     if not ignore_unread and (refused := {file: matters for file, found in by_file.items()
                                           if (matters := [one for one in found if one.why != TIME_ALONE])}):
         shown = {file: found[:SHOWN] for file, found in refused.items()}
         more = sum(map(len, refused.values())) - sum(map(len, shown.values()))
-        raise Unsupported(
-            "; ".join(f"{file}: {sentence(found)}" for file, found in shown.items())
-            + (f"; and {more} more" if more else "") + "; --ignore-unread answers without what is not read"
-        )
-    ignored = (f"{file}: {sentence(found)}" for file, found in by_file.items())
+        reasons = [Note("{}: {}", file, sentence(found)) for file, found in shown.items()]
+        raise Unsupported(LENIENT, joined("; ", (*reasons, Note("and {} more", more)) if more else reasons))
+    ignored = (Note("{}: {}", file, sentence(found)) for file, found in by_file.items())
     return given._replace(unread=(), ignored=(*given.ignored, *ignored))
 
 
@@ -317,9 +327,9 @@ def left_open(given: Given, options: Mapping[str, Any]) -> tuple[str, ...]:
     """What no file and no option says, and what is assumed of it, one line each."""
     said = set(options) | ({"grad-accum"} if "global-batch" in options else set())
     return tuple(
-        f"{text}: the model's own is assumed" if option in ("seq-len", "image-size")
-        else f"{text}: --{option} {DEFAULTS[option]} is assumed" if option in DEFAULTS
-        else f"{text}: left at the engine's default"
+        Note("{}: the model's own is assumed", text) if option in ("seq-len", "image-size")
+        else Note("{}: --{} {} is assumed", text, option, DEFAULTS[option]) if option in DEFAULTS
+        else Note("{}: left at the engine's default", text)
         for option, text in given.auto.items() if option not in said
     )
 
@@ -334,6 +344,11 @@ def with_named_files(parts: list[Part]) -> list[Part]:
         own = [one for one in parts if one.config.name in started and tool_of(one.config) == PYTHON_READ]
         if own:
             taken, part = [*taken, *own], part._replace(config=config._replace(beside={SCRIPT: own[0].config}))
+        elif _is_below(part, parts):
+            taken = [*taken, part]
+        elif READERS["nemo-rl"].recognises(config):  # `defaults: FILE`, `--config FILE`
+            own = [one for one in parts if _is_below(one, parts)]
+            part = part._replace(config=config._replace(beside={one.config.name: one.config.table for one in own}))
         elif program := _of_program(config):
             names = {PurePosixPath(name).name for name in program}
             own = [one for one in parts if one.config.table is not None and one.config.name in names]
@@ -347,7 +362,7 @@ def with_named_files(parts: list[Part]) -> list[Part]:
             try:
                 beside = {name: value for one in own for name, value in kohya.table_of(one.config).items()}
             except ValueError as error:
-                raise SourceError(f"{own[0].config.name}: not TOML: {str(error)[:200]}") from None
+                raise SourceError("{}: not TOML: {}", own[0].config.name, str(error)[:200]) from None
             taken, part = [*taken, *own], part._replace(config=config._replace(beside=beside))
         elif config.table is None and READERS["verl"].recognises(config):  # of `--config-name NAME`
             own = [one for one in parts if one.config.table is not None and READERS["verl"].recognises(one.config)]
@@ -361,6 +376,12 @@ def with_named_files(parts: list[Part]) -> list[Part]:
             taken, part = [*taken, *own], part._replace(config=config._replace(beside=beside))
         found.append(part)
     return [part for part in found if not any(part is one for one in taken)]
+
+
+def _is_below(part: Part, parts: list[Part]) -> bool:
+    """Whether a file of NeMo-RL is one that another begins with."""
+    return READERS["nemo-rl"].recognises(part.config) and any(
+        part.config.name == PurePosixPath(name).name for other in parts for name in _of_program(other.config))
 
 
 def _joined(parts: list[Part]) -> list[Part]:
@@ -378,7 +399,7 @@ def _joined(parts: list[Part]) -> list[Part]:
 def _read(part: Part, command: str, format_name: str | None, *, alone: bool) -> tuple[str, Reading] | None:
     """The format of one file, and what it says; None for a launcher of others that are given."""
     config = part.config
-    if part.optional and not _is_known(config):
+    if part.optional and not is_known(config):
         return None
     try:
         name = format_of(config, command, format_name)
@@ -392,11 +413,11 @@ def _read(part: Part, command: str, format_name: str | None, *, alone: bool) -> 
         reading = import_module(f"vramcast.formats.tools.{READERS[name].module}").read(config)
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
         # a foreign file may hold anything where a format has a number, a text or a table
-        raise SourceError(f"{config.name}: not what {name} takes: {type(error).__name__}") from None
+        raise SourceError("{}: not what {} takes: {}", config.name, name, type(error).__name__) from None
     return name, reading if part.inside is None else around(reading, part.inside)
 
 
-def _is_known(config: Config) -> bool:
+def is_known(config: Config) -> bool:
     """Whether a reader here reads a command or a file."""
     return bool(known_as(config))
 
@@ -420,14 +441,16 @@ def format_of(config: Config, command: str, format_name: str | None) -> str:
     else:
         tool = tool_of(config)
         if tool is not None and tool not in READERS:
-            said = f"{config.name} is a configuration of {tool}, which is not read; give what it says as options"
+            said = Note(
+                "{} is a configuration of {}, which is not read; give what it says as options", config.name, tool
+            )
             raise Unsupported(said + _traced(config))
         name = known_as(config)
     if not name:
-        said = f"{config.name}: none of {', '.join(READERS)} is recognised in it; --from-format names one"
+        said = Note("{}: none of {} is recognised in it; --from-format names one", config.name, ", ".join(READERS))
         raise SourceError(said + _traced(config))
     if command not in (READERS[name].command, READERS[name].also):
-        raise InvalidSpec(f"{config.name} is a {name} configuration; use vramcast {READERS[name].command} --from")
+        raise InvalidSpec("{} is a {} configuration; use vramcast {} --from", config.name, name, READERS[name].command)
     return name
 
 
@@ -457,13 +480,13 @@ def solved(
         accumulation, micro = parse_count("grad-accum", found["grad-accum"]), None if whole else micro
     if whole and micro and accumulation and whole != micro * accumulation * ranks:
         raise InvalidSpec(
-            f"train_batch_size={whole} is not {micro} x {accumulation} x {ranks} ranks = "
-            f"{micro * accumulation * ranks}; correct one of them, or the GPUs"
+            "train_batch_size={} is not {} x {} x {} ranks = {}; correct one of them, or the GPUs",
+            whole, micro, accumulation, ranks, micro * accumulation * ranks
         )
     if whole and micro is None:
         accumulation = accumulation or 1  # as DeepSpeed has it
         if whole % (ranks * accumulation):
-            raise InvalidSpec(f"train_batch_size={whole} does not divide by {ranks} ranks x {accumulation}")
+            raise InvalidSpec("train_batch_size={} does not divide by {} ranks x {}", whole, ranks, accumulation)
         micro = whole // (ranks * accumulation)
     if micro is not None:
         found["micro-batch"] = micro
@@ -478,4 +501,4 @@ def solved(
 def _traced(config: Config) -> str:
     """What follows a script that a command starts and no reader knows."""
     script = OWN_SCRIPT.search(config.text) if config.table is None and config.name == THE_COMMAND else None
-    return f"; vramcast trace {script[0][:80]} follows a script of your own" if script else ""
+    return Note("; vramcast trace {} follows a script of your own", script[0][:80]) if script else ""

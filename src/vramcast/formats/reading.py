@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.documents import NoDocument, parse_yaml
-from vramcast.errors import SourceError
+from vramcast.errors import Note, SourceError, joined
 from vramcast.formats.expanding import UNSET, asked_by
 from vramcast.formats.lexer import PLACEHOLDER
 from vramcast.formats.paths import Invocation
@@ -90,6 +90,7 @@ class Reading(NamedTuple):
     under_deepspeed: dict[str, Any] = {}  # options instead, where another file says that DeepSpeed runs it
     contexts: tuple[tuple[int, int], ...] = ()  # memory of all cards [bytes] -> context that the tool takes unasked
     alone: bool = False  # what reads it runs on one card, however many there are
+    device_map: bool = False  # one process puts some layers on each of the cards that it sees
     rollout: dict[str, Any] = {}  # of a run beside whose trainer an engine generates: what `vramcast rl` is asked of it
 
 
@@ -128,12 +129,12 @@ def read_config(path: Path) -> Config:
         notebook = path.suffix == ".ipynb"
         most = LARGEST_NOTEBOOK if notebook else LARGEST_FILE
         if path.stat().st_size > most:
-            raise SourceError(TOO_LARGE.format(path, most))
+            raise SourceError(TOO_LARGE, path, most)
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
+        raise SourceError("{}: {}", path, error.strerror or error) from None
     except UnicodeDecodeError:
-        raise SourceError(f"{path}: not a text file") from None
+        raise SourceError("{}: not a text file", path) from None
     if notebook:
         return Config(path.name, code_of_notebook(text, path.name)[:LARGEST_FILE], None)
     return parsed(path, text)
@@ -171,7 +172,7 @@ def bounded(name: str, text: str) -> str:
     Raises: SourceError
     """
     if len(text) > LARGEST_FILE:
-        raise SourceError(TOO_LARGE.format(name, LARGEST_FILE))
+        raise SourceError(TOO_LARGE, name, LARGEST_FILE)
     return text
 
 
@@ -182,17 +183,18 @@ def _table(path: Path, text: str) -> Mapping[str, Any] | None:
             found = json.loads(text)
         elif path.suffix in (".yaml", ".yml"):
             if TEMPLATE.search(text):
-                raise SourceError(f"{path}: is a template of Helm; give what `helm template` writes of it")
+                raise SourceError("{}: is a template of Helm; give what `helm template` writes of it", path)
             found = parse_yaml(text)
         else:
             return None
     except (ValueError, RecursionError, NoDocument) as error:
         if UNFILLED.search(text):
-            raise SourceError(f"{path}: is a template; give what it becomes once its values are filled in") from None
+            raise SourceError("{}: is a template; give what it becomes once its values are filled in", path) from None
         kind = "JSON" if path.suffix == ".json" else "YAML"
-        raise SourceError(f"{path}: not {kind}: {' '.join(str(error).split())[:200]}") from None
+        why = error if isinstance(error, NoDocument) else " ".join(str(error).split())[:200]
+        raise SourceError("{}: not {}: {}", path, kind, why) from None
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found) or _deep(found) > DEEPEST:
-        raise SourceError(f"{path}: must be a table of names and values, at most {DEEPEST} deep")
+        raise SourceError("{}: must be a table of names and values, at most {} deep", path, DEEPEST)
     return found
 
 
@@ -228,25 +230,27 @@ def command_of(config: Config, score: Callable[[tuple[str, ...]], int]) -> Comma
     if scored:
         best = max(scored, key=score)
         if others := len({found for found in scored if found != best}):
-            why = f"stands in the file with {others + 1} different commands; keep one of them"
-            looped = [f"--env {name}={items[0]}" for name, items in script.loops.items()]
-            why = f"{why}, as with {' '.join(looped)}" if looped else why
+            looped = " ".join(f"--env {name}={items[0]}" for name, items in script.loops.items())
+            why = (
+                Note("stands in the file with {} different commands; keep one of them, as with {}", others + 1, looped)
+                if looped else Note("stands in the file with {} different commands; keep one of them", others + 1)
+            )
             unread.append(Unread(shown(best[0]).strip("'"), why))
         if script.unused:
             unused = ", ".join(f"${name}" for name in script.unused)
-            notes.append(f"not read, as the command does not use them: {unused}")
+            notes.append(Note("not read, as the command does not use them: {}", unused))
     else:
         best = tuple(word for words in script.unused.values() for word in words)
     if not best and script.ends:
-        why = f"ends at {shown(script.ends)} with what it is given; --args and --env say else"
-        raise SourceError(f"{config.name}: {why}")
+        why = Note("ends at {} with what it is given; --args and --env say else", shown(script.ends))
+        raise SourceError("{}: {}", config.name, why)
     return Command(best, tuple(notes), tuple(unread), _environment(script), _asked(best, script))
 
 
 def _asked(words: Iterable[str], script: Script) -> dict[str, str]:
     """What is not decided, and what would say the variables that nobody gives."""
     unset = {found for word in words for found in UNSET.findall(word) if re.fullmatch(r"\$\{(?:\w+|[@*#])\}", found)}
-    asked = {one: f"{one} is not set in the file; give {asked_by(one[2:-1], '')}" for one in sorted(unset)}
+    asked = {one: Note("{} is not set in the file; give {}", one, asked_by(one[2:-1], "")) for one in sorted(unset)}
     named = {f"${{{one}}}": f"{one} is a placeholder; write what it stands for" for word in words
              for one in PLACEHOLDER.findall(word)}
     return asked | named | dict(script.undecided)
@@ -279,7 +283,7 @@ SECRET_NAME: Final = re.compile(
 """What variables are called that hold keys of hubs and clouds: no question needs them."""
 
 
-def sentence(found: Iterable[Unread]) -> str:
+def sentence(found: Iterable[Unread]) -> Note:
     """Names with their reasons, those of one reason together.
 
     >>> sentence([Unread("a", "is odd"), Unread("b"), Unread("c", "is odd")])
@@ -288,7 +292,7 @@ def sentence(found: Iterable[Unread]) -> str:
     by_reason: dict[str, list[str]] = {}
     for one in found:
         by_reason.setdefault(one.why, []).append(one.name)
-    return "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
+    return joined("; ", (Note("{}: {}", ", ".join(names), why) for why, names in by_reason.items()))
 
 
 def arguments(found: Iterable[str], *, short: bool = False) -> dict[str, Any]:

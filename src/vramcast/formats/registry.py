@@ -174,6 +174,12 @@ def _is_swift_megatron(config: Config) -> bool:
     return re.search(words, config.text) is not None
 
 
+def _is_nemo_rl(config: Config) -> bool:
+    """A recipe, one that says only what another has otherwise too, or the command that starts one."""
+    begins = (config.table or {}).get("defaults")  # of Hydra it is a list
+    return tool_of(config) == "nemo-rl" or (isinstance(begins, str) and begins.endswith((".yaml", ".yml")))
+
+
 READERS: Final[dict[str, Reader]] = {
     "torchtune": Reader("torchtune", "train", _is_torchtune),
     "litgpt": Reader("litgpt", "train", _is_litgpt),
@@ -202,8 +208,8 @@ READERS: Final[dict[str, Reader]] = {
         "per_device_train_batch_size", "gradient_checkpointing", "finetuning_type", "num_train_epochs")),
     "verl": Reader("verl", "rl", _is_verl),
     "openrlhf": Reader("openrlhf", "rl", _is_tool("openrlhf")),
-    "nemo-rl": Reader("nemo_rl", "rl", lambda config: isinstance(config.table, dict) and (
-        isinstance(config.table.get("grpo"), dict) and isinstance(config.table.get("policy"), dict))),
+    "slime": Reader("slime", "rl", _is_tool("slime")),
+    "nemo-rl": Reader("nemo_rl", "rl", _is_nemo_rl),
     "vllm": Reader("vllm", "serve", _is_vllm),
     "sglang": Reader("sglang", "serve", _is_sglang),
     "tgi": Reader("text_generation_inference", "serve", _is_tgi),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from vramcast.errors import Note
 from vramcast.estimate.variants import BF16_RECIPES
 from vramcast.formats.read import Given, about_network, as_options, left_open, settled
 from vramcast.question.plan_options import PLAN_OPTIONS
@@ -86,10 +87,10 @@ def _assumed(given: Given, merged: Mapping[str, Any], fixed: Mapping[str, Any], 
     found = list(given.assumptions)
     left = {name: value for name, value in given.options.items() if name not in fixed}
     if left:
-        found.append(f"left to the search, not taken from the file: {as_options(left)}")
+        found.append(Note("left to the search, not taken from the file: {}", as_options(left)))
     if command == "train":
         if "global-batch" not in merged and given.batch:
             sizes = " x ".join(str(size) for size in given.batch.values())
-            found.append(f"{sizes} samples are those of one GPU; --global-batch says how many a step has")
+            found.append(Note("{} samples are those of one GPU; --global-batch says how many a step has", sizes))
         found += left_open(given, {"micro-batch": 1, "grad-accum": 1} | dict(merged))
     return found

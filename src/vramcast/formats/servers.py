@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from vramcast.catalogue.formats import load_format
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.requests import variables_of
-from vramcast.errors import SourceError
+from vramcast.errors import Note, SourceError
 from vramcast.formats.environment import unread_environment
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.launch import IN_THE_FOLDER, by_hand, head_of, one_of_several
@@ -185,7 +185,7 @@ def read_server(config: Config, server: Server) -> Reading:
     options |= {"engine-option": tuple(dict.fromkeys(pairs))} if pairs else {}
     for name, usual in USUAL.items():
         values.only(name, *usual)
-    values.assumed += [f"{name} paces prompts: memory is the same and speed is that without it"
+    values.assumed += [Note("{} paces prompts: memory is the same and speed is that without it", name)
                        for name, usual in PACED.items() if values.get(name) not in (None, *usual)]
     read = {*map(known.get, switches), *server.arguments}
     others = {name: text for name, text in command.variables.items() if name not in read}
@@ -222,7 +222,7 @@ def _given(config: Config, server: Server) -> tuple[Command, dict[str, Any], lis
     command = command_of(config, score)
     start = _start(command.words, server)
     if start is None and not any(word.startswith("-") for word in command.words):
-        raise SourceError(f"{config.name}: no command that starts {server.engine} stands in it")
+        raise SourceError("{}: no command that starts {} stands in it", config.name, server.engine)
     named, plainly = split(command.words[start or 0:], server.known, server.short)
     values = _long(named, server)
     if plainly and server.named_model:
@@ -375,7 +375,7 @@ def stretched(
         return {"context": int(original * factor)}, True
     if factor is not None:
         values.cannot(overrides if legacy is None else "rope_scaling",
-                      f"stretches the network's own length; give --{length.replace('_', '-')} with it",
+                      Note("stretches the network's own length; give --{} with it", length.replace("_", "-")),
                       option="context")
     return {}, False
 
@@ -385,7 +385,7 @@ def _stored(values: Watched, models: list[str]) -> dict[str, Any]:
     `get_quant_config`: a checkpoint without them ends the start]."""
     method = str(values.get("quantization")).lower().partition("_")[0]
     if method in ("gptq", "awq") and models and models[0][0].isalnum() and method not in models[0].lower():
-        why = f"{models[0][:80]} is no checkpoint in {method}; name one that is, or give --weights"
+        why = Note("{} is no checkpoint in {}; name one that is, or give --weights", models[0][:80], method)
         values.cannot("quantization", why, option="weights")
         return {}
     weights = values.one_of("quantization", QUANTISED, lower=True, option="weights")
@@ -416,12 +416,12 @@ def _versions(config: Config, server: Server, options: dict[str, Any]) -> Iterat
     if len(found) == 1:
         options["engine"] = f"{server.engine}@{_release(next(iter(found)))}"
     elif found:
-        why = f"is named in {len(found)} versions; give --engine {server.engine}@VERSION"
+        why = Note("is named in {} versions; give --engine {}@VERSION", len(found), server.engine)
         yield Unread(server.engine, why, "engine")
     if (image := _first(words, WITHOUT_CARDS)) is not None:
         yield Unread(image[1][:60], NO_GPU)
     elif not found and (image := _first(words, OTHER_IMAGES) or _first(words, TAGGED)) is not None:
-        why = f"does not say which {server.engine} is in it; give --engine {server.engine}@VERSION"
+        why = Note("does not say which {} is in it; give --engine {}@VERSION", server.engine, server.engine)
         yield Unread(image[1][:60], why, "engine")
 
 
@@ -437,11 +437,12 @@ def _first(words: list[str], pattern: re.Pattern[str]) -> re.Match[str] | None:
 
 
 def _release(text: str) -> str:
-    """A tag without what it says of CUDA.
+    """A tag without what it says of CUDA; "2-3" of a registry whose names take no second point is 2.3.
 
-    >>> _release("0.4.6.post1-cu124"), _release("0.8.5")
-    ('0.4.6.post1', '0.8.5')
+    >>> _release("0.4.6.post1-cu124"), _release("0.8.5"), _release("2-3")
+    ('0.4.6.post1', '0.8.5', '2.3')
     """
+    text = re.sub(r"^(\d+)-(\d+)$", r"\1.\2", text)
     return re.sub(r"[-_.]cu\d.*$|-.*$", "", text).rstrip(".")
 
 
@@ -480,7 +481,7 @@ def weights_note(order: Order) -> tuple[str, ...]:
     weights = job.plan.weights
     if weights is None or (job.engine in ("vllm", "sglang") and weights in QUANTISED):
         return ()
-    return (f"{SERVE}: name a checkpoint of {job.model.name} stored as {weights}; the one named is not",)
+    return (Note("{}: name a checkpoint of {} stored as {}; the one named is not", SERVE, job.model.name, weights),)
 
 
 def nodes_of(job: ServeJob, *, vllm: bool = False) -> Table:

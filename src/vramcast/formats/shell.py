@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from vramcast.errors import SourceError
+from vramcast.errors import Note, SourceError
 from vramcast.formats.blocks import LOOPS, body_end, loop_parts
 from vramcast.formats.branches import CLOSES, OPENS, TESTS, Branch, Verdict, both, matched, opposite, tested
 from vramcast.formats.containers import Container, docker_run
@@ -160,7 +160,7 @@ class Interpreter(Expander):
                 words = self._expanded(token)
                 command += [] if not command and words and words[0] in (*STARTS, *DECLARES) else words
             if len(command) > MOST_WORDS:
-                raise SourceError(f"{self.name}: a command of more than {MOST_WORDS} words")
+                raise SourceError("{}: a command of more than {} words", self.name, MOST_WORDS)
         self._finish(command, "\n")
         del self.branches[depth:]
 
@@ -440,7 +440,7 @@ class Interpreter(Expander):
                 pieces = Lexer(text, self.name).put_in()
                 text = "".join(self._text(piece, 0) for piece in pieces)
             self.here = text
-            self.skipped.append(f"the text between << {here.end} and {here.end}")
+            self.skipped.append(Note("the text between << {} and {}", here.end, here.end))
         elif token.into == ">" and token.pieces:
             self.into = " ".join(self._expanded(token)[:1])
 
@@ -533,7 +533,7 @@ class Interpreter(Expander):
             value = self._value(name)
             unset = UNSET.search(f"${{{name}}}" if value is None else " ".join(value))
             if unset is not None:
-                return f"${name} decides; give {asked_by(name, unset[0][2:-1])}"
+                return Note("${} decides; give {}", name, asked_by(name, unset[0][2:-1]))
         return ""
 
     def script(self) -> Script:
@@ -542,9 +542,9 @@ class Interpreter(Expander):
             name: tuple(part for word in value for part in _parts(word))
             for name, value in self.values.items() if name not in self.used and any(map(ARGUMENT.search, value))
         }
-        notes = [f"{what} is not read" for what in dict.fromkeys(self.skipped)]
+        notes = [Note("{} is not read", what) for what in dict.fromkeys(self.skipped)]
         again = sorted(self.again & self.used)
-        notes += [f"{name} is set several times; read in the order of the file" for name in again]
+        notes += [Note("{} is set several times; read in the order of the file", name) for name in again]
         values = {name: " ".join(value) for name, value in self.values.items() if name not in self.open}
         undecided = self.undecided | {f"${{{name}}}": why for name, why in self.open.items()}
         return Script(

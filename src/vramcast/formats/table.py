@@ -48,7 +48,7 @@ class Row(NamedTuple):
         words = written(self.words)
         if value not in words:
             known = " or ".join(map(str, words))
-            raise Unsupported(f"{self.name} has no word for --{self.option} {value}; use {known}")
+            raise Unsupported("{} has no word for --{} {}; use {}", self.name, self.option, value, known)
         return Line(self.name, words[value], why or self.why)
 
 

@@ -76,6 +76,8 @@ TOOLS: Final = (
     Tool("verl", ("actor_rollout_ref", "worker.actor worker.rollout"),
          r"\bverl\.trainer\b|\bactor_rollout_ref\.|\bverl\.model_merger\b"),
     Tool("openrlhf", (), r"\bopenrlhf[./]cli[./]train_ppo"),
+    Tool("slime", (), r"\btrain(?:_async)?\.py\b(?s:.*)--actor-num-(?:nodes|gpus-per-node)\b"
+                      r"|--actor-num-(?:nodes|gpus-per-node)\b(?s:.*)--rollout-"),
     Tool("OpenRLHF for anything but train_ppo_ray", (), r"\bopenrlhf\b"),
     Tool("trl", (
         "use_peft", "lora_r", "lora_target_modules", "use_peft_lora", "load_in_4bit per_device_train_batch_size",
@@ -89,7 +91,11 @@ TOOLS: Final = (
     Tool("trl-script", (), r"^\s*(?:from trl(?:\.\w+)* import|import trl)\b"),
     Tool("Unsloth on its command line (a script or notebook with its calls is read)", (),
          r"\bunsloth-cli\b|\bunsloth train\b"),
-    Tool("NeMo", ("policy cluster grpo|dpo|sft|rm|distillation",),
+    Tool("nemo-rl", (
+        "policy grpo|ppo|dpo|sft|rm|distillation", "policy.megatron_cfg", "policy.dtensor_cfg", "policy.generation",
+        "policy.train_global_batch_size", "policy.max_total_sequence_length", "defaults grpo|cluster|policy|loss_fn"),
+         r"\brun_(?:vlm_)?(?:grpo|dpo|sft|rm|distillation|ppo)\w*\.py\b(?:.|\\\n)*--config"),
+    Tool("NeMo", (),
          r"\bnemo(?:_run|_rl|_automodel|\.collections|_curator|_aligner)\b|\bnemo llm\b"
          r"|\bautomodel (?:fine|pre)t\w+\b"),
     Tool("xtuner v1 (whose engine is not modelled)", (), r"\bfrom xtuner\.v1\b"),
@@ -117,7 +123,6 @@ TOOLS: Final = (
     Tool("FastChat", (), r"\bfastchat\.train\b|\bfastchat/train\b"),
     Tool("LMFlow", (), r"\blmflow\b"),
     Tool("MMEngine", (), r"\bmmengine\b|\btools/dist_train\.sh\b"),
-    Tool("slime", (), r"\btrain_async\.py\b(?:.|\\\n)*--rollout-"),
     Tool("hf-command", (), STARTS),
     Tool(LAUNCHED[0], (),
          r"^\s*deepspeed\s+(?:--\w+(?:[ =]\S+)?\s+)*(?!\S*\bmain\.py)\S+\.py\b"),

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from vramcast.catalogue.formats import Name, format_names, load_format, problems
-from vramcast.catalogue.harmless import conditions, harmless
+from vramcast.catalogue.formats import Name, conditions, format_names, harmless, load_format, problems
+from vramcast.errors import Note
 from vramcast.formats.expanding import UNSET
 from vramcast.formats.reading import NOT_MODELLED, NUMBER, Unread, count, shown, table
 
@@ -143,7 +143,7 @@ class Watched(dict[str, Any]):
             return None
         text = str(value).lower() if lower or isinstance(value, bool) else str(value)
         if text not in known:
-            self.refuse(name, f"one of {', '.join(known)}", option=option)
+            self.refuse(name, Note("one of {}", ", ".join(known)), option=option)
         return known.get(text)
 
     def only(self, name: str, *usual: Any) -> None:
@@ -159,7 +159,7 @@ class Watched(dict[str, Any]):
 
     def refuse(self, name: str, wanted: str, *, option: str = "") -> None:
         """Say that a value is not understood."""
-        self.cannot(name, f"{shown(dict.get(self, name))} is not {wanted}", option=option)
+        self.cannot(name, Note("{} is not {}", shown(dict.get(self, name)), wanted), option=option)
 
     def cannot(self, name: str, why: str = NOT_MODELLED, *, option: str = "", file: str = "") -> None:
         """Say that a name is not understood."""
@@ -199,7 +199,7 @@ class Watched(dict[str, Any]):
         """What would say the value of a name that only a run knows."""
         variable = UNSET.search(str(dict.get(self, name)))
         if variable is not None:
-            return self.undecided.get(variable[0]) or f"{variable[0]} is not set in the file"
+            return self.undecided.get(variable[0]) or Note("{} is not set in the file", variable[0])
         if is_unset(dict.get(self, name)):
             return "is filled in by a template"
         return self.undecided.get(name.lstrip("-").replace("-", "_")) or (

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.catalogue.gpus import resolve_gpu
 from vramcast.catalogue.instances import load_instance
-from vramcast.errors import SourceError, Unsupported, VramcastError
+from vramcast.errors import Note, SourceError, Unsupported, VramcastError
 from vramcast.formats.containers import RUNNERS
 from vramcast.formats.lexer import COUNTED
 from vramcast.formats.paths import Invocation
@@ -226,18 +226,18 @@ def inside(config: Config, is_known: Callable[[Config], bool]) -> Inside | None:
         parts: list[Inside] = [part for one in tables for part in take_off(one, tables)][:MOST_PARTS]
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
         # a foreign file may hold anything where a format has a number, a text or a table
-        raise SourceError(f"{config.name}: not what {wrapper.name} takes: {type(error).__name__}") from None
+        raise SourceError("{}: not what {} takes: {}", config.name, wrapper.name, type(error).__name__) from None
     found = [part for part in parts if part.words or part.script]
     if not found:
-        why = f"no container of this {wrapper.name} file names a command or an engine's image"
-        raise SourceError(f"{config.name}: {why}")
+        why = Note("no container of this {} file names a command or an engine's image", wrapper.name)
+        raise SourceError("{}: {}", config.name, why)
     chosen = [part for part in found if part.has_gpu] or found
     if len({(part.words, part.script) for part in chosen}) > 1:
         chosen = [part for part in chosen if is_known(as_script(config, part))] or chosen
     distinct = {(part.words, part.script) for part in chosen}
     if len(distinct) > 1:
         names = ", ".join(dict.fromkeys(part.name[:40] for part in chosen))
-        raise Unsupported(f"{config.name}: holds {len(distinct)} different commands ({names}); keep one of them")
+        raise Unsupported("{}: holds {} different commands ({}); keep one of them", config.name, len(distinct), names)
     return chosen[0]
 
 
@@ -279,7 +279,7 @@ def around(reading: Reading, part: Inside) -> Reading:
     whole = _cards(part, gpus)
     needs = max(taken, reading.ranks or 0)
     if whole is not None and needs > whole:
-        why = f"has {whole} GPUs, its command takes {needs}; correct one, or give --gpus"
+        why = Note("has {} GPUs, its command takes {}; correct one, or give --gpus", whole, needs)
         unread.append(Unread(part.kind, why, "gpus"))
     weak = {**({"gpus": gpus} if gpus else {}), **reading.weak}
     return reading._replace(
@@ -291,7 +291,9 @@ def around(reading: Reading, part: Inside) -> Reading:
 def unknown_command(part: Part) -> str:
     """The sentence for a wrapper whose command starts nothing that is read."""
     lines = [line for line in part.config.text.splitlines() if line.strip() and not line.startswith("#")]
-    return f"{part.config.name}: the command inside, {shown(lines[0] if lines else '')}, starts no tool that is read"
+    return Note(
+        "{}: the command inside, {}, starts no tool that is read", part.config.name, shown(lines[0] if lines else "")
+    )
 
 
 def _cards(part: Inside, gpus: str) -> int | None:
@@ -354,6 +356,17 @@ def machine(text: str, provider: str = "") -> str:
 def unknown_card(name: str, value: str) -> Unread:
     """A card that the catalogue has not."""
     return Unread(f"{name} {value[:60]}", NO_GPU if ELSEWHERE.search(value) else GIVE_GPUS, "gpus")
+
+
+TORCHRUN: Final = re.compile(r"(?<![\w/.-])(?:[\w./-]*/)?torchrun(?![\w.-])|(?<=-m )torch\.distributed\.run(?![\w.-])")
+"""What starts the processes of one machine."""
+
+
+def on_each_machine(text: str, nodes: int) -> Unread | None:
+    """That torchrun starts a run of its own on each of several machines, where nothing says how many there are."""
+    if TORCHRUN.search(text) is None or "nnodes" in text.lower():
+        return None
+    return Unread("torchrun", Note("runs on each of {} machines by itself without --nnodes; give it", nodes))
 
 
 def words_of(value: Any) -> tuple[str, ...]:

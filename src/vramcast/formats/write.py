@@ -14,7 +14,7 @@ from vramcast.domain.answer import Answer, Fleet, ServeAnswer
 from vramcast.domain.diffusion import DiffusionJob
 from vramcast.domain.job import Job
 from vramcast.domain.serving import PipelineJob, ServeJob
-from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, Unsupported, joined
 from vramcast.formats.files import PLACEHOLDER, Asked, File, Order, defects, hub_id, is_cut, needed, option_of
 from vramcast.formats.launch import fleet_sentence
 from vramcast.formats.registry import EMITTERS
@@ -68,7 +68,7 @@ def write_configs(
         are there already or cannot be written
     """
     files, notes = files_of(job, tuple(formats), answer=answer)
-    _write(directory, files, force=force)
+    write_files(directory, files, force=force)
     return Written(tuple(directory / file.name for file in files), notes)
 
 
@@ -86,9 +86,9 @@ def refuse_early(
     _refuse_there(directory, [README], force=force)  # every plan has one
     existing = next(folder for folder in (directory, *directory.absolute().parents) if folder.exists())
     if not existing.is_dir():
-        raise SourceError(f"{directory}: {existing} is a file; name another folder")
+        raise SourceError("{}: {} is a file; name another folder", directory, existing)
     if not os.access(existing, os.W_OK):
-        raise SourceError(f"{directory}: no permission to write; name another folder")
+        raise SourceError("{}: no permission to write; name another folder", directory)
 
 
 def files_of(
@@ -119,9 +119,11 @@ def _model_notes(job: Job | ServeJob) -> tuple[str, ...]:
     """Where the checkpoint that files name is not the network of the plan."""
     found = []
     if is_cut(job.model) and job.engine != "megatron":
-        found.append(f"the plan is of {job.model.name}; the checkpoint that the files name has all of them")
+        found.append(Note("the plan is of {}; the checkpoint that the files name has all of them", job.model.name))
     if hub_id(job.model) == PLACEHOLDER:
-        found.append(f"no checkpoint is known for {job.model.name}: replace {PLACEHOLDER} by its path or hub id")
+        found.append(Note(
+            "no checkpoint is known for {}: replace {} by its path or hub id", job.model.name, PLACEHOLDER
+        ))
     return tuple(found)
 
 
@@ -134,7 +136,7 @@ def formats_for(engine: str) -> tuple[str, ...]:
     frameworks = [emitter for emitter in EMITTERS.values() if emitter.kind == "framework"]
     if not any(engine in emitter.engines for emitter in frameworks):
         known = dict.fromkeys(name for emitter in frameworks for name in emitter.engines)
-        raise Unsupported(f"no configuration files are written for engine {engine}; use {', '.join(known)}")
+        raise Unsupported("no configuration files are written for engine {}; use {}", engine, ", ".join(known))
     return chosen
 
 
@@ -150,7 +152,7 @@ def _check(name: str, engine: str) -> None:
     emitter = EMITTERS[name]
     if engine not in (*emitter.engines, *emitter.also):
         fitting = ", ".join(other for other, e in EMITTERS.items() if engine in (*e.engines, *e.also))
-        raise InvalidSpec(f"format {name} is not for plans of engine {engine}; use {fitting or 'another engine'}")
+        raise InvalidSpec("format {} is not for plans of engine {}; use {}", name, engine, fitting or "another engine")
 
 
 def _built(
@@ -162,7 +164,7 @@ def _built(
     for name in sorted(chosen, key=lambda name: EMITTERS[name].kind):
         emitter = EMITTERS[name]
         if emitter.kind == "launcher" and not found and not strict:
-            raise Unsupported("; ".join(notes))  # nothing that could be started
+            raise Unsupported(joined("; ", notes))  # nothing that could be started
         beside = tuple(found.values()) if emitter.kind == "launcher" else ()
         order = Order(job, Asked(job), beside, fleet)
         write: Callable[[Order], tuple[File, ...]] = getattr(
@@ -173,13 +175,13 @@ def _built(
         except Unsupported as error:
             if strict:
                 raise
-            notes.append(f"no {name}: {error}")
+            notes.append(Note("no {}: {}", name, error))
             continue
         if not files and strict:
-            raise Unsupported(f"format {name} has nothing to say of this plan: it runs without")
+            raise Unsupported("format {} has nothing to say of this plan: it runs without", name)
         for file in files:
             if file.name in found:
-                raise InvalidSpec(f"format {name} and another one chosen both write {file.name}; choose one of them")
+                raise InvalidSpec("format {} and another one chosen both write {}; choose one of them", name, file.name)
             found[file.name] = file
     if strict and not any(EMITTERS[name].kind == "framework" for name in chosen):
         notes.append("launchers alone: they start run.sh, which --format of a framework writes")
@@ -190,7 +192,7 @@ def unsaid(job: Job | ServeJob, files: Iterable[File]) -> tuple[str, ...]:
     """The settings of a plan that none of the files says, one sentence each."""
     said = frozenset().union(*(file.said for file in files))
     return tuple(
-        f"{option_of(name)}={_shown(value)} stands in none of the files: set it by hand"
+        Note("{}={} stands in none of the files: set it by hand", option_of(name), _shown(value))
         for name, value in needed(job).items() if name not in said
     )
 
@@ -199,7 +201,7 @@ def _shown(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _write(directory: Path, files: Iterable[File], *, force: bool) -> None:
+def write_files(directory: Path, files: Iterable[File], *, force: bool) -> None:
     """All files or none: what is there already is only overwritten when that is asked for."""
     contents = {file.name: Content(file.text, file.executable) for file in files}
     _refuse_there(directory, contents, force=force)
@@ -209,8 +211,11 @@ def _write(directory: Path, files: Iterable[File], *, force: bool) -> None:
 def _refuse_there(directory: Path, names: Iterable[str], *, force: bool) -> None:
     there = [name for name in names if (directory / name).exists()]
     if there and not force:
-        raise SourceError(f"{directory}: {', '.join(there)} {'is' if len(there) == 1 else 'are'} there already; "
-                          "--force overwrites, or name another folder")
+        raise SourceError(
+            "{}: {} is there already; --force overwrites, or name another folder" if len(there) == 1
+            else "{}: {} are there already; --force overwrites, or name another folder",
+            directory, ", ".join(there)
+        )
 
 
 def _readme(job: Job | ServeJob, files: Iterable[File], notes: tuple[str, ...], answer: Answer | None) -> File:

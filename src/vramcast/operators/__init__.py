@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from vramcast.lazy import submodules
 
 if TYPE_CHECKING:
+    from vramcast.operators import attention as attention
     from vramcast.operators import linear as linear
-    from vramcast.operators import ring as ring
 
 __getattr__ = submodules(__name__)

@@ -1,4 +1,4 @@
-"""softmax(Q K^T / sqrt(D)) V in its PyTorch forms.
+"""softmax(Q K^T / sqrt(D)) V in its PyTorch forms, and over positions that ranks divide among themselves.
 
 Symbols:  B batch   S queries   K keys   A heads   G key/value heads   D head width   D_v width of values
 [flash] pytorch aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp `mha_fwd`, `mha_bwd`
@@ -6,6 +6,8 @@ Symbols:  B batch   S queries   K keys   A heads   G key/value heads   D head wi
 [cudnn] pytorch aten/src/ATen/native/cudnn/MHA.cpp
 [HF] transformers integrations/sdpa_attention.py `sdpa_attention_forward`, models/llama/modeling_llama.py
 `eager_attention_forward`: both copy keys and values per query head unless the kernel groups heads itself.
+[ring] pytorch torch/distributed/tensor/experimental/_attention.py `_AllGatherRotater`, `_SDPAMerger`,
+`_templated_ring_attention_backward`
 """
 
 from __future__ import annotations
@@ -193,3 +195,22 @@ KERNELS: Final[dict[AttentionKernel, Callable[[Graph, Value, Value, Value, Score
     AttentionKernel.EAGER: _eager,
 }
 """Implementation of each choice; a new one is one function and one line."""
+
+
+def ring_attention(graph: Graph, ranks: int) -> None:
+    """Context parallelism: keys and values of all ranks are gathered, partial results merged in fp32 [ring]."""
+    for operator in graph.operators:
+        if operator.name not in ("flash_attention", "efficient_attention", "cudnn_attention"):
+            continue
+        q, k, v = operator.inputs
+        local = k.num_bytes + v.num_bytes
+        both = [graph.tensor("ring.kv", local), graph.tensor("ring.kv_gathered", ranks * local)]
+        merged = [graph.tensor("ring.output_fp32", 2 * operator.outputs[0].num_bytes)]
+        gradients = [
+            graph.tensor("ring.gradients_fp32", 2 * (q.num_bytes + local)),
+            graph.tensor("ring.gradients_sent", 2 * local),
+            graph.tensor("ring.gradients_received", 2 * local),
+            graph.tensor("ring.block_gradients", q.num_bytes + local),
+        ]
+        operator.temporaries = (*operator.temporaries, *both, *merged)
+        operator.backward_temporaries = (*operator.backward_temporaries, *both, *gradients)

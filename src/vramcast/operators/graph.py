@@ -23,6 +23,7 @@ from typing import Concatenate, ParamSpec
 from msgspec import Struct
 
 from vramcast.domain.program import Alloc, Basis, Category, Free, Node, Tensor
+from vramcast.errors import Note
 
 
 class Value:
@@ -108,7 +109,7 @@ class Graph(Struct):
 
     def _per_row(self, num_bytes: int) -> str:
         if self.rows and num_bytes and num_bytes % self.rows == 0:
-            return f"{self.rows:,} tokens x {num_bytes // self.rows:,} B"
+            return Note("{:,} tokens x {:,} B", self.rows, num_bytes // self.rows)
         return ""
 
     def tensor(self, name: str, num_bytes: int, category: Category = Category.TEMPORARIES, formula: str = "") -> Tensor:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.job import Precision
 from vramcast.domain.program import Category, Tensor
+from vramcast.errors import Note
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.reduction import H100, Chip, column_sum_bytes
 
@@ -95,7 +96,7 @@ def linear(graph: Graph, name: str, x: Value, *, tokens: int, dense: Dense, nume
     differentiable = dense.trainable or x.gradient_bytes > 0
     y = graph.value(
         name, out * width, gradient_bytes=out * width if differentiable else 0,
-        formula=f"{tokens} tokens x {dense.out_features} x {width} B",
+        formula=Note("{} tokens x {} x {} B", tokens, dense.out_features, width),
     )
     extra: list[Value] = []
     if numerics.autocast:

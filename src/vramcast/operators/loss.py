@@ -1,17 +1,15 @@
-"""Cross entropy over a vocabulary, from logits or from the hidden states that make them.
+"""Cross entropy over a vocabulary, from logits.
 
 Symbols:  T tokens   V vocabulary on this rank   H hidden size   C tokens of a chunk
 [hf] transformers loss/loss_utils.py `ForCausalLMLoss`: logits.float(), then F.cross_entropy
 [torch] pytorch torch/nn/functional.py `cross_entropy`: log_softmax and nll_loss keep the log-probabilities
 [liger] Liger-Kernel src/liger_kernel/ops/cross_entropy.py, fused_linear_cross_entropy.py
-[zoo] unsloth_zoo fused_losses/fused_linear.py, since 2026.10.9; fused_losses/cross_entropy_loss.py before
 [trl] huggingface/trl v1.9.0 trl/trainer/sft_trainer.py `_chunk`, `_chunked_cross_entropy_loss`
 [torchtune] meta-pytorch/torchtune torchtune/modules/loss/cross_entropy_loss.py, ce_chunked_output_loss.py
 [verl] volcengine/verl b178a3c (0.8) verl/workers/actor/dp_actor.py `_forward_micro_batch`, verl/utils/
 torch_functional.py
 [openrlhf] OpenRLHF/OpenRLHF 3c3be62 openrlhf/models/actor.py `Actor.forward`, openrlhf/models/utils.py
 `log_probs_from_logits`, `compute_entropy`
-[cce] Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009
 """
 
 from __future__ import annotations
@@ -20,11 +18,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import FP32, cast
-from vramcast.units import GIB, MIB, ceil_div
+from vramcast.units import ceil_div
 
 INT64: Final = 8
 
@@ -60,7 +57,7 @@ class Vocabulary(NamedTuple):
         return ceil_div(self.num_bytes, self.samples)
 
 
-def _scalar(graph: Graph, name: str = "loss") -> Value:
+def scalar(graph: Graph, name: str = "loss") -> Value:
     return graph.value(name, FP32)
 
 
@@ -69,20 +66,20 @@ def _torch(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
     size = logits.num_bytes
     log_probs = aten.unary(graph, logits, num_bytes=size, name="log_softmax", saves="output")
     del spec
-    return graph.call("nll_loss", [log_probs], [_scalar(graph)], saved=[log_probs],
+    return graph.call("nll_loss", [log_probs], [scalar(graph)], saved=[log_probs],
                       extra=[graph.value("total_weight", FP32, gradient_bytes=0)])
 
 
 def _compiled(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
     """torch.compile: keeps the logits, the maximum and the logarithm of the sum of each row."""
     rows = [graph.value(f"loss.{name}", spec.row_bytes, gradient_bytes=0) for name in ("amax", "log_sum")]
-    return graph.call("cross_entropy", [logits], [_scalar(graph)], saved=[logits], extra=rows)
+    return graph.call("cross_entropy", [logits], [scalar(graph)], saved=[logits], extra=rows)
 
 
 def _liger(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
     """[liger]: forward writes the gradient over the logits; counting the targets makes a mask and its int64 copy."""
     return graph.call(
-        "cross_entropy", [logits], [_scalar(graph)], saved=[logits], gradient_storages=[(logits, logits)],
+        "cross_entropy", [logits], [scalar(graph)], saved=[logits], gradient_storages=[(logits, logits)],
         temporaries=[
             graph.tensor("loss.rows", spec.tokens * spec.itemsize),
             graph.tensor("loss.target_mask", spec.tokens),
@@ -159,7 +156,7 @@ def _log_probabilities(
         graph.call("log_softmax", [logits], [score], extra=[kept], backward_temporaries=samples)
     if divided:
         graph.hold(returned)
-    return graph.call("score", [score], [_scalar(graph)], saved=[score])
+    return graph.call("score", [score], [scalar(graph)], saved=[score])
 
 
 def _chosen_and_compared(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
@@ -169,15 +166,16 @@ def _chosen_and_compared(graph: Graph, logits: Value, spec: Vocabulary) -> Value
     copy = graph.value("logits.chosen", half.num_bytes)
     graph.call("contiguous", [logits], [copy], backward_temporaries=filled)
     losses = [_torch(graph, copy, half), _log_probabilities(graph, logits, spec, shifted=True)]
-    return graph.call("add", losses, [_scalar(graph)], passes_gradient=True)
+    return graph.call("add", losses, [scalar(graph)], passes_gradient=True)
 
 
 def _all_log_probabilities(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[trl] until 0.13, LLaMA-Factory's `get_batch_logps`: log_softmax over all logits but the last, then `gather`."""
+    """[trl] until 0.13, LLaMA-Factory's `get_batch_logps`: log_softmax over all logits but the last, then `gather`; of
+    fp32 logits NeMo-RL's `get_next_token_logprobs_from_logits`."""
     logits = graph.call("slice", [logits], [graph.view(logits, "logits.shifted")])
     made = aten.unary(graph, logits, num_bytes=logits.num_bytes, name="log_softmax", saves="output")
     score = graph.call("gather", [made], [graph.value("log_probabilities", spec.row_bytes)], saved=[made])
-    return graph.call("score", [score], [_scalar(graph)], saved=[score])
+    return graph.call("score", [score], [scalar(graph)], saved=[score])
 
 
 ENTROPY_CHUNK: Final = 2048
@@ -219,7 +217,7 @@ def _policy(
     graph.call("cross_entropy", [logits], [rows], saved=[logits], extra=[log_sum],
                gradient_storages=[(logits, logits)] if overwrites and not entropy else [])
     found = [rows, _entropy(graph, logits, spec, entropy)] if entropy else [rows]
-    return graph.call("score", found, [_scalar(graph)], saved=found)
+    return graph.call("score", found, [scalar(graph)], saved=found)
 
 
 def _entropy(graph: Graph, logits: Value, spec: Vocabulary, kind: str) -> Value:
@@ -261,7 +259,7 @@ def _chunked_output(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
     log_probs = graph.value("loss.log_probabilities", spec.fp32_bytes, gradient_bytes=0)
     chunk = spec.fp32_bytes // TORCHTUNE_CHUNKS
     return graph.call(
-        "chunked_cross_entropy", [logits], [_scalar(graph)], extra=[log_probs],
+        "chunked_cross_entropy", [logits], [scalar(graph)], extra=[log_probs],
         temporaries=[graph.tensor("logits_chunk.fp32", chunk)],
         gradient_storages=[(logits, log_probs)], backward_temporaries=[graph.tensor("logits_chunk.gradient", chunk)],
     )
@@ -280,6 +278,7 @@ CROSS_ENTROPY_VARIANTS: Final[dict[str, Kernel]] = {
     "liger_shifted": _prepared(_liger, shifted=True),
     "liger_upcast_shifted": _prepared(_liger, upcast=True, shifted=True),
     "log_probabilities_whole": _all_log_probabilities,
+    "log_probabilities_whole_upcast": _prepared(_all_log_probabilities, upcast=True),
     "log_probabilities": _log_probabilities,
     "log_probabilities_nll": _chosen_and_compared,
     "log_probabilities_shifted": partial(_log_probabilities, shifted=True),
@@ -296,283 +295,3 @@ CROSS_ENTROPY_VARIANTS: Final[dict[str, Kernel]] = {
 def cross_entropy(graph: Graph, logits: Value, spec: Vocabulary, variant: str = "eager") -> Value:
     """Append the loss of given logits; `variant` is a key of CROSS_ENTROPY_VARIANTS."""
     return CROSS_ENTROPY_VARIANTS[variant](graph, logits, spec)
-
-
-UNSLOTH_LEAST_LOGITS: Final = 512 * 151_936
-UNSLOTH_MOST_ROWS: Final = 4096
-UNSLOTH_TILE: Final = 256 * MIB
-UNSLOTH_BUFFER: Final = 2 * GIB
-"""[zoo] `_MIN_LOGITS`, `_MAX_ROWS`, `_BWD_TILE_BYTES`, `_CHUNK_GB`; the last two are less on a card that is full."""
-
-
-def _power_below(number: int) -> int:
-    return 1 << max(number, 1).bit_length() - 1
-
-
-class LinearLoss(NamedTuple):
-    """Shape of an output projection fused with its cross entropy."""
-
-    tokens: int  # T
-    hidden: int  # H
-    vocabulary: int  # V, on this rank
-    itemsize: int = 2  # of hidden states and logits, and of the weight as the product reads it [bytes]
-    gradient_itemsize: int | None = None  # of the weight's gradient, which is the weight's own; None: as above
-    trainable: bool = True
-    chunks: int = 1  # of [zoo] before 2026.10.9
-
-    @property
-    def hidden_bytes(self) -> int:
-        """Bytes of the hidden states."""
-        return self.tokens * self.hidden * self.itemsize
-
-    @property
-    def product_bytes(self) -> int:
-        """Bytes of a product for the projection's weight."""
-        return self.vocabulary * self.hidden * self.itemsize
-
-    @property
-    def gradient_bytes(self) -> int:
-        """Bytes of the weight's gradient: under autocast in the type of the weight, not in that of products."""
-        return self.vocabulary * self.hidden * (self.gradient_itemsize or self.itemsize)
-
-    @property
-    def liger_chunk_tokens(self) -> int:
-        """C = next_power_of_2(ceil(T / ceil(V / H))) [liger `fused_linear_cross_entropy_forward`]."""
-        rows = ceil_div(self.tokens, ceil_div(self.vocabulary, self.hidden))
-        return 1 << (rows - 1).bit_length()
-
-    @property
-    def unsloth_chunk_tokens(self) -> int:
-        """C = T H / V rounded down to a power of two, within bounds [zoo `fused_linear_rows`]."""
-        least = min(max(_power_below(UNSLOTH_LEAST_LOGITS // self.vocabulary), 512), UNSLOTH_MOST_ROWS)
-        rows = min(max(_power_below(self.tokens * self.hidden // self.vocabulary), least), UNSLOTH_MOST_ROWS)
-        return min(rows, UNSLOTH_BUFFER // (self.vocabulary * FP32), self.tokens)
-
-
-LigerChunk = Callable[[Graph, LinearLoss, int, list[Value]], list[Value]]
-
-
-def _liger_linear_loss(graph: Graph, x: Value, spec: LinearLoss, chunk: LigerChunk) -> Value:
-    """[liger]: gradients of input and weight are made in forward, chunk by chunk.
-
-    Both gradients before the loop, then at most three chunks: the later ones repeat the third.
-    """
-    grad_input = graph.value("loss.grad_hidden", spec.hidden_bytes, gradient_bytes=0)
-    rows = graph.value("loss.rows", spec.tokens * FP32, gradient_bytes=0)
-    graph.call("zeros", [], [grad_input], differentiable=False)
-    saved = [grad_input]
-    if spec.trainable:
-        saved.append(graph.value("loss.grad_weight", spec.gradient_bytes, gradient_bytes=0))
-        graph.call("zeros", [], saved[1:], differentiable=False)
-    graph.call("zeros", [], [rows], differentiable=False)
-    tokens = min(spec.liger_chunk_tokens, spec.tokens)
-    held: list[Value] = []
-    for _ in range(min(3, ceil_div(spec.tokens, tokens))):
-        held = chunk(graph, spec, tokens, held)
-    graph.hold(rows, *held, *saved)
-    return graph.call(
-        "linear_cross_entropy", [x], [_scalar(graph)], saved=saved, gradient_storages=[(x, grad_input)],
-        saved_weight_gradients=saved[1:],
-    )
-
-
-def _chunk_logits(graph: Graph, spec: LinearLoss, tokens: int, held: list[Value]) -> Value:
-    """The next chunk's logits exist before the variables of the last chunk are overwritten."""
-    logits = graph.value("loss.logits_chunk", tokens * spec.vocabulary * spec.itemsize, gradient_bytes=0)
-    graph.call("linear", [], [logits], differentiable=False)
-    graph.hold(*held)
-    return logits
-
-
-def _grad_hidden_chunk(graph: Graph, spec: LinearLoss, tokens: int, logits: Value) -> None:
-    product = graph.tensor("loss.grad_hidden_chunk", tokens * spec.hidden * spec.itemsize)
-    graph.call("linear", [logits], [], temporaries=[product], differentiable=False)
-
-
-def _liger_chunk(graph: Graph, spec: LinearLoss, tokens: int, held: list[Value]) -> list[Value]:
-    """The gradient of the logits overwrites them; the weight's product is upcast before it is added."""
-    logits = _chunk_logits(graph, spec, tokens, held)
-    _grad_hidden_chunk(graph, spec, tokens, logits)
-    if spec.trainable:
-        product = [graph.tensor("loss.grad_weight_chunk", spec.product_bytes)]
-        if spec.itemsize != FP32:
-            product.append(graph.tensor("loss.grad_weight_chunk.fp32", spec.vocabulary * spec.hidden * FP32))
-        graph.call("linear", [logits], [], temporaries=product, differentiable=False)
-    return [logits]
-
-
-def _liger_chunk_upcast(graph: Graph, spec: LinearLoss, tokens: int, held: list[Value]) -> list[Value]:
-    """[liger] until 0.4.2: logits, their fp32 copy, the copy back, and its product with the share of the chunk."""
-    size = tokens * spec.vocabulary
-    raw = _chunk_logits(graph, spec, tokens, held[:1])
-    wide = graph.value("loss.logits_chunk.fp32", size * FP32, gradient_bytes=0)
-    graph.call("cast", [raw], [wide], differentiable=False)
-    narrow, scaled = (
-        graph.value(f"loss.logits_chunk.{name}", size * spec.itemsize, gradient_bytes=0) for name in ("grad", "scaled")
-    )
-    graph.call("cast", [wide], [narrow], differentiable=False)
-    graph.call("mul", [narrow], [scaled], differentiable=False)
-    graph.hold(*held[1:])
-    _grad_hidden_chunk(graph, spec, tokens, scaled)
-    return [narrow, scaled]
-
-
-POLICY_CHUNK_TOKENS: Final = 512
-"""[verl] `FusedLinearForPPO`."""
-
-
-def _linear_policy(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """[verl] utils/experimental/torch_functional.py `FusedLinearForPPOFunction`: logits, probabilities and
-    log-probabilities of a chunk in fp32; backward makes the logits again, and one gradient of the weight for all."""
-    chunk = min(spec.tokens, POLICY_CHUNK_TOKENS) * spec.vocabulary
-    working = [graph.tensor(f"loss.chunk.{name}", chunk * FP32) for name in ("logits", "probabilities", "log")]
-    gradients = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
-    rows = graph.value("loss.rows", 2 * spec.tokens * FP32, gradient_bytes=0)
-    return graph.call(
-        "linear_cross_entropy", [x], [_scalar(graph)], saved=[x], extra=[rows], weight_gradients=gradients,
-        temporaries=working, backward_temporaries=[graph.tensor("grad.loss.chunk", 3 * chunk * FP32)],
-    )
-
-
-def _linear_eager(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """The projection, then [hf] cross entropy on all logits."""
-    gradients = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
-    logits = graph.value("logits", spec.tokens * spec.vocabulary * spec.itemsize)
-    graph.call("linear", [x], [logits], saved=[x] if spec.trainable else [], weight_gradients=gradients)
-    loss = cross_entropy(graph, logits, Vocabulary(spec.tokens, spec.vocabulary, spec.itemsize))
-    graph.hold(logits)
-    return loss
-
-
-def _linear_cut(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """[cce]: logits never leave the chip; backward recomputes them from x and one number a token."""
-    gradients = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
-    log_sum = graph.value("loss.log_sum_exp", spec.tokens * FP32, gradient_bytes=0)
-    return graph.call(
-        "linear_cross_entropy", [x], [_scalar(graph)], saved=[x], extra=[log_sum], weight_gradients=gradients,
-        temporaries=[graph.tensor("loss.negative_dot", spec.tokens * FP32)],
-    )
-
-
-def _linear_unsloth(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """[zoo]: one fp32 buffer of logits for all chunks; the gradient overwrites it in 16 bits."""
-    return _unsloth_linear_loss(graph, x, spec, spec.unsloth_chunk_tokens * spec.vocabulary * FP32)
-
-
-def _linear_unsloth_tiled(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """[zoo] `_tiled_forward`: tiles of the vocabulary, for a head that does not learn."""
-    return _unsloth_linear_loss(graph, x, spec, min(UNSLOTH_TILE, spec.tokens * spec.vocabulary * FP32))
-
-
-def _linear_unsloth_chunks(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """[zoo] `accumulate_chunk`: torch.compile's kernel writes the gradient over the chunk's logits."""
-    logits = ceil_div(spec.tokens, spec.chunks) * spec.vocabulary * spec.itemsize
-    return _unsloth_linear_loss(graph, x, spec, logits, product=spec.trainable)
-
-
-def _unsloth_linear_loss(graph: Graph, x: Value, spec: LinearLoss, logits: int, *, product: bool = False) -> Value:
-    """Gradients are made in forward beside one buffer of `logits` bytes; backward scales them into others."""
-    saved = [graph.value("loss.grad_hidden", spec.hidden_bytes, gradient_bytes=0)]
-    gradients = []
-    if spec.trainable:
-        saved.append(graph.value("loss.grad_weight", spec.gradient_bytes, gradient_bytes=0))
-        gradients.append(graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS))
-    buffers = [graph.tensor("loss.logits_chunk", logits)]
-    if product:
-        buffers.append(graph.tensor("loss.grad_weight_chunk", spec.product_bytes))
-    return graph.call(
-        "linear_cross_entropy", [x], [_scalar(graph)], extra=saved, temporaries=buffers, weight_gradients=gradients,
-    )
-
-
-TRL_CHUNK_TOKENS: Final = 256
-"""[trl] `_CHUNKED_LM_HEAD_CHUNK_SIZE`."""
-
-
-def _linear_trl(graph: Graph, x: Value, spec: LinearLoss, *, narrow: int = FP32) -> Value:
-    """[trl] `_chunked_cross_entropy_loss`: `h.float() @ w.float().t()` of a chunk, made again for its own backward.
-
-    Every chunk copies a weight that is not fp32 (and what autocast narrows, which is no leaf and never cached); all
-    chunks' gradients of the weight are summed in one buffer, and those of the hidden states in another.
-
-    Args:
-        graph, x, spec: as of the other variants
-        narrow: bytes of a number in the product: autocast's, else fp32
-    """
-    stored, weight = spec.gradient_itemsize or spec.itemsize, spec.vocabulary * spec.hidden
-    logits = min(TRL_CHUNK_TOKENS, spec.tokens) * spec.vocabulary
-    wide = {"loss.weight.fp32": weight * FP32 * (stored != FP32)}
-    cast_weight = {"loss.weight.cast": weight * narrow * (narrow != FP32)}
-    kept = cast_weight if narrow != FP32 else wide
-    product, log_probs = {"loss.logits_chunk": logits * narrow}, {"loss.log_softmax": logits * FP32}
-    entropy = {f"loss.entropy.{name}": logits * FP32 for name in ("exp", "product")}
-    gradients = {f"grad.loss.{name}": logits * FP32 for name in ("log_softmax", "logits_chunk")}
-    again = [wide | cast_weight | product, kept | product | log_probs | entropy, kept | log_probs | gradients]
-    if spec.trainable:
-        made, widened = {"grad.loss.weight.product": weight * narrow}, {"grad.loss.weight.fp32": weight * FP32}
-        summed = {"grad.loss.weight": weight * stored} if stored != FP32 else {}
-        again += [kept | {"grad.loss.product": logits * narrow} | made, (made if narrow != FP32 else {}) | widened,
-                  widened | summed]
-    again.append({"grad.loss.valid_tokens.chunk": x.num_bytes})
-
-    def moment(sizes: dict[str, int]) -> list[Tensor]:
-        return [graph.tensor(name, size) for name, size in sizes.items() if size]
-
-    first = max(wide | cast_weight | product, product | log_probs | entropy, key=lambda sizes: sum(sizes.values()))
-    chunk = packed = aten.unary(graph, x, num_bytes=x.num_bytes, name="loss.valid_tokens")
-    for sizes in again[:0:-1]:  # backward comes to them in the order in which they are written
-        before, chunk = chunk, graph.view(packed, "loss.valid_tokens.chunk")
-        graph.call("chunk", [before], [chunk], passes_gradient=True, backward_temporaries=moment(sizes))
-    weights = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
-    return graph.call(
-        "linear_cross_entropy", [chunk], [_scalar(graph)], saved=[packed], temporaries=moment(first),
-        backward_temporaries=moment(again[0]), weight_gradients=weights,
-    )
-
-
-def _linear_torchtune(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """[torchtune] `LinearCrossEntropyLoss`: head and cross entropy chunk by chunk over the tokens.
-
-    Forward keeps every chunk's fp32 log-probabilities: chunks save what is live beside them, not what is kept.
-    Backward frees them chunk by chunk. What is live beside all of them and the weight's gradient is the largest of
-    two fp32 gradients of the first chunk, of the second, when the first is gone, and the second chunk's weight gradient
-    before it is added. A head that does not learn reads no hidden states again.
-    """
-    whole, chunk = (
-        Vocabulary(count, spec.vocabulary, spec.itemsize)
-        for count in (spec.tokens, ceil_div(spec.tokens, TORCHTUNE_CHUNKS))
-    )
-    weight, wide = spec.gradient_bytes if spec.trainable else 0, chunk.fp32_bytes
-    beside = max(2 * wide - weight, wide, weight - 2 * wide + chunk.num_bytes)
-    hidden = aten.unary(graph, x, num_bytes=x.num_bytes, name="loss.valid_tokens")
-    log_probs = graph.value("loss.log_probabilities", whole.fp32_bytes, gradient_bytes=0)
-    gradients = [graph.tensor("head.output.weight_gradient", weight, Category.GRADIENTS)] if spec.trainable else []
-    return graph.call(
-        "linear_cross_entropy", [hidden], [_scalar(graph)], saved=[hidden] if spec.trainable else [],
-        extra=[log_probs],
-        temporaries=[graph.tensor("logits_chunk", chunk.num_bytes), graph.tensor("logits_chunk.fp32", wide)],
-        backward_temporaries=[
-            graph.tensor("logits_chunk.gradients", beside), graph.tensor("loss.hidden_gradient_chunk", x.num_bytes)
-        ],
-        weight_gradients=gradients,
-    )
-
-
-LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLoss], Value]]] = {
-    "eager": _linear_eager,
-    "policy": _linear_policy,
-    "liger": partial(_liger_linear_loss, chunk=_liger_chunk),
-    "liger_0.4.2": partial(_liger_linear_loss, chunk=_liger_chunk_upcast),
-    "cut_cross_entropy": _linear_cut,
-    "unsloth": _linear_unsloth,
-    "unsloth_tiled": _linear_unsloth_tiled,
-    "unsloth_chunks": _linear_unsloth_chunks,
-    "trl": _linear_trl,
-    "trl_autocast": partial(_linear_trl, narrow=2),
-    "torchtune": _linear_torchtune,
-}
-
-
-def linear_cross_entropy(graph: Graph, x: Value, spec: LinearLoss, variant: str = "eager") -> Value:
-    """Append output projection and loss; `variant` is a key of LINEAR_CROSS_ENTROPY_VARIANTS."""
-    return LINEAR_CROSS_ENTROPY_VARIANTS[variant](graph, x, spec)

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.errors import Note
 from vramcast.units import ceil_div
 
 GATHER_STREAM: Final = "all-gather"
@@ -84,7 +85,7 @@ def unit(
     """
     named = [(path, prod(shape), _padded(shape, plan.ranks)) for path, shape in shapes]
     padded = sum(size for _, _, size in named)
-    formula = f"{padded:,} elements over {plan.ranks} ranks"
+    formula = Note("{:,} elements over {} ranks", padded, plan.ranks)
 
     def tensor(name: str, num_bytes: float, category: Category, stream: str = "") -> Tensor:
         return Tensor(

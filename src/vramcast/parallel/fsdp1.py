@@ -26,6 +26,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.errors import Note
 from vramcast.parallel.fsdp import GATHER_STREAM, REDUCE_STREAM
 from vramcast.units import ceil_div
 
@@ -84,7 +85,7 @@ def flat_unit(
     share = ceil_div(elements, ranks)
     compute = gathered or width
     reduce = reduced or compute
-    formula = f"{elements:,} x {width} B over {ranks} ranks"
+    formula = Note("{:,} x {} B over {} ranks", elements, width, ranks)
 
     def tensor(what: str, num_bytes: int, category: Category, stream: str = "") -> Tensor:
         return Tensor(

@@ -78,6 +78,6 @@ def uneven(engine: str, plan: Plan, asked: str, length: int, divisor: int) -> In
     """
     below = length // divisor * divisor
     return InvalidSpec(
-        f"{engine} divides positions evenly over tp={plan.tp} and cp={plan.cp}, by {divisor}; {asked} does not divide "
-        f"so, use {below or divisor} or {below + divisor}"
+        "{} divides positions evenly over tp={} and cp={}, by {}; {} does not divide so, use {} or {}",
+        engine, plan.tp, plan.cp, divisor, asked, below or divisor, below + divisor
     )

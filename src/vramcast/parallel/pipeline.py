@@ -8,7 +8,11 @@ get_pp_rank_microbatches; [GPipe] Huang et al., arXiv:1811.06965; pytorch torch/
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+MOST_KNOWN: Final = 1024
+"""Schedules that are kept: a search looks at each with many degrees of another kind [count]."""
 
 
 class Slot(NamedTuple):
@@ -48,6 +52,7 @@ def gpipe(*, micro_batches: int) -> Slots:
     return Slots((Slot(True),) * micro_batches, (), 0, (Slot(False),) * micro_batches)
 
 
+@lru_cache(maxsize=MOST_KNOWN)
 def interleaved(
     *, stage: int, stages: int, micro_batches: int, chunks: int, group: int, overlap_extra: int = 0
 ) -> Slots:

@@ -44,7 +44,7 @@ def parse_money(name: str, value: object) -> Money:
     unit, currency = letters[:-3], letters[-3:]
     if len(currency) != 3 or unit not in DECIMAL:
         raise InvalidSpec(
-            f"{name}={_shown(value)} must be an amount with its currency, for example 100000usd or 1.5m cny"
+            "{}={} must be an amount with its currency, for example 100000usd or 1.5m cny", name, _shown(value)
         )
     return Money(float(_positive(name, value, number * DECIMAL[unit])), currency.upper())
 
@@ -59,7 +59,9 @@ def parse_hours(name: str, value: object) -> float:
     """
     number, unit = _split(name, value, "a duration, for example 12h, 30d or 2w")
     if unit not in HOURS:
-        raise InvalidSpec(f"{name}={_shown(value)} must be a duration with its unit, for example 90m, 12h, 30d or 2w")
+        raise InvalidSpec(
+            "{}={} must be a duration with its unit, for example 90m, 12h, 30d or 2w", name, _shown(value)
+        )
     return float(_positive(name, value, number * HOURS[unit]))
 
 
@@ -73,10 +75,10 @@ def parse_share(name: str, value: object) -> float:
     """
     number, unit = _split(name, value, "a share, for example 5% or 0.05")
     if unit not in ("", "%"):
-        raise InvalidSpec(f"{name}={_shown(value)} must be a share, for example 5% or 0.05")
+        raise InvalidSpec("{}={} must be a share, for example 5% or 0.05", name, _shown(value))
     share = number / 100 if unit else number
     if share >= 1:
-        raise InvalidSpec(f"{name}={_shown(value)} must be below 100%, for example 5% or 0.05")
+        raise InvalidSpec("{}={} must be below 100%, for example 5% or 0.05", name, _shown(value))
     return float(share)
 
 
@@ -99,7 +101,7 @@ def parse_bytes(name: str, value: object) -> int:
     wanted = "a size of memory, for example 24GiB, 80GB or 512MiB"
     number, unit = _split(name, value, wanted)
     if unit not in BYTES:
-        raise InvalidSpec(f"{name}={_shown(value)} must be {wanted}")
+        raise InvalidSpec("{}={} must be " + wanted, name, _shown(value))
     return int(_positive(name, value, number * BYTES[unit]))
 
 
@@ -108,13 +110,13 @@ def _split(name: str, value: object, wanted: str) -> tuple[Decimal, str]:
     text = str(value).strip().lower().replace("_", "").replace(",", "")
     match = None if isinstance(value, bool) else NUMBER.fullmatch(text)
     if match is None:
-        raise InvalidSpec(f"{name}={_shown(value)} must be {wanted}")
+        raise InvalidSpec("{}={} must be " + wanted, name, _shown(value))
     return Decimal(match[1]), match[2].replace(" ", "")
 
 
 def _positive(name: str, value: object, amount: Decimal) -> Decimal:
     if not 0 < amount <= LARGEST:
-        raise InvalidSpec(f"{name}={_shown(value)} must be more than 0 and at most 10^18")
+        raise InvalidSpec("{}={} must be more than 0 and at most 10^18", name, _shown(value))
     return amount
 
 

@@ -87,6 +87,10 @@ def serve_options(job: ServeJob, given: Mapping[str, Any], *, model: str | None,
         name = draft.model.name if draft.model is not None else draft.kind
         found |= {"draft": name, "draft-tokens": draft.tokens}
     found |= {"engine-option": engine_option_words(job.engine_options)}
+    if job.traffic is not None:
+        found.pop("concurrency", None)
+        searched = {"replicas": job.traffic.replicas, "num-requests": job.traffic.num_requests}
+        given = {**given, **{name: value for name, value in searched.items() if value not in (None, 1)}}
     networks = {} if draft is None or draft.model is None else {draft.model.name: draft.model}
 
     def asked(options: Mapping[str, Any]) -> ServeJob:
@@ -141,7 +145,7 @@ def _same(ask: Callable[[Mapping[str, Any]], Any]) -> Callable[[Mapping[str, Any
         try:
             return ask(options)
         except (InvalidSpec, UnknownName) as reason:
-            raise Unsupported(f"no options ask for this plan again: {reason}") from None
+            raise Unsupported("no options ask for this plan again: {}", reason) from None
 
     return asked
 
@@ -159,7 +163,7 @@ def _check(again: Any, job: Any) -> None:
         if isinstance(one, Struct) and isinstance(other, Struct):
             pairs += [(f"{field}.{name}", getattr(one, name), getattr(other, name)) for name in one.__struct_fields__]
             continue
-        raise Unsupported(f"no options ask for this plan again: {field} is {other}")
+        raise Unsupported("no options ask for this plan again: {} is {}", field, other)
 
 
 def _part(job: Any, path: str) -> Any:

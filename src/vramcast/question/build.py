@@ -20,7 +20,7 @@ from vramcast.domain.model import Head, Model, Run, classifier, scorer
 from vramcast.domain.version import Version, check_version
 from vramcast.engines import eager
 from vramcast.engines.training import PURE, TRAINING
-from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported
 from vramcast.estimate.checkouts import checkout
 from vramcast.question.amounts import parse_bytes
 from vramcast.question.options import MODEL_OPTIONS, OPTIONS, Option, parse
@@ -65,8 +65,10 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         assumed = (*assumed, REWARDING)
     if workload.objective in ("classification", "tagging"):
         if len(model.stacks) > 1:
-            raise Unsupported(f"--objective {workload.objective} needs one stack, and {model.name} has "
-                              f"{len(model.stacks)}; leave it out")
+            raise Unsupported(
+                "--objective {} needs one stack, and {} has {}; leave it out",
+                workload.objective, model.name, len(model.stacks)
+            )
         model = classifier(model, pooled=workload.objective == "classification")
     if "engine" not in values and engine == "megatron":
         assumed = (*assumed, ONE_COPY)
@@ -100,7 +102,7 @@ def _as_its_engine_calls_it(job: Job, name: str | None) -> Job:
     if meant is None:
         return job
     who = eager.releases.of_recipe(job)
-    said = f"--precision {name} keeps an fp32 copy of what learns, as {who} does; pure-{name} keeps none"
+    said = Note("--precision {} keeps an fp32 copy of what learns, as {} does; pure-{} keeps none", name, who, name)
     return replace(job, plan=replace(job.plan, precision=meant), assumed=(*job.assumed, said))
 
 
@@ -114,8 +116,8 @@ def with_lengths(
     found = usual_lengths(model, workload, named=frozenset(section(values, "workload", table)))
     if (workload.min_seq_len or 0) > found.seq_len:
         raise InvalidSpec(
-            f"min-seq-len={workload.min_seq_len} is longer than seq-len={found.seq_len}, which is the longest "
-            "sample's; use a smaller one"
+            "min-seq-len={} is longer than seq-len={}, which is the longest sample's; use a smaller one",
+            workload.min_seq_len, found.seq_len
         )
     return replace(workload, seq_len=found.seq_len, decoder_seq_len=found.decoder_seq_len), found.said
 
@@ -189,7 +191,7 @@ def refuse_peft_details(given: Mapping[str, object]) -> None:
     """Raise InvalidSpec for an option about adapters where there are none."""
     for name in PEFT_ONLY:
         if name in given and "peft" not in given:
-            raise InvalidSpec(f"--{name} needs --peft, for example --peft lora")
+            raise InvalidSpec("--{} needs --peft, for example --peft lora", name)
 
 
 def section(values: Mapping[str, Any], name: str, table: Mapping[str, Option] = OPTIONS) -> dict[str, Any]:
@@ -212,7 +214,7 @@ def peft_of(
     fields = section(values, "peft", table)
     if fields["method"] in WITHOUT_TARGETS:
         if "targets" in fields:
-            raise InvalidSpec(f"--peft {fields['method']} adapts no weights that exist; leave out --lora-targets")
+            raise InvalidSpec("--peft {} adapts no weights that exist; leave out --lora-targets", fields["method"])
     else:
         words, names = fields.get("targets"), families.module_names
         words = words if words is not None else names.usual_words(model, fields["method"], engine=engine)
@@ -220,7 +222,9 @@ def peft_of(
         fields["targets"], lacking = names.read_targets(
             model, words, engine=engine, version=version, former=former)
         if lacking:
-            said = (f"no module of {model.name} is called {', '.join(lacking)}: PEFT passes over names that it lacks",)
+            said = (Note(
+                "no module of {} is called {}: PEFT passes over names that it lacks", model.name, ", ".join(lacking)
+            ),)
     if fields.get("modules_to_save"):
         fields["modules_to_save"] = families.module_names.saved_modules(model, fields["modules_to_save"])
     return converted(Peft, fields), said
@@ -237,14 +241,18 @@ def _over_stored(
     if packed not in ("nf4", "int4") or "base-weights" in values:
         return peft, ()
     if peft is not None and packed == "int4":
-        raise InvalidSpec(f"{model.name} stores its weights in int4: give --base-weights gptq-int4 or awq-int4, or "
-                          "full where they are loaded in 16 bits")
+        raise InvalidSpec(
+            "{} stores its weights in int4: give --base-weights gptq-int4 or awq-int4, or full where they are loaded "
+            "in 16 bits", model.name
+        )
     if packed == "int4":
         return peft, ()
     if peft is None:
-        raise Unsupported(f"{model.name} stores its weights in nf4, beside which adapters alone learn; give --peft "
-                          "lora, or name the network that it is a copy of")
-    return replace(peft, base="nf4"), (f"the frozen weights are in nf4, as {model.name} stores them",)
+        raise Unsupported(
+            "{} stores its weights in nf4, beside which adapters alone learn; give --peft lora, or name the network "
+            "that it is a copy of", model.name
+        )
+    return replace(peft, base="nf4"), (Note("the frozen weights are in nf4, as {} stores them", model.name),)
 
 
 def _plan(values: Mapping[str, Any], engine: str, cluster: Cluster) -> Plan:
@@ -268,8 +276,8 @@ def _workload(values: Mapping[str, Any], plan: Plan, num_gpus: int) -> Workload:
     batch = require_count("global-batch", values["global-batch"])
     if batch % per_step:
         raise InvalidSpec(
-            f"global-batch={batch} is not a multiple of {per_step} = data-parallel ranks x micro-batch; "
-            f"use {max(per_step, batch // per_step * per_step)}"
+            "global-batch={} is not a multiple of {} = data-parallel ranks x micro-batch; use {}",
+            batch, per_step, max(per_step, batch // per_step * per_step)
         )
     return converted(Workload, {**fields, "grad_accum": batch // per_step})
 
@@ -288,7 +296,7 @@ def engine_options(pairs: tuple[str, ...]) -> dict[str, str | int | float | bool
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
-            raise InvalidSpec(f"engine-option={pair[:80]!r} must be written key=value")
+            raise InvalidSpec("engine-option={!r} must be written key=value", pair[:80])
         words = {"true": True, "false": False}
         found[key] = words[text] if text in words else int(text) if text.isdecimal() and len(text) < 18 else text
     return found
@@ -312,7 +320,7 @@ def checkpoint_of(
     if numbers:
         other = next(option for option in MODEL_OPTIONS if table[option].field in numbers)
         raise InvalidSpec(
-            f"--{other} describes a model by numbers; leave out the model {str(name)[:60]!r} or --{other}"
+            "--{} describes a model by numbers; leave out the model {!r} or --{}", other, str(name)[:60], other
         )
     checkpoint = resolve(str(name))
     if layers is None:
@@ -323,7 +331,7 @@ def checkpoint_of(
 def cut_to_layers(model: Model, layers: int) -> Model:
     """The model with only the first `layers` layers of its main stack."""
     if layers > model.num_layers:
-        raise InvalidSpec(f"layers={layers}: {model.name} has {model.num_layers}; use at most that many")
+        raise InvalidSpec("layers={}: {} has {}; use at most that many", layers, model.name, model.num_layers)
     runs: list[Run] = []
     left = layers
     for run in model.main.runs:

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from vramcast.catalogue.documents import NoDocument, parse_toml
 from vramcast.domain.calibration import ALLOCATOR, OUTSIDE, Calibration, Correction, Plan
 from vramcast.domain.model import Noun
@@ -40,32 +42,30 @@ def read_calibration(path: Path) -> Calibration:
 
     Raises: SourceError naming the file and what is wrong with it
     """
-    import msgspec
-
     try:
         with path.open("rb") as file:
             text = file.read(LARGEST_FILE + 1)
         if len(text) > LARGEST_FILE:
-            raise SourceError(f"{path}: a calibration has at most {LARGEST_FILE} bytes")
+            raise SourceError("{}: a calibration has at most {} bytes", path, LARGEST_FILE)
         found = msgspec.convert(parse_toml(text.decode("utf-8")), _File)
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
+        raise SourceError("{}: {}", path, error.strerror or error) from None
     except UnicodeDecodeError:
-        raise SourceError(f"{path}: not a text file") from None
+        raise SourceError("{}: not a text file", path) from None
     except NoDocument as error:
-        raise SourceError(f"{path}: not TOML: {error}") from None
+        raise SourceError("{}: not TOML: {}", path, error) from None
     except (msgspec.ValidationError, InvalidSpec) as error:
-        raise SourceError(f"{path}: no calibration: {str(error)[:300]}") from None
+        raise SourceError("{}: no calibration: {}", path, str(error)[:300]) from None
     return _checked(found, path)
 
 
 def _checked(found: _File, path: Path) -> Calibration:
     for category in found.corrections:
         if category not in CORRECTED:
-            raise SourceError(f"{path}: {UnknownName.of('ledger category', category, CORRECTED)}")
+            raise SourceError("{}: {}", path, UnknownName.of("ledger category", category, CORRECTED))
     versions = [_version(text, path) for text in (found.oldest, found.newest)]
     if versions[0] > versions[1]:
-        raise SourceError(f"{path}: oldest={found.oldest} is newer than newest={found.newest}")
+        raise SourceError("{}: oldest={} is newer than newest={}", path, found.oldest, found.newest)
     return Calibration(
         engine=found.engine, oldest=versions[0], newest=versions[1], gpu=found.gpu, plan=found.plan,
         corrections=found.corrections, log=found.log, date=found.date, source=path.name,
@@ -74,7 +74,7 @@ def _checked(found: _File, path: Path) -> Calibration:
 
 def _version(text: str, path: Path) -> tuple[int, ...]:
     if not VERSION.fullmatch(text):
-        raise SourceError(f"{path}: version {text[:40]!r} must be written like 0.19")
+        raise SourceError("{}: version {!r} must be written like 0.19", path, text[:40])
     return tuple(map(int, text.split(".")))
 
 

@@ -14,9 +14,8 @@ from vramcast.domain.device import Gpu
 from vramcast.domain.diffusion import DiffusionJob, DiffusionSetting
 from vramcast.domain.job import Peft, Plan, Precision, Workload, require_count
 from vramcast.domain.version import Version, check_version
-from vramcast.engines.trainers import DIFFUSION
-from vramcast.engines.training import PURE
-from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.engines.training import DIFFUSION, PURE
+from vramcast.errors import InvalidSpec, UnknownName, joined
 from vramcast.question.build import converted, engine_options, market_of, refuse_peft_details, section
 from vramcast.question.options import MARKET_OPTIONS, OPTIONS, parse
 
@@ -48,7 +47,7 @@ def build_diffusion(options: Mapping[str, object]) -> DiffusionJob:
         if name not in OPTIONS:
             raise UnknownName.of("option", name, ("model", "gpus", *OPTIONS))
         if name not in SAID:
-            raise InvalidSpec(f"--{name} says nothing about training a diffusion pipeline; leave it out")
+            raise InvalidSpec("--{} says nothing about training a diffusion pipeline; leave it out", name)
     refuse_peft_details(given)
     values = {name: parse(name, value) for name, value in given.items() if name not in ("model", "gpus")}
     if "gpus" not in given:
@@ -64,7 +63,7 @@ def build_diffusion(options: Mapping[str, object]) -> DiffusionJob:
     targets = tuple(peft.pop("targets", ()) or ())
     if "peft" in values:
         if peft.get("method") != "lora":
-            raise InvalidSpec(f"--peft {peft.get('method')} is not modelled for diffusion; use lora, or leave it out")
+            raise InvalidSpec("--peft {} is not modelled for diffusion; use lora, or leave it out", peft.get("method"))
         fields["peft"] = converted(Peft, peft)
     workload = converted(Workload, section(values, "workload"))
     if "global-batch" in values:
@@ -98,14 +97,14 @@ TORCH: Final = (2, 13)
 def _accumulated(workload: Workload, whole: object, num_gpus: int) -> Workload:
     batch, step = require_count("global-batch", whole), workload.micro_batch * num_gpus
     if batch % step:
-        raise InvalidSpec(f"global-batch={batch} is not a multiple of {step} = GPUs x micro-batch; use {step}")
+        raise InvalidSpec("global-batch={} is not a multiple of {} = GPUs x micro-batch; use {}", batch, step, step)
     return msgspec.structs.replace(workload, grad_accum=batch // step)
 
 
 def _engine(text: str) -> tuple[str, Version | None]:
     name, at, version = text.partition("@")
     if name not in DIFFUSION:
-        raise InvalidSpec(f"{name} trains language models; use --engine {' or '.join(DIFFUSION)} for a pipeline")
+        raise InvalidSpec("{} trains language models; use --engine {} for a pipeline", name, joined(" or ", DIFFUSION))
     known = DIFFUSION[name]
     return name, check_version(name, version, oldest=known.oldest, newest=known.newest) if at else None
 

@@ -26,11 +26,11 @@ def read_job(path: Path, table: Mapping[str, Option] = OPTIONS) -> dict[str, Any
     """
     values, _ = read_document(path, largest=LARGEST_FILE)
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise SourceError(f"{path}: a job file is a table of options, one per line")
+        raise SourceError("{}: a job file is a table of options, one per line", path)
     known = (*ALWAYS, *table)
     for key in values:
         if key not in known:
-            raise UnknownName(f"{path}: {UnknownName.of('option', key, known)}")
+            raise UnknownName("{}: {}", path, UnknownName.of("option", key, known))
     return values
 
 
@@ -45,18 +45,18 @@ def read_document(path: Path, *, largest: int) -> tuple[Any, bytes]:
     """
     try:
         if path.stat().st_size > largest:
-            raise SourceError(f"{path}: such a file has at most {largest} bytes")
+            raise SourceError("{}: such a file has at most {} bytes", path, largest)
         content = path.read_bytes()
         text = content.decode("utf-8")
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
+        raise SourceError("{}: {}", path, error.strerror or error) from None
     except UnicodeDecodeError:
-        raise SourceError(f"{path}: not a text file") from None
+        raise SourceError("{}: not a text file", path) from None
     is_toml = _is_toml(path)
     try:
         return parse_toml(text) if is_toml else parse_yaml(text, most_tokens=largest // BYTES_PER_TOKEN), content
     except NoDocument as error:
-        raise SourceError(f"{path}: not {'TOML' if is_toml else 'YAML'}: {error}") from None
+        raise SourceError("{}: not {}: {}", path, "TOML" if is_toml else "YAML", error) from None
 
 
 def save_job(path: Path, options: Mapping[str, Any], *, file: Path | None, table: Mapping[str, Option]) -> None:

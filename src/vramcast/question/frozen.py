@@ -16,7 +16,7 @@ from vramcast.blocks.parameters.targets import Place, has, paths_within, places_
 from vramcast.domain.job import Peft
 from vramcast.domain.model import Head, Model
 from vramcast.engines import eager
-from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.errors import InvalidSpec, Note, UnknownName
 
 PROJECTOR, EMBEDDING, HEAD, BACKBONE = "projector", "embedding", "head", "backbone"
 TOWERS, PROJECTORS = "towers", "projectors"
@@ -51,14 +51,14 @@ def frozen_parts(model: Model, words: Iterable[str]) -> tuple[str, ...]:
         if name == BACKBONE:
             found |= dict.fromkeys(part for part in every if part != HEAD)
         elif name not in every:
-            raise UnknownName.of(f"part of {model.name}", word, (*every, BACKBONE))
+            raise UnknownName.of(Note("part of {}", model.name), word, (*every, BACKBONE))
         elif name == model.main.name:
             found |= dict.fromkeys((name, *(part for part in (EMBEDDING, HEAD) if part in every and (
                 part == EMBEDDING or writes))))
         else:
             found[name] = None
     if stacks and set(every) <= set(found):
-        raise InvalidSpec(f"freeze={','.join(found)} leaves nothing of {model.name} that learns; leave a part out")
+        raise InvalidSpec("freeze={} leaves nothing of {} that learns; leave a part out", ",".join(found), model.name)
     return tuple(part for part in every if part in found)
 
 
@@ -73,7 +73,7 @@ def adapted_elsewhere(model: Model, peft: Peft, frozen: Iterable[str]) -> Peft:
         kept += map(word_of, _outside(model, place, without))
     if not kept:
         raise InvalidSpec(
-            f"freeze={','.join(without)} leaves no weight that --peft {peft.method} adapts; leave a part out"
+            "freeze={} leaves no weight that --peft {} adapts; leave a part out", ",".join(without), peft.method
         )
     return replace(peft, targets=tuple(dict.fromkeys(kept)))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from vramcast import states
 from vramcast.domain.job import WITHOUT_TARGETS, AttentionKernel, Loss, Precision, Recompute, Shards
-from vramcast.engines.trainers import DIFFUSION
-from vramcast.engines.training import PURE, TRAINING, Sharder
+from vramcast.engines.training import DIFFUSION, PURE, TRAINING, Sharder
 from vramcast.errors import InvalidSpec
 from vramcast.operators.lora import ADAPTERS
 from vramcast.question.option import Kind as Kind
@@ -215,7 +215,7 @@ def parse_count(name: str, value: object) -> int:
     factor = SUFFIXES.get(text[-1:], 1)
     digits = text[:-1] if factor > 1 else text
     if not digits.isascii() or not digits.isdecimal() or len(digits) > 18:
-        raise InvalidSpec(f"{name}={value!r} must be a whole number such as 4096 or 8k")
+        raise InvalidSpec("{}={!r} must be a whole number such as 4096 or 8k", name, value)
     return int(digits) * factor
 
 
@@ -227,11 +227,11 @@ def parse_amount(name: str, value: object) -> int:
     """
     match = AMOUNT.fullmatch(str(value).strip().lower().replace("_", "").replace(",", ""))
     if match is None or isinstance(value, bool):
-        raise InvalidSpec(f"{name}={str(value)[:40]!r} must be a number such as 300M, 15B or 1.5T")
+        raise InvalidSpec("{}={!r} must be a number such as 300M, 15B or 1.5T", name, str(value)[:40])
     fraction = match[2] or ""
     amount: int = int(match[1] + fraction) * AMOUNTS[match[3]] // 10 ** len(fraction)
     if not 1 <= amount <= LARGEST_AMOUNT:
-        raise InvalidSpec(f"{name}={str(value)[:40]!r} must be from 1 to 10^18")
+        raise InvalidSpec("{}={!r} must be from 1 to 10^18", name, str(value)[:40])
     return amount
 
 
@@ -248,7 +248,7 @@ def parse(name: str, value: object, table: Mapping[str, Option] | None = None) -
             return _parse_choice(name, option, value)
         case Kind.FLAG:
             if not isinstance(value, bool):
-                raise InvalidSpec(f"{name}={value!r} must be true or false")
+                raise InvalidSpec("{}={!r} must be true or false", name, value)
             return value
         case Kind.NAMES:
             return _parse_names(name, value)
@@ -257,7 +257,7 @@ def parse(name: str, value: object, table: Mapping[str, Option] | None = None) -
         case Kind.AMOUNT:
             return parse_amount(name, value)
     if not isinstance(value, str) or len(value) > 1000:
-        raise InvalidSpec(f"{name} must be a text of at most 1000 characters")
+        raise InvalidSpec("{} must be a text of at most 1000 characters", name)
     if option.field == "optimizer" and option.section == "plan":
         states.optimizers.optimizer(value)  # a name that no engine knows is refused where it is said
     return value
@@ -266,14 +266,14 @@ def parse(name: str, value: object, table: Mapping[str, Option] | None = None) -
 def _parse_choice(name: str, option: Option, value: object) -> str:
     text = str(value).strip().lower()
     if (text.partition("@")[0] if option.versioned else text) not in option.choices:
-        raise InvalidSpec(f"{name}={str(value)[:80]!r} is not known; use {', '.join(option.choices)}")
+        raise InvalidSpec("{}={!r} is not known; use {}", name, str(value)[:80], ", ".join(option.choices))
     return str(ZERO[text]) if name == "zero" else text
 
 
 def _parse_names(name: str, value: object) -> tuple[str, ...]:
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
-        raise InvalidSpec(f"{name} must be a list of names")
+        raise InvalidSpec("{} must be a list of names", name)
     return tuple(part.strip() for item in items for part in COMMAS.split(item) if part.strip())
 
 
@@ -283,7 +283,7 @@ def _parse_number(name: str, value: object) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number <= 1e12:
-        raise InvalidSpec(f"{name}={value!r} must be a number from 0 up")
+        raise InvalidSpec("{}={!r} must be a number from 0 to 1e12", name, value)
     return number
 
 
@@ -291,3 +291,51 @@ __all__ = [
     "CONFIG_OPTIONS", "HEADROOM", "MARKET_OPTIONS", "MODEL_OPTIONS", "NO_SEARCH", "OPTIONS", "Kind",
     "Option", "is_own", "over", "parse", "parse_amount", "parse_count",
 ]
+
+
+ALWAYS: Final = ("model", "gpus")
+
+RIVALS: Final[dict[str, tuple[str, ...]]] = {
+    "zero": ("shards",), "shards": ("zero",), "grad-accum": ("global-batch",), "global-batch": ("grad-accum",),
+    "engine": ("engine-option", "sharded-by", "precision"),
+}
+"""Option -> others that a question cannot keep where a change says it: they say the same, or were another engine's."""
+
+
+def applied_in(text: str, table: Mapping[str, Option]) -> dict[str, Any] | None:
+    """What a change makes of a question's options, None for those that it takes out; None where it is none.
+
+    >>> from vramcast.question.options import OPTIONS
+    >>> applied_in("--shards everything", OPTIONS)
+    {'zero': None, 'shards': 'everything'}
+    """
+    found = options_in(text, table)
+    if found is None:
+        return None
+    rivals = (rival for name in found for rival in RIVALS.get(name, ()) if rival in table)
+    return dict.fromkeys(rivals) | found
+
+
+def options_in(text: str, table: Mapping[str, Option]) -> dict[str, Any] | None:
+    """The options that a text writes, as a question takes them; None where it says anything else.
+
+    >>> from vramcast.question.options import OPTIONS
+    >>> options_in("--gpus 2xh100 --tp 2 --no-compile", OPTIONS)
+    {'gpus': '2xh100', 'tp': '2', 'compile': False}
+    >>> options_in("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", OPTIONS)
+    """
+    found: dict[str, Any] = {}
+    words = iter(shlex.split(text))
+    for word in words:
+        name = word.removeprefix("--")
+        positive = name.removeprefix("no-")
+        if name == word or name in found:
+            return None
+        if positive in table and table[positive].kind is Kind.FLAG:
+            found[positive] = positive == name
+            continue
+        value = next(words, None)
+        if value is None or (name not in table and name not in ALWAYS):
+            return None
+        found[name] = value
+    return found or None

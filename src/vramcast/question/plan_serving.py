@@ -8,13 +8,13 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.catalogue.gpus import load_gpu
-from vramcast.catalogue.offers import offers
+from vramcast.catalogue.machines import offers
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import require_count
 from vramcast.domain.model import Head
 from vramcast.domain.planning import Goal, Limits, ServeSpace
 from vramcast.domain.serving import ServeJob
-from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.errors import InvalidSpec, Note, UnknownName
 from vramcast.question.amounts import headroom_of
 from vramcast.question.build import Resolve, market_of
 from vramcast.question.options import Kind, Option, parse, parse_count
@@ -28,6 +28,7 @@ SEVERAL: Final = ("engine", "weights", "kv-dtype", "tp", "pp")
 
 NOT_ASKED: Final = (
     "find", "headroom", "dp", "draft", "draft-tokens", "height", "width", "frames", "offload", "tiling", "slicing",
+    "arrivals", "replicas", "router",
 )
 """Options of `serve` that a search sets itself, or that say nothing about a deployment of a language model."""
 
@@ -53,7 +54,7 @@ PLAN_SERVE_OPTIONS: Final[dict[str, Option]] = {
     **{
         name: Option("axis", option.field, Kind.NAMES, f"{option.help}; several: a,b", option.choices)
         if name in SEVERAL else option
-        for name, option in SERVE_OPTIONS.items() if name not in NOT_ASKED and option.section != "traffic"
+        for name, option in SERVE_OPTIONS.items() if name not in NOT_ASKED
     },
 }
 """Name as users write it -> where it goes. `model` is always there."""
@@ -86,7 +87,7 @@ def build_plan_serving(options: Mapping[str, object], *, resolve: Resolve) -> Se
     assumed: list[str] = []
     engines = values.get("engine") or (default_engine(options.get("model")),)
     if "engine" not in values:
-        assumed.append(f"engine: {engines[0]}; --engine vllm,sglang looks at several")
+        assumed.append(Note("engine: {}; --engine vllm,sglang looks at several", engines[0]))
     weights = values.get("weights") or DEFAULT_WEIGHTS
     if "weights" not in values:
         assumed.append("weights as stored and in fp8; --weights stored,awq-int4 looks at other formats")
@@ -103,7 +104,27 @@ def build_plan_serving(options: Mapping[str, object], *, resolve: Resolve) -> Se
         own_cards=frozenset(machine.instance for machine in machines if machine.instance and _differs(machine)),
     )
     top = require_count("top", values.get("top", 10))
-    return ServePlanQuestion(space, _limits(values), Goal(values.get("goal", Goal.CHEAPEST)), top, tuple(assumed))
+    goal = Goal(values.get("goal", Goal.CHEAPEST))
+    if space.job.traffic is not None:
+        _check_traffic(space.job, values, goal)
+    return ServePlanQuestion(space, _limits(values), goal, top, tuple(assumed))
+
+
+def _check_traffic(job: ServeJob, values: Mapping[str, Any], goal: Goal) -> None:
+    """Requests at a rate need a promise to compare by, and leave nothing to the words for users at once."""
+    assert job.traffic is not None
+    if not job.traffic.slo:
+        raise InvalidSpec("--rate needs to know what is promised: give --slo, for example --slo ttft<2s,tpot<50ms")
+    if job.requests.input_len is None or job.requests.output_len is None:
+        raise InvalidSpec("--rate needs to know how long requests are: give --input-len and --output-len, for example "
+                          "--input-len 2k --output-len 500")
+    for name in ("ttft", "per-user"):
+        if name in values:
+            raise InvalidSpec("--{} is about users at once; with --rate say --slo, for example --slo ttft<2s,tpot<50ms",
+                              name)
+    if goal not in (Goal.CHEAPEST, Goal.FEWEST_GPUS):
+        raise InvalidSpec("goal={} compares loads of users at once, and every deployment carries the same --rate; use "
+                          "cheapest or fewest-gpus", goal.value)
 
 
 def _job(given: Mapping[str, object], model: object, engine: str, resolve: Resolve) -> ServeJob:
@@ -114,10 +135,11 @@ def _job(given: Mapping[str, object], model: object, engine: str, resolve: Resol
     }
     job = build_serving(own | {"model": model, "gpus": "h100", "engine": engine}, resolve=resolve)
     if not isinstance(job, ServeJob):
-        raise InvalidSpec(f"{str(model)[:60]} is a diffusion pipeline; plan serve looks at language models")
+        raise InvalidSpec("{} is a diffusion pipeline; plan serve looks at language models", str(model)[:60])
     if job.model.head is not Head.LM:
         raise InvalidSpec(
-            f"{job.model.name} generates no tokens, and plan serve compares by those; use vramcast serve for its memory"
+            "{} generates no tokens, and plan serve compares by those; use vramcast serve for its memory",
+            job.model.name
         )
     return job
 
@@ -126,10 +148,12 @@ def _sized(job: ServeJob, assumed: list[str]) -> ServeJob:
     """Sequences as long as a prompt and its answer, where nobody says how long they may get."""
     asked = job.requests
     if asked.context is None and asked.input_len is not None and asked.output_len is not None:
-        assumed.append(f"context of {asked.input_len + asked.output_len:,} tokens: a prompt and its answer")
+        assumed.append(Note("context of {:,} tokens: a prompt and its answer", asked.input_len + asked.output_len))
         return replace(job, requests=replace(asked, context=asked.input_len + asked.output_len))
     if asked.context is None:
-        assumed.append(f"sequences of {job.context:,} tokens, the longest the model takes; --context says otherwise")
+        assumed.append(Note(
+            "sequences of {:,} tokens, the longest the model takes; --context says otherwise", job.context
+        ))
     return job
 
 
@@ -173,7 +197,7 @@ def _format(name: str) -> str | None:
 def _limits(values: Mapping[str, Any]) -> Limits:
     per_user = values.get("per-user")
     if per_user is not None and per_user <= 0:
-        raise InvalidSpec(f"per-user={per_user:g} must be more than 0 tokens per second")
+        raise InvalidSpec("per-user={:g} must be more than 0 tokens per second", per_user)
     return Limits(
         headroom=headroom_of(values),
         currency=values.get("currency"),
@@ -192,7 +216,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found < 1e6:
-        raise InvalidSpec(f"ttft={text[:40]!r} must be a time such as 500ms or 2s")
+        raise InvalidSpec("ttft={!r} must be a time such as 500ms or 2s", text[:40])
     return found
 
 

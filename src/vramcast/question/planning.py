@@ -8,14 +8,14 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.catalogue.clusters import cluster_of
-from vramcast.catalogue.offers import offers
+from vramcast.catalogue.machines import offers
 from vramcast.domain.answer import Answer
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, Workload, require_count
 from vramcast.domain.model import Model
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
 from vramcast.engines.training import PURE, TRAINING
-from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.errors import InvalidSpec, Note, UnknownName
 from vramcast.question.amounts import headroom_of, parse_hours, parse_money
 from vramcast.question.build import (
     Resolve,
@@ -106,18 +106,18 @@ def build_planning(options: Mapping[str, object], *, resolve: Resolve) -> PlanQu
     clusters = clusters_of(values)
     if all(cluster.gpu.bandwidth_bytes_per_s is None for cluster in clusters):
         raise InvalidSpec(
-            f"plans are compared by their time, and the speed of {clusters[0].gpu.name} is not known; name a card, or "
-            "ask vramcast train about one plan"
+            "plans are compared by their time, and the speed of {} is not known; name a card, or ask vramcast train "
+            "about one plan", clusters[0].gpu.name
         )
     versions = dict(training_engine(item) for item in values.get("engine", ()))
     engines = tuple(versions) or _default_engines(clusters, values)
-    assumed = []
+    assumed: list[str] = []
     if "engine" not in values and not values.get("techniques"):
-        assumed.append(f"engines looked at: {', '.join(engines)}; --engine names others")
+        assumed.append(Note("engines looked at: {}; --engine names others", ", ".join(engines)))
     batch = values.get("global-batch")
     if batch is None:
         batch = _default_batch(clusters)
-        assumed.append(f"global batch of {batch} samples; --global-batch says otherwise")
+        assumed.append(Note("global batch of {} samples; --global-batch says otherwise", batch))
     if "precision" not in values:
         assumed += in_fp16(clusters, engines)
     space, passed_over = _space(values, model, clusters, engines, require_count("global-batch", batch))
@@ -134,7 +134,9 @@ def in_fp16(clusters: Iterable[Cluster], engines: Iterable[str]) -> list[str]:
     old = dict.fromkeys(cluster.gpu.name for cluster in clusters if not cluster.gpu.has_bf16)
     if not old or not any(TRAINING[engine].in_fp16 for engine in engines):
         return []
-    return [f"fp16 with a loss scale on {', '.join(old)}, which have no bf16 tensor cores; --precision says otherwise"]
+    return [Note(
+        "fp16 with a loss scale on {}, which have no bf16 tensor cores; --precision says otherwise", ", ".join(old)
+    )]
 
 
 def parsed(options: Mapping[str, object]) -> dict[str, Any]:
@@ -156,7 +158,7 @@ def parsed(options: Mapping[str, object]) -> dict[str, Any]:
 def _axis(name: str, items: tuple[str, ...]) -> tuple[Any, ...]:
     """The values of one axis."""
     if not items:
-        raise InvalidSpec(f"--{name} names nothing; give at least one value or leave it out")
+        raise InvalidSpec("--{} names nothing; give at least one value or leave it out", name)
     if name in COUNTED:
         return tuple(require_count(name, parse_count(name, item)) for item in items)
     if name == "engine":
@@ -180,7 +182,7 @@ def clusters_of(values: Mapping[str, Any]) -> tuple[Cluster, ...]:
             if most is None or cluster.count <= most:
                 found[cluster.name] = cluster
     if not found:
-        raise InvalidSpec(f"max-gpus={most} leaves none of the machines of --on {', '.join(values['on'])[:60]}")
+        raise InvalidSpec("max-gpus={} leaves none of the machines of --on {}", most, ", ".join(values["on"])[:60])
     return tuple(found.values())
 
 
@@ -259,7 +261,7 @@ def _with_techniques(axes: dict[str, Any], values: Mapping[str, Any]) -> dict[st
         if name not in TECHNIQUES:
             raise UnknownName.of("technique", name, TECHNIQUES)
     if both := set(allow) & set(forbid):
-        raise InvalidSpec(f"--allow {min(both)} and --forbid {min(both)} contradict each other; give one of them")
+        raise InvalidSpec("--allow {} and --forbid {} contradict each other; give one of them", min(both), min(both))
     for name, row in TECHNIQUES.items():
         if name in forbid:
             axes[row.field] = _without(name, row, axes.get(row.field, ()))
@@ -275,7 +277,7 @@ def _without(name: str, row: Allowance, asked: tuple[Any, ...]) -> tuple[Any, ..
     """What is left of an axis without a technique."""
     left = tuple(item for item in asked or row.default if item not in row.adds) if row.adds else row.default
     if not left or (asked and not set(left) & set(asked)):
-        raise InvalidSpec(f"--forbid {name} leaves nothing of {', '.join(map(str, asked))}; give one of them")
+        raise InvalidSpec("--forbid {} leaves nothing of {}; give one of them", name, ", ".join(map(str, asked)))
     return left
 
 
@@ -300,7 +302,7 @@ def build_inverse(
     values, goal = parsed(options), goal_of(options)
     for name in values:
         if name in NOT_INVERSE:
-            raise InvalidSpec(f"--{name} says nothing about --find {goal}; leave it out")
+            raise InvalidSpec("--{} says nothing about --find {}; leave it out", name, goal)
     for name in (allowed := values.get("allow", ())):
         if name not in (*TECHNIQUES, PEFT):
             raise UnknownName.of("technique", name, (*TECHNIQUES, PEFT))
@@ -308,7 +310,9 @@ def build_inverse(
     box = goal not in ON_ONE or goal == "largest-model"
     versioned = [name for name in values.get("engine", ()) if "@" in name]
     if box and versioned:
-        raise InvalidSpec(f"--find {goal} compares engines as they are today; leave out the version of {versioned[0]}")
+        raise InvalidSpec(
+            "--find {} compares engines as they are today; leave out the version of {}", goal, versioned[0]
+        )
     return Question(
         job=_one_plan(options, values, clusters[0], resolve, box=box),
         clusters=clusters,
@@ -324,7 +328,9 @@ def _one_cluster(values: Mapping[str, Any]) -> Cluster:
     names = values.get("on", ())
     if len(names) != 1:
         given = f"not at {', '.join(names)[:60]}" if names else "and --on names none"
-        raise InvalidSpec(f"--find {values['find']} looks at one cluster, {given}; give one, for example --on 8xh100")
+        raise InvalidSpec(
+            "--find {} looks at one cluster, {}; give one, for example --on 8xh100", values["find"], given
+        )
     return cluster_of(names[0], market_of(values, PLAN_OPTIONS))
 
 
@@ -337,16 +343,16 @@ def _one_plan(
     chosen = CHOSEN if box else VARIED.get(goal, ())
     for name in values:
         if name in chosen:
-            raise InvalidSpec(f"--find {goal} varies --{name} itself; leave it out")
+            raise InvalidSpec("--find {} varies --{} itself; leave it out", goal, name)
         if name in AXES and len(values[name]) > 1 and not (box and name == "engine"):
-            raise InvalidSpec(f"--find {goal} looks at one plan; give one value of --{name}")
+            raise InvalidSpec("--find {} looks at one plan; give one value of --{}", goal, name)
         if name in OPTIONS and not (box and name == "engine"):
             given[name] = values[name][0] if name in AXES else options[name]
     if "zero" in given:
         given["zero"] = next(stage for stage, shards in ZERO.items() if shards == given["zero"])
     if goal == "largest-model":
         if options.get("model") is not None:
-            raise InvalidSpec(f"--find {goal} looks for the model; leave out {str(options['model'])[:60]!r}")
+            raise InvalidSpec("--find {} looks for the model; leave out {!r}", goal, str(options["model"])[:60])
         given["model"] = STAND_IN
     else:
         given["model"] = options.get("model")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isqrt
+from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any, Final
 
 import msgspec.structs
 
+from vramcast import sources
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, require_count
 from vramcast.domain.post_training import RATES, WITH_CRITIC, Episodes, PostTrainingJob, Rollout, Updates
@@ -14,7 +18,7 @@ from vramcast.domain.version import Version, check_version, version_text
 from vramcast.engines.eager.trl import beta_of
 from vramcast.engines.post_training.releases import FRAMEWORKS, Framework, Release
 from vramcast.engines.training import PURE
-from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported, joined
 from vramcast.question.build import (
     Resolve,
     build_job,
@@ -45,8 +49,10 @@ NOT_OF_OPENRLHF: Final = (
 )
 """What it is not asked, or what is not modelled with it."""
 
-DEEPSPEED_SAYS: Final = ("overlap_comm", "grad_accum_dtype")
-"""What its own options say of DeepSpeed."""
+TRAINER_SAYS: Final = {
+    "deepspeed": ("overlap_comm", "grad_accum_dtype"), "megatron": ("accumulate_in_fp32", "precision_aware"),
+}
+"""Engine of the trainer -> what `--trainer-option` says of it."""
 
 OF_SWIFT: Final = ("trainer-sleep", "trainer-leaves", "sleep-level", "handover-parts")
 """What ms-swift leaves to be asked, and TRL does not."""
@@ -90,19 +96,27 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     rollout, rollout_version = _rollout(values, known, version)
     engine = values.get("engine", known.engine)
     if engine not in (known.engine, *known.others):
-        raise Unsupported(f"{framework}'s trainer does not run with --engine {engine}; leave it out")
+        raise Unsupported("{}'s trainer does not run with --engine {}; leave it out", framework, engine)
     cluster = cluster_of(str(given["gpus"]), market_of(values, TABLE))
+    if values.get("ahead") and "rollout-gpus" not in values and cluster.count > 1:  # where a search for them begins
+        values["rollout-gpus"] = max(1, cluster.num_nodes // 2) * cluster.gpus_per_node if cluster.num_nodes > 1 else (
+            cluster.count // 2)
     if values.get("rollout-gpus", 0) >= cluster.count:
-        raise InvalidSpec(f"rollout-gpus={values['rollout-gpus']} leaves none of {cluster.count} GPUs to the trainer")
+        raise InvalidSpec(
+            "rollout-gpus={} leaves none of {} GPUs to the trainer", values["rollout-gpus"], cluster.count
+        )
     model = checkpoint_of(given.get("model"), values, resolve, TABLE).model
     if engine == "pytorch":
         for name in ("tp", "pp", "cp", "ep", "etp", "virtual-stages"):
             if values.get(name, 1) > 1:
-                raise Unsupported(f"--{name} splits the trainer under Megatron; add --engine megatron, or for the "
-                                  "engine that generates give --rollout-tp")
+                raise Unsupported(
+                    "--{} splits the trainer under Megatron; add --engine megatron, or for the engine that generates "
+                    "give --rollout-tp", name
+                )
     if len(model.stacks) > 1:
-        raise Unsupported(f"{model.name} has several stacks, which is not modelled for post-training; use one of text")
-    episodes = converted(Episodes, section(values, "episodes", TABLE))
+        raise Unsupported("{} has several stacks, which is not modelled for post-training; use one of text", model.name)
+    deviation = _deviation(values)
+    episodes = converted(Episodes, section(values, "episodes", TABLE) | deviation)
     release = next(one for one in known.releases if version >= one.since)
     release_of_trl = version if framework == "trl" else TRL_OF_SWIFT
     of_trainer = known.engine == "huggingface"
@@ -124,21 +138,23 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     of_others = dict.fromkeys(OF_TRL, "TRL") | {"trainer-option": "TRL", "trainer-sleep": "OpenRLHF"}
     of_others |= dict.fromkeys(OF_SWIFT[1:], "ms-swift")
     for name, whose in of_others.items():
-        if name in values and not (framework == "openrlhf" and name in OF_OPENRLHF):
-            raise Unsupported(f"--{name} is asked of {whose}'s trainers alone; leave it out, or add --framework "
-                              f"{whose.lower()}")
+        of_megatron = engine == "megatron" and name == "trainer-option"
+        if name in values and not of_megatron and not (framework == "openrlhf" and name in OF_OPENRLHF):
+            raise Unsupported(
+                "--{} is asked of {}'s trainers alone; leave it out, or add --framework {}", name, whose, whose.lower()
+            )
     others: dict[str, Any] = {field: checkpoint_of(values[name], {}, resolve, TABLE).model
                               for name, field in OTHERS.items() if name in values}
     options = engine_options(values.get("trainer-option", ()))
     for name in options:
-        if name not in DEEPSPEED_SAYS:
-            raise UnknownName.of("trainer option", name, DEEPSPEED_SAYS)
+        if name not in TRAINER_SAYS[engine]:
+            raise UnknownName.of("trainer option", name, TRAINER_SAYS[engine])
     asked = {"critic": algorithm in WITH_CRITIC, "reference": updates.reference, "reward": "reward" in others}
     own = _own_gpus(values, cluster.count, framework, asked)
     peft, passed_over = peft_of({"lora-targets": ("all-linear",), **values} if "peft" in values else values,
                                 model, "huggingface", None, TABLE)
     if peft is not None and peft.method != "lora":
-        raise Unsupported(f"{framework} trains LoRA and no other adapters; --peft {peft.method} is none")
+        raise Unsupported("{} trains LoRA and no other adapters; --peft {} is none", framework, peft.method)
     if updates.sleeps and version < STAGE_2_SLEEPS_SINCE and values.get("shards", values.get("zero")) != "everything":
         raise InvalidSpec("DeepSpeed up to 0.17.5 moves the states of stage 3 alone; add --zero 3, or leave out "
                           "--trainer-sleep")
@@ -151,6 +167,45 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         run_steps=steps,
         assumed=(*passed_over, *evened, *_assumed(values, framework, version, rollout, rollout_version)),
     )
+
+
+def _deviation(values: dict[str, Any]) -> dict[str, float]:
+    """The deviation of answers that `--lengths` says; mean and, where nothing says it, limit go to `values`.
+
+    Raises: InvalidSpec or SourceError for what says no lengths
+    """
+    if "lengths" not in values:
+        return {}
+    if "mean-response-len" in values:
+        raise InvalidSpec("--lengths and --mean-response-len both say how long answers are; give one of them")
+    mean, comma, spread = str(values["lengths"]).partition(",")
+    if comma:
+        found = parse_count("lengths", mean)
+        deviation = float(parse_count("lengths", spread)) if spread.strip() != "0" else 0.0
+        _check_spread(found, deviation, values.get("response-len"))
+    else:
+        lengths = sources.arrivals.read_lengths(Path(mean))
+        values.setdefault("response-len", max(lengths))
+        cut = [min(length, values["response-len"]) for length in lengths]
+        found, deviation = max(1, round(fmean(cut))), pstdev(cut)
+    values["mean-response-len"] = found
+    return {"response_deviation": deviation}
+
+
+def _check_spread(mean: int, deviation: float, longest: int | None) -> None:
+    """Lengths between 0 and a limit deviate by at most the root of mean (limit - mean) [tokens].
+
+    Source: Bhatia and Davis, A Better Bound on the Variance, Am. Math. Monthly 107 (2000)
+    """
+    if longest is None:
+        return
+    if mean > longest:
+        raise InvalidSpec("lengths: a mean of {} tokens is longer than response-len={}, the longest answer",
+                          mean, longest)
+    most = isqrt(mean * (longest - mean))
+    if deviation > most + 1:
+        raise InvalidSpec("lengths: answers of at most {} tokens and {} in the mean deviate by at most {}, not by {}; "
+                          "give a larger --response-len or a smaller deviation", longest, mean, most, round(deviation))
 
 
 ALIKE: Final = (("micro-batch", "micro-tokens"), ("log-prob-micro-batch", "log-prob-tokens"),
@@ -166,14 +221,14 @@ def _refuse_contradictions(values: Mapping[str, Any], algorithm: str) -> None:
         raise InvalidSpec("--layered-summon needs --peft lora")
     for name in ("critic-micro-batch", "critic-micro-tokens", "critic-model"):
         if name in values and algorithm not in WITH_CRITIC:
-            raise InvalidSpec(f"--{name} needs --algorithm ppo")
+            raise InvalidSpec("--{} needs --algorithm ppo", name)
     for name in ("reward-micro-batch", "reward-micro-tokens"):
         if name in values and "reward-model" not in values:
-            raise InvalidSpec(f"--{name} needs --reward-model")
+            raise InvalidSpec("--{} needs --reward-model", name)
     for name, other in ALIKE:
         if {name, other} <= values.keys():
-            raise InvalidSpec(f"--{name} and --{other} say the same; give one of them")
-    if values.get("ahead") and "rollout-gpus" not in values:
+            raise InvalidSpec("--{} and --{} say the same; give one of them", name, other)
+    if values.get("ahead") and "rollout-gpus" not in values and values.get("find") != "fastest-step":
         raise InvalidSpec("--ahead needs --rollout-gpus: an engine on the trainer's cards waits while that learns")
     if values.get("fused-loss") and "entropy-kernel" in values:
         raise InvalidSpec("--entropy-kernel needs logits, which --fused-loss never makes; give one of them")
@@ -200,14 +255,14 @@ def _own_gpus(
             if name not in RATES:
                 raise UnknownName.of("network", name, RATES)
             if not asked[name] or name in "+".join(own).split("+"):
-                raise InvalidSpec(f"--own-gpus {pair}: there is no {name}, or it is named twice")
+                raise InvalidSpec("--own-gpus {}: there is no {}, or it is named twice", pair, name)
         own[names] = require_count("own-gpus", parse_count("own-gpus", count))
     if own and framework != "openrlhf":
-        raise Unsupported(f"--own-gpus is not modelled with {framework}; leave it out")
+        raise Unsupported("--own-gpus is not modelled with {}; leave it out", framework)
     if own and "rollout-gpus" not in values:
         raise InvalidSpec("--own-gpus needs --rollout-gpus: an engine on the trainer's cards has all networks there")
     if (left := gpus - sum(own.values()) - values.get("rollout-gpus", 0)) < 1:
-        raise InvalidSpec(f"own-gpus and rollout-gpus leave {left} of {gpus} GPUs to the trainer")
+        raise InvalidSpec("own-gpus and rollout-gpus leave {} of {} GPUs to the trainer", left, gpus)
     return own
 
 
@@ -222,7 +277,7 @@ def _of_openrlhf(values: Mapping[str, Any], release: Release) -> dict[str, Any]:
     """
     for name in NOT_OF_OPENRLHF:
         if values.get(name):
-            raise Unsupported(f"--{name} is not modelled with OpenRLHF; leave it out")
+            raise Unsupported("--{} is not modelled with OpenRLHF; leave it out", name)
     own: dict[str, Any] = {"reference": True}
     if "micro-tokens" not in values:
         own["micro_batch"] = release.micro_batch
@@ -240,9 +295,9 @@ def _trl(
     """
     for name in (*NOT_OF_TRL, *(() if framework == "ms-swift" else OF_SWIFT)):
         if name in given:
-            raise Unsupported(f"--{name} is not asked of TRL's trainers; leave it out")
+            raise Unsupported("--{} is not asked of TRL's trainers; leave it out", name)
     if algorithm not in OBJECTIVES:
-        raise Unsupported(f"--algorithm {algorithm} is not modelled with TRL; use {' or '.join(OBJECTIVES)}")
+        raise Unsupported("--algorithm {} is not modelled with TRL; use {}", algorithm, joined(" or ", OBJECTIVES))
     own = {name: value for name, value in given.items()
            if name in ("model", "gpus", "alloc-conf", *MARKET_OPTIONS, *MODEL_OPTIONS)
            or (name in OPTIONS and OPTIONS[name].section in ("plan", "peft"))}
@@ -278,7 +333,7 @@ def _framework(text: str) -> tuple[str, Version]:
 
 def _rollout(values: Mapping[str, Any], known: Framework, version: Version) -> tuple[str, Version]:
     """The engine that generates; without a version the one that the framework's release names."""
-    text = str(values.get("rollout", "vllm"))
+    text = str(values.get("rollout", known.rollout))
     name, found = parse_engine(text)
     release = next(one for one in known.releases if version >= one.since)
     named = {"vllm": release.vllm, "sglang": release.sglang}
@@ -298,12 +353,13 @@ def _plan(values: Mapping[str, Any], peft: Any, framework: str) -> Plan:
     fields["precision"] = PURE.get(fields["precision"], fields["precision"])
     able = PRECISIONS[:1] if deepspeed else PRECISIONS
     if fields["precision"] not in able:
-        raise Unsupported(f"{framework} trains in {' or '.join(able)}; --precision {fields['precision']} is none of "
-                          "them")
+        raise Unsupported(
+            "{} trains in {}; --precision {} is none of them", framework, joined(" or ", able), fields["precision"]
+        )
     if not deepspeed and fields["shards"] is not Shards.EVERYTHING and fields["shards"] != Shards.EVERYTHING.value:
-        raise Unsupported(f"{framework} shards everything; leave out --shards and --zero")
+        raise Unsupported("{} shards everything; leave out --shards and --zero", framework)
     if "nvme" in (fields.get("offload_parameters"), fields.get("offload_optimizer")):
-        raise Unsupported(f"{framework} offloads to main memory only; use cpu")
+        raise Unsupported("{} offloads to main memory only; use cpu", framework)
     plan: Plan = converted(Plan, {**fields, "peft": peft})
     return plan
 
@@ -321,7 +377,7 @@ def _evened(plan: Plan, layers: int) -> tuple[Plan, tuple[str, ...]]:
         each -= 1
     ends = layers - each * (plan.pp - 2)
     first, last = ends - ends // 2, ends // 2
-    said = f"stages of {first}, {each} and {last} layers: {layers} do not divide by pp={plan.pp}"
+    said = Note("stages of {}, {} and {} layers: {} do not divide by pp={}", first, each, last, layers, plan.pp)
     return msgspec.structs.replace(plan, first_stage_layers=first, last_stage_layers=last), (said,)
 
 
@@ -329,17 +385,20 @@ def _assumed(
     values: Mapping[str, Any], framework: str, version: Version, engine: str, engine_version: Version
 ) -> tuple[str, ...]:
     """What the question leaves open of the releases."""
-    found = []
+    found: list[str] = []
     if "framework" not in values:
-        found.append(f"{framework} {version_text(version)}; --framework {framework}@VERSION says otherwise")
+        found.append(Note("{} {}; --framework {}@VERSION says otherwise", framework, version_text(version), framework))
     if "@" not in str(values.get("rollout", "")):
-        found.append(f"{engine} {version_text(engine_version)}, which goes with that release; --rollout says otherwise")
+        found.append(Note(
+            "{} {}, which goes with that release; --rollout says otherwise", engine, version_text(engine_version)
+        ))
     known = FRAMEWORKS[framework]
     micro_batch = next(one for one in known.releases if version >= one.since).micro_batch
     if micro_batch is not None:
         if not {"micro-batch", "micro-tokens"} & set(values):
-            found.append(f"micro-batches of {micro_batch} sequences, {framework}'s default; --micro-batch says "
-                         "otherwise")
+            found.append(Note(
+                "micro-batches of {} sequences, {}'s default; --micro-batch says otherwise", micro_batch, framework
+            ))
     elif not {"micro-batch", "micro-tokens"} & set(values):
         found.append("dynamic micro-batches of 16,384 tokens on each card, verl's default budget; --micro-batch or "
                      "--micro-tokens says otherwise")

@@ -20,12 +20,13 @@ OF_TRL: Final = (
 
 POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "framework": Option("job", "framework", Kind.TEXT, "framework@version: verl@0.8 (default), verl@0.4, nemo-rl@0.5, "
-                        "trl@1.9, openrlhf@0.11, ms-swift@4.6"),
+                        "trl@1.9, openrlhf@0.11, ms-swift@4.6, slime@0.3"),
     "engine": Option("job", "engine", Kind.CHOICE, "what the trainer runs; pytorch: FSDP, huggingface: TRL's "
                      "trainers, deepspeed: OpenRLHF's", ("pytorch", "megatron", "huggingface", "deepspeed")),
     "steps": _count("job", "run_steps", "steps of the whole run, for its length and its cost"),
     "find": Option("job", "find", Kind.CHOICE, "the inverse question: vary this until it fits",
-                   ("largest-batch", "longest-response", "fewest-gpus", "largest-fraction")),
+                   ("largest-batch", "longest-response", "fewest-gpus", "largest-fraction",
+                    "fastest-step")),
     "algorithm": Option("job", "algorithm", Kind.CHOICE, "what is optimised", get_args(Algorithm)),
     "rollout": Option("job", "rollout", Kind.TEXT, "engine@version that generates, on the same cards: vllm, sglang"),
     "prompts": _count("episodes", "prompts", "prompts of a step (data.train_batch_size)"),
@@ -35,6 +36,8 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "mean-prompt-len": _count("episodes", "mean_prompt_len", "mean prompt, for what is to be expected; without it "
                               "every sequence is as long as the longest"),
     "mean-response-len": _count("episodes", "mean_response_len", "mean answer, the same"),
+    "lengths": Option("job", "lengths", Kind.TEXT, "of answers: MEAN,DEVIATION in tokens, or a file of those of a "
+                      "log, one a line, JSON lines or CSV"),
     "mini-batch": _count("updates", "mini_batch", "prompts of an optimizer step (ppo_mini_batch_size)"),
     "epochs": _count("updates", "epochs", "passes over the sequences of a step (ppo_epochs)"),
     "micro-batch": _count("updates", "micro_batch", "sequences of a micro-batch on one card"),
@@ -86,8 +89,8 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
                          "(update_weights_bucket_megabytes)"),
     "engine-option": Option("rollout", "engine_options", Kind.NAMES, "key=value for the engine that generates "
                             "(repeatable)"),
-    "trainer-option": Option("job", "trainer_options", Kind.NAMES, "key=value for TRL's trainer (repeatable), as "
-                             "--engine-option of `vramcast train --engine huggingface`"),
+    "trainer-option": Option("job", "trainer_options", Kind.NAMES, "key=value for the trainer of TRL, OpenRLHF or "
+                             "Megatron (repeatable), as --engine-option of `vramcast train`"),
     "layered-summon": Option("rollout", "layered_summon", Kind.FLAG, "adapters are gathered layer by layer"),
     **{name: OPTIONS[name] for name in (
         "tp", "pp", "cp", "ep", "etp", "virtual-stages", "first-stage-layers", "last-stage-layers",

@@ -17,7 +17,7 @@ from vramcast.domain.serving import Draft, PipelineJob, Requests, ServeJob, Serv
 from vramcast.domain.version import check_version
 from vramcast.engines.serving.checks import divides
 from vramcast.engines.serving.table import SERVING
-from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.errors import InvalidSpec, Note, UnknownName, joined
 from vramcast.question.build import (
     Resolve,
     calibration_of,
@@ -29,7 +29,7 @@ from vramcast.question.build import (
 )
 from vramcast.question.options import MARKET_OPTIONS, parse
 from vramcast.question.serving_options import SERVE_OPTIONS
-from vramcast.states.ggml_mixes import MIXES
+from vramcast.states.ggml import MIXES
 
 DEFAULT_PIPELINE_ENGINE: Final = "diffusers"
 
@@ -108,10 +108,12 @@ def traffic_of(values: Mapping[str, Any]) -> Traffic | None:
     if not asked:
         return None
     if ("rate" in asked) == ("arrivals" in asked):
-        both = "rate" in asked
-        raise InvalidSpec("--rate and --arrivals both say when requests come; give one of them" if both else
-                          f"--{next(iter(asked)).replace('_', '-')} is about requests that arrive by themselves; give "
-                          "--rate or --arrivals with it")
+        if "rate" in asked:
+            raise InvalidSpec("--rate and --arrivals both say when requests come; give one of them")
+        raise InvalidSpec(
+            "--{} is about requests that arrive by themselves; give --rate or --arrivals with it",
+            next(iter(asked)).replace("_", "-")
+        )
     if goal_of(values) is not None:
         raise InvalidSpec("--find looks for a plan for a number of users at once; give --concurrency instead of --rate")
     if "concurrency" in values:
@@ -120,15 +122,17 @@ def traffic_of(values: Mapping[str, Any]) -> Traffic | None:
     if "arrivals" in asked:
         for name in ("input-len", "output-len", "burstiness", "num-requests", "seed"):
             if name in values:
-                raise InvalidSpec(f"--arrivals says when requests come and how long they are; leave --{name} out")
+                raise InvalidSpec("--arrivals says when requests come and how long they are; leave --{} out", name)
         asked["arrivals"] = sources.arrivals.read_arrivals(Path(asked["arrivals"]))
     promises = asked.pop("slo").split(",") if "slo" in asked else ()
     found: dict[str, float] = {}
     for promise in map(str.strip, promises):
         match = PROMISE.fullmatch(promise.lower())
         if match is None or match[1] not in LATENCIES or match[1] in found:
-            raise InvalidSpec(f"slo={promise[:40]!r} must be a latency ({', '.join(LATENCIES)}) and the most it may "
-                              "be, each once, such as ttft<2s,tpot<50ms")
+            raise InvalidSpec(
+                "slo={!r} must be a latency ({}) and the most it may be, each once, such as ttft<2s,tpot<50ms",
+                promise[:40], ", ".join(LATENCIES)
+            )
         found[match[1]] = float(match[2]) * (1e-3 if match[3] == "ms" else 1.0)
     return Traffic(**asked, slo=found)
 
@@ -145,10 +149,13 @@ def check_lengths(job: ServeJob) -> None:
     longest = asked.context if asked.context is not None else model.context
     if longest is None or needed <= longest:
         return
-    what = " and ".join(f"{name}={tokens}" for name, tokens in said.items())
-    limit = f"context={longest}" if asked.context is not None else f"the {longest} that {model.name} was trained with"
+    what = joined(" and ", (f"{name}={tokens}" for name, tokens in said.items()))
+    limit = f"context={longest}" if asked.context is not None else Note(
+        "the {} that {} was trained with", longest, model.name
+    )
     raise InvalidSpec(
-        f"sequences of {needed} tokens ({what}) are longer than {limit}; shorten them, or give --context {needed}"
+        "sequences of {} tokens ({}) are longer than {}; shorten them, or give --context {}",
+        needed, what, limit, needed
     )
 
 
@@ -171,8 +178,8 @@ def _refuse_pipeline(model: object, engine: str) -> None:
     """A pipeline's name with an engine for language models is answered by what would work."""
     if is_pipeline(model):
         raise InvalidSpec(
-            f"{str(model)[:80]} is a diffusion pipeline, {engine} runs language models; use --engine diffusers or "
-            "stable-diffusion.cpp"
+            "{} is a diffusion pipeline, {} runs language models; use --engine diffusers or stable-diffusion.cpp",
+            str(model)[:80], engine
         )
 
 
@@ -183,7 +190,7 @@ def _pipeline_job(
         raise InvalidSpec("which pipeline? name one, for example flux.1-dev")
     for option in values:
         if option not in PIPELINE_OPTIONS:
-            raise InvalidSpec(f"--{option} says nothing about a diffusion pipeline; leave it out")
+            raise InvalidSpec("--{} says nothing about a diffusion pipeline; leave it out", option)
     return PipelineJob(
         pipeline=catalogue.pipelines.load_pipeline(str(name)),
         requests=converted(Requests, section(values, "requests", SERVE_OPTIONS)),

@@ -28,7 +28,7 @@ from vramcast.domain.trace_job import (
     ScriptJob,
     TraceJob,
 )
-from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, Unsupported
 from vramcast.question.amounts import parse_bytes
 from vramcast.question.options import HEADROOM, NO_SEARCH, Kind, Option, parse, parse_count
 
@@ -158,7 +158,7 @@ def notebook_code(text: str, path: str) -> str:
         cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
         sources = ["".join(cell["source"]) for cell in cells]
     except (ValueError, KeyError, TypeError):
-        raise SourceError(f"{path} is no notebook of Jupyter; give one, or a script") from None
+        raise SourceError("{} is no notebook of Jupyter; give one, or a script", path) from None
     kept = [source for source in sources if not source.lstrip().startswith("%%") or source.lstrip()[2:6] == "time"]
     lines = "\n".join(kept).splitlines()
     return "".join(f"{MAGIC.sub(INSTEAD_OF_MAGIC, line)}\n" for line in lines)
@@ -213,7 +213,7 @@ def build_script(
         del given[:is_module]
         if not given or (given[0].startswith("-") and given[0] != STANDARD_INPUT):
             said = " ".join(given[:2]) or "nothing"
-            raise InvalidSpec(f"{path} of {said} is not read; name a script, or a module by -m")
+            raise InvalidSpec("{} of {} is not read; name a script, or a module by -m", path, said)
         path = given.pop(0)
     if path in LAUNCHERS and not is_module:
         path, is_module = LAUNCHERS[path], True
@@ -223,14 +223,14 @@ def build_script(
     elif command is not None:
         path = command
     elif not is_module and not Path(path).is_file():
-        raise SourceError(f"{path}: no such script; check the name and the folder")
+        raise SourceError("{}: no such script; check the name and the folder", path)
     elif path.endswith(NOTEBOOK):
         text = notebook_code(Path(path).read_text(encoding="utf-8"), path)
     values = _parsed(options, wrong="module", hint="a script says that itself")
     (gpu, assumptions), (world_size, rank) = _gpu(values), _ranks(values)
     limit = _count(values, "time-limit") or DEFAULT_TIME_LIMIT_S
     if limit > LONGEST_RUN_S:
-        raise InvalidSpec(f"time-limit={limit} is more than a day; use at most {LONGEST_RUN_S}")
+        raise InvalidSpec("time-limit={} is more than a day; use at most {}", limit, LONGEST_RUN_S)
     return ScriptJob(
         path=path, text=text, is_module=is_module,
         is_command=command is not None or (is_module and path in LAUNCHING), arguments=tuple(given), gpu=gpu,
@@ -254,13 +254,13 @@ def parse_input(text: str) -> Input:
     match = SHAPE.fullmatch(text.strip())
     if match is None:
         raise InvalidSpec(
-            f"input={text[:60]!r} must be sizes with x between them, a dtype behind and a name before where they "
-            "matter: 32x3x224x224, 8x1024:int64, mask=BxS:bool"
+            "input={!r} must be sizes with x between them, a dtype behind and a name before where they matter: "
+            "32x3x224x224, 8x1024:int64, mask=BxS:bool", text[:60]
         )
     sizes = [] if match["dims"] == "scalar" else re.split("[x*×]", match["dims"])
     dims = tuple(size if size in (BATCH, SEQUENCE) else int(size) for size in sizes)
     if any(isinstance(size, int) and not 0 < size <= LARGEST_DIMENSION for size in dims):
-        raise InvalidSpec(f"input={text[:60]!r} has a dimension of 0 or beyond 2^40; use 1 or more")
+        raise InvalidSpec("input={!r} has a dimension of 0 or beyond 2^40; use 1 or more", text[:60])
     dtype = SHORT_DTYPES.get(match["dtype"] or "", match["dtype"] or "")
     if dtype and dtype not in INPUT_DTYPES:
         raise UnknownName.of("dtype of an input", dtype, INPUT_DTYPES)
@@ -277,7 +277,7 @@ def parse_arguments(texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         name, mark, value = text.partition("=")
         if not mark or not name.isidentifier():
-            raise InvalidSpec(f"arg={text[:60]!r} must be name=value, for example --arg depth=12")
+            raise InvalidSpec("arg={!r} must be name=value, for example --arg depth=12", text[:60])
         try:
             found[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -292,7 +292,7 @@ def _parsed(options: Mapping[str, Any], *, wrong: str, hint: str) -> dict[str, A
         if name not in TRACE_OPTIONS:
             raise UnknownName.of("option", name, TRACE_OPTIONS)
         if TRACE_OPTIONS[name].section == wrong:
-            raise InvalidSpec(f"--{name} has no meaning here: {hint}; leave it out")
+            raise InvalidSpec("--{} has no meaning here: {}; leave it out", name, hint)
     values = {name: parse(name, value, TRACE_OPTIONS) for name, value in given.items()}
     Settings.parse(values.get("alloc-conf", ""))  # what torch refuses is refused before any work
     return values
@@ -306,7 +306,7 @@ def _gpu(values: Mapping[str, Any]) -> tuple[Gpu, tuple[str, ...]]:
     if "module-loading" in values:
         context = context_bytes(gpu.arch, gpu.compute_capability, loading=values["module-loading"])
         gpu = replace(gpu, context_bytes=context.typical)
-    return gpu, () if "gpu" in values else (f"no --gpu given: {DEFAULT_GPU}",)
+    return gpu, () if "gpu" in values else (Note("no --gpu given: {}", DEFAULT_GPU),)
 
 
 def _ranks(values: Mapping[str, Any]) -> tuple[int, int]:
@@ -314,9 +314,9 @@ def _ranks(values: Mapping[str, Any]) -> tuple[int, int]:
     world = _count(values, "world-size") or 1
     rank: int = values.get("rank", 0)
     if not 0 <= rank < world:
-        raise InvalidSpec(f"rank={rank} is not among the {world} ranks of --world-size; use 0 to {world - 1}")
+        raise InvalidSpec("rank={} is not among the {} ranks of --world-size; use 0 to {}", rank, world, world - 1)
     if values.get("parallel") and world == 1:
-        raise InvalidSpec(f"--parallel {values['parallel']} needs ranks; give --world-size")
+        raise InvalidSpec("--parallel {} needs ranks; give --world-size", values["parallel"])
     return world, rank
 
 
@@ -330,7 +330,7 @@ def _data(texts: Iterable[str]) -> dict[str, int]:
     for text in ",".join(texts).replace(" ", "").split(",") if texts else ():
         name, _, value = text.partition("=")
         if name not in DATA:
-            raise InvalidSpec(f"data={text[:60]!r} must be {', '.join(f'{each}=COUNT' for each in DATA)}")
+            raise InvalidSpec("data={!r} must be {}", text[:60], ", ".join(f"{each}=COUNT" for each in DATA))
         found[name] = require_count(name, parse_count(name, value))
     return found
 
@@ -342,7 +342,7 @@ def _count(values: Mapping[str, Any], name: str) -> int | None:
 def _steps(values: Mapping[str, Any]) -> int | None:
     steps = _count(values, "steps")
     if steps is not None and steps > MOST_STEPS:
-        raise InvalidSpec(f"steps={steps} is more than memory needs to repeat; use at most {MOST_STEPS}")
+        raise InvalidSpec("steps={} is more than memory needs to repeat; use at most {}", steps, MOST_STEPS)
     return steps
 
 
@@ -353,10 +353,10 @@ def _bytes(values: Mapping[str, Any], name: str) -> int | None:
 def _check_inputs(inputs: tuple[Input, ...], values: Mapping[str, Any]) -> None:
     names = [one.name for one in inputs if one.name]
     if len(set(names)) < len(names):
-        raise InvalidSpec(f"--input names {max(names, key=names.count)} twice; give every name once")
+        raise InvalidSpec("--input names {} twice; give every name once", max(names, key=names.count))
     for letter, option in ((BATCH, "batch"), (SEQUENCE, "seq-len")):
         if any(letter in one.dims for one in inputs) and option not in values and values.get("find") != option:
-            raise InvalidSpec(f"an --input has the letter {letter}, which stands for --{option}; give it")
+            raise InvalidSpec("an --input has the letter {}, which stands for --{}; give it", letter, option)
 
 
 def _check_training(values: Mapping[str, Any], is_training: bool) -> None:
@@ -364,7 +364,7 @@ def _check_training(values: Mapping[str, Any], is_training: bool) -> None:
         return
     for name in ("optimizer", "loss", "accumulate", "checkpoint", "clip-grad", "zero-grad"):
         if name in values:
-            raise InvalidSpec(f"--eval computes no gradients, so --{name} has no meaning; leave one of them out")
+            raise InvalidSpec("--eval computes no gradients, so --{} has no meaning; leave one of them out", name)
 
 
 def _given_values(texts: Iterable[str]) -> dict[str, str]:
@@ -386,7 +386,7 @@ def read_value(text: str) -> tuple[str, Value]:
     place, equals, value = text.rpartition("=")
     name, _, line = place.rpartition(":")
     if not equals or not name or not line.isdecimal():
-        raise InvalidSpec(f"value {text!r} names no place; write FILE:LINE=VALUE, as train.py:33=0.25")
+        raise InvalidSpec("value {!r} names no place; write FILE:LINE=VALUE, as train.py:33=0.25", text)
     words = {"true": True, "false": False}
     if value.lower() in words:
         return place, words[value.lower()]
@@ -395,4 +395,4 @@ def read_value(text: str) -> tuple[str, Value]:
             return place, kind(value)
         except ValueError:
             continue
-    raise InvalidSpec(f"value {text!r} is no number; write FILE:LINE=VALUE, as train.py:33=0.25 or train.py:40=true")
+    raise InvalidSpec("value {!r} is no number; write FILE:LINE=VALUE, as train.py:33=0.25 or train.py:40=true", text)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache, lru_cache
-from itertools import pairwise
 from pathlib import Path
 from string import Formatter
 from typing import Any, Final, NamedTuple
@@ -34,7 +33,8 @@ from vramcast.domain.answer import (
     Tried,
 )
 from vramcast.domain.planning import PlanAnswer, Reason, Technique
-from vramcast.domain.traced import TraceAnswer, TracedTime
+from vramcast.domain.trace_job import TraceAnswer, TracedTime
+from vramcast.errors import Note
 from vramcast.report.messages import MESSAGES
 
 SUBJECTS: Final = (
@@ -46,145 +46,18 @@ SUBJECTS: Final = (
 MOST_FACTOR: Final = 64
 """Of "N times the GPUs", which a change may cost."""
 
-REMEMBERED: Final = 4096
-"""Sentences kept with their Chinese: answers while somebody types repeat most of theirs."""
-
-LONGEST: Final = 4000
-"""Characters of a text that is looked up; no template makes a longer one."""
-
 START: Final = 3
-"""Characters of its beginning by which a template is found."""
+"""Characters of a name before its gap by which it comes first."""
 
-JOINTS: Final = {"; ": "；", ": ": "：", " + ": " + ", ", ": "，"}
-"""What joins sentences into one, the weakest joint first, and the same in Chinese."""
+REMEMBERED: Final = 4096
+"""Templates and names kept with what they are: answers while somebody types repeat most of theirs."""
 
-SEVERAL: Final = "; "
-"""Stands in no value but in one that is sentences of its own."""
-
-MOST_PARTS: Final = 4
-"""Parts between joints that one sentence has."""
-
-WITHOUT: Final = {"": "", "w": " ", "v": ", "}
-"""What stands behind the name of a gap -> what no value there has: "{name:w}" is one word, "{size:v}" one value."""
-
-LISTED: Final = re.compile(r"((?:--\S+ )?\S+(?:, (?:--\S+ )?\S+)*?),? (or|and|to) ((?:--\S+ )?\S+)")
-"""Names, options or numbers one after the other."""
-BETWEEN: Final = {"or": "或", "and": "与", "to": "至"}
-"""What stands before the last of them."""
-
-MOST_JOINTS: Final = 40
-"""Joints of a text that is taken apart: what is looked up grows with their square."""
-
-
-class Gap(NamedTuple):
-    """Where a value stands in a sentence."""
-
-    name: str
-    without: str  # what no value has that stands here, "" where it may have anything; see WITHOUT
-    is_open: bool  # at the end or in brackets: may hold sentences of its own
-
-    def holds(self, value: str) -> bool:
-        """Whether a text may be what stands here."""
-        return not (self.without and self.without in value) and (self.is_open or SEVERAL not in value)
-
-
-class Template(NamedTuple):
-    """An English sentence with gaps."""
-
-    literals: tuple[str, ...]  # what stands around the gaps, one more than there are gaps
-    gaps: tuple[Gap, ...]
-    chinese: str
-
-    @property
-    def weight(self) -> int:
-        """Characters that are not gaps: the more, the surer it is that a sentence was made from it."""
-        return sum(map(len, self.literals))
-
-    def values(self, text: str) -> dict[str, str] | None:
-        """What fills the gaps; None where the text was not made from this template. Takes linear time: every literal
-        is taken where it first stands."""
-        first, *middle, last = self.literals
-        end = len(text) - len(last)
-        if not text.startswith(first) or not text.endswith(last) or end <= len(first):
-            return None
-        place, values = len(first), []
-        for literal in middle:
-            found = text.find(literal, place + 1, end)
-            if found < 0:
-                return None
-            values.append(text[place:found])
-            place = found + len(literal)
-        if place >= end:
-            return None
-        filled = tuple(zip(self.gaps, (*values, text[place:end]), strict=True))
-        return {gap.name: value for gap, value in filled} if all(gap.holds(value) for gap, value in filled) else None
-
-
-class Table:
-    """Templates, found by how they begin."""
-
-    def __init__(self, rows: Mapping[str, str]) -> None:
-        self.exact: dict[str, str] = {}
-        self._by_start: dict[str, list[Template]] = {}
-        self._others: list[Template] = []  # begin with a gap, or too soon before one
-        templates = []
-        for english, chinese in rows.items():
-            found = template(english, chinese)
-            if found.gaps:
-                templates.append(found)
-            else:
-                self.exact[found.literals[0]] = chinese.format()
-        for found in sorted(templates, key=lambda one: -one.weight):
-            start = found.literals[0][:START]
-            (self._by_start.setdefault(start, []) if len(start) == START else self._others).append(found)
-
-    def said(self, text: str) -> str | None:
-        """The Chinese of a whole sentence, its values in Chinese too; None where no template made it."""
-        if text in self.exact:
-            return self.exact[text]
-        found = self._filled(text, self._by_start.get(text[:START], ()))
-        return found if found is not None else self._filled(text, self._others)
-
-    def _filled(self, text: str, templates: Iterable[Template]) -> str | None:
-        for one in templates:
-            values = one.values(text)
-            if values is not None:
-                return one.chinese.format_map({name: _value(value) for name, value in values.items()})
-        return None
-
-
-def _value(text: str) -> str:
-    """What fills a gap: a sentence or a list in Chinese, a name or a number as it is.
-
-    >>> _value("--engine megatron or torchtitan"), _value("weights")
-    ('--engine megatron 或 torchtitan', 'weights')
-    """
-    if " " not in text:
-        return text
-    listed = LISTED.fullmatch(text)
-    if listed is None:
-        return in_chinese(text)
-    head, word, last = listed.groups()
-    return f"{head.replace(', ', '、')} {BETWEEN[word]} {last}"
-
-
-def template(english: str, chinese: str) -> Template:
-    """A row of a table, taken apart.
-
-    >>> template("{model} has no experts; use ep=1", "").literals
-    ('', ' has no experts; use ep=1')
-    """
-    literals, names = [""], []
-    for literal, name, kind, _ in Formatter().parse(english):
-        literals[-1] += literal
-        if name is not None:
-            names.append((name, WITHOUT[kind or ""]))
-            literals.append("")
-    gaps = (
-        Gap(name, without, is_open=not after or (before.endswith("(") and after.startswith(")")))
-        for (name, without), (before, after) in zip(names, pairwise(literals), strict=True)
-    )
-    return Template(tuple(literals), tuple(gaps), chinese)
+SIGNS: Final = {
+    "; ": "；", ": ": "：", ", ": "、", " (": "（", ")": "）", " ": " ", " + ": " + ", " x ": " x ", "": "",
+    " or ": " 或 ", " and ": " 与 ", " to ": " 至 ",
+}
+"""What stands between sentences or names in a template that says nothing itself, and the same in Chinese.
+Sentences have a whole comma between them."""
 
 
 def catalogue(name: str) -> Iterator[list[str]]:
@@ -218,75 +91,86 @@ def option_texts() -> dict[str, str]:
 
 @cache
 def templates() -> dict[str, str]:
-    """Of all sentences; those that are made of two parts, one by one."""
-    found = {
-        f"unknown {kind} {{name}}{hint}": f"未知的{chinese}：{{name}}{said}"
-        for kind, chinese in terms("kind").items() for hint, said in terms("hint").items()
-    }
-    found |= {
-        f"the file's own plan on {{gpus}}: {fit}, {{size}} of {{there}} per GPU{english}":
-            f"文件自身的方案在 {{gpus}} 上：{MESSAGES[f'verdict.{fit}']['zh']}，"
-            f"每卡 {{size}}（可用 {{there}}）{chinese}"
-        for english, chinese in terms("speed").items() for fit in Fit
-    }
-    return found | {english: chinese for subject in SUBJECTS for english, chinese in catalogue(subject)}
+    """Of all sentences."""
+    return {english: chinese for subject in SUBJECTS for english, chinese in catalogue(subject)}
+
+
+class Row(NamedTuple):
+    """What the catalogues hold of a template."""
+
+    names: tuple[str, ...]  # of its gaps, one after the other
+    chinese: str
 
 
 @cache
-def sentences() -> Table:
-    """All sentences. Made when the first one is asked for: nothing English needs it."""
-    return Table(templates())
+def rows() -> dict[str, Row]:
+    """Template, gaps without names -> the same in Chinese. Made when the first one is asked for."""
+    unknown = {"unknown {} {}{}": Row(("kind", "name", "hint"), "未知的{kind}：{name}{hint}")}  # see UnknownName.of
+    verdicts = {str(fit): Row((), MESSAGES[f"verdict.{fit}"]["zh"]) for fit in Fit}
+    return unknown | verdicts | dict(_row(*one) for one in (terms("kind") | terms("hint")).items()) | sentences()
 
 
 @cache
-def _names() -> Table:
-    """What entries of ledgers are called: those that describe; names of modules and tensors stay."""
-    return Table(dict(catalogue("ledger")))
+def sentences() -> dict[str, Row]:
+    """Those of them that a text without gaps may be."""
+    return dict(_row(*one) for one in templates().items())
+
+
+def _row(english: str, chinese: str) -> tuple[str, Row]:
+    """A template whose gaps have names, without them.
+
+    >>> _row("{model} has no experts; use ep=1", "{model} 没有专家；请用 ep=1")[0]
+    '{} has no experts; use ep=1'
+    """
+    names = tuple(name for _, name, _, _ in Formatter().parse(english) if name is not None)
+    return shape(english)[0], Row(names, chinese if names else chinese.format())
 
 
 @lru_cache(REMEMBERED)
+def shape(template: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """A template without conversions and formats of its gaps, and those.
+
+    >>> shape("{} of {:,} {!r}")
+    ('{} of {} {}', (('', ''), ('', ','), ('r', '')))
+    """
+    parts = [part for part in Formatter().parse(template) if part[0] or part[1] is not None]
+    gaps = tuple((conversion or "", kind or "") for _, name, kind, conversion in parts if name is not None)
+    return "".join(literal + ("" if name is None else "{}") for literal, name, _, _ in parts), gaps
+
+
 def in_chinese(text: str) -> str:
-    """A sentence of a layer below in Chinese; of several joined ones those that are known; else as it is.
+    """A sentence of a layer below in Chinese; in English where no catalogue holds it.
 
-    >>> in_chinese("ep=8: llama-3.1-8b has no experts to divide; use ep=1")
+    >>> in_chinese(Note("ep={}: {} has no experts to divide; use ep=1", 8, "llama-3.1-8b"))
     'ep=8：llama-3.1-8b 没有可切分的专家；请用 ep=1'
-    >>> in_chinese("512 x 4096 x 2 B")
-    '512 x 4096 x 2 B'
     """
-    if not 1 < len(text) <= LONGEST:
-        return text
-    whole = sentences().said(text)
-    return whole if whole is not None else _joined(text)
+    if not isinstance(text, Note) or not text.values:
+        row = (rows() if isinstance(text, Note) else sentences()).get(text)
+        return text if row is None or row.names else row.chinese
+    english, gaps = shape(text.template)
+    values = [
+        format(value, kind) if kind
+        else in_chinese(value) if isinstance(value, Note) or (isinstance(value, str) and " " in value) else str(value)
+        for (_, kind), value in zip(gaps, text.values, strict=True)
+    ]
+    values = [repr(value) if gap[0] else value for gap, value in zip(gaps, values, strict=True)]
+    row = rows().get(english)
+    if row is not None:
+        return row.chinese.format_map(dict(zip(row.names, values, strict=True)))
+    around = SIGNS | {", ": "，"} if any(isinstance(value, Note) for value in text.values) else SIGNS
+    signs = english.split("{}")
+    if not around.keys() >= set(signs):
+        return str(text)
+    return "".join(around[sign] + value for sign, value in zip(signs, (*values, ""), strict=True))
 
 
-def _joined(text: str) -> str:
-    """Sentences that stand in one, each in Chinese; as it is where none of them is known.
-
-    >>> _joined("ep=8: gpt2 has no experts to divide; use ep=1; a name; pp=2 is more than the 1 layers; use at most 1")
-    'ep=8：gpt2 没有可切分的专家；请用 ep=1；a name；pp=2 超过 1 层；最多用 1'
-    """
-    if sum(text.count(joint) for joint in JOINTS) > MOST_JOINTS:
-        return text
-    if text.endswith(")"):
-        head, mark, tail = text[:-1].partition(" (")
-        if mark and (said := in_chinese(head)) != head:
-            return f"{said}（{_value(tail)}）"
-    for joint, chinese in JOINTS.items():
-        parts = text.split(joint)
-        if len(parts) > 1 and (known := list(_grouped(parts, joint))) != parts:
-            return chinese.join(known)
-    return text
-
-
-def _grouped(parts: list[str], joint: str) -> Iterator[str]:
-    """The Chinese of neighbouring parts that are one sentence, the most of them that are; else of each part."""
-    place = 0
-    while place < len(parts):
-        ends = range(min(place + MOST_PARTS, len(parts)), place + 1, -1)
-        whole = ((end, sentences().said(joint.join(parts[place:end]))) for end in ends if end - place < len(parts))
-        end, found = next(((end, said) for end, said in whole if said is not None), (place + 1, None))
-        yield found if found is not None else _value(parts[place])
-        place = end
+@cache
+def _names() -> tuple[dict[str, str], list[tuple[re.Pattern[str], str]]]:
+    """What entries of ledgers are called, those that describe; then those of something that has a name of its own."""
+    whole = dict(catalogue("ledger"))
+    gaps = sorted((name for name in whole if "{" in name),
+                  key=lambda name: (name.find("{") < START, -len(re.sub("{.*?}", "", name))))
+    return whole, [(re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(name))), whole[name]) for name in gaps]
 
 
 @lru_cache(REMEMBERED)
@@ -296,10 +180,12 @@ def name_in_chinese(path: str) -> str:
     >>> name_in_chinese("decoder.layers/gradient of hidden states"), name_in_chinese("mlp.gate")
     ('decoder.layers/隐藏状态的梯度', 'mlp.gate')
     """
-    if not 1 < len(path) <= LONGEST:
-        return path
-    said = (_names().said(part) or part for part in path.split("/"))
-    return "/".join(said)
+    whole, named = _names()
+    if path in whole or "/" not in path:
+        found = ((name.fullmatch(path), chinese) for name, chinese in named)
+        said = (chinese.format_map(match.groupdict()) for match, chinese in found if match)
+        return whole.get(path) or next(said, path)
+    return "/".join(map(name_in_chinese, path.split("/")))
 
 
 SEVERAL_VALUES: Final = "; several: "
@@ -364,11 +250,7 @@ def _said(value: Any) -> Any:
 
 
 def _cost(text: str) -> str:
-    """What changes cost, one behind the other; a cost may hold the mark that parts them."""
-    costs, parts = terms("cost"), text.split("; ")
-    found = []
-    while parts:
-        length = next((size for size in range(len(parts), 0, -1) if "; ".join(parts[:size]) in costs), 1)
-        one, parts = "; ".join(parts[:length]), parts[length:]
-        found.append(costs.get(one) or in_chinese(one))
-    return "；".join(found)
+    """What changes cost, one behind the other."""
+    if isinstance(text, Note) and set(text.template.split("; ")) == {"{}"}:
+        return "；".join(_cost(one) for one in text.values if isinstance(one, str))
+    return terms("cost").get(text) or in_chinese(text)

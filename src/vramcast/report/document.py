@@ -12,8 +12,8 @@ from msgspec.json import format as format_json
 from msgspec.structs import asdict
 
 from vramcast.domain.answer import Answer, Change, Found, PostTrainingAnswer, RankAnswer, ServeAnswer, Tried
-from vramcast.question.option_text import applied_in
-from vramcast.question.options import OPTIONS, Option
+from vramcast.errors import text_of
+from vramcast.question.options import OPTIONS, Option, applied_in
 from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report.plain import SCHEMA, known
@@ -49,7 +49,8 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
     if isinstance(answer, ServeAnswer):
         plain |= _serving(answer)
     if isinstance(answer, PostTrainingAnswer):
-        plain |= known(to_builtins({name: getattr(answer, name) for name in ("resting", "longest", "shortfall")}))
+        more = {name: getattr(answer, name) for name in ("resting", "longest", "shortfall")}
+        plain |= known(to_builtins(more, enc_hook=text_of))
     if answer.found is not None:
         plain |= _found(answer.found)
     if answer.host is not None:
@@ -91,12 +92,12 @@ def _serving(answer: ServeAnswer) -> dict[str, Any]:
     capacity = answer.capacity
     return known({
         "shortfall": answer.shortfall,
-        "capacity": capacity and {"kv_tokens": capacity.kv_tokens} | to_builtins(capacity),
+        "capacity": capacity and {"kv_tokens": capacity.kv_tokens} | to_builtins(capacity, enc_hook=text_of),
         "startup": answer.startup or None,
         "time": None if answer.speed is None else known(answer.speed),
         "load": None if answer.load is None else asdict(answer.load),
         "fleet": None if answer.fleet is None else asdict(answer.fleet),
-        "served": None if answer.served is None else known(answer.served),
+        "served": None if answer.served is None else known(to_builtins(answer.served)),
     })
 
 
@@ -115,10 +116,11 @@ def _tried(tried: Tried) -> dict[str, Any]:
 
 def to_json(answer: Answer, *, today: date | None = None) -> str:
     """The document as text; twenty times as fast as json.dumps writes it with an indent."""
-    return format_json(encode(document(answer, today=today)), indent=1).decode()
+    return format_json(encode(document(answer, today=today), enc_hook=text_of), indent=1).decode()
 
 
 def _rank(rank: RankAnswer) -> dict[str, Any]:
-    plain: dict[str, Any] = to_builtins(rank)
+    plain: dict[str, Any] = to_builtins(rank, enc_hook=text_of)
     plain["peak"]["interval_bytes"] = list(plain.pop("interval_bytes"))
+    plain.pop("chance_to_fit", None)  # absent where it is not known
     return plain | {"ledger": list(plain["ledger"])}

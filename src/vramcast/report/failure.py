@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from vramcast.domain.failure import Diagnosis, Finding, Fix
-from vramcast.domain.reconciliation import Remark
+from vramcast.domain.failure import Diagnosis, Finding, Fix, Remark
 from vramcast.report.columns import table, table_lines
 from vramcast.report.messages import Words, rare_messages
 from vramcast.report.plain import SCHEMA, as_text, known

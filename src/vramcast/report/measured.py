@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from vramcast.domain.reconciliation import Compared, Reconciliation, Remark
+from vramcast.domain.failure import Compared, Reconciliation, Remark
 from vramcast.report.columns import table, table_lines
 from vramcast.report.document import document
 from vramcast.report.messages import MESSAGES, Words

@@ -120,7 +120,7 @@ def _scatter(points: list[Point], unit: str, words: Words) -> Iterator[str]:
     for value, text in labelled(across):
         start = round(across.place(value) * (COLUMNS - 1))
         below[start : start + len(text)] = text
-    yield f"  {'':>9} {''.join(below).rstrip()}  {words('plan.tokens_axis')}"
+    yield f"  {'':>9} {''.join(below).rstrip()}  {axis_words(points, words)}"
     marked = [(mark, point) for point, mark in zip(points, _marks(points), strict=True) if mark.isalpha()]
     shared, own = split_labels(tuple(what_of(point, words) for _, point in marked))
     if shared:
@@ -145,7 +145,12 @@ def _marks(points: Sequence[Point]) -> list[str]:
 
 def figures(point: Point, words: Words) -> str:
     cost = words("plan.cost_axis", unit=f"{short(point.cost_per_million_tokens)} {point.unit}")
-    return f"{point.tokens_per_s:,.0f} {words('plan.tokens_axis')}, {cost}"
+    return f"{point.tokens_per_s:,.0f} {axis_words([point], words)}, {cost}"
+
+
+def axis_words(points: Sequence[Point], words: Words) -> str:
+    """Whose tokens a second they are."""
+    return words("plan.tokens_axis_each" if points[0].per_user else "plan.tokens_axis")
 
 
 def short(value: float, digits: int = 3) -> str:
@@ -180,9 +185,9 @@ def check_picture(path: Path) -> None:
     Raises: InvalidSpec for an ending of no known kind, SourceError for a folder that is not there
     """
     if path.suffix not in WRITERS:
-        raise InvalidSpec(f"--picture {str(path)[:80]} must end in .svg or .html")
+        raise InvalidSpec("--picture {} must end in .svg or .html", str(path)[:80])
     if not path.parent.is_dir():
-        raise SourceError(f"{path}: No such file or directory; name a folder that is there")
+        raise SourceError("{}: No such file or directory; name a folder that is there", path)
 
 
 def write_picture(path: Path, points: Sequence[Point], words: Words) -> None:
@@ -243,7 +248,7 @@ def _panel(points: list[Point], unit: str, words: Words) -> Iterator[str]:
         x = x_of(value)
         yield f'<path class="grid" d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
         yield f'<text class="soft" x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{text}</text>'
-    yield _text("ink", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, words("plan.tokens_axis"), "middle")
+    yield _text("ink", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, axis_words(points, words), "middle")
     middle = (TOP + HEIGHT - BOTTOM) / 2
     yield (
         f'<text class="ink" transform="translate(20 {middle:.1f}) rotate(-90)" text-anchor="middle">'

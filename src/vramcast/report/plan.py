@@ -13,7 +13,7 @@ from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
 from vramcast.report.plan_words import decision_words, fleet_words, reason_words, split_labels, technique_words
 from vramcast.report.price import dated, money, run_length
-from vramcast.report.text import cost_words, host, unread
+from vramcast.report.text import cost_words, host, under_traffic, unread
 from vramcast.report.verdicts import headline, word_of
 from vramcast.units import format_bytes
 
@@ -114,6 +114,8 @@ def winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[str
     yield "  " + words("plan.comma").join(summary(best, words))
     if words.said(NO_ROOM) in answer.warnings:
         yield "  " + words("plan.caution", text=words.said(NO_ROOM))
+    if isinstance(best, ServeAnswer):
+        yield from (f"  {line}" for line in under_traffic(best.served, words))
     yield from (f"  {line}" for line in _cautions(best, words))
     if best.cost is not None:
         yield f"  {dated(best.cost.price, words, today)}"
@@ -181,7 +183,12 @@ def summary(answer: Answer, words: Words) -> Iterator[str]:
 
 
 def _served(answer: ServeAnswer, words: Words) -> Iterator[str]:
-    if answer.speed is not None:
+    served = answer.served
+    if served is not None:
+        yield words("plan.ttft_most", seconds=seconds(served.first_token_s.p90))
+        if served.token_s.p50:
+            yield words("plan.median_speed", rate=f"{1 / served.token_s.p50:,.1f}")
+    elif answer.speed is not None:
         yield words("plan.ttft", seconds=seconds(answer.speed.time_to_first_token_s))
         if answer.speed.tokens_per_s_per_user is not None:
             yield words("plan.per_user", rate=f"{answer.speed.tokens_per_s_per_user:,.1f}")
@@ -234,7 +241,10 @@ def _row(rank: int, text: str, plan: Answer, mark: str, *, load: bool) -> tuple[
     time, cost = plan.time, plan.cost
     speed, fleet = (plan.speed, plan.fleet) if isinstance(plan, ServeAnswer) else (None, None)
     rate = fleet.tokens_per_s if fleet else time.tokens_per_s if time else None
-    each = speed.tokens_per_s_per_user if speed else None
+    each, first = (speed.tokens_per_s_per_user, speed.time_to_first_token_s) if speed else (None, None)
+    served = plan.served if isinstance(plan, ServeAnswer) else None
+    if served is not None:
+        first, each = served.first_token_s.p90, 1 / served.token_s.p50 if served.token_s.p50 else None
     needs = plan.load if isinstance(plan, ServeAnswer) and load else None
     per_tokens = cost.per_million_tokens if cost is not None else None
     return (
@@ -244,7 +254,7 @@ def _row(rank: int, text: str, plan: Answer, mark: str, *, load: bool) -> tuple[
         "" if needs is None else format_bytes(needs.total_bytes * (fleet.replicas if fleet else 1)),
         "" if needs is None else format_bytes(needs.per_gpu_bytes),
         "" if time is None else seconds(time.step_s),
-        "" if speed is None else seconds(speed.time_to_first_token_s),
+        "" if first is None else seconds(first),
         "" if each is None else f"{each:,.1f}",
         "" if rate is None else f"{rate:,.0f}",
         "" if cost is None or per_tokens is None else money(per_tokens, cost.price.currency),

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from vramcast.domain.answer import Answer
 from vramcast.domain.model import Noun
 from vramcast.domain.planning import PlanAnswer
-from vramcast.question.option_text import options_in
-from vramcast.question.options import OPTIONS
+from vramcast.errors import text_of
+from vramcast.question.options import OPTIONS, options_in
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
@@ -75,4 +75,4 @@ def _part(answer: Answer, today: date | None) -> dict[str, Any]:
 
 def _known(noun: Noun, said: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
     """What is known of a noun, with some of its texts in a language."""
-    return known(to_builtins(replace(noun, **dict(said))))
+    return known(to_builtins(replace(noun, **dict(said)), enc_hook=text_of))

@@ -8,7 +8,7 @@ from typing import Any
 from vramcast.domain.answer import LedgerEntry
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Snapshot
-from vramcast.domain.traced import Holding, TraceAnswer
+from vramcast.domain.trace_job import Holding, TraceAnswer
 from vramcast.recordings.examine import Asked, Examined, examine
 from vramcast.report import replay, trace
 from vramcast.report.messages import Shown, Words, words_here

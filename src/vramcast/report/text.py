@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from itertools import groupby
+from textwrap import wrap
 from typing import Final
+
+from msgspec.structs import replace
 
 from vramcast import report
 from vramcast.domain.answer import (
@@ -195,10 +199,46 @@ def search(found: Found | None, words: Words) -> Iterator[str]:
 
 def tried(found: Found, words: Words) -> Iterator[str]:
     """A row for every plan next to the result, then the nearest that fails. What nothing is known of has no column."""
+    shared = shared_options([one.what for one in found.tried])
+    if shared:
+        yield from wrap(words("tried.shared", options=shared), LINE, initial_indent="  ", subsequent_indent="    ",
+                        break_on_hyphens=False)
+        found = replace(found, tried=tuple(replace(one, what=without(one.what, shared)) for one in found.tried))
     cells, right = tried_cells(found, words)
     yield from table_lines(cells, right=right)
     if found.nearest_failing is not None and found.what is not None and not found.tried[0].parameters:
         yield "  " + words("nearest_failing", what=found.nearest_failing.what)
+
+
+WIDE: Final = 60
+"""Options of a plan beyond which a table leaves out what all of its plans have [columns]."""
+
+LINE: Final = 100
+"""[columns]"""
+
+OPTION: Final = re.compile(r"--[\w-]+(?: (?!--)\S+)*")
+
+
+def shared_options(whats: Sequence[str]) -> str:
+    """Options that all plans of a table have, where it would be too wide with them; "" where there are none.
+
+    >>> shared_options(["--rollout-tp 8 --memory-fraction 0.65 --offload-parameters cpu --ulysses 8",
+    ...     "--rollout-tp 8 --memory-fraction 0.65 --offload-parameters cpu --ulysses 4"])
+    '--rollout-tp 8 --memory-fraction 0.65 --offload-parameters cpu'
+    """
+    if max(map(len, whats), default=0) <= WIDE:
+        return ""
+    each = [OPTION.findall(what) for what in whats]
+    return " ".join(option for option in each[0] if all(option in other for other in each))
+
+
+def without(what: str, shared: str) -> str:
+    """The options of a plan beside those.
+
+    >>> without("--rollout-tp 8 --memory-fraction 0.65", "--rollout-tp 8")
+    '--memory-fraction 0.65'
+    """
+    return " ".join(option for option in OPTION.findall(what) if option not in OPTION.findall(shared))
 
 
 def tried_cells(found: Found, words: Words) -> tuple[list[tuple[str, ...]], frozenset[int]]:

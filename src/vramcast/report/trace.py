@@ -9,7 +9,8 @@ from typing import Any, Final
 from msgspec import to_builtins
 
 from vramcast.domain.answer import Peak
-from vramcast.domain.traced import Holding, TraceAnswer, TracedTime, TraceFailure
+from vramcast.domain.trace_job import Holding, TraceAnswer, TracedTime, TraceFailure
+from vramcast.errors import text_of
 from vramcast.report.columns import table_lines
 from vramcast.report.document import document
 from vramcast.report.messages import Words
@@ -260,12 +261,14 @@ def trace_document(answer: TraceAnswer) -> dict[str, Any]:
         del plain["parameters"]  # a script's are not known
     plain |= {"steps": answer.steps, "events": answer.events}
     plain["holdings"] = {
-        name: list(to_builtins(getattr(answer.holdings, f"by_{name}"))) for name in ("module", "line", "operator")
+        name: list(to_builtins(getattr(answer.holdings, f"by_{name}"), enc_hook=text_of))
+        for name in ("module", "line", "operator")
     }
-    plain["unknown_operators"] = list(to_builtins(answer.unknown_operators))
+    plain["unknown_operators"] = list(to_builtins(answer.unknown_operators, enc_hook=text_of))
     plain["course"] = [[point.allocated_bytes, point.reserved_bytes] for point in answer.course]
     if answer.failure is not None:
-        plain["failure"] = known(to_builtins(answer.failure) | {"step": answer.failure.step + 1})  # as the text counts
+        failure = to_builtins(answer.failure, enc_hook=text_of)
+        plain["failure"] = known(failure | {"step": answer.failure.step + 1})  # as the text counts
     if answer.traced_time is not None:
         plain["time"] = known(answer.traced_time)
     return plain | known({"timeline": answer.timeline, "stopped": answer.stopped})

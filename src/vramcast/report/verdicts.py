@@ -6,12 +6,14 @@ of reports, notebooks and the page; a terminal's colours stand in `cli.shared`.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from vramcast.domain.answer import Answer, Fit, PostTrainingAnswer, ServeAnswer
-from vramcast.domain.planning import PlanAnswer
+from vramcast.domain.answer import Answer, Fit
 from vramcast.report.messages import Words
 from vramcast.units import format_bytes
+
+if TYPE_CHECKING:
+    from vramcast.domain.planning import PlanAnswer
 
 TONES: Final[dict[Fit, str]] = {
     Fit.FITS: "good", Fit.CLOSELY: "good", Fit.MAY_RUN_OUT: "close", Fit.NOT: "bad",
@@ -31,7 +33,7 @@ def headline(answer: Answer, words: Words, *, per_gpu: bool = True) -> str:
     `per_gpu`: whether the sizes are those of one of several cards.
     """
     needed, capacity, fit = answer.fullest.needed_bytes, answer.capacity_bytes, answer.verdict
-    if isinstance(answer, (ServeAnswer, PostTrainingAnswer)) and answer.shortfall and needed <= capacity:
+    if answer.shortfall and needed <= capacity:
         return words("verdict.line", verdict=word_of(fit, words), reason=words.said(answer.shortfall))
     key = {Fit.FITS: "within", Fit.NOT: "beyond"}.get(fit, "close")
     reason = words(

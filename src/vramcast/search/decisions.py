@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.answer import Fit, claimed_bytes, fit_of, usable_bytes
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Precision, Recompute, Shards

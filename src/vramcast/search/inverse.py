@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.answer import Answer, Found, Tried, claimed_bytes, usable_bytes
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Shards
 from vramcast.domain.model import Model
 from vramcast.domain.planning import NO_ROOM, Goal, Limits, Space, too_close
-from vramcast.errors import InvalidSpec, UnknownName, VramcastError
+from vramcast.errors import InvalidSpec, Note, UnknownName, VramcastError, joined
 from vramcast.estimate.changes import Need
 from vramcast.estimate.host_memory import has_room, host_need, shortfall
 from vramcast.estimate.step_time import timed
@@ -122,8 +122,8 @@ def choose(goal: str, asked: Question) -> tuple[Job, Answer]:
     nearest = nearest_of(result.looks)
     chosen = result.best or nearest
     if chosen is None:
-        reasons = "; ".join(dict.fromkeys(look.tried.reason for look in result.looks)) or "nothing to look at"
-        raise InvalidSpec(f"no plan is possible: {reasons[:400]}")
+        reasons = joined("; ", dict.fromkeys(look.tried.reason for look in result.looks), most=400)
+        raise InvalidSpec("no plan is possible: {}", reasons or "nothing to look at")
     shown = [measured(look) for look in _shown(result.looks, chosen)]
     found = Found(
         goal=goal,
@@ -199,7 +199,7 @@ def _look(job: Job, what: str, value: int | str, headroom: float | None) -> Look
 def _reason(job: Job, need: Need, capacity: int, headroom: float | None) -> str:
     """Why a plan does not fit, or leaves too little free."""
     if need.needed_bytes > capacity:
-        return f"{format_bytes(need.needed_bytes)} needed, {format_bytes(capacity)} usable"
+        return Note("{} needed, {} usable", format_bytes(need.needed_bytes), format_bytes(capacity))
     lacks = shortfall(host_need(job))
     return lacks or too_close(need.needed_bytes, need.high_bytes, capacity, headroom)
 
@@ -244,7 +244,7 @@ def _knee(asked: Question) -> Result:
     """Batches by doubling, up to the first whose doubling gains less than 5 %, or does not fit."""
     looks = [_with_batch(asked, 1)]
     if looks[0].leaves and looks[0].tried.tokens_per_s is None:
-        raise InvalidSpec(f"no step time is known: {'; '.join(timed(asked.job).assumptions)[:300]}")
+        raise InvalidSpec("no step time is known: {}", joined("; ", timed(asked.job).assumptions, most=300))
     best = looks[0] if looks[0].leaves else None
     while looks[-1].leaves and len(looks) <= MOST_BATCH.bit_length():
         looks.append(_with_batch(asked, 1 << len(looks)))
@@ -315,11 +315,11 @@ def _largest_with(asked: Question, rung: Rung, catalogue: list[Model]) -> Look:
 def _remarks(asked: Question, rung: Rung, job: Job) -> Iterator[str]:
     """What a set of techniques needs besides the cards."""
     if not _may(asked, rung):
-        yield f"needs --allow {rung.allow}"
+        yield Note("needs --allow {}", rung.allow)
     need = host_need(job)
     if need is not None:
         low, high = (format_bytes(size or need.memory_bytes) for size in (need.memory_bytes, need.memory_high_bytes))
-        yield f"at least {low}, at most {high} of main memory in each machine"
+        yield Note("at least {}, at most {} of main memory in each machine", low, high)
 
 
 def _may_fit(job: Job, headroom: float | None) -> bool:
@@ -372,7 +372,7 @@ def _on_cluster(asked: Question, cluster: Cluster) -> Look:
             what = options_between(with_plan(here, shards=Shards.NOTHING), found)
             return _look(found, f"--gpus {cluster.name} {what}".rstrip(), cluster.name, asked.headroom)
     if not looks:
-        reason = f"no plan of {', '.join(asked.engines)} is known here"
+        reason = Note("no plan of {} is known here", ", ".join(asked.engines))
         return Look(here, cluster.name, Tried(what=f"--gpus {cluster.name}", fits=False, reason=reason))
     return nearest_of(looks) or looks[0]
 
@@ -400,7 +400,7 @@ def _by_price(asked: Question) -> Result:
     priced = tuple(cluster for cluster in asked.clusters if cluster.price is not None)
     currencies = sorted({cluster.price.currency for cluster in priced if cluster.price})
     if len(currencies) != 1:
-        known = f"prices in {' and '.join(currencies)} are not compared; choose one with --currency"
+        known = Note("prices in {} are not compared; choose one with --currency", joined(" and ", currencies))
         raise InvalidSpec(known if currencies else "none of the machines has a price; give --price, for example 2.5usd")
     by_hour = _enough(lambda cluster: (cluster.price.per_hour * cluster.num_nodes if cluster.price else 0.0,))
     return by_hour(asked._replace(clusters=priced))

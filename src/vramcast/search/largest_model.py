@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Layer, Model, Run, Stack
 from vramcast.estimate.variants import adapters_of, on_engine, with_plan

@@ -1,10 +1,11 @@
 """Inverse questions about post-training: the largest micro-batch, the longest answer, the fewest cards, the largest
-share of the card for the engine. Each plan looked at is answered whole, and fits where its 90 % interval does.
+share of the card for the engine, the fastest step. Each plan looked at is answered whole, and fits where its 90 %
+interval does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -15,8 +16,10 @@ from vramcast.engines.post_training.batches import part_of, replicas
 from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.post_training import answer
 from vramcast.search.bisection import largest
+from vramcast.search.post_training_plans import fastest
+from vramcast.units import format_seconds
 
-GOALS: Final = ("largest-batch", "longest-response", "fewest-gpus", "largest-fraction")
+FASTEST: Final = "fastest-step"
 
 TOKEN_STEP: Final = 128
 """Answers are looked at in steps of this [tokens]."""
@@ -53,17 +56,32 @@ class _Looked:
         return self.tried[what].fits
 
 
-def find(goal: str, job: PostTrainingJob) -> PostTrainingAnswer:
+def find(goal: str, job: PostTrainingJob, fixed: Collection[str] = ()) -> PostTrainingAnswer:
     """The plan that an inverse question is for; where nothing fits, the answer of the plan as it is asked.
+
+    Args:
+        fixed: options that are named, which the search for the fastest step leaves as they are
 
     Raises: InvalidSpec for a goal that says nothing about the question
     """
-    looked = _Looked()
-    value, what = _SEARCHES[goal](job, looked)
+    looked, count = _Looked(), 0
+    if goal == FASTEST:
+        def answered(what: str, plan: PostTrainingJob) -> PostTrainingAnswer | None:
+            looked.fits(what, lambda: plan)
+            return looked.answers.get(what)
+
+        what, count = fastest(job, fixed, answered)
+        time = looked.answers[what].time if what else None
+        value: int | str = format_seconds(time.step_s) if time is not None else ""
+    else:
+        value, what = _SEARCHES[goal](job, looked)
+    tried = sorted(looked.tried.values(), key=lambda one: -(one.needed_bytes or 0))
+    if goal == FASTEST:  # the plan found comes last, and those before it are faster
+        tried = list(looked.tried.values())[::-1]
     found = Found(
         goal=goal, what=what or None, value=value if what else None,
-        tried=tuple(sorted(looked.tried.values(), key=lambda one: -(one.needed_bytes or 0))[:SHOWN]),
-        num_tried=len(looked.tried),
+        tried=tuple(tried[:SHOWN]),
+        num_tried=count or len(looked.tried),
     )
     return replace(looked.answers[what] if what in looked.answers else answer(job), found=found)
 

@@ -15,11 +15,11 @@ from vramcast.domain.answer import Capacity, Found, ServeAnswer, Tried, usable_b
 from vramcast.domain.device import Gpu
 from vramcast.domain.planning import NO_ROOM, too_close
 from vramcast.domain.serving import DEFAULT_CONTEXT, ServeJob
-from vramcast.errors import InvalidSpec, UnknownName, VramcastError
+from vramcast.errors import InvalidSpec, Note, UnknownName, VramcastError, joined
 from vramcast.estimate.serving import Verdict, answer, verdict
 from vramcast.estimate.speed import timed
 from vramcast.search.bisection import largest
-from vramcast.search.candidates import (
+from vramcast.search.serving_space import (
     Candidate,
     fewest_gpus,
     formats,
@@ -99,8 +99,8 @@ def find(
     nearest = nearest_of(result.looks)
     chosen = result.best or nearest
     if chosen is None:
-        reasons = "; ".join(dict.fromkeys(look.tried.reason for look in result.looks)) or "no card to choose from"
-        raise InvalidSpec(f"no plan is possible: {reasons[:400]}")
+        reasons = joined("; ", dict.fromkeys(look.tried.reason for look in result.looks), most=400)
+        raise InvalidSpec("no plan is possible: {}", reasons or "no card to choose from")
     found = Found(
         goal=goal,
         what=result.best.candidate.what if result.best else None,
@@ -163,7 +163,7 @@ def _reason(job: ServeJob, found: Verdict, headroom: float | None) -> str:
     """Why a plan does not fit, or leaves too little of the card free; or nothing."""
     visible = job.cluster.gpu.visible_bytes
     if found.needed_bytes > visible:
-        return f"{format_bytes(found.needed_bytes)} needed, {format_bytes(visible)} usable"
+        return Note("{} needed, {} usable", format_bytes(found.needed_bytes), format_bytes(visible))
     if found.shortfall or found.leaves(visible, headroom):
         return found.shortfall
     return too_close(found.needed_bytes, found.high_bytes, usable_bytes(visible, headroom), headroom)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -10,7 +11,7 @@ from msgspec.structs import asdict, replace
 from vramcast.domain.answer import claimed_bytes, usable_bytes
 from vramcast.domain.device import Cluster
 from vramcast.domain.planning import Limits, Reason
-from vramcast.domain.serving import ServeJob, ServePlan
+from vramcast.domain.serving import ServeJob, ServePlan, Traffic
 from vramcast.domain.version import named
 from vramcast.estimate.serving import Verdict, verdict
 from vramcast.estimate.speed import timed
@@ -37,6 +38,7 @@ class Deployment(NamedTuple):
     tokens_per_s: float
     value: float  # what the goal makes small
     then: float  # what decides between equal values
+    per_user: float = 0.0  # tokens per second at the median, where requests come by themselves
 
 
 def most_machines(machine: Cluster, limits: Limits, there_are: int | None) -> int | None:
@@ -121,7 +123,17 @@ def options_of(job: ServeJob, machine: Cluster, *, by_machine: bool = False) -> 
     found += _settings(job)
     if job.requests.context is not None:
         found.append(f"--context {job.requests.context}")
-    return " ".join((*found, f"--concurrency {job.requests.concurrency}"))
+    load = _traffic(job.traffic) if job.traffic is not None else f"--concurrency {job.requests.concurrency}"
+    return " ".join((*found, load))
+
+
+def _traffic(traffic: Traffic) -> str:
+    """Requests that come at a rate; other fields are called like their options."""
+    slo = ",".join(f"{name}<{1000 * limit:g}ms" for name, limit in traffic.slo.items())
+    neutral = asdict(Traffic())
+    given = {name: value for name, value in asdict(traffic).items() if value != neutral[name]} | {"slo": slo}
+    texts = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in given.items()}
+    return " ".join(f"--{name.replace('_', '-')} {shlex.quote(text)}" for name, text in texts.items())
 
 
 def _settings(job: ServeJob) -> Iterator[str]:

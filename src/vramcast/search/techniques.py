@@ -1,20 +1,27 @@
-"""The technique table of a case: every way to save memory, answered by the engine's own model for this very job."""
+"""The technique table of a case: every way to save memory, answered by the engine's own model for this very job;
+and a search's answer with it, the way there and what its plans cost over the whole run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.domain.answer import StepTime, fit_of
+from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
-from vramcast.domain.planning import Technique
-from vramcast.errors import VramcastError
+from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space, Technique
+from vramcast.errors import Note, VramcastError
 from vramcast.estimate import techniques as ways
 from vramcast.estimate.changes import Need
+from vramcast.estimate.cost import with_cost
 from vramcast.estimate.host_memory import host_need, shortfall
 from vramcast.estimate.step_time import step_time
-from vramcast.estimate.training import need_of, rank_programs
+from vramcast.estimate.training import need_of, question, rank_programs
 from vramcast.estimate.variants import on_engine, options_between
+from vramcast.search.decisions import decisions, plain_job
 
 Pace = Callable[[Job], StepTime]
 """How long a step of a job takes."""
@@ -24,7 +31,7 @@ class Table(NamedTuple):
     """What was computed, and what no engine of the case has."""
 
     techniques: tuple[Technique, ...]
-    refused: tuple[str, ...]  # "activations on the CPU: ... is not modelled for ..."
+    refused: tuple[str, ...]  # one sentence each
 
 
 class _Pair(NamedTuple):
@@ -61,7 +68,7 @@ def techniques(job: Job, *, pace: Pace = step_time) -> Table:
         try:
             pair = _pair(job, way, measured)
         except VramcastError as error:
-            refused.append(f"{way.name}: {error}")
+            refused.append(Note("not in the table of techniques: {}: {}", way.name, error))
         else:
             if pair is not None and pair.with_it not in seen:
                 seen.append(pair.with_it)
@@ -124,3 +131,38 @@ def _slowdown(pair: _Pair, pace: Pace) -> float | None:
     except VramcastError:
         return None
     return None if before == after else before / after - 1
+
+
+def explained(answer: PlanAnswer, space: Space, limits: Limits, cluster: Cluster) -> PlanAnswer:
+    """The answer with decision path and technique table.
+
+    Args:
+        answer: what a search found
+        space: what it looked at
+        limits: what its plans keep to
+        cluster: the machines to explain it on
+    """
+    job = plain_job(space, cluster)
+    table = techniques(job)
+    clusters = {cluster.name: cluster for cluster in space.clusters}
+    plans = tuple(
+        with_cost(plan, clusters[plan.question["gpus"]], run_tokens=limits.run_tokens) for plan in answer.plans
+    )
+    path = decisions(job, engine=_engine_of(answer, space), headroom=limits.headroom)
+    return replace(
+        answer, plans=plans, decisions=path, techniques=table.techniques,
+        assumptions=(*answer.assumptions, *table.refused),
+    )
+
+
+def _engine_of(answer: PlanAnswer, space: Space) -> str | None:
+    """The engine that a path leads to: the winner's, or the only one asked for."""
+    if answer.plans:
+        return str(answer.plans[0].question["engine"]).partition("@")[0]
+    return space.engines[0] if len(space.engines) == 1 else None
+
+
+def unsearched(space: Space, goal: Goal) -> PlanAnswer:
+    """The answer to a question that asks for no plans, only how techniques do on the first machines."""
+    asked = question(plain_job(space, space.clusters[0]))
+    return PlanAnswer(question=asked | {"goal": goal.value}, plans=(), labels=(), num_plans=0, num_fitting=0)

@@ -14,6 +14,7 @@ from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import load_model, read_entry
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.model import MoE
+from vramcast.errors import Note
 from vramcast.families import model_from_config
 from vramcast.sources.weights import noted
 
@@ -59,8 +60,11 @@ class ByName(NamedTuple):
         model = model_from_config(self.config, name=repository)
         own = "quantization_config" in read_entry(self.base).config
         stored = model.quantisation if "quantization_config" in self.config else model.dtype if own else None
-        taken = f"{repository} is taken for {self.base}{f' with weights in {stored}' if stored else ''}, as it is named"
-        return Checkpoint(model=noted(model, (f"{why}; {taken}" if why else taken,)))
+        taken = (
+            Note("{} is taken for {} with weights in {}, as it is named", repository, self.base, stored) if stored
+            else Note("{} is taken for {}, as it is named", repository, self.base)
+        )
+        return Checkpoint(model=noted(model, (Note("{}; {}", why, taken) if why else taken,)))
 
 
 def by_name(repository: str) -> ByName | None:

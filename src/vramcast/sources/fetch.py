@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from http.client import HTTPException, HTTPResponse
 from typing import Any, Final
 
-from vramcast.errors import SourceError
+from vramcast.errors import Note, SourceError
 
 SILENCE_SECONDS: Final = 10.0
 """Longest wait for the next bytes."""
@@ -68,7 +68,7 @@ def read_url(
     try:
         with _open(url, headers, token) as answer:
             if first and answer.status != 206:
-                raise SourceError(f"{host} does not serve parts of files, so headers cannot be read")
+                raise SourceError("{} does not serve parts of files, so headers cannot be read", host)
             return _body(answer, most, whole=first is None, host=host, deadline=deadline)
     except FAILURES as error:
         raise _failed(host, error) from None
@@ -92,13 +92,13 @@ def read_lines(url: str, *, most: int, seconds: float) -> Iterator[str]:
                 count += len(chunk)
                 *whole, rest = (rest + chunk).split(b"\n")
                 if count > most or len(rest) > LONGEST_LINE:
-                    raise SourceError(f"{host} sends more than {most} bytes, or than {LONGEST_LINE} in one line")
+                    raise SourceError("{} sends more than {} bytes, or than {} in one line", host, most, LONGEST_LINE)
                 if time.monotonic() > deadline:
-                    raise SourceError(f"{host} took more than {seconds:.0f} s for one list")
+                    raise SourceError("{} took more than {:.0f} s for one list", host, seconds)
                 yield from (line.decode("utf-8", errors="replace") + "\n" for line in whole)
             stated = answer.headers.get("Content-Length", "")
             if stated.isdecimal() and count < int(stated[:20]):
-                raise SourceError(f"{host} broke off after {count} bytes")
+                raise SourceError("{} broke off after {} bytes", host, count)
     except FAILURES as error:
         raise _failed(host, error) from None
     if rest:
@@ -107,9 +107,9 @@ def read_lines(url: str, *, most: int, seconds: float) -> Iterator[str]:
 
 def _failed(host: str, error: Exception) -> SourceError:
     if isinstance(error, urllib.error.HTTPError):
-        return Refused(f"{host} answered with status {error.code}", status=error.code)
+        return Refused(Note("{} answered with status {}", host, error.code), status=error.code)
     reason = str(getattr(error, "reason", error))[:100].replace("\n", " ")
-    return SourceError(f"{host} cannot be reached ({reason or type(error).__name__})")
+    return SourceError("{} cannot be reached ({})", host, reason or type(error).__name__)
 
 
 def _open(url: str, headers: dict[str, str], token: str) -> HTTPResponse:
@@ -131,20 +131,20 @@ def _open(url: str, headers: dict[str, str], token: str) -> HTTPResponse:
             here = _next(here, target)
         else:
             return answer
-    raise SourceError(f"{start.netloc} redirects more than {MOST_REDIRECTS} times")
+    raise SourceError("{} redirects more than {} times", start.netloc, MOST_REDIRECTS)
 
 
 def _next(here: urllib.parse.SplitResult, target: str) -> urllib.parse.SplitResult:
     following = _checked(urllib.parse.urljoin(urllib.parse.urlunsplit(here), target))
     if here.scheme == "https" and following.scheme != "https":
-        raise SourceError(f"{here.netloc} redirects from https to plain http at {following.netloc}")
+        raise SourceError("{} redirects from https to plain http at {}", here.netloc, following.netloc)
     return following
 
 
 def _checked(url: str) -> urllib.parse.SplitResult:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SourceError(f"{url[:80]!r} is no web address; it must begin with https:// or http://")
+        raise SourceError("{!r} is no web address; it must begin with https:// or http://", url[:80])
     return parts
 
 
@@ -152,7 +152,7 @@ def _body(answer: HTTPResponse, most: int, *, whole: bool, host: str, deadline: 
     """The body, chunk by chunk, so that neither its length nor its pace is the server's choice."""
     stated = answer.headers.get("Content-Length", "")
     if whole and stated.isdecimal() and int(stated[:20]) > most:
-        raise SourceError(f"{host} sends {stated[:20]} bytes where at most {most} were expected")
+        raise SourceError("{} sends {} bytes where at most {} were expected", host, stated[:20], most)
     kept = bytearray()
     wanted = most + 1 if whole else most
     while len(kept) < wanted:
@@ -161,9 +161,9 @@ def _body(answer: HTTPResponse, most: int, *, whole: bool, host: str, deadline: 
             break
         kept += chunk
         if time.monotonic() > deadline:
-            raise SourceError(f"{host} took more than {DEADLINE_SECONDS:.0f} s for one small file")
+            raise SourceError("{} took more than {:.0f} s for one small file", host, DEADLINE_SECONDS)
     if whole and len(kept) > most:
-        raise SourceError(f"{host} sends more than the {most} bytes expected")
+        raise SourceError("{} sends more than the {} bytes expected", host, most)
     if stated.isdecimal() and len(kept) < min(int(stated[:20]), wanted):
-        raise SourceError(f"{host} broke off after {len(kept)} bytes")
+        raise SourceError("{} broke off after {} bytes", host, len(kept))
     return bytes(kept)

@@ -28,7 +28,7 @@ def encoding_of(sniffed: bytes, *, name: str) -> str:
     Raises: SourceError when there is nothing, or no text
     """
     if not sniffed.strip():
-        raise SourceError(f"{name}: the log is empty; give what the program printed")
+        raise SourceError("{}: the log is empty; give what the program printed", name)
     for mark, encoding in MARKS:
         if sniffed.startswith(mark):
             return encoding
@@ -38,7 +38,7 @@ def encoding_of(sniffed: bytes, *, name: str) -> str:
     for encoding, low, high in (("utf-16-le", even, odd), ("utf-16-be", odd, even)):
         if not low.count(0) and high.count(0) > 0.7 * len(high):
             return encoding
-    raise SourceError(f"{name}: not a text file; give what the program printed")
+    raise SourceError("{}: not a text file; give what the program printed", name)
 
 
 class Content(NamedTuple):
@@ -120,7 +120,7 @@ def _one_sentence(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}; name another place, or make room") from None
+        raise SourceError("{}: {}; name another place, or make room", path, error.strerror or error) from None
 
 
 def _encoded(data: str | bytes) -> bytes:

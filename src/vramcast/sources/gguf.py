@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from vramcast.domain.checkpoint import StoredTensor, StoredWeights
 from vramcast.domain.model import Noun
-from vramcast.errors import SourceError, UnknownName
+from vramcast.errors import Note, SourceError, UnknownName
 from vramcast.sources.weights import LARGEST_ELEMENTS
 from vramcast.states.ggml import TENSOR_TYPES
 from vramcast.units import round_up
@@ -80,7 +80,7 @@ class _Reader:
 
     def error(self, problem: str) -> SourceError:
         """The error for this file."""
-        return SourceError(f"{self.name}: {problem}")
+        return SourceError("{}: {}", self.name, problem)
 
     @property
     def position(self) -> int:
@@ -90,9 +90,9 @@ class _Reader:
     def _take(self, size: int) -> None:
         self._used += size
         if self._used > self._size:
-            raise self.error(f"is cut short or lists more than its {self._size} bytes hold")
+            raise self.error(Note("is cut short or lists more than its {} bytes hold", self._size))
         if self._used > LARGEST_HEADER:
-            raise self.error(f"has a header of more than {LARGEST_HEADER} bytes")
+            raise self.error(Note("has a header of more than {} bytes", LARGEST_HEADER))
 
     def bytes(self, size: int) -> bytes:
         """The next bytes."""
@@ -116,7 +116,7 @@ class _Reader:
         """The next 64-bit count, bounded."""
         value: int = self.scalar("Q")
         if value > most:
-            raise self.error(f"{value} {what} are more than the {most} any model has")
+            raise self.error(Note("{} {} are more than the {} any model has", value, what, most))
         return value
 
     def string(self) -> str:
@@ -144,7 +144,7 @@ def read_header(file: _File, *, name: str, size: int) -> GgufHeader:
         reader.swap()
         version = int.from_bytes(version.to_bytes(4, "little"), "big")
     if version not in (2, 3):
-        raise reader.error(f"is GGUF version {version}, only 2 and 3 are read; convert it with llama.cpp")
+        raise reader.error(Note("is GGUF version {}, only 2 and 3 are read; convert it with llama.cpp", version))
     num_tensors = reader.count("tensors", MOST_TENSORS)
     num_values = reader.count("metadata values", MOST_VALUES)
     metadata: dict[str, Any] = {}
@@ -163,7 +163,7 @@ def _value(reader: _Reader, kind: int, *, depth: int) -> Any:
     if kind == STRING:
         return reader.string()
     if kind != ARRAY or depth >= DEEPEST_ARRAY:
-        raise reader.error(f"metadata type {kind} at depth {depth} is not part of the format")
+        raise reader.error(Note("metadata type {} at depth {} is not part of the format", kind, depth))
     inner: int = reader.scalar("I")
     count = reader.count("elements of an array", MOST_ELEMENTS)
     if inner in SCALARS and count > KEPT_ELEMENTS:
@@ -183,18 +183,20 @@ def _tensors(reader: _Reader, count: int, metadata: dict[str, Any], size: int) -
         found.append(_tensor(reader))
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or not 1 <= alignment <= 2**20 or alignment & (alignment - 1):
-        raise reader.error(f"general.alignment={alignment!r} must be a power of two")
+        raise reader.error(Note("general.alignment={!r} must be a power of two", alignment))
     start = round_up(reader.position, alignment)
     names, position = set(), 0
     for tensor, offset in sorted(found, key=lambda pair: pair[1]):
         if tensor.name in names:
             raise reader.error(f"tensor {tensor.name[:80]!r} stands twice")
         if offset % alignment or offset < position:
-            raise reader.error(f"tensor {tensor.name[:80]!r} at {offset} overlaps or is not aligned to {alignment}")
+            raise reader.error(Note(
+                "tensor {!r} at {} overlaps or is not aligned to {}", tensor.name[:80], offset, alignment
+            ))
         names.add(tensor.name)
         position = offset + tensor.num_bytes
     if start + position > size and found:
-        raise reader.error(f"is cut short, its tensors end at {start + position} of {size} bytes")
+        raise reader.error(Note("is cut short, its tensors end at {} of {} bytes", start + position, size))
     return tuple(tensor for tensor, _ in found)
 
 
@@ -207,13 +209,13 @@ def _tensor(reader: _Reader) -> tuple[StoredTensor, int]:
     kind: int = reader.scalar("I")
     offset: int = reader.scalar("Q")
     if kind not in TENSOR_TYPES:
-        raise reader.error(f"tensor {name[:80]!r} has type {kind}, which llama.cpp does not define")
+        raise reader.error(Note("tensor {!r} has type {}, which llama.cpp does not define", name[:80], kind))
     dtype, stored = TENSOR_TYPES[kind]
     # ggml lists the fastest dimension first
     tensor = StoredTensor(name=name, dtype=dtype, shape=tuple(reversed(sizes)), num_bytes=0)
     elements = tensor.elements
     if elements > LARGEST_ELEMENTS or (sizes and sizes[0] % stored.block):
-        raise reader.error(f"tensor {name[:80]!r} of {elements} elements cannot be stored as {dtype}")
+        raise reader.error(Note("tensor {!r} of {} elements cannot be stored as {}", name[:80], elements, dtype))
     rows = elements // sizes[0] if sizes and sizes[0] else 0
     num_bytes = elements // stored.block * stored.block_bytes + rows * stored.row_bytes
     return StoredTensor(name=name, dtype=dtype, shape=tensor.shape, num_bytes=num_bytes), offset
@@ -230,7 +232,7 @@ def read_file(path: Path) -> GgufHeader:
             file.seek(0)
             return read_header(file, name=path.name, size=size)
     except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
+        raise SourceError("{}: cannot be read ({})", path, error.strerror) from error
 
 
 MODEL_TYPES: Final[dict[str, str]] = {name: name for name in (
@@ -393,4 +395,4 @@ def _vocabulary(header: GgufHeader, name: str) -> int:
         return tokens.count
     if isinstance(tokens, tuple) and tokens:
         return len(tokens)
-    raise SourceError(f"{name}: neither an embedding tensor nor a token list tells the vocabulary")
+    raise SourceError("{}: neither an embedding tensor nor a token list tells the vocabulary", name)

@@ -18,7 +18,7 @@ import msgspec
 
 from vramcast.domain.checkpoint import Checkpoint, StoredWeights
 from vramcast.domain.model import Noun
-from vramcast.errors import SourceError
+from vramcast.errors import Note, SourceError, text_of
 from vramcast.sources.by_name import ByName, by_name, network_of_mixed
 from vramcast.sources.fetch import Refused, read_url
 from vramcast.sources.files import write_whole
@@ -54,7 +54,7 @@ class _Unreachable(SourceError):
     """Nobody could be asked about a repository."""
 
     def __init__(self, repository: Repository, why: str, instead: str) -> None:
-        super().__init__(f"{repository.name}: {why}; {instead}")
+        super().__init__("{}: {}; {}", repository.name, why, instead)
         self.why = why
 
 
@@ -134,8 +134,11 @@ def _named(repository: Repository, unreachable: _Unreachable) -> ByName:
     found = by_name(repository.name)
     if found is None:
         network = network_of_mixed(repository.name)
-        beside = f", or {network} with --weights: the name does not say how each layer is stored" if network else ""
-        raise SourceError(f"{unreachable}{beside}") from None
+        if network:
+            raise SourceError(
+                "{}, or {} with --weights: the name does not say how each layer is stored", unreachable, network
+            ) from None
+        raise SourceError("{}", unreachable) from None
     return found
 
 
@@ -161,7 +164,7 @@ def repository_of(text: str) -> Repository:
     variable, default = ("MODELSCOPE_ENDPOINT", MODELSCOPE) if modelscope else ("HF_ENDPOINT", HUGGING_FACE)
     endpoint = (os.environ.get(variable) or default).rstrip("/")
     if urllib.parse.urlsplit(endpoint).scheme not in ("http", "https"):
-        raise SourceError(f"{variable}={endpoint[:80]!r} must begin with https:// or http://")
+        raise SourceError("{}={!r} must begin with https:// or http://", variable, endpoint[:80])
     token = "" if modelscope else os.environ.get("HF_TOKEN", "").strip()
     if token and not re.fullmatch(r"[!-~]{1,512}", token):
         raise SourceError("HF_TOKEN holds characters no token has; copy it anew")
@@ -175,7 +178,7 @@ def _download(repository: Repository) -> Checkpoint:
     try:
         weights = read_weights(repository)
     except SourceError as error:
-        return Checkpoint(model=noted(model, (f"headers of the weights were not read: {error}",)))
+        return Checkpoint(model=noted(model, (Note("headers of the weights were not read: {}", error),)))
     _keep(repository, _Kept(config=config, weights=weights))
     return compared(model, weights)
 
@@ -185,7 +188,7 @@ def _from_snapshot(repository: Repository, folder: Path) -> Checkpoint:
     try:
         return compared(model, read_directory(folder))
     except SourceError as error:
-        return Checkpoint(model=noted(model, (f"headers of the weights were not read: {error}",)))
+        return Checkpoint(model=noted(model, (Note("headers of the weights were not read: {}", error),)))
 
 
 def _explained(repository: Repository, status: int) -> SourceError:
@@ -193,14 +196,18 @@ def _explained(repository: Repository, status: int) -> SourceError:
     name, host = repository.name, repository.host
     if status in (401, 403):
         if repository.token:
-            return SourceError(f"{name}: {host} refuses the token given; accept the model's terms there or correct it")
-        return SourceError(f"{name}: {host} wants a token for it (or it does not exist); set HF_TOKEN")
+            return SourceError(
+                "{}: {} refuses the token given; accept the model's terms there or correct it", name, host
+            )
+        return SourceError("{}: {} wants a token for it (or it does not exist); set HF_TOKEN", name, host)
     if status == 404:
         return SourceError(
-            f"{name}: {host} has no such model with a config.json at revision {repository.revision}; "
-            "for a GGUF repository download the file and give its path"
+            "{}: {} has no such model with a config.json at revision {}; for a GGUF repository download the file and "
+            "give its path", name, host, repository.revision
         )
-    return SourceError(f"{name}: {host} answered with status {status}; try again later, or give a path to config.json")
+    return SourceError(
+        "{}: {} answered with status {}; try again later, or give a path to config.json", name, host, status
+    )
 
 
 def read_weights(repository: Repository) -> StoredWeights | None:
@@ -239,7 +246,7 @@ def _header(repository: Repository, path: str) -> StoredWeights:
     missing = LENGTH_BYTES + length - len(start)
     if missing > 0:
         if len(start) + missing > LENGTH_BYTES + LARGEST_HEADER:
-            raise SourceError(f"{file}: a header of {length} bytes is refused")
+            raise SourceError("{}: a header of {} bytes is refused", file, length)
         start += repository.read(path, most=missing, first=len(start))
     return parse_header(start[LENGTH_BYTES : LENGTH_BYTES + length], file=file)
 
@@ -283,6 +290,6 @@ def _keep(repository: Repository, kept: _Kept) -> None:
     path = kept_path(repository)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, msgspec.msgpack.encode(kept))
+        write_whole(path, msgspec.msgpack.encode(kept, enc_hook=text_of))
     except (OSError, SourceError):
         return

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import lcm
 from typing import Final
 
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.job import require_count
 from vramcast.domain.model import MLP, Attention, Layer, Model, Run, Stack
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Note
 from vramcast.units import round_up
 
 SUFFIXES: Final = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
@@ -31,7 +31,7 @@ def parse_parameters(text: str) -> int:
     digits = word[:-1] if factor > 1 else word
     whole, _, fraction = digits.partition(".")
     if not (whole + fraction).isdecimal() or not (whole + fraction).isascii() or len(digits) > 18:
-        raise InvalidSpec(f"params={text[:40]!r} must be a number of weights such as 7B or 350M")
+        raise InvalidSpec("params={!r} must be a number of weights such as 7B or 350M", text[:40])
     count = int(whole or 0) * factor + int(fraction or 0) * factor // 10 ** len(fraction)
     return require_count("params", count)
 
@@ -51,19 +51,21 @@ def model_from_numbers(
     """
     total = parse_parameters(params)
     if layers is None or hidden is None:
-        raise InvalidSpec(f"params={params} needs --layers and --hidden as well, for example --layers 32 --hidden 4096")
+        raise InvalidSpec(
+            "params={} needs --layers and --hidden as well, for example --layers 32 --hidden 4096", params
+        )
     require_count("layers", layers)
     if not 1 <= hidden <= LARGEST_HIDDEN:
-        raise InvalidSpec(f"hidden={hidden} must be a width from 1 to {LARGEST_HIDDEN}")
+        raise InvalidSpec("hidden={} must be a width from 1 to {}", hidden, LARGEST_HIDDEN)
     for name, number in (("heads", heads), ("kv-heads", kv_heads), ("ffn", ffn), ("vocab", vocab)):
         if number is not None:
             require_count(name, number)
     num_heads = heads or _dividing_heads(hidden, divisor)
     if hidden % num_heads:
-        raise InvalidSpec(f"heads={num_heads} does not divide hidden={hidden}; give --heads that does")
+        raise InvalidSpec("heads={} does not divide hidden={}; give --heads that does", num_heads, hidden)
     num_kv = kv_heads or num_heads
     if num_heads % num_kv:
-        raise InvalidSpec(f"kv-heads={num_kv} does not divide heads={num_heads}")
+        raise InvalidSpec("kv-heads={} does not divide heads={}", num_kv, num_heads)
     attention = Attention(num_heads=num_heads, num_kv_heads=num_kv, head_dim=hidden // num_heads)
     rows, multiple = vocab or round_up(VOCABULARY, divisor), lcm(WIDTH_MULTIPLE, divisor)
 
@@ -79,8 +81,8 @@ def model_from_numbers(
     width = round(rest / (3 * hidden * layers))
     if width < 1:
         raise InvalidSpec(
-            f"params={params} are fewer than attention and embeddings of {layers} layers at hidden={hidden} take; "
-            "use fewer layers or a smaller hidden width"
+            "params={} are fewer than attention and embeddings of {} layers at hidden={} take; use fewer layers or a "
+            "smaller hidden width", params, layers, hidden
         )
     return build(max(1, round(width / multiple)) * multiple)
 
@@ -101,7 +103,9 @@ def _dividing_heads(hidden: int, divisor: int) -> int:
 def _checked(model: Model, total: int, params: str) -> Model:
     found = count_parameters(model).total
     if abs(found - total) > 0.05 * total:
-        raise InvalidSpec(f"params={params}, but the sizes given make {found:,}; leave out --ffn or correct --params")
+        raise InvalidSpec(
+            "params={}, but the sizes given make {:,}; leave out --ffn or correct --params", params, found
+        )
     return model
 
 
@@ -111,10 +115,13 @@ def _notes(
     notes = ["described by numbers: taken as a decoder with RMSNorm, rotary embedding and gated MLP, head untied"]
     if ffn is None:
         notes.append(
-            f"feed-forward width of {width}, a multiple of {multiple}, chosen so that the parameters nearly add up"
+            Note(
+                "feed-forward width of {}, a multiple of {}, chosen so that the parameters nearly add up",
+                width, multiple
+            )
         )
     if kv_heads is None:
-        notes.append(f"every one of {num_heads} heads has keys and values of its own; --kv-heads says otherwise")
+        notes.append(Note("every one of {} heads has keys and values of its own; --kv-heads says otherwise", num_heads))
     if vocab is None:
-        notes.append(f"vocabulary of {rows} assumed")
+        notes.append(Note("vocabulary of {} assumed", rows))
     return tuple(notes)

@@ -14,7 +14,7 @@ from vramcast.catalogue.index import MODELS, PIPELINES
 from vramcast.catalogue.models import load_model, read_entry
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.model import Model
-from vramcast.errors import SourceError, UnknownName, Unsupported
+from vramcast.errors import Note, SourceError, UnknownName, Unsupported
 from vramcast.families import model_from_config
 
 HUB_ID: Final = re.compile(
@@ -60,20 +60,23 @@ def resolve_checkpoint(text: str) -> Checkpoint:
         folder = folder_name(text)
         named = sources.by_name.by_name(folder)
         if named is not None:
-            return named.checkpoint(folder, f"{text[:200]} is not on this machine" if is_path else "")
+            return named.checkpoint(folder, Note("{} is not on this machine", text[:200]) if is_path else "")
         if is_path or text.endswith((".json", ".gguf", ".safetensors")):
             raise SourceError(
-                f"{text[:200]}: no such file or directory, and {folder[:80]} is no name of the catalogue; "
-                "name the model that it is a copy of, or its config.json"
+                "{}: no such file or directory, and {} is no name of the catalogue; name the model that it is a copy "
+                "of, or its config.json", text[:200], folder[:80]
             ) from None
         if FACTORY.fullmatch(text):
-            raise Unsupported(f"{text[:80]} is code, of which no catalogue knows the layers; "
-                              f"vramcast trace {text[:80]} follows it") from None
+            raise Unsupported(
+                "{} is code, of which no catalogue knows the layers; vramcast trace {} follows it", text[:80], text[:80]
+            ) from None
         if text.strip().lower() in PIPELINES.aliases:
-            raise Unsupported(f"{text[:80]} is a diffusion pipeline, and asked for as a language model; vramcast serve "
-                              f"{text[:80]} says what generating takes") from None
+            raise Unsupported(
+                "{} is a diffusion pipeline, and asked for as a language model; vramcast serve {} says what "
+                "generating takes", text[:80], text[:80]
+            ) from None
         if "did you mean" not in str(unknown):
-            raise UnknownName(f"{unknown}; a network that is code is traced: vramcast trace MODULE:FUNCTION") from None
+            raise UnknownName("{}; a network that is code is traced: vramcast trace MODULE:FUNCTION", unknown) from None
         raise unknown from None
 
 
@@ -106,7 +109,7 @@ def _from_path(text: str) -> Checkpoint:
         return _from_directory(path.parent, missing=path.name)
     if path.suffix == ".json":
         return _with_weights(model_from_json(read_bounded(path), name=path.parent.name or path.stem), path.parent)
-    raise SourceError(f"{path}: give a config.json, a directory, a .safetensors or a .gguf file")
+    raise SourceError("{}: give a config.json, a directory, a .safetensors or a .gguf file", path)
 
 
 def _from_directory(folder: Path, missing: str = "") -> Checkpoint:
@@ -116,8 +119,11 @@ def _from_directory(folder: Path, missing: str = "") -> Checkpoint:
     gguf = sorted(folder.glob("*.gguf"))
     if gguf and not missing:
         return _from_gguf(gguf[0])
-    what = f"beside {missing}" if missing else "in it"
-    raise SourceError(f"{folder}: no config.json {what}, and weights alone do not tell the architecture")
+    if missing:
+        raise SourceError(
+            "{}: no config.json beside {}, and weights alone do not tell the architecture", folder, missing
+        )
+    raise SourceError("{}: no config.json in it, and weights alone do not tell the architecture", folder)
 
 
 def _from_gguf(path: Path) -> Checkpoint:
@@ -137,9 +143,9 @@ def read_bounded(path: Path) -> bytes:
         with path.open("rb") as file:
             text = file.read(LARGEST_CONFIG + 1)
     except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
+        raise SourceError("{}: cannot be read ({})", path, error.strerror) from error
     if len(text) > LARGEST_CONFIG:
-        raise SourceError(f"{path}: a config of more than {LARGEST_CONFIG} bytes is refused")
+        raise SourceError("{}: a config of more than {} bytes is refused", path, LARGEST_CONFIG)
     return text
 
 
@@ -156,9 +162,9 @@ def decoded(data: bytes, *, name: str) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(f"{name}: config.json is not JSON ({str(error)[:120]})") from None
+        raise SourceError("{}: config.json is not JSON ({})", name, str(error)[:120]) from None
     if not isinstance(found, dict):
-        raise SourceError(f"{name}: config.json holds no object")
+        raise SourceError("{}: config.json holds no object", name)
     return found
 
 

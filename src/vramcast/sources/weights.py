@@ -12,11 +12,12 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from vramcast import blocks
 from vramcast.domain.checkpoint import Checkpoint, StoredTensor, StoredWeights
 from vramcast.domain.model import Model
-from vramcast.errors import SourceError
+from vramcast.errors import Note, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,8 +45,6 @@ def compared(model: Model, weights: StoredWeights | None) -> Checkpoint:
 
 def noted(model: Model, notes: tuple[str, ...]) -> Model:
     """The model with more notes."""
-    from msgspec.structs import replace
-
     return replace(model, notes=(*model.notes, *notes)) if notes else model
 
 
@@ -55,24 +54,24 @@ def comparison_notes(model: Model, weights: StoredWeights) -> tuple[str, ...]:
         return ()
     packed = sorted({tensor.dtype for tensor in weights.tensors} & PACKED)
     if packed:
-        return (f"checkpoint stores packed weights ({', '.join(packed)}); its elements were not compared",)
+        return (Note("checkpoint stores packed weights ({}); its elements were not compared", ", ".join(packed)),)
     return _element_notes(model, weights.elements)
 
 
 def _element_notes(model: Model, found: int) -> tuple[str, ...]:
-    expected = blocks.parameters.count_parameters(model).total
+    expected = blocks.parameters.model.count_parameters(model).total
     difference = found - expected
     if difference == 0:
         return ()
-    sizes = {kind: blocks.parameters.stored_elements(model, kind) for kind in blocks.parameters.Stored}
+    sizes = {kind: blocks.parameters.model.stored_elements(model, kind) for kind in blocks.parameters.model.Stored}
     sizes = {kind: size for kind, size in sizes.items() if size}
     for number in range(1, 4):
         for kinds in combinations(sizes, number):
             if sum(sizes[kind] for kind in kinds) == difference:
                 extras = " and ".join(kind.value.replace("_", " ") for kind in kinds)
-                return (f"checkpoint also stores {extras} ({difference} elements)",)
+                return (Note("checkpoint also stores {} ({} elements)", extras, difference),)
     share = 100 * difference / expected
-    return (f"checkpoint holds {found} elements where the config gives {expected} ({share:+.2f} %)",)
+    return (Note("checkpoint holds {} elements where the config gives {} ({:+.2f} %)", found, expected, share),)
 
 
 LENGTH_BYTES: Final = 8
@@ -106,12 +105,12 @@ def header_length(prefix: bytes, *, file: str, file_bytes: int | None = None) ->
     Raises: SourceError for a length no header has
     """
     if len(prefix) < LENGTH_BYTES:
-        raise SourceError(f"{file}: {len(prefix)} bytes are too few for a safetensors file")
+        raise SourceError("{}: {} bytes are too few for a safetensors file", file, len(prefix))
     length = int.from_bytes(prefix[:LENGTH_BYTES], "little")
     if not 2 <= length <= LARGEST_HEADER:
-        raise SourceError(f"{file}: a header of {length} bytes is no safetensors header (2 to {LARGEST_HEADER})")
+        raise SourceError("{}: a header of {} bytes is no safetensors header (2 to {})", file, length, LARGEST_HEADER)
     if file_bytes is not None and LENGTH_BYTES + length > file_bytes:
-        raise SourceError(f"{file}: is cut short, its header of {length} bytes does not fit {file_bytes} bytes")
+        raise SourceError("{}: is cut short, its header of {} bytes does not fit {} bytes", file, length, file_bytes)
     return length
 
 
@@ -128,7 +127,7 @@ def parse_header(header: bytes, *, file: str, file_bytes: int | None = None) -> 
     try:
         entries = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(f"{file}: the safetensors header is no JSON table ({error})") from error
+        raise SourceError("{}: the safetensors header is no JSON table ({})", file, error) from error
     entries.pop("__metadata__", None)
     spans: list[tuple[int, int, str]] = []
     tensors = []
@@ -146,19 +145,19 @@ def _tensor(name: str, raw: msgspec.Raw, file: str) -> tuple[StoredTensor, int, 
     try:
         entry = msgspec.json.decode(raw, type=_Entry)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(f"{where}: {error}") from error
+        raise SourceError("{}: {}", where, error) from error
     bits = DTYPE_BITS.get(entry.dtype)
     if bits is None:
-        raise SourceError(f"{where}: dtype {entry.dtype[:20]!r} is none of {', '.join(DTYPE_BITS)}")
+        raise SourceError("{}: dtype {!r} is none of {}", where, entry.dtype[:20], ", ".join(DTYPE_BITS))
     if len(entry.shape) > 64 or any(size < 0 for size in entry.shape):
-        raise SourceError(f"{where}: shape must be at most 64 sizes from 0 up")
+        raise SourceError("{}: shape must be at most 64 sizes from 0 up", where)
     tensor = StoredTensor(name=name, dtype=entry.dtype.lower(), shape=tuple(entry.shape), num_bytes=0)
     elements = tensor.elements
     if elements > LARGEST_ELEMENTS or elements * bits % 8:
-        raise SourceError(f"{where}: {elements} elements of {entry.dtype} are not a possible size")
+        raise SourceError("{}: {} elements of {} are not a possible size", where, elements, entry.dtype)
     start, end = entry.data_offsets
     if not 0 <= start <= end or end - start != elements * bits // 8:
-        raise SourceError(f"{where}: offsets {start}..{end} do not hold its {elements * bits // 8} bytes")
+        raise SourceError("{}: offsets {}..{} do not hold its {} bytes", where, start, end, elements * bits // 8)
     return msgspec.structs.replace(tensor, num_bytes=end - start), start, end
 
 
@@ -166,11 +165,13 @@ def _check_spans(spans: list[tuple[int, int, str]], data_bytes: int | None, file
     position = 0
     for start, end, name in spans:
         if start != position:
-            problem = "overlaps the one before" if start < position else "leaves a gap before it"
-            raise SourceError(f"{file}: tensor {name[:80]!r} at {start} {problem}")
+            raise SourceError(
+                "{}: tensor {!r} at {} overlaps the one before" if start < position
+                else "{}: tensor {!r} at {} leaves a gap before it", file, name[:80], start
+            )
         position = end
     if data_bytes is not None and position != data_bytes:
-        raise SourceError(f"{file}: {data_bytes} bytes of data where the header lists {position}")
+        raise SourceError("{}: {} bytes of data where the header lists {}", file, data_bytes, position)
 
 
 def read_file(path: Path) -> StoredWeights:
@@ -185,7 +186,7 @@ def read_file(path: Path) -> StoredWeights:
             length = header_length(file.read(LENGTH_BYTES), file=path.name, file_bytes=file_bytes)
             header = file.read(length)
     except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
+        raise SourceError("{}: cannot be read ({})", path, error.strerror) from error
     return parse_header(header, file=path.name, file_bytes=file_bytes)
 
 
@@ -195,17 +196,17 @@ def parse_index(text: bytes, *, file: str) -> tuple[tuple[str, ...], int | None]
     Raises: SourceError for names that are not plain file names, and for what is no index
     """
     if len(text) > LARGEST_INDEX:
-        raise SourceError(f"{file}: an index of more than {LARGEST_INDEX} bytes is refused")
+        raise SourceError("{}: an index of more than {} bytes is refused", file, LARGEST_INDEX)
     try:
         index = msgspec.json.decode(text, type=_Index)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(f"{file}: no safetensors index ({error})") from error
+        raise SourceError("{}: no safetensors index ({})", file, error) from error
     shards = tuple(sorted(set(index.weight_map.values())))
     for shard in shards:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,250}\.safetensors", shard):
-            raise SourceError(f"{file}: shard {shard[:80]!r} is not a plain .safetensors file name")
+            raise SourceError("{}: shard {!r} is not a plain .safetensors file name", file, shard[:80])
     if not 1 <= len(shards) <= MOST_SHARDS:
-        raise SourceError(f"{file}: lists {len(shards)} shards where 1 to {MOST_SHARDS} are possible")
+        raise SourceError("{}: lists {} shards where 1 to {} are possible", file, len(shards), MOST_SHARDS)
     return shards, stated_size(index.metadata)
 
 
@@ -223,13 +224,13 @@ def read_index(path: Path) -> StoredWeights:
         with path.open("rb") as file:
             text = file.read(LARGEST_INDEX + 1)
     except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
+        raise SourceError("{}: cannot be read ({})", path, error.strerror) from error
     shards, size = parse_index(text, file=path.name)
     missing = [shard for shard in shards if not (path.parent / shard).is_file()]
     if missing and size is not None:
         return StoredWeights(listed_bytes=size)
     if missing:
-        raise SourceError(f"{path}: shard {missing[0]} is missing beside it")
+        raise SourceError("{}: shard {} is missing beside it", path, missing[0])
     return joined(read_file(path.parent / shard) for shard in shards)
 
 

@@ -202,10 +202,6 @@ def _grouped(weights: Iterable[Weight], element: int, category: Category, label:
 
 def _tensor(name: str, elements: int, element: int, category: Category, owner: str) -> Tensor:
     return Tensor(
-        name=name,
-        num_bytes=elements * element,
-        category=category,
-        owner=owner,
-        formula=f"{elements:,} x {element} B",
+        name=name, num_bytes=elements * element, category=category, owner=owner, formula=f"{elements:,} x {element} B",
         source="Megatron-LM core/distributed, core/optimizer",
     )

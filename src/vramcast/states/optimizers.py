@@ -373,6 +373,6 @@ def optimizer(name: str) -> OptimizerRule:
         raise UnknownName.of("optimizer", name, OPTIMIZERS)
     if rank:
         if not rank.isdecimal() or not 1 <= len(rank) <= 9 or int(rank) < 1:
-            raise InvalidSpec(f"optimizer {name[:80]!r} has no usable rank; use a positive number, as in 'galore:128'")
+            raise InvalidSpec("optimizer {!r} has no usable rank; use a positive number, as in 'galore:128'", name[:80])
         rule = rule._replace(rank=int(rank))
     return rule._replace(paged=paged)

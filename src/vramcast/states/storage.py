@@ -10,6 +10,8 @@ constant per 256.   [bnb8] bitsandbytes nn/modules.py `Int8Params`: fp32 constan
 [MX] Open Compute Project, Microscaling Formats v1.0: e8m0 scale per 32.
 [NVFP4] NVIDIA, nvfp4: fp8 scale per 16 and fp32 scale per tensor.
 [ggml] see states/ggml.py.
+[bnb] bitsandbytes 0.50.2 backends/: kernels of its own for CUDA, ROCm, XPU and HPU; other devices go through PyTorch.
+[vllm] platforms/rocm.py `supported_quantization` has bitsandbytes from 0.12 on
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from collections.abc import Callable
 from math import prod
 from typing import Final, NamedTuple
 
+from vramcast.domain.device import Gpu
 from vramcast.domain.model import Parameter
-from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.domain.version import Version
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.states.ggml import QUANTISED, TYPES, GgmlType
 from vramcast.units import ceil_div
 
@@ -176,10 +180,10 @@ def format_of(name: str) -> Format:
     Raises: UnknownName with the nearest names, InvalidSpec for a file's mix of formats
     """
     if name not in FORMATS:
-        from vramcast.states.ggml_mixes import known_mix
+        from vramcast.states.ggml import known_mix
 
         if known_mix(name):
-            raise InvalidSpec(f"weights={name} is a mix of GGUF types; use --engine llama.cpp, or one type, q4_k")
+            raise InvalidSpec("weights={} is a mix of GGUF types; use --engine llama.cpp, or one type, q4_k", name)
         raise UnknownName.of("weight format", name, FORMATS)
     return FORMATS[name]
 
@@ -199,3 +203,25 @@ def format_for(
         return quantised if bitsandbytes_converts(parameter, left_whole) else whole
     applies = format_of(quantised).applies
     return quantised if applies is None or applies(parameter) else whole
+
+
+NO_BITSANDBYTES: Final = ("Huawei", "Moore Threads")
+"""Vendors whose cards bitsandbytes has no kernels for [bnb]."""
+
+ROCM_BITSANDBYTES_SINCE: Final[Version] = (0, 12)
+"""vLLM on AMD's cards [vllm]."""
+
+
+def has_bitsandbytes(gpu: Gpu, engine: str = "", version: Version = ()) -> bool:
+    """Whether bitsandbytes has kernels of its own for a card, and an engine takes it there."""
+    refused = engine == "vllm" and gpu.vendor == "AMD" and version < ROCM_BITSANDBYTES_SINCE
+    return gpu.vendor not in NO_BITSANDBYTES and not refused
+
+
+def refuse_bitsandbytes(stored: str, gpu: Gpu, engine: str = "", version: Version = ()) -> None:
+    """Raise Unsupported for what bitsandbytes would store on a card that it has no kernels for."""
+    if not has_bitsandbytes(gpu, engine, version):
+        raise Unsupported(
+            "{} is bitsandbytes', which has no kernels for {}'s {} here; use another format, or NVIDIA's cards",
+            stored, gpu.vendor, gpu.name
+        )

@@ -289,7 +289,7 @@ def start(settings: Settings, *, size: int) -> AbstractContextManager[Engine]:
     if settings.engine not in ENGINES:
         raise UnknownName.of("sweep engine", settings.engine, ENGINES)
     if settings.workers is not None and settings.workers < 1:
-        raise InvalidSpec(f"workers={settings.workers} must be 1 or more")
+        raise InvalidSpec("workers={} must be 1 or more", settings.workers)
     if settings.address is not None and settings.engine != "ray":
         raise InvalidSpec("--address is that of a Ray cluster; add --engine ray")
     return ENGINES[settings.engine](settings, size=size)

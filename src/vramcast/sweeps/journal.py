@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from vramcast.errors import SourceError
+from vramcast.errors import SourceError, text_of
 from vramcast.sweeps.results import Row
 from vramcast.sweeps.spec import Sweep
 from vramcast.version import __version__
@@ -56,7 +56,7 @@ def checksum(place: int, key: str, row: bytes) -> str:
 
 def line_of(place: int, key: str, row: Row) -> bytes:
     """A row as a line of the journal."""
-    raw = msgspec.json.encode(row)
+    raw = msgspec.json.encode(row, enc_hook=text_of)
     return msgspec.json.encode(Record(place, key, checksum(place, key, raw), msgspec.Raw(raw))) + b"\n"
 
 
@@ -99,13 +99,13 @@ class Journal:
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY, 0o644)
         except OSError as error:
-            raise SourceError(f"{self.path}: cannot be written ({error.strerror})") from None
+            raise SourceError("{}: cannot be written ({})", self.path, error.strerror) from None
         try:
             _lock(descriptor)
         except OSError:
             os.close(descriptor)
             raise SourceError(
-                f"{self.path}: another sweep is writing it; wait for that one or give another --out"
+                "{}: another sweep is writing it; wait for that one or give another --out", self.path
             ) from None
         return descriptor
 
@@ -130,22 +130,22 @@ class Journal:
         try:
             found = msgspec.json.decode(line, type=Header)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise SourceError(f"{self.path}: is no journal of a sweep; move it away or give another --out") from None
+            raise SourceError("{}: is no journal of a sweep; move it away or give another --out", self.path) from None
         if restart or found == self._header:
             return
         if found.journal != FORMAT:
             raise SourceError(
-                f"{self.path}: was written in another form of journals (form {found.journal}, this is form {FORMAT}); "
-                "give another --out, or --restart to ask everything again"
+                "{}: was written in another form of journals (form {}, this is form {}); give another --out, or "
+                "--restart to ask everything again", self.path, found.journal, FORMAT
             )
         if found.vramcast != __version__:
             raise SourceError(
-                f"{self.path}: holds answers of vramcast {found.vramcast}, this is {__version__}; give another --out, "
-                "or --restart to ask everything again"
+                "{}: holds answers of vramcast {}, this is {}; give another --out, or --restart to ask everything "
+                "again", self.path, found.vramcast, __version__
             )
         raise SourceError(
-            f"{self.path}: holds answers of other questions than {sweep.name} has now; give another --out, or "
-            "--restart to drop them"
+            "{}: holds answers of other questions than {} has now; give another --out, or --restart to drop them",
+            self.path, sweep.name
         )
 
     def _begin(self) -> int:
@@ -156,7 +156,7 @@ class Journal:
             os.fsync(self._descriptor)
             _sync_folder(self.path)
         except OSError as error:
-            raise SourceError(f"{self.path}: cannot be written ({error.strerror})") from None
+            raise SourceError("{}: cannot be written ({})", self.path, error.strerror) from None
         return len(line)
 
     def _note(self, line: bytes, offset: int) -> None:
@@ -187,8 +187,8 @@ class Journal:
                 self.sync()
         except OSError as error:
             raise SourceError(
-                f"{self.path}: cannot be written ({error.strerror}); what stands in it is kept, make room and run the "
-                "same command again"
+                "{}: cannot be written ({}); what stands in it is kept, make room and run the same command again",
+                self.path, error.strerror
             ) from None
         for place, line in zip(places, lines, strict=True):
             self._offsets[place] = self._end
@@ -207,7 +207,7 @@ class Journal:
                     file.seek(offset)
                     record = record_of(file.readline())
                     if record is None:
-                        raise SourceError(f"{self.path}: was changed meanwhile; run the same command again")
+                        raise SourceError("{}: was changed meanwhile; run the same command again", self.path)
                     row: Row = msgspec.json.decode(record.row)
                     yield row
 

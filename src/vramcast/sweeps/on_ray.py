@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final
 
-from vramcast.errors import SourceError
+from vramcast.errors import Note, SourceError
 from vramcast.sweeps.engines import Answered, Chunk, Engine, Settings, answer_chunk
 from vramcast.version import __version__
 
@@ -41,7 +41,7 @@ def start(settings: Settings) -> Iterator[Engine]:
             ray.init(address=settings.address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = settings.address or "this machine"
-            raise SourceError(f"Ray at {where} cannot be used: {' '.join(str(error).split())[:300]}") from None
+            raise SourceError("Ray at {} cannot be used: {}", where, " ".join(str(error).split())[:300]) from None
     try:
         yield _Cluster(ray, settings.workers)
     finally:
@@ -60,7 +60,7 @@ def _reach(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise SourceError(f"Ray at {address} cannot be used: {error}") from None
+        raise SourceError("Ray at {} cannot be used: {}", address, error) from None
 
 
 def answer_on_node(chunk: Chunk, version: str) -> Answered:
@@ -69,7 +69,9 @@ def answer_on_node(chunk: Chunk, version: str) -> Answered:
     Raises: SourceError on a machine with another version
     """
     if version != __version__:
-        raise SourceError(f"a machine of the cluster has vramcast {__version__}, this one {version}; install the same")
+        raise SourceError(
+            "a machine of the cluster has vramcast {}, this one {}; install the same", __version__, version
+        )
     return answer_chunk(chunk)
 
 
@@ -106,7 +108,7 @@ class _Cluster:
         except errors.RayTaskError as error:
             raise SourceError(_cause(error)) from None
         except errors.RayError as error:
-            raise SourceError(f"Ray: {' '.join(str(error).split())[:300]}") from None
+            raise SourceError("Ray: {}", " ".join(str(error).split())[:300]) from None
         return found
 
     def _require_living_workers(self) -> None:
@@ -118,7 +120,7 @@ class _Cluster:
             self._ray.get(self._task.remote((), __version__))
         except self._ray.exceptions.RayError as error:
             raise SourceError(
-                f"processes of the cluster die before they answer anything: {' '.join(str(error).split())[:300]}"
+                "processes of the cluster die before they answer anything: {}", " ".join(str(error).split())[:300]
             ) from None
 
 
@@ -128,4 +130,6 @@ def _cause(error: Any) -> str:
     if isinstance(cause, SourceError):
         return str(cause)
     last = str(cause).strip().splitlines()[-1] if str(cause).strip() else type(cause).__name__
-    return f"a machine of the cluster cannot answer: {last[:300]}; install vramcast {__version__} on all of them"
+    return Note(
+        "a machine of the cluster cannot answer: {}; install vramcast {} on all of them", last[:300], __version__
+    )

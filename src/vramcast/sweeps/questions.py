@@ -70,7 +70,7 @@ def spelled(values: Mapping[str, Any], where: str) -> Question:
         dashed = name.replace("_", "-")
         known = dashed if dashed in KINDS else name
         if known in found:
-            raise InvalidSpec(f"{where}: {known} and {name} are one option; give one of them")
+            raise InvalidSpec("{}: {} and {} are one option; give one of them", where, known, name)
         found[known] = value
     return found
 
@@ -111,9 +111,9 @@ def read_rows(path: Path) -> Iterator[Question]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             yield from ROW_READERS[path.suffix.lower()](file, path)
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
+        raise SourceError("{}: {}", path, error.strerror or error) from None
     except UnicodeDecodeError:
-        raise SourceError(f"{path}: not a text file in UTF-8") from None
+        raise SourceError("{}: not a text file in UTF-8", path) from None
 
 
 def _csv_rows(file: TextIO, path: Path) -> Iterator[Question]:
@@ -124,15 +124,15 @@ def _csv_rows(file: TextIO, path: Path) -> Iterator[Question]:
         for name in header:
             _known(name, f"{path}: line 1")
             if header.count(name) > 1:
-                raise SourceError(f"{path}: line 1: column {name} stands twice")
+                raise SourceError("{}: line 1: column {} stands twice", path, name)
         for cells in lines:
             if not cells:
                 continue  # an empty line
             if len(cells) != len(header):
-                raise SourceError(f"{path}: line {lines.line_num}: {len(cells)} cells for {len(header)} columns")
+                raise SourceError("{}: line {}: {} cells for {} columns", path, lines.line_num, len(cells), len(header))
             yield {name: _cell(name, cell) for name, cell in zip(header, cells, strict=True) if cell.strip()}
     except csv.Error as error:
-        raise SourceError(f"{path}: line {lines.line_num}: {error}") from None
+        raise SourceError("{}: line {}: {}", path, lines.line_num, error) from None
 
 
 def _cell(name: str, text: str) -> object:
@@ -152,9 +152,9 @@ def _jsonl_rows(file: TextIO, path: Path) -> Iterator[Question]:
         try:
             row = msgspec.json.decode(line)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise SourceError(f"{where}: not JSON: {str(error)[:200]}") from None
+            raise SourceError("{}: not JSON: {}", where, str(error)[:200]) from None
         if not isinstance(row, dict):
-            raise SourceError(f"{where}: a question is an object of options")
+            raise SourceError("{}: a question is an object of options", where)
         row = spelled(row, where)
         for name in row:
             _known(name, where)
@@ -163,7 +163,7 @@ def _jsonl_rows(file: TextIO, path: Path) -> Iterator[Question]:
 
 def _known(name: str, where: str) -> None:
     if name not in KINDS:
-        raise UnknownName(f"{where}: {UnknownName.of('option', name, KINDS)}")
+        raise UnknownName("{}: {}", where, UnknownName.of("option", name, KINDS))
 
 
 ROW_READERS: Final[dict[str, Callable[[TextIO, Path], Iterator[Question]]]] = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, cast
 
 import msgspec
 
-from vramcast.errors import InvalidSpec, SourceError
+from vramcast.errors import InvalidSpec, SourceError, text_of
 from vramcast.question.options import Kind
 from vramcast.sweeps.questions import KINDS, Question
 
@@ -56,7 +56,7 @@ def _price(field: str) -> Callable[[Answer], object]:
 
 
 def _shortfall(answer: Answer) -> object:
-    return getattr(answer, "shortfall", "") or None
+    return answer.shortfall or None
 
 
 def _found(answer: Answer) -> object:
@@ -156,18 +156,18 @@ def check_output(path: Path, source: object) -> None:
     Raises: InvalidSpec or SourceError with one sentence
     """
     if path.suffix.lower() not in WRITERS:
-        raise InvalidSpec(f"{path}: results are written as {', '.join(WRITERS)}; give --out such a name")
+        raise InvalidSpec("{}: results are written as {}; give --out such a name", path, ", ".join(WRITERS))
     if path.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
         raise SourceError(
-            f"{path}: Parquet needs pyarrow; install it with pip install 'vramcast[sweep]', or write "
-            f"--out {path.with_suffix('.csv').name}"
+            "{}: Parquet needs pyarrow; install it with pip install 'vramcast[sweep]', or write --out {}",
+            path, path.with_suffix(".csv").name
         )
     if not path.parent.is_dir():
-        raise SourceError(f"{path}: there is no folder {path.parent}")
+        raise SourceError("{}: there is no folder {}", path, path.parent)
     if path.is_dir():
-        raise SourceError(f"{path}: is a folder; give --out the name of a file")
+        raise SourceError("{}: is a folder; give --out the name of a file", path)
     if isinstance(source, (str, Path)) and path.exists() and Path(source).exists() and path.samefile(source):
-        raise InvalidSpec(f"{path}: is the file of the questions; give --out another name")
+        raise InvalidSpec("{}: is the file of the questions; give --out another name", path)
 
 
 def write_results(path: Path, columns: Columns, rows: Iterable[Row]) -> None:
@@ -185,7 +185,8 @@ def write_results(path: Path, columns: Columns, rows: Iterable[Row]) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise SourceError(
-            f"{path}: cannot be written ({error.strerror or error}); the answers are kept, run the same command again"
+            "{}: cannot be written ({}); the answers are kept, run the same command again",
+            path, error.strerror or error
         ) from None
 
 
@@ -206,7 +207,7 @@ def _text(value: object) -> object:
 
 def _jsonl(file: BinaryIO, columns: Columns, rows: Iterable[Row]) -> None:
     for row in rows:
-        file.write(msgspec.json.encode({name: row[name] for name in columns if name in row}) + b"\n")
+        file.write(msgspec.json.encode({name: row[name] for name in columns if name in row}, enc_hook=text_of) + b"\n")
 
 
 def _parquet(file: BinaryIO, columns: Columns, rows: Iterable[Row]) -> None:

@@ -251,8 +251,8 @@ def _answer(read: Sweep, journal: Journal, how: Settings, progress: Progress) ->
             progress.end()
     if stopped.is_set():
         raise Interrupted(
-            f"stopped: {len(journal):,} of {read.size:,} questions are answered and kept in {journal.path.name}; the "
-            "same command goes on from there"
+            "stopped: {:,} of {:,} questions are answered and kept in {}; the same command goes on from there",
+            len(journal), read.size, journal.path.name
         )
 
 

@@ -18,7 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from vramcast.errors import InvalidSpec, SourceError, UnknownName
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, joined
 from vramcast.question.files import read_document
 from vramcast.sweeps.questions import (
     COMMANDS,
@@ -81,7 +81,7 @@ def part_of(tables: Mapping[str, Any], defaults: Mapping[str, Any], where: str) 
     """
     for key in tables:
         if key not in TABLES:
-            raise UnknownName(f"{where}: {UnknownName.of('table', str(key), TABLES)}")
+            raise UnknownName("{}: {}", where, UnknownName.of("table", str(key), TABLES))
     own = _tables([tables.get("defaults", {})], "defaults", where)[0]
     axes = [_axis(name, values, where) for name, values in _tables([tables.get("axes", {})], "axes", where)[0].items()]
     axes += [_zipped(lists, where) for lists in _tables(tables.get("zip", []), "zip", where)]
@@ -119,11 +119,11 @@ def count_questions(part: Part) -> int:
         left += not any(found)
         hits = [count + hit for count, hit in zip(hits, found, strict=True)]
     if not left:
-        raise InvalidSpec(f"{part.where}: the exclusions leave nothing of {part.size:,} questions; drop one of them")
+        raise InvalidSpec("{}: the exclusions leave nothing of {:,} questions; drop one of them", part.where, part.size)
     for exclusion, count in zip(part.exclusions, hits, strict=True):
         if not count:
-            said = " and ".join(f"{name} = {_shown(values)}" for name, values in exclusion.values.items())
-            raise InvalidSpec(f"{part.where}: exclude {said} is true of no question; correct or drop it")
+            said = joined(" and ", (f"{name} = {_shown(values)}" for name, values in exclusion.values.items()))
+            raise InvalidSpec("{}: exclude {} is true of no question; correct or drop it", part.where, said)
     return left
 
 
@@ -143,26 +143,27 @@ def _tables(value: object, key: str, where: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(
         isinstance(table, dict) and all(isinstance(name, str) for name in table) for table in value
     ):
-        kind = "a table of options" if key in ("defaults", "axes") else f"a list of tables, [[{key}]]"
-        raise InvalidSpec(f"{where}: {key} must be {kind}")
+        if key in ("defaults", "axes"):
+            raise InvalidSpec("{}: {} must be a table of options", where, key)
+        raise InvalidSpec("{}: {} must be a list of tables, {}", where, key, f"[[{key}]]")
     return [spelled(table, where) for table in value]
 
 
 def _axis(name: str, values: object, where: str) -> Axis:
     if not isinstance(values, list):
-        raise InvalidSpec(f"{where}: axis {name} must be a list of values; what never changes belongs in [defaults]")
+        raise InvalidSpec("{}: axis {} must be a list of values; what never changes belongs in [defaults]", where, name)
     if not values:
-        raise InvalidSpec(f"{where}: axis {name} is empty; give values or leave it out")
+        raise InvalidSpec("{}: axis {} is empty; give values or leave it out", where, name)
     return tuple({name: value} for value in values)
 
 
 def _zipped(lists: Mapping[str, object], where: str) -> Axis:
     axes = [_axis(name, values, where) for name, values in lists.items()]
     if len(axes) < 2:
-        raise InvalidSpec(f"{where}: zip needs two or more lists that walk together; one alone belongs in [axes]")
+        raise InvalidSpec("{}: zip needs two or more lists that walk together; one alone belongs in [axes]", where)
     if len({len(axis) for axis in axes}) > 1:
         lengths = ", ".join(f"{name} {len(axis)}" for name, axis in zip(lists, axes, strict=True))
-        raise InvalidSpec(f"{where}: lists of a zip must be equally long; these are {lengths}")
+        raise InvalidSpec("{}: lists of a zip must be equally long; these are {}", where, lengths)
     return tuple({key: value for one in together for key, value in one.items()} for together in zip(*axes, strict=True))
 
 
@@ -171,28 +172,28 @@ def _listed(value: object) -> list[object]:
 
 
 def _shown(values: list[object]) -> str:
-    return " or ".join(str(value)[:60] for value in values)
+    return joined(" or ", (str(value)[:60] for value in values))
 
 
 def _check(part: Part) -> None:
     """Every name is an option of a command that the part asks, and set once."""
     if not part.size:
-        raise InvalidSpec(f"{part.where}: has no questions; give [axes] or [[rows]]")
+        raise InvalidSpec("{}: has no questions; give [axes] or [[rows]]", part.where)
     turning = [name for axis in part.axes for name in axis[0]]
     for name in turning:
         if turning.count(name) > 1:
-            raise InvalidSpec(f"{part.where}: {name} is an axis twice; put its values into one")
+            raise InvalidSpec("{}: {} is an axis twice; put its values into one", part.where, name)
     known = known_names(_commands(part))
     said = part.names
     for name in (*said, *(name for exclusion in part.exclusions for name in exclusion.values)):
         if name not in known:
-            raise UnknownName(f"{part.where}: {UnknownName.of('option', name, known)}")
+            raise UnknownName("{}: {}", part.where, UnknownName.of("option", name, known))
     for exclusion in part.exclusions:
         if not exclusion.values:
-            raise InvalidSpec(f"{part.where}: an empty exclude would leave out everything; say what to leave out")
+            raise InvalidSpec("{}: an empty exclude would leave out everything; say what to leave out", part.where)
         for name in exclusion.values:
             if name not in said:
-                raise InvalidSpec(f"{part.where}: exclude names {name}, which no question says")
+                raise InvalidSpec("{}: exclude names {}, which no question says", part.where, name)
 
 
 def _commands(part: Part) -> set[str]:
@@ -201,10 +202,10 @@ def _commands(part: Part) -> set[str]:
     found = [part.defaults.get("command"), *(one["command"] for one in alternatives if "command" in one)]
     commands = {str(command) for command in found if command is not None}
     if not commands:
-        raise InvalidSpec(f"{part.where}: which command? give command = {' or '.join(COMMANDS)} in [defaults]")
+        raise InvalidSpec("{}: which command? give command = {} in [defaults]", part.where, joined(" or ", COMMANDS))
     for command in commands:
         if command not in COMMANDS:
-            raise UnknownName(f"{part.where}: {UnknownName.of('command', command, COMMANDS)}")
+            raise UnknownName("{}: {}", part.where, UnknownName.of("command", command, COMMANDS))
     return commands
 
 
@@ -247,11 +248,11 @@ def read_sweep(
     if path.suffix.lower() in TABLE_FILES:
         tables, content = read_document(path, largest=LARGEST_FILE)
         if not isinstance(tables, dict):
-            raise SourceError(f"{path}: a sweep is made of tables: defaults, axes, zip, exclude, rows, part")
+            raise SourceError("{}: a sweep is made of tables: defaults, axes, zip, exclude, rows, part", path)
         return _from_tables(tables, path.name, _digest(content, defaults), defaults, limit)
     if path.suffix.lower() in ROW_READERS:
         return _from_rows(path, defaults)
-    raise SourceError(f"{path}: a sweep is a {', '.join((*TABLE_FILES, *ROW_READERS))} file")
+    raise SourceError("{}: a sweep is a {} file", path, ", ".join((*TABLE_FILES, *ROW_READERS)))
 
 
 def _digest(content: bytes, defaults: Mapping[str, Any]) -> str:
@@ -267,17 +268,17 @@ def _from_tables(
     else:
         if set(shared) - {"defaults"}:
             others = ", ".join(sorted(map(str, set(shared) - {"defaults"})))
-            raise InvalidSpec(f"{name}: beside [[part]] only [defaults] can stand, not {others}")
+            raise InvalidSpec("{}: beside [[part]] only [defaults] can stand, not {}", name, others)
         written = tables["part"]
         if not isinstance(written, list) or not written or not all(isinstance(part, dict) for part in written):
-            raise InvalidSpec(f"{name}: part must be a list of tables, [[part]]")
+            raise InvalidSpec("{}: part must be a list of tables, [[part]]", name)
         common = {**defaults, **spelled(_table(shared.get("defaults", {}), "defaults", name), name)}
         parts = [part_of(part, common, f"{name}: part {number}") for number, part in enumerate(written, 1)]
     product = sum(part.size for part in parts)
     if product > limit:
         raise InvalidSpec(
-            f"{name}: the product is {product:,} questions, more than {limit:,}; leave out values, or allow it with "
-            f"--limit {product}"
+            "{}: the product is {:,} questions, more than {:,}; leave out values, or allow it with --limit {}",
+            name, product, limit, product
         )
     names = {key for part in parts for key in part.names}
     return Sweep(
@@ -296,32 +297,32 @@ def _all_questions(parts: list[Part]) -> Iterator[Question]:
 
 def _table(value: object, key: str, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidSpec(f"{name}: {key} must be a table of options")
+        raise InvalidSpec("{}: {} must be a table of options", name, key)
     return value
 
 
 def _from_rows(path: Path, defaults: Mapping[str, Any]) -> Sweep:
     """One pass over the file checks every row and counts; nothing of it is kept."""
     if path.exists() and not path.is_file():
-        raise SourceError(f"{path}: must be a regular file: its questions are read twice")
+        raise SourceError("{}: must be a regular file: its questions are read twice", path)
     hashed = blake2b(digest_size=16)
     try:
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 hashed.update(block)
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
+        raise SourceError("{}: {}", path, error.strerror or error) from None
     size, names = 0, set(defaults)
     for row in read_rows(path):
         size += 1
         names |= row.keys()
     if not size:
-        raise InvalidSpec(f"{path}: has no questions")
+        raise InvalidSpec("{}: has no questions", path)
     if "command" not in names:
-        raise InvalidSpec(f"{path}: which command? add a column command with train or serve, or --set command=train")
+        raise InvalidSpec("{}: which command? add a column command with train or serve, or --set command=train", path)
     for name in sorted(names):
         if name not in KINDS:
-            raise UnknownName(f"{path}: {UnknownName.of('option', name, KINDS)}")
+            raise UnknownName("{}: {}", path, UnknownName.of("option", name, KINDS))
     common = dict(defaults)
     return Sweep(
         name=path.name,

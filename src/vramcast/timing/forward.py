@@ -14,6 +14,8 @@ config).
 [FA] Dao, arXiv:2307.08691: a causal mask halves the work of a prompt.
 [vllm] vllm/model_executor/layers: layernorm.py `RMSNorm` adds the residual, activation.py `SiluAndMul`,
 rotary_embedding turns queries and keys in one kernel, fused_moe sorts tokens by expert and sums their outputs.
+[minimax] vllm 0.19.0 vllm/model_executor/layers/mamba/linear_attn.py `MiniMaxText01RMSNormTP.forward_qk`: squares of
+queries and keys are summed over tensor-parallel ranks, two fp32 numbers a token
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from math import prod
 from typing import Final
 
 from vramcast import blocks, operators
-from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters
+from vramcast.blocks.parameters.layer import layer_parameters
+from vramcast.blocks.parameters.model import embedding_parameters, head_parameters
 from vramcast.domain.model import (
     MLP,
     Attention,
@@ -35,16 +38,17 @@ from vramcast.domain.model import (
     Model,
     MoE,
     MultiLatentAttention,
+    Norm,
     Parameter,
     Run,
     Split,
 )
 from vramcast.parallel.layout import Layout
 from vramcast.states.cache import local_kv_heads, state_bytes, token_bytes
+from vramcast.states.shapes import local_shape
 from vramcast.states.storage import format_of
-from vramcast.states.weights import local_shape
 from vramcast.timing.kernels import WHOLE
-from vramcast.timing.work import FUSED, SCAN_CHUNK, Placement, Setting, Sizes, Step, Work, collective
+from vramcast.timing.work import FUSED, ROUTING, SCAN_CHUNK, Placement, Setting, Sizes, Step, Work, collective
 from vramcast.units import ceil_div
 
 INDEXED_TOKENS: Final = 2048
@@ -198,7 +202,9 @@ def _rotary(layer: Layer, setting: Setting) -> Iterator[Work]:
             if mixer.rope:
                 yield Work("rotary", activation_bytes=2.0 * rows * width * mixer.head_dim)
             if mixer.qk_norm != "none":
-                yield Work("query and key norm", activation_bytes=2.0 * rows * width * mixer.head_dim)
+                passes = 2.0 if _normed_over_ranks(layer) and tp > 1 else 1.0  # squares summed before, scaled behind
+                yield Work("query and key norm", activation_bytes=2.0 * passes * rows * width * mixer.head_dim,
+                           kernels=passes)
             if mixer.output_gate:
                 yield Work("gate", activation_bytes=3.0 * rows * ceil_div(mixer.num_heads, tp) * mixer.head_dim)
         case MultiLatentAttention():
@@ -214,6 +220,12 @@ def _rotary(layer: Layer, setting: Setting) -> Iterator[Work]:
             return
 
 
+def _normed_over_ranks(layer: Layer) -> bool:
+    """Whether the norm of queries and keys is one over the heads of all ranks [minimax]."""
+    mixer = layer.mixer
+    return isinstance(mixer, Attention) and mixer.qk_norm == "full" and mixer.qk_norm_kind is Norm.RMS
+
+
 def _channel(layer: Layer, setting: Setting, hidden: int) -> Iterator[Work]:
     """Activations of feed-forward widths; of experts the routing: their kernels include what is between."""
     placement, rows = setting.placement, setting.step.rows
@@ -221,7 +233,8 @@ def _channel(layer: Layer, setting: Setting, hidden: int) -> Iterator[Work]:
         yield _activation(layer.channel, rows, layer.channel.width, placement.tp, placement.width)
     elif isinstance(layer.channel, MoE):
         moe = layer.channel
-        yield Work("routing", activation_bytes=2.0 * rows * moe.num_experts * FP32, kernels=3.0)
+        yield Work(ROUTING, operands=setting.placement.quantised, kernels=3.0,
+                   activation_bytes=2.0 * rows * moe.num_experts * FP32)
         if moe.shared_width:
             yield _activation(moe.expert, rows, moe.shared_width, placement.tp, placement.width)
 
@@ -364,6 +377,8 @@ def _collectives(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Wor
     if placement.tp > 1:
         for _ in range(parts):
             yield collective("all-reduce", size, ranks=placement.tp)
+        if _normed_over_ranks(layer):
+            yield collective("all-reduce", setting.step.rows * 2.0 * FP32, ranks=placement.tp)
     if spread and moe is not None:
         for _ in range(2):
             yield collective("all-to-all", size * moe.top_k, ranks=placement.ep)

@@ -25,6 +25,7 @@ from msgspec import Struct
 from msgspec.json import decode
 
 from vramcast.domain.device import Gpu
+from vramcast.errors import Note
 from vramcast.timing.rates import OF_FASTEST
 from vramcast.timing.work import Sizes
 
@@ -87,10 +88,14 @@ class Kernels(Struct, frozen=True):
     def source(self, gpu: Gpu) -> str:
         """What times of a card rest on, for people."""
         whose = self.system if gpu.name == self.system else (
-            f"{self.system}, a relative of {gpu.name} whose own limits scale them: such times are less certain")
+            Note("{}, a relative of {} whose own limits scale them: such times are less certain",
+                 self.system, gpu.name))
         return (
-            f"kernels of {self.engine} measured on {whose} (ai-dynamo/aiconfigurator@{self.commit[:9]}, {self.date}); "
-            f"{OF_FASTEST.value:.0%} of their rate where operations bound them ({OF_FASTEST.source})"
+            Note(
+                "kernels of {} measured on {} (ai-dynamo/aiconfigurator@{}, {}); {:.0%} of their rate where "
+                "operations bound them ({})",
+                self.engine, whose, self.commit[:9], self.date, OF_FASTEST.value, OF_FASTEST.source
+            )
         )
 
     def seconds(self, name: str, point: Point, law: Callable[[Point], float]) -> float | None:
@@ -141,6 +146,10 @@ FAMILIES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 )
 """Beginning of a format's name -> tables that its products may be looked up in, the best first."""
 
+ROUTED: Final[dict[str, tuple[str, ...]]] = {"tensorrt-llm": tuple(WEIGHTS), "vllm": ("mxfp4",)}
+"""Engine -> formats whose tables of experts were measured from the router's logits on, the choice of experts included
+[aic collector/trtllm/collect_moe.py `moe.forward`, collector/vllm/collect_moe.py `_mxfp4_forward`]."""
+
 LINKED: Final = {"all-reduce": 2.0, "all-gather": 1.0, "all-to-all": 1.0}
 """Collective -> how often (n - 1) / n of its bytes cross a link."""
 
@@ -167,6 +176,13 @@ def looked_up(kernels: Kernels, sizes: Sizes, gpu: Gpu) -> Found | None:
             amounts = law(*sizes.point, **fixed)
             return Found(found, amounts.flops / limits.flops_per_s > amounts.num_bytes / limits.bytes_per_s)
     return None
+
+
+def routes(kernels: Kernels, stored: str) -> bool:
+    """Whether the measured kernel of experts in a format chooses them, too."""
+    tables = next((names for prefix, names in FAMILIES if stored.startswith(prefix)), ())
+    measured = [name for name in tables if any(table.startswith(f"experts/{name}/") for table in kernels.tables)]
+    return bool(measured) and measured[0] in ROUTED.get(kernels.engine, ())
 
 
 def limits_of(gpu: Gpu, rate: str) -> Limits:

@@ -13,8 +13,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from vramcast.domain.device import Gpu
-from vramcast.domain.topology import ONE_HOP, used_share
+from vramcast.domain.device import ONE_HOP, Gpu, used_share
+from vramcast.errors import Note
 
 
 class Link(Struct, frozen=True):
@@ -64,7 +64,10 @@ class Links(Struct, frozen=True):
         used = used_share(self.topology, cards=ONE_HOP if pattern == "send" else ranks, joined=self.joined)
         if used == 1.0:
             return self.whole
-        source = f"{self.whole.source}, {used:.0%} of that among {ranks} of {self.joined} ({self.topology})"
+        source = Note(
+            "{}, {:.0%} of that among {} of {} ({})",
+            self.whole.source, used, ranks, self.joined, Note(str(self.topology)),
+        )
         return Link(self.whole.bytes_per_s * used, self.whole.latency_s, source)
 
 
@@ -100,11 +103,13 @@ def assumed_links(gpu: Gpu, *, node_cards: int) -> tuple[str, ...]:
         return ()
     if not gpu.is_linked:
         return (
-            f"no {gpu.link} between the cards, which is sold apart: they talk over {pcie_name(gpu)}; link and "
-            "link_gb_per_s in a --hardware file say that there is one",
+            Note(
+                "no {} between the cards, which is sold apart: they talk over {}; link and link_gb_per_s in a "
+                "--hardware file say that there is one", gpu.link, pcie_name(gpu)
+            ),
         )
     if gpu.link_topology is None:
-        return (f"how {gpu.link} joins the cards is not known: every group is given all of a card's links",)
+        return (Note("how {} joins the cards is not known: every group is given all of a card's links", gpu.link),)
     return ()
 
 

@@ -17,6 +17,10 @@ from typing import Final, NamedTuple
 ROUNDS: Final = 100
 """Of the fixed point; it settles in ten to thirty."""
 
+PASSES: Final = 1.5
+"""Forwards from a question to its first token where one always runs: half of that is left on average, then its own,
+into which everybody goes who came meanwhile. Of so many who wait for a first token one share goes through together."""
+
 
 class Prompts(NamedTuple):
     """How long prompts take."""
@@ -46,7 +50,8 @@ class Latency(NamedTuple):
 
 
 def closed_loop(
-    *, users: int, answer: int, decode_s: float, cache_s: float, prompts: Prompts, mixed: bool
+    *, users: int, answer: int, decode_s: float, users_s: float, beside_s: float, prompts: Prompts, mixed: bool,
+    front_s: float = 0.0,
 ) -> Latency:
     """Mean latencies.
 
@@ -54,29 +59,34 @@ def closed_loop(
         users: of one copy of the network [count]
         answer: tokens
         decode_s: a step of all users without prompts
-        cache_s: what of it reads the cache: prompts in the same step save all else
+        users_s: what of it grows with the users that generate; who waits for a first token adds nothing
+        beside_s: what they add to a forward of prompts: their cache and products; the way of the weights is saved
         prompts: their forwards
         mixed: whether prompts and users that generate share a step
+        front_s: what a first token waits for beside the card
 
-    >>> alone = closed_loop(users=1, answer=11, decode_s=0.01, cache_s=0.0, prompts=Prompts(0.1, 1, 0.1), mixed=True)
+    >>> alone = closed_loop(users=1, answer=11, decode_s=0.01, users_s=0.0, beside_s=0.0, prompts=Prompts(0.1, 1, 0.1),
+    ...                     mixed=True)
     >>> round(alone.first_token_s, 3), round(alone.token_s, 3)
     (0.1, 0.01)
     """
-    others, steps = users - 1, max(1, answer - 1)
+    others, steps, chunks = users - 1, answer - 1, prompts.chunks
     first, token = prompts.one_s, decode_s
     for _ in range(ROUNDS):
-        period = first + steps * token
-        count = min(max(1.0, users * prompts.one_s / period), prompts.most)
-        together = prompts.seconds(count)
-        longer = together + prompts.chunks * cache_s * others / users if mixed else together
-        added = max(0.0, longer - prompts.chunks * decode_s) if mixed else longer
-        met = others * steps * token / period / count  # forwards with prompts while one user generates
+        period = front_s + first + steps * token
+        generate = steps * token / period  # share of the users, and of the time of one
+        count = min(max(1.0, users * first / period / PASSES), prompts.most)
+        together, step_s = prompts.seconds(count), decode_s - users_s * (1 - generate) * others / users
+        longer = together + chunks * beside_s * generate * others / users if mixed else together
+        added = max(0.0, longer - chunks * step_s) if mixed else longer
+        met = others * generate / count  # forwards with prompts while one user generates
+        met = min(met, steps / chunks) if mixed else met
         busy = min(1.0, others * longer / count / period)
         queue = max(0.0, others * first / period - busy / 2 - (count - 1))
-        waiting = queue * longer / count + (1 - busy) * decode_s / 2 * others / users
-        first = (first + longer + waiting) / 2
-        token = (token + decode_s + met * added / steps) / 2
-    computed = users * min(prompts.one_s, prompts.most_s / prompts.most)  # all prompts of a period
-    first = max(first, computed - steps * token)
+        waiting = queue * longer / count + (1 - busy) * step_s / 2 * others / users
+        least = users * longer / count - steps * token - front_s  # all prompts of a period
+        first = (first + max(longer + waiting, least)) / 2
+        token = (token + step_s + met * added / max(1, steps)) / 2
     rounds = -(-users // prompts.most)
-    return Latency(first, token, prompts.seconds(users) if rounds == 1 else prompts.most_s * (rounds + 1) / 2)
+    together_s = prompts.seconds(users) if rounds == 1 else prompts.most_s * (rounds + 1) / 2
+    return Latency(front_s + first, token, front_s + together_s)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from vramcast.domain.device import Gpu
+from vramcast.errors import Note
 from vramcast.timing.work import Work
 from vramcast.units import ceil_div
 
@@ -103,7 +104,9 @@ def product_rate(gpu: Gpu, stored: str, whole: str) -> Rates | None:
         if peak:
             bits = BITS.get(dtype, "16")
             share = best_product(gpu, bits)
-            source = f"{dtype} products reach {share.value:.0%} of {peak / 1e12:,.0f} TFLOPS ({share.source})"
+            source = Note(
+                "{} products reach {:.0%} of {:,.0f} TFLOPS ({})", dtype, share.value, peak / 1e12, share.source
+            )
             return Rates(dtype, peak * share.value, source)
     return None
 
@@ -119,7 +122,7 @@ def bandwidth(gpu: Gpu) -> tuple[float, str] | None:
     if not peak:
         return None
     share = BANDWIDTH.get(gpu.vendor, OTHER_BANDWIDTH)
-    return peak * share.value, f"memory reaches {share.value:.0%} of {peak / 1e9:,.0f} GB/s ({share.source})"
+    return peak * share.value, Note("memory reaches {:.0%} of {:,.0f} GB/s ({})", share.value, peak / 1e9, share.source)
 
 
 CHANNEL_BYTES: Final = 8
@@ -200,7 +203,9 @@ def machine_around(gpu: Gpu, *, bytes_per_s: float | None, cores: int | None) ->
     machine = MACHINES.get(gpu.segment, SERVER)
     rate, count = bytes_per_s or machine.bytes_per_s, cores or machine.cores
     assumed = "" if bytes_per_s and cores else (
-        f"the host is taken for {machine.name}: {count} cores that read {rate / 1e9:.0f} GB/s; --engine-option "
-        "host-bandwidth=GB/s and threads=N say otherwise"
+        Note(
+            "the host is taken for {}: {} cores that read {:.0f} GB/s; --engine-option host-bandwidth=GB/s and "
+            "threads=N say otherwise", machine.name, count, rate / 1e9
+        )
     )
     return rate, count * CORE_FLOPS, assumed

@@ -11,10 +11,10 @@ from typing import Final
 from msgspec import Struct
 
 from vramcast.domain.device import Gpu
-from vramcast.timing.kernels import Kernels, kernels_of, looked_up, relative_of
+from vramcast.timing.kernels import Kernels, kernels_of, looked_up, relative_of, routes
 from vramcast.timing.links import Links, collective_s, links_of
 from vramcast.timing.rates import OF_FASTEST, SHAPES, Beside, bandwidth, product_rate
-from vramcast.timing.work import Execution, Placement, Work
+from vramcast.timing.work import ROUTING, Execution, Placement, Work
 
 CAUSES: Final = ("weights", "cache", "activations", "compute", "communication", "launch", "main_memory", "offload")
 """What a step's time goes into: reading three kinds of memory, computing, waiting for other cards, starting kernels,
@@ -49,6 +49,8 @@ class Machine(Struct, frozen=True):
 
     def measured(self, work: Work) -> dict[str, float] | None:
         """Seconds of an operator whose kernel was measured, by cause; None for others."""
+        if self.kernels is not None and work.name == ROUTING and routes(self.kernels, work.operands):
+            return {}
         if self.kernels is None or work.sizes is None:
             return None
         if work.pattern and not (
@@ -111,8 +113,7 @@ def step_time(
             seconds[cause] += taken * repeats
     busy = sum(seconds.values())
     hosted = 0.0 if replayed else kernels * machine.execution.launch_s
-    seconds["launch"] += max(0.0, hosted - busy) + machine.execution.step_s
-    seconds["launch"] += sequences * machine.execution.sequence_s
+    seconds["launch"] += machine.execution.taken_s(busy, hosted, sequences) - busy
     total = sum(seconds.values())
     return StepTime(total, {cause: value / total for cause, value in seconds.items()})
 

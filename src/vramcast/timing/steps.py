@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec.structs import replace
+
 from vramcast.domain.model import Layer, Model, Run
 from vramcast.timing.forward import forward_work, mixing
 from vramcast.timing.roofline import Machine, step_time
@@ -77,6 +79,7 @@ class StepCosts:
             sequences, tokens, context: the most that a step and a sequence have
         """
         self.model, self.runs, self.machine, self.placement = model, runs, machine, placement
+        self.unscheduled = replace(machine, execution=replace(machine.execution, step_s=0.0))
         self.layers: dict[Layer, int] = {}
         for run in runs:
             self.layers[run.layer] = self.layers.get(run.layer, 0) + run.count
@@ -94,8 +97,7 @@ class StepCosts:
     def decode(self, sequences: int, context: float) -> float:
         """One token of each, with so many tokens computed on average [s]."""
         busy = self.generating(sequences, 0) + self.attention(sequences, context)
-        execution = self.machine.execution
-        return max(busy, self.hosted_decode_s) + execution.step_s + sequences * execution.sequence_s
+        return self.machine.execution.taken_s(busy, self.hosted_decode_s, sequences)
 
     def mixed(self, sequences: int, context: float, chunks: Sequence[tuple[int, int]]) -> float:
         """Beside them chunks of prompts: tokens, and those computed before [s]."""
@@ -106,14 +108,13 @@ class StepCosts:
         busy += self.linear(rows, 0) + self.tail(sequences + len(chunks), 0)
         if sequences:
             busy += self.attention(sequences, context)
-        execution = self.machine.execution
-        return max(busy, self.hosted_s) + execution.step_s + sequences * execution.sequence_s
+        return self.machine.execution.taken_s(busy, self.hosted_s, sequences)
 
     def _forward(self, step: Step) -> Iterable[tuple[Work, int]]:
         return forward_work(self.model, self.runs, Setting(step, self.placement, self.machine.execution))
 
     def _busy(self, works: Iterable[tuple[Work, int]]) -> float:
-        return step_time(works, self.machine, self.placement, replayed=True).seconds - self.machine.execution.step_s
+        return step_time(works, self.unscheduled, self.placement, replayed=True).seconds
 
     def _products(self, rows: int) -> float:
         works = self._forward(Step(1, rows))

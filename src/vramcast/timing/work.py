@@ -9,6 +9,7 @@ of the error.
 [experts] transformers models/qwen3_moe/modeling_qwen3_moe.py (4.51) `Qwen3MoeSparseMoeBlock.forward`: a Python loop
 over all experts, those without a token included.
 [vllm] vllm/model_executor/layers: QKV and gate/up projections are one product, the residual is added in the norm.
+[async] vllm/config/scheduler.py `async_scheduling`, on by default since 0.14
 [mmq] ggml-org/llama.cpp ggml/src/ggml-cuda/mmq.cu: quantised weights times activations in 8 bits.
 """
 
@@ -34,6 +35,7 @@ class Execution(Struct, frozen=True):
     launch_s: float = 6e-6  # host time of one kernel that no CUDA graph replays, where LAUNCH_S does not say [s]
     kernel_s: float = 2.5e-6  # start and end of one kernel on the card, during which it moves nothing [s]
     step_s: float = 0.5e-3  # scheduling, sampling and copies between two steps [s]
+    ahead: bool = False  # the host does that for the next step while the card computes this one [async]
     sequence_s: float = 0.0  # the same for each sequence that generates [s]
     front_layer_s: float = 0.0  # a first token, and nobody else, waits for the host so long for each layer [s]
     front_user_s: float = 0.0  # and so long for each user of the server [s]
@@ -47,6 +49,11 @@ class Execution(Struct, frozen=True):
     integer_share: float = 1.0  # of the 8-bit rate, with weights that are unpacked on the way [mmq]
     format_kernels: tuple[tuple[str, float], ...] = ()  # format -> kernels of one product with such weights
     format_shares: tuple[tuple[str, float], ...] = ()  # format -> share of the achieved bandwidth at one row
+
+    def taken_s(self, busy_s: float, hosted_s: float, sequences: int) -> float:
+        """A step whose kernels take so long on the card, and so long to start; of so many that generate [s]."""
+        between_s = self.step_s + sequences * self.sequence_s
+        return max(busy_s, hosted_s, between_s) if self.ahead else max(busy_s, hosted_s) + between_s
 
     def kernels_of(self, stored: str) -> float:
         """Kernels of one product with weights of that format."""
@@ -76,8 +83,15 @@ TENSORRT: Final = Execution(sequence_s=8e-6, front_layer_s=1.8e-3)
 SGLANG: Final = Execution(mixed=False, sequence_s=20e-6, front_layer_s=2.0e-3, front_user_s=6e-3)
 """Fitted beside the kernels: one half of the configurations of `benchmarks.serving_times`, which scores the other."""
 
+VLLM_AHEAD_SINCE: Final[Version] = (0, 14)
+"""From then on the scheduler runs a step ahead of the card by default [async]."""
+
 EXECUTIONS: Final[dict[str, tuple[tuple[Version, Execution], ...]]] = {
-    "vllm": (((0, 8), replace(VLLM, step_s=0.8e-3)), ((0,), VLLM)),
+    "vllm": (
+        (VLLM_AHEAD_SINCE, replace(VLLM, step_s=0.8e-3, ahead=True)),
+        ((0, 8), replace(VLLM, step_s=0.8e-3)),
+        ((0,), VLLM),
+    ),
     "sglang": (((0,), SGLANG),),
     "tensorrt-llm": (((0,), TENSORRT),),
     "tgi": (((0,), Execution()),),
@@ -192,6 +206,9 @@ class Setting(Struct, frozen=True):
     placement: Placement
     execution: Execution
 
+
+ROUTING: Final = "routing"
+"""The choice of experts by their logits, and the order of tokens by expert."""
 
 MEASURED: Final = ("all-reduce", "all-gather", "all-to-all")
 """Collectives that tables hold."""

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from vramcast.domain.answer import Change
 from vramcast.domain.program import Category
-from vramcast.domain.trace_job import TraceJob
-from vramcast.domain.traced import TraceAnswer
-from vramcast.errors import VramcastError
+from vramcast.domain.trace_job import TraceAnswer, TraceJob
+from vramcast.errors import VramcastError, joined
 from vramcast.tracing.result import About, Run, categorise, traced
 from vramcast.tracing.tape import Aside, Block, Mark, Phase, Tape
 
@@ -252,4 +251,4 @@ def _together(candidates: list[Candidate]) -> Candidate | None:
         fields |= candidate.fields
         words[next(iter(candidate.fields))] = candidate.words
     costs = dict.fromkeys(candidate.cost for candidate in chosen if candidate.cost)
-    return Candidate(" ".join(words.values()), fields, "; ".join(costs))
+    return Candidate(" ".join(words.values()), fields, joined("; ", costs))

@@ -19,11 +19,11 @@ import torch
 from vramcast.allocator import Settings
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES
 from vramcast.domain.trace_job import ScriptJob
-from vramcast.errors import InvalidSpec, OutOfMemory, Unsupported, VramcastError
+from vramcast.errors import InvalidSpec, Note, OutOfMemory, Unsupported, VramcastError
 from vramcast.question.tracing import read_value
 from vramcast.tracing.distributed.groups import parse_world
 from vramcast.tracing.extensions import ASKING
-from vramcast.tracing.packages import advice, named_missing, stand_in_for
+from vramcast.tracing.packages import PROJECT_NEARBY, advice, folder_nearby, named_missing, stand_in_for
 from vramcast.tracing.script_watch import Enough, Watch
 from vramcast.tracing.scripts import JOB, ROOT
 from vramcast.tracing.session import Session
@@ -54,8 +54,13 @@ QUIET: Final = {
 DEEPSPEED: Final = "deepspeed"
 ITS_PYTHON: Final = "; put {} on the path, its Python alone is enough: compiled modules stand in"
 NO_DEEPSPEED: Final = (
-    "the script needs DeepSpeed, which {why}cannot be simulated; trace it with FSDP or DDP, or ask `vramcast train "
+    "the script needs DeepSpeed, which cannot be simulated; trace it with FSDP or DDP, or ask `vramcast train "
     "MODEL --engine deepspeed`"
+)
+DEEPSPEED_MISSING: Final = NO_DEEPSPEED.replace("which ", "which is not installed and ")
+NO_MAIN_MEMORY: Final = (
+    "this machine's main memory, not the card's, is too small: what the script keeps on the CPU is real here ({}); "
+    "--memory-limit says how much it may take"
 )
 NO_NEIGHBOURS: Final = (
     "stages of a pipeline ask each other which tensors they send, and one simulated rank has nobody to ask; give "
@@ -87,6 +92,8 @@ def main(folder: Path) -> None:
     os.environ |= QUIET
     for said in stand_in_for(job.stand_ins, folder):
         session.assumptions.note(said)
+    for nearby in job.folders:
+        session.assumptions.note(Note(PROJECT_NEARBY, nearby))
     with ExitStack() as stack:
         stack.enter_context(session.active(folder))
         watch.start()
@@ -116,53 +123,64 @@ def _room(job: ScriptJob) -> int | None:
 
 
 def _run(job: ScriptJob, watch: Watch) -> None:
-    sys.path.append(str(ROOT))  # behind all that the script finds by itself
+    sys.path += (str(ROOT), *job.folders)  # behind all that the script finds by itself
     try:
         start_script(job)
     except Enough:
         pass
     except SystemExit as error:
         if not watch.goes_on_after(error) and error.code not in (None, 0):
-            watch.write(error=f"{job.path} exited with {error.code!r}", exited=True)
+            watch.write(error=Note("{} exited with {!r}", job.path, error.code), exited=True)
     except VramcastError as error:
         if not watch.goes_on_after(error):
-            watch.write(error=str(error), kind=type(error))
+            watch.write(error=error.__str__(), kind=type(error))
     except BaseException as error:
         traceback.print_exc()
         if not watch.goes_on_after(error):
             kind, said = _failed(error, job)
-            watch.write(error=f"{_place(error, job)}: {said}", kind=kind, missing=named_missing(error))
+            (file, line), lacks = _place(error, job), _missing(error)
+            watch.write(
+                error=Note("{}{}: {}", file, line, said), kind=kind, missing=named_missing(error),
+                nearby=folder_nearby(lacks, Path(file)) if lacks else "",
+            )
     watch.finish()
 
 
-def _failed(error: BaseException, job: ScriptJob) -> tuple[type[VramcastError], str]:
+def _failed(error: BaseException, job: ScriptJob) -> tuple[type[VramcastError], Note]:
     frames = traceback.extract_tb(error.__traceback__)
     is_missing = isinstance(error, ImportError) and "deepspeed" in str(error).lower()
     if is_missing or any(DEEPSPEED in Path(frame.filename).parts for frame in frames):
-        return Unsupported, NO_DEEPSPEED.format(why="is not installed and " if is_missing else "")
+        return Unsupported, Note(DEEPSPEED_MISSING if is_missing else NO_DEEPSPEED)
     if type(error).__name__ == "PipeliningMetadataError":  # of torch.distributed.pipelining, which few scripts import
-        return Unsupported, NO_NEIGHBOURS
-    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    hint = ITS_PYTHON.format(missing) if missing in ASKING else ""
-    if missing and not hint and (advised := advice(missing, Path(job.path))):
+        return Unsupported, Note(NO_NEIGHBOURS)
+    missing = _missing(error)
+    hint = Note(ITS_PYTHON, missing) if missing in ASKING else Note("")
+    if missing and not hint and (advised := advice(missing)):
         return InvalidSpec, advised
     words = words_of(error) if str(error) or not frames else frames[-1].line or words_of(error)  # of a bare assertion
-    said = f"{type(error).__name__}: {words}{hint}"
+    said = Note("{}: {}{}", type(error).__name__, words, hint)
     if isinstance(error, NEVER_TORCHS) and frames and frames[-1].filename.startswith(OWN):
         return Unsupported, said
+    if isinstance(error, MemoryError) or re.search("can't allocate memory|Cannot allocate memory", str(error)):
+        return Unsupported, Note(NO_MAIN_MEMORY, type(error).__name__)
     if UNREACHED.search(str(error)):
-        return InvalidSpec, FETCHES.format(said[:LONGEST_FETCH])
+        return InvalidSpec, Note(FETCHES, said[:LONGEST_FETCH])
     if OF_SIMULATION.search(str(error)):
-        return Unsupported, f"the simulated card, not the script, stops here: {said}"
+        return Unsupported, Note("the simulated card, not the script, stops here: {}", said)
     kind = OutOfMemory if isinstance(error, torch.OutOfMemoryError) else InvalidSpec
-    return kind, f"the script itself failed with {said}"
+    return kind, Note("the script itself failed with {}", said)
 
 
-def _place(error: BaseException, job: ScriptJob) -> str:
-    """The innermost line of the user's own files that led to an error."""
+def _missing(error: BaseException) -> str:
+    """The package that an error says nobody has."""
+    return (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+
+
+def _place(error: BaseException, job: ScriptJob) -> tuple[str, str]:
+    """File and ":line", the innermost of the user's own that led to an error."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
+        return error.filename, f":{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
     foreign = (OWN, "<", sys.prefix, sys.base_prefix, str(Path(torch.__file__).parent))
     users = [frame for frame in frames if not frame.filename.startswith(foreign)]
-    return f"{users[-1].filename}:{users[-1].lineno}" if users else job.path
+    return (users[-1].filename, f":{users[-1].lineno}") if users else (job.path, "")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from vramcast.catalogue.multiprocessors import multiprocessors, threads
+from vramcast.catalogue.gpus import multiprocessors, threads
 from vramcast.tracing.memory import HOST, Device
 from vramcast.tracing.values import LARGEST_ELEMENTS
 from vramcast.units import ceil_div

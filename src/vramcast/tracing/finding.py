@@ -12,8 +12,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.domain.answer import Found, Tried, usable_bytes
-from vramcast.domain.trace_job import TraceJob
-from vramcast.domain.traced import TraceAnswer, Traced
+from vramcast.domain.trace_job import TraceAnswer, Traced, TraceJob
+from vramcast.errors import Note
 from vramcast.tracing.run import trace_job
 
 FIRST: Final = {"batch": 4, "seq-len": 1024}
@@ -47,7 +47,7 @@ def find_largest(job: TraceJob, goal: str, headroom: float | None = None) -> Tra
     said = traced.answer.assumptions
     unit = search.unit(best)
     if unit > 1:
-        said = (*said, f"{goal} looked for in steps of {unit}")
+        said = (*said, Note("{} looked for in steps of {}", goal, unit))
     return Traced(answer=replace(traced.answer, found=found, assumptions=said), snapshot=traced.snapshot)
 
 

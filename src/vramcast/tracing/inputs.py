@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from vramcast.domain.trace_job import BATCH, SEQUENCE, Input, TraceJob
-from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.errors import InvalidSpec, Note, UnknownName
 from vramcast.tracing.targets import Target, found_object
 
 DEFAULT_SEQUENCE: Final = 1024
@@ -93,7 +93,7 @@ def describe(target: Target, model: torch.nn.Module, job: TraceJob) -> Described
     if found is None or not _is_whole(found):
         names = ", ".join(inspect.signature(model.forward).parameters)
         raise InvalidSpec(
-            f"what {target.name} takes is not known: give --input for ({names}), for example --input 8x1024"
+            "what {} takes is not known: give --input for ({}), for example --input 8x1024", target.name, names
         )
     return found
 
@@ -113,15 +113,20 @@ def sizes_of(described: Described, job: TraceJob, model: torch.nn.Module) -> tup
     if batch is None and BATCH in letters:
         needs_two = job.is_training and any(isinstance(each, _BatchNorm) for each in model.modules())
         batch = 2 if needs_two else 1
-        said.append(f"no --batch given: {batch}" + (", the least that batch norm trains with" if needs_two else ""))
+        said.append(Note(
+            "no --batch given: {}, the least that batch norm trains with" if needs_two
+            else "no --batch given: {}", batch
+        ))
     if SEQUENCE not in letters and seq_len is not None:
         raise InvalidSpec("--seq-len has no meaning for these inputs: none has the letter S; write --input BxS:int64")
     if seq_len is None and SEQUENCE in letters:
         longest = _longest(model)
         seq_len = min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
-        said.append(f"no --seq-len given: {seq_len}")
+        said.append(Note("no --seq-len given: {}", seq_len))
     elif seq_len is not None and (longest := _longest(model)) is not None and seq_len > longest:
-        said.append(f"{seq_len:,} positions; its config has {longest:,}, beyond which learned positions fail on a card")
+        said.append(Note(
+            "{:,} positions; its config has {:,}, beyond which learned positions fail on a card", seq_len, longest
+        ))
     if BATCH not in letters:
         first = next((one.dims[0] for one in described.inputs if one.dims), 1)
         batch = first if isinstance(first, int) else 1
@@ -155,7 +160,9 @@ def _torchvision(model: Any) -> Described | None:
     size: tuple[int, ...] = (3, 299, 299) if package.endswith("inception") else DEFAULT_IMAGE
     if ".video" in package:
         size = DEFAULT_SMALL_CLIP if package.endswith("resnet") else DEFAULT_CLIP
-    return Described((Input(dims=(BATCH, *size)),), assumptions=(f"input {'x'.join(map(str, size))} per sample",))
+    return Described((Input(dims=(BATCH, *size)),), assumptions=(Note(
+        "input {} per sample", "x".join(map(str, size))
+    ),))
 
 
 def _transformers(model: Any) -> Described | None:
@@ -200,12 +207,12 @@ def _diffusers(model: Any) -> Described | None:
     inputs = _latents(config, latents), *(Input(dims=(BATCH,), dtype="int64", name=name) for name in per_sample)
     said: tuple[str, ...] = ()
     if config.sample_size is None:
-        said = (f"no sample_size in its config: {DEFAULT_LATENT} x {DEFAULT_LATENT}",)
+        said = (Note("no sample_size in its config: {} x {}", DEFAULT_LATENT, DEFAULT_LATENT),)
     if kind == TAKES_TEXT:
         width = config.cross_attention_dim
         width = width[0] if isinstance(width, (list, tuple)) else width
         inputs = *inputs, Input(dims=(BATCH, TEXT_POSITIONS, width), name="encoder_hidden_states")
-        said = *said, f"{TEXT_POSITIONS} positions of text"
+        said = *said, Note("{} positions of text", TEXT_POSITIONS)
     return Described(inputs, assumptions=said)
 
 
@@ -244,7 +251,7 @@ def make_loss(name: str) -> Loss:
     if ":" in name:
         found = found_object(name)
         if not callable(found):
-            raise InvalidSpec(f"loss={name} is no function; give one that takes what the forward returns")
+            raise InvalidSpec("loss={} is no function; give one that takes what the forward returns", name)
         return lambda output: _scalar(found(output), name)
     if name not in LOSSES:
         raise UnknownName.of("loss", name, LOSSES)
@@ -322,7 +329,9 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
 def _scalar(loss: Any, name: str) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         what = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise InvalidSpec(f"loss={name} gives {what}, but backward begins at a scalar; reduce it, or give --loss mean")
+        raise InvalidSpec(
+            "loss={} gives {}, but backward begins at a scalar; reduce it, or give --loss mean", name, what
+        )
     return loss
 
 

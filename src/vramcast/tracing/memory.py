@@ -268,7 +268,9 @@ def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Raises: InvalidSpec for other layouts
     """
     if tensor.layout is not torch.sparse_coo:
-        raise InvalidSpec(f"tensors of layout {tensor.layout} are not simulated; use torch.sparse_coo or dense tensors")
+        raise InvalidSpec(
+            "tensors of layout {} are not simulated; use torch.sparse_coo or dense tensors", tensor.layout
+        )
     return tensor._indices(), tensor._values()
 
 

@@ -19,6 +19,7 @@ import torch
 from msgspec import Struct
 
 from vramcast.domain.snapshot import Frame
+from vramcast.errors import Note
 from vramcast.question.tracing import Value
 from vramcast.tracing.tape import Origin, Phase
 
@@ -42,7 +43,7 @@ class Place(NamedTuple):
 class Assumption(Struct, frozen=True):
     """One thing assumed at one place."""
 
-    what: str
+    what: Note
     place: str  # "train.py:33", "" where it holds everywhere
     count: int
     can_be_given: bool = False  # a value of a script at this line, which --value gives
@@ -61,7 +62,10 @@ class Assumptions:
         self.used: set[str] = set()  # of the places given
 
     def __iter__(self) -> Iterator[Assumption]:
-        return (Assumption(what, place, count, given) for (what, place, given), count in self._counts.items())
+        return (
+            Assumption(what if isinstance(what, Note) else Note(what), place, count, given)
+            for (what, place, given), count in self._counts.items()
+        )
 
     def note(self, what: str, place: Place = UNKNOWN, *, can_be_given: bool = False) -> None:
         key = what, str(place) if place.line else "", can_be_given and place.line > 0

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
+from vramcast.errors import Note
+
 LOGGERS: Final = (
     "aim", "clearml", "comet_ml", "dvclive", "mlflow", "neptune", "swanlab", "tensorboard", "tensorboardX", "trackio",
     "visdom", "wandb",
@@ -43,8 +45,10 @@ DISTRIBUTIONS: Final = {
     "torch_geometric": "torch-geometric", "clip": "openai-clip", "pkg_resources": "setuptools<81", "gym": "gym",
 }
 """Module -> what pip calls its package, where the names differ."""
-NOT_HERE: Final = "it imports {}, which this Python does not have, and a script is traced with its packages: {}"
-PROJECT_NEARBY: Final = "PYTHONPATH={}, where it lies, makes it known"
+NOT_HERE: Final = (
+    "it imports {}, which this Python does not have, and a script is traced with its packages: pip install {}"
+)
+PROJECT_NEARBY: Final = "{} holds modules that the script imports: it is on the path, as PYTHONPATH would put it there"
 
 
 def named_missing(error: BaseException) -> str:
@@ -56,15 +60,36 @@ def named_missing(error: BaseException) -> str:
     return "" if find_spec(name) is not None else name
 
 
-def advice(module: str, script: Path) -> str:
-    """What to do about a module that a script imports and nobody has, "" where a part of a package is missing."""
-    root = module.partition(".")[0]
-    if find_spec(root) is not None:
-        return ""
-    for folder in script.resolve().parents[:4]:
-        if (folder / root).is_dir() or (folder / f"{root}.py").is_file():
-            return NOT_HERE.format(root, PROJECT_NEARBY.format(folder))
-    return NOT_HERE.format(root, f"pip install {DISTRIBUTIONS.get(root, root.replace('_', '-'))}")
+def advice(root: str) -> Note:
+    """What to do about a package that a script imports and nobody has, "" where a part of it is missing."""
+    return Note("") if _is_known(root) else Note(NOT_HERE, root, DISTRIBUTIONS.get(root, root.replace("_", "-")))
+
+
+def folder_nearby(root: str, script: Path) -> str:
+    """Folder of the script's own project where a package lies that nobody has, "" where there is none."""
+    above = () if _is_known(root) else script.resolve().parents[:4]
+    for folder in (place for each in above for place in (each, each / "src", *_parts_with(root, each))):
+        if (folder / f"{root}.py").is_file() or next((folder / root).glob("*.py"), None) is not None:
+            return str(folder)
+    return ""
+
+
+def _parts_with(root: str, folder: Path) -> Iterator[Path]:
+    """Folders within one that hold a package, as a repository of several has them."""
+    yield from (file.parents[1] for file in sorted(folder.glob(f"*/{root}/__init__.py")))
+
+
+def own_files(script: str) -> set[Path]:
+    """The script that runs and the modules beside it that are loaded."""
+    main = Path(getattr(sys.modules["__main__"], "__file__", None) or script)
+    folder = main.resolve().parent
+    loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    beside = {Path(name) for name in loaded if name and Path(name).parent == folder}
+    return {path for path in (main, *beside) if path.suffix == ".py" and path.is_file()}
+
+
+def _is_known(root: str) -> bool:
+    return root in sys.modules or find_spec(root) is not None
 
 
 def stand_in_for(names: Sequence[str], folder: Path) -> Iterator[str]:
@@ -80,7 +105,7 @@ def stand_in_for(names: Sequence[str], folder: Path) -> Iterator[str]:
         (packages / name).parent.mkdir(parents=True, exist_ok=True)
         (packages / name).write_text(text, encoding="utf-8")
     sys.path.append(str(packages))
-    yield OWN_PYTHON.format("flash-attn")
+    yield Note(OWN_PYTHON, "flash-attn")
 
 
 class NotInstalled(ModuleType):

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from vramcast.estimate.host_memory import power_of_two
+
 
 class Stat:
     """A count or a size: now, at most, and all that came and went."""
@@ -51,7 +53,7 @@ class Pinned:
         if storage._cdata in self._held:
             return
         ref = _Ref(storage, self._give_back)
-        ref.key, ref.num_bytes = storage._cdata, _rounded(storage.nbytes())
+        ref.key, ref.num_bytes = storage._cdata, power_of_two(storage.nbytes())
         self._held[ref.key] = ref
         if not ref.num_bytes:
             return
@@ -122,15 +124,6 @@ class _Ref(weakref.ref):  # type: ignore[type-arg]
     __slots__ = ("key", "num_bytes")
     key: int
     num_bytes: int
-
-
-def _rounded(num_bytes: int) -> int:
-    """The next power of two.
-
-    >>> _rounded(0), _rounded(1), _rounded(4096), _rounded(4097)
-    (0, 1, 4096, 8192)
-    """
-    return 1 << (num_bytes - 1).bit_length() if num_bytes else 0
 
 
 def _no_time(count: int) -> dict[str, int]:

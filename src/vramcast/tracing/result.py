@@ -22,7 +22,7 @@ from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.domain.program import Basis, Category
 from vramcast.domain.snapshot import Frame, Snapshot
-from vramcast.domain.traced import (
+from vramcast.domain.trace_job import (
     CoursePoint,
     Holding,
     Holdings,
@@ -32,7 +32,7 @@ from vramcast.domain.traced import (
     TraceFailure,
     UnknownOperator,
 )
-from vramcast.errors import UnknownName
+from vramcast.errors import Note, UnknownName
 from vramcast.estimate.outside import communicator_bytes
 from vramcast.recordings.stacks import is_python, is_users, python_frames, shown
 from vramcast.timing.operations import UNREAD, step_of
@@ -316,7 +316,7 @@ def _time(run: Run, about: About) -> TracedTime | None:
         samples_per_s=None if samples is None else samples / step_s, sources=found.sources,
         left_out=(
             HOST, HOST_BOUND, *((COMMUNICATION,) if run.communicators else ()),
-            *((UNREAD_KERNELS.format(f"{unread:,}"),) if unread else ()),
+            *((Note(UNREAD_KERNELS, f"{unread:,}"),) if unread else ()),
         ),
     )
 
@@ -340,7 +340,7 @@ def _communicators(run: Run) -> tuple[LedgerEntry, ...]:
     each = communicator_bytes(run.gpu)
     return (LedgerEntry(
         path=f"{Category.COMMUNICATION}/process/NCCL communicators", num_bytes=run.communicators * each,
-        basis=Basis.ASSUMED, formula=f"{run.communicators} communicators x {each // MIB} MiB",
+        basis=Basis.ASSUMED, formula=Note("{} communicators x {} MiB", run.communicators, each // MIB),
         source="catalogue/contexts.csv, NCCL rows",
     ),)
 
@@ -351,7 +351,7 @@ def _context(gpu: Gpu) -> tuple[LedgerEntry, ...]:
         path=f"{Category.WORKSPACES}/process/CUDA context and library images",
         num_bytes=gpu.context_bytes or FALLBACK_CONTEXT_BYTES,
         basis=Basis.MEASURED if gpu.context_bytes else Basis.ASSUMED,
-        formula=f"one {gpu.arch} process", source="catalogue/contexts.csv",
+        formula=Note("one {} process", gpu.arch), source="catalogue/contexts.csv",
     ),)
 
 
@@ -372,7 +372,7 @@ def _interval(gpu: Gpu, peak: Peak) -> tuple[int, int]:
 def _interval_basis(gpu: Gpu) -> str:
     if not gpu.context_bytes:
         return ""
-    return f"smallest and largest CUDA context seen on {gpu.arch}"
+    return Note("smallest and largest CUDA context seen on {}", gpu.arch)
 
 
 def _unknown(unseen: Mapping[str, tuple[int, int]], live: list[Live]) -> tuple[UnknownOperator, ...]:

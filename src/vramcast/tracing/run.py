@@ -18,9 +18,8 @@ from msgspec.structs import replace
 from vramcast.allocator import Settings
 from vramcast.domain.device import Gpu
 from vramcast.domain.snapshot import Frame
-from vramcast.domain.trace_job import Input, ScriptJob, TraceJob
-from vramcast.domain.traced import Traced
-from vramcast.errors import InvalidSpec, Unsupported, VramcastError
+from vramcast.domain.trace_job import Input, ScriptJob, Traced, TraceJob
+from vramcast.errors import InvalidSpec, Note, Unsupported, VramcastError
 from vramcast.recordings.stacks import base_name
 from vramcast.tracing.changes import changes_of, changes_of_run
 from vramcast.tracing.distributed.groups import parse_world
@@ -45,10 +44,10 @@ def check_torch() -> tuple[str, ...]:
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < OLDEST:
         raise Unsupported(
-            f"torch {torch.__version__} cannot be traced, 2.11 and newer can: pip install 'vramcast[trace]'"
+            "torch {} cannot be traced, 2.11 and newer can: pip install 'vramcast[trace]'", torch.__version__
         )
     if version != TESTED:
-        return (f"torch {torch.__version__}: tracing is tested with 2.13",)
+        return (Note("torch {}: tracing is tested with 2.13", torch.__version__),)
     return ()
 
 
@@ -128,7 +127,7 @@ def answered_script(job: ScriptJob) -> Traced:
         return found
     again = _tried_again(job, ran)
     if again is not None:
-        note = CATCHES.format(format_bytes(found.answer.peak.device_bytes))
+        note = Note(CATCHES, format_bytes(found.answer.peak.device_bytes))
         return traced(again.run, about._replace(
             num_parameters=again.num_parameters, stopped=again.stopped,
             assumptions=(*job.assumptions, note, *_said_of_script(again)),
@@ -146,12 +145,12 @@ def _check_used(job: ScriptJob, ran: ScriptRun) -> None:
     module = ".".join(parts)
     if ran.host_forwards or ran.steps:
         raise InvalidSpec(
-            f"{job.path} computes on the CPU alone and takes nothing of the card; move its model and data to the card, "
-            f"or name what builds the model, as {module}:build"
+            "{} computes on the CPU alone and takes nothing of the card; move its model and data to the card, or name "
+            "what builds the model, as {}:build", job.path, module
         )
     raise InvalidSpec(
-        f"nothing of {job.path} ran on the card; if it defines a model, name what builds it, as {module}:build, and "
-        "give --input; if it is a script, it must call its training itself"
+        "nothing of {} ran on the card; if it defines a model, name what builds it, as {}:build, and give --input; if "
+        "it is a script, it must call its training itself", job.path, module
     )
 
 
@@ -174,8 +173,8 @@ def _tried_again(job: ScriptJob, ran: ScriptRun) -> ScriptRun | None:
 def said(assumptions: Iterable[Assumption]) -> Iterator[str]:
     """What a run assumed where tensors have no data, a line each."""
     for one in assumptions:
-        times = f", {one.count:,} times" if one.count > 1 else ""
-        yield f"{one.what}{times}" + (f" ({base_name(one.place)})" if one.place else "")
+        times = Note("{}, {:,} times", one.what, one.count) if one.count > 1 else one.what
+        yield Note("{} ({})", times, base_name(one.place)) if one.place else times
 
 
 def _said_of_script(ran: ScriptRun) -> Iterator[str]:
@@ -184,8 +183,10 @@ def _said_of_script(ran: ScriptRun) -> Iterator[str]:
     place = next((base_name(one.place) for one in ran.assumptions if one.can_be_given), "")
     if place:
         yield (
-            f"what data decides above can be given by its line: --value {place}=..., a value, or of elements their "
-            "share (0.5) or number"
+            Note(
+                "what data decides above can be given by its line: --value {}=..., a value, or of elements their "
+                "share (0.5) or number", place
+            )
         )
 
 
@@ -270,6 +271,6 @@ def copied(module: torch.nn.Module) -> torch.nn.Module:
         return copy.deepcopy(module, memo)
     except Exception as error:
         raise InvalidSpec(
-            f"{type(module).__name__} cannot be copied ({type(error).__name__}: {str(error)[:120]}); "
-            "give a function that builds it"
+            "{} cannot be copied ({}: {}); give a function that builds it",
+            type(module).__name__, type(error).__name__, str(error)[:120]
         ) from error

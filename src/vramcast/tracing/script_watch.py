@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from vramcast.domain.trace_job import DEFAULT_STEPS, ScriptJob
-from vramcast.errors import InvalidSpec, Unsupported, VramcastError
+from vramcast.errors import NOTHING, InvalidSpec, Note, Unsupported, VramcastError, parts_of
 from vramcast.tracing.later_phases import BATCHES, CUT, FAILED, NOT_CUT, STEPS, Loaders
 from vramcast.tracing.origins import without_start
+from vramcast.tracing.packages import own_files
 from vramcast.tracing.result import Run
 from vramcast.tracing.scripts import RECORD, ScriptRun
 from vramcast.tracing.session import Session
@@ -98,15 +99,24 @@ class Repetition:
             return True
         return self._is_same and not self._differs and not self._growth
 
-    def end_after(self, steps: int) -> str:
+    def end_after(self, steps: int) -> Note:
         """Why the run ended there, and what a reader has to know of steps that were not all the same."""
-        end = f"stopped after {steps} optimizer steps"
         if len(self._growth) >= QUIET_STEPS:
             growth = format_bytes(max(self._growth))
-            return f"{end}, each of which leaves {growth} more allocated: a longer run takes more"
+            return Note(
+                "stopped after {} optimizer steps, each of which leaves {} more allocated: a longer run takes more",
+                steps, growth
+            )
         if self._differs and self._quiet < QUIET_STEPS:
-            return f"{end}, which differ, and the last ones still rose: a longer run may take more"
-        return f"{end}, which differ: the last {self._quiet} brought no new peak" if self._differs else end
+            return Note(
+                "stopped after {} optimizer steps, which differ, and the last ones still rose: a longer run may take "
+                "more", steps
+            )
+        if self._differs:
+            return Note(
+                "stopped after {} optimizer steps, which differ: the last {} brought no new peak", steps, self._quiet
+            )
+        return Note("stopped after {} optimizer steps", steps)
 
 
 class Enough(BaseException):
@@ -118,6 +128,7 @@ class Watch:
 
     def __init__(self, job: ScriptJob, session: Session, folder: Path) -> None:
         self._job, self._session, self._folder = job, session, folder
+        self._limit_s = job.time_limit_s - job.spent_s
         self._steps: dict[int, int] = {}  # id of an optimizer -> its steps
         self._forwards = self._host_forwards = self._backwards = self._replays = self._num_parameters = 0
         self._since_peak = self._peak = 0  # forwards and backwards since the peak last rose
@@ -126,7 +137,7 @@ class Watch:
         self._counted_blocks = [0] * len(session.memory.devices)
         self._has_optimizer = self._is_written = self._counts_forward = False
         self._loaders = Loaders()
-        self._end_of_steps = ""  # why the steps were enough, once what comes after them runs
+        self._end_of_steps = NOTHING  # why the steps were enough, once what comes after them runs
         self._later_steps = self._later_forwards = 0
 
     @property
@@ -152,11 +163,12 @@ class Watch:
         graph.replay = self._followed(graph.replay, self._after_replay)
         sys.addaudithook(self._leave)
         signal.signal(signal.SIGALRM, self._out_of_time)
-        signal.setitimer(signal.ITIMER_REAL, self._job.time_limit_s)
+        signal.setitimer(signal.ITIMER_REAL, self._limit_s)
 
     def write(
-        self, *, stopped: str = "", error: str = "", kind: type[VramcastError] = InvalidSpec, exited: bool = False,
-        missing: str = "",
+        self, *, stopped: Note = NOTHING, error: Note = NOTHING, kind: type[VramcastError] = InvalidSpec,
+        exited: bool = False,
+        missing: str = "", nearby: str = "",
     ) -> None:
         """Leave the record of what ran so far; the first one stays."""
         if self._is_written:
@@ -174,10 +186,10 @@ class Watch:
         ran = ScriptRun(
             run=run, num_parameters=self._num_parameters, steps=self.steps, forwards=self._forwards,
             host_forwards=self._host_forwards, assumptions=tuple(session.assumptions), stopped=stopped, error=error,
-            error_kind=kind.__name__, exited=exited, missing=missing,
+            error_kind=kind.__name__, exited=exited, missing=missing, nearby=nearby,
         )
         draft = self._folder / (RECORD + ".part")
-        draft.write_bytes(msgspec.msgpack.encode(ran))
+        draft.write_bytes(msgspec.msgpack.encode(ran, enc_hook=parts_of))
         draft.rename(self._folder / RECORD)
 
     def finish(self) -> None:
@@ -232,7 +244,9 @@ class Watch:
         if self._end_of_steps and self._later_forwards and self._since_peak >= REPEATS:
             self._end(self._end_of_steps)
         if self._since_peak >= (self._job.steps or REPEATS) and not (self._has_optimizer or self._will_train):
-            self._end(f"stopped after {self._forwards} forwards: the last {self._since_peak} brought no new peak")
+            self._end(Note(
+                "stopped after {} forwards: the last {} brought no new peak", self._forwards, self._since_peak
+            ))
 
     def _after_backward(self) -> None:
         self._loaders.backwards += 1
@@ -248,12 +262,12 @@ class Watch:
             return
         if self._backwards >= wanted and (self._since_peak or self._backwards >= wanted * MOST_UNEQUAL):
             self._session.assumptions.note(BY_BACKWARD)
-            self._end(f"stopped after {self._backwards} calls of backward")
+            self._end(Note("stopped after {} calls of backward", self._backwards))
 
     def _after_replay(self) -> None:
         self._replays += 1
         if self._replays >= (self._job.steps or REPEATS):
-            self._end(f"stopped after {self._replays} replays of CUDA graphs")
+            self._end(Note("stopped after {} replays of CUDA graphs", self._replays))
 
     def _compare_peak(self) -> None:
         peak = sum(device.allocator.peak_allocated_bytes for device in self._session.memory.devices)
@@ -294,12 +308,8 @@ class Watch:
     def _speaks_of(self, words: re.Pattern[str]) -> bool:
         if self._job.text is not None and words.search(self._job.text):
             return True
-        main = Path(getattr(sys.modules["__main__"], "__file__", None) or self._job.path)
-        folder = main.resolve().parent
-        loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-        beside = {Path(name) for name in loaded if name and Path(name).parent == folder}
-        files = {path for path in (main, *beside) if path.suffix == ".py" and path.is_file()}
-        return any(words.search(path.read_text(encoding="utf-8", errors="replace")) for path in files)
+        texts = (path.read_text(encoding="utf-8", errors="replace") for path in own_files(self._job.path))
+        return any(map(words.search, texts))
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._end_of_steps:
@@ -318,7 +328,7 @@ class Watch:
         if self._job.steps or self._repetition.is_steady:
             self._go_on(self._repetition.end_after(self.steps))
 
-    def _go_on(self, why: str) -> None:
+    def _go_on(self, why: Note) -> None:
         """The steps are enough: end the loops that feed them, so that what comes behind runs, or the run."""
         if not self._loaders.cut():
             self._session.assumptions.note(NOT_CUT)
@@ -328,7 +338,7 @@ class Watch:
         for device in self._session.memory.devices:
             device.tape.mark(LATER)
         left, _ = signal.getitimer(signal.ITIMER_REAL)
-        signal.setitimer(signal.ITIMER_REAL, min(left, max(LEAST_LATER_S, self._job.time_limit_s - left)))
+        signal.setitimer(signal.ITIMER_REAL, min(left, max(LEAST_LATER_S, self._limit_s - left)))
 
     def _after_later_step(self) -> None:
         """A step of the next epoch is the last; in a loop that none of its loaders ends, some are."""
@@ -341,13 +351,13 @@ class Watch:
         if not self._end_of_steps or isinstance(error, torch.OutOfMemoryError):
             return False
         if not isinstance(error, SystemExit):
-            self._session.assumptions.note(FAILED.format(type(error).__name__, " ".join(str(error).split())[:120]))
+            self._session.assumptions.note(Note(FAILED, type(error).__name__, " ".join(str(error).split())[:120]))
         return True
 
     def _note_later(self) -> None:
-        self._session.assumptions.note(CUT.format(BATCHES) if self._later_forwards else NOT_CUT)
+        self._session.assumptions.note(Note(CUT, BATCHES) if self._later_forwards else NOT_CUT)
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: Note) -> None:
         if self._session.memory.history.is_awaited and self._dumps:
             self._session.assumptions.note(NOT_DUMPED)
         if self._end_of_steps:
@@ -360,12 +370,14 @@ class Watch:
             self._end(self._end_of_steps)
         limit, steps, forwards = self._job.time_limit_s, self.steps, self._forwards
         place = self._session.origins.place()
-        far = f"{steps} optimizer steps and {forwards} forwards, at {place}"
+        far = Note("{} optimizer steps and {} forwards, at {}", steps, forwards, place)
         if steps or (forwards and not self._has_optimizer):
-            self._end(f"stopped at the time limit of {limit} s after {far}")
+            self._end(Note("stopped at the time limit of {} s after {}", limit, far))
         self.write(kind=Unsupported, error=(
-            f"{self._job.path} was still running after {limit} s: {far}; raise --time-limit or give it arguments that "
-            "make it shorter"
+            Note(
+                "{} was still running after {} s: {}; raise --time-limit or give it arguments that make it shorter",
+                self._job.path, limit, far
+            )
         ))
         raise Enough
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 import msgspec
@@ -18,7 +19,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.domain.trace_job import ScriptJob
-from vramcast.errors import InvalidSpec, OutOfMemory, SourceError, UnknownName, Unsupported, VramcastError
+from vramcast.errors import (
+    NOTHING,
+    InvalidSpec,
+    Note,
+    OutOfMemory,
+    SourceError,
+    UnknownName,
+    Unsupported,
+    VramcastError,
+    note_of,
+    text_of,
+)
 from vramcast.tracing.origins import Assumption
 from vramcast.tracing.result import Run
 
@@ -44,10 +56,11 @@ class ScriptRun(Struct, frozen=True, kw_only=True):
     forwards: int  # of outermost modules, on the card
     host_forwards: int  # on the CPU, which computes them
     assumptions: tuple[Assumption, ...]
-    stopped: str = ""  # why it was stopped before its end, a sentence; "" where it ended by itself
-    error: str = ""  # a sentence; "" where there is none
+    stopped: Note = NOTHING  # why it was stopped before its end, a sentence; "" where it ended by itself
+    error: Note = NOTHING  # a sentence; "" where there is none
     error_kind: str = "InvalidSpec"  # name of its class
     missing: str = ""  # a package that the error is for want of, and that has a stand-in
+    nearby: str = ""  # folder beside the script with the module that it lacks
     exited: bool = False  # the error is that it exited, and what it printed last says why
     output: str = ""  # the end of what it printed
 
@@ -59,23 +72,28 @@ def run_script(job: ScriptJob) -> ScriptRun:
         errors, OutOfMemory where it meets the capacity that is enforced, Unsupported for what is not simulated
     """
     if job.text is None and not job.is_module and not Path(job.path).is_file():
-        raise SourceError(f"there is no script {job.path!r}; give the path of a Python file")
+        raise SourceError("there is no script {!r}; give the path of a Python file", job.path)
     with tempfile.TemporaryDirectory(prefix="vramcast-") as name:
-        folder = Path(name)
-        (folder / JOB).write_bytes(msgspec.msgpack.encode(job))
+        folder, started = Path(name), monotonic()
+        (folder / JOB).write_bytes(msgspec.msgpack.encode(job, enc_hook=text_of))
         code = _wait(job, folder)
         output = (folder / OUTPUT).read_text(encoding="utf-8", errors="replace")[-LONGEST_OUTPUT:]
         if not (folder / RECORD).is_file():
             raise _died(job, code, output)
         try:
-            ran = msgspec.msgpack.decode((folder / RECORD).read_bytes(), type=ScriptRun)
+            ran = msgspec.msgpack.decode((folder / RECORD).read_bytes(), type=ScriptRun, dec_hook=note_of)
         except msgspec.DecodeError as error:
-            raise SourceError(f"what the script's process left behind cannot be read: {error}") from None
-    if ran.missing and ran.missing not in job.stand_ins:
-        return run_script(replace(job, stand_ins=(*job.stand_ins, ran.missing)))
+            raise SourceError("what the script's process left behind cannot be read: {}", error) from None
+    spent = job.spent_s + monotonic() - started
+    if ran.missing and ran.missing not in job.stand_ins and spent < job.time_limit_s:
+        return run_script(replace(job, stand_ins=(*job.stand_ins, ran.missing), spent_s=spent))
+    if ran.nearby and ran.nearby not in job.folders and spent < job.time_limit_s:
+        return run_script(replace(job, folders=(*job.folders, ran.nearby), spent_s=spent))
     if ran.error:
-        said = f" after printing: {_last_line(output)}" if ran.exited and output.strip() else ""
-        raise ERRORS.get(ran.error_kind, InvalidSpec)(ran.error + said)
+        kind = ERRORS.get(ran.error_kind, InvalidSpec)
+        if ran.exited and output.strip():
+            raise kind("{} after printing: {}", ran.error, _last_line(output))
+        raise kind(ran.error)
     return replace(ran, output=output)
 
 
@@ -87,7 +105,7 @@ def _wait(job: ScriptJob, folder: Path) -> int | None:
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
         )
         try:
-            return process.wait(job.time_limit_s + 2 * GRACE_S)
+            return process.wait(job.time_limit_s - job.spent_s + 2 * GRACE_S)
         except subprocess.TimeoutExpired:
             return None
         finally:
@@ -104,8 +122,8 @@ def _died(job: ScriptJob, code: int | None, output: str) -> Unsupported:
     last = _last_line(output) or "nothing was printed"
     if code is None:
         return Unsupported(
-            f"{job.path} was still running after {job.time_limit_s} s, in native code; raise --time-limit or give it "
-            "arguments that make it shorter"
+            "{} was still running after {} s, in native code; raise --time-limit or give it arguments that make it "
+            "shorter", job.path, job.time_limit_s
         )
     how = f"by signal {-code}" if code < 0 else f"with code {code}"
-    return Unsupported(f"the process of {job.path} ended {how}: {last}")
+    return Unsupported("the process of {} ended {}: {}", job.path, how, last)

@@ -274,12 +274,12 @@ class Simulation(TorchDispatchMode):
         missing = re.search(r"Could not run '(.*?)'.*'SparseMeta'", str(error))
         if missing:
             return InvalidSpec(
-                f"{missing[1]} of sparse tensors is not simulated; make the gradients dense, as with sparse=False"
+                "{} of sparse tensors is not simulated; make the gradients dense, as with sparse=False", missing[1]
             )
         if "attempted to run this operator with Meta tensors" in str(error):
             return InvalidSpec(
-                f"{str(error).partition(': ')[0]} is not simulated, as torch has no kernel of it for tensors without "
-                "data; register one with torch.library.register_fake, or leave it out of what is traced"
+                "{} is not simulated, as torch has no kernel of it for tensors without data; register one with "
+                "torch.library.register_fake, or leave it out of what is traced", str(error).partition(": ")[0]
             )
         if "is not on the expected device meta" in str(error):
             return mismatch(device.torch_device, self.memory.host.torch_device)

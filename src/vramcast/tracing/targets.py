@@ -21,7 +21,7 @@ import torch
 
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import TraceJob
-from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
+from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.sources.resolve import config_of, read_config
 from vramcast.tracing.environment.hub import Unread, loading_nothing_unread
 from vramcast.tracing.extensions import ASKING, EXTENSIONS
@@ -42,7 +42,7 @@ def explained(error: Exception, *, what: str, model: torch.nn.Module | None = No
         return error
     text = words_of(error)
     where = _module_of(error, model) if model is not None else ""
-    return InvalidSpec(f"{what} raised {type(error).__name__}: {text}{where}{place_of_error(error)}")
+    return InvalidSpec("{} raised {}: {}{}{}", what, type(error).__name__, text, where, place_of_error(error))
 
 
 def words_of(error: BaseException) -> str:
@@ -109,8 +109,8 @@ def find_target(job: TraceJob) -> Target:
     scheme, mark, rest = job.target.partition(":")
     if not mark or not rest:
         raise InvalidSpec(
-            f"target {job.target[:80]!r} must be a script.py, module:factory, timm:NAME, transformers:MODEL or "
-            "diffusers:CONFIG"
+            "target {!r} must be a script.py, module:factory, timm:NAME, transformers:MODEL or diffusers:CONFIG",
+            job.target[:80]
         )
     return SCHEMES.get(scheme, _python)(rest if scheme in SCHEMES else job.target, job.arguments)
 
@@ -130,12 +130,14 @@ def _transformers(name: str, arguments: Mapping[str, Any]) -> Target:
     try:
         config = transformers.AutoConfig.for_model(kind, **raw)
     except ValueError as error:
-        raise Unsupported(f"{name}: transformers {transformers.__version__} does not know model_type={kind!r}; "
-                          f"{str(error).splitlines()[0][:160]}") from None
+        raise Unsupported(
+            "{}: transformers {} does not know model_type={!r}; {}",
+            name, transformers.__version__, kind, str(error).splitlines()[0][:160]
+        ) from None
     except Exception as error:  # its own checks of values
         raise InvalidSpec(
-            f"{name}: transformers {transformers.__version__} refuses its config: {type(error).__name__}: "
-            f"{' '.join(str(error).split())[:300]}"
+            "{}: transformers {} refuses its config: {}: {}",
+            name, transformers.__version__, type(error).__name__, " ".join(str(error).split())[:300]
         ) from None
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = config.pad_token_id = 0  # which token decoding begins with takes no memory
@@ -174,15 +176,15 @@ def _python(text: str, arguments: Mapping[str, Any]) -> Target:
     family = "torchvision" if text.startswith("torchvision.") else "python"
     if isinstance(found, torch.nn.Module):
         if arguments:
-            raise InvalidSpec(f"{text} is a module already, so --arg has no meaning; leave it out")
+            raise InvalidSpec("{} is a module already, so --arg has no meaning; leave it out", text)
         return Target(text, family, lambda: found)
     if not callable(found):
-        raise InvalidSpec(f"{text} is {_a(found)}; give what builds a torch.nn.Module, or one")
+        raise InvalidSpec("{} is {}; give what builds a torch.nn.Module, or one", text, _a(found))
 
     def build() -> torch.nn.Module:
         model = found(**arguments)
         if not isinstance(model, torch.nn.Module):
-            raise InvalidSpec(f"{text} returned {_a(model)}, not a torch.nn.Module; name what builds the module")
+            raise InvalidSpec("{} returned {}, not a torch.nn.Module; name what builds the module", text, _a(model))
         return model
 
     return Target(text, family, build)
@@ -202,7 +204,9 @@ def found_object(text: str) -> Any:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            raise UnknownName.of(f"name in {path}", part, [each for each in dir(found) if not each.startswith("_")])
+            raise UnknownName.of(
+                Note("name in {}", path), part, [each for each in dir(found) if not each.startswith("_")]
+            )
         found = getattr(found, part)
     return found
 
@@ -220,13 +224,13 @@ def imported(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         what = "" if error.name == name else f", which imports {error.name}"
-        raise SourceError(f"{name}{what}: not installed; pip install it, or check the name and the folder") from None
+        raise SourceError("{}{}: not installed; pip install it, or check the name and the folder", name, what) from None
     except VramcastError:
         raise
     except Exception as error:
 
         raise SourceError(
-            f"{name} cannot be imported: {type(error).__name__}: {_first_line(error)}{place_of_error(error)}"
+            "{} cannot be imported: {}: {}{}", name, type(error).__name__, _first_line(error), place_of_error(error)
         ) from None
     finally:
         sys.path.remove(here)

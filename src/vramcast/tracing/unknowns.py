@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Note
 from vramcast.question.tracing import Value
 from vramcast.tracing.call import Call
 from vramcast.tracing.holders import is_curvature
@@ -78,7 +78,7 @@ class Unknowns:
         shapes = SHAPES.get(operator.name)
         place = self._place()
         if shapes is None:
-            raise _needs(place, f"the size of what {operator.name} returns", "the number of elements")
+            raise _needs(place, Note("the size of what {} returns", operator.name), "the number of elements")
         share = self._simulation.assumptions.given(place)
         made = shapes(_Sized(self._simulation, operator, device, share, place), args, kwargs)
         return self._written(made, kwargs["out"]) if isinstance(kwargs.get("out"), torch.Tensor) else made
@@ -104,7 +104,7 @@ class Unknowns:
         if tensor.is_floating_point():
             return self._noted(FLOAT, maker, place)
         if maker in EXTREMES:
-            raise _needs(place, f"the integer that {maker} returns", "the integer")
+            raise _needs(place, Note("the integer that {} returns", maker), "the integer")
         return self._noted(INTEGER, maker, place)
 
     def array(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -168,7 +168,7 @@ class Unknowns:
             return out.resize_(made.size())
 
     def _noted(self, value: Value, maker: str, place: Place) -> Value:
-        self._simulation.assumptions.note(f"{value} read from {maker or 'data'}", place, can_be_given=True)
+        self._simulation.assumptions.note(Note("{} read from {}", value, maker or "data"), place, can_be_given=True)
         return value
 
     def _maker(self, tensor: torch.Tensor) -> str:
@@ -191,7 +191,7 @@ class _Sized:
     def count(self, most: int) -> int:
         """Elements that are chosen of so many: all, unless the user said how many or which share."""
         if self._given is None:
-            said = f"data decides which elements {self._operator.name} takes: all are counted as taken"
+            said = Note("data decides which elements {} takes: all are counted as taken", self._operator.name)
             self._simulation.assumptions.note(said, self.place, can_be_given=True)
             return most
         return min(most, round(most * self._given) if isinstance(self._given, float) else int(self._given))
@@ -199,7 +199,7 @@ class _Sized:
     def number(self) -> int:
         """A number that only the user can know."""
         if self._given is None:
-            raise _needs(self.place, f"the size of what {self._operator.name} returns", "the number of elements")
+            raise _needs(self.place, Note("the size of what {} returns", self._operator.name), "the number of elements")
         return int(self._given)
 
     def make(self, *size: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
@@ -364,6 +364,6 @@ def _as(value: Value, dtype: torch.dtype) -> Value:
 def _needs(place: Place, what: str, which: str) -> InvalidSpec:
     name = place.filename.rpartition("/")[2]
     return InvalidSpec(
-        f"{place}: {what} depends on data, which simulated tensors do not have; give {which} with "
-        f"--value {name}:{place.line}=..."
+        "{}: {} depends on data, which simulated tensors do not have; give {} with --value {}:{}=...",
+        place, what, which, name, place.line
     )

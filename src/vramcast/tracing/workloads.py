@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vramcast.allocator import DeviceOutOfMemory
 from vramcast.domain.trace_job import TraceJob
-from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported
 from vramcast.tracing.environment.modules import EAGER
 from vramcast.tracing.inputs import Feed, default_loss, describe, make_loss, sizes_of
 from vramcast.tracing.session import Session
@@ -81,13 +81,13 @@ def make_optimizer(name: str, parameters: Iterable[torch.nn.Parameter]) -> torch
     try:
         return getattr(torch.optim, class_name)(trained, **values, **KERNELS.get(kernel, {}))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidSpec(f"optimizer={name}: torch.optim.{class_name} says: {error}") from None
+        raise InvalidSpec("optimizer={}: torch.optim.{} says: {}", name, class_name, error) from None
 
 
 def _own_optimizer(name: str) -> Make:
     found = found_object(name)
     if not callable(found):
-        raise InvalidSpec(f"optimizer={name} is no class or function that makes an optimizer")
+        raise InvalidSpec("optimizer={} is no class or function that makes an optimizer", name)
     return found
 
 
@@ -227,7 +227,7 @@ class Workload:
     def _loss_of(self, output: Any) -> torch.Tensor:
         if self._loss is None:
             name = default_loss(output, self.target.family)
-            self.assumptions.append(f"no --loss given: {LOSS_WORDS.get(name, name)}")
+            self.assumptions.append(Note("no --loss given: {}", LOSS_WORDS.get(name, name)))
             self._loss = make_loss(name)
         return self._loss(output)
 
@@ -260,7 +260,7 @@ def _built(target: Target, job: TraceJob) -> torch.nn.Module:
             model = target.build()
     except TypeError as error:
         if "required" in str(error) and "argument" in str(error):
-            raise InvalidSpec(f"{target.name} needs arguments: {error}; give them with --arg name=value") from None
+            raise InvalidSpec("{} needs arguments: {}; give them with --arg name=value", target.name, error) from None
         raise explained(error, what=f"building {target.name}") from error
     except Exception as error:
         raise explained(error, what=f"building {target.name}") from error

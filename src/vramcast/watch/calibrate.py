@@ -18,14 +18,13 @@ from msgspec.structs import replace
 from vramcast import doctor, question
 from vramcast.api import job_of
 from vramcast.api.jobs import by_option
-from vramcast.domain.measured import Highest, MeasuredRun
 from vramcast.domain.model import Model
-from vramcast.domain.observation import TorchRun
+from vramcast.domain.observation import Highest, MeasuredRun, TorchRun
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.watch.recording import TORCH_RUNS, reading
 
 if TYPE_CHECKING:
-    from vramcast.domain.reconciliation import Reconciliation
+    from vramcast.domain.failure import Reconciliation
 
 
 PEAKS: Final = "MAX(peak_allocated_bytes), MAX(peak_reserved_bytes), MAX(device_used_bytes)"
@@ -54,8 +53,8 @@ def measured_of(path: Path) -> MeasuredRun:
         if of_cards is not None:
             return _of_cards(path, database, {"run": of_cards})
     raise SourceError(
-        f"{path} holds no step and no reading of a card: record a run of a few steps with vramcast.record_memory, "
-        "or with vramcast watch --record"
+        "{} holds no step and no reading of a card: record a run of a few steps with vramcast.record_memory, or with "
+        "vramcast watch --record", path
     )
 
 
@@ -67,7 +66,7 @@ def fullest_of(paths: Sequence[Path]) -> MeasuredRun:
     runs = [measured_of(path) for path in paths]
     if len({run.num_gpus for run in runs}) > 1:
         names = ", ".join(f"{run.name} ({run.num_gpus})" for run in runs)
-        raise InvalidSpec(f"the recordings are of runs on different numbers of GPUs: {names}; give those of one run")
+        raise InvalidSpec("the recordings are of runs on different numbers of GPUs: {}; give those of one run", names)
     return max(runs, key=lambda run: max(_known(run.phases.get("step", Highest())), default=0))
 
 
@@ -149,7 +148,7 @@ def _of_cards(path: Path, database: sqlite3.Connection, of: dict[str, int]) -> M
     gpu, num_bytes = process or database.execute(whole, of).fetchone()
     card = database.execute("SELECT model, memory_total_bytes FROM gpus WHERE id = ?", (gpu,)).fetchone()
     if card is None:
-        raise SourceError(f"{path} is damaged: it has readings of a card that it does not name")
+        raise SourceError("{} is damaged: it has readings of a card that it does not name", path)
     model, total = card
     return _checked(
         name=path.name, gpu=model, gpu_bytes=total, versions=_versions(database, of),
@@ -216,7 +215,7 @@ def _save(found: Reconciliation, path: str | Path | None) -> None:
         return
     if found.calibration is None:
         raise InvalidSpec(
-            f"{found.log} tells no entries apart that a calibration could correct; record with vramcast.record_memory "
-            "and attach(model, optimizer), or for a server compare its log with vramcast serve --reconcile"
+            "{} tells no entries apart that a calibration could correct; record with vramcast.record_memory and "
+            "attach(model, optimizer), or for a server compare its log with vramcast serve --reconcile", found.log
         )
     question.calibration.write_calibration(Path(path), found.calibration)

@@ -26,11 +26,13 @@ from msgspec.structs import replace
 
 from vramcast import api, catalogue, formats, question, report, watch
 from vramcast.domain.answer import Fit
-from vramcast.errors import SourceError, Unsupported, VramcastError
+from vramcast.errors import InvalidSpec, Note, SourceError, Unsupported, VramcastError
 from vramcast.units import MIB, ceil_div, format_bytes
 from vramcast.watch.channels import Channels
+from vramcast.watch.installed import release_of
 
 if TYPE_CHECKING:
+    from vramcast.api.jobs import Asked
     from vramcast.domain.answer import Answer
     from vramcast.domain.observation import GpuSample
     from vramcast.question.option import Option
@@ -42,6 +44,8 @@ EXIT_NOT_FOUND: Final = 127
 EXIT_OF_SIGNALS: Final = 128
 """As env(1) and the shell have them; 125: not started, as it does not fit."""
 
+LEAST_CHANCE: Final = 0.25
+"""To fit: below it a command is refused, above it started with a warning."""
 UNNOTICED_S: Final = 0.3
 """So long an answer may take before it is said how long it took."""
 INTERVAL_S: Final = 1.0
@@ -121,8 +125,18 @@ class Judgement(NamedTuple):
 
     @property
     def refuses(self) -> bool:
-        """Whether it does not fit, and nothing was passed over on the way to that."""
-        return self.answer is not None and self.answer.verdict is Fit.NOT and not self.why
+        """Whether it is unlikely to fit, and nothing was passed over on the way to that."""
+        return self.is_beyond and not self.why and self.chance < LEAST_CHANCE
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the prediction is that it does not fit."""
+        return self.answer is not None and self.answer.verdict is Fit.NOT
+
+    @property
+    def chance(self) -> float:
+        """That it fits all the same, where it is predicted not to."""
+        return (self.answer.chance_to_fit or 0.0) if self.answer is not None else 0.0
 
 
 def judged(
@@ -158,13 +172,13 @@ def judged(
             commands = formats.read.commands_of(given.get("from", ()), line=given.get("from-command", ""))
         if not commands:
             return _traced(job, samples, kind)
-        return _answered(commands, given, file, samples, with_changes=with_changes)
+        return _answered(commands, given, file, job, samples, with_changes=with_changes)
     except VramcastError as error:
         return Judgement(why=str(error))
 
 
 def _answered(
-    commands: Sequence[str], given: dict[str, Any], file: Path | None, samples: Sequence[GpuSample], *,
+    commands: Sequence[str], given: dict[str, Any], file: Path | None, job: Job, samples: Sequence[GpuSample], *,
     with_changes: bool,
 ) -> Judgement:
     """Of the commands that may be meant the first that answers; what is not read is left out, and said."""
@@ -172,16 +186,35 @@ def _answered(
     for command in commands:
         for lenient in ({}, {"ignore-unread": True})[: 1 if file else 2]:
             try:
-                asked = api.question_of(given | lenient, file, ASKED[command][0](), command=command)
+                asked, of_release = _of_release(job, command, given | lenient, file)
                 options, said = _on_cards(asked.options, samples)
                 found = ASKED[command][1](options, resolve=asked.resolve, with_changes=with_changes)
             except VramcastError as error:
                 failed = failed or error
                 continue
             why = str(failed).partition("; --ignore-unread")[0] if lenient and isinstance(failed, Unsupported) else ""
-            return Judgement(command, options, asked.noted(found), why, said)
+            return Judgement(command, options, asked.noted(found), why, (*of_release, *said))
     assert failed is not None
     raise failed
+
+
+def _of_release(
+    job: Job, command: str, given: dict[str, Any], file: Path | None
+) -> tuple[Asked, tuple[str, ...]]:
+    """The question about the release that is installed, where the command names none; and that it is."""
+    table = ASKED[command][0]()
+    asked = api.question_of(given, file, table, command=command)
+    engine = str(asked.options.get("engine") or "")
+    program = "python" if job.words[0] in SHELLS else job.words[0]  # what a script starts is found by PATH, too
+    release = "" if file is not None or "@" in engine else release_of(engine, program, job.environment)
+    if not release or command == "rl":
+        return asked, ()
+    installed = f"{engine}@{release}"
+    with suppress(InvalidSpec):  # older than those that are known: as if nothing were
+        (question.serving.parse_engine if command == "serve" else question.build.training_engine)(installed)
+        asked = api.question_of(given | {"engine": installed}, file, table, command=command)
+        return asked, (Note("{} {} is installed", engine, release),)
+    return asked, ()
 
 
 def _on_cards(options: Mapping[str, Any], samples: Sequence[GpuSample]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -194,9 +227,13 @@ def _on_cards(options: Mapping[str, Any], samples: Sequence[GpuSample]) -> tuple
         count, found["gpus"] = len(samples), f"{len(samples)}x{catalogue.clusters.cluster_of(text).gpu.name}"
     held = [(one.card.index, (one.partitions[0] if one.partitions else one).memory_used_bytes or 0)
             for one in samples[:count]]
-    said = tuple(f"GPU {index}: others hold {format_bytes(used)}" for index, used in held if used)
+    said: tuple[str, ...] = tuple(
+        Note("GPU {}: others hold {}", index, format_bytes(used)) for index, used in held if used
+    )
     if count > len(samples):
-        said = (*said, f"it starts {count} processes on a machine where it sees {len(samples)} GPUs")
+        said = (*said, Note(
+            "it starts {} processes on a machine where it sees {} GPUs", count, len(samples)
+        ))
     if (most := max(used for _, used in held)) and not {"used", "reserve"} & found.keys():
         found["used"] = f"{ceil_div(most, MIB)}MiB"
     return found, said
@@ -349,4 +386,6 @@ def verdict(found: Judgement, words: Words) -> str:
         said = words.said(found.why) if found.why else words("run.unknown")
         return words("run.unjudged", why=said)
     lines = [report.verdicts.headline(found.answer, words), *map(words.said, found.said)]
+    if found.is_beyond and found.chance >= LEAST_CHANCE:
+        lines.append(words("run.chance", percent=f"{found.chance:.0%}"))
     return "; ".join([*lines, *([words("run.without", what=words.said(found.why))] if found.why else [])])

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from vramcast.catalogue.gpu_texts import parse_gpus, taken
 from vramcast.domain.device import Gpu
 from vramcast.domain.observation import Card, GpuSample
-from vramcast.errors import SourceError, VramcastError
+from vramcast.errors import Note, SourceError, VramcastError
 from vramcast.formats.launch import VISIBLE
 from vramcast.units import GIB, MIB, ceil_div, format_bytes
 from vramcast.watch.readers import Patient, opened
@@ -43,10 +43,10 @@ def cards_here(environment: Mapping[str, str]) -> Here:
     texts = "+".join(f"{count}x{name}" for name, count in names.items())
     cluster = parse_gpus(texts)
     held = [(sample, _held(sample)) for sample in samples]
-    said = [f"here: {cluster.name}", *taken(texts)]
+    said = [Note("here: {}", cluster.name), *taken(texts)]
     said += [_told(sample, used) for sample, used in held if used]
     silent = [sample.card.index for sample, used in held if used is None]
-    said += [f"GPU {index}: the driver does not say what others hold" for index in silent]
+    said += [Note("GPU {}: the driver does not say what others hold", index) for index in silent]
     most = max(used or 0 for _, used in held)
     return Here(cluster.name, f"{ceil_div(most, MIB)}MiB" if most else "", tuple(said))
 
@@ -103,7 +103,7 @@ def named(sample: GpuSample) -> str:
     try:
         parse_gpus(card.model)
     except VramcastError as error:
-        raise SourceError(f"GPU {card.index} of this machine: {error}") from None
+        raise SourceError("GPU {} of this machine: {}", card.index, error) from None
     return card.model
 
 
@@ -126,7 +126,7 @@ def _told(sample: GpuSample, used: int | None) -> str:
         for process in sample.processes[:MOST_NAMED]
     ]
     by = f": {', '.join(holders)}" if holders else ""
-    return f"GPU {sample.card.index}: others hold {format_bytes(used or 0)}{by}"
+    return Note("GPU {}: others hold {}{}", sample.card.index, format_bytes(used or 0), by)
 
 
 __all__ = ["Here", "cards_here", "named", "seen_here"]

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.domain.observation import Card, Event, EventKind, GpuSample, Partition, ProcessSample, Reading, Vendor
-from vramcast.errors import SourceError
+from vramcast.errors import Note, SourceError
 from vramcast.watch.holders import Holders
 from vramcast.watch.readers import Absent
 from vramcast.watch.tool import printable
@@ -423,5 +423,5 @@ def _versions(nvml: ModuleType) -> dict[str, str]:
 def _failure(nvml: ModuleType, error: Any) -> SourceError:
     names = {getattr(nvml, f"NVML_ERROR_{name}", None): name for name in FAILURES}
     name = names.get(error.value, "")
-    sentence = f"NVIDIA: {FAILURES.get(name) or f'NVML does not start: {error}'}"
-    return (Absent if name == ABSENT else SourceError)(sentence)
+    why = FAILURES.get(name) or Note("NVML does not start: {}", error)
+    return (Absent if name == ABSENT else SourceError)("NVIDIA: {}", why)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from vramcast.domain.observation import GpuSample, Reading, RunInfo
-from vramcast.errors import SourceError
+from vramcast.errors import SourceError, text_of
 from vramcast.report.messages import Words
 from vramcast.watch import parts
 from vramcast.watch.following import Expected, Following
@@ -110,12 +110,12 @@ def document(reading: Reading, following: Following, expected: dict[str, Expecte
     return {
         "schema": 1, "time_s": reading.time_s,
         "gpus": [_gpu(sample, following, expected.get(sample.card.uuid)) for sample in reading.gpus],
-        "events": [msgspec.to_builtins(event) for event in reading.events],
+        "events": [msgspec.to_builtins(event, enc_hook=text_of) for event in reading.events],
     }
 
 
 def _gpu(sample: GpuSample, following: Following, expected: Expected | None) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(sample)
+    plain: dict[str, Any] = msgspec.to_builtins(sample, enc_hook=text_of)
     followed = following.cards[sample.card.uuid]
     found: dict[str, Any] = plain.pop("card") | {name: value for name, value in plain.items() if name != "time_s"}
     found["processes"] = [_process(sample.card.uuid, process, following) for process in plain.get("processes", ())]
@@ -123,7 +123,7 @@ def _gpu(sample: GpuSample, following: Following, expected: Expected | None) -> 
     extra = {
         "unaccounted_bytes": sample.unaccounted_bytes, "peak_bytes": followed.peak_bytes,
         "growth_bytes_per_s": followed.slope.per_s if followed.slope else None, "runs_out_in_s": followed.runs_out_in_s,
-        "expected": msgspec.to_builtins(expected) if expected else None,
+        "expected": msgspec.to_builtins(expected, enc_hook=text_of) if expected else None,
     }
     return found | {name: value for name, value in extra.items() if value is not None}
 
@@ -192,7 +192,7 @@ class CsvTable(Output):
             try:
                 self._number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             except OSError as error:
-                raise SourceError(f"cannot write {path}: {error.strerror}") from None
+                raise SourceError("cannot write {}: {}", path, error.strerror) from None
             self._begun = self._goes_on()
 
     def _goes_on(self) -> bool:
@@ -207,11 +207,11 @@ class CsvTable(Output):
             with path.open("rb") as file:
                 first = file.read(len(HEADER))
         except OSError as error:
-            raise SourceError(f"cannot write {self.name}: {error.strerror}") from None
+            raise SourceError("cannot write {}: {}", self.name, error.strerror) from None
         if first != HEADER:
             self.close()
             raise SourceError(
-                f"{self.name} does not begin with the columns of this CSV, and is left as it is; give another file"
+                "{} does not begin with the columns of this CSV, and is left as it is; give another file", self.name
             )
         return True
 

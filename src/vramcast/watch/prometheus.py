@@ -118,8 +118,8 @@ class Exporter(Output):
         except OSError as error:
             there, why = f"{host}:{port}", error.strerror
             if error.errno in PORTS_FAULT:
-                raise SourceError(f"cannot serve metrics on {there}: {why}; give another port") from None
-            raise SourceError(f"cannot serve metrics on {there}: {why}; give an address of this machine") from None
+                raise SourceError("cannot serve metrics on {}: {}; give another port", there, why) from None
+            raise SourceError("cannot serve metrics on {}: {}; give an address of this machine", there, why) from None
 
     def write(self, reading: Reading, following: Following) -> None:
         """What is scraped from now on: made here, so that no scrape sees half a reading."""
@@ -145,7 +145,7 @@ def address_of(text: str) -> tuple[str, int]:
     """
     host, _, port = text.strip().rpartition(":")
     if not port.isdecimal() or not 0 < int(port) < 65536 or (":" in host and not host.startswith("[")):
-        raise InvalidSpec(f"--prometheus {text[:60]!r} must be [HOST]:PORT, for example :9400 or 0.0.0.0:9400")
+        raise InvalidSpec("--prometheus {!r} must be [HOST]:PORT, for example :9400 or 0.0.0.0:9400", text[:60])
     return host.strip("[]") or LOOPBACK, int(port)
 
 

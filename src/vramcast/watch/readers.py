@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Final, Protocol, Self
 
 from vramcast.domain.observation import Card, Event, EventKind, GpuSample, Reading, Vendor
-from vramcast.errors import SourceError, UnknownName
+from vramcast.errors import SourceError, UnknownName, joined
 from vramcast.watch import tool
 from vramcast.watch.holders import Holders
 
@@ -60,11 +60,11 @@ class ToolReader:
         name = next((name for name in cls.tools if tool.found(name)), None)
         if name is None:
             none = f"neither {' nor '.join(cls.tools)} is" if len(cls.tools) > 1 else f"{cls.tools[0]} is not"
-            raise Absent(f"{cls.brand}: {none} installed")
+            raise Absent("{}: {} installed", cls.brand, none)
         try:
             return cls(name, holders)
         except SourceError as error:
-            raise SourceError(f"{cls.brand}: {error}") from None
+            raise SourceError("{}: {}", cls.brand, error) from None
 
     def read(self, time_s: float) -> Reading:
         """The cards now. Raises SourceError where the tool fails."""
@@ -157,7 +157,7 @@ def opened(vendors: Iterable[str] = (), holders: Holders | None = None) -> tuple
         except SourceError as error:
             broken.append(str(error))
     if not readers:
-        raise SourceError("no GPU can be read here. " + "; ".join(broken or absent))
+        raise SourceError("no GPU can be read here. {}", joined("; ", broken or absent))
     return readers, broken
 
 
@@ -181,9 +181,9 @@ def _named(name: str, cards: Sequence[Card]) -> Card:
         found = [card for card in cards if name and card.uuid.lower().startswith(name.lower())]
     if not found:
         there = ", ".join(f"{card.index} ({card.model})" for card in cards[:16]) or "none"
-        raise UnknownName(f"no GPU {name[:60]!r} is here; there is: {there}")
+        raise UnknownName("no GPU {!r} is here; there is: {}", name[:60], there)
     if len(found) > 1:
-        raise SourceError(f"{len(found)} GPUs are called {name[:60]!r}; name one by its uuid, or choose --vendor")
+        raise SourceError("{} GPUs are called {!r}; name one by its uuid, or choose --vendor", len(found), name[:60])
     return found[0]
 
 

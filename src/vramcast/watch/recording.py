@@ -43,7 +43,7 @@ from vramcast.domain.observation import (
     TorchRun,
     TorchSample,
 )
-from vramcast.errors import SourceError
+from vramcast.errors import SourceError, text_of
 
 APPLICATION_ID: Final = 0x5652_4157
 """'VRAW': what `file` and SQLite itself show of a database's owner."""
@@ -134,7 +134,7 @@ def _affinity(noun: type[Struct], field: str) -> str:
 def _stored(value: Any) -> Any:
     """As SQLite keeps it: integers beyond 64 bits, which only a broken counter shows, are unknown."""
     if isinstance(value, (tuple, dict)):
-        return msgspec.json.encode(value).decode()
+        return msgspec.json.encode(value, enc_hook=text_of).decode()
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         return None
     return str(value) if isinstance(value, str) else value
@@ -166,7 +166,7 @@ class Recorder:
                 run = _inserted(database, RUNS, RUNS.row(info))
         except sqlite3.Error as error:
             database.close()
-            raise SourceError(f"cannot record into {path}: {error}") from None
+            raise SourceError("cannot record into {}: {}", path, error) from None
         return cls(database, run, path)
 
     def write(self, reading: Reading) -> None:
@@ -230,7 +230,7 @@ def opened(path: Path, *, make: bool = False) -> sqlite3.Connection:
     Raises: SourceError, saying what is wrong with the file.
     """
     if not make and not path.is_file():
-        raise SourceError(f"no recording {path}; `vramcast watch --record {path}` makes one")
+        raise SourceError("no recording {}; `vramcast watch --record {}` makes one", path, path)
     try:
         database = sqlite3.connect(_address(path, make=make), uri=True, timeout=BUSY_S)
         try:
@@ -239,7 +239,7 @@ def opened(path: Path, *, make: bool = False) -> sqlite3.Connection:
             database.close()
             raise
     except sqlite3.Error as error:
-        raise SourceError(f"cannot use {path} as a recording: {error}") from None
+        raise SourceError("cannot use {} as a recording: {}", path, error) from None
     return database
 
 
@@ -260,11 +260,12 @@ def _checked(database: sqlite3.Connection, path: Path, *, make: bool) -> None:
         database.execute("PRAGMA journal_mode = WAL")
         _make(database)
     elif owner != APPLICATION_ID or kinds - {"table", "index"}:
-        raise SourceError(f"{path} is not a recording of vramcast, and is left as it is; give another file")
+        raise SourceError("{} is not a recording of vramcast, and is left as it is; give another file", path)
     elif version != SCHEMA_VERSION:
         raise SourceError(
-            f"{path} has schema {version} and this vramcast reads {SCHEMA_VERSION}; "
-            f"{'use a newer vramcast' if version > SCHEMA_VERSION else 'record into a new file'}"
+            "{} has schema {} and this vramcast reads {}; {}",
+            path, version, SCHEMA_VERSION,
+            "use a newer vramcast" if version > SCHEMA_VERSION else "record into a new file"
         )
     if make:
         database.execute("PRAGMA synchronous = NORMAL")
@@ -323,10 +324,10 @@ def read_run(path: Path, run: int | None = None) -> Recording:
     with reading(path) as database:
         infos = {key: noun for key, _, noun in _rows(database, RUNS, RunInfo)}
         if not infos:
-            raise SourceError(f"{path} holds no run yet")
+            raise SourceError("{} holds no run yet", path)
         chosen = max(infos) if run is None else run
         if chosen not in infos:
-            raise SourceError(f"{path} holds no run {chosen}; its runs: {', '.join(map(str, infos))}")
+            raise SourceError("{} holds no run {}; its runs: {}", path, chosen, ", ".join(map(str, infos)))
         cards = {key: card for key, _, card in _rows(database, GPUS, Card, "run = ?", chosen)}
         return Recording(
             infos[chosen], tuple(cards.values()), tuple(_gpu_samples(database, chosen, cards)),
@@ -391,4 +392,4 @@ class reading:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.database.close()
         if isinstance(error, (sqlite3.Error, msgspec.MsgspecError, KeyError, UnicodeError, RecursionError)):
-            raise SourceError(f"{self.path} is damaged: {str(error)[:MOST_SAID]}") from None
+            raise SourceError("{} is damaged: {}", self.path, str(error)[:MOST_SAID]) from None

@@ -83,7 +83,7 @@ class RocmReader(ToolReader):
     def _by_rocm_smi(self, time_s: float) -> list[GpuSample]:
         figures = tool.json_of([self.name, *ROCM_FIGURES])
         if not isinstance(figures, dict):
-            raise SourceError(f"`{self.name} --json` did not print an object")
+            raise SourceError("`{} --json` did not print an object", self.name)
         samples = [
             rocm_smi_sample(time_s, int(name[4:]), figures[name])
             for name in figures if name[:4] == "card" and name[4:].isdecimal() and len(name) < 8

@@ -232,7 +232,7 @@ def _seconds(name: str, text: str) -> float:
     try:
         value = float(number) * factors[unit]
     except (ValueError, KeyError):
-        raise InvalidSpec(f"--{name} {text[:40]!r} must be a time such as 500ms, 2s, 10m or 8h") from None
+        raise InvalidSpec("--{} {!r} must be a time such as 500ms, 2s, 10m or 8h", name, text[:40]) from None
     if not SHORTEST_S <= value < 1e9:
-        raise InvalidSpec(f"--{name} {text[:40]!r} must be at least {SHORTEST_S * 1000:.0f}ms")
+        raise InvalidSpec("--{} {!r} must be at least {:.0f}ms", name, text[:40], SHORTEST_S * 1000)
     return value

@@ -50,10 +50,11 @@ def output_of(command: list[str], *, limit_s: float = LIMIT_S) -> str:
         text = _begin(out)
         if code != 0:
             why = (_begin(err).strip() or text.strip()).splitlines()
-            said = f": {printable(why[0], 200)}" if why else ""
-            raise SourceError(f"`{' '.join(command)}` failed with exit code {code}{said}")
+            if why:
+                raise SourceError("`{}` failed with exit code {}: {}", " ".join(command), code, printable(why[0], 200))
+            raise SourceError("`{}` failed with exit code {}", " ".join(command), code)
     if size > MOST_BYTES:
-        raise SourceError(f"`{' '.join(command)}` printed {size:,} bytes, more than any table of cards has")
+        raise SourceError("`{}` printed {:,} bytes, more than any table of cards has", " ".join(command), size)
     return text
 
 
@@ -67,7 +68,7 @@ def json_of(command: list[str]) -> Any:
     try:
         return json.loads(text[start:])
     except (ValueError, RecursionError):
-        raise SourceError(f"`{' '.join(command)}` did not print JSON: {printable(text[:60].strip())!r}") from None
+        raise SourceError("`{}` did not print JSON: {!r}", " ".join(command), printable(text[:60].strip())) from None
 
 
 def number(value: Any) -> float | None:
@@ -139,11 +140,11 @@ def _run(command: list[str], out: IO[bytes], err: IO[bytes], limit_s: float) -> 
             env=os.environ | {"LC_ALL": "C"},
         )
     except OSError as error:
-        raise SourceError(f"cannot run `{command[0]}`: {error.strerror}") from None
+        raise SourceError("cannot run `{}`: {}", command[0], error.strerror) from None
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        raise SourceError(f"`{' '.join(command)}` gave no answer within {limit_s:g} s") from None
+        raise SourceError("`{}` gave no answer within {:g} s", " ".join(command), limit_s) from None
     finally:
         if process.poll() is None:
             if hasattr(os, "killpg"):

@@ -19,6 +19,7 @@ from mcp import types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
+from vramcast.errors import Note
 from vramcast.version import __version__
 from vramcast.web.exchange import JSON, OVERTIME, Refused, Reply, Sources, error_reply
 from vramcast.web.limits import QUICK, SEARCH
@@ -61,7 +62,7 @@ def request(name: str, arguments: Mapping[str, Any]) -> Question:
     Raises: Refused where there is no such tool
     """
     if name not in TOOLS:
-        raise Refused(404, "UnknownName", f"there is no tool {name[:80]!r}; there are {', '.join(TOOLS)}")
+        raise Refused(404, "UnknownName", Note("there is no tool {!r}; there are {}", name[:80], ", ".join(TOOLS)))
     route, path = ROUTES[TOOLS[name]], PREFIX + TOOLS[name]
     if route.takes:
         return Question(route.method, path, "", {"content-type": JSON}, json.dumps(arguments).encode())

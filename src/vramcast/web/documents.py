@@ -94,7 +94,8 @@ PeakBytes = shape("PeakBytes", "One high-water mark at the three levels [bytes].
 Peak = shape(
     "Peak", "The same, with the 90 % interval of its device bytes.", base=PeakBytes, interval_bytes=tuple[int, int]
 )
-Rank = shape("Rank", "The ranks of one role.", answer.RankAnswer, without=("interval_bytes",), peak=Peak)
+Rank = shape(
+    "Rank", "The ranks of one role.", answer.RankAnswer, without=("interval_bytes", "chance_to_fit"), peak=Peak)
 Change = shape(
     "Change",
     "One change of the plan and what it would lead to; `apply`: the options to put into the question; `high_bytes`:\n"
@@ -214,6 +215,14 @@ Accuracy = shape(
 Network = shape(
     "Network", "The model of the catalogue that a file describes.", schema=Literal[1], model=str, exact=bool,
 )
+Decided = shape(
+    "Decided", "What becomes of an object; `patch`: operations on it in base64.", uid=str, allowed=bool,
+    status=maybe(Options), warnings=maybe(list[str]), patchType=maybe(Literal["JSONPatch"]), patch=maybe(str),
+)
+AdmissionReview = shape(
+    "AdmissionReview", "The answer to Kubernetes.", apiVersion=Literal["admission.k8s.io/v1"],
+    kind=Literal["AdmissionReview"], response=Decided,
+)
 Named = shape(
     "Named", "What reports call things, in one language.", schema=Literal[1], lang=Literal["en", "zh"],
     words=dict[str, str],
@@ -235,7 +244,7 @@ Error = shape(
 REPLIES: Final[dict[str, tuple[Any, ...]]] = {
     "train": (TrainAnswer,), "serve": (ServeAnswer,), "plan/train": (TrainSearch, TrainAnswer),
     "plan/serve": (ServeSearch,), "oom": (Diagnosis,), "replay": (Replay,), "files": (Files,),
-    "network": (Network,), "words": (Named,),
+    "network": (Network,), "validate": (AdmissionReview,), "mutate": (AdmissionReview,), "words": (Named,),
     **dict.fromkeys(
         ("options/train", "options/serve", "options/plan-train", "options/plan-serve"), (AskedOptions,)
     ),

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from vramcast.errors import Note, text_of
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH
 
@@ -78,7 +79,7 @@ class Refused(Exception):
 
 def json_reply(document: Any, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Reply:
     """A document as JSON. msgspec writes it twenty times as fast as json, and every live answer is one."""
-    return Reply(status, JSON, msgspec.json.encode(document), headers)
+    return Reply(status, JSON, msgspec.json.encode(document, enc_hook=text_of), headers)
 
 
 def error_reply(
@@ -109,9 +110,9 @@ def fields_of(body: bytes) -> dict[str, Any]:
         raise Refused(400, "NotJSON", "the body nests too deep; a question is one flat object") from None
     except ValueError as error:
         why = str(error)[:160]
-        raise Refused(400, "NotJSON", f"the body is not JSON ({why}); send one object of options") from None
+        raise Refused(400, "NotJSON", Note("the body is not JSON ({}); send one object of options", why)) from None
     if not isinstance(found, dict):
-        raise Refused(400, "NotJSON", f"the body holds {_kind(found)}; send one object of options")
+        raise Refused(400, "NotJSON", Note("the body holds {}; send one object of options", _kind(found)))
     return found
 
 
@@ -140,9 +141,11 @@ def text_field(fields: Mapping[str, Any], name: str, usual: str = "") -> str:
     """
     value = fields.get(name, usual)
     if not isinstance(value, str):
-        raise Refused(422, "InvalidSpec", f"{name!r} must be a text, not {_kind(value)}")
+        raise Refused(422, "InvalidSpec", Note("{!r} must be a text, not {}", name, _kind(value)))
     if len(value) > LARGEST_TEXT:
-        raise Refused(413, "TooLarge", f"{name!r} has more than {LARGEST_TEXT >> 20} MiB; send its beginning and end")
+        raise Refused(413, "TooLarge", Note(
+            "{!r} has more than {} MiB; send its beginning and end", name, LARGEST_TEXT >> 20
+        ))
     return value
 
 
@@ -153,14 +156,14 @@ def choice_field(fields: Mapping[str, Any], name: str, choices: Mapping[str, Any
     """
     value = text_field(fields, name, usual)
     if value not in choices:
-        raise Refused(422, "UnknownName", f"{name}={value[:80]!r} is not known; use {', '.join(choices)}")
+        raise Refused(422, "UnknownName", Note("{}={!r} is not known; use {}", name, value[:80], ", ".join(choices)))
     return value
 
 
 def refuse_others(fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for name in fields:
         if name not in known:
-            raise Refused(422, "UnknownName", f"unknown key {name[:80]!r}; known: {', '.join(known)}")
+            raise Refused(422, "UnknownName", Note("unknown key {!r}; known: {}", name[:80], ", ".join(known)))
 
 
 IN_BROWSER: Final = {"script-src": "'wasm-unsafe-eval'", "worker-src": "'self'"}

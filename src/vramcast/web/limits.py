@@ -11,6 +11,9 @@ GIB: Final = 1 << 30
 LARGEST_QUESTION: Final = 256 * KIB
 """A question is a few hundred bytes of JSON [bytes]."""
 
+LARGEST_REVIEW: Final = 4 * MIB
+"""An object is at most 1.5 MiB in etcd, and an update brings the old one along [bytes]."""
+
 LARGEST_TEXT: Final = 8 * MIB
 """Of a log; the beginning and the end of a longer one say as much [bytes, UTF-8]."""
 

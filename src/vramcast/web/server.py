@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Note
 from vramcast.web import limits
 from vramcast.web.exchange import CATALOGUE_ONLY, HTML, Refused, Reply, Sources, content_policy, error_reply
 from vramcast.web.limits import HEAD_SECONDS, LARGEST_HEAD
@@ -97,6 +97,8 @@ class Served(NamedTuple):
     port: int = 8000
     sources: Sources = CATALOGUE_ONLY
     processes: int = 0  # for quick questions; 0: one for each core, at most four
+    certificate: Path | None = None  # PEM, with its key: TLS
+    key: Path | None = None
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -105,21 +107,21 @@ def listening(host: str, port: int) -> socket.socket:
     Raises: InvalidSpec where the address cannot be had
     """
     if not 0 <= port <= 65535:
-        raise InvalidSpec(f"port={port} must be from 0 to 65535; 0 takes any free one")
+        raise InvalidSpec("port={} must be from 0 to 65535; 0 takes any free one", port)
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family)
     except PermissionError:
-        raise InvalidSpec(f"port {port} needs rights that this user has not; give --port 8000") from None
+        raise InvalidSpec("port {} needs rights that this user has not; give --port 8000", port) from None
     except (socket.gaierror, UnicodeError):
-        raise InvalidSpec(f"host={host[:80]!r} is no address of this machine; give --host 127.0.0.1") from None
+        raise InvalidSpec("host={!r} is no address of this machine; give --host 127.0.0.1", host[:80]) from None
     except OSError as error:
         why = os.strerror(error.errno or 0)
-        why = f"{host[:80]}:{port} cannot be listened on ({why}); give another --host or --port"
+        why = Note("{}:{} cannot be listened on ({}); give another --host or --port", host[:80], port, why)
         if error.errno == errno.EADDRINUSE:
-            why = f"port {port} is in use; give another one, or --port 0 for any that is free"
+            why = Note("port {} is in use; give another one, or --port 0 for any that is free", port)
         elif error.errno == errno.EADDRNOTAVAIL:
-            why = f"host={host[:80]!r} is no address of this machine; give --host 127.0.0.1"
+            why = Note("host={!r} is no address of this machine; give --host 127.0.0.1", host[:80])
         raise InvalidSpec(why) from None
 
 
@@ -135,6 +137,8 @@ def run(served: Served, listener: socket.socket) -> None:
         limit_concurrency=limits.MOST_CONNECTIONS,
         timeout_keep_alive=limits.IDLE_SECONDS,
         timeout_graceful_shutdown=1,
+        ssl_certfile=served.certificate,
+        ssl_keyfile=served.key,
     )
     uvicorn.Server(config).run(sockets=[listener])
 
@@ -236,7 +240,7 @@ async def _body(request: Request, most: int, refusal: Refused, take: Callable[[i
                 if len(parts) > most:
                     raise refusal
     except TimeoutError:
-        raise Refused(400, "TooLong", f"the body did not arrive within {limits.BODY_SECONDS} s") from None
+        raise Refused(400, "TooLong", Note("the body did not arrive within {} s", limits.BODY_SECONDS)) from None
     return bytes(parts)
 
 

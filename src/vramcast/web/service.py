@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
-from vramcast.errors import VramcastError
+from vramcast.errors import Note, VramcastError
 from vramcast.report.messages import LANGUAGES
 from vramcast.web.exchange import (
     BYTES,
@@ -30,6 +30,7 @@ from vramcast.web.limits import (
     LARGEST_HEADER,
     LARGEST_LOG_BODY,
     LARGEST_QUESTION,
+    LARGEST_REVIEW,
     LARGEST_SNAPSHOT,
     LONGEST_PATH,
     QUICK,
@@ -77,6 +78,8 @@ ROUTES: Final[dict[str, Route]] = {
     "network": Route(
         "POST", "networks", "network", {JSON: LARGEST_QUESTION, BYTES: LARGEST_HEADER}, ("name", "size")
     ),
+    "validate": Route("POST", "admission", "validate", {JSON: LARGEST_REVIEW}, ("timeout",)),
+    "mutate": Route("POST", "admission", "mutate", {JSON: LARGEST_REVIEW}, ("timeout",)),
     "words": Route("GET", "catalogue", "words"),
     "options/train": Route("GET", "catalogue", "train_options"),
     "options/serve": Route("GET", "catalogue", "serve_options"),
@@ -130,15 +133,15 @@ def route_of(method: str, path: str, headers: Mapping[str, str]) -> Route:
     name = path.removeprefix(PREFIX)
     route = ROUTES.get(name) if path.startswith(PREFIX) else None
     if route is None:
-        raise Refused(404, "UnknownPath", f"there is no {path[:80]!r}; /api/openapi.json lists what there is")
+        raise Refused(404, "UnknownPath", Note("there is no {!r}; /api/openapi.json lists what there is", path[:80]))
     allowed = (route.method, "HEAD") if route.method == "GET" else (route.method,)
     if method not in allowed:
         known = ", ".join(allowed)
-        raise Refused(405, "WrongMethod", f"{path} takes {known}, not {method[:20]!r}", (("allow", known),))
+        raise Refused(405, "WrongMethod", Note("{} takes {}, not {!r}", path, known, method[:20]), (("allow", known),))
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise Refused(415, "WrongEncoding", "compressed bodies are not read; send the body as it is")
     if route.takes and content_type(headers) not in route.takes:
-        raise Refused(415, "WrongType", f"{path} takes {' or '.join(route.takes)}; say so in Content-Type")
+        raise Refused(415, "WrongType", Note("{} takes {}; say so in Content-Type", path, " or ".join(route.takes)))
     return route
 
 
@@ -155,17 +158,17 @@ def too_large(route: Route, headers: Mapping[str, str]) -> Refused:
     """The refusal of a body that is too large."""
     most, kind = most_bytes(route, headers), content_type(headers)
     if not most:
-        return Refused(413, "TooLarge", f"{route.method} takes no body here; ask by the address alone")
+        return Refused(413, "TooLarge", Note("{} takes no body here; ask by the address alone", route.method))
     size = f"{most >> 20} MiB" if most >= 1 << 20 else f"{most >> 10} KiB"
     instead = "the command line, vramcast replay FILE, reads larger ones" if kind == BYTES else "send less"
-    return Refused(413, "TooLarge", f"the body has more than {size}; {instead}")
+    return Refused(413, "TooLarge", Note("the body has more than {}; {}", size, instead))
 
 
 def internal_error(what: str, query: str = "") -> Reply:
     """The reply to our own mistake: a reference that the log has too, and nothing of the cause."""
     reference = secrets.token_hex(4)
     LOG.exception("%s failed, reference %s", what[:200].encode("ascii", "backslashreplace").decode(), reference)
-    message = f"this is a bug of vramcast; please report it with the question you asked (reference {reference})"
+    message = Note("this is a bug of vramcast; please report it with the question you asked (reference {})", reference)
     return error_reply(500, "InternalError", message, query=query)
 
 
@@ -175,7 +178,9 @@ def _query(route: Route, text: str) -> dict[str, str]:
     Raises: Refused
     """
     if len(text) > LONGEST_PATH:
-        raise Refused(414, "TooLarge", f"the address has more than {LONGEST_PATH >> 10} KiB; send questions as a body")
+        raise Refused(414, "TooLarge", Note(
+            "the address has more than {} KiB; send questions as a body", LONGEST_PATH >> 10
+        ))
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=32, errors="strict")
     except ValueError:
@@ -186,7 +191,7 @@ def _query(route: Route, text: str) -> dict[str, str]:
     for name in found:
         if name not in route.parameters:
             known = ", ".join(route.parameters)
-            raise Refused(400, "BadAddress", f"unknown parameter {name[:80]!r} of the address; known: {known}")
+            raise Refused(400, "BadAddress", Note("unknown parameter {!r} of the address; known: {}", name[:80], known))
     choice_field(found, "lang", LANGUAGES, "en")
     return found
 

@@ -11,6 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -64,7 +65,7 @@ def build(directory: Path, *, pyodide: Path | None = None, wheels: Sequence[Path
     Raises: InvalidSpec, SourceError of one sentence
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise InvalidSpec(f"{directory} is not an empty folder; name one that is empty or does not exist")
+        raise InvalidSpec("{} is not an empty folder; name one that is empty or does not exist", directory)
     with tempfile.TemporaryDirectory(prefix="vramcast-web-") as scratch:
         made = Path(scratch) / "site"
         _write_page(made)
@@ -93,7 +94,7 @@ def _put(made: Path, directory: Path) -> None:
         if was_there:
             directory.mkdir(exist_ok=True)
         raise SourceError(
-            f"{directory}: cannot be written ({str(error)[:200]}); name another place, or make room"
+            "{}: cannot be written ({}); name another place, or make room", directory, str(error)[:200]
         ) from None
 
 
@@ -105,15 +106,15 @@ def runtime_in(folder: Path) -> Runtime:
     missing = [name for name in RUNTIME if not (folder / name).is_file()]
     if missing:
         raise SourceError(
-            f"{folder} lacks {missing[0]}; give the folder of the npm package pyodide: "
-            f"npm install pyodide@{PYODIDE}, then --pyodide node_modules/pyodide"
+            "{} lacks {}; give the folder of the npm package pyodide: npm install pyodide@{}, then --pyodide "
+            "node_modules/pyodide", folder, missing[0], PYODIDE
         )
     try:
         info = json.loads((folder / "pyodide-lock.json").read_text(encoding="utf-8"))["info"]
         major, minor = info["python"].split(".")[:2]
         return Runtime(folder, major + minor, f"pyemscripten_{info['abi_version']}_{info['arch']}")
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise SourceError(f"{folder / 'pyodide-lock.json'} does not say which Python it is for") from None
+        raise SourceError("{} does not say which Python it is for", folder / "pyodide-lock.json") from None
 
 
 def package_of(wheel: Path, runtime: Runtime) -> str:
@@ -123,11 +124,13 @@ def package_of(wheel: Path, runtime: Runtime) -> str:
     """
     parts = wheel.name.removesuffix(".whl").split("-")
     if wheel.suffix != ".whl" or len(parts) < 5:
-        raise InvalidSpec(f"{wheel.name} is no wheel; they are named like msgspec-{MSGSPEC}-...-{runtime.platform}.whl")
+        raise InvalidSpec(
+            "{} is no wheel; they are named like msgspec-{}-...-{}.whl", wheel.name, MSGSPEC, runtime.platform
+        )
     if not wheel.is_file():
-        raise SourceError(f"{wheel} does not exist")
+        raise SourceError("{} does not exist", wheel)
     if parts[-1] not in ("any", runtime.platform):
-        raise InvalidSpec(f"{wheel.name} is for {parts[-1]}; a browser with this Pyodide needs {runtime.platform}")
+        raise InvalidSpec("{} is for {}; a browser with this Pyodide needs {}", wheel.name, parts[-1], runtime.platform)
     return parts[0].lower()
 
 
@@ -155,7 +158,7 @@ def _write_core(archive: Path, wheels: Sequence[Path]) -> None:
                         if not name.endswith("/"):
                             core.writestr(_entry(name), packed.read(name))
             except zipfile.BadZipFile:
-                raise SourceError(f"{wheel} cannot be unpacked; download it again") from None
+                raise SourceError("{} cannot be unpacked; download it again", wheel) from None
 
 
 def _core_files() -> Iterator[tuple[str, bytes]]:
@@ -178,7 +181,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
 def _fetched_runtime(scratch: Path) -> Path:
     if shutil.which("npm") is None:
         raise SourceError(
-            f"npm is not there to fetch Pyodide; give --pyodide FOLDER with the npm package pyodide {PYODIDE}"
+            "npm is not there to fetch Pyodide; give --pyodide FOLDER with the npm package pyodide {}", PYODIDE
         )
     _run(["npm", "pack", f"pyodide@{PYODIDE}", "--silent", "--pack-destination", str(scratch)], "Pyodide")
     with tarfile.open(next(scratch.glob("pyodide-*.tgz"))) as packed:
@@ -187,6 +190,9 @@ def _fetched_runtime(scratch: Path) -> Path:
 
 
 def _fetched_msgspec(runtime: Runtime, scratch: Path) -> Path:
+    if find_spec("pip") is None:  # as in environments that uv makes
+        raise SourceError("pip, which fetches msgspec for Pyodide, is not installed here; add it (uvx --with pip), or "
+                          "give --wheel msgspec-...whl")
     where = ["--platform", runtime.platform, "--python-version", runtime.python, "--abi", f"cp{runtime.python}"]
     asked = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", *where]
     _run([*asked, "--implementation", "cp", "-d", str(scratch), f"msgspec=={MSGSPEC}"], "msgspec for Pyodide")
@@ -202,4 +208,4 @@ def _run(command: Sequence[str], what: str) -> None:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired, OSError) as error:
         said = str(getattr(error, "stderr", None) or error).strip().splitlines()
-        raise SourceError(f"{what} could not be fetched ({said[-1][:160] if said else command[0]})") from None
+        raise SourceError("{} could not be fetched ({})", what, said[-1][:160] if said else command[0]) from None

@@ -70,11 +70,11 @@ def options_of(
     given = {name: value for name, value in fields.items() if value is not None}
     for name, value in given.items():
         if name in FILES:
-            raise InvalidSpec(f"{name} names {FILES[name]}: a question from the web names no file")
+            raise InvalidSpec("{} names {}: a question from the web names no file", name, FILES[name])
         if name not in always and name not in table:
             raise UnknownName.of("option", name, asked_names(table, always))
         if not may_be_asked(name, table):
-            raise InvalidSpec(f"{name} cannot be asked from the web; use the command line")
+            raise InvalidSpec("{} cannot be asked from the web; use the command line", name)
         _check_value(name, value, table)
     return given
 
@@ -101,16 +101,16 @@ def _check_value(name: str, value: object, table: Mapping[str, Option]) -> None:
     is_list = isinstance(value, list)
     items = value if isinstance(value, list) else [value]
     if is_list and (name not in table or table[name].kind is not Kind.NAMES):
-        raise InvalidSpec(f"{name} must be one value, not a list")
+        raise InvalidSpec("{} must be one value, not a list", name)
     if name in ALWAYS and not isinstance(value, str):
-        raise InvalidSpec(f"{name} must be a text")
+        raise InvalidSpec("{} must be a text", name)
     if len(items) > LONGEST_VALUE:
-        raise InvalidSpec(f"{name} lists {len(items)} values; give at most {LONGEST_VALUE}")
+        raise InvalidSpec("{} lists {} values; give at most {}", name, len(items), LONGEST_VALUE)
     for item in items:
         if not isinstance(item, (str, bool, int, float)) or (is_list and not isinstance(item, str)):
-            raise InvalidSpec(f"{name} must be a text, a number, true or false, or a list of texts")
+            raise InvalidSpec("{} must be a text, a number, true or false, or a list of texts", name)
         if len(str(item)) > LONGEST_VALUE:
-            raise InvalidSpec(f"{name} has more than {LONGEST_VALUE} characters")
+            raise InvalidSpec("{} has more than {} characters", name, LONGEST_VALUE)
 
 
 def resolver(sources: Sources) -> Resolve:
@@ -123,15 +123,15 @@ def resolver(sources: Sources) -> Resolve:
             hub = hub_of(text)
             if hub is None and (any(mark in text for mark in "/\\\0") or text.endswith(FILE_ENDINGS)):
                 raise InvalidSpec(
-                    f"{text[:80]!r} looks like a path or an address: a question from the web names no file and no "
-                    "address; name a model of the catalogue, or give params, layers and hidden"
+                    "{!r} looks like a path or an address: a question from the web names no file and no address; name "
+                    "a model of the catalogue, or give params, layers and hidden", text[:80]
                 ) from None
             if hub is None:
                 raise unknown from None
         if hub not in sources.hubs:
             raise InvalidSpec(
-                f"{text[:120]} is in no catalogue, and no hub is asked here; name a model of the catalogue, or give "
-                f"params, layers and hidden (vramcast web --hub {hub} answers for ids of that hub)"
+                "{} is in no catalogue, and no hub is asked here; name a model of the catalogue, or give params, "
+                "layers and hidden (vramcast web --hub {} answers for ids of that hub)", text[:120], hub
             )
         from vramcast.sources.hub import checkpoint_from_hub
 

@@ -9,7 +9,7 @@ import vramcast.formats.write
 import vramcast.search.serving
 import vramcast.web.routes.catalogue
 import vramcast.web.routes.reports  # noqa: F401
-from vramcast.estimate.loop import LOOP
+from vramcast.estimate.timeline import LOOP
 from vramcast.web.service import answered
 
 LOOP.load()

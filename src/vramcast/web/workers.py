@@ -18,6 +18,7 @@ try:
 except ImportError:  # Windows has no such limit
     resource = None  # type: ignore[assignment]
 
+from vramcast.errors import Note
 from vramcast.web.exchange import OVERTIME, Refused, Reply, Sources
 from vramcast.web.limits import Limit
 from vramcast.web.service import answered
@@ -99,7 +100,7 @@ class Workers:
             reply: Reply = await waited
             return reply
         except OverTime:
-            message = f"no answer within {self._limit.seconds:g} s; ask for less, or use the command line"
+            message = Note("no answer within {:g} s; ask for less, or use the command line", self._limit.seconds)
             raise Refused(OVERTIME, "TooLong", message) from None
         except (ProcessExpired, BrokenProcessPool):
             raise Refused(

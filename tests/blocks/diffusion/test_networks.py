@@ -4,16 +4,14 @@ Peaks are those of diffusers 0.42.1 run on tensors without storage, live storage
 left out): the forward here has to allocate and free what that code does.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 from vramcast.blocks.diffusion.common import Step
 from vramcast.blocks.diffusion.networks import count_elements, network_of
-from vramcast.domain import autoencoders as vae
-from vramcast.domain import denoisers as net
+from vramcast.domain import pipeline as net
+from vramcast.domain import pipeline as vae
 from vramcast.domain.program import extent
 from vramcast.operators.eager import Tape
 from vramcast.units import MIB

@@ -1,7 +1,5 @@
 """Statements as readers give them, with the figures of a message."""
 
-from __future__ import annotations
-
 from vramcast.domain.failure import Statement
 from vramcast.units import GIB, MIB
 

@@ -1,7 +1,5 @@
 """Statements of a text as findings; nothing that a text can hold raises."""
 
-from __future__ import annotations
-
 from math import isnan
 
 from hypothesis import HealthCheck, given, settings
@@ -73,24 +71,6 @@ def test_a_failure_without_figures_far_from_others_stands_alone() -> None:
 def test_ranks_that_fail_with_other_figures_are_findings_of_their_own() -> None:
     other = FRAGMENTED | {"device": 1, "free_bytes": 1 << 20}
     assert len(joined((stated(line=1, **FRAGMENTED), stated(line=2, **other)))) == 2
-
-
-def test_growth_from_failure_to_failure_is_a_leak() -> None:
-    grown = []
-    for step in range(4):
-        live = 10 + 3 * step
-        figures = sizes(tried=0.1, total=24, free=0.01, allocated=live, reserved=live + 1)
-        grown.append(stated(line=9000 * step, **figures))
-    found = diagnosis("x", Told(statements=tuple(grown)))
-    assert found.findings[-1].cause is Cause.LEAK
-    assert found.findings[-1].why[0].values["grew"] == "9.00 GiB"
-
-
-def test_tables_beside_a_failure_are_no_findings_and_alone_are_explained() -> None:
-    table = stated("nvidia-smi", total_bytes=24 * GIB, used_bytes=20 * GIB)
-    assert len(diagnosis("x", Told(statements=(table, stated(line=2, **FRAGMENTED)))).findings) == 1
-    alone = diagnosis("x", Told(statements=(table,))).findings
-    assert [finding.cause for finding in alone] == [Cause.UNKNOWN]
 
 
 def test_tensorflows_request_and_the_dump_far_behind_it_are_one_failure() -> None:

@@ -1,11 +1,9 @@
 """What the figures of a message say together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.doctor.failures._statements import FRAGMENTED, sizes
@@ -44,12 +42,6 @@ NAMES = [
         "used",
     )
 ]
-
-
-@settings(suppress_health_check=[HealthCheck.too_slow])
-@given(st.dictionaries(st.sampled_from(NAMES), st.integers() | st.floats() | st.text(max_size=3)))
-def test_nothing_derived_is_negative_whatever_the_numbers(numbers: dict[str, int | float | str]) -> None:
-    assert all(value is None or value >= 0 for value in figures_of(numbers))
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), st.integers(0, 1 << 40)))

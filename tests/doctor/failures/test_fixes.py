@@ -1,14 +1,12 @@
 """Fixes: settings ready to paste, and savings that the message's own arithmetic gives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from tests.doctor.failures._statements import FRAGMENTED, sizes, stated
-from tests.doctor.failures.test_causes import CUDNN_HANDLE, DRIVER, FULL, HALF, KILLED, during
+from tests.doctor.failures.test_causes import CUDNN_HANDLE, DRIVER, FULL, HALF, during
 from vramcast.doctor.failures.case import Facts, case_of
 from vramcast.doctor.failures.causes import judge
 from vramcast.doctor.failures.fixes import REMEDIES, fixes_of
@@ -94,26 +92,6 @@ def test_a_fix_is_ready_to_paste_and_brings_what_the_message_tells(
     assert enough is ANY or fix.enough is enough
 
 
-LIVE = sizes(tried=0.1, total=24, free=0.01, allocated=22.4, reserved=22.5)
-
-
-@pytest.mark.parametrize(("statement", "offered", "not_offered"), [
-    ({"facts": Facts(torch=(1, 13))} | FRAGMENTED, "newer_torch", "expandable"),
-    (SHARE | {"total_bytes": 8 * GIB}, "", "higher_fraction"),  # 1.025 of the card
-    ({"facts": during("backward")} | LIVE, "checkpointing", "inference_mode"),
-    ({"facts": during("generate")} | LIVE, "inference_mode", "checkpointing"),
-    ({"facts": during(words=("vllm",))} | FULL, "lower_fraction", "checkpointing"),
-    ({"family": "torch-dataloader", "text": KILLED}, "", "shm"),
-    ({"family": "memory-summary", "num_ooms": 1} | sizes(allocated=10.34, reserved=14.21), "expandable", ""),
-])
-def test_fixes_of_another_version_or_kind_of_work_are_not_offered(
-    statement: dict[str, Any], offered: str, not_offered: str
-) -> None:
-    found = fixes(**statement)
-    assert not offered or f"fix.{offered}" in found
-    assert f"fix.{not_offered}" not in found
-
-
 @pytest.mark.parametrize(("family", "wording", "foreign"), [
     ("sglang", "retract", "--gpu-memory-utilization"), ("llama.cpp", "ggml-kv", "--gpu-memory-utilization"),
     ("tensorflow", "bfc", "per_device_train_batch_size"), ("tensorrt", "requested", "per_device_train_batch_size"),
@@ -124,14 +102,6 @@ def test_fixes_of_another_version_or_kind_of_work_are_not_offered(
 def test_no_fix_is_another_programs(family: str, wording: str, foreign: str) -> None:
     found = fixes(family, "", wording=wording, **sizes(tried=2))
     assert found and not any(foreign in fix.setting for fix in found.values())
-
-
-@pytest.mark.parametrize(("family", "text", "setting"), [
-    ("process-killed", "OOMKilled", "resources: {limits: {memory: 128Gi}}"),
-    ("torch-dataloader", "Unexpected bus error encountered in worker. insufficient (shm)", "docker run --shm-size=16g"),
-])
-def test_what_ended_a_process_comes_first(family: str, text: str, setting: str) -> None:
-    assert next(iter(fixes(family, text).values())).setting == setting
 
 
 def test_every_cause_has_a_fix() -> None:

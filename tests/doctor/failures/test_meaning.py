@@ -1,7 +1,5 @@
 """Each number explained."""
 
-from __future__ import annotations
-
 from tests.doctor.failures._statements import FRAGMENTED, sizes, stated
 from vramcast.doctor.failures.case import HOST, LIBRARIES, LLAMA, NOT_MEMORY, SERVERS, TABLES, TORCH, case_of
 from vramcast.doctor.failures.causes import ORDER, meaning_of
@@ -47,8 +45,3 @@ def test_every_number_that_readers_give_has_its_sentence() -> None:
     }
     assert told <= set(ORDER)
     assert {f"means.{name}" for name in ORDER} | {f"short.{name}" for name in ORDER} <= set(rare_messages())
-
-
-def test_a_limit_of_all_bits_is_told_to_be_none() -> None:
-    numbers = sizes(tried=9, total=23.65, free=0.02, allocated=21.36) | {"allowed_bytes": 1 << 64}
-    assert dict(meaning_of(case_of(stated(**numbers))))["allowed_bytes"].key == "means.allowed.none"

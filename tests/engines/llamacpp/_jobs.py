@@ -1,7 +1,5 @@
 """Questions to llama.cpp, short to write."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from vramcast.catalogue.gpus import load_gpu

@@ -1,7 +1,5 @@
 """Projectors: what builds of llama.cpp print of their weights and buffers, and where both lie."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

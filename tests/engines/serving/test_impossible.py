@@ -1,7 +1,5 @@
 """What an engine, a card or a network cannot do is refused in one sentence, or stands in the first three lines."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import pytest
@@ -10,8 +8,7 @@ from hypothesis import strategies as st
 
 import vramcast
 from vramcast.catalogue.gpus import gpu_names, load_gpu
-from vramcast.engines.bitsandbytes import NO_BITSANDBYTES
-from vramcast.engines.serving.checks import has_kernel, runs_on
+from vramcast.engines.serving.checks import has_kernel
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported, VramcastError
 from vramcast.states.storage import FORMATS
@@ -46,12 +43,6 @@ def test_what_a_language_model_cannot_be_asked_is_said(engine: str, options: dic
     assert text.startswith("refused") or not SERVING[engine].beyond.way_out
 
 
-@pytest.mark.parametrize("model", ["whisper-large-v3", "bert-base-uncased", "qwen3-8b"])
-def test_only_networks_with_eyes_read_images(model: str) -> None:
-    assert "reads no images" in said(model, gpus="h100", engine="transformers", images=1)
-    assert "reads no images" not in said("qwen2.5-vl-7b", gpus="h100", images=1)
-
-
 @pytest.mark.parametrize("engine", sorted(SERVING.keys() - LANGUAGE))
 @pytest.mark.parametrize(
     ("options", "word"),
@@ -72,21 +63,6 @@ def test_what_one_engine_of_pipelines_reads_the_other_refuses(engine: str, optio
     assert said("stable-diffusion-xl-base", gpus="h100", engine=engine, **options).startswith("refused")
 
 
-@pytest.mark.parametrize(
-    ("engine", "sizes", "others"),
-    [
-        ("vllm@0.6", (8, 16, 32), (1, 24, 64)), ("vllm@0.11.0", (16, 64, 128), (8, 48, 256)),
-        ("vllm@0.11", (16, 256), (8, 48)), ("vllm@0.17", (16, 256), (8, 48, 512)),
-        ("vllm@0.18", (16, 48, 528), (8, 40)),
-        ("tensorrt-llm", (8, 32, 64), (12, 48)), ("sglang", (1, 16, 64), (7, 48)),
-    ],
-)
-def test_blocks_have_the_sizes_of_their_version(engine: str, sizes: tuple[int, ...], others: tuple[int, ...]) -> None:
-    asked = {"gpus": "h100", "engine": engine, "context": 8192}
-    assert all(not said("llama-3.1-8b", block_tokens=size, **asked).startswith("refused") for size in sizes)
-    assert all("block-tokens" in said("llama-3.1-8b", block_tokens=size, **asked) for size in others)
-
-
 @pytest.mark.parametrize("engine", [engine for engine in LANGUAGE if engine != "tensorrt-llm"])
 def test_a_network_without_keys_and_values_has_no_dtype_of_them(engine: str) -> None:
     dtype = "q8_0" if "llama" in engine else "int8" if engine in ("transformers", "lmdeploy") else "fp8"
@@ -104,21 +80,6 @@ def test_every_engine_with_blocks_of_some_sizes_says_which() -> None:
     assert all(row.wanted and not row.takes(7) for engine in SERVING.values() for row in engine.blocks)
 
 
-KINDS_OF_CARDS: Final = {(gpu.vendor, gpu.arch, gpu.compute_capability, gpu.unmodelled): name
-                          for name, gpu in ((name, load_gpu(name)) for name in gpu_names())}
-"""One card of each kind: what runs on it is no matter of its size."""
-
-
-@pytest.mark.parametrize("engine", LANGUAGE)
-def test_a_card_that_an_engine_does_not_run_on_is_said(engine: str) -> None:
-    for card in KINDS_OF_CARDS.values():
-        text = said("llama-3.2-1b", gpus=card, engine=engine, context=2048)
-        gpu = load_gpu(card)
-        runs = runs_on(engine, SERVING[engine].default, gpu)
-        assert runs is not ("does not run on" in text or "own build" in text), card
-        assert ("own build" in text) <= (gpu.vendor not in ("NVIDIA", "AMD")), card
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     engine=st.sampled_from(LANGUAGE), card=st.sampled_from(gpu_names()),
@@ -128,25 +89,6 @@ def test_weights_without_kernels_on_a_card_are_refused(engine: str, card: str, s
     gpu, version = load_gpu(card), SERVING[engine].default
     text = said("llama-3.2-1b", gpus=card, engine=engine, context=2048, weights=stored)
     assert has_kernel(stored, gpu, engine, version) or text.startswith("refused")
-
-
-@pytest.mark.parametrize("weights", ["nf4", "nf4-dq", "int8-bnb"])
-@pytest.mark.parametrize("engine", [*LANGUAGE, "diffusers"])
-def test_bitsandbytes_is_refused_where_it_has_no_kernels(engine: str, weights: str) -> None:
-    model = "flux.1-dev" if engine == "diffusers" else "llama-3.1-8b"
-    assert said(model, gpus="ascend-910b3", engine=engine, weights=weights).startswith("refused")
-    assert load_gpu("ascend-910b3").vendor in NO_BITSANDBYTES
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"peft": "lora", "base_weights": base} for base in ("nf4", "nf4-dq", "int8")]
-    + [{"optimizer": name} for name in ("adamw-8bit", "adam-8bit", "lion-8bit", "sgd-8bit")],
-)
-@pytest.mark.parametrize("card", ["8xascend-910b3", "8xmtt-s5000"])
-def test_training_refuses_bitsandbytes_where_it_has_no_kernels(options: dict[str, Any], card: str) -> None:
-    with pytest.raises(Unsupported, match="bitsandbytes"):
-        vramcast.train("llama-3.1-8b", gpus=card, engine="huggingface", **options)
 
 
 def test_float8_of_torchtitan_needs_a_card_with_it() -> None:
@@ -183,25 +125,6 @@ def test_what_a_version_or_a_card_cannot_is_refused(options: dict[str, Any], wor
     assert text.startswith("refused") and words in text
 
 
-def test_a_padded_vocabulary_is_another_one_to_vllm_only() -> None:
-    asked = {"gpus": "h100", "context": 4096, "draft": "qwen2.5-0.5b"}
-    assert "vocabulary" in said("qwen2.5-7b", engine="vllm", **asked)
-    assert "vocabulary" not in said("qwen2.5-7b", engine="sglang", **asked)
-
-
 def test_learned_positions_end() -> None:
     assert "1024 positions that gpt2 learned" in said("gpt2", gpus="h100", engine="transformers", context=1025)
     assert issubclass(InvalidSpec, VramcastError)
-
-
-@pytest.mark.parametrize(
-    ("weights", "engines"),
-    [
-        ("q4_k", {"vllm", "sglang", "llama.cpp", "ik_llama.cpp"}), ("tq1_0", {"llama.cpp", "ik_llama.cpp"}),
-        ("iq4_ks", {"ik_llama.cpp"}), ("iq4_nl_r4", {"ik_llama.cpp"}), ("bf16", set(LANGUAGE)),
-    ],
-)
-def test_types_of_gguf_are_those_that_an_engine_has_kernels_for(weights: str, engines: set[str]) -> None:
-    answers = {engine: said("qwen3-8b", gpus="h100", engine=engine, weights=weights) for engine in LANGUAGE}
-    assert {engine for engine, text in answers.items() if not text.startswith("refused")} == engines
-    assert all("another format" in text for engine, text in answers.items() if engine not in engines)

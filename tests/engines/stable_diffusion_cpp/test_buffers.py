@@ -1,16 +1,12 @@
 """stable-diffusion.cpp: buffers as its log prints them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
-from vramcast.api import serve, serve_job_of
-from vramcast.catalogue.pipelines import load_pipeline
+from vramcast.api import serve_job_of
 from vramcast.domain.serving import PipelineJob
-from vramcast.engines.stable_diffusion_cpp.deploy import buffer, component_tensors
-from vramcast.errors import Unsupported
+from vramcast.engines.stable_diffusion_cpp.deploy import buffer
 from vramcast.units import MIB
 
 
@@ -39,24 +35,3 @@ def test_compute_buffers_are_those_of_the_log(
 ) -> None:
     options = {"attention": "flash"} if flash else {}
     assert denoiser_mib(model, width, height, **options) == pytest.approx(logged, abs=0.011)
-
-
-def test_autoencoders_are_fp16_whatever_the_file_says() -> None:
-    part = load_pipeline("flux.1-dev").autoencoder
-    assert part is not None
-    sizes = {
-        stored: sum(tensor.num_bytes * count for tensor, count in component_tensors(part, stored, (211,)))
-        for stored in ("q4_0", "f16")
-    }
-    assert sizes["q4_0"] == sizes["f16"]
-
-
-def test_tiling_bounds_the_largest_buffer() -> None:
-    options = {"gpus": "h100", "engine": "stable-diffusion.cpp", "weights": "q8_0"}
-    whole = serve("stable-diffusion-1.5", **options).ranks[0].peak.device_bytes
-    assert serve("stable-diffusion-1.5", tiling=True, **options).ranks[0].peak.device_bytes < whole
-
-
-def test_networks_of_later_builds_are_refused() -> None:
-    with pytest.raises(Unsupported, match="use --engine diffusers"):
-        serve("qwen-image", gpus="h100", engine="stable-diffusion.cpp", height=1024, width=1024)

@@ -1,7 +1,5 @@
 """The profiled step, captures and adapter slots: what is in them, by version and plan."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -22,24 +20,6 @@ def gib(answer: ServeAnswer, name: str) -> float:
 
 def slots(answer: ServeAnswer) -> int:
     return sum(entry.num_bytes for entry in answer.fullest.ledger if entry.category == "lora slots")
-
-
-@pytest.mark.parametrize(("engine", "per_element"), [("vllm@0.11", 38.4), ("vllm@0.19", 14), ("vllm@0.24", 14)])
-def test_the_sampler_takes_so_many_bytes_a_logit(engine: str, per_element: float) -> None:
-    few, many = (gib(ask("qwen3-0.6b", engine, max_sequences=count), "activation peak") for count in (512, 1024))
-    assert (many - few) * GIB / (512 * 151936) == pytest.approx(per_element, rel=0.02)
-
-
-def test_the_second_runner_draws_from_logits_of_16_bits_and_keeps_counts() -> None:
-    few, many = (ask("qwen3-0.6b", "vllm@0.29", graphs=False, max_sequences=count) for count in (512, 1024))
-    assert gib(many, "activation peak") < 1
-    assert (gib(many, "non-torch") - gib(few, "non-torch")) * GIB / (512 * 151936) == pytest.approx(4.125, rel=0.01)
-
-
-def test_fp32_logits_need_no_second_copy_but_two_more_bytes() -> None:
-    half, whole = (ask("qwen3-0.6b", max_sequences=1024, dtype=dtype) for dtype in ("bf16", "fp32"))
-    more = (gib(whole, "activation peak") - gib(half, "activation peak")) * GIB
-    assert more == pytest.approx(2 * 1024 * 151936 + 2 * (8192 + 1024) * 1024, rel=0.01)
 
 
 def test_only_the_last_stage_draws_tokens() -> None:
@@ -69,19 +49,6 @@ def test_images_are_profiled_unless_switched_off() -> None:
     assert gib(text, "activation peak") == gib(without, "activation peak")
     assert gib(without, "activation peak") <= gib(pictures, "activation peak") <= gib(seen, "activation peak")
     assert gib(text, "weights") < gib(without, "weights") - 1
-
-
-@pytest.mark.parametrize(("model", "engine", "options", "said"), [
-    ("lfm2-vl-1.6b", "vllm", (), "largest is here is not known"), ("lfm2-vl-1.6b", "vllm", ("images=0",), ""),
-    ("lfm2-vl-1.6b", "vllm", ("language-model-only=true",), ""),
-    ("qwen2.5-vl-7b", "trt-llm", (), "what that takes is not counted"), ("qwen3-8b", "trt-llm", (), ""),
-])
-def test_images_that_are_not_counted_are_said_above_the_ledger(
-    monkeypatch: pytest.MonkeyPatch, model: str, engine: str, options: tuple[str, ...], said: str
-) -> None:
-    monkeypatch.setattr("vramcast.engines.vllm.images.KNOWN_IMAGES", frozenset())
-    found = ask(model, engine, engine_option=options).cautions
-    assert said in " ".join(found) if said else not found
 
 
 @pytest.mark.parametrize(("model", "engine", "options", "pixels"), [
@@ -128,11 +95,6 @@ def test_only_the_v0_engine_has_llama_3_2_vision(engine: str, options: tuple[str
         ask("llama-3.2-11b-vision", engine, engine_option=options)
 
 
-def test_a_longer_context_brings_a_longer_video() -> None:
-    short, long = (gib(ask("qwen2.5-vl-7b", context=context), "activation peak") for context in (32768, 128000))
-    assert long > 2.4 * short
-
-
 @pytest.mark.parametrize(
     ("engine", "options", "sizes"),
     [
@@ -147,13 +109,6 @@ def test_so_many_batch_sizes_are_captured(engine: str, options: dict[str, Any], 
     assert [int(formula.split()[0]) for formula in graphs] == ([sizes] if sizes else [])
 
 
-def test_qwen_has_no_slots_for_embeddings_and_experts_have_some() -> None:
-    dense = (4096 + 4096) * 2 + (4096 + 1024) * 2 + (4096 + 12288) * 3
-    assert slots(ask("qwen3-8b", "vllm@0.12", lora_slots=1)) == pytest.approx(16 * 2 * 36 * dense, rel=1e-3)
-    with_experts, without = (slots(ask("qwen3-30b-a3b", engine, lora_slots=1)) for engine in ("vllm@0.12", "vllm@0.11"))
-    assert with_experts - without == pytest.approx(48 * 128 * 16 * 3 * (2048 + 768) * 2, rel=1e-2)
-
-
 def test_the_first_engine_did_not_count_slots_as_weights_before_0_8() -> None:
     plain, more = (ask("llama-3.1-8b", "vllm@0.7", lora_slots=count) for count in (0, 4))
     assert plain.startup["weights"] == more.startup["weights"]
@@ -164,19 +119,6 @@ def test_the_peak_logged_holds_graphs_since_0_27() -> None:
     before, after = (ask("qwen3-30b-a3b", engine) for engine in ("vllm@0.26", "vllm@0.27"))
     expected = gib(after, "CUDA graphs, estimated")
     assert gib(after, "activation peak") == pytest.approx(gib(before, "activation peak") + expected)
-
-
-def test_a_negative_pool_says_what_took_the_memory() -> None:
-    answer = ask("llama-3.3-70b", context=16000, memory_fraction=0.9)
-    assert not answer.fits
-    assert "nothing is left for the cache: weights" in answer.shortfall
-
-
-def test_a_pool_short_of_one_sequence_says_how_long_one_can_be() -> None:
-    answer = ask("llama-3.1-8b", context=131072, memory_fraction=0.3)
-    assert answer.capacity is not None
-    assert answer.capacity.concurrency < 1
-    assert "longest" in answer.shortfall
 
 
 def test_recurrent_networks_are_refused_on_the_first_engine() -> None:

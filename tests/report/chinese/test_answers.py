@@ -1,7 +1,5 @@
 """Answers to many questions are Chinese from top to bottom, and English ones are untouched."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
@@ -107,10 +105,3 @@ def test_an_answer_says_nothing_in_english(command: str, question: dict[str, obj
     assert asdict(answer) == before
     assert Words("en").spoken(answer) is answer
     assert render(answer, ZH) == render(spoken, ZH)  # once in Chinese, it stays so
-
-
-def test_what_describes_an_entry_is_chinese_and_what_names_a_tensor_is_not() -> None:
-    text = render(vramcast.train("llama-3.1-8b", gpus="8xh100-sxm-80gb", engine="megatron", tp=2), ZH, explain=True)
-    assert "CUDA 上下文与库映像" in text and "NCCL 通信器" in text and "大块内余量" in text
-    assert "mlp.up" in text and "exp_avg" in text
-    assert "CUDA context" not in text

@@ -1,21 +1,34 @@
-"""Chinese output has no English sentence in it: every one that the source holds has its Chinese form."""
+"""Every sentence that the source makes has its Chinese form: templates are looked up, so a row must hold each."""
 
-from __future__ import annotations
-
+import ast
 import re
-import time
-from string import Formatter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
 
-import pytest
-
-from tests.report.chinese.collected import SENTENCE, Sentence, refusals, remarks, words_in
-from vramcast.report.chinese import SUBJECTS, catalogue, in_chinese, name_in_chinese, template, templates
+import vramcast
+from vramcast.report.chinese import in_chinese, rows, shape
 
 ENGLISH = re.compile(r"(?<![\w/.`'-])[A-Za-z][a-z']+(?:,? [a-z][a-z']+){2,}")
 """Three words in a row that are no name."""
-COMMANDS = re.compile(r"`[^`]*`|pip install [\w, ]+|npm \w+ [\w@]+|zstd -d|truth/[^ ]*")
+COMMANDS = re.compile(r"`[^`]*`|pip install [\w, ]+|npm \w+ [\w@]+|zstd -d|sysctl [\w.]+|truth/[^ ]*")
 
-READ_BY_US = (
+SOURCE: Final = Path(vramcast.__file__).parent
+MAKERS: Final = {
+    "Note": 0, "InvalidSpec": 0, "Unsupported": 0, "UnknownName": 0, "SourceError": 0, "OutOfMemory": 0, "Absent": 0,
+    "Unread": 1, "cannot": 1, "refuse": 1, "wrong": 1, "Refused": 2,
+}
+"""What makes a sentence -> which of its arguments is the template."""
+LISTS: Final = ("assumptions", "warnings", "notes", "found", "lines", "said", "left_out", "refusals", "shortfall",
+                "reason", "note", "why", "mismatch")
+"""What holds sentences: lists that are appended to, variables, arguments."""
+SAYING: Final = re.compile(
+    r"assum|warn|caution|note|said|shortfall|recipe|idle|ignored|mismatch|remarks|nothing_possible"
+)
+"""Names of functions whose texts are sentences."""
+RULE: Final = "{}={} of {} "
+"""What stands before the rule of a field of a configuration."""
+READ_BY_US: Final = (
     "allocator/caching.py", "allocator/failure.py", "allocator/heap.py", "allocator/search.py",
     "allocator/views.py", "catalogue/contexts.py", "catalogue/cudnn.py", "catalogue/gpus.py",
     "catalogue/instances.py", "catalogue/index.py", "catalogue/models.py", "catalogue/multiprocessors.py",
@@ -24,95 +37,108 @@ READ_BY_US = (
 """Files whose sentences no visitor reads: defects of the catalogue's own tables and of a simulation driven by hand, and
 replies of price lists to an update."""
 
-IN_FILES = {
-    "Up to {} share a machine, each on cards of its own:", "{} is built by the training script, not by DeepSpeed",
-    "{}: model_name_or_path must be a checkpoint already quantised to {}", "{} layers and ends over {} stages",
-    "with tp or cp kernels must start in the order they are queued, before Blackwell", "ranks that divide every layer",
-    "stages, one after the other", "ranks that divide every sequence", "ranks that divide the experts",
-    "positions of a sample", "samples of one data-parallel rank per forward and backward",
-    "One step takes {} s: {} tokens/s in all.", "All machines cost {} {} an hour.",
-    "With the prompts' time a user gets {} tokens/s, all together {} tokens/s.",
-    "Up to {} of them share a machine, each on cards of its own.",
-}
-"""Comments in files that are written, which are English for whoever runs them."""
+
+Constants = Mapping[str, ast.expr]
+"""Name -> what a module keeps under it."""
 
 
-def said_to_visitors(sentences: list[Sentence]) -> list[Sentence]:
-    kept = (one for one in sentences if not one.place.startswith(READ_BY_US) and words_in(one.text) >= SENTENCE)
-    return list({one.text: one for one in kept}.values())
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-EVERY_REMARK = list(remarks())
-REFUSALS = said_to_visitors(list(refusals()))
-REMARKS = said_to_visitors([one for one in EVERY_REMARK if one.text not in IN_FILES])
+def _texts(node: ast.expr, constants: Constants) -> Iterator[ast.Constant | ast.JoinedStr]:
+    """The texts that an expression may be."""
+    if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        yield node
+    elif isinstance(node, ast.IfExp):
+        yield from (*_texts(node.body, constants), *_texts(node.orelse, constants))
+    elif isinstance(node, (ast.Tuple, ast.List)):
+        for one in node.elts:
+            yield from _texts(one, constants)
+    elif isinstance(node, (ast.GeneratorExp, ast.ListComp)):
+        yield from _texts(node.elt, constants)
+    elif isinstance(node, ast.Starred):
+        yield from _texts(node.value, constants)
+    elif isinstance(node, ast.Call) and _name(node.func) in ("tuple", "list", "_unique"):
+        for one in node.args:
+            yield from _texts(one, constants)
+    elif isinstance(node, ast.Name) and node.id in constants:
+        yield from _texts(constants[node.id], {})
+
+
+def _templates(node: ast.AST, constants: Constants) -> Iterator[tuple[str, ast.Constant | ast.JoinedStr]]:
+    """What stands before a template, and the template, of what a node of the source says."""
+    if isinstance(node, ast.Call) and (place := MAKERS.get(_name(node.func))) is not None and len(node.args) > place:
+        before = RULE if _name(node.func) == "wrong" else ""
+        yield from ((before, text) for text in _texts(node.args[place], constants))
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("append", "note"):
+        if _name(node.func.value) in LISTS:
+            yield from (("", text) for text in _texts(node.args[0], constants))
+    elif isinstance(node, ast.FunctionDef) and SAYING.search(node.name):
+        found = (one.value for one in ast.walk(node) if isinstance(one, (ast.Return, ast.Yield)) and one.value)
+        yield from (("", text) for value in found for text in _texts(value, constants))
+    elif isinstance(node, ast.keyword) and node.arg in LISTS:
+        yield from (("", text) for text in _texts(node.value, constants))
+
+
+def _words(text: str) -> int:
+    return len(re.findall(r"(?<![\w.`-])[A-Za-z][a-z']+(?![\w.])", text.replace("{}", " ")))
+
+
+def _said() -> Iterator[tuple[str, str, bool]]:
+    """Place, shape and whether it is an f-string, of every sentence of the source that a visitor may read."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = str(path.relative_to(SOURCE))
+        if name.startswith(READ_BY_US):
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        constants = {
+            target.id: node.value for node in tree.body if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value
+            for target in (node.targets if isinstance(node, ast.Assign) else (node.target,))
+            if isinstance(target, ast.Name)
+        }
+        for node in ast.walk(tree):
+            for before, text in _templates(node, constants):
+                if isinstance(text, ast.JoinedStr):
+                    parts = (str(one.value) if isinstance(one, ast.Constant) else "{}" for one in text.values)
+                    english = before + "".join(parts)
+                else:
+                    english = before + (shape(text.value)[0] if "{" in text.value else text.value)
+                if _words(english) >= 3:
+                    yield f"{name}:{text.lineno}", english, isinstance(text, ast.JoinedStr)
+
+
+SAID: Final = list(_said())
+
+IN_FILES: Final = ("formats/launch.py", "formats/write.py", "formats/tools/torchtitan.py", "formats/tools/torchtune.py")
+"""Write comments into files, in English for whoever runs them."""
 
 
 def test_the_source_is_searched() -> None:
-    assert len(REFUSALS) > 500
-    assert len(REMARKS) > 90
-    known = {one.text for one in REMARKS}
-    assert "every expert receives the same number of tokens" in known  # a constant
+    assert len(SAID) > 1500
+    known = {english for _, english, _ in SAID}
+    assert "every expert receives the same number of tokens" in known  # a text that a function returns
     assert "{} with a loss scale: {} has no bf16 tensor cores" in known  # yielded
-    assert "no plan of {} is known here" in known  # a reason
+    assert "no plan of {} is known here" in known  # in a variable
 
 
-def test_every_sentence_of_the_source_has_a_chinese_form() -> None:
+def test_every_sentence_keeps_its_template() -> None:
+    """An f-string is English for good: write Note("... {} ...", value), or the error with the same."""
+    assert [one for one in SAID if one[2] and not one[0].startswith(IN_FILES)] == []
+
+
+def test_every_template_has_a_chinese_row() -> None:
     """Each that has none is to get a row in a catalogue of report/words/zh."""
-    chinese = {one: in_chinese(one.example) for one in REFUSALS + REMARKS}
-    assert {one: text for one, text in chinese.items()
-            if text == one.example or ENGLISH.search(COMMANDS.sub("", text))} == {}
+    assert {place: english for place, english, _ in SAID if not place.startswith(IN_FILES)
+            and english not in rows() and ("{}" in english or in_chinese(english) == english)} == {}
 
 
-def test_comments_of_files_that_are_left_out_stand_in_the_source() -> None:
-    assert {one.text for one in EVERY_REMARK} >= IN_FILES
+def test_every_kind_of_name_that_may_be_unknown_has_a_chinese_row() -> None:
+    sources = (path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
+    kinds = {kind for source in sources for kind in re.findall(r'UnknownName\.of\(\s*(?:Note\()?"([^"]+)"', source)}
+    assert len(kinds) > 40
+    assert kinds - rows().keys() == set()
 
 
-def test_no_template_is_so_wide_that_it_makes_other_sentences_its_own() -> None:
-    for english in templates():
-        found = template(english, "")
-        if found.gaps:
-            letters = re.sub(r"[^A-Za-z\u4e00-\u9fff]", "", "".join(found.literals))
-            assert len(letters) >= 3, english
-
-
-def test_templates_stand_in_one_table_and_name_no_gap_that_is_not_there() -> None:
-    assert len(templates()) > 700
-    rows = [(english, chinese) for subject in (*SUBJECTS, "ledger") for english, chinese in catalogue(subject)]
-    for english, chinese in rows:
-        gaps = {name for _, name, _, _ in Formatter().parse(english) if name is not None}
-        assert {name for _, name, _, _ in Formatter().parse(chinese) if name is not None} <= gaps, english
-    sentences = [english for subject in SUBJECTS for english, _ in catalogue(subject)]
-    assert len(sentences) == len(set(sentences))
-
-
-def test_what_nobody_translated_stays_as_it_is() -> None:
-    for text in ("", "x", "a sentence of nobody", "8,192 x 4,096 x 2 B", "torch/nn/parallel/distributed.py", "中文"):
-        assert in_chinese(text) == text
-    assert name_in_chinese("decoder.layers/mlp.gate") == "decoder.layers/mlp.gate"
-    assert name_in_chinese("exp_avg") == "exp_avg"
-
-
-def test_values_are_kept() -> None:
-    said = in_chinese("context=131072 is longer than the 1024 positions gpt2 was trained with")
-    assert all(value in said for value in ("131072", "1024", "gpt2"))
-    assert in_chinese("weights=fp9 is not known; use fp8, int4 or nf4").startswith("weights=fp9 ")
-
-
-def test_several_sentences_in_one_are_each_found() -> None:
-    one = "pp=96 is more than the 61 layers of deepseek-v3; use fewer stages"
-    said = in_chinese(one)
-    assert in_chinese(f"no plan is possible: {one}; {one}") == f"没有可行的方案：{said}；{said}"
-    both = in_chinese("needs --allow offload, at least 890.43 GiB, at most 1.02 TiB of main memory in each machine")
-    assert both == "需要 --allow offload，每台机器需内存 890.43 GiB 至 1.02 TiB"
-    assert in_chinese(f"ds_config.json: {one}") == f"ds_config.json：{said}"
-
-
-@pytest.mark.parametrize("text", [
-    "no plan is possible: " + "; " * 1900, "unknown model " + "'" * 3900, "a; b: c, d + e" * 280,
-    " (" * 1000 + ")" * 1000,
-    "tp=" * 1300, "; ".join(["tp=3 does not divide num_heads=8 of gpt2; use 1 or 2"] * 40),
-])
-def test_a_hostile_text_takes_no_time(text: str) -> None:
-    began = time.process_time()
-    in_chinese(text)
-    assert time.process_time() - began < 30  # a pattern that tries every split takes minutes
+def test_no_row_is_half_english() -> None:
+    assert [row.chinese for row in rows().values() if ENGLISH.search(COMMANDS.sub("", row.chinese))] == []

@@ -1,7 +1,5 @@
 """HTML as its reader sees it: texts, tags, attributes."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}

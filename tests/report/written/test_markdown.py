@@ -1,7 +1,5 @@
 """Markdown is read back as what was written, whatever the texts are."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

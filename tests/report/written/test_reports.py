@@ -1,7 +1,5 @@
 """Reports as files and in notebooks say what their answers say, and nothing in a name is taken for markup."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -19,15 +17,14 @@ from vramcast.domain.answer import Answer, Fit
 from vramcast.domain.failure import Diagnosis
 from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.program import Category
-from vramcast.domain.traced import TraceAnswer
+from vramcast.domain.trace_job import TraceAnswer
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.report.recorded import ShownTrace
 from vramcast.report.verdicts import TONES, word_of
 from vramcast.report.written import FORMATS, check_report, report_of
 from vramcast.report.written.markdown import escaped, inline
-from vramcast.report.written.parts import Bar, Bars, Slice
-from vramcast.report.written.pictures import COLUMNS, LOOKS, bars_svg, bars_text
+from vramcast.report.written.pictures import LOOKS
 from vramcast.units import format_bytes
 
 pytest.importorskip("numpy", reason="a search over training plans needs NumPy")
@@ -204,13 +201,6 @@ def test_a_search_that_finds_nothing_reports_what_is_nearest_and_a_text_without_
     assert "all is well" not in Page(report("diagnosis", "html", answer=vramcast.diagnose("all is well"))).text
 
 
-def test_a_log_and_a_name_that_are_no_utf8_can_be_written() -> None:
-    name = b"\xff<b>.log".decode("utf-8", "surrogateescape")
-    found = replace(vramcast.diagnose("CUDA out of memory. Tried to allocate more than 1EB memory."), name=name)
-    for kind in FORMATS:
-        report("diagnosis", kind, answer=found).encode("utf-8")
-
-
 def test_nothing_printed_ends_a_fenced_block() -> None:
     assert "`````text\na\n````\n<b>\n`````\n" in report("train", "md", asked="a\n````\n<b>")
 
@@ -218,17 +208,6 @@ def test_nothing_printed_ends_a_fenced_block() -> None:
 def test_engines_nobody_measured_are_not_given_the_accuracy_of_others() -> None:
     text = report("train", "md", answer=vramcast.train("llama-3.2-1b", gpus="2xh100", engine="torchtune", seq_len=1024))
     assert "No measured run of torchtune is known here" in text and "median error" not in text
-
-
-def test_bars_are_as_long_as_their_sum_and_the_limit_stands_in_its_place() -> None:
-    slices = (Slice("weights", "w", 25, "25"), Slice("optimizer", "o", 25, "25"))
-    text = bars_text(Bars("t", (Bar("one", slices, "50"),), limit=100 / 1.02, limit_label="most"))
-    row = text.splitlines()[1].strip("[]")
-    assert len(row) == COLUMNS
-    assert row.count("W") == row.count("O") == COLUMNS // 4
-    assert row.index("|") == round(COLUMNS / 1.02)
-    empty = Bars("t", (Bar("one", (), "0"),))
-    assert "one" in bars_svg(empty) and "one" in bars_text(empty)
 
 
 def test_the_legend_tells_bars_apart() -> None:

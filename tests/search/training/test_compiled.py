@@ -1,13 +1,10 @@
 """The compiled form of a plan is its program's own peak, to the byte."""
 
-from __future__ import annotations
-
 import random
 from itertools import chain
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from vramcast.api import job_of
 from vramcast.catalogue.gpus import parse_gpus
@@ -93,14 +90,6 @@ def test_clusters_searched_together_have_the_plans_that_each_has_alone(kinds: tu
     assert together == sorted(figures for plans in alone for figures in figures_of(plans))
 
 
-def test_plans_are_of_the_machines_that_they_are_looked_up_for() -> None:
-    space = space_of("llama-3.2-1b", "8xh100-sxm-80gb", 32, pp=(1,), cp=(1,))
-    rented = [replace(space.clusters[0], instance=name) for name in ("one:cheap", "other:dear")]
-    found = list(plans_on(space, rented, "megatron"))
-    assert {plans.cluster.instance for plans in found} == {"one:cheap", "other:dear"}
-    assert all(plans.questions.one(0).cluster == plans.cluster for plans in found)
-
-
 @pytest.mark.parametrize("engine", ["megatron", "deepspeed"])
 def test_plans_looked_at_together_are_compared_as_each_alone(engine: str) -> None:
     space = space_of("mixtral-8x7b", "2x8xh100-sxm-80gb", 32, micro_batches=(1, 2), offload_optimizer=("none", "cpu"))
@@ -144,7 +133,8 @@ def test_every_sampled_plan_of_other_engines_has_the_peak_of_its_program(engine:
     for choice in dice.sample(found, min(24, len(found))):
         index = dice.randrange(len(choice.jobs))
         assert choice.live_bytes[index] == live_bytes(choice.jobs[index]), choice.jobs[index].plan
-        assert steps_s(choice.jobs)[index] == step_time(choice.jobs[index]).step_s
+        own_s = step_time(choice.jobs[index]).step_s  # since Python 3.12 sum() rounds once, NumPy at each addition
+        assert steps_s(choice.jobs)[index] == pytest.approx(own_s, rel=1e-12)
 
 
 def test_a_plan_the_engine_refuses_is_no_plan() -> None:

@@ -1,7 +1,5 @@
 """The search finds what trying every plan finds, and says what to do where none fits."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
@@ -241,9 +239,3 @@ def test_the_plan_that_misses_by_least_is_the_one_that_needs_least() -> None:
     found = search(space, Limits(), Goal.FASTEST, top=1)
     assert not found.plans and found.nearest_failing is not None
     assert found.nearest_failing.fullest.needed_bytes == min(needed_bytes(job) for job in every_job(space))
-
-
-def test_plans_that_need_least_come_in_the_order_of_what_they_need() -> None:
-    found = of_eight(Limits(), Goal.LEAST_MEMORY)
-    needed = [plan.fullest.needed_bytes for plan in found.plans]
-    assert needed == sorted(needed)

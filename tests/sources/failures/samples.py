@@ -1,7 +1,5 @@
 """Messages in the words of the sources that print them, figures made up: family, wording, text, some of the figures."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Final

@@ -1,9 +1,5 @@
 """What else a text says: versions and settings anywhere, the way of a traceback, where the run stood."""
 
-from __future__ import annotations
-
-import pytest
-
 from tests.sources.failures.test_noise import MESSAGE
 from vramcast.sources.failures import read_failures
 
@@ -25,28 +21,6 @@ Traceback (most recent call last):
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("torch", "2.6.0+cu124"),
-        ("cuda", "12.4"),
-        ("gpu", "A100-SXM4-80GB"),
-        ("alloc_conf", "max_split_size_mb:128"),
-        ("vllm", "0.9.1"),
-        ("loss_not_finite", "nan"),
-        ("loss_scale", "Gradient overflow. Skipping step"),
-        ("offload", "offload_optimizer"),
-        ("epoch", 3),
-        ("step", 1200),
-        ("backward", "yes"),
-        ("checkpointing", "yes"),
-        ("user_frame", "/home/me/train.py:88 main"),
-    ],
-)
-def test_a_log_tells_it(name: str, value: str | int) -> None:
-    assert value in read_failures(LOG).facts(name)
-
-
 def test_what_no_traceback_passes_through_is_not_said() -> None:
     names = {fact.name for fact in read_failures(LOG).context}
     assert not names & {
@@ -62,23 +36,6 @@ def test_a_traceback_belongs_to_the_failure_it_ends_in() -> None:
     assert ("optimizer_step" in {fact.name for fact in found.context if fact.statement == 1}) and not found.facts(
         "optimizer_step", 0
     )
-
-
-def test_facts_say_where_they_stand() -> None:
-    lines = {fact.name: fact.line for fact in read_failures(LOG).context}
-    assert (lines["torch"], lines["alloc_conf"], lines["user_frame"]) == (1, 4, 10)
-
-
-def test_a_text_without_facts_gives_none() -> None:
-    assert read_failures("RuntimeError: CUDA out of memory").context == ()
-
-
-@pytest.mark.parametrize("said", ["loss: nan", "loss nan", "{'loss': nan, 'lr': 1e-4}", "loss=-inf"])
-def test_a_loss_that_is_no_number_is_told_late_in_a_log_without_a_failure(said: str) -> None:
-    log = "".join(f"step {step} loss: 2.5\n" for step in range(30_000))
-    found = read_failures(f"{log}{said}\n{log}")
-    assert found.facts("loss_not_finite") and not found.statements
-    assert not read_failures(log).facts("loss_not_finite")
 
 
 def test_a_worker_of_vllm_says_what_it_was_doing_without_a_traceback() -> None:

@@ -1,24 +1,13 @@
 """Files of any size and encoding, and streams."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 
 import pytest
 
-from tests.sources.failures.test_noise import FIGURES, MESSAGE
+from tests.sources.failures.test_noise import MESSAGE
 from vramcast.errors import SourceError
 from vramcast.sources.failures import read_failure_file
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
-def test_a_file_of_any_usual_encoding_is_read(tmp_path: Path, encoding: str) -> None:
-    path = tmp_path / "log.txt"
-    path.write_bytes(f"start\n{MESSAGE}\n".encode(encoding))
-    found = read_failure_file(path)
-    assert [(item.numbers, item.line) for item in found.statements] == [(FIGURES, 2)]
-    assert (found.cut, found.lines) == (False, 2)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])

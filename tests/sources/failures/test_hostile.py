@@ -1,7 +1,5 @@
 """No text takes long or raises, and what is read of it stays within bounds."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

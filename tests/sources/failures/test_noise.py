@@ -1,7 +1,5 @@
 """A message is found, once and with all its figures, in whatever state it was copied."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 
@@ -77,16 +75,7 @@ def test_a_message_is_read_through(name: str) -> None:
     assert statement.numbers == FIGURES
 
 
-def test_the_same_failure_again_is_counted() -> None:
-    (statement,) = read_failures(f"{MESSAGE}\nretrying\n" * 5).statements
-    assert (statement.repeats, statement.line) == (5, 1)
-
-
 def test_a_chained_traceback_is_one_failure() -> None:
     chain = "\n\nDuring handling of the above exception, another exception occurred:\n\nTraceback:\n"
     (statement,) = read_failures(f"{MESSAGE}{chain}{MESSAGE}{chain}RuntimeError: CUDA out of memory").statements
     assert statement.repeats == 1
-
-
-def test_a_name_that_only_ends_like_a_wording_is_none() -> None:
-    assert not read_failures("except torch.cuda.OutOfMemoryError as error").statements

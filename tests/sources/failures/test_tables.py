@@ -1,7 +1,5 @@
 """Tables pasted beside a failure give one statement a device."""
 
-from __future__ import annotations
-
 from tests.sources.failures.samples import MIB
 from vramcast.sources.failures import FAMILIES, read_failures
 
@@ -50,41 +48,12 @@ MIG = """
 """
 
 
-def test_the_boxed_table_gives_every_card_with_its_processes() -> None:
-    cards = read_failures(SMI).statements
-    assert [(card.family, card.wording, card.line) for card in cards] == [
-        ("nvidia-smi", "table", 10),
-        ("nvidia-smi", "table", 14),
-    ]
-    assert cards[0].numbers == {
-        "device": 0,
-        "name": "NVIDIA H100 80GB HBM3",
-        "used_bytes": 70123 * MIB,
-        "total_bytes": 81559 * MIB,
-        "other_processes_bytes": 70000 * MIB,
-        "other_processes": 2,
-    }
-    assert cards[1].numbers == {
-        "device": 1,
-        "name": "NVIDIA GeForce RTX 4090",
-        "used_bytes": 4 * MIB,
-        "total_bytes": 24564 * MIB,
-    }
-
-
 def test_older_layouts_and_slices_are_read() -> None:
     (old,) = read_failures(OLD).statements
     assert old.numbers["used_bytes"] == 1500 * MIB and old.numbers["other_processes_bytes"] == 1490 * MIB
     card, part = read_failures(MIG).statements
     assert (card.wording, part.wording, part.numbers["name"]) == ("table", "mig", "MIG 1/0/0")
     assert part.numbers["total_bytes"] == 19968 * MIB
-
-
-def test_quoted_tables_are_read_too() -> None:
-    quoted = "\n".join(f"> {line}" for line in SMI.splitlines())
-    assert [card.numbers for card in read_failures(quoted).statements] == [
-        card.numbers for card in read_failures(SMI).statements
-    ]
 
 
 def test_a_query_gives_the_columns_its_header_names() -> None:

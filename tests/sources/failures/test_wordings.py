@@ -1,7 +1,5 @@
 """Every family is recognised by its own words, with its figures."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -44,19 +42,3 @@ def test_every_wording_is_reached_by_a_root() -> None:
     grouped = [words for group in by_roots().values() for words in group]
     assert sorted(grouped) == sorted(by_words())
     assert all(root in words for root, group in by_roots().items() for words in group)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "everything is fine, 12.3 GiB allocated, 4 GiB free",
-        "we ran the test suite and no worker was killed",
-        "step 100 loss 1.23 memory 22.1 GiB (46.2 %)",
-        "OutOfMemoryError is raised by torch; see the documentation of memory management",
-        "Loading checkpoint shards: 100%|##########| 4/4 [00:05<00:00]",
-        "out_of_memory_handler registered",
-    ],
-)
-def test_what_tells_of_no_failure_gives_none(text: str) -> None:
-    assert read_failures(text).statements == ()

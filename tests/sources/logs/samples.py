@@ -1,7 +1,5 @@
 """Logs as the engines word them, with numbers of our own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from vramcast.sources.logs import parse

@@ -1,7 +1,5 @@
 """Whatever a log holds, reading it ends soon, in figures or in an error of ours."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

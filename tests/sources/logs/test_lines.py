@@ -1,7 +1,5 @@
 """Lines of files as they are found: encodings, colours, sizes, files that are no logs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -35,12 +33,6 @@ def test_colours_are_taken_out(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
     path.write_text("\x1b[1;36mred\x1b[0;0m #033[1;36mblue#033[0;0m ^[[0mgreen\n", encoding="utf-8")
     assert lines_of(path)[0].text == "red blue green\n"
-
-
-def test_states_of_a_progress_bar_are_lines_of_their_own(tmp_path: Path) -> None:
-    path = tmp_path / "x.log"
-    path.write_bytes(b"0%\r50%\r100%\nModel loading took 1.00 GiB\n")
-    assert [line.text for line in lines_of(path)] == ["0%\n", "50%\n", "100%\n", "Model loading took 1.00 GiB\n"]
 
 
 def test_an_endless_line_is_cut_and_the_next_one_read(tmp_path: Path) -> None:

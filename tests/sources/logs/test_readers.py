@@ -1,7 +1,5 @@
 """What logs of each engine and age say."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -68,19 +66,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ollama": {"context": 4096, "concurrency": 2},
 }
 
-SAID: dict[str, tuple[str, str, str]] = {
-    "vllm-v0": ("vllm", "0.6.6", "Qwen/Qwen2.5-7B-Instruct"),
-    "vllm-v0-results": ("vllm", "0.6.4.post1", "microsoft/phi-2"),
-    "vllm-v1": ("vllm", "0.19.1", "meta-llama/Llama-3.1-8B-Instruct"),
-    "vllm-newest": ("vllm", "0.30.2", "Qwen/Qwen3-8B"),
-    "sglang": ("sglang", "", "meta-llama/Llama-3.1-8B-Instruct"),
-    "tensorrt-pytorch": ("tensorrt-llm", "1.1.0", "Qwen/Qwen3-8B"),
-    "llamacpp": ("llama.cpp", "5200", "/m/Llama-3.1-8B-Instruct-Q4_K_M.gguf"),
-    "llamacpp-old": ("llama.cpp", "1500", "./llama-2-7b.Q4_0.gguf"),
-    "ollama": ("llama.cpp", "", "Gemma 3 4b It"),
-}
-"""Log -> engine, version, first name of the model."""
-
 
 @pytest.mark.parametrize("name", RANKS)
 def test_every_process_states_its_memory_by_ledger_category(name: str) -> None:
@@ -96,33 +81,6 @@ def test_arguments_become_options_of_the_question(name: str) -> None:
     assert {key: options.get(key) for key in OPTIONS[name]} == OPTIONS[name]
 
 
-@pytest.mark.parametrize("name", SAID)
-def test_a_log_names_engine_version_and_model(name: str) -> None:
-    log = read(name)
-    assert (log.engine, log.version, log.models[0]) == SAID[name]
-
-
-def test_what_the_cache_holds_is_the_tightest_copy() -> None:
-    assert read("vllm-v1").counts == {"tokens": 999_424, "concurrency": 122.0}
-    twice = sample("vllm-v1").replace(
-        "GPU KV cache size: 999,424 tokens", "GPU KV cache size: 999,424 tokens\nGPU KV cache size: 990,000 tokens"
-    )
-    assert parsed(twice).counts["tokens"] == 990_000
-
-
-def test_cards_are_named_by_devices_listings_and_tuned_kernels() -> None:
-    assert read("llamacpp").cards == ("NVIDIA GeForce RTX 3090",)
-    assert read("llamacpp-twice").cards == ("NVIDIA GeForce RTX 4090",) * 2
-    tuned = sample("vllm-v1") + "WARNING Using default MoE config at configs/E=8,N=1,device_name=NVIDIA_L40S.json\n"
-    assert parsed(tuned).cards == ("NVIDIA L40S",)
-    listed = "GPU 0: NVIDIA A100-SXM4-80GB\nGPU 1: NVIDIA A100-SXM4-80GB\n" + sample("vllm-v1")
-    assert parsed(listed).cards == ("NVIDIA A100-SXM4-80GB",) * 2
-
-
-def test_memory_in_use_before_the_server_began_is_seen() -> None:
-    assert read("vllm-v1").held_bytes == gib(79.19) - gib(78.60)
-
-
 def test_older_words_of_an_out_of_memory_message_are_read_too() -> None:
     older = (
         "INFO llm_engine.py:237] Initializing an LLM engine (v0.6.1) with config: model='facebook/opt-6.7b'\n"
@@ -136,50 +94,12 @@ def test_older_words_of_an_out_of_memory_message_are_read_too() -> None:
     assert message.stage == "load"
 
 
-def test_a_cuda_malloc_that_failed_is_an_out_of_memory_message() -> None:
-    text = sample("llamacpp-old") + (
-        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 2944.00 MiB on device 0: cudaMalloc failed: out of "
-        "memory\n"
-    )
-    message = parsed(text).out_of_memory
-    assert message is not None
-    assert message.tried == 2944 * MIB
-
-
-def test_what_vllm_says_when_it_gives_up_is_kept() -> None:
-    refused = sample("vllm-v1").split("GPU KV cache size")[0] + (
-        "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GiB KV cache is "
-        "needed, which is larger than the available KV cache memory (10.91 GiB). Based on the available memory ...\n"
-    )
-    log = parsed(refused)
-    assert "16.00 GiB KV cache is needed" in log.refusal
-    assert log.ranks[0].num_bytes["kv cache"] == gib(61.02)  # what a worker says of itself wins
-    assert not log.counts
-
-
-def test_the_last_of_several_startups_counts() -> None:
-    first = sample("vllm-v1").replace("Model loading took 7.51", "Model loading took 9.99")
-    log = parsed(first + sample("vllm-v1"))
-    assert log.startups == 2
-    assert log.ranks[0].num_bytes["weights"] == gib(7.51)
-
-
-def test_data_parallel_engines_are_one_startup() -> None:
-    other = sample("vllm-v1").replace("EngineCore_DP0", "EngineCore_DP1").split("\n", 3)[3]
-    assert parsed(sample("vllm-v1") + other).startups == 1
-
-
 def test_a_draft_model_is_no_second_startup() -> None:
     assert read("llamacpp-twice").startups == 1
     again = sample("llamacpp") + sample("llamacpp").replace("4403.49", "4000.00")
     log = parsed(again)
     assert log.startups == 2
     assert log.ranks[0].num_bytes["weights"] == 4000 * MIB
-
-
-def test_pipeline_stages_are_told_apart() -> None:
-    staged = sample("vllm-v1").replace("Worker_TP0", "Worker_PP0_TP0").replace("Worker_TP1", "Worker_PP1_TP0")
-    assert {rank.label: rank.stage for rank in parsed(staged).ranks} == {"Worker_PP0_TP0": 0, "Worker_PP1_TP0": 1}
 
 
 def test_a_speculative_config_becomes_a_draft() -> None:

@@ -1,7 +1,5 @@
 """Small recordings as torch writes them, and what a snapshot says with its tables resolved."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path

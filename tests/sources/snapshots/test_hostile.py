@@ -1,7 +1,5 @@
 """No file runs code, exhausts memory or ends in anything but one sentence."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
 import pickletools

@@ -1,7 +1,5 @@
 """Profiler traces: memory events of GPUs with what ran on their thread."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from array import array
@@ -154,14 +152,6 @@ def test_what_a_version_did_not_write_is_not_known(
     assert len(device.trace) == 3
 
 
-def test_totals_of_some_events_are_none_and_reserved_memory_below_allocated_is_not_counted(tmp_path: Path) -> None:
-    events = [memory(1.0, HEAP, 1024), without(memory(2.0, HEAP, -1024), *TOTALS)]
-    assert read(tmp_path, document(events)).devices[0].totals is None
-    events = [memory(1.0, HEAP, 1024, reserved=0)]
-    totals = read(tmp_path, document(events)).devices[0].totals
-    assert totals is not None and totals.reserved is None
-
-
 def test_devices_have_totals_of_their_own(tmp_path: Path) -> None:
     events = [
         memory(1.0, HEAP, 512, device=1, allocated=9000, reserved=2**24),
@@ -178,16 +168,6 @@ def test_a_failure_of_a_profile_is_one_of_its_events(tmp_path: Path) -> None:
     trace = device.trace
     assert list(zip(trace.actions, trace.sizes, trace.addresses, strict=True))[-1] == (Action.OOM, 3 << 20, 0)
     assert device.has_addresses and device.totals is not None and device.totals.allocated[-1] == 4096
-
-
-@pytest.mark.parametrize("missing", [(), ("Addr",), TOTALS, ("Addr", *TOTALS)])
-def test_what_is_known_of_a_profile_is_kept_when_it_is_written_as_a_snapshot(
-    tmp_path: Path, missing: tuple[str, ...]
-) -> None:
-    events = [without(memory(1.0, HEAP, 1024), *missing), without(memory(2.0, HEAP, -1024), *missing)]
-    (before,) = read(tmp_path, document(events)).devices
-    (after,) = read(tmp_path, write_snapshot(read(tmp_path, document(events))), "again.pickle").devices
-    assert after == before
 
 
 def test_totals_that_are_not_those_of_the_events_are_refused(tmp_path: Path) -> None:

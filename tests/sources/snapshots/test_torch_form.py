@@ -1,59 +1,18 @@
 """Snapshots of every version of torch say the same things under different keys."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.sources.snapshots.recordings import HEAP, MIB, block, event, frame, read, recording, segment
-from vramcast.domain.snapshot import Action, Annotation
+from tests.sources.snapshots.recordings import HEAP, MIB, block, event, read, recording, segment
+from vramcast.domain.snapshot import Annotation
 from vramcast.errors import SourceError
-
-
-def test_an_oom_event_says_what_the_driver_had_free(tmp_path: Path) -> None:
-    trace = read(tmp_path, recording()).devices[0].trace
-    assert (trace.actions[-1], trace.addresses[-1], trace.sizes[-1]) == (Action.OOM, 12 * MIB, 30 * MIB)
-
-
-def test_blocks_without_addresses_follow_one_another(tmp_path: Path) -> None:
-    """torch 2.0 and 2.1 write no address of a block."""
-    blocks = read(tmp_path, recording()).devices[0].segments[0].blocks
-    assert [(one.address, one.size_bytes, one.is_free) for one in blocks] == [
-        (HEAP, MIB, False), (HEAP + MIB, 19 * MIB, True),
-    ]  # fmt: skip
-
-
-def test_torch_2_0_keeps_request_and_stack_in_a_history(tmp_path: Path) -> None:
-    history = [{"addr": HEAP, "real_size": 1000, "frames": [frame("forward")]}]
-    old = {"size": 1024, "state": "active_allocated", "history": history}
-    rest = {"size": MIB - 1024, "state": "inactive"}
-    row = {"device": 0, "address": HEAP, "total_size": MIB, "stream": 0, "segment_type": "small", "blocks": [old, rest]}
-    snapshot = read(tmp_path, {"segments": [row], "device_traces": [[]]})
-    view = snapshot.devices[0].segments[0].blocks[0]
-    assert (view.requested_bytes, snapshot.stacks[view.stack][0].name) == (1000, "forward")
 
 
 def test_memory_that_no_block_claims_is_free(tmp_path: Path) -> None:
     rows = [segment(HEAP, [block(MIB)], total_size=2 * MIB)]
     assert read(tmp_path, rows).devices[0].segments[0].blocks[1].is_free
-
-
-def test_pools_metadata_and_compile_contexts_are_kept(tmp_path: Path) -> None:
-    raw = recording(num_devices=1)
-    raw["device_traces"][0] += [
-        event("alloc", HEAP, 1, pool_id=(0, 3)),
-        event("alloc", HEAP, 1, user_metadata="rollout"),
-        event("alloc", HEAP, 1, compile_context="Torch-Compiled Region: 0/0"),
-        event("alloc", HEAP, 1, user_metadata="rollout", category="activation"),
-    ]
-    snapshot = read(tmp_path, raw)
-    trace = snapshot.devices[0].trace
-    assert snapshot.pools[trace.pools[-4]] == (0, 3)
-    assert [snapshot.labels[label] for label in trace.labels[-4:]] == [
-        "", "rollout", "Torch-Compiled Region: 0/0", "activation",
-    ]  # fmt: skip
 
 
 def test_what_a_program_records_itself_is_an_annotation_of_its_device(tmp_path: Path) -> None:

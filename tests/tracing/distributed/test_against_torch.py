@@ -1,7 +1,5 @@
 """Peaks of one rank against PyTorch's own trackers, which know no device: without workspaces of CUDA's libraries."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

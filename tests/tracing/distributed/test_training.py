@@ -1,7 +1,5 @@
 """Training loops that share their work among ranks, on one of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

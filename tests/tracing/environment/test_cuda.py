@@ -1,7 +1,5 @@
 """What torch.cuda answers for a simulated card."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest
@@ -41,24 +39,6 @@ def test_a_property_nobody_knows_is_a_sentence():
     assert device_name(load_gpu("rtx-4090")) == "NVIDIA GeForce RTX 4090"
 
 
-def test_statistics_follow_the_allocator(running):
-    held = torch.empty(1 << 20, device="cuda")
-    assert torch.cuda.memory_allocated() == 4 << 20
-    assert torch.cuda.memory_reserved() == 20 << 20
-    del held
-    assert torch.cuda.memory_allocated() == 0
-    assert torch.cuda.max_memory_allocated() == 4 << 20
-    torch.cuda.reset_peak_memory_stats()
-    assert torch.cuda.max_memory_allocated() == 0
-    stats = torch.cuda.memory_stats()
-    assert stats["allocated_bytes.all.freed"] == 4 << 20
-    assert "PyTorch CUDA memory summary" in torch.cuda.memory_summary()
-    torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved() == 0
-    free, total = torch.cuda.mem_get_info()
-    assert 0 < free < total == running.gpu.visible_bytes
-
-
 def test_memory_that_runs_out_raises_what_torch_raises_and_a_smaller_request_works():
     session = Session(load_gpu("rtx-4090"), capacity_bytes=1 << 30)
     with session.active():
@@ -73,22 +53,6 @@ def test_memory_that_runs_out_raises_what_torch_raises_and_a_smaller_request_wor
 def test_without_a_capacity_nothing_runs_out(running):
     torch.cuda.set_per_process_memory_fraction(0.1)
     assert torch.empty(1 << 40, device="cuda").is_cuda
-
-
-def test_blocks_belong_to_the_stream_they_were_made_on(running):
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        assert torch.cuda.current_stream() == side
-        made = torch.empty(10, device="cuda")
-    assert torch.cuda.current_stream() == torch.cuda.default_stream()
-    made.record_stream(torch.cuda.current_stream())
-    block = running.memory.of(made).block
-    assert block.stream == side.stream_id
-    del made
-    assert running.device.allocator.awaits_free(block.handle)
-    torch.cuda.synchronize()
-    torch.empty(1, device="cuda")
-    assert not running.device.allocator.awaits_free(block.handle)
 
 
 def test_events_have_always_happened(running):
@@ -194,15 +158,3 @@ def test_a_number_is_a_card() -> None:
         assert {real: "key"}[torch.device] == "key"
         assert torch.device("meta").type == "meta"
     assert torch.device is real
-
-
-def test_scripted_functions_compile_while_factories_are_replaced() -> None:
-    import torch.jit as jit
-
-    with Session(load_gpu("h100-sxm-80gb")).active():
-
-        @jit.script
-        def zeros(x: torch.Tensor) -> torch.Tensor:
-            return torch.zeros_like(x)
-
-    assert zeros(torch.ones(2)).tolist() == [0.0, 0.0]

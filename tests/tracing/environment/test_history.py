@@ -1,7 +1,5 @@
 """The memory history that a script asks for, as torch keeps it; what it writes is there when the trace is over."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 
@@ -39,22 +37,6 @@ def test_until_it_is_switched_on_nothing_is_kept(running):
     del held
 
 
-def test_events_are_those_since_it_was_switched_on_and_stacks_those_of_the_user(running):
-    before = made(1000)
-    torch.cuda.memory._record_memory_history()
-    after = made(2000)
-    assert [(event["action"], event["size"]) for event in events()] == [("alloc", 8000)]
-    first, second = live_frames()
-    assert first == [] and second[0]["name"] == "made" and second[0]["filename"].endswith("test_history.py")
-    del before
-    actions = [event["action"] for event in events()]
-    assert actions == ["alloc", "free_requested", "free_completed"]
-    assert events()[-1]["frames"][0]["name"].startswith("test_events_are_those")  # where it was given up
-    torch.cuda.memory._record_memory_history(enabled=None)
-    assert events() == []
-    del after
-
-
 def test_only_the_newest_are_kept_and_none_of_what_is_skipped(running):
     torch.cuda.memory._record_memory_history(max_entries=3)
     held = [made(size) for size in (1000, 2000, 3000, 4000)]
@@ -64,23 +46,6 @@ def test_only_the_newest_are_kept_and_none_of_what_is_skipped(running):
     torch.cuda.memory._record_memory_history(clear_history=True, skip_actions=["free_requested"])
     held.clear()
     assert {event["action"] for event in events()} == {"free_completed"}
-
-
-@pytest.mark.parametrize(
-    ("context", "of_blocks", "of_allocations", "of_frees"),
-    [(None, 0, 0, 0), ("state", 1, 0, 0), ("alloc", 1, 1, 1), ("all", 1, 1, 1)],
-)
-def test_stacks_are_kept_of_what_was_asked(running, context, of_blocks, of_allocations, of_frees):
-    torch.cuda.memory._record_memory_history(context=context)
-    held, gone = made(1000), made(2000)
-    del gone
-    allocation, free = events()[1], events()[-1]
-    assert [bool(live_frames()[0]), bool(allocation["frames"]), bool(free["frames"])] == [
-        bool(of_blocks), bool(of_allocations), bool(of_frees)
-    ]
-    if context == "alloc":  # without one of its own a free has that of its allocation
-        assert free["frames"] == events()[2]["frames"]
-    del held
 
 
 def test_the_older_way_to_ask_is_understood(running):

@@ -1,7 +1,5 @@
 """Files kept out of the way."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

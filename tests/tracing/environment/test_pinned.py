@@ -1,7 +1,5 @@
 """Pinned main memory and its statistics."""
 
-from __future__ import annotations
-
 import torch
 
 KINDS = ("allocations", "allocated_bytes", "active_requests", "active_bytes")

@@ -1,10 +1,7 @@
 """Moving, reading, pinning and keeping simulated tensors."""
 
-from __future__ import annotations
-
 import copy
 import io
-import warnings
 
 import pytest
 import torch
@@ -204,21 +201,6 @@ def test_activations_are_recomputed_with_the_random_state_kept(running, use_reen
     assert inputs.grad.is_cuda
 
 
-def test_a_scaler_does_not_see_an_overflow(running):
-    model = nn.Linear(512, 512).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    scaler = torch.amp.GradScaler("cuda")
-    with torch.autocast("cuda", torch.float16):
-        loss = model(torch.randn(4, 512, device="cuda")).square().mean()
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(optimizer)
-    scaler.update()
-    assert scaler.get_scale() == 65536.0
-    assert running.device.tape.marks
-
-
 def test_workers_of_a_loader_run_in_the_process(session):
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -258,22 +240,6 @@ def test_moving_to_another_tensor_goes_where_that_one_is(running):
     assert x.to(large).device.type == "cpu"
     assert large.to("cpu") is large
     assert x.to("cuda", copy=True) is not x
-
-
-def test_a_tensor_that_is_there_already_is_not_copied(running):
-    there, half = torch.randn(8, 8, device="cuda"), torch.zeros(2, device="cuda", dtype=torch.float16)
-    weight = torch.nn.Parameter(there)
-    before = torch.cuda.memory_allocated()
-    for same in (there, weight):
-        assert same.to("cuda") is same.to(torch.device("cuda", 0)) is same.to(0) is same.cuda() is same
-        assert same.to(same.device, torch.float32) is same.to(device="cuda:0") is same.to(there) is same
-        assert torch.as_tensor(same, device="cuda") is same
-    assert torch.cuda.memory_allocated() == before
-    assert there.to("cuda", copy=True) is not there
-    assert there.to(half).dtype is torch.float16 and there.to(half).device == there.device
-    assert there.to("cuda", torch.float16).device == there.device
-    assert weight.requires_grad and torch.zeros(2).to(there).device == there.device
-    assert there.to(torch.zeros(2)).device.type == "cpu"
 
 
 def test_functions_of_torch_func_run(running):
@@ -333,21 +299,6 @@ def test_steps_between_known_tensors_are_known(running):
     assert torch.linspace(start, torch.tensor(1.0, device="cuda"), 3).tolist() == [0, 0.5, 1]
 
 
-def test_gradients_go_back_to_the_device_of_what_was_moved():
-    session = Session(load_gpu("a100-sxm4-80gb"), num_devices=2)
-    with session.active():
-        first, second = nn.Linear(64, 64).to("cuda:0"), nn.Linear(64, 64).to("cuda:1")
-        table = nn.Embedding(1 << 15, 64)  # of the host, without data
-        optimizer = torch.optim.Adam([*first.parameters(), *second.parameters(), *table.parameters()])
-        for _ in range(2):
-            rows = table(torch.randint(1 << 15, (8,))).cuda()
-            second(first(rows).to("cuda:1")).sum().backward()
-            optimizer.step()
-        places = [module.weight.grad.device for module in (first, second, table)]
-        assert [str(place) for place in places] == ["cuda:0", "cuda:1", "cpu"]
-        assert optimizer.state[table.weight]["exp_avg"].device.type == "cpu"
-
-
 def test_a_real_weight_of_the_host_takes_a_gradient_of_the_card(running):
     weight = nn.Parameter(torch.ones(8, 8))
     weight.grad = unknown(8, 8).cpu()
@@ -370,32 +321,6 @@ def test_what_would_end_a_loop_early_does_not_come_true(running):
             break
         turns.append(turn)
     assert len(turns) == 4
-
-
-def test_a_search_that_notes_whether_it_has_finished_has_not(running):
-    turns, is_finished = 0, False
-    while not is_finished and turns < 4:
-        turns += 1
-        is_finished = not (unknown(4).amax() > 2).any() & ~(unknown(4) == 2).all()
-    assert turns == 4
-    turns, finished = 0, False
-    while not finished and turns < 4:
-        turns += 1
-        finished = bool((unknown(4) == 2).all())
-    assert turns == 4
-
-
-def test_weights_updated_by_hand_are_called_without_a_warning(session):
-    with session.active(), warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model = nn.Linear(8, 4).cuda()
-        weights = dict(model.named_parameters())
-        x = torch.randn(2, 8, device="cuda")
-        loss = torch.func.functional_call(model, weights, (x,)).sum()
-        slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
-        updated = {name: one - 0.1 * slope for (name, one), slope in zip(weights.items(), slopes, strict=True)}
-        torch.func.functional_call(model, updated, (x,)).sum().backward()
-        assert model.weight.grad.shape == (4, 8)
 
 
 def test_packed_bits_are_shifted(running):

@@ -32,14 +32,3 @@ def test_filling_by_a_mask_takes_nothing(running):
     x = torch.randn(ROWS, WIDTH, device="cuda")
     x[x > 0] = 0.0
     assert scratch(running) == []
-
-
-def test_known_truth_values_choose_as_many_as_they_say(running):
-    x = torch.empty(ROWS, WIDTH, device="cuda").normal_()
-    mask = torch.arange(ROWS, device="cuda") < 100
-    assert x[mask].shape == (100, WIDTH)
-    assert scratch(running) == [8 * 100]
-    assert x.masked_select(mask[:, None]).shape == (100 * WIDTH,)
-    x[mask] += 1.0
-    assert not list(running.assumptions)
-    assert scratch(running) == [8 * 100] * 3

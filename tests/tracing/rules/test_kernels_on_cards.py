@@ -95,22 +95,6 @@ def test_a_bias_that_no_product_takes_is_added_in_place(taken):
     assert [size for size, _ in taken(lambda: layer(x))] == [8 * 16 * 32 * 64 * 4, 8 * 16 * 32 * 128 * 4]
 
 
-def test_few_indices_of_an_embedding_are_not_sorted_in_backward():
-    def work(tokens):
-        def setup():
-            table = torch.nn.Embedding(50_000, 64, device="cuda")
-            y = table(torch.randint(0, 50_000, (tokens,), device="cuda"))
-            dy = torch.randn_like(y)
-            return lambda: y.backward(dy)
-
-        return setup
-
-    assert [size for size, _ in events(work(3072))] == [50_000 * 64 * 4]
-    taken = {name: size for size, name in events(work(4096))}
-    assert taken["sums of parts"] == (4096 // 10 + 4096) * 64 * 4
-    assert taken["radix sort"] > 2 * 4096 * 8
-
-
 def test_long_rows_are_sorted_with_pairs_of_position_and_row():
     def work(width):
         def setup():

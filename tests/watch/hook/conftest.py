@@ -1,7 +1,5 @@
 """A torch that is not there: the counters that the hook reads, in the hands of the test."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any

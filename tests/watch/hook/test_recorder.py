@@ -1,8 +1,5 @@
 """The hook records what torch says and never gets in the way of training."""
 
-from __future__ import annotations
-
-import logging
 import pickle
 import sqlite3
 import sys
@@ -14,7 +11,7 @@ import pytest
 import vramcast
 from tests.watch.hook.conftest import FakeTorch
 from vramcast.domain.observation import EventKind
-from vramcast.errors import InvalidSpec, SourceError, Unsupported
+from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.watch.hook import writer
 from vramcast.watch.recording import read_run
 
@@ -56,20 +53,6 @@ def test_the_highest_of_several_micro_batches_counts(tmp_path: Path, torch: Fake
     assert found == {"forward": 900, "step": 900}
 
 
-def test_what_runs_between_two_steps_is_no_part_of_either(tmp_path: Path, torch: FakeTorch) -> None:
-    with vramcast.record_memory(tmp_path / "run.sqlite") as memory:
-        memory.mark("load")
-        memory.step()
-        torch.hold(10, 5000)  # an evaluation
-        memory.begin_forward()
-        torch.hold(10, 60)
-        memory.mark("forward")
-        memory.step()
-    found = {(one.step, one.phase): one.peak_allocated_bytes for one in read_run(tmp_path / "run.sqlite").torch}
-    assert found[2, "between"] == 5000
-    assert found[2, "step"] == 60
-
-
 def test_peaks_that_the_program_reads_itself_are_left_alone_when_asked(tmp_path: Path, torch: FakeTorch) -> None:
     with vramcast.record_memory(tmp_path / "run.sqlite", reset_peaks=False) as memory:
         torch.hold(10, 99)
@@ -77,25 +60,6 @@ def test_peaks_that_the_program_reads_itself_are_left_alone_when_asked(tmp_path:
         memory.step()
     assert torch.resets == 0
     assert [one.peak_allocated_bytes for one in read_run(tmp_path / "run.sqlite").torch] == [99]
-
-
-def test_each_rank_writes_a_file_of_its_own(tmp_path: Path, torch: FakeTorch, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("RANK", "3"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "4")):
-        monkeypatch.setenv(name, value)
-    with vramcast.record_memory(tmp_path / "run.sqlite") as memory:
-        memory.step()
-    sample = read_run(tmp_path / "run.rank3.sqlite").torch[0]
-    assert (sample.rank, sample.local_rank) == (3, 1)
-
-
-def test_a_process_that_uses_no_card_is_left_without_one(
-    tmp_path: Path, torch: FakeTorch, caplog: pytest.LogCaptureFixture
-) -> None:
-    torch.is_initialized = False
-    torch.cuda.get_device_properties = lambda index: pytest.fail("this would make a context")
-    with vramcast.record_memory(tmp_path / "run.sqlite") as memory:
-        memory.attach()
-    assert "used no CUDA device" in caplog.text
 
 
 def test_a_build_of_torch_without_cards_is_asked_for_no_history(
@@ -107,22 +71,6 @@ def test_a_build_of_torch_without_cards_is_asked_for_no_history(
     with vramcast.record_memory(tmp_path / "run.sqlite", snapshot_at_oom=tmp_path / "oom.pickle") as memory:
         memory.step()
     assert "used no CUDA device" in caplog.text and "Error" not in caplog.text
-
-
-@pytest.mark.parametrize("content", [b"not a database at all, but a text" * 40, None])
-def test_a_file_that_cannot_be_written_is_said_once_and_training_goes_on(
-    tmp_path: Path, torch: FakeTorch, caplog: pytest.LogCaptureFixture, content: bytes | None
-) -> None:
-    path = tmp_path / "there" / "run.sqlite"
-    if content is not None:
-        path.parent.mkdir()
-        path.write_bytes(content)
-    with vramcast.record_memory(path) as memory:
-        for _ in range(3):
-            memory.step()
-            assert not memory.flush()
-    assert memory.step_count == 3
-    assert caplog.text.count("training goes on") == 1
 
 
 def test_what_waits_for_a_full_disk_is_written_when_there_is_room(
@@ -230,12 +178,6 @@ def test_history_without_a_place_for_the_snapshot_is_refused(tmp_path: Path, tor
         vramcast.record_memory(tmp_path / "run.sqlite", history=True)
 
 
-def test_a_run_without_steps_says_so(tmp_path: Path, torch: FakeTorch, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING), vramcast.record_memory(tmp_path / "run.sqlite") as memory:
-        memory.mark("load")
-    assert "call step()" in caplog.text
-
-
 def test_the_recording_speaks_the_language_of_the_locale(
     tmp_path: Path, torch: FakeTorch, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,8 +197,3 @@ def test_a_callback_of_a_framework_that_is_missing_says_what_to_install(
         memory.transformers()
     with pytest.raises(Unsupported, match="pip install lightning"):
         memory.lightning()
-
-
-def test_nothing_is_in_the_way_of_a_recording_that_was_never_made(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no recording"):
-        read_run(tmp_path / "none.sqlite")

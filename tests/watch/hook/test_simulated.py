@@ -1,8 +1,11 @@
 """The hook inside real training loops on simulated cards: what it records is what the simulation counts."""
 
-from __future__ import annotations
-
+import ast
+import csv
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +14,12 @@ torch = pytest.importorskip("torch")
 
 import vramcast  # noqa: E402
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
+from vramcast.domain.answer import Peak  # noqa: E402
 from vramcast.domain.observation import EventKind, TorchSample  # noqa: E402
 from vramcast.sources.snapshots import read_snapshot  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
 from vramcast.tracing.vision_operators import prepare_torchvision  # noqa: E402
+from vramcast.units import GIB  # noqa: E402
 from vramcast.watch.recording import Recording, read_run  # noqa: E402
 
 
@@ -152,8 +157,9 @@ def test_the_trainer_of_transformers_is_recorded_as_the_simulation_counts_it(tmp
     prepare_torchvision()
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
+    logged: list[Any] = []
     with vramcast.simulate("h100-sxm-80gb") as card:
-        memory = vramcast.record_memory(tmp_path / "run.sqlite")
+        memory = vramcast.record_memory(tmp_path / "run.sqlite", log=lambda *given: logged.append(given))
         arguments = transformers.TrainingArguments(
             output_dir=str(tmp_path / "out"), max_steps=3, per_device_train_batch_size=4, bf16=True, report_to=[],
             gradient_accumulation_steps=2, save_strategy="no", disable_tqdm=True,
@@ -166,6 +172,8 @@ def test_the_trainer_of_transformers_is_recorded_as_the_simulation_counts_it(tmp
     assert [sample.step for sample in steps(run)] == [1, 2, 3]
     assert steps(run)[-1].peak_allocated_bytes == card.peak.allocated_bytes
     assert steps(run)[-1].peak_reserved_bytes == card.peak.reserved_bytes
+    assert [step for _, step in logged] == [1, 2, 3]
+    assert logged[-1][0]["vramcast/reserved_measured_GiB"] == card.peak.reserved_bytes / GIB
     assert {sample.phase for sample in run.torch} >= {"load", "forward", "backward", "optimizer", "step"}
     what = run.torch_runs[-1]
     assert (what.framework, what.model, what.batch["input_ids"]) == ("transformers", "GPT2LMHeadModel", (4, 128))
@@ -189,10 +197,12 @@ def test_lightning_is_recorded_as_the_simulation_counts_it(tmp_path: Path) -> No
             return torch.optim.AdamW(self.parameters())
 
     data = torch.utils.data.TensorDataset(torch.randn(64, 256), torch.randint(0, 10, (64,)))
+    logger = pytest.importorskip("lightning.pytorch.loggers").CSVLogger(str(tmp_path), name="", version="")
+    predicted = SimpleNamespace(peak=Peak(allocated_bytes=GIB, reserved_bytes=GIB, device_bytes=GIB))
     with vramcast.simulate("h100-sxm-80gb") as card:
-        memory = vramcast.record_memory(tmp_path / "run.sqlite")
+        memory = vramcast.record_memory(tmp_path / "run.sqlite", predicted=predicted)
         trainer = lightning.Trainer(
-            max_steps=3, accelerator="gpu", devices=1, logger=False, enable_checkpointing=False,
+            max_steps=3, accelerator="gpu", devices=1, logger=logger, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, callbacks=[memory.lightning()],
             default_root_dir=str(tmp_path),
         )
@@ -202,6 +212,9 @@ def test_lightning_is_recorded_as_the_simulation_counts_it(tmp_path: Path) -> No
     assert [sample.step for sample in steps(run)] == [1, 2, 3]
     assert steps(run)[-1].peak_allocated_bytes == card.peak.allocated_bytes
     assert steps(run)[-1].peak_reserved_bytes == card.peak.reserved_bytes
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
+    assert [row["step"] for row in rows] == ["1", "2", "3"] and rows[-1]["vramcast/allocated_predicted_GiB"] == "1.0"
+    assert float(rows[-1]["vramcast/allocated_error"]) == pytest.approx(GIB / card.peak.allocated_bytes - 1)
     what = run.torch_runs[-1]
     assert (what.framework, what.model) == ("lightning", "Module")
     assert what.batch == {"0": (16, 256), "1": (16,)}
@@ -237,6 +250,17 @@ def test_lightning_that_runs_out_of_memory_leaves_a_snapshot(tmp_path: Path, cap
         memory.close()
     assert "vramcast oom --snapshot" in caplog.text
     assert vramcast.replay(tmp_path / "oom.pickle").devices[0].num_failures == 1
+
+
+def test_the_example_logs_a_prediction_that_holds(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    example = Path(__file__).parents[3] / "examples" / "loggers" / "train.py"
+    done = subprocess.run([sys.executable, "-W", "ignore", str(example)], cwd=tmp_path, capture_output=True, text=True,
+                          check=True)
+    step, _, shown = done.stdout.splitlines()[-1].partition(" ")
+    figures = ast.literal_eval(shown)
+    assert step == "3" and len(figures) == 9
+    assert all(abs(value) < 0.02 for name, value in figures.items() if name.endswith("_error")), figures
 
 
 def test_a_recorded_run_teaches_the_answer_to_its_own_question(tmp_path: Path) -> None:

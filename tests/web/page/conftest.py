@@ -4,8 +4,6 @@ VRAMCAST_CHROMIUM names the browser where it is not on the path, VRAMCAST_AXE th
 where it is not in node_modules of the repository. What is missing skips the tests that need it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The page for everybody: two languages, light and dark, keyboard, screen reader, phone."""
 
-from __future__ import annotations
-
 import re
 from itertools import combinations
 from typing import Any

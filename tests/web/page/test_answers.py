@@ -1,7 +1,5 @@
 """Answers on the page are those of the library; changes, roles and entries do what they say."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from typing import Any

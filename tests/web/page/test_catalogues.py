@@ -1,7 +1,5 @@
 """Tables of cards, machines and measured cases: sorted, filtered, and the figures of their sources."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import pairwise

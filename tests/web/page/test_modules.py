@@ -1,7 +1,5 @@
 """Functions of the page by themselves: addresses, commands, numbers and words, all in one browser tab."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Searches on the page: their plans are the library's, lead to the pages train and serve, and say why nothing fits."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

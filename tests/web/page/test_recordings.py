@@ -1,7 +1,5 @@
 """Logs and recordings on the page: read, explained, drawn; what is too large is refused before it is read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The address holds the whole question; plans are compared; what is taken away is what was asked."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The front page, the one question of a visit, and files dropped anywhere."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

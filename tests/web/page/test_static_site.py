@@ -3,8 +3,6 @@
 VRAMCAST_PYODIDE names the folder of npm's package pyodide where it is not in node_modules of the repository.
 """
 
-from __future__ import annotations
-
 import functools
 import http.server
 import json

@@ -13,7 +13,8 @@ from vramcast.domain.program import Category
 from vramcast.operators import aten
 from vramcast.operators.graph import Value
 from vramcast.operators.linear import cast
-from vramcast.operators.loss import LinearLoss, Vocabulary, cross_entropy, linear_cross_entropy
+from vramcast.operators.linear_loss import LinearLoss, linear_cross_entropy
+from vramcast.operators.loss import Vocabulary, cross_entropy
 from vramcast.units import ceil_div
 
 

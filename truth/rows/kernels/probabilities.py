@@ -13,7 +13,8 @@ from truth.rows.kernels import operators
 from truth.rows.kernels.harness import FP32, Bench, Case, peak
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
-from vramcast.operators.reduction import full_sum_bytes
+from vramcast.operators.reduction import Kernel, Strided, launch, reduction
+from vramcast.units import round_up
 
 
 class Distributions(NamedTuple):
@@ -123,7 +124,9 @@ def _jsd_liger(setup: Distributions) -> Value:
     gradient = graph.value("grad.saved", setup.size, gradient_bytes=0)
     graph.call("empty", [], [gradient], differentiable=False)
     scaled = random_gradient(setup.bench.case)
-    buffer = full_sum_bytes(elements=setup.size // FP32, chip=setup.bench.case.gpu.chip)
+    walk = reduction(Strided((setup.size // FP32,), (1,), FP32), (0,), FP32)
+    shared = launch(walk, Kernel(FP32), setup.bench.case.gpu.chip)
+    buffer = 0 if shared is None else round_up(shared.buffer_bytes, 512) + shared.semaphore_bytes
     return graph.call(
         "jsd", [setup.student], [graph.value("loss", FP32)], saved=[gradient],
         gradient_storages=[] if scaled else [(setup.student, gradient)],

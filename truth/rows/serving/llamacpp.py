@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from truth.contract import Prediction, Refused
 from truth.rows.names import UNSTATED_CARD, model_of
 from truth.rows.serving.common import gpu_of, noted, value_of
-from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import load_model
@@ -20,7 +20,7 @@ from vramcast.domain.model import Attention, Model, MoE, MultiLatentAttention
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.engines.llamacpp.context import Context, weight_bytes, weights_on
 from vramcast.estimate.serving import answer
-from vramcast.states.ggml_mixes import known_mix
+from vramcast.states.ggml import known_mix
 from vramcast.units import GB, GIB, MIB
 
 Row = dict[str, Any]

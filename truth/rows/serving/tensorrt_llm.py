@@ -13,8 +13,8 @@ from truth.rows.serving.common import cluster_of, noted, value_of, version_of
 from truth.rows.serving.formats import weights_of
 from vramcast.domain.answer import Capacity, ServeAnswer
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
+from vramcast.estimate.interval import serving_traits
 from vramcast.estimate.serving import answer
-from vramcast.estimate.traits import serving_traits
 from vramcast.units import MIB
 
 Row = dict[str, Any]

@@ -18,10 +18,10 @@ from vramcast.domain.program import extent
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Requests, ServeJob, ServePlan, Version
 from vramcast.errors import VramcastError
+from vramcast.estimate.interval import serving_traits
 from vramcast.estimate.outside import context_tensor
 from vramcast.estimate.serving import deploy
 from vramcast.estimate.timeline import Simulated, simulate
-from vramcast.estimate.traits import serving_traits
 from vramcast.units import GIB, MIB
 
 Row = dict[str, Any]

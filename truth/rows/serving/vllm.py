@@ -15,8 +15,8 @@ from vramcast.domain.answer import ServeAnswer
 from vramcast.domain.model import Model
 from vramcast.domain.serving import Draft, Requests, ServeJob, ServePlan
 from vramcast.engines.serving.weights import CHECKPOINT_FORMATS
+from vramcast.estimate.interval import serving_traits
 from vramcast.estimate.serving import answer, deploy
-from vramcast.estimate.traits import serving_traits
 from vramcast.units import GIB, MIB
 
 Row = dict[str, Any]

@@ -12,8 +12,8 @@ from typing import Final
 
 from vramcast.blocks.diffusion.autoencoder_kl import decoder_weights, encoder_weights, tiled
 from vramcast.blocks.diffusion.common import Network, Weights, conv, each, norm
-from vramcast.domain.autoencoders import AutoencoderKLCogVideoX
 from vramcast.domain.model import Parameter
+from vramcast.domain.pipeline import AutoencoderKLCogVideoX
 from vramcast.operators.eager import Array, Tape
 from vramcast.units import GIB, ceil_div
 

@@ -18,7 +18,7 @@ from vramcast.blocks.diffusion.autoencoder_kl import (
     residual_weights,
 )
 from vramcast.blocks.diffusion.common import Network, Weights, conv, each
-from vramcast.domain.autoencoders import AutoencoderKLHunyuanVideo
+from vramcast.domain.pipeline import AutoencoderKLHunyuanVideo
 from vramcast.operators.eager import Array, Tape
 
 TILE_FRAMES: Final = 16

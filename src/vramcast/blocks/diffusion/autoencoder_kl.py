@@ -10,8 +10,8 @@ from functools import partial
 from typing import Final
 
 from vramcast.blocks.diffusion.common import Network, Weights, conv, each, norm, run_residual, square
-from vramcast.domain.autoencoders import AutoencoderKL, AutoencoderKLCogVideoX, AutoencoderKLHunyuanVideo
 from vramcast.domain.model import Parameter
+from vramcast.domain.pipeline import AutoencoderKL, AutoencoderKLCogVideoX, AutoencoderKLHunyuanVideo
 from vramcast.operators.eager import Array, Tape
 
 TILE_OVERLAP: Final = 0.25

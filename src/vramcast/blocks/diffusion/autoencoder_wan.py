@@ -10,8 +10,8 @@ from typing import Final
 
 from vramcast.blocks.diffusion.autoencoder_kl import in_tiles
 from vramcast.blocks.diffusion.common import Network, Weights, conv, each
-from vramcast.domain.autoencoders import AutoencoderKLWan
 from vramcast.domain.model import Parameter
+from vramcast.domain.pipeline import AutoencoderKLWan
 from vramcast.operators.eager import FP32, Array, Tape
 
 KEPT_FRAMES: Final = 2

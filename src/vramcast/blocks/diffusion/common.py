@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from vramcast.domain.denoisers import SD3, OmniGen
 from vramcast.domain.model import Parameter
+from vramcast.domain.pipeline import SD3, OmniGen
 from vramcast.operators.eager import FP32, Array, Tape
 
 Weights = Iterator[tuple[str, Parameter, int]]

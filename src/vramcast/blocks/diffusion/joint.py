@@ -10,8 +10,8 @@ from typing import Final
 
 from vramcast.blocks.diffusion import common as nn
 from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT, Network, Step, Weights
-from vramcast.domain.denoisers import SD3, AuraFlow
 from vramcast.domain.model import Parameter
+from vramcast.domain.pipeline import SD3, AuraFlow
 from vramcast.operators.eager import Array, Tape
 from vramcast.units import round_up
 

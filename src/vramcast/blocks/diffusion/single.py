@@ -12,8 +12,8 @@ from typing import Final
 
 from vramcast.blocks.diffusion import common as nn
 from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT, Network, Step, Weights
-from vramcast.domain.denoisers import OmniGen, PixArt, ZImage
 from vramcast.domain.model import Parameter
+from vramcast.domain.pipeline import OmniGen, PixArt, ZImage
 from vramcast.operators.eager import FP32, Array, Tape
 
 STEP_FREQUENCIES = 256

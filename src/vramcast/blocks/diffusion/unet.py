@@ -11,8 +11,8 @@ from typing import Final
 
 from vramcast.blocks.diffusion import common as nn
 from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT, Network, Step, Weights
-from vramcast.domain.denoisers import UNet
 from vramcast.domain.model import Parameter
+from vramcast.domain.pipeline import UNet
 from vramcast.operators.eager import Array, Tape
 
 

@@ -14,8 +14,8 @@ from typing import Final
 from vramcast.blocks.diffusion import common as nn
 from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT, Network, Step, Weights
 from vramcast.blocks.diffusion.flux import fused, stream
-from vramcast.domain.denoisers import CogVideoX, Face, HunyuanVideo, Wan
 from vramcast.domain.model import Parameter
+from vramcast.domain.pipeline import CogVideoX, Face, HunyuanVideo, Wan
 from vramcast.operators.eager import FP32, Array, Tape
 
 STEP_FREQUENCIES = 256

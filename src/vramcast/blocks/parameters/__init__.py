@@ -1,31 +1,10 @@
 """Weight tensors of layers, embeddings and heads, and how many there are."""
 
-from vramcast.blocks.parameters.layer import layer_parameters
-from vramcast.blocks.parameters.model import (
-    OwnedParameter,
-    ParameterCount,
-    Stored,
-    checkpoint_elements,
-    count_parameters,
-    embedding_parameters,
-    head_parameters,
-    mtp_parameters,
-    named_parameters,
-    stack_parameters,
-    stored_elements,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "OwnedParameter",
-    "ParameterCount",
-    "Stored",
-    "checkpoint_elements",
-    "count_parameters",
-    "embedding_parameters",
-    "head_parameters",
-    "layer_parameters",
-    "mtp_parameters",
-    "named_parameters",
-    "stack_parameters",
-    "stored_elements",
-]
+from vramcast.lazy import submodules
+
+if TYPE_CHECKING:
+    from vramcast.blocks.parameters import model as model
+
+__getattr__ = submodules(__name__)

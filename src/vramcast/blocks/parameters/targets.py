@@ -170,4 +170,4 @@ def check_targets(model: Model, words: Iterable[str]) -> None:
 
 def no_weight(model: Model, word: str, names: Iterable[str]) -> UnknownName:
     """The error for a word that names no weight."""
-    return UnknownName(f"no weight of {model.name} is called {word[:80]!r}; it has {', '.join(names)}")
+    return UnknownName("no weight of {} is called {!r}; it has {}", model.name, word[:80], ", ".join(names))

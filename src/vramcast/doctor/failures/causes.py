@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 
 from vramcast.doctor.failures.case import TABLES, TORCH, Case, percent, size
 from vramcast.doctor.failures.evidence import Holds, condition, table, values
-from vramcast.domain.failure import Cause
-from vramcast.domain.reconciliation import Remark
+from vramcast.domain.failure import Cause, Remark
 from vramcast.units import MIB
 
 

@@ -19,9 +19,8 @@ from vramcast.doctor.failures.case import TABLES, Case, Facts, case_of
 from vramcast.doctor.failures.causes import judge, meaning_of
 from vramcast.doctor.failures.fixes import fixes_of
 from vramcast.doctor.failures.job import Computed, beside, checks_of, computed
-from vramcast.domain.failure import Cause, Diagnosis, Finding, Fix, Statement
+from vramcast.domain.failure import Cause, Diagnosis, Finding, Fix, Remark, Statement
 from vramcast.domain.job import Job
-from vramcast.domain.reconciliation import Remark
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.domain.snapshot import Snapshot
 from vramcast.errors import InvalidSpec, SourceError
@@ -262,7 +261,7 @@ def diagnosed(
     Raises: SourceError for a file that cannot be read
     """
     if source is not None and not isinstance(source, (str, Path)):
-        raise InvalidSpec(f"a {type(source).__name__} is no text; give a text as str, or the path of one")
+        raise InvalidSpec("a {} is no text; give a text as str, or the path of one", type(source).__name__)
     path = _path(source)
     if snapshot is None and path is not None and path != STANDARD_INPUT and is_snapshot(path):
         source, path, snapshot = None, None, path
@@ -303,7 +302,9 @@ def _of_file(path: Path) -> tuple[Failures, frozenset[str]]:
         with path.open("rb") as file:
             return _of_stream(file, str(path))
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}; give the path of a text, or pipe the text in") from None
+        raise SourceError(
+            "{}: {}; give the path of a text, or pipe the text in", path, error.strerror or error
+        ) from None
 
 
 def _of_stream(stream: IO[bytes], name: str) -> tuple[Failures, frozenset[str]]:
@@ -341,7 +342,7 @@ def _path(source: str | Path | None) -> Path | None:
     except OSError:
         return None
     if NAMES_A_FILE.fullmatch(source):
-        raise SourceError(f"{source}: No such file; give the path of a text, or the text itself")
+        raise SourceError("{}: No such file; give the path of a text, or the text itself", source)
     return None
 
 

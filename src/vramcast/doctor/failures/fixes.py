@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 from vramcast.doctor.failures.case import Case
 from vramcast.doctor.failures.causes import Judged
 from vramcast.doctor.failures.evidence import NEAR, Holds, condition, higher_share, is_server, kv_missing, table
-from vramcast.domain.failure import Cause, Fix
-from vramcast.domain.reconciliation import Remark
+from vramcast.domain.failure import Cause, Fix, Remark
 from vramcast.units import MIB, ceil_div
 
 BLOCK_TOKENS: Final = 16

@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from vramcast import engines, estimate, search
-from vramcast.blocks.parameters import count_parameters
 from vramcast.blocks.parameters.layer import layer_parameters
-from vramcast.blocks.parameters.model import elements
+from vramcast.blocks.parameters.model import count_parameters, elements
 from vramcast.doctor.failures.case import Case, Facts, Predicted, size
 from vramcast.domain.answer import Answer, ServeAnswer
-from vramcast.domain.failure import Fix
+from vramcast.domain.failure import Fix, Remark
 from vramcast.domain.job import Job, Precision, Recompute, Shards
-from vramcast.domain.reconciliation import Remark
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import VramcastError
 from vramcast.units import GIB, format_seconds

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from vramcast.allocator.settings import segment_bytes
 from vramcast.doctor.failures.case import TORCH, Facts, size
-from vramcast.domain.failure import Fix, Statement
-from vramcast.domain.reconciliation import Remark
+from vramcast.domain.failure import Fix, Remark, Statement
 from vramcast.domain.snapshot import Action, DeviceSnapshot, Snapshot
 from vramcast.errors import VramcastError
 from vramcast.recordings.examine import Examination

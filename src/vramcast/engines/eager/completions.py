@@ -36,7 +36,7 @@ from vramcast.engines.eager.preference import (
 )
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.engines.eager.trl import LOADS_FP32_SINCE, beta_of, generated_at_once, is_trl, trl_version
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import InvalidSpec, Note, Unsupported
 
 WRITTEN: Final = ("grpo", "rloo")
 """Objectives of TRL's trainers that write answers."""
@@ -56,8 +56,10 @@ def writes(job: Job) -> bool:
         return False
     if not plain_loss(job):
         name = job.workload.objective.upper()
-        raise Unsupported(f"{name} is counted as TRL makes its loss, of the logits of all answers; leave --loss, "
-                          "--compile and liger out")
+        raise Unsupported(
+            "{} is counted as TRL makes its loss, of the logits of all answers; leave --loss, --compile and liger out",
+            name
+        )
     return True
 
 
@@ -75,8 +77,10 @@ def written_together(job: Job) -> int:
     if batch is not None:
         ranks = micro * job.data_parallel
         if "steps_per_generation" in job.engine_options or int(batch) % ranks:
-            raise InvalidSpec(f"generation_batch_size={batch} must be a multiple of micro-batch x processes = {ranks}, "
-                              "and stand without steps_per_generation")
+            raise InvalidSpec(
+                "generation_batch_size={} must be a multiple of micro-batch x processes = {}, and stand without "
+                "steps_per_generation", batch, ranks
+            )
         return int(batch) // job.data_parallel
     return micro * generated_at_once(job)
 
@@ -113,7 +117,7 @@ def answered(job: Job, recipe: Recipe) -> Answered:
 def _said(together: int) -> str:
     if not together:
         return "a server elsewhere writes the answers"
-    return f"TRL's trainer writes {together} answers at once: micro-batch x steps_per_generation"
+    return Note("TRL's trainer writes {} answers at once: micro-batch x steps_per_generation", together)
 
 
 def completion_phases(job: Job, recipe: Recipe, stepping: Stepping) -> tuple[Mapping[Phase, Program], str]:
@@ -143,7 +147,7 @@ def _looked_at(recipe: Recipe) -> Program:
     def tensor(name: str, count: int) -> Tensor:
         return Tensor(
             name=name, num_bytes=count * vocab * width, category=Category.TEMPORARIES, owner="answers",
-            formula=f"{count:,} rows x {vocab:,} x {width} B", source="trl grpo_trainer.py",
+            formula=Note("{:,} rows x {:,} x {} B", count, vocab, width), source="trl grpo_trainer.py",
         )
 
     found = [tensor("rows of the entropy", min(ENTROPY_ROWS, rows))] * ENTROPY_TENSORS
@@ -176,7 +180,7 @@ def _generation(recipe: Recipe, job: Job) -> Program:
     one = recipe._replace(recompute=False, sizes=sizes._replace(batch=together, seq_len=1, last_logits=1))
     vocabulary = Tensor(
         name="scores", num_bytes=together * recipe.model.vocab * FP32, category=Category.TEMPORARIES,
-        owner="generation", formula=f"{together:,} answers x {recipe.model.vocab:,} x {FP32} B",
+        owner="generation", formula=Note("{:,} answers x {:,} x {} B", together, recipe.model.vocab, FP32),
     )
     scores = [vocabulary] * SAMPLED
     early, late = _cache(recipe, together, prompt, "prompts"), _cache(recipe, together, length, "generation.cache")

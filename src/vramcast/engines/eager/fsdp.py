@@ -32,6 +32,7 @@ from vramcast.engines.eager.recipe import (
     with_frozen_in_root,
     with_local_experts,
 )
+from vramcast.errors import Note
 from vramcast.parallel.fsdp import (
     GATHER_STREAM,
     REDUCE_STREAM,
@@ -59,8 +60,8 @@ from vramcast.parallel.fsdp1 import (
     flat_unit,
     shard_gradients,
 )
+from vramcast.states.shapes import sharded_shape
 from vramcast.states.steps import Weight, state_program, weight_program
-from vramcast.states.weights import sharded_shape
 from vramcast.units import ceil_div
 
 HOOK: Final = "pytorch torch/distributed/fsdp/_runtime_utils.py _register_post_backward_reshard_only_hook"
@@ -248,7 +249,7 @@ class PerWeight(Around):
             share = self._share(weight)
             kept = Tensor(
                 name=weight.path, num_bytes=share.num_bytes, owner=weight.owner, category=Category.WEIGHTS,
-                formula=f"{weight.elements:,} x {share.width} B over {self.sharding.ranks_of(weight)} ranks",
+                formula=Note("{:,} x {} B over {} ranks", weight.elements, share.width, self.sharding.ranks_of(weight)),
                 source=SOURCE,
             )
             body = (Alloc(moved), *(() if self.sharding.offload else (Alloc(kept),)), Free(moved))
@@ -371,7 +372,7 @@ def _unit(owner: str, own: tuple[Weight, ...], sharding: Sharding) -> Unit:
     gathered = sum(count * sharding.computed_width(weight) for weight, count in padded.items())
     reduced = sum(padded[weight] * sharding.reduced_width(weight) for weight in learning)
     stored = sum(padded[weight] * sharding.stored_width(weight) for weight in learning)
-    formula = f"{sum(padded.values()):,} elements over {ranks} ranks"
+    formula = Note("{:,} elements over {} ranks", sum(padded.values()), ranks)
 
     def tensor(name: str, num_bytes: int, category: Category, stream: str = "") -> Tensor:
         return Tensor(

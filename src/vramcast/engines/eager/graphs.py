@@ -15,6 +15,7 @@ from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Attention, Run, Stack
 from vramcast.domain.program import Category, Tensor
 from vramcast.engines.eager.recipe import Recipe
+from vramcast.errors import Note
 from vramcast.operators.graph import Graph, without_gradients
 
 INT64: Final = 8
@@ -135,7 +136,7 @@ def run_parts(stack: Stack, recipe: Recipe) -> Iterator[tuple[int, int, bool]]:
 def _layer(run: Run, sizes: Sizes, hidden: Tensor, recipe: Recipe, again: bool) -> Graph:
     graph = chained(decoder_layer(run.layer, sizes, owner=hidden.owner + ".layers"), hidden)
     if recipe.context_ranks > 1:
-        operators.ring.ring_attention(graph, recipe.context_ranks)
+        operators.attention.ring_attention(graph, recipe.context_ranks)
     if again:
         graph.checkpoint(0, outputs_alive=recipe.reentrant, keep=is_router if recipe.keeps_router else None)
     return graph
@@ -151,7 +152,7 @@ def input_tensors(recipe: Recipe) -> tuple[Tensor, ...]:
     if stack.vision is not None:
         return tuple(given)
     ids = sizes.tokens * INT64
-    found = [_input(name, ids, "batch", f"{sizes.tokens} tokens x {INT64} B") for name in BATCH_TENSORS]
+    found = [_input(name, ids, "batch", Note("{} tokens x {} B", sizes.tokens, INT64)) for name in BATCH_TENSORS]
     width = max(sizes.numerics.residual, sizes.numerics.compute)
     dim = next((getattr(layer.mixer, "head_dim", 0) for layer in stack.layers), 0)
     if dim and not stack.positions:

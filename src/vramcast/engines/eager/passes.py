@@ -190,10 +190,12 @@ def passes(
     towers = [_Lowered.of(tower, lowering) for tower in built.towers]
     lowering.offloads = recipe.offloads and built.main.flows
     gradient = built.main.gradient
-    first = lowering.lowered(built.embedding, 1, gradient, gathered.embedding if gathered else None)
+    first = _arriving(built.main) if not recipe.starts else (
+        lowering.lowered(built.embedding, 1, gradient, gathered.embedding if gathered else None))
     layers = lowering.stack(built.main, gathered.layers if gathered else ())
     moving = _on_their_way(recipe, built.main, layers)
-    last = lowering.lowered(built.head, 1, gradient, gathered.head if gathered else None)
+    last = _leaving(built.main) if not recipe.ends else (
+        lowering.lowered(built.head, 1, gradient, gathered.head if gathered else None))
     tied = _tied(recipe, built)
     if tied is not None:
         first, last = (found._replace(backward=tied.held(found.backward)) for found in (first, last))
@@ -220,11 +222,22 @@ def passes(
             *(node for tower in reversed(inside) for node in tower.backward(around)), *first.backward,
             *(tied.summed(policy) if tied is not None else ()),
             *(node for tower in reversed(before) for node in tower.backward(around)),
-            *around.end(tuple(tensor for tensor in ends if tensor not in added)), Free(built.head.outputs[0].tensor),
+            *around.end(tuple(tensor for tensor in ends if tensor not in added)),
+            *((Free(built.head.outputs[0].tensor),) if recipe.ends else ()),
             *map(Free, (*moving, *kept, *(tensor for tensor in inputs if tensor not in dying))),
         ),
         tuple(gradient for gradient in lowering.gradients if gradient.tensor not in added),
     )
+
+
+def _arriving(main: Layers) -> Lowered:
+    """In place of the embedding: the stream is copied from another card, and its gradient back to it."""
+    return Lowered((Alloc(main.hidden),), (Free(main.gradient),) if main.flows else (), ())
+
+
+def _leaving(main: Layers) -> Lowered:
+    """In place of the head: the stream is copied to another card, and its gradient comes from there."""
+    return Lowered((Free(main.hidden),), (Alloc(main.gradient),) if main.flows else (), ())
 
 
 class Tied(NamedTuple):
@@ -395,10 +408,12 @@ def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None
         for node in (*_tower_inferred(tower, around), *map(Free, _answers(tower)))
     )
     read = (Free(tensor) for tower in built.towers if not tower.is_merged for tensor in _answers(tower))
+    first = lower_inference(built.embedding) if recipe.starts else _arriving(built.main).forward
+    last, done = (lower_inference(built.head), (Free(built.head.outputs[0].tensor),)) if recipe.ends else (
+        _leaving(built.main).forward, ())
     return (
-        *map(Alloc, inputs), *around.begin(), *towers, *lower_inference(built.embedding), *merged,
-        *_inferred(built.main, around), *lower_inference(built.head), *_cache_dropped(built.main, differentiates=False),
-        Free(built.head.outputs[0].tensor),
+        *map(Alloc, inputs), *around.begin(), *towers, *first, *merged,
+        *_inferred(built.main, around), *last, *_cache_dropped(built.main, differentiates=False), *done,
         *map(Free, inputs), *read, *around.close(),
     )
 

@@ -17,6 +17,7 @@ from vramcast.engines.eager.graphs import Blocks, blocks
 from vramcast.engines.eager.passes import Around, evaluation, free_gradients, inference, passes
 from vramcast.engines.eager.recipe import Recipe, weights
 from vramcast.engines.eager.trl import beta_of, generated_at_once
+from vramcast.errors import Note
 from vramcast.operators.lowering import WeightGradients
 from vramcast.states.optimizers import FP32, OptimizerRule
 from vramcast.states.steps import Weight, state_program, step_program, weight_program
@@ -71,7 +72,7 @@ def _buckets(held: tuple[Weight, ...], stepping: Stepping) -> Program:
     bucket, last = (
         Tensor(
             name=name, num_bytes=size, category=Category.COMMUNICATION, owner="ddp",
-            formula=f"{total:,} B of gradients in buckets of 25 MiB", source="torch/nn/parallel/distributed.py",
+            formula=Note("{:,} B of gradients in buckets of 25 MiB", total), source="torch/nn/parallel/distributed.py",
         )
         for name, size in (("bucket", BUCKET_BYTES), ("last bucket", rest))
     )

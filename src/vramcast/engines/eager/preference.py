@@ -40,7 +40,7 @@ from vramcast.engines.eager.phases import Stepping, plain_phases
 from vramcast.engines.eager.recipe import Recipe, weights
 from vramcast.engines.eager.releases import liger_kernels, sharder
 from vramcast.engines.eager.trl import LOADS_FP32_SINCE, is_trl, trl_version
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.operators.graph import Graph
 from vramcast.states.steps import weight_program
 from vramcast.units import ceil_div
@@ -73,10 +73,12 @@ def sentence_of(objective: str, who: str) -> str:
     if not name:
         return "no reference is asked, as ORPO, CPO and SimPO have none: a cross entropy of the chosen answers instead"
     if who == "model":
-        return f"a second network answers as the reference of {name}, after the policy and before its backward"
+        return Note("a second network answers as the reference of {}, after the policy and before its backward", name)
     if who == "adapter":
-        return f"the reference of {name} is the policy with its adapter switched off"
-    return f"the reference of {name} has been asked before the run (precompute_ref_log_probs): it is not in memory"
+        return Note("the reference of {} is the policy with its adapter switched off", name)
+    return Note(
+        "the reference of {} has been asked before the run (precompute_ref_log_probs): it is not in memory", name
+    )
 
 
 def compares(job: Job) -> bool:
@@ -186,7 +188,9 @@ def rated(job: Job, recipe: Recipe) -> Rated | None:
     def tensor(name: str, num_bytes: int) -> Tensor:
         return Tensor(
             name=name, num_bytes=num_bytes, category=Category.TEMPORARIES, owner="preference",
-            formula=f"{sizes.tokens:,} tokens x {recipe.model.vocab:,} x {width} B", source="trl dpo_trainer.py",
+            formula=Note(
+                "{:,} tokens x {:,} x {} B", sizes.tokens, recipe.model.vocab, width
+            ), source="trl dpo_trainer.py",
         )
 
     asked = None if job.engine_options.get("precompute_ref_log_probs") else recipe

@@ -8,10 +8,11 @@ from msgspec.structs import replace
 
 from vramcast.blocks.ends import LINEAR
 from vramcast.blocks.lengths import image_positions
-from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, places_of, runs_apart, within
 from vramcast.blocks.projection import EXPERTS
 from vramcast.blocks.sizes import Sizes, norm_variant
+from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import (
     GENERATES,
     WITHOUT_TARGETS,
@@ -27,7 +28,6 @@ from vramcast.domain.job import (
 )
 from vramcast.domain.model import MLP, Attention, Head, Model, MoE, MultiLatentAttention, Norm, Stack
 from vramcast.domain.version import Version
-from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.phases import Stepping, cache_width
 from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
 from vramcast.engines.eager.releases import (
@@ -49,7 +49,7 @@ from vramcast.engines.transformers.versions import (
     left_sentences,
     left_whole,
 )
-from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported, joined
 from vramcast.operators.linear import NUMERICS, Numerics
 from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.operators.quantised import QUANTISED
@@ -101,30 +101,31 @@ def refuse_splits(job: Job) -> None:
         _refuse_context(job)
     if plan.tp > 1 and job.engine == "pytorch":
         _refuse_tensor(job)
-    for name in ("pp", "ep") if job.engine == "pytorch" else ("tp", "pp", "cp", "ep"):
-        if getattr(plan, name) > 1:
-            able = "torchtitan" if plan.schedule == "gpipe" else "megatron"
+    able = {"pytorch": ("tp", "pp", "cp"), "huggingface": ("pp",)}.get(job.engine, ())
+    for name in ("tp", "pp", "cp", "ep"):
+        if getattr(plan, name) > 1 and name not in able:
+            other = "torchtitan" if plan.schedule == "gpipe" else "megatron"
             raise Unsupported(
-                f"{name}={getattr(plan, name)} is not modelled for --engine {job.engine}; "
-                f"use --engine {able}, or {name}=1"
+                "{}={} is not modelled for --engine {}; use --engine {}, or {}=1",
+                name, getattr(plan, name), job.engine, other, name
             )
     groups = plan.shard_group is not None and plan.shards is not Shards.EVERYTHING
     if plan.virtual_stages > 1 or groups:
         raise Unsupported(
-            f"virtual stages and shard groups are not modelled for --engine {job.engine}; use --engine megatron for "
-            "the former, --engine torchtitan for the latter"
+            "virtual stages and shard groups are not modelled for --engine {}; use --engine megatron for the former, "
+            "--engine torchtitan for the latter", job.engine
         )
     if plan.precision is Precision.FP8:
-        raise Unsupported(f"fp8 is not modelled for --engine {job.engine}; use --engine megatron or --precision bf16")
+        raise Unsupported("fp8 is not modelled for --engine {}; use --engine megatron or --precision bf16", job.engine)
     if plan.recompute is Recompute.SELECTIVE:
         raise Unsupported(
-            f"selective recomputation is not modelled for --engine {job.engine}; use --recompute full, or --engine "
-            "torchtitan or megatron"
+            "selective recomputation is not modelled for --engine {}; use --recompute full, or --engine torchtitan or "
+            "megatron", job.engine
         )
     if plan.offload_activations and job.engine not in SAVES_ON_HOST:
-        raise Unsupported(f"activation offload is not modelled for --engine {job.engine}; use --recompute full")
+        raise Unsupported("activation offload is not modelled for --engine {}; use --recompute full", job.engine)
     if not job.model.stacks or not job.model.main.runs:
-        raise Unsupported(f"{job.model.name} has no transformer layers to build; trace it instead")
+        raise Unsupported("{} has no transformer layers to build; trace it instead", job.model.name)
 
 
 def _refuse_context(job: Job) -> None:
@@ -184,7 +185,7 @@ def recipe_of(
     if loss is None and job.engine == "torchtune":
         loss = LOSSES[Loss.EAGER]  # it names its losses itself: who names none asks for the weights
     if loss is None and chosen not in LOSSES:
-        raise Unsupported(f"--loss {chosen} is not modelled for --engine {job.engine}; use --loss fused_linear")
+        raise Unsupported("--loss {} is not modelled for --engine {}; use --loss fused_linear", chosen, job.engine)
     numerics = NUMERICS[plan.precision]
     halves = autocast and peft is not None and not loads_fp32(job)
     if narrow or halves:
@@ -336,13 +337,13 @@ def attention_of(job: Job) -> AttentionKernel:
         flex = job.engine in OWN_ATTENTION and AttentionKernel.FLASH in kernels
         return AttentionKernel.FLASH if flex else kernels[0]
     if asked not in kernels:
-        names = " or ".join(sorted(kernels))
-        raise Unsupported(f"attention={asked} is none that transformers has for {family}; use {names}")
+        names = joined(" or ", sorted(kernels))
+        raise Unsupported("attention={} is none that transformers has for {}; use {}", asked, family, names)
     needed, sm = FLASH_NEEDS.get(family_of(family), 0), job.cluster.gpu.sm or 0
     if asked is AttentionKernel.FLASH and sm < needed:
         raise Unsupported(
-            f"attention=flash of {family} needs compute capability {needed / 10}, which {job.cluster.gpu.name} has "
-            "not; use eager"
+            "attention=flash of {} needs compute capability {}, which {} has not; use eager",
+            family, needed / 10, job.cluster.gpu.name
         )
     return asked
 
@@ -353,8 +354,10 @@ def attention_sentences(job: Job) -> tuple[str, ...]:
     if job.plan.attention is not None or attention_of(job) is not AttentionKernel.EAGER:
         return ()
     if AttentionKernel.FLASH in attention_kernels(family, transformers_version(job)):
-        return (f"attention runs in full, as transformers runs {family} unasked; --attention flash for fused kernels",)
-    return (f"attention runs in full: transformers has no fused kernel for {family}",)
+        return (Note(
+            "attention runs in full, as transformers runs {} unasked; --attention flash for fused kernels", family
+        ),)
+    return (Note("attention runs in full: transformers has no fused kernel for {}", family),)
 
 
 def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:
@@ -384,14 +387,16 @@ def _adapter(job: Job, *, compute: int | None) -> Adapter | None:
         return None
     if peft.method in WITHOUT_TARGETS:
         raise Unsupported(
-            f"--peft {peft.method} is LLaMA-Adapter as litgpt has it; use --engine litgpt, or --peft lora"
+            "--peft {} is LLaMA-Adapter as litgpt has it; use --engine litgpt, or --peft lora", peft.method
         )
     if peft.method not in ADAPTERS:
         raise UnknownName.of("PEFT method", peft.method, (*ADAPTERS, *WITHOUT_ADAPTER))
     width, main = DTYPE_BITS[peft.adapter_dtype] // 8, job.model.main
     places = places_of(job.model, peft.targets)
     if not places:
-        raise InvalidSpec(f"--peft {peft.method} adapts no weight of {job.model.name}; name some with --lora-targets")
+        raise InvalidSpec(
+            "--peft {} adapts no weight of {}; name some with --lora-targets", peft.method, job.model.name
+        )
     whole = STACKED in left_whole(job.model.family, transformers_version(job)) and job.engine != "torchtitan"
     stacked = whole and job.engine != "unsloth" and peft.method == "lora"
     _refuse_unmodelled(job, peft, places, whole=whole)
@@ -417,16 +422,20 @@ def _refuse_unmodelled(job: Job, peft: Peft, places: tuple[Place, ...], *, whole
         path = place.path
         if path == "embedding.tokens" or any(path.startswith(name) for name in NOT_PROJECTED):
             raise Unsupported(
-                f"adapters on {path} are not modelled for --engine {job.engine}; leave it out of --lora-targets"
+                "adapters on {} are not modelled for --engine {}; leave it out of --lora-targets", path, job.engine
             )
         if path == HEAD and job.plan.loss is Loss.FUSED_LINEAR:
-            raise Unsupported(f"--loss {job.plan.loss} never runs the head that --lora-targets names; use --loss eager")
+            raise Unsupported(
+                "--loss {} never runs the head that --lora-targets names; use --loss eager", job.plan.loss
+            )
         if not path.startswith(EXPERTS):
             continue
         if whole and job.engine != "unsloth" and peft.method != "lora":
-            raise InvalidSpec(f"PEFT adapts stacked experts by lora alone, not by {peft.method}; leave {path} out")
+            raise InvalidSpec("PEFT adapts stacked experts by lora alone, not by {}; leave {} out", peft.method, path)
         if whole and job.engine != "unsloth" and peft.dropout and not job.engine_options.get("experts_without_dropout"):
-            raise InvalidSpec(f"PEFT adapts stacked experts without dropout; leave out {path}, or use --lora-dropout 0")
+            raise InvalidSpec(
+                "PEFT adapts stacked experts without dropout; leave out {}, or use --lora-dropout 0", path
+            )
 
 
 FOLLOWS_TOWERS_SINCE: Final[Version] = (5,)
@@ -478,11 +487,11 @@ def stepping_of(job: Job) -> Stepping:
     plan = job.plan
     if plan.precision in (Precision.MIXED_BF16, Precision.MIXED_FP16):
         raise Unsupported(
-            f"precision {plan.precision} keeps an fp32 copy in the optimizer, which --engine {job.engine} does not; "
-            "use amp-bf16, bf16, or --engine deepspeed"
+            "precision {} keeps an fp32 copy in the optimizer, which --engine {} does not; use amp-bf16, bf16, or "
+            "--engine deepspeed", plan.precision, job.engine
         )
     if plan.offload_optimizer != "none" or plan.offload_parameters != "none":
-        raise Unsupported(f"offload is not modelled for --engine {job.engine}; use --engine deepspeed")
+        raise Unsupported("offload is not modelled for --engine {}; use --engine deepspeed", job.engine)
     bucket_views = bool(job.engine_options.get("gradient_as_bucket_view", False))
     return sharded_stepping_of(job)._replace(replicas=job.data_parallel, bucket_views=bucket_views)
 
@@ -533,13 +542,13 @@ def text_only(job: Job) -> bool:
 def refuse_unsharded(job: Job) -> None:
     """Raises: Unsupported for a choice that only a run with sharded weights has."""
     if not job.plan.reshard_after_forward:
-        raise Unsupported(f"reshard-after-forward=False is not modelled for engine {job.engine}; leave it out")
+        raise Unsupported("reshard-after-forward=False is not modelled for engine {}; leave it out", job.engine)
 
 
 def refuse_shards(job: Job, plan: Plan) -> None:
     """Raises: Unsupported when the plan shards and the engine does not."""
     if plan.shards is not Shards.NOTHING and job.data_parallel > 1:
         raise Unsupported(
-            f"shards={plan.shards} is not modelled for --engine {job.engine}; use --engine deepspeed, or --engine "
-            "torchtitan for FSDP2"
+            "shards={} is not modelled for --engine {}; use --engine deepspeed, or --engine torchtitan for FSDP2",
+            plan.shards, job.engine
         )

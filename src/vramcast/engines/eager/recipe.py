@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
-from vramcast.blocks.parameters import layer_parameters, named_parameters
+from vramcast.blocks.parameters.layer import layer_parameters
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.parameters.targets import Place, parts_of, within, word_of, word_outside
 from vramcast.blocks.projection import EXPERTS, corrected
 from vramcast.blocks.sizes import Sizes
@@ -73,6 +74,14 @@ class Recipe(NamedTuple):
     offloads: bool = False  # what the main stack's layers save waits on the host
     offloads_in_flight: int = 0  # saved tensors that copies may still hold
     samples: tuple[int, int] = (1, 1)  # of an evaluation's forward and of a step's
+    starts: bool = True  # embedding and towers are on this card
+    ends: bool = True  # and so are the head and the loss
+
+    def holds(self, owner: str) -> bool:
+        """Whether weights of that owner are on this card: the layers are those of the model given."""
+        if ".layers." in owner and owner.startswith(self.model.main.name):
+            return True
+        return self.ends if owner in ("head", self.model.main.name) else self.starts
 
     @property
     def evaluated(self) -> Recipe:
@@ -106,6 +115,8 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
     behind = _adapters(recipe)
     for owned in named_parameters(recipe.model):
         parameter, path = owned.parameter, owned.parameter.path
+        if not recipe.holds(owned.owner):
+            continue
         learns = recipe.learns(path, part_of(owned.owner, path)) and parameter.trainable
         in_layer = ".layers." in owned.owner
         width = (sizes.norm_weights if parameter.kind == "norm" else None) or sizes.numerics.weight
@@ -121,7 +132,7 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
         else:
             found.append(weight)
         found += behind.pop((owned.owner, path), ())
-    found += (weight for corrections in behind.values() for weight in corrections)
+    found += (weight for (owner, _), some in behind.items() if recipe.holds(owner) for weight in some)
     if sizes.tp > 1:
         split = {(owned.owner, owned.parameter.path): owned.parameter.split for owned in named_parameters(recipe.model)}
         found = [_divided(weight, split.get((weight.owner, weight.path)), sizes.tp) for weight in found]

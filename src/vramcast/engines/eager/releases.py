@@ -168,7 +168,7 @@ def _named(job: Job, name: str, newest: Version) -> Version | None:
     text = str(job.engine_options.get(name, ""))
     found = read_version(text) if text else None
     if text and found is None:
-        raise InvalidSpec(f"engine option {name}={text[:40]!r} must be a release, as in {name}=2.8")
+        raise InvalidSpec("engine option {}={!r} must be a release, as in {}=2.8", name, text[:40], name)
     return None if found is None else last_release(found, parts=len(newest), newest=newest)
 
 

@@ -21,7 +21,7 @@ from vramcast.domain.model import Head, Norm
 from vramcast.domain.version import Version, last_release, read_version, version_text
 from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe
 from vramcast.engines.eager.releases import NON_REENTRANT_SINCE, liger_kernels, sharder, software, transformers_version
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Note
 from vramcast.operators.linear import Numerics
 
 CONTEMPORARY_TRL: Final[tuple[tuple[Version, Version], ...]] = (
@@ -92,11 +92,13 @@ def trl_version(job: Job) -> Version:
     named = str(job.engine_options.get("trl", ""))
     found = read_version(named) if named else None
     if named and found is None:
-        raise InvalidSpec(f"engine option trl={named[:40]!r} must be a release, as in trl=0.24")
+        raise InvalidSpec("engine option trl={!r} must be a release, as in trl=0.24", named[:40])
     release = transformers_version(job)
     newest = CONTEMPORARY_TRL[0][1]
     if found is not None and found[: len(newest)] > newest:
-        raise InvalidSpec(f"engine option trl={named} is newer than {version_text(newest)}, the newest that is known")
+        raise InvalidSpec(
+            "engine option trl={} is newer than {}, the newest that is known", named, version_text(newest)
+        )
     if found is not None:
         return last_release(found, parts=len(newest), newest=newest)
     return next(trl for since, trl in CONTEMPORARY_TRL if release >= since)
@@ -192,9 +194,9 @@ def reference_sentences(job: Job) -> tuple[str, ...]:
         return ()
     beta = beta_of(job)
     if job.workload.objective == "rloo":
-        return () if not beta else (f"RLOO with beta={beta:g}: a reference model is asked, too",)
+        return () if not beta else (Note("RLOO with beta={:g}: a reference model is asked, too", beta),)
     if beta:
-        return (f"GRPO with beta={beta:g}: a reference model is asked, too",)
+        return (Note("GRPO with beta={:g}: a reference model is asked, too", beta),)
     return ("GRPO with beta=0, TRL's default since 0.19: no reference model; --engine-option beta=0.04 for one",)
 
 
@@ -223,8 +225,8 @@ def _said(what: Prepared, job: Job) -> str:
         return "norms beside a packed base are fp32, and so are hidden states"
     version = version_text(trl_version(job))
     if what == "all":
-        return f"TRL {version} prepares packed models: what is not packed is fp32, and so are hidden states"
-    return f"TRL {version} prepares packed models: norms are fp32, and so are hidden states"
+        return Note("TRL {} prepares packed models: what is not packed is fp32, and so are hidden states", version)
+    return Note("TRL {} prepares packed models: norms are fp32, and so are hidden states", version)
 
 
 def reentrant(job: Job) -> bool:
@@ -245,7 +247,7 @@ def with_unasked(job: Job, named: Container[str]) -> Job:
     plan, said = job.plan, list(job.assumed)
     if "recompute" not in named and (tool := recomputing(job)):
         plan = replace(plan, recompute=Recompute.FULL)
-        said.append(f"layers are recomputed, as {tool} does unasked; --recompute none switches that off")
+        said.append(Note("layers are recomputed, as {} does unasked; --recompute none switches that off", tool))
     if "adapter-dtype" not in named and plan.peft is not None and narrows_adapters(job):
         plan = replace(plan, peft=replace(plan.peft, adapter_dtype="bf16"))
         said.append("adapters of a packed base are bf16, as TRL makes them unasked; --adapter-dtype fp32 for others")

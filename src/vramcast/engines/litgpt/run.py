@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Final, NamedTuple
 
-from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.parameters.targets import matrices
+from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import Job, Phase, Shards
 from vramcast.domain.model import MLP, Attention, Layer, Norm
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import date_text
-from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.litgpt.layer import WIDTH, Tokens, Tuning, block, linear, norm
 from vramcast.errors import Unsupported
 from vramcast.operators.graph import Graph, Value
@@ -85,7 +85,7 @@ def _setting(job: Job) -> Setting:
     if plan.tp * plan.pp * plan.cp * plan.ep > 1:
         raise Unsupported("litgpt's fine-tuning scripts divide nothing but data; use --engine torchtitan")
     if len(job.model.stacks) > 1 or not job.model.main.causal:
-        raise Unsupported(f"litgpt has decoders of text only, and {job.model.name} is none; use --engine pytorch")
+        raise Unsupported("litgpt has decoders of text only, and {} is none; use --engine pytorch", job.model.name)
     for layer in (run.layer for run in job.model.main.runs):
         if not isinstance(layer.mixer, Attention) or not isinstance(layer.channel, MLP):
             raise Unsupported("litgpt is modelled for dense attention models; use --engine pytorch or megatron")
@@ -106,17 +106,17 @@ def _tuning(job: Job) -> Tuning:
     if peft is None:
         return Tuning()
     if peft.method not in METHODS:
-        raise Unsupported(f"litgpt has no {peft.method}; use lora or adapter")
+        raise Unsupported("litgpt has no {}; use lora or adapter", peft.method)
     method = peft.method
     if method == "adapter" and int(job.engine_options.get("adapter_version", 1)) == 2:
         method = "adapter_v2"
     unknown = [path for path in peft.targets if path not in PATHS]
     if unknown:
-        raise Unsupported(f"litgpt cannot adapt {unknown[0]!r}; use {', '.join(PATHS)}")
+        raise Unsupported("litgpt cannot adapt {!r}; use {}", unknown[0], ", ".join(PATHS))
     paths = {path for run in job.model.main.runs for path in matrices(run.layer, job.model.hidden)}
     missing = [path for path in sorted(paths) if path.startswith("mlp.") and path not in peft.targets]
     if missing and any(path.startswith("mlp.") for path in peft.targets):
-        raise Unsupported(f"litgpt adapts the whole MLP or nothing of it; add {', '.join(missing)} to --lora-targets")
+        raise Unsupported("litgpt adapts the whole MLP or nothing of it; add {} to --lora-targets", ", ".join(missing))
     targets = tuple(dict.fromkeys(PATHS[path] for path in peft.targets))
     stored = peft.base if peft.base in ("nf4", "nf4-dq", "int8") else "full"
     return Tuning(method, peft.rank, targets, peft.dropout, stored)

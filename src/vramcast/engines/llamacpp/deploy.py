@@ -24,6 +24,7 @@ from vramcast.engines.llamacpp.context import (
 from vramcast.engines.llamacpp.settings import CONTEXT_MULTIPLE, Settings
 from vramcast.engines.llamacpp.weights import EXPERTS
 from vramcast.engines.serving.rank import corrected_tensor
+from vramcast.errors import Note
 from vramcast.units import MIB, format_bytes
 
 
@@ -206,12 +207,14 @@ def _rank(context: Context, card: int) -> ServingRank:
         Tensor(
             name="compute buffer", num_bytes=context.reserved.cards[card], category=Category.ACTIVATIONS,
             owner=f"micro-batch of {context.settings.tokens}", source=COMPUTE_SOURCE,
-            formula=f"{context.settings.tokens} tokens over {context.settings.context} cells, "
-            f"{context.settings.outputs} rows of logits",
+            formula=Note(
+                "{} tokens over {} cells, {} rows of logits",
+                context.settings.tokens, context.settings.context, context.settings.outputs
+            ),
         )
     )
     outside += _projector_tensors(context, card)
-    role = "all" if context.placement.cards == 1 else f"card {card}"
+    role = "all" if context.placement.cards == 1 else Note("card {}", card)
     program = RankProgram(
         role=role, count=1, phases={Phase.LOAD: (), Phase.SERVING: ()},
         outside=tuple(corrected_tensor(context.job, tensor) for tensor in outside if tensor.num_bytes),
@@ -240,10 +243,12 @@ def _projector_tensors(context: Context, card: int) -> list[Tensor]:
         return []
     size = sum(weight_bytes(weight, card=True) for weight in found.weights)
     stored = ", ".join(sorted({weight.dtype for weight in found.weights}))
-    image = f"an image of {found.image.patches:,} patches"
+    image = Note("an image of {:,} patches", found.image.patches)
     entries = (
         ("weights", size, Category.WEIGHTS, f"{len(found.weights)} tensors in {stored}"),
-        ("compute buffer", found.card, Category.ACTIVATIONS, f"{image}; {format_bytes(found.start)} at the start"),
+        ("compute buffer", found.card, Category.ACTIVATIONS, Note(
+            "{}; {} at the start", image, format_bytes(found.start)
+        )),
         ("copies of 16 bits", found.copies, Category.TEMPORARIES, f"{image}: its widest product"),
     )
     return [
@@ -258,14 +263,18 @@ def _cache_tensors(settings: Settings, cache: DeviceCache) -> list[Tensor]:
         return sum(int(getattr(layer, field)) for layer in cache.layers)
 
     parts = (
-        ("context", "growing", f"{settings.context} cells, keys {settings.k_type}, values {settings.v_type}"),
-        ("sliding windows", "windowed", f"window and micro-batch, keys {settings.k_type}, values {settings.v_type}"),
-        ("recurrent states", "state", f"{settings.slots} slots in f32"),
+        ("context", "growing", Note(
+            "{} cells, keys {}, values {}", settings.context, settings.k_type, settings.v_type
+        )),
+        ("sliding windows", "windowed", Note(
+            "window and micro-batch, keys {}, values {}", settings.k_type, settings.v_type
+        )),
+        ("recurrent states", "state", Note("{} slots in f32", settings.slots)),
     )
     return [
         Tensor(
             name=name, num_bytes=total(field), category=Category.CACHE, source=CACHE_SOURCE,
-            formula=f"{sum(1 for layer in cache.layers if getattr(layer, field))} layers: {formula}",
+            formula=Note("{} layers: {}", sum(1 for layer in cache.layers if getattr(layer, field)), formula),
         )
         for name, field, formula in parts
         if total(field)
@@ -277,12 +286,14 @@ def _assumptions(context: Context) -> tuple[str, ...]:
     lines = [
         f"-c {settings.context} -np {settings.slots} -ub {settings.micro_batch} "
         f"-fa {'on' if settings.flash else 'off'} -ctk {settings.k_type} -ctv {settings.v_type}",
-        f"the host holds {format_bytes(host_bytes(context))} of weights, cache and buffers",
+        Note("the host holds {} of weights, cache and buffers", format_bytes(host_bytes(context))),
         "cuBLAS and temporary copies of weights are counted with the CUDA context",
     ]
     if (found := context.projector) is not None and found.card > found.start:
-        lines.append(f"the projector encodes images of up to {found.image.across} x {found.image.down} patches; "
-                     "--image-size names smaller ones")
+        lines.append(Note(
+            "the projector encodes images of up to {} x {} patches; --image-size names smaller ones",
+            found.image.across, found.image.down
+        ))
     if job.plan.weights is not None and "ud" in job.plan.weights.lower().split("-"):
         lines.append("a publisher's own mix is taken for the plain mix of its size")
     return tuple(lines)
@@ -296,7 +307,7 @@ def _advice(context: Context) -> tuple[str, ...]:
     needed = max(card_bytes(context, card) for card in cards)
     if needed > room:
         fitting = layers_that_fit(context.job, room)
-        return (f"{fitting} of {layers + 1} layers fit, the head counted: --gpu-layers {fitting}",)
+        return (Note("{} of {} layers fit, the head counted: --gpu-layers {}", fitting, layers + 1, fitting),)
     if context.settings.has("fit") and needed > room - FIT_MARGIN:
         return (
             "--fit would move layers to the host, it leaves 1024 MiB of each card free; --fit off keeps this plan",
@@ -305,4 +316,4 @@ def _advice(context: Context) -> tuple[str, ...]:
     most = context.job.model.context or longest
     if longest >= most:
         return ()
-    return (f"the cards have room for {longest:,} tokens of context, the model takes {most:,}",)
+    return (Note("the cards have room for {:,} tokens of context, the model takes {:,}", longest, most),)

@@ -111,7 +111,7 @@ def _scanned(
 def linear_attention(build: Build, mixer: LinearAttention, x: Tensor, *, layer: int) -> Tensor:
     """A gated delta net [delta] in its fused form."""
     if mixer.variant == "short_conv":
-        raise Unsupported(f"{build.model.name}: short convolutions are not modelled for llama.cpp; use engine vllm")
+        raise Unsupported("{}: short convolutions are not modelled for llama.cpp; use engine vllm", build.model.name)
     sequences, tokens = _sequences(build)
     heads, width = mixer.num_v_heads, mixer.v_head_dim
     keys, values = mixer.num_k_heads * mixer.k_head_dim, heads * width

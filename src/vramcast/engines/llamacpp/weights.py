@@ -16,14 +16,13 @@ from itertools import accumulate
 from math import prod
 from typing import Any, Final, NamedTuple
 
-from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.domain.checkpoint import StoredWeights
 from vramcast.domain.model import Attention, LinearAttention, Mixer, Model, MoE, MultiLatentAttention
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.llamacpp.settings import Settings
 from vramcast.errors import InvalidSpec
-from vramcast.states.ggml import row_bytes
-from vramcast.states.ggml_mixes import WHOLE, Where, known_mix, mix_format
+from vramcast.states.ggml import WHOLE, Where, known_mix, mix_format, row_bytes
 
 NAMES: Final = {
     "embedding.tokens": "token_embd", "embedding.positions": "position_embd", "embedding.token_types": "token_types",
@@ -266,7 +265,7 @@ def _shares(text: str, cards: int) -> tuple[float, ...]:
     except ValueError:
         found = []
     if not found or len(found) > cards or min(found) < 0 or not 0 < sum(found) < 1e9:
-        raise InvalidSpec(f"tensor-split={text[:40]!r} must be up to {cards} numbers such as 3,1")
+        raise InvalidSpec("tensor-split={!r} must be up to {} numbers such as 3,1", text[:40], cards)
     return (*found, *(0.0,) * (cards - len(found)))
 
 
@@ -275,7 +274,7 @@ def _overrides(options: Mapping[str, Any], cards: int, layers: int) -> tuple[tup
     for text in filter(None, str(options.get("override-tensor", "")).split(",")):
         pattern, equals, buffer = text.rpartition("=")
         if not equals or len(pattern) > LONGEST_PATTERN:
-            raise InvalidSpec(f"override-tensor={text[:60]!r} must be written PATTERN=CPU or PATTERN=CUDA0")
+            raise InvalidSpec("override-tensor={!r} must be written PATTERN=CPU or PATTERN=CUDA0", text[:60])
         pairs.append((pattern, _device(buffer, cards)))
     if options.get("cpu-moe"):
         pairs.append((EXPERTS, cards))
@@ -284,7 +283,7 @@ def _overrides(options: Mapping[str, Any], cards: int, layers: int) -> tuple[tup
     try:
         return tuple((re.compile(pattern), device) for pattern, device in pairs)
     except re.error as error:
-        raise InvalidSpec(f"override-tensor: {error}") from None
+        raise InvalidSpec("override-tensor: {}", error) from None
 
 
 def _device(buffer: str, cards: int) -> int:
@@ -293,5 +292,7 @@ def _device(buffer: str, cards: int) -> int:
         return cards
     number = re.fullmatch(r"(?:CUDA|ROCM|VULKAN|GPU)(\d{1,4})", name)
     if number is None or int(number[1]) >= cards:
-        raise InvalidSpec(f"override-tensor names buffer {buffer[:40]!r}; use CPU or CUDA0 to CUDA{max(cards - 1, 0)}")
+        raise InvalidSpec(
+            "override-tensor names buffer {!r}; use CPU or CUDA0 to CUDA{}", buffer[:40], max(cards - 1, 0)
+        )
     return int(number[1])

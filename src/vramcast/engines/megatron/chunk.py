@@ -45,8 +45,10 @@ def stage_layers(context: Context) -> list[int]:
     if context.options.stage_layers:
         counts = placed_layers(context.options.stage_layers)
         if len(counts) != plan.pp * plan.virtual_stages or sum(counts) != total:
-            raise InvalidSpec(f"stage_layers={context.options.stage_layers} does not place {total} layers on "
-                              f"pp={plan.pp} x virtual_stages={plan.virtual_stages} stages")
+            raise InvalidSpec(
+                "stage_layers={} does not place {} layers on pp={} x virtual_stages={} stages",
+                context.options.stage_layers, total, plan.pp, plan.virtual_stages
+            )
         return counts
     first, last = plan.first_stage_layers, plan.last_stage_layers
     if first is None and last is None:
@@ -55,7 +57,14 @@ def stage_layers(context: Context) -> list[int]:
     rest = total - (first or 0) - (last or 0)
     inner = _even(rest, middle, plan.pp) if middle else []
     counts = ([first] if first is not None else []) + inner + ([last] if last is not None else [])
-    return [count // plan.virtual_stages for _ in range(plan.virtual_stages) for count in counts]
+    chunks = [count // plan.virtual_stages for _ in range(plan.virtual_stages) for count in counts]
+    if sum(chunks) != total or min(chunks) < 0:
+        raise InvalidSpec(
+            "stages of {} layers in {} parts each do not place {} layers; change first-stage-layers or "
+            "last-stage-layers",
+            " + ".join(map(str, counts)), plan.virtual_stages, total
+        )
+    return chunks
 
 
 def placed_layers(text: str) -> list[int]:
@@ -66,15 +75,17 @@ def placed_layers(text: str) -> list[int]:
     """
     parts = text.replace(",", "-").split("-")
     if not all(part.isdecimal() and len(part) < 6 for part in parts):
-        raise InvalidSpec(f"stage_layers={text[:60]!r} must be the layers of every stage, such as 3-4-4-3")
+        raise InvalidSpec("stage_layers={!r} must be the layers of every stage, such as 3-4-4-3", text[:60])
     return [int(part) for part in parts]
 
 
 def _even(total: int, stages: int, pp: int) -> list[int]:
     if total % stages:
         fits = [n for n in range(1, min(total, 64) + 1) if total % n == 0]
-        raise InvalidSpec(f"{stages} pipeline stages (pp={pp}) do not divide {total} layers; use "
-                          f"{', '.join(map(str, fits))} stages, or first_stage_layers and last_stage_layers")
+        raise InvalidSpec(
+            "{} pipeline stages (pp={}) do not divide {} layers; use {} stages, or first_stage_layers and "
+            "last_stage_layers", stages, pp, total, ", ".join(map(str, fits))
+        )
     return [total // stages] * stages
 
 
@@ -258,28 +269,13 @@ class ChunkBuilder:
 
 def stream(shape: Shape, context: Context, owner: str) -> tuple[Tensor, Tensor]:
     """The hidden states between layers and their gradient."""
-    rows, hidden = shape.tokens_between, context.model.hidden
-    size = rows * hidden * context.element
-    formula = f"{rows:,} x {hidden:,} x {context.element} B"
-    source = "Megatron-LM core/transformer/transformer_block.py"
-    return (
-        Tensor(
-            name="hidden states between layers",
-            num_bytes=size,
-            category=Category.ACTIVATIONS,
-            owner=owner,
-            formula=formula,
-            source=source,
-        ),
-        Tensor(
-            name="gradient of hidden states",
-            num_bytes=size,
-            category=Category.TEMPORARIES,
-            owner=owner,
-            formula=formula,
-            source=source,
-        ),
+    rows, hidden, element = shape.tokens_between, context.model.hidden, context.element
+    states = Tensor(
+        name="hidden states between layers", num_bytes=rows * hidden * element, category=Category.ACTIVATIONS,
+        owner=owner, formula=f"{rows:,} x {hidden:,} x {element} B",
+        source="Megatron-LM core/transformer/transformer_block.py",
     )
+    return states, replace(states, name="gradient of hidden states", category=Category.TEMPORARIES)
 
 
 class Encoder:

@@ -21,8 +21,8 @@ from vramcast.blocks.megatron_shape import Kernel
 from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Layer, Model, MoE, MultiLatentAttention, Noun
-from vramcast.engines.megatron.adapters import check_adapters, lora_of
 from vramcast.engines.megatron.fsdp import Widths
+from vramcast.engines.megatron.weights import check_adapters, lora_of
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.parallel.layout import Layout, uneven
 from vramcast.units import MIB
@@ -70,12 +70,12 @@ def check_modules(job: Job, options: Options) -> None:
     layers = [run.layer for stack in job.model.stacks for run in stack.runs]
     for name in job.plan.recompute_modules:
         if name in OF_OTHERS:
-            raise Unsupported(f"recompute-modules={name} is not modelled for megatron; use {', '.join(MODULES)}")
+            raise Unsupported("recompute-modules={} is not modelled for megatron; use {}", name, ", ".join(MODULES))
         if name not in MODULES:
             raise UnknownName.of("module to recompute", name, MODULES)
         has, why = MODULES[name]
         if not any(has(layer, options) for layer in layers):
-            raise InvalidSpec(f"recompute-modules={name} changes nothing of {job.model.name}: {why}; leave it out")
+            raise InvalidSpec("recompute-modules={} changes nothing of {}: {}; leave it out", name, job.model.name, why)
 
 
 Count = Annotated[int, Meta(ge=0, le=1 << 20)]
@@ -143,7 +143,7 @@ def release(text: str, *, name: str = "torch") -> tuple[int, int]:
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0]
     if not (major.isdecimal() and minor.isdecimal() and len(text) < 40):
-        raise InvalidSpec(f"{name}={text[:40]!r} must be a release such as 2.13")
+        raise InvalidSpec("{}={!r} must be a release such as 2.13", name, text[:40])
     return int(major), int(minor)
 
 
@@ -178,7 +178,7 @@ def options_of(job: Job) -> Options:
     try:
         options = msgspec.convert(given, Options, strict=False)  # "1.25" of a command line
     except msgspec.ValidationError as error:
-        raise InvalidSpec(f"engine option of megatron: {error}") from error
+        raise InvalidSpec("engine option of megatron: {}", error) from error
     _check(job, options)
     return options
 
@@ -190,13 +190,13 @@ def _cross_entropy(loss: Loss) -> str:
         case Loss.FUSED | Loss.COMPILED:
             return "te"
         case _:
-            raise Unsupported(f"loss={loss} is not modelled for megatron; use eager or fused")
+            raise Unsupported("loss={} is not modelled for megatron; use eager or fused", loss)
 
 
 def _optimizer(name: str) -> str:
     known = {"adamw": "adam", "adam": "adam", "sgd": "sgd", "muon": "muon"}
     if name not in known:
-        raise Unsupported(f"optimizer={name} is not modelled for megatron; use adamw, sgd or muon")
+        raise Unsupported("optimizer={} is not modelled for megatron; use adamw, sgd or muon", name)
     return known[name]
 
 
@@ -206,15 +206,15 @@ def _check(job: Job, options: Options) -> None:
     if options.te:
         release(options.te, name="te")
     if options.moments != "fp32" and not options.precision_aware:
-        raise InvalidSpec(f"moments={options.moments} needs precision_aware=true")
+        raise InvalidSpec("moments={} needs precision_aware=true", options.moments)
     if options.main_params != "fp32" and not (options.precision_aware and plan.precision is Precision.MIXED_BF16):
-        raise InvalidSpec(f"main_params={options.main_params} needs precision_aware=true and precision mixed-bf16")
+        raise InvalidSpec("main_params={} needs precision_aware=true and precision mixed-bf16", options.main_params)
     wide = options.bf16_at_start + options.bf16_at_end
     if wide and (plan.precision is not Precision.FP8 or not options.fp8_transpose_cache):
         raise InvalidSpec("bf16_at_start and bf16_at_end are for precision fp8 whose weights keep their transpose")
     if plan.precision not in (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP32, Precision.FP8):
         raise Unsupported(
-            f"precision={plan.precision} is not modelled for megatron; use mixed-bf16, mixed-fp16, fp8 or fp32"
+            "precision={} is not modelled for megatron; use mixed-bf16, mixed-fp16, fp8 or fp32", plan.precision
         )
     if plan.peft is not None:
         check_adapters(job, options.fsdp)
@@ -233,11 +233,11 @@ def _check(job: Job, options: Options) -> None:
     if plan.compile:
         raise Unsupported("megatron is not compiled as a whole; leave compile out")
     if plan.schedule not in ("1f1b", "interleaved"):
-        raise Unsupported(f"schedule={plan.schedule} is not part of megatron; use 1f1b or interleaved")
+        raise Unsupported("schedule={} is not part of megatron; use 1f1b or interleaved", plan.schedule)
     if plan.shards is Shards.OPTIMIZER_AND_GRADIENTS and not options.fsdp:
         raise Unsupported("megatron shards optimizer states (optimizer) or everything (its FSDP); use one of these")
     if job.workload.objective not in ("pretrain", "sft", "dpo"):
-        raise Unsupported(f"objective={job.workload.objective} is not modelled for megatron; use pretrain, sft or dpo")
+        raise Unsupported("objective={} is not modelled for megatron; use pretrain, sft or dpo", job.workload.objective)
     if job.workload.objective == "dpo" and (plan.pp > 1 or len(job.model.stacks) > 1 or options.fsdp):
         raise Unsupported("dpo is modelled for Megatron's decoders without stages and without its FSDP; use --pp 1")
 
@@ -261,7 +261,7 @@ class Context:
         plan = job.plan
         if len(job.model.stacks) > 2 or any(stack.vision for stack in job.model.stacks):
             raise Unsupported(
-                f"{job.model.name}: megatron models text decoders and encoder-decoders; use engine pytorch"
+                "{}: megatron models text decoders and encoder-decoders; use engine pytorch", job.model.name
             )
         if len(job.model.stacks) > 1 and plan.pp > 1:
             raise Unsupported("pipeline stages of encoder-decoders are not modelled for megatron; use pp=1")

@@ -12,16 +12,16 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Final
 
-from vramcast.blocks.parameters import stack_parameters
+from vramcast.blocks.parameters.model import stack_parameters
+from vramcast.domain.cublas import blas_workspace
 from vramcast.domain.job import Job, Phase, Shards
 from vramcast.domain.model import Layer, Mamba, MoE
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
-from vramcast.engines.blas import blas_workspace
 from vramcast.engines.megatron.chunk import Chunk, ChunkBuilder, ChunkPrograms, chunks_of
 from vramcast.engines.megatron.options import Context, Options, copies_moments
 from vramcast.engines.megatron.weights import embedding_weights, head_weights, layer_weights, owned_weights
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Note
 from vramcast.parallel.pipeline import Slot, Slots, interleaved, one_forward_one_backward
 from vramcast.states.megatron import StateRules, States, Weight, states
 from vramcast.units import tensor_bytes
@@ -31,36 +31,26 @@ def _tensor(name: str, num_bytes: int, category: Category, source: str, formula:
     return Tensor(name=name, num_bytes=num_bytes, category=category, owner="process", source=source, formula=formula)
 
 
+TE_GEMM: Final = "TransformerEngine pytorch/cpp_extensions/gemm.py"
+GROUPED_STREAMS: Final = 4
+
+
 def workspaces(context: Context, chunks: list[Chunk]) -> list[Tensor]:
     """cuBLAS workspaces of PyTorch (forward and backward thread) and of TransformerEngine."""
-    found: list[Tensor] = []
-    if _torch_products(context, chunks):
-        for thread in ("forward", "backward"):
-            found.append(
-                blas_workspace(
-                    context.cublas_workspace_bytes, whose="for its handle", name=f"cuBLAS workspace, {thread} thread"
-                )
-            )
-    if context.te:
-        found.append(
-            _tensor(
-                "TransformerEngine cuBLAS workspace",
-                context.te_workspace_bytes,
-                Category.WORKSPACES,
-                "TransformerEngine pytorch/cpp_extensions/gemm.py",
-            )
+    threads = ("forward", "backward") if _torch_products(context, chunks) else ()
+    found = [
+        blas_workspace(
+            context.cublas_workspace_bytes, whose="{:,} B for its handle", name=f"cuBLAS workspace, {thread} thread"
         )
-        if context.options.grouped_gemm and _layers(chunks, MoE):
-            streams = 4
-            for index in range(streams):
-                found.append(
-                    _tensor(
-                        f"grouped cuBLAS workspace {index + 1}",
-                        context.te_workspace_bytes,
-                        Category.WORKSPACES,
-                        "TransformerEngine pytorch/cpp_extensions/gemm.py",
-                    )
-                )
+        for thread in threads
+    ]
+    if context.te:
+        grouped = GROUPED_STREAMS if context.options.grouped_gemm and _layers(chunks, MoE) else 0
+        names = [f"grouped cuBLAS workspace {index + 1}" for index in range(grouped)]
+        found += [
+            _tensor(name, context.te_workspace_bytes, Category.WORKSPACES, TE_GEMM)
+            for name in ("TransformerEngine cuBLAS workspace", *names)
+        ]
     return found
 
 
@@ -98,27 +88,16 @@ def buffers(context: Context, chunks: list[Chunk]) -> list[Tensor]:
 
 def inputs(context: Context) -> list[Tensor]:
     """Tokens, labels, positions (int64), loss mask (fp32) and attention mask of a micro-batch."""
-    n = context.tokens
-    found = [
-        _tensor(
-            "tokens, labels, positions, loss mask",
-            n * (8 + 8 + 8 + 4),
-            Category.INPUTS,
-            "Megatron-LM training/utils, get_batch_on_this_tp_rank",
-            f"{n:,} x (8 + 8 + 8 + 4) B",
-        )
-    ]
+    n, seq, whole = context.tokens, context.seq, context.job.workload.seq_len
+    found = [_tensor(
+        "tokens, labels, positions, loss mask", n * (8 + 8 + 8 + 4), Category.INPUTS,
+        "Megatron-LM training/utils, get_batch_on_this_tp_rank", f"{n:,} x (8 + 8 + 8 + 4) B",
+    )]
     if context.options.attention_mask:
-        whole = context.job.workload.seq_len
-        found.append(
-            _tensor(
-                "attention mask",
-                context.batch * context.seq * whole,
-                Category.INPUTS,
-                "Megatron-LM core/datasets/gpt_dataset.py",
-                f"{context.batch} x {context.seq:,} x {whole:,} B",
-            )
-        )
+        found.append(_tensor(
+            "attention mask", context.batch * seq * whole, Category.INPUTS,
+            "Megatron-LM core/datasets/gpt_dataset.py", f"{context.batch} x {seq:,} x {whole:,} B",
+        ))
     return found
 
 
@@ -183,17 +162,13 @@ def _first_use(lasting: list[Tensor], program: ChunkPrograms) -> Program:
     """Workspaces appear when a thread first needs them, between activations: the holes they leave stay."""
     late = [tensor for tensor in lasting if "backward" in tensor.name or "dummy" in tensor.name]
     early = [tensor for tensor in lasting if tensor not in late]
-    return (*_allocs(early), *program.forward, *_allocs(late), *program.backward)
+    return (*map(Alloc, early), *program.forward, *map(Alloc, late), *program.backward)
 
 
 def _role(stage: int, pp: int) -> str:
     if pp == 1:
         return "all"
-    return "first stage" if stage == 0 else "last stage" if stage == pp - 1 else f"stage {stage + 1} of {pp}"
-
-
-def _allocs(tensors: list[Tensor]) -> tuple[Node, ...]:
-    return tuple(Alloc(tensor) for tensor in tensors)
+    return "first stage" if stage == 0 else "last stage" if stage == pp - 1 else Note("stage {} of {}", stage + 1, pp)
 
 
 def slots_of(job: Job, stage: int, group: int, overlap: bool) -> Slots:
@@ -207,8 +182,8 @@ def slots_of(job: Job, stage: int, group: int, overlap: bool) -> Slots:
     group = group or plan.pp
     if group < plan.pp or micro < group or 0 < micro % group < plan.pp:
         raise InvalidSpec(
-            f"grad-accum={micro}: interleaved stages take micro-batches in groups of {group}, at least pp={plan.pp}; "
-            f"use a multiple of {max(group, plan.pp)}, or --virtual-stages 1"
+            "grad-accum={}: interleaved stages take micro-batches in groups of {}, at least pp={}; use a multiple of "
+            "{}, or --virtual-stages 1", micro, group, plan.pp, max(group, plan.pp)
         )
     return interleaved(
         stage=stage,
@@ -226,11 +201,11 @@ def _step(context: Context, slots: Slots, programs: list[ChunkPrograms], chunks:
     steady = tuple(node for slot in slots.steady for node in _slot(slot, bodies))
     deferred = _deferred(context) if any(chunk.head for chunk in chunks) else []
     return (
-        *_allocs(deferred),
+        *map(Alloc, deferred),
         *_grouped(slots.warmup, bodies),
         *((Loop(slots.repeats, steady, label="micro-batches"),) if slots.repeats and steady else ()),
         *_grouped(slots.cooldown, bodies),
-        *(Free(tensor) for tensor in deferred),
+        *map(Free, deferred),
     )
 
 
@@ -245,12 +220,8 @@ def _deferred(context: Context) -> list[Tensor]:
     kept = (("output gradient", context.tokens, vocab), ("output projection input", context.tokens_between, hidden))
     return [
         Tensor(
-            name=f"deferred {name}",
-            num_bytes=rows * width * e,
-            category=Category.ACTIVATIONS,
-            owner="head",
-            formula=f"{rows:,} x {width:,} x {e} B",
-            source="Megatron-LM core/pipeline_parallel/schedules.py",
+            name=f"deferred {name}", num_bytes=rows * width * e, category=Category.ACTIVATIONS, owner="head",
+            formula=f"{rows:,} x {width:,} x {e} B", source="Megatron-LM core/pipeline_parallel/schedules.py",
         )
         for _ in range(count)
         for name, rows, width in kept
@@ -263,8 +234,8 @@ def _with_inputs(context: Context, program: ChunkPrograms, chunk: Chunk) -> Chun
         return program
     tensors = inputs(context)
     return ChunkPrograms(
-        (*_allocs(tensors), *program.forward),
-        (*program.backward, *(Free(tensor) for tensor in tensors)),
+        (*map(Alloc, tensors), *program.forward),
+        (*program.backward, *map(Free, tensors)),
     )
 
 
@@ -274,11 +245,7 @@ def _slot(slot: Slot, bodies: list[ChunkPrograms]) -> Program:
 
 
 def _grouped(slots: tuple[Slot, ...], bodies: list[ChunkPrograms]) -> tuple[Node, ...]:
-    nodes: list[Node] = []
-    for slot, equal in groupby(slots):
-        number = len(list(equal))
-        nodes.append(Loop(number, _slot(slot, bodies)))
-    return tuple(nodes)
+    return tuple(Loop(len(list(equal)), _slot(slot, bodies)) for slot, equal in groupby(slots))
 
 
 def state_rules(context: Context) -> StateRules:

@@ -57,8 +57,10 @@ def part_of(cluster: Cluster, gpus: int) -> Cluster:
     if gpus == cluster.count:
         return cluster
     if gpus < 1 or (gpus > cluster.gpus_per_node and gpus % cluster.gpus_per_node):
-        raise InvalidSpec(f"cards of one's own leave {gpus} of {cluster.count} GPUs, which are no whole machines of "
-                          f"{cluster.gpus_per_node}")
+        raise InvalidSpec(
+            "cards of one's own leave {} of {} GPUs, which are no whole machines of {}",
+            gpus, cluster.count, cluster.gpus_per_node
+        )
     nodes = max(1, gpus // cluster.gpus_per_node)
     return replace(cluster, num_nodes=nodes, gpus_per_node=gpus // nodes, instance=None)
 
@@ -70,7 +72,9 @@ def replicas(job: PostTrainingJob) -> int:
     """
     ranks, ulysses = job.plan.data_parallel(trainer_cluster(job).count), job.updates.ulysses
     if ranks % ulysses:
-        raise InvalidSpec(f"ulysses={ulysses} does not divide {ranks} data-parallel ranks; use a divisor of {ranks}")
+        raise InvalidSpec(
+            "ulysses={} does not divide {} data-parallel ranks; use a divisor of {}", ulysses, ranks, ranks
+        )
     return ranks // ulysses
 
 
@@ -88,8 +92,8 @@ def batches(job: PostTrainingJob, *, learns: bool, of_critic: bool = False) -> B
     mini = updates.mini_batch * episodes.samples
     if whole % data or mini % data or updates.mini_batch > episodes.prompts:
         raise InvalidSpec(
-            f"prompts={episodes.prompts} and mini-batch={updates.mini_batch} x samples={episodes.samples} must be "
-            f"multiples of {data} data-parallel ranks, and a mini-batch no larger than the step"
+            "prompts={} and mini-batch={} x samples={} must be multiples of {} data-parallel ranks, and a mini-batch "
+            "no larger than the step", episodes.prompts, updates.mini_batch, episodes.samples, data
         )
     local = (mini if learns else whole) // data
     sequences, tokens = updates.micro_batch, updates.micro_tokens
@@ -107,14 +111,14 @@ def batches(job: PostTrainingJob, *, learns: bool, of_critic: bool = False) -> B
         deviates = (NormalDist().inv_cdf((place + 0.5) / rising) for place in range(rising - 1))
         return Batches(ceil_div(at_once, updates.ulysses), sequences if updates.padded else 1, accumulated, steps,
                        tuple(ceil_div(episodes.most_tokens(sequences, one), updates.ulysses) for one in deviates))
-    shared = updates.ulysses * (job.plan.cp if job.framework == "verl" else 1)  # [verl] megatron_actor.py
+    shared = updates.ulysses * (job.plan.cp if job.framework in ("verl", "slime") else 1)  # [verl] megatron_actor.py
     budget = (tokens or MICRO_TOKENS) * shared
-    if job.framework == "openrlhf":  # a sequence that is longer is a micro-batch alone [seqlen_balancing.py]
+    if job.framework in ("openrlhf", "slime"):  # a sequence that is longer is a micro-batch alone [seqlen_balancing.py]
         budget = max(budget, episodes.most_tokens(1))
     elif budget < episodes.longest:
         raise InvalidSpec(
-            f"micro-tokens={tokens or MICRO_TOKENS} x {shared} ranks that share them are fewer than the "
-            f"{episodes.longest} tokens of the longest sequence; use at least {ceil_div(episodes.longest, shared)}"
+            "micro-tokens={} x {} ranks that share them are fewer than the {} tokens of the longest sequence; use at "
+            "least {}", tokens or MICRO_TOKENS, shared, episodes.longest, ceil_div(episodes.longest, shared)
         )
     at_once = min(budget, local * length)
     return Batches(ceil_div(at_once, updates.ulysses), 1, ceil_div(local * length, at_once), steps)

@@ -19,8 +19,17 @@ from vramcast.domain.program import Alloc, Free, Node, Program
 from vramcast.engines.post_training import trainer
 from vramcast.engines.post_training.batches import Batches, batches, seen_from
 from vramcast.engines.post_training.networks import Network, alloc, free, num_bytes
-from vramcast.engines.post_training.releases import Release, keeps_cache, lives_inside, release_of, sleep_level
+from vramcast.engines.post_training.releases import (
+    Release,
+    has_own_reference,
+    keeps_cache,
+    leaves_cards,
+    lives_inside,
+    release_of,
+    sleep_level,
+)
 from vramcast.engines.post_training.rollout import Engine, engine
+from vramcast.errors import Note
 
 TRAINER: Final = "trainer"
 ENGINE: Final = "engine"
@@ -71,7 +80,7 @@ def cards(job: PostTrainingJob) -> tuple[Card, ...]:
     Raises: InvalidSpec or Unsupported with one sentence for what the framework cannot run, or is not modelled
     """
     release, roles = release_of(job), _roles(job)
-    apart, rising = job.rollout.gpus is not None, _rising(job, release, roles)
+    apart, rising = job.rollout.gpus is not None, _rising(job, roles)
     made = engine(job, held_bytes=0 if apart else _held(job, release, roles))
     in_process = lives_inside(job)
     said = tuple(_assumptions(job, made, in_process=in_process))
@@ -105,14 +114,14 @@ def _held(job: PostTrainingJob, release: Release, roles: _Roles) -> int:
     if job.engine == "huggingface" or release.apart:
         return trainer.held_before(job, roles.actor)
     reference = num_bytes(roles.reference.weights if roles.reference else ())
-    if job.plan.offload_parameters != "none" or release.leaves:
+    if job.plan.offload_parameters != "none" or leaves_cards(job):
         return reference
     return reference + sum(num_bytes(network.weights) + num_bytes(network.masters) for network in roles.trained)
 
 
 def _roles(job: PostTrainingJob) -> _Roles:
     found = batches(job, learns=True)
-    apart = job.updates.reference and job.plan.peft is None and not trainer.rates_inside(job)
+    apart = has_own_reference(job) and not trainer.rates_inside(job)
     asked, valued, rating = (seen_from(job, role) for role in (REFERENCE, CRITIC, REWARD))
     reference = trainer.reference(asked, batches(asked, learns=False)) if apart else None
     critic, values = trainer.critic(valued, batches(valued, learns=True, of_critic=True)) if (
@@ -129,7 +138,7 @@ def _stages(
     job: PostTrainingJob, release: Release, roles: _Roles, made: Engine | None = None, *, generator: str = ENGINE
 ) -> Iterator[Stage]:
     """In order; without `made` those of a trainer alone."""
-    stays = _stays(job, release)
+    stays = _stays(job)
     loads: dict[str, list[Node]] = {name: [] for name in roles.homes}
     for name, network in roles.all.items():
         loads[roles.home(name)] += network.load
@@ -148,14 +157,15 @@ def _stages(
         yield replace(stage, releases=()) if keeps_cache(job) else stage
 
 
-def _stays(job: PostTrainingJob, release: Release) -> _Stays:
+def _stays(job: PostTrainingJob) -> _Stays:
     moves, moved = trainer.moved_by_stage(job)
-    return _Stays(weights=not (moves or release.leaves), moments=not (moved or release.leaves))
+    leaves = leaves_cards(job)
+    return _Stays(weights=not (moves or leaves), moments=not (moved or leaves))
 
 
-def _rising(job: PostTrainingJob, release: Release, roles: _Roles) -> tuple[Stage, ...]:
+def _rising(job: PostTrainingJob, roles: _Roles) -> tuple[Stage, ...]:
     """Updates of networks whose micro-batches differ in length, at their worst."""
-    stays, named = _stays(job, release), ("update_actor", "update_critic")
+    stays, named = _stays(job), ("update_actor", "update_critic")
     return tuple(
         stays.updated(name, roles.home(role), network._replace(update=network.rising), (), first=False)
         for role, name, network in zip((TRAINER, CRITIC), named, roles.trained, strict=False) if network.rising
@@ -244,22 +254,31 @@ def _processes(made: Engine, roles: _Roles, *, in_process: bool) -> tuple[Proces
 def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Iterator[str]:
     episodes, updates = job.episodes, job.updates
     if updates.padded:
-        yield f"batches are padded to {episodes.longest:,} tokens"
+        yield Note("batches are padded to {:,} tokens", episodes.longest)
     elif episodes.usual == episodes.longest:
-        yield (f"every sequence has {episodes.longest:,} tokens, the most; --mean-response-len says what is to be "
-               "expected")
+        yield (Note(
+            "every sequence has {:,} tokens, the most; --mean-response-len says what is to be expected",
+            episodes.longest
+        ))
+    elif episodes.response_deviation is not None:
+        yield Note("sequences of {:,} tokens, the mean; answers deviate by {:,.0f} tokens, and the longest micro-batch "
+                   "of a run lies three deviations above", episodes.usual, episodes.response_deviation)
     else:
-        yield (f"sequences of {episodes.usual:,} tokens, the mean; lengths that deviate by half of it, and the "
-               "longest micro-batch of a run three deviations above")
-    where = f"on {job.rollout.gpus} cards of its own" if job.rollout.gpus is not None else "a process of its own"
-    yield (f"{job.rollout_engine} lives in the trainer's process, whose figures count what sleeps" if in_process
-           else f"{job.rollout_engine} is {where}")
+        yield (Note(
+            "sequences of {:,} tokens, the mean; lengths that deviate by half of it, and the longest micro-batch of a "
+            "run three deviations above", episodes.usual
+        ))
+    yield (Note("{} lives in the trainer's process, whose figures count what sleeps", job.rollout_engine) if in_process
+           else Note("{} is a process of its own", job.rollout_engine) if job.rollout.gpus is None
+           else Note("{} is on {} cards of its own", job.rollout_engine, job.rollout.gpus))
     plan = made.job.plan
     tokens = "its own number of" if plan.batched_tokens is None else f"{plan.batched_tokens:,}"
-    yield (f"the engine: tp {plan.tp}, {plan.memory_fraction:g} of the card, "
-           f"max_num_seqs {plan.max_sequences or 'unset'}, "
-           f"{tokens} tokens a forward, {'CUDA graphs' if plan.graphs else 'no CUDA graphs'}")
+    yield (Note(
+        "the engine: tp {}, {:g} of the card, max_num_seqs {}, {} tokens a forward, {}",
+        plan.tp, plan.memory_fraction, plan.max_sequences or "unset", tokens,
+        "CUDA graphs" if plan.graphs else "no CUDA graphs"
+    ))
     if job.rollout.sleeps and job.rollout.gpus is None:
-        yield f"it sleeps while the trainer works (level {sleep_level(job)})"
+        yield Note("it sleeps while the trainer works (level {})", sleep_level(job))
     if job.engine == "megatron":
         yield "under Megatron passes without gradients are counted by their logits alone"

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.blocks.ends import LINEAR
-from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.domain.job import AttentionKernel, Job, Phase, Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import Head, Model, scorer
 from vramcast.domain.post_training import PostTrainingJob
@@ -27,8 +27,8 @@ from vramcast.engines.eager.recipe import Recipe, Sharding, parts
 from vramcast.engines.eager.releases import with_its_kernels
 from vramcast.engines.post_training.batches import Batches, trainer_cluster
 from vramcast.engines.post_training.networks import Network, alloc, num_bytes
-from vramcast.engines.post_training.releases import Release, release_of
-from vramcast.errors import Unsupported
+from vramcast.engines.post_training.releases import Release, has_own_reference, release_of
+from vramcast.errors import Note, Unsupported
 from vramcast.operators.loss import policy_loss
 from vramcast.states.steps import Weight, state_program
 from vramcast.units import MIB
@@ -36,6 +36,9 @@ from vramcast.units import MIB
 FP32: Final = 4
 HALF: Final = 2
 FUSED: Final = LINEAR + "policy"
+
+WHOLE: Final = "log_probabilities_whole_upcast"
+"""Of NeMo-RL [model_utils.py `get_next_token_logprobs_from_logits`], which computes no entropy."""
 
 ROUNDS: Final = 3
 """Micro-batches of an optimizer step worth playing: the next ones meet memory as the third did [count]."""
@@ -106,7 +109,9 @@ def _recipe(job: PostTrainingJob, found: Batches, *, entropy: bool, release: Rel
     """The network's forward and backward with the loss of a policy."""
     made = train_job(job, found)
     kernel = job.updates.entropy_kernel or ("eager" if job.updates.padded else "compiled")
-    loss = FUSED if job.updates.fused_loss else policy_loss(release.divides, kernel if entropy else "")
+    whole = job.framework == "nemo-rl"
+    loss = FUSED if job.updates.fused_loss else WHOLE if whole else policy_loss(
+        release.divides, kernel if entropy else "")
     return with_its_kernels(recipe_of(made, loss=loss, narrow=True), made)
 
 
@@ -118,7 +123,7 @@ def log_prob(job: PostTrainingJob, found: Batches, *, entropy: bool, reference: 
         reference: asked is the network as it was; beside adapters that is the same one
     """
     recipe = _recipe(job, found, entropy=entropy, release=release_of(job))
-    apart = reference and job.plan.peft is None
+    apart = reference and has_own_reference(job)
     if apart:
         recipe = recipe._replace(sizes=recipe.sizes._replace(frozen=True), learning=())
     return inference(recipe, blocks(recipe), _around(recipe, sharding(job, learns=not apart)))
@@ -210,7 +215,7 @@ def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
     if job.plan.peft is not None:
         units = [shard.num_bytes * how.ranks for shard, _ in learning.weights]
         whole = max(units) if job.rollout.layered_summon else shards * how.ranks
-        return (tensor("gathered units", whole, f"in {width} B over {how.ranks} ranks"),)
+        return (tensor("gathered units", whole, Note("in {} B over {} ranks", width, how.ranks)),)
     largest = max(parameter.parameter.elements for parameter in named_parameters(job.model))
     found = [tensor("largest weight, gathered", largest * width, f"{largest:,} x {width} B")]
     if width != HALF:

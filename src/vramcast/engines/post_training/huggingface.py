@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters import count_parameters, named_parameters
+from vramcast.blocks.parameters.model import count_parameters, named_parameters
 from vramcast.domain.job import Job, Phase, Shards
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Category, Program, Tensor, live_at_end

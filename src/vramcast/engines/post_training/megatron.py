@@ -8,9 +8,11 @@ tensor_parallel.py `vocab_parallel_entropy`: logits are cloned, and their fp32 s
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.domain.job import Job, Phase, Recompute, Shards, Workload
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent, live_at_end
@@ -26,6 +28,11 @@ LOGIT_BYTES = 12
 """Of logits, their clone, and two copies in fp32 while an entropy is taken [verl]."""
 
 
+OF_NEMO_RL: Final = {"accumulate_in_fp32": False, "precision_aware": True}
+"""[nemo] examples/configs/grpo_math_1B.yaml `grad_reduce_in_fp32`, `use_precision_aware_optimizer`: every recipe begins
+with it."""
+
+
 def train_job(job: PostTrainingJob, found: Batches) -> Job:
     """The update as a training job of Megatron. Sequences are filled up to what its ranks divide [verl models/mcore/
     util.py `preprocess_packed_seqs`]."""
@@ -36,13 +43,20 @@ def train_job(job: PostTrainingJob, found: Batches) -> Job:
         workload=Workload(seq_len=ceil_div(found.tokens, found.samples * parts) * parts, micro_batch=found.samples,
                           grad_accum=found.accumulated, objective="pretrain"),
         plan=replace(
-            plan, shards=Shards.OPTIMIZER, offload_parameters="none", offload_optimizer="none", sharded_by=None,
+            plan, shards=Shards.OPTIMIZER, offload_parameters="none", sharded_by=None,
+            offload_optimizer=plan.offload_optimizer if steps_on_host(job) else "none",
             sequence_parallel=plan.tp > 1 if plan.sequence_parallel is None else plan.sequence_parallel,
             recompute=plan.recompute if plan.recompute is not Recompute.SELECTIVE else Recompute.NONE,
         ),
         cluster=trainer_cluster(job),
         engine="megatron",
+        engine_options={**(OF_NEMO_RL if job.framework == "nemo-rl" else {}), **job.trainer_options},
     )
+
+
+def steps_on_host(job: PostTrainingJob) -> bool:
+    """Whether an offloaded optimizer is Megatron's own, which steps there; verl's comes back for its step."""
+    return job.framework == "slime"
 
 
 def _fullest(job: PostTrainingJob, found: Batches) -> RankProgram:

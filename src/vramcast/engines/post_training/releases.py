@@ -9,6 +9,8 @@ LLMEngine has 2,048 tokens unasked; README.md for its vLLM; swift/rlhf_trainers/
 v0.10.0, 0.11.0 3c3be62: setup.py for its vLLM; trainer/ray/vllm_engine.py: until 0.9.0 the `LLM` class, whose batches
 are vLLM's own, since then `AsyncLLMEngine`, which has 2,048 tokens and 128 sequences unasked [vllm arg_utils.py];
 trainer/ppo_trainer.py `broadcast_to_vllm`: weights alone are woken since 0.9.2
+[slime] THUDM/slime 624b824 (0.3.1) slime/backends/megatron_utils/actor.py: a trainer on the engine's cards is paused
+whole by torch_memory_saver while it generates; copies of the weights, one a tag, wait on the host and take turns
 [nemo] NVIDIA-NeMo/RL 7ea279a nemo_rl/models/generation/vllm/vllm_worker.py, nemo_rl/algorithms/grpo.py: the policy
 waits on the host while the engine generates, and its optimizer while weights are handed over
 """
@@ -40,7 +42,8 @@ class Release(NamedTuple):
     first_engine: bool = False  # of vLLM: its scripts export VLLM_ATTENTION_BACKEND=XFORMERS, which the second lacks
     pads: bool = False  # batches, unasked [config/model/hf_model.yaml `use_remove_padding`]
     learns_entropy: bool = False  # its gradient is computed whatever its coefficient [dp_actor.py]
-    leaves: bool = False  # all of the trainer is on the host while the engine generates
+    leaves: bool = False  # all of the trainer is on the host while an engine on its cards generates
+    swaps_reference: bool = False  # a copy of the weights as they were waits on the host, and takes their place
     apart: bool = False  # every network is a process of its own, and the engine starts before them
     batched_tokens: int | None = 8192  # of a forward of the engine; None: it is not told any
     micro_batch: int | None = None  # sequences of a micro-batch, where nobody says
@@ -65,7 +68,8 @@ VERL: Final = (
             first_engine=True, learns_entropy=True),
 )
 NEMO: Final = (
-    Release((0, 3), False, 1, False, "copy", False, 2, 0, 256, True, False, (0, 11), (0, 5, 5), leaves=True),
+    Release((0, 3), False, 1, False, "copy", False, 2, 0, 256, True, False, (0, 11), (0, 5, 5), leaves=True,
+            swaps_reference=True),
 )
 
 
@@ -101,6 +105,14 @@ OPENRLHF: Final = tuple(_openrlhf(*row) for row in (
 ))
 
 
+SLIME: Final = (
+    Release((0, 3), False, 2, False, "", False, 2, 512, None, True, False, (0, 21), (0, 5, 15), leaves=True,
+            swaps_reference=True, batched_tokens=None, micro_batch=1),
+    Release((0, 2), False, 2, False, "", False, 2, 512, None, True, False, (0, 12), (0, 5, 5), leaves=True,
+            swaps_reference=True, batched_tokens=None, micro_batch=1),
+)
+
+
 class Framework(NamedTuple):
     """One framework."""
 
@@ -112,6 +124,7 @@ class Framework(NamedTuple):
     rollout_tp: int = 2
     memory_fraction: float = MEMORY_FRACTION  # of the card for the engine
     others: tuple[str, ...] = ()  # engines that may train instead
+    rollout: str = "vllm"  # the engine that generates, where nobody says
 
 
 FRAMEWORKS: Final[dict[str, Framework]] = {
@@ -119,6 +132,7 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     "nemo-rl": Framework(NEMO, (0, 3), (0, 6), (0, 6), "megatron", 1, 0.6, ("pytorch",)),
     "trl": Framework(TRL, (0, 18), (1, 9), (1, 9), "huggingface", 1, 0.3),
     "ms-swift": Framework(SWIFT, (4, 0), (4, 6), (4, 6), "huggingface", 1, 0.9),
+    "slime": Framework(SLIME, (0, 2), (0, 3), (0, 3), "megatron", 1, 0.7, rollout="sglang"),
     "openrlhf": Framework(OPENRLHF, (0, 6), (0, 11), (0, 11), "deepspeed", 1),
 }
 
@@ -140,6 +154,17 @@ def sleep_level(job: PostTrainingJob) -> int:
 def keeps_cache(job: PostTrainingJob) -> bool:
     """Whether the trainer gives nothing back between stages: TRL does it only to wake an engine that sleeps [trl]."""
     return job.engine == "huggingface" and not job.rollout.sleeps
+
+
+def leaves_cards(job: PostTrainingJob) -> bool:
+    """Whether all of the trainer waits on the host while the engine generates: where both share cards."""
+    return release_of(job).leaves and job.rollout.gpus is None
+
+
+def has_own_reference(job: PostTrainingJob) -> bool:
+    """Whether the network as it was is one beside the one that learns: not where adapters are switched off, or its
+    weights are put in their place."""
+    return job.updates.reference and job.plan.peft is None and not release_of(job).swaps_reference
 
 
 def release_of(job: PostTrainingJob) -> Release:

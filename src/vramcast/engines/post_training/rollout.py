@@ -18,7 +18,7 @@ from vramcast.domain.serving import Deployment, Requests, ServeJob, ServePlan, S
 from vramcast.engines.post_training.batches import part_of
 from vramcast.engines.post_training.releases import FRAMEWORKS, release_of
 from vramcast.engines.serving.table import SERVING
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.units import GIB, format_bytes
 
 ENGINES: Final = ("vllm", "sglang")
@@ -55,11 +55,11 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
     cluster = part_of(job.cluster, job.engine_gpus)
     tp = asked.tp or min(FRAMEWORKS[job.framework].rollout_tp, cluster.count)
     if cluster.count % tp:
-        raise InvalidSpec(f"rollout-tp={tp} does not divide {cluster.count} GPUs")
+        raise InvalidSpec("rollout-tp={} does not divide {} GPUs", tp, cluster.count)
     trained = job.model.context if release.context_of_model else None
     context = asked.context or max(trained or 0, episodes.longest)
     if context < episodes.longest:
-        raise InvalidSpec(f"context={context} is shorter than the {episodes.longest} tokens of a sequence")
+        raise InvalidSpec("context={} is shorter than the {} tokens of a sequence", context, episodes.longest)
     concurrent = max(1, episodes.prompts * episodes.samples * tp // cluster.count)
     of_trl = job.engine == "huggingface"  # as many sequences as one generation has, into merged weights
     most = None if release.max_sequences is None else asked.max_sequences or release.max_sequences
@@ -100,23 +100,25 @@ def engine(job: PostTrainingJob, *, held_bytes: int) -> Engine:
     Raises: Unsupported for an engine that is not modelled here
     """
     if job.rollout_engine not in ENGINES:
-        raise Unsupported(f"--rollout {job.rollout_engine} is not modelled beside a trainer; use vllm or sglang")
+        raise Unsupported("--rollout {} is not modelled beside a trainer; use vllm or sglang", job.rollout_engine)
     asked = serve_job(job)
     deployment: Deployment = import_module(SERVING[job.rollout_engine].module).deploy(asked)
     if len(deployment.ranks) > 1:
         raise Unsupported("pipeline stages of the engine are not modelled beside a trainer; use --rollout-tp")
     rank = deployment.ranks[0]
     if rank.cache is None:
-        raise InvalidSpec(f"{job.model.name} generates no tokens; use a language model")
+        raise InvalidSpec("{} generates no tokens; use a language model", job.model.name)
     load, serving = (tuple(nodes) for nodes in rank.program.phases.values())
     found = extent(load).net
     cache, short = _cache(asked, rank, held_bytes, visible=job.cluster.gpu.visible_bytes)
     short = short or _too_small(asked, rank, cache, held_bytes)
     weights = Tensor(name="weights", num_bytes=found, category=Category.WEIGHTS, owner="rollout",
-                     formula=f"over {asked.plan.tp} ranks", source="the network's configuration")
+                     formula=Note("over {} ranks", asked.plan.tp), source="the network's configuration")
     kept = Tensor(name="key-value cache", num_bytes=cache, category=Category.CACHE, owner="rollout",
-                  formula=f"{asked.plan.memory_fraction:g} of {format_bytes(job.cluster.gpu.visible_bytes)}, less what "
-                  "the engine needs besides", source="vllm/v1/worker/gpu_worker.py")
+                  formula=Note(
+                      "{:g} of {}, less what the engine needs besides",
+                      asked.plan.memory_fraction, format_bytes(job.cluster.gpu.visible_bytes)
+                  ), source="vllm/v1/worker/gpu_worker.py")
     stays = live_at_end(serving)
     graphs = tuple(Alloc(tensor) for tensor in stays if tensor.category is not Category.CACHE)
     forward = tuple(node for node in serving if not (isinstance(node, Alloc) and node.tensor in stays))
@@ -133,8 +135,11 @@ def _too_small(asked: ServeJob, rank: ServingRank, cache_bytes: int, held_bytes:
     counted = held_bytes if asked.engine == "vllm" and asked.version < SNAPSHOT_SINCE and short_of else 0
     if cache_bytes + short_of - counted + UNSURE > least and (cache_bytes or asked.engine != "sglang"):
         return ""
-    return (f"the engine has {format_bytes(cache_bytes)} left for its cache, less than the {format_bytes(least)} of "
-            f"one sequence of {asked.context:,} tokens; raise --memory-fraction or --rollout-tp, or lower --context")
+    return (Note(
+        "the engine has {} left for its cache, less than the {} of one sequence of {:,} tokens; raise "
+        "--memory-fraction or --rollout-tp, or lower --context",
+        format_bytes(cache_bytes), format_bytes(least), asked.context
+    ))
 
 
 def _cache(asked: ServeJob, rank: ServingRank, held_bytes: int, *, visible: int) -> tuple[int, str]:
@@ -146,14 +151,18 @@ def _cache(asked: ServeJob, rank: ServingRank, held_bytes: int, *, visible: int)
     if asked.version < SNAPSHOT_SINCE:
         left = alone - held_bytes
         shortfall = "" if alone + UNSURE > held_bytes else (
-            f"the engine counts what the trainer holds ({format_bytes(held_bytes)}) against its share and has nothing "
-            "left for its cache; raise --memory-fraction, or offload the weights"
+            Note(
+                "the engine counts what the trainer holds ({}) against its share and has nothing left for its cache; "
+                "raise --memory-fraction, or offload the weights", format_bytes(held_bytes)
+            )
         )
         return max(0, left), shortfall
     free = visible - held_bytes
     shortfall = "" if free >= fraction * visible else (
-        f"the engine finds {format_bytes(max(0, free))} free when it starts, less than its share of "
-        f"{format_bytes(int(fraction * visible))}; lower --memory-fraction, or offload the weights"
+        Note(
+            "the engine finds {} free when it starts, less than its share of {}; lower --memory-fraction, or offload "
+            "the weights", format_bytes(max(0, free)), format_bytes(int(fraction * visible))
+        )
     )
     return alone, shortfall
 

@@ -52,7 +52,8 @@ def moved_by_stage(job: PostTrainingJob) -> tuple[bool, bool]:
         return job.updates.leaves, job.updates.sleeps and plan.offload_optimizer == "none"
     if job.engine == "deepspeed":
         return False, job.updates.sleeps and plan.offload_optimizer == "none"
-    return plan.offload_parameters != "none", plan.offload_optimizer != "none"
+    moved = plan.offload_optimizer != "none" and not (job.engine == "megatron" and bool(_of(job).steps_on_host(job)))
+    return plan.offload_parameters != "none", moved
 
 
 def rates_inside(job: PostTrainingJob) -> bool:
@@ -85,7 +86,7 @@ def reward(job: PostTrainingJob, found: Batches) -> tuple[Program, Network]:
     Raises: Unsupported for trainers beside which none is modelled
     """
     if job.engine not in ("deepspeed", "pytorch") or job.reward is None:
-        raise Unsupported(f"a reward network beside --engine {job.engine} is not modelled; leave out --reward-model")
+        raise Unsupported("a reward network beside --engine {} is not modelled; leave out --reward-model", job.engine)
     made: tuple[Program, Network] = _of(job).reward(job, found, scorer(job.reward))
     return made
 

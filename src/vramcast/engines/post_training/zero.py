@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.domain.job import AttentionKernel, Job, Phase, Shards, Workload
 from vramcast.domain.model import Model, scorer
 from vramcast.domain.post_training import PostTrainingJob

@@ -12,13 +12,12 @@ from vramcast.domain.device import Gpu
 from vramcast.domain.model import MLP, Attention, Head, MoE, MultiLatentAttention
 from vramcast.domain.serving import PipelineJob, ServeJob, ServePlan, Version
 from vramcast.domain.version import named
-from vramcast.engines.bitsandbytes import has_bitsandbytes, refuse_bitsandbytes
 from vramcast.engines.serving.requests import refuse_pipeline_requests, refuse_requests
 from vramcast.engines.serving.table import SERVING, OldestSm, Support
-from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported, listed
 from vramcast.states.cache import KV_BITS
 from vramcast.states.ggml import TYPES
-from vramcast.states.storage import BITSANDBYTES, GGUF
+from vramcast.states.storage import BITSANDBYTES, GGUF, has_bitsandbytes, refuse_bitsandbytes
 
 FLASH_SM: Final = 80
 """flash-attn 2."""
@@ -69,31 +68,32 @@ def refuse_card(job: ServeJob) -> None:
     gpu, plan, engine = job.cluster.gpu, job.plan, job.engine
     if gpu.unmodelled and not runs_on(engine, job.version, gpu):
         raise Unsupported(
-            f"{named(engine, job.version)} does not run on {gpu.name}: {gpu.unmodelled}; {_instead(job)}"
+            "{} does not run on {}: {}; {}", named(engine, job.version), gpu.name, gpu.unmodelled, _instead(job)
         )
     if not runs_on(engine, job.version, gpu) and not is_ported(engine, job.version, gpu):
-        raise Unsupported(f"{named(engine, job.version)} does not run on {gpu.name}; {_instead(job)}")
+        raise Unsupported("{} does not run on {}; {}", named(engine, job.version), gpu.name, _instead(job))
     stored = plan.weights or job.model.quantisation or ""
     if stored in BITSANDBYTES:
         refuse_bitsandbytes(stored, gpu, engine, job.version)
     known = SERVING[engine]
     if stored in GGUF and not known.gguf & {stored, TYPES[stored].source}:
         able = "llama.cpp" if TYPES[stored].source in SERVING["llama.cpp"].gguf else "ik_llama.cpp"
-        raise Unsupported(f"{engine} has no kernels for weights={stored}, a type of GGUF; use --engine {able}, or "
-                          "another format")
+        raise Unsupported(
+            "{} has no kernels for weights={}, a type of GGUF; use --engine {}, or another format", engine, stored, able
+        )
     for option, value, table in (("weights", stored, known.format_sm), ("kv-dtype", plan.kv_dtype, known.cache_sm)):
         oldest = _oldest(table, value, job.version)
         if gpu.sm is not None and gpu.sm < oldest:
             raise Unsupported(
-                f"{option}={value} needs compute capability {_dotted(oldest)} under {named(engine, job.version)}, and "
-                f"{gpu.name} has {gpu.compute_capability}; use a newer card or another format"
+                "{}={} needs compute capability {} under {}, and {} has {}; use a newer card or another format",
+                option, value, _dotted(oldest), named(engine, job.version), gpu.name, gpu.compute_capability
             )
     if engine == "vllm" and plan.dtype == "bf16" and gpu.sm is not None and not gpu.has_bf16:
-        raise Unsupported(f"vllm refuses dtype=bf16 on {gpu.name}, which has no bf16; use --dtype fp16")
+        raise Unsupported("vllm refuses dtype=bf16 on {}, which has no bf16; use --dtype fp16", gpu.name)
     if engine == "transformers" and plan.attention == "flash" and gpu.sm is not None and gpu.sm < FLASH_SM:
         raise Unsupported(
-            f"attention=flash needs compute capability {_dotted(FLASH_SM)}, and {gpu.name} has "
-            f"{gpu.compute_capability}; use sdpa"
+            "attention=flash needs compute capability {}, and {} has {}; use sdpa",
+            _dotted(FLASH_SM), gpu.name, gpu.compute_capability
         )
 
 
@@ -101,7 +101,7 @@ def refuse_pipeline_card(job: PipelineJob) -> None:
     """The same of a diffusion pipeline."""
     gpu = job.cluster.gpu
     if gpu.unmodelled:
-        raise Unsupported(f"{job.engine} does not run on {gpu.name}: {gpu.unmodelled}; use another card")
+        raise Unsupported("{} does not run on {}: {}; use another card", job.engine, gpu.name, gpu.unmodelled)
     if job.plan.weights in BITSANDBYTES:
         refuse_bitsandbytes(job.plan.weights, job.cluster.gpu)
 
@@ -111,7 +111,7 @@ def ported_caution(job: ServeJob) -> str | None:
     gpu = job.cluster.gpu
     if not is_ported(job.engine, job.version, gpu):
         return None
-    return f"{job.engine} runs on {gpu.name} in {gpu.vendor}'s own build: memory is that of its CUDA build"
+    return Note("{} runs on {} in {}'s own build: memory is that of its CUDA build", job.engine, gpu.name, gpu.vendor)
 
 
 def unequal_caution(job: ServeJob) -> str | None:
@@ -121,17 +121,21 @@ def unequal_caution(job: ServeJob) -> str | None:
         return None
     if known.is_ggml:
         even = ",".join("1" * cards)
-        return f"{job.engine} splits layers by the memory that is free; here evenly, as --tensor-split {even} does"
+        return Note(
+            "{} splits layers by the memory that is free; here evenly, as --tensor-split {} does", job.engine, even
+        )
     return (
-        f"{job.engine} places layers by the memory that is free; here evenly, as an equal max_memory of each card does"
+        Note(
+            "{} places layers by the memory that is free; here evenly, as an equal max_memory of each card does",
+            job.engine
+        )
     )
 
 
 def _instead(job: ServeJob) -> str:
     gpu = job.cluster.gpu
     others = [name for name, known in SERVING.items() if known.support and runs_on(name, known.support[0].since, gpu)]
-    able = " or ".join(filter(None, (", ".join(others[:-1]), *others[-1:])))
-    return f"use --engine {able}" if able else "use another card"
+    return Note("use --engine {}", listed(others)) if others else "use another card"
 
 
 def _dotted(sm: int) -> str:
@@ -151,14 +155,14 @@ def refuse_foreign_cache(job: ServeJob) -> None:
     if known and job.plan.kv_dtype not in known:
         if job.plan.kv_dtype not in KV_BITS:
             raise UnknownName.of("cache dtype", job.plan.kv_dtype, known)
-        raise InvalidSpec(f"kv-dtype={job.plan.kv_dtype} is none of {job.engine}'s; use {', '.join(known)}")
+        raise InvalidSpec("kv-dtype={} is none of {}'s; use {}", job.plan.kv_dtype, job.engine, ", ".join(known))
 
 
 def refuse_ignored(job: ServeJob) -> None:
     """Raise Unsupported for a choice that the job's engine would not look at."""
     refuse_foreign_cache(job)
     if job.plan.draft is not None and job.model.head is not Head.LM:
-        raise InvalidSpec(f"draft: {job.model.name} generates no tokens that a draft could propose; leave it out")
+        raise InvalidSpec("draft: {} generates no tokens that a draft could propose; leave it out", job.model.name)
     _refuse_unread(job)
     refuse_requests(job)
     refuse_card(job)
@@ -169,8 +173,8 @@ def refuse_ignored_of_pipeline(job: PipelineJob) -> None:
     _refuse_unread(job)
     if job.engine == "stable-diffusion.cpp" and job.requests.concurrency > 1:
         raise Unsupported(
-            f"stable-diffusion.cpp generates one image after the other, not {job.requests.concurrency} at once; leave "
-            "concurrency out"
+            "stable-diffusion.cpp generates one image after the other, not {} at once; leave concurrency out",
+            job.requests.concurrency
         )
     refuse_pipeline_requests(job)
     refuse_pipeline_card(job)
@@ -182,7 +186,7 @@ def _refuse_unread(job: ServeJob | PipelineJob) -> None:
         value = getattr(job.plan, name)
         if name not in reads and value != getattr(default, name):
             shown = value if isinstance(value, (int, float, str)) else "given"
-            raise Unsupported(f"{name.replace('_', '-')}={shown} says nothing to {job.engine}; leave it out")
+            raise Unsupported("{}={} says nothing to {}; leave it out", name.replace("_", "-"), shown, job.engine)
 
 
 def check_degrees(job: ServeJob) -> None:
@@ -200,9 +204,11 @@ def check_degrees(job: ServeJob) -> None:
             ranks = plan.tp * plan.dp
             _divides("tp x dp", ranks, channel.num_experts, f"num_experts={channel.num_experts} of {model.name}")
     if plan.expert_parallel and not any(isinstance(run.layer.channel, MoE) for run in model.main.runs):
-        raise InvalidSpec(f"expert-parallel: {model.name} has no experts to divide; leave it out")
+        raise InvalidSpec("expert-parallel: {} has no experts to divide; leave it out", model.name)
     if plan.pp > model.num_layers:
-        raise InvalidSpec(f"pp={plan.pp} is more than the {model.num_layers} layers of {model.name}; use fewer stages")
+        raise InvalidSpec(
+            "pp={} is more than the {} layers of {}; use fewer stages", plan.pp, model.num_layers, model.name
+        )
     _divides("dcp", plan.dcp, plan.tp, f"tp={plan.tp}")
 
 
@@ -218,5 +224,4 @@ def divides(job: ServeJob) -> bool:
 def _divides(name: str, degree: int, size: int, what: str) -> None:
     if size % degree:
         good = [str(n) for n in range(1, LARGEST_SUGGESTED + 1) if size % n == 0]
-        listed = f"{', '.join(good[:-1])} or {good[-1]}" if len(good) > 1 else good[0]
-        raise InvalidSpec(f"{name}={degree} does not divide {what}; use {listed}")
+        raise InvalidSpec("{}={} does not divide {}; use {}", name, degree, what, listed(good))

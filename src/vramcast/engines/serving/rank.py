@@ -20,11 +20,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters import layer_parameters, mtp_parameters
+from vramcast.blocks.parameters.layer import layer_parameters
+from vramcast.blocks.parameters.model import mtp_parameters
+from vramcast.domain.calibration import corrected_by, scaled
 from vramcast.domain.model import Attention, Layer, Mixer, Model, MoE, MultiLatentAttention, Parameter, Split
 from vramcast.domain.program import Category, Program, Tensor
 from vramcast.domain.serving import Draft, ServeJob
-from vramcast.engines.corrections import corrected_by, scaled
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import (
     MARLIN,
@@ -36,10 +37,10 @@ from vramcast.engines.serving.weights import (
     padding_bytes,
     weight_tensors,
 )
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Note
 from vramcast.parallel.layout import Layout
+from vramcast.states.shapes import local_shape
 from vramcast.states.storage import format_of, is_linear
-from vramcast.states.weights import local_shape
 from vramcast.units import ceil_div
 
 OWN_LOCAL_TABLE: Final = frozenset(("gemma3", "gemma3_text", "gemma4", "gemma4_text"))
@@ -78,7 +79,7 @@ def beside_weights(
             padding = padding_bytes(
                 channel, model.hidden, divided=experts_divided, experts=local_experts, packing=packing
             )
-            yield _tensor("experts.padding", padding, f"as {packing.name} lays them out"), run.count
+            yield _tensor("experts.padding", padding, Note("as {} lays them out", packing.name)), run.count
 
 
 def _rotary_tables(model: Model, width: int) -> Iterator[tuple[str, int, str]]:
@@ -91,7 +92,7 @@ def _rotary_tables(model: Model, width: int) -> Iterator[tuple[str, int, str]]:
     for rotary, local in sorted(widths):
         positions = model.context if local else round(model.context * model.rope_scale)
         name = "rotary table" + (" of windowed layers" if local else "")
-        yield name, positions * rotary * width, f"{positions:,} positions x {rotary} x {width} B"
+        yield name, positions * rotary * width, Note("{:,} positions x {} x {} B", positions, rotary, width)
 
 
 def _rotary_width(mixer: Mixer | None) -> int:
@@ -131,7 +132,7 @@ def adapter_slots(job: ServeJob, stage: Stage) -> Iterator[tuple[Tensor, int]]:
                 num_bytes=slots * rank * (out + inside) * ADAPTER_BYTES,
                 category=Category.ADAPTERS,
                 owner="layers",
-                formula=f"{slots} slots x rank {rank} x ({inside:,} + {out:,}) x {ADAPTER_BYTES} B",
+                formula=Note("{} slots x rank {} x ({:,} + {:,}) x {} B", slots, rank, inside, out, ADAPTER_BYTES),
                 source="vllm-project/vllm vllm/lora/layers `create_lora_weights`",
             ), run.count
 
@@ -207,7 +208,7 @@ def draft_layer(model: Model) -> Layer:
     """The target's last attention layer: what EAGLE drafts are made like."""
     attending = [layer for layer in model.main.layers if isinstance(layer.mixer, (Attention, MultiLatentAttention))]
     if not attending:
-        raise InvalidSpec(f"draft: {model.name} has no attention layer an EAGLE draft could be like; use ngram")
+        raise InvalidSpec("draft: {} has no attention layer an EAGLE draft could be like; use ngram", model.name)
     return attending[-1]
 
 
@@ -216,7 +217,7 @@ def _own_parameters(model: Model, draft: Draft) -> Iterator[Parameter]:
     if draft.kind == "mtp":
         modules = mtp_parameters(model)
         if not modules:
-            raise InvalidSpec(f"draft=mtp: {model.name} has no multi-token-prediction modules; use eagle or ngram")
+            raise InvalidSpec("draft=mtp: {} has no multi-token-prediction modules; use eagle or ngram", model.name)
         for module in modules:
             yield from module
         return

@@ -16,7 +16,7 @@ from vramcast.domain.model import Attention, Head, LinearAttention, Mamba, Model
 from vramcast.domain.serving import PipelineJob, Requests, ServeJob, ServePlan
 from vramcast.domain.version import last_patch, named
 from vramcast.engines.serving.table import ALWAYS, NEVER, SERVING, Beyond, Releases
-from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported
 
 Value = int | float | bool | str
 
@@ -34,15 +34,15 @@ def sees(model: Model) -> bool:
 def refuse_encoders(job: ServeJob) -> None:
     """Raise Unsupported for networks whose every layer reads an encoder."""
     if len(job.model.stacks) > 1 and any(layer.cross_attention for layer in job.model.main.layers):
-        raise Unsupported(f"{job.model.name} reads an encoder in every layer; use engine transformers")
+        raise Unsupported("{} reads an encoder in every layer; use engine transformers", job.model.name)
 
 
 def refuse_other_caches(job: ServeJob) -> None:
     """Raise Unsupported for networks with layers that keep anything but keys and values."""
     if any(not isinstance(run.layer.mixer, Attention) for run in job.model.main.runs):
         raise Unsupported(
-            f"{job.model.name} has layers whose cache is not that of attention, which is not modelled for "
-            f"{job.engine}; use --engine vllm"
+            "{} has layers whose cache is not that of attention, which is not modelled for {}; use --engine vllm",
+            job.model.name, job.engine
         )
 
 
@@ -79,12 +79,12 @@ def typed_options(job: ServeJob | PipelineJob, known: Mapping[str, Known]) -> di
     found: dict[str, Value] = {}
     for name, value in job.engine_options.items():
         if name not in known:
-            raise UnknownName.of(f"{job.engine} option", name, known)
+            raise UnknownName.of(Note("{} option", job.engine), name, known)
         found[name] = _typed(name, value, known[name])
         if known[name].about and isinstance(job, ServeJob):
             has, what = PARTS[known[name].about]
             if found[name] and not has(job.model):
-                raise InvalidSpec(f"engine-option {name}: {job.model.name} has no {what}; leave it out")
+                raise InvalidSpec("engine-option {}: {} has no {}; leave it out", name, job.model.name, what)
     return found
 
 
@@ -101,12 +101,12 @@ def _typed(name: str, value: object, known: Known) -> Value:
             number = math.nan
         if known.least <= number <= known.most and (kind is float or number.is_integer()):
             return kind(number)
-    raise InvalidSpec(f"engine-option {name}={text[:40]} must be {_wanted(known)}")
+    raise InvalidSpec("engine-option {}={} must be {}", name, text[:40], _wanted(known))
 
 
 def _wanted(known: Known) -> str:
     if known.choices:
-        return f"one of {', '.join(known.choices)}"
+        return Note("one of {}", ", ".join(known.choices))
     if known.kind is bool:
         return "true or false"
     number = "a whole number" if known.kind is int else "a number"
@@ -160,13 +160,13 @@ def refuse_requests(job: ServeJob) -> None:
     asked, usual, model = job.requests, Requests(), job.model
     for name in OF_PICTURES:
         if getattr(asked, name) != getattr(usual, name):
-            raise InvalidSpec(f"{name}={getattr(asked, name)} says nothing about a language model; leave it out")
+            raise InvalidSpec("{}={} says nothing about a language model; leave it out", name, getattr(asked, name))
     if not reads_images(model) and (asked.images or asked.image_size is not None):
-        raise InvalidSpec(f"{model.name} reads no images; leave image-size and images out")
+        raise InvalidSpec("{} reads no images; leave image-size and images out", model.name)
     if asked.image_size is not None and job.engine != "transformers":
-        raise Unsupported(f"image-size={asked.image_size} says nothing to {job.engine}; leave it out")
+        raise Unsupported("image-size={} says nothing to {}; leave it out", asked.image_size, job.engine)
     if job.engine == "transformers" and asked.image_size is not None and not asked.images and model.head is Head.LM:
-        raise InvalidSpec(f"image-size={asked.image_size} says nothing without images; add images, or leave it out")
+        raise InvalidSpec("image-size={} says nothing without images; add images, or leave it out", asked.image_size)
     _refuse_cache(job)
     _refuse_lengths(job)
     _refuse_blocks(job)
@@ -177,7 +177,7 @@ def refuse_requests(job: ServeJob) -> None:
 def refuse_pipeline_requests(job: PipelineJob) -> None:
     """The same of a diffusion pipeline."""
     if job.requests.frames > 1 and job.pipeline.frames == 1:
-        raise InvalidSpec(f"{job.pipeline.name} generates images, no videos; leave frames out")
+        raise InvalidSpec("{} generates images, no videos; leave frames out", job.pipeline.name)
 
 
 def longest(job: ServeJob) -> int | None:
@@ -194,21 +194,24 @@ def length_caution(job: ServeJob) -> str | None:
     if limit is None or job.context <= limit:
         return None
     beyond = SERVING[job.engine].beyond
-    said = "" if beyond.way_out else f"; {beyond.said}"
-    return f"context={job.context} is longer than the {limit} positions {job.model.name} was trained with{said}"
+    trained = Note("context={} is longer than the {} positions {} was trained with", job.context, limit, job.model.name)
+    return trained if beyond.way_out else Note("{}; {}", trained, beyond.said)
 
 
 def _refuse_lengths(job: ServeJob) -> None:
     limit, beyond = longest(job), SERVING[job.engine].beyond
     learned = known_positions(job.model, job.model.main)
     if learned is not None and job.context > learned and job.engine == "transformers":
-        raise InvalidSpec(f"context={job.context} is more than the {learned} positions that {job.model.name} learned")
+        raise InvalidSpec(
+            "context={} is more than the {} positions that {} learned", job.context, learned, job.model.name
+        )
     if _reads_encoder(job) or limit is None or not _refuses(beyond, job):
         return
     if job.context > limit:
         raise InvalidSpec(
-            f"context={job.context} is longer than the {limit} positions {job.model.name} was trained with, and "
-            f"{beyond.said}; use --context {limit}, or {beyond.way_out}=1 with --engine-option {ALLOW_LONG}=true"
+            "context={} is longer than the {} positions {} was trained with, and {}; use --context {}, or {}=1 with "
+            "--engine-option {}=true",
+            job.context, limit, job.model.name, beyond.said, limit, beyond.way_out, ALLOW_LONG
         )
 
 
@@ -221,7 +224,7 @@ def _refuse_cache(job: ServeJob) -> None:
         value = getattr(job.plan, name)
         if value not in (None, "auto"):
             given = f"{name.replace('_', '-')}={value}"
-            raise InvalidSpec(f"{given}: {job.model.name} keeps no keys and values; leave it out")
+            raise InvalidSpec("{}: {} keeps no keys and values; leave it out", given, job.model.name)
 
 
 def _refuses(beyond: Beyond, job: ServeJob) -> bool:
@@ -239,17 +242,17 @@ def _refuse_blocks(job: ServeJob) -> None:
         return
     row = next((row for row in SERVING[engine].blocks if last_patch(job.version) >= row.since), None)
     if row is not None and not row.takes(size):
-        raise InvalidSpec(f"block-tokens={size} is no size of {engine}'s blocks; use {row.wanted}")
+        raise InvalidSpec("block-tokens={} is no size of {}'s blocks; use {}", size, engine, row.wanted)
 
 
 def _refuse_adapters(job: ServeJob) -> None:
     plan, engine = job.plan, job.engine
     if plan.lora_rank != ServePlan().lora_rank and not plan.lora_slots:
-        raise InvalidSpec(f"lora-rank={plan.lora_rank} says nothing without lora-slots; add that, or leave it out")
+        raise InvalidSpec("lora-rank={} says nothing without lora-slots; add that, or leave it out", plan.lora_rank)
     known = next((ranks for since, ranks in SERVING[engine].lora_ranks if last_patch(job.version) >= since), None)
     if known is not None and plan.lora_rank not in known:
         raise InvalidSpec(
-            f"lora-rank={plan.lora_rank} is no largest rank of {engine}; use {', '.join(map(str, known))}"
+            "lora-rank={} is no largest rank of {}; use {}", plan.lora_rank, engine, ", ".join(map(str, known))
         )
 
 
@@ -259,21 +262,25 @@ def _refuse_draft(job: ServeJob) -> None:
         return
     releases = SERVING[engine].drafts.get(draft.kind, (Releases(ALWAYS),))
     if not any(span.since <= last_patch(job.version) < span.until for span in releases):
-        lacks = "takes no draft model" if draft.kind == "model" else f"has no draft={draft.kind}"
-        raise Unsupported(f"{named(engine, job.version)} {lacks}; {_with_draft(engine, draft.kind)}")
+        release, instead = named(engine, job.version), _with_draft(engine, draft.kind)
+        if draft.kind == "model":
+            raise Unsupported("{} takes no draft model; {}", release, instead)
+        raise Unsupported("{} has no draft={}; {}", release, draft.kind, instead)
     if draft.model is None:
         return
     if draft.model.head is not Head.LM:
-        raise InvalidSpec(f"draft={draft.model.name} generates no tokens; use a language model")
+        raise InvalidSpec("draft={} generates no tokens; use a language model", draft.model.name)
     allowed = 0 if SERVING[engine].same_vocabulary else PADDING
     if abs(draft.model.vocab - model.vocab) > allowed:
         raise InvalidSpec(
-            f"draft={draft.model.name} has a vocabulary of {draft.model.vocab}, {model.name} one of {model.vocab}; "
-            "use a draft with the same"
+            "draft={} has a vocabulary of {}, {} one of {}; use a draft with the same",
+            draft.model.name, draft.model.vocab, model.name, model.vocab
         )
 
 
 def _with_draft(engine: str, kind: str) -> str:
     """What has a draft of a kind that a release lacks."""
     newest = SERVING[engine].drafts[kind][-1]
-    return "use another draft, or --engine vllm" if newest == NEVER else f"use {named(engine, newest.since)} or later"
+    if newest == NEVER:
+        return "use another draft, or --engine vllm"
+    return Note("use {} or later", named(engine, newest.since))

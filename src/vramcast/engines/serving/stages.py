@@ -17,7 +17,7 @@ from vramcast.allocator import Allocator
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import MLP, Layer, Model, MoE, Run
 from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Note
 from vramcast.units import ceil_div
 
 
@@ -68,7 +68,7 @@ def even_stages(num_layers: int, pp: int) -> tuple[Stage, ...]:
     Source: vllm-project/vllm vllm/distributed/utils.py `get_pp_indices`
     """
     if pp > num_layers:
-        raise InvalidSpec(f"pp={pp} is more than the {num_layers} layers; use at most {num_layers}")
+        raise InvalidSpec("pp={} is more than the {} layers; use at most {}", pp, num_layers, num_layers)
     sizes = [num_layers // pp] * pp
     for left in range(num_layers % pp):
         sizes[pp - 2 - left if pp > 1 else 0] += 1
@@ -93,13 +93,14 @@ def widest_moment(
     """
     h = model.hidden
     yield _tensor("hidden states", HIDDEN_COPIES * tokens * h * width, f"{HIDDEN_COPIES} x {tokens:,} x {h:,}", source)
-    dense = max((_dense(run.layer.channel, tp) for run in stage.runs(model)), default=0)
+    dense = max((inner_width(run.layer.channel, tp) for run in stage.runs(model)), default=0)
     yield _tensor("mlp.gate_up and product", 3 * tokens * dense * width, f"3 x {tokens:,} x {dense:,}", source)
     routed = max((_routed(run.layer.channel, h, experts_divided) for run in stage.runs(model)), default=0)
     yield _tensor("experts", tokens * routed * width, f"{tokens:,} x {routed:,}", source)
 
 
-def _dense(channel: MLP | MoE | None, tp: int) -> int:
+def inner_width(channel: MLP | MoE | None, tp: int) -> int:
+    """Width of the dense part of a layer's channel mixer on one rank."""
     if isinstance(channel, MoE):
         return ceil_div(channel.shared_width, tp)
     return ceil_div(channel.width, tp) if channel is not None else 0
@@ -116,8 +117,8 @@ def _routed(channel: MLP | MoE | None, hidden: int, divided: int) -> int:
 def logits(model: Model, *, sequences: int, width: int, source: str) -> Iterator[Tensor]:
     """Logits of one position of every sequence, in the model's width and in fp32."""
     elements = sequences * model.vocab
-    per = f"{sequences:,} sequences x {model.vocab:,}"
-    yield _tensor("logits", elements * width, f"{per} x {width} B", source)
+    per = Note("{:,} sequences x {:,}", sequences, model.vocab)
+    yield _tensor("logits", elements * width, Note("{} x {} B", per, width), source)
     yield _tensor("logits in fp32", elements * 4, f"{per} x 4 B", source)
 
 
@@ -191,9 +192,6 @@ def tensors_of(program: Program) -> list[tuple[Tensor, int]]:
         elif isinstance(node, Loop):
             found += [(tensor, count * node.count) for tensor, count in tensors_of(node.body)]
     return found
-
-
-__all__ = ["reserved_bytes", "tensors_of", "without_draft"]
 
 
 def has_fabric(gpu: Gpu) -> bool:

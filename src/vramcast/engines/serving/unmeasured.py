@@ -13,6 +13,7 @@ from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.rank import WIDTHS, dtype_of
 from vramcast.engines.serving.stages import Stage, has_fabric, widest_moment
 from vramcast.engines.vllm.process import ALONE, LINKED, TAKEN
+from vramcast.errors import Note
 from vramcast.units import GIB, MIB
 
 
@@ -37,6 +38,6 @@ def captured_graphs(job: ServeJob, stage: Stage, sizes: Sequence[int], *, source
     node = round(row.per_layer / row.sizes * MIB)
     yield Tensor(
         name="captured graphs", num_bytes=step + len(sizes) * job.model.num_layers * node, category=Category.GRAPHS,
-        stream="graphs", basis=Basis.ASSUMED, source=f"{source}; nodes as in vLLM's {row.source}",
-        formula=f"a step of {max(sizes)}; {len(sizes)} sizes x {job.model.num_layers} layers x {node:,} B",
+        stream="graphs", basis=Basis.ASSUMED, source=Note("{}; nodes as in vLLM's {}", source, row.source),
+        formula=Note("a step of {}; {} sizes x {} layers x {:,} B", max(sizes), len(sizes), job.model.num_layers, node),
     )

@@ -16,14 +16,15 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.domain.checkpoint import StoredWeights
 from vramcast.domain.model import Attention, Layer, Model, MoE, MultiLatentAttention, Parameter
 from vramcast.domain.program import Alloc, Category, Loop, Program, Tensor
 from vramcast.engines.serving.stages import Stage
+from vramcast.errors import Note
 from vramcast.parallel.layout import Layout
+from vramcast.states.shapes import local_shape
 from vramcast.states.storage import format_for, format_of, is_expert
-from vramcast.states.weights import local_shape
 from vramcast.units import MIB, ceil_div, round_up
 
 BLOCK = 32
@@ -203,7 +204,7 @@ def _as_stored(parts: Iterator[_Part], model: Model, stored: StoredWeights, form
     for part in parts:
         top, bottom = scale.get(part_of_owner(part.owner, part.name, model), (1, 1))
         num_bytes = ceil_div(part.num_bytes * top, bottom)
-        yield part._replace(num_bytes=num_bytes, formula=f"{part.formula}, as its header says")
+        yield part._replace(num_bytes=num_bytes, formula=Note("{}, as its header says", part.formula))
 
 
 def _packed(parts: Iterable[_Part]) -> Iterator[_Part]:

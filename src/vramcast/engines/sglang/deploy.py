@@ -52,6 +52,7 @@ from vramcast.engines.sglang.pools import (
     sized,
 )
 from vramcast.engines.sglang.settings import DRAFT_COUNTED_SINCE, Settings, settings_of
+from vramcast.errors import Note, joined
 from vramcast.units import MIB
 
 SOURCE: Final = "sgl-project/sglang python/sglang/srt/mem_cache/kv_cache_configurator.py"
@@ -96,10 +97,13 @@ def deploy(job: ServeJob) -> Deployment:
     tokens = fewest_tokens(worker.sized.pools for worker in workers)
     running = running_requests(tokens, job.context, settings.max_running)
     ranks = tuple(_rank(job, settings, worker, worker.sized.pools.shortened(tokens), running) for worker in workers)
-    given = "as asked" if job.plan.memory_fraction is not None else "SGLang's own choice for the card and the arguments"
+    given = job.plan.memory_fraction is not None
     return Deployment(
         ranks=ranks,
-        assumptions=(f"mem-fraction-static {settings.fraction:.3f}, {given}",),
+        assumptions=(Note(
+            "mem-fraction-static {:.3f}, as asked" if given else
+            "mem-fraction-static {:.3f}, SGLang's own choice for the card and the arguments", settings.fraction
+        ),),
         warnings=() if settings.max_running is not None else _warnings(job, running),
     )
 
@@ -108,7 +112,7 @@ def _warnings(job: ServeJob, running: int) -> tuple[str, ...]:
     each = -(-job.requests.concurrency // job.plan.dp)
     if each <= running:
         return ()
-    return (f"SGLang runs at most {running} requests at once here, the others wait; raise --max-sequences",)
+    return (Note("SGLang runs at most {} requests at once here, the others wait; raise --max-sequences", running),)
 
 
 def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
@@ -136,7 +140,7 @@ def _rank(job: ServeJob, settings: Settings, worker: _Worker, pools: Pools, runn
     proposed = plan.draft.tokens if plan.draft is not None else 0
     kept: tuple[Tensor, ...] = (
         Tensor(name="token pools", num_bytes=pools.num_bytes, category=Category.CACHE, source=SOURCE,
-               formula=", ".join(f"{count:,} {name}" for name, count in pools.reported_tokens.items())),
+               formula=joined(", ", (Note("{:,} " + name, count) for name, count in pools.reported_tokens.items()))),
         *_beside_pools(worker.sized, pools),
         corrected_tensor(job, graphs(job, settings)),
         request_table(running, job.context, proposed),
@@ -163,7 +167,7 @@ def _beside_pools(sizes: Sized, pools: Pools) -> tuple[Tensor, ...]:
     tensors = (
         Tensor(name="padding of the pools", num_bytes=padding_bytes(pools), category=Category.CACHE, source=SOURCE),
         Tensor(name="draft pool", num_bytes=slots * sizes.draft_token_bytes, category=Category.DRAFT, owner="draft",
-               formula=f"{slots:,} tokens x {sizes.draft_token_bytes:,} B", source=SOURCE),
+               formula=Note("{:,} tokens x {:,} B", slots, sizes.draft_token_bytes), source=SOURCE),
         Tensor(name="states of proposed tokens", num_bytes=sizes.beside_bytes, category=Category.DRAFT, owner="draft",
                source=f"{SOURCE} `_handle_max_mamba_cache`"),
     )

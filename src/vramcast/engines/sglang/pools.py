@@ -28,6 +28,7 @@ from vramcast.engines.serving.pools import Contents, Pools, contents_of
 from vramcast.engines.serving.rank import draft_mixers, dtype_of
 from vramcast.engines.serving.stages import Stage, has_fabric
 from vramcast.engines.sglang.settings import DRAFT_COUNTED_SINCE, SEQUENCE_GRAPHS, Settings, is_latent, prefill_mib
+from vramcast.errors import Note
 from vramcast.states.cache import cache_bytes, local_kv_heads, state_elements
 from vramcast.units import GIB, MIB
 
@@ -231,7 +232,7 @@ def request_table(requests: int, context: int, draft_tokens: int) -> Tensor:
     width = context + EXTRA_TOKENS + draft_tokens
     return Tensor(
         name="table of running requests", num_bytes=4 * requests * width, category=Category.WORKSPACES, owner="process",
-        formula=f"{requests:,} requests x {width:,} positions x 4 B",
+        formula=Note("{:,} requests x {:,} positions x 4 B", requests, width),
         source="sgl-project/sglang python/sglang/srt/mem_cache/memory_pool.py `ReqToTokenPool`",
     )
 
@@ -253,6 +254,8 @@ def graphs(job: ServeJob, settings: Settings) -> Tensor:
     return Tensor(
         name="captured graphs", num_bytes=(decodes + prefills if sequences else 0) * MIB, category=Category.GRAPHS,
         stream="graphs", basis=Basis.ASSUMED,
-        formula=f"{sequences} sequences x {SEQUENCE_GRAPHS} MiB + {prefills} MiB of prefills" if sequences else "none",
+        formula=Note(
+            "{} sequences x {} MiB + {} MiB of prefills", sequences, SEQUENCE_GRAPHS, prefills
+        ) if sequences else "none",
         source="sgl-project/sglang python/sglang/srt/arg_groups/memory_hook.py `reserve_for_graph_mb`",
     )

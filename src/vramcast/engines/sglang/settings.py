@@ -284,8 +284,8 @@ def settings_of(job: ServeJob) -> Settings:
     capture = _capture(job, _tier(job.version, size))
     if plan.block_tokens is not None and capture.chunk % plan.block_tokens:
         raise InvalidSpec(
-            f"block-tokens={plan.block_tokens} does not divide the {capture.chunk} tokens of SGLang's prefill steps; "
-            f"use {gcd(capture.chunk, LATENT_PAGE)}, or other --batched-tokens"
+            "block-tokens={} does not divide the {} tokens of SGLang's prefill steps; use {}, or other "
+            "--batched-tokens", plan.block_tokens, capture.chunk, gcd(capture.chunk, LATENT_PAGE)
         )
     fraction = plan.memory_fraction or default_fraction(job.version, size, capture)
     drafts = plan.draft is not None and plan.draft.kind != "ngram"

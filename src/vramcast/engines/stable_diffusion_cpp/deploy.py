@@ -18,12 +18,10 @@ from typing import Final
 
 from vramcast.blocks.diffusion.common import EMBEDDERS, OUTPUT
 from vramcast.blocks.diffusion.networks import buffer_elements, weights_of
-from vramcast.blocks.parameters import named_parameters
-from vramcast.domain.autoencoders import AutoencoderKL
-from vramcast.domain.denoisers import SD3, Flux, UNet
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.domain.job import Phase
 from vramcast.domain.model import Attention, Model, Parameter
-from vramcast.domain.pipeline import Component, Pipeline
+from vramcast.domain.pipeline import SD3, AutoencoderKL, Component, Flux, Pipeline, UNet
 from vramcast.domain.program import Category, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, PipelineJob, ServingRank, Version
@@ -32,7 +30,7 @@ from vramcast.engines.serving.requests import typed_options
 from vramcast.engines.stable_diffusion_cpp.diffusion_transformers import flux_graph, mmdit_graph
 from vramcast.engines.stable_diffusion_cpp.ops import compute_buffer_bytes
 from vramcast.engines.stable_diffusion_cpp.unet import text_graph, unet_graph, vae_graph
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.states.ggml import QUANTISED, TYPES
 from vramcast.states.storage import format_of
 
@@ -125,7 +123,7 @@ def deploy(job: PipelineJob) -> Deployment:
     notes = ["the graphs of build 211; cuBLAS's pool of the CUDA backend is not counted"]
     hidden = [component.name for component in job.pipeline.components if component not in parts]
     if hidden:
-        notes.append(f"{', '.join(hidden)} run on the host, as the engine does with T5")
+        notes.append(Note("{} run on the host, as the engine does with T5", ", ".join(hidden)))
     return Deployment(ranks=(ServingRank(program=program),), assumptions=tuple(notes))
 
 
@@ -142,7 +140,9 @@ def _together(job: PipelineJob, component: Component) -> Tensor:
     size = sum(tensor.num_bytes * count for tensor, count in component_tensors(component, stored, job.version))
     return Tensor(
         name="weights", num_bytes=size, category=Category.WEIGHTS, owner=component.name,
-        formula=f"matrices in {stored}, convolutions in fp16, vectors and tables in fp32", source=CONVERTER_SOURCE,
+        formula=Note(
+            "matrices in {}, convolutions in fp16, vectors and tables in fp32", stored
+        ), source=CONVERTER_SOURCE,
     )
 
 
@@ -150,11 +150,11 @@ def buffer(job: PipelineJob, component: Component) -> Tensor:
     """The compute buffer of a component."""
     flash = job.plan.attention == "flash"
     if flash and job.version < FLASH_SINCE:
-        raise Unsupported(f"flash attention works from build {FLASH_SINCE[0]} on, not in {job.version[0]}")
+        raise Unsupported("flash attention works from build {} on, not in {}", FLASH_SINCE[0], job.version[0])
     size = compute_buffer_bytes(graph(job, component, flash=flash))
     return Tensor(
         name="compute buffer", num_bytes=size, category=Category.ACTIVATIONS, owner=component.name,
-        formula=f"graph of {component.name} packed by ggml's allocator", source=SOURCE,
+        formula=Note("graph of {} packed by ggml's allocator", component.name), source=SOURCE,
     )
 
 
@@ -178,7 +178,9 @@ def graph(job: PipelineJob, component: Component, *, flash: bool) -> Node:
             tiles = (TILE, TILE) if job.plan.tiling else (width, height)
             return vae_graph(network, width=min(width, tiles[0]), height=min(height, tiles[1]))
     name = network.__struct_config__.tag
-    raise Unsupported(f"{name} of {job.pipeline.name} is not modelled for stable-diffusion.cpp; use --engine diffusers")
+    raise Unsupported(
+        "{} of {} is not modelled for stable-diffusion.cpp; use --engine diffusers", name, job.pipeline.name
+    )
 
 
 def _tokens(network: SD3 | Flux) -> int:
@@ -193,5 +195,5 @@ def latent_sizes(job: PipelineJob) -> tuple[int, int]:
     sizes = job.size[::-1]
     for name, size in zip(("width", "height"), sizes, strict=True):
         if size % MULTIPLE:
-            raise InvalidSpec(f"{name}={size} is not a multiple of {MULTIPLE} pixels")
+            raise InvalidSpec("{}={} is not a multiple of {} pixels", name, size, MULTIPLE)
     return sizes[0] // SCALE, sizes[1] // SCALE

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from vramcast.domain.denoisers import SD3, Flux
+from vramcast.domain.pipeline import SD3, Flux
 from vramcast.engines.ggml.ops import Tensor, concat, cont, permute, repeat, reshape
 from vramcast.engines.stable_diffusion_cpp.ops import (
     Kernel,

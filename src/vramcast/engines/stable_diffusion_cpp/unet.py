@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from vramcast.domain.autoencoders import AutoencoderKL
-from vramcast.domain.denoisers import UNet
 from vramcast.domain.model import MLP, Attention, Layer, Model
+from vramcast.domain.pipeline import AutoencoderKL, UNet
 from vramcast.engines.ggml.ops import Tensor, concat, cont, get_rows, like, mul_mat, permute, reshape
 from vramcast.engines.stable_diffusion_cpp.ops import (
     POINT,

@@ -22,7 +22,8 @@ from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Operator, Value
 from vramcast.operators.linear import cast
-from vramcast.operators.loss import LinearLoss, Vocabulary, cross_entropy, linear_cross_entropy
+from vramcast.operators.linear_loss import LinearLoss, linear_cross_entropy
+from vramcast.operators.loss import Vocabulary, cross_entropy
 
 PRODUCTS: Final = ("linear", "quantised_linear")
 KEPT_KERNELS: Final = ("flash_attention", "efficient_attention", "cudnn_attention", "reduce_scatter")
@@ -55,7 +56,7 @@ def layer(spec: Layer, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
     for value in (*graph.inputs[:1], *graph.outputs[:1]):
         value.tensor = hidden
     if choices.context_ranks > 1:
-        operators.ring.ring_attention(graph, choices.context_ranks)
+        operators.attention.ring_attention(graph, choices.context_ranks)
     if choices.abs_kept:
         _keep_absolutes(graph)
     if choices.recompute is Recompute.FULL and choices.keeps_router:

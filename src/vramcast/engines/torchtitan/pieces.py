@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from vramcast.blocks.ends import boundary
-from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters, stack_parameters
+from vramcast.blocks.parameters.layer import layer_parameters
+from vramcast.blocks.parameters.model import embedding_parameters, head_parameters, stack_parameters
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import Layer, Model, Parameter
 from vramcast.domain.program import Category, Free, Program, Tensor, live_at_end
@@ -17,8 +18,8 @@ from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import Lowered, WeightGradients, lower
 from vramcast.parallel.fsdp import Fsdp, Stage, Unit, unit
 from vramcast.parallel.layout import Layout
+from vramcast.states.shapes import local_shape, sharded_shape
 from vramcast.states.steps import Weight, kind_of
-from vramcast.states.weights import local_shape, sharded_shape
 
 MOST_KNOWN: Final = 512
 """Lowered layers that are kept [count]."""
@@ -60,7 +61,7 @@ class Pieces(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One layer as torchtitan runs it."""
+    """One layer or end as torchtitan runs it."""
 
     graph: Graph
     lowered: Lowered
@@ -83,29 +84,32 @@ def pieces(
     """
     hidden, gradient = _between(sizes, place)
     ends = {
-        "embedding": (graphs.embedding(model, sizes, hidden) if span.first else None, embedding_parameters(model)),
+        "embedding": (
+            _end("embedding", model, sizes, choices, hidden, gradient) if span.first else None,
+            embedding_parameters(model),
+        ),
         "head": (
-            graphs.head(model, sizes, choices, hidden) if span.last else None,
+            _end("head", model, sizes, choices, hidden, gradient) if span.last else None,
             (*stack_parameters(model.main), *head_parameters(model)),
         ),
     }
-    lowered = {name: _lower(graph, gradient) if graph else None for name, (graph, _) in ends.items()}
+    lowered = {name: end.lowered if end else None for name, (end, _) in ends.items()}
     blocks = [(count, spec, _block(spec, sizes, choices, hidden, gradient)) for count, spec in span.runs]
     middle = list(_layer_stages(model, sharing, blocks, reshard))
     root: Unit | None = None
     root_gradients: tuple[Tensor, ...] = ()
     first: list[Stage] = []
     last: list[Stage] = []
-    owned = [p for name, (graph, found) in ends.items() if graph for p in found]
+    owned = [p for end, found in ends.values() if end for p in found]
     if not split_root:
         root = _units("root", owned, sharing)[0]
-        root_gradients = tuple(t for graph, _ in ends.values() if graph for t in graph.weight_gradients)
+        root_gradients = tuple(t for end, _ in ends.values() if end for t in end.graph.weight_gradients)
     else:
         for name, target, stays in (("embedding", first, reshard == "never"), ("head", last, reshard != "always")):
-            graph, found = ends[name]
-            low = lowered[name]
-            if graph is not None and low is not None:
-                units, left = _units(name, found, sharing), graph.weight_gradients
+            end, found = ends[name]
+            if end is not None:
+                units, left = _units(name, found, sharing), end.graph.weight_gradients
+                low = end.lowered
                 target.append(Stage(units, low.forward, low.backward, left, reshard=not stays, label=name))
     loss_gradient = _loss_gradient(lowered["head"])
     return Pieces(
@@ -144,6 +148,14 @@ def _block(spec: Layer, sizes: Sizes, choices: Choices, hidden: Tensor, gradient
     Known by the very tensors between layers: when those are made anew, so is what frees them.
     """
     graph = graphs.layer(spec, sizes, choices, hidden)
+    return Block(graph, _lower(graph, gradient))
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _end(name: str, model: Model, sizes: Sizes, choices: Choices, hidden: Tensor, gradient: Tensor) -> Block:
+    """The embedding or the head, as `_block`."""
+    is_head = name == "head"
+    graph = graphs.head(model, sizes, choices, hidden) if is_head else graphs.embedding(model, sizes, hidden)
     return Block(graph, _lower(graph, gradient))
 
 

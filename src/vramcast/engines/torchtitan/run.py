@@ -13,12 +13,12 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from vramcast.blocks.sizes import Sizes
+from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import Job, Phase
 from vramcast.domain.model import Attention, Layer, Model
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.engines import torchtitan
-from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Pieces, Sharing, Span, pieces
 from vramcast.engines.torchtitan.setting import (
@@ -30,7 +30,7 @@ from vramcast.engines.torchtitan.setting import (
     read,
     runs_as_eager_code,
 )
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.parallel.fsdp import (
     backward,
     copy_out,
@@ -223,16 +223,17 @@ def _spans(setting: Setting) -> dict[int, tuple[Span, ...]]:
 def _pipeline_ranks(setting: Setting, stages: Mapping[int, tuple[Span, ...]]) -> Iterator[RankProgram]:
     """One role per pipeline stage, of those given with their chunks."""
     plan, job = setting.job.plan, setting.job
+    assumed = assumptions(job)
     for stage, spans in stages.items():
         built = _stage_of(
             job.model, setting.sizes, setting.choices, setting.sharing, setting.reshard, setting.rule, setting.kernel,
             spans, keeps_output=not setting.known.drops_outputs,
         )
-        role = f"stage {stage + 1} of {plan.pp}"
+        role = Note("stage {} of {}", stage + 1, plan.pp)
         yield RankProgram(
             role=role, count=job.cluster.count // plan.pp,
             phases=_pipeline_phases(setting, built, _slots(setting, stage)),
-            alloc_conf=alloc_conf_of(setting), assumptions=assumptions(job),
+            alloc_conf=alloc_conf_of(setting), assumptions=assumed,
         )
 
 
@@ -247,6 +248,7 @@ class PipelineStage(NamedTuple):
     output: tuple[Tensor, ...]  # kept of every micro-batch
     buffers: tuple[Tensor, ...]  # received in every micro-batch
     update: Update
+    turns: dict[tuple[tuple[Slot, ...], ...], tuple[Program, Program, Program]]  # of the schedules read so far
 
 
 @lru_cache(maxsize=MOST_STAGES)
@@ -282,6 +284,7 @@ def _stage_of(
         output=output,
         buffers=tuple(tensor for piece in built for tensor in (*piece.received, *piece.returned)),
         update=_update(merged, rule, kernel, on_host=False),
+        turns={},
     )
 
 
@@ -304,7 +307,7 @@ def _cuts(job: Job, chunks: int) -> list[int]:
     total = layers + 2 * end
     base, extra = divmod(total, chunks)
     if base < 1:
-        raise Unsupported(f"{chunks} pipeline chunks are more than {layers} layers and two ends; use fewer stages")
+        raise Unsupported("{} pipeline chunks are more than {} layers and two ends; use fewer stages", chunks, layers)
     sizes = [base + (1 if index < extra else 0) for index in range(chunks)]
     sizes[0] -= end
     sizes[-1] -= end
@@ -333,8 +336,8 @@ def _slots(setting: Setting, stage: int) -> Slots:
     rounds = max(1, batches // plan.pp)  # [pipelining ScheduleInterleaved1F1B]
     if batches % rounds:
         raise InvalidSpec(
-            f"micro-batch={setting.job.workload.micro_batch} makes {batches} pipeline micro-batches, which interleaved "
-            f"stages do not divide into {rounds} rounds; use a multiple of pp={plan.pp}"
+            "micro-batch={} makes {} pipeline micro-batches, which interleaved stages do not divide into {} rounds; "
+            "use a multiple of pp={}", setting.job.workload.micro_batch, batches, rounds, plan.pp
         )
     return interleaved(
         stage=stage, stages=plan.pp, micro_batches=batches, chunks=plan.virtual_stages, group=batches // rounds
@@ -353,8 +356,18 @@ def _pipeline_phases(setting: Setting, built: PipelineStage, slots: Slots) -> Ma
     return phases
 
 
-def _passes(built: PipelineStage, slots: Slots) -> Iterator[Node]:
-    """All slots; each chunk's first backward makes the gradients that later ones add to."""
+def _passes(built: PipelineStage, slots: Slots) -> Program:
+    """All slots. Schedules of other numbers of micro-batches share their turns: the steady one comes more often."""
+    turns = slots.warmup, slots.steady if slots.repeats else (), slots.cooldown
+    if turns not in built.turns:
+        built.turns[turns] = _turns(built, *turns)
+    before, steady, behind = built.turns[turns]
+    return (*before, *((Loop(slots.repeats - 1, steady, label="micro-batches"),) if slots.repeats else ()), *behind)
+
+
+def _turns(built: PipelineStage, *turns: tuple[Slot, ...]) -> tuple[Program, Program, Program]:
+    """Up to the end of the first steady turn, every further one, the rest; each chunk's first backward makes the
+    gradients that later ones add to."""
     begun: set[int] = set()
 
     def run(turn: tuple[Slot, ...]) -> Iterator[Node]:
@@ -365,11 +378,9 @@ def _passes(built: PipelineStage, slots: Slots) -> Iterator[Node]:
                 yield (built.laters if slot.chunk in begun else built.firsts)[slot.chunk]
                 begun.add(slot.chunk)
 
-    yield from run(slots.warmup)
-    if slots.repeats:
-        yield from run(slots.steady)
-        yield Loop(slots.repeats - 1, tuple(run(slots.steady)), label="micro-batches")
-    yield from run(slots.cooldown)
+    warmup, steady, cooldown = turns
+    before = _shared((*run(warmup), *run(steady)))
+    return before, tuple(run(steady)), _shared(tuple(run(cooldown)))
 
 
 def _pass_forward(piece: Pieces) -> Program:

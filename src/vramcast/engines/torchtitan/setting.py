@@ -104,7 +104,7 @@ def facts(version: str = "") -> Facts:
     Raises: InvalidSpec for anything that is not a date.
     """
     if version and not re.fullmatch(r"\d{4}-\d{2}(-\d{2})?", version):
-        raise InvalidSpec(f"torchtitan version {version[:40]!r} is no date; use a year and month, as in 2025-02")
+        raise InvalidSpec("torchtitan version {!r} is no date; use a year and month, as in 2025-02", version[:40])
     date = version or LATEST
     return Facts(**{name: since <= date < until for name, (since, until) in BEHAVIOURS.items()})
 
@@ -151,23 +151,23 @@ def check(job: Job) -> None:
     for layer in (run.layer for run in job.model.main.runs if run.count):
         if layer.mixer is not None and not isinstance(layer.mixer, known):
             raise Unsupported(
-                f"{type(layer.mixer).__name__} layers are not modelled for torchtitan; use --engine megatron"
+                "{} layers are not modelled for torchtitan; use --engine megatron", type(layer.mixer).__name__
             )
     if job.data_parallel * plan.cp == 1:
         raise Unsupported(
-            "torchtitan is modelled with FSDP, which divides weights over two ranks or more; "
-            f"tp={plan.tp} x pp={plan.pp} leave one: use more GPUs, lower degrees, or --engine pytorch"
+            "torchtitan is modelled with FSDP, which divides weights over two ranks or more; tp={} x pp={} leave one: "
+            "use more GPUs, lower degrees, or --engine pytorch", plan.tp, plan.pp
         )
     if plan.shards is Shards.NOTHING:
         raise Unsupported("torchtitan is modelled with FSDP; use --shards everything, or --engine pytorch")
     if plan.shards is not Shards.EVERYTHING:
-        raise Unsupported(f"torchtitan does not shard {plan.shards} only; use --shards everything")
+        raise Unsupported("torchtitan does not shard {} only; use --shards everything", plan.shards)
     if plan.precision not in (Precision.MIXED_BF16, Precision.AMP_BF16, Precision.BF16, Precision.FP8):
         raise Unsupported(
-            f"torchtitan trains fp32 or bf16 weights in bf16, not in {plan.precision}; use mixed-bf16, bf16 or fp8"
+            "torchtitan trains fp32 or bf16 weights in bf16, not in {}; use mixed-bf16, bf16 or fp8", plan.precision
         )
     if plan.freeze and not runs_as_eager_code(job):
-        raise Unsupported(f"freeze={plan.freeze} is not modelled for engine torchtitan; leave it out")
+        raise Unsupported("freeze={} is not modelled for engine torchtitan; leave it out", plan.freeze)
     if runs_as_eager_code(job) and (plan.precision is not Precision.BF16 or max(plan.pp, plan.tp, plan.cp) > 1):
         raise Unsupported(
             "adapters and towers beside experts over ranks are modelled in bf16 without pp, tp and cp; leave them out")
@@ -278,7 +278,7 @@ def _graph_trainer(job: Job) -> bool:
     """SimpleFSDP or the graph trainer: collectives are nodes of one traced graph [titan experiments/simple_fsdp]."""
     trainer = str(job.engine_options.get("trainer", "eager"))
     if trainer not in ("eager", "graph"):
-        raise Unsupported(f"torchtitan has no trainer {trainer[:40]!r}; use eager or graph")
+        raise Unsupported("torchtitan has no trainer {!r}; use eager or graph", trainer[:40])
     return trainer == "graph"
 
 

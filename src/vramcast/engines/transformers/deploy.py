@@ -1,7 +1,5 @@
 """One batch on one or several GPUs: which layers lie where, what each does, how many sequences it holds.
 
-[Accelerate] huggingface/accelerate utils/modeling.py `get_balanced_memory`, `infer_auto_device_map`: every GPU but the
-last takes an equal share and 1.25 layers more; the first one keeps room for the largest module.
 [HF] transformers models/qwen2_vl/modeling_qwen2_vl.py `Qwen2VisionTransformerPretrainedModel`, models/whisper, t5
 """
 
@@ -14,73 +12,46 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from vramcast.blocks.ends import boundary, chained
-from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.projection import project
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.checkpoint import StoredWeights
+from vramcast.domain.cublas import blas_workspace
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES
 from vramcast.domain.job import Phase
 from vramcast.domain.model import Attention, Head, Model, Stack
 from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor, extent
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank, Version
-from vramcast.engines.blas import blas_workspace
 from vramcast.engines.serving.requests import generates
 from vramcast.engines.serving.stages import Stage, stages
 from vramcast.engines.serving.weights import Formats, loaded, total
 from vramcast.engines.transformers.generation import head, inputs, kept, read, returned, sampler, steps
 from vramcast.engines.transformers.settings import PRODUCTS, Settings, settings_of, sizes_of, weights
 from vramcast.engines.transformers.versions import left_sentences, left_whole
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Note
 from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import lower_inference
+from vramcast.parallel.device_map import balanced, modules_of, require_layers
 from vramcast.states.storage import BITSANDBYTES, is_linear
 
 
-def placed(model: Model, formats: Formats, gpus: int) -> tuple[Stage, ...]:
+def placed(model: Model, formats: Formats, gpus: int, release: Version) -> tuple[Stage, ...]:
     """Layers of each GPU in order; a GPU that would get none is left out.
+
+    Args:
+        release: of transformers
 
     Raises: InvalidSpec when there are more GPUs than layers
     """
-    count = model.num_layers
-    if gpus > count:
-        raise InvalidSpec(f"pp={gpus} is more than the {count} layers; use at most {count}")
+    require_layers(model.num_layers, gpus)
     if gpus == 1:
-        return stages((count,))
-    ends, layers = _module_bytes(model, formats)
-    whole, largest = sum(ends) + sum(layers), max(*ends, *layers)
-    share = whole // gpus + int(1.25 * max(layers))
-    sizes, used, room = [0], ends[0], share - largest
-    for size in layers:
-        if used + size > room and len(sizes) < gpus and sizes[-1]:
-            sizes.append(0)
-            used, room = 0, share
-        sizes[-1] += 1
-        used += size
-    return stages(sizes)
-
-
-def _module_bytes(model: Model, formats: Formats) -> tuple[tuple[int, int], list[int]]:
-    """Bytes before the layers and behind them, and of each layer."""
-    first = last = 0
-    runs: dict[str, int] = {}
+        return stages((model.num_layers,))
     whole = Stage(0, model.num_layers, first=True, last=True)
-    for tensor, repeats in weights(model, formats, whole):
-        if tensor.owner.startswith(f"{model.main.name}.layers"):
-            runs[tensor.owner] = runs.get(tensor.owner, 0) + tensor.num_bytes
-        elif tensor.owner in ("head", model.main.name):
-            last += tensor.num_bytes * repeats
-        else:
-            first += tensor.num_bytes * repeats
-    return (first, last), list(_each(runs))
-
-
-def _each(runs: dict[str, int]) -> Iterator[int]:
-    """One number a layer: owners are named by the layers they cover, "decoder.layers.0-27"."""
-    for owner, size in runs.items():
-        low, _, high = owner.rpartition(".")[2].partition("-")
-        yield from [size] * (int(high or low) - int(low) + 1)
+    found = ((tensor.owner, tensor.num_bytes, repeats) for tensor, repeats in weights(model, formats, whole))
+    packed = formats.quantised in BITSANDBYTES
+    return stages(balanced(modules_of(found, model.main.name), gpus=gpus, release=release, packed=packed))
 
 
 class Encoded(NamedTuple):
@@ -125,7 +96,7 @@ def _sizes(model: Model, stack: Stack, settings: Settings) -> Sizes | None:
     if not rows:
         return None
     if not length:
-        raise InvalidSpec(f"images of {model.name} may have any size; give --image-size, for example 1024")
+        raise InvalidSpec("images of {} may have any size; give --image-size, for example 1024", model.name)
     return sizes_of(model, stack, settings, rows=rows, queries=length, keys=length)._replace(fused_gate=False)
 
 
@@ -210,7 +181,7 @@ def _rotary_tables(model: Model, settings: Settings, stage: Stage) -> Iterator[N
             size = positions * int(mixer.head_dim * mixer.rope_fraction) * settings.width
             table = _tensor(
                 "cos_cached, sin_cached", size, Category.WEIGHTS,
-                f"{positions:,} positions x {mixer.head_dim} x {settings.width} B, twice",
+                Note("{:,} positions x {} x {} B, twice", positions, mixer.head_dim, settings.width),
             )
             yield Loop(run.count, (Alloc(table), Alloc(table)), label="layers")
 
@@ -227,7 +198,7 @@ def _buffer(model: Model, settings: Settings) -> Program:
 
 def workspace(settings: Settings) -> Tensor:
     """cuBLAS takes it at the first product and keeps it."""
-    return blas_workspace(settings.workspace, whose="for one handle")
+    return blas_workspace(settings.workspace, whose="{:,} B for one handle")
 
 
 def serve(model: Model, settings: Settings, stage: Stage) -> Program:
@@ -332,7 +303,7 @@ def deploy(job: ServeJob) -> Deployment:
     `engine_options`: "cache" (dynamic, static, quantized, offloaded), "beams" (count), "padded" (bool).
     """
     settings = settings_of(job)
-    split = placed(job.model, settings.formats, job.plan.pp)
+    split = placed(job.model, settings.formats, job.plan.pp, job.version)
     ranks = (_rank(job, settings, stage, f"GPU {index}") for index, stage in enumerate(split))
     return Deployment(ranks=tuple(ranks), assumptions=tuple(_assumptions(job)))
 

@@ -21,6 +21,7 @@ from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, Mixe
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.transformers.settings import Settings, sizes_of
+from vramcast.errors import Note
 from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import lower_inference
 from vramcast.states.cache import state_bytes
@@ -69,7 +70,7 @@ def kept(mixer: Mixer | None, settings: Settings, *, tokens: int, whole: bool = 
     return tuple(
         _tensor(
             name, settings.rows * found * count * settings.cache_width,
-            f"{settings.rows} x {found:,} tokens x {count:,} x {settings.cache_width} B",
+            Note("{} x {:,} tokens x {:,} x {} B", settings.rows, found, count, settings.cache_width),
         )
         for name, count in zip(("keys", "values"), elements, strict=True)
     )
@@ -97,7 +98,7 @@ def packed(mixer: Mixer | None, settings: Settings, *, tokens: int) -> Tensors:
             continue
         elements = settings.rows * tokens * count
         size = ceil_div(elements * settings.cache_bits, 8) + 2 * 2 * ceil_div(elements, QUANTISED_GROUP)
-        formula = f"{settings.rows} x {tokens:,} tokens x {count:,} in {settings.cache_bits} bits"
+        formula = Note("{} x {:,} tokens x {:,} in {} bits", settings.rows, tokens, count, settings.cache_bits)
         found.append(_tensor(f"{name}, packed", size, formula))
         if not settings.behaviour.reads_packed:
             newest = settings.rows * min(RESIDUAL, tokens) * count * settings.cache_width
@@ -110,7 +111,7 @@ def states(mixer: Mixer | None, settings: Settings) -> Tensors:
     if not isinstance(mixer, (Mamba, LinearAttention)):
         return ()
     size = settings.rows * state_bytes(mixer, conv_width=settings.width, state_width=settings.width)
-    return (_tensor("recurrent states", size, f"{settings.rows} sequences"),)
+    return (_tensor("recurrent states", size, Note("{} sequences", settings.rows)),)
 
 
 def _tensor(name: str, num_bytes: int, formula: str = "") -> Tensor:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.checkpoint import StoredWeights
 from vramcast.domain.cublas import workspace_bytes
@@ -23,7 +23,7 @@ from vramcast.engines.serving.requests import FLAG, Known, generates, typed_opti
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.serving.weights import CHECKPOINT_FORMATS, Formats, on_stage, stage_of
 from vramcast.engines.transformers.versions import CONTEMPORARY, Behaviour, behaviour, left_whole
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.operators.linear import Numerics
 from vramcast.states.storage import BITSANDBYTES, format_of
 from vramcast.units import DTYPE_BITS, ceil_div
@@ -72,7 +72,7 @@ def weights(
         top, bottom = scale.get(part(owned), (1, 1))
         tensor = replace(
             owned.tensor, num_bytes=ceil_div(owned.tensor.num_bytes * top, bottom),
-            formula=f"{owned.tensor.formula}, as its header says",
+            formula=Note("{}, as its header says", owned.tensor.formula),
         )
         yield owned._replace(tensor=tensor)
 
@@ -218,15 +218,15 @@ def _refuse(job: ServeJob) -> None:
     for name in ("tp", "dp", "dcp"):
         if getattr(plan, name) > 1:
             raise Unsupported(
-                f"{name}={getattr(plan, name)} is not modelled for --engine transformers, which spreads layers over "
-                f"GPUs (device_map); use --pp {plan.num_ranks}, or --engine vllm"
+                "{}={} is not modelled for --engine transformers, which spreads layers over GPUs (device_map); use "
+                "--pp {}, or --engine vllm", name, getattr(plan, name), plan.num_ranks
             )
     if plan.draft is not None or plan.lora_slots:
         raise Unsupported("drafts and LoRA slots are not modelled for --engine transformers; use --engine vllm")
     if plan.offload != "none":
         raise Unsupported("offloaded weights are not modelled for --engine transformers; use --engine llama.cpp")
     if not job.model.stacks or not job.model.main.runs:
-        raise Unsupported(f"{job.model.name} has no transformer layers to build; trace it instead")
+        raise Unsupported("{} has no transformer layers to build; trace it instead", job.model.name)
 
 
 def lengths(job: ServeJob) -> tuple[int, int]:
@@ -238,7 +238,7 @@ def lengths(job: ServeJob) -> tuple[int, int]:
         total = requests.input_len + answer
     prompt = requests.input_len or max(1, total - answer)
     if prompt > total:
-        raise InvalidSpec(f"input-len={prompt} is longer than context={total}; give a longer --context")
+        raise InvalidSpec("input-len={} is longer than context={}; give a longer --context", prompt, total)
     return prompt, min(total, prompt + (requests.output_len or total - prompt))
 
 
@@ -250,7 +250,7 @@ def _cache(job: ServeJob, kind: str) -> tuple[str, int]:
         return "quantized", bits
     if job.plan.kv_dtype not in ("auto", "bf16", "fp16", "fp32"):
         names = ", ".join(("auto", "bf16", "fp16", "fp32", *QUANTISED_CACHES))
-        raise InvalidSpec(f"kv-dtype={job.plan.kv_dtype!r} is none that transformers caches in; use {names}")
+        raise InvalidSpec("kv-dtype={!r} is none that transformers caches in; use {}", job.plan.kv_dtype, names)
     return kind, 0
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.model import named_parameters
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Model
 from vramcast.domain.version import Version, version_text
+from vramcast.errors import Note
 
 NEWEST: Final[Version] = (5, 23)
 """The newest release whose sources were read: what holds where no release is named."""
@@ -249,11 +250,15 @@ def left_sentences(model: Model, left: tuple[str, ...], version: Version) -> Ite
     said = version_text(version)
     if "moe.experts." in left and any(owned.parameter.expert for owned in named_parameters(model)):
         yield (
-            f"experts are not packed: transformers {said} stacks them in one parameter, and bitsandbytes converts "
-            "linear layers only"
+            Note(
+                "experts are not packed: transformers {} stacks them in one parameter, and bitsandbytes converts "
+                "linear layers only", said
+            )
         )
     if "mlp." in left:
-        yield f"no layer is packed: {model.family} has linear layers of its own, which transformers {said} passes by"
+        yield Note(
+            "no layer is packed: {} has linear layers of its own, which transformers {} passes by", model.family, said
+        )
 
 
 def behaviour(family: str, version: Version, *, flash: bool) -> Behaviour:

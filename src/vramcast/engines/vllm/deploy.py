@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.job import Phase
 from vramcast.domain.model import Attention, Model, MoE
-from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent, live_at_end
+from vramcast.domain.program import Alloc, Category, Program, Tensor, extent, live_at_end
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank, Version
 from vramcast.engines.serving.checks import check_degrees
@@ -24,7 +24,7 @@ from vramcast.engines.serving.rank import (
     load_program,
 )
 from vramcast.engines.serving.requests import generates
-from vramcast.engines.serving.stages import Stage, even_stages
+from vramcast.engines.serving.stages import Stage, even_stages, transient
 from vramcast.engines.serving.weights import loaded
 from vramcast.engines.vllm.groups import BlockPool, CacheSpec, Grouping, compressed_groups, grouped, is_compressed
 from vramcast.engines.vllm.images import CROSSED, unknown_images
@@ -39,7 +39,7 @@ from vramcast.engines.vllm.settings import (
     packing_of,
     settings_of,
 )
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 
 LOGS_CONCURRENCY_SINCE: Final[Version] = (0, 21)
 """From then on the tokens logged are concurrency x context, before they counted blocks [kv_cache_utils.py]."""
@@ -191,11 +191,13 @@ def deploy(job: ServeJob) -> Deployment:
 
 def _check_served(model: Model, settings: Settings) -> None:
     if len(model.stacks) > 1 and any(layer.cross_attention for layer in model.main.layers):
-        raise Unsupported(f"{model.name} reads an encoder in every layer; use engine transformers")
+        raise Unsupported("{} reads an encoder in every layer; use engine transformers", model.name)
     if model.family == CROSSED and settings.version >= CROSSED_UNTIL:
-        raise Unsupported(f"vLLM has no {model.name} since 0.11, which removed its V0 engine; use vllm@0.10")
+        raise Unsupported("vLLM has no {} since 0.11, which removed its V0 engine; use vllm@0.10", model.name)
     if not settings.v1 and is_recurrent(model):
-        raise Unsupported(f"the V0 engine keeps the recurrent states of {model.name} outside its blocks; use vllm@0.10")
+        raise Unsupported(
+            "the V0 engine keeps the recurrent states of {} outside its blocks; use vllm@0.10", model.name
+        )
 
 
 CROSSED_UNTIL: Final[Version] = (0, 11)
@@ -205,14 +207,15 @@ CROSSED_UNTIL: Final[Version] = (0, 11)
 def _assumptions(job: ServeJob, settings: Settings) -> tuple[str, ...]:
     plan = job.plan
     found = []
-    tokens = f"{settings.batched_tokens:,} tokens a step"
-    if plan.max_sequences is None:
-        also = f" and {tokens}" if plan.batched_tokens is None else ""
-        found.append(f"{settings.max_sequences} sequences{also}, vLLM's default")
+    sequences, tokens = settings.max_sequences, settings.batched_tokens
+    if plan.max_sequences is None and plan.batched_tokens is None:
+        found.append(Note("{} sequences and {:,} tokens a step, vLLM's default", sequences, tokens))
+    elif plan.max_sequences is None:
+        found.append(Note("{} sequences, vLLM's default", sequences))
     elif plan.batched_tokens is None:
-        found.append(f"{tokens}, vLLM's default")
+        found.append(Note("{:,} tokens a step, vLLM's default", tokens))
     if plan.memory_fraction is None and plan.cache_bytes is None:
-        found.append(f"gpu-memory-utilization {settings.memory_fraction:g}, vLLM's default")
+        found.append(Note("gpu-memory-utilization {:g}, vLLM's default", settings.memory_fraction))
     return tuple(found)
 
 
@@ -288,9 +291,9 @@ def _ranks(
 def _program(job: ServeJob, worker: _Worker, cache: BlockPool | None) -> RankProgram:
     kept = Tensor(
         name="block pool", num_bytes=cache.num_bytes if cache else 0, category=Category.CACHE, source=SOURCE,
-        formula=f"{cache.blocks:,} blocks x {cache.block_bytes:,} B" if cache else "",
+        formula=Note("{:,} blocks x {:,} B", cache.blocks, cache.block_bytes) if cache else "",
     )
-    warmed: Program = (*map(Alloc, worker.warm_up), *map(Free, worker.warm_up))
+    warmed = transient(*worker.warm_up)
     # one after the other they would share blocks: the same sampler runs in both
     highest = max(worker.step, warmed, key=lambda program: extent(program).peak)
     serving = (*(Alloc(tensor) for tensor in (kept, worker.graphs) if tensor.num_bytes), *highest)

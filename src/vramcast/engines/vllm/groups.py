@@ -23,6 +23,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, Mixer, MultiLatentAttention
 from vramcast.domain.serving import Version
@@ -206,8 +207,6 @@ def _latent_bytes(mixer: MultiLatentAttention, spec: CacheSpec) -> int:
 
 
 def _without_index(mixer: MultiLatentAttention) -> MultiLatentAttention:
-    from msgspec.structs import replace
-
     return replace(mixer, indexer_dim=0)
 
 

@@ -31,6 +31,7 @@ from vramcast.domain.program import Category, Tensor
 from vramcast.domain.serving import Version
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.vllm.settings import Settings
+from vramcast.errors import Note
 from vramcast.units import ceil_div
 
 RUNNER: Final = "vllm-project/vllm vllm/v1/worker/gpu_model_runner.py `profile_run`"
@@ -213,9 +214,11 @@ def unknown_images(model: Model, settings: Settings) -> Iterator[str]:
     """What is to be said of a network that sees and whose largest image is not known."""
     if vision_tower(model) is not None and model.family not in KNOWN_IMAGES and settings.options.images != 0:
         yield (
-            f"{model.name} reads images, and how large vLLM's largest is here is not known: what its encoder takes "
-            "when vLLM starts is not counted and makes the cache smaller, or the start fail; --engine-option images=0 "
-            "and videos=0, vLLM's --limit-mm-per-prompt, leave images out"
+            Note(
+                "{} reads images, and how large vLLM's largest is here is not known: what its encoder takes when vLLM "
+                "starts is not counted and makes the cache smaller, or the start fail; --engine-option images=0 and "
+                "videos=0, vLLM's --limit-mm-per-prompt, leave images out", model.name
+            )
         )
 
 
@@ -235,14 +238,14 @@ def encoder_tensors(model: Model, settings: Settings, stage: Stage) -> Iterator[
     pixels = prod(tower.vision.patch) * tower.vision.in_channels
     width = FP32 if model.family == CROSSED and settings.version < CAST_SINCE else settings.width
     yield step_tensor("pixels", images.patches * pixels * width,
-                      f"{images.images} images, {images.patches:,} patches x {pixels} x {width} B")
+                      Note("{} images, {:,} patches x {} x {} B", images.images, images.patches, pixels, width))
     if model.family != CROSSED:
         yield _outputs(model, settings, images)
 
 
 def _outputs(model: Model, settings: Settings, images: Images) -> Tensor:
     return step_tensor("outputs", images.tokens * model.hidden * settings.width,
-                       f"{images.tokens:,} tokens x {model.hidden:,} x {settings.width} B", Category.ENCODER)
+                       Note("{:,} tokens x {:,} x {} B", images.tokens, model.hidden, settings.width), Category.ENCODER)
 
 
 def encoder_moments(model: Model, settings: Settings, stage: Stage, *, tp: int) -> Iterator[Iterator[Tensor]]:
@@ -270,7 +273,7 @@ def _layer(model: Model, settings: Settings, images: Images, tower: Stack, *, tp
         yield _hidden(rotating, images, tower, settings)
         return
     yield step_tensor("encoder.mlp", copies * images.patches * inner * settings.width,
-                      f"{copies} x {images.patches:,} patches x {inner:,} x {settings.width} B")
+                      Note("{} x {:,} patches x {:,} x {} B", copies, images.patches, inner, settings.width))
     yield _hidden(ENCODER_COPIES, images, tower, settings)
 
 
@@ -303,13 +306,13 @@ def _crossed(settings: Settings, images: Images, tower: Stack, *, tp: int, momen
     if moment == "layer":
         copies, inner = _inner(tower, tp)
         yield step_tensor("encoder.mlp", copies * images.patches * inner * width,
-                          f"{copies} x {images.patches:,} patches x {inner:,} x {width} B")
+                          Note("{} x {:,} patches x {:,} x {} B", copies, images.patches, inner, width))
         yield _hidden(ENCODER_COPIES, images, tower, settings)
         return
     joined = (STACKED + 1) * tower.hidden
     yield _hidden(1, images, tower, settings)
     yield step_tensor("encoder.joined states", images.tokens * joined * width,
-                      f"{images.tokens:,} tokens x {joined:,} x {width} B")
+                      Note("{:,} tokens x {:,} x {} B", images.tokens, joined, width))
 
 
 def _crossed_keys(model: Model, settings: Settings, images: Images, *, tp: int) -> Iterator[Tensor]:
@@ -321,14 +324,14 @@ def _crossed_keys(model: Model, settings: Settings, images: Images, *, tp: int) 
     yield _outputs(model, settings, images)
     all_three = mixer.num_heads * mixer.head_dim // tp + 2 * keys
     yield step_tensor("cross-attention.qkv", images.tokens * all_three * settings.width,
-                      f"{images.tokens:,} tokens x {all_three:,} x {settings.width} B")
+                      Note("{:,} tokens x {:,} x {} B", images.tokens, all_three, settings.width))
     yield step_tensor("cross-attention.keys in fp32", 2 * images.tokens * keys * FP32,
-                      f"2 x {images.tokens:,} tokens x {keys:,} x {FP32} B")
+                      Note("2 x {:,} tokens x {:,} x {} B", images.tokens, keys, FP32))
 
 
 def _hidden(copies: int, images: Images, tower: Stack, settings: Settings, name: str = "hidden states") -> Tensor:
     return step_tensor(f"encoder.{name}", copies * images.patches * tower.hidden * settings.width,
-                       f"{copies} x {images.patches:,} patches x {tower.hidden:,} x {settings.width} B")
+                       Note("{} x {:,} patches x {:,} x {} B", copies, images.patches, tower.hidden, settings.width))
 
 
 def step_tensor(

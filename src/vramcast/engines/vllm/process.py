@@ -22,9 +22,10 @@ from vramcast.domain.device import Gpu
 from vramcast.domain.model import Model, MoE
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.domain.serving import ServeJob, ServePlan, Version
-from vramcast.engines.serving.stages import Stage, has_fabric
-from vramcast.engines.vllm.profile import drawn, inner_width
+from vramcast.engines.serving.stages import Stage, has_fabric, inner_width
+from vramcast.engines.vllm.profile import drawn
 from vramcast.engines.vllm.settings import Settings
+from vramcast.errors import Note
 from vramcast.units import GIB, MIB, ceil_div
 
 
@@ -122,7 +123,9 @@ def graphs(model: Model, stage: Stage, settings: Settings, gpu: Gpu, *, plan: Se
     return Tensor(
         name="captured graphs", num_bytes=_captured(row, model, stage, sizes=sizes, plan=plan) + held,
         category=Category.GRAPHS, stream="graphs", basis=Basis.MEASURED,
-        formula=f"{sizes} batch sizes; {row.base} MiB + {row.per_layer} MiB a layer for {row.sizes}", source=row.source,
+        formula=Note(
+            "{} batch sizes; {} MiB + {} MiB a layer for {}", sizes, row.base, row.per_layer, row.sizes
+        ), source=row.source,
     )
 
 
@@ -227,7 +230,7 @@ def warm_up(settings: Settings, vocab: int, *, experts: bool) -> tuple[Tensor, .
     slack = Tensor(
         name="kernels and freed blocks", num_bytes=FREED_BYTES * sequences * vocab if freed else 0,
         category=Category.ACTIVATIONS, owner="sampler", basis=Basis.MEASURED,
-        formula=f"{FREED_BYTES} B x {sequences:,} sequences x {vocab:,}",
+        formula=Note("{} B x {:,} sequences x {:,}", FREED_BYTES, sequences, vocab),
         source="start-up logs of 0.19 on H100 at fraction 0.95",
     )
     return slack, *(
@@ -264,9 +267,9 @@ def more_slots(job: ServeJob, settings: Settings, stage: Stage) -> Iterator[tupl
     if _adapts_embeddings(job.model.family, settings.version):
         per_table = rank * (vocab + extra + h) + extra * h
         if stage.first:
-            yield _slot(job, "embedding", per_table, f"rank {rank} x ({vocab + extra:,} + {h:,})"), 1
+            yield _slot(job, "embedding", per_table, Note("rank {} x ({:,} + {:,})", rank, vocab + extra, h)), 1
         if stage.last:
-            yield _slot(job, "head", per_table, f"rank {rank} x ({vocab + extra:,} + {h:,})"), 1
+            yield _slot(job, "head", per_table, Note("rank {} x ({:,} + {:,})", rank, vocab + extra, h)), 1
     if settings.version >= EXPERTS_SINCE:
         yield from _experts(job, stage)
 
@@ -285,7 +288,7 @@ def _experts(job: ServeJob, stage: Stage) -> Iterator[tuple[Tensor, int]]:
         local = ceil_div(moe.num_experts, plan.tp * plan.dp if plan.expert_parallel else 1)
         inner = ceil_div(moe.expert.width, 1 if plan.expert_parallel else plan.tp)
         h, matrices = moe.latent_width or job.model.hidden, 3 if moe.expert.gated else 2
-        formula = f"{local} experts x rank {rank} x {matrices} x ({h:,} + {inner:,})"
+        formula = Note("{} experts x rank {} x {} x ({:,} + {:,})", local, rank, matrices, h, inner)
         yield _slot(job, "moe.experts", local * rank * matrices * (h + inner), formula), run.count
 
 
@@ -293,5 +296,5 @@ def _slot(job: ServeJob, name: str, elements: int, formula: str) -> Tensor:
     slots = job.plan.lora_slots
     return Tensor(
         name=name, num_bytes=slots * elements * WIDTH, category=Category.ADAPTERS, owner="slots",
-        formula=f"{slots} slots x {formula} x {WIDTH} B", source="vllm-project/vllm vllm/lora/layers/",
+        formula=Note("{} slots x {} x {} B", slots, formula, WIDTH), source="vllm-project/vllm vllm/lora/layers/",
     )

@@ -23,19 +23,20 @@ product
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import Final, NamedTuple
 
-from vramcast.blocks.parameters import layer_parameters
+from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import MLP, Model, MoE
 from vramcast.domain.program import Alloc, Category, Free, Node, Program, Tensor
 from vramcast.domain.serving import ServePlan, Version
 from vramcast.engines.serving.requests import generates
-from vramcast.engines.serving.stages import Stage
+from vramcast.engines.serving.stages import HIDDEN_COPIES, Stage, inner_width, transient
 from vramcast.engines.vllm.images import CROSSED, FP32, encoder_moments, encoder_tensors, images_of, step_tensor
 from vramcast.engines.vllm.settings import Settings
+from vramcast.errors import Note
 from vramcast.states.storage import is_linear
 from vramcast.units import MIB, ceil_div
 
@@ -75,21 +76,21 @@ def sampler_tensors(model: Model, settings: Settings, *, sequences: int) -> Iter
 
 def drawn(vocab: int, settings: Settings, *, sequences: int) -> Sizes:
     """Logits and what is made of them: name, bytes and formula."""
-    per, width = f"{sequences:,} sequences x {vocab:,}", settings.width
+    per, width = Note("{:,} sequences x {:,}", sequences, vocab), settings.width
     if settings.runner_2:
-        yield "logits", sequences * vocab * width, f"{per} x {width} B"
+        yield "logits", sequences * vocab * width, Note("{} x {} B", per, width)
         return
     flashinfer = uses_flashinfer(settings)
     if settings.version < SORTS_UNTIL and not flashinfer:
-        yield "sampler.sort", int(SORT_BYTES * sequences * vocab), f"{SORT_BYTES} B x {per}"
+        yield "sampler.sort", int(SORT_BYTES * sequences * vocab), Note("{} B x {}", SORT_BYTES, per)
         return
-    yield "logits", sequences * vocab * width, f"{per} x {width} B"
+    yield "logits", sequences * vocab * width, Note("{} x {} B", per, width)
     third = "masked logits" if flashinfer else "exponential noise"
     for name in ("logits in fp32", "probabilities", third):
-        yield f"sampler.{name}", sequences * vocab * FP32, f"{per} x {FP32} B"
+        yield f"sampler.{name}", sequences * vocab * FP32, Note("{} x {} B", per, FP32)
     if not flashinfer:
         rows = min(sequences, MULTIPROCESSORS)
-        yield "sampler.candidates", rows * vocab * FP32, f"{rows} multiprocessors x {vocab:,} x {FP32} B"
+        yield "sampler.candidates", rows * vocab * FP32, Note("{} multiprocessors x {:,} x {} B", rows, vocab, FP32)
 
 
 def uses_flashinfer(settings: Settings) -> bool:
@@ -105,7 +106,9 @@ def token_counts(model: Model, settings: Settings) -> Iterator[tuple[Tensor, int
     sequences, vocab = settings.max_sequences, model.vocab
     yield Tensor(
         name="counts of output tokens", num_bytes=sequences * (vocab * FP32 + vocab // 8),
-        category=Category.WORKSPACES, owner="sampler", formula=f"{sequences:,} sequences x {vocab:,} x (4 B + 1 bit)",
+        category=Category.WORKSPACES, owner="sampler", formula=Note(
+            "{:,} sequences x {:,} x (4 B + 1 bit)", sequences, vocab
+        ),
         source="vllm-project/vllm vllm/v1/worker/gpu/sample/penalties.py `PenaltiesState`",
     ), 1
 
@@ -122,9 +125,6 @@ DEEPGEMM_FROM: Final = 90
 PACKED_KERNELS: Final = (90, 100, 103)
 """Compute capabilities whose kernels for mxfp4 experts bring no workspace [fused_moe/gpt_oss_triton_kernels_moe.py]."""
 
-
-HIDDEN_COPIES: Final = 4
-"""Tensors of T x H alive while the widest layer runs: residuals before and after, attention output, normed states."""
 
 HANDED_ON: Final = 3
 """Tensors of T x H at the end of a stage that is not the last: states and residual that go out, and the states'
@@ -153,20 +153,14 @@ def profiled_step(
     keeps = settings.version >= WORKSPACES_KEPT_SINCE
     kept = [*encoder_tensors(model, settings, stage), *(workspaces if keeps else ())]
     nodes: list[Node] = [Alloc(tensor) for tensor in kept]
-    nodes += chain.from_iterable(map(_transient, encoder_moments(model, settings, stage, tp=tp)))
+    nodes += chain.from_iterable(transient(*moment) for moment in encoder_moments(model, settings, stage, tp=tp))
     forward = _forward(model, settings, stage, tp=tp, eight_bit=eight_bit)
     unpacked = _unpacked(model, settings, stage, tp, quantised)
     sent = () if stage.last else _handed_on(model, settings)
-    nodes += _transient(chain(forward, unpacked, sent, () if keeps else workspaces))
+    nodes += transient(*forward, *unpacked, *sent, *(() if keeps else workspaces))
     if stage.last and generates(model):
-        nodes += _transient(sampler_tensors(model, settings, sequences=_sampled(model, settings)))
+        nodes += transient(*sampler_tensors(model, settings, sequences=_sampled(model, settings)))
     return (*nodes, *(Free(tensor) for tensor in kept))
-
-
-def _transient(tensors: Iterable[Tensor]) -> Iterator[Node]:
-    alive = tuple(tensors)
-    yield from map(Alloc, alive)
-    yield from map(Free, alive)
 
 
 def _sampled(model: Model, settings: Settings) -> int:
@@ -182,23 +176,14 @@ def _forward(model: Model, settings: Settings, stage: Stage, *, tp: int, eight_b
     tokens, width = settings.batched_tokens, settings.width
     inner = max((inner_width(run.layer.channel, tp) for run in stage.runs(model)), default=0)
     yield step_tensor("hidden states", HIDDEN_COPIES * tokens * model.hidden * width,
-                  f"{HIDDEN_COPIES} x {tokens:,} tokens x {model.hidden:,} x {width} B")
+                  Note("{} x {:,} tokens x {:,} x {} B", HIDDEN_COPIES, tokens, model.hidden, width))
     yield step_tensor("buffers of the step", FORWARD_BUFFERS)
-    yield step_tensor("mlp.gate_up", 2 * tokens * inner * width, f"2 x {tokens:,} tokens x {inner:,} x {width} B")
-    yield step_tensor("mlp.product", tokens * inner * width, f"{tokens:,} tokens x {inner:,} x {width} B")
+    yield step_tensor("mlp.gate_up", 2 * tokens * inner * width, Note(
+        "2 x {:,} tokens x {:,} x {} B", tokens, inner, width
+    ))
+    yield step_tensor("mlp.product", tokens * inner * width, Note("{:,} tokens x {:,} x {} B", tokens, inner, width))
     if eight_bit:
-        yield step_tensor("mlp.product in 8 bits", tokens * inner, f"{tokens:,} tokens x {inner:,} B")
-
-
-def inner_width(channel: MLP | MoE | None, tp: int) -> int:
-    """Width of the dense part of a layer's channel mixer on one rank."""
-    match channel:
-        case MLP():
-            return ceil_div(channel.width, tp)
-        case MoE():
-            return ceil_div(channel.shared_width, tp)
-        case None:
-            return 0
+        yield step_tensor("mlp.product in 8 bits", tokens * inner, Note("{:,} tokens x {:,} B", tokens, inner))
 
 
 def _unpacked(model: Model, settings: Settings, stage: Stage, tp: int, quantised: str) -> Iterator[Tensor]:
@@ -264,10 +249,16 @@ def _expert_workspaces(
     local = ceil_div(moe.num_experts, plan.tp * plan.dp if plan.expert_parallel else 1)
     inner = ceil_div(moe.expert.width, 1 if plan.expert_parallel else plan.tp)
     rows, up = given.tokens * moe.top_k + local * given.padding, (2 if moe.expert.gated else 1) * inner
-    yield step_tensor("experts.up or down", rows * max(up, h) * width, f"{rows:,} rows x {max(up, h):,} x {width} B")
+    yield step_tensor("experts.up or down", rows * max(up, h) * width, Note(
+        "{:,} rows x {:,} x {} B", rows, max(up, h), width
+    ))
     if settings.version >= WORKSPACES_KEPT_SINCE:
         other = max(inner, h)
-        yield step_tensor("experts.product or output", rows * other * width, f"{rows:,} rows x {other:,} x {width} B")
+        yield step_tensor("experts.product or output", rows * other * width, Note(
+            "{:,} rows x {:,} x {} B", rows, other, width
+        ))
         return
-    yield step_tensor("experts.product", rows * inner * width, f"{rows:,} rows x {inner:,} x {width} B")
-    yield step_tensor("experts.output", given.tokens * h * width, f"{given.tokens:,} tokens x {h:,} x {width} B")
+    yield step_tensor("experts.product", rows * inner * width, Note("{:,} rows x {:,} x {} B", rows, inner, width))
+    yield step_tensor("experts.output", given.tokens * h * width, Note(
+        "{:,} tokens x {:,} x {} B", given.tokens, h, width
+    ))

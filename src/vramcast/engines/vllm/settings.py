@@ -24,6 +24,7 @@ from vramcast.engines.serving.rank import WIDTHS, dtype_of
 from vramcast.engines.serving.requests import ALLOW_LONG, FLAG, Known, generates, sees, typed_options
 from vramcast.engines.serving.weights import MARLIN, Packing
 from vramcast.errors import InvalidSpec
+from vramcast.timing.work import VLLM_AHEAD_SINCE
 from vramcast.units import GIB
 
 
@@ -115,9 +116,6 @@ V0_CHUNKS_ABOVE: Final = 32768
 FRACTION_SINCE: Final[tuple[tuple[Version, float], ...]] = (((0, 20), 0.92), ((0, 0), 0.90))
 """Version -> default gpu_memory_utilization [cache]."""
 
-ASYNC_SINCE: Final[Version] = (0, 14)
-"""From then on the scheduler runs a step ahead of the card by default [vllm/config/scheduler.py]."""
-
 GRAPHS_IN_BUDGET_SINCE: Final[Version] = (0, 20)
 """VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is on by default [vllm/envs.py]."""
 
@@ -180,10 +178,10 @@ def settings_of(job: ServeJob) -> Settings:
     default = version >= V1_SINCE and job.model.family not in V0_ONLY
     v1 = default if options.v1 is None else options.v1
     if v1 and job.model.family in V0_ONLY:
-        raise InvalidSpec(f"vLLM's V1 engine has no {job.model.name}; leave v1=true out")
+        raise InvalidSpec("vLLM's V1 engine has no {}; leave v1=true out", job.model.name)
     sequences, tokens = _batch(job, options, v1=v1)
     second = v1 and uses_runner_2(job.model, version)
-    overlapped = v1 and version >= ASYNC_SINCE
+    overlapped = v1 and version >= VLLM_AHEAD_SINCE
     batches = plan.pp + 1 if second and overlapped else max(2 if overlapped else 1, plan.pp)
     return Settings(
         version=version,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from vramcast.domain.job import Precision, Shards
 from vramcast.engines.eager.releases import runs_deepspeed, sharder
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.launch import head_of
 from vramcast.formats.lines import Line, Table, yaml_text
@@ -62,7 +62,7 @@ def read(config: Config) -> Reading:
     values = Watched(config.table or {}, CONFIG)
     kind = str(values.get("distributed_type", "NO")).upper()
     if kind not in KINDS:
-        values.cannot("distributed_type", f"{kind[:40]} is not modelled; {', '.join(KINDS)} are")
+        values.cannot("distributed_type", Note("{} is not modelled; {} are", kind[:40], ", ".join(KINDS)))
     if values.flag("use_cpu"):
         values.cannot("use_cpu", NO_GPU)
     mixed = values.one_of("mixed_precision", MIXED, lower=True, option="precision") or "fp32"
@@ -165,7 +165,7 @@ def fsdp_options(
     policy = str(fsdp.get(key("auto_wrap_policy"), wrap)).upper()
     check_units(fsdp, key("transformer_layer_cls_to_wrap"))
     if policy not in WRAPPED:
-        fsdp.cannot(key("auto_wrap_policy"), f"{policy[:40]} is not modelled; {', '.join(WRAPPED)} is")
+        fsdp.cannot(key("auto_wrap_policy"), Note("{} is not modelled; {} is", policy[:40], ", ".join(WRAPPED)))
     fsdp.get(key("min_num_params"))  # of the other policy
     shards = _strategy(fsdp, key("sharding_strategy"), key("reshard_after_forward"), strategy, version)
     found: dict[str, Any] = {"engine": "huggingface", "sharded-by": f"fsdp{version}"} | shards
@@ -194,7 +194,7 @@ def check_units(fsdp: Watched, key: str) -> None:
     named = fsdp.get(key) or ()
     listed = named if isinstance(named, (list, tuple)) else str(named).split(",")
     if others := [text for name in listed if not LAYER.fullmatch(text := str(name).strip())]:
-        fsdp.cannot(key, f"units of {others[0][:60]} are not modelled; units of one layer are")
+        fsdp.cannot(key, Note("units of {} are not modelled; units of one layer are", others[0][:60]))
 
 
 def _strategy(fsdp: Watched, strategy_key: str, reshard_key: str, given: str | None, version: int) -> dict[str, Any]:
@@ -203,14 +203,14 @@ def _strategy(fsdp: Watched, strategy_key: str, reshard_key: str, given: str | N
     if version == 2:
         kept = given == "SHARD_GRAD_OP" or str(reshard).lower() == "false"
         if given is not None and given not in ("FULL_SHARD", "SHARD_GRAD_OP"):
-            fsdp.cannot(reshard_key, f"{given.lower()} is not modelled for FSDP 2", option="shards")
+            fsdp.cannot(reshard_key, Note("{} is not modelled for FSDP 2", given.lower()), option="shards")
         if reshard is not None and str(reshard).lower() not in ("true", "false"):
             fsdp.refuse(reshard_key, "true or false", option="reshard-after-forward")
         return {"shards": "everything"} | ({"reshard-after-forward": False} if kept else {})
     text = str(reshard).upper() if isinstance(reshard, str) and str(reshard).lower() not in ("true", "false") else None
     chosen = given or text or (str(named).upper() if named is not None else "FULL_SHARD")
     if chosen not in STRATEGIES:
-        fsdp.cannot(strategy_key, f"{chosen[:40]!r} is not one of {', '.join(STRATEGIES)}", option="shards")
+        fsdp.cannot(strategy_key, Note("{!r} is not one of {}", chosen[:40], ", ".join(STRATEGIES)), option="shards")
         return {}
     return {"shards": STRATEGIES[chosen]}
 
@@ -258,7 +258,7 @@ def _written(order: Order, kind: str, nested: Table) -> tuple[File, ...]:
     plan = order.job.plan
     for name in WHOLE_MODELS:
         if getattr(plan, name) > 1:
-            raise Unsupported(f"Accelerate's file has no {name}; use {name}=1, or --format megatron or torchtitan")
+            raise Unsupported("Accelerate's file has no {}; use {}=1, or --format megatron or torchtitan", name, name)
     if kind != "FSDP" and plan.tp * plan.cp > 1:
         raise Unsupported("Accelerate splits by tp and cp beside FSDP2 only; use --shards everything")
     table = (*_machines(order, kind), *nested, *_compile_lines(order))
@@ -313,8 +313,9 @@ def _deepspeed(order: Order) -> Table:
 def _fsdp2(order: Order) -> Table:
     ask, plan = order.ask, order.job.plan
     if Shards(ask("shards")) not in FSDP1_STRATEGIES:
-        raise Unsupported(f"FSDP2 shards weights, gradients and states together, not {plan.shards} only; use --shards "
-                          "everything")
+        raise Unsupported(
+            "FSDP2 shards weights, gradients and states together, not {} only; use --shards everything", plan.shards
+        )
     reshard = ask("reshard_after_forward") and plan.shards is Shards.EVERYTHING
     ask.also("sharded_by")
     lines = [
@@ -358,13 +359,15 @@ def _fsdp1(order: Order) -> Table:
     if strategy == "FULL_SHARD" and not ask("reshard_after_forward"):
         strategy = "SHARD_GRAD_OP"
     if strategy is None or plan.tp * plan.cp > 1:
-        raise Unsupported(f"FSDP1 has no shards={plan.shards} with tp={plan.tp}, cp={plan.cp}; use --shards everything "
-                          "with tp=cp=1")
+        raise Unsupported(
+            "FSDP1 has no shards={} with tp={}, cp={}; use --shards everything with tp=cp=1",
+            plan.shards, plan.tp, plan.cp
+        )
     if ask("shard_group") is not None:
         if plan.shard_group != order.job.cluster.gpus_per_node or strategy != "FULL_SHARD":
             raise Unsupported(
-                f"FSDP1's HYBRID_SHARD shares a copy inside a machine; use --shard-group "
-                f"{order.job.cluster.gpus_per_node} with --shards everything, or --format accelerate-fsdp2"
+                "FSDP1's HYBRID_SHARD shares a copy inside a machine; use --shard-group {} with --shards everything, "
+                "or --format accelerate-fsdp2", order.job.cluster.gpus_per_node
             )
         strategy = "HYBRID_SHARD"
     lines = [

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import load_model
+from vramcast.errors import Note, joined
 from vramcast.formats.reading import Config, Reading, shown, table, together
 from vramcast.formats.watched import Known, Watched
 from vramcast.units import ceil_div
@@ -93,7 +94,9 @@ def read(config: Config) -> Reading:
     if parallel:
         options |= _experts(options, mesh, model)
         name = DISPATCHERS.get(str(table(dict.get(model, "backend")).get("dispatcher")), "DeepEP")
-        notes = (f"model.backend.dispatcher: {name}'s own buffers, which lie beside the allocator, are not counted",)
+        notes = (Note(
+            "model.backend.dispatcher: {}'s own buffers, which lie beside the allocator, are not counted", name
+        ),)
     elif "cp" in options and table(dict.get(model, "backend")).get("attn") == "te":
         notes = (*notes, RING_OF_TE)
     scheduler = _section(values, "step_scheduler")
@@ -126,7 +129,7 @@ def _recipe(values: Watched) -> str:
 def _objective(values: Watched) -> str:
     recipe = _recipe(values)
     if recipe not in RECIPES:
-        values.cannot("recipe", f"{shown(recipe)} trains another network; {', '.join(RECIPES)} are modelled")
+        values.cannot("recipe", Note("{} trains another network; {} are modelled", shown(recipe), ", ".join(RECIPES)))
     return RECIPES.get(recipe, "sft")
 
 
@@ -134,7 +137,9 @@ def _model(model: Watched, backend: Mapping[str, tuple[Any, ...]]) -> dict[str, 
     """Its name and how its weights are stored."""
     target = str(model.get("_target_", CLASSES[0]))
     if not target.endswith(CLASSES):
-        model.cannot("_target_", f"{shown(target)} builds another network; {' and '.join(CLASSES)} are modelled")
+        model.cannot("_target_", Note(
+            "{} builds another network; {} are modelled", shown(target), joined(" and ", CLASSES)
+        ))
     config = model.get("config")
     inner = _section(model, "config") if isinstance(config, dict) else Watched({})
     if isinstance(config, dict) and not str(inner.get("_target_", "")).endswith("Config.from_pretrained"):
@@ -184,7 +189,9 @@ def _images(processor: Watched) -> dict[str, Any]:
     pixels = processor.count("max_pixels")
     processor.get("min_pixels")
     if pixels is None:
-        processor.assumed.append(f"images of {IMAGE} pixels a side, as it says none; --image-size says otherwise")
+        processor.assumed.append(Note(
+            "images of {} pixels a side, as it says none; --image-size says otherwise", IMAGE
+        ))
     return {"image-size": math.isqrt(pixels) if pixels else IMAGE}
 
 
@@ -265,7 +272,7 @@ def _stages(mesh: Watched, model: str) -> dict[str, Any]:
         pipeline.get(name)
     schedule = str(pipeline.get("pp_schedule", "1f1b")).lower()
     if schedule not in ("1f1b", "interleaved1f1b"):
-        pipeline.cannot("pp_schedule", f"{shown(schedule)} is not modelled; 1f1b and interleaved1f1b are")
+        pipeline.cannot("pp_schedule", Note("{} is not modelled; 1f1b and interleaved1f1b are", shown(schedule)))
     pp, each = mesh.count("pp_size") or 1, pipeline.count("layers_per_stage")
     known = MODELS.aliases.get(model.lower())
     if each is not None and known is None:
@@ -302,7 +309,9 @@ def _distributed(mesh: Watched, *, parallel: bool, divided: bool) -> dict[str, A
     target = str(mesh.get("_target_", ""))
     strategy = mesh.get("strategy") or ("fsdp2" if not target or target.endswith("FSDP2Manager") else target)
     if strategy not in STRATEGIES:
-        mesh.cannot("strategy" if "strategy" in mesh else "_target_", f"{shown(strategy)} is not modelled; fsdp2 is")
+        mesh.cannot("strategy" if "strategy" in mesh else "_target_", Note(
+            "{} is not modelled; fsdp2 is", shown(strategy)
+        ))
     for name in _degrees(mesh):
         if name != "cp_size" and not (parallel and name in ("ep_size", "pp_size")) and not (
                 divided and name == "tp_size"):
@@ -347,7 +356,7 @@ def _loss(loss: Watched) -> dict[str, Any]:
         return {}
     kind = LOSSES.get(_tail(target))
     if kind is None:
-        loss.cannot("_target_", f"{shown(_tail(target))} is not modelled", option="loss")
+        loss.cannot("_target_", Note("{} is not modelled", shown(_tail(target))), option="loss")
     if kind != "eager":
         loss.get("fp32_upcast")
         return {"loss": kind}
@@ -363,7 +372,7 @@ def _optimizer(optimizer: Watched) -> dict[str, Any]:
     if target.endswith(".FusedAdam"):
         return {"optimizer": _fused_adam(optimizer)}
     if target not in OPTIMIZERS:
-        optimizer.cannot("_target_", f"{shown(target)} is not modelled", option="optimizer")
+        optimizer.cannot("_target_", Note("{} is not modelled", shown(target)), option="optimizer")
     found: dict[str, Any] = {"optimizer": OPTIMIZERS.get(target)}
     if optimizer.flag("fused"):
         found["optimizer-kernel"] = "fused"
@@ -458,7 +467,7 @@ def _patterns(peft: Watched, name: str) -> list[str]:
     found = []
     for each in map(str, names):
         if not re.fullmatch(r"[\w.*]{1,80}", each):
-            peft.cannot(name, f"{shown(each)} is no pattern of names", option="lora-targets")
+            peft.cannot(name, Note("{} is no pattern of names", shown(each)), option="lora-targets")
             continue
         text = each if "*" in each else f"*.{each}"
         found.append(re.escape(text).replace(r"\*", ".*") + "$")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vramcast.errors import Note
 from vramcast.formats.reading import Config, Reading, Unread, lengths_of, shown, together
 from vramcast.formats.tools.axolotl_adapters import LORA_KERNELS, UNDROPPED, kernel_notes, read_adapters
 from vramcast.formats.tools.axolotl_sharding import read_degrees, read_sharding
@@ -98,7 +99,9 @@ TOWERS: Final = Unread("processor_type", "makes images or sounds of sizes that t
 def read(config: Config) -> Reading:
     """What `axolotl train` does."""
     values = Watched(config.table or {}, AXOLOTL)
-    notes = [f"axolotl {RELEASE} is assumed, which installs transformers 5.14, accelerate 1.13 and TRL 1.8"]
+    notes: list[str] = [
+        Note("axolotl {} is assumed, which installs transformers 5.14, accelerate 1.13 and TRL 1.8", RELEASE)
+    ]
     _switched_off(values)
     options: dict[str, Any] = {"engine-option": BESIDE} | _task(values)
     if model := values.text("base_model"):
@@ -107,7 +110,7 @@ def read(config: Config) -> Reading:
     whole = values.flag("sample_packing") or values.flag("pad_to_sequence_len")
     if options.get("objective") == "sft":
         options |= lengths_of(packed=whole)
-    notes += [] if "sequence_len" in values else [f"sequence_len is not given: {SEQUENCE}, as axolotl has it"]
+    notes += [] if "sequence_len" in values else [Note("sequence_len is not given: {}, as axolotl has it", SEQUENCE)]
     plugins = _plugins(values)
     sharded, batch = read_sharding(values, config.name), _batch(values)
     whole = "adapter" not in values and "sharded-by" not in sharded
@@ -122,7 +125,7 @@ def read(config: Config) -> Reading:
     _network(values, options)
     options |= _unfrozen(values)
     notes += kernel_notes(values, options)
-    notes += [f"{name}: {why}" for name, why in UPPER_BOUNDS.items() if values.flag(name)]
+    notes += [Note("{}: {}", name, why) for name, why in UPPER_BOUNDS.items() if values.flag(name)]
     towers = _towers(values, options)
     unread = (*values.unread(), *towers)
     return Reading("axolotl", options, {}, batch, unread, tuple(notes), parts={UNDROPPED: "experts"},
@@ -198,8 +201,9 @@ def _batch(values: Watched) -> dict[str, int]:
         values.cannot("auto_find_batch_size", "leaves the batch to the run; give --micro-batch", option="micro-batch")
     evaluated = values.count("eval_batch_size")
     if evaluated and evaluated > (micro or 1) and values.get("val_set_size"):
-        values.cannot("eval_batch_size", f"evaluation of {evaluated} samples at once, where a step has {micro or 1}, "
-                      "is not modelled")
+        values.cannot("eval_batch_size", Note(
+            "evaluation of {} samples at once, where a step has {}, is not modelled", evaluated, micro or 1
+        ))
     longer = values.count("eval_sequence_len")
     if longer and longer > (values.count("sequence_len") or SEQUENCE):
         values.cannot("eval_sequence_len", "evaluation of longer samples than a step has is not modelled")
@@ -284,7 +288,9 @@ def _attention(values: Watched) -> dict[str, Any]:
     if given in HUB_FLASH:
         return {"attention": "flash"}
     if given not in KERNELS:
-        values.cannot("attn_implementation", f"{shown(given)} is not one of {', '.join(KERNELS)}", option="attention")
+        values.cannot("attn_implementation", Note(
+            "{} is not one of {}", shown(given), ", ".join(KERNELS)
+        ), option="attention")
         return {}
     packed = values.flag("sample_packing") and values.flag("sdpa_varlen") is not False
     if given == "sdpa" and packed:
@@ -301,7 +307,9 @@ def _plugins(values: Watched) -> frozenset[str]:
     for name in values.get("plugins") or ():
         plain = str(name)
         if plain not in PLUGINS:
-            values.cannot("plugins", f"{plain.rpartition('.')[2][:60]} may change memory or time and is not modelled")
+            values.cannot("plugins", Note(
+                "{} may change memory or time and is not modelled", plain.rpartition(".")[2][:60]
+            ))
             continue
         found.add(PLUGINS[plain])
     if values.flag("cut_cross_entropy") is False:
@@ -344,7 +352,7 @@ def _optimizer(values: Watched) -> dict[str, Any]:
     if name in OWN_OPTIMS:
         return {"optimizer": OWN_OPTIMS[name][0].optimizer}
     if name not in OPTIMS:
-        values.cannot("optimizer", f"{shown(name)} is not modelled", option="optimizer")
+        values.cannot("optimizer", Note("{} is not modelled", shown(name)), option="optimizer")
         return {}
     text = ",".join(f"{key}={value}" for key, value in given.items()) if isinstance(given, Mapping) else given
     inner = Watched({"optim": name} | ({"optim_args": text} if text else {}))
@@ -377,7 +385,7 @@ def _unfrozen(values: Watched) -> dict[str, Any]:
     """
     for name in REMOVED:
         if values.get(name):
-            values.cannot(name, f"axolotl {RELEASE} stops at it")
+            values.cannot(name, Note("axolotl {} stops at it", RELEASE))
     given = values.get("unfrozen_parameters")
     patterns = [str(one) for one in (given if isinstance(given, list) else [given])] if given else []
     if not patterns:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vramcast.errors import Note
 from vramcast.families.module_names import LINEAR_NAMES
 from vramcast.formats.reading import shown, together
 from vramcast.formats.tools.llamafactory import QUANTISED, STORED
@@ -46,7 +47,7 @@ def read_adapters(values: Watched) -> dict[str, Any]:
             values.get(name)
         return {}
     if kind not in ("lora", "qlora"):
-        values.cannot("adapter", f"{shown(kind)} is not modelled; lora and qlora are", option="peft")
+        values.cannot("adapter", Note("{} is not modelled; lora and qlora are", shown(kind)), option="peft")
         return {}
     found: dict[str, Any] = {"peft": "dora" if values.flag("peft_use_dora") else "lora"}
     if values.flag("peft_autocast_adapter_dtype") is False:
@@ -97,7 +98,7 @@ def _stored(values: Watched, kind: str) -> dict[str, Any]:
     if named is not None and named[0].lower() not in ("bnb",):
         stored = STORED.get(named[0].lower())
         if stored is None:
-            values.cannot("base_model", f"{named[0]} weights are not modelled", option="base-weights")
+            values.cannot("base_model", Note("{} weights are not modelled", named[0]), option="base-weights")
             return {}
         values.flag("gptq")
         return {"base-weights": stored}

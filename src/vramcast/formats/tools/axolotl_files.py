@@ -11,7 +11,7 @@ from vramcast.domain.job import Job, Loss, Peft, Precision, Recompute, Shards
 from vramcast.domain.model import Head
 from vramcast.engines.eager.releases import liger_kernels, runs_deepspeed
 from vramcast.engines.eager.trl import loads_fp32, prepared_weights, reentrant
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.families.module_names import names_of, names_saved
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import head_of
@@ -97,10 +97,13 @@ def write(order: Order) -> tuple[File, ...]:
 
 
 def _notes(job: Job) -> tuple[str, ...]:
-    found = [f"{NAME}: axolotl {RELEASE} installs {ENGINE.replace('huggingface@', 'transformers ')}, "
-             f"{', '.join(pair.replace('=', ' ') for pair in BESIDE)}"]
+    found = [Note(
+        "{}: axolotl {} installs {}, {}",
+        NAME, RELEASE, ENGINE.replace("huggingface@", "transformers "),
+        ", ".join(pair.replace("=", " ") for pair in BESIDE)
+    )]
     if job.plan.peft is not None and job.plan.peft.base in STORED.values():
-        found.append(f"{NAME}: base_model must be a checkpoint already quantised to {job.plan.peft.base}")
+        found.append(Note("{}: base_model must be a checkpoint already quantised to {}", NAME, job.plan.peft.base))
     return tuple(found)
 
 
@@ -119,7 +122,7 @@ def _adapters(order: Order) -> Table:
     if peft is None:
         return ()
     if ask("peft.method") not in ("lora", "dora"):
-        raise Unsupported(f"axolotl has no {peft.method}; use lora or dora, or --format transformers")
+        raise Unsupported("axolotl has no {}; use lora or dora, or --format transformers", peft.method)
     if runs_deepspeed(order.job):
         ask.also("peft.adapter_dtype")  # cast with the rest
     elif ask("peft.adapter_dtype") == "fp16":
@@ -216,8 +219,10 @@ def _optimizer(order: Order) -> str:
         return own[name]
     found = optim_of(name, kernel)
     if found is None or found[1] or name.startswith(("galore", "apollo")):
-        raise Unsupported(f"axolotl's file is not written for optimizer {name}"
-                          + (f" with kernel {kernel}" if kernel else "") + "; use adamw or adamw-8bit")
+        if kernel:
+            raise Unsupported("axolotl's file is not written for optimizer {} with kernel {}; use adamw or adamw-8bit",
+                              name, kernel)
+        raise Unsupported("axolotl's file is not written for optimizer {}; use adamw or adamw-8bit", name)
     return found[0]
 
 
@@ -232,7 +237,7 @@ def _kernels(order: Order) -> Table:
     elif plan.loss is Loss.FUSED:
         lines.append(Line("liger_cross_entropy", True, "Liger's, as computed"))
     elif plan.loss not in (None, Loss.FUSED_LINEAR, Loss.COMPILED if plan.compile else Loss.EAGER):
-        raise Unsupported(f"axolotl has no loss {plan.loss}; use eager, fused or fused_linear")
+        raise Unsupported("axolotl has no loss {}; use eager, fused or fused_linear", plan.loss)
     plugins += [LIGER_PLUGIN] if lines else []
     plugins += [CUT_PLUGIN] if cuts else []
     if order.ask("compile"):

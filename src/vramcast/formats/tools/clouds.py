@@ -13,7 +13,7 @@ from typing import Final
 
 from vramcast.domain.device import Cluster
 from vramcast.domain.serving import ServeJob
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.formats.files import PLACEHOLDER, File, Order, Part
 from vramcast.formats.launch import (
     copies_why,
@@ -81,7 +81,7 @@ def card_name(name: str) -> str:
     for beginning, found in CARDS:
         if name.startswith(beginning):
             return found
-    raise Unsupported(f"SkyPilot has no name for {name}; use --format kubernetes or pai-dlc")
+    raise Unsupported("SkyPilot has no name for {}; use --format kubernetes or pai-dlc", name)
 
 
 def _sky_resources(order: Order, *, serving: bool) -> Table:
@@ -120,12 +120,16 @@ def _sky_notes(order: Order) -> tuple[str, ...]:
     cluster: Cluster = order.job.cluster
     if order.fleet is not None and shares_machine(order):
         cards, planned = f"{cluster.gpus_per_node} x {cluster.gpu.name}", order.fleet
-        return (f"{SKYPILOT}: SkyPilot rents a machine with {cards} for every replica; the plan rents "
-                f"{planned.machines} x {planned.machine} for all of them, and its price is theirs",)
+        return (Note(
+            "{}: SkyPilot rents a machine with {} for every replica; the plan rents {} x {} for all of them, and its "
+            "price is theirs", SKYPILOT, cards, planned.machines, planned.machine
+        ),)
     provider = (cluster.instance or "").partition(":")[0]
     if cluster.instance is None or provider in CLOUDS:
         return ()
-    return (f"{SKYPILOT}: SkyPilot does not rent {cluster.instance}; the task asks for the same cards anywhere",)
+    return (Note(
+        "{}: SkyPilot does not rent {}; the task asks for the same cards anywhere", SKYPILOT, cluster.instance
+    ),)
 
 
 DLC_JSON: Final = "pai_dlc_job.json"
@@ -146,7 +150,7 @@ def write_dlc(order: Order) -> tuple[File, ...]:
     table = _create_job(order)
     text = json.dumps(plain(table), indent=2, ensure_ascii=False) + "\n"
     if len(text.encode()) > LARGEST_BODY:
-        raise Unsupported(f"the job has {len(text.encode())} bytes; PAI-DLC takes {LARGEST_BODY}")
+        raise Unsupported("the job has {} bytes; PAI-DLC takes {}", len(text.encode()), LARGEST_BODY)
     parts = (Part("pai-dlc", "CreateJobRequest"),)
     body = File(DLC_JSON, text, parts, reasons=tuple(reasons(table)), notes=_dlc_notes(order))
     submit = HEAD + "set -euo pipefail\n\n" + array("ARGS", _submit(order)) + '\n\npai dlc job submit "${ARGS[@]}"\n'
@@ -245,8 +249,10 @@ def _dlc_notes(order: Order) -> tuple[str, ...]:
     cluster: Cluster = order.job.cluster
     if cluster.instance is None or instance_of(cluster) is not None:
         return ()
-    return (f"{DLC_JSON}: {cluster.instance} is not Alibaba Cloud's; the job asks a quota for "
-            f"{cluster.gpus_per_node} x {cluster.gpu.name} instead",)
+    return (Note(
+        "{}: {} is not Alibaba Cloud's; the job asks a quota for {} x {} instead",
+        DLC_JSON, cluster.instance, cluster.gpus_per_node, cluster.gpu.name
+    ),)
 
 
 def write_eas(order: Order) -> tuple[File, ...]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from vramcast.catalogue.gpus import gpu_names
 from vramcast.catalogue.instances import card_of_code
-from vramcast.errors import Unsupported, VramcastError
+from vramcast.errors import Note, Unsupported, VramcastError, joined
 from vramcast.formats.containers import started
 from vramcast.formats.files import PLACEHOLDER
 from vramcast.formats.reading import NO_GPU, Unread, table
@@ -53,8 +53,8 @@ def _accelerators(resources: Mapping[str, Any]) -> tuple[str, int | None, tuple[
     count = next(iter(counts)) if len(counts) == 1 else None
     kinds = list(dict.fromkeys(wanted))
     if len(kinds) > 1:
-        named = " or ".join(f"{name}:{number}" for name, number in kinds[:4])
-        return "", count, (Unread("accelerators", f"is {named}; give --gpus", "gpus"),)
+        named = joined(" or ", (f"{name}:{number}" for name, number in kinds[:4]))
+        return "", count, (Unread("accelerators", Note("is {}; give --gpus", named), "gpus"),)
     instance = str(resources.get("instance_type") or "")
     if not kinds:
         found = machine(instance) if instance else ""
@@ -164,9 +164,9 @@ def _eas(service: Mapping[str, Any]) -> Iterator[Inside]:
     types = list(dict.fromkeys(filter(None, (*listed, str(computing.get("instance_type") or "")))))
     place, unread = _of_pai(types[0], "") if len(types) == 1 else ("", ())
     if len(types) > 1:
-        unread = (Unread("instances", f"are of {len(types)} types; give --gpus", "gpus"),)
+        unread = (Unread("instances", Note("are of {} types; give --gpus", len(types)), "gpus"),)
     cards, copies = whole(metadata.get("gpu")), whole(metadata.get("instance")) or 1
-    notes = (f"PAI-EAS has {copies} replicas, of which one is answered",) if copies > 1 else ()
+    notes = (Note("PAI-EAS has {} replicas, of which one is answered", copies),) if copies > 1 else ()
     nodes = whole(table(service.get("unit")).get("size")) or whole(table(metadata.get("unit")).get("size")) or 1
     for container in service.get("containers") or ():
         one = table(container)

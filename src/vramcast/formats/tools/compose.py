@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from vramcast.errors import Note
 from vramcast.formats.containers import started, visible
 from vramcast.formats.reading import Unread, table
 from vramcast.formats.wrapped import Inside, variables, whole, words_of
@@ -22,7 +23,7 @@ def inside(document: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) 
         words = started(image, words_of(one.get("entrypoint")), words_of(one.get("command")))
         count, asks = _cards(one)
         seen = min((*([count] if count else ()), *visible(environment)), default=None)
-        notes = (f"env_file of {str(name)[:40]} is not read",) if one.get("env_file") else ()
+        notes = (Note("env_file of {} is not read", str(name)[:40]),) if one.get("env_file") else ()
         unread = (Unread("extends", "names a service of its own; give its file"),) if one.get("extends") else ()
         yield Inside(
             f"service {str(name)[:40]}", words, image, interpolated=True,

@@ -10,7 +10,7 @@ from typing import Any, Final
 from vramcast.domain.job import Job, Shards
 from vramcast.engines.deepspeed import settings as zero_settings
 from vramcast.engines.eager.releases import ZERO_OPTIONS, runs_deepspeed
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.lines import Line, Table, plain, reasons
 from vramcast.formats.reading import Config, Reading, shown, together, written
@@ -161,8 +161,12 @@ def _auto(values: Watched, precision: Mapping[str, Any]) -> tuple[dict[str, Any]
     """What the Trainer fills in where its arguments are not given beside, and a sentence for each."""
     left = values.left_open()
     found = {option: (name, value) for name, option, value in FILLED_IN if name in left and option not in precision}
-    said = [f"{name} is auto, which the Trainer fills in: --{option} {value} where its arguments are not read beside"
-            for option, (name, value) in found.items()]
+    said: list[str] = [
+        Note(
+            "{} is auto, which the Trainer fills in: --{} {} where its arguments are not read beside",
+            name, option, value
+        ) for option, (name, value) in found.items()
+    ]
     return {option: value for option, (_, value) in found.items()}, said
 
 
@@ -223,7 +227,7 @@ def _autocast(values: Watched, precision: str) -> dict[str, Any]:
         return {}
     dtype = str(section.get("dtype", "bfloat16")).removeprefix("torch.")
     if not precision.endswith({"bfloat16": "-bf16", "float16": "-fp16"}.get(dtype, " ")):
-        why = f"to {shown(dtype)} is not modelled but over weights of that type"
+        why = Note("to {} is not modelled but over weights of that type", shown(dtype))
         values.cannot("torch_autocast", why, option="precision")
     return {"engine-option": ("torch_autocast=true",)}
 
@@ -286,13 +290,13 @@ def _batch(order: Order) -> Table:
 def _precision_lines(order: Order) -> Table:
     precision = order.job.plan.precision
     if precision in ("fp64", "fp8"):
-        raise Unsupported(f"DeepSpeed has no precision {precision}; use mixed-bf16")
+        raise Unsupported("DeepSpeed has no precision {}; use mixed-bf16", precision)
     width = SIXTEEN_BITS.get(precision)
     if precision != "tf32":  # which is PyTorch's own switch
         order.ask("precision")
     if width is None:
         return ()
-    why = f"{precision}: {width} weights and activations, an fp32 copy in the optimizer"
+    why = Note("{}: {} weights and activations, an fp32 copy in the optimizer", precision, width)
     if precision != width:
         return (Line(width, (Line("enabled", True, why),)),)
     lines = [Line("enabled", True, f"{width} weights and activations"),
@@ -385,4 +389,6 @@ def _notes(order: Order) -> tuple[str, ...]:
     precision = order.job.plan.precision
     if precision not in ("amp-bf16", "amp-fp16"):
         return ()
-    return (f"{NAME}: with --precision {precision} DeepSpeed keeps an fp32 copy too; so the plan was computed",)
+    return (Note(
+        "{}: with --precision {} DeepSpeed keeps an fp32 copy too; so the plan was computed", NAME, precision
+    ),)

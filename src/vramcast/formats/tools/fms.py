@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vramcast.errors import Note
 from vramcast.formats.reading import Reading, lengths_of, together
 from vramcast.formats.tools.transformers import ARGUMENTS, arguments_of, precision_of, recompute_of
 from vramcast.formats.tools.trl import names_of
@@ -42,7 +43,7 @@ def read_tuning(given: Mapping[str, Any], program: str, file: str) -> Reading:
     notes: list[str] = []
     size = values.count("max_seq_length") or values.count("max_seq_len")
     if size is None:
-        notes.append(f"max_seq_length is not given: {CONTEXT}, as fms-hf-tuning has it")
+        notes.append(Note("max_seq_length is not given: {}, as fms-hf-tuning has it", CONTEXT))
     options: dict[str, Any] = {"engine": "huggingface", "seq-len": size or CONTEXT}
     options |= lengths_of(packed=values.flag("packing"))
     if model := values.text("model_name_or_path"):
@@ -79,7 +80,7 @@ def _adapters(values: Watched) -> dict[str, Any]:
             values.get(name)
         return {}
     if method != "lora":
-        values.cannot("peft_method", f"{str(method)[:40]} is not modelled; lora is", option="peft")
+        values.cannot("peft_method", Note("{} is not modelled; lora is", str(method)[:40]), option="peft")
         return {}
     dropout = values.number("lora_dropout")
     found: dict[str, Any] = {"peft": "lora", "lora-rank": values.count("r") or RANK,
@@ -95,7 +96,7 @@ def _stored(values: Watched) -> dict[str, Any]:
     if (packed := values.get("bnb_qlora")) is not None:
         kind, *rest = packed if isinstance(packed, list) else [packed]
         if kind not in PACKED:
-            values.refuse("bnb_qlora", f"one of {', '.join(PACKED)}", option="base-weights")
+            values.refuse("bnb_qlora", Note("one of {}", ", ".join(PACKED)), option="base-weights")
             return {}
         if rest[:1] == [True]:  # PEFT prepares the network
             return dict(PACKED[kind])

@@ -73,6 +73,9 @@ TRL_CONFIGS: Final[dict[str, dict[str, Any]]] = {
 PROCESSES: Final = 8
 """Of those files."""
 
+FACTORYS: Final = frozenset({"stage", "template", "dataset", "dataset_dir", "model_name_or_path"})
+"""What tells LLaMA-Factory's src/train.py from other projects' scripts of that name."""
+
 
 class Launch(NamedTuple):
     """A command, taken apart."""
@@ -144,7 +147,7 @@ def _beside_launcher(found: Reading, launch: Launch, command: Command, unread: I
     return found._replace(
         options=options, weak=found.weak | shared.weak, batch=shared.batch | found.batch,
         unread=(*found.unread, *shared.unread, *unread), notes=(*command.notes, *found.notes, *shared.notes),
-        ranks=shared.ranks, nodes=shared.nodes,
+        ranks=shared.ranks, nodes=shared.nodes, device_map=found.device_map and (shared.ranks or 1) == 1,
     )
 
 
@@ -153,6 +156,8 @@ def _program(launch: Launch, values: Mapping[str, Any], file: str) -> Reading:
         return fms.read_fsdp_qlora(values, launch.program, file)
     if "finetuning_type" in values:
         return _factory(values, launch.program, file)
+    if launch.program.endswith("src/train.py") and not FACTORYS & values.keys():
+        return hf_examples.read_own(values, launch.program, file)
     for program in PROGRAMS:
         if program.match.fullmatch(launch.program):
             return program.read(values, launch.program, file)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from vramcast.errors import Note
 from vramcast.formats.reading import Reading, Unread, together
 from vramcast.formats.tools.transformers import ARGUMENTS, LENGTHS, arguments_of, liger_of, precision_of, recompute_of
 from vramcast.formats.tools.trl import LOADED, names_of
@@ -92,14 +93,14 @@ def read_example(given: Mapping[str, Any], program: str, file: str) -> Reading:
         notes.append("do_train is not given, without which the script trains nothing")
     if row.model and values.get("model_name_or_path") is None:
         options["model"] = row.model
-        notes.append(f"model_name_or_path is not given: {row.model}, as the script has it")
+        notes.append(Note("model_name_or_path is not given: {}, as the script has it", row.model))
     found = _trained(values, options, file, notes)
     if row.samples == 1:
         return found
     micro = found.batch.get("micro")
     return found._replace(
         batch={**found.batch, **({"micro": row.samples * micro} if isinstance(micro, int) else {})},
-        notes=(*found.notes, f"each sample is read {row.samples} times, once with each of its answers"),
+        notes=(*found.notes, Note("each sample is read {} times, once with each of its answers", row.samples)),
     )
 
 
@@ -107,11 +108,11 @@ def _lengths(values: Watched, row: Example, *, alone: bool) -> tuple[dict[str, A
     """How long samples are, and what is said where nobody says it."""
     if not row.length:
         return {}, []
-    notes = []
+    notes: list[str] = []
     given = [size for name in (row.length, *LENGTHS) if (size := values.count(name)) is not None]
     usual = row.alone if alone and row.alone else row.usual
     if not given:
-        notes.append(f"{row.length} is not given: {usual} is assumed")
+        notes.append(Note("{} is not given: {} is assumed", row.length, usual))
     options: dict[str, Any] = {"seq-len": given[0] if given else usual}
     if row.decoder:
         options["decoder-seq-len"] = values.count(row.decoder) or row.usual_decoder
@@ -128,7 +129,8 @@ def read_own(given: Mapping[str, Any], program: str, file: str) -> Reading:
     options: dict[str, Any] = {"seq-len": lengths[-1]} if lengths else {}
     adapters = _adapters(values)
     what = "adapters" if adapters else "all weights"
-    notes = [f"{name[:60] or 'the script'} is not read: taken for one that trains {what} with the Trainer"]
+    who = name[:60] or "the script"
+    notes: list[str] = [Note("{} is not read: taken for one that trains {} with the Trainer", who, what)]
     found = _trained(values, together(options, adapters), file, notes)
     return found if lengths else found._replace(auto={"seq-len": "says no length of the samples"})
 
@@ -184,7 +186,9 @@ def _trained(values: Watched, options: dict[str, Any], file: str, notes: list[st
         elif computed in ("fp32", "tf32"):
             precision = {"precision": weights}
         else:
-            values.cannot(loaded, f"weights in {weights} beside {computed} are not modelled", option="precision")
+            values.cannot(loaded, Note(
+                "weights in {} beside {} are not modelled", weights, computed
+            ), option="precision")
     elif precision == {"precision": "fp32"}:
         precision, weak = {}, precision
     found: dict[str, Any] = {"engine": "huggingface", **options}

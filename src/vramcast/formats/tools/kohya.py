@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, arguments, command_of, shown
 from vramcast.formats.tools.diffusers import OTHER, PRECISIONS, processes
 from vramcast.formats.tools.hf_command import taken_apart
@@ -56,7 +56,7 @@ SCRIPTS: Final[dict[str, Script]] = {
     "sdxl_train_textual_inversion": Script(_XL, text_learns="never", trains="embedding"),
 }
 
-NARROW: Final = "weights learn in the 16 bits that {script}.py loads them in: gradients and moments have as many"
+NARROW: Final = "weights learn in the 16 bits that {}.py loads them in: gradients and moments have as many"
 """[kohya] flux_train.py loads in the type of --mixed_precision, sd3_train.py as the checkpoint has them, which is taken
 for 16 bits; only modules of SD and SDXL are fp32 from the start (`_load_state_dict_on_device`)."""
 
@@ -79,7 +79,7 @@ OPTIMIZERS: Final = {
 def read(config: Config) -> Reading:
     """The one command of a script that starts a training, over the files that it names."""
     if config.name.endswith(".toml"):
-        raise Unsupported(f"{config.name} is a file of sd-scripts; give the command that names it beside it")
+        raise Unsupported("{} is a file of sd-scripts; give the command that names it beside it", config.name)
     command = command_of(config, _score)
     launch = taken_apart(command.words)
     given = arguments(filter(str.strip, launch.words))
@@ -99,13 +99,13 @@ def read(config: Config) -> Reading:
     options, pairs = _options(values, row, launched)
     notes = [*command.notes, *shared.notes]
     model, said = _model(values, row)
-    notes += [*said, *([NARROW.format(script=name)] if row.narrow else [])]
+    notes += [*said, *([Note(NARROW, name)] if row.narrow else [])]
     size, batch, found = _samples(values, dataset)
-    auto = {}
+    auto: dict[str, str] = {}
     if not size and not found:
         named = shown(values.text("dataset_config") or values.text("in_json") or "dataset_config")
-        auto["image-size"] = ELSEWHERE_SIZES.format(named)
-        auto |= {} if batch else {"micro-batch": ELSEWHERE_BATCH.format(named)}
+        auto["image-size"] = Note(ELSEWHERE_SIZES, named)
+        auto |= {} if batch else {"micro-batch": Note(ELSEWHERE_BATCH, named)}
     pairs = size + pairs
     unread += found
     options = {"engine": "sd-scripts", "model": model, **options, "engine-option": tuple(pairs)}
@@ -129,8 +129,10 @@ def _model(values: Watched, row: Script) -> tuple[str, list[str]]:
             model = "stable-diffusion-3.5-large"
     kind = values.get("model_type")
     if kind not in (None, "flux", "flux_dev"):
-        values.cannot("model_type", f"{shown(kind)} is another network")
-    return model, [f"{shown(named) if named else 'the checkpoint'} is taken for {model}, which the script trains"]
+        values.cannot("model_type", Note("{} is another network", shown(kind)))
+    return model, [Note(
+        "{} is taken for {}, which the script trains", shown(named) if named else "the checkpoint", model
+    )]
 
 
 def _options(values: Watched, row: Script, launched: str | None) -> tuple[dict[str, Any], list[str]]:
@@ -147,7 +149,7 @@ def _options(values: Watched, row: Script, launched: str | None) -> tuple[dict[s
     if row.adapters:
         module = values.text("network_module")
         if module not in NETWORKS:
-            values.cannot("network_module", f"{shown(module)} is none of {', '.join(NETWORKS)}")
+            values.cannot("network_module", Note("{} is none of {}", shown(module), ", ".join(NETWORKS)))
         options |= {"peft": "lora", "lora-rank": values.count("network_dim") or 4}
     if row.trains != "denoiser":
         pairs.append(f"trains={row.trains}")
@@ -171,7 +173,9 @@ def _optimizer(values: Watched) -> str:
     name = values.text("optimizer_type")
     found = OPTIMIZERS.get(str(name).lower().rpartition(".")[2]) if name else "adamw"
     if found is None:
-        values.cannot("optimizer_type", f"{shown(name)} is none of {', '.join(OPTIMIZERS)}", option="optimizer")
+        values.cannot("optimizer_type", Note(
+            "{} is none of {}", shown(name), ", ".join(OPTIMIZERS)
+        ), option="optimizer")
     return found or "adamw"
 
 

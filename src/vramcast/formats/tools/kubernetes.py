@@ -79,7 +79,7 @@ def _resources(order: Order) -> Table:
     cluster: Cluster = order.job.cluster
     name = RESOURCES.get(cluster.gpu.vendor)
     if name is None:
-        raise Unsupported(f"no device plugin is known for cards of {cluster.gpu.vendor}; use --format pai-dlc")
+        raise Unsupported("no device plugin is known for cards of {}; use --format pai-dlc", cluster.gpu.vendor)
     return (Line("limits", (Line(name, str(cluster.gpus_per_node), f"{cluster.gpu.name}, one machine"),)),)
 
 

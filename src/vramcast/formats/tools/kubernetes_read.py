@@ -12,10 +12,21 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from vramcast.errors import Note, SourceError
 from vramcast.formats.containers import started
-from vramcast.formats.reading import ELSEWHERE, NO_GPU, Unread, table
+from vramcast.formats.reading import ELSEWHERE, LARGEST_FILE, NO_GPU, TOO_LARGE, Unread, table
 from vramcast.formats.tools.kubernetes import RESOURCES
-from vramcast.formats.wrapped import Inside, card, machine, unknown_card, variables, whole, words_of
+from vramcast.formats.wrapped import (
+    TORCHRUN,
+    Inside,
+    card,
+    machine,
+    on_each_machine,
+    unknown_card,
+    variables,
+    whole,
+    words_of,
+)
 
 NAMES_A_CARD: Final = (
     "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name",
@@ -50,6 +61,7 @@ class Pod(NamedTuple):
     name: str
     nodes: int = 1
     environment: Mapping[str, str] = {}  # that its operator sets
+    elastic: Mapping[str, str] = {}  # options of torchrun whose defaults its operator sets
 
 
 def inside(document: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) -> Iterator[Inside]:
@@ -66,6 +78,7 @@ def inside(document: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) 
         for one in documents if one.get("kind") == "ConfigMap"
     }
     scripts = {str(file): text for data in maps.values() for file, text in data.items() if isinstance(text, str)}
+    spec = table(_with_values(spec, maps)) if maps else spec
     for part in _parts(kind, spec, name, scripts):
         environment = {**_mapped(part.maps, maps), **part.environment}
         yield part._replace(
@@ -73,6 +86,17 @@ def inside(document: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) 
             notes=(*part.notes, *_copies(kind, spec)),
             unread=(*part.unread, *(Unread(f"envFrom {one[:40]}", ELSEWHERE) for one in part.maps if one not in maps)),
         )
+
+
+def _with_values(value: Any, maps: Mapping[str, Mapping[str, Any]]) -> Any:
+    """The same with the variables that name an entry of a configuration map in the file."""
+    if isinstance(value, Mapping):
+        source = table(table(value.get("valueFrom")).get("configMapKeyRef"))
+        text = maps.get(str(source.get("name")), {}).get(str(source.get("key")))
+        if isinstance(text, str):
+            return {"name": value.get("name"), "value": text}
+        return {key: _with_values(inner, maps) for key, inner in value.items()}
+    return [_with_values(inner, maps) for inner in value] if isinstance(value, list) else value
 
 
 def _parts(kind: str, spec: Mapping[str, Any], name: str, scripts: Mapping[str, str]) -> Iterator[Inside]:
@@ -85,6 +109,8 @@ def _parts(kind: str, spec: Mapping[str, Any], name: str, scripts: Mapping[str, 
         yield from _train_job(spec, name, scripts)
     elif kind == "RayService" and isinstance(spec.get("serveConfigV2"), str):
         yield from _ray_service(spec)
+    elif kind == "RayJob":
+        yield from _ray_job(spec, name, scripts)
     else:
         for pod in _pods(kind, spec, name):
             yield from containers(pod, f"{kind} {name}", scripts)
@@ -102,6 +128,19 @@ def _ray_service(spec: Mapping[str, Any]) -> Iterator[Inside]:
         yield from ray_serve.inside(inner, ())
 
 
+def _ray_job(spec: Mapping[str, Any], name: str, scripts: Mapping[str, str]) -> Iterator[Inside]:
+    """The entry point, on the cards of the first group of workers that has some, or of the head
+    [ray-project/kuberay ray-operator/apis/ray/v1/rayjob_types.go, raycluster_types.go]."""
+    cluster = table(spec.get("rayClusterSpec"))
+    groups = (*(cluster.get("workerGroupSpecs") or ()), cluster.get("headGroupSpec"))
+    entry = spec.get("entrypoint")
+    parts = [(part, whole(table(group).get("replicas")) or 1) for group in groups
+             for part in containers(Pod(_template(table(group)), name), f"RayJob {name}", scripts)]
+    if isinstance(entry, str) and parts:
+        part, nodes = next((one for one in parts if one[0].has_gpu), parts[0])
+        yield part._replace(words=(), script=entry, nodes=nodes, scripts=scripts)
+
+
 def _mapped(names: Sequence[str], maps: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Variables that configuration maps of the file give."""
     return {variable: text for name in names for variable, text in variables(maps.get(name)).items()}
@@ -109,7 +148,7 @@ def _mapped(names: Sequence[str], maps: Mapping[str, Mapping[str, Any]]) -> dict
 
 def _copies(kind: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
     count = whole(spec.get("replicas")) or 1
-    return (f"{kind} has {count} replicas, of which one is answered",) if count > 1 else ()
+    return (Note("{} has {} replicas, of which one is answered", kind, count),) if count > 1 else ()
 
 
 def _pods(kind: str, spec: Mapping[str, Any], name: str) -> Iterator[Pod]:
@@ -120,7 +159,9 @@ def _pods(kind: str, spec: Mapping[str, Any], name: str) -> Iterator[Pod]:
         nodes = sum(count for role, count in counts.items() if role != "Launcher")
         first = next(iter(counts), None)
         if first is not None:
-            yield Pod(_template(table(roles[first])), name, max(1, nodes))
+            of_torch = {"nnodes": str(nodes), "nproc-per-node": str(spec.get("nprocPerNode") or "")}
+            yield Pod(_template(table(roles[first])), name, max(1, nodes),
+                      elastic=of_torch if kind == "PyTorchJob" and nodes > 1 else {})
     elif kind == "LeaderWorkerSet":
         group = table(spec.get("leaderWorkerTemplate"))
         leader = table(group.get("leaderTemplate")) or table(group.get("workerTemplate"))
@@ -153,8 +194,11 @@ def containers(pod: Pod, kind: str, scripts: Mapping[str, str]) -> Iterator[Insi
         environment = {**variables(one.get("env")), **pod.environment}
         image = str(one.get("image") or "")
         command, arguments = (_substituted(words_of(one.get(part)), environment) for part in ("command", "args"))
+        words = _of_elastic(started(image, command, arguments), pod.elastic)
+        if pod.nodes > 1 and (alone := on_each_machine(" ".join(words), pod.nodes)):
+            more = (*more, alone)
         yield Inside(
-            kind, started(image, command, arguments), image, environment=environment, scripts=scripts,
+            kind, words, image, environment=environment, scripts=scripts,
             place=place if count or not more else "", cards=count, nodes=pod.nodes,
             name=str(one.get("name") or pod.name), unread=(*unread, *more), has_gpu=bool(count),
             maps=tuple(str(table(table(source).get("configMapRef")).get("name")) for source in one.get("envFrom") or ()
@@ -162,10 +206,37 @@ def containers(pod: Pod, kind: str, scripts: Mapping[str, str]) -> Iterator[Insi
         )
 
 
+def _of_elastic(words: Sequence[str], options: Mapping[str, str]) -> tuple[str, ...]:
+    """A command with what torchrun takes from `PET_NNODES` and `PET_NPROC_PER_NODE` where it does not say it itself
+    [pytorch torch/distributed/argparse_util.py; kubeflow/training-operator pkg/controller.v1/pytorch/envvar.go].
+
+    >>> _of_elastic(("torchrun", "--nproc_per_node=8", "t.py"), {"nnodes": "4", "nproc-per-node": "2"})
+    ('torchrun', '--nnodes=4', '--nproc_per_node=8', 't.py')
+    """
+    line = " ".join(words).replace("_", "-")
+    added = [f"--{name}={value}" for name, value in options.items() if value and f"--{name}" not in line]
+    spread: list[str] = []
+    for word in words:
+        if TORCHRUN.fullmatch(word):
+            spread += [word, *added]
+        else:
+            spread.append(TORCHRUN.sub(lambda match: " ".join((match[0], *added)), word) if " " in word else word)
+    return tuple(spread)
+
+
 def _substituted(words: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """`$(NAME)` as Kubernetes puts variables of a container's environment in."""
+    """`$(NAME)` as Kubernetes puts variables of a container's environment in.
+
+    Raises: SourceError: they become longer than a configuration may be
+    """
+    left = LARGEST_FILE
+
     def put(match: re.Match[str]) -> str:
-        return environment.get(match[1], match[0])
+        nonlocal left
+        value = environment.get(match[1], match[0])
+        if (left := left - len(value)) < 0:  # each may stand for a text in which it stands a thousand times
+            raise SourceError(TOO_LARGE, "$(...)", LARGEST_FILE)
+        return value
 
     return tuple(re.sub(r"\$\(([A-Za-z_]\w{0,80})\)", put, word) for word in words)
 
@@ -191,7 +262,7 @@ def _place(spec: Mapping[str, Any]) -> tuple[str, tuple[Unread, ...]]:
     machines = {value for name, value in named if name in NAMES_A_MACHINE}
     wanted = cards if cards and not (len(machines) == 1 and machine(next(iter(machines)))) else machines or cards
     if len(wanted) > 1:
-        return "", (Unread("nodeAffinity", f"names {len(wanted)} kinds of nodes; give --gpus", "gpus"),)
+        return "", (Unread("nodeAffinity", Note("names {} kinds of nodes; give --gpus", len(wanted)), "gpus"),)
     if not wanted:
         return "", ()
     value = next(iter(wanted))
@@ -214,7 +285,9 @@ def _labels(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _train_job(spec: Mapping[str, Any], name: str, scripts: Mapping[str, str]) -> Iterator[Inside]:
     trainer = table(spec.get("trainer"))
     container = {**trainer, "resources": trainer.get("resourcesPerNode")}
-    pod = Pod({"containers": [container]}, name, whole(trainer.get("numNodes")) or 1)
+    nodes = whole(trainer.get("numNodes")) or 1
+    each = trainer.get("numProcPerNode") or "auto"
+    pod = Pod({"containers": [container]}, name, nodes, elastic={"nnodes": str(nodes), "nproc-per-node": str(each)})
     yield from containers(pod, f"TrainJob {name}", scripts)
 
 

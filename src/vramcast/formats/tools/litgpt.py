@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from vramcast.catalogue.documents import NoDocument, parse_yaml
 from vramcast.domain.job import Job, Precision, Shards
-from vramcast.errors import Unsupported, VramcastError
+from vramcast.errors import Note, Unsupported, VramcastError
 from vramcast.formats.environment import options_of_environment, unread_environment
 from vramcast.formats.files import File, Order, hub_id, nested
 from vramcast.formats.launch import head_of
 from vramcast.formats.lines import Line, Table, yaml_text
-from vramcast.formats.reading import Config, Reading, Unread, arguments, command_of, together, written
+from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, arguments, command_of, together, written
 from vramcast.formats.table import Refusal, Row, read_rows, refuse
 from vramcast.formats.tools.deepspeed import LEARNING_RATE
 from vramcast.formats.watched import Known, Watched
@@ -66,10 +66,12 @@ def read(config: Config) -> Reading:
         return _command(config)
     values = Watched(config.table, KNOWN)
     if values.get("model_name") is not None:
-        raise Unsupported(f"{config.name}: litgpt's pretraining compiles the model and shards in groups, which is not "
-                          "modelled; give a fine-tuning configuration")
+        raise Unsupported(
+            "{}: litgpt's pretraining compiles the model and shards in groups, which is not modelled; give a "
+            "fine-tuning configuration", config.name
+        )
     lora = any(name.startswith("lora_") or name == "quantize" for name in config.table)
-    note = () if lora else (f"{config.name} says nothing of LoRA: litgpt finetune_full is assumed",)
+    note = () if lora else (Note("{} says nothing of LoRA: litgpt finetune_full is assumed", config.name),)
     options, batch = _options(values, "lora" if lora else "", whole=True)
     auto = {} if "seq-len" in options else {"seq-len": "says no train.max_seq_length"}
     ranks = _ranks(values)
@@ -81,7 +83,7 @@ def _command(config: Config) -> Reading:
     words = list(command.words)
     place = next((at for at, word in enumerate(words) if word in SCRIPTS), None)
     if place is None:
-        raise Unsupported(f"{config.name}: of litgpt's commands {', '.join(SCRIPTS)} are read")
+        raise Unsupported("{}: of litgpt's commands {} are read", config.name, ", ".join(SCRIPTS))
     given = {name: _value(value) for name, value in arguments(words[place + 1:]).items()}
     if place + 1 < len(words) and not words[place + 1].startswith("-"):
         given["checkpoint_dir"] = words[place + 1]
@@ -93,7 +95,7 @@ def _command(config: Config) -> Reading:
     ranks = _ranks(values)
     unread = [*command.unread, *values.unread(), *unread_environment(command.variables)]
     if file is not None:
-        unread.append(Unread(str(file)[:60], "is a file of its own; give it with another --from", file="litgpt"))
+        unread.append(Unread(str(file)[:60], ELSEWHERE, file="litgpt"))
     auto = {} if "seq-len" in options or file else {"seq-len": "says no train.max_seq_length"}
     return Reading("litgpt's command", options | options_of_environment(command.variables), {}, batch, tuple(unread),
                    command.notes, auto, ranks, alone=ranks == 1)
@@ -180,7 +182,7 @@ def _optimizer(values: Watched) -> dict[str, Any]:
     if name is None:
         return {}
     if name not in OPTIMIZERS:
-        values.refuse("optimizer", f"one of {', '.join(OPTIMIZERS)}", option="optimizer")
+        values.refuse("optimizer", Note("one of {}", ", ".join(OPTIMIZERS)), option="optimizer")
         return {}
     found = {"optimizer": OPTIMIZERS[name]}
     if init.flag("fused"):
@@ -214,7 +216,7 @@ def write(order: Order) -> tuple[File, ...]:
     ask = order.ask
     precision = Precision(ask("precision")).value
     if precision not in PRECISIONS:
-        raise Unsupported(f"litgpt has no precision {precision}; use {', '.join(PRECISIONS)}")
+        raise Unsupported("litgpt has no precision {}; use {}", precision, ", ".join(PRECISIONS))
     script = "finetune_lora" if job.plan.peft else "finetune_full"
     cluster, model = job.cluster, hub_id(job.model)
     table = (
@@ -251,14 +253,14 @@ def _adapter_lines(order: Order) -> Table:
     chosen = {name: bool(words & set(adapted)) for name, adapted in SWITCHES.items()}
     known = {word for adapted in SWITCHES.values() for word in adapted} | {"head.output"}
     if words - known:
-        raise Unsupported(f"litgpt cannot adapt {sorted(words - known)[0]}; use {', '.join(sorted(known))}")
+        raise Unsupported("litgpt cannot adapt {}; use {}", sorted(words - known)[0], ", ".join(sorted(known)))
     chosen["lora_head"] |= "head.output" in words
     lines = [Line("lora_r", ask("peft.rank")), Line("lora_alpha", 2 * peft.rank, "not part of the plan"),
              Line("lora_dropout", ask("peft.dropout")), *(Line(name, flag) for name, flag in chosen.items())]
     if ask("peft.base") != "full":
         bases = written(BASES)
         if peft.base not in bases:
-            raise Unsupported(f"litgpt packs no frozen weights as {peft.base}; use {', '.join(bases)}")
+            raise Unsupported("litgpt packs no frozen weights as {}; use {}", peft.base, ", ".join(bases))
         lines.append(Line("quantize", bases[peft.base], f"frozen weights: {peft.base}"))
     return tuple(lines)
 
@@ -267,7 +269,7 @@ def _optimizer_line(order: Order) -> Line:
     kernel, name = order.ask("optimizer_kernel"), order.ask("optimizer")
     classes = written({text: own for text, own in OPTIMIZERS.items() if "." in text})
     if name not in classes:
-        raise Unsupported(f"litgpt's file is not written with {name}; use {', '.join(classes)}")
+        raise Unsupported("litgpt's file is not written with {}; use {}", name, ", ".join(classes))
     flags = {"fused": [Line("fused", True)], "loop": [Line("foreach", False)]}.get(kernel or "", [])
     init = (Line("lr", LEARNING_RATE, "not part of the plan"), *flags)
     return Line("optimizer", (Line("class_path", classes[name]), Line("init_args", init)))

@@ -18,6 +18,7 @@ from vramcast.engines.llamacpp.settings import FORK_OPTIONS, OPTIONS, SINCE
 from vramcast.engines.llamacpp.settings import settings_of as llamacpp_settings
 from vramcast.engines.serving.requests import sees
 from vramcast.engines.serving.table import SERVING
+from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.launch import one_of_several
 from vramcast.formats.lines import Line
@@ -32,7 +33,7 @@ from vramcast.formats.servers import (
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.by_name import by_name
 from vramcast.sources.logs import options as logged
-from vramcast.states.ggml_mixes import MIXES
+from vramcast.states.ggml import MIXES
 
 
 def write(order: Order) -> tuple[File, ...]:
@@ -179,10 +180,12 @@ def _projector(values: Watched, network: str | None) -> tuple[str, ...]:
     match = STORED.search(PARTS_OF_FILES.sub("", str(file)[-LONGEST_NAME:]))
     stored = match[2].lower().replace("fp", "f") if match else "f16"
     if stored not in PROJECTORS:
-        values.cannot("mmproj", f"is stored in {stored}, which is not modelled")
+        values.cannot("mmproj", Note("is stored in {}, which is not modelled", stored))
         return ()
-    how = "as it is named" if match else "as most are"
-    values.assumed.append(f"the projector is taken for one in {stored}, {how}")
+    values.assumed.append(Note(
+        "the projector is taken for one in {}, as it is named" if match
+        else "the projector is taken for one in {}, as most are", stored
+    ))
     return (f"mmproj={stored}",)
 
 
@@ -229,9 +232,9 @@ def network_of(said: str, repository: str | None) -> tuple[dict[str, str], str]:
         return {}, "stores its layers in several ways; name the model, and --weights"
     if network is None:
         return {}, "says no network that is known by its name; name the model, and --weights"
-    how = f" with weights in {weights}" if weights else ""
     return ({"model": network.base} | ({"weights": weights} if weights else {}),
-            f"{said} is taken for {network.base}{how}, as it is named")
+            Note("{} is taken for {} with weights in {}, as it is named", said, network.base, weights) if weights else
+            Note("{} is taken for {}, as it is named", said, network.base))
 
 
 def _cache(values: Watched) -> dict[str, Any]:
@@ -284,5 +287,7 @@ def read(config: Config) -> Reading:
         unread.append(Unread("ctx-size", "is fitted to the card where it is not given; give --context", "context"))
     elif asked is None:
         options["context"] = max(1, USUAL_CONTEXT // int(options.get("concurrency", 1)))
-        notes.append(f"a context of {USUAL_CONTEXT}, {engine}'s before build {SINCE['fit']} where -c is not given")
+        notes.append(Note(
+            "a context of {}, {}'s before build {} where -c is not given", USUAL_CONTEXT, engine, SINCE["fit"]
+        ))
     return found._replace(options=options, unread=tuple(unread), notes=tuple(notes))

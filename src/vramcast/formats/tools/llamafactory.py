@@ -15,7 +15,7 @@ from vramcast.domain.model import Head
 from vramcast.engines.eager.preference import compares, in_one
 from vramcast.engines.eager.releases import LIGER, liger_kernels, runs_deepspeed
 from vramcast.engines.eager.trl import loads_fp32, prepared_weights, reentrant
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.families.module_names import names_of, names_saved
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import head_of
@@ -112,7 +112,9 @@ def read_factory(config: Config) -> Reading:
         options |= lengths_of(packed=packs)
     if (kernel := values.one_of("flash_attn", KERNELS, option="attention")) is not None:
         options["attention"] = kernel
-    notes = [] if "cutoff_len" in values else [f"cutoff_len is not given: {CUTOFF}, as LLaMA-Factory has it"]
+    notes: list[str] = []
+    if "cutoff_len" not in values:
+        notes.append(Note("cutoff_len is not given: {}, as LLaMA-Factory has it", CUTOFF))
     kernels = _kernels(values, options["objective"])
     options = together(options, _recompute(values), kernels, _low_rank(values), _adapters(values))
     if options["engine"] == "unsloth":  # which prepares packed bases itself
@@ -124,7 +126,7 @@ def read_factory(config: Config) -> Reading:
         options = together(options, {"engine-option": OWN_TRAINERS[options["objective"]]})
     for name in LIKE_EAGER:
         if values.flag(name):
-            notes.append(f"{name}: as much as the usual loss, whose logits are written out in fp32")
+            notes.append(Note("{}: as much as the usual loss, whose logits are written out in fp32", name))
     if values.flag("use_v1_kernels"):
         notes.append("use_v1_kernels: kernels of NPUs, nothing on other cards")
     for name in ("pref_ftx", "pref_bco_weight"):
@@ -132,7 +134,7 @@ def read_factory(config: Config) -> Reading:
     alone = values.one_of("pref_loss", PREFERENCES, option="objective")
     if alone and options["objective"] == "dpo":
         options = together(options, {"engine-option": ("precompute_ref_log_probs=true",)})
-        notes.append(f"pref_loss: {values['pref_loss']}: DPO's program without a reference")
+        notes.append(Note("pref_loss: {}: DPO's program without a reference", values["pref_loss"]))
     options["image-size"] = math.isqrt(values.count("image_max_pixels") or PIXELS)
     for name in OF_VIDEO:
         values.get(name)
@@ -215,7 +217,7 @@ def _adapters(values: Watched) -> dict[str, Any]:
                 values.get(name)
         return {}
     if kind not in ("lora", "oft"):
-        values.cannot("finetuning_type", f"{str(kind)[:40]} is not modelled", option="peft")
+        values.cannot("finetuning_type", Note("{} is not modelled", str(kind)[:40]), option="peft")
         return {}
     found: dict[str, Any] = {"peft": "oft" if kind == "oft" else "dora" if values.flag("use_dora") else "lora"}
     found["lora-rank"] = values.count(OF_RANK[kind][0]) or OF_RANK[kind][1]
@@ -245,7 +247,7 @@ def _stored(values: Watched) -> dict[str, Any]:
         eight = re.search(r"(?i)int8|8-?bit", str(values.get("model_name_or_path")))
         kind = "gptq-int8" if eight and named[0].lower() == "gptq" else STORED.get(named[0].lower())
         if kind is None:
-            values.cannot("model_name_or_path", f"{named[0]} weights are not modelled", option="base-weights")
+            values.cannot("model_name_or_path", Note("{} weights are not modelled", named[0]), option="base-weights")
         return {"base-weights": kind} if kind else {}
     loaded = f"dtype={'float16' if values.flag('fp16') else 'bfloat16'}"  # whatever TRL does: [LF model/loader.py]
     if bits is None and not packed:
@@ -302,8 +304,10 @@ def write(order: Order) -> tuple[File, ...]:
     refuse_chunks(job, "LLaMA-Factory")
     order.ask.also("option.log_probs", "option.value_head")
     if compares(job) and not in_one(job):
-        raise Unsupported(f"LLaMA-Factory's {job.workload.objective.upper()} makes log-probabilities of all logits at "
-                          "once, not sample by sample as TRL's; add --engine-option log_probs=whole")
+        raise Unsupported(
+            "LLaMA-Factory's {} makes log-probabilities of all logits at once, not sample by sample as TRL's; add "
+            "--engine-option log_probs=whole", job.workload.objective.upper()
+        )
     own = (*_model(order), *_method(order), *_data(order))
     arguments = _arguments(order)
     head = head_of(order, f"FORCE_TORCHRUN=1 llamafactory-cli train {NAME}")
@@ -315,7 +319,7 @@ def _notes(job: Job) -> tuple[str, ...]:
     peft = job.plan.peft
     if peft is None or peft.base not in STORED.values():
         return ()
-    return (f"{NAME}: model_name_or_path must be a checkpoint already quantised to {peft.base}",)
+    return (Note("{}: model_name_or_path must be a checkpoint already quantised to {}", NAME, peft.base),)
 
 
 def _model(order: Order) -> Table:
@@ -380,7 +384,7 @@ def _method(order: Order) -> Table:
     if peft is None:
         return (*lines, Line("finetuning_type", "full", "every weight learns"), *_pure(order))
     if ask("peft.method") not in METHODS:
-        raise Unsupported(f"LLaMA-Factory has no {peft.method}; use lora or dora, or --format transformers")
+        raise Unsupported("LLaMA-Factory has no {}; use lora or dora, or --format transformers", peft.method)
     rank = ask("peft.rank")
     lines += [
         Line("finetuning_type", "lora", "only adapters learn"),
@@ -399,7 +403,7 @@ def _method(order: Order) -> Table:
 def _modules(order: Order) -> tuple[str, ...]:
     named = names_of(order.job.model, order.ask("peft.targets"))
     if named.parameters:
-        raise Unsupported(f"LLaMA-Factory names no stacked experts: leave {named.parameters[0]} out of --lora-targets")
+        raise Unsupported("LLaMA-Factory names no stacked experts: leave {} out of --lora-targets", named.parameters[0])
     return named.modules
 
 
@@ -413,8 +417,10 @@ def _pure(order: Order) -> Table:
             raise Unsupported("LLaMA-Factory loads frozen weights in 16 bits, not in float32; add --engine-option "
                               "dtype=bfloat16")
         if peft.adapter_dtype == "fp16" or (peft.adapter_dtype == "bf16" and not pure):
-            raise Unsupported(f"LLaMA-Factory keeps adapters in fp32 under autocast, not in {peft.adapter_dtype}; use "
-                              "--adapter-dtype fp32, or bf16 with --precision bf16")
+            raise Unsupported(
+                "LLaMA-Factory keeps adapters in fp32 under autocast, not in {}; use --adapter-dtype fp32, or bf16 "
+                "with --precision bf16", peft.adapter_dtype
+            )
         pure = peft.adapter_dtype == "bf16"
     elif peft is not None:
         order.ask.also("peft.adapter_dtype")  # DeepSpeed casts them with the rest
@@ -462,8 +468,8 @@ def _optimizer(order: Order) -> list[Line]:
     if found is None:
         kinds = ", ".join(OPTIMIZERS)
         if kernel:
-            raise Unsupported(f"LLaMA-Factory has no optimizer {name} with kernel {kernel}; use {kinds}")
-        raise Unsupported(f"LLaMA-Factory has no optimizer {name}; use {kinds}")
+            raise Unsupported("LLaMA-Factory has no optimizer {} with kernel {}; use {}", name, kernel, kinds)
+        raise Unsupported("LLaMA-Factory has no optimizer {}; use {}", name, kinds)
     order.ask.also("optimizer", "optimizer_kernel")
     if name in LOW_RANK:
         bare, dash, _ = name.partition("-")
@@ -477,7 +483,7 @@ def _optimizer(order: Order) -> list[Line]:
 def _precision_lines(order: Order) -> list[Line]:
     precision, peft = Precision(order.ask("precision")), order.job.plan.peft
     if precision in (Precision.FP8, Precision.FP64, Precision.FP16):
-        raise Unsupported(f"LLaMA-Factory trains in no {precision.value}; use amp-bf16 or bf16")
+        raise Unsupported("LLaMA-Factory trains in no {}; use amp-bf16 or bf16", precision.value)
     if precision in (Precision.FP32, Precision.TF32):
         if peft is not None:
             raise Unsupported("LLaMA-Factory loads frozen weights as the checkpoint has them, not in fp32; use "

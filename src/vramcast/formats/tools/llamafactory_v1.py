@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from vramcast.errors import Note
 from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, lengths_of, table, together
 from vramcast.formats.tools.llamafactory import ALL, CUTOFF, KERNELS, RANK
 from vramcast.formats.watched import Known, Watched
@@ -93,7 +94,7 @@ def _sharding(values: Watched) -> dict[str, Any]:
         case "deepspeed":
             inner.cannot("config_file", ELSEWHERE, file="deepspeed")
         case other:
-            inner.cannot("name", f"{str(other)[:40]} is not modelled; fsdp2 and deepspeed are", option="shards")
+            inner.cannot("name", Note("{} is not modelled; fsdp2 and deepspeed are", str(other)[:40]), option="shards")
     return {}
 
 
@@ -106,7 +107,7 @@ def _adapters(values: Watched) -> dict[str, Any]:
             values.cannot("quant_config", "needs peft_config: packed weights do not learn", option="peft")
         return {}
     if kind != "lora":
-        inner.cannot("name", f"{str(kind)[:40]} is not modelled; lora is", option="peft")
+        inner.cannot("name", Note("{} is not modelled; lora is", str(kind)[:40]), option="peft")
         return {}
     inner.get("lora_alpha")
     inner.get("use_rslora")
@@ -145,7 +146,7 @@ def _kernels(values: Watched) -> dict[str, Any]:
     inner = values.section("kernel_config")
     names = [name.strip() for name in str(inner.get("name") or "auto").split(",")]
     if strange := [name for name in names if name not in ("auto", "liger_kernel")]:
-        inner.cannot("name", f"{strange[0][:40]} is not modelled; auto and liger_kernel are")
+        inner.cannot("name", Note("{} is not modelled; auto and liger_kernel are", strange[0][:40]))
         for name in inner:
             inner.get(name)
     return {"loss": "fused", "engine-option": ("liger=rope+rms_norm+swiglu",)} if "liger_kernel" in names else {}
@@ -163,5 +164,5 @@ def _optimizer(values: Watched) -> dict[str, Any]:
         case "muon":
             return {"optimizer": "muon"}
         case other:
-            inner.cannot("name", f"{str(other)[:40]} is not modelled; muon is", option="optimizer")
+            inner.cannot("name", Note("{} is not modelled; muon is", str(other)[:40]), option="optimizer")
             return {}

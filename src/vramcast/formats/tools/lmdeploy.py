@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.lmdeploy import settings_of
+from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import one_of_several
 from vramcast.formats.lines import Line
@@ -50,7 +51,7 @@ def _own(values: Watched) -> dict[str, Any]:
     if (policy := values.get("quant_policy")) in QUANTISED:
         found |= {"kv-dtype": kept} if (kept := QUANTISED[policy]) else {}
     elif policy is not None:
-        values.cannot("quant_policy", f"{str(policy)[:20]} is not modelled; 0, 4 and 8 are", option="kv-dtype")
+        values.cannot("quant_policy", Note("{} is not modelled; 0, 4 and 8 are", str(policy)[:20]), option="kv-dtype")
     values.one_of("model_format", dict.fromkeys(STORED), option="weights")
     if (backend := values.text("backend")) == "pytorch":
         found["engine-option"] = ("backend=pytorch",)

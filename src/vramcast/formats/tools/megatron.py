@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import msgspec.structs
 
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.catalogue.formats import load_format, problems
 from vramcast.domain.job import AttentionKernel, Job, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import Model, MoE
 from vramcast.engines.megatron.chunk import stage_layers
 from vramcast.engines.megatron.options import Context, Options, options_of
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.formats.environment import options_of_environment, ranks_of
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import RUN, run_script
@@ -189,7 +189,7 @@ def _family(command: Command, values: Watched, scripts: Mapping[str, str]) -> tu
         return family_of(values), []
     if script not in scripts:
         why = pai_megatron.OLDER if scripts is not SCRIPTS and "_megatron_" in script else (
-            f"builds a network or a run of its own; {', '.join(SCRIPTS)} are modelled")
+            Note("builds a network or a run of its own; {} are modelled", ", ".join(SCRIPTS)))
         return "gpt", [Unread(script[:60], why, of_network=True)]
     return scripts[script], []
 
@@ -198,7 +198,7 @@ def _assumed_script(command: Command, family: str) -> Iterator[str]:
     """What is said where nothing names the entry script, and another than GPT's is taken."""
     if family != "gpt" and not any(word.endswith(".py") for word in command.words):
         script = next(name for name, builds in reversed(SCRIPTS.items()) if builds == family)
-        yield f"names no entry script: {script} is assumed, by its arguments"
+        yield Note("names no entry script: {} is assumed, by its arguments", script)
 
 
 def _engine_options(values: Watched, family: str) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def _network(values: Watched, family: str, name: str) -> tuple[dict[str, Any], t
         return {}, ()
     if missing or not layers:
         what = ", ".join(missing) or "--num-layers"
-        values.cannot("the network", f"{what} is missing; name the model beside --from", option="model")
+        values.cannot("the network", Note("{} is missing; name the model beside --from", what), option="model")
         for name in filter(OF_NETWORK.match, tuple(values)):
             values.get(name)  # one sentence is enough
         return {}, ()
@@ -244,8 +244,8 @@ def _unsaid_vocabulary(values: Watched, family: str) -> tuple[str, ...]:
     if tokenizer in BY_TOKENIZER or vocabulary_of(model):
         named = model if vocabulary_of(model) else tokenizer
         size = values["--vocab-size"] = vocabulary_of(model) or count_vocabulary(values, family)
-        return (f"--vocab-size is not given: the {size:,} words of {shown(named)} are taken",)
-    why = f"is not given, and the vocabulary of {tokenizer[:40]} is not known here; add it, or name the model"
+        return (Note("--vocab-size is not given: the {:,} words of {} are taken", size, shown(named)),)
+    why = Note("is not given, and the vocabulary of {} is not known here; add it, or name the model", tokenizer[:40])
     values.cannot("--vocab-size", why, option="model")
     return ()
 
@@ -328,11 +328,13 @@ def write(order: Order) -> tuple[File, ...]:
     )
     program = f'"${{MEGATRON:-.}}/{entry_script(job.model)}"'
     text = run_script(order, program, table, variables=_variables(job))
-    notes = [f"{RUN}: {job.model.name} has {text}, for which there is no argument here"
-             for text in unsaid_features(job.model)]
+    notes: list[str] = [
+        Note("{}: {} has {}, for which there is no argument here", RUN, job.model.name, text)
+        for text in unsaid_features(job.model)
+    ]
     notes += _other_network(job.model, network)
     if job.workload.objective == "sft":
-        notes.append(f"{RUN}: pre-training and fine-tuning take the same memory; name your own data")
+        notes.append(Note("{}: pre-training and fine-tuning take the same memory; name your own data", RUN))
     return (order.file(RUN, text, (Part("megatron", "arguments"),), tuple(notes), executable=True),)
 
 
@@ -345,11 +347,13 @@ def _other_network(model: Model, network: Table) -> Iterator[str]:
     made, counted = count_parameters(read).total, count_parameters(model).total
     if abs(made - counted) > SAME * counted:
         raise Unsupported(
-            f"{model.name}: Megatron's arguments describe {made:,} parameters of its {counted:,}; use --engine "
-            "huggingface"
+            "{}: Megatron's arguments describe {:,} parameters of its {:,}; use --engine huggingface",
+            model.name, made, counted
         )
     if made != counted:
-        yield f"{RUN}: its arguments make {made:,} parameters, the plan counts the {counted:,} of {model.name}"
+        yield Note(
+            "{}: its arguments make {:,} parameters, the plan counts the {:,} of {}", RUN, made, counted, model.name
+        )
 
 
 def _variables(job: Job) -> Table:
@@ -410,7 +414,7 @@ def _stages(order: Order, options: Options) -> Table:
     if pp == 1:
         return ()
     if is_hybrid(job.model):
-        raise Unsupported(f"{job.model.name}: stages of hybrid patterns are not written here; use --pp 1")
+        raise Unsupported("{}: stages of hybrid patterns are not written here; use --pp 1", job.model.name)
     lines = []
     if options.stage_layers:
         lines.append(Line("pipeline-model-parallel-layout", _layout(job), "layers of every stage"))

@@ -18,7 +18,7 @@ from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import load_model
 from vramcast.domain.model import MoE
 from vramcast.engines.megatron.options import MODULES, Options
-from vramcast.errors import SourceError, UnknownName
+from vramcast.errors import Note, SourceError, UnknownName
 from vramcast.formats.reading import Config, Reading, Unread, read_config, shown
 from vramcast.formats.tools import megatron
 from vramcast.formats.tools.bridge_recipe import (
@@ -113,15 +113,16 @@ def read(config: Config) -> Reading:
             raise UnknownName.of("recipe", asked[0], found)
         found = [asked[0]]
     if len(found) != 1:
-        why = (f"{len(found)} recipes stand in the file; name one, as in --args {found[0]}" if found
+        why = (Note("{} recipes stand in the file; name one, as in --args {}", len(found), found[0]) if found
                else "no function of the file makes a configuration of cfg = ...()")
         return _unread("cfg", why)
     recipe = read_recipe(module, found[0], _beside(module, config.folder))
     if recipe.base.endswith("_vlm"):
         return _unread("cfg", "trains a network that sees or hears, which is not modelled for megatron")
     if recipe.base not in BASES:
-        return _unread("cfg", f"starts from {shown(recipe.base)}, whose values the file does not hold; "
-                              f"{', '.join(BASES)} are known")
+        return _unread("cfg", Note(
+            "starts from {}, whose values the file does not hold; {} are known", shown(recipe.base), ", ".join(BASES)
+        ))
     said = OF_GPUS.search(found[0])
     return _as_megatron(config.name, recipe)._replace(ranks=int(said[1]) if said else None)
 
@@ -143,7 +144,7 @@ def parse_python(config: Config) -> ast.Module:
     try:
         return ast.parse(config.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise SourceError(f"{config.name}: not Python, or nested too deep") from None
+        raise SourceError("{}: not Python, or nested too deep", config.name) from None
 
 
 OF_GPUS: Final = re.compile(r"_(\d{1,5})gpu_")
@@ -331,7 +332,7 @@ def _adapters(values: Watched, base: str) -> dict[str, Any]:
     scheme = first.value if isinstance(first, ast.Constant) else None
     # the schemes of a recipe are its parameter, whose default is LoRA
     if whole is not True and (text not in LORA or scheme not in (None, "lora")):
-        values.cannot("peft", f"{shown(text or str(whole))} is not modelled; LoRA is", option="peft")
+        values.cannot("peft", Note("{} is not modelled; LoRA is", shown(text or str(whole))), option="peft")
         return {}
     targets = values.get("peft.target_modules")
     found = {"peft": "lora", "lora-rank": values.get("peft.dim", USUAL_RANK),
@@ -376,7 +377,7 @@ def _arguments(values: Watched) -> Iterator[tuple[str, Any]]:
         elif part not in SIZES or not name:
             yield from _whole(values, path, value)
         elif isinstance(value, ast.AST):
-            values.cannot(path, f"{shown(ast.unparse(value))} is only known to a run")
+            values.cannot(path, Note("{} is only known to a run", shown(ast.unparse(value))))
         elif path in FALSE:
             yield from [(f"--{FALSE[path]}", True)] if value is False else []
         elif path in SWITCHED_ON:
@@ -429,7 +430,7 @@ def _precision(values: Watched) -> Iterator[tuple[str, Any]]:
     name = ast.unparse(whole.func) if isinstance(whole, ast.Call) else str(whole or "bf16_mixed")
     own = {path.partition(".")[2]: values.get(path) for path in list(values) if path.startswith("mixed_precision.")}
     if name not in PRECISIONS and name != "MixedPrecisionConfig":
-        values.cannot("mixed_precision", f"{shown(name)} is not modelled; {', '.join(PRECISIONS)} are",
+        values.cannot("mixed_precision", Note("{} is not modelled; {} are", shown(name), ", ".join(PRECISIONS)),
                       option="precision")
         return
     said = dict(PRECISIONS.get(name, {})) | own

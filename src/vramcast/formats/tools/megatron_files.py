@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from vramcast.errors import Note
 from vramcast.formats.environment import unread_environment
 from vramcast.formats.reading import Command, Unread, plain, table
 from vramcast.formats.watched import Watched
@@ -123,10 +124,12 @@ def notes_of(variables: Mapping[str, str], values: Watched) -> Iterator[str]:
         library = {"hybridep": "HybridEP"}.get(str(values.get("--moe-flex-dispatcher-backend")), "DeepEP")
         for name in OF_FLEX:
             values.get(name)
-        yield (f"--moe-token-dispatcher-type flex: {library}'s own buffers, which lie beside the allocator, are not "
-               "counted")
+        yield (Note(
+            "--moe-token-dispatcher-type flex: {}'s own buffers, which lie beside the allocator, are not counted",
+            library
+        ))
     if timed:
-        yield f"{', '.join(timed)}: may change the time, which is answered without"
+        yield Note("{}: may change the time, which is answered without", ", ".join(timed))
 
 
 def _word(value: Any) -> Any:

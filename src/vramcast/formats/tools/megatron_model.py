@@ -444,7 +444,7 @@ def _moe_layers(arguments: Arguments, count: int) -> list[bool]:
     if text.isdecimal() and int(text):  # every so manieth, from the first
         return [place % int(text) == 0 for place in range(count)]
     if not re.fullmatch(r"[\[\]()*+,\d\s]+", text):
-        raise Unsupported(f"moe-layer-freq={text!r} is not a list expression")
+        raise Unsupported("moe-layer-freq={!r} is not a list expression", text)
     parts = re.findall(r"\[([\d,\s]+)\]\s*(?:\*\s*(\d+))?", text)
     return [bool(flag) for body, times in parts for flag in list(ast.literal_eval(f"[{body}]")) * int(times or 1)]
 
@@ -465,7 +465,7 @@ def _hybrid_layers(arguments: Arguments, pattern: str) -> list[Layer]:
             case "E":
                 channel = _moe(arguments)
             case _:
-                raise Unsupported(f"hybrid layer {letter!r} is not modelled")
+                raise Unsupported("hybrid layer {!r} is not modelled", letter)
         return Layer(mixer=mixer, channel=channel, norm=norm)
 
     return [one(letter) for letter in pattern]

@@ -51,7 +51,7 @@ def model_arguments(model: Model, *, seq_len: int) -> Table:
     Raises: Unsupported for networks that Megatron-LM's decoder scripts do not build
     """
     if len(model.stacks) > 1 or model.head is not Head.LM or not model.main.causal:
-        raise Unsupported(f"{model.name}: Megatron arguments are written for decoders; use --engine huggingface")
+        raise Unsupported("{}: Megatron arguments are written for decoders; use --engine huggingface", model.name)
     layers = model.main.layers
     mixers = [layer.mixer for layer in layers if layer.mixer is not None]
     channels = [layer.channel for layer in layers if layer.channel is not None]
@@ -75,7 +75,7 @@ def _letter(layer: Layer, model: Model) -> str:
     for kind, letter in ((Mamba, "M"), (Attention, "*"), (MLP, "-"), (MoE, "E")):
         if isinstance(part, kind):
             return letter
-    raise Unsupported(f"{model.name}: Megatron's hybrid patterns have single mixers or channels only")
+    raise Unsupported("{}: Megatron's hybrid patterns have single mixers or channels only", model.name)
 
 
 def _attention(model: Model, mixers: list[Any]) -> list[Line]:
@@ -83,14 +83,14 @@ def _attention(model: Model, mixers: list[Any]) -> list[Line]:
     if not mixers:
         return [Line("num-attention-heads", 1, "asked for, not used")]
     if len(kinds) > 1 or not kinds <= {Attention, MultiLatentAttention}:
-        raise Unsupported(f"{model.name}: Megatron arguments are written for one kind of attention")
+        raise Unsupported("{}: Megatron arguments are written for one kind of attention", model.name)
     return _latent(model, mixers[0]) if MultiLatentAttention in kinds else _grouped(model, mixers)
 
 
 def _grouped(model: Model, mixers: list[Attention]) -> list[Line]:
     shapes = {(m.num_heads, m.num_kv_heads, m.head_dim, m.qkv_bias, m.out_bias, m.qk_norm) for m in mixers}
     if len(shapes) > 1:
-        raise Unsupported(f"{model.name}: its layers have different heads, which Megatron arguments cannot say")
+        raise Unsupported("{}: its layers have different heads, which Megatron arguments cannot say", model.name)
     first = mixers[0]
     lines = [Line("num-attention-heads", first.num_heads), Line("kv-channels", first.head_dim, "width of a head")]
     if first.num_kv_heads != first.num_heads:
@@ -114,7 +114,7 @@ def _latent(model: Model, mixer: MultiLatentAttention) -> list[Line]:
         Line("qk-layernorm", True, "the compressed queries and keys are normed"),
     ]
     if mixer.indexer_heads:
-        raise Unsupported(f"{model.name}: sparse attention has an indexer that these arguments do not say")
+        raise Unsupported("{}: sparse attention has an indexer that these arguments do not say", model.name)
     return lines
 
 
@@ -122,7 +122,7 @@ def _mamba(model: Model, mixers: list[Mamba]) -> list[Line]:
     if not mixers:
         return []
     if any(mixer.version != 2 for mixer in mixers):
-        raise Unsupported(f"{model.name}: Megatron has Mamba 2 only")
+        raise Unsupported("{}: Megatron has Mamba 2 only", model.name)
     return lines_of(reader.MAMBA, mixers[0])
 
 
@@ -130,7 +130,7 @@ def _channels(model: Model, channels: list[Channel]) -> list[Line]:
     dense = [channel for channel in channels if isinstance(channel, MLP)]
     sparse = [channel for channel in channels if isinstance(channel, MoE)]
     if len({mlp.width for mlp in dense}) > 1 or len({moe.num_experts for moe in sparse}) > 1:
-        raise Unsupported(f"{model.name}: its layers have different widths, which Megatron arguments cannot say")
+        raise Unsupported("{}: its layers have different widths, which Megatron arguments cannot say", model.name)
     one = dense[0] if dense else sparse[0].expert if sparse else None
     lines = [Line("ffn-hidden-size", one.width)] if one is not None else []
     lines += _activation(model, one)
@@ -144,7 +144,9 @@ def _activation(model: Model, mlp: MLP | None) -> list[Line]:
         return [Line("swiglu", True)]
     if not mlp.gated and mlp.activation == "relu2":
         return [Line("squared-relu", True)]
-    raise Unsupported(f"{model.name}: Megatron has no argument for activation {mlp.activation} (gated: {mlp.gated})")
+    raise Unsupported(
+        "{}: Megatron has no argument for activation {} (gated: {})", model.name, mlp.activation, mlp.gated
+    )
 
 
 def _experts(moe: MoE, channels: list[Channel]) -> list[Line]:
@@ -167,7 +169,7 @@ def _experts(moe: MoE, channels: list[Channel]) -> list[Line]:
 def _norms(model: Model, layers: tuple[Layer, ...]) -> list[Line]:
     norm = layers[0].norm
     if norm not in reader.NORMS:
-        raise Unsupported(f"{model.name}: Megatron has no norm {norm.value}")
+        raise Unsupported("{}: Megatron has no norm {}", model.name, norm.value)
     biased = any(isinstance(layer.mixer, Attention) and layer.mixer.out_bias for layer in layers)
     lines = [Line("normalization", reader.NORMS[norm])]
     epsilon = _config(model).get("rms_norm_eps") or _config(model).get("layer_norm_epsilon")
@@ -181,7 +183,7 @@ def _ends(model: Model, seq_len: int) -> list[Line]:
     rope = any(getattr(mixer, "rope", True) for mixer in mixers)
     kind = "learned_absolute" if model.main.positions else "rope" if rope else "none"
     if model.main.positions and model.main.positions < seq_len:
-        raise Unsupported(f"{model.name} has {model.main.positions} learned positions; use --seq-len up to that")
+        raise Unsupported("{} has {} learned positions; use --seq-len up to that", model.name, model.main.positions)
     context = model.main.positions or max(model.context or 0, seq_len)
     lines = [Line("vocab-size", model.vocab), Line("position-embedding-type", kind)]
     lines.append(Line("max-position-embeddings", context, "longest position trained"))

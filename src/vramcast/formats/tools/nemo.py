@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vramcast.errors import Note
 from vramcast.formats.reading import Config, Reading, Unread, shown, table
 from vramcast.formats.tools import megatron
 from vramcast.formats.watched import Known, Watched
@@ -192,7 +193,7 @@ def _optimizer(values: Watched) -> dict[str, Any]:
     inner = values.section("optim", Known("nemo", "optim"))
     name = inner.get("name")
     if name != OPTIMIZER:
-        inner.cannot("name", f"{shown(name)} is not modelled; {OPTIMIZER} is", option="optimizer")
+        inner.cannot("name", Note("{} is not modelled; {} is", shown(name), OPTIMIZER), option="optimizer")
     found: dict[str, Any] = {"--use-distributed-optimizer": True}
     if inner.flag("overlap_grad_sync") is not False:
         found["--overlap-grad-reduce"] = True

@@ -1,20 +1,33 @@
-"""NeMo-RL: YAML of `examples/run_grpo.py --config FILE name=value ...`, over the defaults of its examples.
+"""NeMo-RL: YAML of `examples/run_grpo.py --config FILE name=value ...`, with the files that it begins with.
 
-[nemo] NVIDIA-NeMo/RL 7ea279a examples/configs/grpo_math_1B.yaml, grpo_math_1B_megatron.yaml; nemo_rl/models/policy
+[nemo] NVIDIA-NeMo/RL 7ea279a examples/configs/grpo_math_1B.yaml; nemo_rl/utils/config.py: inheritance, resolvers;
+nemo_rl/models/policy/lm_policy.py, workers/dtensor_policy_worker.py, dtensor_policy_worker_v2.py, megatron/setup.py;
+nemo_rl/models/generation/vllm/vllm_worker.py
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Any, Final
 
-from vramcast.formats.reading import Config, Reading
+from vramcast.errors import Note, Unsupported
+from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, command_of
 from vramcast.formats.table import Row, read_rows
+from vramcast.formats.tools import vllm
+from vramcast.formats.tools.verl import OVERRIDE, value_of
 from vramcast.formats.watched import Watched
 
 MEGATRON: Final = "policy.megatron_cfg."
-VLLM: Final = "policy.generation.vllm_cfg."
+DTENSOR: Final = "policy.dtensor_cfg."
+LORA: Final = f"{DTENSOR}lora_cfg."
+GENERATION: Final = "policy.generation."
+VLLM: Final = f"{GENERATION}vllm_cfg."
+KWARGS: Final = f"{GENERATION}vllm_kwargs."
+APART: Final = f"{GENERATION}colocated."
+
+RECOMPUTES: Final = {"true": "full", "false": "none"}
 
 ROWS: Final = (
     Row("prompts", "grpo.num_prompts_per_step"),
@@ -22,6 +35,7 @@ ROWS: Final = (
     Row("rollout_tp", f"{VLLM}tensor_parallel_size"),
     Row("context", f"{VLLM}max_model_len"),
     Row("graphs", f"{VLLM}enforce_eager", words={"true": False, "false": True}),
+    Row("memory_fraction", f"{VLLM}gpu_memory_utilization", 0.5),
 )
 
 SPLIT: Final = (
@@ -30,32 +44,164 @@ SPLIT: Final = (
     Row("cp", f"{MEGATRON}context_parallel_size"),
     Row("ep", f"{MEGATRON}expert_model_parallel_size"),
     Row("etp", f"{MEGATRON}expert_tensor_parallel_size"),
+    Row("sequence_parallel", f"{MEGATRON}sequence_parallel", True),
     Row("first_stage_layers", f"{MEGATRON}num_layers_in_first_pipeline_stage"),
     Row("last_stage_layers", f"{MEGATRON}num_layers_in_last_pipeline_stage"),
-    Row("recompute", f"{MEGATRON}activation_checkpointing", words={"true": "full", "false": "none"}),
+    Row("recompute", f"{MEGATRON}activation_checkpointing", words=RECOMPUTES),
+    Row("alloc_conf", f"{MEGATRON}env_vars.PYTORCH_CUDA_ALLOC_CONF", ""),
 )
 
 SHARDED: Final = (
-    Row("recompute", "policy.dtensor_cfg.activation_checkpointing", words={"true": "full", "false": "none"}),
+    Row("recompute", f"{DTENSOR}activation_checkpointing", words=RECOMPUTES),
+    Row("alloc_conf", f"{DTENSOR}env_vars.PYTORCH_CUDA_ALLOC_CONF", ""),
 )
 
-MATTERS: Final = re.compile(
-    r"grpo\.num_(?:prompts|generations)_per|policy\.(?:model_name|train_|logprob_batch|max_total|precision$|"
-    r"megatron_cfg\.(?:enabled|\w*parallel_size|activation_checkpointing|num_layers_in|fp8_cfg\.enabled|"
-    r"optimizer\.optimizer_cpu_offload)|dtensor_cfg\.(?:enabled|\w*parallel_size|cpu_offload|activation)|"
-    r"(?:sequence_packing|dynamic_batching)\.(?:enabled|train_mb_tokens)|generation\.(?:backend|colocated|"
-    r"max_new_tokens|vllm_cfg\.(?:\w*parallel_size|gpu_memory|max_model_len|enforce_eager|precision)))|"
-    r"cluster\.|loss_fn\.reference_policy_kl"
+OF_DTENSOR: Final[dict[str, tuple[Any, ...]]] = {
+    **{f"{DTENSOR}{name}_parallel_size": (1,) for name in ("tensor", "context", "expert")},
+    f"{DTENSOR}cpu_offload": (False,), f"{DTENSOR}custom_parallel_plan": (),
+    f"{DTENSOR}automodel_kwargs.use_liger_kernel": (False,), f"{DTENSOR}automodel_kwargs.attn_implementation": (
+        "flash_attention_2", "sdpa"),
+    f"{LORA}match_all_linear": (True,), f"{LORA}exclude_modules": ([],), f"{LORA}target_modules": ([],),
+    "policy.optimizer.name": ("torch.optim.AdamW",),
+}
+"""Names of its FSDP2 whose other values are not modelled -> those that are."""
+
+OF_MEGATRON: Final[dict[str, tuple[Any, ...]]] = {
+    f"{MEGATRON}{name}": modelled for name, modelled in {
+        "recompute_granularity": ("full",), "use_fused_linear_logprobs": (False,), "peft.enabled": (False,),
+        "fine_grained_activation_offloading": (False,), "optimizer.optimizer_cpu_offload": (False,),
+        "mtp_num_layers": (0,), "cuda_graph_impl": ("none",), "optimizer.optimizer": ("adam",),
+        "distributed_data_parallel_config.use_custom_fsdp": (False,), "optimizer.use_distributed_optimizer": (True,),
+        "freeze_language_model": (False,), "optimizer.exp_avg_dtype": ("float32",),
+        "optimizer.exp_avg_sq_dtype": ("float32",), "optimizer.main_params_dtype": ("float32",),
+        "optimizer.main_grads_dtype": ("float32",), "optimizer.store_param_remainders": (True,),
+    }.items()
+}
+"""The same of Megatron."""
+
+WIDTHS: Final = {
+    "accumulate_in_fp32": "distributed_data_parallel_config.grad_reduce_in_fp32",
+    "precision_aware": "optimizer.use_precision_aware_optimizer",
+}
+"""Option of the trainer -> its name under Megatron."""
+
+OF_BOTH: Final[dict[str, tuple[Any, ...]]] = {
+    "policy.precision": ("bfloat16",), "policy.draft.enabled": (False,), f"{GENERATION}backend": ("vllm",),
+    f"{VLLM}pipeline_parallel_size": (1,), "policy.quant_cfg": (), f"{GENERATION}quant_cfg": (),
+    "policy.reward_model_cfg.enabled": (False,), "policy.is_vlm": (False,),
+    "grpo.adv_estimator.name": ("grpo", "gdpo", "reinforce_plus_plus"), "policy.router_replay.enabled": (False,),
+    f"{VLLM}kv_cache_dtype": ("auto", "bfloat16"),
+}
+"""The same of either, and of the engine."""
+
+SAYS_NOTHING: Final = re.compile(
+    r"(?:grpo\.(?!num_prompts_per|num_generations_per|async_grpo\.enabled|adv_estimator\.name|batch_multiplier|seq_logprob_error)|"
+    r"loss_fn\.(?!reference_policy_kl_penalty$|force_on_policy_ratio)|cluster\.(?!gpus_per_node$|num_nodes$)|"
+    r"policy\.(?:tokenizer|scheduler|draft\.(?!enabled)|optimizer\.(?!name)|hf_config_overrides\.(?:.*aux_loss_coef|max_position|rope_scaling)|"
+    r"generation_batch_size|logprob_chunk_size|make_sequence|max_grad_norm|offload_optimizer_for_logprob|"
+    r"quant_(?!cfg)|refit_buffer_size_gb|router_replay\.(?!enabled)|disable_modelopt|"
+    r"dtensor_cfg\.(?:_v2$|sequence_parallel|automodel_kwargs\.(?:force_hf|use_sdpa_patching)|clear_cache_every|"
+    r"moe_parallelizer|lora_cfg\.(?:alpha|dropout|lora_A_init|use_triton)|env_vars\.(?!PYTORCH_CUDA_ALLOC))|"
+    r"megatron_cfg\.(?:checkpoint\.|scheduler\.|converter_type|moe_(?!aux_loss_never)|apply_rope|bias_activation|"
+    r"attention_backend|average_in|calculate_per|clear_memory|cp_normalize|cuda_graph_(?!impl)|defer_fp32|"
+    r"distributed_data_parallel_config\.(?!use_custom|grad_reduce_in)|do_not_average|empty_unused|env_vars\.(?!PYTORCH_CUDA_ALLOC)|"
+    r"force_reconvert|fp8_cfg\.(?!enabled)|freeze_moe|fused_linear_logprobs_chunk|gradient_accumulation|mtp_(?!num)|"
+    r"offload_modules|optimizer\.(?!optimizer|use_(?:dist|prec)|exp_avg|main_|store_)|optimizer\.optimizer_offload|"
+    r"overlap|peft\.(?!enabled)|pipeline_dtype|recompute_modules|scale_loss|track_moe|train_iters|use_gloo|"
+    r"use_fused_weighted)|"
+    r"(?:sequence_packing|dynamic_batching)\.(?!enabled|(?:train|logprob)_mb_tokens)|"
+    r"generation\.(?:bad_words|port_range|real_quant|refit_|temperature|top_|stop_|ignore_eos|vllm_cfg\.(?:async_engine|"
+    r"load_format|skip_tokenizer|expose_http|http_|enable_vllm_metrics|vllm_metrics|use_deep_gemm|"
+    r"num_(?:first|last)_layers_in_bf16|expert_parallel_size|quantization_ignored|use_(?:activation|weight)_pow2|"
+    r"logprobs_mode|reset_encoder|use_tqdm|enable_prefix|reasoning_parser|cap_max_tokens|enforce_monotonicity|"
+    r"enable_thinking|env_vars\.(?!PYTORCH_CUDA_ALLOC)|is_mx)|use_async_rollouts|vllm_kwargs\.(?:moe_backend|kernel_config)|(?:mcore_generation|sglang|trtllm|dynamo)\w*\.|"
+    r"num_prompts|model_name|solver|val_)))|policy\.activation_checkpointing_enabled"
 )
-"""Names that change what is kept or how long it takes."""
+"""Names that change neither what is kept nor how long it takes by more than the figures here are sure of, or that
+belong to an engine that is refused."""
+
+MATTERS: Final = re.compile(r"(?:grpo|policy|cluster|loss_fn)\.")
+"""Tables of a recipe beside which it has data, environments, logs and checkpoints."""
+
+OTHERS: Final = {"dpo": "dpo", "sft": "pretrain", "rm": "rm", "distillation": "", "ppo": ""}
+"""What else NeMo-RL runs, by its table -> the objective of `vramcast train`."""
 
 SHORT_PROMPT: Final = 512
 """Longest prompt where nobody says how much of a sequence it is [tokens]."""
 
+DEEPEST: Final = 8
+"""Files that begin with one another, and names that name one another."""
+
+REFERS: Final = re.compile(r"\$\{(?:(add|sub|mul|div|max|min):)?([^${}]*)\}")
+
+RESOLVERS: Final[dict[str, Callable[[int, int], float]]] = {
+    "add": lambda a, b: a + b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max,
+}
+"""[nemo] `register_omegaconf_resolvers`."""
+
+CONFIG: Final = re.compile(r"""--config[ =]+["']?([\w./-]+\.ya?ml)""")
+PROGRAM: Final = re.compile(r"\brun_(\w+)\.py$")
+
+
+def files_of(config: Config) -> list[str]:
+    """The files that a recipe begins with, or that a command starts with."""
+    if config.table is None:
+        return CONFIG.findall(config.text)
+    begins = config.table.get("defaults")
+    named = [begins] if isinstance(begins, str) else begins if isinstance(begins, list) else []
+    return [name for name in named if isinstance(name, str) and name.endswith((".yaml", ".yml"))]
+
 
 def read(config: Config) -> Reading:
-    """Options of a recipe."""
-    return reading(dict(_flat(config.table or {})))
+    """Options of a recipe, or of the command that starts it.
+
+    Raises: Unsupported for what NeMo-RL trains otherwise
+    """
+    unread: list[Unread] = []
+    notes: tuple[str, ...] = ()
+    if config.table is not None:
+        table = _inherited(config.table, config, unread)
+        given = dict(_flat(table))
+    else:
+        command = command_of(config, lambda words: sum(PROGRAM.search(word) is not None for word in words))
+        table = _inherited({"defaults": CONFIG.findall(config.text)}, config, unread)
+        given = dict(_flat(table))
+        for word in command.words:
+            if override := OVERRIDE.fullmatch(word):
+                given[override[2]] = value_of(override[3])
+        unread += command.unread
+        notes = command.notes
+    for name, objective in OTHERS.items():
+        if "grpo" not in table and any(key == name or key.startswith(f"{name}.") for key in given):
+            if objective:
+                raise Unsupported(
+                    "{} is a recipe of NeMo-RL's {}, of which only GRPO is read; vramcast train --objective {} takes "
+                    "its sizes as options", config.name, name, objective
+                )
+            raise Unsupported("{} is a recipe of NeMo-RL's {}, of which only GRPO is read", config.name, name)
+    found = reading(given)
+    return found._replace(unread=(*found.unread, *unread), notes=(*found.notes, *notes))
+
+
+def _inherited(table: Mapping[str, Any], config: Config, unread: list[Unread], depth: int = 0) -> dict[str, Any]:
+    """A table over those that it begins with [nemo] `load_config_with_inheritance`."""
+    whole: dict[str, Any] = {}
+    for name in files_of(config._replace(table=table)):
+        below = config.beside.get(PurePosixPath(name).name)
+        if below is None or depth > DEEPEST:
+            unread.append(Unread(name, ELSEWHERE, file="nemo-rl"))
+        else:
+            whole = _merged(whole, _inherited(below, config, unread, depth + 1))
+    return _merged(whole, {name: value for name, value in table.items() if name != "defaults"})
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(below)
+    for name, value in above.items():
+        under = found.get(name)
+        joins = isinstance(value, Mapping) and isinstance(under, Mapping) and not value.get("_override_")
+        found[name] = _merged(under, value) if joins and isinstance(under, Mapping) else value
+    return found
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -63,67 +209,143 @@ def _flat(table: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterato
         if isinstance(value, Mapping) and depth < 20:
             yield from _flat(value, f"{prefix}{name}.", depth + 1)
         else:
-            yield prefix + name, value
+            yield f"{prefix}{name}", value
+
+
+def _resolved(given: Mapping[str, Any], value: Any, depth: int = 0) -> Any:
+    """A value whose parts name others, as OmegaConf puts them in; what nobody says stays as it is written."""
+    if not isinstance(value, str) or depth > DEEPEST:
+        return value
+    while match := REFERS.search(value):
+        if match[1]:
+            try:
+                one, other = (int(part) for part in match[2].split(","))
+                made: Any = RESOLVERS[match[1]](one, other)
+            except (ValueError, KeyError, ZeroDivisionError):
+                return value
+            made = int(made) if made == int(made) else made
+        else:
+            made = _resolved(given, given.get(match[2].strip()), depth + 1)
+            if made is None:
+                return value
+        if match[0] == value:
+            return made
+        value = value.replace(match[0], str(made))
+    return value
 
 
 def reading(given: Mapping[str, Any]) -> Reading:
     """What dotted names say."""
-    values = Watched({name: value for name, value in given.items() if value is not None and MATTERS.match(name)})
+    values = Watched({name: _resolved(given, value) for name, value in given.items()
+                      if value is not None and MATTERS.match(name) and not SAYS_NOTHING.match(name)})
     megatron = values.flag(f"{MEGATRON}enabled") is True
+    if not megatron and values.flag(f"{DTENSOR}enabled") is False:
+        values.cannot(f"{DTENSOR}enabled", "is false beside policy.megatron_cfg.enabled=false, which NeMo-RL refuses")
     said = read_rows((*ROWS, *(SPLIT if megatron else SHARDED)), values)
     options: dict[str, Any] = {field.replace("_", "-"): value for field, value in said.items()}
     options |= {"framework": "nemo-rl", "engine": "megatron" if megatron else "pytorch", "algorithm": "grpo"}
-    options |= {} if megatron else {"sharded-by": "fsdp2"}
-    model = values.text("policy.model_name")
-    options |= {} if model is None else {"model": model}
     each, nodes = values.count("cluster.gpus_per_node") or 8, values.count("cluster.num_nodes") or 1
-    length = values.count("policy.max_total_sequence_length")
-    values.count("policy.generation.max_new_tokens")
-    if length is not None:
-        prompt = min(SHORT_PROMPT, length // 4)
-        options |= {"prompt-len": prompt, "response-len": length - prompt,
-                    "micro-tokens": length * (values.count("policy.train_micro_batch_size") or 1)}
+    options |= _of_megatron(values) if megatron else _of_dtensor(values, each * nodes)
+    options |= {} if (model := values.text("policy.model_name")) is None else {"model": model}
+    options |= _lengths(values)
     samples, batch = int(options.get("samples", 16)), values.count("policy.train_global_batch_size")
-    if batch is not None:
-        options["mini-batch"] = max(1, batch // samples)
-    values.count("policy.logprob_batch_size")
-    share = values.number(f"{VLLM}gpu_memory_utilization")
-    options |= {} if share is None else {"memory-fraction": share}
+    if batch is not None and batch % samples:
+        values.cannot("policy.train_global_batch_size", Note(
+            "{} sequences are no whole prompts of {} answers", batch, samples
+        ),
+                      option="mini-batch")
+    elif batch is not None:
+        options["mini-batch"] = batch // samples
     options["reference"] = values.number("loss_fn.reference_policy_kl_penalty") != 0
     options |= _apart(values, each, nodes)
+    engine, refused = _passed_on(values)
     _settle(values, megatron=megatron)
-    return Reading("nemo-rl", options, unread=tuple(values.unread()), ranks=each * nodes, nodes=nodes,
-                   notes=("prompts are taken to be a quarter of a sequence, 512 tokens at most",))
+    notes: list[str] = ["prompts are taken to be a quarter of a sequence, 512 tokens at most"]
+    notes += [Note("{}: counted and timed as bf16", name) for name, is_narrow in {
+        f"{VLLM}precision": values.get(f"{VLLM}precision") == "fp8",
+        f"{MEGATRON}fp8_cfg.enabled": megatron and values.flag(f"{MEGATRON}fp8_cfg.enabled")}.items() if is_narrow]
+    compares = values.get("grpo.seq_logprob_error_threshold") is not None
+    if values.flag("loss_fn.force_on_policy_ratio") and not compares:  # [nemo] `_skip_prev_logprobs`
+        notes.append("loss_fn.force_on_policy_ratio: NeMo-RL 0.7 computes no old log-probabilities, 0.6 does; "
+                     "--reuse-log-prob leaves them out")
+    if (drawn := values.number("grpo.batch_multiplier") or 1) > 1:
+        notes.append(Note("grpo.batch_multiplier {:g}: prompts that dynamic sampling drops are not timed", drawn))
+    return Reading("nemo-rl", options | engine, unread=(*values.unread(), *refused), ranks=each * nodes, nodes=nodes,
+                   notes=tuple(notes))
+
+
+def _lengths(values: Watched) -> dict[str, Any]:
+    """Sequences, and how they are cut: packed or by their length up to a budget, or padded to the longest."""
+    length, micro = values.count("policy.max_total_sequence_length"), values.count("policy.train_micro_batch_size")
+    rated, most = values.count("policy.logprob_batch_size"), values.count(f"{GENERATION}max_new_tokens")
+    packs, sorts = values.flag("policy.sequence_packing.enabled"), values.flag("policy.dynamic_batching.enabled")
+    cut = {by: tuple(values.count(f"policy.{by}.{part}_mb_tokens") for part in ("train", "logprob"))
+           for by in ("dynamic_batching", "sequence_packing")}
+    learned, rated_at = cut["dynamic_batching" if sorts else "sequence_packing"]
+    if length is None:
+        return {}
+    prompt = min(SHORT_PROMPT, length // 4)
+    options: dict[str, Any] = {"prompt-len": prompt, "response-len": min(most or length, length - prompt)}
+    if packs is False and not sorts:
+        return {**options, "padded": True, "micro-batch": micro or 1, "log-prob-micro-batch": rated or micro or 1}
+    return {**options, "micro-tokens": learned or length * (micro or 1),
+            "log-prob-tokens": rated_at or length * (rated or micro or 1)}
+
+
+def _of_megatron(values: Watched) -> dict[str, Any]:
+    """Widths of gradients and of fp32 weights, where a recipe says them."""
+    said = {option: values.flag(f"{MEGATRON}{name}") for option, name in WIDTHS.items()}
+    words = tuple(f"{option}={str(flag).lower()}" for option, flag in said.items() if flag is not None)
+    return {"trainer-option": words} if words else {}
+
+
+def _of_dtensor(values: Watched, ranks: int) -> dict[str, Any]:
+    """FSDP2 over all ranks, or over those that are no copies of others; adapters on every linear layer."""
+    options: dict[str, Any] = {"sharded-by": "fsdp2"}
+    copies, adapted = values.count(f"{DTENSOR}dp_replicate_size") or 1, values.flag(f"{LORA}enabled")
+    options |= {"shard-group": ranks // copies} if copies > 1 else {}
+    rank = values.count(f"{LORA}dim")
+    return options | ({"peft": "lora", "lora-rank": rank or 8} if adapted else {})
 
 
 def _apart(values: Watched, each: int, nodes: int) -> dict[str, Any]:
     """An engine with cards of its own."""
-    own, machines = (values.count(f"policy.generation.colocated.resources.{name}")
-                     for name in ("gpus_per_node", "num_nodes"))
-    if values.flag("policy.generation.colocated.enabled") is not False:
+    own, machines = (values.count(f"{APART}resources.{name}") for name in ("gpus_per_node", "num_nodes"))
+    ahead = values.flag("grpo.async_grpo.enabled")
+    if values.flag(f"{APART}enabled") is not False:
         return {}
     apart = (own or each) * (machines or 1) if own or machines else each * nodes // 2
-    return {"rollout-gpus": apart, "ahead": True}
+    return {"rollout-gpus": apart, "ahead": ahead is not False}
+
+
+OF_ENGINE: Final = ("max-sequences", "batched-tokens", "engine-option")
+"""What arguments that are passed on to vLLM may say of it beside a trainer."""
+
+
+def _passed_on(values: Watched) -> tuple[dict[str, Any], list[Unread]]:
+    """Arguments of vLLM as its own reader has them, and those that are not modelled beside a trainer."""
+    table: dict[str, Any] = {}
+    for name in [name for name in values if name.startswith(KWARGS)]:
+        inner, *parts = table, *name.removeprefix(KWARGS).split(".")
+        for part in parts[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[parts[-1]] = values.get(name)
+    if not table:
+        return {}, []
+    found = vllm.read(Config("", "", table))
+    narrow = {name: value for name, value in found.options.items() if name not in ("engine", "tp")}
+    refused = [one._replace(name=f"{KWARGS}{one.name}") for one in found.unread]
+    refused += [Unread(f"{KWARGS.removesuffix('.')} (--{name})") for name in narrow if name not in OF_ENGINE]
+    return {name: value for name, value in narrow.items() if name in OF_ENGINE}, refused
 
 
 def _settle(values: Watched, *, megatron: bool) -> None:
-    """What is modelled at one value only, and what belongs to the backend that is off."""
+    """What is modelled at some values only, and what belongs to the backend that is off."""
+    off = (DTENSOR, "policy.optimizer.", APART) if megatron else (MEGATRON, APART)
+    off = off if values.flag(f"{LORA}enabled") else (*off, LORA)
     for name in list(values):
-        if name.startswith("policy.dtensor_cfg." if megatron else MEGATRON):
+        if name.startswith(off):
             values.get(name)
-    for name in (f"{VLLM}pipeline_parallel_size", "policy.dtensor_cfg.tensor_parallel_size",
-                 "policy.dtensor_cfg.context_parallel_size", f"{VLLM}expert_parallel_size"):
-        if not (megatron and "dtensor" in name) and not name.endswith("expert_parallel_size"):
-            values.only(name, 1)
-        values.get(name)
-    values.only("policy.precision", "bfloat16")
-    values.only("policy.generation.backend", "vllm")
-    for name in ("policy.train_", "policy.sequence_packing.", "policy.dynamic_batching.", "cluster.", VLLM,
-                 "policy.generation.colocated.", f"{MEGATRON}fp8_cfg.", f"{MEGATRON}optimizer."):
-        for other in list(values):
-            if other.startswith(name):
-                values.get(other)
-    if not megatron and values.flag("policy.dtensor_cfg.cpu_offload"):
-        values.cannot("policy.dtensor_cfg.cpu_offload")
-    if megatron and values.flag(f"{MEGATRON}optimizer.optimizer_cpu_offload"):
-        values.cannot(f"{MEGATRON}optimizer.optimizer_cpu_offload")
+    for name, modelled in ({**OF_BOTH, **(OF_MEGATRON if megatron else OF_DTENSOR)}).items():
+        if not name.startswith(off):
+            values.only(name, *modelled)

@@ -170,7 +170,7 @@ def _command(config: Config) -> tuple[dict[str, Any], list[str]]:
     command = command_of(config, score)
     place = _place(command.words)
     if place is None:
-        raise SourceError(f"{config.name}: no command that starts ollama stands in it")
+        raise SourceError("{}: no command that starts ollama stands in it", config.name)
     behind = command.words[place + 2 :]
     found: dict[str, Any] = {}
     if command.words[place + 1] == "run" and (named := [word for word in behind if not word.startswith("-")]):

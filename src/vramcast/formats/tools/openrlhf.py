@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from vramcast.catalogue.formats import load_format
 from vramcast.domain.version import Version, read_version
+from vramcast.errors import Note
 from vramcast.formats.reading import NOT_MODELLED, Config, Reading, Unread, arguments, command_of
 from vramcast.formats.table import Row, read_rows
 from vramcast.formats.watched import Known, Watched
@@ -196,7 +197,9 @@ def _batches(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
     learned, samples = values.count("train.batch_size") or 128, int(options["samples"] or 1)
     found: dict[str, Any] = {"mini-batch": max(1, learned // samples)}
     if learned % samples:
-        values.cannot("train.batch_size", f"is no multiple of n_samples_per_prompt={samples}, which is not modelled")
+        values.cannot("train.batch_size", Note(
+            "is no multiple of n_samples_per_prompt={}, which is not modelled", samples
+        ))
     dynamic, ring = values.flag("train.dynamic_batch_enable"), int(options["ulysses"] or 1) > 1
     sizes = {"micro-batch": values.count("train.micro_batch_size"),
              "log-prob-micro-batch": values.count("rollout.micro_batch_size")}
@@ -234,8 +237,9 @@ def _placed(values: Watched, options: Mapping[str, Any]) -> tuple[dict[str, Any]
             own["reference" if role == "ref" else role] = others[role]
     if together and not ahead:
         if engines * tp != actor:
-            values.cannot("vllm.num_engines", f"x tensor_parallel_size = {engines * tp} must be the {actor} cards of "
-                          "the actor")
+            values.cannot("vllm.num_engines", Note(
+                "x tensor_parallel_size = {} must be the {} cards of the actor", engines * tp, actor
+            ))
         return {"sleep": sleeps}, actor, nodes
     apart = {"own-gpus": tuple(f"{roles}={count}" for roles, count in own.items())} if own else {}
     every = actor + engines * tp + sum(own.values())
@@ -266,4 +270,6 @@ def _notes(values: Watched) -> Iterator[str]:
         yield "what tools answer counts as tokens of the answer, and waiting for them is not timed"
     generated, kept = values.count("rollout.vllm_generate_batch_size"), values.count("rollout.batch_size")
     if generated and generated != kept:
-        yield f"vllm_generate_batch_size={generated}: the time to generate is that of the {kept or 1024} prompts kept"
+        yield Note(
+            "vllm_generate_batch_size={}: the time to generate is that of the {} prompts kept", generated, kept or 1024
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vramcast.errors import Note
 from vramcast.formats.reading import Unread
 from vramcast.formats.watched import Known, Watched, is_unset
 
@@ -68,13 +69,14 @@ def translated(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Unrea
     """Arguments in Megatron-LM's words, what of them is not understood, and what was filled in."""
     found = dict(arguments)
     tokenizer, extra = found.get(TOKENIZER), found.get(EXTRA)
-    unread, notes = list(_own_network(found)), []
+    notes: list[str] = []
+    unread = list(_own_network(found))
     if found.get("--padded-vocab-size") in (None, 0):
         if words := vocabulary(found):
             found["--padded-vocab-size"] = words
-            notes.append(f"--patch-tokenizer-type {tokenizer}: {words:,} words are taken")
+            notes.append(Note("--patch-tokenizer-type {}: {:,} words are taken", tokenizer, words))
         elif not is_unset(extra):
-            why = f"the vocabulary of {str(tokenizer)[:40]} is not known here; name the model"
+            why = Note("the vocabulary of {} is not known here; name the model", str(tokenizer)[:40])
             unread.append(Unread(TOKENIZER, why, "model", of_network=True))
     shared = found.pop("--shared-moe-ffn-hidden-size", None)
     if found.pop("--enable-shared-expert", None):  # its output is weighed by a gate [pai model/qwen1_5/moe]
@@ -101,7 +103,9 @@ def _own_network(arguments: dict[str, Any]) -> list[Unread]:
     found = []
     for name, (read, usual) in LATENT.items():
         if arguments.pop(name, None) not in (None, arguments.get(read, usual)):
-            found.append(Unread(name, f"is not what Megatron-Core reads, which is {read}; give that", of_network=True))
+            found.append(Unread(name, Note(
+                "is not what Megatron-Core reads, which is {}; give that", read
+            ), of_network=True))
     if "VL" in str(arguments.get(TOKENIZER)):
         why = "is of a network that sees or hears, which is not modelled for megatron"
         found.append(Unread(f"{TOKENIZER} {arguments[TOKENIZER]}", why, of_network=True))

@@ -50,7 +50,7 @@ def _check(order: Order) -> None:
     if plan.tp * plan.pp * plan.cp * plan.ep > 1:
         raise Unsupported("the PyTorch script splits over data-parallel ranks only; use tp=pp=cp=ep=1")
     if plan.shards is Shards.OPTIMIZER:
-        raise Unsupported(f"PyTorch's FSDP2 does not shard {plan.shards} only; use --shards everything")
+        raise Unsupported("PyTorch's FSDP2 does not shard {} only; use --shards everything", plan.shards)
     if plan.precision is Precision.FP8:
         raise Unsupported("the PyTorch script has no fp8; use --format torchtitan or megatron")
     if plan.recompute is Recompute.SELECTIVE:
@@ -58,7 +58,9 @@ def _check(order: Order) -> None:
     if "nvme" in (plan.offload_optimizer, plan.offload_parameters):
         raise Unsupported("PyTorch offloads to the host only; use --offload-optimizer cpu")
     if job.workload.objective not in ("pretrain", "sft"):
-        raise Unsupported(f"the PyTorch script optimises no {job.workload.objective}; --format llamafactory writes dpo")
+        raise Unsupported(
+            "the PyTorch script optimises no {}; --format llamafactory writes dpo", job.workload.objective
+        )
 
 
 def fully_sharded(order: Order) -> bool:

@@ -12,7 +12,7 @@ from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.requests import variables_of
 from vramcast.engines.sglang.settings import OPTIONS, shares_experts
 from vramcast.engines.sglang.settings import settings_of as sglang_settings
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.lines import Line
 from vramcast.formats.reading import Config, Reading, together, written
@@ -57,15 +57,17 @@ def _own(values: Watched) -> dict[str, Any]:
     if shared or groups > 1:
         groups = copies if shared else groups
         if tp % groups:
-            values.cannot("dp_size", f"{groups} does not divide tp_size={tp}")
+            values.cannot("dp_size", Note("{} does not divide tp_size={}", groups, tp))
         found |= {"tp": max(1, tp // groups), "dp": groups, "expert-parallel": True}
         if not shared and copies > 1:
-            values.cannot("dp_size", f"{copies} copies of {groups} groups are not modelled", option="dp")
+            values.cannot("dp_size", Note("{} copies of {} groups are not modelled", copies, groups), option="dp")
     else:
         found |= {"tp": tp, "dp": copies}
     if (experts or 1) not in (1, tp) or ((experts or 1) == 1 and groups > 1):
-        why = f"{experts or 1} of tp_size={tp} is not modelled where groups attend apart; {tp} is"
-        values.cannot("ep_size", why if groups > 1 else f"{experts} of tp_size={tp} is not modelled; {tp} is",
+        why = Note("{} of tp_size={} is not modelled where groups attend apart; {} is", experts or 1, tp, tp)
+        values.cannot("ep_size", why if groups > 1 else Note(
+            "{} of tp_size={} is not modelled; {} is", experts, tp, tp
+        ),
                       option="expert-parallel")
     elif experts not in (None, 1):
         found["expert-parallel"] = True
@@ -146,7 +148,7 @@ def _sglang_draft(values: Watched) -> dict[str, Any]:
     tokens = steps or (drafted - 1 if drafted and drafted > 1 else None)
     if kind is None or tokens is None:
         missing = "its kind" if kind is None else "speculative_num_steps, which depends on the network"
-        why = f"{name[:40]} is not modelled without {missing}; give --draft and --draft-tokens"
+        why = Note("{} is not modelled without {}; give --draft and --draft-tokens", name[:40], missing)
         values.cannot("speculative_algorithm", why, option="draft")
         return {}
     return {"draft": kind, "draft-tokens": tokens}
@@ -198,7 +200,7 @@ def _draft_lines(order: Order) -> list[Line]:
     if kind is None:
         return []
     if kind not in SGLANG_DRAFTS:
-        raise Unsupported(f"SGLang has no drafts by {kind}; use {', '.join(SGLANG_DRAFTS)}")
+        raise Unsupported("SGLang has no drafts by {}; use {}", kind, ", ".join(SGLANG_DRAFTS))
     lines = [Line("speculative-algorithm", SGLANG_DRAFTS[kind], f"{kind} proposes tokens"),
              Line("speculative-num-draft-tokens", ask("draft.tokens") + 1, "proposed at once, and the sure one")]
     if kind not in ("mtp", "ngram"):

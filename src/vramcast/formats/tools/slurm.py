@@ -9,9 +9,11 @@ import re
 from typing import Final
 
 from vramcast.formats.reading import Unread
-from vramcast.formats.wrapped import Inside, card, unknown_card, whole
+from vramcast.formats.wrapped import Inside, card, on_each_machine, unknown_card, whole
 
 DIRECTIVE: Final = re.compile(r"^[ \t]*#SBATCH[ \t]+(.+?)(?:[ \t]#.*)?$", re.MULTILINE)
+COMMAND: Final = re.compile(r"^[ \t]*[^#\s]", re.MULTILINE)
+"""The first line that is no comment: sbatch reads no directive behind it."""
 OPTION: Final = re.compile(r"(?:^|\s)(?:--([a-z][\w-]*)(?:[= \t]+([^\s-]\S*))?|-([NnGp])[ \t=]*(\S+))")
 SHORT: Final = {"N": "nodes", "n": "ntasks", "G": "gpus", "p": "partition"}
 
@@ -24,7 +26,7 @@ def asked(text: str) -> Inside | None:
     ('h100-sxm-80gb', 8, 2, '2')
     """
     given: dict[str, str] = {}
-    for line in DIRECTIVE.findall(text):
+    for line in DIRECTIVE.findall(text[: first.start() if (first := COMMAND.search(text)) else None]):
         for long, value, short, text_of in OPTION.findall(line[:500]):
             given[long or SHORT[short]] = value or text_of
     if not given:
@@ -34,6 +36,8 @@ def asked(text: str) -> Inside | None:
     name, cards = _cards(given, nodes, tasks)
     place = card(name) if name else ""
     unread: tuple[Unread, ...] = (unknown_card("gres", name),) if name and not place else ()
+    if nodes > 1 and (alone := on_each_machine(text, nodes)):
+        unread = (*unread, alone)
     environment = {
         "SLURM_NNODES": str(nodes), "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_NODEID": "0", "SLURM_PROCID": "0",
         "SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": str(tasks),

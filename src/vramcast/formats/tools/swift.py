@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
+from vramcast.errors import Note
 from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.reading import (
     ELSEWHERE,
@@ -94,9 +95,6 @@ arguments/tuner_args.py, model/model_arch.py]."""
 LEARNING_TOWERS: Final = Unread("freeze_vit", "false adapts towers that see or hear; give --lora-targets",
                                 option="lora-targets", of_towers=True)
 
-SPLIT: Final = Unread("$CUDA_VISIBLE_DEVICES", "of several cards without NPROC_PER_NODE splits the layers over them, "
-                      "which is not modelled")
-
 
 def read(config: Config) -> Reading:
     """What a command trains."""
@@ -104,7 +102,9 @@ def read(config: Config) -> Reading:
     kind, words = _of_command(command.words)
     table = dict(config.table) if config.table is not None else arguments(words)
     if is_former(table):
-        return with_environment(read_former(table), command)
+        former = read_former(table)
+        spread = processes(command, None) is None and not _sees_one(command) and "deepspeed" not in table
+        return with_environment(former._replace(device_map=spread), command)
     values = Watched(USUAL | table | dict(config.beside), SWIFT, undecided=command.undecided)
     values.get("config")
     launch = hf_command.taken_apart(command.words)
@@ -126,7 +126,9 @@ def read(config: Config) -> Reading:
     left = tuple(_towers(values, options))
     unread = (*values.unread(), *wide, *left, *(started.unread if started else ()))
     alone = several is None and (options["engine"] == "unsloth" or _sees_one(command))
-    found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes), auto, alone=alone, rollout=rollout)
+    spread = several is None and not alone and not sharded  # [swift llm/utils/model.py `get_default_device_map`]
+    found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes), auto, alone=alone,
+                    device_map=spread, rollout=rollout)
     return with_environment(found, command, started)
 
 
@@ -146,19 +148,14 @@ def _of_command(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-def with_environment(
-    found: Reading, command: Command, started: Reading | None = None, *, splits: bool = True
-) -> Reading:
-    """The reading with what variables before the command say, and a launcher that starts it.
-
-    Args:
-        splits: whether one process puts its layers on all cards that it sees
-    """
+def with_environment(found: Reading, command: Command, started: Reading | None = None) -> Reading:
+    """The reading with what variables before the command say, and a launcher that starts it."""
     variables = command.variables
     cards = [card for card in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if card]
     several, alone = processes(command, started), 1 if cards and started is None else None
-    split = (SPLIT,) if splits and several is None and alone and len(cards) > 1 else ()
-    unread = (*found.unread, *command.unread, *unread_environment(variables), *split)
+    if several is None and found.device_map and cards:
+        alone = len(cards)
+    unread = (*found.unread, *command.unread, *unread_environment(variables))
     options = found.options | options_of_environment(variables)
     nodes = started.nodes if started is not None else _count(variables, "NNODES") or 1
     return found._replace(options=options, unread=unread, ranks=several or alone, nodes=nodes)
@@ -191,7 +188,7 @@ def _task(values: Watched, kind: str) -> dict[str, Any]:
         return {"objective": "pretrain" if kind == "pt" else "sft"} | lengths_of(packed=values.flag("packing"))
     given = values.get("rlhf_type", "dpo")
     if given not in OBJECTIVES:
-        values.cannot("rlhf_type", f"{shown(given)} is not one of {', '.join(OBJECTIVES)}", option="objective")
+        values.cannot("rlhf_type", Note("{} is not one of {}", shown(given), ", ".join(OBJECTIVES)), option="objective")
         return {}
     if given in ("cpo", "simpo") and values.number("cpo_alpha") == 0:
         values.cannot("cpo_alpha", "0 leaves out the cross entropy of the chosen answers, which is not modelled")
@@ -209,8 +206,9 @@ def _generation(values: Watched) -> dict[str, Any]:
     if values.get("multi_turn_scheduler") and not (colocated and in_all):
         # [swift rollout_mixin.py `multi_turn_completion_length_context`]
         length = "response-len" if colocated else "completion-len"
-        values.cannot("multi_turn_scheduler", f"answers in turns of max_completion_length tokens each; --{length} says "
-                      "how many come together", option=length)
+        values.cannot("multi_turn_scheduler", Note(
+            "answers in turns of max_completion_length tokens each; --{} says how many come together", length
+        ), option=length)
     if values.flag("async_generate") and values.get("vllm_mode") != "server":  # [swift rlhf_args.py]
         values.cannot("async_generate", "is refused by ms-swift but with vllm_mode server")
     beta = values.number("beta")
@@ -272,7 +270,7 @@ def _adapters(values: Watched) -> dict[str, Any]:
                 values.get(name)
         return {"engine-option": (_loaded(values),)} if "rlhf_type" in values else {}  # of the reference
     if kind not in ("lora", "adalora"):
-        values.cannot("tuner_type", f"{shown(kind)} is not modelled; lora and full are", option="peft")
+        values.cannot("tuner_type", Note("{} is not modelled; lora and full are", shown(kind)), option="peft")
         return {}
     rank = values.count("lora_rank") or 8
     if kind == "adalora":
@@ -320,14 +318,16 @@ def _stored(values: Watched) -> dict[str, Any]:
         eight = "8" in str(values.get("model")).lower().rpartition("int")[2][:2]
         kind = "gptq-int8" if eight and named[0].lower() == "gptq" else STORED.get(named[0].lower())
         if kind is None:
-            values.cannot("model", f"{named[0]} weights are not modelled", option="base-weights")
+            values.cannot("model", Note("{} weights are not modelled", named[0]), option="base-weights")
             return {}
         values.get("quant_bits")
         return {"base-weights": kind}
     if method is None:
         return {"engine-option": (_loaded(values),)}
     if method != "bnb" or str(bits) not in ("4", "8"):
-        values.cannot("quant_method", f"{shown(method)} of {shown(bits)} bits is not modelled; bnb of 4 and 8 is",
+        values.cannot("quant_method", Note(
+            "{} of {} bits is not modelled; bnb of 4 and 8 is", shown(method), shown(bits)
+        ),
                       option="base-weights")
         return {}
     pairs = {"engine-option": (_loaded(values), "prepare_kbit=none")}
@@ -347,7 +347,7 @@ def _precision(values: Watched, *, sharded: bool) -> dict[str, Any]:
     """Weights in `torch_dtype` under autocast [swift base_args/model_args.py `_init_mixed_precision`]."""
     dtype = DTYPES.get(str(values.get("torch_dtype", "bfloat16")), "")
     if not dtype:
-        values.refuse("torch_dtype", f"one of {', '.join(DTYPES)}", option="precision")
+        values.refuse("torch_dtype", Note("one of {}", ", ".join(DTYPES)), option="precision")
     half = values.flag("fp16") if values.flag("fp16") is not None else dtype in ("fp16", "fp32")
     wide = values.flag("bf16") if values.flag("bf16") is not None else dtype == "bf16"
     values.get("tf32")
@@ -396,7 +396,7 @@ def _optimizer(values: Watched) -> dict[str, Any]:
     if named is None:
         return {}
     if named != "muon":
-        values.cannot("optimizer", f"{shown(named)} is not modelled", option="optimizer")
+        values.cannot("optimizer", Note("{} is not modelled", shown(named)), option="optimizer")
         return {}
     return {"optimizer": "muon"}
 
@@ -415,7 +415,7 @@ def _batch(values: Watched, file: str, several: int | None) -> tuple[dict[str, i
     steps = {"global": SAMPLES} if several is None else {"accumulation": ceil_div(SAMPLES, several * batch["micro"])}
     del batch["accumulation"]
     return batch | steps, read.options, [
-        f"gradient_accumulation_steps is not given: {SAMPLES} samples a step, as ms-swift has it"]
+        Note("gradient_accumulation_steps is not given: {} samples a step, as ms-swift has it", SAMPLES)]
 
 
 def _sharding(values: Watched, file: str) -> tuple[dict[str, Any], tuple[Unread, ...]]:

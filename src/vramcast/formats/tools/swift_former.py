@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vramcast.catalogue.swift_models import swift_models
+from vramcast.catalogue.formats import swift_models
+from vramcast.errors import Note
 from vramcast.formats.reading import ELSEWHERE, Reading, lengths_of, shown, together
 from vramcast.formats.tools.transformers import ARGUMENTS, optimizer_of
 from vramcast.formats.watched import Known, Watched
@@ -60,7 +61,7 @@ def read_former(table: Mapping[str, Any]) -> Reading:
     micro, steps = values.count("batch_size") or 1, values.count("gradient_accumulation_steps")
     batch = {"micro": micro} | ({"accumulation": steps} if steps else {"global": SAMPLES})
     values.get("tuner_backend")
-    notes = () if "max_length" in values else (f"max_length is not given: {LENGTH}, as ms-swift has it",)
+    notes = () if "max_length" in values else (Note("max_length is not given: {}, as ms-swift has it", LENGTH),)
     return Reading("swift", options, {}, batch, tuple(values.unread()), notes)
 
 
@@ -73,7 +74,7 @@ def _model(values: Watched) -> dict[str, Any]:
         return {}
     bare = STORED.sub("", named)
     if bare not in swift_models():
-        values.cannot("model_type", f"{shown(named)} is not known here; give MODEL", option="model")
+        values.cannot("model_type", Note("{} is not known here; give MODEL", shown(named)), option="model")
         return {}
     return {"model": swift_models()[bare]}
 
@@ -135,7 +136,7 @@ def _adapters(values: Watched, kind: Any, stored: str) -> dict[str, Any]:
             values.get(name)
         return {}
     if kind not in ("lora", "adalora"):
-        values.cannot("sft_type", f"{shown(kind)} is not modelled; lora, adalora and full are", option="peft")
+        values.cannot("sft_type", Note("{} is not modelled; lora, adalora and full are", shown(kind)), option="peft")
         for name in OF_ADAPTERS:
             values.get(name)
         return {}

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from vramcast.catalogue.formats import load_format
 from vramcast.catalogue.index import MODELS
+from vramcast.errors import Note
 from vramcast.formats.reading import (
     ELSEWHERE,
     Command,
@@ -105,13 +106,13 @@ def read(config: Config) -> Reading:
     alone = config.table is None and processes(command, started) is None and "NNODES" not in command.variables
     stage = values.get("rlhf_type", "dpo" if kind == "rlhf" else None)
     if stage not in (None, "dpo"):
-        why = f"{shown(stage)} is not modelled for megatron; dpo is, and sft and pt are"
+        why = Note("{} is not modelled for megatron; dpo is, and sft and pt are", shown(stage))
         return Reading("swift-megatron", {"engine": "megatron"}, unread=(Unread("rlhf_type", why, "objective"),))
     if stage and values.flag("packing"):
         values.cannot("packing", "joins pairs of any lengths, which is not modelled for DPO on Megatron")
     if words and words[0].endswith((".yaml", ".yml", ".json")):  # [swift cli/main.py `parse_yaml_args`]
         file = Reading("swift-megatron", {}, unread=(Unread(words[0], ELSEWHERE, file="swift-megatron"),), alone=alone)
-        return with_environment(file, command, started, splits=False)
+        return with_environment(file, command, started)
     known = load_format("swift").sections["megatron"]
     for name in values:
         if name not in known:
@@ -134,7 +135,7 @@ def read(config: Config) -> Reading:
     notes = (*inner.notes, *(said for said, name in unsaid if name not in table))
     found = inner._replace(format="swift-megatron", options=options, unread=unread, notes=(*command.notes, *notes),
                            auto=auto, alone=alone)
-    return with_environment(found, command, started, splits=False)
+    return with_environment(found, command, started)
 
 
 def _meant(table: dict[str, Any]) -> dict[str, Any]:
@@ -195,7 +196,7 @@ def _precision(values: Watched) -> dict[str, Any]:
     """
     dtype = DTYPES.get(str(values.get("torch_dtype", "bfloat16")), "")
     if not dtype:
-        values.refuse("torch_dtype", f"one of {', '.join(DTYPES)}", option="precision")
+        values.refuse("torch_dtype", Note("one of {}", ", ".join(DTYPES)), option="precision")
     half = values.flag("fp16") if values.flag("fp16") is not None else dtype in ("fp16", "fp32")
     wide = values.flag("bf16") if values.flag("bf16") is not None else dtype == "bf16"
     return {"--fp16": True} if half else {"--bf16": True} if wide else {}
@@ -210,7 +211,9 @@ def _adapters(values: Watched) -> dict[str, Any]:
             values.get(name)
         return {}
     if kind != "lora":
-        values.cannot("tuner_type", f"{shown(kind)} is not modelled for megatron; lora and full are", option="peft")
+        values.cannot("tuner_type", Note(
+            "{} is not modelled for megatron; lora and full are", shown(kind)
+        ), option="peft")
         return {}
     if values.get("adapters"):
         values.cannot("adapters", "hold adapters whose own file says how large they are; give --lora-rank",

@@ -14,7 +14,7 @@ from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.requests import variables_of
 from vramcast.engines.tensorrt_llm import OPTIONS
 from vramcast.engines.tensorrt_llm import settings_of as tensorrt_llm_settings
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import one_of_several
 from vramcast.formats.lines import Line, Table, yaml_text
@@ -122,7 +122,7 @@ USUAL: Final = {
 def _own(values: Watched) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if values.get("backend") not in (None, "pytorch"):
-        values.cannot("backend", f"{str(values.get('backend'))[:20]} is not modelled; the PyTorch backend is")
+        values.cannot("backend", Note("{} is not modelled; the PyTorch backend is", str(values.get("backend"))[:20]))
     found |= _degrees(values) | _draft(values)
     cache, more = _cache(values)
     found |= cache
@@ -130,7 +130,7 @@ def _own(values: Watched) -> dict[str, Any]:
     moe = values.section("moe_config")
     kernels = str(moe.get("backend", values.get("moe_backend", "AUTO"))).upper()
     if kernels not in USUAL_KERNELS:
-        moe.cannot("backend", f"{kernels[:20]} has buffers of its own, which are not modelled")
+        moe.cannot("backend", Note("{} has buffers of its own, which are not modelled", kernels[:20]))
     for name, usual in USUAL.items():
         values.only(name, usual)
     for name in ("enable_chunked_prefill", "attn_backend", "attention_backend"):
@@ -146,11 +146,13 @@ def _degrees(values: Watched) -> dict[str, Any]:
     for name in ("context_parallel_size", "moe_cluster_parallel_size", "max_beam_width"):
         values.only(name, 1)
     if experts not in (1, tp) or divided not in (None, tp // experts):
-        values.cannot("moe_expert_parallel_size", f"{experts} of tensor_parallel_size={tp} is not modelled; {tp} is",
+        values.cannot("moe_expert_parallel_size", Note(
+            "{} of tensor_parallel_size={} is not modelled; {} is", experts, tp, tp
+        ),
                       option="expert-parallel")
     if values.flag("enable_attention_dp") and tp > 1:
         if experts == 1:
-            values.cannot("enable_attention_dp", f"without ep_size={tp} is not modelled")
+            values.cannot("enable_attention_dp", Note("without ep_size={} is not modelled", tp))
         return {"tp": 1, "dp": tp, "expert-parallel": True}
     return {"tp": tp} | ({"expert-parallel": True} if experts > 1 else {})
 
@@ -201,7 +203,7 @@ def _draft(values: Watched) -> dict[str, Any]:
         config.get(name)
     if kind is None or tokens is None:
         what = f"decoding_type {str(config.get('decoding_type'))[:30]}" if kind is None else "max_draft_len"
-        config.cannot("decoding_type", f"{what} is not modelled; --draft names what is", option="draft")
+        config.cannot("decoding_type", Note("{} is not modelled; --draft names what is", what), option="draft")
         return {}
     return {"draft": kind, "draft-tokens": tokens}
 

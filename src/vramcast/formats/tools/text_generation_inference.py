@@ -12,6 +12,7 @@ from vramcast.catalogue.formats import load_format
 from vramcast.domain.serving import ServeJob
 from vramcast.domain.version import read_version
 from vramcast.engines.text_generation_inference import EDGE, FREELY_SINCE, IN_PLACE_SINCE, LONGEST, settings_of
+from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import one_of_several
 from vramcast.formats.lines import Line
@@ -54,7 +55,7 @@ def _own(values: Watched) -> dict[str, Any]:
     if method in MADE:
         found["weights"] = MADE[method]
     elif method is not None and method not in STORED:
-        values.cannot("quantize", f"{method[:30]} is not modelled; --weights names what is", option="weights")
+        values.cannot("quantize", Note("{} is not modelled; --weights names what is", method[:30]), option="weights")
     if values.flag("sharded") is False:
         found["tp"] = 1
     for name in ("max_input_tokens", "max_input_length"):
@@ -78,7 +79,7 @@ SHORT: Final = {"p": "port", "e": "env"}
 SERVER: Final = Server(
     "tgi", ARGUMENTS, TARGETS, SHORT,
     start=re.compile(r"(?:\S*/)?text-generation-launcher"),
-    image=re.compile(r"text-generation-inference:v?(\d[\w.]*)()"),
+    image=re.compile(r"text-generation-inference(?::v?(\d[\w.]*)|-cu\d+\.(\d+-\d+))"),  # Google's own says 2-3
     own=_own, slots=0,
     arguments={name.upper(): name for name in load_format("tgi").sections["options"]},
 )
@@ -92,10 +93,10 @@ def read(config: Config) -> Reading:
     version = read_version(str(given["engine"]).partition("@")[2]) or FREELY_SINCE
     if version < FREELY_SINCE and "context" not in given:
         given["context"] = LONGEST
-        notes.append(f"max_total_tokens is not given: {LONGEST}, as versions before 3.0 have it")
+        notes.append(Note("max_total_tokens is not given: {}, as versions before 3.0 have it", LONGEST))
     if version < IN_PLACE_SINCE and prompt is not None:
         given["batched-tokens"] = prompt + EDGE
-        notes.append(f"max_batch_prefill_tokens is not given: {prompt + EDGE}, as versions before 2.4 have it")
+        notes.append(Note("max_batch_prefill_tokens is not given: {}, as versions before 2.4 have it", prompt + EDGE))
     return reading._replace(options=given, notes=tuple(notes))
 
 

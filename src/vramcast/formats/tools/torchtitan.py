@@ -12,7 +12,7 @@ import re
 from typing import Any, Final, NamedTuple
 
 from vramcast.domain.job import Job, Loss, Precision, Recompute, Shards
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import RUN, run_script
@@ -93,7 +93,7 @@ def read(config: Config) -> Reading:
     values.get("module")
     for name, option in ASKED.items():
         if option not in options:
-            why = f"stands in {function[:60]}, a file of its own; give it with another --from, or --{option}"
+            why = Note("stands in {}, a file of its own; give it with another --from, or --{}", function[:60], option)
             values.cannot(name, why, option=option)
     unread = [one for one in values.unread() if not _is_harmless(one.name)]
     gpus, nodes = values.count("nproc_per_node") or _cards(command), values.count("nnodes")
@@ -118,7 +118,7 @@ def _toml(config: Config) -> Reading:
     values, day = torchtitan_toml.values_of(config)
     options = {"shards": "everything"} | _walk(values, whole=True)
     unread = tuple(one for one in values.unread() if not _is_harmless(one.name))
-    note = f"its names are torchtitan's until {day}, which is assumed; --engine torchtitan@VERSION says another"
+    note = Note("its names are torchtitan's until {}, which is assumed; --engine torchtitan@VERSION says another", day)
     engine = {"engine": f"torchtitan@{day}"}
     return Reading("torchtitan", engine, options, unread=unread, notes=(note,), ranks=_mesh(values))
 
@@ -161,7 +161,7 @@ def _switches(values: Watched) -> dict[str, Any]:
     parts = parts if isinstance(parts, list) else [parts]
     if values.flag("compile.enable"):
         if unknown := [part for part in parts if part not in ("model", "loss")]:
-            values.cannot("compile.components", f"{shown(unknown[0])} is neither model nor loss")
+            values.cannot("compile.components", Note("{} is neither model nor loss", shown(unknown[0])))
         found |= {"compile": True} if "model" in parts else {"loss": "compiled"}
         if "loss" not in parts:
             found["loss"] = "eager"
@@ -177,7 +177,7 @@ def _sharding(values: Watched) -> dict[str, Any]:
     if (copies := values.count(f"{p}replicate_degree") or 1) > 1:
         shard = values.count(f"{p}shard_degree")
         if shard is None:
-            values.cannot(f"{p}shard_degree", f"is left to the run beside {copies} copies; give --shard-group",
+            values.cannot(f"{p}shard_degree", Note("is left to the run beside {} copies; give --shard-group", copies),
                           option="shard-group")
         else:
             found["shard-group"] = shard * (values.count("parallelism.context_parallel_degree") or 1)
@@ -245,8 +245,8 @@ def flavour_of(order: Order) -> Flavour:
             size = match[1] if match.groups() and match[1] else ""
             return Flavour(module, flavour.format(upper=size.upper(), lower=size))
     raise Unsupported(
-        f"torchtitan has no flavour for {order.job.model.name}; use llama-3.1-8b, qwen3-32b, deepseek-v3, gpt-oss-20b "
-        "and their kin, or --format accelerate-fsdp2"
+        "torchtitan has no flavour for {}; use llama-3.1-8b, qwen3-32b, deepseek-v3, gpt-oss-20b and their kin, or "
+        "--format accelerate-fsdp2", order.job.model.name
     )
 
 
@@ -305,7 +305,7 @@ def _training(order: Order) -> Table:
 def _precision(order: Order) -> list[Line]:
     precision = Precision(order.ask("precision"))
     if precision not in (Precision.MIXED_BF16, Precision.AMP_BF16, Precision.BF16, Precision.FP8):
-        raise Unsupported(f"torchtitan plans are computed in mixed-bf16, bf16 or fp8, not in {precision.value}")
+        raise Unsupported("torchtitan plans are computed in mixed-bf16, bf16 or fp8, not in {}", precision.value)
     held = "bfloat16" if precision is Precision.BF16 else "float32"
     return [
         Line("training.dtype", held, f"{precision.value}: type of weights and states"),
@@ -317,7 +317,7 @@ def _precision(order: Order) -> list[Line]:
 def _parallelism(order: Order) -> Table:
     ask, job = order.ask, order.job
     if Shards(ask("shards")) is not Shards.EVERYTHING:
-        raise Unsupported(f"torchtitan shards everything, not {job.plan.shards.value}; use --shards everything")
+        raise Unsupported("torchtitan shards everything, not {}; use --shards everything", job.plan.shards.value)
     shard, copies = _groups(order)
     p = "parallelism."
     lines = [
@@ -333,7 +333,7 @@ def _parallelism(order: Order) -> Table:
     if ask("sequence_parallel") is False:
         raise Unsupported("torchtitan plans are computed with sequence parallelism; leave --no-sequence-parallel out")
     if ask("etp") not in (None, 1):
-        raise Unsupported(f"torchtitan has no tensor parallelism inside experts; use --etp 1, not {job.plan.etp}")
+        raise Unsupported("torchtitan has no tensor parallelism inside experts; use --etp 1, not {}", job.plan.etp)
     return (*lines, *_pipeline_lines(order))
 
 
@@ -344,7 +344,7 @@ def _groups(order: Order) -> tuple[int, int]:
     if group is None or group >= ranks * cp:
         return ranks, 1
     if group % cp:
-        raise Unsupported(f"shard-group={group} must be a multiple of cp={cp}: torchtitan shards over both together")
+        raise Unsupported("shard-group={} must be a multiple of cp={}: torchtitan shards over both together", group, cp)
     return group // cp, ranks * cp // group
 
 
@@ -378,8 +378,8 @@ def _stages(job: Job, stages: int) -> Table:
     per_stage = ceil_div(work, stages)
     if ceil_div(work, per_stage) != stages:
         raise Unsupported(
-            f"torchtitan divides {work} layers and ends by layers per stage, which never gives {stages} stages; use "
-            "--virtual-stages 1 or 2"
+            "torchtitan divides {} layers and ends by layers per stage, which never gives {} stages; use "
+            "--virtual-stages 1 or 2", work, stages
         )
     why = f"{work} layers and ends over {stages} stages"
     return (Line("parallelism.pipeline_parallel_layers_per_stage", per_stage, why),)
@@ -398,7 +398,7 @@ def _registry_text(order: Order) -> str:
     recompute = Recompute(ask("recompute"))
     policy = written(POLICIES)[recompute]
     if ask("optimizer") not in ("adamw", "adam"):
-        raise Unsupported(f"torchtitan has no optimizer {order.job.plan.optimizer}; use adamw or adam")
+        raise Unsupported("torchtitan has no optimizer {}; use adamw or adam", order.job.plan.optimizer)
     ask.also("attention", "objective", "option.version", "option.trainer")
     converters = ""
     if Precision(ask("precision")) is Precision.FP8 or ask("option.float8"):
@@ -425,7 +425,7 @@ def _registry_text(order: Order) -> str:
 def _chunked(order: Order) -> bool:
     loss = order.ask("loss")
     if loss in (Loss.COMPILED, Loss.FUSED):
-        raise Unsupported(f"torchtitan has no loss={loss}; use --loss chunked, or --loss eager")
+        raise Unsupported("torchtitan has no loss={}; use --loss chunked, or --loss eager", loss)
     return loss in (None, Loss.CHUNKED, Loss.FUSED_LINEAR)
 
 
@@ -438,9 +438,13 @@ def _notes(order: Order) -> tuple[str, ...]:
     found = []
     version = order.job.engine_options.get("version")
     if version:
-        found.append(f"{RUN}: the plan was computed for torchtitan of {version}; these names are those of 0.3.0")
+        found.append(Note(
+            "{}: the plan was computed for torchtitan of {}; these names are those of 0.3.0", RUN, version
+        ))
     if order.job.engine_options.get("trainer") == "graph":
-        found.append(f"{RUN}: the graph trainer runs as --module graph_trainer.llama3; the plan was computed for it")
+        found.append(Note(
+            "{}: the graph trainer runs as --module graph_trainer.llama3; the plan was computed for it", RUN
+        ))
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vramcast.errors import UnknownName
+from vramcast.errors import Note, UnknownName
 from vramcast.families import model_from_config
 from vramcast.formats.reading import Config, Unread
 from vramcast.formats.tools.bridge_recipe import read_calls
@@ -88,7 +88,7 @@ def values_of(config: Config, module: ast.Module) -> tuple[Watched, dict[str, An
         raise UnknownName.of("function", asked[0], names)
     names = [asked[0]] if asked else names
     if len(names) != 1:
-        why = (f"{len(names)} recipes stand in the file; name one, as in --args {names[0]}" if names
+        why = (Note("{} recipes stand in the file; name one, as in --args {}", len(names), names[0]) if names
                else "no function of the file makes a trainer's Config")
         return Watched({}), {}, (Unread(TRAINER, why),)
     recipe = read_calls(module, names[0])
@@ -145,7 +145,9 @@ def _policy(values: Watched) -> dict[str, Any]:
     if said in POLICIES:
         return {"recompute": POLICIES[said]}
     if not said.startswith("ActivationCheckpointConfig"):
-        values.cannot("activation_checkpoint", f"{said[:60]} is none of {', '.join(POLICIES)}", option="recompute")
+        values.cannot("activation_checkpoint", Note(
+            "{} is none of {}", said[:60], ", ".join(POLICIES)
+        ), option="recompute")
     return {}
 
 
@@ -155,7 +157,7 @@ def _loss(values: Watched) -> dict[str, Any]:
         for inner in [one for one in values if one.startswith(name)]:
             values.get(inner)
     if said not in LOSSES:
-        values.cannot("loss", f"{said[:60]} is none of {', '.join(LOSSES)}", option="loss")
+        values.cannot("loss", Note("{} is none of {}", said[:60], ", ".join(LOSSES)), option="loss")
         return {}
     parts = str(values.get("compile.components", ("model", "loss")))
     compiled = said.startswith("Cross") and values.get("compile.enable") is True and "loss" in parts
@@ -194,7 +196,9 @@ def _network(values: Watched, name: str, folder: str, function: str) -> dict[str
         return found | {"model": FLAVOURS[place, flavour]}
     if (place, flavour) in DEBUG:
         return found | {"model": model_from_config(DEBUG[place, flavour], name=f"{place}-{flavour}")}
-    values.cannot("model_spec", f"{place[:40]} {flavour[:40]} is no network known here; give the model", option="model")
+    values.cannot("model_spec", Note(
+        "{} {} is no network known here; give the model", place[:40], flavour[:40]
+    ), option="model")
     return found
 
 

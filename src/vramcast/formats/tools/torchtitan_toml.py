@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.documents import NoDocument, parse_toml
-from vramcast.errors import SourceError
+from vramcast.errors import Note, SourceError
 from vramcast.formats.reading import Config
 from vramcast.formats.watched import Watched
 
@@ -103,7 +103,7 @@ def values_of(config: Config) -> tuple[Watched, str]:
     try:
         found = flat(parse_toml(config.text))
     except NoDocument as error:
-        raise SourceError(f"{config.name}: not TOML: {error}") from None
+        raise SourceError("{}: not TOML: {}", config.name, error) from None
     return Watched(DEFAULTS | last_names(found)), day_of(found)
 
 
@@ -139,7 +139,7 @@ def _network(values: Watched) -> dict[str, Any]:
             values.get(other)
         values.cannot("model.name", "is a diffusion network, whose training by torchtitan is not modelled")
         return {}
-    values.cannot("model.flavor", f"{name[:40]} {flavour[:40]} is no network known here; give the model",
+    values.cannot("model.flavor", Note("{} {} is no network known here; give the model", name[:40], flavour[:40]),
                   option="model")
     return {}
 
@@ -154,7 +154,7 @@ def _layers_again(values: Watched, *, whole: bool) -> dict[str, Any]:
     if option == "1":
         return {"recompute": "full"}
     if option != "op":
-        values.cannot(name, f"runs one layer of {option[:8]} again, which is not modelled; give --recompute",
+        values.cannot(name, Note("runs one layer of {} again, which is not modelled; give --recompute", option[:8]),
                       option="recompute")
     return {}
 

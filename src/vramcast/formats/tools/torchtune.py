@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.documents import NoDocument, parse_yaml
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.reading import (
+    ELSEWHERE,
     NO_GPU,
     NOT_MODELLED,
     Config,
@@ -138,8 +139,7 @@ def _command(config: Config) -> Reading:
     options, values, notes = _recipe(table, config.name, beside=True) if table else ({}, Watched({}), ())
     named = words[own + 1] if own + 1 < len(words) else ""
     unread += [*values.unread(), *unread_environment(command.variables), Unread(
-        named or "--config", "is a file of its own; give it with another --from",
-        file="torchtune")]
+        named or "--config", ELSEWHERE, file="torchtune")]
     gpus = launch.get("nproc_per_node") or launch.get("nproc-per-node")
     nodes = launch.get("nnodes")
     return Reading(
@@ -178,10 +178,12 @@ def _recipe(table: Mapping[str, Any], name: str, *, beside: bool = False) -> tup
         beside: it changes only some of a file
     """
     if "orchestration" in table:
-        raise Unsupported(f"{name}: torchtune's asynchronous GRPO, with inference beside training, is not modelled")
+        raise Unsupported("{}: torchtune's asynchronous GRPO, with inference beside training, is not modelled", name)
     if not beside and "optimizer" not in table:
-        raise Unsupported(f"{name}: a configuration of torchtune without an optimizer trains nothing; give that of a "
-                          "fine-tuning recipe")
+        raise Unsupported(
+            "{}: a configuration of torchtune without an optimizer trains nothing; give that of a fine-tuning recipe",
+            name
+        )
     values = Watched(_resolved(table, table), KNOWN)
     options = {"engine": "torchtune"} if not beside else {}
     options |= {field.replace("_", "-"): value for field, value in read_rows(ROWS, values).items()}
@@ -246,7 +248,9 @@ def _sharding(values: Watched) -> dict[str, Any]:
     copies, shard = values.count("data_parallel_replicate_dim") or 1, values.get("data_parallel_shard_dim")
     if copies > 1:
         if (group := values.count("data_parallel_shard_dim") if shard != -1 else None) is None:
-            values.cannot("data_parallel_shard_dim", f"is left to the run beside {copies} copies; give --shard-group",
+            values.cannot("data_parallel_shard_dim", Note(
+                "is left to the run beside {} copies; give --shard-group", copies
+            ),
                           option="shard-group")
         else:
             found["shard-group"] = group * (values.count("context_parallel_dim") or 1)
@@ -259,7 +263,7 @@ def _sharding(values: Watched) -> dict[str, Any]:
     if names == SHARDED_ENDS:
         found["engine-option"] = ("split_root=true",)
     elif names:
-        values.cannot("custom_sharded_layers", "other than tok_embeddings and output together " + NOT_MODELLED)
+        values.cannot("custom_sharded_layers", Note("other than tok_embeddings and output together {}", NOT_MODELLED))
     return found
 
 
@@ -284,7 +288,7 @@ def _loss(values: Watched) -> dict[str, Any]:
     kind = (component or "").rpartition(".")[2]
     if component is None or kind not in LOSSES:
         if component is not None:
-            given.refuse("_component_", f"one of {', '.join(LOSSES)}", option="loss")
+            given.refuse("_component_", Note("one of {}", ", ".join(LOSSES)), option="loss")
         return {}
     given.only("num_output_chunks", 8)
     return BEFORE if kind == PLAIN and _is_old(values) else LOSSES[kind]
@@ -314,7 +318,7 @@ def _model(values: Watched, *, beside: bool, precision: str) -> dict[str, Any]:
     if not match[2]:
         for key in given:
             if key.startswith(("lora_", "apply_lora_")):
-                given.cannot(key, f"{match[3]} makes no adapters; lora_{match[3]} does")
+                given.cannot(key, Note("{} makes no adapters; lora_{} does", match[3], match[3]))
         return {"model": MODELS[match[3]]}
     return {"model": MODELS[match[3]]} | _adapters(given, match[2], precision)
 
@@ -326,7 +330,7 @@ def _adapters(given: Watched, prefix: str, precision: str) -> dict[str, Any]:
     modules = given.get("lora_attn_modules")
     unknown = [name for name in modules if name not in ATTENTION] if isinstance(modules, list) else [modules]
     if unknown:
-        given.cannot("lora_attn_modules", f"{shown(unknown[0])} is none of {', '.join(ATTENTION)}")
+        given.cannot("lora_attn_modules", Note("{} is none of {}", shown(unknown[0]), ", ".join(ATTENTION)))
         return found
     words = [ATTENTION[name] for name in modules]
     words += MLP if given.flag("apply_lora_to_mlp") else ()
@@ -342,5 +346,7 @@ def _adapters(given: Watched, prefix: str, precision: str) -> dict[str, Any]:
 def _notes(options: Mapping[str, Any]) -> tuple[str, ...]:
     version = str(options.get("engine", "")).partition("@")[2]
     return () if not version else (
-        f"its loss is that of torchtune before {'0.7' if version == '0.6' else '0.3'}: {version} is assumed; "
-        "--engine torchtune@VERSION says another",)
+        Note(
+            "its loss is that of torchtune before {}: {} is assumed; --engine torchtune@VERSION says another",
+            "0.7" if version == "0.6" else "0.3", version
+        ),)

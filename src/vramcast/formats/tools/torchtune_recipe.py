@@ -113,8 +113,10 @@ def _network(order: Order) -> Table:
     builder = BUILDERS.get(job.model.name.lower())
     family = next((found for start, found in FAMILIES.items() if (builder or "").startswith(start)), None)
     if builder is None or family is None or "vision" in builder:
-        raise Unsupported(f"torchtune's recipe is not written for {job.model.name}; use llama-3.1-8b, qwen3-8b, "
-                          "gemma-2-9b and their kin")
+        raise Unsupported(
+            "torchtune's recipe is not written for {}; use llama-3.1-8b, qwen3-8b, gemma-2-9b and their kin",
+            job.model.name
+        )
     builder += "_instruct" if builder in OF_BASES else ""
     folder = f"checkpoints/{hub_id(job.model).rpartition('/')[2]}"
     return (
@@ -142,7 +144,7 @@ def _model(order: Order, module: str, builder: str) -> Table:
     if peft is None:
         return (Line("_component_", module + builder),)
     if ask("peft.method") not in ("lora", "dora"):
-        raise Unsupported(f"torchtune has no {peft.method}; use lora or dora")
+        raise Unsupported("torchtune has no {}; use lora or dora", peft.method)
     _check_adapters(order, peft)
     words = set(ask("peft.targets"))
     given = {word: name for name, word in ATTENTION.items()}
@@ -164,14 +166,18 @@ def _check_adapters(order: Order, peft: Peft) -> None:
     ask, known = order.ask, {*ATTENTION.values(), *MLP, HEAD}
     words = set(peft.targets)
     if words - known or words & set(MLP) not in (set(), set(MLP)):
-        raise Unsupported(f"torchtune adapts matrices of attention, all of an MLP or the head, not "
-                          f"{','.join(peft.targets)}; use q_proj,v_proj,o_proj,gate_proj,up_proj,down_proj")
+        raise Unsupported(
+            "torchtune adapts matrices of attention, all of an MLP or the head, not {}; use "
+            "q_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", ",".join(peft.targets)
+        )
     if ask("peft.base") not in ("full", "nf4-dq"):
-        raise Unsupported(f"torchtune packs frozen weights as nf4-dq, not as {peft.base}; use --base-weights nf4-dq")
+        raise Unsupported("torchtune packs frozen weights as nf4-dq, not as {}; use --base-weights nf4-dq", peft.base)
     width = "fp32" if order.job.plan.precision is Precision.FP32 else "bf16"
     if ask("peft.adapter_dtype") != width:
-        raise Unsupported(f"torchtune's adapters are {width} as the model is, not {peft.adapter_dtype}; use "
-                          f"--adapter-dtype {width}")
+        raise Unsupported(
+            "torchtune's adapters are {} as the model is, not {}; use --adapter-dtype {}",
+            width, peft.adapter_dtype, width
+        )
 
 
 def _data(order: Order) -> Table:
@@ -193,13 +199,13 @@ def _loss(order: Order) -> Table:
         return (Line("loss", (Line("_component_", name, "the head's output exists chunk by chunk"),)),)
     if asked == Loss.EAGER:
         return (Line("loss", (Line("_component_", f"torch.nn.{PLAIN}", "all logits exist at once"),)),)
-    raise Unsupported(f"torchtune has no {asked} loss; use --loss chunked or eager")
+    raise Unsupported("torchtune has no {} loss; use --loss chunked or eager", asked)
 
 
 def _optimizer(order: Order) -> Table:
     name, kernel = order.ask("optimizer"), order.ask("optimizer_kernel") or "fused"
     if name not in CLASSES:
-        raise Unsupported(f"torchtune's recipe is not written with {name}; use {', '.join(CLASSES)}")
+        raise Unsupported("torchtune's recipe is not written with {}; use {}", name, ", ".join(CLASSES))
     lines = [Line("_component_", CLASSES[name]), Line("lr", LEARNING_RATE, "not part of the plan")]
     if CLASSES[name].startswith("torch."):
         lines += [Line("fused", True)] if kernel == "fused" else [Line("foreach", kernel == "foreach")]
@@ -227,7 +233,7 @@ def _sharding(order: Order) -> Table:
         return ()
     ranks, cp, group = job.data_parallel, ask("cp"), ask("shard_group") or job.data_parallel * job.plan.cp
     if group % cp or (ranks * cp) % group:
-        raise Unsupported(f"shard-group={group} must be a multiple of cp={cp} that divides {ranks * cp} ranks")
+        raise Unsupported("shard-group={} must be a multiple of cp={} that divides {} ranks", group, cp, ranks * cp)
     lines = [ROW["tp"].line(ask("tp")), ROW["cp"].line(cp)]
     if group < ranks * cp:
         lines += [Line("data_parallel_shard_dim", group // cp, "ranks that share one copy"),

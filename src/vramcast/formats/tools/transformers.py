@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
 from vramcast.engines.eager.releases import LIGER, liger_kernels, optimizer_kernel, runs_deepspeed
 from vramcast.engines.eager.trl import chunks_loss, loads_fp32, reentrant
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import ACCELERATE, RUN, TORCHRUN, head_of, run_script
 from vramcast.formats.lines import Line, Table, yaml_text
@@ -176,7 +176,9 @@ def _unanswered(unread: Any, batch: Mapping[str, int]) -> list[Unread]:
 
 def _batch(values: Watched) -> tuple[dict[str, int], list[str]]:
     micro, accumulation = values.count("per_device_train_batch_size"), values.count("gradient_accumulation_steps")
-    notes = [] if micro else [f"per_device_train_batch_size is not given: {TRAINERS_BATCH}, as Transformers has it"]
+    notes: list[str] = [] if micro else [Note(
+        "per_device_train_batch_size is not given: {}, as Transformers has it", TRAINERS_BATCH
+    )]
     return {"micro": micro or TRAINERS_BATCH, "accumulation": accumulation or 1}, notes
 
 
@@ -271,8 +273,10 @@ def _fsdp(values: Watched, version: int) -> dict[str, Any]:
     strategies = [word for word in named if word in ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
                                                       "hybrid_shard_zero2")]
     if strange := named - {*strategies, "offload", "auto_wrap", "true"}:
-        values.cannot("fsdp", f"{sorted(strange)[0][:40]!r} is not one of full_shard, shard_grad_op, no_shard, "
-                      "hybrid_shard, offload, auto_wrap", option="shards")
+        values.cannot("fsdp", Note(
+            "{!r} is not one of full_shard, shard_grad_op, no_shard, hybrid_shard, offload, auto_wrap",
+            sorted(strange)[0][:40]
+        ), option="shards")
         return {}
     sized = any(inner.number(name) for name in ("min_num_params", "fsdp_min_num_params"))
     layers = "SIZE_BASED_WRAP" if sized else "TRANSFORMER_BASED_WRAP"
@@ -307,7 +311,7 @@ def write(order: Order) -> tuple[File, ...]:
     """
     job: Job = order.job
     if job.workload.objective not in TRAINER_OBJECTIVES:
-        raise Unsupported(f"the Trainer optimises no {job.workload.objective}; --format llamafactory writes dpo")
+        raise Unsupported("the Trainer optimises no {}; --format llamafactory writes dpo", job.workload.objective)
     if job.plan.tp * job.plan.pp * job.plan.cp * job.plan.ep > 1:
         raise Unsupported("the Trainer's arguments split over data-parallel ranks only; use tp=pp=cp=ep=1")
     order.ask.also("objective")
@@ -399,11 +403,13 @@ def _optimizer(order: Order) -> list[Line]:
     found = optim_of(name, kernel)
     if found is None:
         if name.partition(":")[0] in OPTIMIZERS and order.job.plan.optimizer_kernel is None:
-            raise Unsupported(f"files are for the newest Trainer, which has no optimizer {name} with kernel {kernel}; "
-                              "add --optimizer-kernel foreach")
+            raise Unsupported(
+                "files are for the newest Trainer, which has no optimizer {} with kernel {}; add --optimizer-kernel "
+                "foreach", name, kernel
+            )
         if name.partition(":")[0] in OPTIMIZERS:
-            raise Unsupported(f"the Trainer does not choose the kernel of {name}; leave --optimizer-kernel out")
-        raise Unsupported(f"the Trainer has no optimizer {name}; use {', '.join(OPTIMIZERS)}")
+            raise Unsupported("the Trainer does not choose the kernel of {}; leave --optimizer-kernel out", name)
+        raise Unsupported("the Trainer has no optimizer {}; use {}", name, ", ".join(OPTIMIZERS))
     lines = [Line("optim", found[0], f"{name}, as planned")]
     if name.partition(":")[0] in LOW_RANK:
         lines.append(Line("optim_target_modules", "all-linear", "every matrix is projected"))
@@ -413,7 +419,7 @@ def _optimizer(order: Order) -> list[Line]:
 def refuse_chunks(job: Job, tool: str) -> None:
     """Raise Unsupported for TRL's own loss, which other trainers do not make."""
     if chunks_loss(job):
-        raise Unsupported(f"{tool} makes all logits at once, not in chunks as TRL's SFTTrainer; add --loss eager")
+        raise Unsupported("{} makes all logits at once, not in chunks as TRL's SFTTrainer; add --loss eager", tool)
 
 
 def _loss(order: Order) -> list[Line]:
@@ -427,7 +433,9 @@ def _loss(order: Order) -> list[Line]:
         order.ask.also("loss")
         kernels = kernels - {*LOSS_KERNELS.values()} | {LOSS_KERNELS[plan.loss]}
     elif plan.loss is not Loss.EAGER:
-        raise Unsupported(f"the Trainer has no loss {plan.loss}; use eager, fused or fused_linear, or --engine pytorch")
+        raise Unsupported(
+            "the Trainer has no loss {}; use eager, fused or fused_linear, or --engine pytorch", plan.loss
+        )
     if not kernels:
         return []
     order.ask.also("option.liger")

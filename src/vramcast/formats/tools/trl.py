@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import read_entry
 from vramcast.domain.version import LAST, read_version
+from vramcast.errors import Note
 from vramcast.formats.reading import Config, Reading, Unread, lengths_of, together
 from vramcast.formats.tools import trl_rollout
 from vramcast.formats.tools.transformers import ARGUMENTS, arguments_of, liger_of, recompute_of
@@ -124,7 +125,7 @@ def read(config: Config) -> Reading:
     """A YAML file of TRL or of the alignment-handbook."""
     table = config.table or {}
     method, why = method_of(table, config)
-    notes = [f"{why}: taken for the arguments of TRL's trainer for {method}"] if method and why else []
+    notes = [Note("{}: taken for the arguments of TRL's trainer for {}", why, method)] if method and why else []
     if not method:
         return _without_method(table, config)
     found = read_arguments(table, method, config.name)
@@ -147,9 +148,11 @@ def method_of(table: Mapping[str, Any], config: Config) -> tuple[str, str]:
     if any(name in table for name in GENERATES):
         return "rloo" if "rloo" in config.name.lower() else "grpo", ""
     if (headed := HEADED.search(config.text)) is not None:
-        return headed[1].lower(), f"a comment names {headed[1]}"
+        return headed[1].lower(), Note("a comment names {}", headed[1])
     stem, folder = PurePosixPath(config.name).stem, PurePosixPath(config.folder).name  # recipes/MODEL/dpo/config.yaml
-    for what, text in ((f"the file is called {config.name[:60]}", stem), (f"it lies in {folder[:60]}/", folder)):
+    for what, text in (
+        (Note("the file is called {}", config.name[:60]), stem), (Note("it lies in {}/", folder[:60]), folder),
+    ):
         if named := NAMED.search(text.replace("_", " ").replace("-", " ")):
             return named[1].lower(), what
     return "", ""
@@ -165,13 +168,13 @@ def read_arguments(
         pinned: release of TRL that the file installs
     """
     if method not in METHODS:
-        why = f"{method.upper()} is not modelled; {', '.join(_modelled())} are"
+        why = Note("{} is not modelled; {} are", method.upper(), ", ".join(_modelled()))
         return Reading("trl", {"engine": "huggingface"}, unread=(Unread("the trainer", why, "objective"),))
     row, values = METHODS[method], Watched(table, names or known(method))
     options: dict[str, Any] = {"engine": "huggingface"}
     unread: list[Unread] = []
     if row.objective is None:
-        why = f"{method.upper()} is not modelled; {', '.join(_modelled())} are"
+        why = Note("{} is not modelled; {} are", method.upper(), ", ".join(_modelled()))
         unread.append(Unread("the trainer", why, "objective"))
     else:
         options["objective"] = row.objective
@@ -179,8 +182,8 @@ def read_arguments(
         options["model"] = model
     told = None if pinned else release_of(values, method)
     last = told[0] if told else pinned
-    notes = [f"{told[1]} is of TRL up to {last}: its defaults"] if told else []
-    notes += [f"TRL {pinned}, which the file installs: its defaults"] if pinned else []
+    notes: list[str] = [Note("{} is of TRL up to {}: its defaults", told[1], last)] if told else []
+    notes += [Note("TRL {}, which the file installs: its defaults", pinned)] if pinned else []
     trained: dict[str, Any] = {"engine-option": (f"trl={last}",)} if last else {}
     version = read_version(last) or (LAST,)
     former = version <= FORMER
@@ -250,7 +253,9 @@ def _precision(values: Watched, adapters: bool, row: Method, *, usual: bool) -> 
     if weights == "fp32":
         return {"precision": f"amp-{computed}"}
     if weights != computed:
-        values.cannot(said, f"weights in {LOADED[weights]} beside {computed} are not modelled", option="precision")
+        values.cannot(said, Note(
+            "weights in {} beside {} are not modelled", LOADED[weights], computed
+        ), option="precision")
     return {"precision": weights, "engine-option": ("autocast=true",)}
 
 
@@ -304,7 +309,7 @@ def _kernels(values: Watched, method: str) -> dict[str, Any]:
         return together(found, liger_of(values))
     for name in ("use_liger_kernel", "use_liger_loss"):
         if values.flag(name):
-            values.cannot(name, f"Liger's loss of {method.upper()} is not modelled")
+            values.cannot(name, Note("Liger's loss of {} is not modelled", method.upper()))
     return found
 
 
@@ -323,7 +328,7 @@ def _lengths(values: Watched, row: Method, notes: list[str]) -> dict[str, Any]:
     if row.completion:
         prompt, completion = values.count("max_prompt_length"), values.count("max_completion_length")
         if not prompt:
-            notes.append(f"max_prompt_length is not given: prompts of {row.length} positions are assumed")
+            notes.append(Note("max_prompt_length is not given: prompts of {} positions are assumed", row.length))
         lengths = {"seq-len": prompt or row.length}
         return lengths | {"completion-len": completion or row.completion} if row.objective else lengths
     name = next((name for name in ("max_seq_length", "max_length") if dict.__contains__(values, name)), "")
@@ -334,7 +339,7 @@ def _lengths(values: Watched, row: Method, notes: list[str]) -> dict[str, Any]:
         values.get(beside)
     said = values.count(name) if name else None
     if said is None:
-        notes.append(f"max_length is not given: {row.length}, as TRL has it")
+        notes.append(Note("max_length is not given: {}, as TRL has it", row.length))
     varying = lengths_of(packed=values.flag("packing")) if row.objective == "sft" else {}
     return {"seq-len": said or row.length} | varying
 
@@ -366,7 +371,7 @@ def _of_method(values: Watched, method: str, release: str, options: dict[str, An
         values.only("loss_type", "nll", "chunked_nll")
     if method == "dpo":
         if any(one not in PAIRWISE for one in listed):
-            values.cannot("loss_type", f"one of {', '.join(map(str, listed))[:60]} is not modelled")
+            values.cannot("loss_type", Note("one of {} is not modelled", ", ".join(map(str, listed))[:60]))
         if values.get("rpo_alpha") is not None:
             values.cannot("rpo_alpha")
     if method == "kto":
@@ -378,7 +383,7 @@ def _of_method(values: Watched, method: str, release: str, options: dict[str, An
         options.update(together(options, ALONE))
     if METHODS[method].stored and "base-weights" in options:
         values.cannot("load_in_4bit" if "load_in_4bit" in values else "load_in_8bit",
-                      f"beside {method.upper()} is not modelled", option="base-weights")
+                      Note("beside {} is not modelled", method.upper()), option="base-weights")
     if method == "prm" and "recompute" not in options:
         options["recompute"] = "full"  # `gradient_checkpointing` [TRL base_config.py]
     if method in ("dpo", "kto") and values.flag("precompute_ref_log_probs"):

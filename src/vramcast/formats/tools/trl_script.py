@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from vramcast.errors import Note
 from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.python_calls import SET, Call, Open, calls_of, unasked
 from vramcast.formats.reading import Config, Reading, Unread, arguments, shown, together
@@ -95,10 +96,10 @@ HELD: Final = re.compile(
 """What of a notebook or of the head of a script names a release to install, or one from which on none is."""
 EXACT: Final = re.compile(r"[=~]==?v?(\d+(?:\.\d+){0,3})")
 
-LIKE_TRLS: Final = "the model is taken to be loaded and adapted as TRL's own scripts do it of the same arguments"
+SPREADS: Final = ("auto", "balanced")
+"""`device_map` -> layers on all the cards that one process sees, alike."""
 
-ONE_CARD: Final = ("device_map puts a model on the cards that one process sees: on several its layers are split over "
-                   "them, so one is answered")
+LIKE_TRLS: Final = "the model is taken to be loaded and adapted as TRL's own scripts do it of the same arguments"
 
 
 def read(config: Config, words: tuple[str, ...] | None = None, parsed: Mapping[str, Any] = {}) -> Reading:
@@ -114,7 +115,9 @@ def read(config: Config, words: tuple[str, ...] | None = None, parsed: Mapping[s
         return _refused("Trainer", "is not called: nothing is trained")
     trainer, unread = trainers[0], list[Unread]()
     if others := {call for call in map(_text, trainers) if call != _text(trainer)}:
-        unread.append(Unread(trainer.last, f"stands in the file with {len(others) + 1} different calls; keep one"))
+        unread.append(Unread(trainer.last, Note(
+            "stands in the file with {} different calls; keep one", len(others) + 1
+        )))
     method = trainer.last.removesuffix("Trainer").lower()
     if parser := next((call.last for call in calls if call.last in PARSERS), ""):
         if words is None or "ModelConfig" not in config.text:
@@ -123,7 +126,7 @@ def read(config: Config, words: tuple[str, ...] | None = None, parsed: Mapping[s
         found = trl.read_arguments(parsed, method, config.name)
         return found._replace(format="trl-script", unread=(*unread, *found.unread), notes=(LIKE_TRLS, *found.notes))
     table, told = _arguments(calls, trainer)
-    model, beside, alone = _model(calls, trainer, table.pop("model_init_kwargs", None))
+    model, beside, spread = _model(calls, trainer, table.pop("model_init_kwargs", None))
     installed, other = _installed(config.text)
     found = trl.read_arguments({**model, **_adapters(calls, trainer, beside), **table}, method, config.name,
                                pinned=installed.get("trl", ""))
@@ -141,9 +144,9 @@ def read(config: Config, words: tuple[str, ...] | None = None, parsed: Mapping[s
                  if call.name == f"os.environ{SET}" and len(call.positional) == 2}
     unread += unread_environment(variables)
     found = found._replace(options=together(found.options, options_of_environment(variables)))
-    notes = ((ONE_CARD,) if alone else ()) + (unasked(calls) if words is None else ()) + found.notes
+    notes = (unasked(calls) if words is None else ()) + found.notes
     return found._replace(format="trl-script", unread=(*unread, *found.unread), notes=notes,
-                          alone=alone or ranks_of(None, None, variables) == 1)
+                          alone=ranks_of(None, None, variables) == 1, device_map=spread)
 
 
 def _installed(text: str) -> tuple[dict[str, str], list[Unread]]:
@@ -208,7 +211,7 @@ def _arguments(calls: Sequence[Call], trainer: Call) -> tuple[dict[str, Any], li
     configs = [call for call in calls if call.last in (f"{trainer.last.removesuffix('Trainer')}Config",
                                                        "TrainingArguments")]
     if len(configs) != 1:
-        why = f"is made by {len(configs)} calls of its configuration; one is read"
+        why = Note("is made by {} calls of its configuration; one is read", len(configs))
         return old, [Unread("args", why)]
     usual = PLAIN if configs[0].last == "TrainingArguments" else {}
     given = {name: _plain(value) for name, value in configs[0].arguments.items()}
@@ -247,7 +250,10 @@ def _model(calls: Sequence[Call], trainer: Call, kwargs: Any) -> tuple[dict[str,
     unread += _undecided("quantization_config", packing)
     if packing is not None:
         unread += _quantised(quantised, table)
-    return table, unread, given.get("device_map") is not None and not isinstance(given["device_map"], Mapping)
+    where = given.get("device_map")
+    if where in ("balanced_low_0", "sequential"):
+        unread.append(Unread("device_map", Note("{} is not modelled over several cards; auto is", where)))
+    return table, unread, where in SPREADS
 
 
 UNDECIDED: Final = "depends on what only a run knows"
@@ -292,7 +298,7 @@ def _adapters(calls: Sequence[Call], trainer: Call, unread: list[Unread]) -> dic
         if name in ADAPTERS:
             found[ADAPTERS[name]] = _plain(value)
         elif value not in ALSO_OF_PEFT.get(name, (None,)):
-            unread.append(Unread(name[:60], f"{shown(_plain(value))} of LoraConfig is not modelled", "peft"))
+            unread.append(Unread(name[:60], Note("{} of LoraConfig is not modelled", shown(_plain(value))), "peft"))
     return found
 
 

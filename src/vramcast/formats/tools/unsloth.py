@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.index import MODELS
+from vramcast.errors import Note
 from vramcast.formats.python_calls import Call, Open, calls_of, unasked
 from vramcast.formats.reading import Config, Reading, Unread, lengths_of, shown, together
 from vramcast.formats.tools.transformers import ARGUMENTS, optimizer_of
@@ -124,7 +125,7 @@ def read(config: Config) -> Reading:
     batch = _batch(training)
     if trains is not None and trains.last == "SentenceTransformerTrainer":
         if _first(calls, lambda call: call.last == PAIRED) is None:
-            training.cannot("loss", f"is not modelled but for {PAIRED}")
+            training.cannot("loss", Note("is not modelled but for {}", PAIRED))
         training.cannot("max_seq_length", "cuts texts that may be far shorter; give --seq-len", option="seq-len")
         batch = {**batch, "micro": 2 * batch["micro"]}
         notes.append(PAIRS)
@@ -175,7 +176,7 @@ def _task(trains: Call | None, training: Watched, length: int, notes: list[str])
     objective = TRAINERS.get(trains.last, "") if trains is not None else "sft"
     packs = training.flag("packing")
     if not objective:
-        training.cannot("trainer", f"{shown(trains.last if trains else '')} is not modelled", option="objective")
+        training.cannot("trainer", Note("{} is not modelled", shown(trains.last if trains else "")), option="objective")
         return {}
     if objective != "grpo":
         training.get("max_prompt_length")
@@ -184,7 +185,9 @@ def _task(trains: Call | None, training: Watched, length: int, notes: list[str])
     prompt, answers = (None if training.is_open(name) else training.count(name) for name in LENGTHS)
     if any(map(training.is_open, LENGTHS)):
         prompt = length - answers if answers is not None and answers < length else prompt or 1
-        notes.append(f"how long prompts are is known to a run alone: prompts and answers together take {length} tokens")
+        notes.append(Note(
+            "how long prompts are is known to a run alone: prompts and answers together take {} tokens", length
+        ))
         for name in LENGTHS:
             training.pop(name, None)
     answers = answers or max(1, length - (prompt or 0))
@@ -199,7 +202,7 @@ def _images(calls: tuple[Call, ...], network: str) -> tuple[dict[str, Any], list
     side = next((side for name, side in SHRUNK.items() if network.startswith(name)), None)
     if collates is None or collates.arguments.get("resize", "min") != "min" or side is None:
         return {}, []
-    return {"image-size": side}, [f"images are {side} x {side}, to which larger ones are shrunk"]
+    return {"image-size": side}, [Note("images are {} x {}, to which larger ones are shrunk", side, side)]
 
 
 def _named(model: Watched, options: dict[str, Any]) -> list[str]:
@@ -209,7 +212,7 @@ def _named(model: Watched, options: dict[str, Any]) -> list[str]:
         return []
     copied = _original(name)
     options["model"] = copied or name
-    return [f"{name} is a copy of {copied}"] if copied else []
+    return [Note("{} is a copy of {}", name, copied)] if copied else []
 
 
 def _original(name: str) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from vramcast.catalogue.documents import NoDocument, parse_yaml
 from vramcast.catalogue.formats import load_format
 from vramcast.domain.version import read_version
+from vramcast.errors import Note
 from vramcast.formats.reading import ELSEWHERE, NO_GPU, NOT_MODELLED, Config, Reading, Unread, command_of
 from vramcast.formats.table import Row, read_rows
 from vramcast.formats.watched import Known, Watched, is_unset
@@ -382,7 +383,7 @@ def _rewards(values: Watched, text: str) -> dict[str, Any]:
         actors = values.get(one.of, one.usual)
         said = values.get(one.name, actors if one.inherits else one.usual)
         if said != actors and ("strategy" not in one.name or said == "megatron"):  # one worker serves both FSDP
-            values.cannot(one.name, f"other than {one.of} is not modelled")
+            values.cannot(one.name, Note("other than {} is not modelled", one.of))
     found: dict[str, Any] = {} if path is None else {"reward-model": path}
     dynamic = values.flag("reward_model.use_dynamic_bsz")
     dynamic = values.flag("actor.use_dynamic_bsz") if dynamic is None else dynamic
@@ -492,7 +493,7 @@ def _refuse(values: Watched, *, critic: bool) -> None:
     for one in (*OF_REFERENCE, *(OF_CRITIC if critic else ())):
         actors = values.get(one.of, one.usual)
         if values.get(one.name, actors if one.inherits else one.usual) != actors:
-            values.cannot(one.name, f"other than {one.of} is not modelled")
+            values.cannot(one.name, Note("other than {} is not modelled", one.of))
     pads, its = values.get("model.use_remove_padding"), values.get("critic.model.use_remove_padding", False)
     if critic and pads is not None and pads != its:
         values.cannot("critic.model.use_remove_padding", "other than the actor's is not modelled")
@@ -519,7 +520,9 @@ def _notes(values: Watched) -> Iterator[str]:
     """What is left out of an answer and does not change its memory."""
     generated, kept = values.count("data.gen_batch_size"), values.count("data.train_batch_size")
     if generated and generated != kept:
-        yield f"data.gen_batch_size={generated}: the time to generate is that of the {kept or 1024} prompts that learn"
+        yield Note(
+            "data.gen_batch_size={}: the time to generate is that of the {} prompts that learn", generated, kept or 1024
+        )
     if values.get("rollout.multi_turn.tool_config_path") or values.get("rollout.agent.agent_loop_config_path"):
         yield "what tools answer counts as tokens of the answer, and waiting for them is not timed"
 

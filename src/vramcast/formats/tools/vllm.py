@@ -13,6 +13,7 @@ from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.requests import variables_of
 from vramcast.engines.vllm.settings import KNOWN
 from vramcast.engines.vllm.settings import settings_of as vllm_settings
+from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.lines import Line
 from vramcast.formats.reading import Config, Reading, plain, written
@@ -125,7 +126,9 @@ def _sends_caches(values: Watched) -> bool:
         return False
     inner = Watched(table_of(given))
     if (connector := inner.get("kv_connector")) != "NixlConnector":
-        what = f"{str(connector)[:40]} is not modelled; NixlConnector is" if connector else "names no kv_connector"
+        what = Note(
+            "{} is not modelled; NixlConnector is", str(connector)[:40]
+        ) if connector else "names no kv_connector"
         values.cannot("kv_transfer_config", what)
         return False
     values.inner["kv_transfer_config"] = inner
@@ -174,19 +177,21 @@ def _compiled(values: Watched) -> tuple[Watched, bool]:
     mode = inner.get("cudagraph_mode")
     eager = mode in ("NONE", 0) or inner.flag("use_cudagraph") is False
     if mode not in (None, "NONE", 0, "FULL_AND_PIECEWISE"):
-        inner.cannot("cudagraph_mode", f"{str(mode)[:30]} captures other graphs than FULL_AND_PIECEWISE, which are "
-                                       "not modelled")
+        inner.cannot("cudagraph_mode", Note(
+            "{} captures other graphs than FULL_AND_PIECEWISE, which are not modelled", str(mode)[:30]
+        ))
     for name in ("level", "mode"):
         inner.only(name, 3, "VLLM_COMPILE")
     passes = table_of(inner.get("pass_config"))
     if asked := [name for name in ALLREDUCE if passes.get(name)]:
-        inner.cannot("pass_config", f"{asked[0]} takes a workspace that is not modelled")
+        inner.cannot("pass_config", Note("{} takes a workspace that is not modelled", asked[0]))
     for name in SILENT:
         inner.get(name)
     kernels = [name for name in (*FAST_KERNELS, "pass_config") if inner.get(name) not in (None, {}, [])]
     if kernels:
-        values.assumed.append(f"compilation_config {', '.join(kernels)}: the time is that of the kernels that vLLM "
-                              "compiles by itself")
+        values.assumed.append(Note(
+            "compilation_config {}: the time is that of the kernels that vLLM compiles by itself", ", ".join(kernels)
+        ))
     return inner, eager
 
 
@@ -216,7 +221,7 @@ def _images(values: Watched, limits: Any) -> list[str]:
               if count != 0 and not (kind in (*COUNTED, "audio") and type(count) is int)]
     if others or not counts:
         what = ", ".join(others) or "what it says"
-        values.cannot("limit_mm_per_prompt", f"{what} is not modelled; numbers of images and videos are")
+        values.cannot("limit_mm_per_prompt", Note("{} is not modelled; numbers of images and videos are", what))
         return []
     return [f"{COUNTED[kind]}={count}" for kind, count in counts.items() if kind in COUNTED]
 
@@ -241,7 +246,7 @@ def _draft(values: Watched) -> dict[str, Any]:
         config.get(name)
     if kind is None or tokens is None or (left := [name for name in config if name not in config.asked]):
         what = f"method {str(method)[:40]}" if kind is None else "num_speculative_tokens" if tokens is None else left[0]
-        values.cannot("speculative_config", f"{what} is not modelled; --draft names what is", option="draft")
+        values.cannot("speculative_config", Note("{} is not modelled; --draft names what is", what), option="draft")
         return {}
     return {"draft": kind, "draft-tokens": tokens}
 

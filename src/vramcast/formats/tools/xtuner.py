@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from vramcast.errors import Note
 from vramcast.formats.python_calls import names_of
 from vramcast.formats.reading import (
     ELSEWHERE,
@@ -102,7 +103,7 @@ def _model(model: Watched) -> dict[str, Any]:
     """The network, its adapters and how its layers are run again."""
     kind = str(model.get("type"))
     if kind != "SupervisedFinetune":
-        model.cannot("type", f"{shown(kind)} is not modelled; SupervisedFinetune is")
+        model.cannot("type", Note("{} is not modelled; SupervisedFinetune is", shown(kind)))
     found: dict[str, Any] = {"recompute": "full", "engine-option": ("reentrant=true",)}
     if model.flag("use_activation_checkpointing") is False:
         found = {"recompute": "none"}
@@ -189,7 +190,7 @@ def _optimizer(wrapper: Watched) -> tuple[dict[str, Any], int]:
     """AdamW over what learns, under autocast; and the micro-batches of a step."""
     kind = str(wrapper.get("type"))
     if kind not in ("AmpOptimWrapper", "OptimWrapper"):
-        wrapper.cannot("type", f"{shown(kind)} is not modelled")
+        wrapper.cannot("type", Note("{} is not modelled", shown(kind)))
     inner = wrapper.section("optimizer")
     for name in ("lr", "betas", "weight_decay", "eps"):
         inner.get(name)

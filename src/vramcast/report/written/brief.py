@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from vramcast.domain.answer import Answer, RankAnswer
 from vramcast.domain.failure import Diagnosis
 from vramcast.domain.planning import PlanAnswer
-from vramcast.domain.traced import TraceAnswer
+from vramcast.domain.trace_job import TraceAnswer
 from vramcast.recordings.examine import in_order
 from vramcast.report.messages import Words
 from vramcast.report.plan import opening as plan_opening

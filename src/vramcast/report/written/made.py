@@ -10,6 +10,7 @@ from typing import Any, Final
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report.messages import Words
 from vramcast.report.written.answers import answer_report
+from vramcast.report.written.compared import compared_report
 from vramcast.report.written.html import html
 from vramcast.report.written.markdown import markdown
 from vramcast.report.written.parts import Report
@@ -22,7 +23,7 @@ FORMATS: Final[dict[str, Callable[[Report], str]]] = {"html": html, "md": markdo
 BUILDERS: Final[dict[str, Callable[..., Report]]] = {
     "train": answer_report, "serve": answer_report, "rl": answer_report,
     "plan train": plan_report, "plan serve": plan_report,
-    "oom": diagnosis_report, "replay": replay_report, "trace": trace_report,
+    "oom": diagnosis_report, "replay": replay_report, "trace": trace_report, "compare": compared_report,
 }
 """Command -> what makes a report of its answer."""
 
@@ -33,7 +34,8 @@ def report_of(
     """An answer as the text of a report.
 
     Args:
-        command: whose answer it is: "train", "serve", "rl", "plan train", "plan serve", "oom", "replay", "trace"
+        command: whose answer it is: "train", "serve", "rl", "plan train", "plan serve", "oom", "replay", "trace",
+            "compare"
         answer: what the function of that name returns
         format: "html" or "md"
         language: "en" or "zh"
@@ -44,7 +46,7 @@ def report_of(
     """
     for what, name, known in (("command", command, BUILDERS), ("format", format, FORMATS)):
         if name not in known:
-            raise InvalidSpec(f"a report has no {what} {name[:40]!r}; use {', '.join(known)}")
+            raise InvalidSpec("a report has no {} {!r}; use {}", what, name[:40], ", ".join(known))
     report = BUILDERS[command](command, answer, Words(language), asked=asked, today=today or date.today())
     return FORMATS[format](report)
 
@@ -55,8 +57,8 @@ def check_report(path: Path) -> None:
     Raises: InvalidSpec for an ending of no known format, SourceError for a folder that is not there
     """
     if path.suffix.removeprefix(".") not in FORMATS:
-        raise InvalidSpec(f"--report {str(path)[:80]} must end in {' or '.join(f'.{name}' for name in FORMATS)}")
+        raise InvalidSpec("--report {} must end in {}", str(path)[:80], " or ".join(f".{name}" for name in FORMATS))
     if not path.parent.is_dir():
-        raise SourceError(f"{path}: No such file or directory; name a folder that is there")
+        raise SourceError("{}: No such file or directory; name a folder that is there", path)
     if path.is_dir():
-        raise SourceError(f"{path}: is a folder; name a file in it")
+        raise SourceError("{}: is a folder; name a file in it", path)

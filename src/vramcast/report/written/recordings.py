@@ -9,7 +9,7 @@ from typing import Final
 
 from vramcast.domain.failure import Diagnosis, Finding
 from vramcast.domain.snapshot import BlockView
-from vramcast.domain.traced import Holding, TraceAnswer
+from vramcast.domain.trace_job import Holding, TraceAnswer
 from vramcast.recordings.examine import Difference, Examined, in_order
 from vramcast.recordings.peak import Group, Held
 from vramcast.report import replay_words as say

@@ -29,12 +29,12 @@ from vramcast.estimate.step_time import step_time
 from vramcast.search.training.atoms import Atoms
 from vramcast.search.training.degrees import Grid
 from vramcast.search.training.megatron import sharing
-from vramcast.search.training.schedules import moments
 from vramcast.search.training.stages import (
     Recomputation,
     Role,
     chunk_passes,
     lasting_of_role,
+    moments,
     step_peak,
     weights_of_role,
 )

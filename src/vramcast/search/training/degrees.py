@@ -1,8 +1,11 @@
-"""Degrees of parallelism to look at, and the pipeline stages they allow."""
+"""Degrees of parallelism to look at, and the pipeline stages they allow; what is left out because main
+memory or local disks are too small for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,8 +16,10 @@ from vramcast.domain.job import Job, Plan
 from vramcast.domain.model import MoE
 from vramcast.domain.planning import Space
 from vramcast.engines.megatron.options import divides_positions
-from vramcast.errors import VramcastError
+from vramcast.errors import Note, VramcastError, joined
 from vramcast.estimate.checks import check
+from vramcast.estimate.host_memory import host_need, shortfall
+from vramcast.estimate.variants import recipes
 from vramcast.search.training.extents import Counts
 
 UNEVEN: Final = 2
@@ -126,3 +131,47 @@ def _uneven(layers: int, pp: int, chunks: int) -> Iterator[Stages]:
             last = ends - first
             if 1 <= last <= middle and not any(count % chunks for count in (first, last, middle)):
                 yield Stages(pp, chunks, first, last)
+
+
+NAMED: Final = 3
+"""Clusters that are named where something is left out on many."""
+
+
+def too_large(space: Space, clusters: Sequence[Cluster]) -> list[str]:
+    """A sentence for every way to offload that some cluster has too little room for.
+
+    Args:
+        space: what may be varied
+        clusters: where
+    """
+    found: dict[str, list[str]] = {}
+    for options, cluster, engine in product(_ways(space), clusters, space.engines):
+        precision = recipes(space.precisions, engine, cluster.gpu)[0]
+        plan = replace(space.plan, optimizer=space.optimizers[0], precision=precision, **options)
+        job = Job(
+            model=space.model, workload=space.workload, cluster=cluster, engine=engine, plan=plan,
+            engine_version=space.versions.get(engine),
+        )
+        lacks = shortfall(host_need(job))
+        if lacks:
+            what = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
+            clause = Note("on {}: {}", cluster.name, lacks)
+            together = found.setdefault(Note("left out: {}", what), [])
+            if clause not in together:
+                together.append(clause)
+    return [
+        Note("{} {}{}", what, joined("; ", clauses[:NAMED]),
+             Note("; and {} more", len(clauses) - NAMED) if len(clauses) > NAMED else "")
+        for what, clauses in found.items()
+    ]
+
+
+def _ways(space: Space) -> Iterator[dict[str, str]]:
+    for optimizer, parameters in product(space.offload_optimizer, space.offload_parameters):
+        chosen = {"offload_optimizer": optimizer, "offload_parameters": parameters}
+        options = {name: value for name, value in chosen.items() if value != "none"}
+        if options:
+            yield options
+
+
+__all__ = ["too_large"]

@@ -119,8 +119,8 @@ def choices(space: Space, cluster: Cluster, engine: str, known: Known | None = N
             yield choice
     if undivided and not some:  # before what is refused of plans that nobody asked for
         raise Unsupported(
-            f"global-batch={space.global_batch} does not divide over {undivided} data-parallel ranks; "
-            f"use a multiple of {undivided}"
+            "global-batch={} does not divide over {} data-parallel ranks; use a multiple of {}",
+            space.global_batch, undivided, undivided
         )
     if refused and not some:
         raise Unsupported(refused.most_common(1)[0][0])

@@ -15,6 +15,7 @@ from vramcast.domain.planning import Goal, Point, Reason
 from vramcast.domain.version import named
 from vramcast.engines.eager.releases import precision_word
 from vramcast.engines.eager.trl import with_unasked
+from vramcast.engines.training import engine_of
 from vramcast.search.training.limits import beats
 from vramcast.search.training.pool import Candidate, Candidates, Rule
 
@@ -26,7 +27,7 @@ WRITTEN: Final[tuple[tuple[str, Callable[[Job], object]], ...]] = (
     ("ep", lambda job: job.plan.ep),
     ("etp", lambda job: job.plan.etp if job.plan.ep > 1 or job.plan.tp > 1 else None),
     ("virtual-stages", lambda job: job.plan.virtual_stages),
-    ("schedule", lambda job: job.plan.schedule if job.plan.pp > 1 else None),
+    ("schedule", lambda job: job.plan.schedule if job.plan.pp > 1 and engine_of(job).kin != "eager" else None),
     ("first-stage-layers", lambda job: job.plan.first_stage_layers),
     ("last-stage-layers", lambda job: job.plan.last_stage_layers),
     ("shards", lambda job: job.plan.shards.value if job.cluster.count > 1 else None),

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.device import Cluster
 from vramcast.domain.planning import Goal, Limits, MissedLimit, Point
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Note, joined
 
 
 def comparable(clusters: Sequence[Cluster], limits: Limits, goal: Goal) -> tuple[list[Cluster], list[str]]:
@@ -25,7 +25,8 @@ def comparable(clusters: Sequence[Cluster], limits: Limits, goal: Goal) -> tuple
     if not kept:
         smallest = min(cluster.count for cluster in clusters)
         raise InvalidSpec(
-            f"max-gpus={limits.max_gpus} leaves no cluster: the smallest given has {smallest} GPUs; allow {smallest}"
+            "max-gpus={} leaves no cluster: the smallest given has {} GPUs; allow {}",
+            limits.max_gpus, smallest, smallest
         )
     if limits.budget is None and goal is not Goal.CHEAPEST:
         return kept, warnings
@@ -36,17 +37,19 @@ def comparable(clusters: Sequence[Cluster], limits: Limits, goal: Goal) -> tuple
         return kept, ["no price is known: costs are GPU-hours"]
     if len(priced) < len(kept):
         names = ", ".join(cluster.instance or cluster.name for cluster in kept if cluster.price is None)
-        warnings.append(f"left out for want of a price: {names}")
+        warnings.append(Note("left out for want of a price: {}", names))
     currencies = Counter(cluster.price.currency for cluster in priced if cluster.price)
     wanted = limits.currency or currencies.most_common(1)[0][0]
     found = [cluster for cluster in priced if cluster.price and cluster.price.currency == wanted]
     if not found:
-        raise InvalidSpec(f"no machine has a price in {wanted}; there are prices in {', '.join(sorted(currencies))}")
+        raise InvalidSpec("no machine has a price in {}; there are prices in {}", wanted, ", ".join(sorted(currencies)))
     if len(found) < len(priced):
-        others = " and ".join(sorted(currencies.keys() - {wanted}))
+        others = joined(" and ", sorted(currencies.keys() - {wanted}))
         warnings.append(
-            f"left out: {len(priced) - len(found)} machines priced in {others}, which is not compared with {wanted}; "
-            "--currency chooses"
+            Note(
+                "left out: {} machines priced in {}, which is not compared with {}; --currency chooses",
+                len(priced) - len(found), others, wanted
+            )
         )
     return found, warnings
 
@@ -70,7 +73,7 @@ def cheapest_of_alike(clusters: Sequence[Cluster], *, offload: bool) -> tuple[li
             best[key] = cluster
     kept = list(best.values())
     left = len(clusters) - len(kept)
-    return kept, [f"left out: {left} machines with the same cards and links as a cheaper one"] if left else []
+    return kept, [Note("left out: {} machines with the same cards and links as a cheaper one", left)] if left else []
 
 
 def by_machine(clusters: Sequence[Cluster]) -> list[list[Cluster]]:

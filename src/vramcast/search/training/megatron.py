@@ -29,13 +29,14 @@ from vramcast.estimate.variants import recipes
 from vramcast.search.training.atoms import Atoms
 from vramcast.search.training.degrees import Grid, Stages, divisors, grid, pipelines
 from vramcast.search.training.extents import Counts, with_arrays
-from vramcast.search.training.schedules import enough, moments
 from vramcast.search.training.stages import (
     Recomputation,
     Recomputations,
     Role,
     chunk_passes,
+    enough,
     lasting_of_role,
+    moments,
     roles,
     step_peak,
     weights_of_role,
@@ -146,7 +147,7 @@ def blocks(space: Space, clusters: Sequence[Cluster], memories: Memories | None 
     Raises: Unsupported for models that Megatron does not pipeline
     """
     if len(space.model.stacks) > 1:
-        raise Unsupported(f"{space.model.name}: plans of several stacks are not searched for megatron")
+        raise Unsupported("{}: plans of several stacks are not searched for megatron", space.model.name)
     for precision in recipes(space.precisions, "megatron", clusters[0].gpu):
         together: dict[tuple[Variant, ...], list[Job]] = {}
         for cluster in clusters:

@@ -12,10 +12,11 @@ from itertools import chain, product
 from statistics import median
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters import count_parameters
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.answer import Answer, Change
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
@@ -31,17 +32,17 @@ from vramcast.domain.planning import (
     smallest_change,
 )
 from vramcast.domain.version import named
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import InvalidSpec, Note, Unsupported, joined
 from vramcast.estimate.changes import single_changes
 from vramcast.estimate.training import answer, need
 from vramcast.estimate.training import question as asked_of
 from vramcast.estimate.variants import on_engine
 from vramcast.search.training.balance import balanced
+from vramcast.search.training.degrees import too_large
 from vramcast.search.training.direct import FEW, PIPELINED, Known, num_pipelines
 from vramcast.search.training.labels import label, points, reasons_of, signature
 from vramcast.search.training.limits import Run, beats, by_machine, cheapest_of_alike, comparable, missed_limits
 from vramcast.search.training.megatron import Memories
-from vramcast.search.training.offload import too_large
 from vramcast.search.training.plans import plans_on
 from vramcast.search.training.pool import Candidate, Candidates, Key, Plans, Pool, Questions, Rule, num_splits, together
 
@@ -266,7 +267,7 @@ class _Search:
             except Unsupported as reason:
                 self.refusals.append(str(reason))
                 if engine in self.space.named_engines:
-                    self.left_out.append(f"left out: {engine}: {reason}")
+                    self.left_out.append(Note("left out: {}: {}", engine, reason))
         for pool in chain(*kept.values()):
             pool.finish()
 
@@ -278,8 +279,8 @@ class _Search:
         number = sum(num_pipelines(space, cluster, engine) for cluster in clusters)
         if number <= FEW:
             return space
-        reason = f"{number:,} pipelines of {engine}, read one by one; --engine {engine} looks at them"
-        self.left_out.append(f"left out: {reason}")
+        reason = Note("{:,} pipelines of {}, read one by one; --engine {} looks at them", number, engine, engine)
+        self.left_out.append(Note("left out: {}", reason))
         return replace(space, pp=(1,))
 
     def answered(self, candidate: Candidate) -> Answer:
@@ -418,7 +419,7 @@ class _Search:
             if fitting:
                 return Change(
                     change=label(fitting[0].job), device_bytes=fitting[0].answer.fullest.needed_bytes, fits=True,
-                    cost=f"{factor} times the GPUs", high_bytes=fitting[0].answer.high_bytes,
+                    cost=Note("{} times the GPUs", factor), high_bytes=fitting[0].answer.high_bytes,
                 )
         self.left_out.append(
             "no multiple of the machines that was looked at is enough: a shorter sequence, fewer bytes a parameter "
@@ -463,21 +464,23 @@ class _Search:
     def nothing_possible(self, clusters: Sequence[Cluster]) -> str:
         """Why there is no plan to look at."""
         names = ", ".join(cluster.name for cluster in clusters)
-        refused = "; ".join(dict.fromkeys(self.refusals))[:300]
+        refused = joined("; ", dict.fromkeys(self.refusals), most=300)
         rule = (
-            "degrees must divide the cards and the model, and the data-parallel ranks they leave must divide "
-            f"global-batch={self.space.global_batch}"
+            Note(
+                "degrees must divide the cards and the model, and the data-parallel ranks they leave must divide "
+                "global-batch={}", self.space.global_batch
+            )
         )
         return (
-            f"no plan of {', '.join(self.space.engines)} is possible for {self.space.model.name} on {names[:200]}: "
-            f"{refused or rule}"
+            Note(
+                "no plan of {} is possible for {} on {}: {}",
+                ", ".join(self.space.engines), self.space.model.name, names[:200], refused or rule
+            )
         )
 
 
 def _question(space: Space, limits: Limits, goal: Goal) -> dict[str, Any]:
     """What was asked, as plain data."""
-    import msgspec
-
     first = Job(model=space.model, workload=space.workload, plan=space.plan, cluster=space.clusters[0])
     plain = asked_of(first)
     plain |= {

@@ -186,7 +186,7 @@ def read_failure_file(source: Path | IO[bytes], *, megabytes: int = MEGABYTES) -
         with source.open("rb") as file:
             return _read(file, str(source), max(1, megabytes) * PART)
     except OSError as error:
-        raise SourceError(f"{source}: {error.strerror or error}") from None
+        raise SourceError("{}: {}", source, error.strerror or error) from None
 
 
 def _read(stream: IO[bytes], name: str, most: int) -> Failures:

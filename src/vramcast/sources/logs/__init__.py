@@ -43,7 +43,7 @@ def read_log(path: Path) -> ServingLog:
     for lines in log_lines(path):
         found = parse(lines, name=path.name)
         return replace(found, cut=lines.cut)
-    raise SourceError(f"{path}: the log is empty")
+    raise SourceError("{}: the log is empty", path)
 
 
 def parse(lines: Iterable[LogLine], *, name: str) -> ServingLog:
@@ -60,7 +60,7 @@ def parse(lines: Iterable[LogLine], *, name: str) -> ServingLog:
     ranked = [(_statements(reader, kept[reader.engine]), reader, interpreted) for reader, interpreted in READERS]
     most, reader, interpreted = max(ranked, key=lambda item: item[0])
     if not most:
-        raise SourceError(f"{name}: no start-up of a known engine in it; looked for {LOOKED_FOR}")
+        raise SourceError("{}: no start-up of a known engine in it; looked for {}", name, LOOKED_FOR)
     startup, count = startups(reader, kept[reader.engine])
     return replace(interpreted(startup, name), startups=count)
 

@@ -118,7 +118,7 @@ def log_lines(path: Path) -> Iterator[LogLines]:
             with io.TextIOWrapper(file, encoding=encoding, errors="replace") as text:
                 yield LogLines(text)
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
+        raise SourceError("{}: {}", path, error.strerror or error) from None
 
 
 MOST_RECORDS: Final = 20_000

@@ -20,6 +20,8 @@ from math import isfinite
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
+import msgspec
+
 from vramcast.catalogue.prices import HOME_REGIONS, Key
 from vramcast.domain.price import Price, Tariff
 from vramcast.errors import InvalidSpec, SourceError
@@ -53,7 +55,7 @@ class Found:
         if amount == 0:
             return
         if not region.isascii() or not region.replace("-", "").isalnum() or len(region) > 40:
-            raise SourceError(f"{region[:40]!r} is no region")
+            raise SourceError("{!r} is no region", region[:40])
         key = (f"{self.provider}:{name}", region, tariff, self.currency)
         try:
             self.prices[key] = Price(
@@ -61,7 +63,7 @@ class Found:
                 source=self.source,
             )
         except InvalidSpec as error:
-            raise SourceError(f"{key[0]} in {region}: {error}") from None
+            raise SourceError("{} in {}: {}", key[0], region, error) from None
 
 
 def number(value: Any, where: str) -> float:
@@ -74,7 +76,7 @@ def number(value: Any, where: str) -> float:
     except (ValueError, OverflowError):
         amount = -1.0
     if not isfinite(amount) or amount < 0:
-        raise SourceError(f"{where}: {str(value)[:40]!r} is no price")
+        raise SourceError("{}: {!r} is no price", where, str(value)[:40])
     return round(amount, 6)
 
 
@@ -84,7 +86,7 @@ def table(value: Any, what: str) -> dict[str, Any]:
     Raises: SourceError where it is something else
     """
     if not isinstance(value, dict):
-        raise SourceError(f"{what} is not an object; the source has changed its format")
+        raise SourceError("{} is not an object; the source has changed its format", what)
     return value
 
 
@@ -93,12 +95,10 @@ def document(content: bytes, source: str) -> dict[str, Any]:
 
     Raises: SourceError where it is none
     """
-    import msgspec
-
     try:
         return table(msgspec.json.decode(content), source)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise SourceError(f"{source} sends no JSON: {str(error)[:100]}") from None
+        raise SourceError("{} sends no JSON: {}", source, str(error)[:100]) from None
 
 
 ALIBABA: Final = "https://www.aliyun.com"
@@ -132,10 +132,10 @@ def _alibaba_list(base: str) -> str:
     page = read_url(base + ALIBABA_PAGE, most=ALIBABA_PAGE_BYTES).decode("utf-8", errors="replace")
     match = ALIBABA_LIST.search(page)
     if match is None:
-        raise SourceError(f"{base + ALIBABA_PAGE} names no list of prices; its format has changed")
+        raise SourceError("{} names no list of prices; its format has changed", base + ALIBABA_PAGE)
     host = match[2][2:].partition("/")[0]
     if host not in ALIBABA_HOSTS and f"://{host}" not in base:
-        raise SourceError(f"{base + ALIBABA_PAGE} leads to an unknown host, {host[:80]!r}")
+        raise SourceError("{} leads to an unknown host, {!r}", base + ALIBABA_PAGE, host[:80])
     return (match[1] or "https:") + match[2] + ALIBABA_PATH
 
 
@@ -145,7 +145,7 @@ def _hourly(value: Any, key: str) -> Any:
     if not hours:
         return 0
     if not isinstance(hours, list):
-        raise SourceError(f"{key[:80]}: hours is no list; the source has changed its format")
+        raise SourceError("{}: hours is no list; the source has changed its format", key[:80])
     return table(hours[0], key[:80]).get("price", 0)
 
 
@@ -194,7 +194,7 @@ def _aws_region(found: Found, region: str, lines: Iterator[str]) -> None:
             if len(cells) > last and all(cells[index] == cell for index, cell in wanted):
                 found.add(cells[name_at], region, "on-demand", cells[price_at])
     except csv.Error as error:
-        raise SourceError(f"the AWS price list of {region} is no CSV: {error}") from None
+        raise SourceError("the AWS price list of {} is no CSV: {}", region, error) from None
 
 
 def _aws_header(rows: Iterator[list[str]]) -> dict[str, int]:
@@ -203,7 +203,7 @@ def _aws_header(rows: Iterator[list[str]]) -> dict[str, int]:
     for _, cells in zip(range(LINES_BEFORE_HEADER), rows, strict=False):
         if needed <= set(cells):
             return {name: cells.index(name) for name in (*needed, AWS_MARKET) if name in cells}
-    raise SourceError(f"the AWS price list has no header with {', '.join(sorted(needed))}; its format has changed")
+    raise SourceError("the AWS price list has no header with {}; its format has changed", ", ".join(sorted(needed)))
 
 
 AZURE: Final = "https://prices.azure.com"
@@ -248,15 +248,15 @@ def _azure_items(request: Request, names: list[str]) -> Iterator[dict[str, Any]]
         page = document(read_url(url, most=AZURE_BYTES), request.base)
         items = page.get("Items")
         if not isinstance(items, list):
-            raise SourceError(f"{request.base} lists no Items; the source has changed its format")
+            raise SourceError("{} lists no Items; the source has changed its format", request.base)
         yield from (table(item, "an item of the Azure prices") for item in items)
         following = page.get("NextPageLink")
         if not following:
             return
         if not isinstance(following, str) or urlsplit(following)[:2] != urlsplit(request.base)[:2]:
-            raise SourceError(f"{request.base} leads on to another host, {str(following)[:80]!r}")
+            raise SourceError("{} leads on to another host, {!r}", request.base, str(following)[:80])
         url = following
-    raise SourceError(f"{request.base} has more than {AZURE_PAGES} pages")
+    raise SourceError("{} has more than {} pages", request.base, AZURE_PAGES)
 
 
 def _any(field: str, values: list[str]) -> str:
@@ -311,11 +311,11 @@ def _lambda(request: Request) -> Found:
     try:
         rows = csv.DictReader(text.splitlines())
         if not set(LAMBDA_COLUMNS) <= set(rows.fieldnames or ()):
-            raise SourceError(f"the catalogue lacks one of {', '.join(LAMBDA_COLUMNS)}; its format has changed")
+            raise SourceError("the catalogue lacks one of {}; its format has changed", ", ".join(LAMBDA_COLUMNS))
         for row in rows:
             found.add(row["InstanceType"] or "", row["Region"] or "", "on-demand", row["Price"] or 0)
     except csv.Error as error:
-        raise SourceError(f"the catalogue is no CSV: {error}") from None
+        raise SourceError("the catalogue is no CSV: {}", error) from None
     return found
 
 

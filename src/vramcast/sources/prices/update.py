@@ -12,7 +12,7 @@ from vramcast.catalogue.instances import instances
 from vramcast.catalogue.prices import COLUMNS, Key, Prices, known_prices, read_prices, user_file
 from vramcast.catalogue.tables import read_text
 from vramcast.domain.price import Price
-from vramcast.errors import InvalidSpec, SourceError, UnknownName
+from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName
 from vramcast.sources.files import write_whole
 from vramcast.sources.prices.lists import SOURCES, Request
 
@@ -54,7 +54,7 @@ def update(
             raise UnknownName.of("provider", name, (*SOURCES, *WITHOUT))
     for region in regions:
         if not region.isascii() or not region.replace("-", "").isalnum():
-            raise InvalidSpec(f"region={region[:40]!r} must read like us-east-1 or cn-beijing")
+            raise InvalidSpec("region={!r} must read like us-east-1 or cn-beijing", region[:40])
     known = known_prices()
     outcomes: list[Outcome] = []
     fresh: dict[Key, Price] = {}
@@ -79,7 +79,7 @@ def _read(
         found = read(request)
         if not found.prices:
             where = f" in {', '.join(regions)}" if regions else ""
-            raise SourceError(f"{found.source} lists no price of a machine of the catalogue{where}")
+            raise SourceError("{} lists no price of a machine of the catalogue{}", found.source, where)
     except SourceError as error:
         return Outcome(provider, failure=str(error)), {}
     kept, left_out = _plausible(found.prices, known)
@@ -96,8 +96,10 @@ def _plausible(prices: dict[Key, Price], known: Prices) -> tuple[dict[Key, Price
         ]
         if same and not min(same) / LARGEST_CHANGE <= price.per_hour <= max(same) * LARGEST_CHANGE:
             left_out.append(
-                f"{key[0]} in {key[1]}: {price.per_hour:g} {price.currency} is more than {LARGEST_CHANGE:g} times away "
-                f"from the {min(same):g} to {max(same):g} known before"
+                Note(
+                    "{} in {}: {:g} {} is more than {:g} times away from the {:g} to {:g} known before",
+                    key[0], key[1], price.per_hour, price.currency, LARGEST_CHANGE, min(same), max(same)
+                )
             )
         else:
             kept[key] = price
@@ -119,7 +121,7 @@ def _write(path: Path, fresh: dict[Key, Price]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
+        raise SourceError("{}: {}", path, error.strerror or error) from None
     write_whole(path, text.getvalue())
 
 

@@ -28,6 +28,7 @@ from vramcast.domain.snapshot import (
     Totals,
     Trace,
 )
+from vramcast.errors import Note
 from vramcast.sources.snapshots.json_stream import JsonStream
 from vramcast.sources.snapshots.streams import LARGEST_ADDRESS, LARGEST_SIZE, MOST_DEVICES, MOST_EVENTS, Source
 from vramcast.sources.snapshots.tables import Damaged, StackIndex, Tables, integer
@@ -66,7 +67,7 @@ class Spans:
         """Something ran on a thread from start to end."""
         self._count += 1
         if self._count > MOST_EVENTS:
-            raise Damaged(f"the trace has more than {MOST_EVENTS:,} operators; profile fewer steps")
+            raise Damaged("the trace has more than {:,} operators; profile fewer steps", MOST_EVENTS)
         index = self._names.get(name)
         if index is None:
             self._tables.spend(16 + len(name) // 4)
@@ -188,8 +189,8 @@ class ProfilerTrace:
         Raises: Damaged when no event of a GPU was recorded
         """
         if not self._times:
-            host = f"; its {self._on_host:,} events of the CPU say nothing about GPUs" if self._on_host else ""
-            raise Damaged(f"the trace has no [memory] events of a GPU{host}; profile with profile_memory=True")
+            host = Note("; its {:,} events of the CPU say nothing about GPUs", self._on_host) if self._on_host else ""
+            raise Damaged("the trace has no [memory] events of a GPU{}; profile with profile_memory=True", host)
         traces = self._traces()
         capacities = _capacities(self.properties)
         devices = tuple(
@@ -204,7 +205,7 @@ class ProfilerTrace:
             for label, start, end in sorted(self._annotations, key=lambda span: span[1])
             for device in sorted(traces)
         )
-        remarks = (f"{self._on_host:,} events of the CPU were left out",) if self._on_host else ()
+        remarks = (Note("{:,} events of the CPU were left out", self._on_host),) if self._on_host else ()
         return Snapshot(
             name=name, format="kineto", devices=devices, sizes_are=SizesAre.BLOCKS, stacks=tuple(self._tables.stacks),
             labels=tuple(self._tables.labels), annotations=annotations, remarks=remarks,
@@ -288,7 +289,7 @@ def _totals(allocated: array[int], reserved: array[int]) -> Totals | None:
 
 def _time(time_us: float) -> float:
     if not -_LATEST_US < time_us < _LATEST_US:  # also NaN
-        raise Damaged(f"ts of an event is out of range: {time_us}; copy or record it again")
+        raise Damaged("ts of an event is out of range: {}; copy or record it again", time_us)
     return time_us
 
 
@@ -380,7 +381,7 @@ def _traces(stream: JsonStream, tables: Tables) -> list[Trace | None]:
     traces: list[Trace | None] = []
     for _ in stream.items():
         if len(traces) >= MOST_DEVICES:
-            raise Damaged(f"it lists more than {MOST_DEVICES} devices")
+            raise Damaged("it lists more than {} devices", MOST_DEVICES)
         trace = Trace.empty()
         for _ in stream.items():
             event = stream.decoded(_Event)

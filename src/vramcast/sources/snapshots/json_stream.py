@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from msgspec import MsgspecError, json
 
+from vramcast.errors import Note
 from vramcast.sources.snapshots.streams import CHUNK_BYTES, DEEPEST, Source, Window
 from vramcast.sources.snapshots.tables import Damaged
 
@@ -42,7 +43,7 @@ class JsonStream(Window):
 
     def error(self, problem: str) -> Damaged:
         """A rule that the text breaks."""
-        return Damaged(f"at byte {self._base + self._position:,} of the JSON {problem}")
+        return Damaged("at byte {:,} of the JSON {}", self._base + self._position, problem)
 
     def peek(self) -> bytes:
         """The first byte of the next token; b"" at the end."""
@@ -60,7 +61,7 @@ class JsonStream(Window):
         found = self.peek()
         if found != byte:
             shown = found.decode("latin-1") or "the end"
-            raise self.error(f"stands {shown!r} where {byte.decode()!r} belongs; copy or record it again")
+            raise self.error(Note("stands {!r} where {!r} belongs; copy or record it again", shown, byte.decode()))
         self._position += 1
 
     def value(self) -> bytes:
@@ -74,7 +75,9 @@ class JsonStream(Window):
             if self._at_end:
                 raise self.error("a value is broken off or too deep; copy or record it again")
             if len(self._data) - self._position > LARGEST_ELEMENT:
-                raise self.error(f"one element has more than {LARGEST_ELEMENT:,} bytes; no recording writes such")
+                raise self.error(Note(
+                    "one element has more than {:,} bytes; no recording writes such", LARGEST_ELEMENT
+                ))
             self._refill(max(CHUNK_BYTES, 2 * (len(self._data) - self._position)))
 
     def decoded(self, kind: Any = Any) -> Any:
@@ -86,7 +89,7 @@ class JsonStream(Window):
         try:
             return json.decode(raw, type=kind)
         except (MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-            raise self.error(f"a value cannot be used ({str(problem)[:120]}); copy or record it again") from None
+            raise self.error(Note("a value cannot be used ({}); copy or record it again", str(problem)[:120])) from None
 
     def items(self) -> Iterator[None]:
         """Stand before each element of the list that comes next."""
@@ -117,7 +120,7 @@ class JsonStream(Window):
     def _inside(self, first: bytes, last: bytes) -> Iterator[None]:
         self._depth += 1
         if self._depth > DEEPEST:
-            raise self.error(f"containers lie more than {DEEPEST} deep in one another; no recording does")
+            raise self.error(Note("containers lie more than {} deep in one another; no recording does", DEEPEST))
         self.expect(first)
         if self.peek() != last:
             yield None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from vramcast.domain.snapshot import Snapshot, Trace
-from vramcast.errors import SourceError
+from vramcast.errors import Note, SourceError
 from vramcast.sources.snapshots.events import OBJECTS, REFERENCES, RUN, STACK_GLOBAL, STOP, Events, Memo, memo_indices
 from vramcast.sources.snapshots.streams import (
     CHUNK_BYTES,
@@ -84,7 +84,7 @@ class PickleReader(Window):
         return opcode
 
     def _error(self, problem: str) -> Damaged:
-        return Damaged(f"at byte {self._base + self._position:,} of the pickle {problem}")
+        return Damaged("at byte {:,} of the pickle {}", self._base + self._position, problem)
 
     def _refuse(self, opcode: int) -> NoReturn:
         if opcode in OBJECTS:
@@ -94,7 +94,9 @@ class PickleReader(Window):
                 f"an object{name} is to be built; a snapshot holds plain containers, so give what "
                 "torch.cuda.memory._dump_snapshot() writes"
             )
-        raise self._error(f"stands the opcode {opcode:#04x}, which snapshots do not have; copy or record it again")
+        raise self._error(Note(
+            "stands the opcode {:#04x}, which snapshots do not have; copy or record it again", opcode
+        ))
 
     def _take(self, size: int) -> bytes:
         if self._position + size > len(self._data) and not self._at_end:
@@ -119,7 +121,9 @@ class PickleReader(Window):
 
     def _mark(self) -> None:
         if len(self._outer) >= DEEPEST:
-            raise self._error(f"containers lie more than {DEEPEST} deep in one another; snapshots have at most 6")
+            raise self._error(Note(
+                "containers lie more than {} deep in one another; snapshots have at most 6", DEEPEST
+            ))
         self._outer.append(self._stack)
         self._stack = []
 
@@ -255,7 +259,7 @@ class PickleReader(Window):
     def _long(self, width: int) -> None:
         size = int.from_bytes(self._take(width), "little")
         if size > _LONGEST_INTEGER:
-            raise self._error(f"an integer has {size:,} bytes; addresses and sizes have at most 8")
+            raise self._error(Note("an integer has {:,} bytes; addresses and sizes have at most 8", size))
         self._integer(size, signed=True)
 
     def _float(self) -> None:
@@ -264,7 +268,7 @@ class PickleReader(Window):
     def _chunk(self, width: int) -> bytes:
         size = int.from_bytes(self._take(width), "little")
         if size > LONGEST_TEXT:
-            raise self._error(f"a text has {size:,} bytes; names in stacks have at most {LONGEST_TEXT:,}")
+            raise self._error(Note("a text has {:,} bytes; names in stacks have at most {:,}", size, LONGEST_TEXT))
         self._tables.spend(size // 8)
         return self._take(size)
 
@@ -332,9 +336,9 @@ def _recording(source: Source) -> Snapshot:
     try:
         return _read(source)
     except Damaged as problem:
-        raise SourceError(f"{source.name}: {problem}") from None
+        raise SourceError("{}: {}", source.name, problem) from None
     except RecursionError:
-        raise SourceError(f"{source.name}: containers lie too deep in one another; no recording does") from None
+        raise SourceError("{}: containers lie too deep in one another; no recording does", source.name) from None
 
 
 def _read(source: Source) -> Snapshot:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
-from vramcast.errors import SourceError
+from vramcast.errors import Note, SourceError
 
 LARGEST_BYTES: Final = 8 * 2**30
 """Unpacked; a million events with stacks take a quarter of a GB to one GB [bytes]."""
@@ -77,7 +77,7 @@ class Source:
 
     def error(self, problem: str) -> SourceError:
         """The error for this recording."""
-        return SourceError(f"{self.name}: {problem}")
+        return SourceError("{}: {}", self.name, problem)
 
     def peek(self, size: int) -> bytes:
         """The next bytes, left where they are."""
@@ -96,7 +96,7 @@ class Source:
         try:
             part = self._stream.read(min(size, _READ_BYTES))
         except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as e:
-            raise self.error(f"the compressed data is damaged ({e}); record or copy it again") from None
+            raise self.error(Note("the compressed data is damaged ({}); record or copy it again", e)) from None
         self._read += len(part)
         if self._read > self._limit:
             raise self.error(
@@ -120,7 +120,7 @@ def opened(path: Path, *, limit_bytes: int) -> Iterator[Source]:
         file = path.open("rb")
     except OSError as error:
         reason = error.strerror or error
-        raise SourceError(f"{path.name}: cannot be read: {reason}; give the path of a recording") from None
+        raise SourceError("{}: cannot be read: {}; give the path of a recording", path.name, reason) from None
     with file:
         yield source_of(file, name=path.name, limit_bytes=limit_bytes)
 
@@ -146,7 +146,7 @@ def source_of(file: BinaryIO, *, name: str, limit_bytes: int) -> Source:
             head = source.peek(4)
             stream = source
     except (OSError, zipfile.BadZipFile) as error:
-        raise SourceError(f"{name}: cannot be read: {error}; give the path of a recording") from None
+        raise SourceError("{}: cannot be read: {}; give the path of a recording", name, error) from None
     return Source(stream, name=name, limit_bytes=limit_bytes, file_bytes=size, is_packed=is_packed)
 
 
@@ -177,9 +177,11 @@ def _member(file: Any, name: str) -> Readable:
     pickles = [info for info in files if info.filename.endswith("data.pkl")]
     chosen = pickles or files
     if len(chosen) != 1:
-        raise SourceError(f"{name}: the zip holds {len(chosen)} files that could be meant; give one with one recording")
+        raise SourceError(
+            "{}: the zip holds {} files that could be meant; give one with one recording", name, len(chosen)
+        )
     if chosen[0].flag_bits & 1:
-        raise SourceError(f"{name}: the zip is encrypted; unpack it first")
+        raise SourceError("{}: the zip is encrypted; unpack it first", name)
     return archive.open(chosen[0])
 
 
@@ -188,7 +190,7 @@ def _zstd(stream: Any, name: str) -> Readable:
         import zstandard
     except ImportError:
         raise SourceError(
-            f"{name}: zstd needs the package zstandard; pip install zstandard, or unpack it with zstd -d"
+            "{}: zstd needs the package zstandard; pip install zstandard, or unpack it with zstd -d", name
         ) from None
     reader: Readable = zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(stream)
     return reader

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from vramcast.domain.snapshot import DEFAULT_POOL, Action, Annotation, Frame, PoolId, Trace
+from vramcast.errors import Note, VramcastError
 from vramcast.sources.snapshots.streams import (
     LARGEST_ADDRESS,
     LARGEST_SIZE,
@@ -24,7 +25,7 @@ class StackIndex(int):
     """A stack that was read already, as a value among plain ones."""
 
 
-class Damaged(Exception):
+class Damaged(VramcastError):
     """A rule that a value breaks; the reader that knows the file makes a SourceError of it."""
 
 
@@ -54,13 +55,13 @@ class Tables:
         self.room -= amount
         if self.room < 0:
             most = f"{self.most_values:,}"
-            raise Damaged(f"it holds more than {most} values beside its events; no allocator writes that many")
+            raise Damaged("it holds more than {} values beside its events; no allocator writes that many", most)
 
     def count_events(self, count: int) -> None:
         """So many events were added to columns."""
         self.events += count
         if self.events > MOST_EVENTS:
-            raise Damaged(f"it holds more than {MOST_EVENTS:,} events; record with a smaller max_entries")
+            raise Damaged("it holds more than {:,} events; record with a smaller max_entries", MOST_EVENTS)
 
     def stack(self, frames: object) -> StackIndex:
         """The index of a list of frame dicts."""
@@ -69,7 +70,7 @@ class Tables:
         if frames is None:
             return StackIndex(0)
         if not isinstance(frames, list | tuple):
-            raise Damaged(f"frames must be a list, not {_kind(frames)}")
+            raise Damaged("frames must be a list, not {}", _kind(frames))
         return self.stack_of(tuple(self.frame(frame) for frame in frames))
 
     def stack_of(self, frames: tuple[Frame, ...]) -> StackIndex:
@@ -84,7 +85,7 @@ class Tables:
     def frame(self, value: object) -> Frame:
         """A frame dict as the one Frame of its content."""
         if not isinstance(value, dict):
-            raise Damaged(f"a frame must be a dict, not {_kind(value)}")
+            raise Damaged("a frame must be a dict, not {}", _kind(value))
         name, filename, line = value.get("name", ""), value.get("filename", ""), value.get("line", 0)
         if not (isinstance(name, str) and isinstance(filename, str)):
             raise Damaged("name and filename of a frame must be texts")
@@ -117,7 +118,7 @@ class Tables:
             if text is None or text in ("", NO_CONTEXT):
                 continue
             if not isinstance(text, str):
-                raise Damaged(f"category, user_metadata and compile_context must be texts, not {_kind(text)}")
+                raise Damaged("category, user_metadata and compile_context must be texts, not {}", _kind(text))
             found = self._label_of.get(text)
             if found is None:
                 self.spend(8 + len(text) // 8)
@@ -169,7 +170,7 @@ class Tables:
     def remarks(self) -> tuple[str, ...]:
         """What was left out, a sentence each."""
         known = sorted(self.left_out.items())[:20]
-        return tuple(f"{count:,} events of the unknown action {name!r} were left out" for name, count in known)
+        return tuple(Note("{:,} events of the unknown action {!r} were left out", count, name) for name, count in known)
 
 
 def integer(value: object, name: str, *, least: int = 0, most: int = LARGEST_SIZE) -> int:
@@ -178,9 +179,9 @@ def integer(value: object, name: str, *, least: int = 0, most: int = LARGEST_SIZ
     Raises: Damaged
     """
     if type(value) is not int:
-        raise Damaged(f"{name} must be an integer, not {_kind(value)}")
+        raise Damaged("{} must be an integer, not {}", name, _kind(value))
     if not least <= value <= most:
-        raise Damaged(f"{name} is out of range: {_shown(value)}; it must be from {least} to {most}")
+        raise Damaged("{} is out of range: {}; it must be from {} to {}", name, _shown(value), least, most)
     return value
 
 
@@ -190,7 +191,7 @@ def text(value: object, name: str) -> str:
     Raises: Damaged
     """
     if not isinstance(value, str) or len(value) > LONGEST_TEXT:
-        raise Damaged(f"{name} must be a text, not {_kind(value)}")
+        raise Damaged(Note("{} must be a text, not {}", name, _kind(value)))
     return value
 
 
@@ -200,7 +201,7 @@ def rows(value: object, name: str) -> Sequence[Any]:
     Raises: Damaged
     """
     if not isinstance(value, list | tuple):
-        raise Damaged(f"{name} must be a list, not {_kind(value)}")
+        raise Damaged("{} must be a list, not {}", name, _kind(value))
     return value
 
 

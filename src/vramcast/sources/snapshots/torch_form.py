@@ -121,7 +121,9 @@ def with_own(snapshot: Snapshot, said: Any) -> Snapshot:
     try:
         own = convert(said, _Own)
     except (ValidationError, RecursionError) as problem:
-        raise Damaged(f"what stands under {OWN_KEY!r} is not ours ({str(problem)[:120]}); leave the key out") from None
+        raise Damaged(
+            "what stands under {!r} is not ours ({}); leave the key out", OWN_KEY, str(problem)[:120]
+        ) from None
     capacities = {device: num_bytes for device, num_bytes in own.capacity_bytes if 0 < num_bytes <= LARGEST_SIZE}
     known = {device.device: device for device in snapshot.devices}
     for number in own.devices[:MOST_DEVICES]:
@@ -148,7 +150,7 @@ def _totals(allocated: list[int], reserved: list[int], *, trace: Trace) -> Total
     """
     for column in (allocated, *([reserved] if reserved else [])):
         if len(column) != len(trace) or not all(0 <= value <= LARGEST_SIZE for value in column):
-            raise Damaged(f"totals under {OWN_KEY!r} are not those of its events; leave the key out")
+            raise Damaged("totals under {!r} are not those of its events; leave the key out", OWN_KEY)
     return Totals(array("Q", allocated), array("Q", reserved) if reserved else None) if allocated else None
 
 
@@ -176,7 +178,7 @@ def torch_snapshot(root: Any, traces: Sequence[Trace | None], tables: Tables, *,
     if not isinstance(root, dict) or not ("segments" in root or "device_traces" in root):
         raise Damaged("it holds no segments and no device_traces; give what torch.cuda.memory._dump_snapshot() writes")
     if len(traces) > MOST_DEVICES:
-        raise Damaged(f"it lists {len(traces):,} devices; {MOST_DEVICES} are the most that are read")
+        raise Damaged("it lists {:,} devices; {} are the most that are read", len(traces), MOST_DEVICES)
     segments: dict[int, list[SegmentView]] = {}
     for row in rows(root.get("segments", ()), "segments"):
         device, segment = _segment(row, tables)
@@ -221,7 +223,7 @@ def _in_order(segments: Iterable[SegmentView]) -> tuple[SegmentView, ...]:
     ordered = sorted(segments, key=lambda segment: segment.address)
     for left, right in pairwise(ordered):
         if left.address + left.size_bytes > right.address:
-            raise Damaged(f"segments {left.address:#x} and {right.address:#x} overlap; copy or record it again")
+            raise Damaged("segments {:#x} and {:#x} overlap; copy or record it again", left.address, right.address)
     return tuple(ordered)
 
 
@@ -253,7 +255,9 @@ def _blocks(row: Mapping[str, Any], address: int, size: int, tables: Tables) -> 
             raise Damaged("a block must be a dict; give what torch.cuda.memory._dump_snapshot() writes")
         view = _block(block, address, tables)
         if view.address != address or view.size_bytes < 1 or address + view.size_bytes > end:
-            raise Damaged(f"the blocks of segment {segment:#x} do not tile its {size} bytes; copy or record it again")
+            raise Damaged(
+                "the blocks of segment {:#x} do not tile its {} bytes; copy or record it again", segment, size
+            )
         address += view.size_bytes
         yield view
     if address < end:
@@ -263,7 +267,7 @@ def _blocks(row: Mapping[str, Any], address: int, size: int, tables: Tables) -> 
 def _block(block: Mapping[str, Any], address: int, tables: Tables) -> BlockView:
     state = text(block.get("state"), "state of a block")
     if state not in _STATES:
-        raise Damaged(f"a block has the state {state[:40]!r}; known are {', '.join(_STATES)}")
+        raise Damaged("a block has the state {!r}; known are {}", state[:40], ', '.join(_STATES))
     is_free, awaits_free = _STATES[state]
     size = integer(block.get("size"), "size of a block")
     requested, stack = _request(block, size, tables)

@@ -5,7 +5,7 @@ parallel, pipeline stages farthest apart. `stride` says how far neighbours of a 
 
 Symbols:  n ranks of a group   q of them on one machine   g cards of a machine   b bytes of the whole tensor
 Inside a machine links join all cards (switches) or some of them (bridges), and where each pair has its own, a group
-uses only some of a card's [domain/topology.py]. What they do not join talks over PCIe.
+uses only some of a card's [domain/device.py]. What they do not join talks over PCIe.
 [ring] Patarasu and Yuan, JPDC 2009: gathering or scattering moves (n - 1) / n b through every rank's link.
 [hier] NCCL's rings and trees enter and leave every machine once: (1 - q / n) b cross its adapters, of which a group has
 q / g.
@@ -19,8 +19,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from vramcast.domain.device import Cluster
-from vramcast.domain.topology import ONE_HOP, UNBOUNDED, used_share
+from vramcast.domain.device import ONE_HOP, UNBOUNDED, Cluster, used_share
+from vramcast.errors import Note
 from vramcast.timing.links import assumed_links, pcie_bytes_per_s, pcie_name
 from vramcast.timing.rates import Share
 
@@ -155,18 +155,24 @@ def fabric_of(cluster: Cluster) -> Fabric:
         joined, topology = gpu.joined(domain), gpu.link_topology
     sources, assumptions = [source], list(assumed_links(gpu, node_cards=domain))
     if topology is not None and topology not in UNBOUNDED:
-        sources.append(f"{gpu.link} joins {joined} cards as a {topology}: fewer use fewer links, more use {over_pcie}")
+        sources.append(Note(
+            "{} joins {} cards as a {}: fewer use fewer links, more use {}", gpu.link, joined, Note(topology), over_pcie
+        ))
     if network is not None:
         share = NETWORK_SHARE if network.rdma else TCP_SHARE
         adapter = network.bytes_per_s * share.value / cluster.gpus_per_node
-        sources.append(f"{network.bytes_per_s * 8e-9:,.0f} Gb/s {network.rdma or 'TCP'} a machine, {share.source}")
+        sources.append(Note(
+            "{:,.0f} Gb/s {} a machine, {}", network.bytes_per_s * 8e-9, network.rdma or "TCP", share.source
+        ))
     else:
         rate = ASSUMED_ADAPTER.get(gpu.arch.split()[0], OTHER_ADAPTER)
         adapter = rate * NETWORK_SHARE.value
         if cluster.count > domain:
-            assumptions.append(f"network of {rate * 8e-9:,.0f} Gb/s RDMA for each card; the question names none")
+            assumptions.append(Note("network of {:,.0f} Gb/s RDMA for each card; the question names none", rate * 8e-9))
     return Fabric(domain, link, adapter, joined, topology, pcie, tuple(sources), tuple(assumptions))
 
 
 def _achieved(name: str, rate: float, share: Share) -> tuple[float, str]:
-    return rate * share.value, f"{name} at {share.value:.0%} of {rate / 1e9:,.0f} GB/s a direction ({share.source})"
+    return rate * share.value, Note(
+        "{} at {:.0%} of {:,.0f} GB/s a direction ({})", name, share.value, rate / 1e9, share.source
+    )

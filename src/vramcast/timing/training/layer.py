@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters
+from vramcast.blocks.parameters.layer import layer_parameters
+from vramcast.blocks.parameters.model import embedding_parameters, head_parameters
 from vramcast.domain.job import Loss, Recompute
 from vramcast.domain.model import Attention, Layer, Model, MoE, MultiLatentAttention, Parameter
 from vramcast.parallel.layout import Layout

@@ -22,7 +22,8 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters, stack_parameters
+from vramcast.blocks.parameters.layer import layer_parameters
+from vramcast.blocks.parameters.model import embedding_parameters, head_parameters, stack_parameters
 from vramcast.domain.model import (
     MLP,
     Attention,
@@ -38,7 +39,7 @@ from vramcast.domain.model import (
     Parameter,
 )
 from vramcast.parallel.layout import Layout
-from vramcast.states.weights import local_shape
+from vramcast.states.shapes import local_shape
 from vramcast.timing.training.parts import Operator, Shape, Style, part_of
 from vramcast.timing.work import FUSED, SCAN_CHUNK
 

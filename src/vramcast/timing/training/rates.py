@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import Precision
+from vramcast.errors import Note
 from vramcast.timing.composition import Number, larger
 from vramcast.timing.rates import BANDWIDTH, OTHER_BANDWIDTH, Share, best_product
 from vramcast.timing.work import LAUNCH_S as SERVING_LAUNCH_S
@@ -132,8 +133,11 @@ def rates_of(gpu: Gpu, precision: Precision, *, attention: str = "flash") -> Rat
         products=peak * share.value, whole=whole * whole_share.value, attention_forward=whole * forward,
         attention_backward=whole * backward, bytes_per_s=gpu.bandwidth_bytes_per_s * memory.value, peak=peak,
         sources=(
-            f"{dtype} products sustain {share.value:.0%} of {peak / 1e12:,.0f} TFLOPS ({share.source})",
-            f"memory reaches {memory.value:.0%} of {gpu.bandwidth_bytes_per_s / 1e9:,.0f} GB/s ({memory.source})",
+            Note("{} products sustain {:.0%} of {:,.0f} TFLOPS ({})", dtype, share.value, peak / 1e12, share.source),
+            Note(
+                "memory reaches {:.0%} of {:,.0f} GB/s ({})",
+                memory.value, gpu.bandwidth_bytes_per_s / 1e9, memory.source
+            ),
         ),
     )
 
@@ -159,4 +163,4 @@ def _share(gpu: Gpu, dtype: str) -> Share:
         if (arch, BITS[dtype]) in PRODUCTS:
             return PRODUCTS[arch, BITS[dtype]]
     best = best_product(gpu, BITS[dtype])
-    return Share(best.value * SUSTAINED.value, f"{best.source}; {SUSTAINED.source}")
+    return Share(best.value * SUSTAINED.value, Note("{}; {}", best.source, SUSTAINED.source))

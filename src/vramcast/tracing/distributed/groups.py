@@ -83,11 +83,11 @@ ALONE = World()
 def parse_world(*, size: int, rank: int = 0, cards_per_machine: int = CARDS_PER_MACHINE) -> World:
     """Raises: InvalidSpec"""
     if size < 1:
-        raise InvalidSpec(f"world size {size} has no rank; give 1 or more")
+        raise InvalidSpec("world size {} has no rank; give 1 or more", size)
     if not 0 <= rank < size:
-        raise InvalidSpec(f"rank {rank} is not in a world of {size} ranks; give 0 to {size - 1}")
+        raise InvalidSpec("rank {} is not in a world of {} ranks; give 0 to {}", rank, size, size - 1)
     if cards_per_machine < 1:
-        raise InvalidSpec(f"{cards_per_machine} cards per machine hold no rank; give 1 or more")
+        raise InvalidSpec("{} cards per machine hold no rank; give 1 or more", cards_per_machine)
     return World(size, rank, cards_per_machine)
 
 
@@ -146,6 +146,7 @@ def _patch_groups(patches: Patches, world: World) -> None:
     patches.set(c10d, "_new_process_group_helper", new_group)
     patches.set(c10d, "_get_default_timeout", lambda _backend: c10d.default_pg_timeout)
     patches.set(c10d, "_store_based_barrier", lambda *_args, **_kwargs: None)
+    patches.set(dist.ProcessGroup, "monitored_barrier", lambda *_args, **_kwargs: None)
     for name in ("is_nccl_available", "is_gloo_available", "is_torchelastic_launched"):
         for module in (dist, c10d):
             patches.set(module, name, lambda: True)

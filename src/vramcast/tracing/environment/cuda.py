@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from vramcast.catalogue.multiprocessors import multiprocessors
+from vramcast.catalogue.gpus import multiprocessors
 from vramcast.domain.device import Gpu
 from vramcast.errors import Unsupported
 from vramcast.tracing.environment.native import Native
@@ -81,7 +81,7 @@ class Properties:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise Unsupported(f"{name} of {self._gpu.name} is not known here; choose a card whose {name} is known")
+        raise Unsupported("{} of {} is not known here; choose a card whose {} is known", name, self._gpu.name, name)
 
     def __repr__(self) -> str:
         known = self.__dict__
@@ -115,7 +115,7 @@ def capability(gpu: Gpu) -> tuple[int, int]:
         return int(major), int(minor)
     digits = "".join(filter(str.isdigit, text))
     if len(digits) < 2:
-        raise Unsupported(f"{gpu.name} has no compute capability, which torch.cuda asks for; choose an NVIDIA card")
+        raise Unsupported("{} has no compute capability, which torch.cuda asks for; choose an NVIDIA card", gpu.name)
     return int(digits[0]), int(digits[1])
 
 

@@ -8,6 +8,8 @@ Files of tokens that NumPy should map and that are not there hold zeros.
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -18,7 +20,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from vramcast.errors import Note
 from vramcast.tracing.environment.patches import Patches
+from vramcast.tracing.environment.rows import picture
 from vramcast.tracing.simulation import Simulation, running
 
 STANDS_IN: Final = "{}: its files are not there; as many black images of the same size stand in"
@@ -32,7 +36,7 @@ LABELS: Final = {"CIFAR100": 100}  # of classes; ten of all others
 def _note(dataset: Any) -> None:
     simulation = running()
     if simulation is not None:
-        simulation.assumptions.note(STANDS_IN.format(type(dataset).__name__), simulation.origins.place())
+        simulation.assumptions.note(Note(STANDS_IN, type(dataset).__name__), simulation.origins.place())
 
 
 @contextmanager
@@ -88,22 +92,50 @@ def folders(module: ModuleType) -> Iterator[None]:
     make, base = kind.__init__, kind.__mro__[2]
 
     def made(self: Any, root: Any, transform: Any = None, target_transform: Any = None, *args: Any, **how: Any) -> None:
-        simulation = running()
-        if simulation is None or Path(root).is_dir():
+        size = _stand_in(root)
+        if size is None:
             make(self, root, transform, target_transform, *args, **how)
             return
-        side = simulation.data.get("image")
-        width, height = (side, side) if side else (WIDTH, HEIGHT)
-        simulation.assumptions.note(NO_FOLDER.format(root, IMAGES, width, height, CLASSES), simulation.origins.place())
         base.__init__(self, root, transform=transform, target_transform=target_transform)
         image: Any = import_module("PIL.Image")
-        self.loader = lambda _path: image.new("RGB", (width, height))
+        self.loader = lambda _path: image.new("RGB", size)
         self.classes = [str(number) for number in range(CLASSES)]
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         self.samples = self.imgs = [("", number % CLASSES) for number in range(IMAGES)]
         self.targets = [label for _, label in self.samples]
 
     kind.__init__ = made
+
+
+@contextmanager
+def folders_of_timm(module: ModuleType) -> Iterator[None]:
+    """Around `timm.data.readers.reader_factory`, whose readers give a file and its class."""
+    yield
+    create = module.create_reader
+    readers: Any = import_module("timm.data.readers.reader")
+
+    def created(name: str, root: Any = None, *args: Any, **how: Any) -> Any:
+        size = _stand_in(root) if root and not re.search(":|/|^(?:hfds|tfds|wds)", name) else None
+        if size is None:
+            return create(name, root, *args, **how)
+        black = picture(*size)
+        return type("BlackImages", (readers.Reader,), {
+            "__len__": lambda _self: IMAGES, "_filename": lambda _self, index, *_, **_how: f"{index}.png",
+            "__getitem__": lambda _self, index: (io.BytesIO(black), index % CLASSES),
+        })()
+
+    vars(module)["create_reader"] = created
+
+
+def _stand_in(root: Any) -> tuple[int, int] | None:
+    """Width and height of images that stand in for those of a folder that is not there; None for one that is."""
+    simulation = running()
+    if simulation is None or Path(root).is_dir():
+        return None
+    side = simulation.data.get("image")
+    width, height = (side, side) if side else (WIDTH, HEIGHT)
+    simulation.assumptions.note(Note(NO_FOLDER, root, IMAGES, width, height, CLASSES), simulation.origins.place())
+    return width, height
 
 
 def patch_tokens(patches: Patches, simulation: Simulation) -> None:
@@ -115,7 +147,7 @@ def patch_tokens(patches: Patches, simulation: Simulation) -> None:
         is_named = isinstance(filename, (str, Path)) and str(filename).endswith((".bin", ".npy"))
         if mode != "r" or not is_named or Path(filename).exists():
             return make(subtype, filename, dtype, mode, *args, **how)
-        simulation.assumptions.note(NO_TOKENS.format(filename, TOKENS), simulation.origins.place())
+        simulation.assumptions.note(Note(NO_TOKENS, filename, TOKENS), simulation.origins.place())
         return np.zeros(TOKENS, dtype=dtype).view(subtype)
 
     patches.set(kind, "__new__", staticmethod(mapped))

@@ -1,9 +1,7 @@
-"""What a hub would send, where it is not there: configs of the catalogue, weights without data, a plain tokenizer.
+"""What a hub would send, where it is not there: the files of `repositories`, which the libraries' own loaders read.
 
-The libraries' own loaders read these files, so that dtype, device map, quantisation and tied weights are theirs.
-Weights are a safetensors file whose data is a hole: names and shapes are those of the architecture that the config
-names. What a cache has is read from there. Weights that a script takes by address are not fetched: loading them
-changes nothing.
+What a cache has is read from there. Weights that a script takes by address are not fetched: loading them changes
+nothing.
 """
 
 from __future__ import annotations
@@ -16,23 +14,18 @@ from functools import cache, wraps
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import torch
 
-from vramcast.errors import Unsupported, VramcastError
-from vramcast.sources.resolve import config_of
+from vramcast.errors import Unsupported
 from vramcast.tracing.environment.patches import Patches
-from vramcast.tracing.environment.saving import write_hollow
+from vramcast.tracing.environment.repositories import INDEX, VARIANT, WEIGHTS, Maker, files_of, make_weights
 from vramcast.tracing.simulation import Simulation, running
 
-WEIGHTS: Final = "model.safetensors"
 OF_WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".index.json")
-HOLLOW: Final = "{}: its weights are not fetched; tensors of the shapes that its config says stand in"
-CONFIG: Final = "{}: the hub does not answer, so its config is that of the catalogue"
-PLAIN_TOKENIZER: Final = "{}: a tokenizer that makes a token of every 4 characters stands in for its own"
 NO_HUB: Final = (
     "torch.hub cannot fetch {} here; clone it and give torch.hub.load the folder with source='local', or put it in the "
     "cache of torch.hub"
@@ -42,12 +35,6 @@ PIECES: Final = "tiktoken: its vocabulary is not fetched; one of the same size s
 UNFETCHED: Final = "weights at an address are not fetched; those that a module is made with stay"
 VOCABULARIES: Final = {"cl100k": 100_256, "o200k": 199_998, "p50k": 50_280, "gpt-2": 50_256, "r50k": 50_256}
 """Part of an address -> pieces [tiktoken tiktoken_ext/openai_public.py: what its special tokens leave of each]."""
-CHARACTERS: Final = r"[\s\S]{1,4}"
-"""Of a token: about what tokenizers of large vocabularies make of English."""
-TEMPLATE: Final = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 
 
 class Unread(dict[str, Any]):
@@ -93,7 +80,7 @@ def patch_addresses(patches: Patches, simulation: Simulation) -> None:
         try:
             return load(repo_or_dir, model, *args, **kwargs)
         except OSError as error:
-            raise Unsupported(NO_HUB.format(repo_or_dir)) from error
+            raise Unsupported(NO_HUB, repo_or_dir) from error
 
     names = torch.hub.list
 
@@ -123,6 +110,49 @@ def hub_of_files(module: ModuleType) -> Iterator[None]:
         return str(made) if not isinstance(found, str) and made is not None and made.exists() else found
 
     vars(module)["try_to_load_from_cache"] = loaded
+
+
+@contextmanager
+def lists_of_hub(module: ModuleType) -> Iterator[None]:
+    """Around `huggingface_hub.hf_api`: what a repository of the catalogue holds, where the hub does not answer."""
+    yield
+    api = vars(module)["HfApi"]
+    ask = api.model_info
+
+    @wraps(ask)
+    def told(self: Any, repo_id: str, *args: Any, **kwargs: Any) -> Any:
+        files = None if running() is None or answers() else files_of(repo_id)
+        if files is None:
+            return ask(self, repo_id, *args, **kwargs)
+        return vars(module)["ModelInfo"](id=repo_id, sha="0" * 40, siblings=[{"rfilename": name} for name in files])
+
+    api.model_info = told
+    vars(module)["model_info"] = MethodType(told, vars(module)["api"])
+
+
+@contextmanager
+def snapshots_of_hub(module: ModuleType) -> Iterator[None]:
+    """Around `huggingface_hub._snapshot_download`: a whole repository of the catalogue, where the hub is silent."""
+    yield
+    fetch = vars(module)["snapshot_download"]
+    chosen: Any = import_module("huggingface_hub.utils").filter_repo_objects
+
+    @wraps(fetch)
+    def fetched(repo_id: str, *args: Any, **kwargs: Any) -> Any:
+        simulation = running()
+        is_model = kwargs.get("repo_type") in (None, "model")
+        files = files_of(repo_id) if simulation is not None and is_model and not answers() else None
+        if simulation is None or files is None:
+            return fetch(repo_id, *args, **kwargs)
+        try:
+            return fetch(repo_id, *args, **{**kwargs, "local_files_only": True, "local_dir": None})
+        except Exception:
+            folder = Path(kwargs.get("local_dir") or _place(simulation, f"{repo_id}/snapshot", ""))
+        patterns = {name: kwargs.get(name) for name in ("allow_patterns", "ignore_patterns")}
+        _write_all(folder, {name: files[name] for name in chosen(files, **patterns)}, simulation)
+        return str(folder)
+
+    vars(module)["snapshot_download"] = fetched
 
 
 @contextmanager
@@ -209,20 +239,16 @@ def _or_stand_in(fetch: Callable[..., Any]) -> Callable[..., Any]:
                 if type(refused).__name__ == "RemoteEntryNotFoundError":
                     raise
                 error = refused
-        config = _config(repo_id)
-        if config is None:
+        files = files_of(repo_id)
+        if files is None:
             if silent or not filename.endswith(OF_WEIGHTS):
                 raise error
             return fetch(repo_id, filename, *args, **kwargs)
-        made = MAKERS.get(whole)
-        if made is None:
+        name = VARIANT.sub("", whole)
+        if name not in files:
             entry_missing: Any = import_module("huggingface_hub.errors").EntryNotFoundError
             raise entry_missing(f"{repo_id} is a stand-in without {whole}")
-        path = _place(simulation, repo_id, whole)
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            made(path, config, repo_id, simulation)
-        return str(path)
+        return str(_written(repo_id, name, simulation))
 
     return fetched
 
@@ -242,11 +268,39 @@ def _place(simulation: Simulation, repo_id: str, name: str) -> Path:
     return simulation.folder / "hub" / repo_id.strip("/").replace("/", "--") / name
 
 
-def _config(repo_id: str) -> dict[str, Any] | None:
-    try:
-        return config_of(repo_id)
-    except VramcastError:
-        return None
+def _written(repo_id: str, name: str, simulation: Simulation) -> Path:
+    path = _place(simulation, repo_id, name)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (files_of(repo_id) or {})[name](path, simulation)
+    return path
+
+
+def _write_all(folder: Path, files: Mapping[str, Maker], simulation: Simulation) -> None:
+    for name, made in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        made(folder / name, simulation)
+
+
+@contextmanager
+def pipelines_of_files(module: ModuleType) -> Iterator[None]:
+    """Around `diffusers.pipelines.pipeline_utils`: a pipeline of the catalogue that no cache has is a folder here."""
+    yield
+    pipeline: Any = vars(module)["DiffusionPipeline"]
+    fetch = pipeline.download.__func__
+
+    def downloaded(class_: Any, repo_id: str, /, **how: Any) -> Any:
+        simulation, files = running(), files_of(str(repo_id), is_whole=True) or {}
+        if simulation is None or INDEX not in files:
+            return fetch(class_, repo_id, **how)
+        try:
+            return fetch(class_, repo_id, **{**how, "local_files_only": True})
+        except Exception:  # no cache has it, whichever way the library says so
+            folder = _place(simulation, f"{repo_id}/whole", INDEX).parent
+            _write_all(folder, files, simulation)
+            return folder
+
+    pipeline.download = classmethod(downloaded)
 
 
 @contextmanager
@@ -264,81 +318,7 @@ def folders_without_weights(module: ModuleType) -> Iterator[None]:
             return resolve(*args, **kwargs)
         path = _place(simulation, str(config.parent.resolve()), WEIGHTS)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _make_weights(path, json.loads(config.read_text(encoding="utf-8")), str(name), simulation)
+        make_weights(json.loads(config.read_text(encoding="utf-8")), str(name), path, simulation)
         return [str(path)], None
 
     vars(module)["_get_resolved_checkpoint_files"] = resolved
-
-
-def _make_config(path: Path, config: dict[str, Any], repo_id: str, simulation: Simulation) -> None:
-    simulation.assumptions.note(CONFIG.format(repo_id))
-    path.write_text(json.dumps(config), encoding="utf-8")
-
-
-def _make_weights(path: Path, config: dict[str, Any], repo_id: str, simulation: Simulation) -> None:
-    """What `save_pretrained` of the architecture would write."""
-    simulation.assumptions.note(HOLLOW.format(repo_id))
-    transformers: Any = import_module("transformers")
-    raw = dict(config)
-    made = transformers.AutoConfig.for_model(raw.pop("model_type"), **raw)
-    names = [name for name in raw.get("architectures") or () if hasattr(transformers, name)]
-    class_ = getattr(transformers, names[0]) if names else transformers.AutoModel._model_mapping[type(made)]
-    dtype = getattr(torch, str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch."))
-    with torch.device("meta"):
-        model = class_(made).to(dtype)
-    tensors = {id(tensor): (name, tensor) for name, tensor in reversed(model.state_dict(keep_vars=True).items())}
-    write_hollow(dict(reversed(tensors.values())), str(path), {"format": "pt"})
-
-
-def _vocabulary(config: Mapping[str, Any]) -> int:
-    return int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or 32_000)
-
-
-def _specials(config: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
-    """Role of a token -> its text and id."""
-    ids = {role: config.get(f"{role}_token_id") for role in ("eos", "bos", "pad")}
-    ids["eos"] = _vocabulary(config) - 1 if ids["eos"] is None else ids["eos"]  # as every tokenizer has one
-    firsts = {role: each[0] if isinstance(each, list) else each for role, each in ids.items()}
-    texts: dict[int, str] = {}
-    for role, number in firsts.items():
-        if number is not None and number >= 0:
-            texts.setdefault(number, f"<|{role}|>")
-    unknown = next(number for number in range(len(texts) + 1) if number not in texts)
-    found = {role: (texts[number], number) for role, number in firsts.items() if number in texts}
-    return {**found, "unk": ("<|unk|>", unknown)}
-
-
-def _make_tokenizer(path: Path, config: dict[str, Any], repo_id: str, simulation: Simulation) -> None:
-    simulation.assumptions.note(PLAIN_TOKENIZER.format(repo_id))
-    specials = _specials(config)
-    size = _vocabulary(config)
-    named = {number: text for text, number in specials.values()}
-    vocabulary = {named.get(number, f"<|{number}|>"): number for number in range(size)}
-    added = [
-        {"id": number, "content": text, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
-         "normalized": False}
-        for number, text in sorted(named.items())
-    ]
-    path.write_text(json.dumps({
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
-        "pre_tokenizer": {
-            "type": "Split", "pattern": {"Regex": CHARACTERS}, "behavior": "Isolated", "invert": False,
-        },
-        "post_processor": None, "decoder": None,
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": specials["unk"][0]},
-    }), encoding="utf-8")
-
-
-def _make_tokenizer_config(path: Path, config: dict[str, Any], _repo_id: str, _simulation: Simulation) -> None:
-    tokens = {f"{role}_token": text for role, (text, _) in _specials(config).items()}
-    longest = config.get("max_position_embeddings") or 1 << 20
-    path.write_text(json.dumps({
-        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest, "chat_template": TEMPLATE, **tokens,
-    }), encoding="utf-8")
-
-
-MAKERS: Final[Mapping[str, Callable[[Path, dict[str, Any], str, Simulation], None]]] = {
-    "config.json": _make_config, WEIGHTS: _make_weights, "tokenizer.json": _make_tokenizer,
-    "tokenizer_config.json": _make_tokenizer_config,
-}
-"""File of a repository -> what writes one."""

@@ -117,6 +117,7 @@ def patch_sources(patches: Patches, simulation: Simulation) -> None:
                 simulation.values.lose(tensor)
 
         launched.__name__ = name
+        vars(launched)["set_shared_memory_config"] = lambda _num_bytes: None  # as `_CudaKernel` has it
         return launched
 
     patches.set(torch.cuda, "_compile_kernel", compiled)

@@ -11,15 +11,19 @@ import io
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import wraps
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from vramcast.errors import Note
 from vramcast.tracing.environment.hub import answers
+from vramcast.tracing.packages import own_files
 from vramcast.tracing.simulation import Simulation, running
 
 SEQUENCE, ROWS, IMAGE = 1024, 512, 512
@@ -40,6 +44,7 @@ BRIEF: Final = (
     "sentence1", "sentence2", "sentence_A", "sentence_B", "title", "additional_feature", "edit_prompt",
 )
 CONVERSATIONS: Final = ("conversations", "messages")
+SCORES: Final = ("score", "scores", "similarity", "similarity_score")
 LABELS: Final = ("coarse_label", "fine_label", "label", "labels")
 IMAGES: Final = ("conditioning_image", "edited_image", "image", "images", "img", "input_image", "original_image")
 TRAINERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -55,6 +60,18 @@ TRAINER: Final = re.compile(rf"\b({'|'.join(TRAINERS)})Trainer\b")
 QUOTED: Final = re.compile(r"""["'](\w+)["']""")
 OWN_TEXT: Final = ("dataset_text_field", "formatting_func")
 SPLITS: Final = ("train", "validation", "test")
+SUBSCRIPT: Final = re.compile(
+    r"\b(?:\w*dataset|batch|data_point|elements?|entry|entries|examples?|items?|records?|rows?|samples?|x)\[[\"'](\w+)[\"']\]"
+)
+"""How scripts name a column of a row or a batch of rows."""
+REMOVED: Final = re.compile(r"remove_columns=\[([^\]]*)\]")
+OF_BATCHES: Final = (
+    "attention_mask", "decoder_input_ids", "input_ids", "input_values", "labels", "length", "pixel_values",
+    "text_target", "token_type_ids",
+)
+"""What tokenizers and processors make, which is no column of the data."""
+OF_TRAINERS: Final = frozenset((*chain(*TRAINERS.values()), *NAMED.values(), *OF_BATCHES, *SPLITS)) - {"messages"}
+NO_METRIC: Final = "{}: the hub does not answer; a metric whose every value is zero stands in"
 
 
 @contextmanager
@@ -70,7 +87,8 @@ def _or_rows(load: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(load)
     def loaded(path: str, *args: Any, **kwargs: Any) -> Any:
         simulation = running()
-        if simulation is None or path in packaged or Path(path).exists():
+        is_there = path in packaged and not _lacks(kwargs.get("data_files"))
+        if simulation is None or is_there or (path not in packaged and Path(path).exists()):
             return load(path, *args, **kwargs)
         if not answers():
             import_module("datasets.config").HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
@@ -84,13 +102,55 @@ def _or_rows(load: Callable[..., Any]) -> Callable[..., Any]:
     return loaded
 
 
+def _lacks(files: Any) -> bool:
+    """Whether a name among `data_files` is that of a local file that is not there."""
+    if isinstance(files, Mapping):
+        return _lacks([*files.values()])
+    if isinstance(files, (list, tuple)):
+        return any(map(_lacks, files))
+    is_name = isinstance(files, (str, Path)) and not re.search(r"://|[*?\[]", str(files))
+    return is_name and not Path(files).exists()
+
+
+class ZeroMetric:
+    """A metric of the hub that cannot be fetched: it takes what it is given, and says zero of it."""
+
+    def add(self, *_args: Any, **_kwargs: Any) -> None:
+        """Nothing is kept."""
+
+    add_batch = add
+
+    def compute(self, *_args: Any, **_kwargs: Any) -> dict[str, float]:
+        return defaultdict(float, {"accuracy": 0.0, "f1": 0.0})
+
+
+@contextmanager
+def metrics_of_hub(module: ModuleType) -> Iterator[None]:
+    """Around `evaluate.loading`."""
+    yield
+    load = vars(module)["load"]
+
+    @wraps(load)
+    def loaded(path: str, *args: Any, **kwargs: Any) -> Any:
+        simulation = running()
+        try:
+            return load(path, *args, **kwargs)
+        except (OSError, ImportError):
+            if simulation is None or Path(path).exists():
+                raise
+        simulation.assumptions.note(Note(NO_METRIC, path), simulation.origins.place())
+        return ZeroMetric()
+
+    vars(module)["load"] = loaded
+
+
 def _stand_in(path: str, split: Any, simulation: Simulation, *, is_streamed: bool) -> Any:
     library: Any = import_module("datasets")
     columns = _columns()
     count = simulation.data.get("rows", ROWS)
     tokens = simulation.data.get("seq", SEQUENCE)
     simulation.assumptions.note(
-        STANDS_IN.format(path, count, ", ".join(NAMED.get(name, name) for name in columns), tokens),
+        Note(STANDS_IN, path, count, ", ".join(NAMED.get(name, name) for name in columns), tokens),
         simulation.origins.place(),
     )
     has_images = any(name in IMAGES for name in columns)
@@ -99,6 +159,7 @@ def _stand_in(path: str, split: Any, simulation: Simulation, *, is_streamed: boo
     rows = library.Dataset.from_dict({name: values for name, (values, _) in made.items()})
     for name, feature in features.items():
         rows = rows.cast_column(name, feature)
+    rows.__class__ = type("Rows", (library.Dataset,), {"select": _select, "train_test_split": _split})
     rows = rows.to_iterable_dataset() if is_streamed else rows
     if split is None:
         kind: Any = library.IterableDatasetDict if is_streamed else library.DatasetDict
@@ -106,24 +167,50 @@ def _stand_in(path: str, split: Any, simulation: Simulation, *, is_streamed: boo
     return [rows for _ in split] if isinstance(split, (list, tuple)) else rows
 
 
+def _select(rows: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
+    """`Dataset.select` of those rows that there are: which ones does not matter."""
+    chosen = [number for number in indices if number < len(rows)] or [number % len(rows) for number in indices]
+    return super(type(rows), rows).select(chosen, *args, **kwargs)
+
+
+def _split(rows: Any, *args: Any, **kwargs: Any) -> Any:
+    """`Dataset.train_test_split`: a part that is counted in rows takes half of those that there are at most."""
+    given = {name: size for name, size in kwargs.items() if name in ("test_size", "train_size") and size}
+    sizes = {name: min(size, len(rows) // 2) for name, size in given.items() if size >= 1}
+    return super(type(rows), rows).train_test_split(*args, **{**kwargs, **sizes})
+
+
 def _columns() -> tuple[str, ...]:
-    """What the files that lead to the call speak of, and the command line."""
+    """What the script, the files that lead to the call and the command line speak of."""
     library = str(Path(import_module("datasets").__file__ or "").parent)
-    frame, files = sys._getframe(1), list[str]()
+    frame, files = sys._getframe(1), sorted(map(str, own_files("")))
     while frame.f_back is not None:
         name = frame.f_code.co_filename
         if name not in files and not name.startswith((library, "<", str(Path(__file__).parents[2]))):
             files.append(name)
         frame = frame.f_back
     text = "\n".join("".join(linecache.getlines(name)) for name in files)
+    return columns_in(text, {part for word in sys.argv for part in word.split("=")})
+
+
+def columns_in(text: str, asked: Set[str]) -> tuple[str, ...]:
+    """Columns of a data set that code reads, or that words of a command line name."""
+    removed = [name for names in REMOVED.findall(text) for name in QUOTED.findall(names)]
     trainer = TRAINER.search(text)
     if trainer is not None and not any(word in text for word in OWN_TEXT):
         with_images = ("images",) if re.search(r"[\"'.]images?\b", text) and trainer[1] == "SFT" else ()
-        return *TRAINERS[trainer[1]], *with_images
-    words = {*QUOTED.findall(text), *(part for word in sys.argv for part in word.split("="))}
+        fields = (name for name in (*LONG, *BRIEF) if name in asked)
+        read = (name for name in (*removed, *SUBSCRIPT.findall(text)) if name not in OF_TRAINERS)
+        return *dict.fromkeys((*TRAINERS[trainer[1]], *fields, *read)), *with_images
+    words = {*QUOTED.findall(text), *asked}
     known = (*CONVERSATIONS, *LONG, *BRIEF, *LABELS, *IMAGES, "answers", "idx", "id", "translation")
+    others = tuple(dict.fromkeys((*SUBSCRIPT.findall(text), *removed)))
     found = tuple(name for name in known if name in words)
-    return found if any(name in (*LONG, *BRIEF, *CONVERSATIONS, *IMAGES) for name in found) else (*found, "text")
+    found += tuple(name for name in others if name not in (*known, *OF_BATCHES, *SPLITS))
+    if "label" in found:  # which a script renames, as models take it by its other name
+        found = tuple(name for name in found if name != "labels")
+    has_content = any(name in (*LONG, *BRIEF, *CONVERSATIONS, *IMAGES, *others) for name in found)
+    return found if has_content else (*found, "text")
 
 
 def _column(library: Any, name: str, count: int, simulation: Simulation, has_images: bool) -> tuple[list[Any], Any]:
@@ -131,7 +218,8 @@ def _column(library: Any, name: str, count: int, simulation: Simulation, has_ima
     tokens = simulation.data.get("seq", SEQUENCE)
     long, brief = _text(tokens), _text(tokens // SHORT)
     if name in IMAGES:
-        image = {"bytes": _picture(simulation.data.get("image", IMAGE)), "path": None}
+        side = simulation.data.get("image", IMAGE)
+        image = {"bytes": picture(side, side), "path": None}
         kind = library.Image()
         return ([[image]] * count, library.List(kind)) if name == "images" else ([image] * count, kind)
     if name in LABELS:
@@ -148,9 +236,11 @@ def _column(library: Any, name: str, count: int, simulation: Simulation, has_ima
         return [values[name]] * count, None
     if name == "desirable":
         return [number % 2 == 0 for number in range(count)], None
+    if name in SCORES:
+        return [number / count for number in range(count)], None
     if name in ("idx", "id"):
         return list(range(count)), None
-    return [long if name in LONG else brief] * count, None
+    return [brief if name in BRIEF else long] * count, None
 
 
 def _text(tokens: int) -> str:
@@ -158,9 +248,9 @@ def _text(tokens: int) -> str:
     return (SENTENCE * (characters // len(SENTENCE) + 1))[:characters]
 
 
-def _picture(side: int) -> bytes:
+def picture(width: int, height: int) -> bytes:
     """A black one."""
     written = io.BytesIO()
     image: Any = import_module("PIL.Image")
-    image.new("RGB", (side, side)).save(written, "PNG")
+    image.new("RGB", (width, height)).save(written, "PNG")
     return written.getvalue()

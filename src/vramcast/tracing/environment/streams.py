@@ -17,12 +17,13 @@ from typing import Any, Final
 
 import torch
 
+from vramcast.errors import Note
 from vramcast.tracing.memory import Device, Memory
 from vramcast.tracing.simulation import Simulation
 
 CUDA: Final = 1  # c10::DeviceType::CUDA
 ELAPSED_MS: Final = 1.0  # between any two events [ms]
-NO_TIME: Final = f"{ELAPSED_MS:g} ms between events: time is not simulated"
+NO_TIME: Final = Note("{:g} ms between events: time is not simulated", ELAPSED_MS)
 
 
 def make_streams(simulation: Simulation) -> tuple[type, type]:

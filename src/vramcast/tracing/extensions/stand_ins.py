@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.timing.operations import UNREAD, Operation
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.costs import num_bytes
@@ -110,7 +110,7 @@ def _compiled(name: str) -> Callable[..., Any]:
         compiled: Callable[..., Any] = getattr(importlib.import_module(module), function)
     except ImportError:
         raise Unsupported(
-            f"{name} stands in for a compiled function while a simulation runs, and none runs now"
+            "{} stands in for a compiled function while a simulation runs, and none runs now", name
         ) from None
     return compiled
 
@@ -120,8 +120,8 @@ def unread(name: str) -> Callable[..., Any]:
 
     def refuse(*_args: Any, **_kwargs: Any) -> Any:
         raise Unsupported(
-            f"{name} is a compiled function of which it is not known what it allocates; trace the step without it, or "
-            "with the operators of PyTorch in its place"
+            "{} is a compiled function of which it is not known what it allocates; trace the step without it, or with "
+            "the operators of PyTorch in its place", name
         )
 
     return refuse
@@ -152,7 +152,7 @@ def _unless_running(build: Callable[..., Any]) -> Callable[..., Any]:
         simulation = running()
         if simulation is None:
             return build(name, *args, **kwargs)
-        simulation.assumptions.note(TAKEN.format(name, "the script"))
+        simulation.assumptions.note(Note(TAKEN, name, "the script"))
         return StandIn(name, Extension("", "", {}))
 
     return built
@@ -181,7 +181,7 @@ class Finder(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         extension = self._extensions[spec.name]
         simulation = self._simulation
-        simulation.assumptions.note(TAKEN.format(spec.name, extension.library))
+        simulation.assumptions.note(Note(TAKEN, spec.name, extension.library))
         return StandIn(spec.name, extension)
 
     def exec_module(self, module: ModuleType) -> None:

@@ -54,7 +54,7 @@ def fused_forward(call: Call) -> Any:
     query, value = call.args[16], call.args[18]
     bias, offset = call.args[26], call.args[27]
     if PAGED in layout or any(scaling_of(call.args[index]) is not Scaling.NONE for index in (24, 25)):
-        raise Unsupported(f"{call.name} of pages, or in 8 bits, is not known; trace with attention in 16 bits")
+        raise Unsupported("{} of pages, or in 8 bits, is not known; trace with attention in 16 bits", call.name)
     sizes = dict(zip(_letters(layout), query.size(), strict=True))
     sizes["d"] = value.size(-1)
     out = call.empty([sizes[letter] for letter in out_format.lower()], dtype=query.dtype)

@@ -134,7 +134,7 @@ def scaling_of(quantizer: Any) -> Scaling:
         return Scaling(name)
     except ValueError:
         raise Unsupported(
-            f"{name} of TransformerEngine is not known; trace with DelayedScaling() or Float8CurrentScaling()"
+            "{} of TransformerEngine is not known; trace with DelayedScaling() or Float8CurrentScaling()", name
         ) from None
 
 

@@ -40,8 +40,8 @@ from vramcast.tracing.extensions.te_tensors import (
     transposed,
     update,
 )
+from vramcast.tracing.rules.chips import chip
 from vramcast.tracing.rules.layouts import FP32, contiguous_copy, like
-from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.tracing.rules.reductions import reduce, sum_kernel
 from vramcast.units import ceil_div, round_up
 

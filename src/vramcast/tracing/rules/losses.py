@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import torch
 
+from vramcast.errors import Note
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.layouts import INT64, contiguous_copy, first, num_bytes, reads_contiguous
 from vramcast.tracing.rules.reductions import all_dims, reduce, sum_kernel
@@ -156,7 +157,7 @@ def _longest(call: Call, targets: torch.Tensor, lengths: Any) -> int:
         known = call.simulation.values.of(lengths)
         if known is None:
             most = targets.size(-1)
-            call.simulation.assumptions.note(f"target sequences of {most} labels")
+            call.simulation.assumptions.note(Note("target sequences of {} labels", most))
             return most
         lengths = known.tolist()
     return max(lengths, default=0)

@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.rules.chips import chip
 from vramcast.tracing.rules.layouts import (
     CONTIGUOUS,
     accumulator,
@@ -30,7 +31,6 @@ from vramcast.tracing.rules.layouts import (
     num_bytes,
     suggested,
 )
-from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.tracing.rules.reductions import reduce, sum_kernel
 from vramcast.units import ceil_div
 

@@ -1,4 +1,4 @@
-"""Sums, means, norms, extrema: casts of their input and the buffers of `reduction_kernel`.
+"""Sums, means, norms, extrema: casts of their input and the buffers of `operators.reduction`.
 
 [utils] pytorch aten/src/ATen/native/ReduceOpsUtils.h `make_reduction`: an input of another type than the result is cast
 first, except fp16 and bf16 to fp32, which the kernel reads as they are
@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import torch
 
+from vramcast.operators.reduction import Kernel, Strided, accumulator_bytes, buffers, reduction
 from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.rules.chips import chip
 from vramcast.tracing.rules.layouts import NARROW, accumulator, at_least, num_bytes
-from vramcast.tracing.rules.reduction_kernel import Kernel, Strided, accumulator_bytes, buffers, chip, reduction
 
 WIDE_VECTORS_SINCE: Final = (2, 8)
 """Since then sums and means of 16-bit numbers load eight at once [kernels]."""

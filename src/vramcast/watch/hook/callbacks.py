@@ -55,6 +55,7 @@ def lightning_callback(recorder: MemoryRecorder) -> Any:
 
         def on_train_start(self, trainer: Any, module: Any) -> None:
             recorder.attach(module, trainer.optimizers, phases=False, framework="lightning")
+            recorder.log_to(*trainer.loggers)
             self.steps_before = trainer.global_step
 
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_index: int) -> None:
@@ -90,4 +91,4 @@ def _imported(names: tuple[str, ...], package: str) -> ModuleType:
             return import_module(name)
         except ImportError:
             continue
-    raise Unsupported(f"a callback for {package} needs {package}, which is not installed: pip install {package}")
+    raise Unsupported("a callback for {} needs {}, which is not installed: pip install {}", package, package, package)

@@ -21,6 +21,7 @@ from vramcast.errors import InvalidSpec
 from vramcast.report.messages import words_here
 from vramcast.watch.hook import counters, failures
 from vramcast.watch.hook.counters import Place
+from vramcast.watch.hook.loggers import Predicted, figures, predicted_peak, writer_of
 from vramcast.watch.hook.writer import Writer
 
 AFTER: Final = {
@@ -63,7 +64,8 @@ class MemoryRecorder:
 
     def __init__(
         self, path: str | Path, *, snapshot_at_oom: str | Path | None = None, history: bool | None = None,
-        reset_peaks: bool = True, device: int | None = None,
+        reset_peaks: bool = True, device: int | None = None, predicted: Predicted | str | Path | None = None,
+        log: Any = None,
     ) -> None:
         """Nothing is recorded yet; see `record_memory`."""
         names = (("RANK", 0), ("LOCAL_RANK", 0), ("WORLD_SIZE", 1))  # as torchrun and its kin set them
@@ -74,6 +76,8 @@ class MemoryRecorder:
         self.step_count = 0
         self._history = history if history is not None else snapshot_at_oom is not None
         self._reset_peaks, self._device = reset_peaks, device
+        self._predicted = predicted_peak(predicted)
+        self._loggers = [] if log is None else [writer_of(log)]
         self._place: Place | None = None
         self._writer: Writer | None = None
         self._phases: dict[str, TorchSample] = {}  # of the step that runs
@@ -217,12 +221,27 @@ class MemoryRecorder:
             self._put(part)
         measured_s = None if self._step_began is None or place.simulated else now - self._step_began
         self._put(replace(sample, step_s=measured_s))
+        self._log(sample)
         if self.step_count <= COUNTED_STEPS:
             self._count(place)
         if self._reset_peaks:
             counters.forget_peaks(place)
         self._phases, self._running = {}, "forward"
         self._step_began = time.perf_counter()
+
+    def _log(self, sample: TorchSample) -> None:
+        """Write the step beside its prediction; a logger that fails is left alone from then on."""
+        try:
+            for write in self._loggers if self.rank == 0 else ():
+                write(figures(sample, self._predicted), sample.step)
+        except Exception as error:  # of a server that is away, a disk that is full: training goes on
+            self._loggers = []
+            self.say("hook.no_log", why=f"{type(error).__name__}: {error}")
+
+    def log_to(self, *loggers: Any) -> None:
+        """Log to these as well where a prediction was given and nothing to log to."""
+        if self._predicted is not None and not self._loggers:
+            self._loggers = [writer_of(one) for one in loggers]
 
     def _count(self, place: Place) -> None:
         """What the run is, with what its tensors hold by now."""
@@ -330,7 +349,8 @@ class MemoryRecorder:
 
 def record_memory(
     path: str | Path, *, snapshot_at_oom: str | Path | None = None, history: bool | None = None,
-    reset_peaks: bool = True, device: int | None = None,
+    reset_peaks: bool = True, device: int | None = None, predicted: Predicted | str | Path | None = None,
+    log: Any = None,
 ) -> MemoryRecorder:
     """Record torch's own counters once a step, for `vramcast calibrate` and whoever reads the file.
 
@@ -348,11 +368,15 @@ def record_memory(
         reset_peaks: begin torch's peak counters anew at each phase, so that a peak belongs to its phase; False where
             the program reads them itself, and peaks are then since the start
         device: of torch; by default that of the model, or the current one
+        predicted: an answer, as `vramcast.train` gives it, or the file that --json wrote; it is logged beside each step
+        log: what each step is logged to: a SummaryWriter, wandb.run, mlflow, a logger of Lightning, or a function of
+            figures and step; the Trainer of Lightning has its own
 
-    Raises: InvalidSpec for a history without a snapshot to go to
+    Raises: InvalidSpec for a history without a snapshot to go to, and for what nothing can be logged to
     """
     if history and snapshot_at_oom is None:
         raise InvalidSpec("history=True records for a snapshot; give snapshot_at_oom, for example oom.pickle")
     return MemoryRecorder(
-        path, snapshot_at_oom=snapshot_at_oom, history=history, reset_peaks=reset_peaks, device=device
+        path, snapshot_at_oom=snapshot_at_oom, history=history, reset_peaks=reset_peaks, device=device,
+        predicted=predicted, log=log,
     )

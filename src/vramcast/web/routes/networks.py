@@ -31,7 +31,7 @@ def network(asked: Asked) -> dict[str, Any]:
     whole = (*SHAPE, "context")
     known = _by_shape(*whole).get(_key(facts, *whole)) or _by_shape(*SHAPE).get(_key(facts, *SHAPE))
     if known is None:
-        raise UnknownName(f"{name} describes a {model.family} network that is in no catalogue")
+        raise UnknownName("{} describes a {} network that is in no catalogue", name, model.family)
     return {"schema": 1, "model": known, "exact": summary(known).get("context") == model.context}
 
 

@@ -39,6 +39,7 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
     "leaks": SWITCH, "all-confs": SWITCH, "checks": SWITCH, "snapshot": SWITCH,
     "device": {"type": "integer", "minimum": 0, "maximum": reports.MOST_DEVICE},
     "top": {"type": "integer", "minimum": 1, "maximum": reports.MOST_TOP},
+    "timeout": TEXT | {"description": "what an API server of Kubernetes adds"},
     "query": TEXT, "name": TEXT, "size": {"type": "integer", "minimum": 0}, "alloc-conf": TEXT, "capacity": TEXT,
     "job": {"type": "string", "maxLength": LONGEST_PATH, "description": "of a recording: the job, an object as JSON"},
 }

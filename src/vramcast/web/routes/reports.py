@@ -159,5 +159,5 @@ def number(text: str, name: str, *, least: int = 0, most: int) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and least <= int(text) <= most):
-        raise InvalidSpec(f"{name}={text[:40]!r} must be a whole number from {least} to {most}")
+        raise InvalidSpec("{}={!r} must be a whole number from {} to {}", name, text[:40], least, most)
     return int(text)

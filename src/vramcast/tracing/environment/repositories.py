@@ -1,0 +1,295 @@
+"""Files of a hub's repository that is not there, by the catalogue: configs, weights without data, a plain tokenizer.
+
+Weights are a safetensors file whose data is a hole: names and shapes are those of the class that the config names, so
+that dtype, device map, quantisation and tied weights are those of the library that reads them. A diffusion pipeline
+has a folder for each of its parts [diffusers pipelines/pipeline_utils.py `save_pretrained`].
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import signature
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from vramcast.catalogue.index import PIPELINES
+from vramcast.catalogue.models import read_entry as read_model
+from vramcast.catalogue.pipelines import Entry, Part, entry_pipeline, read_entry
+from vramcast.domain.model import Model
+from vramcast.domain.pipeline import Network, Pipeline
+from vramcast.engines.diffusers import elements_of
+from vramcast.errors import Note, Unsupported, VramcastError
+from vramcast.sources.resolve import config_of
+from vramcast.tracing.environment.saving import write_hollow
+from vramcast.tracing.simulation import Simulation
+
+Maker = Callable[[Path, Simulation], None]
+
+WEIGHTS: Final = "model.safetensors"
+NETWORK_WEIGHTS: Final = "diffusion_pytorch_model.safetensors"
+INDEX: Final = "model_index.json"
+VARIANT: Final = re.compile(r"\.(fp16|bf16|non_ema)(?=\.safetensors$)")
+"""Of a name of weights: diffusers' networks are made in the dtype that is asked for, whatever the file has."""
+HOLLOW: Final = "{}: its weights are not fetched; tensors of the shapes that its config says stand in"
+CONFIG: Final = "{}: the hub does not answer, so its config is that of the catalogue"
+DEFAULTS: Final = "{}: the hub does not answer, so its config is what transformers' {} has by default, which names it"
+DESCRIBED: Final = re.compile(r'@auto_docstring\((?:.*\s*)?checkpoint="([^"]+)"[^)]*\)\n(?:@.*\n)*class (\w+)\(')
+PLAIN_TOKENIZER: Final = "{}: a tokenizer that makes a token of every 4 characters stands in for its own"
+PARTS: Final = "{}: the pipeline's parts are those of the catalogue, without a safety checker"
+NOT_ITS_CLASS: Final = (
+    "{} cannot stand in: diffusers {} makes {:,} parameters of the config in the catalogue, which counts {:,}"
+)
+CHARACTERS: Final = r"[\s\S]{1,4}"
+"""Of a token: about what tokenizers of large vocabularies make of English."""
+TEMPLATE: Final = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+USUAL: Final = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<s>", "</s>", "<pad>", "<image>")
+"""Tokens that scripts name, at the end of a vocabulary that has room for them."""
+LEAST_VOCABULARY: Final = 1000
+PAD: Final = "pad_token_id"
+AUTOENCODERS: Final = {
+    "stabilityai/sd-vae-ft-ema": "stable-diffusion-1.5", "stabilityai/sd-vae-ft-mse": "stable-diffusion-1.5",
+    "madebyollin/sdxl-vae-fp16-fix": "stable-diffusion-xl-base", "stabilityai/sdxl-vae": "stable-diffusion-xl-base",
+}
+"""Repository with other weights of a pipeline's autoencoder, as its page says -> that pipeline."""
+SCHEDULERS: Final = {"StableDiffusionPipeline": "PNDMScheduler"}
+"""Pipeline -> scheduler, where its class takes any; else EulerDiscreteScheduler."""
+NOISE: Final = {
+    "beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012, "steps_offset": 1,
+    "skip_prk_steps": True, "set_alpha_to_one": False,
+}
+DTYPES: Final = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+
+
+@cache
+def files_of(repo_id: str, *, is_whole: bool = False) -> Mapping[str, Maker] | None:
+    """File of a repository -> what writes one; None for a repository that the catalogue does not know.
+
+    Networks of a pipeline that is loaded as a whole have the dtype that it is kept in; what a script loads alone comes
+    in fp32, as diffusers makes it where no dtype is asked for: another one would be converted in main memory.
+    """
+    if repo_id in AUTOENCODERS:
+        entry = read_entry(AUTOENCODERS[repo_id])
+        part = next(part for part in entry.components if part.role == "autoencoder")
+        return _network_files(part, entry, repo_id, torch.float32)
+    if repo_id.lower() in PIPELINES.aliases:
+        entry = read_entry(PIPELINES.resolve(repo_id))
+        return _pipeline_files(entry, repo_id, getattr(torch, _dtype(entry)) if is_whole else torch.float32)
+    try:
+        return _model_files(config_of(repo_id), repo_id)
+    except VramcastError:
+        described = _config_of_library(repo_id)
+        return described and _model_files(described, repo_id, said=Note(DEFAULTS, repo_id, described["model_type"]))
+
+
+def _config_of_library(repo_id: str) -> dict[str, Any] | None:
+    """The defaults of the configuration whose class names a repository as the one that they describe."""
+    name = repo_id.lower()
+    described = next((class_ for id_, class_ in _described().items() if name in (id_, id_.rpartition("/")[2])), None)
+    if described is None:
+        return None
+    config: dict[str, Any] = getattr(import_module("transformers"), described)().to_dict()
+    return {key: value for key, value in config.items() if value is not None}
+
+
+@cache
+def _described() -> dict[str, str]:
+    """Repository -> configuration whose defaults are its own [transformers utils/auto_docstring.py: "Instantiating a
+    configuration with the defaults will yield a similar configuration to that of"]."""
+    spec, found = find_spec("transformers"), dict[str, str]()
+    folder = Path(spec.origin).parent if spec and spec.origin else Path()
+    for file in sorted(folder.glob("models/*/configuration_*.py")) if spec else ():
+        for repository, class_ in DESCRIBED.findall(file.read_text(encoding="utf-8")):
+            before = found.get(repository.lower())
+            if before is None or len(class_) < len(before):  # the parts of a model are classes of longer names
+                found[repository.lower()] = class_
+    return found
+
+
+def _model_files(config: dict[str, Any], repo_id: str, tokens: int = 0, said: str = "") -> dict[str, Maker]:
+    longest = tokens or config.get("max_position_embeddings") or 1 << 20
+    return {
+        "config.json": partial(_make_json, config, said or Note(CONFIG, repo_id)),
+        WEIGHTS: partial(make_weights, config, repo_id),
+        "tokenizer.json": partial(_make_tokenizer, config, repo_id),
+        "tokenizer_config.json": partial(_make_json, {
+            "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest, "chat_template": TEMPLATE,
+            **{f"{role}_token": text for role, (text, _) in _specials(config).items()},
+        }, ""),
+    }
+
+
+def _make_json(content: Mapping[str, Any], said: str, path: Path, simulation: Simulation) -> None:
+    if said:
+        simulation.assumptions.note(said)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def make_weights(config: Mapping[str, Any], repo_id: str, path: Path, simulation: Simulation) -> None:
+    """What `save_pretrained` of the architecture would write."""
+    transformers: Any = import_module("transformers")
+    raw = dict(config)
+    made = transformers.AutoConfig.for_model(raw.pop("model_type"), **raw)
+    names = [name for name in raw.get("architectures") or () if hasattr(transformers, name)]
+    class_ = getattr(transformers, names[0]) if names else transformers.AutoModel._model_mapping[type(made)]
+    dtype = getattr(torch, str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch."))
+    with torch.device("meta"):
+        model = class_(made).to(dtype)
+    _write_weights(model, repo_id, path, simulation)
+
+
+def _write_weights(model: torch.nn.Module, repo_id: str, path: Path, simulation: Simulation) -> None:
+    simulation.assumptions.note(Note(HOLLOW, repo_id))
+    tensors = {id(tensor): (name, tensor) for name, tensor in reversed(model.state_dict(keep_vars=True).items())}
+    write_hollow(dict(reversed(tensors.values())), str(path), {"format": "pt"})
+
+
+def _vocabulary(config: Mapping[str, Any]) -> int:
+    return int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or 32_000)
+
+
+def _specials(config: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
+    """Role of a token -> its text and id."""
+    ids = {role: config.get(f"{role}_token_id") for role in ("eos", "bos", "pad")}
+    if ids["pad"] is None and "model_type" in config:  # left out where it is that of the family's own class
+        ids["pad"] = getattr(import_module("transformers").AutoConfig.for_model(config["model_type"]), PAD, None)
+    ids["eos"] = _vocabulary(config) - 1 if ids["eos"] is None else ids["eos"]  # as every tokenizer has one
+    firsts = {role: each[0] if isinstance(each, list) else each for role, each in ids.items()}
+    texts: dict[int, str] = {}
+    for role, number in firsts.items():
+        if number is not None and number >= 0:
+            texts.setdefault(number, f"<|{role}|>")
+    unknown = next(number for number in range(len(texts) + 1) if number not in texts)
+    found = {role: (texts[number], number) for role, number in firsts.items() if number in texts}
+    return {**found, "unk": ("<|unk|>", unknown)}
+
+
+def _make_tokenizer(config: Mapping[str, Any], repo_id: str, path: Path, simulation: Simulation) -> None:
+    simulation.assumptions.note(Note(PLAIN_TOKENIZER, repo_id))
+    specials = _specials(config)
+    size = _vocabulary(config)
+    named = {number: text for text, number in specials.values()}
+    if size >= LEAST_VOCABULARY:
+        free = [number for number in range(size - len(USUAL) - len(named), size) if number not in named]
+        named |= dict(zip(reversed(free), USUAL, strict=False))
+    vocabulary = {named.get(number, f"<|{number}|>"): number for number in range(size)}
+    added = [
+        {"id": number, "content": text, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
+         "normalized": False}
+        for number, text in sorted(named.items())
+    ]
+    path.write_text(json.dumps({
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
+        "pre_tokenizer": {
+            "type": "Split", "pattern": {"Regex": CHARACTERS}, "behavior": "Isolated", "invert": False,
+        },
+        "post_processor": None, "decoder": None,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": specials["unk"][0]},
+    }), encoding="utf-8")
+
+
+def _pipeline_files(entry: Entry, repo_id: str, dtype: torch.dtype) -> dict[str, Maker]:
+    diffusers: Any = import_module("diffusers")
+    class_ = getattr(diffusers, entry.family)
+    takes = signature(class_.__init__).parameters
+    scheduler = _scheduler(takes["scheduler"].annotation, entry)
+    files: dict[str, Maker] = {}
+    index: dict[str, Any] = dict.fromkeys(class_._optional_components, (None, None))
+    index |= {"_class_name": entry.family, "_diffusers_version": diffusers.__version__}
+    for part in entry.components:
+        if not part.model:
+            index[part.name] = "diffusers", part.class_
+            network = _network_files(part, entry, repo_id, dtype)
+            files |= {f"{part.name}/{name}": made for name, made in network.items()}
+            continue
+        config = _encoder(part, entry)
+        tokenizer = part.name.replace("text_encoder", "tokenizer")
+        index |= {part.name: ("transformers", config["architectures"][0])}
+        index |= {tokenizer: ("transformers", "PreTrainedTokenizerFast")} if tokenizer in takes else {}
+        for name, made in _model_files(config, repo_id, part.tokens).items():
+            files[f"{tokenizer if 'tokenizer' in name else part.name}/{name}"] = made
+    if scheduler:
+        index["scheduler"] = "diffusers", scheduler
+        described = {"_class_name": scheduler, "_diffusers_version": diffusers.__version__, **NOISE}
+        files["scheduler/scheduler_config.json"] = partial(_make_json, described, "")
+    return {INDEX: partial(_make_json, index, PARTS.format(repo_id)), **files}
+
+
+def _scheduler(annotation: Any, entry: Entry) -> str:
+    """Name of the class that a pipeline's constructor asks for, or of the one that its repository has."""
+    name = str(getattr(annotation, "__name__", annotation)).rpartition(".")[2]
+    is_any = not hasattr(import_module("diffusers"), name)
+    return SCHEDULERS.get(entry.family, "EulerDiscreteScheduler") if is_any else name
+
+
+def _encoder(part: Part, entry: Entry) -> dict[str, Any]:
+    """Config of a text encoder."""
+    config = dict(read_model(part.model).config)
+    last = _vocabulary(config) - 1
+    ids = (1, 0, None) if config["model_type"] == "t5" else (last, last, last - 1)
+    roles = dict(zip(("eos_token_id", "pad_token_id", "bos_token_id"), ids, strict=True))
+    return {**roles, **config, "torch_dtype": _dtype(entry)}
+
+
+def _dtype(entry: Entry) -> str:
+    """What a repository keeps its weights in; Stable Diffusion's first ones have fp32."""
+    return "float32" if entry.family == "StableDiffusionPipeline" else DTYPES[entry.dtype]
+
+
+def _network_files(part: Part, entry: Entry, repo_id: str, dtype: torch.dtype) -> dict[str, Maker]:
+    pipeline = entry_pipeline(repo_id, entry)
+    network = next(component.network for component in pipeline.components if component.name == part.name)
+    config = _config(part, network, pipeline)
+    return {
+        "config.json": partial(_make_json, {"_class_name": part.class_, **config}, Note(CONFIG, repo_id)),
+        NETWORK_WEIGHTS: partial(_make_network_weights, part, network, config, dtype, repo_id),
+    }
+
+
+def _make_network_weights(
+    part: Part, network: Network, config: Mapping[str, Any], dtype: torch.dtype, repo_id: str, path: Path,
+    simulation: Simulation,
+) -> None:
+    assert not isinstance(network, Model)
+    diffusers: Any = import_module("diffusers")
+    with torch.device("meta"):
+        model = getattr(diffusers, part.class_).from_config(config).to(dtype)
+    made, counted = sum(weight.numel() for weight in model.parameters()), elements_of(network)
+    if made != counted:
+        raise Unsupported(NOT_ITS_CLASS, f"{repo_id}'s {part.name}", diffusers.__version__, made, counted)
+    _write_weights(model, repo_id, path, simulation)
+
+
+def _config(part: Part, network: Network, pipeline: Pipeline) -> dict[str, Any]:
+    """Config of a network: what its constructor takes of the catalogue's fields, with what follows from them."""
+    diffusers: Any = import_module("diffusers")
+    taken = signature(getattr(diffusers, part.class_).__init__).parameters
+    whole = {name: value for name, value in msgspec.structs.asdict(network).items() if name in taken} | part.config
+    decoder = pipeline.autoencoder
+    if "sample_size" in taken and decoder is not None and hasattr(decoder.network, "scale"):
+        whole.setdefault("sample_size", pipeline.height // decoder.network.scale)
+    return whole | dict(_implied(part.class_, whole))
+
+
+def _implied(class_: str, whole: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What the catalogue leaves out as other fields of a config say it already."""
+    if class_ == "AutoencoderKL":
+        levels = len(whole["block_out_channels"])
+        yield "down_block_types", ("DownEncoderBlock2D",) * levels
+        yield "up_block_types", ("UpDecoderBlock2D",) * levels
+        if not whole["use_quant_conv"]:  # of FLUX and Stable Diffusion 3, whose pipelines move latents by it
+            yield "shift_factor", 0.0
+    if class_ == "UNet2DConditionModel":
+        yield "up_block_types", tuple(name.replace("Down", "Up") for name in reversed(whole["down_block_types"]))
+        if whole["addition_time_embed_dim"]:
+            yield "addition_embed_type", "text_time"
