@@ -15,7 +15,9 @@ from typing import Final
 
 COMMANDS: Final = {
     "train": "train llama-3.1-8b --gpus 8xh100-sxm-80gb", "serve": "serve llama-3.1-8b --gpus 1xh100-sxm-80gb",
-    "oom": "oom -", "models": "models", "--help": "--help",
+    "oom": "oom -", "models": "models", "--help": "--help", "run -- CMD": "run --check -- true",
+    "run -- trl": "run --check --gpus rtx-4090 -- trl sft --model_name_or_path Qwen/Qwen3-0.6B --dataset_name d "
+    "--max_length 1024 --per_device_train_batch_size 1 --packing true",
 }
 TRACE: Final = "trace torch.nn:Linear --arg in_features=8 --arg out_features=8 --input 4x8"
 FAILURE: Final = (

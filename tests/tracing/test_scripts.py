@@ -15,6 +15,7 @@ from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec, OutOfMemory, SourceError, Unsupported
 from vramcast.tracing import child, scripts
+from vramcast.tracing.packages import folder_nearby
 from vramcast.tracing.run import answered_script
 from vramcast.tracing.script_watch import MOST_STEPS, QUIET_STEPS, Repetition, Step
 from vramcast.tracing.scripts import run_script
@@ -178,6 +179,8 @@ def test_a_package_of_the_scripts_own_project_is_found_as_if_on_the_path(tmp_pat
     (sibling / "__init__.py").touch()
     (sibling / "size.py").write_text("SIZE = 1 << 20\n")
     (tmp_path / "project" / "tools").mkdir()
+    assert folder_nearby("sibling_of_script", tmp_path / "project" / "tools" / "train.py") == ""  # another's, may be
+    (tmp_path / "project" / "pyproject.toml").touch()
     try:
         found = run(written(tmp_path / "project" / "tools", (
             "import torch\nfrom sibling_of_script.size import SIZE\nx = torch.nn.Linear(SIZE, 1).cuda()\n"

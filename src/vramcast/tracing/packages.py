@@ -48,6 +48,7 @@ DISTRIBUTIONS: Final = {
 NOT_HERE: Final = (
     "it imports {}, which this Python does not have, and a script is traced with its packages: pip install {}"
 )
+ITS_TOP: Final = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "environment.yml")
 PROJECT_NEARBY: Final = "{} holds modules that the script imports: it is on the path, as PYTHONPATH would put it there"
 
 
@@ -66,9 +67,13 @@ def advice(root: str) -> Note:
 
 
 def folder_nearby(root: str, script: Path) -> str:
-    """Folder of the script's own project where a package lies that nobody has, "" where there is none."""
+    """Folder of the script's own project where a package lies that nobody has, "" where there is none.
+
+    A project reaches up to the folder that a version control, a packager or pip marks; without one it is the script's.
+    """
     above = () if _is_known(root) else script.resolve().parents[:4]
-    for folder in (place for each in above for place in (each, each / "src", *_parts_with(root, each))):
+    top = next((depth for depth, each in enumerate(above) if any((each / mark).exists() for mark in ITS_TOP)), 0)
+    for folder in (place for each in above[: top + 1] for place in (each, each / "src", *_parts_with(root, each))):
         if (folder / f"{root}.py").is_file() or next((folder / root).glob("*.py"), None) is not None:
             return str(folder)
     return ""
