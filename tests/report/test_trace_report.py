@@ -35,7 +35,7 @@ ANSWER = TraceAnswer(
     assumptions=("no --loss given: mean",),
 )
 FAILURE = TraceFailure(
-    num_bytes=MIB, step=1, phase="backward", operator="aten.mm", module="layers.3", line="net.py:7 forward",
+    num_bytes=MIB, step=2, phase="backward", operator="aten.mm", module="layers.3", line="net.py:7 forward",
     message="CUDA out of memory. Tried to allocate 1.00 MiB.", stack=("net.py:7 forward",),
 )
 FAILED = replace(

@@ -49,7 +49,7 @@ def test_a_longer_sequence_than_the_longest_does_not_fit() -> None:
     longest = int(str(found(answer).value))
     assert longest % 128 == 0
     (longer,) = (tried for tried in found(answer).tried if tried.what == f"--seq-len {longest + 128}")
-    assert longer.reason and longer.fit in (Fit.MAY_RUN_OUT, Fit.NOT)
+    assert longer.reason and longer.verdict in (Fit.MAY_RUN_OUT, Fit.NOT)
     assert not any("4096" in text for text in answer.assumptions)  # the length is found, not assumed
 
 
@@ -94,7 +94,7 @@ def test_no_machine_is_passed_over_on_which_a_search_finds_a_plan() -> None:
     (passed_over, *_) = found(safe).tried
     assert passed_over.what.startswith(f"--gpus {machines[0]} ")
     assert found(safe).value == machines[1]
-    assert passed_over.fit in (Fit.MAY_RUN_OUT, Fit.NOT)
+    assert passed_over.verdict in (Fit.MAY_RUN_OUT, Fit.NOT)
 
 
 def test_the_smallest_machine_is_the_first_that_is_enough() -> None:
@@ -103,7 +103,7 @@ def test_the_smallest_machine_is_the_first_that_is_enough() -> None:
     assert answer.fits
     memory = {tried.what: (tried.capacity_bytes or 0) for tried in chosen.tried}
     first = [tried.what for tried in chosen.tried].index(str(chosen.what))
-    assert all(tried.fit in (Fit.MAY_RUN_OUT, Fit.NOT) for tried in chosen.tried[:first])
+    assert all(tried.verdict in (Fit.MAY_RUN_OUT, Fit.NOT) for tried in chosen.tried[:first])
     again = job("llama-3.1-8b", **{"seq-len": 1024, "engine": "pytorch"} | read(str(chosen.what)))
     assert needed_bytes(again) <= memory[str(chosen.what)]
 

@@ -88,7 +88,10 @@ def test_an_unknown_or_unchanged_time_is_not_a_slowdown_of_zero() -> None:
         raise Unsupported("no time")
 
     def constant(asked: Job) -> StepTime:
-        return StepTime(step_s=1.0, tokens_per_s=1.0, tokens_per_s_per_gpu=1.0, model_flops_per_s_per_gpu=1.0)
+        return StepTime(
+            step_s=1.0, tokens_per_s=1.0, tokens_per_s_per_gpu=1.0, model_flops_per_s_per_gpu=1.0, seconds={},
+            sources=(), assumptions=(),
+        )
 
     for pace in (unknown, constant):
         assert all(row.slowdown is None for row in techniques(job(**CASES["one card"]), pace=pace).techniques)

@@ -88,7 +88,7 @@ def test_where_memory_runs_out_is_said_in_the_words_of_torch() -> None:
     found = answer_of(stepped(64 * MIB, 20 * GIB, 32 * MIB))
     failure = found.answer.failure
     assert not found.answer.fits and failure is not None
-    assert (failure.step, failure.phase, failure.module) == (1, "forward", "layers.0.mlp")
+    assert (failure.step, failure.phase, failure.module) == (2, "forward", "layers.0.mlp")
     assert failure.line == "net.py:7 Net.forward"
     assert failure.message.startswith("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of")
     assert "Including non-PyTorch memory, this process has" in failure.message

@@ -10,8 +10,7 @@ from vramcast import api, catalogue
 from vramcast.api.jobs import question_of
 from vramcast.catalogue.clusters import Market, cluster_of, price_lists, priced
 from vramcast.domain.answer import Answer
-from vramcast.domain.choices import Choice, Choices
-from vramcast.domain.price import Price
+from vramcast.domain.choices import Choice, Choices, Offered
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.question.build import market_of
 from vramcast.question.option import Option
@@ -64,14 +63,13 @@ def card_choices(command: str, options: Mapping[str, Any], *, file: str | Path |
     choices = []
     for gpus, answer in found:
         offers = [
-            (machine.full_name, price)
+            Offered(price=price, instance=machine.full_name)
             for machine in machines if f"{machine.gpus}x{machine.gpu}" == gpus
             if (price := priced(machine.cluster(), market, lists).price) is not None
         ]
-        instance, price = _cheapest(offers)
-        choices.append(Choice(answer, gpus, price, instance))
-    choices.sort(key=lambda choice: (choice.memory_bytes, choice.price is None, choice.gpus))
-    return Choices(str(found[0][1].question["model"]), tuple(choices))
+        choices.append(Choice(answer=answer, gpus=gpus, offer=_cheapest(offers)))
+    choices.sort(key=lambda choice: (choice.memory_bytes, choice.offer is None, choice.gpus))
+    return Choices(model=str(found[0][1].question["model"]), choices=tuple(choices))
 
 
 def _started(command: str, options: Mapping[str, Any], file: str | Path | None) -> int:
@@ -106,13 +104,12 @@ def _looked_at(
     return fitting, [nearest] if nearest is not None else []
 
 
-def _cheapest(offers: list[tuple[str, Price]]) -> tuple[str, Price | None]:
+def _cheapest(offers: list[Offered]) -> Offered | None:
     """The cheapest in dollars, else in the currency of the first: none is converted."""
-    if not offers:
-        return "", None
-    currencies = [price.currency for _, price in offers]
-    currency = "USD" if "USD" in currencies else currencies[0]
-    return min((offer for offer in offers if offer[1].currency == currency), key=lambda offer: offer[1].per_hour)
+    currencies = [offer.price.currency for offer in offers]
+    currency = "USD" if "USD" in currencies else next(iter(currencies), "")
+    paid = (offer for offer in offers if offer.price.currency == currency)
+    return min(paid, key=lambda offer: offer.price.per_hour, default=None)
 
 
 def _table(command: str) -> Mapping[str, Option]:
@@ -124,5 +121,3 @@ def _market(command: str, options: Mapping[str, Any]) -> Market:
     return market_of({name: parse(name, value, table) for name, value in options.items()
                       if name in table and table[name].section == "market"}, table)
 
-
-__all__ = ["Choice", "Choices", "asks_which", "card_choices"]

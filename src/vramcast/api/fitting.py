@@ -65,7 +65,10 @@ def fitting_models(gpus: str, *, purpose: str = "serve", text: str = "", length:
     if not found and reason is not None and len(names) == 1:
         raise reason
     found.sort(key=lambda fit: (-fit.parameters, fit.name))
-    return Fitting(cluster.name, purpose, tokens, engine, len(names), tuple(found), (*cluster.cautions, *taken(gpus)))
+    return Fitting(
+        gpus=cluster.name, purpose=purpose, length=tokens, engine=engine, looked_at=len(names), fits=tuple(found),
+        said=(*cluster.cautions, *taken(gpus)),
+    )
 
 
 def _asked(cluster: Cluster, purpose: str, tokens: int) -> tuple[str, tuple[Form, ...], dict[str, Any]]:
@@ -101,9 +104,7 @@ def _fits(
             reason = reason or error
             continue
         if answer.fits:
-            yield FittingModel(name, size, form, answer)
+            yield FittingModel(name=name, parameters=size, form=form, answer=answer)
     if reason is not None:
         raise reason
 
-
-__all__ = ["Fitting", "FittingModel", "fitting_models"]

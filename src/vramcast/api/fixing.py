@@ -62,7 +62,7 @@ def fitting_texts(
         raise InvalidSpec("it fits as it is; leave --fix out")
     reasons: list[str] = []
     fitting = [change for change in answer.changes if change.fits]
-    for change in sorted(fitting, key=lambda change: change.verdict(answer.capacity_bytes) is Fit.MAY_RUN_OUT):
+    for change in sorted(fitting, key=lambda change: change.verdict is Fit.MAY_RUN_OUT):
         try:
             return change, _texts(options, change, paths, command)
         except VramcastError as reason:

@@ -35,8 +35,18 @@ from vramcast.units import GB
 AMOUNT: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]{3})", re.IGNORECASE)
 
 
-class Machine(NamedTuple):
+class Machine(Noun, frozen=True):
     """One type of machine, with its price, and its row where it is one of the catalogue."""
+
+    KEYS = (
+        "name", "gpu", ("gpus", "cluster.gpus_per_node"), "machines", "slices_of_a_card",
+        ("visible_bytes", "cluster.gpu.visible_bytes"), "link", ("link_bytes_per_s", "cluster.gpu.link_bytes_per_s"),
+        ("network_bytes_per_s", "cluster.network.bytes_per_s"), ("rdma", "cluster.network.rdma"),
+        ("host_bytes", "cluster.host_bytes"), ("nvme_bytes", "cluster.nvme_bytes"), ("vcpus", "row.vcpus"),
+        ("price", "cluster.price"), ("note", "row.note"), ("source", "row.source"), ("checked", "row.checked"),
+        ("confidence", "row.confidence"),
+    )
+    SHOWN = ("gpus",)
 
     cluster: Cluster  # one machine
     row: Instance | None = None
@@ -46,6 +56,26 @@ class Machine(NamedTuple):
     def name(self) -> str:
         """As `--gpus` takes it."""
         return str(self.cluster.instance)
+
+    @property
+    def gpu(self) -> str:
+        """The card that it has, or slices of."""
+        return self.row.gpu if self.row else self.cluster.gpu.name
+
+    @property
+    def machines(self) -> int | None:
+        """Of a user's own cluster."""
+        return None if self.row else self.cluster.num_nodes
+
+    @property
+    def slices_of_a_card(self) -> int | None:
+        """One of which it has, where it has less than a card."""
+        return self.row.parts if self.row and self.row.parts > 1 else None
+
+    @property
+    def link(self) -> str:
+        """Between its cards."""
+        return self.cluster.gpu.link or "PCIe"
 
     @property
     def memory_bytes(self) -> int:
@@ -120,7 +150,7 @@ def _machine(cluster: Cluster, row: Instance | None, market: Market, lists: Pric
     found = priced(cluster, market, lists)
     name = str(cluster.instance)
     others = cluster.price is not None or bool(lists.own.of(name) or lists.known.of(name))
-    return Machine(found, row, market.kind if found.price is None and others else "")
+    return Machine(cluster=found, row=row, wanted=market.kind if found.price is None and others else "")
 
 
 def _named(machine: Machine, names: tuple[str, ...]) -> bool:
@@ -140,7 +170,7 @@ def _conditions(chosen: Filter) -> Callable[[Machine], bool]:
         row, price = machine.row, machine.cluster.price
         return (
             (chosen.provider is None or (row is not None and row.provider == chosen.provider))
-            and (card is None or card == (row.gpu if row else machine.cluster.gpu.name))
+            and (card is None or card == machine.gpu)
             and machine.memory_bytes >= least
             and (price is not None or not (chosen.priced or limit))
             and (limit is None or (price is not None and price.currency == limit[1] and price.per_hour <= limit[0]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import date
-from typing import Any
 
 import click
 
@@ -15,6 +14,7 @@ from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.options import parse_count
 from vramcast.report.columns import table
 from vramcast.report.messages import words_here
+from vramcast.report.plain import as_text, plain
 
 GPU_SORTS = ("memory", "bandwidth", "bf16", "name")
 INSTANCE_SORTS = ("price", "price-per-gpu", "memory", "gpus", "name")
@@ -100,7 +100,7 @@ def gpus(
             catalogue.gpus.load_gpu(name)
         raise UnknownName.of("GPU", " ".join(names) or "of that kind", catalogue.gpus.gpu_names())
     if as_json:
-        click.echo(json.dumps({"schema": 1, "gpus": [report.catalogue.gpu_document(card) for card in cards]}, indent=1))
+        click.echo(json.dumps({"schema": 1, "gpus": plain(cards)}, indent=1))
     elif not exact:
         click.echo(report.catalogue.gpu_table(cards, words), nl=False)
     elif len(cards) == 1:
@@ -153,8 +153,7 @@ def instances(
         raise UnknownName("no machine of the catalogue is so; loosen a filter, or give --hardware FILE for your own")
     words = words_here(lang)
     if as_json:
-        plain = report.catalogue.machine_documents(found)
-        click.echo(json.dumps({"schema": 1, "instances": plain}, indent=1, ensure_ascii=False))
+        click.echo(as_text({"schema": 1, "instances": found}))
     else:
         shown = report.catalogue.compared_machines if side_by_side else report.catalogue.machine_table
         click.echo(shown(found, words, date.today()), nl=False)
@@ -216,8 +215,7 @@ def show(
     if not rows and older_than is None:
         raise UnknownName.of("price of", text or region or currency or "any machine", {name for name, _ in listed})
     if as_json:
-        plain = report.catalogue.price_documents(rows, today)
-        click.echo(json.dumps({"schema": 1, "prices": plain}, indent=1, ensure_ascii=False))
+        click.echo(as_text({"schema": 1, "prices": report.catalogue.price_documents(rows, today)}))
     else:
         click.echo(report.catalogue.price_table(rows, words_here(lang), today), nl=False)
     return 0
@@ -244,10 +242,8 @@ def update(
     outcomes = refresh(providers, regions=regions, bases=_bases(mirrors), today=date.today().isoformat())
     file = str(catalogue.prices.user_file())
     if as_json:
-        plain: list[dict[str, Any]] = [
-            {name: value for name, value in outcome._asdict().items() if value} for outcome in outcomes
-        ]
-        click.echo(json.dumps({"schema": 1, "file": file, "updated": plain}, indent=1, ensure_ascii=False))
+        updated = [{name: value for name, value in outcome._asdict().items() if value} for outcome in outcomes]
+        click.echo(as_text({"schema": 1, "file": file, "updated": updated}))
     else:
         click.echo(report.catalogue.update_report(outcomes, words_here(lang), path=file), nl=False)
     return EXIT_NOT_UPDATED if any(outcome.failure for outcome in outcomes) else 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+from msgspec.structs import asdict
 
 from vramcast.domain.model import Noun
 from vramcast.domain.price import Cost
@@ -67,6 +69,12 @@ class Peak(Noun, frozen=True):
     device_bytes: int
 
 
+class BoundedPeak(Peak, frozen=True):
+    """The same, with the 90 % interval of its device bytes."""
+
+    interval_bytes: tuple[int, int]
+
+
 class LedgerEntry(Noun, frozen=True, rename={"num_bytes": "bytes"}):
     """A named part of the peak. Entries of one ledger add up to the device bytes of the peak."""
 
@@ -86,6 +94,8 @@ class LedgerEntry(Noun, frozen=True, rename={"num_bytes": "bytes"}):
 class RankAnswer(Noun, frozen=True):
     """The ranks of one role."""
 
+    KEYS = ("role", "count", ("peak", "bounded_peak"), "phases", "ledger", "gives_back_cache", "highest")
+
     role: str
     count: int
     peak: Peak  # over the steady step
@@ -102,6 +112,11 @@ class RankAnswer(Noun, frozen=True):
         return self.highest or max(self.phases, key=lambda name: self.phases[name].device_bytes)
 
     @property
+    def bounded_peak(self) -> BoundedPeak:
+        """The peak with its interval."""
+        return BoundedPeak(**asdict(self.peak), interval_bytes=self.interval_bytes)
+
+    @property
     def needed_bytes(self) -> int:
         return self.phases[self.highest_phase].device_bytes
 
@@ -114,6 +129,9 @@ class RankAnswer(Noun, frozen=True):
 class Change(Noun, frozen=True):
     """One change of the plan, and the device peak it would lead to."""
 
+    KEYS = ("change", "device_bytes", "fits", "verdict", "cost", "apply", "concurrency", "slowdown", "high_bytes")
+    SHOWN = ("cost",)
+
     change: str  # "--recompute full"
     device_bytes: int
     fits: bool
@@ -121,10 +139,13 @@ class Change(Noun, frozen=True):
     slowdown: float | None = None  # time per token relative to the plan as it was, -1: 0.14 is 14 % more
     concurrency: float | None = None  # serving: sequences of the context asked for that then fit at once
     high_bytes: int | None = None  # upper end of the 90 % interval of device_bytes; None: not known
+    capacity_bytes: int | None = None  # what can be used of the cards; None: not known
+    apply: dict[str, Any] | None = None  # the options to put into the question, null to take out: reports fill it in
 
-    def verdict(self, capacity_bytes: int | None) -> Fit:
-        """On the plan that it leads to, on cards of which so much can be used; None: not known."""
-        return fit_of(fits=self.fits, high_bytes=self.high_bytes, capacity_bytes=capacity_bytes)
+    @property
+    def verdict(self) -> Fit:
+        """On the plan that it leads to."""
+        return fit_of(fits=self.fits, high_bytes=self.high_bytes, capacity_bytes=self.capacity_bytes)
 
     def claimed_bytes(self, headroom: float | None) -> int:
         """What a search holds against the card, see `claimed_bytes` [bytes]."""
@@ -138,12 +159,15 @@ class HostPart(Noun, frozen=True):
     name: str
     low_bytes: int
     high_bytes: int
-    formula: str = ""
-    source: str = ""
+    formula: str
+    source: str
 
 
 class HostNeed(Noun, frozen=True):
     """What a plan keeps in each machine beside the cards, at least. None: how much there is is not known [bytes]."""
+
+    KEYS = ("fits", ...)
+    SHOWN = ("disk_bytes", "parts")
 
     memory_bytes: int  # of main memory
     disk_bytes: int = 0  # of local disks
@@ -173,7 +197,7 @@ class HostNeed(Noun, frozen=True):
         return all(there is None or needed <= there for _, needed, there, _ in self.places)
 
 
-class StepTime(Noun, frozen=True):
+class StepTime(Noun, frozen=True, kw_only=True):
     """How long one optimizer step takes on the slowest rank, and what the time goes to."""
 
     step_s: float
@@ -181,14 +205,16 @@ class StepTime(Noun, frozen=True):
     tokens_per_s_per_gpu: float
     model_flops_per_s_per_gpu: float  # without what recomputation repeats
     mfu: float | None = None  # of the card's dense data-sheet rate in the precision computed in
-    seconds: dict[str, float] = {}  # cause -> part of step_s that nothing else hides; they add up to step_s
+    seconds: dict[str, float]  # cause -> part of step_s that nothing else hides; they add up to step_s
     bound: str = ""  # what the largest part is: "compute", "memory", "communication", "pipeline", "launch", "offload"
-    sources: tuple[str, ...] = ()  # what rates and links rest on
-    assumptions: tuple[str, ...] = ()
+    sources: tuple[str, ...]  # what rates and links rest on
+    assumptions: tuple[str, ...]
 
 
 class Tried(Noun, frozen=True):
     """One plan that a search looked at."""
+
+    KEYS = (..., "verdict")
 
     what: str  # the options in which it differs: "--gpus 1xl40s", "--tp 4 --pp 2", "--context 49152"
     fits: bool
@@ -204,7 +230,8 @@ class Tried(Noun, frozen=True):
     model: str | None = None  # the largest of the catalogue that fits
 
     @property
-    def fit(self) -> Fit:
+    def verdict(self) -> Fit:
+        """On this plan."""
         return fit_of(fits=self.fits, high_bytes=self.high_bytes, capacity_bytes=self.capacity_bytes)
 
 
@@ -213,6 +240,8 @@ class Found(Noun, frozen=True):
 
     Where nothing fits, `what` is None and the answer is that of the plan nearest to fitting.
     """
+
+    KEYS = ("goal", "num_tried", "what", "value", "command", "nearest_failing")
 
     goal: str
     what: str | None  # options of the plan found
@@ -223,8 +252,20 @@ class Found(Noun, frozen=True):
     command: str = ""  # of the plan found, whole: what asks for it alone
 
 
+FIRST: Final = (
+    "question", "fits", "verdict", ("peak", "fullest.bounded_peak"), ("needed_bytes", "fullest.needed_bytes"),
+    "high_bytes", "capacity_bytes", "num_parameters", "ranks", "assumptions", ("warnings", "every_warning"), "changes",
+    "ignored",
+)
+LAST: Final = ("found", ("tried", "found.tried"), "host", "run_hours", ("price", "cost"))
+"""Keys of every answer; between them stand those of its kind."""
+
+
 class Answer(Noun, frozen=True, rename={"num_parameters": "parameters"}):
     """The answer to one training question. The fullest role comes first."""
+
+    KEYS: ClassVar[tuple[Any, ...]] = (*FIRST, "time", *LAST)
+    SHOWN: ClassVar[tuple[str, ...]] = ("assumptions", "changes")
 
     question: dict[str, Any]
     fits: bool
@@ -242,6 +283,11 @@ class Answer(Noun, frozen=True, rename={"num_parameters": "parameters"}):
     run_hours: float | None = None  # of the whole run, where the question says how long it is
     host: HostNeed | None = None  # where something is offloaded
     found: Found | None = None  # where the question was an inverse one
+
+    @property
+    def every_warning(self) -> tuple[str, ...]:
+        """Cautions are warnings, too."""
+        return (*self.cautions, *self.warnings)
 
     @property
     def fullest(self) -> RankAnswer:
@@ -281,6 +327,11 @@ class Answer(Noun, frozen=True, rename={"num_parameters": "parameters"}):
         return None if beside or lacks else self.fullest.chance_to_fit
 
     @property
+    def tokens_per_s(self) -> float | None:
+        """Trained or generated; None where the speed is not known."""
+        return self.time.tokens_per_s if self.time is not None else None
+
+    @property
     def verdict(self) -> Fit:
         """On the plan as it is."""
         return fit_of(fits=self.fits, high_bytes=self.high_bytes, capacity_bytes=self.capacity_bytes)
@@ -288,6 +339,8 @@ class Answer(Noun, frozen=True, rename={"num_parameters": "parameters"}):
 
 class Capacity(Noun, frozen=True, rename={"tokens_by_count": "kv_tokens_by_count"}):
     """What a deployment's cache holds, over all its ranks. What an engine has no notion of is None."""
+
+    KEYS = ("kv_tokens", ...)
 
     tokens_by_count: dict[str, int]  # what is counted -> tokens; the first is what the engine logs
     kv_bytes: int  # the cache of one card, on the rank with the least
@@ -302,7 +355,7 @@ class Capacity(Noun, frozen=True, rename={"tokens_by_count": "kv_tokens_by_count
         return next(iter(self.tokens_by_count.values()))
 
 
-class Speed(Noun, frozen=True):
+class Speed(Noun, frozen=True, kw_only=True):
     """Prefill and decode at the load asked for, from the FLOPs and bytes of the same network, and both together.
 
     `tokens_per_s` and `tokens_per_s_per_user` are generated tokens while every user asks again once an answer is
@@ -327,7 +380,7 @@ class Speed(Noun, frozen=True):
     burst_first_token_s: float | None = None  # mean wait where all ask at the same moment
     decode_bound: str | None = None
     decode_shares: dict[str, float] | None = None
-    sources: tuple[str, ...] = ()  # what the rates rest on
+    sources: tuple[str, ...]  # what the rates rest on
 
 
 class LoadMemory(Noun, frozen=True):
@@ -397,6 +450,8 @@ SLO_SHARE: Final = 0.9
 class ServeAnswer(Answer, frozen=True):
     """The answer to one serving question."""
 
+    KEYS = (*FIRST, "shortfall", "capacity", "startup", ("time", "speed"), "load", "fleet", "served", *LAST)
+
     capacity: Capacity | None = None
     speed: Speed | None = None
     startup: dict[str, int] = {}  # figures the first rank prints when it starts [bytes]
@@ -404,11 +459,17 @@ class ServeAnswer(Answer, frozen=True):
     fleet: Fleet | None = None  # where a search spread a load over replicas like this one
     served: Served | None = None  # where requests arrive by themselves
 
+    @property
+    def tokens_per_s(self) -> float | None:
+        return self.speed.tokens_per_s if self.speed is not None else None
+
 
 class PostTrainingAnswer(Answer, frozen=True):
     """The answer to one question about post-training. The first of its ranks is the card, all its processes together;
     behind it stands each process, as torch counts in it. Their phases are the stages of a step.
     """
+
+    KEYS = (*FIRST, "time", "resting", "longest", "shortfall", *LAST)
 
     resting: dict[str, dict[str, int]] = {}  # process -> stage -> what torch has allocated when it has ended [bytes]
     longest: Peak | None = None  # of the card, where every sequence is as long as it may be

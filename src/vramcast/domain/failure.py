@@ -85,6 +85,13 @@ class Statement(Noun, frozen=True):
     repeats: int = 1  # how often it stands in the text with the same figures
 
 
+class Check(Noun, frozen=True):
+    """One stability or compatibility check, worded."""
+
+    check: str
+    text: str
+
+
 class Fix(Noun, frozen=True):
     """Something to change."""
 
@@ -98,21 +105,33 @@ class Fix(Noun, frozen=True):
 class Finding(Noun, frozen=True):
     """What one failure means."""
 
+    KEYS = (
+        ("class", "cause"), "confidence", "text", ("family", "statement.family"), ("wording", "statement.wording"),
+        ("line", "statement.line"), "detail", ("versions", "statement.versions"), ("numbers", "statement.numbers"),
+        "why", "meaning", "fixes", ("repeats", "statement.repeats"),
+    )
+    SHOWN = ("text", "wording")
+
     cause: Cause
     confidence: float  # 0 to 1, that the cause is the one named
     statement: Statement
     detail: str = ""  # a kind of the cause, e.g. "kv_cache", "shared_memory_spill", "driver_limit"
     why: tuple[Remark, ...] = ()  # the evidence, in order of weight
-    meaning: tuple[tuple[str, Remark], ...] = ()  # name of a number -> what it means
+    meaning: dict[str, Remark] = {}  # name of a number -> what it means
     fixes: tuple[Fix, ...] = ()  # the best first
+    text: str = ""  # the headline, which reports word
 
 
 class Diagnosis(Noun, frozen=True):
     """Everything a text gave."""
 
+    KEYS = ("name", "lines", "findings", ("checks", "worded_checks"), "left_out", "cut")
+    SHOWN = ("lines",)
+
     name: str  # of the file, "-" for standard input
     findings: tuple[Finding, ...]
     checks: tuple[Remark, ...] = ()  # stability and compatibility, beside memory
+    worded_checks: tuple[Check, ...] = ()  # the same in a report
     lines: int = 0
     cut: bool = False  # the text is longer than what was read
     left_out: int = 0  # failures behind those that are explained

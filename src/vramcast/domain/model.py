@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from math import prod
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import asdict, replace
@@ -25,7 +25,15 @@ class Norm(StrEnum):
 
 
 class Noun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of the frozen nouns."""
+    """Base of the frozen nouns. Their fields are also the keys of their JSON, by the names that `rename` gives them; a
+    field that holds its default is absent. `report.plain` writes it, `web.documents` describes it.
+    """
+
+    KEYS: ClassVar[tuple[Any, ...]] = ()
+    """Where they are not the fields alone: the keys in order, each the name of a field or a property, or a pair of a
+    key and the path to what it shows ("price.region"); `...` stands for all fields."""
+    SHOWN: ClassVar[tuple[str, ...]] = ()
+    """Of those, keys that hold a default and are there nevertheless."""
 
     def as_plain(self) -> dict[str, Any]:
         """As plain data, without what is not known."""

@@ -133,9 +133,9 @@ class Technique(Noun, frozen=True):
     saves_bytes: int  # may be negative
     fits: bool
     verdict: Fit
-    slowdown: float | None  # step time relative to without, -1: 0.25 is a quarter slower
-    when: str  # when to use it, in words
-    needs: str  # what it needs, in words
+    slowdown: float | None = None  # step time relative to without, -1: 0.25 is a quarter slower
+    when: str = ""  # when to use it, in words
+    needs: str = ""  # what it needs, in words
     against: str = ""  # engine of the plan without it
     lacks: str = ""  # what of main memory or disks there is too little for it
 
@@ -210,6 +210,13 @@ class PlanAnswer(Noun, frozen=True):
     """The answer to one search. `plans` is empty where nothing fits; then `nearest_failing` and `change`, or where
     plans fit in memory `missed`, say why."""
 
+    KEYS = (
+        "question", "plans", "labels", "options", "num_plans", "num_fitting", ("reasons", "reason_sentences"),
+        "command", "nearest_failing", "nearest_label", "change", "num_in_memory", "missed", "front", "decisions",
+        "techniques", "ignored", "assumptions", "warnings",
+    )
+    SHOWN = ("options", "reasons", "front", "decisions", "techniques", "assumptions", "warnings")
+
     question: dict[str, Any]
     plans: tuple[Answer, ...]  # best first
     labels: tuple[str, ...]  # the options of each plan, as the command line writes them
@@ -222,6 +229,8 @@ class PlanAnswer(Noun, frozen=True):
     nearest_label: str = ""
     change: Change | None = None  # the smallest change that makes the nearest failing plan fit, or keep its limits
     reasons: tuple[Reason, ...] = ()  # why the winner wins; without plans what the nearest lacks
+    reason_sentences: tuple[str, ...] = ()  # the same: reports fill it in, as
+    options: tuple[dict[str, Any], ...] = ()  # of `train` or `serve`, that its label says of each plan
     front: tuple[Point, ...] = ()
     decisions: tuple[Decision, ...] = ()
     techniques: tuple[Technique, ...] = ()

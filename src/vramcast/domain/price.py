@@ -13,6 +13,9 @@ Tariff = Literal["on-demand", "spot"]
 class Price(Noun, frozen=True):
     """One published or given price of one machine for one hour."""
 
+    KEYS = (...,)
+    SHOWN = ("tariff",)
+
     per_hour: float  # of the whole machine, in `currency`
     currency: str  # ISO 4217: "USD", "CNY"
     tariff: Tariff = "on-demand"
@@ -30,9 +33,17 @@ class Price(Noun, frozen=True):
 class Cost(Noun, frozen=True):
     """What a job costs, in the currency of its price. What was not asked for or is not known is None."""
 
+    KEYS = (
+        "per_hour", ("currency", "price.currency"), ("tariff", "price.tariff"), "machines",
+        ("machine_per_hour", "price.per_hour"), "per_million_tokens", "per_run", "run_hours",
+        ("region", "price.region"), ("date", "price.date"), "age_days", ("source", "price.source"),
+    )
+    SHOWN = ("tariff",)
+
     price: Price  # of one machine
     machines: int  # rented for it
     per_hour: float  # all of them
     per_million_tokens: float | None = None  # trained, or generated
     per_run: float | None = None  # of the number of tokens the question names
     run_hours: float | None = None
+    age_days: int | None = None  # of the price, on the day of the report

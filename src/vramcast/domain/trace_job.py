@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from vramcast.domain.answer import Answer
+from vramcast.domain.answer import FIRST, LAST, Answer
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Snapshot
@@ -90,12 +90,12 @@ class Holding(Noun, frozen=True, rename={"num_bytes": "bytes", "count": "blocks"
     count: int
 
 
-class Holdings(Noun, frozen=True):
+class Holdings(Noun, frozen=True, rename=lambda name: name.removeprefix("by_")):
     """The peak of allocated memory, cut three ways. Each adds up to it, without slack in blocks."""
 
-    by_module: tuple[Holding, ...] = ()  # largest first
-    by_line: tuple[Holding, ...] = ()
-    by_operator: tuple[Holding, ...] = ()
+    by_module: tuple[Holding, ...]  # largest first
+    by_line: tuple[Holding, ...]
+    by_operator: tuple[Holding, ...]
 
 
 class UnknownOperator(Noun, frozen=True, rename={"num_bytes": "bytes"}):
@@ -107,20 +107,20 @@ class UnknownOperator(Noun, frozen=True, rename={"num_bytes": "bytes"}):
     peak_bytes: int  # of its outputs alive at the peak
 
 
-class TraceFailure(Noun, frozen=True, rename={"num_bytes": "bytes"}):
+class TraceFailure(Noun, frozen=True, kw_only=True, rename={"num_bytes": "bytes"}):
     """The first request that the card cannot serve."""
 
     num_bytes: int  # asked of the driver, as the message says: whole pages
-    step: int  # from 0
+    step: int  # from 1
     phase: str  # "setup", "forward", "backward", "optimizer"
     operator: str
-    module: str  # "" outside modules
-    line: str  # of the user, "train.py:50 step"
+    module: str = ""  # "" outside modules
+    line: str = ""  # of the user, "train.py:50 step"
     message: str  # what PyTorch would print
     stack: tuple[str, ...] = ()  # innermost first
 
 
-class TracedTime(Noun, frozen=True):
+class TracedTime(Noun, frozen=True, kw_only=True):
     """How long the last step takes on the card, and what the time goes to: an estimate, without an interval as too few
     steps were measured."""
 
@@ -131,8 +131,8 @@ class TracedTime(Noun, frozen=True):
     seconds: dict[str, float]  # cause -> part of step_s that nothing else hides; they add up to step_s
     modules: dict[str, float]  # innermost module -> its part, longest first; the optimizer is one, "" outside of all
     samples_per_s: float | None = None  # of all ranks; None: nobody said how many a step has
-    sources: tuple[str, ...] = ()  # what the rates rest on
-    left_out: tuple[str, ...] = ()  # what a step takes beside it, sentences
+    sources: tuple[str, ...]  # what the rates rest on
+    left_out: tuple[str, ...]  # what a step takes beside it, sentences
 
 
 class CoursePoint(NamedTuple):
@@ -142,12 +142,18 @@ class CoursePoint(NamedTuple):
     reserved_bytes: int
 
 
-class TraceAnswer(Answer, frozen=True):
+class TraceAnswer(Answer, frozen=True, kw_only=True):
     """The answer to one traced run of one process."""
+
+    KEYS = (
+        *FIRST, *LAST, "interval_basis", "steps", "events", "holdings", "unknown_operators", "course", "failure",
+        ("time", "traced_time"), "timeline", "stopped",
+    )
+    SHOWN = (*Answer.SHOWN, "steps", "events", "unknown_operators", "course")
 
     steps: int = 0  # that were run
     events: int = 0  # allocations and frees
-    holdings: Holdings = Holdings()
+    holdings: Holdings
     unknown_operators: tuple[UnknownOperator, ...] = ()  # by bytes at the peak, largest first
     failure: TraceFailure | None = None
     traced_time: TracedTime | None = None  # None: no step was marked, or the card's data sheet is not known

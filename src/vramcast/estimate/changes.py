@@ -160,6 +160,7 @@ def _change(job: Job, changed: Job, need: Need, cost: str, slowdown: float | Non
         cost=lacks or joined("; ", filter(None, (cost, takes(host)))),
         slowdown=None if lacks else slowdown,
         high_bytes=need.high_bytes,
+        capacity_bytes=job.cluster.gpu.visible_bytes,
     )
 
 

@@ -57,18 +57,10 @@ def cost_of(
 def with_cost(answer: AnswerT, cluster: Cluster, *, run_tokens: int | None = None, copies: int = 1) -> AnswerT:
     """An answer with what the cluster costs at the speed the answer gives, how long the whole run takes, and what is
     assumed of its machines."""
-    speed = _tokens_per_s(answer)
+    served = answer.served if isinstance(answer, ServeAnswer) else None
+    speed = answer.tokens_per_s if served is None else served.tokens_per_s
     cost = cost_of(cluster, tokens_per_s=speed, run_tokens=run_tokens, copies=copies)
     hours = run_tokens / speed / SECONDS_PER_HOUR if run_tokens and speed else None
     assumptions = tuple(dict.fromkeys((*answer.assumptions, *cluster.notes)))
     cautions = tuple(dict.fromkeys((*answer.cautions, *cluster.cautions)))
     return replace(answer, cost=cost, run_hours=hours, assumptions=assumptions, cautions=cautions)
-
-
-def _tokens_per_s(answer: Answer) -> float | None:
-    """Tokens trained or generated per second by all machines."""
-    if isinstance(answer, ServeAnswer):
-        if answer.served is not None:
-            return answer.served.tokens_per_s
-        return answer.speed.tokens_per_s if answer.speed is not None else None
-    return answer.time.tokens_per_s if answer.time is not None else None

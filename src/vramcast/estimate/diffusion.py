@@ -101,9 +101,10 @@ def _changes(job: DiffusionJob, before: RankAnswer) -> Iterator[Change]:
             continue
         if found.needed_bytes < before.needed_bytes:
             text = option.format(job=changed)
-            fits = found.needed_bytes <= job.cluster.gpu.visible_bytes
+            capacity = job.cluster.gpu.visible_bytes
             yield Change(
-                change=text, device_bytes=found.needed_bytes, fits=fits, cost=cost, high_bytes=found.high_bytes
+                change=text, device_bytes=found.needed_bytes, fits=found.needed_bytes <= capacity, cost=cost,
+                high_bytes=found.high_bytes, capacity_bytes=capacity,
             )
 
 

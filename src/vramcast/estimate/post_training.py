@@ -454,6 +454,7 @@ def _changed(job: PostTrainingJob, proposals: Sequence[Proposal]) -> Change | No
         change=" ".join(proposal.options for proposal in proposals), device_bytes=needed,
         cost=joined("; ", dict.fromkeys(proposal.cost for proposal in proposals)),
         fits=needed <= job.cluster.gpu.visible_bytes and not _shortfall(runs) and host.fits,
+        capacity_bytes=job.cluster.gpu.visible_bytes,
     )
 
 

@@ -102,7 +102,7 @@ def step_time(job: PostTrainingJob) -> tuple[StepTime | None, tuple[str, ...]]:
     return StepTime(
         step_s=whole, tokens_per_s=tokens / whole, tokens_per_s_per_gpu=tokens / whole / count,
         model_flops_per_s_per_gpu=6 * active * tokens / (count * whole), seconds=seconds,
-        bound=max(seconds, key=lambda name: seconds[name]),
+        bound=max(seconds, key=lambda name: seconds[name]), sources=(), assumptions=(),
     ), tuple(said)
 
 

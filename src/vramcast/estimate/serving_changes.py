@@ -203,7 +203,7 @@ class Step(NamedTuple):
         return Change(
             change=self.words, device_bytes=self.after.needed_bytes, fits=self.after.fits, cost=self.cost,
             concurrency=capacity.concurrency if capacity else None,
-            high_bytes=self.after.high_bytes,
+            high_bytes=self.after.high_bytes, capacity_bytes=self.job.cluster.gpu.visible_bytes,
         )
 
 

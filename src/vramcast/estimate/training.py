@@ -84,9 +84,9 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
 
 def _offered(job: Job, ranks: list[RankAnswer], time: StepTime | None) -> tuple[Change, ...]:
     """Changes that lower the peak; where none of them alone is sure to be enough, first those that are together."""
-    needed, capacity = ranks[0].needed_bytes, job.cluster.gpu.visible_bytes
+    needed = ranks[0].needed_bytes
     alone = single_changes(job, needed, measure=need, time=time)
-    if any(change.verdict(capacity) is Fit.FITS for change in alone):
+    if any(change.verdict is Fit.FITS for change in alone):
         return alone
     together = combined_change(job, needed, measure=need, time=time)
     known = {change.change for change in alone}

@@ -12,7 +12,7 @@ from vramcast.domain.device import RATED_DTYPES, Gpu
 from vramcast.domain.price import Price
 from vramcast.report.columns import table
 from vramcast.report.messages import Words
-from vramcast.report.plain import known
+from vramcast.report.plain import plain
 from vramcast.report.price import age_days, money
 from vramcast.units import GB, format_bytes
 
@@ -76,36 +76,6 @@ def _facts(machine: Machine, words: Words, today: date) -> dict[str, str]:
     }
 
 
-def machine_documents(machines: Sequence[Machine]) -> list[dict[str, Any]]:
-    """Plain data of each machine; what is not known is absent."""
-    return [known(_machine_document(machine)) for machine in machines]
-
-
-def _machine_document(machine: Machine) -> dict[str, Any]:
-    cluster, row, price = machine.cluster, machine.row, machine.cluster.price
-    network = cluster.network
-    return {
-        "name": machine.name,
-        "gpu": row.gpu if row else cluster.gpu.name,
-        "gpus": cluster.gpus_per_node,
-        "machines": cluster.num_nodes if row is None else None,
-        "slices_of_a_card": row.parts if row and row.parts > 1 else None,
-        "visible_bytes": cluster.gpu.visible_bytes,
-        "link": cluster.gpu.link or "PCIe",
-        "link_bytes_per_s": cluster.gpu.link_bytes_per_s,
-        "network_bytes_per_s": network.bytes_per_s if network else None,
-        "rdma": network.rdma if network else None,
-        "host_bytes": cluster.host_bytes,
-        "nvme_bytes": cluster.nvme_bytes,
-        "vcpus": row.vcpus if row else None,
-        "price": _price_document(price) if price else None,
-        "note": row.note if row else None,
-        "source": row.source if row else None,
-        "checked": row.checked if row else None,
-        "confidence": row.confidence if row else None,
-    }
-
-
 def price_table(rows: Sequence[tuple[str, Price]], words: Words, today: date) -> str:
     """One row per price, with its age; those older than a year are counted below."""
     if not rows:
@@ -121,7 +91,7 @@ def price_table(rows: Sequence[tuple[str, Price]], words: Words, today: date) ->
 
 
 def price_documents(rows: Sequence[tuple[str, Price]], today: date) -> list[dict[str, Any]]:
-    return [{"instance": name} | _price_document(price) | {"age_days": age_days(price, today)} for name, price in rows]
+    return [{"instance": name, **plain(price), "age_days": age_days(price, today)} for name, price in rows]
 
 
 def update_report(outcomes: Sequence[Outcome], words: Words, *, path: str) -> str:
@@ -138,11 +108,6 @@ def update_report(outcomes: Sequence[Outcome], words: Words, *, path: str) -> st
     if any(outcome.prices for outcome in outcomes):
         lines.append(words("written_to", path=path))
     return "\n".join(lines) + "\n"
-
-
-def _price_document(price: Price) -> dict[str, Any]:
-    fields = ("per_hour", "currency", "tariff", "region", "date", "source")
-    return known({name: getattr(price, name) for name in fields})
 
 
 def rate(bytes_per_s: int | None) -> str:
@@ -191,10 +156,6 @@ def compared_gpus(cards: Sequence[Gpu], words: Words) -> str:
 def gpu_details(card: Gpu) -> str:
     facts = to_builtins(card).items()
     return table([(name, _fact(name, value)) for name, value in facts if value is not None])
-
-
-def gpu_document(card: Gpu) -> dict[str, Any]:
-    return known(to_builtins(card))
 
 
 def _link(card: Gpu) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from vramcast.domain.failure import Diagnosis, Finding, Fix, Remark
+from msgspec.structs import replace
+
+from vramcast.domain.failure import Check, Diagnosis, Finding, Fix, Remark
 from vramcast.report.columns import table, table_lines
 from vramcast.report.messages import Words, rare_messages
-from vramcast.report.plain import SCHEMA, as_text, known
+from vramcast.report.plain import SCHEMA, as_text, plain
 from vramcast.units import format_bytes
 
 BAR: Final = 60
@@ -76,7 +78,7 @@ def compared_cells(group: list[Finding], words: Words) -> list[tuple[str, ...]]:
 
 def _compared(finding: Finding, name: str) -> str:
     """A number as the explanation of its finding shows it; "" where it has none."""
-    return next((remark.values.get("value", "") for key, remark in finding.meaning if key == name), "")
+    return finding.meaning[name].values.get("value", "") if name in finding.meaning else ""
 
 
 def _finding(finding: Finding, found: Diagnosis, words: Words) -> Iterator[str]:
@@ -178,7 +180,7 @@ def number_cells(finding: Finding, words: Words) -> list[tuple[str, ...]]:
     """Every number of a failure: name, value, what it means."""
     return [
         (words(f"short.{name}"), remark.values.get("value", ""), sentence(remark, words))
-        for name, remark in finding.meaning
+        for name, remark in finding.meaning.items()
     ]
 
 
@@ -211,36 +213,11 @@ ENGLISH: Final = Words("en")
 
 def diagnosis_document(found: Diagnosis, words: Words = ENGLISH) -> dict[str, Any]:
     """Plain data: what is unknown is absent; sentences are in a language."""
-    return {
-        "schema": SCHEMA, "name": found.name, "lines": found.lines,
-        "findings": [_plain(finding, words) for finding in found.findings],
-    } | _filled(
-        checks=[{"check": check.key, "text": sentence(check, words)} for check in found.checks],
-        left_out=found.left_out, cut=found.cut,
+    worded = replace(
+        found, findings=tuple(replace(finding, text=headline(finding, words)) for finding in found.findings),
+        worded_checks=tuple(Check(check=check.key, text=sentence(check, words)) for check in found.checks),
     )
-
-
-def _plain(finding: Finding, words: Words) -> dict[str, Any]:
-    statement = finding.statement
-    return {
-        "class": finding.cause.value, "confidence": finding.confidence, "text": headline(finding, words),
-        "family": statement.family, "wording": statement.wording, "line": statement.line,
-    } | _filled(
-        detail=finding.detail, versions=statement.versions, numbers=dict(statement.numbers),
-        why=[sentence(remark, words) for remark in finding.why],
-        meaning={name: sentence(remark, words) for name, remark in finding.meaning},
-        fixes=[
-            known({"action": sentence(fix.action, words), "setting": fix.setting, "saves_bytes": fix.saves_bytes,
-                   "shown_by": fix.shown_by, "enough": fix.enough})
-            for fix in finding.fixes
-        ],
-        repeats=statement.repeats if statement.repeats > 1 else 0,
-    )
-
-
-def _filled(**values: Any) -> dict[str, Any]:
-    """Those that hold anything."""
-    return {name: value for name, value in values.items() if value}
+    return {"schema": SCHEMA, **plain(worded, lambda noun: sentence(noun, words) if isinstance(noun, Remark) else None)}
 
 
 def to_json(found: Diagnosis) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vramcast.domain.choices import Fitting
 from vramcast.report.columns import table_lines
 from vramcast.report.messages import Words
-from vramcast.report.plain import SCHEMA, as_text, known
+from vramcast.report.plain import SCHEMA, as_text, plain
 from vramcast.report.verdicts import word_of
 from vramcast.units import format_bytes
 
@@ -23,7 +23,7 @@ def render(found: Fitting, words: Words) -> str:
         (
             fit.name, f"{fit.parameters:,}", words(f"form.{fit.form}") if " " in fit.form else fit.form,
             word_of(fit.answer.verdict, words), format_bytes(fit.answer.fullest.needed_bytes),
-            "" if fit.tokens_per_s is None else words("plan.speed", rate=f"{fit.tokens_per_s:,.0f}"),
+            "" if fit.answer.tokens_per_s is None else words("plan.speed", rate=f"{fit.answer.tokens_per_s:,.0f}"),
         )
         for fit in found.fits
     ]
@@ -35,18 +35,4 @@ def render(found: Fitting, words: Words) -> str:
 
 def to_json(found: Fitting) -> str:
     """The same as a document: what is not known is absent."""
-    rows = [
-        known({
-            "model": fit.name, "parameters": fit.parameters, "form": fit.form, "verdict": str(fit.answer.verdict),
-            "needed_bytes": fit.answer.fullest.needed_bytes, "capacity_bytes": fit.answer.capacity_bytes,
-            "tokens_per_s": fit.tokens_per_s,
-        })
-        for fit in found.fits
-    ]
-    return as_text({
-        "schema": SCHEMA, "gpus": found.gpus, "for": found.purpose, "tokens": found.length, "engine": found.engine,
-        "looked_at": found.looked_at, "assumptions": list(found.said), "models": rows,
-    })
-
-
-__all__ = ["render", "to_json"]
+    return as_text({"schema": SCHEMA, **plain(found)})

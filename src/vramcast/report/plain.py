@@ -1,22 +1,73 @@
-"""What every document of JSON is made with."""
+"""What every document of JSON is made with: nouns write themselves, by the keys that they declare."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, Final, NamedTuple
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import NODEFAULT, to_builtins
+from msgspec.structs import fields
+
+from vramcast.domain.model import Noun
+from vramcast.errors import text_of
 
 SCHEMA: Final = 1
 
 
-def known(found: Mapping[str, Any] | Struct) -> dict[str, Any]:
-    """Of values by name, or of a noun's fields, those that are known: neither None nor an empty text."""
-    values = asdict(found) if isinstance(found, Struct) else found
-    return {name: value for name, value in values.items() if value is not None and value != ""}
+class Key(NamedTuple):
+    """One key of a noun's JSON."""
+
+    name: str
+    path: tuple[str, ...]  # of attributes, to what it shows
+    is_shown: bool  # where it is a default, too
 
 
-def as_text(plain: Any) -> str:
-    return json.dumps(plain, indent=1, ensure_ascii=False)
+@cache
+def keys_of(kind: type[Noun]) -> tuple[Key, ...]:
+    """The keys of a noun in order."""
+    names = {field.name: field.encode_name for field in fields(kind)}
+    declared = (one for name in kind.KEYS or (...,) for one in (names if name is ... else (name,)))
+    pairs = ((names.get(one, one), one) if isinstance(one, str) else one for one in declared)
+    return tuple(Key(name, tuple(path.split(".")), name in kind.SHOWN) for name, path in pairs)
+
+
+@cache
+def defaults_of(kind: type[Any]) -> dict[str, Any]:
+    """What fields of a noun hold where nothing else is said."""
+    return {
+        field.name: field.default if field.default_factory is NODEFAULT else field.default_factory()
+        for field in (fields(kind) if issubclass(kind, Noun) else ())
+    }
+
+
+def plain(value: Any, say: Callable[[Noun], Any] | None = None) -> Any:
+    """What stands in JSON for a noun, or for what holds nouns; what is not known is absent.
+
+    `say`: what stands for nouns that are worded, None for the others.
+    """
+    if isinstance(value, dict) and say:
+        return {name: plain(one, say) for name, one in value.items()}
+    if isinstance(value, (tuple, list)) and value and isinstance(value[0], Noun) and (say or value[0].KEYS):
+        return [plain(one, say) for one in value]
+    if not isinstance(value, Noun):
+        return to_builtins(value, enc_hook=text_of)
+    said = say(value) if say else None
+    if said is None and (value.KEYS or say):
+        return {name: plain(one, say) for name, one in _present(value)}
+    return to_builtins(value, enc_hook=text_of) if said is None else said
+
+
+def _present(noun: Noun) -> Iterator[tuple[str, Any]]:
+    for key in keys_of(type(noun)):
+        holder, shown = noun, noun
+        for name in key.path:
+            holder, shown = shown, None if shown is None else getattr(shown, name)
+        if shown is not None and (key.is_shown or shown != defaults_of(type(holder)).get(name, NODEFAULT)):
+            yield key.name, shown
+
+
+def as_text(document: Any) -> str:
+    """A document as it is printed; nouns in it write themselves."""
+    return json.dumps(document, indent=1, ensure_ascii=False, default=plain)

@@ -275,7 +275,7 @@ def nearest(answer: PlanAnswer, words: Words) -> Iterator[str]:
     if change is not None:
         size = format_bytes(change.device_bytes)
         cost = cost_words(change, words)
-        fit = word_of(change.verdict(answer.nearest_failing.capacity_bytes), words)
+        fit = word_of(change.verdict, words)
         yield "  " + words(f"plan.change{lack(answer)}", verdict=fit, change=change.change, size=size, cost=cost)
 
 
@@ -289,9 +289,9 @@ def engine_of(answer: PlanAnswer) -> str | None:
 def decisions_of(decisions: tuple[Decision, ...], words: Words, *, engine: str | None) -> Iterator[str]:
     """Question, finding with its figures, and what follows; figures of another engine under its name."""
     for number, decision in enumerate(decisions, 1):
-        question, finding, action = decision_words(decision, words)
+        said = decision_words(decision, words)
         other = f"({decision.engine}) " if decision.engine not in ("", engine) else ""
-        yield f"  {number}. {question} {other}{finding} -> {action}"
+        yield f"  {number}. {said.question} {other}{said.finding} -> {said.action}"
 
 
 def _techniques(answer: PlanAnswer, words: Words, *, explain: bool) -> Iterator[str]:
@@ -306,8 +306,8 @@ def _techniques(answer: PlanAnswer, words: Words, *, explain: bool) -> Iterator[
     for row, own in zip(shown, lines, strict=True):
         yield from (f"  {line}" for line in own)
         if explain:
-            _, when, needs = technique_words(row, words)
-            yield "      " + words("plan.when", when=when, needs=needs)
+            said = technique_words(row, words)
+            yield "      " + words("plan.when", when=said.when, needs=said.needs)
     if len(shown) < len(techniques):
         yield "  " + words("plan.more_techniques", count=len(techniques) - len(shown))
 
@@ -332,7 +332,7 @@ def technique_cells(
 
 def _technique_row(row: Technique, words: Words) -> tuple[str, ...]:
     return (
-        technique_words(row, words)[0],
+        technique_words(row, words).name,
         format_bytes(row.device_bytes),
         format_bytes(row.saves_bytes),
         f"{_share(row):.0%}",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.domain.answer import Fit, Fleet
 from vramcast.domain.planning import Decision, Reason, Technique
 from vramcast.report.messages import Words
@@ -43,13 +45,16 @@ def _choice(text: str, words: Words) -> str:
     return words("reason.as_stored") if text == "as stored" else text
 
 
-def technique_words(technique: Technique, words: Words) -> tuple[str, str, str]:
-    return words.technique(technique.name, technique.when, technique.needs)
+def technique_words(technique: Technique, words: Words) -> Technique:
+    """Its name, when to use it and what it needs in words."""
+    name, when, needs = words.technique(technique.name, technique.when, technique.needs)
+    return replace(technique, name=name, when=when, needs=needs)
 
 
-def decision_words(decision: Decision, words: Words) -> tuple[str, str, str]:
+def decision_words(decision: Decision, words: Words) -> Decision:
+    """Its question, what was found and what follows in words."""
     if words.language == "en":
-        return decision.question, decision.finding, decision.action
+        return decision
     needed, capacity = format_bytes(decision.device_bytes or 0), format_bytes(decision.capacity_bytes or 0)
     sizes = {"needed": needed, "capacity": capacity}
     if decision.name == "more":
@@ -63,7 +68,8 @@ def decision_words(decision: Decision, words: Words) -> tuple[str, str, str]:
     if decision.host_bytes is not None:
         finding += words("decision.host", host=format_bytes(decision.host_bytes))
     question = words.term("decision", decision.name)
-    return decision.question if question == decision.name else question, finding, words.term("action", decision.action)
+    question = decision.question if question == decision.name else question
+    return replace(decision, question=question, finding=finding, action=words.term("action", decision.action))
 
 
 def fleet_words(fleet: Fleet, words: Words) -> str:

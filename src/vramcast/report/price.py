@@ -1,15 +1,14 @@
-"""What a job costs, as lines of a report and as JSON; the age of a price is shown wherever the price is."""
+"""What a job costs, as lines of a report; the age of a price is shown wherever the price is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
-from typing import Any, Final
+from typing import Final
 
 from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.price import Cost, Price
 from vramcast.report.messages import Words
-from vramcast.report.plain import known
 
 FEW_DAYS: Final = 2
 """Runs shorter than that are given in hours [days]."""
@@ -74,22 +73,3 @@ def money(amount: float, currency: str) -> str:
     ('1,234.50 USD', '0.01235 CNY')
     """
     return f"{amount:,.2f} {currency}" if amount >= 1 else f"{amount:.4g} {currency}"
-
-
-def cost_document(cost: Cost, today: date | None) -> dict[str, Any]:
-    """The `"price"` of the JSON answer; what is not known is absent."""
-    price = cost.price
-    return known({
-        "per_hour": cost.per_hour,
-        "currency": price.currency,
-        "tariff": price.tariff,
-        "machines": cost.machines,
-        "machine_per_hour": price.per_hour,
-        "per_million_tokens": cost.per_million_tokens,
-        "per_run": cost.per_run,
-        "run_hours": cost.run_hours,
-        "region": price.region,
-        "date": price.date,
-        "age_days": age_days(price, today),
-        "source": price.source,
-    })

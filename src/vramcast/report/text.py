@@ -255,7 +255,7 @@ def tried_cells(found: Found, words: Words) -> tuple[list[tuple[str, ...]], froz
 def _tried_row(one: Tried, words: Words, *, serving: bool) -> tuple[str, ...]:
     return (
         one.what,
-        word_of(one.fit, words),
+        word_of(one.verdict, words),
         "" if one.kv_tokens is None else f"{one.kv_tokens:,}",
         "" if one.concurrency is None else f"{one.concurrency:,.1f}",
         "" if one.needed_bytes is None or serving else format_bytes(one.needed_bytes),
@@ -446,7 +446,7 @@ def changes(answer: Answer, words: Words) -> Iterator[str]:
 
 def change_cells(change: Change, answer: Answer, words: Words) -> tuple[str, str, str, str]:
     """A change of an answer's plan, what it leads to, the verdict on that, and what it costs."""
-    mark = word_of(change.verdict(answer.capacity_bytes), words)
+    mark = word_of(change.verdict, words)
     size = format_bytes(change.device_bytes)
     if change.concurrency:
         size = words("holds", sequences=f"{change.concurrency:,.1f}")

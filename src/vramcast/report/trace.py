@@ -6,15 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from msgspec import to_builtins
-
 from vramcast.domain.answer import Peak
 from vramcast.domain.trace_job import Holding, TraceAnswer, TracedTime, TraceFailure
-from vramcast.errors import text_of
 from vramcast.report.columns import table_lines
 from vramcast.report.document import document
 from vramcast.report.messages import Words
-from vramcast.report.plain import as_text, known
+from vramcast.report.plain import as_text
 from vramcast.report.replay_words import plain, scaled_chart, share
 from vramcast.report.text import SHOWN_PER_CATEGORY, change_cells, ledger, phases, tried
 from vramcast.report.verdicts import headline
@@ -130,7 +127,7 @@ def _what(answer: TraceAnswer, words: Words) -> str:
 
 def _failed(failure: TraceFailure, words: Words) -> Iterator[str]:
     phase = words(f"trace.phase.{failure.phase}")
-    yield words("trace.failure", step=failure.step + 1, phase=phase, size=format_bytes(failure.num_bytes))
+    yield words("trace.failure", step=failure.step, phase=phase, size=format_bytes(failure.num_bytes))
     module = words("trace.failure_module", module=plain(failure.module)) if failure.module else ""
     line = plain(failure.line) or words("trace.nowhere")
     yield "  " + words("trace.failure_where", line=line, module=module, operator=failure.operator)
@@ -251,27 +248,13 @@ def _unknown(answer: TraceAnswer, words: Words) -> Iterator[str]:
 
 def trace_document(answer: TraceAnswer) -> dict[str, Any]:
     plain = document(answer)
-    if not answer.interval_basis:
+    if not answer.interval_basis:  # nothing says how wide it is
         for peak in (plain["peak"], *(rank["peak"] for rank in plain["ranks"])):
-            del peak["interval_bytes"]  # nothing says how wide it is
+            del peak["interval_bytes"]
         del plain["high_bytes"]
-    else:
-        plain["interval_basis"] = answer.interval_basis
     if not answer.num_parameters:
         del plain["parameters"]  # a script's are not known
-    plain |= {"steps": answer.steps, "events": answer.events}
-    plain["holdings"] = {
-        name: list(to_builtins(getattr(answer.holdings, f"by_{name}"), enc_hook=text_of))
-        for name in ("module", "line", "operator")
-    }
-    plain["unknown_operators"] = list(to_builtins(answer.unknown_operators, enc_hook=text_of))
-    plain["course"] = [[point.allocated_bytes, point.reserved_bytes] for point in answer.course]
-    if answer.failure is not None:
-        failure = to_builtins(answer.failure, enc_hook=text_of)
-        plain["failure"] = known(failure | {"step": answer.failure.step + 1})  # as the text counts
-    if answer.traced_time is not None:
-        plain["time"] = known(answer.traced_time)
-    return plain | known({"timeline": answer.timeline, "stopped": answer.stopped})
+    return plain
 
 
 def to_json(answer: TraceAnswer) -> str:

@@ -103,7 +103,7 @@ def _too_many(attempt: Attempt, gpus: int) -> Nearest:
         words.append(f"--max-gpus {gpus}")
     change = Change(
         change=" ".join(words), device_bytes=found.fullest.needed_bytes, fits=True, cost="more hardware",
-        high_bytes=found.high_bytes,
+        high_bytes=found.high_bytes, capacity_bytes=found.capacity_bytes,
     )
     reason = Reason(kind="load-gpus", value=gpus, limit=attempt.most_gpus)
     return Nearest(found, job, machine, (reason,), change)
@@ -154,7 +154,7 @@ def _relaxed(failing: ServeAnswer, limits: Limits) -> Change | None:
         return None
     return Change(
         change=" ".join(words), device_bytes=failing.fullest.needed_bytes, fits=True, cost=", ".join(costs),
-        high_bytes=failing.high_bytes,
+        high_bytes=failing.high_bytes, capacity_bytes=failing.capacity_bytes,
     )
 
 

@@ -116,7 +116,7 @@ def _row(job: Job, way: ways.Technique, pair: _Pair, pace: Pace) -> Technique:
         when=way.when,
         needs=way.needs,
         against=pair.without.engine,
-        lacks=lacks,
+        lacks=lacks or "",
     )
 
 

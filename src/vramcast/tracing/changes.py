@@ -208,7 +208,7 @@ def _traced(job: TraceJob, candidate: Candidate, trace: Callable[[TraceJob], Tra
 def _change(words: str, answer: TraceAnswer, cost: str) -> Change:
     return Change(
         change=words, device_bytes=answer.fullest.needed_bytes, fits=answer.fits, cost=cost,
-        high_bytes=answer.high_bytes,
+        high_bytes=answer.high_bytes, capacity_bytes=answer.capacity_bytes,
     )
 
 

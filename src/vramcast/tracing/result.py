@@ -395,7 +395,7 @@ def _failure(run: Run, failure: Failure, outside: tuple[LedgerEntry, ...]) -> Tr
     origin = block.origin
     stack = run.stacks[origin.forward_stack]
     return TraceFailure(
-        num_bytes=figures.tried, step=sum(end <= block.born for end in run.tape.step_ends()),
+        num_bytes=figures.tried, step=1 + sum(end <= block.born for end in run.tape.step_ends()),
         phase=origin.phase.value, operator=block.operator, module=origin.module,
         line=line_of(stack),
         message=error.torch_message(VERSION, processes=used, device=run.device),

@@ -1,5 +1,6 @@
-"""The shapes of replies, for their JSON Schema: those of nouns are read off the nouns, and only what their documents
-say otherwise stands here. A test holds real replies against them, and none has room for a key that is not named."""
+"""The shapes of replies, for their JSON Schema: those of nouns by the keys that these declare, and what the web alone
+answers. A test holds real replies against them, and none has room for a key that is not named.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +10,15 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from msgspec import NODEFAULT, UNSET, Struct, UnsetType, defstruct
 from msgspec.structs import fields as fields_of
 
-from vramcast.domain import answer, failure, planning
-from vramcast.domain.answer import Fit, Fleet, HostNeed, LoadMemory, Speed, StepTime, Tried
+from vramcast.catalogue.machines import Machine
+from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.device import Gpu
-from vramcast.domain.planning import Decision, MissedLimit, Point, Technique
-from vramcast.domain.price import Price
+from vramcast.domain.failure import Diagnosis, Remark
+from vramcast.domain.model import Noun
+from vramcast.domain.planning import PlanAnswer
+from vramcast.report.plain import Key, keys_of
 
 Options = dict[str, Any]
-
-SHAPES: Final[dict[Any, Any]] = {}
-"""Noun -> the shape of its document, for nouns that hold it."""
 
 
 def maybe(kind: Any) -> Any:
@@ -31,128 +31,58 @@ def many(kind: Any) -> Any:
     return GenericAlias(list, (kind,))
 
 
-def shape(
-    name: str, text: str, noun: type[Struct] | None = None, /, *, base: Any = Struct, without: tuple[str, ...] = (),
-    needed: tuple[str, ...] = (), is_open: bool = False, **keys: Any,
-) -> Any:
-    """The shape of an object.
-
-    Args:
-        name: of its schema
-        text: what it is
-        noun: whose fields are keys; those that have a default are absent where they hold it
-        base: a shape whose keys it has as well
-        without: fields of the noun that the document leaves out
-        needed: fields with a default that are never absent
-        is_open: whether it may hold keys that are not named
-        keys: more of them, by the names of fields, or other types of the noun's
-    """
-    rows: dict[str, Any] = {}
-    hints = {} if noun is None else get_type_hints(noun)
-    for field in () if noun is None else fields_of(noun):
-        if field.name in without:
-            continue
-        kind = _shaped(hints[field.name])
-        has_default = field.default is not NODEFAULT or field.default_factory is not NODEFAULT
-        rows[field.name] = maybe(kind) if has_default and field.name not in needed else kind
-    rows |= keys
-    found = defstruct(
-        name, [(key, kind, UNSET) if UnsetType in get_args(kind) else (key, kind) for key, kind in rows.items()],
-        bases=(base,), namespace={"__doc__": text}, kw_only=True, forbid_unknown_fields=not is_open,
-        rename=None if noun is None else {field.name: field.encode_name for field in fields_of(noun)},
+def shape(name: str, text: str, /, *, base: Any = Struct, is_open: bool = False, **keys: Any) -> Any:
+    """The shape of an object; `base`: one whose keys it has as well; `is_open`: it may hold keys that are not named."""
+    rows = [(key, kind, UNSET) if UnsetType in get_args(kind) else (key, kind) for key, kind in keys.items()]
+    return defstruct(
+        name, rows, bases=(base,), namespace={"__doc__": text}, kw_only=True, forbid_unknown_fields=not is_open
     )
-    if noun is not None:
-        SHAPES.setdefault(noun, found)
-    return found
 
 
-def _shaped(kind: Any) -> Any:
-    """A field's type as documents have it: nouns in their shapes; what would be null is absent."""
-    if get_origin(kind) in (Union, UnionType):
-        left = [_shaped(part) for part in get_args(kind) if part is not type(None)]
-        return Union[tuple(left)]  # noqa: UP007
+SHAPES: Final[dict[Any, Any]] = {Remark: str}  # which reports word
+"""Noun -> the shape of its JSON."""
+
+
+def shape_of(noun: type[Noun], known: dict[Any, Any] = SHAPES, *, name: str = "") -> Any:
+    """The shape of a noun's JSON; `known`: those there are, and where it is added; `name`: of its own."""
+    if noun not in known:
+        keys = {key.name: _type_of(noun, key, known) for key in keys_of(noun)}
+        known[noun] = shape(name or noun.__name__, noun.__doc__ or "", **keys)
+    return known[noun]
+
+
+def _type_of(noun: Any, key: Key, known: dict[Any, Any]) -> Any:
+    """The type of what a key shows; it may be absent where that, or what holds it, is a default or not known."""
+    kind, lacks = noun, False
+    for name in key.path:
+        field = next((field for field in fields_of(kind) if field.name == name), None)
+        kind = get_type_hints(kind)[name] if field else get_type_hints(getattr(kind, name).fget)["return"]
+        has_default = field is not None and not (field.default is field.default_factory is NODEFAULT)
+        lacks = lacks or type(None) in get_args(kind) or (has_default and not key.is_shown)
+        kind = _without_none(kind)
+    return maybe(_shaped(kind, known)) if lacks else _shaped(kind, known)
+
+
+def _without_none(kind: Any) -> Any:
+    if get_origin(kind) not in (Union, UnionType):
+        return kind
+    return Union[tuple(part for part in get_args(kind) if part is not type(None))]  # noqa: UP007
+
+
+def _shaped(kind: Any, known: dict[Any, Any]) -> Any:
+    """A type as documents have it: nouns in their shapes."""
     if get_origin(kind) in (tuple, list, dict) and get_args(kind):
-        return get_origin(kind)[tuple(part if part is ... else _shaped(part) for part in get_args(kind))]
-    return SHAPES.get(kind, kind)
+        return get_origin(kind)[tuple(part if part is ... else _shaped(part, known) for part in get_args(kind))]
+    if kind in known:
+        return known[kind]
+    return shape_of(kind, known) if isinstance(kind, type) and issubclass(kind, Noun) else kind
 
 
-class Host(HostNeed, frozen=True, kw_only=True):
-    """What a plan keeps in each machine beside the cards, and whether there is enough."""
-
-    fits: bool
-
-
-class Looked(Tried, frozen=True, kw_only=True):
-    """One plan that a search looked at, and the verdict on it."""
-
-    verdict: Fit
+def reply_of(own: Any) -> Any:
+    """A shape as a whole reply."""
+    return shape(f"{own.__name__}Reply", own.__doc__, base=own, schema=Literal[1])
 
 
-SHAPES.update({HostNeed: Host, Tried: Looked})
-
-PeakBytes = shape("PeakBytes", "One high-water mark at the three levels [bytes].", answer.Peak)
-Peak = shape(
-    "Peak", "The same, with the 90 % interval of its device bytes.", base=PeakBytes, interval_bytes=tuple[int, int]
-)
-Rank = shape(
-    "Rank", "The ranks of one role.", answer.RankAnswer, without=("interval_bytes", "chance_to_fit"), peak=Peak)
-Change = shape(
-    "Change",
-    "One change of the plan and what it would lead to; `apply`: the options to put into the question; `high_bytes`:\n"
-    "    the upper end of the 90 % interval.",
-    answer.Change, needed=("cost",), verdict=Fit, apply=maybe(Options),
-)
-Cost = shape(
-    "Cost", "What the job costs, in the currency of its price.",
-    per_hour=float, currency=str, tariff=Literal["on-demand", "spot"], machines=int, machine_per_hour=float,
-    per_million_tokens=maybe(float), per_run=maybe(float), run_hours=maybe(float), region=maybe(str), date=maybe(str),
-    age_days=maybe(int), source=maybe(str),
-)
-Found = shape(
-    "Found", "What an inverse question came to.", answer.Found, without=("tried",), what=maybe(str),
-    value=maybe(int | str),
-)
-Capacity = shape("Capacity", "What a deployment's cache holds.", answer.Capacity, kv_tokens=int)
-PlanPart = shape(
-    "PlanPart",
-    "The answer to one plan; `high_bytes`: the upper end of the 90 % interval of what the fullest card needs in its\n"
-    "    highest phase.",
-    answer.Answer, without=("cautions", "cost"), needed=("assumptions", "warnings", "changes"),
-    verdict=Fit, peak=Peak, needed_bytes=int, high_bytes=int, price=maybe(Cost), tried=maybe(list[Looked]),
-)
-ServePart = shape(
-    "ServePart", "The answer to one deployment.", base=PlanPart,
-    time=maybe(Speed), shortfall=maybe(str), capacity=maybe(Capacity), startup=maybe(dict[str, int]),
-    load=maybe(LoadMemory), fleet=maybe(Fleet),
-)
-TrainAnswer = shape("TrainAnswer", "What `vramcast train --json` prints.", base=PlanPart, schema=Literal[1])
-ServeAnswer = shape("ServeAnswer", "What `vramcast serve --json` prints.", base=ServePart, schema=Literal[1])
-Search = shape(
-    "Search", "What every search says beside its plans.", planning.PlanAnswer,
-    without=("plans", "nearest_failing"),
-    needed=("reasons", "front", "decisions", "techniques", "assumptions", "warnings"),
-    schema=Literal[1], options=list[Options], reasons=list[str],
-)
-TrainSearch = shape(
-    "TrainSearch", "What `vramcast plan train --json` prints of a search.", base=Search, plans=many(PlanPart),
-    nearest_failing=maybe(PlanPart),
-)
-ServeSearch = shape(
-    "ServeSearch", "What `vramcast plan serve --json` prints.", base=Search, plans=many(ServePart),
-    nearest_failing=maybe(ServePart),
-)
-
-Fix = shape("Fix", "What would help.", failure.Fix, action=str)
-Finding = shape(
-    "Finding", "One failure that a text tells of.", failure.Statement, confidence=float, detail=maybe(str),
-    numbers=maybe(Options), why=maybe(list[str]), meaning=maybe(dict[str, str]), fixes=maybe(many(Fix)),
-    **dict[str, Any]({"class": str}),
-)
-Check = shape("Check", "One stability or compatibility check.", check=str, text=str)
-Diagnosis = shape(
-    "Diagnosis", "What `vramcast oom --json` prints.", failure.Diagnosis, needed=("lines",), schema=Literal[1],
-    findings=many(Finding), checks=maybe(many(Check)),
-)
 Device = shape(
     "Device", "One device of a recording; docs/replay.md has all its keys.", is_open=True,
     device=int, events=int, allocations=int, num_ooms=int, peak=Options, segments=list[Options],
@@ -184,15 +114,8 @@ ModelRow = shape(
     components=maybe(dict[str, int]),
 )
 Models = shape("Models", "Models and pipelines of the catalogue.", schema=Literal[1], models=many(ModelRow))
-Gpus = shape("Gpus", "Cards of the catalogue.", schema=Literal[1], gpus=list[Gpu])
-InstancePrice = shape("InstancePrice", "What a machine costs an hour.", Price, tariff=str)
-Instance = shape(
-    "Instance", "One machine for rent, or a reference box.", name=str, gpu=str, gpus=int, visible_bytes=int, link=str,
-    machines=maybe(int), slices_of_a_card=maybe(int), link_bytes_per_s=maybe(int), network_bytes_per_s=maybe(int),
-    rdma=maybe(str), host_bytes=maybe(int), nvme_bytes=maybe(int), vcpus=maybe(int), price=maybe(InstancePrice),
-    note=maybe(str), source=maybe(str), checked=maybe(str), confidence=maybe(str),
-)
-Instances = shape("Instances", "Machines of the catalogue.", schema=Literal[1], instances=many(Instance))
+Gpus = shape("Gpus", "Cards of the catalogue.", schema=Literal[1], gpus=many(shape_of(Gpu)))
+Instances = shape("Instances", "Machines of the catalogue.", schema=Literal[1], instances=many(shape_of(Machine)))
 Case = shape(
     "Case", "One measured case beside its prediction; what is unknown is absent.",
     group=str, level=str, name=str, source=str, unit=maybe(str), card=maybe(str), measured=maybe(float),
@@ -241,9 +164,14 @@ Error = shape(
     error=str, message=str, said=maybe(str),
 )
 
+TRAIN, SERVE, SEARCH = (reply_of(shape_of(noun)) for noun in (Answer, ServeAnswer, PlanAnswer))
+OF_SERVING: Final = {**SHAPES, Answer: SHAPES[ServeAnswer]}
+del OF_SERVING[PlanAnswer]
+SERVE_SEARCH: Final = reply_of(shape_of(PlanAnswer, OF_SERVING, name="ServePlanAnswer"))
+
 REPLIES: Final[dict[str, tuple[Any, ...]]] = {
-    "train": (TrainAnswer,), "serve": (ServeAnswer,), "plan/train": (TrainSearch, TrainAnswer),
-    "plan/serve": (ServeSearch,), "oom": (Diagnosis,), "replay": (Replay,), "files": (Files,),
+    "train": (TRAIN,), "serve": (SERVE,), "plan/train": (SEARCH, TRAIN), "plan/serve": (SERVE_SEARCH,),
+    "oom": (reply_of(shape_of(Diagnosis)),), "replay": (Replay,), "files": (Files,),
     "network": (Network,), "validate": (AdmissionReview,), "mutate": (AdmissionReview,), "words": (Named,),
     **dict.fromkeys(
         ("options/train", "options/serve", "options/plan-train", "options/plan-serve"), (AskedOptions,)
@@ -252,6 +180,3 @@ REPLIES: Final[dict[str, tuple[Any, ...]]] = {
     "openapi.json": (Description,),
 }
 """Path of a route -> what it answers, one of them; a report is a text."""
-
-DROPPED: Final = (StepTime, Speed, Host, Looked, Point, Decision, Technique, MissedLimit, Gpu)
-"""Nouns of which documents leave out what is None or an empty text."""

@@ -10,7 +10,7 @@ from vramcast.units import MIB
 
 
 def keys(**numbers: int | float | str) -> dict[str, str]:
-    return {name: remark.key for name, remark in meaning_of(case_of(stated(**numbers)))}
+    return {name: remark.key for name, remark in meaning_of(case_of(stated(**numbers))).items()}
 
 
 def test_two_mebibytes_mean_a_small_tensor_and_twenty_a_larger_one() -> None:
@@ -21,7 +21,7 @@ def test_two_mebibytes_mean_a_small_tensor_and_twenty_a_larger_one() -> None:
 
 
 def test_every_number_of_the_worked_example_is_explained_and_two_follow() -> None:
-    told = dict(meaning_of(case_of(stated(**FRAGMENTED))))
+    told = meaning_of(case_of(stated(**FRAGMENTED)))
     assert told["unallocated_bytes"].values["value"] == "3.87 GiB"
     assert told["outside_bytes"].values["value"] == "1.12 GiB"
     assert set(FRAGMENTED) <= set(told)

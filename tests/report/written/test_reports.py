@@ -88,7 +88,7 @@ def figures(answer: Any, language: str) -> Iterator[str]:
         yield from (*answer.assumptions, *answer.warnings)
     elif isinstance(answer, Diagnosis):
         finding = answer.findings[0]
-        yield from (str(remark.values.get("value", "")) for _, remark in finding.meaning)
+        yield from (str(remark.values.get("value", "")) for remark in finding.meaning.values())
         yield from (fix.setting.split("=")[0] for fix in finding.fixes)
         yield f"{finding.confidence:.0%}"
     else:

@@ -161,17 +161,17 @@ VARIANTS: Final[tuple[tuple[str, str, Holds], ...]] = (
 """Another sentence for a number; the first row that holds gives it."""
 
 
-def meaning_of(case: Case) -> tuple[tuple[str, Remark], ...]:
+def meaning_of(case: Case) -> dict[str, Remark]:
     """Every number of a statement, then those that follow from them, each with its sentence."""
     numbers = case.statement.numbers
-    told = [(name, Remark(key=_key(name, case), values=_values(name, case))) for name in ORDER if name in numbers]
+    told = {name: Remark(key=_key(name, case), values=_values(name, case)) for name in ORDER if name in numbers}
     for name, figure in FOLLOWING.items():
         found = getattr(case.figures, figure)
         hidden = name in numbers or not found or _said_otherwise(name, case)
         if not hidden:
             key = "means.tried.shape" if name == "tried_bytes" else f"means.{name}"
-            told.append((name, Remark(key=key, values={"value": size(found)})))
-    return tuple(told)
+            told[name] = Remark(key=key, values={"value": size(found)})
+    return told
 
 
 def _said_otherwise(name: str, case: Case) -> bool:

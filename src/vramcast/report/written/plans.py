@@ -91,4 +91,4 @@ def _techniques(answer: PlanAnswer, words: Words) -> Iterator[Part]:
     (head, *rows), right = searched.technique_cells(answer.techniques, answer, words)
     yield Table(tuple(name or words("report.share") for name in head), tuple(rows), right=right)
     said = [technique_words(row, words) for row in answer.techniques]
-    yield Items(tuple(f"{name}: {words('plan.when', when=when, needs=needs)}" for name, when, needs in said))
+    yield Items(tuple(f"{row.name}: {words('plan.when', when=row.when, needs=row.needs)}" for row in said))

@@ -420,6 +420,7 @@ class _Search:
                 return Change(
                     change=label(fitting[0].job), device_bytes=fitting[0].answer.fullest.needed_bytes, fits=True,
                     cost=Note("{} times the GPUs", factor), high_bytes=fitting[0].answer.high_bytes,
+                    capacity_bytes=fitting[0].answer.capacity_bytes,
                 )
         self.left_out.append(
             "no multiple of the machines that was looked at is enough: a shorter sequence, fewer bytes a parameter "

@@ -20,9 +20,9 @@ from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, Ki
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
-from vramcast.report.catalogue import gpu_document, machine_documents
 from vramcast.report.chinese import help_of, terms
 from vramcast.report.messages import MESSAGES, rare_messages
+from vramcast.report.plain import plain
 from vramcast.report.verdicts import TONES
 from vramcast.version import __version__
 from vramcast.web.exchange import JSON, Asked, Reply
@@ -37,13 +37,13 @@ def models(asked: Asked) -> dict[str, Any]:
 
 def gpus(asked: Asked) -> dict[str, Any]:
     """The cards, as `vramcast gpus --json` prints them."""
-    return {"schema": 1, "gpus": [gpu_document(card) for card in search_gpus(asked.query.get("query", ""))]}
+    return {"schema": 1, "gpus": search_gpus(asked.query.get("query", ""))}
 
 
 def instances(asked: Asked) -> dict[str, Any]:
     """The machines, as `vramcast instances --json` prints them."""
     names = tuple(asked.query.get("query", "").split())
-    found = machine_documents(listed(names, Filter(), Market()))
+    found = plain(listed(names, Filter(), Market()))
     said = [row | {"note": asked.words.said(row["note"])} if "note" in row else row for row in found]
     return {"schema": 1, "instances": said}
 

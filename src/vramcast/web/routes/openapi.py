@@ -12,7 +12,7 @@ import msgspec
 from vramcast.question.options import Kind, Option
 from vramcast.report.messages import LANGUAGES
 from vramcast.version import __version__
-from vramcast.web.documents import DROPPED, REPLIES, Error
+from vramcast.web.documents import REPLIES, Error
 from vramcast.web.exchange import HTML, JSON, MARKDOWN, Asked
 from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH, LONGEST_VALUE
 from vramcast.web.routes import answers, catalogue, reports
@@ -69,8 +69,6 @@ def described() -> Schema:
     nouns = [noun for shapes in REPLIES.values() for noun in shapes]
     schemas, components = msgspec.json.schema_components([*nouns, Error], ref_template=TEMPLATE)
     names = dict(zip([*nouns, Error], schemas, strict=True))
-    for noun in DROPPED:
-        _loosen(components.get(noun.__name__))
     components |= {f"Question-{name.replace('/', '-')}": question(form) for name, form in _forms().items()}
     return {
         "openapi": "3.1.0",
@@ -154,11 +152,3 @@ def _body(name: str) -> Schema:
         return asks  # a config.json, whatever its family writes there
     properties, required = bodies[name]
     return {"type": "object", "additionalProperties": False, "required": list(required), "properties": properties}
-
-
-def _loosen(schema: Schema | None) -> None:
-    """Let a noun's texts and unknown figures be absent."""
-    if schema is not None:
-        kinds = {name: schema["properties"][name].get("type") for name in schema.get("required", ())}
-        schema["required"] = [name for name, kind in kinds.items() if kind not in ("string", None)]
-
