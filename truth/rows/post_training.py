@@ -28,7 +28,8 @@ CARDS: Final = {
     "H100-80GB": "h100-sxm-80gb", "H800-80GB": "h800", "A100-80GB": "a100-sxm4-80gb", "H20-96GB": "h20-96gb",
     "H20": "h20-96gb", "GB200-192GB": "gb200", "MI300X-192GB": "mi300x", "80GB card (79.14": "a100-sxm4-80gb",
     "RTX 5090-32GB": "rtx-5090", "A6000-48GB": "rtx-a6000", "GB10": "gb10", "L20-48GB": "l20", "B200-192GB": "b200",
-    "H200-141GB": "h200",
+    "H200-141GB": "h200", "80GB class": "a100-sxm4-80gb",
+    "A800-80GB": "a800-sxm4-80gb", "RTX4090-24GB": "rtx-4090",
 }
 """How a row's card begins -> ours. The one of 79.14 GiB has its MFU of 312 TFLOP/s: an A100; the one that "fits an H20
 peak" and holds more than 80 GB is taken for the larger of the two. Any other must be named."""
@@ -63,9 +64,19 @@ CUT: Final = {"micro-batch", "micro-tokens"}
 PROMPT: Final = 512
 """Longest prompt where nobody says it: beside it the engine's longest sequence says the answer's."""
 
-TOLD: Final = re.compile(r"GSM8K data: real sequences")
+TUNING: Final = "verl-tuning-"
 OF_GSM8K: Final = (103, 250)
-"""Lengths of a data set that notes name, as other runs of the same harness print them: 240 to 267 tokens of answer."""
+"""Scripts of verl's tuning table and bisections of them, which learn from one data set, as their notes say, and its
+lengths, as other runs of the same harness print them: 240 to 267 tokens of answer."""
+
+UNNAMED: Final = re.compile(r"^(\d[\d.-]*B\b.*|not (named|recorded).*|Follow instructions.*)$|\bclass$")
+"""Networks of rows that say a size, or nothing."""
+
+PROGRAMS: Final = {
+    "TRL": "trl grpo --model_name_or_path {model} --use_vllm true", "OpenRLHF":
+    "python3 -m openrlhf.cli.train_ppo_ray --pretrain {model}", "ms-swift": "{swift} rlhf --model {model}",
+}
+"""What is typed where a row's settings are arguments of a command."""
 
 
 def predict(row: Row) -> Iterator[Prediction]:
@@ -73,23 +84,29 @@ def predict(row: Row) -> Iterator[Prediction]:
 
     Raises: Refused where its settings do not say a job
     """
-    if row["framework"] == "ms-swift":
-        yield from _of_swift(row)
+    if UNNAMED.search(str(row["model"])):
+        raise Refused("does not name its network")
+    if row["framework"] in PROGRAMS:
+        yield from _commanded(row)
         return
     options = options_of(row)
     answer = api.post_training_answer(options, with_changes=False)
     trainer = next((rank for rank in answer.ranks if rank.role == "trainer"), answer.ranks[0])
-    found = [*_measured(row, answer, trainer)]
+    found = [*_measured(row, answer, trainer), *_outcome(row, fits=answer.fits)]
     if row["framework"] == "verl" and not CUT & options.keys():  # what is there when all is loaded
         found = [one for one in found if one.level == INITIAL]
     if row["framework"] == "verl" and "prompts" not in options:
         found = [one for one in found if one.level != STEP_TIME]
-    outcome = (row.get("outcome") or {}).get("result")
-    if row["kind"] in ("outcome", "bound") and outcome in ("fits", "oom"):
-        found.append(Prediction(VERDICT, float(answer.fits), float(outcome == "fits")))
     if not found:
         raise Refused("measures nothing that is predicted")
     yield from found
+
+
+def _outcome(row: Row, *, fits: bool) -> Iterator[Prediction]:
+    """Whether it ran: what was measured or timed did, too."""
+    outcome = (row.get("outcome") or {}).get("result")
+    if outcome in ("fits", "oom"):
+        yield Prediction(VERDICT, float(fits), float(outcome == "fits"))
 
 
 def _measured(row: Row, answer: PostTrainingAnswer, trainer: RankAnswer) -> Iterator[Prediction]:
@@ -123,8 +140,6 @@ def options_of(row: Row) -> dict[str, Any]:
     Raises: Refused where its settings are too few, or of a framework that is not modelled
     """
     framework = str(row["framework"])
-    if framework in ("TRL", "OpenRLHF", "EasyR1"):
-        raise Refused("its settings say no micro-batch")
     if framework not in ("verl", "NeMo-RL"):
         raise Refused(f"{framework} is not modelled")
     settings = {IN_WORDS.get(name, name): value for name, value in row["settings"].items() if not SAID.match(name)}
@@ -145,40 +160,45 @@ def options_of(row: Row) -> dict[str, Any]:
         raise Refused(f"NeMo-RL's {row['algorithm']} is not modelled")
     else:
         found = nemo_rl.reading(settings)
-    if found.unread:
-        raise Refused(sentence(found.unread))
     options: dict[str, Any] = dict(found.options)
     loaded = any(item["quantity"] == "torch_allocated" for item in row["measured"])
     if framework == "verl" and not CUT & options.keys() and not loaded:
-        raise Refused("its settings say no micro-batch")
+        raise Refused("its settings say no micro-batch, without which verl stops")
+    if found.unread:
+        raise Refused(sentence(found.unread))
     options |= {"model": row["model"], "gpus": _gpus(row), "framework": _framework(row)}
     options |= _lengths(row, options)
     return options
 
 
-def _of_swift(row: Row) -> Iterator[Prediction]:
-    """An example's own command, whose header says what `nvidia-smi` showed; answers are written by `vramcast rl`'s
-    engine on the same cards, or by none."""
+def _commanded(row: Row) -> Iterator[Prediction]:
+    """The command of a run, whose header may say what `nvidia-smi` showed; what it leaves out is its framework's own
+    default. Answers are written by `vramcast rl`'s engine on the same cards, or by none."""
+    framework, (model, *adapted) = str(row["framework"]), str(row["model"]).split()
     settings = {name: str(value) for name, value in row["settings"].items()}
-    if any("$(" in value for value in settings.values()):
+    if any("$" in value for value in settings.values()):
         raise Refused("its settings name what only a run knows")
+    swift = framework == "ms-swift"
     variables = (f"{name.removeprefix('env.')}={value}" for name, value in settings.items() if name.startswith("env."))
-    words = (f"--{name} '{value}'" for name, value in settings.items() if not name.startswith("env."))
-    program = "megatron" if row["backend"] == "megatron" else "swift"
-    command = f"{' '.join(variables)} {program} rlhf --model {row['model']} {' '.join(words)}\n"
-    colocated = settings.get("vllm_mode") == "colocate"
+    words = [f"--{name} '{value}'" for name, value in settings.items() if not name.startswith("env.")]
+    words += ["--use_peft true"] if adapted == ["LoRA"] else []
+    program = PROGRAMS[framework].format(model=model, swift="megatron" if row["backend"] == "megatron" else "swift")
+    command = f"{' '.join(variables)} {program} {' '.join(words)}\n"
+    rolls = not swift or settings.get("vllm_mode") == "colocate"
     with TemporaryDirectory() as folder:
         path = Path(folder) / "run.sh"
         path.write_text(command, encoding="utf-8")
         count = settings.get("env.NPROC_PER_NODE", row["gpus"]["count"])
-        asked = {"from": (str(path),), "gpus": f"{count}xa100-sxm4-80gb"}
-        answer: Any = api.post_training_answer(asked, with_changes=False) if colocated else api.train_answer(asked)[1]
+        asked: dict[str, Any] = {"from": (str(path),), "gpus": f"{count}xa100-sxm4-80gb" if swift else _gpus(row)}
+        if not swift:
+            asked |= {"framework": _framework(row)} | ({"zero": 3} if row["backend"] == "zero3" else {})
+        answer: Any = api.post_training_answer(asked, with_changes=False) if rolls else api.train_answer(asked)[1]
     for item in row.get("measured", ()):
         if item["quantity"] == "device_used_per_gpu":
             yield Prediction("device", answer.fullest.needed_bytes, item["value"] * UNITS[item["unit"]])
         elif item["quantity"] == "time_step" and answer.time is not None:
             yield Prediction(STEP_TIME, answer.time.step_s, item["value"])
-    yield Prediction(VERDICT, float(answer.fits), float(row["outcome"]["result"] == "fits"))
+    yield from _outcome(row, fits=answer.fits)
 
 
 def _gpus(row: Row) -> str:
@@ -195,9 +215,11 @@ def _gpus(row: Row) -> str:
 
 
 def _framework(row: Row) -> str:
-    name = "nemo-rl" if row["framework"] == "NeMo-RL" else "verl"
-    versions = RELEASES.findall(str(row["version"]))
-    return f"{name}@{versions[0]}" if versions else {"verl": "verl@0.9", "nemo-rl": "nemo-rl@0.6"}[name]
+    name = str(row["framework"]).lower()
+    versions, head = RELEASES.findall(str(row["version"])), {"verl": "verl@0.9", "nemo-rl": "nemo-rl@0.6"}
+    if not versions and name not in head:
+        raise Refused("does not name its release")
+    return f"{name}@{versions[0]}" if versions else head[name]
 
 
 def _lengths(row: Row, options: dict[str, Any]) -> dict[str, Any]:
@@ -205,7 +227,7 @@ def _lengths(row: Row, options: dict[str, Any]) -> dict[str, Any]:
     printed = {item["quantity"]: item["value"] for item in row.get("measured", ())}
     prompt, response = printed.get("prompt_tokens_mean"), printed.get("response_tokens_mean")
     whole = printed.get("sequence_tokens_mean")
-    if prompt is None and TOLD.search(row.get("notes") or ""):
+    if prompt is None and row["id"].startswith(TUNING):
         prompt, response = OF_GSM8K
     if whole is not None:
         prompt, response = min(150, whole / 10), whole - min(150, whole / 10)
