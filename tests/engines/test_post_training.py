@@ -6,7 +6,9 @@ from typing import Any, Final
 import pytest
 
 import vramcast
+from vramcast.api.post_training import post_training_job_of
 from vramcast.domain.answer import PostTrainingAnswer, RankAnswer
+from vramcast.engines.post_training.rollout import serve_job
 from vramcast.units import GIB
 
 CARDS: Final = "8xh100-sxm-80gb"
@@ -173,3 +175,30 @@ def test_a_full_card_takes_cached_memory_back_before_it_is_out() -> None:
                   micro_tokens=24000, reference=True, offload_parameters="cpu", offload_optimizer="cpu",
                   rollout_tp=16, memory_fraction=0.6, padded=False)
     assert found.fits and found.fullest.gives_back_cache and found.cautions[0].startswith("fits only because")
+
+
+@pytest.mark.parametrize(("release", "card", "share", "most"), [
+    ("2025.8", "t4", 0.7, 0.7), ("2025.9.6", "t4", 0.7, 0.9), ("2025.9.6", "t4", 0.95, 0.95),
+    ("2025.12", "l4", 0.5, 0.83125), ("2025.12", "l4", 0.95, 0.95), ("2026.8", "l4", 0.95, 0.78375),
+    ("2026.8", "h200", 0.5, 0.87875),
+])
+def test_unsloths_engine_takes_its_own_share_while_it_stands_by(
+    release: str, card: str, share: float, most: float
+) -> None:
+    options = {"model": "qwen3-4b", "gpus": card, "framework": f"unsloth@{release}", "memory-fraction": share,
+               "prompts": 1, "samples": 8}
+    shares = [serve_job(post_training_job_of({**options, "sleep": sleep})).plan.memory_fraction
+              for sleep in (True, False)]
+    assert shares == pytest.approx([most, share])
+
+
+def test_unsloths_network_is_there_once() -> None:
+    """Asleep, the engine leaves its cache to the trainer and nothing more."""
+    awake, asleep = (asked("qwen3-4b", "l4", framework="unsloth@2025.8", sleep=sleep, micro_batch=8, samples=8,
+                           prompts=1).ranks for sleep in (False, True))
+    cache = next(entry.num_bytes for entry in awake[0].ledger if entry.path.endswith("key-value cache"))
+    weights = sum(entry.num_bytes for entry in awake[0].ledger if entry.path.startswith("weights/"))
+    assert 2.6 * GIB < weights < 3 * GIB
+    updates = [one[0].phases["update_actor"].allocated_bytes for one in (awake, asleep)]
+    assert updates[0] - updates[1] == cache
+    assert awake[1].phases["update_actor"].allocated_bytes == asleep[1].phases["update_actor"].allocated_bytes

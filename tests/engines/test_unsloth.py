@@ -70,6 +70,18 @@ def _tensors(found: RankProgram) -> set[Any]:
     return {tensor for tensor, _ in events(found.phases[Phase.STEP])}
 
 
+@pytest.mark.parametrize(("release", "rows", "kept"), [
+    ("2025.9", 2 * 501, 4 * 600),  # logits of one answer and their gradient, of two micro-batches of two at once
+    ("2026.2", 2 * 501 + 2 * 501 // 8, 0),  # those of a micro-batch, and the gradient of a chunk
+])
+def test_answers_are_learned_from_chunk_by_chunk(release: str, rows: int, kept: int) -> None:
+    found = rank(release, objective="grpo", seq_len=100, completion_len=500, micro_batch=2, grad_accum=2)
+    sizes = {tensor.name: tensor.num_bytes for tensor in _tensors(found)}
+    logits = sum(size for name, size in sizes.items() if name.startswith("loss.logits"))
+    assert logits == pytest.approx(rows * 128_256 * 2, rel=1e-3)
+    assert sizes.get("hidden states of the reference", 0) == kept * 4096 * 2
+
+
 @pytest.mark.parametrize(("release", "precision", "says"), [
     ("2025.3.14", "amp-fp16", False), ("2025.3", "amp-fp16", True), ("2025.4", "amp-fp16", True),
     ("2025.4", "amp-bf16", False),

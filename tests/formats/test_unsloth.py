@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from tests.formats.test_readers import asked, refusal, written
+from vramcast.api.post_training import post_training_job_of
 from vramcast.errors import SourceError, VramcastError
 from vramcast.formats.python_calls import Open, calls_of
 from vramcast.formats.read import Given, read_files
@@ -169,7 +170,8 @@ def test_unsloth_adapts_the_modules_that_its_flags_name(
 @pytest.mark.parametrize("lengths, expected", [
     ("max_prompt_length = longest + 1, max_completion_length = 2048 - longest", (1, 2047)),
     ("max_prompt_length = longest + 1, max_completion_length = 1548", (500, 1548)),
-    ("max_prompt_length = 600", (600, 1448)),
+    ("max_prompt_length = 600", (600, 256)),  # as TRL has it
+    ("beta = 0.001", (512, 256)),
 ])
 def test_prompts_of_unknown_length_share_the_length_with_answers(
     lengths: str, expected: tuple[int, int], tmp_path: Path
@@ -178,6 +180,37 @@ def test_prompts_of_unknown_length_share_the_length_with_answers(
     found = given(tmp_path, text)
     assert (found.options["seq-len"], found.options["completion-len"]) == expected and not refusal(found)
     assert ("known to a run alone" in " ".join(found.assumptions)) == ("longest" in lengths)
+
+
+GRPO: Final = (script(loads="fast_inference = True, gpu_memory_utilization = 0.8, max_lora_rank = 32,")
+               .replace("SFTTrainer", "GRPOTrainer").replace("SFTConfig(", "GRPOConfig(num_generations = 6, "))
+
+
+@pytest.mark.parametrize(("before", "sleeps"), [
+    ("", False), ("import os\nos.environ['UNSLOTH_VLLM_STANDBY'] = '1'\n", True),
+    ("os.environ['UNSLOTH_VLLM_STANDBY'] = '0'\n", False), ("# os.environ['UNSLOTH_VLLM_STANDBY'] = '1'\n", False),
+])
+@pytest.mark.parametrize("written_as", ["train.py", "train.ipynb"])
+def test_an_engine_on_the_same_card_is_a_question_of_post_training(
+    before: str, sleeps: bool, written_as: str, tmp_path: Path
+) -> None:
+    text = before + GRPO
+    path = written(tmp_path, written_as, notebook(text) if written_as.endswith("ipynb") else text)
+    job = post_training_job_of({"from": (str(path),), "gpus": "t4"})
+    assert (job.framework, job.rollout.sleeps, job.rollout.memory_fraction) == ("unsloth", sleeps, 0.8)
+    assert (job.episodes.prompts, job.episodes.samples, job.updates.micro_batch) == (4, 6, 6)
+    assert job.plan.precision == "amp-fp16" and job.plan.peft is not None and job.plan.peft.base == "nf4"
+    assert "vramcast rl answers for that" in refusal(given(tmp_path, text))
+
+
+@pytest.mark.parametrize(("loads", "why"), [
+    ("load_in_8bit = True,", "load_in_8bit: beside fast_inference"), ("float8_kv_cache = True,", "float8_kv_cache"),
+    ("conservativeness = 0.5,", "conservativeness"), ("full_finetuning = True,", "generates with its own network"),
+])
+def test_what_unsloths_engine_is_told_besides_is_named(loads: str, why: str, tmp_path: Path) -> None:
+    text = GRPO.replace("fast_inference = True,", f"fast_inference = True, {loads}")
+    with pytest.raises(VramcastError, match=why):
+        post_training_job_of({"from": (str(written(tmp_path, "train.py", text)),), "gpus": "a100"})
 
 
 def test_what_only_a_run_knows_is_asked_for(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ CARDS: Final = {
     "H20": "h20-96gb", "GB200-192GB": "gb200", "MI300X-192GB": "mi300x", "80GB card (79.14": "a100-sxm4-80gb",
     "RTX 5090-32GB": "rtx-5090", "A6000-48GB": "rtx-a6000", "GB10": "gb10", "L20-48GB": "l20", "B200-192GB": "b200",
     "H200-141GB": "h200", "80GB class": "a100-sxm4-80gb",
-    "A800-80GB": "a800-sxm4-80gb", "RTX4090-24GB": "rtx-4090",
+    "T4-16GB": "t4", "A800-80GB": "a800-sxm4-80gb", "RTX4090-24GB": "rtx-4090",
 }
 """How a row's card begins -> ours. The one of 79.14 GiB has its MFU of 312 TFLOP/s: an A100; the one that "fits an H20
 peak" and holds more than 80 GB is taken for the larger of the two. Any other must be named."""
@@ -79,6 +79,15 @@ PROGRAMS: Final = {
 """What is typed where a row's settings are arguments of a command."""
 
 
+STANDBY: Final = 'import os\nos.environ["UNSLOTH_VLLM_STANDBY"] = "1"\n'
+SCRIPT: Final = """from unsloth import FastLanguageModel
+model, tokenizer = FastLanguageModel.from_pretrained("unsloth/{model}", fast_inference=True, {loads})
+model = FastLanguageModel.get_peft_model(model)
+trainer = GRPOTrainer(model=model, args=GRPOConfig(learning_rate=5e-6))
+"""
+"""Of Unsloth, with its own sizes. Rows of 2025 vary a share of the card that standby took as it was said to 2025.9."""
+
+
 def predict(row: Row) -> Iterator[Prediction]:
     """What a row measured, beside what is answered.
 
@@ -86,8 +95,8 @@ def predict(row: Row) -> Iterator[Prediction]:
     """
     if UNNAMED.search(str(row["model"])):
         raise Refused("does not name its network")
-    if row["framework"] in PROGRAMS:
-        yield from _commanded(row)
+    if row["framework"] in PROGRAMS or row["framework"] == "Unsloth":
+        yield from _scripted(row) if row["framework"] == "Unsloth" else _commanded(row)
         return
     options = options_of(row)
     answer = api.post_training_answer(options, with_changes=False)
@@ -198,6 +207,25 @@ def _commanded(row: Row) -> Iterator[Prediction]:
             yield Prediction("device", answer.fullest.needed_bytes, item["value"] * UNITS[item["unit"]])
         elif item["quantity"] == "time_step" and answer.time is not None:
             yield Prediction(STEP_TIME, answer.time.step_s, item["value"])
+    yield from _outcome(row, fits=answer.fits)
+
+
+def _scripted(row: Row) -> Iterator[Prediction]:
+    """A script that says what the row does, and nothing else."""
+    settings = dict(row["settings"])
+    if "gpu_memory_utilization" not in settings:
+        raise Refused("its settings say no gpu_memory_utilization, which decides")
+    model, standby = str(row["model"]).split()[0], settings.pop("UNSLOTH_VLLM_STANDBY", False)
+    script = STANDBY * bool(standby) + SCRIPT.format(model=model, loads=", ".join(f"{name}={value!r}" for name, value in
+                                                                                 settings.items()))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "train.py"
+        path.write_text(script, encoding="utf-8")
+        answer = api.post_training_answer({"from": (str(path),), "gpus": _gpus(row), "framework": "unsloth@2025.8"},
+                                          with_changes=False)
+    for item in row.get("measured", ()):
+        if item["quantity"] == "device_used_peak":
+            yield Prediction("device", answer.fullest.needed_bytes, item["value"] * UNITS[item["unit"]])
     yield from _outcome(row, fits=answer.fits)
 
 

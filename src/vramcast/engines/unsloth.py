@@ -9,6 +9,9 @@ temporary_patches/gpt_oss.py `GptOssExpertsBnb4bit`: those of gpt-oss are linear
 [Unsloth] unsloth/models/llama.py `CausalLM_fast_forward`: whole logits under one Triton kernel; cut cross entropy
 (fa8e59eb, where the card has it) above 1,024 tokens (b9fe2588); chunks (806bee24) of any length (0528b4ce);
 unsloth/kernels (rms_layernorm, swiglu, rope_embedding, cross_entropy_loss): in-place backward as in Liger
+[GRPO] unsloth_zoo rl_replacements.py `grpo_accumulated_loss`, eb68b541 (2025.9.10) and since da0c1e86 (2026.1.2);
+unsloth models/rl_replacements.py `_get_per_token_logps_and_entropies`: until then reference and policy rate all answers
+of a generation in one forward, and hidden states are kept of each, of which the loss makes logits again
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ from vramcast.domain.job import Job, Loss, Phase, Precision, Recompute
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version, version_text
-from vramcast.engines.eager.passes import Around, Piece
+from vramcast.engines.eager.passes import Around, Piece, inference
 from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import compared_phases, rated, rated_loss, refuse_fused
 from vramcast.engines.eager.question import recipe_of, refuse_shards, stepping_of
 from vramcast.engines.eager.recipe import Recipe, weights
-from vramcast.engines.eager.trl import trl_version
+from vramcast.engines.eager.trl import beta_of, generated_at_once, trl_version
 from vramcast.engines.pytorch import one_role
 from vramcast.engines.transformers.versions import left_sentences, left_whole
 from vramcast.errors import Note, Unsupported, joined
@@ -262,7 +265,10 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     refuse_fused(trainer)
     rates = rated_loss(trainer)
     recipe = _packing(asked, recipe_of(asked, loss=rates, variants="liger", autocast=True))
-    if job.plan.loss is None and rates is None:
+    answers = job.workload.objective == "grpo" and job.plan.loss is None
+    if answers:
+        recipe = _of_answers(job, recipe, version)
+    elif job.plan.loss is None and rates is None:
         recipe = with_loss(asked, recipe, version)
     whole = recipe.loss == WHOLE or rates is not None
     recipe = recipe._replace(outputs_fp32=whole and job.plan.precision in AUTOCAST)
@@ -271,6 +277,9 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     stepping, compared = stepping_of(asked)._replace(around=around), rated(trainer, recipe)
     phases = dict(compared_phases(recipe, stepping, compared) if compared else all_phases(asked, recipe, stepping))
     phases[Phase.LOAD] += weight_program(_tables(job))
+    if answers:
+        before, behind = _rated_answers(job, recipe, version)
+        phases |= {phase: (*before, *phases[phase], *behind) for phase in (Phase.FIRST_STEP, Phase.STEP)}
     notes = ["fused kernels with in-place backward", *said]
     if around is not None:
         notes.append(
@@ -288,6 +297,42 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
             ),
         )
     return (replace(one_role(asked, phases, *notes), warnings=warnings),)
+
+
+RATES_BY_ROWS_SINCE: Final[Version] = (2026, 1, 2)
+"""Log-probabilities of a micro-batch instead of hidden states [GRPO]."""
+
+LEAST_CHUNKS: Final = 4
+CHUNK_POSITIONS: Final = 4096
+"""Chunks of an answer's logits: so many, or one for so many positions [GRPO `autotune_batch_and_chunks`]."""
+
+
+def _of_answers(job: Job, recipe: Recipe, version: Version) -> Recipe:
+    """The recipe of a micro-batch whose head reads the answers alone."""
+    rows = version >= RATES_BY_ROWS_SINCE
+    chunks = max(LEAST_CHUNKS, recipe.sizes.seq_len // CHUNK_POSITIONS) if rows else 1
+    sizes = recipe.sizes._replace(
+        last_logits=job.workload.completion_len + 1, loss_chunks=chunks * job.workload.micro_batch)
+    return recipe._replace(loss="linear:unsloth_rows" if rows else "linear:unsloth_grpo", sizes=sizes)
+
+
+def _rated_answers(job: Job, recipe: Recipe, version: Version) -> tuple[Program, Program]:
+    """What comes before the micro-batches of a generation, and what goes behind them: passes of the reference and of
+    the policy, which rates its own answers where vLLM has written them (`vllm_importance_sampling_correction`)."""
+    asks = ["reference"] * bool(beta_of(job)) + ["policy"] * bool(job.engine_options.get("shares_weights"))
+    micro = job.workload.micro_batch
+    answers = micro if version >= RATES_BY_ROWS_SINCE else micro * (generated_at_once(job) or job.workload.grad_accum)
+    sizes = recipe.sizes._replace(batch=answers, adapter=None, last_logits=1)
+    rating = inference(recipe._replace(recompute=False, sizes=sizes, loss=WHOLE))
+    if version >= RATES_BY_ROWS_SINCE:
+        return rating * bool(asks), ()
+    kept = [Tensor(
+        name=f"hidden states of the {who}", num_bytes=answers * recipe.sizes.seq_len * recipe.model.hidden
+        * recipe.sizes.numerics.compute, category=Category.ACTIVATIONS, owner="answers",
+        formula=f"{answers:,} x {recipe.sizes.seq_len:,} x {recipe.model.hidden:,} x {recipe.sizes.numerics.compute} B",
+        source="unsloth models/rl_replacements.py") for who in asks]
+    before = [node for tensor in kept for node in (*rating, Alloc(tensor))]
+    return tuple(before), tuple(map(Free, kept))
 
 
 def _tables(job: Job) -> tuple[Weight, ...]:

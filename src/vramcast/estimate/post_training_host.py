@@ -96,7 +96,8 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
                        formula=Note(
                            "{} ranks x {:,} B, each block a power of two at most", ranks, weights
                        ), source=MOVED)
-    if job.rollout.sleeps and job.rollout.gpus is None and sleep_level(job) == 1:
+    drops = release.shares_weights or sleep_level(job) != 1
+    if job.rollout.sleeps and job.rollout.gpus is None and not drops:
         weights = engine(job, held_bytes=0).weights.num_bytes
         yield HostPart(name="weights of the engine, asleep", low_bytes=ranks * weights, high_bytes=2 * ranks * weights,
                        formula=Note("{} ranks x {:,} B, each block a power of two at most", ranks, weights),

@@ -64,6 +64,7 @@ PACES: Final[dict[str, Pace]] = {
     "verl": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
     "verl, megatron": Pace(2.5, 2.5, 0.7, 0.3, 0.3),
     "trl": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
+    "unsloth": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
     "ms-swift": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
     "openrlhf": Pace(1.0, 1.0, 0.7, 0.16, 0.16),
     "slime": Pace(1.28, 2.6, 0.0, 0.089, 0.06),

@@ -196,7 +196,7 @@ READERS: Final[dict[str, Reader]] = {
     "nemo": Reader("nemo", "train", _is_nemo),
     "deepspeed-chat": Reader("deepspeed_chat", "train", _is_deepspeed_chat),
     "swift": Reader("swift", "train", _is_swift, "rl"),
-    "unsloth": Reader("unsloth", "train", _is_unsloth),
+    "unsloth": Reader("unsloth", "train", _is_unsloth, "rl"),
     "trl-script": Reader("trl_script", "train", _is_tool("trl-script"), "rl"),
     "diffusers": Reader("diffusers", "train", _is_tool("diffusers")),
     "sd-scripts": Reader("kohya", "train", _is_tool("sd-scripts")),

@@ -192,8 +192,29 @@ def _linear_unsloth_tiled(graph: Graph, x: Value, spec: LinearLoss) -> Value:
 
 def _linear_unsloth_chunks(graph: Graph, x: Value, spec: LinearLoss) -> Value:
     """[zoo] `accumulate_chunk`: torch.compile's kernel writes the gradient over the chunk's logits."""
-    logits = ceil_div(spec.tokens, spec.chunks) * spec.vocabulary * spec.itemsize
-    return _unsloth_linear_loss(graph, x, spec, logits, product=spec.trainable)
+    return _unsloth_linear_loss(graph, x, spec, _chunk_bytes(spec), product=spec.trainable)
+
+
+def _linear_unsloth_grpo(graph: Graph, x: Value, spec: LinearLoss) -> Value:
+    """[zoo 2025] rl_replacements.py `UnslothEfficientGRPO`: a chunk is one answer; its logits, and beside them first
+    those of the reference, which die with their log-probabilities, then the gradient."""
+    return _unsloth_linear_loss(graph, x, spec, 2 * _chunk_bytes(spec))
+
+
+def _linear_unsloth_rows(graph: Graph, x: Value, spec: LinearLoss) -> Value:
+    """[zoo 2026] rl_replacements.py `chunked_hidden_states_selective_log_softmax`: what torch.compile saves of all
+    chunks for backward are the products; the gradient of one is there beside them."""
+    kept = graph.value("loss.logits", spec.tokens * spec.vocabulary * spec.itemsize, gradient_bytes=0)
+    return graph.call(
+        "linear_cross_entropy", [x], [scalar(graph)], saved=[x], extra=[kept],
+        backward_temporaries=[graph.tensor("loss.logits_gradient_chunk", _chunk_bytes(spec))],
+        weight_gradients=[graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)]
+        if spec.trainable else [],
+    )
+
+
+def _chunk_bytes(spec: LinearLoss) -> int:
+    return ceil_div(spec.tokens, spec.chunks) * spec.vocabulary * spec.itemsize
 
 
 def _unsloth_linear_loss(graph: Graph, x: Value, spec: LinearLoss, logits: int, *, product: bool = False) -> Value:
@@ -293,6 +314,8 @@ LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLos
     "unsloth": _linear_unsloth,
     "unsloth_tiled": _linear_unsloth_tiled,
     "unsloth_chunks": _linear_unsloth_chunks,
+    "unsloth_grpo": _linear_unsloth_grpo,
+    "unsloth_rows": _linear_unsloth_rows,
     "trl": _linear_trl,
     "trl_autocast": partial(_linear_trl, narrow=2),
     "torchtune": _linear_torchtune,

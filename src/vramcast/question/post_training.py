@@ -60,6 +60,13 @@ OF_SWIFT: Final = ("trainer-sleep", "trainer-leaves", "sleep-level", "handover-p
 TRL_OF_SWIFT: Final[Version] = (0, 29)
 """The newest TRL that ms-swift 4.6 allows [swift requirements/framework.txt]."""
 
+UNSLOTH_ASKS: Final = {
+    "peft": "lora", "lora-rank": 16, "base-weights": "nf4", "optimizer": "adamw-8bit",
+    "lora-targets": "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+}
+"""Unsloth's network where nobody says another: frozen weights that vLLM keeps in 4 bits, and adapters of every layer
+[unsloth models/llama.py `from_pretrained`, `get_peft_model`]."""
+
 NOT_OF_TRL: Final = (
     "micro-tokens", "log-prob-micro-batch", "log-prob-tokens", "ulysses", "entropy", "entropy-kernel", "fused-loss",
     "padded", "reuse-log-prob", "offload-reference", "layered-summon", "bucket-mib", "reward-model",
@@ -118,7 +125,7 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     deviation = _deviation(values)
     episodes = converted(Episodes, section(values, "episodes", TABLE) | deviation)
     release = next(one for one in known.releases if version >= one.since)
-    release_of_trl = version if framework == "trl" else TRL_OF_SWIFT
+    release_of_trl = TRL_OF_SWIFT if framework == "ms-swift" else version
     of_trainer = known.engine == "huggingface"
     trainer = _trl(given, framework, release_of_trl, algorithm, episodes, resolve) if of_trainer else None
     updates = converted(Updates, {
@@ -304,11 +311,32 @@ def _trl(
     if {"shards", "zero"} & given.keys() and "sharded-by" not in given:
         own["sharded-by"] = "deepspeed"  # as its documents' files of Accelerate have it
     pairs = tuple(parse("trainer-option", given.get("trainer-option", ()), TABLE))
+    if framework == "unsloth":
+        other = OBJECTIVES[algorithm] != "grpo" or "vllm" not in str(given.get("rollout", "vllm"))
+        if other or "rollout-gpus" in given:
+            raise Unsupported("Unsloth trains GRPO beside a vLLM in its own process; leave out --rollout-gpus, "
+                              "other engines and algorithms")
+        engine = {**_shared(own), "engine": f"unsloth@{version_text(version)}"}
+    else:
+        engine, pairs = {"engine": "huggingface"}, (f"trl={version_text(version)}", *pairs)
     return build_job({
-        **own, "engine": "huggingface", "objective": OBJECTIVES[algorithm],
+        **own, **engine, "objective": OBJECTIVES[algorithm],
         "seq-len": episodes.prompt_len, "completion-len": episodes.response_len,
-        "engine-option": (f"trl={version_text(version)}", "steps_per_generation=0", *pairs),
+        "engine-option": ("steps_per_generation=0", *pairs),
     }, resolve=resolve)
+
+
+def _shared(own: Mapping[str, object]) -> dict[str, object]:
+    """The network that Unsloth's trainer shares with its vLLM.
+
+    Raises: Unsupported for what vLLM keeps otherwise
+    """
+    found = {**UNSLOTH_ASKS, **own}
+    base, peft = str(found["base-weights"]), str(found["peft"])
+    if base not in ("full", "nf4", "nf4-dq") or peft != "lora":
+        raise Unsupported("Unsloth shares weights in 16 or 4 bits with its vLLM, beside LoRA; --base-weights {} with "
+                          "--peft {} is not modelled", base, peft)
+    return found | {"base-weights": base.removesuffix("-dq")}  # whose scales it unpacks [bitsandbytes_loader.py]
 
 
 def _engine_part(values: Mapping[str, Any], *, sleeps: bool = True) -> Rollout:
@@ -393,6 +421,9 @@ def _assumed(
             "{} {}, which goes with that release; --rollout says otherwise", engine, version_text(engine_version)
         ))
     known = FRAMEWORKS[framework]
+    if framework == "unsloth" and "peft" not in values:
+        found.append("LoRA of rank 16 over weights in 4 bits, as Unsloth loads and adapts them; --peft lora with "
+                     "--lora-rank and --base-weights says otherwise")
     micro_batch = next(one for one in known.releases if version >= one.since).micro_batch
     if micro_batch is not None:
         if not {"micro-batch", "micro-tokens"} & set(values):

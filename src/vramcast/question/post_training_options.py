@@ -20,7 +20,8 @@ OF_TRL: Final = (
 
 POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "framework": Option("job", "framework", Kind.TEXT, "framework@version: verl@0.8 (default), verl@0.4, nemo-rl@0.5, "
-                        "trl@1.9, openrlhf@0.11, ms-swift@4.6, slime@0.3"),
+                        "trl@1.9, openrlhf@0.11, ms-swift@4.6, slime@0.3, "
+                        "unsloth@2026.10"),
     "engine": Option("job", "engine", Kind.CHOICE, "what the trainer runs; pytorch: FSDP, huggingface: TRL's "
                      "trainers, deepspeed: OpenRLHF's", ("pytorch", "megatron", "huggingface", "deepspeed")),
     "steps": _count("job", "run_steps", "steps of the whole run, for its length and its cost"),

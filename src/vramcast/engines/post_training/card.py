@@ -91,7 +91,7 @@ def cards(job: PostTrainingJob) -> tuple[Card, ...]:
         return (*alone, Card(processes=(process,), shortfall=made.shortfall, stages=(
             started, Stage(name="generate", programs={ENGINE: made.forward}, awake=POOLS))))
     stages = tuple(_stages(job, release, roles, made, generator=TRAINER if in_process else ENGINE))
-    return (Card(processes=_processes(made, roles, in_process=in_process), stages=stages, rising=rising,
+    return (Card(processes=_processes(release, made, roles, in_process=in_process), stages=stages, rising=rising,
                  shortfall=made.shortfall, assumptions=said),)
 
 
@@ -244,8 +244,8 @@ def _rated(job: PostTrainingJob, roles: _Roles, stays: _Stays, awake: tuple[str,
         yield Stage(name="ref_log_prob", programs={home: referred}, awake=awake, releases=(home,) if releases else ())
 
 
-def _processes(made: Engine, roles: _Roles, *, in_process: bool) -> tuple[Process, ...]:
-    pools = (made.weights, made.cache)
+def _processes(release: Release, made: Engine, roles: _Roles, *, in_process: bool) -> tuple[Process, ...]:
+    pools = (made.cache,) if release.shares_weights else (made.weights, made.cache)
     if in_process:
         return (Process(name=TRAINER, outside=made.outside, pools=pools),)
     return (*(Process(name=name) for name in roles.homes), Process(name=ENGINE, outside=made.outside, pools=pools))
@@ -278,7 +278,9 @@ def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Ite
         plan.tp, plan.memory_fraction, plan.max_sequences or "unset", tokens,
         "CUDA graphs" if plan.graphs else "no CUDA graphs"
     ))
-    if job.rollout.sleeps and job.rollout.gpus is None:
+    if release_of(job).shares_weights:
+        yield "frozen weights are there once, for trainer and engine; asleep, that gives up its cache alone"
+    elif job.rollout.sleeps and job.rollout.gpus is None:
         yield Note("it sleeps while the trainer works (level {})", sleep_level(job))
     if job.engine == "megatron":
         yield "under Megatron passes without gradients are counted by their logits alone"

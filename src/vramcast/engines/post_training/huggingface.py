@@ -7,10 +7,13 @@ after the other, under ZeRO-3 gathered one at a time; adapters are merged, for w
 [swift] modelscope/ms-swift 3602360 swift/rlhf_trainers/rollout_mixin.py `split_batches`: all weights are gathered at
 once, or so many parts of the layers and then the rest (`move_model_batches`); `offload_model`, `offload_optimizer`:
 weights and moments leave while the engine starts and generates, fp32 weights and gradients of DeepSpeed stay
+[unsloth] unslothai/unsloth-zoo ce232d6c unsloth_zoo/vllm_utils.py `convert_vllm_to_huggingface`, `load_lora`: frozen
+weights are the engine's, adapters are copied into its slot
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Final
 
 from msgspec.structs import replace
@@ -20,10 +23,10 @@ from vramcast.domain.job import Job, Phase, Shards
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Category, Program, Tensor, live_at_end
 from vramcast.engines.eager.releases import sharder
-from vramcast.engines.huggingface import ranks
 from vramcast.engines.post_training.batches import Batches, trainer_cluster
 from vramcast.engines.post_training.networks import Network, num_bytes
-from vramcast.engines.training import Sharder
+from vramcast.engines.post_training.releases import release_of
+from vramcast.engines.training import Sharder, engine_of
 from vramcast.units import ceil_div
 
 BETA: Final = 0.04
@@ -36,18 +39,20 @@ def train_job(job: PostTrainingJob, found: Batches) -> Job:
     """The update as a job of TRL's trainer, whose answers come from elsewhere."""
     assert job.trainer is not None
     options = job.trainer.engine_options
+    shares = {"shares_weights": True} if release_of(job).shares_weights else {}
     beta = (options.get("beta") or BETA) if job.updates.reference else 0.0
     workload = replace(
         job.trainer.workload, seq_len=job.episodes.prompt_len, completion_len=job.episodes.response_len,
         micro_batch=found.samples, grad_accum=found.accumulated,
     )
     return replace(job.trainer, workload=workload, plan=job.plan, cluster=trainer_cluster(job),
-                   engine_options={**options, "beta": beta, "handed_over": True})  # in a stage of its own
+                   engine_options={**options, "beta": beta, "handed_over": True, **shares})  # in a stage of its own
 
 
 def actor(job: PostTrainingJob, found: Batches) -> Network:
     """The network that learns, and the reference that its trainer holds beside it."""
-    (role,) = ranks(train_job(job, found._replace(accumulated=min(found.accumulated, 2))))
+    alone = train_job(job, found._replace(accumulated=min(found.accumulated, 2)))
+    (role,) = import_module(engine_of(alone).module).ranks(alone)
     load, first = role.phases[Phase.LOAD], role.phases[Phase.FIRST_STEP]
     held = tuple(live_at_end(load).items())
     weights = tuple((tensor, count) for tensor, count in held if tensor.category is Category.WEIGHTS)
@@ -72,7 +77,7 @@ def _sharder(job: PostTrainingJob) -> Sharder | None:
 def held_before(job: PostTrainingJob, learning: Network) -> int:
     """Of ZeRO-3 its partitions, which `from_pretrained` makes; of whole weights all but the reference's [bytes]."""
     by = _sharder(job)
-    if job.updates.leaves:
+    if job.updates.leaves or release_of(job).shares_weights:
         return 0
     if by is not None and not (by == "deepspeed" and job.plan.shards is Shards.EVERYTHING):
         return 0

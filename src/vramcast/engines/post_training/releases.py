@@ -11,6 +11,8 @@ are vLLM's own, since then `AsyncLLMEngine`, which has 2,048 tokens and 128 sequ
 trainer/ppo_trainer.py `broadcast_to_vllm`: weights alone are woken since 0.9.2
 [slime] THUDM/slime 624b824 (0.3.1) slime/backends/megatron_utils/actor.py: a trainer on the engine's cards is paused
 whole by torch_memory_saver while it generates; copies of the weights, one a tag, wait on the host and take turns
+[unsloth] unslothai/unsloth-zoo ce232d6c (2026.8.13), 08df47a2, eb68b541 (2025.9.10) unsloth_zoo/vllm_utils.py
+`load_vllm`, `patch_vllm_enable_sleep_mode`: weights are there once, and of a sleeping engine the cache alone leaves
 [nemo] NVIDIA-NeMo/RL 7ea279a nemo_rl/models/generation/vllm/vllm_worker.py, nemo_rl/algorithms/grpo.py: the policy
 waits on the host while the engine generates, and its optimizer while weights are handed over
 """
@@ -48,6 +50,7 @@ class Release(NamedTuple):
     batched_tokens: int | None = 8192  # of a forward of the engine; None: it is not told any
     micro_batch: int | None = None  # sequences of a micro-batch, where nobody says
     rating_batch: int | None = None  # the same of passes without gradients
+    shares_weights: bool = False  # the trainer's frozen weights are the engine's, which keeps them asleep, too
 
 
 MEMORY_FRACTION: Final = 0.5
@@ -87,6 +90,17 @@ SWIFT: Final = (
     Release((4, 0), True, 1, False, "in place", False, 2, 0, None, True, True, (0, 23), (0, 5, 8), pads=True,
             batched_tokens=2048, micro_batch=1),
 )
+
+
+def _unsloth(since: Version, vllm: Version) -> Release:
+    """[unsloth]: its batch is the answers to one prompt, unless another one holds several [unsloth rl.py]."""
+    return Release(since, True, 1, False, "in place", False, 2, 0, None, True, False, vllm, (0, 5, 8), pads=True,
+                   batched_tokens=None, micro_batch=8, shares_weights=True)
+
+
+UNSLOTH: Final = tuple(_unsloth(*row) for row in (
+    ((2026, 7), (0, 21)), ((2026, 1), (0, 14)), ((2025, 11), (0, 11)), ((2025, 8), (0, 10)),
+))
 
 
 def _openrlhf(since: Version, vllm: Version) -> Release:
@@ -132,6 +146,7 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     "nemo-rl": Framework(NEMO, (0, 3), (0, 6), (0, 6), "megatron", 1, 0.6, ("pytorch",)),
     "trl": Framework(TRL, (0, 18), (1, 9), (1, 9), "huggingface", 1, 0.3),
     "ms-swift": Framework(SWIFT, (4, 0), (4, 6), (4, 6), "huggingface", 1, 0.9),
+    "unsloth": Framework(UNSLOTH, (2025, 8), (2026, 10), (2026, 10), "huggingface", 1, 0.5),
     "slime": Framework(SLIME, (0, 2), (0, 3), (0, 3), "megatron", 1, 0.7, rollout="sglang"),
     "openrlhf": Framework(OPENRLHF, (0, 6), (0, 11), (0, 11), "deepspeed", 1),
 }

@@ -12,9 +12,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final, NamedTuple
 
+from vramcast.domain.job import Precision
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Alloc, Category, Program, Tensor, extent, live_at_end
 from vramcast.domain.serving import Deployment, Requests, ServeJob, ServePlan, ServingRank, Version
+from vramcast.engines.post_training import unsloth
 from vramcast.engines.post_training.batches import part_of
 from vramcast.engines.post_training.releases import FRAMEWORKS, release_of
 from vramcast.engines.serving.table import SERVING
@@ -70,7 +72,15 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
     if of_class and job.rollout_engine == "vllm":
         own |= {"offline": True}
         own |= {"v1": False} if release.first_engine and job.rollout_version < SECOND_ONLY else {}
-    rank = 0 if job.plan.peft is None or of_trl else max(LEAST_RANK, job.plan.peft.rank)
+    share, tokens = asked.memory_fraction or usual.memory_fraction, asked.batched_tokens or release.batched_tokens
+    peft, stored, dtype = job.plan.peft, None, "bf16"
+    if release.shares_weights:
+        share, sequences, at_once = unsloth.limits(job, share)
+        most, tokens = asked.max_sequences or sequences, asked.batched_tokens or at_once
+        stored = peft.base if peft is not None and peft.base != "full" else None
+        dtype = "fp16" if job.plan.precision is Precision.AMP_FP16 else dtype
+    merges = of_trl and not release.shares_weights
+    rank = 0 if peft is None or merges else max(LEAST_RANK, peft.rank)
     return ServeJob(
         model=job.model,
         requests=Requests(
@@ -79,9 +89,8 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
             output_len=episodes.mean_response_len or episodes.response_len,
         ),
         plan=ServePlan(
-            tp=tp, memory_fraction=asked.memory_fraction or usual.memory_fraction, max_sequences=most,
-            batched_tokens=asked.batched_tokens or release.batched_tokens,
-            graphs=release.graphs if asked.graphs is None else asked.graphs, dtype="bf16",
+            tp=tp, memory_fraction=share, max_sequences=most, batched_tokens=tokens, weights=stored,
+            graphs=release.graphs if asked.graphs is None else asked.graphs, dtype=dtype,
             lora_slots=int(rank > 0), lora_rank=rank or 16,
         ),
         cluster=cluster,

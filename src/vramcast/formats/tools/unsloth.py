@@ -15,6 +15,7 @@ from vramcast.errors import Note
 from vramcast.formats.python_calls import Call, Open, calls_of, unasked
 from vramcast.formats.reading import Config, Reading, Unread, lengths_of, shown, together
 from vramcast.formats.tools.transformers import ARGUMENTS, optimizer_of
+from vramcast.formats.tools.trl import COLOCATED
 from vramcast.formats.tools.trl_script import set_behind
 from vramcast.formats.watched import Known, Watched
 
@@ -33,6 +34,8 @@ IN_ORDER: Final = ("model_name", "max_seq_length", "dtype", "load_in_4bit", "loa
 LENGTH: Final = 2048
 
 LENGTHS: Final = ("max_prompt_length", "max_completion_length")
+TRL_LENGTHS: Final = {"max_prompt_length": 512, "max_completion_length": 256}
+"""Of `GRPOConfig` in the releases of TRL that Unsloth installs."""
 
 WHISPER_WRITES: Final = 448
 """`max_target_positions` of every size [tokens]."""
@@ -104,7 +107,8 @@ def read(config: Config) -> Reading:
     asked = training.count("max_seq_length") or training.count("max_length")
     options["seq-len"] = length or asked or (512 if EMBEDS in loads.name else LENGTH)
     notes = _named(model, options)
-    options |= _task(trains, training, options["seq-len"], notes)
+    context = options["seq-len"]
+    options |= _task(trains, training, context, notes)
     sized, seen = _images(calls, str(options.get("model", "")))
     options |= sized
     if "whisper" in str(options.get("model", "")):  # its encoder reads 30 seconds, whatever is asked
@@ -112,8 +116,9 @@ def read(config: Config) -> Reading:
     notes += [*seen, *unasked(calls)]
     if model.flag("offload_embedding"):
         notes.append("the trainer brings an embedding that offload_embedding moves to the host back to the card")
-    if model.flag("fast_inference"):
-        model.cannot("fast_inference", "puts a server on the same card, which is not modelled")
+    rollout = _rollout(model, training, tuned, options, config.text) if model.flag("fast_inference") else {}
+    if rollout:
+        rollout["context"] = context
     options |= _precision(model, whole=bool(whole))
     if whole:
         for name in ("load_in_4bit", "load_in_16bit", "load_in_8bit"):
@@ -134,8 +139,42 @@ def read(config: Config) -> Reading:
     unread = (*anything, *model.unread(), *tuned.unread(), *training.unread(),
               *(_towers(tuned) if adapts is not None and not sized else ()))
     fp16 = options.get("precision") == "amp-bf16"
-    return Reading("unsloth", options, {}, batch, unread, tuple(notes), alone=True,
+    return Reading("unsloth", options, {}, batch, unread, tuple(notes), alone=True, rollout=rollout,
                    without_bf16={"precision": "amp-fp16"} if fp16 or options["precision"] == "bf16" else {})
+
+
+STANDBY: Final = re.compile(
+    r"""(?m)^[^#\n]*\bUNSLOTH_VLLM_STANDBY\\?["']?\]?\s*=\s*\\?["']?(?!0\b)\w""")
+"""The variable by which the engine gives its cache up while the trainer works, in a script or a notebook."""
+
+SHARE: Final = 0.5
+ANSWERS: Final = 8
+"""`gpu_memory_utilization` of `from_pretrained` and `num_generations` where nobody says them."""
+
+
+def _rollout(
+    model: Watched, training: Watched, tuned: Watched, options: dict[str, Any], text: str
+) -> dict[str, Any]:
+    """What `vramcast rl` is asked of the engine that `fast_inference` starts on the card."""
+    if options.get("objective") != "grpo" or model.flag("full_finetuning"):
+        model.cannot("fast_inference", "puts a server on the same card, which is modelled for GRPO of adapters alone")
+        return {}
+    model.cannot("fast_inference", COLOCATED[True], option="rollout")
+    model.only("float8_kv_cache", False)
+    if model.flag("load_in_8bit"):
+        model.cannot("load_in_8bit", "beside fast_inference is not modelled")
+    model.only("conservativeness", 1)
+    slots, rank = model.count("max_lora_rank"), tuned.count("r") or 16
+    if slots is not None and slots < rank:
+        model.cannot("max_lora_rank", Note("is less than r={}, which vLLM refuses", rank))
+    share, told = model.number("gpu_memory_utilization"), model.flag("unsloth_vllm_standby")
+    most = model.count("max_num_seqs")
+    return {
+        "framework": "unsloth", "rollout": "vllm", "samples": training.count("num_generations") or ANSWERS,
+        "memory-fraction": SHARE if share is None else share, "sleep": bool(told or STANDBY.search(text)),
+        "base-weights": "full",  # where nothing packs them
+        **({"max-sequences": most} if most else {}),
+    }
 
 
 def _first(calls: tuple[Call, ...], wanted: Any) -> Call | None:
@@ -190,9 +229,13 @@ def _task(trains: Call | None, training: Watched, length: int, notes: list[str])
         ))
         for name in LENGTHS:
             training.pop(name, None)
-    answers = answers or max(1, length - (prompt or 0))
+        answers = answers or max(1, length - prompt)
+    for name, said in zip(LENGTHS, (prompt, answers), strict=True):
+        if said is None:
+            notes.append(Note("{} is not given: {}, as TRL has it", name, TRL_LENGTHS[name]))
+    prompt, answers = (said or TRL_LENGTHS[name] for name, said in zip(LENGTHS, (prompt, answers), strict=True))
     beta = training.number("beta")
-    return {"objective": "grpo", "seq-len": prompt or length, "completion-len": answers,
+    return {"objective": "grpo", "seq-len": prompt, "completion-len": answers,
             "engine-option": (f"beta={0.001 if beta is None else beta:g}",)}
 
 
