@@ -27,9 +27,11 @@ def test_layers_lie_where_transformers_puts_them(model: str, cards: int) -> None
         assert any(f": {layers} layers" in text for text in answer(job, with_changes=False).assumptions), model
 
 
-@pytest.mark.parametrize("model", ["Qwen/Qwen2.5-14B", "Qwen/Qwen2.5-3B", "qwen2.5-vl-7b"])
-def test_the_cards_together_hold_what_one_would(model: str) -> None:
-    options = {"model": model, "engine": "huggingface", "peft": "lora", "recompute": "full", "seq-len": 2048}
+@pytest.mark.parametrize(("model", "method"), [
+    ("Qwen/Qwen2.5-14B", {"peft": "lora"}), ("Qwen/Qwen2.5-3B", {"peft": "lora"}), ("qwen2.5-vl-7b", {"peft": "lora"}),
+    ("Qwen/Qwen2.5-3B", {}), ("bert-base", {})])  # one table learns as embedding and as head, on the first card
+def test_the_cards_together_hold_what_one_would(model: str, method: dict[str, str]) -> None:
+    options = {"model": model, "engine": "huggingface", "recompute": "full", "seq-len": 512, **method}
     one = answer(job_of(options | {"gpus": "1xh200-sxm-141gb"}), with_changes=False)
     three = answer(job_of(options | {"gpus": "3xh200-sxm-141gb", "pp": 3}), with_changes=False)
     loaded = [sum(rank.phases[Phase.LOAD].allocated_bytes for rank in found.ranks) for found in (one, three)]
@@ -37,11 +39,13 @@ def test_the_cards_together_hold_what_one_would(model: str) -> None:
     highest = max(rank.phases[Phase.STEP].allocated_bytes for rank in three.ranks)
     assert highest < one.ranks[0].phases[Phase.STEP].allocated_bytes < 3 * highest
     if one.time is not None and three.time is not None:
-        assert abs(three.time.step_s / one.time.step_s - 1) < 0.05  # they work in turn
+        # they work in turn, but for updates, which cards make beside each other
+        assert (0.95 if "peft" in method else 0.8) < three.time.step_s / one.time.step_s < 1.05
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    ({"gpus": "4xh100", "pp": 2}, "use --pp 4"), ({"pp": 2, "shards": "everything"}, "--shards"),
+    ({"gpus": "4xh100", "pp": 2}, "use --pp 4"), ({"gpus": "2x2xh100", "pp": 2}, "give one machine"),
+    ({"pp": 2, "shards": "everything"}, "--shards"),
     ({"pp": 2, "schedule": "gpipe"}, "--schedule"), ({"pp": 2, "objective": "dpo"}, "objective=dpo"),
 ])
 def test_what_device_map_does_not_do_is_refused(options: dict[str, object], said: str) -> None:

@@ -56,9 +56,12 @@ def staged(job: Job, recipe: Recipe, stepping: Stepping) -> Iterator[tuple[RankP
 
 def _refuse(job: Job) -> None:
     plan, model = job.plan, job.model
-    if plan.pp != job.cluster.count or job.cluster.num_nodes > 1:
+    if job.cluster.num_nodes > 1:
+        raise InvalidSpec("--pp of --engine {} is device_map: one process, which has the cards of one machine; leave "
+                          "--pp out, or give one machine", job.engine)
+    if plan.pp != job.cluster.count:
         raise InvalidSpec("--pp of --engine {} is device_map: one process and all {} cards of one machine; use --pp {}",
-                          job.engine, job.cluster.count, job.cluster.gpus_per_node)
+                          job.engine, job.cluster.count, job.cluster.count)
     if (plan.schedule, plan.first_stage_layers, plan.last_stage_layers) != ("1f1b", None, None):
         raise InvalidSpec("device_map (--pp) has no schedule and divides the layers itself; leave --schedule, "
                           "--first-stage-layers and --last-stage-layers out")

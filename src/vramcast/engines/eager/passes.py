@@ -272,7 +272,7 @@ class Tied(NamedTuple):
 def _tied(recipe: Recipe, built: Blocks) -> Tied | None:
     """None where embedding and head learn apart, or not at all."""
     learns = recipe.learns("embedding.tokens", "embedding")
-    if not recipe.model.tied or recipe.copies_learning or not learns:
+    if not (recipe.model.tied and recipe.starts and learns) or recipe.copies_learning:
         return None
     tables = [tensor for tensor in built.embedding.weight_gradients if tensor.name == "tokens.weight_gradient"]
     for operator in built.head.operators:
