@@ -22,6 +22,8 @@ def options(arguments: str) -> dict[str, Any]:
     ("--disable-piecewise-cuda-graph", {"engine-option": ("prefill-graphs=false",)}),
     ("--disable-prefill-cuda-graph", {"engine-option": ("prefill-graphs=false",)}),
     ("--disable-cuda-graph", {"graphs": False}),
+    ("--tp 8 --dp 4 --enable-dp-attention", {"attention-dp": True}), ("--tp 8 --attn-dp-size 4 --ep-size 8", {
+        "attention-dp": True, "expert-parallel": True}),
     ("--disable-decode-cuda-graph --disable-prefill-cuda-graph", {"graphs": False}),
     ("""--context-length 65536 --json-model-override-args '{"rope_scaling": {"rope_type": "yarn", "factor": 2}}'""",
      {"context": 65536, "engine-option": ("allow-long=true",)}),

@@ -27,9 +27,9 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
         "base-weights", "adapter-dtype", "lora-slots",
     ),
     "parallelism": (
-        "pp", "dp", "cp", "ep", "etp", "dcp", "expert-parallel", "virtual-stages", "schedule", "first-stage-layers",
-        "last-stage-layers", "sequence-parallel", "cp-kind", "shards", "sharded-by", "shard-group",
-        "reshard-after-forward",
+        "pp", "dp", "cp", "ep", "etp", "dcp", "attention-dp", "expert-parallel", "virtual-stages", "schedule",
+        "first-stage-layers", "last-stage-layers", "sequence-parallel", "cp-kind", "shards", "sharded-by",
+        "shard-group", "reshard-after-forward",
     ),
     "memory": (
         "optimizer-kernel", "recompute-layers", "recompute-modules", "attention", "loss", "compile",

@@ -84,6 +84,7 @@ class ServePlan(Noun, frozen=True):
     tp: int = 1
     pp: int = 1
     dp: int = 1  # whole copies; attention is data-parallel where experts are shared
+    attention_dp: bool = False  # copies attend apart and share experts, each divided over tp x dp
     expert_parallel: bool = False  # experts over tp x dp instead of split inside
     dcp: int = 1  # decode context parallelism: the cache divided over ranks of a tensor-parallel group
     weights: str | None = None  # key of `states.storage.FORMATS` or a GGUF mix; None: as the checkpoint stores them

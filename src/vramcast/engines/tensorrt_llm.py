@@ -36,6 +36,7 @@ from vramcast.engines.serving.rank import (
     corrected,
     draft_mixers,
     dtype_of,
+    gathered,
     job_formats,
     layout_of,
     load_program,
@@ -262,7 +263,7 @@ def _step(job: ServeJob, settings: Settings, stage: Stage, experts_divided: int)
     model, width = job.model, WIDTHS[dtype_of(job.model, job.plan.dtype)]
     step = transient(*widest_moment(
         model, stage, tokens=settings.tokens, tp=job.plan.tp, experts_divided=experts_divided, width=width,
-        source=SOURCE,
+        source=SOURCE, gathered=gathered(job),
     ))
     if stage.last:
         sequences = min(settings.sequences, LOGITS_SEQUENCES)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from vramcast.domain.answer import Speed
 from vramcast.domain.model import Head, Run
 from vramcast.domain.serving import ServeJob
+from vramcast.engines.serving.rank import shares_experts
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.table import SERVING
 from vramcast.engines.serving.weights import formats_of
@@ -200,7 +201,7 @@ def placement_of(job: ServeJob, execution: Execution) -> Placement:
         k_dtype=auto if plan.kv_dtype == "auto" else plan.kv_dtype,
         v_dtype=plan.v_dtype,
         tp=tp,
-        ep=tp * plan.dp if plan.expert_parallel else 1,
+        ep=tp * plan.dp if plan.expert_parallel or shares_experts(job) else 1,
         dcp=plan.dcp,
         left_whole=_left_whole(job),
     )

@@ -19,8 +19,8 @@ FIXED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "serve": (
         "model", "engine", "context", "weights", "dtype", "kv-dtype", "memory-fraction", "max-sequences",
-        "batched-tokens", "block-tokens", "graphs", "prefix-caching", "lora-slots", "lora-rank", "expert-parallel",
-        "engine-option",
+        "batched-tokens", "block-tokens", "graphs", "prefix-caching", "lora-slots", "lora-rank", "attention-dp",
+        "expert-parallel", "engine-option",
     ),
 }
 """Command -> options that say what is trained or served, in which framework; the others say how it is split."""

@@ -42,6 +42,7 @@ SERVE_OPTIONS: Final[dict[str, Option]] = {
     "tp": Option("plan", "tp", Kind.COUNT, "tensor-parallel degree; by default what pp and dp leave of the GPUs"),
     "pp": Option("plan", "pp", Kind.COUNT, "pipeline stages"),
     "dp": Option("plan", "dp", Kind.COUNT, "data-parallel copies"),
+    "attention-dp": Option("plan", "attention_dp", Kind.FLAG, "copies attend apart and share the experts"),
     "expert-parallel": Option("plan", "expert_parallel", Kind.FLAG, "whole experts per rank instead of slices"),
     "dcp": Option("plan", "dcp", Kind.COUNT, "decode context parallelism: the cache divided inside a tp group"),
     "weights": Option(

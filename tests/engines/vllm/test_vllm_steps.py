@@ -40,6 +40,33 @@ def test_data_parallel_attention_widens_the_experts_batch() -> None:
     assert gib(two, "activation peak") > 1.7 * gib(one, "activation peak")
 
 
+@pytest.mark.parametrize("options", [
+    {"engine": "vllm@0.19"}, {"engine": "sglang", "attention_dp": True},
+    {"engine": "tensorrt-llm", "attention_dp": True},
+])
+def test_copies_that_share_experts_divide_each_where_nobody_has_them_whole(options: dict[str, Any]) -> None:
+    """One server's data-parallel ranks hold one set of experts: 671 billion in FP8 on 8 H200, one rank a copy."""
+    shared = {"gpus": "8xh200", "tp": 1, "dp": 8, "max_sequences": 64}
+    divided, whole = (ask("deepseek-v3", **options | shared | more) for more in ({}, {"expert_parallel": True}))
+    assert divided.fits
+    experts = [sum(entry.num_bytes for entry in found.fullest.ledger if "moe.experts" in entry.path)
+               for found in (divided, whole)]
+    assert experts[0] == pytest.approx(experts[1], rel=0.02)
+    copies = ask("qwen3-30b-a3b", "sglang", gpus="2xh100", tp=1, dp=2)  # as many servers
+    assert gib(copies, "weights") > 1.8 * gib(ask("qwen3-30b-a3b", gpus="2xh100", tp=1, dp=2), "weights")
+
+
+@pytest.mark.parametrize("engine", ["vllm@0.19", "sglang"])
+def test_blocks_of_fp8_are_not_divided(engine: str) -> None:
+    """vllm-project/vllm#17569: 1,536 over 8 ranks are 192, one and a half blocks."""
+    options = {"engine": engine, "gpus": "8xh100", "tp": 8}
+    with pytest.raises(InvalidSpec, match=r"192 .* use --tp 1, 2, 3, 4 or 6 or --expert-parallel"):
+        ask("qwen3-235b-a22b-fp8", **options)
+    for other in ({"expert_parallel": True}, {"tp": 4, "pp": 2}):
+        assert ask("qwen3-235b-a22b-fp8", **options | other).fits
+    assert ask("qwen3-235b-a22b", **options).fits
+
+
 def test_images_are_profiled_unless_switched_off() -> None:
     seen = ask("qwen2.5-vl-7b", max_sequences=1)
     without = ask("qwen2.5-vl-7b", max_sequences=1, engine_option=("images=0", "videos=0"))
@@ -127,8 +154,9 @@ def test_recurrent_networks_are_refused_on_the_first_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({"tp": 3, "gpus": "3xh100"}, "num_heads=32"), ({"pp": 40, "gpus": "40xh100"}, "layers")]
+    ("options", "words"), [({"tp": 3, "gpus": "3xh100"}, "num_heads=32"), ({"pp": 40, "gpus": "40xh100"}, "layers"),
+                           ({"dp": 2, "gpus": "2xh100", "engine": "sglang", "attention_dp": True}, "no experts")]
 )
 def test_degrees_that_do_not_divide_name_those_that_do(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidSpec, match=words):
+    with pytest.raises((InvalidSpec, Unsupported), match=words):
         ask("llama-3.1-8b", **options)

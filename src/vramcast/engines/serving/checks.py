@@ -2,6 +2,8 @@
 
 [vllm] platforms/rocm.py `supported_quantization` has bitsandbytes from 0.12 on; v1/attention: no bf16 below Ampere
 [transformers] flash-attn 2 is written for Ampere and later
+[blocks] vllm layers/quantization/fp8.py `Fp8MoEMethod.create_weights`, utils/fp8_utils.py `validate_fp8_block_shape`;
+sglang srt/layers/quantization/fp8.py: FP8 in blocks of 128 x 128 is loaded where every rank has whole blocks
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from vramcast.domain.device import Gpu
 from vramcast.domain.model import MLP, Attention, Head, MoE, MultiLatentAttention
 from vramcast.domain.serving import PipelineJob, ServeJob, ServePlan, Version
 from vramcast.domain.version import named
+from vramcast.engines.serving.rank import expert_degrees, job_formats
 from vramcast.engines.serving.requests import refuse_pipeline_requests, refuse_requests
 from vramcast.engines.serving.table import SERVING, OldestSm, Support
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported, listed
@@ -149,6 +152,10 @@ def _dotted(sm: int) -> str:
 
 LARGEST_SUGGESTED = 64
 
+BLOCKED: Final = "fp8-block"
+FP8_BLOCK: Final = 128
+
+
 def refuse_foreign_cache(job: ServeJob) -> None:
     """Raise InvalidSpec for a cache dtype that the job's engine does not have."""
     known = SERVING[job.engine].kv_dtypes
@@ -200,16 +207,43 @@ def check_degrees(job: ServeJob) -> None:
             _divides("tp", plan.tp, mixer.num_kv_heads, f"num_kv_heads={mixer.num_kv_heads} of {model.name}")
         if isinstance(channel, MLP):
             _divides("tp", plan.tp, channel.width, f"ffn={channel.width} of {model.name}")
-        if isinstance(channel, MoE) and plan.expert_parallel:
-            ranks = plan.tp * plan.dp
-            _divides("tp x dp", ranks, channel.num_experts, f"num_experts={channel.num_experts} of {model.name}")
-    if plan.expert_parallel and not any(isinstance(run.layer.channel, MoE) for run in model.main.runs):
-        raise InvalidSpec("expert-parallel: {} has no experts to divide; leave it out", model.name)
+        if isinstance(channel, MoE):
+            ep, etp = expert_degrees(job)
+            width = channel.expert.width
+            _divides("tp x dp", ep, channel.num_experts, f"num_experts={channel.num_experts} of {model.name}")
+            _divides("tp x dp" if etp > plan.tp else "tp", etp, width, f"an expert's width={width} of {model.name}")
+    if SERVING[job.engine].whole_fp8_blocks:
+        _check_blocks(job)
+    if not any(isinstance(run.layer.channel, MoE) for run in model.main.runs):
+        if plan.expert_parallel:
+            raise InvalidSpec("expert-parallel: {} has no experts to divide; leave it out", model.name)
+        if plan.attention_dp and plan.dp > 1:
+            raise Unsupported("attention-dp is not modelled for {}, which has no experts to share; leave it out",
+                              model.name)
     if plan.pp > model.num_layers:
         raise InvalidSpec(
             "pp={} is more than the {} layers of {}; use fewer stages", plan.pp, model.num_layers, model.name
         )
     _divides("dcp", plan.dcp, plan.tp, f"tp={plan.tp}")
+
+
+def _check_blocks(job: ServeJob) -> None:
+    """Refuse feed-forward widths of which a rank has no whole blocks of FP8 [blocks]."""
+    formats, (_, etp) = job_formats(job), expert_degrees(job)
+    stored = formats.experts or formats.quantised
+    for channel in (run.layer.channel for run in job.model.main.runs):
+        if isinstance(channel, MoE):
+            found = [(channel.expert.width, etp, stored), (channel.shared_width, job.plan.tp, formats.quantised)]
+        else:
+            found = [(channel.width if channel is not None else 0, job.plan.tp, formats.quantised)]
+        for width, ranks, form in found:
+            if form == BLOCKED and ranks > 1 and width // ranks % FP8_BLOCK:
+                good = [str(n) for n in range(1, ranks) if width % (n * FP8_BLOCK) == 0]
+                raise InvalidSpec(
+                    "{} of a feed-forward width of {} on each of {} ranks is no multiple of the {} that FP8 is stored "
+                    "in blocks of, and {} does not load it; use --tp {}{}", width // ranks, width, ranks, FP8_BLOCK,
+                    job.engine, listed(good or ["1"]), " or --expert-parallel" if isinstance(channel, MoE) else "",
+                )
 
 
 def divides(job: ServeJob) -> bool:

@@ -10,6 +10,8 @@ bits
 [EAGLE] Li et al., arXiv:2401.15077: one decoder layer behind a 2 H x H projection; EAGLE-3, arXiv:2503.01840: 3 H x H,
 queries, keys and values of 2 H, and a head of its own over a shortened vocabulary. Embedding and head are the
 target's.
+[flat] vllm/model_executor/layers/fused_moe/config.py `FusedMoEParallelConfig.make`: without expert parallelism experts
+are divided over tensor- and data-parallel ranks together
 [MTP] DeepSeek-V3, arXiv:2412.19437, section 2.2: the checkpoint's own modules.
 """
 
@@ -27,6 +29,7 @@ from vramcast.domain.model import Attention, Layer, Mixer, Model, MoE, MultiLate
 from vramcast.domain.program import Category, Program, Tensor
 from vramcast.domain.serving import Draft, ServeJob
 from vramcast.engines.serving.stages import Stage, even_stages
+from vramcast.engines.serving.table import SERVING
 from vramcast.engines.serving.weights import (
     MARLIN,
     Formats,
@@ -274,15 +277,31 @@ def dtype_of(model: Model, dtype: str | None) -> str:
     return dtype or ("fp16" if model.dtype == "fp16" else "bf16")
 
 
-def layout_of(job: ServeJob, *, vocab_divisor: int) -> Layout:
-    """Degrees of parallelism: experts are whole on their ranks, or divided like everything else."""
+def shares_experts(job: ServeJob) -> bool:
+    """Whether data-parallel ranks attend apart and hold one set of experts together.
+
+    SGLang's `--enable-dp-attention`, TensorRT-LLM's `enable_attention_dp`; vLLM's ranks of one server always do [flat].
+    """
     plan = job.plan
-    return Layout(
-        tp=plan.tp,
-        ep=plan.tp * plan.dp if plan.expert_parallel else 1,
-        etp=1 if plan.expert_parallel else plan.tp,
-        vocab_divisor=vocab_divisor,
-    )
+    asked = plan.expert_parallel or plan.attention_dp or SERVING[job.engine].copies_share_experts
+    return plan.dp > 1 and asked and any(isinstance(run.layer.channel, MoE) for run in job.model.main.runs)
+
+
+def expert_degrees(job: ServeJob) -> tuple[int, int]:
+    """Over how many ranks whole experts are spread, and how many divide one."""
+    ranks = job.plan.tp * (job.plan.dp if shares_experts(job) else 1)
+    return (ranks, 1) if job.plan.expert_parallel else (1, ranks)
+
+
+def gathered(job: ServeJob) -> int:
+    """Data-parallel ranks whose tokens pass through the experts of each: whole experts meet their share of them."""
+    return job.plan.dp if shares_experts(job) and not job.plan.expert_parallel else 1
+
+
+def layout_of(job: ServeJob, *, vocab_divisor: int) -> Layout:
+    """Degrees of parallelism."""
+    ep, etp = expert_degrees(job)
+    return Layout(tp=job.plan.tp, ep=ep, etp=etp, vocab_divisor=vocab_divisor)
 
 
 def load_program(

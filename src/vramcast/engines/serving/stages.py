@@ -80,7 +80,8 @@ HIDDEN_COPIES: Final = 4
 
 
 def widest_moment(
-    model: Model, stage: Stage, *, tokens: int, tp: int, experts_divided: int, width: int, source: str
+    model: Model, stage: Stage, *, tokens: int, tp: int, experts_divided: int, width: int, source: str,
+    gathered: int = 1,
 ) -> Iterator[Tensor]:
     """Tensors alive in the widest layer of a step.
 
@@ -90,13 +91,15 @@ def widest_moment(
         experts_divided: ranks that share one expert's matrices
         width: of an activation [bytes]
         source: where the engine's forward is written
+        gathered: data-parallel ranks whose tokens pass through the experts of each
     """
     h = model.hidden
     yield _tensor("hidden states", HIDDEN_COPIES * tokens * h * width, f"{HIDDEN_COPIES} x {tokens:,} x {h:,}", source)
     dense = max((inner_width(run.layer.channel, tp) for run in stage.runs(model)), default=0)
     yield _tensor("mlp.gate_up and product", 3 * tokens * dense * width, f"3 x {tokens:,} x {dense:,}", source)
     routed = max((_routed(run.layer.channel, h, experts_divided) for run in stage.runs(model)), default=0)
-    yield _tensor("experts", tokens * routed * width, f"{tokens:,} x {routed:,}", source)
+    rows = tokens * gathered
+    yield _tensor("experts", rows * routed * width, f"{rows:,} x {routed:,}", source)
 
 
 def inner_width(channel: MLP | MoE | None, tp: int) -> int:

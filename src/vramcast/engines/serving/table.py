@@ -95,6 +95,8 @@ class ServingEngine(NamedTuple):
     is_ggml: bool = False
     usual_fraction: float = 0.9  # of the card for weights and cache, or for the cache, where nobody says it
     splits: bool = False  # over tensor and pipeline ranks; the others put layers on one card after the other
+    whole_fp8_blocks: bool = False  # weights in blocks of FP8 are refused where a rank would have part of one
+    copies_share_experts: bool = False  # data-parallel ranks hold one set of them, asked or not
     spread_by: str = "tp"  # the degree that GPUs beyond the first go to, where nobody says
     formats: tuple[str, ...] = ()  # of weights, that it loads, the most precise first
     gguf: frozenset[str] = frozenset()  # types of ggml that it has kernels for, by name or by `GgmlType.source`
@@ -111,8 +113,8 @@ class ServingEngine(NamedTuple):
 
 _ANY: Final = frozenset(("tp", "weights", "kv_dtype"))
 _SERVER: Final = _ANY | {
-    "pp", "dp", "expert_parallel", "dtype", "memory_fraction", "cache_bytes", "max_sequences", "batched_tokens",
-    "block_tokens", "lora_slots", "lora_rank", "draft", "prefix_caching",
+    "pp", "dp", "attention_dp", "expert_parallel", "dtype", "memory_fraction", "cache_bytes", "max_sequences",
+    "batched_tokens", "block_tokens", "lora_slots", "lora_rank", "draft", "prefix_caching",
 }
 _GGML: Final = _ANY | {"v_dtype", "max_sequences", "micro_batch", "gpu_layers", "attention"}
 
@@ -134,7 +136,7 @@ NEVER: Final = Releases((1 << 16,))
 SERVING: Final[dict[str, ServingEngine]] = {
     "vllm": ServingEngine(
         "vramcast.engines.vllm", (0, 2), (0, 33), (0, 19), _SERVER | {"graphs", "dcp"}, "max_sequences",
-        "batched_tokens", splits=True,
+        "batched_tokens", splits=True, copies_share_experts=True, whole_fp8_blocks=True,
         formats=_SERVER_FORMATS, gguf=_SERVER_GGUF,
         kv_dtypes=("auto", "bf16", "fp16", "fp32", "fp8", "fp8_e4m3", "fp8_e5m2"),
         beyond=Beyond("vLLM refuses such a --max-model-len", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"),
@@ -158,7 +160,7 @@ SERVING: Final[dict[str, ServingEngine]] = {
     ),
     "sglang": ServingEngine(
         "vramcast.engines.sglang", (0, 3), (0, 5, 23), (0, 5, 23), _SERVER | {"graphs"}, "max_running", "chunk",
-        splits=True,
+        splits=True, whole_fp8_blocks=True,
         formats=_SERVER_FORMATS, gguf=_SERVER_GGUF,
         kv_dtypes=("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp4"),
         beyond=Beyond("SGLang refuses such a --context-length", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"),

@@ -26,6 +26,8 @@ from vramcast.engines.serving.rank import (
     corrected,
     corrected_tensor,
     dtype_of,
+    expert_degrees,
+    gathered,
     job_formats,
     layout_of,
     load_program,
@@ -178,9 +180,10 @@ def _step(job: ServeJob, settings: Settings, stage: Stage) -> Program:
     """One prefill chunk, then the logits of as many sequences as graphs are captured for."""
     model, plan = job.model, job.plan
     width = WIDTHS[dtype_of(model, plan.dtype)]
-    experts_divided = 1 if plan.expert_parallel else plan.tp
+    _, experts_divided = expert_degrees(job)
     step = transient(*widest_moment(
         model, stage, tokens=settings.chunk, tp=plan.tp, experts_divided=experts_divided, width=width, source=SOURCE,
+        gathered=gathered(job),
     ))
     if stage.last:
         step += transient(*logits(model, sequences=max(1, settings.graph_sequences), width=width, source=SOURCE))

@@ -25,7 +25,7 @@ from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, Mixe
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.engines.serving.pools import Contents, Pools, contents_of
-from vramcast.engines.serving.rank import draft_mixers, dtype_of
+from vramcast.engines.serving.rank import draft_mixers, dtype_of, shares_experts
 from vramcast.engines.serving.stages import Stage, has_fabric
 from vramcast.engines.sglang.settings import DRAFT_COUNTED_SINCE, SEQUENCE_GRAPHS, Settings, is_latent, prefill_mib
 from vramcast.errors import Note
@@ -204,7 +204,7 @@ ATTENTION_WORKSPACE: Final = 384 * MIB
 def communication(job: ServeJob) -> tuple[Tensor, ...]:
     """Communicators, set up before a rank looks at its free memory [init]."""
     plan = job.plan
-    if plan.tp * plan.pp * (plan.dp if plan.expert_parallel else 1) == 1:
+    if plan.tp * plan.pp * (plan.dp if shares_experts(job) else 1) == 1:
         return ()
     gpu = job.cluster.gpu
     fabric = has_fabric(gpu)

@@ -24,7 +24,8 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import Model, MultiLatentAttention
-from vramcast.domain.serving import ServeJob, ServePlan, Version
+from vramcast.domain.serving import ServeJob, Version
+from vramcast.engines.serving.rank import shares_experts
 from vramcast.engines.serving.requests import ALLOW_LONG, FLAG, Known, Value, sees, typed_options
 from vramcast.errors import InvalidSpec
 from vramcast.units import GIB, MIB
@@ -307,11 +308,6 @@ def card_bytes(gpu: Gpu) -> int:
     return gpu.smi_total_bytes or gpu.visible_bytes
 
 
-def shares_experts(plan: ServePlan) -> bool:
-    """Whether data-parallel ranks attend apart and share experts: SGLang's `--enable-dp-attention`."""
-    return plan.dp > 1 and plan.expert_parallel
-
-
 def is_latent(model: Model) -> bool:
     """Whether keys and values are compressed (MLA)."""
     return any(isinstance(run.layer.mixer, MultiLatentAttention) for run in model.main.runs)
@@ -331,7 +327,7 @@ def _tier(version: Version, size: int) -> Tier:
 def _largest_graph(job: ServeJob, tier: Tier) -> int:
     """Sequences of the largest graph that is planned, whether it is captured or not."""
     named = typed_options(job, OPTIONS).get("cuda-graph-max-bs")
-    wide = job.plan.tp * (job.plan.dp if shares_experts(job.plan) else 1) >= WIDE
+    wide = job.plan.tp * (job.plan.dp if shares_experts(job) else 1) >= WIDE
     return int(named) if named is not None else tier.graphs_wide if wide else tier.graphs
 
 
@@ -342,7 +338,7 @@ def _graph_sequences(job: ServeJob, largest: int, running: int | None) -> int:
 
 def _capture(job: ServeJob, tier: Tier) -> Capture:
     plan = job.plan
-    copies = plan.dp if shares_experts(plan) else 1
+    copies = plan.dp if shares_experts(job) else 1
     planned = _largest_graph(job, tier)
     if job.version >= RUNNING_LIMITS_RESERVE_SINCE:
         planned = min(planned, plan.max_sequences or planned)

@@ -228,8 +228,7 @@ def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
     load = (*load_program(job, stage, layout, formats, packing=packing, whole_towers=whole), *slots)
     kept = loaded(token_counts(model, settings)) if stage.last and generates(model) else ()
     profiled = profiled_step(
-        model, settings, stage, plan=plan, gpu=gpu, eight_bit=formats.quantised in EIGHT_BIT,
-        quantised=formats.experts or formats.quantised,
+        job, settings, stage, eight_bit=formats.quantised in EIGHT_BIT, quantised=formats.experts or formats.quantised
     )
     step = corrected(job, profiled)
     outside = (corrected_tensor(job, non_torch(plan, gpu, settings)), before_profile(plan, gpu, settings))

@@ -22,6 +22,7 @@ from vramcast.domain.device import Gpu
 from vramcast.domain.model import Model, MoE
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.domain.serving import ServeJob, ServePlan, Version
+from vramcast.engines.serving.rank import expert_degrees
 from vramcast.engines.serving.stages import Stage, has_fabric, inner_width
 from vramcast.engines.vllm.profile import drawn
 from vramcast.engines.vllm.settings import Settings
@@ -280,13 +281,12 @@ def _adapts_embeddings(family: str, version: Version) -> bool:
 
 
 def _experts(job: ServeJob, stage: Stage) -> Iterator[tuple[Tensor, int]]:
-    plan, rank = job.plan, job.plan.lora_rank
+    (ep, etp), rank = expert_degrees(job), job.plan.lora_rank
     for run in stage.runs(job.model):
         moe = run.layer.channel
         if not isinstance(moe, MoE):
             continue
-        local = ceil_div(moe.num_experts, plan.tp * plan.dp if plan.expert_parallel else 1)
-        inner = ceil_div(moe.expert.width, 1 if plan.expert_parallel else plan.tp)
+        local, inner = ceil_div(moe.num_experts, ep), ceil_div(moe.expert.width, etp)
         h, matrices = moe.latent_width or job.model.hidden, 3 if moe.expert.gated else 2
         formula = Note("{} experts x rank {} x {} x ({:,} + {:,})", local, rank, matrices, h, inner)
         yield _slot(job, "moe.experts", local * rank * matrices * (h + inner), formula), run.count

@@ -28,10 +28,10 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from vramcast.blocks.parameters.layer import layer_parameters
-from vramcast.domain.device import Gpu
 from vramcast.domain.model import MLP, Model, MoE
 from vramcast.domain.program import Alloc, Category, Free, Node, Program, Tensor
-from vramcast.domain.serving import ServePlan, Version
+from vramcast.domain.serving import ServeJob, Version
+from vramcast.engines.serving.rank import expert_degrees, shares_experts
 from vramcast.engines.serving.requests import generates
 from vramcast.engines.serving.stages import HIDDEN_COPIES, Stage, inner_width, transient
 from vramcast.engines.vllm.images import CROSSED, FP32, encoder_moments, encoder_tensors, images_of, step_tensor
@@ -139,7 +139,7 @@ UNPACKED: Final = ("nf4", "nf4-dq")
 
 
 def profiled_step(
-    model: Model, settings: Settings, stage: Stage, *, plan: ServePlan, gpu: Gpu, eight_bit: bool, quantised: str
+    job: ServeJob, settings: Settings, stage: Stage, *, eight_bit: bool, quantised: str
 ) -> Program:
     """The step whose peak vLLM subtracts from the cache.
 
@@ -147,9 +147,8 @@ def profiled_step(
         eight_bit: whether activations are quantised to 8 bits before each product
         quantised: format of the weights
     """
-    tp = plan.tp
-    rows = expert_rows(plan, settings, gpu, quantised)
-    workspaces = tuple(_expert_workspaces(model, settings, stage, plan, rows))
+    model, tp = job.model, job.plan.tp
+    workspaces = tuple(_expert_workspaces(job, settings, stage, expert_rows(job, settings, quantised)))
     keeps = settings.version >= WORKSPACES_KEPT_SINCE
     kept = [*encoder_tensors(model, settings, stage), *(workspaces if keeps else ())]
     nodes: list[Node] = [Alloc(tensor) for tensor in kept]
@@ -224,30 +223,28 @@ class Rows(NamedTuple):
     workspaces: bool  # False: kernels bring their own
 
 
-def expert_rows(plan: ServePlan, settings: Settings, gpu: Gpu, quantised: str) -> Rows:
+def expert_rows(job: ServeJob, settings: Settings, quantised: str) -> Rows:
     """Rows before they are copied for every expert a token goes to.
 
-    Ranks that share whole experts read the tokens of all data-parallel copies [all2all.py `AgRsAll2AllManager`].
+    Ranks that share experts read the tokens of all data-parallel copies [all2all.py `AgRsAll2AllManager`].
     """
+    gpu = job.cluster.gpu
     blocks = quantised == "fp8-block" and (gpu.sm or 0) >= DEEPGEMM_FROM
     return Rows(
-        tokens=settings.batched_tokens * (plan.dp if plan.expert_parallel else 1),
+        tokens=settings.batched_tokens * (job.plan.dp if shares_experts(job) else 1),
         padding=EXPERT_BLOCK - 1 if blocks else 0,
         workspaces=quantised != "mxfp4" or gpu.sm not in PACKED_KERNELS,
     )
 
 
-def _expert_workspaces(
-    model: Model, settings: Settings, stage: Stage, plan: ServePlan, given: Rows
-) -> Iterator[Tensor]:
+def _expert_workspaces(job: ServeJob, settings: Settings, stage: Stage, given: Rows) -> Iterator[Tensor]:
     """The largest layer's workspaces; all layers use the same ones."""
-    layers = [run.layer.channel for run in stage.runs(model) if isinstance(run.layer.channel, MoE)]
+    layers = [run.layer.channel for run in stage.runs(job.model) if isinstance(run.layer.channel, MoE)]
     if not layers or not given.workspaces:
         return
     moe = max(layers, key=lambda channel: channel.top_k * channel.expert.width)
-    width, h = settings.width, moe.latent_width or model.hidden
-    local = ceil_div(moe.num_experts, plan.tp * plan.dp if plan.expert_parallel else 1)
-    inner = ceil_div(moe.expert.width, 1 if plan.expert_parallel else plan.tp)
+    width, h, (ep, etp) = settings.width, moe.latent_width or job.model.hidden, expert_degrees(job)
+    local, inner = ceil_div(moe.num_experts, ep), ceil_div(moe.expert.width, etp)
     rows, up = given.tokens * moe.top_k + local * given.padding, (2 if moe.expert.gated else 1) * inner
     yield step_tensor("experts.up or down", rows * max(up, h) * width, Note(
         "{:,} rows x {:,} x {} B", rows, max(up, h), width

@@ -9,8 +9,9 @@ import re
 from typing import Any, Final
 
 from vramcast.domain.serving import ServeJob
+from vramcast.engines.serving.rank import shares_experts
 from vramcast.engines.serving.requests import variables_of
-from vramcast.engines.sglang.settings import OPTIONS, shares_experts
+from vramcast.engines.sglang.settings import OPTIONS
 from vramcast.engines.sglang.settings import settings_of as sglang_settings
 from vramcast.errors import Note, Unsupported
 from vramcast.formats.files import File, Order, Part, hub_id
@@ -58,16 +59,13 @@ def _own(values: Watched) -> dict[str, Any]:
         groups = copies if shared else groups
         if tp % groups:
             values.cannot("dp_size", Note("{} does not divide tp_size={}", groups, tp))
-        found |= {"tp": max(1, tp // groups), "dp": groups, "expert-parallel": True}
+        found |= {"tp": max(1, tp // groups), "dp": groups, "attention-dp": True}
         if not shared and copies > 1:
             values.cannot("dp_size", Note("{} copies of {} groups are not modelled", copies, groups), option="dp")
     else:
         found |= {"tp": tp, "dp": copies}
-    if (experts or 1) not in (1, tp) or ((experts or 1) == 1 and groups > 1):
-        why = Note("{} of tp_size={} is not modelled where groups attend apart; {} is", experts or 1, tp, tp)
-        values.cannot("ep_size", why if groups > 1 else Note(
-            "{} of tp_size={} is not modelled; {} is", experts, tp, tp
-        ),
+    if (experts or 1) not in (1, tp):
+        values.cannot("ep_size", Note("{} of tp_size={} is not modelled; {} is", experts, tp, tp),
                       option="expert-parallel")
     elif experts not in (None, 1):
         found["expert-parallel"] = True
@@ -158,8 +156,9 @@ def write(order: Order) -> tuple[File, ...]:
     """`python -m sglang.launch_server` with every setting of the plan."""
     job: ServeJob = order.job
     ask, settings = order.ask, sglang_settings(order.job)
-    shared = shares_experts(job.plan)
-    ask.also("tp", "dp", "expert_parallel", "memory_fraction", "max_sequences", "batched_tokens", "block_tokens")
+    shared = shares_experts(job)
+    ask.also("tp", "dp", "attention_dp", "expert_parallel", "memory_fraction")
+    ask.also("max_sequences", "batched_tokens", "block_tokens")
     width = job.plan.tp * (job.plan.dp if shared else 1)
     lines = [
         Line(NAMES["model"], hub_id(job.model)),

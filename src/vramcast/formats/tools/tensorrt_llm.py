@@ -11,6 +11,7 @@ import re
 from typing import Any, Final
 
 from vramcast.domain.serving import ServeJob
+from vramcast.engines.serving.rank import shares_experts
 from vramcast.engines.serving.requests import variables_of
 from vramcast.engines.tensorrt_llm import OPTIONS
 from vramcast.engines.tensorrt_llm import settings_of as tensorrt_llm_settings
@@ -55,7 +56,7 @@ def write(order: Order) -> tuple[File, ...]:
         Line("max_num_tokens", settings.tokens, "tokens of one step"),
         Line("kv_cache_free_gpu_memory_fraction", settings.fraction, "share of what is free beside the weights"),
     ]
-    ask.also("tp")
+    ask.also("tp", "attention_dp")
     if ask("expert_parallel"):
         lines.append(Line("ep_size", job.plan.tp * job.plan.dp, "whole experts per rank"))
     lines += [Line("host", "0.0.0.0"), Line("port", PORT), Line("extra_llm_api_options", EXTRA)]
@@ -72,7 +73,7 @@ def write(order: Order) -> tuple[File, ...]:
 def _attends_apart(order: Order) -> bool:
     """Attention data parallelism: ranks that attend apart and share experts."""
     plan = order.job.plan
-    return bool(plan.dp > 1 and plan.tp == 1 and plan.expert_parallel)
+    return plan.tp == 1 and shares_experts(order.job)
 
 
 def _trtllm_extra(order: Order, settings: Any) -> Table:
@@ -150,11 +151,10 @@ def _degrees(values: Watched) -> dict[str, Any]:
             "{} of tensor_parallel_size={} is not modelled; {} is", experts, tp, tp
         ),
                       option="expert-parallel")
+    whole = {"expert-parallel": True} if experts > 1 else {}
     if values.flag("enable_attention_dp") and tp > 1:
-        if experts == 1:
-            values.cannot("enable_attention_dp", Note("without ep_size={} is not modelled", tp))
-        return {"tp": 1, "dp": tp, "expert-parallel": True}
-    return {"tp": tp} | ({"expert-parallel": True} if experts > 1 else {})
+        return {"tp": 1, "dp": tp, "attention-dp": True} | whole
+    return {"tp": tp} | whole
 
 
 def _cache(values: Watched) -> tuple[dict[str, Any], list[str]]:

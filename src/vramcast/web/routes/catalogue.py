@@ -132,7 +132,7 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "engine": ("engine", "engine-option", "alloc-conf"),
     "precision": ("precision", "weights", "dtype", "kv-dtype", "v-dtype", "optimizer", "optimizer-kernel"),
     "parallelism": (
-        "shards", "zero", "sharded-by", "tp", "pp", "dp", "cp", "ep", "etp", "dcp", "expert-parallel",
+        "shards", "zero", "sharded-by", "tp", "pp", "dp", "cp", "ep", "etp", "dcp", "attention-dp", "expert-parallel",
         "sequence-parallel", "virtual-stages", "schedule", "cp-kind", "shard-group", "reshard-after-forward",
         "first-stage-layers", "last-stage-layers",
     ),
