@@ -70,6 +70,7 @@ def test_recorded_requests_are_replayed(tmp_path: Path) -> None:
     ({"rate": 1, "slo": "fast"}, "must be a latency"),
     ({"rate": 1, "input-len": None}, "give --input-len and --output-len"),
     ({"rate": 1, "engine": "sglang"}, "scheduler of sglang is not simulated"),
+    ({"rate": 1, "engine": "sglang", "gpus": "t4"}, "scheduler of sglang is not simulated"),  # which has no room
     ({"slo": "ttft<1s"}, "give --rate or --arrivals"),
     ({"rate": 1, "shared-prefix": "4k"}, "must be shorter than every prompt"),
     ({"rate": 0}, "must lie between"),

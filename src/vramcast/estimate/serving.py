@@ -75,6 +75,8 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
     ignored: tuple[str, ...] = ()
     if isinstance(job, ServeJob):
         job, ignored = applicable(job)
+        if job.traffic is not None:
+            estimate.traffic.check(job)
     deployment = deploy(job)
     changed, idle = _calibrated(job, deployment)
     programs = [rank.program for rank in deployment.ranks]

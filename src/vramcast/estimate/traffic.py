@@ -81,18 +81,23 @@ def served(job: ServeJob, deployment: Deployment) -> tuple[Served, tuple[str, ..
     return _told(setting, schedulers, most, slo_rate), tuple(_assumed(setting))
 
 
+def check(job: ServeJob) -> None:
+    """Raise Unsupported for an engine or a plan whose scheduler is not simulated, whether it fits or not."""
+    if job.engine not in SIMULATED:
+        raise Unsupported("the scheduler of {} is not simulated; use --engine {}",
+                          job.engine, joined(" or ", SIMULATED))
+    if job.plan.pp > 1:
+        raise Unsupported("pp={}: a scheduler with several steps under way is not simulated; use --tp", job.plan.pp)
+
+
 def setting_of(job: ServeJob, deployment: Deployment) -> Setting:
     """What is simulated of a plan.
 
     Raises: InvalidSpec or Unsupported in one sentence
     """
     assert job.traffic is not None
+    check(job)
     traffic = job.traffic
-    if job.engine not in SIMULATED:
-        raise Unsupported("the scheduler of {} is not simulated; use --engine {}",
-                          job.engine, joined(" or ", SIMULATED))
-    if job.plan.pp > 1:
-        raise Unsupported("pp={}: a scheduler with several steps under way is not simulated; use --tp", job.plan.pp)
     settings: Settings = settings_of(job)
     cache = deployment.ranks[0].cache
     if job.model.head is not Head.LM or not isinstance(cache, BlockPool):
