@@ -43,7 +43,7 @@ def cases_of(items: Iterable[Scored], *, kept: int | None = KEPT) -> list[Case]:
     found: dict[tuple[Purpose, str, Traits], list[float]] = defaultdict(list)
     for item in items:
         found[case_of(item)].append(1 / (1 + item.error))
-    return [Case(*key, quantiles(values, kept)) for key, values in sorted(found.items())]
+    return [Case(*key, quantiles(values, kept), len(values)) for key, values in sorted(found.items())]
 
 
 def quantiles(values: list[float], kept: int | None) -> tuple[float, ...]:
@@ -54,9 +54,13 @@ def quantiles(values: list[float], kept: int | None) -> tuple[float, ...]:
 
 
 def text_of(cases: Iterable[Case]) -> str:
-    """The lines of measured.jsonl: traits that are empty are left out."""
-    rows = ({**case._asdict(), "traits": {name: word for name, word in case.traits._asdict().items() if word}}
-            for case in cases)
+    """The lines of measured.jsonl: traits that are empty are left out; so is how many runs there were, where all stand.
+    """
+    rows = (
+        {name: value for name, value in case._asdict().items() if name != "runs" or value > len(case.ratios)}
+        | {"traits": {name: word for name, word in case.traits._asdict().items() if word}}
+        for case in cases
+    )
     return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 

@@ -5,7 +5,7 @@ from statistics import median
 import pytest
 
 from truth.coverage import coverage, held
-from vramcast.estimate.interval import FAR, Case, Traits, likeness, measured_cases, ratio_bounds
+from vramcast.estimate.interval import FAR, Case, Traits, likeness, likest_runs, measured_cases, ratio_bounds
 
 LEAST, MOST = 0.85, 0.95
 WIDEST = 0.20
@@ -28,8 +28,8 @@ def test_b200_runs_that_are_right_to_a_percent_are_said_to_be() -> None:
 
 def test_a_job_like_measured_ones_has_their_misses_and_one_unlike_all_has_everyones() -> None:
     near, far = Traits("megatron", "megatron", gpu="b200"), Traits("unsloth", "eager", gpu="t4", precision="fp16")
-    exact = Case("training", "exact", near, (0.99, 1.0, 1.01) * 3)
-    loose = Case("training", "loose", far, (0.5, 1.0, 2.0) * 3)
+    exact = Case("training", "exact", near, (0.99, 1.0, 1.01) * 3, 9)
+    loose = Case("training", "loose", far, (0.5, 1.0, 2.0) * 3, 9)
     low, high = ratio_bounds(near, [exact, loose])
     assert (low, high) == (0.99, 1.01)
     wild = loose._replace(ratios=(0.01, 1.0, 30.0) * 3)
@@ -37,6 +37,20 @@ def test_a_job_like_measured_ones_has_their_misses_and_one_unlike_all_has_everyo
     unlike = Traits("torchtune", "titan", adapters="adapters", experts="experts", gpu="h100", precision="bf16")
     assert ratio_bounds(unlike, [exact, loose]) == (0.5, 2.0)
     assert ratio_bounds(near, []) == (1.0, 1.0)
+
+
+def test_an_answer_rests_on_the_likest_runs_of_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Traits("megatron", "megatron", gpu="b200")
+    own = Case("training", "own", asked, (0.8, 1.0, 1.25) * 3, 30)  # of more runs nine quantiles are kept
+    other = Case("training", "other", Traits("unsloth", "eager", gpu="t4"), (1.0,), 1)
+    for cases, said in (([own, other], (30, 30, 0.2)), ([other], (1, 0, 0.0))):
+        monkeypatch.setattr("vramcast.estimate.interval.measured_cases", lambda cases=cases: cases)
+        likest_runs.cache_clear()
+        found = likest_runs(asked)
+        assert found is not None
+        assert (found.runs, found.own_engine, found.median_miss) == (*said[:2], pytest.approx(said[2]))
+        assert likest_runs(asked, "serving") is None
+    likest_runs.cache_clear()
 
 
 def test_likeness_falls_with_every_trait_that_differs() -> None:

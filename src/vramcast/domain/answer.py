@@ -91,6 +91,22 @@ class LedgerEntry(Noun, frozen=True, rename={"num_bytes": "bytes"}):
         return self.path.partition("/")[0]
 
 
+class Likest(Noun, frozen=True):
+    """The measured runs that a prediction is most like: those that make up half of its interval."""
+
+    runs: int
+    own_engine: int  # of them, runs of the engine that was asked about
+    median_miss: float  # share by which predictions missed them, each counted as it counts in the interval
+
+
+class Trust(Likest, frozen=True):
+    """How likely the fullest card is enough, and the measured runs that its interval is drawn from."""
+
+    KEYS = ("chance_to_fit", "runs", "own_engine", "median_miss")
+
+    chance_to_fit: float | None = None  # None: not known, or more than the card decides
+
+
 class RankAnswer(Noun, frozen=True):
     """The ranks of one role."""
 
@@ -105,6 +121,7 @@ class RankAnswer(Noun, frozen=True):
     gives_back_cache: bool = False  # within the capacity only because cached memory is returned to the driver
     highest: str = ""  # which of phases with the same device peak it is; "": the first
     chance_to_fit: float | None = None  # by how far predictions of jobs like it missed; None: not known
+    likest: Likest | None = None  # what its interval is drawn from; None: from nothing that was measured
 
     @property
     def highest_phase(self) -> str:
@@ -254,8 +271,8 @@ class Found(Noun, frozen=True):
 
 FIRST: Final = (
     "question", "fits", "verdict", ("peak", "fullest.bounded_peak"), ("needed_bytes", "fullest.needed_bytes"),
-    "high_bytes", "capacity_bytes", "num_parameters", "ranks", "assumptions", ("warnings", "every_warning"), "changes",
-    "ignored",
+    "high_bytes", "capacity_bytes", "trust", "num_parameters", "ranks", "assumptions", ("warnings", "every_warning"),
+    "changes", "ignored",
 )
 LAST: Final = ("found", ("tried", "found.tried"), "host", "run_hours", ("price", "cost"))
 """Keys of every answer; between them stand those of its kind."""
@@ -325,6 +342,12 @@ class Answer(Noun, frozen=True, rename={"num_parameters": "parameters"}):
         beside = not self.fits and self.fullest.needed_bytes <= self.capacity_bytes
         lacks = self.shortfall or (self.host is not None and not self.host.fits)
         return None if beside or lacks else self.fullest.chance_to_fit
+
+    @property
+    def trust(self) -> Trust | None:
+        """What the verdict rests on; None where that is nothing measured."""
+        likest = self.fullest.likest
+        return None if likest is None else Trust(**asdict(likest), chance_to_fit=self.chance_to_fit)
 
     @property
     def tokens_per_s(self) -> float | None:

@@ -17,14 +17,16 @@ tests/truth/test_coverage.py holds them between 85 and 95 %.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import groupby
 from math import ceil, exp, floor
 from pkgutil import get_data
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
+from vramcast.domain.answer import Likest
 from vramcast.domain.job import Job, Shards
 from vramcast.domain.model import Model, MoE
 from vramcast.engines import eager
@@ -43,6 +45,9 @@ LEAST_RATIO: Final = 0.5
 MOST_RATIO: Final = 2.0
 """An interval says no more than a factor of two: rows further off measured another job than they describe."""
 
+LIKEST: Final = 0.5
+"""Share of an interval's weight by whose runs an answer says what it rests on."""
+
 MEASURED: Final = "measured.jsonl"
 """Beside this module."""
 
@@ -55,7 +60,8 @@ class Case(NamedTuple):
     purpose: Purpose
     harness: str
     traits: Traits
-    ratios: tuple[float, ...]  # measured / predicted
+    ratios: tuple[float, ...]  # measured / predicted; of many runs, evenly spaced quantiles
+    runs: int
 
 
 def interval(traits: Traits, num_bytes: int, *, purpose: Purpose = "training") -> tuple[int, int]:
@@ -85,19 +91,53 @@ def chance_within(traits: Traits, num_bytes: int, most_bytes: int, *, purpose: P
 
 
 @lru_cache(maxsize=4096)
+def likest_runs(traits: Traits, purpose: Purpose = "training") -> Likest | None:
+    """The runs that an interval is drawn from, the likest first, up to half of its weight; those that differ in as many
+    traits go together.
+
+    Args:
+        traits: of the job and of the number
+        purpose: whose cases count at all
+    """
+    weighted = _weighted_cases(traits, _cases_for(purpose))
+    if not weighted:
+        return None
+    half = LIKEST * sum(weight * len(case.ratios) for _, weight, case in weighted)
+    found: list[tuple[float, Case]] = []
+    for _, alike in groupby(sorted(weighted, key=lambda row: -row[0]), key=lambda row: row[0]):
+        found += ((weight, case) for _, weight, case in alike)
+        if sum(weight * len(case.ratios) for weight, case in found) >= half:
+            break
+    misses = sorted((abs(1 / ratio - 1), weight) for weight, case in found for ratio in case.ratios)
+    return Likest(
+        runs=sum(case.runs for _, case in found),
+        own_engine=sum(case.runs for _, case in found if case.traits.engine == traits.engine),
+        median_miss=_quantile(misses, sum(weight for _, weight in misses) / 2),
+    )
+
+
+@lru_cache(maxsize=4096)
 def _bounds(traits: Traits, purpose: Purpose) -> tuple[float, float]:
     return _bounds_of(_weighted_of(traits, purpose))
 
 
 def _weighted_of(traits: Traits, purpose: Purpose) -> list[tuple[float, float]]:
-    return weighted_ratios(traits, (case for case in measured_cases() if case.purpose == purpose))
+    return weighted_ratios(traits, _cases_for(purpose))
+
+
+def _cases_for(purpose: Purpose) -> Iterator[Case]:
+    return (case for case in measured_cases() if case.purpose == purpose)
 
 
 @lru_cache(maxsize=1)
 def measured_cases() -> tuple[Case, ...]:
     """The measured cases, by purpose, harness and traits; `python -m truth.calibrate` writes them."""
     rows = map(msgspec.json.decode, (get_data(__package__, MEASURED) or b"").splitlines())
-    return tuple(Case(row["purpose"], row["harness"], Traits(**row["traits"]), tuple(row["ratios"])) for row in rows)
+    return tuple(
+        Case(row["purpose"], row["harness"], Traits(**row["traits"]), tuple(row["ratios"]),
+             row.get("runs", len(row["ratios"])))
+        for row in rows
+    )
 
 
 def ratio_bounds(traits: Traits, cases: Iterable[Case]) -> tuple[float, float]:
@@ -107,18 +147,23 @@ def ratio_bounds(traits: Traits, cases: Iterable[Case]) -> tuple[float, float]:
 
 def weighted_ratios(traits: Traits, cases: Iterable[Case]) -> list[tuple[float, float]]:
     """Every ratio of measured to predicted with how much it counts, the smallest first."""
+    return sorted((ratio, weight) for _, weight, case in _weighted_cases(traits, cases) for ratio in case.ratios)
+
+
+def _weighted_cases(traits: Traits, cases: Iterable[Case]) -> list[tuple[float, float, Case]]:
+    """Cases with their likeness and how much each of their ratios counts."""
     harnesses: dict[str, list[tuple[float, Case]]] = defaultdict(list)
     for case in cases:
         harnesses[case.harness].append((likeness(traits, case.traits), case))
-    weighted: list[tuple[float, float]] = []
+    weighted: list[tuple[float, float, Case]] = []
     for found in harnesses.values():
         likest = max(like for like, _ in found)
         total = sum(like * len(case.ratios) for like, case in found)
         count = sum(len(case.ratios) for _, case in found)
         mass = likest * min(1.0, total / likest / ENOUGH)
         everyone = PRIOR / len(harnesses) / count
-        weighted += [(ratio, mass * like / total + everyone) for like, case in found for ratio in case.ratios]
-    return sorted(weighted)
+        weighted += [(like, mass * like / total + everyone, case) for like, case in found]
+    return weighted
 
 
 def _bounds_of(weighted: list[tuple[float, float]]) -> tuple[float, float]:

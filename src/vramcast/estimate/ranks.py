@@ -11,7 +11,7 @@ from vramcast.domain.job import Phase
 from vramcast.domain.program import Basis, Tensor, extent
 from vramcast.domain.rank import RankProgram
 from vramcast.errors import OutOfMemory
-from vramcast.estimate.interval import Purpose, Traits, chance_within, interval, slack_of
+from vramcast.estimate.interval import HIGH_SHARE, Purpose, Traits, chance_within, interval, likest_runs, slack_of
 from vramcast.estimate.script import Script
 from vramcast.estimate.timeline import Simulated, simulate
 
@@ -64,11 +64,15 @@ def rank_answer(
     like = traits._replace(slack=slack_of(slack_share(steady))) if traits.slack else traits
     low, high = (exact_bytes + end for end in interval(like, steady.device_bytes - exact_bytes, purpose=purpose))
     beyond = max(peak.device_bytes for peak in phases.values()) - steady.device_bytes  # of the highest phase
+    chance = chance_within(
+        like, steady.device_bytes - exact_bytes, capacity_bytes - exact_bytes - beyond, purpose=purpose)
     if purpose == "training":  # servers plan their memory ahead, or do not ask PyTorch for it
-        high = -beyond + ended_at_card(
+        ended = -beyond + ended_at_card(
             program, high_bytes=high + beyond, needed_bytes=steady.device_bytes + beyond, capacity_bytes=capacity_bytes,
             outside=outside, alloc_conf=alloc_conf, script=script,
         )
+        if ended < high:  # it passes where as much more is needed as the interval says at most
+            high, chance = ended, max(chance, HIGH_SHARE)
     return RankAnswer(
         role=program.role,
         count=program.count,
@@ -77,8 +81,8 @@ def rank_answer(
         phases=phases,
         ledger=_ledger(script.live_at_peak(program.steady), steady, outside),
         gives_back_cache=gives_back_cache,
-        chance_to_fit=chance_within(
-            like, steady.device_bytes - exact_bytes, capacity_bytes - exact_bytes - beyond, purpose=purpose),
+        chance_to_fit=chance,
+        likest=likest_runs(like, purpose),
     )
 
 

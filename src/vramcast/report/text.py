@@ -19,6 +19,7 @@ from vramcast.domain.answer import (
     Found,
     HostNeed,
     LedgerEntry,
+    Likest,
     PostTrainingAnswer,
     RankAnswer,
     ServeAnswer,
@@ -134,6 +135,8 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
         low=format_bytes(low),
         high=format_bytes(high),
     )
+    if answer.fullest.likest is not None:
+        yield "  " + trust(answer, answer.fullest.likest, words)
     if answer.host is not None and (answer.host.fits or needed > capacity):
         yield from (f"  {line}" for line in host(answer.host, words))
     asked = answer.question
@@ -155,6 +158,20 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
     costs = cost_lines(answer.cost, words, instance=asked["gpus"], today=today, generated=served,
                        copies=copies_of(answer))
     yield from (f"  {line}" for line in costs)
+
+
+def trust(answer: Answer, likest: Likest, words: Words) -> str:
+    """How likely it fits, and the measured runs that say so."""
+    engine = str(answer.question["engine"]).partition("@")[0]
+    runs = words(
+        "trust.runs", runs=likest.runs, own=likest.own_engine, engine=engine, miss=f"{100 * likest.median_miss:.2f} %")
+    chance = answer.chance_to_fit
+    return runs if chance is None else words("trust.chance", chance=likely(chance), runs=runs)
+
+
+def likely(chance: float) -> str:
+    """A chance; no number of measured runs makes one certain."""
+    return "> 99 %" if chance > 0.99 else "< 1 %" if chance < 0.01 else f"{100 * chance:.0f} %"
 
 
 def path_of(entry: LedgerEntry, words: Words) -> str:

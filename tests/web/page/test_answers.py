@@ -9,6 +9,7 @@ import pytest
 import vramcast
 from vramcast.domain.answer import Fit
 from vramcast.report.messages import Words
+from vramcast.report.text import trust
 from vramcast.report.verdicts import TONES, word_of
 from vramcast.units import format_bytes
 
@@ -84,12 +85,14 @@ def test_a_verdict_is_one_word_and_one_tone_wherever_it_stands(opened: Opened, c
         one = question | {option: value}
         assert asked(command, one)["verdict"] == fit
         go(page, view(command, one, one))
+        answer = getattr(vramcast, command)(**{name.replace("-", "_"): value for name, value in one.items()})
         word, tone = word_of(fit, words), TONES[fit]
         badges = page.locator(f".plans .badge.{tone}, .compare .badge.{tone}")
         comes_to(page, badges.all_text_contents, [word] * 4)  # the replies to both come one after the other
         comes_to(page, page.locator(f".verdict.{tone} h2 .word").all_text_contents, [word])
         comes_to(page, page.locator(f".glance.{tone} b").all_text_contents, [word])
         page.wait_for_function("word => document.getElementById('said').textContent.startsWith(word)", arg=word)
+        comes_to(page, page.locator(".verdict .trust").text_content, trust(answer, answer.fullest.likest, words))
 
 
 def test_a_chinese_page_saves_the_document_that_the_command_line_prints(opened: Opened) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.answer import Answer, Found, LedgerEntry, PostTrainingAnswer, RankAnswer, ServeAnswer
 from vramcast.domain.program import Basis
-from vramcast.estimate.interval import measured_cases
+from vramcast.estimate.interval import Case, measured_cases
 from vramcast.report.messages import MESSAGES, Words, rare_messages
 from vramcast.report.post_training import stage_rows
 from vramcast.report.price import copies_of, cost_lines, run_length
@@ -29,9 +29,6 @@ LONG: Final = 100
 
 MOST_ROLES: Final = 16
 """Bars of a picture; the table has every role."""
-
-MOST_KEPT: Final = 21
-"""`estimate.interval` keeps that many quantiles of larger cases: there were at least as many runs."""
 
 Numbers = Mapping[str, int]
 """Source -> its number in the list of sources."""
@@ -374,27 +371,25 @@ def change_parts(answer: Answer, words: Words) -> Iterator[parts.Part]:
 def _accuracy(engine: str, purpose: str, words: Words) -> parts.Section:
     """A row for each group of measured runs of the engine for "training" or "serving"; a sentence where there is none.
     """
-    groups: dict[str, list[tuple[float, ...]]] = {}
+    groups: dict[str, list[Case]] = {}
     for case in measured_cases():
         if case.purpose == purpose and case.traits.engine == engine:
-            groups.setdefault(case.harness, []).append(case.ratios)
+            groups.setdefault(case.harness, []).append(case)
     if not groups:
         others = len({case.harness for case in measured_cases() if case.purpose == purpose})
         none = words("report.accuracy_none", engine=engine, groups=others)
         return parts.Section(words("report.accuracy"), (parts.Text(none),))
     keys = ("group", "cases", "median", "lowest", "most_high")
-    rows = tuple(_accuracy_row(group, ratios, words) for group, ratios in groups.items())
+    rows = tuple(_accuracy_row(group, cases) for group, cases in groups.items())
     table = parts.Table(tuple(words(f"report.{key}") for key in keys), rows, right=frozenset({1, 2, 3, 4}))
     said = parts.Text(words("report.accuracy_of", engine=engine))
     return parts.Section(words("report.accuracy"), (said, table, parts.Text(words("report.accuracy_note"))))
 
 
-def _accuracy_row(group: str, cases: list[tuple[float, ...]], words: Words) -> tuple[str, ...]:
-    errors = [1 / ratio - 1 for ratios in cases for ratio in ratios]  # of the prediction, relative to what was measured
-    whole = all(len(ratios) < MOST_KEPT for ratios in cases)
-    count = str(len(errors)) if whole else words("report.at_least", count=len(errors))
+def _accuracy_row(group: str, cases: list[Case]) -> tuple[str, ...]:
+    errors = [1 / ratio - 1 for case in cases for ratio in case.ratios]  # of the prediction, relative to the measured
     low, high = min(errors), max(errors)
     return (
-        group, count, f"{median(map(abs, errors)):.1%}", f"{low:+.1%}" if low < 0 else "",
-        f"{high:+.1%}" if high > 0 else "",
+        group, str(sum(case.runs for case in cases)), f"{median(map(abs, errors)):.1%}",
+        f"{low:+.1%}" if low < 0 else "", f"{high:+.1%}" if high > 0 else "",
     )

@@ -60,6 +60,11 @@ export function percent(share, digits = 0) {
   return `${(100 * share).toFixed(digits)} %`;
 }
 
+/** A chance; no number of measured runs makes one certain. */
+export function likely(chance) {
+  return chance > 0.99 ? "> 99 %" : chance < 0.01 ? "< 1 %" : percent(chance);
+}
+
 /** A part of a whole: 66.3 %, < 0.1 %. */
 export function partOf(share) {
   return share > 0 && share < 0.001 ? "< 0.1 %" : percent(share, 1);

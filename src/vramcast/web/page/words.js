@@ -21,8 +21,13 @@ export function speaker(language) {
   return (key, values = {}) => {
     const text = WORDS[key]?.[language];
     if (text === undefined) throw new Error(`no words for ${key}`);
-    return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+    return filled(text, values);
   };
+}
+
+/** A sentence with its gaps filled. */
+export function filled(text, values) {
+  return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
 }
 
 /** Whether the page has words of its own for a key. */

@@ -102,13 +102,17 @@ def _case(packed: dict[str, Any], lists: dict[str, list[Any]]) -> dict[str, Any]
 
 KINDS: Final = ("category", "phase", "cause", "bound", "short", "held", "verdict")
 """What stands before the point in the keys of names."""
+TEMPLATES: Final = ("trust",)
+"""The same of sentences whose gaps the page fills."""
 
 
 def words(asked: Asked) -> dict[str, Any]:
-    """Names of categories, phases, causes, bounds, figures and verdicts with their tones, and what changes cost."""
+    """Names of categories, phases, causes, bounds, figures and verdicts with their tones, costs, trust lines."""
     own = asked.words
     known = MESSAGES | rare_messages()
-    named = {key: own(key) for key in known if key.partition(".")[0] in KINDS and "{" not in known[key]["en"]}
+    kinds = {key: key.partition(".")[0] for key in known}
+    named = {key: known[key][own.language] for key, kind in kinds.items()
+             if kind in TEMPLATES or (kind in KINDS and "{" not in known[key]["en"])}
     costs = {f"cost.{english}": own.term("cost", english) for english in terms("cost")}
     tones = {f"tone.{fit}": tone for fit, tone in TONES.items()}
     return {"schema": 1, "lang": own.language, "words": named | costs | tones}

@@ -1,8 +1,9 @@
 /** The answer first: does it fit, how much of what there is, how fast, what it costs. */
 
 import { h } from "../dom.js";
-import { bytes, count, money, parameters, percent, rounded, seconds } from "../format.js";
+import { bytes, count, likely, money, parameters, percent, rounded, seconds } from "../format.js";
 import { gpusText } from "../names.js";
+import { filled } from "../words.js";
 
 const SIGNS = { good: "✓", close: "!", bad: "✕" }; // tone -> what stands before the verdict
 const UP_TO = { "fits closely": "closely", "may run out": "beyond" }; // verdict -> what is said of its interval
@@ -23,6 +24,16 @@ export function verdictBadge(verdict, { named }) {
 /** How far the interval of an answer reaches, where that makes its verdict; null elsewhere. */
 export function intervalRemark({ verdict, high_bytes: high }, { t }) {
   return verdict in UP_TO ? h("p", {}, t(UP_TO[verdict], { high: bytes(high, 1) })) : null;
+}
+
+/** How likely a plan fits and the measured runs that say so, which lead to all that were measured. */
+function trustLine({ trust, question }, { named }) {
+  if (!trust) return null;
+  const { chance_to_fit: chance, runs, own_engine: own, median_miss: miss } = trust;
+  const engine = question.engine.split("@")[0];
+  const said = filled(named("trust", "runs"), { runs: count(runs), own: count(own), engine, miss: percent(miss, 2) });
+  const whole = chance === undefined ? said : filled(named("trust", "chance"), { chance: likely(chance), runs: said });
+  return h("p", { class: "trust" }, h("a", { href: "#/accuracy" }, whole));
 }
 
 /** Whether a plan fits only while the allocator gives cached memory back to the driver. */
@@ -126,7 +137,7 @@ export function verdictPart(answer, app) {
   const asked = { model, engine, parameters: parameters(answer.parameters), gpus: cards ? `${gpusText(gpus)} (${cards})` : gpusText(gpus) };
   return h("section", { class: kind, "aria-label": t("verdict") },
     h("div", { class: "said" }, heading, memoryNeeded(answer, t)),
-    intervalRemark(answer, app), remarks(answer, app),
+    trustLine(answer, app), intervalRemark(answer, app), remarks(answer, app),
     h("p", { class: "soft" }, t("asked", asked)),
     h("dl", { class: "figures" }, figures(answer, t).map(([name, value]) =>
       h("div", {}, h("dt", {}, name), h("dd", { class: "number" }, value)))));
