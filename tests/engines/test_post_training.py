@@ -34,6 +34,7 @@ QUESTIONS: Final[tuple[dict[str, Any], ...]] = (
     {"framework": "nemo-rl", "model": "qwen2.5-7b"}, {"alloc_conf": "expandable_segments:True"}, {"padded": True},
     {"model": "qwen3-30b-a3b", "gpus": "8xh200", "ulysses": 2},
     {"reward_model": "qwen2.5-0.5b", "reward_micro_batch": 32},
+    {"model": "qwen2.5-vl-3b", "image_size": 448, "images": 2, "padded": False},
     {"framework": "openrlhf", "reward_model": "qwen2.5-0.5b", "algorithm": "ppo"},
     {"framework": "openrlhf@0.8", "zero": "3", "trainer_sleep": True, "reward_model": "qwen2.5-1.5b"},
     {"framework": "openrlhf", "algorithm": "ppo", "reward_model": "qwen2.5-1.5b", "rollout_gpus": 2,
@@ -202,3 +203,17 @@ def test_unsloths_network_is_there_once() -> None:
     updates = [one[0].phases["update_actor"].allocated_bytes for one in (awake, asleep)]
     assert updates[0] - updates[1] == cache
     assert awake[1].phases["update_actor"].allocated_bytes == asleep[1].phases["update_actor"].allocated_bytes
+
+
+@pytest.mark.parametrize("framework", ["verl@0.8", "trl"])
+def test_a_micro_batch_has_the_images_of_all_its_prompts(framework: str) -> None:
+    def pixels(**options: Any) -> int:
+        found = asked("qwen2.5-vl-3b", framework=framework, prompt_len=2048, **options)
+        assert ("vision tower" in " ".join(found.assumptions)) == ("image_size" not in options)
+        (card, *_) = found.ranks
+        return card.phases["update_actor"].allocated_bytes
+
+    one, two, four = (pixels(image_size=448, images=count) for count in (1, 2, 4))
+    more = pixels(image_size=448, images=2, micro_batch=8) - pixels(image_size=448, micro_batch=8)
+    assert pixels() < one and four - two == pytest.approx(2 * (two - one), rel=0.1)
+    assert more == pytest.approx(2 * (two - one), rel=0.1)

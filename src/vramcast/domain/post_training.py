@@ -42,9 +42,12 @@ class Episodes(Noun, frozen=True):
     mean_prompt_len: int | None = None  # None: every prompt is as long as the longest [tokens]
     mean_response_len: int | None = None
     response_deviation: float | None = None  # standard deviation of an answer's length; None: VARIATION of it [tokens]
+    image_size: int | None = None  # of networks that see; None where they read any: prompts of text [pixels per side]
+    images: int | None = None  # in a prompt, whose positions are part of it; None: one, of networks that see [count]
 
     def __post_init__(self) -> None:
-        require_counts(self, "prompts", "samples", "prompt_len", "response_len", "mean_prompt_len", "mean_response_len")
+        require_counts(self, "prompts", "samples", "prompt_len", "response_len", "mean_prompt_len", "mean_response_len",
+                       "image_size", zero=("images",))
         for mean, most, name in ((self.mean_prompt_len, self.prompt_len, "prompt"),
                                  (self.mean_response_len, self.response_len, "response")):
             if mean is not None and mean > most:

@@ -31,7 +31,7 @@ from vramcast.engines.eager.question import (
     refuse_unsharded,
     sharded_stepping_of,
     stepping_of,
-    text_only,
+    text_sentences,
 )
 from vramcast.engines.eager.recipe import Recipe, Sharding
 from vramcast.engines.eager.releases import CausalLoss, causal_loss, sharder, with_its_kernels
@@ -190,7 +190,5 @@ def one_role(job: Job, phases: Mapping[Phase, Program], *assumptions: str) -> Ra
         found.append("what layers save for backward waits on the host, and is taken back one layer at a time; towers "
                      "and head keep theirs on the card")
     found += attention_sentences(job)
-    if text_only(job):
-        found.append("batches of text only: the vision tower needs --image-size" if job.workload.images
-                     else "batches of text only: the vision tower reads none, as --images 0 says")
+    found += text_sentences(job)
     return RankProgram(role="all", count=job.cluster.count, phases=phases, assumptions=tuple(found))

@@ -50,8 +50,6 @@ def as_post_training(options: Mapping[str, Any], given: Given, ranks: int) -> di
     own = {**given.rollout, **options}
     found = {NAMES.get(name, name): value for name, value in own.items() if name not in SAID}
     found |= {name: options[name] for name in NAMES.values() if name in options}
-    if set(str(found.get("freeze", "")).split(",")) <= SEEING:  # networks that see are refused by the question
-        found.pop("freeze", None)
     if own.get("framework") == "ms-swift":
         found = _within_context(found, options)
     for name in found:
@@ -65,9 +63,6 @@ def as_post_training(options: Mapping[str, Any], given: Given, ranks: int) -> di
         "framework": own.get("framework") or (f"trl@{release}" if release else "trl"), "trainer-option": kept,
     }
     return {**found, **{name: value for name, value in unsaid.items() if name not in options or name == "micro-batch"}}
-
-
-SEEING: Final = frozenset(("", "towers", "projectors"))
 
 
 def _within_context(found: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

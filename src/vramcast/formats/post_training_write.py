@@ -38,7 +38,8 @@ UNSAID: Final = ("assumed", "cluster", "model", "critic", "reward", "run_steps",
 
 STAGES: Final = {Shards.OPTIMIZER_AND_GRADIENTS: "2", Shards.EVERYTHING: "3"}
 
-MEANS: Final = {"mean_prompt_len": None, "mean_response_len": None, "response_deviation": None}
+OF_DATA: Final = {"mean_prompt_len": None, "mean_response_len": None, "response_deviation": None, "image_size": None,
+                  "images": None}
 
 
 def script_of(job: PostTrainingJob) -> tuple[File, tuple[str, ...]]:
@@ -59,6 +60,8 @@ def script_of(job: PostTrainingJob) -> tuple[File, tuple[str, ...]]:
                           version_text(job.rollout_version)))
     if job.episodes.mean_response_len or job.episodes.mean_prompt_len:
         notes.append("mean lengths are those of the data, and stand in no script")
+    if job.episodes.image_size or job.episodes.images is not None:
+        notes.append("sizes and numbers of images are those of the data, and stand in no script")
     if hub_id(job.model) == PLACEHOLDER:
         notes.append(Note("no checkpoint is known for {}: replace {} by its path or hub id", job.model.name,
                           PLACEHOLDER))
@@ -85,7 +88,7 @@ def _settled(job: PostTrainingJob) -> PostTrainingJob:
         plan = replace(plan, attention=plan.attention or AttentionKernel.FLASH)
         updates = replace(updates, offload_reference=bool(updates.offload_reference))
         rollout = replace(rollout, graphs=release_of(job).graphs if rollout.graphs is None else rollout.graphs)
-    return replace(job, updates=updates, rollout=rollout, plan=plan, episodes=replace(job.episodes, **MEANS))
+    return replace(job, updates=updates, rollout=rollout, plan=plan, episodes=replace(job.episodes, **OF_DATA))
 
 
 def _read_back(job: PostTrainingJob, text: str) -> None:

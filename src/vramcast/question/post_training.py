@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec.structs
 
 from vramcast import sources
+from vramcast.blocks.lengths import reads_images
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, require_count
 from vramcast.domain.post_training import RATES, WITH_CRITIC, Episodes, PostTrainingJob, Rollout, Updates
@@ -75,6 +76,9 @@ NOT_OF_TRL: Final = (
 )
 """What verl leaves to be asked, and TRL does not."""
 
+SEES: Final = ("verl", "trl", "ms-swift")
+"""Frameworks whose networks may have a tower for images; of verl's trainers FSDP."""
+
 PRECISIONS: Final = (Precision.MIXED_BF16, Precision.BF16)
 """fp32 weights computed in bf16, and weights, gradients and states in bf16 (`model_dtype`)."""
 
@@ -120,8 +124,13 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
                     "--{} splits the trainer under Megatron; add --engine megatron, or for the engine that generates "
                     "give --rollout-tp", name
                 )
-    if len(model.stacks) > 1:
-        raise Unsupported("{} has several stacks, which is not modelled for post-training; use one of text", model.name)
+    crosses = any(run.layer.cross_attention is not None for run in model.main.runs)
+    sees = reads_images(model) and framework in SEES and engine != "megatron" and not crosses
+    if len(model.stacks) > 1 and not sees:
+        raise Unsupported("{} has several stacks, which is not modelled for post-training with {}; use one of text",
+                          model.name, framework)
+    if not reads_images(model) and {"images", "image-size"} & values.keys():
+        raise InvalidSpec("{} reads no images; leave image-size and images out", model.name)
     deviation = _deviation(values)
     episodes = converted(Episodes, section(values, "episodes", TABLE) | deviation)
     release = next(one for one in known.releases if version >= one.since)
@@ -306,7 +315,7 @@ def _trl(
     if algorithm not in OBJECTIVES:
         raise Unsupported("--algorithm {} is not modelled with TRL; use {}", algorithm, joined(" or ", OBJECTIVES))
     own = {name: value for name, value in given.items()
-           if name in ("model", "gpus", "alloc-conf", *MARKET_OPTIONS, *MODEL_OPTIONS)
+           if name in ("model", "gpus", "alloc-conf", "image-size", "images", *MARKET_OPTIONS, *MODEL_OPTIONS)
            or (name in OPTIONS and OPTIONS[name].section in ("plan", "peft"))}
     if {"shards", "zero"} & given.keys() and "sharded-by" not in given:
         own["sharded-by"] = "deepspeed"  # as its documents' files of Accelerate have it

@@ -14,7 +14,7 @@ def _count(section: str, field: str, help_: str) -> Option:
 
 OF_TRL: Final = (
     "attention", "loss", "compile", "offload-activations", "modules-to-save", "lora-dropout", "base-weights",
-    "adapter-dtype",
+    "adapter-dtype", "freeze",
 )
 """What only TRL's trainers, which are transformers', leave to be asked."""
 
@@ -37,6 +37,9 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "mean-prompt-len": _count("episodes", "mean_prompt_len", "mean prompt, for what is to be expected; without it "
                               "every sequence is as long as the longest"),
     "mean-response-len": _count("episodes", "mean_response_len", "mean answer, the same"),
+    "image-size": Option("episodes", "image_size", Kind.COUNT, "pixels per side of an image in a prompt; its positions "
+                         "are part of --prompt-len"),
+    "images": _count("episodes", "images", "images in a prompt; 0: text alone"),
     "lengths": Option("job", "lengths", Kind.TEXT, "of answers: MEAN,DEVIATION in tokens, or a file of those of a "
                       "log, one a line, JSON lines or CSV"),
     "mini-batch": _count("updates", "mini_batch", "prompts of an optimizer step (ppo_mini_batch_size)"),

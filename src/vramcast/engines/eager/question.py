@@ -539,6 +539,14 @@ def text_only(job: Job) -> bool:
     )
 
 
+def text_sentences(job: Job) -> tuple[str, ...]:
+    """What is said where a vision tower is left out."""
+    if not text_only(job):
+        return ()
+    return ("batches of text only: the vision tower needs --image-size" if job.workload.images
+            else "batches of text only: the vision tower reads none, as --images 0 says",)
+
+
 def refuse_unsharded(job: Job) -> None:
     """Raises: Unsupported for a choice that only a run with sharded weights has."""
     if not job.plan.reshard_after_forward:

@@ -27,6 +27,7 @@ class Batches(NamedTuple):
     samples: int  # rows of it: 1 where sequences lie behind one another
     accumulated: int  # micro-batches of an optimizer step
     steps: int  # optimizer steps of a step of the algorithm
+    sequences: int = 1  # that pass at once
     shorter: tuple[int, ...] = ()  # what others of an optimizer step have, where lengths differ, rising [tokens]
 
 
@@ -110,6 +111,7 @@ def batches(job: PostTrainingJob, *, learns: bool, of_critic: bool = False) -> B
         rising = 0 if updates.padded or length == episodes.longest else min(accumulated, RISING)
         deviates = (NormalDist().inv_cdf((place + 0.5) / rising) for place in range(rising - 1))
         return Batches(ceil_div(at_once, updates.ulysses), sequences if updates.padded else 1, accumulated, steps,
+                       sequences,
                        tuple(ceil_div(episodes.most_tokens(sequences, one), updates.ulysses) for one in deviates))
     shared = updates.ulysses * (job.plan.cp if job.framework in ("verl", "slime") else 1)  # [verl] megatron_actor.py
     budget = (tokens or MICRO_TOKENS) * shared
@@ -121,4 +123,5 @@ def batches(job: PostTrainingJob, *, learns: bool, of_critic: bool = False) -> B
             "least {}", tokens or MICRO_TOKENS, shared, episodes.longest, ceil_div(episodes.longest, shared)
         )
     at_once = min(budget, local * length)
-    return Batches(ceil_div(at_once, updates.ulysses), 1, ceil_div(local * length, at_once), steps)
+    return Batches(ceil_div(at_once, updates.ulysses), 1, ceil_div(local * length, at_once), steps,
+                   ceil_div(at_once, length))

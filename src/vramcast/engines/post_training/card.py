@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.post_training import WITH_CRITIC, Card, PostTrainingJob, Process, Stage
 from vramcast.domain.program import Alloc, Free, Node, Program
+from vramcast.engines.eager.question import text_sentences
 from vramcast.engines.post_training import trainer
 from vramcast.engines.post_training.batches import Batches, batches, seen_from
 from vramcast.engines.post_training.networks import Network, alloc, free, num_bytes
@@ -253,6 +254,8 @@ def _processes(release: Release, made: Engine, roles: _Roles, *, in_process: boo
 
 def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Iterator[str]:
     episodes, updates = job.episodes, job.updates
+    if len(job.model.stacks) > 1:
+        yield from text_sentences(trainer.train_job(job, batches(job, learns=True)))
     if updates.padded:
         yield Note("batches are padded to {:,} tokens", episodes.longest)
     elif episodes.usual == episodes.longest:

@@ -52,7 +52,7 @@ def train_job(job: PostTrainingJob, found: Batches) -> Job:
 
     Raises: InvalidSpec or Unsupported for what that cannot run
     """
-    plan, release = job.plan, release_of(job)
+    plan, release, images = job.plan, release_of(job), job.episodes.images
     if plan.recompute is Recompute.SELECTIVE:
         raise Unsupported("FSDP recomputes every layer or none here; use --recompute full or none")
     offloads = {"offload_parameters": "none", "offload_optimizer": "none"}
@@ -64,7 +64,8 @@ def train_job(job: PostTrainingJob, found: Batches) -> Job:
         model=job.model,
         workload=Workload(
             seq_len=found.tokens // found.samples, micro_batch=found.samples, grad_accum=found.accumulated,
-            objective="sft",
+            objective="sft", image_size=job.episodes.image_size,
+            images=(1 if images is None else images) * found.sequences // found.samples,
         ),
         plan=replace(asked, attention=AttentionKernel.FLASH),
         cluster=trainer_cluster(job),
