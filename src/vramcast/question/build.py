@@ -291,15 +291,27 @@ def converted(noun: type[NounT], fields: dict[str, Any]) -> NounT:
 
 
 def engine_options(pairs: tuple[str, ...]) -> dict[str, str | int | float | bool]:
-    """`key=value` pairs with numbers and truth values read as such."""
-    found: dict[str, str | int | float | bool] = {}
+    """`key=value` pairs with numbers and truth values read as such.
+
+    Pairs stand behind commas, too, and so may the parts of a value.
+
+    >>> engine_options(("tensor-split=3", "1", "kv-unified=true"))
+    {'tensor-split': '3,1', 'kv-unified': True}
+    """
+    texts: dict[str, str] = {}
+    key = ""
     for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key:
+        name, equals, text = pair.partition("=")
+        if not name if equals else not key:
             raise InvalidSpec("engine-option={!r} must be written key=value", pair[:80])
-        words = {"true": True, "false": False}
-        found[key] = words[text] if text in words else int(text) if text.isdecimal() and len(text) < 18 else text
-    return found
+        key = name if equals else key
+        texts[key] = text if equals else f"{texts[key]},{pair}"
+    return {name: _plain(text) for name, text in texts.items()}
+
+
+def _plain(text: str) -> str | int | bool:
+    words = {"true": True, "false": False}
+    return words[text] if text in words else int(text) if text.isdecimal() and len(text) < 18 else text
 
 
 def checkpoint_of(
