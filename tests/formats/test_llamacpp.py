@@ -73,7 +73,12 @@ def test_a_file_whose_name_does_not_say_what_it_holds_is_asked_for(line: str) ->
 def test_the_context_is_what_the_build_has() -> None:
     image = "docker run ghcr.io/ggml-org/llama.cpp:server-cuda-b{} -m Qwen3-8B-Q4_0.gguf"
     assert options(image.format(6900))["context"] == 4096
-    assert "--context" in refusal(read_files([], command="serve", line=image.format(7500)))
+    fitted = {"gpus": "rtx-4090", "engine": "llama.cpp@8000"}  # the build beside a command that names none
+    for said, pairs in (("", ()), (" -ngl 99", ("fit=context",)), (" -ngl auto", ()), (" --fit off", ("fit=off",))):
+        line = "llama-server -m Qwen3-8B-Q4_0.gguf" + said
+        merged, _ = with_configs(dict(fitted), Configs(line=line), command="serve")
+        assert "context" not in merged and merged.get("engine-option", ()) == pairs
+    assert "context" not in options(image.format(7500))
 
 
 @pytest.mark.parametrize(("arguments", "pairs"), [

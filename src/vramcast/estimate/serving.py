@@ -77,6 +77,9 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
         job, ignored = applicable(job)
         if job.traffic is not None:
             estimate.traffic.check(job)
+    asked, moved = job, None
+    if isinstance(job, ServeJob) and job.engine in SERVING and SERVING[job.engine].is_ggml:
+        job, moved = import_module(SERVING[job.engine].module).fitted(job)
     deployment = deploy(job)
     changed, idle = _calibrated(job, deployment)
     programs = [rank.program for rank in deployment.ranks]
@@ -90,7 +93,7 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
     speed = timed(job) if isinstance(job, ServeJob) else None
     requests, supposed, unserved = _served(job, deployment, fits=fits)
     found = ServeAnswer(
-        question=_with_fraction(question(job), deployment),
+        question=_with_fraction(question(asked), deployment),
         fits=fits,
         capacity_bytes=visible,
         ranks=tuple(ranks),
@@ -103,7 +106,7 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
                 supposed,
             )
         ),
-        cautions=(*unserved, *_foremost(job), *deployment.cautions),
+        cautions=(*((moved,) if moved else ()), *unserved, *_foremost(job), *deployment.cautions),
         warnings=_unique(
             chain(
                 ignored, idle, _cautions(job), deployment.warnings, deployment.advice(),

@@ -40,7 +40,8 @@ def with_configs(
     Raises: Unsupported for what files say and nobody here understands
     """
     named = {name: value for name, value in options.items() if value is not None}
-    started = configs.given._replace(cards=_cards(over(named, beneath or {})))
+    asked = over(named, beneath or {})
+    started = configs.given._replace(cards=_cards(asked), engine=str(asked.get("engine") or ""))
     given = read_files(
         configs.paths, command=command, format_name=configs.format_name, line=configs.line, started=started
     )

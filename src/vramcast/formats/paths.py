@@ -20,6 +20,7 @@ class Invocation(NamedTuple):
     environment: Mapping[str, str] = {}
     scripts: Mapping[str, str] = {}  # others that are given, by their names
     cards: int | None = None  # of one machine, where a question says so
+    engine: str = ""  # that a question names, with its version where it does
 
 
 NOTHING_GIVEN: Final = Invocation()

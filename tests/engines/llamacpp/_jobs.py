@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def job(
-    model: str, *, cards: int = 1, build: int = 9000, fork: bool = False, context: int = 4096, **more: Any
+    model: str, *, cards: int = 1, build: int = 9000, fork: bool = False, context: int | None = 4096, **more: Any
 ) -> ServeJob:
     """A job; what is no field of the plan is an engine option with - for _."""
     fields = set(ServePlan.__struct_fields__)

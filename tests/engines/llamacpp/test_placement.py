@@ -1,10 +1,15 @@
 """Layers and weights on cards and host."""
 
+import re
+from typing import Any
+
 import pytest
 
-from tests.engines.llamacpp._jobs import context
-from vramcast.engines.llamacpp.context import card_bytes, weights_on
+from tests.engines.llamacpp._jobs import context, job
+from vramcast.engines.llamacpp.context import Context, card_bytes, weights_on
+from vramcast.engines.llamacpp.deploy import fitted
 from vramcast.errors import InvalidSpec
+from vramcast.estimate.serving import answer
 
 
 def test_shares_divide_unequal_cards() -> None:
@@ -32,3 +37,28 @@ def test_experts_can_stay_on_the_host_by_layer_or_by_pattern() -> None:
 def test_wrong_placements_get_one_sentence(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidSpec, match=message):
         context("qwen3-30b-a3b", **options)
+
+
+@pytest.mark.parametrize(("model", "more", "said"), [
+    ("qwen3-32b", {"context": None}, r"where -c is not given: a context of [\d,]+ tokens"),
+    ("qwen3-32b", {"context": 40960}, "of 65 layers are on the cards, the head counted"),
+    ("gpt-oss-120b", {"context": 8192}, "experts of .* of 36 layers are on the host"),
+    ("llama-3.1-405b", {"context": 8192}, "of 127 layers are on the cards"),
+    ("qwen3-8b", {"context": 8192}, None), ("qwen3-32b", {"context": 40960, "build": 7000}, None),
+    ("qwen3-32b", {"context": 40960, "fit": "context"}, None),
+    ("qwen3-32b", {"context": 40960, "gpu_layers": 65}, None),
+    ("gpt-oss-120b", {"context": 8192, "fit": "off"}, None),
+    ("gpt-oss-120b", {"context": 8192, "cpu_moe": True}, None),
+])
+def test_what_nobody_places_is_fitted_to_the_cards(model: str, more: dict[str, Any], said: str | None) -> None:
+    """Since --fit (pull request 16653) a gibibyte is left free; what is asked for stays."""
+    asked = job(model, weights="q4_k_m", **more)
+    found, moved = fitted(asked)
+    if said is None:
+        assert (found, moved) == (asked, None)
+        return
+    assert moved is not None and re.search(said, moved)
+    room = asked.cluster.gpu.free_bytes - (asked.cluster.gpu.context_bytes or 0) - (1 << 30)
+    assert card_bytes(Context(found), 0) <= room < card_bytes(Context(asked), 0)
+    answered = answer(asked, with_changes=False)
+    assert answered.fits and moved in answered.cautions and "gpu_layers" not in answered.question["plan"]

@@ -3,7 +3,7 @@
 [llama.cpp] ggml-org/llama.cpp; [ik] ikawrakow/ik_llama.cpp
 """
 
-from vramcast.engines.llamacpp.deploy import deploy
+from vramcast.engines.llamacpp.deploy import deploy, fitted
 from vramcast.engines.llamacpp.settings import settings_of
 
-__all__ = ["deploy", "settings_of"]
+__all__ = ["deploy", "fitted", "settings_of"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from functools import partial
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from vramcast.domain.job import Phase
+from vramcast.domain.model import MoE
 from vramcast.domain.program import Category, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank
@@ -21,7 +23,7 @@ from vramcast.engines.llamacpp.context import (
     weight_bytes,
     weights_on,
 )
-from vramcast.engines.llamacpp.settings import CONTEXT_MULTIPLE, Settings
+from vramcast.engines.llamacpp.settings import CONTEXT_MULTIPLE, Settings, settings_of
 from vramcast.engines.llamacpp.weights import EXPERTS
 from vramcast.engines.serving.rank import corrected_tensor
 from vramcast.errors import Note
@@ -56,6 +58,54 @@ def layers_that_fit(job: ServeJob, room: int) -> int:
         low, high = (middle, high) if short <= 0 else (low, middle - 1)
         buffers = max(context.reserved.cards, default=0)
     return low
+
+
+LEAST_CONTEXT: Final = 4096
+"""`--fit-ctx` [common/fit.cpp]."""
+
+PLACING: Final = ("cpu-moe", "n-cpu-moe", "override-tensor", "tensor-split", "device")
+"""Options that say where weights lie: where one is given nothing is moved [common/fit.cpp]."""
+
+
+def fitted(job: ServeJob) -> tuple[ServeJob, Note | None]:
+    """The job as it runs where nobody says what lies on the cards, and what was moved to the host.
+
+    Since `--fit`, a gibibyte of each card is left free: a context that nobody gives is made shorter, down to 4,096
+    tokens, then the experts of as many layers as it takes are moved, then whole layers.
+    """
+    options = job.engine_options
+    if not settings_of(job).has("fit") or options.get("fit") == "off":
+        return job, None
+    room, layers = _room(job) - FIT_MARGIN, job.model.num_layers
+
+    def fits(asked: ServeJob) -> bool:
+        context = Context(asked)
+        return all(card_bytes(context, card) <= room for card in range(context.placement.cards))
+
+    if fits(job):
+        return job, None
+    shorter = None
+    if job.requests.context is None and (most := max(LEAST_CONTEXT, context_that_fits(job, room))) < job.context:
+        job = replace(job, requests=replace(job.requests, context=most))
+        shorter = Note("--fit leaves 1024 MiB of each card free where -c is not given: a context of {:,} tokens", most)
+        if fits(job):
+            return job, shorter
+    if job.plan.gpu_layers is not None or "fit" in options or any(name in options for name in PLACING):
+        return job, shorter
+    if any(isinstance(run.layer.channel, MoE) for run in job.model.main.runs):
+        def without(count: int) -> ServeJob:
+            return replace(job, engine_options={**options, "n-cpu-moe": count})
+
+        if fits(without(layers)):
+            count = 1 + bisect_left(range(1, layers), True, key=lambda moved: fits(without(moved)))
+            return without(count), Note(
+                "--fit leaves 1024 MiB of each card free where -ngl is not given: experts of {} of {} layers are on "
+                "the host", count, layers)
+        job = without(layers)
+    most = layers_that_fit(job, room)
+    return replace(job, plan=replace(job.plan, gpu_layers=most)), Note(
+        "--fit leaves 1024 MiB of each card free where -ngl is not given: {} of {} layers are on the cards, the head "
+        "counted", most, layers + 1)
 
 
 def context_that_fits(job: ServeJob, room: int) -> int:
@@ -308,10 +358,6 @@ def _advice(context: Context) -> tuple[str, ...]:
     if needed > room:
         fitting = layers_that_fit(context.job, room)
         return (Note("{} of {} layers fit, the head counted: --gpu-layers {}", fitting, layers + 1, fitting),)
-    if context.settings.has("fit") and needed > room - FIT_MARGIN:
-        return (
-            "--fit would move layers to the host, it leaves 1024 MiB of each card free; --fit off keeps this plan",
-        )
     longest = longest_context(context, room)
     most = context.job.model.context or longest
     if longest >= most:

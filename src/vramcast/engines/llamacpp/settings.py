@@ -56,6 +56,7 @@ OPTIONS: Final[dict[str, Known]] = {
     "tensor-split": Known(str),  # -ts 3,1: shares of the cards
     "split-mode": Known(str, choices=("layer", "none")),  # -sm
     "device": Known(str, choices=("none",)),  # --device none: no card at all
+    "fit": Known(str, choices=("off", "context")),  # --fit off; context: nothing but that, -ngl is given
     "op-offload": FLAG,  # --no-op-offload: host weights are not brought to a card for large batches
     "kv-offload": FLAG,  # -nkvo: the cache stays on the host
     "threads": Known(int, most=1 << 16),  # -t: cores that compute what lies on the host

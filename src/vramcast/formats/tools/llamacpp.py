@@ -22,7 +22,7 @@ from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.launch import one_of_several
 from vramcast.formats.lines import Line
-from vramcast.formats.reading import Config, Reading, Unread
+from vramcast.formats.reading import Config, Reading
 from vramcast.formats.servers import (
     PORT,
     SERVE,
@@ -142,7 +142,7 @@ def _own(values: Watched) -> dict[str, Any]:
         found["attention"] = "flash" if flash is True else values.one_of("flash_attn", FLASH, lower=True)
     found |= {"micro-batch": size} if (size := values.count("ubatch_size")) else {}
     values.only("split_mode", "layer", "none")
-    values.only("fit", "off")
+    values.one_of("fit", {"on": True, "off": False}, lower=True)
     values.only("cont_batching", True)
     pairs = (*_engine_options(values), *_projector(values, found.get("model")))
     return {name: value for name, value in found.items() if value is not None} | (
@@ -274,6 +274,14 @@ SERVER: Final = Server(
 )
 
 
+FIT: Final = {
+    "off": re.compile(r"(?:^|\s)--?fit[ =]off\b|\bLLAMA_ARG_FIT=off\b"),
+    "context": re.compile(r"(?:^|\s)(?:-ngl|--(?:n-)?gpu-layers)[ =](?!auto\b|-1\b)|"
+                          r"\bLLAMA_ARG_N_GPU_LAYERS=(?!auto\b|-1\b)"),
+}
+"""Engine option `fit` -> what says it: layers that are given stay where they are [common/fit.cpp]."""
+
+
 def read(config: Config) -> Reading:
     """Options of llama.cpp."""
     found = read_server(config, SERVER)
@@ -281,11 +289,14 @@ def read(config: Config) -> Reading:
     if any(pair.partition("=")[0] in FORKS.values() for pair in options.get("engine-option", ())):
         options["engine"] = str(options["engine"]).replace("llama.cpp", "ik_llama.cpp")
     engine, _, version = str(options["engine"]).partition("@")
+    if config.given.engine.partition("@")[0] == engine:  # --engine names a build beside the command
+        version = config.given.engine.partition("@")[2]
     build = (read_version(version) or SERVING[engine].default)[0]
-    asked = re.search(r"(?:^|\s)(?:-c|--ctx-size|--fit)\b|LLAMA_ARG_CTX_SIZE", config.text)
-    if asked is None and engine == "llama.cpp" and build >= SINCE["fit"]:
-        unread.append(Unread("ctx-size", "is fitted to the card where it is not given; give --context", "context"))
-    elif asked is None:
+    fits = engine == "llama.cpp" and build >= SINCE["fit"]
+    kept = next((kept for kept, said in FIT.items() if said.search(config.text)), None)
+    if fits and kept and ("gpu-layers" not in options or kept == "off"):
+        options["engine-option"] = (*options.get("engine-option", ()), f"fit={kept}")
+    if not fits and not re.search(r"(?:^|\s)(?:-c|--ctx-size)\b|LLAMA_ARG_CTX_SIZE", config.text):
         options["context"] = max(1, USUAL_CONTEXT // int(options.get("concurrency", 1)))
         notes.append(Note(
             "a context of {}, {}'s before build {} where -c is not given", USUAL_CONTEXT, engine, SINCE["fit"]
