@@ -13,7 +13,6 @@ from vramcast import api, emit, report, watch
 from vramcast.cli.shared import (
     FILE,
     Reporting,
-    check_folders,
     coloured,
     given_options,
     json_option,
@@ -26,7 +25,7 @@ from vramcast.doctor import failures
 from vramcast.errors import InvalidSpec
 from vramcast.question.options import OPTIONS
 from vramcast.report.messages import words_here
-from vramcast.sources.files import write_whole
+from vramcast.sources.files import check_writable, write_whole
 
 EXIT_NOTHING_FOUND = 1
 UNCALIBRATED = {name: option for name, option in OPTIONS.items() if name != "calibration"}
@@ -65,7 +64,7 @@ def replay(
     vramcast replay crash.pickle --capacity 24GiB --alloc-conf expandable_segments:True
     vramcast replay after.pickle --against before.pickle --leaks
     """
-    check_folders(html, perfetto, write_snapshot)
+    check_writable(html, perfetto, write_snapshot)
     reporting = Reporting(report_file, "replay").checked()
     found = api.replay(
         snapshot, against=against, device=device, alloc_conf=confs, all_confs=all_confs, capacity=capacity,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from vramcast import api, catalogue, formats, question, report, sources
-from vramcast.errors import InvalidSpec, SourceError
+from vramcast.errors import InvalidSpec
 from vramcast.question.option import Kind, Option
 from vramcast.report.messages import LANGUAGES, Words, words_here
 
@@ -306,15 +306,6 @@ def answer_text(answer: Answer, *, as_json: bool, lang: str | None, **how: bool)
         height = get_terminal_size().lines - PROMPT_LINES
     text = report.text.render(answer, words_here(lang), today=date.today(), height=height, **how)
     return coloured(text, report.verdicts.tone_of(answer))
-
-
-def check_folders(*paths: Path | None) -> None:
-    """Refuse before any work what cannot be written to after it."""
-    for path in filter(None, paths):
-        if not path.parent.is_dir():
-            raise SourceError("{}: No such file or directory; name a folder that is there", path)
-        if path.is_dir():
-            raise SourceError("{}: is a folder; name a file in it", path)
 
 
 def say_written(words: Words, *paths: Path | None, as_json: bool) -> None:

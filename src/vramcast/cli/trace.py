@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +13,6 @@ from vramcast import blocks, estimate, report, sources
 from vramcast.cli.shared import (
     FILE,
     Reporting,
-    check_folders,
     coloured,
     exit_of,
     given_options,
@@ -29,6 +27,8 @@ from vramcast.errors import InvalidSpec
 from vramcast.question.options import parse_count
 from vramcast.question.tracing import TRACE_OPTIONS, build_trace, is_script
 from vramcast.report.messages import words_here
+from vramcast.report.plain import as_text
+from vramcast.sources.files import check_writable
 from vramcast.units import format_bytes
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def trace(
     """
     from vramcast.api.tracing import trace_result, traced_target
 
-    check_folders(html, snapshot)
+    check_writable(html, snapshot)
     reporting = Reporting(report_file, "trace").checked()
     runs = as_module or is_script(target)
     if script_arguments and not runs:
@@ -150,7 +150,7 @@ def layers(
         kernel = AttentionKernel(attention or "flash")
         rows, total = _computed(model, seq_len or "1024", batch or "1", int(dtype_bytes or 2), kernel)
     if as_json:
-        click.echo(json.dumps({"schema": 1, "parameters": total, "layers": [_plain(row) for row in rows]}, indent=1))
+        click.echo(as_text({"schema": 1, "parameters": total, "layers": rows}))
         return 0
     _print(rows, words_here(lang))
     click.echo(f"{words_here(lang)('parameters')}: {total:,}")
@@ -218,15 +218,3 @@ def _print(rows: Sequence[LayerRow], words: Words) -> None:
     ]
     right = frozenset({2, 4, 5, 6, 7} if has_temporaries else {2, 4, 5, 6})
     click.echo(report.columns.table([header, *body], right=right), nl=False)
-
-
-def _plain(row: Any) -> dict[str, Any]:
-    return {
-        "path": row.path,
-        "kind": row.kind,
-        "repeats": row.repeats,
-        "parameters": row.parameters,
-        "output_shape": list(row.output_shape),
-        "saved_bytes": row.saved_bytes,
-        "flops": row.flops,
-    } | ({} if row.temporary_bytes is None else {"temporary_bytes": row.temporary_bytes})

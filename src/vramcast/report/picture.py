@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from vramcast.domain.planning import Point
-from vramcast.errors import InvalidSpec, SourceError
+from vramcast.errors import InvalidSpec
 from vramcast.report.columns import table_rows
 from vramcast.report.messages import Words
 from vramcast.report.plan_words import fleet_words, split_labels
-from vramcast.sources.files import write_whole
+from vramcast.sources.files import check_writable, write_whole
 
 COLUMNS: Final = 64
 ROWS: Final = 14
@@ -186,8 +186,7 @@ def check_picture(path: Path) -> None:
     """
     if path.suffix not in WRITERS:
         raise InvalidSpec("--picture {} must end in .svg or .html", str(path)[:80])
-    if not path.parent.is_dir():
-        raise SourceError("{}: No such file or directory; name a folder that is there", path)
+    check_writable(path)
 
 
 def write_picture(path: Path, points: Sequence[Point], words: Words) -> None:

@@ -14,6 +14,8 @@ from vramcast.domain.model import Noun
 from vramcast.errors import text_of
 
 SCHEMA: Final = 1
+SCALARS: Final = frozenset({int, float, bool, str})
+"""What stands in JSON as it is."""
 
 
 class Key(NamedTuple):
@@ -22,6 +24,7 @@ class Key(NamedTuple):
     name: str
     path: tuple[str, ...]  # of attributes, to what it shows
     is_shown: bool  # where it is a default, too
+    default: Any  # of the first of them
 
 
 @cache
@@ -30,11 +33,15 @@ def keys_of(kind: type[Noun]) -> tuple[Key, ...]:
     names = {field.name: field.encode_name for field in fields(kind)}
     declared = (one for name in kind.KEYS or (...,) for one in (names if name is ... else (name,)))
     pairs = ((names.get(one, one), one) if isinstance(one, str) else one for one in declared)
-    return tuple(Key(name, tuple(path.split(".")), name in kind.SHOWN) for name, path in pairs)
+    return tuple(_key(kind, name, *path.split(".")) for name, path in pairs)
+
+
+def _key(kind: type[Noun], name: str, *path: str) -> Key:
+    return Key(name, path, name in kind.SHOWN, defaults_of(kind).get(path[0], NODEFAULT))
 
 
 @cache
-def defaults_of(kind: type[Any]) -> dict[str, Any]:
+def defaults_of(kind: type[object]) -> dict[str, Any]:
     """What fields of a noun hold where nothing else is said."""
     return {
         field.name: field.default if field.default_factory is NODEFAULT else field.default_factory()
@@ -47,24 +54,27 @@ def plain(value: Any, say: Callable[[Noun], Any] | None = None) -> Any:
 
     `say`: what stands for nouns that are worded, None for the others.
     """
+    if type(value) in SCALARS:
+        return value
+    if isinstance(value, Noun):
+        said = say(value) if say else None
+        if said is None and (value.KEYS or say):
+            return {name: plain(one, say) for name, one in _present(value)}
+        return to_builtins(value, enc_hook=text_of) if said is None else said
     if isinstance(value, dict) and say:
         return {name: plain(one, say) for name, one in value.items()}
     if isinstance(value, (tuple, list)) and value and isinstance(value[0], Noun) and (say or value[0].KEYS):
         return [plain(one, say) for one in value]
-    if not isinstance(value, Noun):
-        return to_builtins(value, enc_hook=text_of)
-    said = say(value) if say else None
-    if said is None and (value.KEYS or say):
-        return {name: plain(one, say) for name, one in _present(value)}
-    return to_builtins(value, enc_hook=text_of) if said is None else said
+    return to_builtins(value, enc_hook=text_of)
 
 
 def _present(noun: Noun) -> Iterator[tuple[str, Any]]:
     for key in keys_of(type(noun)):
-        holder, shown = noun, noun
-        for name in key.path:
-            holder, shown = shown, None if shown is None else getattr(shown, name)
-        if shown is not None and (key.is_shown or shown != defaults_of(type(holder)).get(name, NODEFAULT)):
+        shown, default = getattr(noun, key.path[0]), key.default
+        for name in key.path[1:]:
+            if shown is not None:
+                shown, default = getattr(shown, name), defaults_of(type(shown)).get(name, NODEFAULT)
+        if shown is not None and (key.is_shown or shown != default):
             yield key.name, shown
 
 

@@ -48,6 +48,18 @@ class Content(NamedTuple):
     executable: bool = False
 
 
+def check_writable(*paths: Path | None) -> None:
+    """Refuse before any work what cannot be written to after it.
+
+    Raises: SourceError for a folder that is not there, or in place of a file
+    """
+    for path in filter(None, paths):
+        if not path.parent.is_dir():
+            raise SourceError("{}: No such file or directory; name a folder that is there", path)
+        if path.is_dir():
+            raise SourceError("{}: is a folder; name a file in it", path)
+
+
 def write_whole(path: Path, data: str | bytes) -> None:
     """One file. A link's target is replaced, not the link; a device or pipe is written to as it is.
 

@@ -6,10 +6,11 @@ import csv
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
@@ -18,7 +19,7 @@ from vramcast.question.options import Kind
 from vramcast.sweeps.questions import KINDS, Question
 
 if TYPE_CHECKING:
-    from vramcast.domain.answer import Answer, ServeAnswer
+    from vramcast.domain.answer import Answer
 
 
 Row = dict[str, Any]
@@ -35,68 +36,58 @@ class Column(NamedTuple):
     read: Callable[[Answer], object]  # None: unknown
 
 
-def _part(name: str, field: str) -> Callable[[Answer], object]:
-    """A field of a part of the answer that may be absent."""
+def _at(*paths: str) -> Callable[[Answer], object]:
+    """What stands at the first of these paths where anything is known: "cost.price.region"."""
 
-    def read(answer: Answer) -> object:
-        part = getattr(answer, name, None)
-        return None if part is None else getattr(part, field, None)
+    def read(answer: Any) -> object:
+        found = (reduce(lambda part, name: getattr(part, name, None), path.split("."), answer) for path in paths)
+        return next((value for value in found if value is not None), None)
 
     return read
 
 
-def _time(field: str) -> Callable[[Answer], object]:
-    """A field of a step's time: training's, or serving's."""
-    training, serving = _part("time", field), _part("speed", field)
-    return lambda answer: serving(answer) if training(answer) is None else training(answer)
-
-
-def _price(field: str) -> Callable[[Answer], object]:
-    return lambda answer: None if answer.cost is None else getattr(answer.cost.price, field)
-
-
-def _shortfall(answer: Answer) -> object:
-    return answer.shortfall or None
+def _of_time(name: str) -> Column:
+    """A figure of training's time, or of serving's."""
+    return Column(float, _at(f"time.{name}", f"speed.{name}"))
 
 
 def _found(answer: Answer) -> object:
-    found = cast("ServeAnswer", answer).found if hasattr(answer, "found") else None
-    return None if found is None or found.value is None else str(found.value)
+    return None if answer.found is None or answer.found.value is None else str(answer.found.value)
 
 
 ANSWERED: Final[dict[str, Column]] = {
-    "fits": Column(bool, lambda answer: answer.fits),
-    "verdict": Column(str, lambda answer: answer.verdict),
-    "allocated_bytes": Column(int, lambda answer: answer.peak.allocated_bytes),
-    "reserved_bytes": Column(int, lambda answer: answer.peak.reserved_bytes),
-    "device_bytes": Column(int, lambda answer: answer.peak.device_bytes),
+    "fits": Column(bool, _at("fits")),
+    "verdict": Column(str, _at("verdict")),
+    "allocated_bytes": Column(int, _at("peak.allocated_bytes")),
+    "reserved_bytes": Column(int, _at("peak.reserved_bytes")),
+    "device_bytes": Column(int, _at("peak.device_bytes")),
     "interval_low_bytes": Column(int, lambda answer: answer.interval_bytes[0]),
     "interval_high_bytes": Column(int, lambda answer: answer.interval_bytes[1]),
-    "needed_bytes": Column(int, lambda answer: answer.fullest.needed_bytes),
-    "capacity_bytes": Column(int, lambda answer: answer.capacity_bytes),
-    "parameters": Column(int, lambda answer: answer.num_parameters),
-    "kv_tokens": Column(int, _part("capacity", "kv_tokens")),
-    "max_concurrency": Column(float, _part("capacity", "concurrency")),
-    "longest_context": Column(int, _part("capacity", "longest_context")),
-    "step_s": Column(float, _time("step_s")),
-    "tokens_per_s": Column(float, _time("tokens_per_s")),
-    "tokens_per_s_per_gpu": Column(float, _time("tokens_per_s_per_gpu")),
-    "tokens_per_s_per_user": Column(float, _time("tokens_per_s_per_user")),
-    "decode_tokens_per_s": Column(float, _time("decode_tokens_per_s")),
-    "decode_tokens_per_s_per_user": Column(float, _time("decode_tokens_per_s_per_user")),
-    "time_to_first_token_s": Column(float, _time("time_to_first_token_s")),
-    "prefill_tokens_per_s": Column(float, _time("prefill_tokens_per_s")),
-    "mfu": Column(float, _time("mfu")),
-    "price_per_hour": Column(float, _part("cost", "per_hour")),
-    "price_per_million_tokens": Column(float, _part("cost", "per_million_tokens")),
-    "price_per_run": Column(float, _part("cost", "per_run")),
-    "run_hours": Column(float, _part("cost", "run_hours")),
-    "price_currency": Column(str, _price("currency")),
-    "price_tariff": Column(str, _price("tariff")),
-    "price_region": Column(str, _price("region")),
-    "price_date": Column(str, _price("date")),
+    "needed_bytes": Column(int, _at("fullest.needed_bytes")),
+    "capacity_bytes": Column(int, _at("capacity_bytes")),
+    "parameters": Column(int, _at("num_parameters")),
+    "kv_tokens": Column(int, _at("capacity.kv_tokens")),
+    "max_concurrency": Column(float, _at("capacity.concurrency")),
+    "longest_context": Column(int, _at("capacity.longest_context")),
+    "step_s": _of_time("step_s"),
+    "tokens_per_s": _of_time("tokens_per_s"),
+    "tokens_per_s_per_gpu": _of_time("tokens_per_s_per_gpu"),
+    "tokens_per_s_per_user": _of_time("tokens_per_s_per_user"),
+    "decode_tokens_per_s": _of_time("decode_tokens_per_s"),
+    "decode_tokens_per_s_per_user": _of_time("decode_tokens_per_s_per_user"),
+    "time_to_first_token_s": _of_time("time_to_first_token_s"),
+    "prefill_tokens_per_s": _of_time("prefill_tokens_per_s"),
+    "mfu": _of_time("mfu"),
+    "price_per_hour": Column(float, _at("cost.per_hour")),
+    "price_per_million_tokens": Column(float, _at("cost.per_million_tokens")),
+    "price_per_run": Column(float, _at("cost.per_run")),
+    "run_hours": Column(float, _at("cost.run_hours")),
+    "price_currency": Column(str, _at("cost.price.currency")),
+    "price_tariff": Column(str, _at("cost.price.tariff")),
+    "price_region": Column(str, _at("cost.price.region")),
+    "price_date": Column(str, _at("cost.price.date")),
     "found": Column(str, _found),
-    "shortfall": Column(str, _shortfall),
+    "shortfall": Column(str, _at("shortfall")),
     "warnings": Column(str, lambda answer: "; ".join(answer.warnings)),
 }
 """Named as in the JSON of a single answer; bytes are of the fullest rank in its steady step, `needed_bytes` of its

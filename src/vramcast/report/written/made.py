@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-from vramcast.errors import InvalidSpec, SourceError
+from vramcast.errors import InvalidSpec
 from vramcast.report.messages import Words
 from vramcast.report.written.answers import answer_report
 from vramcast.report.written.compared import compared_report
@@ -16,6 +16,7 @@ from vramcast.report.written.markdown import markdown
 from vramcast.report.written.parts import Report
 from vramcast.report.written.plans import plan_report
 from vramcast.report.written.recordings import diagnosis_report, replay_report, trace_report
+from vramcast.sources.files import check_writable
 
 FORMATS: Final[dict[str, Callable[[Report], str]]] = {"html": html, "md": markdown}
 """Format, which is also the ending of its files -> what writes it."""
@@ -58,7 +59,4 @@ def check_report(path: Path) -> None:
     """
     if path.suffix.removeprefix(".") not in FORMATS:
         raise InvalidSpec("--report {} must end in {}", str(path)[:80], " or ".join(f".{name}" for name in FORMATS))
-    if not path.parent.is_dir():
-        raise SourceError("{}: No such file or directory; name a folder that is there", path)
-    if path.is_dir():
-        raise SourceError("{}: is a folder; name a file in it", path)
+    check_writable(path)
