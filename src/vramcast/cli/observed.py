@@ -169,8 +169,8 @@ def oom(
 @json_option
 @language_option
 def calibrate(
-    recordings: tuple[Path, ...], model: str | None, gpus: str | None, job_file: Path | None, save: Path | None,
-    as_json: bool, lang: str | None, **values: Any,
+    recordings: tuple[Path, ...], job_file: Path | None, save: Path | None, as_json: bool, lang: str | None,
+    **values: Any,
 ) -> int:
     """What a run measured beside what was predicted for it, entry by entry, underestimates first.
 
@@ -181,8 +181,7 @@ def calibrate(
     vramcast calibrate run.sqlite --model qwen3-8b --gpus h100 --seq-len 4k --save calibration.toml
     vramcast train qwen3-8b --gpus h100 --seq-len 4k --calibration calibration.toml
     """
-    given = {"model": model, "gpus": gpus} | given_options(values)
-    found = watch.calibrate.calibration_of(recordings, given, file=job_file, save=save)
+    found = watch.calibrate.calibration_of(recordings, given_options(values), file=job_file, save=save)
     if as_json:
         click.echo(report.measured.run_json(found))
     else:

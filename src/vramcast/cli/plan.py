@@ -10,7 +10,7 @@ import click
 
 from vramcast import api, report
 from vramcast.cli.main import LazyGroup
-from vramcast.cli.question_command import QuestionCommand
+from vramcast.cli.question_command import asking
 from vramcast.cli.shared import (
     EXIT_DOES_NOT_FIT,
     Reporting,
@@ -19,12 +19,7 @@ from vramcast.cli.shared import (
     coloured,
     file_option,
     given_options,
-    gpus_option,
-    json_option,
-    language_option,
-    model_argument,
     picture_option,
-    question_options,
     report_option,
     script_options,
     waiting,
@@ -51,19 +46,15 @@ def command() -> None:
     """Find what to run, and on what."""
 
 
-@click.command("train", cls=QuestionCommand)
-@model_argument
-@question_options(PLAN_OPTIONS)
-@file_option
-@picture_option
-@click.option("--explain", is_flag=True, help="every technique with when to use it and what it needs")
-@report_option
-@write_options
-@json_option
-@language_option
+EXPLAIN: Final = click.option(
+    "--explain", is_flag=True, help="every technique with when to use it and what it needs"
+)
+
+
+@asking("train", PLAN_OPTIONS, file_option, picture_option, EXPLAIN, report_option, write_options)
 def train(
-    model: str | None, job_file: Path | None, picture: Path | None, explain: bool, report_file: Path | None,
-    directory: Path | None, formats: tuple[str, ...], force: bool, as_json: bool, lang: str | None, **values: Any,
+    job_file: Path | None, picture: Path | None, explain: bool, report_file: Path | None, directory: Path | None,
+    formats: tuple[str, ...], force: bool, as_json: bool, lang: str | None, **values: Any,
 ) -> int:
     """The best plans to train MODEL on what --on names: fastest, cheapest, fewest GPUs or least memory.
 
@@ -78,7 +69,7 @@ def train(
     vramcast plan train qwen3-8b --on 8xh100-sxm-80gb --engine deepspeed --write configs
     vramcast plan train --from pretrain_llama.sh --on aws --max-gpus 64 --goal cheapest
     """
-    given = with_cards_here({"model": model} | given_options(values), option="on")
+    given = with_cards_here(given_options(values), option="on")
     writing = Writing(directory, formats, force).checked()
     reporting = Reporting(report_file, "plan train").checked()
     if picture is not None:
@@ -101,17 +92,9 @@ def train(
     return 0 if fits else EXIT_DOES_NOT_FIT
 
 
-@click.command("serve", cls=QuestionCommand)
-@model_argument
-@question_options(PLAN_SERVE_OPTIONS)
-@file_option
-@picture_option
-@report_option
-@write_options
-@json_option
-@language_option
+@asking("serve", PLAN_SERVE_OPTIONS, file_option, picture_option, report_option, write_options)
 def serve(
-    model: str | None, job_file: Path | None, picture: Path | None, report_file: Path | None, directory: Path | None,
+    job_file: Path | None, picture: Path | None, report_file: Path | None, directory: Path | None,
     formats: tuple[str, ...], force: bool, as_json: bool, lang: str | None, **values: Any,
 ) -> int:
     """The best deployments of MODEL on what --on names: cheapest per token, fastest, fewest GPUs or least memory.
@@ -125,7 +108,7 @@ def serve(
     vramcast plan serve llama-3.1-8b --on aws --rate 20 --input 2k --output 300 --slo "ttft<2s,tpot<50ms"
     vramcast plan serve --from serve.sh --on any --concurrency 32
     """
-    given = with_cards_here({"model": model} | given_options(values), option="on")
+    given = with_cards_here(given_options(values), option="on")
     writing = Writing(directory, formats, force).checked()
     reporting = Reporting(report_file, "plan serve").checked()
     if picture is not None:
@@ -139,18 +122,13 @@ def serve(
     return 0 if result.plans else EXIT_DOES_NOT_FIT
 
 
-@click.command("rl", cls=QuestionCommand)
-@model_argument
-@gpus_option("8xh100-sxm-80gb, 4x8xa100-sxm-80gb")
-@question_options({name: option for name, option in POST_TRAINING_OPTIONS.items() if name != "find"})
-@file_option
-@script_options
-@report_option
-@json_option
-@language_option
+@asking(
+    "rl", {name: option for name, option in POST_TRAINING_OPTIONS.items() if name != "find"}, file_option,
+    script_options, report_option, gpus="8xh100-sxm-80gb, 4x8xa100-sxm-80gb",
+)
 def rl(
-    model: str | None, gpus: str | None, job_file: Path | None, directory: Path | None, force: bool,
-    report_file: Path | None, as_json: bool, lang: str | None, **values: Any,
+    job_file: Path | None, directory: Path | None, force: bool, report_file: Path | None, as_json: bool,
+    lang: str | None, **values: Any,
 ) -> int:
     """The fastest step of post-training that fits: what `vramcast rl` answers, searched.
 
@@ -162,7 +140,7 @@ def rl(
     vramcast plan rl qwen2.5-7b --gpus 8xh100-sxm-80gb --samples 5 --reference
     vramcast plan rl --gpus 8xh100-sxm-80gb --from run_grpo.sh --rollout-tp 2
     """
-    given = with_cards_here({"model": model, "gpus": gpus} | given_options(values))
+    given = with_cards_here(given_options(values))
     reporting = Reporting(report_file, "rl").checked()
     result = api.post_training_answer(given | {"find": "fastest-step"}, file=job_file)
     click.echo(answer_text(result, as_json=as_json, lang=lang), nl=as_json)

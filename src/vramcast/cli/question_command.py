@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from textwrap import fill
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from vramcast import formats, question, report
+from vramcast.cli.shared import Command, gpus_option, json_option, language_option, model_argument, question_options
 from vramcast.report.messages import words_here
+
+if TYPE_CHECKING:
+    from vramcast.question.option import Option
 
 USUAL: Final = (
     "gpus", "on", "engine", "seq-len", "context", "concurrency", "micro-batch", "global-batch", "precision",
@@ -98,6 +103,27 @@ class QuestionCommand(click.Command):
         rest = super().parse_args(ctx, kept)
         ctx.params.update({name: value for name, value in theirs.items() if name not in ctx.params})
         return rest
+
+
+def asking(
+    name: str, table: Mapping[str, Option], *options: Callable[[Command], Command], gpus: str = ""
+) -> Callable[[Command], click.Command]:
+    """A command that asks about MODEL.
+
+    Args:
+        table: its options
+        options: more of them, behind these
+        gpus: examples of cards where --gpus names them
+    """
+    cards = (gpus_option(gpus),) if gpus else ()
+
+    def decorate(command: Command) -> click.Command:
+        whole = (model_argument, *cards, question_options(table), *options, json_option, language_option)
+        for option in reversed(whole):
+            command = option(command)
+        return click.command(name, cls=QuestionCommand)(command)
+
+    return decorate
 
 
 def _with_line(ctx: click.Context, args: list[str]) -> list[str]:

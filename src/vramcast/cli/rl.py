@@ -8,18 +8,13 @@ from typing import Any
 import click
 
 from vramcast import api, question
-from vramcast.cli.question_command import QuestionCommand
+from vramcast.cli.question_command import asking
 from vramcast.cli.shared import (
     Reporting,
     answer_options,
     answer_text,
     exit_of,
     given_options,
-    gpus_option,
-    json_option,
-    language_option,
-    model_argument,
-    question_options,
     report_option,
     script_options,
     with_cards_here,
@@ -29,18 +24,13 @@ from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 from vramcast.report.messages import words_here
 
 
-@click.command("rl", cls=QuestionCommand)
-@model_argument
-@gpus_option("8xh100-sxm-80gb, 4x8xa100-sxm-80gb")
-@question_options(POST_TRAINING_OPTIONS)
-@answer_options
-@script_options
-@report_option
-@json_option
-@language_option
+@asking(
+    "rl", POST_TRAINING_OPTIONS, answer_options, script_options, report_option,
+    gpus="8xh100-sxm-80gb, 4x8xa100-sxm-80gb",
+)
 def command(
-    model: str | None, gpus: str | None, job_file: Path | None, save: Path | None, all_ranks: bool, explain: bool,
-    directory: Path | None, force: bool, report_file: Path | None, as_json: bool, lang: str | None, **values: Any,
+    job_file: Path | None, save: Path | None, all_ranks: bool, explain: bool, directory: Path | None, force: bool,
+    report_file: Path | None, as_json: bool, lang: str | None, **values: Any,
 ) -> int:
     """Memory of PPO, GRPO and their kin: trainer and engine on the same cards, stage by stage.
 
@@ -53,7 +43,7 @@ def command(
     vramcast rl --gpus 8xh100-sxm-80gb --from run_grpo.sh
     vramcast rl --gpus 8xh100-sxm-80gb -- python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo ...
     """
-    given = with_cards_here({"model": model, "gpus": gpus} | given_options(values))
+    given = with_cards_here(given_options(values))
     reporting = Reporting(report_file, "rl").checked()
     result = api.post_training_answer(given, file=job_file)
     if save is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from vramcast import api, question, report
-from vramcast.cli.question_command import QuestionCommand
+from vramcast.cli.question_command import asking
 from vramcast.cli.shared import (
+    FILE,
     Reporting,
     Writing,
     answer_options,
@@ -18,11 +19,6 @@ from vramcast.cli.shared import (
     exit_of,
     fix_option,
     given_options,
-    gpus_option,
-    json_option,
-    language_option,
-    model_argument,
-    question_options,
     report_option,
     which_cards,
     with_cards_here,
@@ -32,28 +28,21 @@ from vramcast.errors import InvalidSpec
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report.messages import words_here
 
-
-@click.command("serve", cls=QuestionCommand)
-@model_argument
-@gpus_option("2xl40s, 8xh100-sxm-80gb, t4, aws:g6e.12xlarge")
-@question_options(SERVE_OPTIONS)
-@answer_options
-@click.option(
-    "--reconcile", "log", type=click.Path(path_type=Path),
+RECONCILE: Final = click.option(
+    "--reconcile", "log", type=FILE,
     help="a start-up log of vLLM, SGLang, TensorRT-LLM or llama.cpp: measured beside predicted, entry by entry",
 )
-@click.option(
-    "--save-calibration", type=click.Path(path_type=Path), help="with --reconcile: write what --calibration reads"
+SAVE: Final = click.option("--save-calibration", type=FILE, help="with --reconcile: write what --calibration reads")
+
+
+@asking(
+    "serve", SERVE_OPTIONS, answer_options, RECONCILE, SAVE, report_option, write_options, fix_option,
+    gpus="2xl40s, 8xh100-sxm-80gb, t4, aws:g6e.12xlarge",
 )
-@report_option
-@write_options
-@fix_option
-@json_option
-@language_option
 def command(
-    model: str | None, gpus: str | None, job_file: Path | None, save: Path | None, all_ranks: bool, explain: bool,
-    log: Path | None, save_calibration: Path | None, report_file: Path | None, directory: Path | None,
-    formats: tuple[str, ...], force: bool, fix: bool, as_json: bool, lang: str | None, **values: Any,
+    job_file: Path | None, save: Path | None, all_ranks: bool, explain: bool, log: Path | None,
+    save_calibration: Path | None, report_file: Path | None, directory: Path | None, formats: tuple[str, ...],
+    force: bool, fix: bool, as_json: bool, lang: str | None, **values: Any,
 ) -> int:
     """Memory of one serving plan: weights, KV cache, activations, graphs; how much context and how many users.
 
@@ -69,7 +58,7 @@ def command(
     vramcast serve flux.1-dev --gpus rtx-4090 --height 1024 --width 1024 --offload model --weights nf4
     vramcast serve --reconcile vllm.log --gpus h100-sxm-80gb
     """
-    given = with_cards_here({"model": model, "gpus": gpus} | given_options(values))
+    given = with_cards_here(given_options(values))
     writing = Writing(directory, formats, force, fix).checked()
     reporting = Reporting(report_file, "serve").checked()
     if directory is not None and (log is not None or "find" in given):

@@ -217,11 +217,12 @@ def question_options(table: Mapping[str, Option]) -> Callable[[Command], Command
 
 
 def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the command line gave, by the names of the table; secrets of an environment are forgotten at once."""
+    """What the command line gave, by the names of the table, what is asked about first; secrets of an environment are
+    forgotten at once."""
     given = {name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())}
     if "env" in given:
         given["env"] = formats.paths.without_secrets(given["env"])
-    return given
+    return {name: given[name] for name in ("model", "gpus") if name in given} | given
 
 
 def with_cards_here(given: dict[str, Any], *, option: str = "gpus") -> dict[str, Any]:

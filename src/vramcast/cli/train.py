@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from vramcast import api, emit, estimate, question
-from vramcast.cli.question_command import QuestionCommand
+from vramcast.cli.question_command import asking
 from vramcast.cli.shared import (
+    FILE,
     Reporting,
     Writing,
     answer_options,
@@ -17,11 +18,6 @@ from vramcast.cli.shared import (
     exit_of,
     fix_option,
     given_options,
-    gpus_option,
-    json_option,
-    language_option,
-    model_argument,
-    question_options,
     report_option,
     which_cards,
     with_cards_here,
@@ -31,25 +27,20 @@ from vramcast.domain.job import Job
 from vramcast.question.options import OPTIONS
 from vramcast.report.messages import words_here
 
-
-@click.command("train", cls=QuestionCommand)
-@model_argument
-@gpus_option("8xh100-sxm-80gb, 4x8xa100-sxm-80gb, t4, aws:p5.48xlarge, 4xaws:p5.48xlarge")
-@question_options(OPTIONS)
-@answer_options
-@click.option(
-    "--snapshot", type=click.Path(path_type=Path), metavar="FILE",
+SNAPSHOT: Final = click.option(
+    "--snapshot", type=FILE, metavar="FILE",
     help="write the run of the fullest rank as a memory snapshot, which memory_viz and `vramcast replay` open",
 )
-@report_option
-@write_options
-@fix_option
-@json_option
-@language_option
+
+
+@asking(
+    "train", OPTIONS, answer_options, SNAPSHOT, report_option, write_options, fix_option,
+    gpus="8xh100-sxm-80gb, 4x8xa100-sxm-80gb, t4, aws:p5.48xlarge, 4xaws:p5.48xlarge",
+)
 def command(
-    model: str | None, gpus: str | None, job_file: Path | None, save: Path | None, all_ranks: bool, explain: bool,
-    snapshot: Path | None, report_file: Path | None, directory: Path | None, formats: tuple[str, ...], force: bool,
-    fix: bool, as_json: bool, lang: str | None, **values: Any,
+    job_file: Path | None, save: Path | None, all_ranks: bool, explain: bool, snapshot: Path | None,
+    report_file: Path | None, directory: Path | None, formats: tuple[str, ...], force: bool, fix: bool, as_json: bool,
+    lang: str | None, **values: Any,
 ) -> int:
     """Memory of one training plan on every rank: allocated, reserved, device.
 
@@ -63,7 +54,7 @@ def command(
     vramcast train qwen3-8b --gpus 8xa100-sxm4-80gb --seq-len 4k --from ds_config.json
     vramcast train --gpus h100 -- torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 2 ...
     """
-    given = with_cards_here({"model": model, "gpus": gpus} | given_options(values))
+    given = with_cards_here(given_options(values))
     writing = Writing(directory, formats, force, fix).checked()
     reporting = Reporting(report_file, "train").checked()
     files = any((save, snapshot, report_file, directory))

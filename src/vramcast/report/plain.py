@@ -73,7 +73,7 @@ def _present(noun: Noun) -> Iterator[tuple[str, Any]]:
         shown, default = getattr(noun, key.path[0]), key.default
         for name in key.path[1:]:
             if shown is not None:
-                shown, default = getattr(shown, name), defaults_of(type(shown)).get(name, NODEFAULT)
+                shown, default = getattr(shown, name), defaults_of(shown.__class__).get(name, NODEFAULT)
         if shown is not None and (key.is_shown or shown != default):
             yield key.name, shown
 
