@@ -37,6 +37,12 @@ def test_training_in_other_words_is_the_same_job(theirs: dict[str, Any], ours: d
     assert set(plain.assumptions) < set(said.assumptions)  # how it was read is said
 
 
+@pytest.mark.parametrize(("word", "stored"), [("AWQ", "awq-int4"), ("gptq", "gptq-int4"), ("bnb-4bit", "nf4")])
+def test_formats_of_weights_are_called_as_in_the_field(word: str, stored: str) -> None:
+    said, plain = (vramcast.serve(**SERVE, weights=name) for name in (word, stored))
+    assert (said.question, said.ranks) == (plain.question, plain.ranks)
+
+
 def test_a_rank_of_adapters_is_no_training_of_all_weights() -> None:
     """TRL passes over lora_r where use_peft is not said."""
     with pytest.raises(InvalidSpec, match="--lora-r needs --peft"):

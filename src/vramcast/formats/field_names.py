@@ -18,6 +18,7 @@ from vramcast.formats.reading import Config, Reading, Unread, sentence
 from vramcast.formats.registry import READERS
 from vramcast.formats.watched import Known
 from vramcast.question.options import over
+from vramcast.states.storage import SPOKEN
 
 
 class Vocabulary(NamedTuple):
@@ -81,6 +82,7 @@ VALUES: Final[dict[tuple[str, str], dict[str, str]]] = {
     ("dtype", "bfloat16"): {"dtype": "bf16"}, ("dtype", "float16"): {"dtype": "fp16"}, ("dtype", "half"): {
         "dtype": "fp16"}, ("dtype", "float32"): {"dtype": "fp32"},
     ("kv-dtype", "bfloat16"): {"kv-dtype": "bf16"}, ("kv-dtype", "float16"): {"kv-dtype": "fp16"},
+    **{("weights", word): {"weights": stored} for word, stored in SPOKEN.items()},
     ("base-weights", "4bit"): {"base-weights": "nf4"}, ("base-weights", "8bit"): {"base-weights": "int8"},
 }
 """Option of vramcast and a value as the field writes it -> the options that say it."""
@@ -98,6 +100,7 @@ AMBIGUOUS: Final = {
     "quantize": "--weights (of a server) or --base-weights (under adapters)",
     "quant": "--weights (of a server) or --base-weights (under adapters)",
     "quantization": "--weights (of a server) or --base-weights (under adapters)",
+    "offload": "--offload-optimizer cpu, --offload-parameters cpu or --offload-activations",
     "vram": "--gpus 24gb", "max-tokens": "--output-len", "users": "--concurrency",
 }
 """Names that several things are called by -> what to write instead."""

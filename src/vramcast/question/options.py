@@ -176,6 +176,8 @@ def is_own(name: str, value: object, table: Mapping[str, Option]) -> bool:
     if option.kind is Kind.CHOICE and isinstance(value, str):
         text = value.strip().lower()
         return (text.partition("@")[0] if option.versioned else text) in option.choices
+    if name == "weights" and isinstance(value, str):
+        return value.strip().lower() not in states.storage.SPOKEN
     if name == "optimizer" and option.kind is Kind.TEXT and isinstance(value, str):
         return states.optimizers.canonical(value).partition(":")[0].removeprefix("paged-") in (
             states.optimizers.OPTIMIZERS)

@@ -174,6 +174,13 @@ FORMATS: Final[dict[str, Format]] = {
 """Name -> format; sizes of groups are the usual ones (128 for integers) where the name says none."""
 
 
+SPOKEN: Final = {
+    "awq": "awq-int4", "gptq": "gptq-int4", "bitsandbytes": "nf4", "bnb-4bit": "nf4", "w4a16": "int4", "4bit": "int4",
+    "8bit": "int8", "bfloat16": "bf16", "float16": "fp16",
+}
+"""What a format is called in the field -> its name here."""
+
+
 def format_of(name: str) -> Format:
     """The format of a name.
 
