@@ -45,6 +45,8 @@ ROWS: Final = (
 
 ROW: Final = {row.field: row for row in ROWS}
 
+OF_TORCHTUNE: Final = "is a file that torchtune brings: `tune cp` writes it out; give it with --from"
+
 CHUNKED: Final = "CEWithChunkedOutputLoss"
 
 PLAIN: Final = "CrossEntropyLoss"
@@ -139,7 +141,8 @@ def _command(config: Config) -> Reading:
     options, values, notes = _recipe(table, config.name, beside=True) if table else ({}, Watched({}), ())
     named = words[own + 1] if own + 1 < len(words) else ""
     unread += [*values.unread(), *unread_environment(command.variables), Unread(
-        named or "--config", ELSEWHERE, file="torchtune")]
+        named or "--config", ELSEWHERE if not named or named.endswith((".yaml", ".yml")) else OF_TORCHTUNE,
+        file="torchtune")]
     gpus = launch.get("nproc_per_node") or launch.get("nproc-per-node")
     nodes = launch.get("nnodes")
     return Reading(
