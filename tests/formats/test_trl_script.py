@@ -121,3 +121,23 @@ def test_a_model_over_the_cards_of_one_process_has_some_layers_on_each(tmp_path:
     for one, cards in ((text.replace("model='llama-3.2-1b'", "model=model"), 8), (seen, 1)):
         job = asked(script(tmp_path, HEAD + one), gpus="8xh100")
         assert job.cluster.count == job.plan.pp == cards
+
+
+def test_a_script_of_ones_own_is_read_behind_its_command_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script(tmp_path, HEAD + ARGS + TRAINS.format(""), "sft.py")  # as TRL calls one of its own
+    script(tmp_path, "from unsloth import FastLanguageModel\nfrom trl import SFTConfig, SFTTrainer\n"
+           "model, tokenizer = FastLanguageModel.from_pretrained('llama-3.2-1b', max_seq_length=2048)\n"
+           "model = FastLanguageModel.get_peft_model(model)\n" + ARGS
+           + "SFTTrainer(model=model, args=args, train_dataset=load_dataset('a')).train()\n", "train.py")
+    for name, starts in (("sft.py", ("python", "accelerate launch")), ("train.py", ("python", "python3 -u"))):
+        alone = read_files([name], command="train")
+        for start in starts:
+            behind = read_files([], command="train", line=f"{start} {name}")
+            behind.options.pop("shards", None)  # the launcher says that too
+            assert {**behind.options, **behind.batch} == {**alone.options, **alone.batch} and not refusal(behind)
+    script(tmp_path, HEAD + PARSED, "sft.py")  # TRL's own: what it reads of its arguments
+    given = read_files([], command="train", line="python sft.py --model_name_or_path llama-3.2-1b --max_length 512")
+    assert given.options["seq-len"] == 512

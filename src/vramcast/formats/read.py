@@ -56,6 +56,11 @@ OWN_SCRIPT: Final = re.compile(r"[\w./-]+\.py(?=\s|$)")
 PYTHON_READ: Final = "trl-script"
 """The format of scripts in Python whose launcher may be given beside them."""
 
+WHOLE_SCRIPT: Final = "unsloth"
+"""The format of those that say all by themselves, behind a plain `python`."""
+
+PLAIN_START: Final = re.compile(r"\s*(?:\S*/)?python[\d.]*(?: -u)? [\w./-]+\.py\s*")
+
 OPTIONS_OF_BATCH: Final = {"global": "global-batch", "micro": "micro-batch", "accumulation": "grad-accum"}
 
 
@@ -195,7 +200,7 @@ def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
     for text in named:
         places = (Path(text), *(folder / text for path in given for folder in path.absolute().parents))
         here = next((place for place in places if place.suffix in SUFFIXES and place.is_file()), None)
-        if here is not None and here.suffix == ".py" and tool_of(read_config(here)) != PYTHON_READ:
+        if here is not None and here.suffix == ".py" and not _is_started(configs, read_config(here)):
             continue
         if here is not None and here.name not in (path.name for path in given):
             found.setdefault(here.name, here)
@@ -210,11 +215,24 @@ def _of_program(config: Config) -> list[str]:
 
 
 def _own_scripts(config: Config) -> list[str]:
-    """Scripts in Python that a command starts and no reader knows by their name."""
+    """Scripts in Python that a command starts."""
     if config.table is not None or config.name.endswith(PYTHON) or tool_of(config) not in (
             None, "hf-command", *LAUNCHED):
         return []
-    return [name for name in OWN_SCRIPT.findall(config.text) if not re.search(rf"(?:^|/)(?:{NAMED_SCRIPT})$", name)]
+    return OWN_SCRIPT.findall(config.text)
+
+
+def _is_started(configs: Sequence[Config], script: Config) -> bool:
+    """Whether a script is read with the command that starts it."""
+    plain = any(config.name == THE_COMMAND and PLAIN_START.fullmatch(config.text) for config in configs)
+    return _is_ones_own(script) and (plain or tool_of(script) == PYTHON_READ)
+
+
+def _is_ones_own(script: Config) -> bool:
+    """Whether a script says what it trains; what is called as one of TRL's and reads its arguments is that one."""
+    if (tool := tool_of(script)) != PYTHON_READ:
+        return tool == WHOLE_SCRIPT
+    return not re.fullmatch(NAMED_SCRIPT, script.name) or not re.search(r"\b(?:Trl|HfArgument)Parser\b", script.text)
 
 
 def _under_deepspeed(options: dict[str, Any]) -> dict[str, Any]:
@@ -341,7 +359,9 @@ def with_named_files(parts: list[Part]) -> list[Part]:
     for part in parts:
         config = part.config
         started = {PurePosixPath(name).name for name in _own_scripts(config)}
-        own = [one for one in parts if one.config.name in started and tool_of(one.config) == PYTHON_READ]
+        own = [one for one in parts if one.config.name in started and _is_started([config], one.config)]
+        if any(tool_of(one.config) == WHOLE_SCRIPT for one in own):
+            continue
         if own:
             taken, part = [*taken, *own], part._replace(config=config._replace(beside={SCRIPT: own[0].config}))
         elif _is_below(part, parts):
