@@ -183,8 +183,7 @@ def read_server(config: Config, server: Server) -> Reading:
     switches = {option: SWITCHED[text] for option, text in texts.items() if text in SWITCHED}
     pairs = (*options.get("engine-option", ()), *(f"{option}={value}" for option, value in switches.items()))
     options |= {"engine-option": tuple(dict.fromkeys(pairs))} if pairs else {}
-    for name, usual in USUAL.items():
-        values.only(name, *usual)
+    values.only_usual(USUAL)
     values.assumed += [Note("{} paces prompts: memory is the same and speed is that without it", name)
                        for name, usual in PACED.items() if values.get(name) not in (None, *usual)]
     read = {*map(known.get, switches), *server.arguments}
@@ -374,9 +373,8 @@ def stretched(
     if kind in multiplied and isinstance(original, int) and isinstance(factor, (int, float)) and 0 < factor < 1e4:
         return {"context": int(original * factor)}, True
     if factor is not None:
-        values.cannot(overrides if legacy is None else "rope_scaling",
-                      Note("stretches the network's own length; give --{} with it", length.replace("_", "-")),
-                      option="context")
+        values.cannot(overrides if legacy is None else "rope_scaling", "stretches the network's own length; give --{} "
+                      "with it", length.replace("_", "-"), option="context")
     return {}, False
 
 

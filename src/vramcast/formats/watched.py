@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.formats import Name, conditions, format_names, harmless, load_format, problems
@@ -143,7 +143,7 @@ class Watched(dict[str, Any]):
             return None
         text = str(value).lower() if lower or isinstance(value, bool) else str(value)
         if text not in known:
-            self.refuse(name, Note("one of {}", ", ".join(known)), option=option)
+            self.refuse(name, "one of {}", ", ".join(known), option=option)
         return known.get(text)
 
     def only(self, name: str, *usual: Any) -> None:
@@ -157,14 +157,42 @@ class Watched(dict[str, Any]):
             self.auto[name] = None
         return bool(value == "auto")
 
-    def refuse(self, name: str, wanted: str, *, option: str = "") -> None:
-        """Say that a value is not understood."""
-        self.cannot(name, Note("{} is not {}", shown(dict.get(self, name)), wanted), option=option)
+    def only_usual(self, usual: Mapping[str, Iterable[Any]]) -> None:
+        """`only` of several names: each with the values that are modelled."""
+        for name, values in usual.items():
+            self.only(name, *values)
 
-    def cannot(self, name: str, why: str = NOT_MODELLED, *, option: str = "", file: str = "") -> None:
-        """Say that a name is not understood."""
+    def ignore(self, *names: str) -> None:
+        """Names that say nothing here, or that others have said already; one with * behind it: all that begin so."""
+        for name in names:
+            begins = [one for one in self if one.startswith(name[:-1])] if name.endswith("*") else [name]
+            self.asked |= dict.fromkeys(begins)
+
+    def must_be_off(self, name: str, why: str = NOT_MODELLED, *values: object, option: str = "") -> None:
+        """Refuse a switch that is on."""
+        if self.flag(name):
+            self.cannot(name, why, *values, option=option)
+
+    def must_be_unset(self, name: str, why: str = NOT_MODELLED, *values: object, option: str = "") -> None:
+        """Refuse a name that has a value."""
+        if self.get(name) is not None:
+            self.cannot(name, why, *values, option=option)
+
+    def must_be_empty(self, name: str, why: str = NOT_MODELLED, *values: object, option: str = "") -> None:
+        """Refuse a name that has something, which an empty list, an empty text and 0 are not."""
+        if self.get(name):
+            self.cannot(name, why, *values, option=option)
+
+    def refuse(self, name: str, wanted: str, *values: object, option: str = "") -> None:
+        """Say that a value is not understood: what would be, with values in its gaps."""
+        self.cannot(name, "{} is not {}", shown(dict.get(self, name)), Note(wanted, *values) if values else wanted,
+                    option=option)
+
+    def cannot(self, name: str, why: str = NOT_MODELLED, *values: object, option: str = "", file: str = "") -> None:
+        """Say that a name is not understood: why, with values in its gaps."""
         self.asked[name] = None
-        self.refused.setdefault(name, Unread(name, why, option, file, about=self._part(name)))
+        reason = Note(why, *values) if values else why
+        self.refused.setdefault(name, Unread(name, reason, option, file, about=self._part(name)))
 
     def unread(self, prefix: str = "") -> Iterator[Unread]:
         """Everything that may change the answer and was not understood, in the tables inside too."""

@@ -16,7 +16,8 @@ COMMANDS = re.compile(r"`[^`]*`|pip install [\w, ]+|npm \w+ [\w@]+|zstd -d|sysct
 SOURCE: Final = Path(vramcast.__file__).parent
 MAKERS: Final = {
     "Note": 0, "InvalidSpec": 0, "Unsupported": 0, "UnknownName": 0, "SourceError": 0, "OutOfMemory": 0, "Absent": 0,
-    "Unread": 1, "cannot": 1, "refuse": 1, "wrong": 1, "Refused": 2,
+    "Unread": 1, "cannot": 1, "refuse": 1, "must_be_off": 1, "must_be_unset": 1, "must_be_empty": 1,
+    "wrong": 1, "Refused": 2,
 }
 """What makes a sentence -> which of its arguments is the template."""
 LISTS: Final = ("assumptions", "warnings", "notes", "found", "lines", "said", "left_out", "refusals", "shortfall",

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from vramcast.domain.job import Precision, Shards
 from vramcast.engines.eager.releases import runs_deepspeed, sharder
-from vramcast.errors import Note, Unsupported
+from vramcast.errors import Unsupported
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.launch import head_of
 from vramcast.formats.lines import Line, Table, yaml_text
@@ -62,9 +62,8 @@ def read(config: Config) -> Reading:
     values = Watched(config.table or {}, CONFIG)
     kind = str(values.get("distributed_type", "NO")).upper()
     if kind not in KINDS:
-        values.cannot("distributed_type", Note("{} is not modelled; {} are", kind[:40], ", ".join(KINDS)))
-    if values.flag("use_cpu"):
-        values.cannot("use_cpu", NO_GPU)
+        values.cannot("distributed_type", "{} is not modelled; {} are", kind[:40], ", ".join(KINDS))
+    values.must_be_off("use_cpu", NO_GPU)
     mixed = values.one_of("mixed_precision", MIXED, lower=True, option="precision") or "fp32"
     options: dict[str, Any] = {"engine": "huggingface"}
     for other, name in TABLES.items():
@@ -94,8 +93,7 @@ def _zero(zero: Watched) -> tuple[dict[str, Any], dict[str, int]]:
     found: dict[str, Any] = {"engine": "deepspeed"}
     if "deepspeed_config_file" in zero:
         zero.cannot("deepspeed_config_file", ELSEWHERE, file="deepspeed")
-        for name in zero:
-            zero.get(name)
+        zero.ignore("*")
         return found, {}
     stage = str(zero.get("zero_stage", 2))
     if stage not in ("1", "2", "3"):
@@ -134,8 +132,7 @@ def _compile(values: Watched) -> dict[str, Any]:
     dynamo = values.section("dynamo_config", Known("accelerate", "dynamo_config"))
     backend = str(dynamo.get("dynamo_backend", "no")).lower()
     if backend in ("no", "false", "none"):
-        for name in dynamo:
-            dynamo.get(name)
+        dynamo.ignore("*")
         return {}
     if backend != "inductor":
         dynamo.refuse("dynamo_backend", "inductor", option="compile")
@@ -165,13 +162,12 @@ def fsdp_options(
     policy = str(fsdp.get(key("auto_wrap_policy"), wrap)).upper()
     check_units(fsdp, key("transformer_layer_cls_to_wrap"))
     if policy not in WRAPPED:
-        fsdp.cannot(key("auto_wrap_policy"), Note("{} is not modelled; {} is", policy[:40], ", ".join(WRAPPED)))
+        fsdp.cannot(key("auto_wrap_policy"), "{} is not modelled; {} is", policy[:40], ", ".join(WRAPPED))
     fsdp.get(key("min_num_params"))  # of the other policy
     shards = _strategy(fsdp, key("sharding_strategy"), key("reshard_after_forward"), strategy, version)
     found: dict[str, Any] = {"engine": "huggingface", "sharded-by": f"fsdp{version}"} | shards
     if version == 2:
-        for name in OF_ONE:
-            fsdp.get(key(name))
+        fsdp.ignore(*(key(name) for name in OF_ONE))
     else:
         for name, usual in (("forward_prefetch", (False, "false")), ("use_orig_params", (True, "true")),
                             ("limit_all_gathers", (True, "true"))):
@@ -182,8 +178,7 @@ def fsdp_options(
         found |= {"offload-optimizer": "cpu", "offload-parameters": "cpu"}
     if fsdp.flag(key("activation_checkpointing")):
         found["recompute"] = "full"
-    if fsdp.flag(key("activation_checkpointing_offload")):
-        fsdp.cannot(key("activation_checkpointing_offload"))
+    fsdp.must_be_off(key("activation_checkpointing_offload"))
     return found if found.get("shards") != "nothing" else {
         name: value for name, value in found.items() if name not in ("sharded-by", "engine-option")
     }
@@ -194,7 +189,7 @@ def check_units(fsdp: Watched, key: str) -> None:
     named = fsdp.get(key) or ()
     listed = named if isinstance(named, (list, tuple)) else str(named).split(",")
     if others := [text for name in listed if not LAYER.fullmatch(text := str(name).strip())]:
-        fsdp.cannot(key, Note("units of {} are not modelled; units of one layer are", others[0][:60]))
+        fsdp.cannot(key, "units of {} are not modelled; units of one layer are", others[0][:60])
 
 
 def _strategy(fsdp: Watched, strategy_key: str, reshard_key: str, given: str | None, version: int) -> dict[str, Any]:
@@ -203,14 +198,14 @@ def _strategy(fsdp: Watched, strategy_key: str, reshard_key: str, given: str | N
     if version == 2:
         kept = given == "SHARD_GRAD_OP" or str(reshard).lower() == "false"
         if given is not None and given not in ("FULL_SHARD", "SHARD_GRAD_OP"):
-            fsdp.cannot(reshard_key, Note("{} is not modelled for FSDP 2", given.lower()), option="shards")
+            fsdp.cannot(reshard_key, "{} is not modelled for FSDP 2", given.lower(), option="shards")
         if reshard is not None and str(reshard).lower() not in ("true", "false"):
             fsdp.refuse(reshard_key, "true or false", option="reshard-after-forward")
         return {"shards": "everything"} | ({"reshard-after-forward": False} if kept else {})
     text = str(reshard).upper() if isinstance(reshard, str) and str(reshard).lower() not in ("true", "false") else None
     chosen = given or text or (str(named).upper() if named is not None else "FULL_SHARD")
     if chosen not in STRATEGIES:
-        fsdp.cannot(strategy_key, Note("{!r} is not one of {}", chosen[:40], ", ".join(STRATEGIES)), option="shards")
+        fsdp.cannot(strategy_key, "{!r} is not one of {}", chosen[:40], ", ".join(STRATEGIES), option="shards")
         return {}
     return {"shards": STRATEGIES[chosen]}
 

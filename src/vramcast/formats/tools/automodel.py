@@ -129,7 +129,7 @@ def _recipe(values: Watched) -> str:
 def _objective(values: Watched) -> str:
     recipe = _recipe(values)
     if recipe not in RECIPES:
-        values.cannot("recipe", Note("{} trains another network; {} are modelled", shown(recipe), ", ".join(RECIPES)))
+        values.cannot("recipe", "{} trains another network; {} are modelled", shown(recipe), ", ".join(RECIPES))
     return RECIPES.get(recipe, "sft")
 
 
@@ -137,9 +137,7 @@ def _model(model: Watched, backend: Mapping[str, tuple[Any, ...]]) -> dict[str, 
     """Its name and how its weights are stored."""
     target = str(model.get("_target_", CLASSES[0]))
     if not target.endswith(CLASSES):
-        model.cannot("_target_", Note(
-            "{} builds another network; {} are modelled", shown(target), joined(" and ", CLASSES)
-        ))
+        model.cannot("_target_", "{} builds another network; {} are modelled", shown(target), joined(" and ", CLASSES))
     config = model.get("config")
     inner = _section(model, "config") if isinstance(config, dict) else Watched({})
     if isinstance(config, dict) and not str(inner.get("_target_", "")).endswith("Config.from_pretrained"):
@@ -168,8 +166,7 @@ def _frozen(values: Watched, model: str | None) -> dict[str, Any]:
         return {}
     asked = _section(values, "freeze_config")
     asked.get("freeze_embeddings"), asked.get("freeze_audio_tower")  # no network here has a stack that hears beside one
-    if asked.flag("freeze_language_model"):
-        asked.cannot("freeze_language_model", option="freeze")
+    asked.must_be_off("freeze_language_model", option="freeze")
     asked.only("freeze_video_embedder", False)
     if asked.flag("freeze_vision_tower") is False:
         return {}
@@ -221,8 +218,7 @@ def _backend(model: Watched, known: Mapping[str, tuple[Any, ...]]) -> None:
     if model.get("backend") is None:
         return
     backend = _section(model, "backend")
-    for name, usual in known.items():
-        backend.only(name, *usual)
+    backend.only_usual(known)
     backend.get("enable_fsdp_optimizations")  # read beside the weights that stay gathered
 
 
@@ -268,11 +264,10 @@ def _experts(options: Mapping[str, Any], mesh: Watched, model: Watched) -> dict[
 def _stages(mesh: Watched, model: str) -> dict[str, Any]:
     """Stages and their chunks [am components/distributed/pipelining/functional.py `calculate_virtual_stages`]."""
     pipeline = _section(mesh, "pipeline")
-    for name in OF_PIPELINES:
-        pipeline.get(name)
+    pipeline.ignore(*OF_PIPELINES)
     schedule = str(pipeline.get("pp_schedule", "1f1b")).lower()
     if schedule not in ("1f1b", "interleaved1f1b"):
-        pipeline.cannot("pp_schedule", Note("{} is not modelled; 1f1b and interleaved1f1b are", shown(schedule)))
+        pipeline.cannot("pp_schedule", "{} is not modelled; 1f1b and interleaved1f1b are", shown(schedule))
     pp, each = mesh.count("pp_size") or 1, pipeline.count("layers_per_stage")
     known = MODELS.aliases.get(model.lower())
     if each is not None and known is None:
@@ -309,9 +304,7 @@ def _distributed(mesh: Watched, *, parallel: bool, divided: bool) -> dict[str, A
     target = str(mesh.get("_target_", ""))
     strategy = mesh.get("strategy") or ("fsdp2" if not target or target.endswith("FSDP2Manager") else target)
     if strategy not in STRATEGIES:
-        mesh.cannot("strategy" if "strategy" in mesh else "_target_", Note(
-            "{} is not modelled; fsdp2 is", shown(strategy)
-        ))
+        mesh.cannot("strategy" if "strategy" in mesh else "_target_", "{} is not modelled; fsdp2 is", shown(strategy))
     for name in _degrees(mesh):
         if name != "cp_size" and not (parallel and name in ("ep_size", "pp_size")) and not (
                 divided and name == "tp_size"):
@@ -356,7 +349,7 @@ def _loss(loss: Watched) -> dict[str, Any]:
         return {}
     kind = LOSSES.get(_tail(target))
     if kind is None:
-        loss.cannot("_target_", Note("{} is not modelled", shown(_tail(target))), option="loss")
+        loss.cannot("_target_", "{} is not modelled", shown(_tail(target)), option="loss")
     if kind != "eager":
         loss.get("fp32_upcast")
         return {"loss": kind}
@@ -372,7 +365,7 @@ def _optimizer(optimizer: Watched) -> dict[str, Any]:
     if target.endswith(".FusedAdam"):
         return {"optimizer": _fused_adam(optimizer)}
     if target not in OPTIMIZERS:
-        optimizer.cannot("_target_", Note("{} is not modelled", shown(target)), option="optimizer")
+        optimizer.cannot("_target_", "{} is not modelled", shown(target), option="optimizer")
     found: dict[str, Any] = {"optimizer": OPTIMIZERS.get(target)}
     if optimizer.flag("fused"):
         found["optimizer-kernel"] = "fused"
@@ -383,8 +376,7 @@ def _optimizer(optimizer: Watched) -> dict[str, Any]:
 
 def _fused_adam(optimizer: Watched) -> str:
     """TransformerEngine's, by the types of its states."""
-    for name in ("adam_w_mode", "bias_correction"):
-        optimizer.get(name)
+    optimizer.ignore("adam_w_mode", "bias_correction")
     optimizer.only("master_weight_dtype", *WIDE)
     narrow = {_tail(optimizer.get(name, "float32")) for name in ("exp_avg_dtype", "exp_avg_sq_dtype")}
     masters, remainders = optimizer.flag("master_weights"), optimizer.flag("store_param_remainders")
@@ -467,7 +459,7 @@ def _patterns(peft: Watched, name: str) -> list[str]:
     found = []
     for each in map(str, names):
         if not re.fullmatch(r"[\w.*]{1,80}", each):
-            peft.cannot(name, Note("{} is no pattern of names", shown(each)), option="lora-targets")
+            peft.cannot(name, "{} is no pattern of names", shown(each), option="lora-targets")
             continue
         text = each if "*" in each else f"*.{each}"
         found.append(re.escape(text).replace(r"\*", ".*") + "$")
@@ -476,8 +468,7 @@ def _patterns(peft: Watched, name: str) -> list[str]:
 
 def _compiled(compiled: Watched) -> dict[str, Any]:
     if not compiled.flag("enabled"):
-        for name in compiled:
-            compiled.get(name)
+        compiled.ignore("*")
         return {}
     compiled.only("backend", "inductor", "null")
     compiled.only("mode", "default")
@@ -489,14 +480,13 @@ def _float8(values: Watched) -> dict[str, Any]:
     """torchao's linear layers in all but the head [am components/quantization/fp8.py `apply_fp8_to_model`]."""
     asked = _section(values, "fp8")
     if not asked.flag("enabled"):
-        for name in asked:
-            asked.get(name)
+        asked.ignore("*")
         return {}
     asked.only("recipe_name", "tensorwise")
     asked.only("emulate", False)
     asked.only("filter_fqns", ["lm_head"])
-    for name in ("precompute_float8_dynamic_scale_for_fsdp", "force_recompute_fp8_weight_in_bwd"):
-        asked.get(name)  # one number a weight; weights come in 8 bits and have no other copy
+    # one number a weight; weights come in 8 bits and have no other copy
+    asked.ignore("precompute_float8_dynamic_scale_for_fsdp", "force_recompute_fp8_weight_in_bwd")
     if not asked.flag("enable_fsdp_float8_all_gather") or not table(values.get("compile")).get("enabled"):
         asked.cannot("enabled", "is modelled with enable_fsdp_float8_all_gather and compile")
     return {"engine-option": ("float8_all_gather=true",)}
@@ -516,8 +506,7 @@ def _length(values: Watched) -> int | None:
     lengths = [found for name in samples if (found := samples.count(name))]
     packing = _section(values, "packed_sequence")
     packed = packing.whole("packed_sequence_size") or packing.whole("pack_size")
-    for name in OF_PACKS:
-        packing.get(name)
+    packing.ignore(*OF_PACKS)
     if packed or lengths:
         return packed or lengths[0]
     loader = dict.get(values, "dataloader")

@@ -165,8 +165,7 @@ def _preferences(values: Watched) -> dict[str, Any]:
     """Liger's own loss, and a reference that is asked ahead, are of DPO alone."""
     values.only("dpo_use_liger_kernel", False)
     values.only("dpo_padding_free", False)
-    if values.flag("precompute_ref_log_probs"):
-        values.cannot("precompute_ref_log_probs")
+    values.must_be_off("precompute_ref_log_probs")
     return ALONE if str(values.get("rl")).lower() == "orpo" else {}
 
 
@@ -175,11 +174,9 @@ def _generation(values: Watched) -> dict[str, Any]:
     inner = values.section("trl", Known("axolotl", "trl"))
     if inner.flag("use_vllm") and inner.get("vllm_mode") != "server":  # as TRL has it where nobody says it
         inner.cannot("use_vllm", "puts a server on the same cards, which is not modelled; vllm_mode: server is")
-    if inner.flag("use_liger_loss"):
-        inner.cannot("use_liger_loss")
+    inner.must_be_off("use_liger_loss")
     values.section("vllm", Known("axolotl", "vllm"))
-    for name in values.inner["vllm"]:
-        values.inner["vllm"].get(name)
+    values.inner["vllm"].ignore("*")
     found: dict[str, Any] = {"completion-len": inner.count("max_completion_length") or 256}
     beta = inner.number("beta")
     if beta is None:
@@ -197,13 +194,11 @@ def _batch(values: Watched) -> dict[str, int]:
         steps = max(1, of_card // micro)
     elif of_card is not None and steps and micro is None:
         micro = max(1, of_card // steps)
-    if values.flag("auto_find_batch_size"):
-        values.cannot("auto_find_batch_size", "leaves the batch to the run; give --micro-batch", option="micro-batch")
+    values.must_be_off("auto_find_batch_size", "leaves the batch to the run; give --micro-batch", option="micro-batch")
     evaluated = values.count("eval_batch_size")
     if evaluated and evaluated > (micro or 1) and values.get("val_set_size"):
-        values.cannot("eval_batch_size", Note(
-            "evaluation of {} samples at once, where a step has {}, is not modelled", evaluated, micro or 1
-        ))
+        values.cannot("eval_batch_size", "evaluation of {} samples at once, where a step has {}, is not modelled",
+                      evaluated, micro or 1)
     longer = values.count("eval_sequence_len")
     if longer and longer > (values.count("sequence_len") or SEQUENCE):
         values.cannot("eval_sequence_len", "evaluation of longer samples than a step has is not modelled")
@@ -259,11 +254,9 @@ def _recompute(values: Watched) -> dict[str, Any]:
     offload = values.get("activation_offloading") or (given in ("offload", "offload_disk") and given)
     said = inner.flag("use_reentrant")
     reentrant = unasked and not gemma4 and not offload if said is None else said
-    if values.flag("layer_offloading"):
-        values.cannot("layer_offloading")
+    values.must_be_off("layer_offloading")
     values.get("selective_checkpointing")
-    if values.get("selective_checkpointing"):
-        values.cannot("selective_checkpointing", option="recompute")
+    values.must_be_empty("selective_checkpointing", option="recompute")
     if given not in (None, True, False, "true", "false", "offload", "offload_disk", "unsloth"):
         values.refuse("gradient_checkpointing", "true, false, offload or offload_disk", option="recompute")
     if given in ("offload_disk",) or offload == "disk":
@@ -288,9 +281,8 @@ def _attention(values: Watched) -> dict[str, Any]:
     if given in HUB_FLASH:
         return {"attention": "flash"}
     if given not in KERNELS:
-        values.cannot("attn_implementation", Note(
-            "{} is not one of {}", shown(given), ", ".join(KERNELS)
-        ), option="attention")
+        values.cannot("attn_implementation", "{} is not one of {}", shown(given), ", ".join(KERNELS),
+                      option="attention")
         return {}
     packed = values.flag("sample_packing") and values.flag("sdpa_varlen") is not False
     if given == "sdpa" and packed:
@@ -307,9 +299,7 @@ def _plugins(values: Watched) -> frozenset[str]:
     for name in values.get("plugins") or ():
         plain = str(name)
         if plain not in PLUGINS:
-            values.cannot("plugins", Note(
-                "{} may change memory or time and is not modelled", plain.rpartition(".")[2][:60]
-            ))
+            values.cannot("plugins", "{} may change memory or time and is not modelled", plain.rpartition(".")[2][:60])
             continue
         found.add(PLUGINS[plain])
     if values.flag("cut_cross_entropy") is False:
@@ -341,8 +331,7 @@ def _losses(values: Watched, plugins: frozenset[str]) -> dict[str, Any]:
         values.only("torch_compile_mode", "default")
         found["compile"] = True
     else:
-        for name in ("torch_compile_backend", "torch_compile_mode", "torch_compile_options"):
-            values.get(name)
+        values.ignore("torch_compile_backend", "torch_compile_mode", "torch_compile_options")
     return found
 
 
@@ -352,7 +341,7 @@ def _optimizer(values: Watched) -> dict[str, Any]:
     if name in OWN_OPTIMS:
         return {"optimizer": OWN_OPTIMS[name][0].optimizer}
     if name not in OPTIMS:
-        values.cannot("optimizer", Note("{} is not modelled", shown(name)), option="optimizer")
+        values.cannot("optimizer", "{} is not modelled", shown(name), option="optimizer")
         return {}
     text = ",".join(f"{key}={value}" for key, value in given.items()) if isinstance(given, Mapping) else given
     inner = Watched({"optim": name} | ({"optim_args": text} if text else {}))
@@ -384,8 +373,7 @@ def _unfrozen(values: Watched) -> dict[str, Any]:
     [ax train.py `setup_model_and_tokenizer`, utils/freeze.py `freeze_layers_except`].
     """
     for name in REMOVED:
-        if values.get(name):
-            values.cannot(name, Note("axolotl {} stops at it", RELEASE))
+        values.must_be_empty(name, "axolotl {} stops at it", RELEASE)
     given = values.get("unfrozen_parameters")
     patterns = [str(one) for one in (given if isinstance(given, list) else [given])] if given else []
     if not patterns:
@@ -420,8 +408,7 @@ def _network(values: Watched, options: dict[str, Any]) -> None:
     """What is changed of the network."""
     changed = values.section("model_config")
     if not set(changed) - {"output_router_logits", "rope_scaling", "rope_theta"}:  # a loss beside, of a few numbers
-        for name in changed:
-            changed.get(name)
+        changed.ignore("*")
     _experts(values, options)
     if values.section("model_quantization_config_kwargs").flag("dequantize"):
         values.only("model_quantization_config", "Mxfp4Config")

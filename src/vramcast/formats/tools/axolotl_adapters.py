@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vramcast.errors import Note
 from vramcast.families.module_names import LINEAR_NAMES
 from vramcast.formats.reading import shown, together
 from vramcast.formats.tools.llamafactory import QUANTISED, STORED
@@ -43,11 +42,10 @@ def read_adapters(values: Watched) -> dict[str, Any]:
     """LoRA over what the checkpoint has, or over a base that is packed while it loads [ax loaders/adapter.py]."""
     kind = values.get("adapter")
     if kind is None:
-        for name in OF_ADAPTERS:
-            values.get(name)
+        values.ignore(*OF_ADAPTERS)
         return {}
     if kind not in ("lora", "qlora"):
-        values.cannot("adapter", Note("{} is not modelled; lora and qlora are", shown(kind)), option="peft")
+        values.cannot("adapter", "{} is not modelled; lora and qlora are", shown(kind), option="peft")
         return {}
     found: dict[str, Any] = {"peft": "dora" if values.flag("peft_use_dora") else "lora"}
     if values.flag("peft_autocast_adapter_dtype") is False:
@@ -59,9 +57,8 @@ def read_adapters(values: Watched) -> dict[str, Any]:
         values.cannot("lora_r", "is not given; give --lora-rank", option="lora-rank")
     else:
         found["lora-rank"] = rank
-    if values.get("lora_model_dir") is not None:
-        values.cannot("lora_model_dir", "holds adapters whose own file says how large they are; give --lora-rank",
-                      option="lora-rank")
+    values.must_be_unset("lora_model_dir", "holds adapters whose own file says how large they are; give --lora-rank",
+                         option="lora-rank")
     if targets := _targets(values):
         found["lora-targets"] = targets
     else:
@@ -98,7 +95,7 @@ def _stored(values: Watched, kind: str) -> dict[str, Any]:
     if named is not None and named[0].lower() not in ("bnb",):
         stored = STORED.get(named[0].lower())
         if stored is None:
-            values.cannot("base_model", Note("{} weights are not modelled", named[0]), option="base-weights")
+            values.cannot("base_model", "{} weights are not modelled", named[0], option="base-weights")
             return {}
         values.flag("gptq")
         return {"base-weights": stored}

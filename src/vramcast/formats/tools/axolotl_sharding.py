@@ -52,8 +52,7 @@ def read_degrees(values: Watched) -> dict[str, Any]:
         found["cp"] = older
     if "cp" in found:
         found["cp-kind"] = "ring"  # ring-flash-attn [ax monkeypatch/ring_attn]
-    for name in ("ring_attn_func", "heads_k_stride"):
-        values.get(name)
+    values.ignore("ring_attn_func", "heads_k_stride")
     copies, shards = values.count("dp_replicate_size"), values.count("dp_shard_size")
     if copies and copies > 1 and shards:
         found["shard-group"] = shards

@@ -114,8 +114,7 @@ def _stage(zero: Watched) -> dict[str, Any]:
             if name.startswith(OF_STAGE_3):
                 zero.get(name)
     if int(stage) == 0:
-        for name in zero:  # buckets and offloading are ZeRO's
-            zero.get(name)
+        zero.ignore("*")  # buckets and offloading are ZeRO's
     return {"zero": str(stage)}
 
 
@@ -195,8 +194,7 @@ def _offload(zero: Watched) -> dict[str, Any]:
         section = zero.section(name, Known("deepspeed", name))
         device = section.one_of("device", PLACES, option=option)
         if device is None:
-            for inner in section:
-                section.get(inner)  # of a device that is none
+            section.ignore("*")  # of a device that is none
         else:
             found[option] = device
     if zero.flag("cpu_offload"):
@@ -214,8 +212,7 @@ def _precision(values: Watched) -> dict[str, Any]:
         if section.flag("enabled"):
             found = found or (f"pure-{name}" if _narrow(section, name) else precision)
         elif not section.auto:
-            for inner in section:
-                section.get(inner)  # switched off
+            section.ignore("*")  # switched off
         open_ = open_ or bool(section.auto)
     return {"precision": found} if found else {} if open_ else {"precision": "fp32"}
 

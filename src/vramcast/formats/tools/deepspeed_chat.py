@@ -65,8 +65,7 @@ def read(config: Config) -> Reading:
         options = together(options, {"engine-option": ("log_probs=outputs",)})
         if values.flag("offload_reference_model") and options["zero"] == "3":  # below stage 3 it stays on the card
             values.cannot("offload_reference_model")
-    if values.flag("compute_fp32_loss"):
-        values.cannot("compute_fp32_loss", option="loss")
+    values.must_be_off("compute_fp32_loss", option="loss")
     gpus, machines = values.count("num_gpus"), values.count("num_nodes")
     why = "is the name of several steps: say which by --objective sft, reward or dpo"
     step = () if objective else (Unread(SCRIPT, why, "objective"),)

@@ -76,11 +76,10 @@ def _precision(values: Watched, adapters: bool) -> dict[str, Any]:
 def _adapters(values: Watched) -> dict[str, Any]:
     method = values.get("peft_method")
     if method is None or method == "none":
-        for name in ("r", "lora_alpha", "lora_dropout", "target_modules"):
-            values.get(name)
+        values.ignore("r", "lora_alpha", "lora_dropout", "target_modules")
         return {}
     if method != "lora":
-        values.cannot("peft_method", Note("{} is not modelled; lora is", str(method)[:40]), option="peft")
+        values.cannot("peft_method", "{} is not modelled; lora is", str(method)[:40], option="peft")
         return {}
     dropout = values.number("lora_dropout")
     found: dict[str, Any] = {"peft": "lora", "lora-rank": values.count("r") or RANK,
@@ -96,7 +95,7 @@ def _stored(values: Watched) -> dict[str, Any]:
     if (packed := values.get("bnb_qlora")) is not None:
         kind, *rest = packed if isinstance(packed, list) else [packed]
         if kind not in PACKED:
-            values.refuse("bnb_qlora", Note("one of {}", ", ".join(PACKED)), option="base-weights")
+            values.refuse("bnb_qlora", "one of {}", ", ".join(PACKED), option="base-weights")
             return {}
         if rest[:1] == [True]:  # PEFT prepares the network
             return dict(PACKED[kind])

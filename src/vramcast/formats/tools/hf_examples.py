@@ -83,8 +83,7 @@ def read_example(given: Mapping[str, Any], program: str, file: str) -> Reading:
     if name == "run_speech_recognition_seq2seq" and values.flag("freeze_feature_encoder") is not False:
         values.cannot("freeze_feature_encoder", "is true unasked, of an encoder with features of its own, which "
                       "Whisper has not; give False")
-    if values.get("config_overrides") is not None:
-        values.cannot("config_overrides", "changes the network; give it by its config.json", option="model")
+    values.must_be_unset("config_overrides", "changes the network; give it by its config.json", option="model")
     if alone:
         notes.append(OWN_LOOP)
     elif not values.flag("do_train"):
@@ -145,8 +144,7 @@ FastChat, LLaVA, Firefly, alpaca-lora and their heirs."""
 
 def _adapters(values: Watched) -> dict[str, Any]:
     """LoRA of a script that nobody here knows; its rank and its modules are the script's own where nobody says them."""
-    for name in ("lora_alpha", "lora_bias", "lora_weight_path"):
-        values.get(name)
+    values.ignore("lora_alpha", "lora_bias", "lora_weight_path")
     on = [name for name in SWITCHES if values.flag(name)]
     ranks = [(name, rank) for name in RANKS if (rank := values.count(name))]
     dropout = values.number("lora_dropout")
@@ -186,9 +184,7 @@ def _trained(values: Watched, options: dict[str, Any], file: str, notes: list[st
         elif computed in ("fp32", "tf32"):
             precision = {"precision": weights}
         else:
-            values.cannot(loaded, Note(
-                "weights in {} beside {} are not modelled", weights, computed
-            ), option="precision")
+            values.cannot(loaded, "weights in {} beside {} are not modelled", weights, computed, option="precision")
     elif precision == {"precision": "fp32"}:
         precision, weak = {}, precision
     found: dict[str, Any] = {"engine": "huggingface", **options}

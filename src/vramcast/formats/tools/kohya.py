@@ -87,8 +87,7 @@ def read(config: Config) -> Reading:
     beside = dict(config.beside)
     dataset = beside.pop("dataset_config", None)
     values = Watched({**beside, **given}, KNOWN, command.undecided)
-    for name in FILES:
-        values.get(name)
+    values.ignore(*FILES)
     if "config_file" in given and not beside:
         unread.append(Unread(shown(given["config_file"]), ELSEWHERE))
     name = PurePosixPath(launch.program).stem
@@ -129,7 +128,7 @@ def _model(values: Watched, row: Script) -> tuple[str, list[str]]:
             model = "stable-diffusion-3.5-large"
     kind = values.get("model_type")
     if kind not in (None, "flux", "flux_dev"):
-        values.cannot("model_type", Note("{} is another network", shown(kind)))
+        values.cannot("model_type", "{} is another network", shown(kind))
     return model, [Note(
         "{} is taken for {}, which the script trains", shown(named) if named else "the checkpoint", model
     )]
@@ -149,7 +148,7 @@ def _options(values: Watched, row: Script, launched: str | None) -> tuple[dict[s
     if row.adapters:
         module = values.text("network_module")
         if module not in NETWORKS:
-            values.cannot("network_module", Note("{} is none of {}", shown(module), ", ".join(NETWORKS)))
+            values.cannot("network_module", "{} is none of {}", shown(module), ", ".join(NETWORKS))
         options |= {"peft": "lora", "lora-rank": values.count("network_dim") or 4}
     if row.trains != "denoiser":
         pairs.append(f"trains={row.trains}")
@@ -173,9 +172,7 @@ def _optimizer(values: Watched) -> str:
     name = values.text("optimizer_type")
     found = OPTIMIZERS.get(str(name).lower().rpartition(".")[2]) if name else "adamw"
     if found is None:
-        values.cannot("optimizer_type", Note(
-            "{} is none of {}", shown(name), ", ".join(OPTIMIZERS)
-        ), option="optimizer")
+        values.cannot("optimizer_type", "{} is none of {}", shown(name), ", ".join(OPTIMIZERS), option="optimizer")
     return found or "adamw"
 
 

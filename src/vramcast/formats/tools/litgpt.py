@@ -182,7 +182,7 @@ def _optimizer(values: Watched) -> dict[str, Any]:
     if name is None:
         return {}
     if name not in OPTIMIZERS:
-        values.refuse("optimizer", Note("one of {}", ", ".join(OPTIMIZERS)), option="optimizer")
+        values.refuse("optimizer", "one of {}", ", ".join(OPTIMIZERS), option="optimizer")
         return {}
     found = {"optimizer": OPTIMIZERS[name]}
     if init.flag("fused"):

@@ -152,8 +152,7 @@ def _own(values: Watched) -> dict[str, Any]:
 def _engine_options(values: Watched) -> tuple[str, ...]:
     """Arguments that are engine options here."""
     none = dict.get(values, "devices", "") is None
-    if values.get("devices") is not None:
-        values.cannot("devices", "names cards; give as many with --gpus", option="gpus")
+    values.must_be_unset("devices", "names cards; give as many with --gpus", option="gpus")
     own = {name.replace("-", "_"): option for option, name in VALUES.items() if option != "device"}
     own |= {name.replace("-", "_"): name for name in LATER}
     pairs = [f"{option}={value}" for name, option in own.items() if (value := values.get(name)) is not None]
@@ -180,7 +179,7 @@ def _projector(values: Watched, network: str | None) -> tuple[str, ...]:
     match = STORED.search(PARTS_OF_FILES.sub("", str(file)[-LONGEST_NAME:]))
     stored = match[2].lower().replace("fp", "f") if match else "f16"
     if stored not in PROJECTORS:
-        values.cannot("mmproj", Note("is stored in {}, which is not modelled", stored))
+        values.cannot("mmproj", "is stored in {}, which is not modelled", stored)
         return ()
     values.assumed.append(Note(
         "the projector is taken for one in {}, as it is named" if match
@@ -193,8 +192,7 @@ def _model(values: Watched) -> dict[str, Any]:
     """The network and how its weights are stored, from the file or, where it is not here, as it is named."""
     file, repository = values.get("model"), values.get("hf_repo")
     for name in ("model_url", "docker_repo"):
-        if values.get(name) is not None:
-            values.cannot(name, "is not looked into; name the model, and --weights", option="model")
+        values.must_be_unset(name, "is not looked into; name the model, and --weights", option="model")
     said = str(values.get("hf_file") or repository or file or "")
     if not said:
         return {}

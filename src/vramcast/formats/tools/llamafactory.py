@@ -129,15 +129,13 @@ def read_factory(config: Config) -> Reading:
             notes.append(Note("{}: as much as the usual loss, whose logits are written out in fp32", name))
     if values.flag("use_v1_kernels"):
         notes.append("use_v1_kernels: kernels of NPUs, nothing on other cards")
-    for name in ("pref_ftx", "pref_bco_weight"):
-        values.get(name)
+    values.ignore("pref_ftx", "pref_bco_weight")
     alone = values.one_of("pref_loss", PREFERENCES, option="objective")
     if alone and options["objective"] == "dpo":
         options = together(options, {"engine-option": ("precompute_ref_log_probs=true",)})
         notes.append(Note("pref_loss: {}: DPO's program without a reference", values["pref_loss"]))
     options["image-size"] = math.isqrt(values.count("image_max_pixels") or PIXELS)
-    for name in OF_VIDEO:
-        values.get(name)
+    values.ignore(*OF_VIDEO)
     frozen = [part for name, (part, usual) in FROZEN.items()
               if (usual if (flag := values.flag(name)) is None else flag)]
     options |= {"freeze": ",".join(frozen)} if frozen else {}
@@ -152,8 +150,7 @@ def _precision(values: Watched) -> dict[str, Any]:
     if values.flag("pure_bf16"):
         values.get("bf16")
         return {"precision": "bf16"}
-    if values.flag("fp8"):
-        values.cannot("fp8", option="precision")
+    values.must_be_off("fp8", option="precision")
     found = precision_of(values)
     if found == {"precision": "fp32"} and values.get("finetuning_type", "lora") == "lora":
         return {"precision": "bf16"}  # frozen weights as the checkpoint has them, adapters in fp32, no autocast
@@ -162,11 +159,9 @@ def _precision(values: Watched) -> dict[str, Any]:
 
 def _recompute(values: Watched) -> dict[str, Any]:
     """Layers run again unless that is switched off, by the reentrant code [LF model_utils/checkpointing.py]."""
-    if values.flag("use_unsloth_gc"):
-        values.cannot("use_unsloth_gc")
-    for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_checkpointing",
-                 "activation_checkpointing_kwargs"):
-        values.get(name)  # LLaMA-Factory switches them itself
+    values.must_be_off("use_unsloth_gc")
+    values.ignore("gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_checkpointing",
+                  "activation_checkpointing_kwargs")  # LLaMA-Factory switches them itself
     if values.flag("disable_gradient_checkpointing"):
         values.get("use_reentrant_gc")
         return {"recompute": "none"}
@@ -217,7 +212,7 @@ def _adapters(values: Watched) -> dict[str, Any]:
                 values.get(name)
         return {}
     if kind not in ("lora", "oft"):
-        values.cannot("finetuning_type", Note("{} is not modelled", str(kind)[:40]), option="peft")
+        values.cannot("finetuning_type", "{} is not modelled", str(kind)[:40], option="peft")
         return {}
     found: dict[str, Any] = {"peft": "oft" if kind == "oft" else "dora" if values.flag("use_dora") else "lora"}
     found["lora-rank"] = values.count(OF_RANK[kind][0]) or OF_RANK[kind][1]
@@ -247,7 +242,7 @@ def _stored(values: Watched) -> dict[str, Any]:
         eight = re.search(r"(?i)int8|8-?bit", str(values.get("model_name_or_path")))
         kind = "gptq-int8" if eight and named[0].lower() == "gptq" else STORED.get(named[0].lower())
         if kind is None:
-            values.cannot("model_name_or_path", Note("{} weights are not modelled", named[0]), option="base-weights")
+            values.cannot("model_name_or_path", "{} weights are not modelled", named[0], option="base-weights")
         return {"base-weights": kind} if kind else {}
     loaded = f"dtype={'float16' if values.flag('fp16') else 'bfloat16'}"  # whatever TRL does: [LF model/loader.py]
     if bits is None and not packed:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from vramcast.errors import Note
 from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, lengths_of, table, together
 from vramcast.formats.tools.llamafactory import ALL, CUTOFF, KERNELS, RANK
 from vramcast.formats.watched import Known, Watched
@@ -78,8 +77,7 @@ def _precision(values: Watched) -> str:
 
 def _sharding(values: Watched) -> dict[str, Any]:
     inner = values.section("dist_config")
-    for name in ("pin_memory", "dcp_path"):
-        inner.get(name)
+    inner.ignore("pin_memory", "dcp_path")
     for name in ("mp_replicate_size", "mp_shard_size", "dp_size"):
         values.only(name, 1)
     initial = values.section("init_config")
@@ -94,7 +92,7 @@ def _sharding(values: Watched) -> dict[str, Any]:
         case "deepspeed":
             inner.cannot("config_file", ELSEWHERE, file="deepspeed")
         case other:
-            inner.cannot("name", Note("{} is not modelled; fsdp2 and deepspeed are", str(other)[:40]), option="shards")
+            inner.cannot("name", "{} is not modelled; fsdp2 and deepspeed are", str(other)[:40], option="shards")
     return {}
 
 
@@ -107,7 +105,7 @@ def _adapters(values: Watched) -> dict[str, Any]:
             values.cannot("quant_config", "needs peft_config: packed weights do not learn", option="peft")
         return {}
     if kind != "lora":
-        inner.cannot("name", Note("{} is not modelled; lora is", str(kind)[:40]), option="peft")
+        inner.cannot("name", "{} is not modelled; lora is", str(kind)[:40], option="peft")
         return {}
     inner.get("lora_alpha")
     inner.get("use_rslora")
@@ -146,9 +144,8 @@ def _kernels(values: Watched) -> dict[str, Any]:
     inner = values.section("kernel_config")
     names = [name.strip() for name in str(inner.get("name") or "auto").split(",")]
     if strange := [name for name in names if name not in ("auto", "liger_kernel")]:
-        inner.cannot("name", Note("{} is not modelled; auto and liger_kernel are", strange[0][:40]))
-        for name in inner:
-            inner.get(name)
+        inner.cannot("name", "{} is not modelled; auto and liger_kernel are", strange[0][:40])
+        inner.ignore("*")
     return {"loss": "fused", "engine-option": ("liger=rope+rms_norm+swiglu",)} if "liger_kernel" in names else {}
 
 
@@ -164,5 +161,5 @@ def _optimizer(values: Watched) -> dict[str, Any]:
         case "muon":
             return {"optimizer": "muon"}
         case other:
-            inner.cannot("name", Note("{} is not modelled; muon is", str(other)[:40]), option="optimizer")
+            inner.cannot("name", "{} is not modelled; muon is", str(other)[:40], option="optimizer")
             return {}

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.lmdeploy import settings_of
-from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import one_of_several
 from vramcast.formats.lines import Line
@@ -51,7 +50,7 @@ def _own(values: Watched) -> dict[str, Any]:
     if (policy := values.get("quant_policy")) in QUANTISED:
         found |= {"kv-dtype": kept} if (kept := QUANTISED[policy]) else {}
     elif policy is not None:
-        values.cannot("quant_policy", Note("{} is not modelled; 0, 4 and 8 are", str(policy)[:20]), option="kv-dtype")
+        values.cannot("quant_policy", "{} is not modelled; 0, 4 and 8 are", str(policy)[:20], option="kv-dtype")
     values.one_of("model_format", dict.fromkeys(STORED), option="weights")
     if (backend := values.text("backend")) == "pytorch":
         found["engine-option"] = ("backend=pytorch",)
@@ -60,10 +59,8 @@ def _own(values: Watched) -> dict[str, Any]:
     if values.flag("eager_mode"):
         found["graphs"] = False
     for name in ("adapters", "hf_overrides", "speculative_algorithm", "cudagraph_capture_batch_sizes"):
-        if values.get(name) is not None:
-            values.cannot(name)
-    for name, usual in USUAL.items():
-        values.only(name, *usual)
+        values.must_be_unset(name)
+    values.only_usual(USUAL)
     return found
 
 

@@ -221,9 +221,8 @@ def _network(values: Watched, family: str, name: str) -> tuple[dict[str, Any], t
         return {}, ()
     if missing or not layers:
         what = ", ".join(missing) or "--num-layers"
-        values.cannot("the network", Note("{} is missing; name the model beside --from", what), option="model")
-        for name in filter(OF_NETWORK.match, tuple(values)):
-            values.get(name)  # one sentence is enough
+        values.cannot("the network", "{} is missing; name the model beside --from", what, option="model")
+        values.ignore(*filter(OF_NETWORK.match, tuple(values)))  # one sentence is enough
         return {}, ()
     assumed = _unsaid_vocabulary(values, family)
     found = msgspec.structs.replace(model_of(values, family), name=name)

@@ -332,7 +332,7 @@ def _adapters(values: Watched, base: str) -> dict[str, Any]:
     scheme = first.value if isinstance(first, ast.Constant) else None
     # the schemes of a recipe are its parameter, whose default is LoRA
     if whole is not True and (text not in LORA or scheme not in (None, "lora")):
-        values.cannot("peft", Note("{} is not modelled; LoRA is", shown(text or str(whole))), option="peft")
+        values.cannot("peft", "{} is not modelled; LoRA is", shown(text or str(whole)), option="peft")
         return {}
     targets = values.get("peft.target_modules")
     found = {"peft": "lora", "lora-rank": values.get("peft.dim", USUAL_RANK),
@@ -341,8 +341,7 @@ def _adapters(values: Watched, base: str) -> dict[str, Any]:
         found["lora-targets"] = tuple(targets)
     elif targets is not None:
         values.cannot("peft.target_modules", option="lora-targets")
-    for name in OF_ADAPTERS:
-        values.get(f"peft.{name}")
+    values.ignore(*(f"peft.{name}" for name in OF_ADAPTERS))
     for name, usual in {"lora_dtype": None, "a2a_experimental": False, "share_expert_adapters": True,
                         "normalize_moe_lora": False, "sequence_parallel_input_regather": False}.items():
         values.only(f"peft.{name}", usual)
@@ -377,7 +376,7 @@ def _arguments(values: Watched) -> Iterator[tuple[str, Any]]:
         elif part not in SIZES or not name:
             yield from _whole(values, path, value)
         elif isinstance(value, ast.AST):
-            values.cannot(path, Note("{} is only known to a run", shown(ast.unparse(value))))
+            values.cannot(path, "{} is only known to a run", shown(ast.unparse(value)))
         elif path in FALSE:
             yield from [(f"--{FALSE[path]}", True)] if value is False else []
         elif path in SWITCHED_ON:
@@ -430,7 +429,7 @@ def _precision(values: Watched) -> Iterator[tuple[str, Any]]:
     name = ast.unparse(whole.func) if isinstance(whole, ast.Call) else str(whole or "bf16_mixed")
     own = {path.partition(".")[2]: values.get(path) for path in list(values) if path.startswith("mixed_precision.")}
     if name not in PRECISIONS and name != "MixedPrecisionConfig":
-        values.cannot("mixed_precision", Note("{} is not modelled; {} are", shown(name), ", ".join(PRECISIONS)),
+        values.cannot("mixed_precision", "{} is not modelled; {} are", shown(name), ", ".join(PRECISIONS),
                       option="precision")
         return
     said = dict(PRECISIONS.get(name, {})) | own

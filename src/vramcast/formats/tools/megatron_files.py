@@ -122,8 +122,7 @@ def notes_of(variables: Mapping[str, str], values: Watched) -> Iterator[str]:
     timed += [f"${name}" for name in VARIABLES_ABOUT_TIME if name in variables]
     if values.get("--moe-token-dispatcher-type") == "flex":
         library = {"hybridep": "HybridEP"}.get(str(values.get("--moe-flex-dispatcher-backend")), "DeepEP")
-        for name in OF_FLEX:
-            values.get(name)
+        values.ignore(*OF_FLEX)
         yield (Note(
             "--moe-token-dispatcher-type flex: {}'s own buffers, which lie beside the allocator, are not counted",
             library

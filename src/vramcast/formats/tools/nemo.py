@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vramcast.errors import Note
 from vramcast.formats.reading import Config, Reading, Unread, shown, table
 from vramcast.formats.tools import megatron
 from vramcast.formats.watched import Known, Watched
@@ -98,8 +97,7 @@ def read(config: Config) -> Reading:
     if not given.get("--recompute-granularity"):
         for name in ("--recompute-method", "--recompute-num-layers"):
             given.pop(name, None)
-    for name, usual in USUAL.items():
-        values.only(name, *usual)
+    values.only_usual(USUAL)
     unread = [*values.unread("model."), *trainer.unread("trainer.")]
     found = megatron.read(Config(config.name, "", {"MODEL_ARGS": given}))
     gpus, machines = trainer.count("devices"), trainer.count("num_nodes")
@@ -184,8 +182,7 @@ def _precision(values: Watched, trainer: Watched) -> dict[str, Any]:
         for name in values:
             if name.startswith("fp8"):
                 values.get(name)
-    for name in OF_SCALES:
-        values.get(name)
+    values.ignore(*OF_SCALES)
     return found
 
 
@@ -193,7 +190,7 @@ def _optimizer(values: Watched) -> dict[str, Any]:
     inner = values.section("optim", Known("nemo", "optim"))
     name = inner.get("name")
     if name != OPTIMIZER:
-        inner.cannot("name", Note("{} is not modelled; {} is", shown(name), OPTIMIZER), option="optimizer")
+        inner.cannot("name", "{} is not modelled; {} is", shown(name), OPTIMIZER, option="optimizer")
     found: dict[str, Any] = {"--use-distributed-optimizer": True}
     if inner.flag("overlap_grad_sync") is not False:
         found["--overlap-grad-reduce"] = True

@@ -250,10 +250,8 @@ def reading(given: Mapping[str, Any]) -> Reading:
     options |= _lengths(values)
     samples, batch = int(options.get("samples", 16)), values.count("policy.train_global_batch_size")
     if batch is not None and batch % samples:
-        values.cannot("policy.train_global_batch_size", Note(
-            "{} sequences are no whole prompts of {} answers", batch, samples
-        ),
-                      option="mini-batch")
+        values.cannot("policy.train_global_batch_size", "{} sequences are no whole prompts of {} answers", batch,
+                      samples, option="mini-batch")
     elif batch is not None:
         options["mini-batch"] = batch // samples
     options["reference"] = values.number("loss_fn.reference_policy_kl_penalty") != 0

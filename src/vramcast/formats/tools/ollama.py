@@ -131,8 +131,7 @@ def read(config: Config) -> Reading:
     watched = Watched(values)
     options: dict[str, Any] = {"engine": ENGINE} | _network(watched)
     options |= _settings(watched, options.get("model"))
-    for name in DRAWN:
-        watched.get(name)
+    watched.ignore(*DRAWN)
     unread = [*watched.unread(), *(Unread(f"${name}") for name in variables)]
     if "context" not in options and not any(one.name == "from" for one in unread):
         why = "is 4096, 32768 or 262144 by the memory of all cards, up to the network's own; give --context"

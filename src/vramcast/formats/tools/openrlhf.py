@@ -197,9 +197,7 @@ def _batches(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
     learned, samples = values.count("train.batch_size") or 128, int(options["samples"] or 1)
     found: dict[str, Any] = {"mini-batch": max(1, learned // samples)}
     if learned % samples:
-        values.cannot("train.batch_size", Note(
-            "is no multiple of n_samples_per_prompt={}, which is not modelled", samples
-        ))
+        values.cannot("train.batch_size", "is no multiple of n_samples_per_prompt={}, which is not modelled", samples)
     dynamic, ring = values.flag("train.dynamic_batch_enable"), int(options["ulysses"] or 1) > 1
     sizes = {"micro-batch": values.count("train.micro_batch_size"),
              "log-prob-micro-batch": values.count("rollout.micro_batch_size")}
@@ -237,9 +235,8 @@ def _placed(values: Watched, options: Mapping[str, Any]) -> tuple[dict[str, Any]
             own["reference" if role == "ref" else role] = others[role]
     if together and not ahead:
         if engines * tp != actor:
-            values.cannot("vllm.num_engines", Note(
-                "x tensor_parallel_size = {} must be the {} cards of the actor", engines * tp, actor
-            ))
+            values.cannot("vllm.num_engines", "x tensor_parallel_size = {} must be the {} cards of the actor",
+                          engines * tp, actor)
         return {"sleep": sleeps}, actor, nodes
     apart = {"own-gpus": tuple(f"{roles}={count}" for roles, count in own.items())} if own else {}
     every = actor + engines * tp + sum(own.values())
@@ -251,8 +248,7 @@ def _refuse(values: Watched, release: str) -> None:
     for name, why in REFUSED.items():
         if values.get(name) not in (None, False, 0):
             values.cannot(name, why)
-    for name, usual in ONLY.items():
-        values.only(name, *usual)
+    values.only_usual(ONLY)
     values.get("flash_attn")
     if version_of(release) < (0, 8, 9) and not values.flag("flash_attn"):
         values.cannot("ds.attn_implementation", "is not flash_attn: attention that writes its scores is not modelled")

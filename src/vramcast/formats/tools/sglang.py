@@ -61,7 +61,7 @@ def _own(values: Watched) -> dict[str, Any]:
             values.cannot("dp_size", Note("{} does not divide tp_size={}", groups, tp))
         found |= {"tp": max(1, tp // groups), "dp": groups, "attention-dp": True}
         if not shared and copies > 1:
-            values.cannot("dp_size", Note("{} copies of {} groups are not modelled", copies, groups), option="dp")
+            values.cannot("dp_size", "{} copies of {} groups are not modelled", copies, groups, option="dp")
     else:
         found |= {"tp": tp, "dp": copies}
     if (experts or 1) not in (1, tp):
@@ -108,8 +108,7 @@ def _without_others(values: Watched, tp: int) -> None:
     """Arguments that say nothing without another one, or on one rank."""
     for switch, beginning in ONLY_WITH.items():
         if dict.get(values, switch) in (None, False, "null", "cpu"):
-            for name in [name for name in values if name.startswith(beginning) and name != "lora_paths"]:
-                values.get(name)
+            values.ignore(*[name for name in values if name.startswith(beginning) and name != "lora_paths"])
     if tp == 1:
         values.get("disable_custom_all_reduce")
     tokens = values.count("max_prefill_tokens")

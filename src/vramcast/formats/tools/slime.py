@@ -123,8 +123,7 @@ def reading(given: Mapping[str, Any], *, ahead: object = False, undecided: Mappi
     buffer = values.count("update_weight_buffer_size")
     options |= {"bucket-mib": max(1, buffer >> 20)} if buffer else {}
     own, refused, more = _of_engine(given, int(options.get("rollout-tp", 1)))
-    for name, modelled in ONLY.items():
-        values.only(name, *modelled)
+    values.only_usual(ONLY)
     each = values.count("actor_num_gpus_per_node") or 8
     return Reading("slime", options | own, unread=(*values.unread(), *refused), notes=(*notes, *more),
                    ranks=trainer + (engine or 0), nodes=max(1, (trainer + (engine or 0)) // max(each, 1)))
@@ -139,10 +138,10 @@ def _sizes(values: Watched, given: Mapping[str, Any], samples: int) -> tuple[dic
     if steps and prompts and not whole:
         whole = prompts * samples // steps
     elif steps and prompts and whole != (each := prompts * samples // steps):  # [slime utils/arguments.py] asserts it
-        values.cannot(STEPS, Note("{} of {} prompts x {} answers are {} sequences each, and "
-                      "global_batch_size is {}; leave one out", steps, prompts, samples, each, whole))
+        values.cannot(STEPS, "{} of {} prompts x {} answers are {} sequences each, and global_batch_size is {}; leave "
+                      "one out", steps, prompts, samples, each, whole)
     if whole is not None and whole % samples:
-        values.cannot("global_batch_size", Note("{} sequences are no whole prompts of {} answers", whole, samples),
+        values.cannot("global_batch_size", "{} sequences are no whole prompts of {} answers", whole, samples,
                       option="mini-batch")
     elif whole is not None:
         options["mini-batch"] = whole // samples

@@ -188,7 +188,7 @@ def _task(values: Watched, kind: str) -> dict[str, Any]:
         return {"objective": "pretrain" if kind == "pt" else "sft"} | lengths_of(packed=values.flag("packing"))
     given = values.get("rlhf_type", "dpo")
     if given not in OBJECTIVES:
-        values.cannot("rlhf_type", Note("{} is not one of {}", shown(given), ", ".join(OBJECTIVES)), option="objective")
+        values.cannot("rlhf_type", "{} is not one of {}", shown(given), ", ".join(OBJECTIVES), option="objective")
         return {}
     if given in ("cpo", "simpo") and values.number("cpo_alpha") == 0:
         values.cannot("cpo_alpha", "0 leaves out the cross entropy of the chosen answers, which is not modelled")
@@ -206,9 +206,8 @@ def _generation(values: Watched) -> dict[str, Any]:
     if values.get("multi_turn_scheduler") and not (colocated and in_all):
         # [swift rollout_mixin.py `multi_turn_completion_length_context`]
         length = "response-len" if colocated else "completion-len"
-        values.cannot("multi_turn_scheduler", Note(
-            "answers in turns of max_completion_length tokens each; --{} says how many come together", length
-        ), option=length)
+        values.cannot("multi_turn_scheduler", "answers in turns of max_completion_length tokens each; --{} says how "
+                      "many come together", length, option=length)
     if values.flag("async_generate") and values.get("vllm_mode") != "server":  # [swift rlhf_args.py]
         values.cannot("async_generate", "is refused by ms-swift but with vllm_mode server")
     beta = values.number("beta")
@@ -242,8 +241,7 @@ def _rollout(values: Watched) -> dict[str, Any]:
     said = {row.option: row.usual for row in ROLLOUT if isinstance(row.usual, (int, float))} | {
         field.replace("_", "-"): value for field, value in read_rows(ROLLOUT, values).items()}
     level = values.whole("sleep_level") or 0
-    if values.flag("vllm_enable_lora"):
-        values.cannot("vllm_enable_lora", "adapters that the engine keeps apart are not modelled")
+    values.must_be_off("vllm_enable_lora", "adapters that the engine keeps apart are not modelled")
     sleep = {"sleep": level > 0} | ({"sleep-level": level} if level else {})
     return {"framework": "ms-swift", "rollout": "vllm", **sleep, **said}
 
@@ -270,7 +268,7 @@ def _adapters(values: Watched) -> dict[str, Any]:
                 values.get(name)
         return {"engine-option": (_loaded(values),)} if "rlhf_type" in values else {}  # of the reference
     if kind not in ("lora", "adalora"):
-        values.cannot("tuner_type", Note("{} is not modelled; lora and full are", shown(kind)), option="peft")
+        values.cannot("tuner_type", "{} is not modelled; lora and full are", shown(kind), option="peft")
         return {}
     rank = values.count("lora_rank") or 8
     if kind == "adalora":
@@ -285,9 +283,8 @@ def _adapters(values: Watched) -> dict[str, Any]:
         found["modules-to-save"] = ",".join(map(str, saved if isinstance(saved, list) else [saved]))
     given = values.get("lora_dtype")
     found["adapter-dtype"] = DTYPES.get(str(given), "fp32")
-    if values.get("adapters"):
-        values.cannot("adapters", "hold adapters whose own file says how large they are; give --lora-rank",
-                      option="lora-rank")
+    values.must_be_empty("adapters", "hold adapters whose own file says how large they are; give --lora-rank",
+                         option="lora-rank")
     return together(found, _stored(values))
 
 
@@ -318,16 +315,14 @@ def _stored(values: Watched) -> dict[str, Any]:
         eight = "8" in str(values.get("model")).lower().rpartition("int")[2][:2]
         kind = "gptq-int8" if eight and named[0].lower() == "gptq" else STORED.get(named[0].lower())
         if kind is None:
-            values.cannot("model", Note("{} weights are not modelled", named[0]), option="base-weights")
+            values.cannot("model", "{} weights are not modelled", named[0], option="base-weights")
             return {}
         values.get("quant_bits")
         return {"base-weights": kind}
     if method is None:
         return {"engine-option": (_loaded(values),)}
     if method != "bnb" or str(bits) not in ("4", "8"):
-        values.cannot("quant_method", Note(
-            "{} of {} bits is not modelled; bnb of 4 and 8 is", shown(method), shown(bits)
-        ),
+        values.cannot("quant_method", "{} of {} bits is not modelled; bnb of 4 and 8 is", shown(method), shown(bits),
                       option="base-weights")
         return {}
     pairs = {"engine-option": (_loaded(values), "prepare_kbit=none")}
@@ -347,7 +342,7 @@ def _precision(values: Watched, *, sharded: bool) -> dict[str, Any]:
     """Weights in `torch_dtype` under autocast [swift base_args/model_args.py `_init_mixed_precision`]."""
     dtype = DTYPES.get(str(values.get("torch_dtype", "bfloat16")), "")
     if not dtype:
-        values.refuse("torch_dtype", Note("one of {}", ", ".join(DTYPES)), option="precision")
+        values.refuse("torch_dtype", "one of {}", ", ".join(DTYPES), option="precision")
     half = values.flag("fp16") if values.flag("fp16") is not None else dtype in ("fp16", "fp32")
     wide = values.flag("bf16") if values.flag("bf16") is not None else dtype == "bf16"
     values.get("tf32")
@@ -396,7 +391,7 @@ def _optimizer(values: Watched) -> dict[str, Any]:
     if named is None:
         return {}
     if named != "muon":
-        values.cannot("optimizer", Note("{} is not modelled", shown(named)), option="optimizer")
+        values.cannot("optimizer", "{} is not modelled", shown(named), option="optimizer")
         return {}
     return {"optimizer": "muon"}
 

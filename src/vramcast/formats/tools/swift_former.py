@@ -74,7 +74,7 @@ def _model(values: Watched) -> dict[str, Any]:
         return {}
     bare = STORED.sub("", named)
     if bare not in swift_models():
-        values.cannot("model_type", Note("{} is not known here; give MODEL", shown(named)), option="model")
+        values.cannot("model_type", "{} is not known here; give MODEL", shown(named), option="model")
         return {}
     return {"model": swift_models()[bare]}
 
@@ -97,8 +97,7 @@ def _stored(values: Watched) -> str:
 def _precision(values: Watched, kind: Any, stored: str) -> dict[str, Any]:
     """AWQ computes in fp16 whatever is said."""
     dtype = "fp16" if stored == "awq-int4" else str(values.get("dtype", "bf16"))
-    for name in ("bf16", "fp16", "dtype"):
-        values.get(name)
+    values.ignore("bf16", "fp16", "dtype")
     if dtype not in ("bf16", "fp16", "fp32", "AUTO"):
         values.refuse("dtype", "bf16, fp16, fp32 or AUTO", option="precision")
     dtype = "bf16" if dtype == "AUTO" else dtype
@@ -132,13 +131,11 @@ def _optimizer(values: Watched) -> dict[str, Any]:
 def _adapters(values: Watched, kind: Any, stored: str) -> dict[str, Any]:
     """LoRA: ms-swift's own keeps adapters in the type of the weights, PEFT's in fp32."""
     if kind == "full":
-        for name in OF_ADAPTERS:
-            values.get(name)
+        values.ignore(*OF_ADAPTERS)
         return {}
     if kind not in ("lora", "adalora"):
-        values.cannot("sft_type", Note("{} is not modelled; lora, adalora and full are", shown(kind)), option="peft")
-        for name in OF_ADAPTERS:
-            values.get(name)
+        values.cannot("sft_type", "{} is not modelled; lora, adalora and full are", shown(kind), option="peft")
+        values.ignore(*OF_ADAPTERS)
         return {}
     own = values.get("tuner_backend") == "swift" and not stored and values.get("dtype", "bf16") in ("bf16", "AUTO")
     given = values.get("lora_target_modules") or values.get("target_modules") or "DEFAULT"

@@ -117,8 +117,7 @@ def read(config: Config) -> Reading:
     for name in values:
         if name not in known:
             values.cannot(name, Known("swift", "megatron").why_unread(name))
-    for name, usual in ONLY.items():
-        values.only(name, *usual)
+    values.only_usual(ONLY)
     given = placed(_arguments(values), MODELS.aliases.get(str(values.get("model")).lower()))
     inner = megatron.read(Config(config.name, "", {"MODEL_ARGS": given}))
     length = values.count("packing_length") or values.count("max_length")
@@ -196,7 +195,7 @@ def _precision(values: Watched) -> dict[str, Any]:
     """
     dtype = DTYPES.get(str(values.get("torch_dtype", "bfloat16")), "")
     if not dtype:
-        values.refuse("torch_dtype", Note("one of {}", ", ".join(DTYPES)), option="precision")
+        values.refuse("torch_dtype", "one of {}", ", ".join(DTYPES), option="precision")
     half = values.flag("fp16") if values.flag("fp16") is not None else dtype in ("fp16", "fp32")
     wide = values.flag("bf16") if values.flag("bf16") is not None else dtype == "bf16"
     return {"--fp16": True} if half else {"--bf16": True} if wide else {}
@@ -207,17 +206,13 @@ def _adapters(values: Watched) -> dict[str, Any]:
     kind = values.get("tuner_type", "full")
     names = ("lora_rank", "lora_dropout", "lora_dtype", "target_modules", "target_regex", "modules_to_save")
     if kind == "full":
-        for name in names:
-            values.get(name)
+        values.ignore(*names)
         return {}
     if kind != "lora":
-        values.cannot("tuner_type", Note(
-            "{} is not modelled for megatron; lora and full are", shown(kind)
-        ), option="peft")
+        values.cannot("tuner_type", "{} is not modelled for megatron; lora and full are", shown(kind), option="peft")
         return {}
-    if values.get("adapters"):
-        values.cannot("adapters", "hold adapters whose own file says how large they are; give --lora-rank",
-                      option="lora-rank")
+    values.must_be_empty("adapters", "hold adapters whose own file says how large they are; give --lora-rank",
+                         option="lora-rank")
     values.get("lora_dtype")
     given = values.get("target_modules") or "all-linear"
     listed = [str(word) for word in (given if isinstance(given, list) else [given])]

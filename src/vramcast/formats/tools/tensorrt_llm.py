@@ -15,7 +15,7 @@ from vramcast.engines.serving.rank import shares_experts
 from vramcast.engines.serving.requests import variables_of
 from vramcast.engines.tensorrt_llm import OPTIONS
 from vramcast.engines.tensorrt_llm import settings_of as tensorrt_llm_settings
-from vramcast.errors import Note, Unsupported
+from vramcast.errors import Unsupported
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import one_of_several
 from vramcast.formats.lines import Line, Table, yaml_text
@@ -123,7 +123,7 @@ USUAL: Final = {
 def _own(values: Watched) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if values.get("backend") not in (None, "pytorch"):
-        values.cannot("backend", Note("{} is not modelled; the PyTorch backend is", str(values.get("backend"))[:20]))
+        values.cannot("backend", "{} is not modelled; the PyTorch backend is", str(values.get("backend"))[:20])
     found |= _degrees(values) | _draft(values)
     cache, more = _cache(values)
     found |= cache
@@ -131,7 +131,7 @@ def _own(values: Watched) -> dict[str, Any]:
     moe = values.section("moe_config")
     kernels = str(moe.get("backend", values.get("moe_backend", "AUTO"))).upper()
     if kernels not in USUAL_KERNELS:
-        moe.cannot("backend", Note("{} has buffers of its own, which are not modelled", kernels[:20]))
+        moe.cannot("backend", "{} has buffers of its own, which are not modelled", kernels[:20])
     for name, usual in USUAL.items():
         values.only(name, usual)
     for name in ("enable_chunked_prefill", "attn_backend", "attention_backend"):
@@ -197,13 +197,12 @@ def _draft(values: Watched) -> dict[str, Any]:
     kind = DRAFTS.get(str(config.get("decoding_type")).upper().replace("_", ""))
     names = ("max_draft_len", "num_nextn_predict_layers", "max_draft_tokens")
     tokens = next((count for name in names if (count := config.count(name))), None)
-    for name in ("speculative_model_dir", "speculative_model", "eagle3_one_model", "allow_advanced_sampling",
-                 "max_matching_ngram_size", "is_keep_all", "is_use_oldest", "is_public_pool", "relaxed_topk",
-                 "relaxed_delta", "use_relaxed_acceptance_for_thinking", "eagle3_layers_to_capture", *names):
-        config.get(name)
+    config.ignore("speculative_model_dir", "speculative_model", "eagle3_one_model", "allow_advanced_sampling",
+                  "max_matching_ngram_size", "is_keep_all", "is_use_oldest", "is_public_pool", "relaxed_topk",
+                  "relaxed_delta", "use_relaxed_acceptance_for_thinking", "eagle3_layers_to_capture", *names)
     if kind is None or tokens is None:
         what = f"decoding_type {str(config.get('decoding_type'))[:30]}" if kind is None else "max_draft_len"
-        config.cannot("decoding_type", Note("{} is not modelled; --draft names what is", what), option="draft")
+        config.cannot("decoding_type", "{} is not modelled; --draft names what is", what, option="draft")
         return {}
     return {"draft": kind, "draft-tokens": tokens}
 

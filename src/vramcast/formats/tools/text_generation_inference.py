@@ -55,7 +55,7 @@ def _own(values: Watched) -> dict[str, Any]:
     if method in MADE:
         found["weights"] = MADE[method]
     elif method is not None and method not in STORED:
-        values.cannot("quantize", Note("{} is not modelled; --weights names what is", method[:30]), option="weights")
+        values.cannot("quantize", "{} is not modelled; --weights names what is", method[:30], option="weights")
     if values.flag("sharded") is False:
         found["tp"] = 1
     for name in ("max_input_tokens", "max_input_length"):
@@ -68,8 +68,7 @@ def _own(values: Watched) -> dict[str, Any]:
     if values.get("cuda_graphs") is not None:
         found |= {"engine-option": (f"largest-graph={max(sizes)}",)} if sizes else {"graphs": False}
     for name in ("lora_adapters", "rope_scaling", "rope_factor"):
-        if values.get(name) is not None:
-            values.cannot(name)
+        values.must_be_unset(name)
     values.only("enable_prefill_logprobs", False)
     return found
 

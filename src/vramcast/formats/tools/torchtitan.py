@@ -134,8 +134,7 @@ def _walk(values: Watched, *, whole: bool) -> dict[str, Any]:
     options = together(options, *parts)
     if (captured := values.flag("cuda_graphs")) is not None:
         options = together(options, {"engine-option": (f"cuda_graphs={str(captured).lower()}",)})
-    for name, usual in USUAL.items():
-        values.only(name, *usual)
+    values.only_usual(USUAL)
     return options
 
 
@@ -161,7 +160,7 @@ def _switches(values: Watched) -> dict[str, Any]:
     parts = parts if isinstance(parts, list) else [parts]
     if values.flag("compile.enable"):
         if unknown := [part for part in parts if part not in ("model", "loss")]:
-            values.cannot("compile.components", Note("{} is neither model nor loss", shown(unknown[0])))
+            values.cannot("compile.components", "{} is neither model nor loss", shown(unknown[0]))
         found |= {"compile": True} if "model" in parts else {"loss": "compiled"}
         if "loss" not in parts:
             found["loss"] = "eager"
@@ -177,7 +176,7 @@ def _sharding(values: Watched) -> dict[str, Any]:
     if (copies := values.count(f"{p}replicate_degree") or 1) > 1:
         shard = values.count(f"{p}shard_degree")
         if shard is None:
-            values.cannot(f"{p}shard_degree", Note("is left to the run beside {} copies; give --shard-group", copies),
+            values.cannot(f"{p}shard_degree", "is left to the run beside {} copies; give --shard-group", copies,
                           option="shard-group")
         else:
             found["shard-group"] = shard * (values.count("parallelism.context_parallel_degree") or 1)

@@ -98,8 +98,7 @@ def values_of(config: Config, module: ast.Module) -> tuple[Watched, dict[str, An
     said = {name: _plain(value) for name, value in recipe.values.items() if name not in SECTIONS}
     values = Watched(in_samples(said, SIZES))
     if values.get("validator.enable") is not True:  # which passes forward alone
-        for inner in [one for one in values if one.partition(".")[0] == "validator"]:
-            values.get(inner)
+        values.ignore(*[one for one in values if one.partition(".")[0] == "validator"])
     options = _policy(values) | _loss(values) | _optimizer(values) | _network(
         values, config.name, config.folder, names[0])
     return values, options, unread
@@ -145,19 +144,16 @@ def _policy(values: Watched) -> dict[str, Any]:
     if said in POLICIES:
         return {"recompute": POLICIES[said]}
     if not said.startswith("ActivationCheckpointConfig"):
-        values.cannot("activation_checkpoint", Note(
-            "{} is none of {}", said[:60], ", ".join(POLICIES)
-        ), option="recompute")
+        values.cannot("activation_checkpoint", "{} is none of {}", said[:60], ", ".join(POLICIES), option="recompute")
     return {}
 
 
 def _loss(values: Watched) -> dict[str, Any]:
     said = str(values.get("loss", "CrossEntropyLoss.Config"))
     for name in ("loss.loss_fn", "loss.global_vocab_size"):
-        for inner in [one for one in values if one.startswith(name)]:
-            values.get(inner)
+        values.ignore(*[one for one in values if one.startswith(name)])
     if said not in LOSSES:
-        values.cannot("loss", Note("{} is none of {}", said[:60], ", ".join(LOSSES)), option="loss")
+        values.cannot("loss", "{} is none of {}", said[:60], ", ".join(LOSSES), option="loss")
         return {}
     parts = str(values.get("compile.components", ("model", "loss")))
     compiled = said.startswith("Cross") and values.get("compile.enable") is True and "loss" in parts
@@ -168,8 +164,7 @@ def _optimizer(values: Watched) -> dict[str, Any]:
     """AdamW's states and Adam's are the same."""
     said = str(values.get("optimizer", "default_adamw"))
     groups = str(values.get("optimizer.param_groups", ""))
-    for inner in [one for one in values if one.startswith("optimizer.") and one != "optimizer.implementation"]:
-        values.get(inner)
+    values.ignore(*[one for one in values if one.startswith("optimizer.") and one != "optimizer.implementation"])
     names = groups.replace('"', "'").split("optimizer_name=")[1:]
     known = [word.startswith(("'AdamW'", "'Adam'")) for word in names]
     if said == "default_adamw" or (known and all(known)):
@@ -196,9 +191,8 @@ def _network(values: Watched, name: str, folder: str, function: str) -> dict[str
         return found | {"model": FLAVOURS[place, flavour]}
     if (place, flavour) in DEBUG:
         return found | {"model": model_from_config(DEBUG[place, flavour], name=f"{place}-{flavour}")}
-    values.cannot("model_spec", Note(
-        "{} {} is no network known here; give the model", place[:40], flavour[:40]
-    ), option="model")
+    values.cannot("model_spec", "{} {} is no network known here; give the model", place[:40], flavour[:40],
+                  option="model")
     return found
 
 

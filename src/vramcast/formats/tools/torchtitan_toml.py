@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.documents import NoDocument, parse_toml
-from vramcast.errors import Note, SourceError
+from vramcast.errors import SourceError
 from vramcast.formats.reading import Config
 from vramcast.formats.watched import Watched
 
@@ -135,11 +135,10 @@ def _network(values: Watched) -> dict[str, Any]:
     if (name, flavour) in FLAVOURS:
         return {"model": FLAVOURS[name, flavour]}
     if name == "flux":
-        for other in values:
-            values.get(other)
+        values.ignore("*")
         values.cannot("model.name", "is a diffusion network, whose training by torchtitan is not modelled")
         return {}
-    values.cannot("model.flavor", Note("{} {} is no network known here; give the model", name[:40], flavour[:40]),
+    values.cannot("model.flavor", "{} {} is no network known here; give the model", name[:40], flavour[:40],
                   option="model")
     return {}
 
@@ -154,7 +153,7 @@ def _layers_again(values: Watched, *, whole: bool) -> dict[str, Any]:
     if option == "1":
         return {"recompute": "full"}
     if option != "op":
-        values.cannot(name, Note("runs one layer of {} again, which is not modelled; give --recompute", option[:8]),
+        values.cannot(name, "runs one layer of {} again, which is not modelled; give --recompute", option[:8],
                       option="recompute")
     return {}
 

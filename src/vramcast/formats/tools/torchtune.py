@@ -199,15 +199,13 @@ def _recipe(table: Mapping[str, Any], name: str, *, beside: bool = False) -> tup
     if values.flag("optimizer_in_bwd"):
         options = together(options, {"engine-option": ("optimizer_in_backward=true",)})
     for name, why in (("teacher_model", TEACHER), ("quantizer", FAKE)):
-        if values.get(name):
-            values.cannot(name, why)
+        values.must_be_empty(name, why)
     values.only("enable_fp8_training", False)
     values.section("fsdp").only("cpu_offload", False)
     if options.get("objective") in GENERATES:
         values.cannot("loss", "is of a recipe that generates its samples, which is not modelled")
     settled = tuple(values) if values.refused.keys() & {"loss", "teacher_model", "quantizer"} else SETTLED
-    for name in settled:
-        values.get(name)
+    values.ignore(*settled)
     return options, values, _notes(options)
 
 
@@ -251,9 +249,7 @@ def _sharding(values: Watched) -> dict[str, Any]:
     copies, shard = values.count("data_parallel_replicate_dim") or 1, values.get("data_parallel_shard_dim")
     if copies > 1:
         if (group := values.count("data_parallel_shard_dim") if shard != -1 else None) is None:
-            values.cannot("data_parallel_shard_dim", Note(
-                "is left to the run beside {} copies; give --shard-group", copies
-            ),
+            values.cannot("data_parallel_shard_dim", "is left to the run beside {} copies; give --shard-group", copies,
                           option="shard-group")
         else:
             found["shard-group"] = group * (values.count("context_parallel_dim") or 1)
@@ -266,7 +262,7 @@ def _sharding(values: Watched) -> dict[str, Any]:
     if names == SHARDED_ENDS:
         found["engine-option"] = ("split_root=true",)
     elif names:
-        values.cannot("custom_sharded_layers", Note("other than tok_embeddings and output together {}", NOT_MODELLED))
+        values.cannot("custom_sharded_layers", "other than tok_embeddings and output together {}", NOT_MODELLED)
     return found
 
 
@@ -291,7 +287,7 @@ def _loss(values: Watched) -> dict[str, Any]:
     kind = (component or "").rpartition(".")[2]
     if component is None or kind not in LOSSES:
         if component is not None:
-            given.refuse("_component_", Note("one of {}", ", ".join(LOSSES)), option="loss")
+            given.refuse("_component_", "one of {}", ", ".join(LOSSES), option="loss")
         return {}
     given.only("num_output_chunks", 8)
     return BEFORE if kind == PLAIN and _is_old(values) else LOSSES[kind]
@@ -321,7 +317,7 @@ def _model(values: Watched, *, beside: bool, precision: str) -> dict[str, Any]:
     if not match[2]:
         for key in given:
             if key.startswith(("lora_", "apply_lora_")):
-                given.cannot(key, Note("{} makes no adapters; lora_{} does", match[3], match[3]))
+                given.cannot(key, "{} makes no adapters; lora_{} does", match[3], match[3])
         return {"model": MODELS[match[3]]}
     return {"model": MODELS[match[3]]} | _adapters(given, match[2], precision)
 
@@ -333,7 +329,7 @@ def _adapters(given: Watched, prefix: str, precision: str) -> dict[str, Any]:
     modules = given.get("lora_attn_modules")
     unknown = [name for name in modules if name not in ATTENTION] if isinstance(modules, list) else [modules]
     if unknown:
-        given.cannot("lora_attn_modules", Note("{} is none of {}", shown(unknown[0]), ", ".join(ATTENTION)))
+        given.cannot("lora_attn_modules", "{} is none of {}", shown(unknown[0]), ", ".join(ATTENTION))
         return found
     words = [ATTENTION[name] for name in modules]
     words += MLP if given.flag("apply_lora_to_mlp") else ()

@@ -142,11 +142,9 @@ def arguments_of(values: Watched, file: str, *, fsdp: int = 2) -> Reading:
     options: dict[str, Any] = optimizer_of(values)
     if values.flag("torch_compile"):
         options["compile"] = True
-    for name, usual in USUAL.items():
-        values.only(name, *usual)
+    values.only_usual(USUAL)
     values.get("neftune_noise_alpha")  # noise of the embeddings is gone before a layer runs [HF trainer_utils.py]
-    if values.flag("auto_find_batch_size"):
-        values.cannot("auto_find_batch_size", "leaves the batch to the run; give --micro-batch", option="micro-batch")
+    values.must_be_off("auto_find_batch_size", "leaves the batch to the run; give --micro-batch", option="micro-batch")
     batch, notes = _batch(values)
     options = together(options, _evaluation(values, batch["micro"]))
     splits = values.get("accelerator_config")
@@ -273,10 +271,8 @@ def _fsdp(values: Watched, version: int) -> dict[str, Any]:
     strategies = [word for word in named if word in ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
                                                       "hybrid_shard_zero2")]
     if strange := named - {*strategies, "offload", "auto_wrap", "true"}:
-        values.cannot("fsdp", Note(
-            "{!r} is not one of full_shard, shard_grad_op, no_shard, hybrid_shard, offload, auto_wrap",
-            sorted(strange)[0][:40]
-        ), option="shards")
+        values.cannot("fsdp", "{!r} is not one of full_shard, shard_grad_op, no_shard, hybrid_shard, offload, "
+                      "auto_wrap", sorted(strange)[0][:40], option="shards")
         return {}
     sized = any(inner.number(name) for name in ("min_num_params", "fsdp_min_num_params"))
     layers = "SIZE_BASED_WRAP" if sized else "TRANSFORMER_BASED_WRAP"

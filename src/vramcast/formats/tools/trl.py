@@ -253,9 +253,7 @@ def _precision(values: Watched, adapters: bool, row: Method, *, usual: bool) -> 
     if weights == "fp32":
         return {"precision": f"amp-{computed}"}
     if weights != computed:
-        values.cannot(said, Note(
-            "weights in {} beside {} are not modelled", LOADED[weights], computed
-        ), option="precision")
+        values.cannot(said, "weights in {} beside {} are not modelled", LOADED[weights], computed, option="precision")
     return {"precision": weights, "engine-option": ("autocast=true",)}
 
 
@@ -278,10 +276,8 @@ def _adapters(values: Watched, *, newest: bool) -> dict[str, Any]:
         found["lora-targets"] = names_of(targets)
     if saved := values.get("lora_modules_to_save"):
         found["modules-to-save"] = names_of(saved)
-    for name in ("lora_alpha", "use_rslora", "lora_task_type"):
-        values.get(name)
-    if values.get("lora_target_parameters"):
-        values.cannot("lora_target_parameters")
+    values.ignore("lora_alpha", "use_rslora", "lora_task_type")
+    values.must_be_empty("lora_target_parameters")
     if values.flag("load_in_4bit"):
         values.one_of("bnb_4bit_quant_type", {"nf4": True, "fp4": True})  # as many bits and scales
         values.only("bnb_4bit_quant_storage", "uint8", "bfloat16", "float16", "float32")
@@ -308,8 +304,7 @@ def _kernels(values: Watched, method: str) -> dict[str, Any]:
             return together(found, liger_of(Watched({"use_liger_kernel": True})))
         return together(found, liger_of(values))
     for name in ("use_liger_kernel", "use_liger_loss"):
-        if values.flag(name):
-            values.cannot(name, Note("Liger's loss of {} is not modelled", method.upper()))
+        values.must_be_off(name, Note("Liger's loss of {} is not modelled", method.upper()))
     return found
 
 
@@ -335,8 +330,7 @@ def _lengths(values: Watched, row: Method, notes: list[str]) -> dict[str, Any]:
     if name and dict.get(values, name) is None:
         values.cannot(name, "is null, so samples are as long as they come; give --seq-len", option="seq-len")
         return {}
-    for beside in ("max_prompt_length", "max_completion_length"):  # of the same length
-        values.get(beside)
+    values.ignore("max_prompt_length", "max_completion_length")  # of the same length
     said = values.count(name) if name else None
     if said is None:
         notes.append(Note("max_length is not given: {}, as TRL has it", row.length))
@@ -354,8 +348,7 @@ def generation_of(values: Watched, release: str = "", *, answered: bool = False)
     if values.flag("use_vllm"):
         if trl_rollout.is_colocated(values, release):
             values.cannot("use_vllm", COLOCATED[answered], option="rollout")
-        for name in ("steps_per_generation", "generation_batch_size"):
-            values.get(name)  # samples wait as tokens
+        values.ignore("steps_per_generation", "generation_batch_size")  # samples wait as tokens
         return {"engine-option": ("steps_per_generation=0",)}
     said = ((name, values.count(name)) for name in ("steps_per_generation", "generation_batch_size"))
     return {"engine-option": found} if (found := tuple(f"{name}={count}" for name, count in said if count)) else {}
@@ -371,9 +364,8 @@ def _of_method(values: Watched, method: str, release: str, options: dict[str, An
         values.only("loss_type", "nll", "chunked_nll")
     if method == "dpo":
         if any(one not in PAIRWISE for one in listed):
-            values.cannot("loss_type", Note("one of {} is not modelled", ", ".join(map(str, listed))[:60]))
-        if values.get("rpo_alpha") is not None:
-            values.cannot("rpo_alpha")
+            values.cannot("loss_type", "one of {} is not modelled", ", ".join(map(str, listed))[:60])
+        values.must_be_unset("rpo_alpha")
     if method == "kto":
         values.only("loss_type", "kto", "apo_zero_unpaired")  # the latter asks about no other prompts, which is less
     if method in ("orpo", "cpo"):
@@ -382,8 +374,8 @@ def _of_method(values: Watched, method: str, release: str, options: dict[str, An
             values.cannot("cpo_alpha", "0 leaves out the cross entropy of the chosen answers, which is not modelled")
         options.update(together(options, ALONE))
     if METHODS[method].stored and "base-weights" in options:
-        values.cannot("load_in_4bit" if "load_in_4bit" in values else "load_in_8bit",
-                      Note("beside {} is not modelled", method.upper()), option="base-weights")
+        values.cannot("load_in_4bit" if "load_in_4bit" in values else "load_in_8bit", "beside {} is not modelled",
+                      method.upper(), option="base-weights")
     if method == "prm" and "recompute" not in options:
         options["recompute"] = "full"  # `gradient_checkpointing` [TRL base_config.py]
     if method in ("dpo", "kto") and values.flag("precompute_ref_log_probs"):

@@ -121,16 +121,14 @@ def read(config: Config) -> Reading:
         rollout["context"] = context
     options |= _precision(model, whole=bool(whole))
     if whole:
-        for name in ("load_in_4bit", "load_in_16bit", "load_in_8bit"):
-            model.get(name)
-        for name in dict.keys(tuned):  # without effect [unsloth vision.py `get_peft_model`]
-            tuned.get(name)
+        model.ignore("load_in_4bit", "load_in_16bit", "load_in_8bit")
+        tuned.ignore("*")  # without effect [unsloth vision.py `get_peft_model`]
     options = together(options, {} if whole else _adapters(model, tuned, loads.name), _recompute(model, tuned, loads),
                        _optimizer(training))
     batch = _batch(training)
     if trains is not None and trains.last == "SentenceTransformerTrainer":
         if _first(calls, lambda call: call.last == PAIRED) is None:
-            training.cannot("loss", Note("is not modelled but for {}", PAIRED))
+            training.cannot("loss", "is not modelled but for {}", PAIRED)
         training.cannot("max_seq_length", "cuts texts that may be far shorter; give --seq-len", option="seq-len")
         batch = {**batch, "micro": 2 * batch["micro"]}
         notes.append(PAIRS)
@@ -215,7 +213,7 @@ def _task(trains: Call | None, training: Watched, length: int, notes: list[str])
     objective = TRAINERS.get(trains.last, "") if trains is not None else "sft"
     packs = training.flag("packing")
     if not objective:
-        training.cannot("trainer", Note("{} is not modelled", shown(trains.last if trains else "")), option="objective")
+        training.cannot("trainer", "{} is not modelled", shown(trains.last if trains else ""), option="objective")
         return {}
     if objective != "grpo":
         training.get("max_prompt_length")

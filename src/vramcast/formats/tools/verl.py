@@ -383,7 +383,7 @@ def _rewards(values: Watched, text: str) -> dict[str, Any]:
         actors = values.get(one.of, one.usual)
         said = values.get(one.name, actors if one.inherits else one.usual)
         if said != actors and ("strategy" not in one.name or said == "megatron"):  # one worker serves both FSDP
-            values.cannot(one.name, Note("other than {} is not modelled", one.of))
+            values.cannot(one.name, "other than {} is not modelled", one.of)
     found: dict[str, Any] = {} if path is None else {"reward-model": path}
     dynamic = values.flag("reward_model.use_dynamic_bsz")
     dynamic = values.flag("actor.use_dynamic_bsz") if dynamic is None else dynamic
@@ -484,16 +484,14 @@ def _micro(values: Watched, replicas: int, *, reference: bool, critic: bool) -> 
 def _refuse(values: Watched, *, critic: bool) -> None:
     """What is not modelled, by name."""
     for name, why in REFUSED.items():
-        if values.flag(name):
-            values.cannot(name, why)
-    for name, usual in ONLY.items():
-        values.only(name, *usual)
+        values.must_be_off(name, why)
+    values.only_usual(ONLY)
     if values.get("trainer.device", "cuda") != "cuda":
         values.cannot("trainer.device", NO_GPU)
     for one in (*OF_REFERENCE, *(OF_CRITIC if critic else ())):
         actors = values.get(one.of, one.usual)
         if values.get(one.name, actors if one.inherits else one.usual) != actors:
-            values.cannot(one.name, Note("other than {} is not modelled", one.of))
+            values.cannot(one.name, "other than {} is not modelled", one.of)
     pads, its = values.get("model.use_remove_padding"), values.get("critic.model.use_remove_padding", False)
     if critic and pads is not None and pads != its:
         values.cannot("critic.model.use_remove_padding", "other than the actor's is not modelled")

@@ -132,8 +132,7 @@ def _sends_caches(values: Watched) -> bool:
         values.cannot("kv_transfer_config", what)
         return False
     values.inner["kv_transfer_config"] = inner
-    for name in ("kv_role", "engine_id", "kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "kv_load_failure_policy"):
-        inner.get(name)
+    inner.ignore("kv_role", "engine_id", "kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "kv_load_failure_policy")
     inner.only("kv_buffer_device", "cuda")
     values.assumed += ["NIXL sends the cache from where it lies; what its library holds on the card is not counted",
                        "NIXL hands prompts from one server to another: speed is that of a server that computes its own"]
@@ -145,15 +144,12 @@ def _without_others(values: Watched, tp: int) -> None:
     if tp == 1:
         values.get("disable_custom_all_reduce")
     if (values.count("data_parallel_size") or 1) == 1:
-        for name in ("disable_nccl_for_dp_synchronization", "enable_dbo", "ubatch_size"):
-            values.get(name)
+        values.ignore("disable_nccl_for_dp_synchronization", "enable_dbo", "ubatch_size")
     if (values.count("decode_context_parallel_size") or 1) == 1:
-        for name in ("dcp_comm_backend", "dcp_kv_cache_interleave_size", "dcp_q_replicate"):
-            values.get(name)
+        values.ignore("dcp_comm_backend", "dcp_kv_cache_interleave_size", "dcp_q_replicate")
     if not values.flag("enable_lora"):
-        for name in ("fully_sharded_loras", "lora_dtype", "lora_target_modules", "lora_extra_vocab_size",
-                     "specialize_active_lora", "enable_lora_bias", "long_lora_scaling_factors"):
-            values.get(name)
+        values.ignore("fully_sharded_loras", "lora_dtype", "lora_target_modules", "lora_extra_vocab_size",
+                      "specialize_active_lora", "enable_lora_bias", "long_lora_scaling_factors")
     if values.get("load_format") == "fastsafetensors":
         values.assumed.append("load_format fastsafetensors: files that pass through the card while it loads are not "
                               "counted")
@@ -177,16 +173,14 @@ def _compiled(values: Watched) -> tuple[Watched, bool]:
     mode = inner.get("cudagraph_mode")
     eager = mode in ("NONE", 0) or inner.flag("use_cudagraph") is False
     if mode not in (None, "NONE", 0, "FULL_AND_PIECEWISE"):
-        inner.cannot("cudagraph_mode", Note(
-            "{} captures other graphs than FULL_AND_PIECEWISE, which are not modelled", str(mode)[:30]
-        ))
+        inner.cannot("cudagraph_mode", "{} captures other graphs than FULL_AND_PIECEWISE, which are not modelled",
+                     str(mode)[:30])
     for name in ("level", "mode"):
         inner.only(name, 3, "VLLM_COMPILE")
     passes = table_of(inner.get("pass_config"))
     if asked := [name for name in ALLREDUCE if passes.get(name)]:
-        inner.cannot("pass_config", Note("{} takes a workspace that is not modelled", asked[0]))
-    for name in SILENT:
-        inner.get(name)
+        inner.cannot("pass_config", "{} takes a workspace that is not modelled", asked[0])
+    inner.ignore(*SILENT)
     kernels = [name for name in (*FAST_KERNELS, "pass_config") if inner.get(name) not in (None, {}, [])]
     if kernels:
         values.assumed.append(Note(
@@ -221,7 +215,7 @@ def _images(values: Watched, limits: Any) -> list[str]:
               if count != 0 and not (kind in (*COUNTED, "audio") and type(count) is int)]
     if others or not counts:
         what = ", ".join(others) or "what it says"
-        values.cannot("limit_mm_per_prompt", Note("{} is not modelled; numbers of images and videos are", what))
+        values.cannot("limit_mm_per_prompt", "{} is not modelled; numbers of images and videos are", what)
         return []
     return [f"{COUNTED[kind]}={count}" for kind, count in counts.items() if kind in COUNTED]
 
@@ -242,11 +236,10 @@ def _draft(values: Watched) -> dict[str, Any]:
         kind = "eagle3" if "eagle3" in named else "eagle" if "eagle-" in named else model
     if kind == "ngram" or config.get("draft_tensor_parallel_size", 1) == 1:
         config.get("draft_tensor_parallel_size")
-    for name in OF_DRAFTS:
-        config.get(name)
+    config.ignore(*OF_DRAFTS)
     if kind is None or tokens is None or (left := [name for name in config if name not in config.asked]):
         what = f"method {str(method)[:40]}" if kind is None else "num_speculative_tokens" if tokens is None else left[0]
-        values.cannot("speculative_config", Note("{} is not modelled; --draft names what is", what), option="draft")
+        values.cannot("speculative_config", "{} is not modelled; --draft names what is", what, option="draft")
         return {}
     return {"draft": kind, "draft-tokens": tokens}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from vramcast.errors import Note
 from vramcast.formats.python_calls import names_of
 from vramcast.formats.reading import (
     ELSEWHERE,
@@ -60,8 +59,7 @@ def _command(config: Config) -> Reading:
     words = command.words
     name = words[words.index("train") + 1] if "train" in words[:-1] else ""
     values = Watched(arguments(words), undecided=command.undecided)
-    for harmless in ("work_dir", "seed", "resume", "launcher", "local_rank"):
-        values.get(harmless)
+    values.ignore("work_dir", "seed", "resume", "launcher", "local_rank")
     stage = values.text("deepspeed") or ""
     options: dict[str, Any] = {}
     if stage.removesuffix("_offload") in STAGES:
@@ -103,14 +101,13 @@ def _model(model: Watched) -> dict[str, Any]:
     """The network, its adapters and how its layers are run again."""
     kind = str(model.get("type"))
     if kind != "SupervisedFinetune":
-        model.cannot("type", Note("{} is not modelled; SupervisedFinetune is", shown(kind)))
+        model.cannot("type", "{} is not modelled; SupervisedFinetune is", shown(kind))
     found: dict[str, Any] = {"recompute": "full", "engine-option": ("reentrant=true",)}
     if model.flag("use_activation_checkpointing") is False:
         found = {"recompute": "none"}
     if model.flag("use_varlen_attn"):
         found["attention"] = "flash"
-    if model.get("tokenizer") is not None:
-        model.cannot("tokenizer", "may add rows to the embedding")
+    model.must_be_unset("tokenizer", "may add rows to the embedding")
     model.get("peft_model"), model.get("max_position_embeddings")  # where adapters begin; rotary tables
     network = model.section("llm")
     found["model"] = network.text("pretrained_model_name_or_path")
@@ -128,9 +125,8 @@ def _adapters(model: Watched, network: Watched) -> dict[str, Any]:
     base = None
     if network.get("quantization_config") is not None:
         packed = network.section("quantization_config")
-        for name in ("type", "llm_int8_threshold", "llm_int8_has_fp16_weight", "bnb_4bit_compute_dtype",
-                     "bnb_4bit_quant_storage"):
-            packed.get(name)
+        packed.ignore("type", "llm_int8_threshold", "llm_int8_has_fp16_weight", "bnb_4bit_compute_dtype",
+                      "bnb_4bit_quant_storage")
         if packed.flag("load_in_8bit"):
             base = "int8"
         if packed.flag("load_in_4bit"):
@@ -146,8 +142,7 @@ def _adapters(model: Watched, network: Watched) -> dict[str, Any]:
     lora = model.section("lora")
     lora.only("type", "LoraConfig")
     lora.only("bias", "none")
-    for name in ("lora_alpha", "task_type"):
-        lora.get(name)
+    lora.ignore("lora_alpha", "task_type")
     chosen = lora.get("target_modules")
     targets = ",".join(map(str, chosen)) if isinstance(chosen, list) else chosen or "all-linear"
     saved = lora.get("modules_to_save")
@@ -190,13 +185,11 @@ def _optimizer(wrapper: Watched) -> tuple[dict[str, Any], int]:
     """AdamW over what learns, under autocast; and the micro-batches of a step."""
     kind = str(wrapper.get("type"))
     if kind not in ("AmpOptimWrapper", "OptimWrapper"):
-        wrapper.cannot("type", Note("{} is not modelled", shown(kind)))
+        wrapper.cannot("type", "{} is not modelled", shown(kind))
     inner = wrapper.section("optimizer")
-    for name in ("lr", "betas", "weight_decay", "eps"):
-        inner.get(name)
+    inner.ignore("lr", "betas", "weight_decay", "eps")
     inner.only("type", "AdamW")
-    for name in ("clip_grad", "loss_scale", "paramwise_cfg"):
-        wrapper.get(name)
+    wrapper.ignore("clip_grad", "loss_scale", "paramwise_cfg")
     kinds = {"float16": "amp-fp16", "bfloat16": "amp-bf16"}
     precision = wrapper.one_of("dtype", kinds, option="precision") or "amp-fp16"  # as autocast has it unasked
     steps = wrapper.count("accumulative_counts") or 1
