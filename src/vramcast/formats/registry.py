@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from vramcast.engines.training import TRAINING
 from vramcast.formats.reading import Config
-from vramcast.formats.unread import tool_of
+from vramcast.formats.unread import has_names, tool_of
 
 Recogniser = Callable[[Config], bool]
 
@@ -25,9 +25,15 @@ class Reader(NamedTuple):
     also: str = ""  # another command that it may be for
 
 
-def _table_has(*names: str) -> Recogniser:
-    """A table with one of these names."""
-    return lambda config: config.table is not None and any(name in config.table for name in names)
+def _by(*lines: str, text: str = "") -> Recogniser:
+    """A table by the names of one of the lines, as a `Tool` has them; a script by what stands in it."""
+    return lambda config: has_names(config.table, lines) if config.table is not None else (
+        bool(text) and re.search(text, config.text) is not None)
+
+
+def _is_tool(name: str) -> Recogniser:
+    """What is told by what stands in a script alone."""
+    return lambda config: config.table is None and tool_of(config) == name
 
 
 def _is_megatron(config: Config) -> bool:
@@ -36,11 +42,6 @@ def _is_megatron(config: Config) -> bool:
     if config.table is not None:
         return "MODEL_ARGS" in config.table or sum(name in config.table for name in names) >= 2
     return sum(f"--{name.replace('_', '-')}" in config.text for name in names) >= 2
-
-
-def _is_megatron_bridge(config: Config) -> bool:
-    """A recipe of Megatron-Bridge in Python."""
-    return config.table is None and "megatron.bridge" in config.text and "cfg.model" in config.text
 
 
 def _is_nemo(config: Config) -> bool:
@@ -65,58 +66,12 @@ def _is_automodel(config: Config) -> bool:
     return config.table is not None and (named or ("step_scheduler" in config.table and "model" in config.table))
 
 
-def _is_vllm(config: Config) -> bool:
-    """A `vllm serve` command, or a table with its names."""
-    if config.table is not None:
-        return any(name.replace("-", "_") in ("gpu_memory_utilization", "max_model_len", "max_num_seqs")
-                   for name in config.table)
-    return any(name in config.text for name in ("vllm serve", "vllm.entrypoints", "vllm/vllm-openai"))
-
-
 def _is_torchtune(config: Config) -> bool:
     """A recipe's YAML, with the components that torchtune makes, or a `tune run` command."""
     if config.table is not None:
         parts = [part for part in config.table.values() if isinstance(part, dict)]
         return any(str(part.get("_component_", "")).startswith("torchtune.") for part in parts)
     return "tune run" in config.text
-
-
-def _is_litgpt(config: Config) -> bool:
-    """A configuration of litgpt's scripts, or its command."""
-    if config.table is not None:
-        train = config.table.get("train")
-        return isinstance(train, dict) and "micro_batch_size" in train and any(
-            name in config.table for name in ("checkpoint_dir", "model_name"))
-    return "litgpt finetune" in config.text
-
-
-def _is_sglang(config: Config) -> bool:
-    return config.table is None and any(name in config.text for name in ("sglang.launch_server", "sglang serve"))
-
-
-def _is_tensorrt_llm(config: Config) -> bool:
-    """A `trtllm-serve` command, or the file beside it."""
-    if config.table is None:
-        return "trtllm-serve" in config.text
-    return sum(name in config.table for name in (
-        "kv_cache_config", "cuda_graph_config", "enable_attention_dp", "moe_config", "disable_overlap_scheduler",
-        "print_iter_log", "max_num_tokens", "stream_interval")) >= 1
-
-
-def _is_tgi(config: Config) -> bool:
-    """A command of TGI's launcher, or of its image."""
-    return config.table is None and re.search(r"\btext-generation-(?:launcher|inference\b)", config.text) is not None
-
-
-def _is_lmdeploy(config: Config) -> bool:
-    """A command that starts LMDeploy's server."""
-    return config.table is None and re.search(r"\blmdeploy serve api_server\b", config.text) is not None
-
-
-def _is_llamacpp(config: Config) -> bool:
-    """A command of llama.cpp's programs or images."""
-    names = ("llama-server", "llama-cli", "llama.cpp:server", "llama.cpp:full", "llama.cpp:light")
-    return config.table is None and any(name in config.text for name in names)
 
 
 def _is_ollama(config: Config) -> bool:
@@ -136,44 +91,6 @@ def _is_torchtitan(config: Config) -> bool:
     )
 
 
-def _is_hugging_face(config: Config) -> bool:
-    """A command line that starts a script of the Trainer."""
-    return config.table is None and tool_of(config) == "hf-command"
-
-
-def _is_tool(name: str) -> Recogniser:
-    """What is told by what stands in a script alone."""
-    return lambda config: config.table is None and tool_of(config) == name
-
-
-def _is_unsloth(config: Config) -> bool:
-    """Python that imports it; of a notebook its code is the text."""
-    return config.table is None and re.search(r"(?m)^\s*(?:from|import) unsloth\b", config.text) is not None
-
-
-def _is_swift(config: Config) -> bool:
-    """A command of ms-swift, or a table with its names."""
-    if config.table is not None:
-        return any(name in config.table for name in ("tuner_type", "train_type", "sft_type", "rlhf_type"))
-    return re.search(r"\bswift(?:/cli/|[ \t\\\n]+)(?:sft|pt|rlhf)\b", config.text) is not None
-
-
-def _is_verl(config: Config) -> bool:
-    """A command of its trainer, or the tree of its configuration."""
-    if config.table is not None:
-        return "actor_rollout_ref" in config.table
-    return re.search(r"\bverl\.trainer\.main_|\bactor_rollout_ref\.|\bmain_dapo\b", config.text) is not None
-
-
-def _is_swift_megatron(config: Config) -> bool:
-    """A `megatron` command of ms-swift, or a table with its names."""
-    if config.table is not None:
-        return "micro_batch_size" in config.table and "model" in config.table and any(
-            name in config.table for name in ("dataset", "cached_dataset", "tuner_type"))
-    words = r"\bmegatron[ \t\\\n]+(?:sft|pt|rlhf)\b|\bswift/cli/_megatron/(?:sft|pt|rlhf)\b"
-    return re.search(words, config.text) is not None
-
-
 def _is_nemo_rl(config: Config) -> bool:
     """A recipe, one that says only what another has otherwise too, or the command that starts one."""
     begins = (config.table or {}).get("defaults")  # of Hydra it is a list
@@ -182,42 +99,52 @@ def _is_nemo_rl(config: Config) -> bool:
 
 READERS: Final[dict[str, Reader]] = {
     "torchtune": Reader("torchtune", "train", _is_torchtune),
-    "litgpt": Reader("litgpt", "train", _is_litgpt),
-    "deepspeed": Reader("deepspeed", "train", _table_has(
-        "zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"), "rl"),
-    "axolotl": Reader("axolotl", "train", _table_has("base_model")),
+    "litgpt": Reader("litgpt", "train", _by(
+        "checkpoint_dir|model_name train.micro_batch_size", text="litgpt finetune")),
+    "deepspeed": Reader("deepspeed", "train", _by(
+        "zero_optimization|train_micro_batch_size_per_gpu|train_batch_size"), "rl"),
+    "axolotl": Reader("axolotl", "train", _by("base_model")),
     "axolotl-command": Reader("axolotl_command", "train", _is_tool("axolotl-command")),
-    "accelerate": Reader("accelerate", "train", _table_has("distributed_type", "compute_environment"), "rl"),
-    "llamafactory-v1": Reader("llamafactory_v1", "train", _table_has("dist_config", "init_config", "kernel_config")),
-    "megatron-bridge": Reader("megatron_bridge", "train", _is_megatron_bridge),
-    "swift-megatron": Reader("swift_megatron", "train", _is_swift_megatron),
+    "accelerate": Reader("accelerate", "train", _by("distributed_type|compute_environment"), "rl"),
+    "llamafactory-v1": Reader("llamafactory_v1", "train", _by("dist_config|init_config|kernel_config")),
+    "megatron-bridge": Reader("megatron_bridge", "train", _by(
+        text=r"\A(?=[\s\S]*megatron\.bridge)[\s\S]*cfg\.model")),
+    "swift-megatron": Reader("swift_megatron", "train", _by(
+        "micro_batch_size model dataset|cached_dataset|tuner_type",
+        text=r"\bmegatron[ \t\\\n]+(?:sft|pt|rlhf)\b|\bswift/cli/_megatron/(?:sft|pt|rlhf)\b")),
     "megatron": Reader("megatron", "train", _is_megatron),
     "automodel": Reader("automodel", "train", _is_automodel),
     "nemo": Reader("nemo", "train", _is_nemo),
     "deepspeed-chat": Reader("deepspeed_chat", "train", _is_deepspeed_chat),
-    "swift": Reader("swift", "train", _is_swift, "rl"),
-    "unsloth": Reader("unsloth", "train", _is_unsloth, "rl"),
+    "swift": Reader("swift", "train", _by(
+        "tuner_type|train_type|sft_type|rlhf_type", text=r"\bswift(?:/cli/|[ \t\\\n]+)(?:sft|pt|rlhf)\b"), "rl"),
+    "unsloth": Reader("unsloth", "train", _by(text=r"(?m)^\s*(?:from|import) unsloth\b"), "rl"),
     "trl-script": Reader("trl_script", "train", _is_tool("trl-script"), "rl"),
     "diffusers": Reader("diffusers", "train", _is_tool("diffusers")),
     "sd-scripts": Reader("kohya", "train", _is_tool("sd-scripts")),
     "xtuner": Reader("xtuner", "train", _is_tool("xtuner")),
-    "hf-command": Reader("hf_command", "train", _is_hugging_face, "rl"),
-    "trl": Reader("trl", "train", _table_has(
-        "use_peft", "lora_target_modules", "num_generations", "max_prompt_length", "dataset_text_field"), "rl"),
-    "trainer": Reader("transformers", "train", _table_has(
-        "per_device_train_batch_size", "gradient_checkpointing", "finetuning_type", "num_train_epochs")),
-    "verl": Reader("verl", "rl", _is_verl),
+    "hf-command": Reader("hf_command", "train", _is_tool("hf-command"), "rl"),
+    "trl": Reader("trl", "train", _by(
+        "use_peft|lora_target_modules|num_generations|max_prompt_length|dataset_text_field"), "rl"),
+    "trainer": Reader("transformers", "train", _by(
+        "per_device_train_batch_size|gradient_checkpointing|finetuning_type|num_train_epochs")),
+    "verl": Reader("verl", "rl", _by(
+        "actor_rollout_ref", text=r"\bverl\.trainer\.main_|\bactor_rollout_ref\.|\bmain_dapo\b")),
     "openrlhf": Reader("openrlhf", "rl", _is_tool("openrlhf")),
     "slime": Reader("slime", "rl", _is_tool("slime")),
     "nemo-rl": Reader("nemo_rl", "rl", _is_nemo_rl),
-    "vllm": Reader("vllm", "serve", _is_vllm),
-    "sglang": Reader("sglang", "serve", _is_sglang),
-    "tgi": Reader("text_generation_inference", "serve", _is_tgi),
-    "lmdeploy": Reader("lmdeploy", "serve", _is_lmdeploy),
+    "vllm": Reader("vllm", "serve", _by(
+        "gpu_memory_utilization|gpu-memory-utilization|max_model_len|max-model-len|max_num_seqs|max-num-seqs",
+        text=r"vllm serve|vllm\.entrypoints|vllm/vllm-openai")),
+    "sglang": Reader("sglang", "serve", _by(text=r"sglang\.launch_server|sglang serve")),
+    "tgi": Reader("text_generation_inference", "serve", _by(text=r"\btext-generation-(?:launcher|inference\b)")),
+    "lmdeploy": Reader("lmdeploy", "serve", _by(text=r"\blmdeploy serve api_server\b")),
     "torchtitan": Reader("torchtitan", "train", _is_torchtitan),
-    "llama.cpp": Reader("llamacpp", "serve", _is_llamacpp),
+    "llama.cpp": Reader("llamacpp", "serve", _by(text=r"llama-server|llama-cli|llama\.cpp:(?:server|full|light)")),
     "ollama": Reader("ollama", "serve", _is_ollama),
-    "tensorrt-llm": Reader("tensorrt_llm", "serve", _is_tensorrt_llm),
+    "tensorrt-llm": Reader("tensorrt_llm", "serve", _by(
+        "kv_cache_config|cuda_graph_config|enable_attention_dp|moe_config|disable_overlap_scheduler|print_iter_log|"
+        "max_num_tokens|stream_interval", text="trtllm-serve")),
 }
 """Formats in the order in which files are held against them, and in which they win.
 "trainer" is Transformers' and LLaMA-Factory's, "hf-command" the command lines of both, of TRL and of others."""

@@ -172,6 +172,12 @@ def tool_of(config: Config) -> str | None:
                 None)
 
 
+def has_names(table: Mapping[str, Any], lines: tuple[str, ...]) -> bool:
+    """Whether a table has all groups of names of one line."""
+    names = _paths(table)
+    return any(_is(names, line) for line in lines)
+
+
 def _is(names: frozenset[str], line: str) -> bool:
     return all(any(name in names for name in group.split("|")) for group in line.split())
 

@@ -21,6 +21,7 @@ from vramcast.formats.lexer import COUNTED
 from vramcast.formats.paths import Invocation
 from vramcast.formats.reading import LARGEST_FILE, NO_GPU, SECRET_NAME, Config, Reading, Unread, parsed, shown, table
 from vramcast.formats.shell import KUBERNETES, SHELLS, Script, read_script
+from vramcast.formats.unread import has_names
 
 GIVE_GPUS: Final = "names no card of the catalogue; give --gpus"
 
@@ -204,8 +205,7 @@ def _of_containers(script: Script) -> Inside | None:
 
 def wrapper_of(table: Mapping[str, Any]) -> Wrapper | None:
     """Whose wrapper a table is."""
-    return next((wrapper for wrapper in WRAPPERS if any(
-        all(any(name in table for name in group.split("|")) for group in line.split()) for line in wrapper.keys)), None)
+    return next((wrapper for wrapper in WRAPPERS if has_names(table, wrapper.keys)), None)
 
 
 def inside(config: Config, is_known: Callable[[Config], bool]) -> Inside | None:
