@@ -28,6 +28,15 @@ class Line(NamedTuple):
 Table = tuple[Line, ...]
 
 
+def when(there: object, *lines: Line) -> Table:
+    """Lines that a file has where something is so.
+
+    >>> when(2 > 1, Line("a", 1)), when(None, Line("a", 1))
+    ((Line(name='a', value=1, why=''),), ())
+    """
+    return lines if there else ()
+
+
 def plain(value: Any) -> Any:
     """The same without reasons, as JSON and YAML readers give it back.
 

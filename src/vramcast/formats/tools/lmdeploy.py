@@ -12,8 +12,8 @@ from vramcast.domain.serving import ServeJob
 from vramcast.engines.lmdeploy import settings_of
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import one_of_several
-from vramcast.formats.lines import Line
-from vramcast.formats.reading import Config, Reading
+from vramcast.formats.lines import Line, when
+from vramcast.formats.reading import Config, Reading, written
 from vramcast.formats.servers import DTYPES, PORT, SERVE, Server, read_server, script_text, weights_note
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.logs import options
@@ -82,7 +82,7 @@ def write(order: Order) -> tuple[File, ...]:
     ask, settings = order.ask, settings_of(order.job)
     ask.also("context", "concurrency", "input_len", "output_len", "images", "image_size", "max_sequences",
              "batched_tokens", "memory_fraction", "block_tokens", "option.backend", "pp")
-    lines = [
+    lines = (
         Line("backend", settings.backend),
         Line("tp", ask("tp"), "ranks that divide every layer"),
         Line("session-len", job.context, "longest sequence, prompt and answer"),
@@ -90,18 +90,13 @@ def write(order: Order) -> tuple[File, ...]:
         Line("max-prefill-token-num", settings.tokens, "tokens of one prefill"),
         Line("cache-max-entry-count", settings.fraction, "share of what is free beside the weights"),
         Line("cache-block-seq-len", settings.block_tokens, "tokens of a block"),
-    ]
-    if ask("dp") > 1:
-        lines.append(Line("dp", job.plan.dp, "whole copies"))
-    if ask("dtype") is not None:
-        lines.append(Line("dtype", DTYPES[job.plan.dtype]))
-    if (kept := {name: policy for policy, name in QUANTISED.items()}.get(ask("kv_dtype"))) is not None:
-        lines.append(Line("quant-policy", kept, "keys and values"))
-    if ask("prefix_caching"):
-        lines.append(Line("enable-prefix-caching", True, "finished sequences are kept for reuse"))
-    if not ask("graphs"):
-        lines.append(Line("eager-mode", True))
-    lines += [Line("server-name", "0.0.0.0"), Line("server-port", PORT)]
-    text = script_text(order, f"lmdeploy serve api_server {hub_id(job.model)}", tuple(lines))
+        *when(ask("dp") > 1, Line("dp", job.plan.dp, "whole copies")),
+        Line("dtype", DTYPES.get(ask("dtype") or "")),
+        Line("quant-policy", written(QUANTISED).get(ask("kv_dtype")), "keys and values"),
+        Line("enable-prefix-caching", bool(ask("prefix_caching")), "finished sequences are kept for reuse"),
+        Line("eager-mode", not ask("graphs")),
+        Line("server-name", "0.0.0.0"), Line("server-port", PORT),
+    )
+    text = script_text(order, f"lmdeploy serve api_server {hub_id(job.model)}", lines)
     notes = (*weights_note(order), *one_of_several(order, SERVE))
     return (order.file(SERVE, text, (Part("lmdeploy", "options"),), notes, executable=True),)

@@ -15,7 +15,7 @@ from vramcast.engines.sglang.settings import OPTIONS
 from vramcast.engines.sglang.settings import settings_of as sglang_settings
 from vramcast.errors import Note, Unsupported
 from vramcast.formats.files import File, Order, Part, hub_id
-from vramcast.formats.lines import Line
+from vramcast.formats.lines import Line, when
 from vramcast.formats.reading import Config, Reading, together, written
 from vramcast.formats.servers import (
     Server,
@@ -159,37 +159,28 @@ def write(order: Order) -> tuple[File, ...]:
     ask.also("tp", "dp", "attention_dp", "expert_parallel", "memory_fraction")
     ask.also("max_sequences", "batched_tokens", "block_tokens")
     width = job.plan.tp * (job.plan.dp if shared else 1)
-    lines = [
+    if ask("cache_bytes") is not None:
+        raise Unsupported("SGLang sizes its cache by a fraction; use --memory-fraction, or --engine vllm")
+    lines = (
         Line(NAMES["model"], hub_id(job.model)),
         Line(NAMES["tp"], width, "ranks that divide every layer, attention groups together"),
         Line(NAMES["pp"], ask("pp"), "stages"),
-    ]
-    if shared:
-        lines.append(Line("attn-dp-size", job.plan.dp, "groups that attend apart and share experts"))
-    elif job.plan.dp > 1:
-        lines.append(Line("dp-size", job.plan.dp, "whole copies"))
-    if job.plan.expert_parallel:
-        lines.append(Line("ep-size", width, "whole experts per rank"))
-    lines += dtypes(order, NAMES)
-    lines += [
+        *when(shared, Line("attn-dp-size", job.plan.dp, "groups that attend apart and share experts")),
+        *when(not shared and job.plan.dp > 1, Line("dp-size", job.plan.dp, "whole copies")),
+        *when(job.plan.expert_parallel, Line("ep-size", width, "whole experts per rank")),
+        *dtypes(order, NAMES),
         Line(NAMES["context"], job.context, "longest sequence, prompt and answer"),
         Line(NAMES["memory-fraction"], settings.fraction, "share of the card for weights and cache"),
         Line(NAMES["batched-tokens"], settings.chunk * (job.plan.dp if shared else 1), "tokens of one prefill step"),
         Line(NAMES["block-tokens"], settings.page_tokens, "tokens of a cache page"),
-    ]
-    if settings.max_running is not None:
-        lines.append(Line(NAMES["max-sequences"], settings.max_running, "sequences at once"))
-    if settings.graph_sequences:
-        lines.append(Line("cuda-graph-max-bs-decode", settings.graph_sequences, "largest batch with a graph"))
-    if not ask("graphs"):
-        lines += [Line("disable-decode-cuda-graph", True), Line("disable-prefill-cuda-graph", True)]
-    if ask("prefix_caching") is False:
-        lines.append(Line(NAMES["prefix-caching"], True, "finished sequences are not kept"))
-    if ask("cache_bytes") is not None:
-        raise Unsupported("SGLang sizes its cache by a fraction; use --memory-fraction, or --engine vllm")
-    lines += [*adapters(order, "max-loras-per-batch"), *_draft_lines(order), *_option_lines(order)]
+        Line(NAMES["max-sequences"], settings.max_running, "sequences at once"),
+        Line("cuda-graph-max-bs-decode", settings.graph_sequences or None, "largest batch with a graph"),
+        *when(not ask("graphs"), Line("disable-decode-cuda-graph", True), Line("disable-prefill-cuda-graph", True)),
+        Line(NAMES["prefix-caching"], ask("prefix_caching") is False, "finished sequences are not kept"),
+        *adapters(order, "max-loras-per-batch"), *_draft_lines(order), *_option_lines(order),
+    )
     part = Part("sglang", "ServerArgs")
-    return serve_script(order, "python -m sglang.launch_server", tuple(lines), part, nodes_of(job))
+    return serve_script(order, "python -m sglang.launch_server", lines, part, nodes_of(job))
 
 
 def _draft_lines(order: Order) -> list[Line]:
@@ -214,13 +205,12 @@ def _draft_lines(order: Order) -> list[Line]:
 def _option_lines(order: Order) -> list[Line]:
     variables = [f"option.{name}" for name in variables_of("sglang")]
     written = "option.cuda-graph-max-bs"  # with the settings
-    lines = []
-    if order.ask("option.prefill-graphs") is False and order.ask("graphs"):
-        lines.append(Line("disable-prefill-cuda-graph", True, "no graphs of prefills"))
+    of_prefills = order.ask("option.prefill-graphs") is False and order.ask("graphs")
     names = [name for name in order.ask.settings if name.startswith("option.") and name not in (*variables, written)
              and name != "option.prefill-graphs"]
     order.ask.also("images", written, *variables)
-    return lines + [Line(name.removeprefix("option."), order.ask(name), "as planned") for name in names]
+    return [*when(of_prefills, Line("disable-prefill-cuda-graph", True, "no graphs of prefills")),
+            *(Line(name.removeprefix("option."), order.ask(name), "as planned") for name in names)]
 
 
 SERVER: Final = Server(

@@ -18,7 +18,7 @@ from vramcast.engines.tensorrt_llm import settings_of as tensorrt_llm_settings
 from vramcast.errors import Unsupported
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import one_of_several
-from vramcast.formats.lines import Line, Table, yaml_text
+from vramcast.formats.lines import Line, Table, when, yaml_text
 from vramcast.formats.reading import Config, Reading, table
 from vramcast.formats.servers import (
     DTYPES,
@@ -47,7 +47,8 @@ def write(order: Order) -> tuple[File, ...]:
     if (ask("dp") > 1 and not apart) or ask("draft.kind") is not None or ask("lora_slots"):
         raise Unsupported("copies, drafts and adapters of TensorRT-LLM are not written here; use --engine vllm")
     ask.also("max_sequences", "batched_tokens", "memory_fraction", "lora_rank", "cache_bytes", "block_tokens")
-    lines = [
+    ask.also("tp", "attention_dp")
+    lines = (
         Line("backend", "pytorch"),
         *(degrees(order, ("tp_size", "pp_size")) if not apart else (
             Line("tp_size", job.plan.dp, "groups that attend apart and share experts"), Line("pp_size", ask("pp")))),
@@ -55,18 +56,16 @@ def write(order: Order) -> tuple[File, ...]:
         Line("max_batch_size", settings.sequences, "sequences at once"),
         Line("max_num_tokens", settings.tokens, "tokens of one step"),
         Line("kv_cache_free_gpu_memory_fraction", settings.fraction, "share of what is free beside the weights"),
-    ]
-    ask.also("tp", "attention_dp")
-    if ask("expert_parallel"):
-        lines.append(Line("ep_size", job.plan.tp * job.plan.dp, "whole experts per rank"))
-    lines += [Line("host", "0.0.0.0"), Line("port", PORT), Line("extra_llm_api_options", EXTRA)]
+        *when(ask("expert_parallel"), Line("ep_size", job.plan.tp * job.plan.dp, "whole experts per rank")),
+        Line("host", "0.0.0.0"), Line("port", PORT), Line("extra_llm_api_options", EXTRA),
+    )
     ask.also("context", "concurrency", "input_len", "output_len", "images", "image_size")
     ask.also(*(f"option.{name}" for name in variables_of("tensorrt-llm")))
     extra = _trtllm_extra(order, settings)
     text = yaml_text(extra, head="What trtllm-serve has no option for.")
     file = order.file(EXTRA, text, (Part("tensorrt-llm", "config"),))
     notes = (*weights_note(order), *one_of_several(order, SERVE))
-    script = script_text(order, f"trtllm-serve {hub_id(job.model)}", tuple(lines))
+    script = script_text(order, f"trtllm-serve {hub_id(job.model)}", lines)
     return order.file(SERVE, script, (Part("tensorrt-llm", "options"),), notes, executable=True), file
 
 
@@ -78,20 +77,20 @@ def _attends_apart(order: Order) -> bool:
 
 def _trtllm_extra(order: Order, settings: Any) -> Table:
     ask = order.ask
-    cache = [Line("dtype", ask("kv_dtype") if ask("kv_dtype") != "auto" else "auto", "of the cache"),
-             Line("tokens_per_block", settings.block_tokens)]
-    if ask("prefix_caching") is not None:
-        cache.append(Line("enable_block_reuse", order.job.plan.prefix_caching, "finished sequences are kept for reuse"))
-    if settings.max_tokens is not None:
-        cache.append(Line("max_tokens", ask("option.max-tokens"), "at most so many tokens"))
-    if order.job.plan.cache_bytes is not None:
-        cache.append(Line("max_gpu_total_bytes", order.job.plan.cache_bytes, "an absolute size"))
-    lines = [Line("kv_cache_config", tuple(cache))]
-    if _attends_apart(order):
-        lines.append(Line("enable_attention_dp", True, "every rank attends to requests of its own"))
-    if ask("dtype") is not None:
-        lines.append(Line("dtype", DTYPES[order.job.plan.dtype]))
-    return tuple(lines)
+    cache = (
+        Line("dtype", ask("kv_dtype"), "of the cache"),
+        Line("tokens_per_block", settings.block_tokens),
+        *when(ask("prefix_caching") is not None,
+              Line("enable_block_reuse", order.job.plan.prefix_caching, "finished sequences are kept for reuse")),
+        *when(settings.max_tokens is not None, Line("max_tokens", ask("option.max-tokens"), "at most so many tokens")),
+        *when(order.job.plan.cache_bytes is not None,
+              Line("max_gpu_total_bytes", order.job.plan.cache_bytes, "an absolute size")),
+    )
+    return (
+        Line("kv_cache_config", cache),
+        *when(_attends_apart(order), Line("enable_attention_dp", True, "every rank attends to requests of its own")),
+        *when(ask("dtype"), Line("dtype", DTYPES.get(order.job.plan.dtype or ""))),
+    )
 
 
 SHORT: Final = {

@@ -15,7 +15,7 @@ from vramcast.engines.text_generation_inference import EDGE, FREELY_SINCE, IN_PL
 from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import one_of_several
-from vramcast.formats.lines import Line
+from vramcast.formats.lines import Line, when
 from vramcast.formats.reading import Config, Reading
 from vramcast.formats.servers import (
     DTYPES,
@@ -105,7 +105,9 @@ def write(order: Order) -> tuple[File, ...]:
     ask, settings = order.ask, settings_of(order.job)
     ask.also("context", "concurrency", "input_len", "output_len", "images", "image_size", "prefix_caching",
              "batched_tokens", "memory_fraction", "option.wiggle-room", "option.largest-graph", "pp", "dp")
-    lines = [
+    made = {stored: name for name, stored in reversed(MADE.items())}
+    kept = {"auto": None, "fp8_e5m2": "fp8_e5m2"}.get(ask("kv_dtype"), "fp8_e4m3fn")
+    lines = (
         Line("model-id", hub_id(job.model)),
         Line("num-shard", ask("tp"), "ranks that divide every layer"),
         Line("max-total-tokens", job.context, "longest sequence, prompt and answer"),
@@ -113,19 +115,13 @@ def write(order: Order) -> tuple[File, ...]:
         Line("max-batch-prefill-tokens", settings.tokens, "tokens of one prefill"),
         Line("cuda-memory-fraction", settings.fraction, "share of the card"),
         Line("cuda-graphs", ",".join(map(str, settings.graphs)) if ask("graphs") and settings.graphs else 0),
-    ]
-    if ask("max_sequences") is not None:
-        lines.append(Line("max-batch-size", job.plan.max_sequences, "sequences at once"))
-    if ask("dtype") is not None:
-        lines.append(Line("dtype", DTYPES[job.plan.dtype]))
-    if ask("kv_dtype") != "auto":
-        lines.append(Line("kv-cache-dtype", {"fp8_e5m2": "fp8_e5m2"}.get(job.plan.kv_dtype, "fp8_e4m3fn")))
-    made = {stored: name for name, stored in reversed(MADE.items())}
-    if ask("weights") in made:
-        lines.append(Line("quantize", made[job.plan.weights or ""], "made while the checkpoint loads"))
-    if ask("draft.kind") is not None:
-        lines.append(Line("speculate", ask("draft.tokens"), "tokens that n-grams propose"))
-    lines += [Line("hostname", "0.0.0.0"), Line("port", PORT)]
+        Line("max-batch-size", ask("max_sequences"), "sequences at once"),
+        Line("dtype", DTYPES.get(ask("dtype") or "")),
+        Line("kv-cache-dtype", kept),
+        Line("quantize", made.get(ask("weights") or ""), "made while the checkpoint loads"),
+        *when(ask("draft.kind"), Line("speculate", ask("draft.tokens"), "tokens that n-grams propose")),
+        Line("hostname", "0.0.0.0"), Line("port", PORT),
+    )
     notes = (*weights_note(order), *one_of_several(order, SERVE))
-    text = script_text(order, "text-generation-launcher", tuple(lines))
+    text = script_text(order, "text-generation-launcher", lines)
     return (order.file(SERVE, text, (Part("tgi", "options"),), notes, executable=True),)

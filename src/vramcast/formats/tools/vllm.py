@@ -15,7 +15,7 @@ from vramcast.engines.vllm.settings import KNOWN
 from vramcast.engines.vllm.settings import settings_of as vllm_settings
 from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part, hub_id
-from vramcast.formats.lines import Line
+from vramcast.formats.lines import Line, Table, when
 from vramcast.formats.reading import Config, Reading, plain, written
 from vramcast.formats.servers import (
     Server,
@@ -248,31 +248,25 @@ def write(order: Order) -> tuple[File, ...]:
     """`vllm serve` with every setting of the plan."""
     job: ServeJob = order.job
     ask, settings = order.ask, vllm_settings(order.job)
-    lines = [
+    ask.also("memory_fraction", "max_sequences", "batched_tokens", "block_tokens", "prefix_caching")
+    lines = (
         Line("", hub_id(job.model), "the checkpoint"),
         *degrees(order, (NAMES["tp"], NAMES["pp"], NAMES["dp"])),
-    ]
-    if ask("expert_parallel"):
-        lines.append(Line(NAMES["expert-parallel"], True, "whole experts per rank"))
-    if ask("dcp") > 1:
-        lines.append(Line(NAMES["dcp"], job.plan.dcp, "the cache is divided inside a tp group"))
-    lines += dtypes(order, NAMES)
-    ask.also("memory_fraction", "max_sequences", "batched_tokens", "block_tokens", "prefix_caching")
-    lines += [
+        *when(ask("expert_parallel"), Line(NAMES["expert-parallel"], True, "whole experts per rank")),
+        *when(ask("dcp") > 1, Line(NAMES["dcp"], job.plan.dcp, "the cache is divided inside a tp group")),
+        *dtypes(order, NAMES),
         Line(NAMES["context"], job.context, "longest sequence, prompt and answer"),
         Line(NAMES["memory-fraction"], settings.memory_fraction, "share of the card vLLM may take"),
         Line(NAMES["max-sequences"], settings.max_sequences, "sequences at once"),
         Line(NAMES["batched-tokens"], settings.batched_tokens, "tokens of one step"),
         Line(NAMES["block-tokens"], settings.block_tokens, "tokens of a cache block"),
         Line(("" if settings.prefix_caching else "no-") + NAMES["prefix-caching"], True),
-    ]
-    if ask("cache_bytes") is not None:
-        lines.append(Line(NAMES["cache-bytes"], job.plan.cache_bytes, "the cache of one card, whatever is free"))
-    if not ask("graphs"):
-        lines.append(Line(NAMES["graphs"], True, "no CUDA graphs"))
-    lines += [*adapters(order, NAMES["lora-slots"]), *_draft_lines(order), *_option_lines(order)]
+        Line(NAMES["cache-bytes"], ask("cache_bytes"), "the cache of one card, whatever is free"),
+        Line(NAMES["graphs"], not ask("graphs"), "no CUDA graphs"),
+        *adapters(order, NAMES["lora-slots"]), *_draft_lines(order), *_option_lines(order),
+    )
     part = Part("vllm", "EngineArgs", further=("FrontendArgs",))
-    return serve_script(order, "vllm serve", tuple(lines), part, nodes_of(job, vllm=True))
+    return serve_script(order, "vllm serve", lines, part, nodes_of(job, vllm=True))
 
 
 def _draft_lines(order: Order) -> list[Line]:
@@ -290,26 +284,22 @@ def _draft_lines(order: Order) -> list[Line]:
     return [Line("speculative-config", json.dumps(config), f"{kind} proposes tokens")]
 
 
-def _option_lines(order: Order) -> list[Line]:
+def _option_lines(order: Order) -> Table:
     """Engine options that are options of the command line."""
     ask = order.ask
-    lines = []
-    if ask("option.language-model-only"):
-        lines.append(Line("language-model-only", True, "towers are not loaded"))
     images = ask("option.images") if ask("option.images") is not None else ask("images") or None
     limits = {kind: count for kind, count in (("image", images), ("video", ask("option.videos"))) if count is not None}
-    if limits and len(order.job.model.stacks) > 1:  # towers alone take one each
-        lines.append(Line("limit-mm-per-prompt", json.dumps(limits), f"{' and '.join(limits)}s in a prompt"))
-    if ask("option.mm-encoder-tp-mode") is not None:
-        lines.append(Line("mm-encoder-tp-mode", ask("option.mm-encoder-tp-mode"), "how ranks share the towers"))
-    if ask("option.largest-graph") is not None:
-        lines.append(Line("max-cudagraph-capture-size", ask("option.largest-graph"), "largest batch with a graph"))
-    if ask("option.hybrid-manager") is False:
-        lines.append(Line("disable-hybrid-kv-cache-manager", True, "every layer keeps whole sequences"))
-    if ask("option.mamba-ssm-cache-dtype") is not None:
-        lines.append(Line("mamba-ssm-cache-dtype", ask("option.mamba-ssm-cache-dtype"), "of recurrent states"))
     ask.also("option.offline", *(f"option.{name}" for name in variables_of("vllm")))
-    return lines
+    return (
+        Line("language-model-only", bool(ask("option.language-model-only")), "towers are not loaded"),
+        *when(limits and len(order.job.model.stacks) > 1,  # towers alone take one each
+              Line("limit-mm-per-prompt", json.dumps(limits), f"{' and '.join(limits)}s in a prompt")),
+        Line("mm-encoder-tp-mode", ask("option.mm-encoder-tp-mode"), "how ranks share the towers"),
+        Line("max-cudagraph-capture-size", ask("option.largest-graph"), "largest batch with a graph"),
+        Line("disable-hybrid-kv-cache-manager", ask("option.hybrid-manager") is False,
+             "every layer keeps whole sequences"),
+        Line("mamba-ssm-cache-dtype", ask("option.mamba-ssm-cache-dtype"), "of recurrent states"),
+    )
 
 
 SERVER: Final = Server(
