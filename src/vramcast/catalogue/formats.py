@@ -2,8 +2,8 @@
 
 A snapshot lists, for one version of one package, the names of every section of its files with the kind of value, the
 choices and the default of each. `python -m tools.snapshots` writes them from the installed packages; nobody edits them.
-`harmless.toml` has names that change neither memory nor time, with a reason for each, `swift_models.toml` names that
-ms-swift gave to models before it took ids of hubs.
+`harmless.toml` has names that change neither memory nor time, with a reason for each, `models.toml` what other tools
+call networks.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ def _wrong_value(known: Format, entry: Name, value: Any, where: str) -> Iterator
 
 FILE: Final = FOLDER / "harmless.toml"
 CONDITIONS: Final = FOLDER / "conditional.toml"
+MODELS: Final = FOLDER / "models.toml"
 
 
 @cache
@@ -179,15 +180,12 @@ def _tables() -> dict[str, dict[str, dict[str, str]]]:
     return found
 
 
-SWIFT_MODELS: Final = FOLDER / "swift_models.toml"
-
-
 @cache
-def swift_models() -> dict[str, str]:
-    """`model_type` -> the network's id.
+def networks_of(tool: str) -> dict[str, Any]:
+    """What a tool calls networks, and what its names say: "models" -> name -> the network, and tables of its own.
 
-    >>> swift_models()["qwen1half-7b-chat"]
+    >>> networks_of("swift")["models"]["qwen1half-7b-chat"]
     'Qwen/Qwen1.5-7B-Chat'
     """
-    found: dict[str, str] = tomllib.loads(SWIFT_MODELS.read_text(encoding="utf-8"))["models"]
+    found: dict[str, Any] = tomllib.loads(MODELS.read_text(encoding="utf-8"))[tool]
     return found

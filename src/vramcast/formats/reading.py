@@ -339,13 +339,13 @@ def plain(text: str) -> Any:
 NUMBER: Final = re.compile(r"[-+]?(?:\d{1,18}\.?\d{0,18}|\.\d{1,18})(?:[eE][-+]?\d{1,2})?")
 
 
-def written(words: Mapping[str, Any]) -> dict[Any, str]:
+def written(words: Mapping[Any, Any]) -> dict[Any, Any]:
     """How a meaning is written, from the words that are read: the first that has it.
 
     >>> written({"fa2": "flash", "fa3": "flash", "disabled": "eager"})
     {'flash': 'fa2', 'eager': 'disabled'}
     """
-    found: dict[Any, str] = {}
+    found: dict[Any, Any] = {}
     for word, meaning in words.items():
         found.setdefault(meaning, word)
     return found

@@ -14,6 +14,7 @@ import os
 import re
 from typing import Any, Final
 
+from vramcast.catalogue.formats import networks_of
 from vramcast.catalogue.models import load_model
 from vramcast.engines.serving.requests import sees
 from vramcast.errors import SourceError
@@ -54,72 +55,11 @@ BATCH: Final = 512
 CONTEXTS: Final = ((47 << 30, 262144), (23 << 30, 32768), (0, 4096))
 """Memory of all cards [bytes] -> `num_ctx`, up to the network's own [default]."""
 
-SIZES: Final = {
-    "athene-v2": "72b", "codegemma": "7b", "codellama": "7b", "codeqwen": "7b", "codestral": "22b", "cogito": "8b",
-    "command-r": "35b", "command-r-plus": "104b", "command-r7b": "7b", "deepscaler": "1.5b", "deepseek-coder": "1.3b",
-    "deepseek-coder-v2": "16b", "deepseek-r1": "8b", "deepseek-v3": "671b", "deepseek-v3.1": "671b", "devstral": "24b",
-    "dolphin-llama3": "8b", "dolphin-mistral": "7b", "dolphin-mixtral": "8x7b", "dolphin3": "8b", "falcon": "7b",
-    "falcon3": "7b", "gemma": "7b", "gemma2": "9b", "gemma3": "4b", "gemma4": "e4b", "gpt-oss": "20b",
-    "granite3.3": "8b", "hermes3": "8b", "llama-guard3": "8b", "llama2": "7b", "llama3": "8b", "llama3.1": "8b",
-    "llama3.2": "3b", "llama3.2-vision": "11b", "llama3.3": "70b", "llama4": "16x17b", "llava": "7b",
-    "magistral": "24b", "ministral-3": "8b", "mistral": "7b", "mistral-nemo": "12b", "mistral-small": "24b",
-    "mistral-small3.1": "24b", "mistral-small3.2": "24b", "mixtral": "8x7b", "nemotron": "70b", "olmo2": "7b",
-    "openthinker": "7b", "phi": "2.7b", "phi3": "3.8b", "phi3.5": "3.8b", "phi4": "14b", "phi4-mini": "3.8b",
-    "phi4-reasoning": "14b", "qwen": "4b", "qwen2": "7b", "qwen2.5": "7b", "qwen2.5-coder": "7b", "qwen2.5vl": "7b",
-    "qwen3": "8b", "qwen3-coder": "30b", "qwen3-embedding": "8b", "qwen3-next": "80b", "qwen3-vl": "8b",
-    "qwen3.5": "9b", "qwq": "32b", "smollm2": "1.7b", "solar": "10.7b", "starcoder2": "3b", "tinyllama": "1.1b",
-    "tulu3": "8b", "vicuna": "7b", "wizardlm2": "7b", "yi": "6b", "zephyr": "7b",
-}
-"""Name of the library -> size of its tag `latest` [ollama.com/library, 2025-12]."""
+LIBRARY: Final[dict[str, Any]] = networks_of("ollama")
+"""What names and tags of the library stand for."""
 
 JOINED: Final = ("falcon", "qwen", "smollm", "starcoder")
 """Families whose own names have no dash before their number."""
-
-TUNED: Final = {
-    "athene-v2": "qwen2.5", "dolphin-llama3": "llama3", "dolphin-mistral": "mistral", "dolphin-mixtral": "mixtral",
-    "dolphin3": "llama3.1", "hermes3": "llama3.1", "llama-guard3": "llama3.1", "llama2-uncensored": "llama2",
-    "llama3-chatqa": "llama3", "llama3-gradient": "llama3", "nemotron": "llama3.1", "openthinker": "qwen2.5",
-    "phi4-mini-reasoning": "phi4-mini", "phi4-reasoning": "phi4", "qwen": "qwen1.5", "qwen2-math": "qwen2",
-    "tulu3": "llama3.1", "wizardlm2": "mistral",
-}
-"""Name of the library -> the one whose network it has, further trained [the models' own cards]."""
-
-DISTILLED: Final = "deepseek-r1-distill"
-NAMED: Final = {
-    "deepseek-coder-v2:16b": "deepseek-coder-v2-lite", "deepseek-r1:1.5b": f"{DISTILLED}-qwen-1.5b",
-    "deepseek-r1:7b": f"{DISTILLED}-qwen-7b", "deepseek-r1:8b": "deepseek-r1-0528-qwen3-8b",
-    "deepseek-r1:14b": f"{DISTILLED}-qwen-14b", "deepseek-r1:32b": f"{DISTILLED}-qwen-32b",
-    "deepseek-r1:70b": f"{DISTILLED}-llama-70b", "deepseek-r1:671b": "deepseek-r1", "deepseek-v3:671b": "deepseek-v3",
-    "devstral:24b": "devstral-small-2507", "gemma4:26b": "gemma-4-26b-a4b", "phi3:14b": "phi-3-medium",
-    "llama3.2-vision:11b": "llama-3.2-11b-vision", "llama3.2-vision:90b": "llama-3.2-90b-vision",
-    "llama4:16x17b": "llama-4-scout", "llama4:128x17b": "llama-4-maverick", "llava:7b": "llava-v1.6-mistral-7b",
-    "llava:13b": "llava-v1.6-vicuna-13b", "llava:34b": "llava-v1.6-34b",
-    "qwen3-vl:30b": "qwen3-vl-30b-a3b", "qwen3-vl:235b": "qwen3-vl-235b-a22b", "qwen3.5:35b": "qwen3.5-35b-a3b",
-    "qwen3.5:122b": "qwen3.5-122b-a10b", "phi4-mini:3.8b": "phi-4-mini", "qwen3:30b": "qwen3-30b-a3b",
-    "qwen3:235b": "qwen3-235b-a22b", "qwen3-coder:30b": "qwen3-coder-30b-a3b",
-    "qwen3-coder:480b": "qwen3-coder-480b-a35b",
-    "codeqwen:7b": "codeqwen1.5-7b", "cogito:3b": "llama-3.2-3b", "cogito:8b": "llama-3.1-8b",
-    "cogito:14b": "qwen2.5-14b", "cogito:32b": "qwen2.5-32b", "cogito:70b": "llama-3.1-70b",
-    "command-r7b:7b": "command-r7b", "deepscaler:1.5b": "qwen2.5-1.5b", "deepseek-v3.1:671b": "deepseek-v3",
-    "hermes3:3b": "llama-3.2-3b", "llama3.2:1b": "llama-3.2-1b", "magistral:24b": "devstral-small-2507",
-    "mistral-small:22b": "mistral-small-22b", "phi:2.7b": "phi-2", "phi3.5:3.8b": "phi-3.5-mini",
-    "qwen3-next:80b": "qwen3-next-80b-a3b", "nemotron-3-nano:30b": "nemotron-3-nano-30b-a3b",
-    "wizardlm2:8x22b": "mixtral-8x22b",
-}
-"""Name and size of the library -> network, where the one does not spell the other [ollama.com/library, 2025-12]."""
-
-OLD: Final = frozenset({
-    "codegemma", "codellama", "codeqwen", "codestral", "deepseek-coder", "deepseek-coder-v2", "dolphin-llama3",
-    "dolphin-mistral", "dolphin-mixtral", "falcon", "gemma", "gemma2", "hermes3", "llama2", "llama2-uncensored",
-    "llama3", "llama3-chatqa", "llama3-gradient", "llava", "mistral-nemo", "mixtral", "phi", "phi3", "phi3.5", "qwen",
-    "qwen2", "qwen2-math", "solar", "starcoder2", "tinyllama", "vicuna", "wizardlm2", "yi", "zephyr",
-})
-"""Names whose tags without a storage are q4_0, as all were before August 2024; the later ones are q4_k_m
-[ollama.com/library, 2025-12: gemma2:9b 5.4 GB, mixtral:8x7b 26 GB, qwen2:7b 4.4 GB, where q4_k_m takes 5.8, 28, 4.7].
-"""
-
-STORED: Final = {"llama3.2:1b": "q8_0", "mistral-small:22b": "q4_0", "smollm2:1.7b": "q8_0"}
-"""Name and size -> storage, where it is neither [as above: 1.3, 13, 1.8 GB]."""
 
 
 def read(config: Config) -> Reading:
@@ -218,15 +158,16 @@ def _of_library(said: str) -> tuple[dict[str, str], str]:
     name, _, tag = said.rpartition("/")[2].lower().partition(":")
     stored = re.search(r"-(q\d\w*|fp16|bf16|mxfp4)$", tag)
     size = tag.removesuffix(stored[0] if stored else "")
-    size = SIZES.get(name, "") if size in ("", "latest") else size
+    size = LIBRARY["latest"].get(name, "") if size in ("", "latest") else size
     if not size:
         return {}, "says no size; give its tag, as in llama3.1:8b, or name the model, and --weights"
     tagged = f"{name}:{size.partition('-')[0]}"
-    kind = stored[1] if stored else STORED.get(tagged, "q4_0" if name in OLD else "")
-    name = TUNED.get(name, name)
+    kind = stored[1] if stored else LIBRARY["stored"].get(tagged, "q4_0" if name in LIBRARY["q4_0"].split() else "")
+    name = LIBRARY["tuned"].get(name, name)
     joined = name.startswith(JOINED)
     spelt = re.sub(r"(?<=\d)(?=vl$)", "-", name) if joined else re.sub(r"(?<=[a-z])(?=\d)", "-", name)
-    named = NAMED.get(tagged) or NAMED.get(f"{name}:{size.partition('-')[0]}", f"{spelt}-{size}")
+    models = LIBRARY["models"]
+    named = models.get(tagged) or models.get(f"{name}:{size.partition('-')[0]}", f"{spelt}-{size}")
     behind = f"-{kind}" if kind else ""
     found, why = network_of(f"{named}{behind}", None if kind else named)
     return found, why.replace(f"{named}{behind}", said, 1)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vramcast.catalogue.formats import swift_models
+from vramcast.catalogue.formats import networks_of
 from vramcast.errors import Note
 from vramcast.formats.reading import ELSEWHERE, Reading, lengths_of, shown, together
 from vramcast.formats.tools.transformers import ARGUMENTS, optimizer_of
@@ -72,11 +72,11 @@ def _model(values: Watched) -> dict[str, Any]:
     named = values.text("model_type")
     if named is None:
         return {}
-    bare = STORED.sub("", named)
-    if bare not in swift_models():
+    found = networks_of("swift")["models"].get(STORED.sub("", named))
+    if found is None:
         values.cannot("model_type", "{} is not known here; give MODEL", shown(named), option="model")
         return {}
-    return {"model": swift_models()[bare]}
+    return {"model": found}
 
 
 def _stored(values: Watched) -> str:

@@ -9,6 +9,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vramcast.catalogue.formats import networks_of
 from vramcast.errors import Note, UnknownName
 from vramcast.families import model_from_config
 from vramcast.formats.reading import Config, Unread
@@ -36,39 +37,8 @@ POLICIES: Final = {"SelectiveAC.Config": "selective", "FullAC.Config": "full", "
 
 LOSSES: Final = {"ChunkedLossWrapper.Config": "chunked", "CrossEntropyLoss.Config": "eager"}
 
-_DEBUG: Final[dict[str, Any]] = {
-    "hidden_size": 256, "num_attention_heads": 16, "vocab_size": 2048, "hidden_act": "silu", "rms_norm_eps": 1e-5,
-}
-
-_QWEN3: Final[dict[str, Any]] = _DEBUG | {
-    "model_type": "qwen3", "num_hidden_layers": 8, "num_key_value_heads": 8, "head_dim": 128,
-    "intermediate_size": 3072, "max_position_embeddings": 4096, "tie_word_embeddings": True,
-}
-
-DEBUG: Final[dict[tuple[str, str], dict[str, Any]]] = {
-    ("llama3", "debugmodel"): _DEBUG | {
-        "model_type": "llama", "num_hidden_layers": 6, "intermediate_size": 768, "max_position_embeddings": 131072,
-        "tie_word_embeddings": False,
-    },
-    ("qwen3", "debugmodel"): _QWEN3,
-    ("qwen3", "debugmodel_moe"): _QWEN3 | {
-        "model_type": "qwen3_moe", "moe_intermediate_size": 768, "num_experts": 64, "num_experts_per_tok": 8,
-        "tie_word_embeddings": False,
-    },
-    ("deepseek_v3", "debugmodel"): _DEBUG | {
-        "model_type": "deepseek_v2", "num_hidden_layers": 6, "first_k_dense_replace": 1, "q_lora_rank": None,
-        "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
-        "num_key_value_heads": 16, "intermediate_size": 1024, "moe_intermediate_size": 256, "n_routed_experts": 8,
-        "n_shared_experts": 2, "num_experts_per_tok": 3, "max_position_embeddings": 16384,
-        "tie_word_embeddings": False,
-    },
-    ("gpt_oss", "debugmodel"): _DEBUG | {
-        "model_type": "gpt_oss", "num_hidden_layers": 4, "num_attention_heads": 64, "num_key_value_heads": 8,
-        "head_dim": 64, "intermediate_size": 2880, "num_local_experts": 8, "num_experts_per_tok": 4,
-        "sliding_window": 128, "max_position_embeddings": 131072, "tie_word_embeddings": False,
-    },
-}
-"""Networks that torchtitan tries itself with, as config.json says such [titan models/*/__init__.py]."""
+DEBUG: Final[dict[str, dict[str, Any]]] = networks_of("torchtitan")["debug"]
+"""Networks that torchtitan tries itself with, as config.json says such."""
 
 
 def functions_of(module: ast.Module) -> list[str]:
@@ -182,15 +152,16 @@ def _network(values: Watched, name: str, folder: str, function: str) -> dict[str
     for asked, usual in BACKENDS.items():
         values.only(f"model_spec.{asked}", *usual)
     found = _converters(values)
-    places = {place for place, _ in (*FLAVOURS, *DEBUG)}
+    places = {name.partition(" ")[0] for name in (*FLAVOURS, *DEBUG)}
     place = folder.rpartition("/")[2]
     if name != FILE:
         place = next((one for one in sorted(places) if function.startswith(f"{one}_")), place)
     flavour = flavour.removesuffix("_non_fused_qkv")
-    if (place, flavour) in FLAVOURS:
-        return found | {"model": FLAVOURS[place, flavour]}
-    if (place, flavour) in DEBUG:
-        return found | {"model": model_from_config(DEBUG[place, flavour], name=f"{place}-{flavour}")}
+    named = f"{place} {flavour}"
+    if named in FLAVOURS:
+        return found | {"model": FLAVOURS[named]}
+    if named in DEBUG:
+        return found | {"model": model_from_config(DEBUG[named], name=f"{place}-{flavour}")}
     values.cannot("model_spec", "{} {} is no network known here; give the model", place[:40], flavour[:40],
                   option="model")
     return found

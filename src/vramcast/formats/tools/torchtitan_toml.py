@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.documents import NoDocument, parse_toml
+from vramcast.catalogue.formats import networks_of
 from vramcast.errors import SourceError
 from vramcast.formats.reading import Config
 from vramcast.formats.watched import Watched
@@ -48,19 +49,8 @@ DEFAULTS: Final[dict[str, Any]] = {
 }
 """Where a file says nothing [titan config/job_config.py]."""
 
-FLAVOURS: Final[dict[tuple[str, str], str]] = {
-    **{("llama2", size): f"llama-2-{size.lower()}" for size in ("7B", "13B", "70B")},
-    **{("llama3", size): f"llama-3.1-{size.lower()}" for size in ("8B", "70B", "405B")},
-    **{("llama3", size): f"llama-3.2-{size.lower()}" for size in ("1B", "3B")},
-    ("llama4", "17bx16e"): "llama-4-scout", ("llama4", "17bx128e"): "llama-4-maverick",
-    ("deepseek_v3", "16B"): "deepseek-v2-lite", ("deepseek_v3", "236B"): "deepseek-v2",
-    ("deepseek_v3", "671B"): "deepseek-v3",
-    **{("qwen3", size): f"qwen3-{size.lower()}" for size in (
-        "0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")},
-    ("gpt_oss", "20b"): "gpt-oss-20b", ("gpt_oss", "120b"): "gpt-oss-120b",
-    ("kimi_k2_7", "moonlight-16B-A3B"): "moonlight-16b-a3b",
-}
-"""Folder of torchtitan/models and key of its table -> our name [titan models/*/__init__.py]."""
+FLAVOURS: Final[dict[str, str]] = networks_of("torchtitan")["models"]
+"""Folder of torchtitan/models and key of its table -> our name."""
 
 FLOAT8: Final = ("float8", "quantize.linear.float8")
 
@@ -132,8 +122,8 @@ def read_older(values: Watched, *, whole: bool) -> dict[str, Any]:
 
 def _network(values: Watched) -> dict[str, Any]:
     name, flavour = values.text("model.name") or "", values.text("model.flavor") or ""
-    if (name, flavour) in FLAVOURS:
-        return {"model": FLAVOURS[name, flavour]}
+    if (known := FLAVOURS.get(f"{name} {flavour}")) is not None:
+        return {"model": known}
     if name == "flux":
         values.ignore("*")
         values.cannot("model.name", "is a diffusion network, whose training by torchtitan is not modelled")

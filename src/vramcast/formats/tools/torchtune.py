@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.documents import NoDocument, parse_yaml
+from vramcast.catalogue.formats import networks_of
 from vramcast.errors import Note, Unsupported
 from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.reading import (
@@ -72,24 +73,8 @@ OPTIMIZERS: Final = {
 }
 """Class of the optimizer -> ours. bitsandbytes keeps states of 32 bits for whatever weights."""
 
-MODELS: Final = {
-    "gemma_2b": "gemma-2b", "gemma_7b": "gemma-7b", "gemma2_2b": "gemma-2-2b", "gemma2_9b": "gemma-2-9b",
-    "gemma2_27b": "gemma-2-27b", "code_llama2_7b": "codellama-7b", "code_llama2_13b": "codellama-13b",
-    "code_llama2_70b": "codellama-70b", "llama2_7b": "llama-2-7b", "llama2_13b": "llama-2-13b",
-    "llama2_70b": "llama-2-70b", "llama3_8b": "llama-3-8b", "llama3_70b": "llama-3-70b",
-    "llama3_1_8b": "llama-3.1-8b", "llama3_1_70b": "llama-3.1-70b", "llama3_1_405b": "llama-3.1-405b",
-    "llama3_2_1b": "llama-3.2-1b", "llama3_2_3b": "llama-3.2-3b", "llama3_3_70b": "llama-3.3-70b",
-    "llama3_2_vision_11b": "llama-3.2-11b-vision", "llama3_2_vision_90b": "llama-3.2-90b-vision",
-    "llama4_scout_17b_16e": "llama-4-scout", "llama4_maverick_17b_128e": "llama-4-maverick",
-    "mistral_7b": "mistral-7b-v0.2", "phi3_mini": "phi-3-mini", "phi4_14b": "phi-4", "phi4_mini": "phi-4-mini",
-    "qwen2_0_5b": "qwen2-0.5b", "qwen2_1_5b": "qwen2-1.5b", "qwen2_7b": "qwen2-7b",
-    "qwen2_5_0_5b": "qwen2.5-0.5b", "qwen2_5_1_5b": "qwen2.5-1.5b", "qwen2_5_3b": "qwen2.5-3b",
-    "qwen2_5_7b": "qwen2.5-7b", "qwen2_5_14b": "qwen2.5-14b", "qwen2_5_32b": "qwen2.5-32b",
-    "qwen2_5_72b": "qwen2.5-72b", "qwen3_0_6b": "qwen3-0.6b", "qwen3_1_7b": "qwen3-1.7b", "qwen3_4b": "qwen3-4b",
-    "qwen3_8b": "qwen3-8b", "qwen3_14b": "qwen3-14b", "qwen3_32b": "qwen3-32b", "smollm2_135m": "smollm2-135m",
-    "smollm2_360m": "smollm2-360m", "smollm2_1_7b": "smollm2-1.7b",
-}
-"""Builder -> our name. torchtune's Mistral has no window, as from version 0.2 on."""
+MODELS: Final[dict[str, str]] = networks_of("torchtune")["models"]
+"""Builder -> our name."""
 
 BUILDER: Final = re.compile(r"torchtune\.models\.(\w+)\.(q?lora_)?(\w+?)(?:_base|_instruct)?")
 
