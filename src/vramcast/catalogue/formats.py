@@ -2,8 +2,8 @@
 
 A snapshot lists, for one version of one package, the names of every section of its files with the kind of value, the
 choices and the default of each. `python -m tools.snapshots` writes them from the installed packages; nobody edits them.
-`harmless.toml` has names that change neither memory nor time, with a reason for each, `models.toml` what other tools
-call networks.
+`harmless.toml` has names that change neither memory nor time, with a reason for each, `modelled.toml` those of which
+some values are modelled, `models.toml` what other tools call networks.
 """
 
 from __future__ import annotations
@@ -137,6 +137,7 @@ def _wrong_value(known: Format, entry: Name, value: Any, where: str) -> Iterator
 FILE: Final = FOLDER / "harmless.toml"
 CONDITIONS: Final = FOLDER / "conditional.toml"
 MODELS: Final = FOLDER / "models.toml"
+MODELLED: Final = FOLDER / "modelled.toml"
 
 
 @cache
@@ -164,6 +165,17 @@ def conditions(format_name: str, section: str) -> dict[str, str]:
     """
     table = tomllib.loads(CONDITIONS.read_text(encoding="utf-8")).get(format_name, {}).get(section, {})
     return {name: part for part, names in table.items() for name in names.split()}
+
+
+@cache
+def modelled(format_name: str, section: str) -> dict[str, list[Any]]:
+    """Names of which some values are modelled -> those, dashes as underscores.
+
+    >>> modelled("lmdeploy", "options")["num-nodes".replace("-", "_")]
+    [1]
+    """
+    table = tomllib.loads(MODELLED.read_text(encoding="utf-8")).get(format_name, {}).get(section, {})
+    return {name.replace("-", "_"): values for name, values in table.items()}
 
 
 def sections() -> tuple[tuple[str, str], ...]:

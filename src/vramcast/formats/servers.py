@@ -71,21 +71,6 @@ FITTED: Final = ("max_model_len",)
 """What vLLM then makes as large as the card allows, which is no default [vllm v1/core/kv_cache_utils.py,
 `_auto_fit_max_model_len`]."""
 
-USUAL: Final[dict[str, tuple[Any, ...]]] = {
-    "enable_chunked_prefill": (True,), "async_scheduling": (True,), "optimization_level": (2, 3),
-    "runner": ("auto", "generate"), "task": ("auto", "generate"), "model_impl": ("auto", "vllm"),
-    "cpu_offload_gb": (0, 0.0),
-    "load_format": ("auto", "safetensors", "pt", "npcache", "dummy", "bitsandbytes", "runai_streamer", "mistral",
-                    "hf", "gguf", "tensorizer", "sharded_state", "runai_streamer_sharded", "fastsafetensors"),
-    "prefill_context_parallel_size": (1,), "mamba_cache_mode": ("none",), "performance_mode": ("balanced",),
-    "attention_backend": ("auto",), "mm_encoder_tp_mode": ("weights", "data"), "offload_backend": ("auto",),
-    "kv_cache_dtype_skip_layers": ([],), "kv_offloading_backend": ("native",),
-    # SGLang's
-    "ep_num_redundant_experts": (0,), "speculative_eagle_topk": (1,), "disaggregation_mode": ("null", None),
-    "moe_a2a_backend": ("none",),
-}
-"""Arguments that change nothing with these values, and are not modelled with others."""
-
 PACED: Final[dict[str, tuple[Any, ...]]] = {
     "long_prefill_token_threshold": (0,), "max_num_partial_prefills": (1,), "max_long_partial_prefills": (1,),
     "scheduler_delay_factor": (0, 0.0), "scheduler_reserve_full_isl": (True,), "prefill_schedule_interval": (),
@@ -183,7 +168,6 @@ def read_server(config: Config, server: Server) -> Reading:
     switches = {option: SWITCHED[text] for option, text in texts.items() if text in SWITCHED}
     pairs = (*options.get("engine-option", ()), *(f"{option}={value}" for option, value in switches.items()))
     options |= {"engine-option": tuple(dict.fromkeys(pairs))} if pairs else {}
-    values.only_usual(USUAL)
     values.assumed += [Note("{} paces prompts: memory is the same and speed is that without it", name)
                        for name, usual in PACED.items() if values.get(name) not in (None, *usual)]
     read = {*map(known.get, switches), *server.arguments}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from vramcast.catalogue.formats import Name, conditions, format_names, harmless, load_format, problems
+from vramcast.catalogue.formats import Name, conditions, format_names, harmless, load_format, modelled, problems
 from vramcast.errors import Note
 from vramcast.formats.expanding import UNSET
 from vramcast.formats.reading import NOT_MODELLED, NUMBER, Unread, count, shown, table
@@ -46,6 +46,12 @@ class Known(NamedTuple):
         parts, none = name.lstrip("-").replace("-", "_").split("."), harmless(self.format, self.section)
         tables = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
         return any(table in none for table in tables) or any(one.is_harmless(name) for one in self.more)
+
+    def modelled(self, name: str) -> list[Any] | None:
+        """The values of a name that are modelled, where that is said of them alone."""
+        values = modelled(self.format, self.section).get(name.lstrip("-").replace("-", "_"))
+        return values if values is not None else next(
+            (found for one in self.more if (found := one.modelled(name)) is not None), None)
 
     def says_nothing(self, name: str, value: Any) -> bool:
         """Whether a value is what the tool does anyway."""
@@ -201,6 +207,9 @@ class Watched(dict[str, Any]):
                 yield self.refused[name]._replace(name=prefix + name)
             elif self.is_open(name) and not (self.known and self.known.is_harmless(name)):
                 yield Unread(prefix + name, self.why_open(name))
+            elif self.known and (usual := self.known.modelled(name)) is not None:
+                if value is not None and value not in usual:
+                    yield Unread(prefix + name, about=self._part(name))
             elif name not in self.asked and not self._is_nothing(name, value):
                 why = self.known.why_unread(name) if self.known else NOT_MODELLED
                 yield Unread(prefix + name, why, about=self._part(name))

@@ -136,7 +136,6 @@ def _compile(values: Watched) -> dict[str, Any]:
         return {}
     if backend != "inductor":
         dynamo.refuse("dynamo_backend", "inductor", option="compile")
-    dynamo.only("dynamo_use_fullgraph", True, False)
     return {"compile": True}
 
 

@@ -81,7 +81,7 @@ def read(config: Config) -> Reading:
     options: dict[str, Any] = {"engine": "pytorch", "objective": objective}
     mesh, model = _section(values, "distributed"), _section(values, "model")
     parallel = "ep_size" in _degrees(mesh)
-    options |= _model(model, BACKEND_OF_EXPERTS if parallel else BACKEND)
+    options |= _model(model, parallel=parallel)
     divided = not parallel and _divides(options.get("model"))
     options = together(options, _distributed(mesh, parallel=parallel, divided=divided),
                        _loss(_section(values, "loss_fn")))
@@ -133,7 +133,7 @@ def _objective(values: Watched) -> str:
     return RECIPES.get(recipe, "sft")
 
 
-def _model(model: Watched, backend: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+def _model(model: Watched, *, parallel: bool) -> dict[str, Any]:
     """Its name and how its weights are stored."""
     target = str(model.get("_target_", CLASSES[0]))
     if not target.endswith(CLASSES):
@@ -144,7 +144,11 @@ def _model(model: Watched, backend: Mapping[str, tuple[Any, ...]]) -> dict[str, 
         model.cannot("config", "builds a network of its own; name the model", option="model")
     name = model.text("pretrained_model_name_or_path") or inner.text("pretrained_model_name_or_path")
     name = name or (config if isinstance(config, str) else None)
-    _backend(model, backend)
+    if model.get("backend") is not None:
+        # `rope_fusion` is switched off whatever is said [am components/models/common/utils.py `BackendConfig`]
+        own = Known("automodel", "backend")
+        backend = model.section("backend", own._replace(section="backend_of_experts", more=(own,)) if parallel else own)
+        backend.ignore("enable_fsdp_optimizations")  # read beside the weights that stay gathered
     text = _section(model, "text_config")
     text.get("use_cache"), text.get("output_hidden_states")  # layers keep their inputs anyway
     for part, layers in product((model, text, inner), OF_PREDICTION):
@@ -195,31 +199,7 @@ def _images(processor: Watched) -> dict[str, Any]:
 OF_PREDICTION: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Layers of multi-token prediction, as families call them."""
 
-BACKEND: Final = {
-    "attn": ("sdpa", "te", "flash", "torch"), "linear": ("torch",), "rms_norm": ("torch", "torch_fp32"),
-    "rope": ("torch",), "rope_fusion": (False, True), "experts": ("torch", "torch_mm"), "dispatcher": ("torch",),
-}
-"""Kernels of Automodel's own layers that PyTorch has, too."""
-
-
-BACKEND_OF_EXPERTS: Final = {
-    "attn": ("sdpa", "te", "flash", "flex", "torch"), "linear": ("torch", "te"),
-    "rms_norm": ("torch", "torch_fp32", "te"),
-    "rope": ("torch",), "rope_fusion": (False, True), "experts": ("torch_mm", "gmm", "te"),
-    "dispatcher": ("deepep", "hybridep", "uccl_ep"),
-}
-"""Those that keep the same as they, and products of all experts of a rank at once: `rope_fusion` is switched off
-whatever is said [am components/models/common/utils.py `BackendConfig.__post_init__`]."""
-
 DISPATCHERS: Final = {"hybridep": "HybridEP", "uccl_ep": "UCCL-EP"}
-
-
-def _backend(model: Watched, known: Mapping[str, tuple[Any, ...]]) -> None:
-    if model.get("backend") is None:
-        return
-    backend = _section(model, "backend")
-    backend.only_usual(known)
-    backend.get("enable_fsdp_optimizations")  # read beside the weights that stay gathered
 
 
 def _degrees(mesh: Watched) -> list[str]:

@@ -216,7 +216,7 @@ def _optimizer(order: Order) -> str:
     order.ask.also("optimizer", "optimizer_kernel")
     own = written({word: meanings[0].optimizer for word, meanings in OWN_OPTIMS.items()})
     if name in own and order.job.plan.optimizer_kernel is None:
-        return own[name]
+        return str(own[name])
     found = optim_of(name, kernel)
     if found is None or found[1] or name.startswith(("galore", "apollo")):
         if kernel:

@@ -123,7 +123,6 @@ def _optimizer(values: Watched) -> dict[str, Any]:
     known = {name.lower(): optimizer for name, optimizer in OPTIMIZERS.items()}
     named = section.one_of("type", known, lower=True, option="optimizer")
     params = section.section("params", PARAMS)
-    params.only("amsgrad", False)
     if named == "adam" and params.flag("adam_w_mode") is not False:
         named = "adamw"
     # PyTorch's own step takes a list of tensors beside the states

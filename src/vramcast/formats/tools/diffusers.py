@@ -195,7 +195,6 @@ def _placed(values: Watched, row: Script) -> list[str]:
         pairs.append("text=none")
     if values.get("modifier_token") is not None:
         pairs.append("text_words=true")
-    values.only("freeze_model", "crossattn_kv")
     learns = learns or bool(values.flag("train_text_encoder_ti"))
     gone = {"prompt": shared_prompt and not learns, "always": True, "never": False, "precomputed": precomputed}
     if gone[row.text] and "text=none" not in pairs:

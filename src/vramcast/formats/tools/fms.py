@@ -48,7 +48,6 @@ def read_tuning(given: Mapping[str, Any], program: str, file: str) -> Reading:
     options |= lengths_of(packed=values.flag("packing"))
     if model := values.text("model_name_or_path"):
         options["model"] = model
-    values.only("flash_attn_implementation", "flash_attention_2")
     if values.flag("use_flash_attn") is not False:
         options["attention"] = "flash"
     adapters = _adapters(values)

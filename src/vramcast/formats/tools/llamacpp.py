@@ -141,9 +141,7 @@ def _own(values: Watched) -> dict[str, Any]:
     if (flash := values.get("flash_attn")) not in (None, "auto", -1):
         found["attention"] = "flash" if flash is True else values.one_of("flash_attn", FLASH, lower=True)
     found |= {"micro-batch": size} if (size := values.count("ubatch_size")) else {}
-    values.only("split_mode", "layer", "none")
     values.one_of("fit", {"on": True, "off": False}, lower=True)
-    values.only("cont_batching", True)
     pairs = (*_engine_options(values), *_projector(values, found.get("model")))
     return {name: value for name, value in found.items() if value is not None} | (
         {"engine-option": pairs} if pairs else {})

@@ -43,7 +43,6 @@ def read(config: Config) -> Reading:
     notes = ["the sft command is assumed, which trains on answers"]
     options: dict[str, Any] = {"engine": "pytorch", "objective": "sft", "model": values.text("model") or MODEL,
                                "seq-len": values.count("cutoff_len") or CUTOFF}
-    values.only("model_class", "llm")
     if OF_PAIRS.search(str(values.get("train_dataset", ""))):
         values.cannot("train_dataset", "is named as one of LLaMA-Factory v1's dpo or rm command, which are not "
                       "modelled; its sft command is")
@@ -78,10 +77,7 @@ def _precision(values: Watched) -> str:
 def _sharding(values: Watched) -> dict[str, Any]:
     inner = values.section("dist_config")
     inner.ignore("pin_memory", "dcp_path")
-    for name in ("mp_replicate_size", "mp_shard_size", "dp_size"):
-        values.only(name, 1)
-    initial = values.section("init_config")
-    initial.only("name", "init_on_default", "init_on_rank0", "init_on_meta")  # which card loads what, not what is kept
+    values.section("init_config", Known("llamafactory-v1", "init_config"))  # which card loads what, not what is kept
     match inner.get("name"):
         case None:
             return {"shards": "nothing"}

@@ -37,13 +37,6 @@ QUANTISED: Final = {0: None, 4: "int4", 8: "int8"}
 STORED: Final = ("hf", "awq", "gptq", "compressed-tensors", "fp8", "mxfp4")
 """`model_format`, which says what the checkpoint holds."""
 
-USUAL: Final = {
-    "device": ("cuda",), "cp": (1,), "ep": (1,), "nnodes": (1,), "num_nodes": (1,), "role": ("Hybrid",),
-    "distributed_executor_backend": ("uni", "mp", "ray"), "rope_scaling_factor": (0, 0.0), "num_tokens_per_iter": (0,),
-    "language_model_only": (False,),
-}
-"""Arguments that change nothing with these values, and are not modelled with others."""
-
 
 def _own(values: Watched) -> dict[str, Any]:
     found: dict[str, Any] = {"tp": values.count("tp") or 1}  # one card, however many there are
@@ -60,7 +53,6 @@ def _own(values: Watched) -> dict[str, Any]:
         found["graphs"] = False
     for name in ("adapters", "hf_overrides", "speculative_algorithm", "cudagraph_capture_batch_sizes"):
         values.must_be_unset(name)
-    values.only_usual(USUAL)
     return found
 
 

@@ -65,16 +65,6 @@ PRECISIONS: Final = {"bf16": "bf16", "bf16-mixed": "bf16", "16": "fp16", "16-mix
 
 OPTIMIZER: Final = "mcore_distributed_optim"
 
-USUAL: Final[dict[str, tuple[Any, ...]]] = {
-    "mcore_gpt": (True,), "transformer_engine": (True,), "megatron_amp_O2": (True,), "fsdp": (False,),
-    "transformer_block_type": ("pre_ln",), "headscale": (False,), "openai_gelu": (False,), "onnx_safe": (False,),
-    "attention_type": ("multihead",), "fp32_residual_connection": (False,), "normalize_attention_scores": (True,),
-    "ffn_dropout": (0, 0.0), "cpu_offloading": (False,), "enable_cuda_graph": (False,), "window_size": (),
-    "num_micro_batches_with_partial_activation_checkpoints": (0,), "activations_checkpoint_layers_per_pipeline": (0,),
-    "sharp": (False,), "peft": (),
-}
-"""What is modelled with these values alone; null is taken as well."""
-
 OF_INTERPOLATION: Final = re.compile(r"\$\{\.(\w+)\}")
 PRODUCT: Final = re.compile(r"\$\{multiply:\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\}")
 
@@ -97,7 +87,6 @@ def read(config: Config) -> Reading:
     if not given.get("--recompute-granularity"):
         for name in ("--recompute-method", "--recompute-num-layers"):
             given.pop(name, None)
-    values.only_usual(USUAL)
     unread = [*values.unread("model."), *trainer.unread("trainer.")]
     found = megatron.read(Config(config.name, "", {"MODEL_ARGS": given}))
     gpus, machines = trainer.count("devices"), trainer.count("num_nodes")

@@ -17,7 +17,7 @@ from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, command
 from vramcast.formats.table import Row, read_rows
 from vramcast.formats.tools import vllm
 from vramcast.formats.tools.verl import OVERRIDE, value_of
-from vramcast.formats.watched import Watched
+from vramcast.formats.watched import Known, Watched
 
 MEGATRON: Final = "policy.megatron_cfg."
 DTENSOR: Final = "policy.dtensor_cfg."
@@ -56,43 +56,11 @@ SHARDED: Final = (
     Row("alloc_conf", f"{DTENSOR}env_vars.PYTORCH_CUDA_ALLOC_CONF", ""),
 )
 
-OF_DTENSOR: Final[dict[str, tuple[Any, ...]]] = {
-    **{f"{DTENSOR}{name}_parallel_size": (1,) for name in ("tensor", "context", "expert")},
-    f"{DTENSOR}cpu_offload": (False,), f"{DTENSOR}custom_parallel_plan": (),
-    f"{DTENSOR}automodel_kwargs.use_liger_kernel": (False,), f"{DTENSOR}automodel_kwargs.attn_implementation": (
-        "flash_attention_2", "sdpa"),
-    f"{LORA}match_all_linear": (True,), f"{LORA}exclude_modules": ([],), f"{LORA}target_modules": ([],),
-    "policy.optimizer.name": ("torch.optim.AdamW",),
-}
-"""Names of its FSDP2 whose other values are not modelled -> those that are."""
-
-OF_MEGATRON: Final[dict[str, tuple[Any, ...]]] = {
-    f"{MEGATRON}{name}": modelled for name, modelled in {
-        "recompute_granularity": ("full",), "use_fused_linear_logprobs": (False,), "peft.enabled": (False,),
-        "fine_grained_activation_offloading": (False,), "optimizer.optimizer_cpu_offload": (False,),
-        "mtp_num_layers": (0,), "cuda_graph_impl": ("none",), "optimizer.optimizer": ("adam",),
-        "distributed_data_parallel_config.use_custom_fsdp": (False,), "optimizer.use_distributed_optimizer": (True,),
-        "freeze_language_model": (False,), "optimizer.exp_avg_dtype": ("float32",),
-        "optimizer.exp_avg_sq_dtype": ("float32",), "optimizer.main_params_dtype": ("float32",),
-        "optimizer.main_grads_dtype": ("float32",), "optimizer.store_param_remainders": (True,),
-    }.items()
-}
-"""The same of Megatron."""
-
 WIDTHS: Final = {
     "accumulate_in_fp32": "distributed_data_parallel_config.grad_reduce_in_fp32",
     "precision_aware": "optimizer.use_precision_aware_optimizer",
 }
 """Option of the trainer -> its name under Megatron."""
-
-OF_BOTH: Final[dict[str, tuple[Any, ...]]] = {
-    "policy.precision": ("bfloat16",), "policy.draft.enabled": (False,), f"{GENERATION}backend": ("vllm",),
-    f"{VLLM}pipeline_parallel_size": (1,), "policy.quant_cfg": (), f"{GENERATION}quant_cfg": (),
-    "policy.reward_model_cfg.enabled": (False,), "policy.is_vlm": (False,),
-    "grpo.adv_estimator.name": ("grpo", "gdpo", "reinforce_plus_plus"), "policy.router_replay.enabled": (False,),
-    f"{VLLM}kv_cache_dtype": ("auto", "bfloat16"),
-}
-"""The same of either, and of the engine."""
 
 SAYS_NOTHING: Final = re.compile(
     r"(?:grpo\.(?!num_prompts_per|num_generations_per|async_grpo\.enabled|adv_estimator\.name|batch_multiplier|seq_logprob_error)|"
@@ -338,12 +306,10 @@ def _passed_on(values: Watched) -> tuple[dict[str, Any], list[Unread]]:
 
 
 def _settle(values: Watched, *, megatron: bool) -> None:
-    """What is modelled at some values only, and what belongs to the backend that is off."""
+    """What belongs to the backend that is off says nothing."""
     off = (DTENSOR, "policy.optimizer.", APART) if megatron else (MEGATRON, APART)
     off = off if values.flag(f"{LORA}enabled") else (*off, LORA)
-    for name in list(values):
-        if name.startswith(off):
-            values.get(name)
-    for name, modelled in ({**OF_BOTH, **(OF_MEGATRON if megatron else OF_DTENSOR)}).items():
-        if not name.startswith(off):
-            values.only(name, *modelled)
+    for name in [name for name in values if name.startswith(off) and not values.is_open(name)
+                 and name not in values.refused]:
+        del values[name]
+    values.known = Known("nemo-rl", "megatron" if megatron else "dtensor", (Known("nemo-rl", "config"),))

@@ -83,13 +83,6 @@ REFUSED: Final = {
 }
 """What must be off."""
 
-ONLY: Final = {
-    "ds.tensor_parallel_size": (1,), "ds.zpg": (1,), "ds.param_dtype": ("bf16",), "actor.optim": ("adam",),
-    "critic.optim": ("adam",), "rollout.temperature": (1,), "ptx_coef": (0.05,), "ds.experts_implementation": (None,),
-    "data.max_images_per_prompt": (0,),
-}
-"""Values that are modelled, of names that have others."""
-
 APART_SINCE: Final = (0, 9, 8)
 """First release without limits of prompts and answers of their own."""
 
@@ -248,7 +241,6 @@ def _refuse(values: Watched, release: str) -> None:
     for name, why in REFUSED.items():
         if values.get(name) not in (None, False, 0):
             values.cannot(name, why)
-    values.only_usual(ONLY)
     values.get("flash_attn")
     if version_of(release) < (0, 8, 9) and not values.flag("flash_attn"):
         values.cannot("ds.attn_implementation", "is not flash_attn: attention that writes its scores is not modelled")

@@ -42,14 +42,6 @@ ROWS: Final = (
     Row("offload_optimizer", "optimizer_cpu_offload", "none", words={"true": "cpu", "false": "none"}),
 )
 
-ONLY: Final[dict[str, tuple[Any, ...]]] = {
-    "optimizer": ("adam",), "bf16": (True,), "loss_type": ("policy_loss",), "train_backend": ("megatron",),
-    "recompute_method": ("uniform",), "recompute_num_layers": (1,), "optimizer_offload_fraction": (1, 1.0),
-    "update_weight_mode": ("full",), "update_weight_transport": ("nccl",), "transformer_impl": ("transformer_engine",),
-    "use_distributed_optimizer": (True,), "critic_num_nodes": (), "num_critic_only_steps": (0,),
-}
-"""Names whose other values are not modelled -> those that are."""
-
 SAYS_NOTHING: Final = re.compile(
     r"accumulate_allreduce|adam_|address|apply_chat|attention_(?:backend|softmax|dropout)|balance_|buffer_filter|"
     r"custom_(?!model)|data_(?:pad|source)|debug_rollout|decoupled|deterministic|disable_|dynamic_sampling|eps_clip|eval_|gamma|"
@@ -102,7 +94,7 @@ def reading(given: Mapping[str, Any], *, ahead: object = False, undecided: Mappi
     values = Watched({name: value for name, value in given.items()
                       if value is not None and not SAYS_NOTHING.match(name) and not name.startswith("sglang_")
                       and (name == STEPS or not OF_NETWORK.match(f"--{name.replace('_', '-')}"))
-                      and not megatron.is_harmless(f"--{name}")}, undecided=undecided)
+                      and not megatron.is_harmless(f"--{name}")}, Known("slime", "arguments"), undecided)
     said = read_rows(ROWS, values)
     options: dict[str, Any] = {field.replace("_", "-"): value for field, value in said.items()}
     options |= {"framework": "slime", "engine": "megatron", "rollout": "sglang"}
@@ -123,7 +115,6 @@ def reading(given: Mapping[str, Any], *, ahead: object = False, undecided: Mappi
     buffer = values.count("update_weight_buffer_size")
     options |= {"bucket-mib": max(1, buffer >> 20)} if buffer else {}
     own, refused, more = _of_engine(given, int(options.get("rollout-tp", 1)))
-    values.only_usual(ONLY)
     each = values.count("actor_num_gpus_per_node") or 8
     return Reading("slime", options | own, unread=(*values.unread(), *refused), notes=(*notes, *more),
                    ranks=trainer + (engine or 0), nodes=max(1, (trainer + (engine or 0)) // max(each, 1)))

@@ -334,7 +334,6 @@ def _stored(values: Watched) -> dict[str, Any]:
 
 def _attention(values: Watched) -> dict[str, Any]:
     kernel = values.one_of("attn_impl", KERNELS, option="attention")
-    values.only("experts_impl", "grouped_mm")  # as transformers 5 does unasked
     return {"attention": kernel} if kernel else {}
 
 

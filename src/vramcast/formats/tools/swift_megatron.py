@@ -82,14 +82,6 @@ ALL_LINEAR: Final = (
 )
 """TransformerEngine's linears of Megatron's layers; the router and the head are none [swift `find_all_linears`]."""
 
-ONLY: Final[dict[str, tuple[Any, ...]]] = {
-    "task_type": ("causal_lm",), "optimizer": ("adam", "sgd", "muon"), "bridge_backend": ("mcore-bridge",),
-    "mlp_padding_free": (False,), "lora_bias": ("none",), "optimizer_cuda_graph": (False,),
-    "attention_softmax_in_fp32": (True,),
-    "freeze_parameters_ratio": (0, 0.0), "router_replay_mode": ("disabled",), "skip_megatron_init": (False,),
-}
-"""Arguments that are modelled with these values."""
-
 FUSED: Final = "cross_entropy_loss_fusion: on, as since release 4 of ms-swift; say it is off for one before"
 APEX: Final = "gradient_accumulation_fusion: on, as where apex is installed; without it the fusion is switched off"
 
@@ -117,7 +109,6 @@ def read(config: Config) -> Reading:
     for name in values:
         if name not in known:
             values.cannot(name, Known("swift", "megatron").why_unread(name))
-    values.only_usual(ONLY)
     given = placed(_arguments(values), MODELS.aliases.get(str(values.get("model")).lower()))
     inner = megatron.read(Config(config.name, "", {"MODEL_ARGS": given}))
     length = values.count("packing_length") or values.count("max_length")

@@ -112,12 +112,6 @@ USUAL_KERNELS: Final = ("AUTO", "CUTLASS", "TRTLLM")
 """Backends of experts that TensorRT-LLM chooses by itself, by card and format."""
 
 
-USUAL: Final = {
-    "disable_overlap_scheduler": False, "allreduce_strategy": "AUTO", "enable_lm_head_tp_in_adp": False,
-    "gather_generation_logits": False, "sampler_type": "auto", "torch_compile_config": None,
-}
-"""Keys that change nothing with these values, and are not modelled with others."""
-
 
 def _own(values: Watched) -> dict[str, Any]:
     found: dict[str, Any] = {}
@@ -131,8 +125,6 @@ def _own(values: Watched) -> dict[str, Any]:
     kernels = str(moe.get("backend", values.get("moe_backend", "AUTO"))).upper()
     if kernels not in USUAL_KERNELS:
         moe.cannot("backend", "{} has buffers of its own, which are not modelled", kernels[:20])
-    for name, usual in USUAL.items():
-        values.only(name, usual)
     for name in ("enable_chunked_prefill", "attn_backend", "attention_backend"):
         if str(values.get(name)).upper() in ("FALSE", "TRTLLM"):
             values.pop(name)
@@ -143,8 +135,6 @@ def _degrees(values: Watched) -> dict[str, Any]:
     """Ranks that divide every layer, or attend apart and share experts [dp]."""
     tp, experts = values.count("tensor_parallel_size") or 1, values.count("moe_expert_parallel_size") or 1
     divided = values.count("moe_tensor_parallel_size")
-    for name in ("context_parallel_size", "moe_cluster_parallel_size", "max_beam_width"):
-        values.only(name, 1)
     if experts not in (1, tp) or divided not in (None, tp // experts):
         values.cannot("moe_expert_parallel_size", Note(
             "{} of tensor_parallel_size={} is not modelled; {} is", experts, tp, tp
@@ -169,9 +159,7 @@ def _cache(values: Watched) -> tuple[dict[str, Any], list[str]]:
         if found["kv-dtype"] is None:
             cache.refuse("dtype", "a value that is understood", option="kv-dtype")
     more = [f"max-tokens={tokens}"] if (tokens := cache.count("max_tokens")) else []
-    for name, usual in (("use_uvm", (False,)), ("sink_token_length", (0,)), ("cross_kv_cache_fraction", (0,)),
-                        ("max_gpu_total_bytes", (0, found["cache-bytes"])), ("use_kv_cache_manager_v2", (False,))):
-        cache.only(name, *usual)
+    cache.only("max_gpu_total_bytes", 0, found["cache-bytes"])
     return {name: value for name, value in found.items() if value is not None}, more
 
 

@@ -69,7 +69,6 @@ def _own(values: Watched) -> dict[str, Any]:
         found |= {"engine-option": (f"largest-graph={max(sizes)}",)} if sizes else {"graphs": False}
     for name in ("lora_adapters", "rope_scaling", "rope_factor"):
         values.must_be_unset(name)
-    values.only("enable_prefill_logprobs", False)
     return found
 
 

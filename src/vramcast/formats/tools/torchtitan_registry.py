@@ -15,7 +15,7 @@ from vramcast.families import model_from_config
 from vramcast.formats.reading import Config, Unread
 from vramcast.formats.tools.bridge_recipe import read_calls
 from vramcast.formats.tools.torchtitan_toml import FLAVOURS
-from vramcast.formats.watched import Watched
+from vramcast.formats.watched import Known, Watched
 
 TRAINER: Final = "Trainer.Config"
 
@@ -66,7 +66,7 @@ def values_of(config: Config, module: ast.Module) -> tuple[Watched, dict[str, An
     if recipe.base != TRAINER:
         return Watched({}), {}, (Unread(recipe.base or names[0], "is not made by Trainer.Config, which alone is read"),)
     said = {name: _plain(value) for name, value in recipe.values.items() if name not in SECTIONS}
-    values = Watched(in_samples(said, SIZES))
+    values = Watched(in_samples(said, SIZES), Known("torchtitan", "registry"))
     if values.get("validator.enable") is not True:  # which passes forward alone
         values.ignore(*[one for one in values if one.partition(".")[0] == "validator"])
     options = _policy(values) | _loss(values) | _optimizer(values) | _network(
@@ -149,8 +149,6 @@ def _network(values: Watched, name: str, folder: str, function: str) -> dict[str
     function."""
     values.get("model_spec")
     flavour = values.text("model_spec.0") or ""
-    for asked, usual in BACKENDS.items():
-        values.only(f"model_spec.{asked}", *usual)
     found = _converters(values)
     places = {name.partition(" ")[0] for name in (*FLAVOURS, *DEBUG)}
     place = folder.rpartition("/")[2]
@@ -165,13 +163,6 @@ def _network(values: Watched, name: str, folder: str, function: str) -> dict[str
     values.cannot("model_spec", "{} {} is no network known here; give the model", place[:40], flavour[:40],
                   option="model")
     return found
-
-
-BACKENDS: Final[dict[str, tuple[Any, ...]]] = {
-    "attn_backend": ("flex", "varlen", "flex_flash", "sdpa"), "tp_gemm_backend": ("default",),
-    "moe_comm_backend": ("standard",), "num_mtp_layers": (0,),
-}
-"""What model_registry can be asked for beside a flavour; kernels of attention keep the same."""
 
 
 def _converters(values: Watched) -> dict[str, Any]:

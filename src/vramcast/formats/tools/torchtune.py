@@ -185,8 +185,7 @@ def _recipe(table: Mapping[str, Any], name: str, *, beside: bool = False) -> tup
         options = together(options, {"engine-option": ("optimizer_in_backward=true",)})
     for name, why in (("teacher_model", TEACHER), ("quantizer", FAKE)):
         values.must_be_empty(name, why)
-    values.only("enable_fp8_training", False)
-    values.section("fsdp").only("cpu_offload", False)
+    values.section("fsdp", Known("torchtune", "fsdp"))
     if options.get("objective") in GENERATES:
         values.cannot("loss", "is of a recipe that generates its samples, which is not modelled")
     settled = tuple(values) if values.refused.keys() & {"loss", "teacher_model", "quantizer"} else SETTLED
@@ -274,7 +273,6 @@ def _loss(values: Watched) -> dict[str, Any]:
         if component is not None:
             given.refuse("_component_", "one of {}", ", ".join(LOSSES), option="loss")
         return {}
-    given.only("num_output_chunks", 8)
     return BEFORE if kind == PLAIN and _is_old(values) else LOSSES[kind]
 
 

@@ -70,12 +70,6 @@ TRAINERS_BATCH: Final = 8
 
 LENGTHS: Final = ("max_length", "max_seq_length", "model_max_length")
 
-USUAL: Final[dict[str, tuple[Any, ...]]] = {
-    "torch_compile_backend": ("inductor",), "torch_compile_mode": ("default",),
-    "optim_target_modules": ("all-linear",), "include_num_input_tokens_seen": ("no", "all", "non_padding", True, False),
-}
-"""Names that change nothing with these values, and are not modelled with others."""
-
 
 def optim_of(name: str, kernel: str | None) -> tuple[str, str] | None:
     """`optim` and `optim_args` of an optimizer and the implementation of its step; None: the Trainer has none such.
@@ -142,7 +136,6 @@ def arguments_of(values: Watched, file: str, *, fsdp: int = 2) -> Reading:
     options: dict[str, Any] = optimizer_of(values)
     if values.flag("torch_compile"):
         options["compile"] = True
-    values.only_usual(USUAL)
     values.get("neftune_noise_alpha")  # noise of the embeddings is gone before a layer runs [HF trainer_utils.py]
     values.must_be_off("auto_find_batch_size", "leaves the batch to the run; give --micro-batch", option="micro-batch")
     batch, notes = _batch(values)

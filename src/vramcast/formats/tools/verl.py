@@ -175,26 +175,6 @@ REFUSED: Final = {
 }
 """Flags that must be off."""
 
-ONLY: Final = {
-    "trainer.use_legacy_worker_impl": ("auto", "enable", True),
-    "rollout.data_parallel_size": (1,), "rollout.pipeline_model_parallel_size": (1,),
-    "rollout.expert_parallel_size": (1,), "rollout.dtype": ("bfloat16", "float16", "bf16", "fp16", "auto"),
-    "rollout.quantization": (None,), "rollout.cudagraph_capture_sizes": (None,),
-    "actor.optim.optimizer": ("AdamW", "adam", "Adam"), "actor.optim.optimizer_impl": ("torch.optim",),
-    "actor.fsdp_config.dtype": ("bfloat16",), "actor.megatron.dtype": ("bfloat16",),
-    "actor.megatron.use_remove_padding": (True,), "actor.router_replay.mode": ("disabled",),
-    "actor.fsdp_config.mixed_precision.param_dtype": ("bf16", "bfloat16"),
-    "actor.fsdp_config.mixed_precision.reduce_dtype": ("fp32", "float32"),
-    "actor.fsdp_config.mixed_precision.buffer_dtype": ("fp32", "float32"),
-    "model.override_config.attn_implementation": ("flash_attention_2",),
-    "model.exclude_modules": (None, ".*visual.*"),
-    f"{TRANSFORMER}recompute_method": ("uniform",), f"{TRANSFORMER}recompute_num_layers": (1,),
-    "ref.fsdp_config.model_dtype": ("fp32", "float32"),
-    "model.lora.rank": (0,), "model.lora_adapter_path": (None,), "ref.model.path": (None,),
-}
-"""Values that are modelled, of names that have others."""
-
-
 KWARGS: Final = "rollout.engine_kwargs."
 ARGUMENTS: Final = {"vllm": "EngineArgs", "sglang": "ServerArgs"}
 """Engine -> the section of its own names."""
@@ -298,7 +278,7 @@ def reading(given: Mapping[str, Any], text: str, *, added: Iterable[str] = (), c
         values.cannot("actor.ppo_micro_batch_size_per_gpu", UNCUT, option="micro-batch")
     _refuse(values, critic=trained == "ppo" and not megatron)
     for name in added:
-        if name in values and name not in values.asked and not NAMES.is_harmless(name):
+        if name in values and name not in values.asked and not NAMES.is_harmless(name) and not NAMES.modelled(name):
             values.cannot(name)
     weak = {"framework": "verl", "algorithm": "ppo", **({} if megatron else {"sharded-by": "fsdp1"})}
     return Reading("verl", options, weak, unread=tuple(values.unread()), notes=tuple(_notes(values)), ranks=all_gpus,
@@ -485,7 +465,6 @@ def _refuse(values: Watched, *, critic: bool) -> None:
     """What is not modelled, by name."""
     for name, why in REFUSED.items():
         values.must_be_off(name, why)
-    values.only_usual(ONLY)
     if values.get("trainer.device", "cuda") != "cuda":
         values.cannot("trainer.device", NO_GPU)
     for one in (*OF_REFERENCE, *(OF_CRITIC if critic else ())):
