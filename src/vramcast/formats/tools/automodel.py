@@ -147,8 +147,7 @@ def _model(model: Watched, *, parallel: bool) -> dict[str, Any]:
     if model.get("backend") is not None:
         # `rope_fusion` is switched off whatever is said [am components/models/common/utils.py `BackendConfig`]
         own = Known("automodel", "backend")
-        backend = model.section("backend", own._replace(section="backend_of_experts", more=(own,)) if parallel else own)
-        backend.ignore("enable_fsdp_optimizations")  # read beside the weights that stay gathered
+        model.section("backend", own._replace(section="backend_of_experts", more=(own,)) if parallel else own)
     text = _section(model, "text_config")
     text.get("use_cache"), text.get("output_hidden_states")  # layers keep their inputs anyway
     for part, layers in product((model, text, inner), OF_PREDICTION):
@@ -244,7 +243,7 @@ def _experts(options: Mapping[str, Any], mesh: Watched, model: Watched) -> dict[
 def _stages(mesh: Watched, model: str) -> dict[str, Any]:
     """Stages and their chunks [am components/distributed/pipelining/functional.py `calculate_virtual_stages`]."""
     pipeline = _section(mesh, "pipeline")
-    pipeline.ignore(*OF_PIPELINES)
+    pipeline.ignore("round_virtual_stages_to_pp_multiple")
     schedule = str(pipeline.get("pp_schedule", "1f1b")).lower()
     if schedule not in ("1f1b", "interleaved1f1b"):
         pipeline.cannot("pp_schedule", "{} is not modelled; 1f1b and interleaved1f1b are", shown(schedule))
@@ -259,13 +258,6 @@ def _stages(mesh: Watched, model: str) -> dict[str, Any]:
         stages += (up - stages % pp) if up and stages % pp else -(stages % pp)
     return {"pp": pp, "virtual-stages": max(1, stages // pp), "samples": pipeline.count("pp_microbatch_size") or 1,
             "schedule": "interleaved" if stages > pp else "1f1b"}
-
-
-OF_PIPELINES: Final = (
-    "scale_grads_in_schedule", "patch_inner_model", "patch_causal_lm_model", "round_virtual_stages_to_pp_multiple",
-    "pp_batch_size", "_target_", "patch_stage_backward_maybe_with_nosync",
-)
-"""What of a pipeline says how modules are cut out and gradients scaled; its batch is that of a rank."""
 
 
 DIVIDED: Final = ("llama", "phi", "qwen2", "qwen3")
@@ -356,7 +348,6 @@ def _optimizer(optimizer: Watched) -> dict[str, Any]:
 
 def _fused_adam(optimizer: Watched) -> str:
     """TransformerEngine's, by the types of its states."""
-    optimizer.ignore("adam_w_mode", "bias_correction")
     optimizer.only("master_weight_dtype", *WIDE)
     narrow = {_tail(optimizer.get(name, "float32")) for name in ("exp_avg_dtype", "exp_avg_sq_dtype")}
     masters, remainders = optimizer.flag("master_weights"), optimizer.flag("store_param_remainders")
@@ -465,18 +456,9 @@ def _float8(values: Watched) -> dict[str, Any]:
     asked.only("recipe_name", "tensorwise")
     asked.only("emulate", False)
     asked.only("filter_fqns", ["lm_head"])
-    # one number a weight; weights come in 8 bits and have no other copy
-    asked.ignore("precompute_float8_dynamic_scale_for_fsdp", "force_recompute_fp8_weight_in_bwd")
     if not asked.flag("enable_fsdp_float8_all_gather") or not table(values.get("compile")).get("enabled"):
         asked.cannot("enabled", "is modelled with enable_fsdp_float8_all_gather and compile")
     return {"engine-option": ("float8_all_gather=true",)}
-
-
-OF_PACKS: Final = (
-    "pretokenize", "max_length", "packing_ratio", "drop_long_samples", "collate_max_length", "post_tokenize_hook_fn",
-    "balance_media_tokens", "max_packs", "num_proc",
-)
-"""Which samples fill a pack, which is padded to its size [am components/datasets/vlm/neat_packing_vlm.py]."""
 
 
 def _length(values: Watched) -> int | None:
@@ -486,7 +468,6 @@ def _length(values: Watched) -> int | None:
     lengths = [found for name in samples if (found := samples.count(name))]
     packing = _section(values, "packed_sequence")
     packed = packing.whole("packed_sequence_size") or packing.whole("pack_size")
-    packing.ignore(*OF_PACKS)
     if packed or lengths:
         return packed or lengths[0]
     loader = dict.get(values, "dataloader")

@@ -144,7 +144,6 @@ FastChat, LLaVA, Firefly, alpaca-lora and their heirs."""
 
 def _adapters(values: Watched) -> dict[str, Any]:
     """LoRA of a script that nobody here knows; its rank and its modules are the script's own where nobody says them."""
-    values.ignore("lora_alpha", "lora_bias", "lora_weight_path")
     on = [name for name in SWITCHES if values.flag(name)]
     ranks = [(name, rank) for name in RANKS if (rank := values.count(name))]
     dropout = values.number("lora_dropout")

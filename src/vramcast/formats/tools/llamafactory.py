@@ -59,9 +59,6 @@ OF_RANK: Final = {"lora": ("lora_rank", RANK), "oft": ("oft_block_size", 32)}
 PIXELS: Final = 768 * 768
 """Of the largest image that is not made smaller, `image_max_pixels` [LF hparams/model_args.py]."""
 
-OF_VIDEO: Final = ("image_min_pixels", "video_max_pixels", "video_min_pixels", "video_fps", "video_maxlen")
-"""Of films, which are counted as images are: one a sample, unless --images says otherwise."""
-
 PREFERENCES: Final = {"sigmoid": False, "hinge": False, "ipo": False, "orpo": True, "simpo": True}
 """`pref_loss` -> whether no reference is asked. Beside the log-probabilities, which all make alike, every one of them
 and the shares of a supervised and of a classifier's loss are of a number a sample [LF train/dpo/trainer.py
@@ -105,7 +102,6 @@ def read_factory(config: Config) -> Reading:
     options |= {"objective": objective or "sft"}
     if model := values.text("model_name_or_path"):
         options["model"] = model
-    values.get("template")
     options["seq-len"] = values.count("cutoff_len") or CUTOFF
     packs = values.flag("packing") or values.flag("neat_packing")
     if options["objective"] == "sft" or values.flag("packing") is False:  # a pretraining packs unasked [LF parser.py]
@@ -129,13 +125,11 @@ def read_factory(config: Config) -> Reading:
             notes.append(Note("{}: as much as the usual loss, whose logits are written out in fp32", name))
     if values.flag("use_v1_kernels"):
         notes.append("use_v1_kernels: kernels of NPUs, nothing on other cards")
-    values.ignore("pref_ftx", "pref_bco_weight")
     alone = values.one_of("pref_loss", PREFERENCES, option="objective")
     if alone and options["objective"] == "dpo":
         options = together(options, {"engine-option": ("precompute_ref_log_probs=true",)})
         notes.append(Note("pref_loss: {}: DPO's program without a reference", values["pref_loss"]))
     options["image-size"] = math.isqrt(values.count("image_max_pixels") or PIXELS)
-    values.ignore(*OF_VIDEO)
     frozen = [part for name, (part, usual) in FROZEN.items()
               if (usual if (flag := values.flag(name)) is None else flag)]
     options |= {"freeze": ",".join(frozen)} if frozen else {}

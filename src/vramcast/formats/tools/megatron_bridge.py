@@ -318,9 +318,6 @@ LORA: Final = ("LoRA", "default_peft_config")
 USUAL_RANK: Final = 32
 """[mb] peft/lora.py `LoRA.dim`."""
 
-OF_ADAPTERS: Final = ("alpha", "dropout_position", "lora_A_init_method", "lora_B_init_method", "exclude_modules")
-"""What of an adapter neither takes memory nor says where it is."""
-
 
 def _adapters(values: Watched, base: str) -> dict[str, Any]:
     """LoRA on modules of all layers: those that the base has, or that the recipe says instead."""
@@ -341,7 +338,6 @@ def _adapters(values: Watched, base: str) -> dict[str, Any]:
         found["lora-targets"] = tuple(targets)
     elif targets is not None:
         values.cannot("peft.target_modules", option="lora-targets")
-    values.ignore(*(f"peft.{name}" for name in OF_ADAPTERS))
     for name, usual in {"lora_dtype": None, "a2a_experimental": False, "share_expert_adapters": True,
                         "normalize_moe_lora": False, "sequence_parallel_input_regather": False}.items():
         values.only(f"peft.{name}", usual)

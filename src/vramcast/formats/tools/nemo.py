@@ -52,9 +52,6 @@ SWITCHES: Final = {
 }
 """Name of NeMo -> the argument that stands for one of its values."""
 
-OF_SCALES: Final = ("fp8_margin", "fp8_interval", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_wgrad")
-"""How the scales of fp8 follow the values."""
-
 NORMS: Final = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}
 
 ACTIVATIONS: Final = {
@@ -171,7 +168,6 @@ def _precision(values: Watched, trainer: Watched) -> dict[str, Any]:
         for name in values:
             if name.startswith("fp8"):
                 values.get(name)
-    values.ignore(*OF_SCALES)
     return found
 
 

@@ -20,7 +20,7 @@ from vramcast.engines.serving.requests import sees
 from vramcast.errors import SourceError
 from vramcast.formats.reading import Config, Reading, Unread, command_of, plain
 from vramcast.formats.tools.llamacpp import ALL_LAYERS, network_of
-from vramcast.formats.watched import Watched
+from vramcast.formats.watched import Known, Watched
 from vramcast.sources.logs import options as logged
 
 VARIABLES: Final = {
@@ -35,13 +35,6 @@ SILENT: Final = (
     "OLLAMA_DEBUG_LOG_REQUESTS", "OLLAMA_EDITOR", "OLLAMA_MAX_TRANSFER_STREAMS", "OLLAMA_API_KEY",
 )
 """Variables that change neither memory nor time of one model."""
-
-DRAWN: Final = (
-    "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_last_n", "repeat_penalty", "presence_penalty",
-    "frequency_penalty", "seed", "stop", "num_predict", "num_keep", "mirostat", "mirostat_eta", "mirostat_tau",
-    "penalize_newline", "tfs_z", "use_mmap", "use_mlock", "numa",
-)
-"""Parameters that say how tokens are drawn, or where the file lies on the host."""
 
 LINES: Final = re.compile(r"^[ \t]*(FROM|PARAMETER|ADAPTER|DRAFT)[ \t]+(\S.*)$", re.IGNORECASE | re.MULTILINE)
 QUOTED: Final = re.compile(r'"""(?:[^"]|"(?!""))*"""')
@@ -68,10 +61,9 @@ def read(config: Config) -> Reading:
     Raises: SourceError where no command stands in a script
     """
     values, variables = _modelfile(config) if is_modelfile(config) else _command(config)
-    watched = Watched(values)
+    watched = Watched(values, Known("ollama", "parameters"))
     options: dict[str, Any] = {"engine": ENGINE} | _network(watched)
     options |= _settings(watched, options.get("model"))
-    watched.ignore(*DRAWN)
     unread = [*watched.unread(), *(Unread(f"${name}") for name in variables)]
     if "context" not in options and not any(one.name == "from" for one in unread):
         why = "is 4096, 32768 or 262144 by the memory of all cards, up to the network's own; give --context"

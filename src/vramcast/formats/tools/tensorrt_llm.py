@@ -180,13 +180,11 @@ def _graphs(values: Watched) -> None:
 def _draft(values: Watched) -> dict[str, Any]:
     if values.get("speculative_config") is None:
         return {}
-    config = values.section("speculative_config")
+    config = values.section("speculative_config", Known("tensorrt-llm", "speculative_config"))
     kind = DRAFTS.get(str(config.get("decoding_type")).upper().replace("_", ""))
     names = ("max_draft_len", "num_nextn_predict_layers", "max_draft_tokens")
     tokens = next((count for name in names if (count := config.count(name))), None)
-    config.ignore("speculative_model_dir", "speculative_model", "eagle3_one_model", "allow_advanced_sampling",
-                  "max_matching_ngram_size", "is_keep_all", "is_use_oldest", "is_public_pool", "relaxed_topk",
-                  "relaxed_delta", "use_relaxed_acceptance_for_thinking", "eagle3_layers_to_capture", *names)
+    config.ignore(*names)
     if kind is None or tokens is None:
         what = f"decoding_type {str(config.get('decoding_type'))[:30]}" if kind is None else "max_draft_len"
         config.cannot("decoding_type", "{} is not modelled; --draft names what is", what, option="draft")

@@ -75,12 +75,6 @@ FAST_KERNELS: Final = (
 )
 """Keys of `compilation_config` that choose kernels: memory stays, the time moves by the share of small operators."""
 
-SILENT: Final = (
-    "cache_dir", "debug_dump_path", "compile_cache_save_format", "cudagraph_num_of_warmups", "local_cache_dir",
-    "cudagraph_copy_inputs", "cudagraph_specialize_lora", "dynamic_shapes_config",
-)
-"""Keys of it that change neither."""
-
 ALLREDUCE: Final = (
     "fuse_allreduce_rms", "enable_fi_allreduce_fusion", "fuse_gemm_comms", "enable_async_tp", "enable_sp",
     "enable_sequence_parallelism",
@@ -124,7 +118,7 @@ def _sends_caches(values: Watched) -> bool:
     given = values.get("kv_transfer_config")
     if given is None:
         return False
-    inner = Watched(table_of(given))
+    inner = Watched(table_of(given), Known("vllm", "kv_transfer_config"))
     if (connector := inner.get("kv_connector")) != "NixlConnector":
         what = Note(
             "{} is not modelled; NixlConnector is", str(connector)[:40]
@@ -132,7 +126,6 @@ def _sends_caches(values: Watched) -> bool:
         values.cannot("kv_transfer_config", what)
         return False
     values.inner["kv_transfer_config"] = inner
-    inner.ignore("kv_role", "engine_id", "kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "kv_load_failure_policy")
     inner.only("kv_buffer_device", "cuda")
     values.assumed += ["NIXL sends the cache from where it lies; what its library holds on the card is not counted",
                        "NIXL hands prompts from one server to another: speed is that of a server that computes its own"]
@@ -166,7 +159,7 @@ def _compiled(values: Watched) -> tuple[Watched, bool]:
         values.setdefault("compilation_config", values.pop("optimization_level"))
     given = values.get("compilation_config")
     level = given if isinstance(given, int) and not isinstance(given, bool) else None
-    inner = Watched(table_of(given) if level is None else {"level": level})
+    inner = Watched(table_of(given) if level is None else {"level": level}, Known("vllm", "compilation_config"))
     values.inner["compilation_config"] = inner
     if given is not None and level is None and not inner and given != "{}":
         values.refuse("compilation_config", "a table")
@@ -180,7 +173,6 @@ def _compiled(values: Watched) -> tuple[Watched, bool]:
     passes = table_of(inner.get("pass_config"))
     if asked := [name for name in ALLREDUCE if passes.get(name)]:
         inner.cannot("pass_config", "{} takes a workspace that is not modelled", asked[0])
-    inner.ignore(*SILENT)
     kernels = [name for name in (*FAST_KERNELS, "pass_config") if inner.get(name) not in (None, {}, [])]
     if kernels:
         values.assumed.append(Note(

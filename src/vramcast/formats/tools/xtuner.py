@@ -23,7 +23,7 @@ from vramcast.formats.reading import (
     table,
     together,
 )
-from vramcast.formats.watched import Watched
+from vramcast.formats.watched import Known, Watched
 
 ENGINE: Final = "huggingface@4.56"
 """Its networks are transformers', of the release that xtuner names."""
@@ -58,8 +58,7 @@ def _command(config: Config) -> Reading:
     command = command_of(config, lambda words: "xtuner" in words and "train" in words)
     words = command.words
     name = words[words.index("train") + 1] if "train" in words[:-1] else ""
-    values = Watched(arguments(words), undecided=command.undecided)
-    values.ignore("work_dir", "seed", "resume", "launcher", "local_rank")
+    values = Watched(arguments(words), Known("xtuner", "command"), command.undecided)
     stage = values.text("deepspeed") or ""
     options: dict[str, Any] = {}
     if stage.removesuffix("_offload") in STAGES:
@@ -86,7 +85,7 @@ def _file(config: Config) -> Reading:
     options: dict[str, Any] = {"engine": ENGINE, "objective": "sft", "loss": "eager", "optimizer-kernel": "foreach"}
     options = together(options, {"engine-option": ("converts_outputs=false",)}, _model(values.section("model")))
     options |= _samples(values.section("train_dataloader"))
-    optimizer, steps = _optimizer(values.section("optim_wrapper"))
+    optimizer, steps = _optimizer(values.section("optim_wrapper", Known("xtuner", "optim_wrapper")))
     options |= optimizer
     batch = {"accumulation": steps}
     micro = values.inner["train_dataloader"].count("batch_size")
@@ -124,9 +123,7 @@ def _adapters(model: Watched, network: Watched) -> dict[str, Any]:
     """LoRA beside frozen weights that `prepare_model_for_kbit_training` makes float32, packed ones left out."""
     base = None
     if network.get("quantization_config") is not None:
-        packed = network.section("quantization_config")
-        packed.ignore("type", "llm_int8_threshold", "llm_int8_has_fp16_weight", "bnb_4bit_compute_dtype",
-                      "bnb_4bit_quant_storage")
+        packed = network.section("quantization_config", Known("xtuner", "quantization_config"))
         if packed.flag("load_in_8bit"):
             base = "int8"
         if packed.flag("load_in_4bit"):
@@ -139,10 +136,7 @@ def _adapters(model: Watched, network: Watched) -> dict[str, Any]:
             network.cannot("torch_dtype", "learns in 16 bits under autocast in fp16, which is modelled under DeepSpeed",
                            file="deepspeed", option="precision")
         return {}
-    lora = model.section("lora")
-    lora.only("type", "LoraConfig")
-    lora.only("bias", "none")
-    lora.ignore("lora_alpha", "task_type")
+    lora = model.section("lora", Known("xtuner", "lora"))
     chosen = lora.get("target_modules")
     targets = ",".join(map(str, chosen)) if isinstance(chosen, list) else chosen or "all-linear"
     saved = lora.get("modules_to_save")
@@ -186,10 +180,7 @@ def _optimizer(wrapper: Watched) -> tuple[dict[str, Any], int]:
     kind = str(wrapper.get("type"))
     if kind not in ("AmpOptimWrapper", "OptimWrapper"):
         wrapper.cannot("type", "{} is not modelled", shown(kind))
-    inner = wrapper.section("optimizer")
-    inner.ignore("lr", "betas", "weight_decay", "eps")
-    inner.only("type", "AdamW")
-    wrapper.ignore("clip_grad", "loss_scale", "paramwise_cfg")
+    wrapper.section("optimizer", Known("xtuner", "optimizer"))
     kinds = {"float16": "amp-fp16", "bfloat16": "amp-bf16"}
     precision = wrapper.one_of("dtype", kinds, option="precision") or "amp-fp16"  # as autocast has it unasked
     steps = wrapper.count("accumulative_counts") or 1
