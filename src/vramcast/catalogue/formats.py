@@ -3,7 +3,8 @@
 A snapshot lists, for one version of one package, the names of every section of its files with the kind of value, the
 choices and the default of each. `python -m tools.snapshots` writes them from the installed packages; nobody edits them.
 `harmless.toml` has names that change neither memory nor time, with a reason for each, `modelled.toml` those of which
-some values are modelled, `models.toml` what other tools call networks.
+some values are modelled, `renamed.toml` what else names are called, `presets.toml` files that come with tools,
+`models.toml` what they call networks.
 """
 
 from __future__ import annotations
@@ -134,10 +135,11 @@ def _wrong_value(known: Format, entry: Name, value: Any, where: str) -> Iterator
         yield Note("{}: {!r} is none of {}", where, value, ", ".join(map(str, entry.choices)))
 
 
-FILE: Final = FOLDER / "harmless.toml"
-CONDITIONS: Final = FOLDER / "conditional.toml"
-MODELS: Final = FOLDER / "models.toml"
-MODELLED: Final = FOLDER / "modelled.toml"
+@cache
+def _tables(file: str) -> dict[str, dict[str, Any]]:
+    """A file of facts: tool -> source, day, and tables of its own."""
+    found: dict[str, dict[str, Any]] = tomllib.loads((FOLDER / f"{file}.toml").read_text(encoding="utf-8"))
+    return found
 
 
 @cache
@@ -152,7 +154,7 @@ def harmless(format_name: str, section: str) -> frozenset[str]:
 
 def reasons(format_name: str, section: str) -> dict[str, tuple[str, ...]]:
     """Why names of a section change nothing -> those names, dashes as underscores."""
-    groups = _tables().get(format_name, {}).get(section, {})
+    groups = _tables("harmless").get(format_name, {}).get(section, {})
     return {why: tuple(names.replace("-", "_").split()) for why, names in groups.items()}
 
 
@@ -163,7 +165,7 @@ def conditions(format_name: str, section: str) -> dict[str, str]:
     >>> conditions("vllm", "EngineArgs")["moe_backend"]
     'experts'
     """
-    table = tomllib.loads(CONDITIONS.read_text(encoding="utf-8")).get(format_name, {}).get(section, {})
+    table = _tables("conditional").get(format_name, {}).get(section, {})
     return {name: part for part, names in table.items() for name in names.split()}
 
 
@@ -174,30 +176,40 @@ def modelled(format_name: str, section: str) -> dict[str, list[Any]]:
     >>> modelled("lmdeploy", "options")["num-nodes".replace("-", "_")]
     [1]
     """
-    table = tomllib.loads(MODELLED.read_text(encoding="utf-8")).get(format_name, {}).get(section, {})
+    table = _tables("modelled").get(format_name, {}).get(section, {})
     return {name.replace("-", "_"): values for name, values in table.items()}
 
 
 def sections() -> tuple[tuple[str, str], ...]:
     """Format and section of every table."""
     return tuple(
-        (name, section) for name, table in _tables().items() for section, groups in table.items()
+        (name, section) for name, table in _tables("harmless").items() for section, groups in table.items()
         if isinstance(groups, dict)
     )
 
 
-@cache
-def _tables() -> dict[str, dict[str, dict[str, str]]]:
-    found: dict[str, dict[str, dict[str, str]]] = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    return found
+def renamed(format_name: str, section: str) -> dict[str, Any]:
+    """Names of one section -> the ones by which they are read.
+
+    >>> renamed("openrlhf", "options")["lora_rank"]
+    'ds.lora.rank'
+    """
+    return dict(_tables("renamed")[format_name][section])
 
 
-@cache
+def presets(tool: str, kind: str) -> dict[str, dict[str, Any]]:
+    """Files that come with a tool, by the names that stand for them.
+
+    >>> presets("axolotl", "deepspeed")["zero1.json"]["stage"]
+    1
+    """
+    return dict(_tables("presets")[tool][kind])
+
+
 def networks_of(tool: str) -> dict[str, Any]:
     """What a tool calls networks, and what its names say: "models" -> name -> the network, and tables of its own.
 
     >>> networks_of("swift")["models"]["qwen1half-7b-chat"]
     'Qwen/Qwen1.5-7B-Chat'
     """
-    found: dict[str, Any] = tomllib.loads(MODELS.read_text(encoding="utf-8"))[tool]
-    return found
+    return _tables("models")[tool]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from vramcast.catalogue.formats import presets
 from vramcast.formats.reading import ELSEWHERE, Config, together
 from vramcast.formats.tools import deepspeed
 from vramcast.formats.tools.accelerate import fsdp_options
@@ -19,25 +20,8 @@ DEGREES: Final = {"tensor_parallel_size": "tp", "context_parallel_size": "cp", "
 
 STRATEGIES: Final = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
 
-ZERO_3: Final = {
-    "stage": 3, "overlap_comm": True, "contiguous_gradients": True, "sub_group_size": 0, "reduce_bucket_size": "auto",
-    "stage3_prefetch_bucket_size": 0, "stage3_param_persistence_threshold": "auto", "stage3_max_reuse_distance": 0,
-}
-"""Nothing is gathered ahead, as max_live_parameters is 0 [deepspeed runtime/zero/partitioned_param_coordinator.py
-`max_params_to_prefetch`]."""
-
-ON_HOST: Final = {"device": "cpu", "pin_memory": True}
-
-DEEPSPEED: Final[dict[str, dict[str, Any]]] = {
-    "zero1.json": {"stage": 1, "overlap_comm": True},
-    "zero2.json": {"stage": 2, "offload_optimizer": {"device": "cpu"}, "contiguous_gradients": True,
-                   "overlap_comm": True},
-    "zero3.json": ZERO_3,
-    "zero3_bf16.json": ZERO_3,
-    "zero3_bf16_cpuoffload_params.json": ZERO_3 | {"offload_param": ON_HOST},
-    "zero3_bf16_cpuoffload_all.json": ZERO_3 | {"offload_param": ON_HOST, "offload_optimizer": ON_HOST},
-}
-"""`zero_optimization` of the files that come with axolotl [ax deepspeed_configs/*.json]."""
+DEEPSPEED: Final = presets("axolotl", "deepspeed")
+"""`zero_optimization` of the files that come with axolotl."""
 
 
 def read_degrees(values: Watched) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
-from vramcast.catalogue.formats import load_format
+from vramcast.catalogue.formats import load_format, presets
 from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.reading import (
     ELSEWHERE,
@@ -55,19 +55,7 @@ TABLES: Final = (("fsdp_config", OF_FSDP), ("deepspeed_config", OF_DEEPSPEED), (
 KINDS: Final = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "use_megatron_lm": "MEGATRON_LM",
                 "multi_gpu": "MULTI_GPU", "tpu": "XLA"}
 
-_FSDP: Final = {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_offload_params": False}
-TRL_CONFIGS: Final[dict[str, dict[str, Any]]] = {
-    "single_gpu": {"distributed_type": "NO", "num_processes": 1},
-    "multi_gpu": {"distributed_type": "MULTI_GPU"},
-    "zero1": {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 1}},
-    "zero2": {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 2}},
-    "zero3": {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 3}},
-    "fsdp1": {"distributed_type": "FSDP", "fsdp_config": {
-        **_FSDP, "fsdp_version": 1, "fsdp_reshard_after_forward": "FULL_SHARD",
-        "fsdp_backward_prefetch": "BACKWARD_PRE", "fsdp_forward_prefetch": True, "fsdp_use_orig_params": True}},
-    "fsdp2": {"distributed_type": "FSDP", "fsdp_config": {
-        **_FSDP, "fsdp_version": 2, "fsdp_reshard_after_forward": True}},
-}
+TRL_CONFIGS: Final = presets("trl", "accelerate")
 """`--accelerate_config` of TRL's command line: the files that it brings, each for 8 processes in bf16."""
 
 PROCESSES: Final = 8

@@ -10,7 +10,7 @@ import os
 import re
 from typing import Any, Final
 
-from vramcast.catalogue.formats import load_format
+from vramcast.catalogue.formats import load_format, renamed
 from vramcast.catalogue.models import load_model
 from vramcast.domain.serving import ServeJob
 from vramcast.domain.version import read_version
@@ -117,18 +117,6 @@ FLASH: Final = {
 FORKS: Final = {"mla": "mla", "mla_use": "mla", "amb": "amb", "attention_max_batch": "amb", "fmoe": "fmoe",
                 "fused_moe": "fmoe", "rtr": "rtr", "run_time_repack": "rtr"}
 """Arguments that only ik_llama.cpp has -> engine option."""
-
-VARIABLES: Final = {
-    "LLAMA_ARG_MODEL": "model", "LLAMA_ARG_HF_REPO": "hf_repo", "LLAMA_ARG_HF_FILE": "hf_file",
-    "LLAMA_ARG_CTX_SIZE": "ctx_size", "LLAMA_ARG_N_GPU_LAYERS": "gpu_layers", "LLAMA_ARG_N_PARALLEL": "parallel",
-    "LLAMA_ARG_BATCH": "batch_size", "LLAMA_ARG_UBATCH": "ubatch_size", "LLAMA_ARG_FLASH_ATTN": "flash_attn",
-    "LLAMA_ARG_CACHE_TYPE_K": "cache_type_k", "LLAMA_ARG_CACHE_TYPE_V": "cache_type_v",
-    "LLAMA_ARG_THREADS": "threads", "LLAMA_ARG_N_CPU_MOE": "n_cpu_moe", "LLAMA_ARG_TENSOR_SPLIT": "tensor_split",
-    "LLAMA_ARG_SPLIT_MODE": "split_mode", "LLAMA_ARG_OVERRIDE_TENSOR": "override_tensor", "LLAMA_ARG_DEVICE": "device",
-    "LLAMA_ARG_MMPROJ": "mmproj", "LLAMA_ARG_MMPROJ_URL": "mmproj_url",
-    "LLAMA_ARG_IMAGE_MIN_TOKENS": "image_min_tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS": "image_max_tokens",
-}
-"""Variables of the environment -> the argument that each of them is [arg]."""
 
 
 def _own(values: Watched) -> dict[str, Any]:
@@ -265,7 +253,7 @@ SERVER: Final = Server(
     "llama.cpp", Known("llamacpp", "arguments"), {}, SHORT,
     start=re.compile(r"(?:\S*/)?llama-(?:server|cli|completion)(?:\.exe)?|\S*llama\.cpp:(?:server|full|light)\S*"),
     image=re.compile(r"llama\.cpp:\S*?-b(\d{4,5})\b|\bllama-b(\d{4,5})\b"),
-    own=_own, slots=1, arguments=VARIABLES,
+    own=_own, slots=1, arguments=renamed("llamacpp", "variables"),
     parts={name: known.about for name, known in FORK_OPTIONS.items() if known.about},
 )
 

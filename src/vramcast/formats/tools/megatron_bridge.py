@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from vramcast.catalogue.formats import presets, renamed
 from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import load_model
 from vramcast.domain.model import MoE
@@ -57,24 +58,8 @@ PRETRAINS: Final = "_pretrain_common"
 
 ADAPTS: Final = "_peft_common"
 
-RENAMED: Final = {
-    "model.num_moe_experts": "num-experts", "model.gated_linear_unit": "swiglu",
-    "model.virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
-    "model.num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
-    "model.num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
-    "model.microbatch_group_size_per_vp_stage": "microbatch-group-size-per-virtual-pipeline-stage",
-    "ddp.average_in_collective": "ddp-average-in-collective", "model.layernorm_epsilon": "norm-epsilon",
-}
-
-FALSE: Final = {
-    "model.add_bias_linear": "disable-bias-linear",
-    "model.share_embeddings_and_output_weights": "untie-embeddings-and-output-weights",
-    "model.apply_rope_fusion": "no-rope-fusion", "model.bias_activation_fusion": "no-bias-swiglu-fusion",
-    "model.bias_dropout_fusion": "no-bias-dropout-fusion", "model.masked_softmax_fusion": "no-masked-softmax-fusion",
-    "model.gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
-    "mixed_precision.grad_reduce_in_fp32": "grad-reduce-in-bf16",
-    "model.use_mamba_mem_eff_path": "disable-mamba-mem-eff-path",
-}
+RENAMED: Final = renamed("megatron-bridge", "recipe")
+FALSE: Final = renamed("megatron-bridge", "false")
 """What false stands for an argument; true is what is done anyway."""
 
 SIZES: Final = ("model", "train", "ddp", "optimizer", "mixed_precision", "comm_overlap")
@@ -388,23 +373,8 @@ def _arguments(values: Watched) -> Iterator[tuple[str, Any]]:
 
 ACTIVATIONS: Final = {"squared_relu": "squared-relu"}
 
-PRECISIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "bf16_mixed": {},
-    "bf16_with_fp8_delayed_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "delayed", "fp8_param_gather": True},
-    "bf16_with_mxfp8_mixed": {"fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param_gather": True,
-                              "reuse_grad_buf_for_mxfp8_param_ag": True},
-    "bf16_with_fp8_current_scaling_mixed": {
-        "fp8": "hybrid", "fp8_recipe": "tensorwise", "first_last_layers_bf16": True, "fp8_param_gather": True,
-        "num_layers_at_start_in_bf16": 1, "num_layers_at_end_in_bf16": 1},
-    "nemotron_h_bf16_with_fp8_current_scaling_mixed": {
-        "fp8": "hybrid", "fp8_recipe": "tensorwise", "first_last_layers_bf16": True, "fp8_param_gather": True,
-        "num_layers_at_start_in_bf16": 2, "num_layers_at_end_in_bf16": 2},
-    "nanov2_bf16_with_fp8_current_scaling_mixed": {
-        "fp8": "hybrid", "fp8_recipe": "blockwise", "first_last_layers_bf16": True, "fp8_param_gather": True,
-        "num_layers_at_start_in_bf16": 2, "num_layers_at_end_in_bf16": 2},
-    "bf16_with_fp8_subchannel_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "blockwise", "fp8_param_gather": False},
-}
-"""Recipe of a precision -> what it sets over bf16 [mb training/mixed_precision.py]."""
+PRECISIONS: Final = presets("megatron-bridge", "precisions")
+"""Recipe of a precision -> what it sets over bf16."""
 
 OF_PRECISION: Final = {
     "fp8_recipe": "--fp8-recipe", "fp8": "--fp8-format", "fp8_param_gather": "--fp8-param-gather",

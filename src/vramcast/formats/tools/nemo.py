@@ -11,45 +11,17 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vramcast.catalogue.formats import renamed
 from vramcast.formats.reading import Config, Reading, Unread, shown, table
 from vramcast.formats.tools import megatron
 from vramcast.formats.watched import Known, Watched
 
 MODEL: Final = Known("nemo", "model")
 
-SAME: Final = {
-    "micro_batch_size": "micro-batch-size", "global_batch_size": "global-batch-size",
-    "tensor_model_parallel_size": "tensor-model-parallel-size",
-    "pipeline_model_parallel_size": "pipeline-model-parallel-size",
-    "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
-    "context_parallel_size": "context-parallel-size", "expert_model_parallel_size": "expert-model-parallel-size",
-    "encoder_seq_length": "seq-length", "max_position_embeddings": "max-position-embeddings",
-    "num_layers": "num-layers", "hidden_size": "hidden-size", "ffn_hidden_size": "ffn-hidden-size",
-    "num_attention_heads": "num-attention-heads", "kv_channels": "kv-channels", "hidden_dropout": "hidden-dropout",
-    "attention_dropout": "attention-dropout", "rotary_percentage": "rotary-percent",
-    "position_embedding_type": "position-embedding-type", "num_query_groups": "num-query-groups",
-    "make_vocab_size_divisible_by": "make-vocab-size-divisible-by", "override_vocab_size": "padded-vocab-size",
-    "num_moe_experts": "num-experts", "moe_router_topk": "moe-router-topk",
-    "moe_token_dispatcher_type": "moe-token-dispatcher-type",
-    "moe_expert_capacity_factor": "moe-expert-capacity-factor", "wgrad_deferral_limit": "wgrad-deferral-limit",
-    "activations_checkpoint_granularity": "recompute-granularity",
-    "activations_checkpoint_method": "recompute-method", "activations_checkpoint_num_layers": "recompute-num-layers",
-    "fp8_recipe": "fp8-recipe", "moe_ffn_hidden_size": "moe-ffn-hidden-size",
-}
+SAME: Final = renamed("nemo", "model")
 """Name of NeMo -> the argument of Megatron-LM with the same value; null is none."""
 
-SWITCHES: Final = {
-    "sequence_parallel": ("sequence-parallel", True), "deterministic_mode": ("deterministic-mode", True),
-    "gradient_accumulation_fusion": ("no-gradient-accumulation-fusion", False), "qkv_bias": ("add-qkv-bias", True),
-    "bias_dropout_add_fusion": ("no-bias-dropout-fusion", False), "apply_rope_fusion": ("no-rope-fusion", False),
-    "masked_softmax_fusion": ("no-masked-softmax-fusion", False), "bias": ("disable-bias-linear", False),
-    "share_embeddings_and_output_weights": ("untie-embeddings-and-output-weights", False),
-    "cross_entropy_loss_fusion": ("cross-entropy-loss-fusion", True), "ub_tp_comm_overlap": ("tp-comm-overlap", True),
-    "moe_grouped_gemm": ("moe-grouped-gemm", True), "fp8_params": ("fp8-param-gather", True),
-    "defer_embedding_wgrad_compute": ("defer-embedding-wgrad-compute", True),
-    "qk_layernorm": ("qk-layernorm", True), "moe_pad_expert_input_to_capacity": ("moe-pad-expert-input-to-capacity",
-                                                                                True),
-}
+SWITCHES: Final = renamed("nemo", "switches")
 """Name of NeMo -> the argument that stands for one of its values."""
 
 NORMS: Final = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from vramcast.catalogue.formats import load_format
+from vramcast.catalogue.formats import load_format, renamed
 from vramcast.domain.version import Version, read_version
 from vramcast.errors import Note
 from vramcast.formats.reading import NOT_MODELLED, Config, Reading, Unread, arguments, command_of
@@ -22,32 +22,7 @@ PROGRAM: Final = re.compile(r"\bopenrlhf[./]cli[./](?:train_ppo_ray|train_ppo)\b
 RELEASE: Final = re.compile(r"\bopenrlhf(?:\[\w+\])?(?:==|@v|:)(\d+\.\d+(?:\.\d+)?)")
 """In a pin of the package, or the tag of an image."""
 
-RENAMED: Final = {
-    **{f"{role}_{name}": f"{role}.{name}" for role in ("actor", "critic", "ref", "reward")
-       for name in ("num_nodes", "num_gpus_per_node")},
-    **{f"vllm_{name}": f"vllm.{name}" for name in (
-        "num_engines", "tensor_parallel_size", "enable_sleep", "gpu_memory_utilization")},
-    **{name: f"ds.{name}" for name in (
-        "zero_stage", "adam_offload", "overlap_comm", "grad_accum_dtype", "packing_samples", "attn_implementation",
-        "use_liger_kernel", "deepcompile", "zpg", "load_in_4bit", "param_dtype", "ring_attn_size")},
-    **{name: f"rollout.{name}" for name in (
-        "max_new_tokens", "n_samples_per_prompt", "temperature", "vllm_generate_batch_size")},
-    "colocate_all_models": "train.colocate_all", "colocate_actor_ref": "train.colocate_actor_ref",
-    "colocate_critic_reward": "train.colocate_critic_reward", "async_train": "train.async_enable",
-    "enforce_eager": "vllm.enforce_eager", "deepspeed_enable_sleep": "ds.enable_sleep",
-    "ds_tensor_parallel_size": "ds.tensor_parallel_size", "use_dynamic_batch": "train.dynamic_batch_enable",
-    "rollout_max_tokens_per_gpu": "rollout.max_tokens_per_gpu", "train_max_tokens_per_gpu": "train.max_tokens_per_gpu",
-    "lora_rank": "ds.lora.rank", "rollout_batch_size": "rollout.batch_size", "train_batch_size": "train.batch_size",
-    "micro_rollout_batch_size": "rollout.micro_batch_size", "micro_train_batch_size": "train.micro_batch_size",
-    "max_epochs": "train.max_epochs", "max_len": "data.max_len", "enable_ema": "train.enable_ema",
-    "gradient_checkpointing": "actor.gradient_checkpointing_enable", "init_kl_coef": "algo.kl.init_coef",
-    "advantage_estimator": "algo.advantage.estimator", "entropy_loss_coef": "actor.entropy_coef",
-    "pretrain": "actor.model_name_or_path", "reward_pretrain": "reward.model_name_or_path",
-    "critic_pretrain": "critic.model_name_or_path", "remote_rm_url": "reward.remote_url",
-    "agent_func_path": "train.agent_func_path", "dynamic_filtering": "algo.dynamic_filtering_enable",
-    "max_images_per_prompt": "data.max_images_per_prompt", "freeze_visual_encoder": "actor.freeze_visual_encoder",
-    "ref_reward_offload": "ref.offload",
-}
+RENAMED: Final = renamed("openrlhf", "options")
 """Names up to 0.10.1 -> those since."""
 
 ESTIMATORS: Final = {

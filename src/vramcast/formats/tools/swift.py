@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
+from vramcast.catalogue.formats import presets
 from vramcast.errors import Note
 from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.reading import (
@@ -73,20 +74,8 @@ KERNELS: Final = {
 
 DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
-BUCKETS: Final = {"overlap_comm": False, "contiguous_gradients": True}
-FLAT: Final = BUCKETS | {"allgather_bucket_size": 2e8, "reduce_bucket_size": 2e8}
-PARTED: Final = BUCKETS | {
-    "sub_group_size": 1e9, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto",
-    "stage3_param_persistence_threshold": "auto", "stage3_max_reuse_distance": 1e9,
-}
-ON_HOST: Final = {"device": "cpu", "pin_memory": True}
-
-DEEPSPEED: Final[dict[str, dict[str, Any]]] = {
-    "zero0": FLAT | {"stage": 0}, "zero1": FLAT | {"stage": 1}, "zero2": FLAT | {"stage": 2},
-    "zero2_offload": FLAT | {"stage": 2, "offload_optimizer": ON_HOST}, "zero3": PARTED | {"stage": 3},
-    "zero3_offload": PARTED | {"stage": 3, "offload_optimizer": ON_HOST, "offload_param": ON_HOST},
-}
-"""`zero_optimization` of the files that come with ms-swift, by the names that stand for them [swift config/*.json]."""
+DEEPSPEED: Final = presets("swift", "deepspeed")
+"""`zero_optimization` of the files that come with ms-swift, by the names that stand for them."""
 
 FROZEN: Final = {"freeze_vit": ("towers", True), "freeze_aligner": ("projectors", True),
                  "freeze_llm": ("language_model", False)}

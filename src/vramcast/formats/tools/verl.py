@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.documents import NoDocument, parse_yaml
-from vramcast.catalogue.formats import load_format
+from vramcast.catalogue.formats import load_format, renamed
 from vramcast.domain.version import read_version
 from vramcast.errors import Note
 from vramcast.formats.reading import ELSEWHERE, NO_GPU, NOT_MODELLED, Config, Reading, Unread, command_of
@@ -108,18 +108,7 @@ SPLIT: Final = (
     Row("last_stage_layers", f"{TRANSFORMER}num_layers_in_last_pipeline_stage"),
 )
 
-RENAMED: Final = {
-    "rollout.update_weights_bucket_megabytes": "rollout.checkpoint_engine.update_weights_bucket_megabytes",
-    "actor.fsdp_config.ulysses_sequence_parallel_size": "actor.ulysses_sequence_parallel_size",
-    "actor.fsdp_config.entropy_from_logits_with_chunking": "actor.entropy_from_logits_with_chunking",
-    "actor.fsdp_config.entropy_checkpointing": "actor.entropy_checkpointing",
-    "actor.fsdp_config.use_torch_compile": "actor.use_torch_compile",
-    "actor.fsdp_config.strategy": "actor.strategy",
-    "actor.use_remove_padding": "model.use_remove_padding",
-    "actor.use_fused_kernels": "model.use_fused_kernels",
-    **{f"model.gradient_checkpointing_kwargs.activations_checkpoint_{name}": f"{TRANSFORMER}recompute_{name}"
-       for name in ("granularity", "method", "num_layers")},
-}
+RENAMED: Final = renamed("verl", "config")
 """A second place of a setting, or its place in former releases -> where it is read."""
 
 
