@@ -105,6 +105,35 @@ def together(*parts: Mapping[str, Any]) -> dict[str, Any]:
     return found | ({"engine-option": pairs} if pairs else {})
 
 
+def without_none(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that have a value."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def engine_options(**values: float | bool | None) -> dict[str, Any]:
+    """Options of the engine, those that are None left out.
+
+    >>> engine_options(reentrant=True, beta=0.04), engine_options(beta=None)
+    ({'engine-option': ('reentrant=true', 'beta=0.04')}, {})
+    """
+    words = {True: "true", False: "false"}
+    pairs = tuple(f"{name}={words[value] if isinstance(value, bool) else f'{value:g}'}"
+                  for name, value in without_none(values).items())
+    return {"engine-option": pairs} if pairs else {}
+
+
+def listed(given: Any) -> list[str]:
+    """A list of texts, or the one that stands for it; null, false and an empty text are none."""
+    if isinstance(given, list):
+        return [str(one) for one in given]
+    return [] if given is None or given is False or given == "" else [str(given)]
+
+
+def modules_of(given: Any) -> str | None:
+    """Names of modules as `--lora-targets` takes them; one text may be a pattern, or a group of them."""
+    return ",".join(one.strip() for one in listed(given)) or None
+
+
 def lengths_of(*, packed: Any) -> dict[str, Any]:
     """How long samples are beside the longest: all alike where they fill the length, else any length.
 

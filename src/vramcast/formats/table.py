@@ -84,9 +84,9 @@ def refuse(refusals: Iterable[Refusal], job: Job) -> None:
             raise Unsupported(refusal.sentence.format(job=job, plan=job.plan, workload=job.workload))
 
 
-def read_rows(rows: Iterable[Row], values: Watched) -> dict[str, Any]:
-    """Field -> value, of the rows that a file says something about."""
-    found: dict[str, Any] = {}
+def read_options(rows: tuple[Row, ...], values: Watched, *, unasked: bool = False) -> dict[str, Any]:
+    """Option -> value, of the rows that a file says something about; `unasked`: of the others what is usual, too."""
+    found = {row.option: row.usual for row in rows if unasked and row.usual not in (None, "")}
     for row in rows:
         table, _, name = row.name.rpartition(".")
         if not table or dict.__contains__(values, row.name):  # words of a command line have no tables
@@ -94,5 +94,5 @@ def read_rows(rows: Iterable[Row], values: Watched) -> dict[str, Any]:
         else:
             value = row.read(values.inner.get(table) or values.section(table), name)
         if value is not None:
-            found[row.field] = value
+            found[row.option] = value
     return found

@@ -133,14 +133,14 @@ class Watched(dict[str, Any]):
             self.refuse(name, "a text")
         return value if isinstance(value, str) else None
 
-    def number(self, name: str) -> float | None:
-        """A number from 0 up, else None; other values get a sentence."""
+    def number(self, name: str, usual: float | None = None) -> float | None:
+        """A number from 0 up, the usual one where nobody says it; other values get a sentence."""
         value = self.get(name)
         found = float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
         usable = isinstance(found, (int, float)) and not isinstance(found, bool) and 0 <= found < 1e15
         if value is not None and not usable:
             self.refuse(name, "a number from 0 up")
-        return float(found) if usable else None
+        return float(found) if usable else usual
 
     def one_of(self, name: str, known: Mapping[str, Any], *, lower: bool = False, option: str = "") -> Any:
         """What a table has for a value, None for "auto"; other values get a sentence."""

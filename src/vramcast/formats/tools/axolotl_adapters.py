@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.families.module_names import LINEAR_NAMES
-from vramcast.formats.reading import shown, together
+from vramcast.formats.reading import listed, modules_of, shown, together, without_none
 from vramcast.formats.tools.llamafactory import QUANTISED, STORED
 from vramcast.formats.watched import Watched
 
@@ -68,20 +68,14 @@ def read_adapters(values: Watched) -> dict[str, Any]:
     if found["lora-dropout"] and not values.get("lora_target_parameters"):
         # where PEFT itself stops [ax loaders/adapter.py `_patch_peft_param_wrapper_dropout`]
         found["engine-option"] = (f"{UNDROPPED}=true",)
-    if saved := values.get("lora_modules_to_save"):
-        found["modules-to-save"] = ",".join(map(str, saved if isinstance(saved, list) else [saved]))
+    found |= without_none({"modules-to-save": modules_of(values.get("lora_modules_to_save"))})
     return together(found, _stored(values, kind))
 
 
 def _targets(values: Watched) -> str:
     """Modules by their names, or one regular expression; every linear layer but the head beside them."""
-    listed: list[str] = []
-    for name in ("lora_target_modules", "lora_target_parameters"):
-        given = values.get(name) or []
-        listed += [str(word) for word in given] if isinstance(given, list) else [str(given)]
-    if values.flag("lora_target_linear"):
-        listed = [LINEAR_NAMES, *listed]
-    return ",".join(listed)
+    named = listed(values.get("lora_target_modules")) + listed(values.get("lora_target_parameters"))
+    return ",".join([LINEAR_NAMES, *named] if values.flag("lora_target_linear") else named)
 
 
 def _stored(values: Watched, kind: str) -> dict[str, Any]:

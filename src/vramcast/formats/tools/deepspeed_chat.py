@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from vramcast.formats.reading import Config, Reading, Unread, arguments, command_of, together
-from vramcast.formats.table import Row, read_rows
+from vramcast.formats.table import Row, read_options
 from vramcast.formats.watched import Known, Watched
 
 NAMES: Final = Known("deepspeed-chat", "arguments")
@@ -18,12 +18,12 @@ NAMES: Final = Known("deepspeed-chat", "arguments")
 DTYPES: Final = {"fp16": "mixed-fp16", "bf16": "mixed-bf16"}
 
 ROWS: Final = (
-    Row("model", "model_name_or_path", ""),
     Row("seq_len", "max_seq_len", 512),
     Row("micro_batch", "per_device_train_batch_size", 16),
     Row("grad_accum", "gradient_accumulation_steps", 1),
     Row("precision", "dtype", "mixed-fp16", words=DTYPES),
     Row("recompute", "gradient_checkpointing", "none", words={"true": "full", "false": "none"}),
+    Row("model", "model_name_or_path", ""),
 )
 """What is said of the plan, and where nobody says it [chat]."""
 
@@ -57,9 +57,8 @@ def read(config: Config) -> Reading:
     objective = next((step for name, step in OWN.items() if dict.__contains__(values, name)), None)
     places = f"{config.folder} {dict.get(values, 'output_dir', '')}"
     objective = objective or next((step for name, step in FOLDERS.items() if name in places), None)
-    found = {row.option: row.usual for row in ROWS if row.usual} | {
-        name.replace("_", "-"): value for name, value in read_rows(ROWS, values).items()}
-    options = {"engine": "deepspeed", "optimizer": "adamw", "engine-option": BUFFERS, **found}
+    options = {"engine": "deepspeed", "optimizer": "adamw", "engine-option": BUFFERS,
+               **read_options(ROWS, values, unasked=True)}
     options = together(options, _zero(values), _adapters(values), {"objective": objective} if objective else {})
     if objective == "dpo":
         options = together(options, {"engine-option": ("log_probs=outputs",)})

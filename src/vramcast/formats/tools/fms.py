@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.errors import Note
-from vramcast.formats.reading import Reading, lengths_of, together
+from vramcast.formats.reading import Reading, lengths_of, modules_of, together, without_none
 from vramcast.formats.tools.transformers import ARGUMENTS, arguments_of, precision_of, recompute_of
-from vramcast.formats.tools.trl import names_of
 from vramcast.formats.watched import Known, Watched
 
 TUNING: Final = Known("fms", "arguments", (ARGUMENTS,))
@@ -80,13 +79,10 @@ def _adapters(values: Watched) -> dict[str, Any]:
     if method != "lora":
         values.cannot("peft_method", "{} is not modelled; lora is", str(method)[:40], option="peft")
         return {}
-    dropout = values.number("lora_dropout")
-    found: dict[str, Any] = {"peft": "lora", "lora-rank": values.count("r") or RANK,
-                             "lora-dropout": 0.05 if dropout is None else dropout}
-    values.get("lora_alpha")
-    if (targets := values.get("target_modules")) is not None:
-        found["lora-targets"] = names_of(targets)
-    return found | _stored(values)
+    values.ignore("lora_alpha")
+    return without_none({
+        "peft": "lora", "lora-rank": values.count("r") or RANK, "lora-dropout": values.number("lora_dropout", 0.05),
+        "lora-targets": modules_of(values.get("target_modules"))}) | _stored(values)
 
 
 def _stored(values: Watched) -> dict[str, Any]:
@@ -149,9 +145,8 @@ def read_fsdp_qlora(given: Mapping[str, Any], program: str, file: str) -> Readin
     strategy = values.one_of("sharding_strategy", STRATEGIES, option="shards") or "everything"
     options["shards"] = strategy
     if base is not None:
-        rank, dropout = values.count("lora_rank"), values.number("lora_dropout")
-        options |= {"peft": "lora", "lora-rank": rank or 64, "lora-dropout": 0.1 if dropout is None else dropout,
-                    "adapter-dtype": "bf16"}
+        options |= {"peft": "lora", "lora-rank": values.count("lora_rank") or 64, "adapter-dtype": "bf16",
+                    "lora-dropout": values.number("lora_dropout", 0.1)}
         if values.get("lora_target_modules", "all") == "all":
             options["lora-targets"] = OF_LAYERS
         if base != "full":

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from vramcast.errors import Note
-from vramcast.formats.reading import Reading, Unread, together
+from vramcast.formats.reading import Reading, Unread, modules_of, together, without_none
 from vramcast.formats.tools.transformers import ARGUMENTS, LENGTHS, arguments_of, liger_of, precision_of, recompute_of
-from vramcast.formats.tools.trl import LOADED, names_of
+from vramcast.formats.tools.trl import LOADED
 from vramcast.formats.watched import Known, Watched
 
 EXAMPLES: Final = Known("transformers", "examples", (ARGUMENTS,))
@@ -146,23 +146,20 @@ def _adapters(values: Watched) -> dict[str, Any]:
     """LoRA of a script that nobody here knows; its rank and its modules are the script's own where nobody says them."""
     on = [name for name in SWITCHES if values.flag(name)]
     ranks = [(name, rank) for name in RANKS if (rank := values.count(name))]
-    dropout = values.number("lora_dropout")
     # fire, which many of them use, reads [a,b] without quotes
-    targets = next((re.sub(r"""[\[\]'"\s]""", "", names_of(found)) for name in TARGETS
-                    if (found := values.get(name)) is not None), None)
+    targets = next((re.sub(r"""[\[\]'"\s]""", "", found) for name in TARGETS
+                    if (found := modules_of(values.get(name))) is not None), None)
     if not on and (not ranks or any(name in values for name in SWITCHES)):
         return {}
     if not ranks:
         values.cannot(RANKS[0], "is left to the script; --lora-rank says it", option="lora-rank")
     if targets is None:
         values.cannot(TARGETS[0], "is left to the script; --lora-targets says them", option="lora-targets")
-    return {
-        "peft": "lora",
-        **({"lora-rank": ranks[0][1]} if ranks else {}),
-        **({"lora-targets": targets} if targets else {}),
-        **({} if dropout is None else {"lora-dropout": dropout}),
-        **({"base-weights": "nf4"} if any(name in PACKED for name in on) else {}),
-    }
+    return without_none({
+        "peft": "lora", "lora-rank": ranks[0][1] if ranks else None, "lora-targets": targets,
+        "lora-dropout": values.number("lora_dropout"),
+        "base-weights": "nf4" if any(name in PACKED for name in on) else None,
+    })
 
 
 DTYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "auto": "fp32"}

@@ -16,7 +16,7 @@ from vramcast.formats.files import File, Order, hub_id, nested
 from vramcast.formats.launch import head_of
 from vramcast.formats.lines import Line, Table, yaml_text
 from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, arguments, command_of, together, written
-from vramcast.formats.table import Refusal, Row, read_rows, refuse
+from vramcast.formats.table import Refusal, Row, read_options, refuse
 from vramcast.formats.tools.deepspeed import LEARNING_RATE
 from vramcast.formats.watched import Known, Watched
 
@@ -126,7 +126,7 @@ def _options(values: Watched, method: str, *, whole: bool) -> tuple[dict[str, An
     options: dict[str, Any] = {"engine": "litgpt", "shards": "everything"}  # over several GPUs; one holds it all
     train = values.section("train", Known("litgpt", "train"))
     values.section("data", Known("litgpt", "data"))
-    options |= {field.replace("_", "-"): value for field, value in read_rows(ROWS, values).items()}
+    options |= read_options(ROWS, values)
     if whole and "precision" not in options:
         options["precision"] = "amp-bf16"
     if (name := values.text("checkpoint_dir")) is not None:

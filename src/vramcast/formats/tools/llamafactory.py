@@ -20,7 +20,7 @@ from vramcast.families.module_names import names_of, names_saved
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import head_of
 from vramcast.formats.lines import Line, Table, yaml_text
-from vramcast.formats.reading import Config, Reading, lengths_of, together, written
+from vramcast.formats.reading import Config, Reading, engine_options, lengths_of, together, without_none, written
 from vramcast.formats.table import Refusal, refuse
 from vramcast.formats.tools import deepspeed
 from vramcast.formats.tools.transformers import (
@@ -160,7 +160,7 @@ def _recompute(values: Watched) -> dict[str, Any]:
         values.get("use_reentrant_gc")
         return {"recompute": "none"}
     reentrant = values.flag("use_reentrant_gc") is not False
-    return {"recompute": "full", "engine-option": (f"reentrant={str(reentrant).lower()}",)}
+    return {"recompute": "full"} | engine_options(reentrant=reentrant)
 
 
 def _kernels(values: Watched, objective: str) -> dict[str, Any]:
@@ -214,11 +214,10 @@ def _adapters(values: Watched) -> dict[str, Any]:
     if kind == "oft" and values.number("oft_rank"):
         values.cannot("oft_rank", "stops beside oft_block_size, which is 32 unasked [PEFT OFTConfig]")
     found["adapter-dtype"] = "bf16" if values.flag("pure_bf16") else "fp32"  # whatever TRL does: [LF model/adapter.py]
-    if (dropout := values.number("lora_dropout")) is not None:
-        found["lora-dropout"] = dropout
-    if saved := values.get("additional_target"):
-        found["modules-to-save"] = _names(saved)
-    return found | _stored(values)
+    saved = values.get("additional_target")
+    return found | without_none({
+        "lora-dropout": values.number("lora_dropout"), "modules-to-save": _names(saved) if saved else None,
+    }) | _stored(values)
 
 
 def _names(given: Any) -> str:

@@ -9,7 +9,18 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, lengths_of, table, together
+from vramcast.formats.reading import (
+    ELSEWHERE,
+    Config,
+    Reading,
+    Unread,
+    lengths_of,
+    listed,
+    modules_of,
+    table,
+    together,
+    without_none,
+)
 from vramcast.formats.tools.llamafactory import ALL, CUTOFF, KERNELS, RANK
 from vramcast.formats.watched import Known, Watched
 
@@ -103,19 +114,14 @@ def _adapters(values: Watched) -> dict[str, Any]:
     if kind != "lora":
         inner.cannot("name", "{} is not modelled; lora is", str(kind)[:40], option="peft")
         return {}
-    inner.get("lora_alpha")
-    inner.get("use_rslora")
-    targets = inner.get("target_modules", "all")
-    listed = targets if isinstance(targets, list) else [targets]
-    found: dict[str, Any] = {
+    inner.ignore("lora_alpha", "use_rslora")
+    targets = listed(inner.get("target_modules", "all"))
+    found = without_none({
         "peft": "dora" if inner.flag("use_dora") else "lora", "lora-rank": inner.count("r") or RANK,
-        "lora-targets": ALL if listed == ["all"] else ",".join(map(str, listed)),
+        "lora-targets": ALL if targets == ["all"] else ",".join(targets),
         "adapter-dtype": "fp32" if values.get("dist_config") is None else "bf16",
-    }
-    dropout = inner.number("lora_dropout")
-    found["lora-dropout"] = 0.05 if dropout is None else dropout
-    if saved := inner.get("modules_to_save"):
-        found["modules-to-save"] = ",".join(map(str, saved))
+        "lora-dropout": inner.number("lora_dropout", 0.05), "modules-to-save": modules_of(inner.get("modules_to_save")),
+    })
     return found | _stored(values.section("quant_config"))
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from vramcast.errors import Note, Unsupported
 from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, command_of
-from vramcast.formats.table import Row, read_rows
+from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools import vllm
 from vramcast.formats.tools.verl import OVERRIDE, value_of
 from vramcast.formats.watched import Known, Watched
@@ -209,8 +209,7 @@ def reading(given: Mapping[str, Any]) -> Reading:
     megatron = values.flag(f"{MEGATRON}enabled") is True
     if not megatron and values.flag(f"{DTENSOR}enabled") is False:
         values.cannot(f"{DTENSOR}enabled", "is false beside policy.megatron_cfg.enabled=false, which NeMo-RL refuses")
-    said = read_rows((*ROWS, *(SPLIT if megatron else SHARDED)), values)
-    options: dict[str, Any] = {field.replace("_", "-"): value for field, value in said.items()}
+    options = read_options((*ROWS, *(SPLIT if megatron else SHARDED)), values)
     options |= {"framework": "nemo-rl", "engine": "megatron" if megatron else "pytorch", "algorithm": "grpo"}
     each, nodes = values.count("cluster.gpus_per_node") or 8, values.count("cluster.num_nodes") or 1
     options |= _of_megatron(values) if megatron else _of_dtensor(values, each * nodes)

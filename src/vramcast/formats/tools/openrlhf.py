@@ -13,8 +13,9 @@ from typing import Any, Final
 from vramcast.catalogue.formats import load_format, renamed
 from vramcast.domain.version import Version, read_version
 from vramcast.errors import Note
+from vramcast.formats.environment import options_of_environment
 from vramcast.formats.reading import NOT_MODELLED, Config, Reading, Unread, arguments, command_of
-from vramcast.formats.table import Row, read_rows
+from vramcast.formats.table import Row, read_options
 from vramcast.formats.watched import Known, Watched
 
 NAMES: Final = Known("openrlhf", "options")
@@ -73,8 +74,7 @@ def read(config: Config) -> Reading:
     if command.words[place : place + 1] and command.words[place].endswith("train_ppo"):
         return Reading("openrlhf", {}, unread=(Unread("train_ppo", "is a trainer without Ray, which is not modelled"),))
     found = reading(given, config.text, undecided=command.undecided)
-    alloc = command.variables.get("PYTORCH_CUDA_ALLOC_CONF")
-    options = {**({"alloc-conf": alloc} if alloc else {}), **found.options}
+    options = options_of_environment(command.variables) | found.options
     return found._replace(options=options, unread=(*found.unread, *command.unread),
                           notes=(*found.notes, *command.notes))
 
@@ -89,9 +89,8 @@ def reading(given: Mapping[str, Any], text: str = "", undecided: Mapping[str, st
     """
     release = _release(given, text)
     values = Watched({RENAMED.get(name, name): value for name, value in given.items()}, NAMES, undecided=undecided)
-    said = {row.option: row.usual for row in ROWS} | {
-        name.replace("_", "-"): value for name, value in read_rows(ROWS, values).items()}
-    options: dict[str, Any] = {"framework": f"openrlhf@{release}", "engine": "deepspeed", "rollout": "vllm", **said}
+    options: dict[str, Any] = {"framework": f"openrlhf@{release}", "engine": "deepspeed", "rollout": "vllm",
+                               **read_options(ROWS, values, unasked=True)}
     options |= _networks(values, options["algorithm"]) | _losses(values) | _lengths(values, release)
     options |= _batches(values, options) | _of_deepspeed(values)
     placed, ranks, nodes = _placed(values, options)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.errors import Note
+from vramcast.formats.environment import options_of_environment
 from vramcast.formats.reading import Config, Reading, Unread, arguments, command_of
-from vramcast.formats.table import Row, read_rows
+from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools import sglang
 from vramcast.formats.tools.megatron import OF_NETWORK
 from vramcast.formats.watched import Known, Watched
@@ -75,10 +76,9 @@ def read(config: Config) -> Reading:
     given = {name: value for name, value in given.items() if value != "${MODEL_ARGS}"}
     found = reading(given, ahead=command.words[place : place + 1] and "async" in command.words[place],
                     undecided=command.undecided)
-    alloc = command.variables.get("PYTORCH_CUDA_ALLOC_CONF")
     of_network = all("models/" in line for line in SOURCES.findall(config.text)) and "model" in found.options
     sourced = [one for one in command.unread if not (of_network and one.name.startswith("source "))]
-    options = {**found.options, **({"alloc-conf": alloc} if alloc else {})}
+    options = found.options | options_of_environment(command.variables)
     return found._replace(options=options, unread=(*found.unread, *sourced), notes=(*found.notes, *command.notes))
 
 
@@ -95,8 +95,7 @@ def reading(given: Mapping[str, Any], *, ahead: object = False, undecided: Mappi
                       if value is not None and not SAYS_NOTHING.match(name) and not name.startswith("sglang_")
                       and (name == STEPS or not OF_NETWORK.match(f"--{name.replace('_', '-')}"))
                       and not megatron.is_harmless(f"--{name}")}, Known("slime", "arguments"), undecided)
-    said = read_rows(ROWS, values)
-    options: dict[str, Any] = {field.replace("_", "-"): value for field, value in said.items()}
+    options = read_options(ROWS, values)
     options |= {"framework": "slime", "engine": "megatron", "rollout": "sglang"}
     options.setdefault("recompute", "none")
     model = values.text("hf_checkpoint")

@@ -22,11 +22,15 @@ from vramcast.formats.reading import (
     Unread,
     arguments,
     command_of,
+    engine_options,
     lengths_of,
+    listed,
+    modules_of,
     shown,
     together,
+    without_none,
 )
-from vramcast.formats.table import Row, read_rows
+from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools import deepspeed, hf_command
 from vramcast.formats.tools.llamafactory import QUANTISED, STORED, liger_of_stage
 from vramcast.formats.tools.swift_former import is_former, read_former
@@ -199,10 +203,8 @@ def _generation(values: Watched) -> dict[str, Any]:
                       "many come together", length, option=length)
     if values.flag("async_generate") and values.get("vllm_mode") != "server":  # [swift rlhf_args.py]
         values.cannot("async_generate", "is refused by ms-swift but with vllm_mode server")
-    beta = values.number("beta")
     found: dict[str, Any] = {"completion-len": values.count("max_completion_length") or 512}
-    found |= {"engine-option": (f"beta={0.04 if beta is None else beta:g}",)}
-    return together(found, generation_of(values, answered=True))
+    return together(found, engine_options(beta=values.number("beta", 0.04)), generation_of(values, answered=True))
 
 
 ROLLOUT: Final = (
@@ -227,8 +229,7 @@ def _rollout(values: Watched) -> dict[str, Any]:
     """The options of `vramcast rl` beside those of the trainer; none where no engine is on its cards."""
     if values.flag("use_vllm") is not True or dict.get(values, "vllm_mode") != "colocate":
         return {}
-    said = {row.option: row.usual for row in ROLLOUT if isinstance(row.usual, (int, float))} | {
-        field.replace("_", "-"): value for field, value in read_rows(ROLLOUT, values).items()}
+    said = read_options(ROLLOUT, values, unasked=True)
     level = values.whole("sleep_level") or 0
     values.must_be_off("vllm_enable_lora", "adapters that the engine keeps apart are not modelled")
     sleep = {"sleep": level > 0} | ({"sleep-level": level} if level else {})
@@ -263,15 +264,12 @@ def _adapters(values: Watched) -> dict[str, Any]:
     if kind == "adalora":
         rank = values.count("adalora_init_r") or 12
         values.get("adalora_target_r")
-    found: dict[str, Any] = {"peft": "dora" if values.flag("use_dora") else str(kind), "lora-rank": rank}
-    dropout = values.number("lora_dropout")
-    found["lora-dropout"] = 0.05 if dropout is None else dropout
-    found["lora-targets"] = _targets(values)
-    saved = values.get("modules_to_save")
-    if saved:
-        found["modules-to-save"] = ",".join(map(str, saved if isinstance(saved, list) else [saved]))
-    given = values.get("lora_dtype")
-    found["adapter-dtype"] = DTYPES.get(str(given), "fp32")
+    found = without_none({
+        "peft": "dora" if values.flag("use_dora") else str(kind), "lora-rank": rank,
+        "lora-dropout": values.number("lora_dropout", 0.05), "lora-targets": _targets(values),
+        "modules-to-save": modules_of(values.get("modules_to_save")),
+        "adapter-dtype": DTYPES.get(str(values.get("lora_dtype")), "fp32"),
+    })
     values.must_be_empty("adapters", "hold adapters whose own file says how large they are; give --lora-rank",
                          option="lora-rank")
     return together(found, _stored(values))
@@ -280,10 +278,8 @@ def _adapters(values: Watched) -> dict[str, Any]:
 def _targets(values: Watched) -> str:
     """Modules by their names; all-linear is those of the language model."""
     given = values.get("target_regex") or values.get("target_modules") or "all-linear"
-    listed = [str(word) for word in (given if isinstance(given, list) else [given])]
-    parameters = values.get("target_parameters") or []
-    listed += [str(word) for word in (parameters if isinstance(parameters, list) else [parameters])]
-    return ",".join(ALL_OF_IT.get(word, word) for word in listed)
+    named = listed(given) + listed(values.get("target_parameters"))
+    return ",".join(ALL_OF_IT.get(word, word) for word in named)
 
 
 ALL_OF_IT: Final = {"all-linear": "all"}
@@ -353,7 +349,7 @@ def _recompute(values: Watched, *, several: int | None, sharded: bool) -> dict[s
     values.get("vit_gradient_checkpointing")
     if values.flag("gradient_checkpointing") is False:
         return {"recompute": "none"}
-    return {"recompute": "full", "engine-option": (f"reentrant={str(reentrant).lower()}",)}
+    return {"recompute": "full"} | engine_options(reentrant=reentrant)
 
 
 def _kernels(values: Watched) -> dict[str, Any]:

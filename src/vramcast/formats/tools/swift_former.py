@@ -130,20 +130,17 @@ def _optimizer(values: Watched) -> dict[str, Any]:
 
 def _adapters(values: Watched, kind: Any, stored: str) -> dict[str, Any]:
     """LoRA: ms-swift's own keeps adapters in the type of the weights, PEFT's in fp32."""
-    if kind == "full":
-        values.ignore(*OF_ADAPTERS)
-        return {}
     if kind not in ("lora", "adalora"):
-        values.cannot("sft_type", "{} is not modelled; lora, adalora and full are", shown(kind), option="peft")
+        if kind != "full":
+            values.cannot("sft_type", "{} is not modelled; lora, adalora and full are", shown(kind), option="peft")
         values.ignore(*OF_ADAPTERS)
         return {}
     own = values.get("tuner_backend") == "swift" and not stored and values.get("dtype", "bf16") in ("bf16", "AUTO")
     given = values.get("lora_target_modules") or values.get("target_modules") or "DEFAULT"
-    listed = [str(word) for word in (given if isinstance(given, list) else str(given).split(","))]
-    dropout = values.number("lora_dropout_p")
+    named = given if isinstance(given, list) else str(given).split(",")
     found: dict[str, Any] = {
         "peft": "dora" if values.flag("use_dora") else str(kind), "lora-rank": values.count("lora_rank") or 8,
-        "lora-dropout": 0.05 if dropout is None else dropout, "adapter-dtype": "bf16" if own else "fp32",
-        "lora-targets": ",".join(SPLIT.get(word, word) for word in listed),
+        "lora-dropout": values.number("lora_dropout_p", 0.05), "adapter-dtype": "bf16" if own else "fp32",
+        "lora-targets": ",".join(SPLIT.get(word, word) for word in map(str, named)),
     }
     return found | ({"base-weights": stored} if stored else {})

@@ -23,8 +23,11 @@ from vramcast.formats.reading import (
     arguments,
     command_of,
     lengths_of,
+    listed,
+    modules_of,
     shown,
     together,
+    without_none,
 )
 from vramcast.formats.tools import hf_command, megatron
 from vramcast.formats.tools.megatron_bridge import OF_THE_HUB, placed
@@ -204,12 +207,11 @@ def _adapters(values: Watched) -> dict[str, Any]:
         return {}
     values.must_be_empty("adapters", "hold adapters whose own file says how large they are; give --lora-rank",
                          option="lora-rank")
-    values.get("lora_dtype")
-    given = values.get("target_modules") or "all-linear"
-    listed = [str(word) for word in (given if isinstance(given, list) else [given])]
-    targets = [word for one in listed for word in (ALL_LINEAR if one == "all-linear" else (one,))]
-    saved, dropout = values.get("modules_to_save"), values.number("lora_dropout")
-    found = {"peft": "lora", "lora-rank": values.count("lora_rank") or 8, "lora-targets": tuple(targets),
-             "lora-dropout": 0.05 if dropout is None else dropout, "engine-option": ("adapters=mcore-bridge",)}
-    return found | ({"modules-to-save": ",".join(map(str, saved if isinstance(saved, list) else [saved]))}
-                    if saved else {})
+    values.ignore("lora_dtype")
+    named = listed(values.get("target_modules") or "all-linear")
+    targets = [word for one in named for word in (ALL_LINEAR if one == "all-linear" else (one,))]
+    return without_none({
+        "peft": "lora", "lora-rank": values.count("lora_rank") or 8, "lora-targets": tuple(targets),
+        "lora-dropout": values.number("lora_dropout", 0.05), "engine-option": ("adapters=mcore-bridge",),
+        "modules-to-save": modules_of(values.get("modules_to_save")),
+    })

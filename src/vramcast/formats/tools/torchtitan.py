@@ -28,7 +28,7 @@ from vramcast.formats.reading import (
     together,
     written,
 )
-from vramcast.formats.table import Row, read_rows
+from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools import torchtitan_registry, torchtitan_toml
 from vramcast.formats.tools.deepspeed import LEARNING_RATE
 from vramcast.formats.tools.megatron_bridge import parse_python
@@ -126,8 +126,7 @@ def _toml(config: Config) -> Reading:
 def _walk(values: Watched, *, whole: bool) -> dict[str, Any]:
     """What names with a section say, in a file or behind a command."""
     one_a_step = values.get("training.global_batch_size") == -1
-    sizes = read_rows(ROWS[:-1] if one_a_step else ROWS, values)
-    options: dict[str, Any] = {field.replace("_", "-"): size for field, size in sizes.items()}
+    options = read_options(ROWS[:-1] if one_a_step else ROWS, values)
     if mode := values.one_of("activation_checkpoint.mode", RECOMPUTE, option="recompute"):
         options["recompute"] = mode
     parts = (_switches(values), _sharding(values), _pipeline(values), torchtitan_toml.read_older(values, whole=whole))

@@ -26,7 +26,7 @@ from vramcast.formats.reading import (
     shown,
     together,
 )
-from vramcast.formats.table import Row, read_rows
+from vramcast.formats.table import Row, read_options
 from vramcast.formats.watched import Known, Watched
 
 KNOWN: Final = Known("torchtune", "config")
@@ -174,7 +174,7 @@ def _recipe(table: Mapping[str, Any], name: str, *, beside: bool = False) -> tup
         )
     values = Watched(_resolved(table, table), KNOWN)
     options = {"engine": "torchtune"} if not beside else {}
-    options |= {field.replace("_", "-"): value for field, value in read_rows(ROWS, values).items()}
+    options |= read_options(ROWS, values)
     if isinstance(values.get("compile"), Mapping):
         values.cannot("compile")
     options = together(options, _lengths(values), _sharding(values), _optimizer(values), _loss(values))

@@ -17,7 +17,16 @@ from vramcast.catalogue.index import MODELS
 from vramcast.catalogue.models import read_entry
 from vramcast.domain.version import LAST, read_version
 from vramcast.errors import Note
-from vramcast.formats.reading import Config, Reading, Unread, lengths_of, together
+from vramcast.formats.reading import (
+    Config,
+    Reading,
+    Unread,
+    engine_options,
+    lengths_of,
+    modules_of,
+    together,
+    without_none,
+)
 from vramcast.formats.tools import trl_rollout
 from vramcast.formats.tools.transformers import ARGUMENTS, arguments_of, liger_of, recompute_of
 from vramcast.formats.watched import Known, Watched
@@ -269,13 +278,11 @@ def _adapters(values: Watched, *, newest: bool) -> dict[str, Any]:
                 values.cannot(name, why, option="peft")
         return {}
     found: dict[str, Any] = {"peft": "dora" if values.flag("use_dora") else "lora"}
-    found["lora-rank"] = values.count("lora_r") or 16
-    dropout = values.number("lora_dropout")
-    found["lora-dropout"] = 0.05 if dropout is None else dropout
-    if (targets := values.get("lora_target_modules")) is not None:
-        found["lora-targets"] = names_of(targets)
-    if saved := values.get("lora_modules_to_save"):
-        found["modules-to-save"] = names_of(saved)
+    found |= without_none({
+        "lora-rank": values.count("lora_r") or 16, "lora-dropout": values.number("lora_dropout", 0.05),
+        "lora-targets": modules_of(values.get("lora_target_modules")),
+        "modules-to-save": modules_of(values.get("lora_modules_to_save")),
+    })
     values.ignore("lora_alpha", "use_rslora", "lora_task_type")
     values.must_be_empty("lora_target_parameters")
     if values.flag("load_in_4bit"):
@@ -288,11 +295,6 @@ def _adapters(values: Watched, *, newest: bool) -> dict[str, Any]:
     elif values.flag("load_in_8bit"):
         found["base-weights"] = "int8"
     return found
-
-
-def names_of(given: Any) -> str:
-    """Modules by the names that PEFT takes; one text may be a pattern, or a group of them."""
-    return ",".join(str(name).strip() for name in given) if isinstance(given, list) else str(given).strip()
 
 
 def _kernels(values: Watched, method: str) -> dict[str, Any]:
@@ -310,9 +312,8 @@ def _kernels(values: Watched, method: str) -> dict[str, Any]:
 
 def _recompute(values: Watched) -> dict[str, Any]:
     """Layers run again where the trainer of the release does so unasked: the engine knows."""
-    found = recompute_of(values)
-    if (reentrant := values.flag("gradient_checkpointing_use_reentrant")) is not None:
-        found = together(found, {"engine-option": (f"reentrant={str(reentrant).lower()}",)})
+    found = together(recompute_of(values), engine_options(
+        reentrant=values.flag("gradient_checkpointing_use_reentrant")))
     if values.flag("activation_offloading"):
         found["offload-activations"] = True
     return found
@@ -381,6 +382,5 @@ def _of_method(values: Watched, method: str, release: str, options: dict[str, An
     if method in ("dpo", "kto") and values.flag("precompute_ref_log_probs"):
         options.update(together(options, {"engine-option": ("precompute_ref_log_probs=true",)}))
     if METHODS[method].completion:
-        if (beta := values.number("beta")) is not None:
-            options.update(together(options, {"engine-option": (f"beta={beta:g}",)}))
-        options.update(together(options, generation_of(values, release, answered=True)))
+        options.update(together(options, engine_options(beta=values.number("beta")),
+                                generation_of(values, release, answered=True)))

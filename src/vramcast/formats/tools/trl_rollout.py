@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from vramcast.formats.table import Row, read_rows
+from vramcast.formats.table import Row, read_options
 from vramcast.formats.watched import Watched
 
 ROWS: Final = (
@@ -40,7 +40,7 @@ def rollout_of(values: Watched, release: str) -> dict[str, Any]:
     """The options of `vramcast rl` beside those of the trainer; none where no engine is on its cards."""
     if not is_colocated(values, release):
         return {}
-    said = {field.replace("_", "-"): value for field, value in read_rows(ROWS, values).items()}
+    said = read_options(ROWS, values)
     values.only("vllm_model_impl", "vllm")
     entry = values.known.entry("num_generations") if values.known is not None else None
     return {"rollout": "vllm", **({} if entry is None else {"samples": entry.default}), **said}

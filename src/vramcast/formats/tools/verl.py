@@ -16,8 +16,9 @@ from vramcast.catalogue.documents import NoDocument, parse_yaml
 from vramcast.catalogue.formats import load_format, renamed
 from vramcast.domain.version import read_version
 from vramcast.errors import Note
+from vramcast.formats.environment import options_of_environment
 from vramcast.formats.reading import ELSEWHERE, NO_GPU, NOT_MODELLED, Config, Reading, Unread, command_of
-from vramcast.formats.table import Row, read_rows
+from vramcast.formats.table import Row, read_options
 from vramcast.formats.watched import Known, Watched, is_unset
 
 ROLE: Final = "actor_rollout_ref."
@@ -194,7 +195,7 @@ def read(config: Config) -> Reading:
             table.setdefault("actor.strategy", trainer)
     checked = any(CHECKED.search(word) for word in command.words)
     found = reading(table, config.text, added=added, checked=checked)
-    options = {**_environment(command.variables), **found.options}
+    options = options_of_environment(command.variables) | found.options
     return found._replace(options=options, unread=(*found.unread, *unread), notes=(*found.notes, *command.notes))
 
 
@@ -202,10 +203,6 @@ def _configurations(words: tuple[str, ...]) -> Iterator[str]:
     for place, word in enumerate(words):
         if named := CONFIG_NAME.fullmatch(word):
             yield named[1] or "".join(words[place + 1 : place + 2]).strip("'\"")
-
-
-def _environment(variables: Mapping[str, str]) -> dict[str, Any]:
-    return {"alloc-conf": conf} if (conf := variables.get("PYTORCH_CUDA_ALLOC_CONF")) else {}
 
 
 def value_of(text: Any) -> Any:
@@ -251,8 +248,7 @@ def reading(given: Mapping[str, Any], text: str, *, added: Iterable[str] = (), c
             values.cannot(name, NAMES.why_unread(name))
     megatron = values.get("actor.strategy") == "megatron"
     nodes, each, apart, all_gpus = _cards(values)
-    said = read_rows((*ROWS, *(SPLIT if megatron else SHARDED)), values)
-    options: dict[str, Any] = {field.replace("_", "-"): value for field, value in said.items()}
+    options = read_options((*ROWS, *(SPLIT if megatron else SHARDED)), values)
     options |= _rewards(values, text)
     options |= _model(values) | _losses(values) | (_of_megatron(values) if megatron else _of_fsdp(values, nodes * each))
     split = math.prod(options.get(name) or 1 for name in ("ulysses", "tp", "pp", "cp"))

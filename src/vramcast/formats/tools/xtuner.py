@@ -19,9 +19,11 @@ from vramcast.formats.reading import (
     arguments,
     command_of,
     lengths_of,
+    modules_of,
     shown,
     table,
     together,
+    without_none,
 )
 from vramcast.formats.watched import Known, Watched
 
@@ -139,14 +141,12 @@ def _adapters(model: Watched, network: Watched) -> dict[str, Any]:
     lora = model.section("lora", Known("xtuner", "lora"))
     chosen = lora.get("target_modules")
     targets = ",".join(map(str, chosen)) if isinstance(chosen, list) else chosen or "all-linear"
-    saved = lora.get("modules_to_save")
-    return {
+    return without_none({
         "peft": "lora", "lora-rank": lora.count("r") or 8, "lora-dropout": lora.number("lora_dropout"),
-        "lora-targets": targets, "adapter-dtype": "fp32",
-        **({"base-weights": base} if base else {}),
-        **({"modules-to-save": ",".join(map(str, saved))} if isinstance(saved, list) else {}),
+        "lora-targets": targets, "adapter-dtype": "fp32", "base-weights": base,
+        "modules-to-save": modules_of(lora.get("modules_to_save")),
         "engine-option": ("prepare_kbit=peft",) if base else ("dtype=float32",),
-    }
+    })
 
 
 def _samples(loader: Watched) -> dict[str, Any]:
