@@ -58,15 +58,14 @@ def _own(values: Watched) -> dict[str, Any]:
     if shared or groups > 1:
         groups = copies if shared else groups
         if tp % groups:
-            values.cannot("dp_size", Note("{} does not divide tp_size={}", groups, tp))
+            values.cannot("dp_size", "{} does not divide tp_size={}", groups, tp)
         found |= {"tp": max(1, tp // groups), "dp": groups, "attention-dp": True}
         if not shared and copies > 1:
             values.cannot("dp_size", "{} copies of {} groups are not modelled", copies, groups, option="dp")
     else:
         found |= {"tp": tp, "dp": copies}
     if (experts or 1) not in (1, tp):
-        values.cannot("ep_size", Note("{} of tp_size={} is not modelled; {} is", experts, tp, tp),
-                      option="expert-parallel")
+        values.cannot("ep_size", "{} of tp_size={} is not modelled; {} is", experts, tp, tp, option="expert-parallel")
     elif experts not in (None, 1):
         found["expert-parallel"] = True
     options = _without_graphs(values, found)

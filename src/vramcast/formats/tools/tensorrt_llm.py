@@ -136,10 +136,8 @@ def _degrees(values: Watched) -> dict[str, Any]:
     tp, experts = values.count("tensor_parallel_size") or 1, values.count("moe_expert_parallel_size") or 1
     divided = values.count("moe_tensor_parallel_size")
     if experts not in (1, tp) or divided not in (None, tp // experts):
-        values.cannot("moe_expert_parallel_size", Note(
-            "{} of tensor_parallel_size={} is not modelled; {} is", experts, tp, tp
-        ),
-                      option="expert-parallel")
+        values.cannot("moe_expert_parallel_size", "{} of tensor_parallel_size={} is not modelled; {} is", experts, tp,
+                      tp, option="expert-parallel")
     whole = {"expert-parallel": True} if experts > 1 else {}
     if values.flag("enable_attention_dp") and tp > 1:
         return {"tp": 1, "dp": tp, "attention-dp": True} | whole

@@ -159,12 +159,11 @@ def _rollout(
         return {}
     model.cannot("fast_inference", COLOCATED[True], option="rollout")
     model.only("float8_kv_cache", False)
-    if model.flag("load_in_8bit"):
-        model.cannot("load_in_8bit", "beside fast_inference is not modelled")
+    model.must_be_off("load_in_8bit", "beside fast_inference is not modelled")
     model.only("conservativeness", 1)
     slots, rank = model.count("max_lora_rank"), tuned.count("r") or 16
     if slots is not None and slots < rank:
-        model.cannot("max_lora_rank", Note("is less than r={}, which vLLM refuses", rank))
+        model.cannot("max_lora_rank", "is less than r={}, which vLLM refuses", rank)
     share, told = model.number("gpu_memory_utilization"), model.flag("unsloth_vllm_standby")
     most = model.count("max_num_seqs")
     return {
