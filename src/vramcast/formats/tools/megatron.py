@@ -19,7 +19,7 @@ from vramcast.errors import Note, Unsupported
 from vramcast.formats.environment import options_of_environment, ranks_of
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import RUN, run_script
-from vramcast.formats.lines import Line, Table
+from vramcast.formats.lines import Line, Table, when
 from vramcast.formats.reading import Command, Config, Reading, Unread, arguments, command_of, shown, written
 from vramcast.formats.table import Switch, lines_of
 from vramcast.formats.tools import megatron_model as reader
@@ -375,35 +375,36 @@ def _batch(order: Order) -> Table:
 
 def _precision(order: Order, options: Options) -> Table:
     precision = Precision(order.ask("precision"))
-    lines = {
-        Precision.FP32: [],
-        Precision.MIXED_FP16: [Line("fp16", True, "16-bit weights, fp32 copy in the optimizer")],
-        Precision.MIXED_BF16: [Line("bf16", True, "16-bit weights, fp32 copy in the optimizer")],
-        Precision.FP8: [Line("bf16", True, "what is not a product"), Line("fp8-format", "hybrid", "products")],
-    }[precision]
-    if precision is Precision.FP8:
-        lines += lines_of((reader.FP8_RECIPE,), options)
-        if options.bf16_at_start or options.bf16_at_end:
-            lines.append(Line("first-last-layers-bf16", True, "the network's ends in bf16"))
-            lines += [row.line(getattr(options, row.field)) for row in reader.IN_BF16]
-        lines += [Line("fp8-param-gather", True, "weights are gathered in fp8")] if options.fp8_param_gather else []
-    if precision is Precision.MIXED_FP16 and options.accumulate_in_fp32:
-        lines.append(Line("accumulate-allreduce-grads-in-fp32", True, "gradients add up in fp32"))
-    return tuple(lines)
+    if precision is not Precision.FP8:
+        width = {Precision.MIXED_FP16: "fp16", Precision.MIXED_BF16: "bf16"}.get(precision, "")
+        return (
+            *when(width, Line(width, True, "16-bit weights, fp32 copy in the optimizer")),
+            *when(width == "fp16" and options.accumulate_in_fp32,
+                  Line("accumulate-allreduce-grads-in-fp32", True, "gradients add up in fp32")),
+        )
+    return (
+        Line("bf16", True, "what is not a product"), Line("fp8-format", "hybrid", "products"),
+        *lines_of((reader.FP8_RECIPE,), options),
+        *when(options.bf16_at_start or options.bf16_at_end,
+              Line("first-last-layers-bf16", True, "the network's ends in bf16"),
+              *(row.line(getattr(options, row.field)) for row in reader.IN_BF16)),
+        *when(options.fp8_param_gather, Line("fp8-param-gather", True, "weights are gathered in fp8")),
+    )
 
 
 def _parallel(order: Order, options: Options) -> Table:
     ask, job = order.ask, order.job
     ask.also("tp", "pp", "ep", "etp")
     cp, split = ask("cp"), ask("sequence_parallel")
-    lines = lines_of(reader.DEGREES, job.plan)
-    if cp > 1:
-        kind = "a2a" if options.cp_a2a else EXCHANGES[ask("cp_kind")]
-        lines.append(Line("cp-comm-type", kind, "how keys and values travel"))
-    lines += lines_of(reader.DEGREES_OF_EXPERTS if job.plan.ep > 1 else reader.DEGREES_OF_EXPERTS[1:], job.plan)
-    if job.plan.tp > 1 and split is not False:
-        lines.append(Line("sequence-parallel", True, "norms and residuals are divided over tp too"))
-    return (*lines, *_stages(order, options), *_sharding(order, options))
+    kind = "a2a" if options.cp_a2a else EXCHANGES[ask("cp_kind")] if cp > 1 else ""
+    return (
+        *lines_of(reader.DEGREES, job.plan),
+        *when(cp > 1, Line("cp-comm-type", kind, "how keys and values travel")),
+        *lines_of(reader.DEGREES_OF_EXPERTS if job.plan.ep > 1 else reader.DEGREES_OF_EXPERTS[1:], job.plan),
+        *when(job.plan.tp > 1 and split is not False,
+              Line("sequence-parallel", True, "norms and residuals are divided over tp too")),
+        *_stages(order, options), *_sharding(order, options),
+    )
 
 
 def _stages(order: Order, options: Options) -> Table:
@@ -414,14 +415,12 @@ def _stages(order: Order, options: Options) -> Table:
         return ()
     if is_hybrid(job.model):
         raise Unsupported("{}: stages of hybrid patterns are not written here; use --pp 1", job.model.name)
-    lines = []
     if options.stage_layers:
-        lines.append(Line("pipeline-model-parallel-layout", _layout(job), "layers of every stage"))
+        own: Table = (Line("pipeline-model-parallel-layout", _layout(job), "layers of every stage"),)
     else:
-        if chunks > 1:
-            lines.append(Line("num-virtual-stages-per-pipeline-rank", chunks, "chunks of a rank: smaller bubbles"))
-        lines += lines_of(reader.ENDS, job.plan)
-    return (*lines, *lines_of((reader.INTERLEAVED,), options))
+        smaller = Line("num-virtual-stages-per-pipeline-rank", chunks, "chunks of a rank: smaller bubbles")
+        own = (*when(chunks > 1, smaller), *lines_of(reader.ENDS, job.plan))
+    return (*own, *lines_of((reader.INTERLEAVED,), options))
 
 
 def _layout(job: Job) -> str:
@@ -445,10 +444,8 @@ def _sharding(order: Order, options: Options) -> Table:
         )
     if shards is Shards.NOTHING:
         return ()
-    lines = [Line("use-distributed-optimizer", True, f"optimizer states are split over {ranks} ranks")]
-    if options.optimizer_instances > 1:
-        lines += lines_of((reader.INSTANCES,), options)
-    return tuple(lines)
+    return (Line("use-distributed-optimizer", True, f"optimizer states are split over {ranks} ranks"),
+            *(lines_of((reader.INSTANCES,), options) if options.optimizer_instances > 1 else ()))
 
 
 def _optimizer(order: Order, options: Options) -> Table:
@@ -457,19 +454,16 @@ def _optimizer(order: Order, options: Options) -> Table:
     device = ask("offload_optimizer")
     if device == "nvme":
         raise Unsupported("Megatron offloads optimizer states to the host only; use --offload-optimizer cpu")
-    lines = []
-    if options.precision_aware or device == "cpu":
-        lines.append(Line("use-precision-aware-optimizer", True, "states in the dtypes named here"))
-        lines += [Line("exp-avg-dtype", options.moments), Line("exp-avg-sq-dtype", options.moments)]
-        lines += lines_of((reader.MAIN,), options)
-    if device == "cpu":
-        lines += [Line("optimizer-cpu-offload", True, "states wait on the host"),
-                  Line("optimizer-offload-fraction", 1.0)]
-    if options.optimizer == "sgd":
-        lines.append(Line("sgd-momentum", 0.9))
-    if not options.clip_grad:
-        lines.append(Line("clip-grad", 0.0, "no norm of the gradients is taken"))
-    return tuple(lines)
+    return (
+        *when(options.precision_aware or device == "cpu",
+              Line("use-precision-aware-optimizer", True, "states in the dtypes named here"),
+              Line("exp-avg-dtype", options.moments), Line("exp-avg-sq-dtype", options.moments),
+              *lines_of((reader.MAIN,), options)),
+        *when(device == "cpu", Line("optimizer-cpu-offload", True, "states wait on the host"),
+              Line("optimizer-offload-fraction", 1.0)),
+        *when(options.optimizer == "sgd", Line("sgd-momentum", 0.9)),
+        *when(not options.clip_grad, Line("clip-grad", 0.0, "no norm of the gradients is taken")),
+    )
 
 
 def _recompute(order: Order, options: Options) -> Table:
@@ -494,14 +488,13 @@ def _recompute(order: Order, options: Options) -> Table:
 def _moe(job: Job, options: Options) -> Table:
     if not any(isinstance(run.layer.channel, MoE) for run in job.model.main.runs):
         return ()
-    lines = [*lines_of((reader.DISPATCHER,), options), *_switches(reader.SWITCHES_OF_EXPERTS, options)]
-    if options.router_fp32:
-        lines.append(Line("moe-router-dtype", "fp32"))
-    if options.sinkhorn:
-        lines.append(Line("moe-router-load-balancing-type", "sinkhorn"))
-    if options.capacity_factor is not None:
-        lines.append(Line("moe-expert-capacity-factor", options.capacity_factor, "tokens beyond it are dropped"))
-    return tuple(lines)
+    return (
+        *lines_of((reader.DISPATCHER,), options), *_switches(reader.SWITCHES_OF_EXPERTS, options),
+        *when(options.router_fp32, Line("moe-router-dtype", "fp32")),
+        *when(options.sinkhorn, Line("moe-router-load-balancing-type", "sinkhorn")),
+        *when(options.capacity_factor is not None,
+              Line("moe-expert-capacity-factor", options.capacity_factor, "tokens beyond it are dropped")),
+    )
 
 
 def _switches(table: tuple[Switch, ...], options: Options) -> Table:
@@ -509,18 +502,18 @@ def _switches(table: tuple[Switch, ...], options: Options) -> Table:
 
 
 def _options(options: Options) -> Table:
-    lines = [*_switches(reader.SWITCHES, options), *lines_of((reader.IMPLEMENTATION, *reader.VALUES), options)]
     if options.cross_entropy == "te":
         raise Unsupported(
             "Megatron-LM has switched off TransformerEngine's fused cross entropy; use --engine-option "
             "cross_entropy=native, or --loss eager"
         )
-    if options.cross_entropy != "unfused":
-        lines += [Line("cross-entropy-loss-fusion", True), Line("cross-entropy-fusion-impl", options.cross_entropy)]
-    if options.defer_embedding_wgrad:
-        lines += [Line("defer-embedding-wgrad-compute", True),
-                  Line("wgrad-deferral-limit", options.defer_embedding_wgrad)]
-    return tuple(lines)
+    return (
+        *_switches(reader.SWITCHES, options), *lines_of((reader.IMPLEMENTATION, *reader.VALUES), options),
+        *when(options.cross_entropy != "unfused", Line("cross-entropy-loss-fusion", True),
+              Line("cross-entropy-fusion-impl", options.cross_entropy)),
+        *when(options.defer_embedding_wgrad, Line("defer-embedding-wgrad-compute", True),
+              Line("wgrad-deferral-limit", options.defer_embedding_wgrad)),
+    )
 
 
 def _run(order: Order) -> Table:

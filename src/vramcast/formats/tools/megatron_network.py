@@ -23,7 +23,7 @@ from vramcast.domain.model import (
     MultiLatentAttention,
 )
 from vramcast.errors import Unsupported
-from vramcast.formats.lines import Line, Table
+from vramcast.formats.lines import Line, Table, when
 from vramcast.formats.table import lines_of
 from vramcast.formats.tools import megatron_model as reader
 
@@ -92,30 +92,26 @@ def _grouped(model: Model, mixers: list[Attention]) -> list[Line]:
     if len(shapes) > 1:
         raise Unsupported("{}: its layers have different heads, which Megatron arguments cannot say", model.name)
     first = mixers[0]
-    lines = [Line("num-attention-heads", first.num_heads), Line("kv-channels", first.head_dim, "width of a head")]
-    if first.num_kv_heads != first.num_heads:
-        lines += [Line("group-query-attention", True), Line("num-query-groups", first.num_kv_heads)]
-    if first.qkv_bias and not first.out_bias:
-        lines.append(Line("add-qkv-bias", True))
-    if first.qk_norm != "none":
-        lines.append(Line("qk-layernorm", True, "queries and keys are normed per head"))
-    if first.sinks:
-        lines.append(Line("softmax-type", "learnable", "one learned logit per head"))
-    if first.output_gate:
-        lines.append(Line("attention-output-gate", True))
-    return lines
+    return [
+        Line("num-attention-heads", first.num_heads), Line("kv-channels", first.head_dim, "width of a head"),
+        *when(first.num_kv_heads != first.num_heads, Line("group-query-attention", True),
+              Line("num-query-groups", first.num_kv_heads)),
+        *when(first.qkv_bias and not first.out_bias, Line("add-qkv-bias", True)),
+        *when(first.qk_norm != "none", Line("qk-layernorm", True, "queries and keys are normed per head")),
+        *when(first.sinks, Line("softmax-type", "learnable", "one learned logit per head")),
+        *when(first.output_gate, Line("attention-output-gate", True)),
+    ]
 
 
 def _latent(model: Model, mixer: MultiLatentAttention) -> list[Line]:
-    lines = [
+    if mixer.indexer_heads:
+        raise Unsupported("{}: sparse attention has an indexer that these arguments do not say", model.name)
+    return [
         Line("multi-latent-attention", True),
         Line("num-attention-heads", mixer.num_heads),
         *lines_of(reader.LATENT_ATTENTION, mixer),
         Line("qk-layernorm", True, "the compressed queries and keys are normed"),
     ]
-    if mixer.indexer_heads:
-        raise Unsupported("{}: sparse attention has an indexer that these arguments do not say", model.name)
-    return lines
 
 
 def _mamba(model: Model, mixers: list[Mamba]) -> list[Line]:
@@ -150,20 +146,17 @@ def _activation(model: Model, mlp: MLP | None) -> list[Line]:
 
 
 def _experts(moe: MoE, channels: list[Channel]) -> list[Line]:
-    lines = [
+    flags = [int(isinstance(channel, MoE)) for channel in channels]
+    runs = [f"[{flag}]*{len(list(equal))}" for flag, equal in groupby(flags)]
+    return [
         Line("num-experts", moe.num_experts),
         *lines_of((reader.TOP_K,), moe),
         Line("moe-ffn-hidden-size", moe.expert.width, "width of an expert"),
         *lines_of(reader.EXPERTS, moe),
+        *when(moe.score_bias, Line("moe-router-score-function", "sigmoid", "the bias needs it")),
+        *lines_of((reader.LATENT_EXPERTS,), moe),
+        *when(not all(flags), Line("moe-layer-freq", f"({'+'.join(runs)})", "1: layers with experts")),
     ]
-    if moe.score_bias:
-        lines.append(Line("moe-router-score-function", "sigmoid", "the bias needs it"))
-    lines += lines_of((reader.LATENT_EXPERTS,), moe)
-    flags = [int(isinstance(channel, MoE)) for channel in channels]
-    if not all(flags):
-        runs = [f"[{flag}]*{len(list(equal))}" for flag, equal in groupby(flags)]
-        lines.append(Line("moe-layer-freq", f"({'+'.join(runs)})", "1: layers with experts"))
-    return lines
 
 
 def _norms(model: Model, layers: tuple[Layer, ...]) -> list[Line]:
@@ -171,11 +164,12 @@ def _norms(model: Model, layers: tuple[Layer, ...]) -> list[Line]:
     if norm not in reader.NORMS:
         raise Unsupported("{}: Megatron has no norm {}", model.name, norm.value)
     biased = any(isinstance(layer.mixer, Attention) and layer.mixer.out_bias for layer in layers)
-    lines = [Line("normalization", reader.NORMS[norm])]
     epsilon = _config(model).get("rms_norm_eps") or _config(model).get("layer_norm_epsilon")
-    if isinstance(epsilon, float):
-        lines.append(Line("norm-epsilon", epsilon, "from the model's own config"))
-    return lines if biased else [*lines, Line("disable-bias-linear", True)]
+    return [
+        Line("normalization", reader.NORMS[norm]),
+        *when(isinstance(epsilon, float), Line("norm-epsilon", epsilon, "from the model's own config")),
+        *when(not biased, Line("disable-bias-linear", True)),
+    ]
 
 
 def _ends(model: Model, seq_len: int) -> list[Line]:
@@ -185,28 +179,26 @@ def _ends(model: Model, seq_len: int) -> list[Line]:
     if model.main.positions and model.main.positions < seq_len:
         raise Unsupported("{} has {} learned positions; use --seq-len up to that", model.name, model.main.positions)
     context = model.main.positions or max(model.context or 0, seq_len)
-    lines = [Line("vocab-size", model.vocab), Line("position-embedding-type", kind)]
-    lines.append(Line("max-position-embeddings", context, "longest position trained"))
-    if kind == "rope":
-        lines += _rotary(model)
-    if not model.tied:
-        lines.append(Line("untie-embeddings-and-output-weights", True, "the head has weights of its own"))
-    if model.mtp_layers:
-        lines.append(Line("mtp-num-layers", len(model.mtp_layers), "multi-token prediction"))
-    return lines
+    return [
+        Line("vocab-size", model.vocab), Line("position-embedding-type", kind),
+        Line("max-position-embeddings", context, "longest position trained"),
+        *(_rotary(model) if kind == "rope" else ()),
+        *when(not model.tied, Line("untie-embeddings-and-output-weights", True, "the head has weights of its own")),
+        *when(model.mtp_layers, Line("mtp-num-layers", len(model.mtp_layers), "multi-token prediction")),
+    ]
 
 
 def _rotary(model: Model) -> list[Line]:
     first = next((layer.mixer for layer in model.main.layers if isinstance(layer.mixer, Attention)), None)
-    lines = []
-    if first is not None and first.rope_fraction != 1.0:
-        lines.append(Line("rotary-percent", first.rope_fraction))
     config = _config(model)
     nested = config.get("rope_parameters")
     base = config.get("rope_theta") or (nested.get("rope_theta") if isinstance(nested, dict) else None)
-    if isinstance(base, (int, float)):
-        lines.append(Line("rotary-base", int(base), "from the model's own config"))
-    return lines
+    turned = 1.0 if first is None else first.rope_fraction
+    return [
+        *when(turned != 1.0, Line("rotary-percent", turned)),
+        *(when(True, Line("rotary-base", int(base), "from the model's own config"))
+          if isinstance(base, (int, float)) else ()),
+    ]
 
 
 def _config(model: Model) -> dict[str, Any]:

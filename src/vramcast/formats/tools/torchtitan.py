@@ -16,7 +16,7 @@ from vramcast.errors import Note, Unsupported
 from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.files import File, Order, Part, hub_id
 from vramcast.formats.launch import RUN, run_script
-from vramcast.formats.lines import Line, Table
+from vramcast.formats.lines import Line, Table, when
 from vramcast.formats.reading import (
     Command,
     Config,
@@ -285,19 +285,18 @@ def _training(order: Order) -> Table:
     ask, job = order.ask, order.job
     micro, ranks = ask("micro_batch"), job.data_parallel
     total = micro * ask("grad_accum") * ranks
-    lines = [
+    devices = {ask("offload_optimizer"), ask("offload_parameters")}
+    if "nvme" in devices:
+        raise Unsupported("torchtitan offloads to the host only; use --offload-optimizer cpu")
+    return (
         ROW["micro_batch"].line(micro),
         ROW["global_batch"].line(total, f"{micro} x {job.workload.grad_accum} x {ranks} ranks"),
         ROW["seq_len"].line(ask("seq_len")),
         *_precision(order),
         _usual("training.disable_cuda_graphs", "graphs keep a pool of their own that was not computed"),
-    ]
-    devices = {ask("offload_optimizer"), ask("offload_parameters")}
-    if "nvme" in devices:
-        raise Unsupported("torchtitan offloads to the host only; use --offload-optimizer cpu")
-    if "cpu" in devices:
-        lines.append(Line("training.enable_cpu_offload", True, "weights, gradients and states wait on the host"))
-    return tuple(lines)
+        *when("cpu" in devices,
+              Line("training.enable_cpu_offload", True, "weights, gradients and states wait on the host")),
+    )
 
 
 def _precision(order: Order) -> list[Line]:
@@ -355,17 +354,14 @@ def _pipeline_lines(order: Order) -> Table:
     ask, job = order.ask, order.job
     pp, chunks = ask("pp"), ask("virtual_stages")
     p = "parallelism.pipeline_parallel_"
-    lines = [ROW["pp"].line(pp)]
     asked = ask("schedule")
     schedule = "interleaved" if asked == "1f1b" and chunks > 1 else asked
     size = ask("option.pipeline_microbatch_size", 1)
-    if pp > 1:
-        lines += [
-            Line(p + "schedule", SCHEDULE_NAMES[schedule], "as planned"),
-            Line(p + "microbatch_size", size, "samples that travel together"),
-            *_stages(job, pp * chunks),
-        ]
-    return tuple(lines)
+    return (ROW["pp"].line(pp), *((
+        Line(p + "schedule", SCHEDULE_NAMES[schedule], "as planned"),
+        Line(p + "microbatch_size", size, "samples that travel together"),
+        *_stages(job, pp * chunks),
+    ) if pp > 1 else ()))
 
 
 def _stages(job: Job, stages: int) -> Table:
