@@ -217,3 +217,13 @@ def test_a_micro_batch_has_the_images_of_all_its_prompts(framework: str) -> None
     more = pixels(image_size=448, images=2, micro_batch=8) - pixels(image_size=448, micro_batch=8)
     assert pixels() < one and four - two == pytest.approx(2 * (two - one), rel=0.1)
     assert more == pytest.approx(2 * (two - one), rel=0.1)
+
+
+def test_a_critic_under_megatron_has_one_column_for_a_head() -> None:
+    """deepseek-llm-7b over tp 4: verl prints 1,727,778,816 parameters of the actor's rank and 1,622,925,312 of the
+    critic's, whose value head every rank has whole."""
+    found = asked("deepseek-llm-7b", "4xh100-sxm-80gb", framework="verl@0.2", engine="megatron", algorithm="ppo", tp=4,
+                  prompts=64, memory_fraction=0.6)
+    ledger = [entry.num_bytes for entry in found.ranks[0].ledger if entry.path == "weights/dense/parameter buffer"]
+    assert sorted(size // 2 for size in ledger) == pytest.approx([1_622_925_312, 1_727_778_816], rel=1e-4)
+    assert {"values", "update_critic"} <= found.ranks[0].phases.keys()

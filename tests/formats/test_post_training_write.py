@@ -23,6 +23,8 @@ QUESTIONS: Final[tuple[dict[str, Any], ...]] = (
     {"peft": "lora", "lora-rank": 32, "framework": "verl@0.5"}, {"rollout-gpus": 4, "ahead": True, "micro-batch": 2},
     {"algorithm": "ppo", "micro-batch": 2, "critic-micro-batch": 4, "sharded-by": "fsdp2", "offload-optimizer": "cpu"},
     {"engine": "megatron", "tp": 2, "pp": 2, "micro-batch": 2, "recompute": "full", "offload-parameters": "cpu"},
+    {"engine": "megatron", "tp": 2, "pp": 2, "micro-batch": 2, "recompute": "full", "algorithm": "ppo",
+     "offload-optimizer": "cpu"},
     {"reward-model": "qwen2.5-0.5b", "reward-micro-batch": 4, "micro-batch": 2, "framework": "verl@0.7"},
     {"precision": "pure-bf16", "graphs": False, "sleep": False, "padded": True, "framework": "verl@0.5"},
     {"framework": "openrlhf", "micro-batch": 2}, {"framework": "openrlhf", "zero": "3", "trainer-sleep": True},

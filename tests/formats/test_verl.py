@@ -73,6 +73,8 @@ RATED = ("reward_model.enable=True reward_model.use_reward_loop=False reward_mod
          "reward_model.model.use_remove_padding=True reward_model.micro_batch_size_per_gpu=24")
 MEGATRON = ("--config-name=ppo_megatron_trainer.yaml actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 "
             "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2")
+SPLIT_CRITIC = (f"{MEGATRON} algorithm.adv_estimator=gae critic.model.enable_gradient_checkpointing=False "
+                "critic.megatron.tensor_model_parallel_size=2 critic.ppo_micro_batch_size_per_gpu=8 ")
 
 
 @pytest.mark.parametrize("more, options", [
@@ -81,6 +83,7 @@ MEGATRON = ("--config-name=ppo_megatron_trainer.yaml actor_rollout_ref.actor.meg
     (f"{RATED} actor_rollout_ref.actor.use_dynamic_bsz=True", {"reward-micro-tokens": 32768}),
     (f"{CRITIC} actor_rollout_ref.actor.use_dynamic_bsz=True", {"critic-micro-tokens": 32768}),
     (MEGATRON, {"engine": "megatron", "tp": 2, "pp": 2, "recompute": "none", "padded": False, "sharded-by": None}),
+    (f"{SPLIT_CRITIC}critic.megatron.pipeline_model_parallel_size=2", {"engine": "megatron", "critic-micro-batch": 8}),
     (f"{MEGATRON} actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null "
      "actor_rollout_ref.actor.ppo_micro_batch_size=16", {"micro-batch": 4}),
     (f"{MEGATRON} +actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=full",
@@ -112,6 +115,9 @@ def test_critics_and_megatron(more: str, options: dict[str, Any]) -> None:
      "trainer.nnodes=$NODES", "is divided by ranks that the file does not count"),
     (f"{CRITIC} critic.strategy=fsdp2", "critic.strategy: other than actor.strategy is not modelled"),
     (f"{CRITIC} critic.model.fsdp_config.param_offload=True", "other than actor.fsdp_config.param_offload"),
+    (SPLIT_CRITIC, "critic.megatron.pipeline_model_parallel_size: other than"),
+    (f"{SPLIT_CRITIC}critic.megatron.pipeline_model_parallel_size=2 critic.megatron.param_offload=True",
+     "critic.megatron.param_offload: other than actor.megatron.param_offload"),
     ("algorithm.adv_estimator=gae", "critic.model.use_remove_padding: other than the actor's"),  # it pads unasked
 ])
 def test_what_is_not_modelled_is_named(more: str, said: str) -> None:

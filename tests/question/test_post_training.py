@@ -37,7 +37,6 @@ def job(**options: Any) -> PostTrainingJob:
     ({"lora_rank": 8}, "--lora-rank needs --peft, for example --peft lora"),
     ({"precision": "fp32"}, "--precision fp32 is none of them"), ({"offload_optimizer": "nvme"}, "use cpu"),
     ({"recompute": "selective"}, "use --recompute full or none"), ({"tp": 2}, "--tp splits the trainer under Megatron"),
-    ({"engine": "megatron", "algorithm": "ppo"}, "a critic under Megatron is not modelled"),
     ({"engine": "megatron", "peft": "lora"}, "adapters under Megatron"),
     ({"memory_fraction": 1.5}, "memory-fraction=1.5 must lie above 0"), ({"memory_fraction": "nan"}, "memory-fraction"),
     ({"ahead": True}, "--ahead needs --rollout-gpus"),

@@ -262,8 +262,10 @@ def _verl_networks(job: PostTrainingJob, found: Mapping[str, Any]) -> dict[str, 
         if job.critic is not None:
             raise Unsupported("verl's critic is written as the network that learns alone; leave out --critic-model")
         own |= {"critic.model.path": hub_id(job.model)}
+        rows = verl.OF_SHARDED_CRITIC if job.engine == "pytorch" else verl.OF_SPLIT_CRITIC
+        own |= {f"{plus}{one.name}": found[plus + one.of] for one in rows for plus in ("", "+")  # "+" adds a name
+                if plus + one.of in found and not one.inherits}
         if job.engine == "pytorch":
-            own |= {one.name: found[one.of] for one in verl.OF_CRITIC if one.of in found and not one.inherits}
             own["critic.model.use_remove_padding"] = found["model.use_remove_padding"]
     if job.reward is not None:
         own |= {"reward_model.enable": True, "reward_model.model.path": hub_id(job.reward),

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from vramcast.blocks.parameters.model import named_parameters
 from vramcast.domain.job import Job, Phase, Recompute, Shards, Workload
+from vramcast.domain.model import scorer
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent, live_at_end
 from vramcast.domain.rank import RankProgram
@@ -80,6 +81,12 @@ def actor(job: PostTrainingJob, found: Batches) -> Network:
     return Network(load, weights, masters, made, first, phases[Phase.STEP])
 
 
+def critic(job: PostTrainingJob, found: Batches) -> tuple[Network, Program]:
+    """The network that estimates values, on the fullest stage, whose head has one column [verl megatron_workers.py
+    `CriticWorker`]; a pass of it without gradients makes no logits, and is not counted."""
+    return actor(replace(job, model=scorer(job.model)), found), ()
+
+
 def reference(job: PostTrainingJob, found: Batches) -> Network:
     """The network as it was: its 16-bit weights alone."""
     learning = actor(job, found)
@@ -110,4 +117,4 @@ def handover(job: PostTrainingJob, learning: Network) -> tuple[Tensor, ...]:
                         source="verl utils/megatron_utils.py") for name, size in sizes.items() if size)
 
 
-__all__ = ["actor", "batches", "handover", "log_prob", "reference", "train_job"]
+__all__ = ["actor", "batches", "critic", "handover", "log_prob", "reference", "train_job"]

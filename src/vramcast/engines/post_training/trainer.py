@@ -35,12 +35,7 @@ def actor(job: PostTrainingJob, found: Batches) -> Network:
 
 
 def critic(job: PostTrainingJob, found: Batches) -> tuple[Network, Program]:
-    """The network that estimates values, and a pass of it without gradients.
-
-    Raises: Unsupported under Megatron
-    """
-    if job.engine == "megatron":
-        raise Unsupported("a critic under Megatron is not modelled; use --engine pytorch, or an algorithm without one")
+    """The network that estimates values, and a pass of it without gradients."""
     made: tuple[Network, Program] = _of(job).critic(job, found)
     return made
 

@@ -123,24 +123,42 @@ class Alike(NamedTuple):
 
 
 OF_CRITIC: Final = (
+    Alike("critic.ppo_mini_batch_size", "actor.ppo_mini_batch_size", 256, inherits=True),
+    Alike("critic.ppo_epochs", "actor.ppo_epochs", 1, inherits=True),
+    Alike("critic.use_dynamic_bsz", "actor.use_dynamic_bsz", False, inherits=True),
+)
+
+OF_SHARDED_CRITIC: Final = (
     Alike("critic.strategy", "actor.strategy", "fsdp"),
     Alike("critic.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size", 1),
     Alike("critic.model.enable_gradient_checkpointing", "model.enable_gradient_checkpointing", True),
     Alike("critic.model.lora_rank", "model.lora_rank", 0),
-    Alike("critic.ppo_mini_batch_size", "actor.ppo_mini_batch_size", 256, inherits=True),
-    Alike("critic.ppo_epochs", "actor.ppo_epochs", 1, inherits=True),
-    Alike("critic.use_dynamic_bsz", "actor.use_dynamic_bsz", False, inherits=True),
     *(Alike(f"critic.model.fsdp_config.{name}", f"actor.fsdp_config.{name}", usual) for name, usual in (
         ("param_offload", False), ("optimizer_offload", False), ("fsdp_size", -1), ("model_dtype", "fp32"),
         ("reshard_after_forward", True))),
+)
+
+SIZES: Final = (
+    "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+    "expert_model_parallel_size",
+)
+
+OF_SPLIT_CRITIC: Final = (
+    Alike("critic.strategy", "actor.strategy", "fsdp", inherits=True),
+    *(Alike(f"critic.megatron.{name}", f"{MEGATRON}{name}", usual) for name, usual in (
+        *((size, 1) for size in SIZES), ("expert_tensor_parallel_size", None),
+        ("virtual_pipeline_model_parallel_size", None), ("sequence_parallel", True), ("param_offload", False),
+        ("optimizer_offload", False), ("grad_offload", False),
+        *((f"override_transformer_config.{name}", None) for name in (
+            "recompute_granularity", "recompute_method", "recompute_num_layers", "num_layers_in_first_pipeline_stage",
+            "num_layers_in_last_pipeline_stage")))),
 )
 
 OF_REFERENCE: Final = (
     Alike("ref.strategy", "actor.strategy", "fsdp", inherits=True),
     Alike("ref.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size", 1, inherits=True),
     *(Alike(f"ref.megatron.{name}", f"{MEGATRON}{name}", 1, inherits=True) for name in (
-        "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-        "expert_model_parallel_size", "expert_tensor_parallel_size")),
+        *SIZES, "expert_tensor_parallel_size")),
     Alike("ref.megatron.virtual_pipeline_model_parallel_size", f"{MEGATRON}virtual_pipeline_model_parallel_size", None,
           inherits=True),
     Alike("ref.megatron.sequence_parallel", f"{MEGATRON}sequence_parallel", True, inherits=True),
@@ -261,7 +279,7 @@ def reading(given: Mapping[str, Any], text: str, *, added: Iterable[str] = (), c
         options["framework"] = f"verl@{release[1]}"
     if checked and not {"micro-batch", "micro-tokens"} & options.keys():
         values.cannot("actor.ppo_micro_batch_size_per_gpu", UNCUT, option="micro-batch")
-    _refuse(values, critic=trained == "ppo" and not megatron)
+    _refuse(values, critic=trained == "ppo", megatron=megatron)
     for name in added:
         if name in values and name not in values.asked and not NAMES.is_harmless(name) and not NAMES.modelled(name):
             values.cannot(name)
@@ -446,22 +464,24 @@ def _micro(values: Watched, replicas: int, *, reference: bool, critic: bool) -> 
     return found
 
 
-def _refuse(values: Watched, *, critic: bool) -> None:
+def _refuse(values: Watched, *, critic: bool, megatron: bool) -> None:
     """What is not modelled, by name."""
     for name, why in REFUSED.items():
         values.must_be_off(name, why)
     if values.get("trainer.device", "cuda") != "cuda":
         values.cannot("trainer.device", NO_GPU)
-    for one in (*OF_REFERENCE, *(OF_CRITIC if critic else ())):
+    of_critic = (*OF_CRITIC, *(OF_SPLIT_CRITIC if megatron else OF_SHARDED_CRITIC)) if critic else ()
+    for one in (*OF_REFERENCE, *of_critic):
         actors = values.get(one.of, one.usual)
         if values.get(one.name, actors if one.inherits else one.usual) != actors:
             values.cannot(one.name, "other than {} is not modelled", one.of)
     pads, its = values.get("model.use_remove_padding"), values.get("critic.model.use_remove_padding", False)
-    if critic and pads is not None and pads != its:
+    if critic and not megatron and pads is not None and pads != its:
         values.cannot("critic.model.use_remove_padding", "other than the actor's is not modelled")
     _engine(values)
     for name in list(values):
         if (name.startswith("critic.") and not critic) or (
+                megatron and name.startswith("critic.model.") and name != "critic.model.path") or (
                 name.startswith("reward_model.") and name not in REFUSED) or (
                 name.startswith("model.lora.") and not values.get("model.lora.rank")):
             values.get(name)
