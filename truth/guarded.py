@@ -42,6 +42,9 @@ BY_FORMAT: Final = {"huggingface": "llamafactory", "deepspeed": "llamafactory", 
 """Engine -> the format whose command says the whole plan, where it is not of its own name."""
 
 
+OTHER_CARDS: Final = {"H100 of 95 GiB": "h100-sxm-96gb"}
+"""How a line of `unexpressed` begins that names the card on which a row ran -> that card."""
+
 VERDICTS: Final = ("refused", "warned", "started")
 
 
@@ -62,6 +65,9 @@ def cases(row: dict[str, Any], folder: Path) -> Iterator[Case]:
     file = None
     try:
         asked.refuse_other_jobs(row)
+        allocated = int(asked.UNITS.get(measured["unit"], GIB) * measured["value"])
+        if measured["quantity"] not in asked.VERDICTS:
+            asked.refuse_less_than_weights(row, folder, allocated)
         options = asked.question(row, folder)
         try:
             words = command_of(row["task"], options)
@@ -73,10 +79,11 @@ def cases(row: dict[str, Any], folder: Path) -> Iterator[Case]:
     except (VramcastError, Refused) as error:
         yield from (Case(end, row["id"], f"no question: {type(error).__name__}", "-", complete) for end in ends)
         return
-    card, count = load_gpu(row["gpu"]), int(str(row["ask"]["gpus"]).split("x")[0])
+    named = (card for text in row["ask"].get("unexpressed", ()) for start, card in OTHER_CARDS.items()
+             if text.startswith(start))
+    card, count = load_gpu(next(named, row["gpu"])), int(str(row["ask"]["gpus"]).split("x")[0])
     for end in ends:
-        allocated = asked.UNITS.get(measured["unit"], GIB) * measured["value"]
-        held = 0 if end != "crowded" else card.visible_bytes - ceil_div(int(allocated), 1 << 20) * (1 << 20)
+        held = 0 if end != "crowded" else card.visible_bytes - ceil_div(allocated, 1 << 20) * (1 << 20)
         if end == "crowded" and (measured["quantity"] != "max_allocated" or held < 0):
             continue
         with mock.patch.object(here, "opened", return_value=((Simulated(card.name, count, held),), ())):

@@ -100,3 +100,4 @@ def test_what_a_search_names_by_one_word_has_its_chinese_words() -> None:
     assert set(technique_texts()) == {way.name for way in TECHNIQUES}
     assert {row[0] for row in (*TRAINING, *SERVING)} <= set(terms("respect"))
     assert {proposal.cost for proposal in PROPOSALS} <= set(terms("cost"))
+    assert {proposal.name for proposal in PROPOSALS} <= set(terms("change"))

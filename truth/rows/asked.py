@@ -139,7 +139,7 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
     if quantity in VERDICTS:
         return [Prediction(VERDICT, found.value, float(VERDICTS[quantity]))]
     value = measured["value"] * UNITS[measured["unit"]]
-    _refuse_less_than_weights(row, folder, value)
+    refuse_less_than_weights(row, folder, value)
     _refuse_unknown(row, found.value, value)
     if quantity == AFTER_LOADING:
         return [Prediction("reserved after loading", found.value, value)]
@@ -273,7 +273,7 @@ def _refuse_unknown(row: Row, found: float, value: float) -> None:
         raise Refused(MIXED)
 
 
-def _refuse_less_than_weights(row: Row, folder: Path, value: float) -> None:
+def refuse_less_than_weights(row: Row, folder: Path, value: float) -> None:
     """A run on one card holds its model: less than that was measured of another card's share, or another storage.
 
     Raises: Refused

@@ -11,7 +11,7 @@ from vramcast import formats
 from vramcast.api.jobs import question_of
 from vramcast.api.serving import serve_job_of
 from vramcast.api.training import job_of
-from vramcast.domain.answer import Answer, Change, Fit
+from vramcast.domain.answer import Answer, Change
 from vramcast.domain.job import Job
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, Note, SourceError, Unsupported, VramcastError
@@ -62,7 +62,7 @@ def fitting_texts(
         raise InvalidSpec("it fits as it is; leave --fix out")
     reasons: list[str] = []
     fitting = [change for change in answer.changes if change.fits]
-    for change in sorted(fitting, key=lambda change: change.verdict is Fit.MAY_RUN_OUT):
+    for change in fitting:
         try:
             return change, _texts(options, change, paths, command)
         except VramcastError as reason:

@@ -146,7 +146,9 @@ class RankAnswer(Noun, frozen=True):
 class Change(Noun, frozen=True):
     """One change of the plan, and the device peak it would lead to."""
 
-    KEYS = ("change", "device_bytes", "fits", "verdict", "cost", "apply", "concurrency", "slowdown", "high_bytes")
+    KEYS = (
+        "change", "name", "device_bytes", "fits", "verdict", "cost", "apply", "concurrency", "slowdown", "high_bytes",
+    )
     SHOWN = ("cost",)
 
     change: str  # "--recompute full"
@@ -158,6 +160,7 @@ class Change(Noun, frozen=True):
     high_bytes: int | None = None  # upper end of the 90 % interval of device_bytes; None: not known
     capacity_bytes: int | None = None  # what can be used of the cards; None: not known
     apply: dict[str, Any] | None = None  # the options to put into the question, null to take out: reports fill it in
+    name: str = ""  # of the techniques, in words: "full recomputation + 8-bit optimizer"
 
     @property
     def verdict(self) -> Fit:

@@ -7,14 +7,14 @@ for (tests, VRAMCAST_DEBUG) it is raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from vramcast import estimate
-from vramcast.domain.answer import Change, StepTime
+from vramcast.domain.answer import Change, Fit, StepTime
 from vramcast.domain.job import Job
 from vramcast.engines.training import engine_of
 from vramcast.errors import Note, VramcastError, joined
@@ -51,7 +51,13 @@ def single_changes(
     """
     before = None if time is None else time.tokens_per_s
     tried = _tried(job, measure, needed_bytes, before) if has_room(job) else _relieved(job, measure)
-    return tuple(sorted(tried, key=lambda change: not change.fits))
+    return best_first(tried)
+
+
+def best_first(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Changes that are sure to fit, those that may, the others; each in the order in which they were."""
+    ranks = {Fit.FITS: 0, Fit.CLOSELY: 0, Fit.MAY_RUN_OUT: 1, Fit.NOT: 2}
+    return tuple(sorted(changes, key=lambda change: ranks[change.verdict]))
 
 
 def combined_change(
@@ -81,7 +87,9 @@ def combined_change(
             steps, changed, need = fewer, tried, less
     before, after = time and time.tokens_per_s, _tokens_per_s(changed)
     slowdown = before / after - 1 if before and after and before != after else None
-    return _change(job, changed, need, joined("; ", dict.fromkeys(step.cost for step in steps)), slowdown)
+    cost, name = (joined(joint, dict.fromkeys(texts)) for joint, texts in (
+        ("; ", [step.cost for step in steps]), (" + ", [step.name for step in steps])))
+    return _change(job, changed, need, cost, name, slowdown)
 
 
 def _added_up(job: Job, measure: Measure, needed_bytes: int) -> tuple[list[Technique], Job, Need | None]:
@@ -112,11 +120,12 @@ def _relieved(job: Job, measure: Measure) -> Iterator[Change]:
     kept = with_plan(job, offload_optimizer="none", offload_parameters="none")
     times = max((ceil_div(needed, there) for _, needed, there, _ in need.places if there), default=1)
     more = replace(job, cluster=replace(job.cluster, num_nodes=job.cluster.num_nodes * times))
-    for relieved, cost in ((kept, "states stay on the cards"), (more, Note("{} times the GPUs", times))):
+    fewer, larger = ("no offload", "states stay on the cards"), ("more machines", Note("{} times the GPUs", times))
+    for relieved, (name, cost) in ((kept, fewer), (more, larger)):
         changed = rebatched(relieved)
         found = None if changed is None else attempted(partial(measure, changed))
         if changed is not None and found is not None:
-            yield _change(job, changed, found, cost)
+            yield _change(job, changed, found, cost, name)
 
 
 def _tried(job: Job, measure: Measure, needed_bytes: int, before: float | None) -> Iterator[Change]:
@@ -147,10 +156,12 @@ def _offers(
     after = _tokens_per_s(changed)
     slowdown = before / after - 1 if before and after and before != after else None
     cost = f"{technique.cost}: {technique.usually}" if technique.usually and slowdown is None else technique.cost
-    return (_change(job, changed, found, cost, slowdown),)
+    return (_change(job, changed, found, cost, technique.name, slowdown),)
 
 
-def _change(job: Job, changed: Job, need: Need, cost: str, slowdown: float | None = None) -> Change:
+def _change(
+    job: Job, changed: Job, need: Need, cost: str, name: str, slowdown: float | None = None
+) -> Change:
     host = host_need(changed)
     lacks = shortfall(host)
     return Change(
@@ -161,6 +172,7 @@ def _change(job: Job, changed: Job, need: Need, cost: str, slowdown: float | Non
         slowdown=None if lacks else slowdown,
         high_bytes=need.high_bytes,
         capacity_bytes=job.cluster.gpu.visible_bytes,
+        name=name,
     )
 
 

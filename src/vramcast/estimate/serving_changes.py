@@ -13,7 +13,7 @@ from vramcast.domain.answer import Capacity, Change
 from vramcast.domain.serving import Requests, ServeJob
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import joined
-from vramcast.estimate.changes import attempted
+from vramcast.estimate.changes import attempted, best_first
 from vramcast.states.storage import FORMATS
 
 MOST_PAIRS: Final = 3
@@ -40,8 +40,9 @@ class Outcome(Protocol):
 
 
 class Proposal(NamedTuple):
-    """One thing to try: what it costs, and the options and the job it leads to (None: does not apply)."""
+    """One thing to try: its name, what it costs, and the options and the job it leads to (None: does not apply)."""
 
+    name: str
     cost: str
     apply: Callable[[ServeJob, Capacity | None], tuple[str, ServeJob] | None]
 
@@ -155,17 +156,18 @@ def _fewer(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | N
 
 
 PROPOSALS: Final[tuple[Proposal, ...]] = (
-    Proposal("nothing: the cards are there", _idle_cards),
-    Proposal("a smaller cache, but graphs and sampler have room", _safe_fraction),
-    Proposal("less room for everything else on the card", _larger_fraction),
-    Proposal("longer prompts take more steps", _smaller_steps),
-    Proposal("the host starts every kernel: slower decoding", _without_graphs),
-    Proposal("a little accuracy at long contexts", _smaller_cache),
-    Proposal("about none in accuracy", _weights("fp8", "q8_0")),
-    Proposal("some accuracy", _weights("awq-int4", "q4_k")),
-    Proposal("shorter sequences", _shorter),
-    Proposal("fewer users at once", _fewer),
-    Proposal("twice the hardware", _more_cards),
+    Proposal("all cards of the machine", "nothing: the cards are there", _idle_cards),
+    Proposal("a smaller share of the card for the cache",
+             "a smaller cache, but graphs and sampler have room", _safe_fraction),
+    Proposal("a larger share of the card for the cache", "less room for everything else on the card", _larger_fraction),
+    Proposal("smaller steps", "longer prompts take more steps", _smaller_steps),
+    Proposal("no CUDA graphs", "the host starts every kernel: slower decoding", _without_graphs),
+    Proposal("cache in 8 bits", "a little accuracy at long contexts", _smaller_cache),
+    Proposal("weights in 8 bits", "about none in accuracy", _weights("fp8", "q8_0")),
+    Proposal("weights in 4 bits", "some accuracy", _weights("awq-int4", "q4_k")),
+    Proposal("a shorter context", "shorter sequences", _shorter),
+    Proposal("fewer sequences at once", "fewer users at once", _fewer),
+    Proposal("twice the cards", "twice the hardware", _more_cards),
 )
 """In order of what a user gives up, least first."""
 
@@ -185,13 +187,14 @@ def serving_changes(
     steps = [step for step in _steps(job, before, verdict) if step.after.fits or _nearer(step.after, job, before)]
     if not any(step.after.fits for step in steps):
         steps = [*_pairs(steps, verdict), *steps]
-    return tuple(step.change for step in sorted(steps, key=lambda step: not step.after.fits))
+    return best_first(step.change for step in steps)
 
 
 class Step(NamedTuple):
     """A changed plan and what it comes to."""
 
     words: str
+    name: str
     cost: str
     job: ServeJob
     after: Outcome
@@ -204,6 +207,7 @@ class Step(NamedTuple):
             change=self.words, device_bytes=self.after.needed_bytes, fits=self.after.fits, cost=self.cost,
             concurrency=capacity.concurrency if capacity else None,
             high_bytes=self.after.high_bytes, capacity_bytes=self.job.cluster.gpu.visible_bytes,
+            name=self.name,
         )
 
 
@@ -232,7 +236,7 @@ def _steps(
             continue
         after = attempted(partial(verdict, changed))
         if after is not None:
-            yield Step(words, proposal.cost, changed, after)
+            yield Step(words, proposal.name, proposal.cost, changed, after)
 
 
 def _pairs(steps: list[Step], verdict: Callable[[ServeJob], Outcome]) -> list[Step]:
@@ -242,8 +246,9 @@ def _pairs(steps: list[Step], verdict: Callable[[ServeJob], Outcome]) -> list[St
         earlier = {step.words for step in steps[:index]}
         for second in _steps(first.job, first.after, verdict, partial(_goes_with, first.words, earlier)):
             if second.after.fits:
-                words, cost = _both(first.words, second.words), joined("; ", (first.cost, second.cost))
-                found.append(Step(words, cost, second.job, second.after))
+                words, name = _both(first.words, second.words), joined(" + ", (first.name, second.name))
+                cost = joined("; ", (first.cost, second.cost))
+                found.append(Step(words, name, cost, second.job, second.after))
                 if len(found) == MOST_PAIRS:
                     return found
     return found

@@ -20,7 +20,7 @@ from vramcast.domain.version import named, newer, version_text
 from vramcast.engines.eager.trl import uncounted
 from vramcast.engines.training import TRAINING, engine_of
 from vramcast.errors import Note, UnknownName
-from vramcast.estimate.changes import Need, combined_change, single_changes
+from vramcast.estimate.changes import Need, best_first, combined_change, single_changes
 from vramcast.estimate.checks import check
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.host_memory import host_need
@@ -68,6 +68,7 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
             *job.model.notes, *job.assumed, *(text for program in programs for text in program.assumptions),
             *clock.assumptions, *_recipe(job), *_unversioned(job),
         )),
+        cautions=tuple(_other_objective(job)),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
         ignored=(
             *newer(job.engine, job.engine_version or (), engine_of(job).newest), *uncounted(job), *_unpredicted(job),
@@ -90,7 +91,9 @@ def _offered(job: Job, ranks: list[RankAnswer], time: StepTime | None) -> tuple[
         return alone
     together = combined_change(job, needed, measure=need, time=time)
     known = {change.change for change in alone}
-    return alone if together is None or together.change in known else (together, *alone)
+    if together is None or together.change in known:
+        return alone
+    return best_first((together, *alone))
 
 
 def _recipe(job: Job) -> Iterator[str]:
@@ -121,6 +124,17 @@ def _unversioned(job: Job) -> Iterator[str]:
         )
 
 
+def _other_objective(job: Job) -> Iterator[str]:
+    """What is answered in place of what such a model is trained for."""
+    if job.model.main.causal and "embed" in job.model.name.lower():
+        yield (
+            Note(
+                "{} makes embeddings: this is its training as a language model, with logits of every token; "
+                "contrastive losses over pairs of texts, which make none, are not modelled", job.model.name
+            )
+        )
+
+
 def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
     """What a user should know before trusting the verdict."""
     if any(rank.gives_back_cache for rank in ranks):
@@ -135,13 +149,6 @@ def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
         instead = f"--precision {fp16}" if fp16 else Note("{} has no fp16; --engine deepspeed has", job.engine)
         yield Note(
             "{} on {}, which has no bf16 tensor cores: it is emulated, timed as fp32; {}", precision, gpu.name, instead
-        )
-    if job.model.main.causal and "embed" in job.model.name.lower():
-        yield (
-            Note(
-                "{} makes embeddings: this is its training as a language model, with logits of every token; "
-                "contrastive losses over pairs of texts, which make none, are not modelled", job.model.name
-            )
         )
     context, seq_len = job.model.context, job.workload.seq_len
     heard = job.model.stacks[0].vision is not None and job.workload.decoder_seq_len is not None

@@ -231,7 +231,7 @@ def spoken(noun: Any) -> Any:
     if not isinstance(noun, Struct):
         return noun
     if isinstance(noun, Change):
-        return replace(noun, cost=_cost(noun.cost))
+        return replace(noun, cost=_cost(noun.cost), name=_technique(noun.name))
     fields = next(fields for kind, fields in SENTENCES.items() if isinstance(noun, kind))
     changed = {name: _said(getattr(noun, name)) for name in fields}
     changed |= {name: spoken(getattr(noun, name)) for name in INSIDE if name in noun.__struct_fields__}
@@ -254,3 +254,10 @@ def _cost(text: str) -> str:
     if isinstance(text, Note) and set(text.template.split("; ")) == {"{}"}:
         return "；".join(_cost(one) for one in text.values if isinstance(one, str))
     return terms("cost").get(text) or in_chinese(text)
+
+
+def _technique(text: str) -> str:
+    """Names of techniques, one beside the other."""
+    if isinstance(text, Note):
+        return " + ".join(_technique(str(one)) for one in text.values)
+    return technique_texts().get(text, ("",))[0] or terms("change").get(text) or text

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from vramcast.api.jobs import Asked
     from vramcast.domain.answer import Answer
     from vramcast.domain.observation import GpuSample
+    from vramcast.question.build import Resolve
     from vramcast.question.option import Option
     from vramcast.report.messages import Words
 
@@ -122,11 +123,12 @@ class Judgement(NamedTuple):
     answer: Answer | None = None
     why: str = ""  # there is none, in a sentence; beside an answer: what of the command it is without
     said: tuple[str, ...] = ()  # about the cards
+    doubt: str = ""  # why a job that does not fit by its answer may do so, in a sentence
 
     @property
     def refuses(self) -> bool:
         """Whether it is unlikely to fit, and nothing was passed over on the way to that."""
-        return self.is_beyond and not self.why and self.chance < LEAST_CHANCE
+        return self.is_beyond and not self.why and not self.doubt and self.chance < LEAST_CHANCE
 
     @property
     def is_beyond(self) -> bool:
@@ -193,9 +195,30 @@ def _answered(
                 failed = failed or error
                 continue
             why = str(failed).partition("; --ignore-unread")[0] if lenient and isinstance(failed, Unsupported) else ""
-            return Judgement(command, options, asked.noted(found), why, (*of_release, *said))
+            judgement = Judgement(command, options, asked.noted(found), why, (*of_release, *said))
+            return judgement._replace(doubt=_doubt(judgement, asked.resolve))
     assert failed is not None
     raise failed
+
+
+def _doubt(found: Judgement, resolve: Resolve) -> str:
+    """Why a training that does not fit by its answer may do so: it is answered as another one, or at a length that no
+    sample need have. Tools take the longest sample as a limit; one beyond all positions of a model is seldom reached.
+    """
+    if not found.is_beyond or found.answer is None or found.command != "train":
+        return ""
+    if found.answer.cautions:
+        return found.answer.cautions[0]
+    job = api.job_of(found.options, resolve=resolve)
+    limit, positions = job.workload.seq_len, job.model.context
+    if positions is None or limit <= positions:
+        return ""
+    asked = {name: value for name, value in found.options.items() if name != "min-seq-len"} | {"seq-len": positions}
+    _, shorter = api.train_answer(asked, resolve=resolve, with_changes=False)
+    if not shorter.fits:
+        return ""
+    return Note("samples of up to {} tokens, all the positions of {}, do fit: the limit of {} is what does not",
+                f"{positions:,}", job.model.name, f"{limit:,}")
 
 
 def _of_release(
@@ -388,4 +411,6 @@ def verdict(found: Judgement, words: Words) -> str:
     lines = [report.verdicts.headline(found.answer, words), *map(words.said, found.said)]
     if found.is_beyond and found.chance >= LEAST_CHANCE:
         lines.append(words("run.chance", percent=f"{found.chance:.0%}"))
+    if found.doubt:
+        lines.append(words("run.doubt", doubt=words.said(found.doubt)))
     return "; ".join([*lines, *([words("run.without", what=words.said(found.why))] if found.why else [])])

@@ -160,6 +160,12 @@ def test_a_change_is_applied_and_back_undoes_it(opened: Opened, command: str, na
     page.go_back()
     wait_for_needed(page, before)
     assert page.evaluate("location.hash") == view(command, question)
+    best = next(change for change in asked(command, question)["changes"] if change["fits"])
+    cure = page.locator(".make-fit button")
+    assert cure.inner_text() == f"Make it fit: {best['name']}"
+    cure.click()
+    page.wait_for_selector(f".verdict.{TONES[best['verdict']]}")
+    assert page.locator(".make-fit").count() == 0
 
 
 def test_a_change_has_the_verdict_on_what_it_leads_to_before_its_cost(opened: Opened) -> None:

@@ -6,7 +6,7 @@ import { h, refill, settled } from "../dom.js";
 import { questionOf, questionText } from "../hash.js";
 import { learnNames } from "../names.js";
 import { answerParts } from "../parts/answer.js";
-import { applied } from "../parts/changes.js";
+import { applied, makeItFit } from "../parts/changes.js";
 import { comparePart } from "../parts/compare.js";
 import { cardRows, form, modelRows } from "../parts/form.js";
 import { planTabs } from "../parts/plan_tabs.js";
@@ -174,10 +174,10 @@ class Asking {
     at.stale.textContent = error && answer ? app.t("stale") : "";
     at.root.classList.toggle("stale", Boolean(error && answer));
     at.take.node.hidden = !answer;
-    refill(at.head, answer ? verdictPart(answer, app) : null,
+    const acts = { apply: (change) => this.#apply(change), again: () => this.#render() };
+    refill(at.head, answer ? verdictPart(answer, app, makeItFit(answer, app, acts.apply)) : null,
       this.#plans.length > 1 ? comparePart(this.#plans, this.#active, app) : null);
     plan.view ??= { chosen: 0, all: false, open: new Set() };
-    const acts = { apply: (change) => this.#apply(change), again: () => this.#render() };
     refill(at.body, answer ? answerParts(answer, plan.view, app, acts) : null);
     refill(at.foot, answer ? glancePart(answer, at.head, app) : null);
     this.#wait();

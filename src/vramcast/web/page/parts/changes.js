@@ -54,15 +54,27 @@ function after({ concurrency, device_bytes }, t) {
 function row(change, answer, app, apply) {
   const { t } = app;
   const tone = app.named("tone", change.verdict);
-  const name = h("code", {}, change.change);
+  const name = [change.name ? h("span", {}, change.name) : null, " ", h("code", {}, change.change)];
   const attributes = {
     class: "apply", "aria-label": t("apply", { change: change.change }), "data-key": `change ${change.change}`,
   };
   return h("li", {},
-    change.apply ? button(name, () => apply(change), attributes) : name,
+    change.apply ? button(name, () => apply(change), attributes) : h("span", {}, name),
     h("span", { class: "after" }, meter(outcome(change, answer), tone),
       h("span", { class: "number" }, after(change, t)), verdictBadge(change.verdict, app)),
     h("span", { class: "soft" }, costText(change, app)));
+}
+
+/** The best change, or several together, in words, as one button that applies it; null where none makes it fit. */
+export function makeItFit(answer, app, apply) {
+  const { t } = app;
+  const best = answer.changes.find((change) => change.fits && change.apply);
+  if (!best) return null;
+  const name = best.name ?? best.change;
+  return h("div", { class: "make-fit" },
+    button([h("b", {}, t("make_it_fit")), " ", name], () => apply(best), { "class": "apply", "data-key": "make it fit" }),
+    h("p", {}, after(best, t), " ", verdictBadge(best.verdict, app), " ", h("code", {}, best.change)),
+    h("p", { class: "soft" }, costText(best, app)));
 }
 
 /**

@@ -129,15 +129,15 @@ function memoryNeeded({ fits, needed_bytes: needed, capacity_bytes: capacity }, 
     said ? h("span", { class: "rest" }, said) : null);
 }
 
-/** The head of an answer. */
-export function verdictPart(answer, app) {
+/** The head of an answer; `cure`: what makes it fit, or null. */
+export function verdictPart(answer, app, cure = null) {
   const { t } = app;
   const { class: kind, heading } = verdictHead(answer.verdict, app.named("verdict", answer.verdict), app);
   const { model, engine, gpus, cards } = answer.question;
   const asked = { model, engine, parameters: parameters(answer.parameters), gpus: cards ? `${gpusText(gpus)} (${cards})` : gpusText(gpus) };
   return h("section", { class: kind, "aria-label": t("verdict") },
     h("div", { class: "said" }, heading, memoryNeeded(answer, t)),
-    trustLine(answer, app), intervalRemark(answer, app), remarks(answer, app),
+    trustLine(answer, app), intervalRemark(answer, app), remarks(answer, app), cure,
     h("p", { class: "soft" }, t("asked", asked)),
     h("dl", { class: "figures" }, figures(answer, t).map(([name, value]) =>
       h("div", {}, h("dt", {}, name), h("dd", { class: "number" }, value)))));

@@ -107,6 +107,7 @@ export const ANSWER_WORDS = {
   "tried": { en: "Tried: {count} plans, those next to the result", zh: "共试了 {count} 个方案，结果附近的是" },
   "plan": { en: "plan", zh: "方案" },
   "why_not": { en: "why not", zh: "原因" },
+  "make_it_fit": { en: "Make it fit:", zh: "让它放得下：" },
   "changes": { en: "What to change", zh: "怎样修改" },
   "changes.fit": {
     en: "Each was computed. A button changes the question; the browser's back button takes it back.",
