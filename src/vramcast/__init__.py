@@ -30,3 +30,8 @@ MODULES: Final = {
 """Name -> where it is, imported when it is first asked for."""
 
 __getattr__ = names(__name__, MODULES)
+
+
+def __dir__() -> list[str]:
+    """What it offers, for those who look and for completion."""
+    return __all__

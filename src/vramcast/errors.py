@@ -110,6 +110,11 @@ class VramcastError(Exception):
         note: Note = self.args[0]
         return note
 
+    def _render_traceback_(self) -> list[str]:
+        """What notebooks show in place of the frames that led to it [IPython/core/interactiveshell.py
+        `showtraceback`]: a typo is the reader's, and the sentence says which."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class InvalidSpec(VramcastError):
     """The question contradicts itself, the model or the hardware."""

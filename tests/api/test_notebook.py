@@ -45,6 +45,16 @@ def test_errors_are_one_sentence(shell: Any, capsys: pytest.CaptureFixture[str],
     assert capsys.readouterr().err.startswith(told) and "x" not in shell.user_ns
 
 
+def test_a_typo_in_a_question_is_one_sentence(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    import vramcast
+
+    shell.run_cell("import vramcast; vramcast.train('lama-3.1-8b', gpus='h100')")
+    said = capsys.readouterr()
+    assert (said.out + said.err).strip().startswith("UnknownName: unknown model 'lama-3.1-8b'")
+    assert "Traceback" not in said.out + said.err
+    assert {"train", "serve", "plan"} <= set(dir(vramcast))
+
+
 def test_a_cell_prints_and_fails_as_it_would(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     shell.run_cell("%%fits t4\nprint('before')\n1 / 0")
     said = capsys.readouterr()

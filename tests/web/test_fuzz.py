@@ -48,7 +48,7 @@ def test_any_question_is_answered_or_refused(path: str, table: Any) -> None:
 
 
 @FEW
-@given(st.sampled_from(["train", "serve", "plan/train", "plan/serve", "oom", "files"]), ANYTHING)
+@given(st.sampled_from(["train", "serve", "plan/train", "plan/serve", "oom", "files", "choices"]), ANYTHING)
 def test_any_json_is_answered_or_refused(path: str, value: Any) -> None:
     _answers(path, json.dumps(value).encode())
 

@@ -49,6 +49,7 @@ ASKED: tuple[tuple[str, Any], ...] = (
     ("oom", RECORDING.read_bytes()),
     ("replay", RECORDING.read_bytes()),
     ("files", {"command": "train", "question": TRAIN}),
+    ("choices", {"command": "train", "question": TRAIN, "option": "precision"}),
     ("network", config_of("llama-3.2-1b")),
     *((name, REVIEW) for name in ("validate", "mutate")),
     ("network", b"GGUF\x03\0\0\0"),

@@ -100,6 +100,14 @@ Files = shape(
     "Files", "The files of the tools that run a plan, and what is to be said of them.",
     schema=Literal[1], files=many(File), notes=list[str],
 )
+RefusedChoice = shape(
+    "RefusedChoice", "A choice that a question cannot have; `cure`: what to set with it where that is enough.",
+    value=str, said=str, cure=maybe(dict[str, str]),
+)
+Choices = shape(
+    "Choices", "The choices of an option that a question cannot have.", schema=Literal[1], option=str,
+    refused=many(RefusedChoice),
+)
 AskedOption = shape(
     "AskedOption", "One option of a form.", name=str, kind=str, choices=list[str], help=str, group=str,
     default=maybe(Any),
@@ -172,6 +180,7 @@ SERVE_SEARCH: Final = reply_of(shape_of(PlanAnswer, OF_SERVING, name="ServePlanA
 REPLIES: Final[dict[str, tuple[Any, ...]]] = {
     "train": (TRAIN,), "serve": (SERVE,), "plan/train": (SEARCH, TRAIN), "plan/serve": (SERVE_SEARCH,),
     "oom": (reply_of(shape_of(Diagnosis)),), "replay": (Replay,), "files": (Files,),
+    "choices": (Choices,),
     "network": (Network,), "validate": (AdmissionReview,), "mutate": (AdmissionReview,), "words": (Named,),
     **dict.fromkeys(
         ("options/train", "options/serve", "options/plan-train", "options/plan-serve"), (AskedOptions,)

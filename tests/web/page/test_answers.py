@@ -277,3 +277,20 @@ def test_fields_left_alone_show_what_a_deployment_took_for_them(opened: Opened, 
     shown = placeholders(page, "memory-fraction")["memory-fraction"]
     assert float(shown) == pytest.approx(answer["question"]["plan"]["memory_fraction"], abs=1e-4)
     assert len(shown) <= len("0.1234")
+
+
+def test_a_choice_that_the_question_cannot_have_says_what_to_set_with_it_and_sets_it(opened: Opened) -> None:
+    question = {"model": "llama-3.1-8b", "gpus": "2xa100-sxm4-80gb"}
+    page = opened(view("train", question))
+    page.wait_for_selector(".verdict")
+    page.locator("[name=precision]").hover()
+    page.wait_for_function("() => document.querySelector('[name=precision] [value=fp8]').disabled")
+    said = page.locator("[name=precision] [value=fp16]").text_content()
+    assert said == "fp16 – with Engine pytorch"
+    page.select_option("[name=precision]", "fp16")
+    wait_for_needed(page, needed(asked("train", question | {"engine": "pytorch", "precision": "fp16"})))
+    go(page, view("train", question | {"precision": "tf32"}, question))  # a link may ask it all the same
+    page.get_by_role("button", name="Set Engine pytorch").wait_for()
+    assert "not in tf32" in page.locator(".compare .reason").inner_text()
+    page.get_by_role("button", name="Set Engine pytorch").click()
+    wait_for_needed(page, needed(asked("train", question | {"engine": "pytorch", "precision": "tf32"})))

@@ -8,11 +8,14 @@ import { learnNames } from "../names.js";
 import { answerParts } from "../parts/answer.js";
 import { applied, makeItFit } from "../parts/changes.js";
 import { comparePart } from "../parts/compare.js";
+import { cureText } from "../parts/field.js";
 import { cardRows, form, modelRows } from "../parts/form.js";
+import { button } from "../parts/part.js";
 import { planTabs } from "../parts/plan_tabs.js";
 import { defineMarks } from "../parts/scale.js";
 import { takePart } from "../parts/take.js";
 import { glancePart, verdictPart, verdictSentence } from "../parts/verdict.js";
+import { refusing } from "../refusing.js";
 import { MOST_PLANS, asker, assumedOf, blamedOption, bodyOf, copyOf, planFor } from "../question_state.js";
 
 const WAIT_MS = 10; // between a change and the question: what one key press changes is one question
@@ -60,6 +63,7 @@ class Asking {
   #gone = false;
   #at; // the places of the page, by name
   #form;
+  #refusing; // choices that questions cannot have
   #ask;
   #soon;
   #wait;
@@ -73,7 +77,8 @@ class Asking {
     this.#soon = settled(this.#ask, WAIT_MS);
     this.#wait = settled(() => this.#at.notice.classList.toggle("busy", Boolean(this.#current.under)), BUSY_MS);
     this.#speak = settled(() => this.#gone || app.say(this.#sentence()), SPEAK_MS);
-    this.#form = form({ ...about, t: app.t, changed: (...given) => this.#changed(...given) });
+    this.#refusing = refusing(about.command, this.#kinds);
+    this.#form = form({ ...about, t: app.t, changed: (...given) => this.#changed(...given), met: (name) => this.#met(name) });
     this.#lay(root);
   }
 
@@ -124,19 +129,45 @@ class Asking {
     if (this.#gone || !this.#plans.includes(plan)) return;
     this.#render();
     this.#speak();
+    if (plan.error && !plan.unreachable) this.#cured(plan);
   }
 
   /** A field was changed; `done`: the visitor left it. */
   #changed(name, value, done) {
     const plan = this.#current;
     if ((plan.question[name] ?? "") === value) return;
-    plan.question = applied(plan.question, { [name]: value === "" ? null : value });
+    const cure = this.#refusing.cure(plan.question, name, value);
+    if (cure) {
+      this.#app.say(cureText(cure, this.#app.t));
+      this.#form.mark(name, []);
+    }
+    plan.question = applied(plan.question, { ...cure, [name]: value === "" ? null : value });
+    Object.assign(plan, { last: name, cure: null });
     hold(this.#about.command, plan.question);
     this.#at.take.clear();
     this.#app.go(this.#address(), { replace: true });
     this.#form.show(plan.question);
     (done ? this.#ask : this.#soon)(plan);
     this.#wait();
+  }
+
+  /** The visitor came to a field with choices: those that the question cannot have are marked. */
+  async #met(name) {
+    const { question } = this.#current;
+    const refused = await this.#refusing.of(question, name);
+    if (!this.#gone && this.#current.question === question) this.#form.mark(name, refused);
+  }
+
+  /** What would make a refused question possible: of the choice that was made last, else of any in it. */
+  async #cured(plan) {
+    const { question, last } = plan;
+    const made = this.#about.options.filter(({ name, choices }) => choices.length && name in question)
+      .map(({ name }) => name);
+    for (const name of made.includes(last) ? [last] : made) {
+      const refused = await this.#refusing.of(question, name);
+      plan.cure ??= refused.find(({ value }) => value === question[name])?.cure;
+    }
+    if (plan.cure && plan === this.#current && plan.question === question) this.#render();
   }
 
   /** Other plans, or another one of them: a step that the browser's back button takes back. */
@@ -170,7 +201,7 @@ class Asking {
     }));
     this.#form.assume(assumedOf(answer, app.t));
     this.#form.blame(refused ? blamedOption(sentence, names, plan.question) : null, refused);
-    refill(at.notice, notice(plan, app.t));
+    refill(at.notice, notice(plan, app.t, (cure) => this.#apply({ apply: cure, change: cureText(cure, app.t) })));
     at.stale.textContent = error && answer ? app.t("stale") : "";
     at.root.classList.toggle("stale", Boolean(error && answer));
     at.take.node.hidden = !answer;
@@ -214,8 +245,10 @@ class Asking {
   }
 }
 
-/** What stands in the answer's place; an answer that is there stays. */
-function notice({ answer, error, unreachable }, t) {
+/** What stands in the answer's place; an answer that is there stays. Where a change answers the question, its button. */
+function notice({ answer, error, unreachable, cure }, t, apply) {
+  if (error && cure)
+    return h("p", { class: "error" }, error, " ", button(t("cure", { cure: cureText(cure, t) }), () => apply(cure)));
   if (unreachable && error) return h("p", { class: "error", role: "alert" }, t("unreachable", { message: error }));
   if (answer) return null;
   return error ? h("p", { class: "error" }, error) : h("p", { class: "soft" }, t("nothing_yet"));

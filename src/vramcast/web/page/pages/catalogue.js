@@ -3,25 +3,42 @@
 import { askOnce } from "../backend.js";
 import { heldNow } from "../carried.js";
 import { h } from "../dom.js";
+import { bytes, money } from "../format.js";
 import { questionOf, questionText } from "../hash.js";
 import { dataTable, holding } from "../parts/data_table.js";
 import { filters } from "../parts/filters.js";
 
 const EXAMPLE = "llama-3.1-8b"; // the model that questions about a card begin with
 
-/** A field of a row as it stands in the catalogue. */
-function fact(value) {
-  if (Array.isArray(value)) return value.join(", ");
-  if (value !== null && typeof value === "object") return Object.entries(value).map(([name, part]) => `${name} ${part}`)
-    .join(", ");
-  return typeof value === "number" ? value.toLocaleString("en-US") : String(value);
+const scaled = (factor, unit) => (value) => `${Number((value / factor).toPrecision(4)).toLocaleString("en-US")} ${unit}`;
+
+/** End of a field's name -> its figure with a unit; the first that fits. */
+const UNITS = [
+  [/_bytes_per_s$/, scaled(1e9, "GB/s")], [/_bytes$/, (value) => bytes(value)], [/_flops$/, scaled(1e12, "TFLOPS")],
+  [/_w$/, (value) => `${value} W`], [/(?<=per_hour)$/, (value, { currency }) => money(value, currency)],
+];
+
+/** A text with its addresses as links. */
+function linked(text) {
+  return text.split(/(https?:\/\/[^\s;,)]+)/).map((part, index) =>
+    (index % 2 ? h("a", { href: part, rel: "noopener noreferrer", target: "_blank" }, part) : part));
 }
 
-/** Everything the catalogue says of a row, name by name. */
+/** Everything the catalogue says of a row: [name, figure or text]; what holds more is told part by part. */
+function factsOf(row, before = "") {
+  return Object.entries(row).flatMap(([key, value]) => {
+    const name = before + key;
+    if (value !== null && typeof value === "object" && !Array.isArray(value)) return factsOf(value, `${name} `);
+    const [end, written] = (typeof value === "number" && UNITS.find(([end]) => end.test(key))) || [/$/, null];
+    const text = Array.isArray(value) ? value.join(", ") : typeof value === "number" ? value.toLocaleString("en-US") : String(value);
+    return [[name.replace(end, "").replaceAll("_", " "), written ? written(value, row) : linked(text)]];
+  });
+}
+
+/** The same as a list. */
 export function facts(row) {
-  return h("dl", { class: "behind" }, Object.entries(row).map(([name, value]) => [
-    h("dt", { class: "mono" }, name), h("dd", { class: name.endsWith("source") ? null : "number-left" }, fact(value)),
-  ]));
+  return h("dl", { class: "behind" }, factsOf(row).map(([name, value]) =>
+    [h("dt", {}, name), h("dd", { class: "number-left" }, value)]));
 }
 
 /** Links that take a card or a machine into a question. */

@@ -1,6 +1,5 @@
 /** The cards of the catalogue. */
 
-import { h } from "../dom.js";
 import { bytes } from "../format.js";
 import { askingLinks, catalogue, choicesOf } from "./catalogue.js";
 
@@ -30,11 +29,9 @@ function columns(t) {
     figure("fp32", t("rate", { dtype: "fp32" }), (row) => row.fp32_flops, per(TERA)),
     { key: "link", name: t("link"), value: (row) => row.link_bytes_per_s, down: true,
       cell: (row) => row.link ? `${row.link}, ${per(GIGA)(row.link_bytes_per_s)} GB/s`
-        : `PCIe ${row.pcie_generation}` },
+        : row.pcie_generation ? `PCIe ${row.pcie_generation}` : "" },
     figure("power", t("power"), (row) => row.tdp_w, (value) => `${value} W`),
     { key: "ask", name: t("ask.about"), cell: ({ name }) => askingLinks(name, t) },
-    { key: "source", name: t("source"), value: ({ source }) => source,
-      cell: ({ source, checked }) => h("span", { title: source }, `${checked}: ${source}`), kind: "source" },
   ];
 }
 

@@ -23,11 +23,6 @@ function dated(price, t) {
   return [price.date, h("small", {}, ` ${price.tariff}, ${price.region}`)];
 }
 
-function sourced({ price, source }) {
-  const text = price?.source ?? source;
-  return h("span", { title: text }, text);
-}
-
 function columns(t) {
   const figure = (key, name, value, show) => ({
     key, name, number: true, down: true, value, cell: (row) => (value(row) === undefined ? "" : show(value(row), row)),
@@ -42,10 +37,8 @@ function columns(t) {
     { key: "date", name: t("priced"), down: true, value: ({ price }) => price?.date,
       cell: ({ price }) => dated(price, t) },
     { key: "ask", name: t("ask.about"), cell: ({ name }) => askingLinks(name, t) },
-    { key: "link", name: t("link"), value: ({ link }) => link },
     figure("network", t("network"), ({ network_bytes_per_s: rate }) => rate, speed),
     figure("host", t("host.ram"), ({ host_bytes: size }) => size, (value) => bytes(value, 0)),
-    { key: "source", name: t("source"), cell: sourced, kind: "source" },
   ];
 }
 

@@ -50,7 +50,7 @@ function heading(text, width) {
 
 function verdictCell({ error }, answer, { t, named }) {
   if (answer) return verdictBadge(answer.verdict, { named });
-  if (error) return h("span", { class: "badge", title: error }, t("no_answer"));
+  if (error) return [h("span", { class: "badge" }, t("no_answer")), h("p", { class: "reason" }, error)];
   return h("span", { class: "soft" }, t("asking"));
 }
 

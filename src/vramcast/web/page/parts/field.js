@@ -1,8 +1,22 @@
 /** One field of a form: a label, a control, the option's help, and its error. */
 
 import { h, uniqueId } from "../dom.js";
+import { hasWords } from "../words.js";
 
 const MODES = { count: "text", amount: "text", number: "decimal", names: "text", text: "text" };
+
+/** What is said of a choice that the question cannot have: what is set with it, or that nothing helps. */
+function marked(text, refused, t) {
+  if (!refused) return text;
+  const { cure } = refused;
+  return cure ? t("choice.with", { value: text, cure: cureText(cure, t) }) : t("choice.none", { value: text });
+}
+
+/** What makes a choice possible, in the words of the form: "Engine pytorch". */
+export function cureText(cure, t) {
+  const named = (name) => (hasWords(`option.${name}`) ? t(`option.${name}`) : name);
+  return Object.entries(cure).map(([name, value]) => `${named(name)} ${value}`).join(", ");
+}
 
 function selected(spec, t, id) {
   const flag = spec.kind === "flag";
@@ -25,7 +39,15 @@ function selected(spec, t, id) {
     held = value;
     says(document.activeElement === control);
   };
-  return { control, assumed };
+  const mark = (refused) => {
+    for (const option of [...control.options].filter(({ value }) => value !== "")) {
+      const found = refused.find(({ value }) => value === option.value);
+      option.textContent = marked(named(option.value), found, t);
+      option.title = found?.said ?? "";
+      option.disabled = Boolean(found && !found.cure) && !option.selected;
+    }
+  };
+  return { control, assumed, mark };
 }
 
 function typed(spec, t, id) {
@@ -43,6 +65,7 @@ function typed(spec, t, id) {
     assumed: (value) => {
       control.placeholder = value === "" ? t("default") : value;
     },
+    mark: () => {},
   };
 }
 
@@ -85,15 +108,18 @@ export function labelled({ label, help, control, shown = control, mono = false }
  *
  * @param spec  a row of /api/options: { name, kind, choices, help }
  * @param {(name: string, value: string, done: boolean) => void} changed  `done`: the visitor left the field
- * @returns {{node, set, wrong, assumed}}  `set(value)` shows a value; `assumed(value)` says what holds without one
+ * @param {(name: string) => void} met  the visitor came to a field with choices
+ * @returns {{node, set, wrong, assumed, mark}}  `set(value)` shows a value; `assumed(value)` says what holds without one;
+ *   `mark(refused)` says which choices the question cannot have
  */
-export function optionField(spec, { t, label, mono, changed }) {
+export function optionField(spec, { t, label, mono, changed, met = () => {} }) {
   const id = uniqueId("field");
   const chosen = spec.kind === "choice" || spec.kind === "flag";
-  const { control, assumed } = chosen ? selected(spec, t, id) : typed(spec, t, id);
+  const { control, assumed, mark } = chosen ? selected(spec, t, id) : typed(spec, t, id);
   const { node, wrong } = labelled({ label, help: spec.help, control, mono });
   control.addEventListener("input", () => changed(spec.name, control.value, false));
   control.addEventListener("change", () => changed(spec.name, control.value, true));
+  if (spec.kind === "choice") for (const event of ["pointerenter", "focus"]) control.addEventListener(event, () => met(spec.name));
   const set = (value) => {
     if (chosen && value !== "" && ![...control.options].some((option) => option.value === value))
       control.append(h("option", { value }, value)); // a link may hold anything; the service says what is wrong with it
@@ -102,5 +128,5 @@ export function optionField(spec, { t, label, mono, changed }) {
     else control.removeAttribute("aria-description");
     node.classList.toggle("given", value !== "");
   };
-  return { node, control, set, wrong, assumed };
+  return { node, control, set, wrong, assumed, mark };
 }

@@ -70,7 +70,7 @@ class Form {
   #groups;
   #error = h("p", { class: "error whole", hidden: true });
 
-  constructor({ options, first, rows, special, t, changed }) {
+  constructor({ options, first, rows, special, t, changed, met }) {
     const shown = [...Object.keys(special), ...first];
     const known = Object.fromEntries(options.map((option) => [option.name, option]));
     const made = (name) => {
@@ -78,7 +78,7 @@ class Form {
       const label = own ? t(`option.${name}`) : name;
       this.#fields[name] = Object.hasOwn(special, name)
         ? special[name]({ rows: rows[name], help: known[name]?.help, t, changed })
-        : optionField(known[name], { t, label, mono: !own, changed });
+        : optionField(known[name], { t, label, mono: !own, changed, met });
       return this.#fields[name];
     };
     const top = shown.filter((name) => name in known).map((name) => made(name).node);
@@ -101,6 +101,10 @@ class Form {
     for (const [name, field] of Object.entries(this.#fields)) field.assumed(values[name] ?? "");
   }
 
+  mark(name, refused) {
+    this.#fields[name].mark(refused);
+  }
+
   blame(name, sentence) {
     const field = name === null ? undefined : this.#fields[name];
     for (const one of Object.values(this.#fields)) one.wrong(one === field ? sentence : "");
@@ -115,9 +119,9 @@ class Form {
  * The form.
  *
  * @param {{options: object[], first: string[], rows: Object<string, () => object[]>, special?: object, t,
- *          changed: (name: string, value: string, done: boolean) => void}} given
+ *          changed: (name: string, value: string, done: boolean) => void, met?: (name: string) => void}} given
  *   `first`: the options shown at once; `rows`: suggestions by option; `special`: fields of their own by option
- * @returns {{node, show(question), assume(values), blame(name, sentence)}}  `show` fills the fields in, `assume` says
+ * @returns {{node, show(question), assume(values), mark(name, refused), blame(name, sentence)}}  `show` fills the fields in, `assume` says
  *   what holds where nothing is filled in, `blame` puts a sentence at a field, or below the form for `null`
  */
 export function form(given) {

@@ -3,6 +3,9 @@
  * command line.
  */
 export const FORM_WORDS = {
+  "choice.with": { en: "{value} – with {cure}", zh: "{value} – 同时设 {cure}" },
+  "choice.none": { en: "{value} – not here", zh: "{value} – 此处不可用" },
+  "cure": { en: "Set {cure}", zh: "设为 {cure}" },
   "question": { en: "Question", zh: "问题" },
   "more": { en: "All other options", zh: "其余选项" },
   "default": { en: "default", zh: "默认" },
