@@ -9,8 +9,8 @@ import pytest
 
 from vramcast.blocks.parameters.model import checkpoint_elements, count_parameters
 from vramcast.catalogue.index import MODELS, Index
-from vramcast.catalogue.models import aliases_of, entry_model, parse_entry, read_entry, summary_of
-from vramcast.errors import InvalidSpec, SourceError, VramcastError
+from vramcast.catalogue.models import aliases_of, entry_model, load_model, parse_entry, read_entry, summary_of
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
 from vramcast.families import model_from_config
 from vramcast.families.fields import Fields
 
@@ -82,6 +82,18 @@ def catalogue_keys(config: dict[str, Any]) -> set[str]:
         if isinstance(value, dict):
             keys |= catalogue_keys(value)
     return keys
+
+
+@pytest.mark.parametrize(("text", "name"), [
+    ("Llama 3.1 8B", "llama-3.1-8b"), ("qwen3_8b", "qwen3-8b"), ("qwen3-next-80b", "qwen3-next-80b-a3b"),
+    ("Qwen3 Coder 480B", "qwen3-coder-480b-a35b"), ("qwen3-moe-30b", None), ("mixtral", None), ("qwen3", None),
+])
+def test_a_name_is_found_as_people_write_it_where_it_means_one_model(text: str, name: str | None) -> None:
+    if name is None:
+        with pytest.raises(UnknownName):
+            load_model(text)
+    else:
+        assert load_model(text).name == name
 
 
 def test_search_wants_every_word() -> None:

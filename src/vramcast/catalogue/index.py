@@ -7,6 +7,7 @@ one of them is stale.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
@@ -38,13 +39,19 @@ class Index:
         return tuple(sorted(set(self.aliases.values())))
 
     def resolve(self, text: str) -> str:
-        """The entry's own name for a name or alias, in any case.
+        """The entry's own name for a name or alias, in any case, its words apart or joined, with or without the active
+        parameters that it ends with ("Qwen3 Next 80B").
 
         Raises: UnknownName with the nearest names
         """
-        name = self.aliases.get(text.strip().lower())
+        words = re.sub(r"[\s_]+", "-", text.strip().lower())
+        name = self.aliases.get(text.strip().lower()) or self.aliases.get(words)
         if name is None:
-            raise UnknownName.of(self.kind, text, self.aliases)
+            active = re.compile(re.escape(words[:200]) + r"-a[\d.]+b")
+            longer = {entry for alias, entry in self.aliases.items() if active.fullmatch(alias)}
+            if len(longer) != 1:
+                raise UnknownName.of(self.kind, text, self.aliases)
+            return longer.pop()
         return name
 
     def search(self, text: str) -> tuple[str, ...]:
