@@ -113,7 +113,7 @@ class TraceFailure(Noun, frozen=True, kw_only=True, rename={"num_bytes": "bytes"
     num_bytes: int  # asked of the driver, as the message says: whole pages
     step: int  # from 1
     phase: str  # "setup", "forward", "backward", "optimizer"
-    operator: str
+    operator: str = ""
     module: str = ""  # "" outside modules
     line: str = ""  # of the user, "train.py:50 step"
     message: str  # what PyTorch would print

@@ -9,7 +9,7 @@ import { dropPlace } from "../parts/drop.js";
 import { diagnosisParts } from "../parts/findings.js";
 import { button } from "../parts/part.js";
 import { saved, savedJson } from "../parts/take.js";
-import { working } from "../parts/working.js";
+import { refusal, UnderWay } from "../parts/working.js";
 import { LARGEST_RECORDING, LONGEST_SHOWN, argument, isRecording, textOf } from "../uploads.js";
 
 const LONGEST_LINK = 8000; // characters of an address that other programs still take
@@ -54,7 +54,7 @@ function requestOf({ text, recording, name, job, checks, format }) {
 class Failures {
   #app;
   #at;
-  #under = null;
+  #under;
 
   constructor(root, app) {
     this.#app = app;
@@ -80,6 +80,7 @@ class Failures {
     const [notice, take, body] = [h("div", { class: "notice" }), h("div", { class: "take", hidden: true }),
       h("div", { class: "body" })];
     this.#at = { text, chosen, job, checks, notice, take, body };
+    this.#under = new UnderWay(notice, t);
     const asking = h("form", { class: "question", "aria-label": t("title.oom"), onsubmit: (event) => {
       event.preventDefault();
       this.#asked();
@@ -189,34 +190,18 @@ class Failures {
   async #send(asked) {
     const { t, say } = this.#app;
     const { path, body } = requestOf(asked);
-    this.#under?.abort();
-    const under = new AbortController();
     const { file } = kept;
-    this.#under = under;
-    const line = working({ t, cancel: () => under.abort(), said: (seconds) => t("reading", { seconds }) });
-    refill(this.#at.notice, line.node);
-    line.node.scrollIntoView({ block: "nearest" }); // on a phone it stands below the form
-    try {
-      const answer = await ask(path, body, { signal: under.signal });
-      if (this.#under !== under) return;
-      refill(this.#at.notice);
-      kept = { ...kept, asked, counted: file?.counted };
-      this.#show(answer);
-      if (this.#at.body.getBoundingClientRect().top > innerHeight / 2) this.#at.body.scrollIntoView();
-      say(answer.findings[0]?.text ?? t("oom.nothing"));
-    } catch (error) {
-      if (this.#under !== under) return;
-      if (under.signal.aborted) refill(this.#at.notice, h("p", { class: "soft", role: "status" },
-        t("search.cancelled")));
-      else this.#refuse(error);
-    } finally {
-      line.stop();
-    }
+    const { answer, error } = await this.#under.asked((signal) => ask(path, body, { signal }), "reading") ?? {};
+    if (error) this.#refuse(error);
+    if (!answer) return;
+    kept = { ...kept, asked, counted: file?.counted };
+    this.#show(answer);
+    if (this.#at.body.getBoundingClientRect().top > innerHeight / 2) this.#at.body.scrollIntoView();
+    say(answer.findings[0]?.text ?? t("oom.nothing"));
   }
 
   #refuse({ message }, command = null) {
-    refill(this.#at.notice, h("div", { class: "error-box", role: "alert" }, h("p", { class: "error" }, message),
-      command ? [h("p", {}, this.#app.t("upload.elsewhere")), h("pre", { tabindex: "0" }, command)] : null));
+    refill(this.#at.notice, refusal(message, command, this.#app.t("upload.elsewhere")));
   }
 
   #show(answer) {
@@ -243,8 +228,7 @@ class Failures {
   }
 
   leave() {
-    this.#under?.abort();
-    this.#under = null;
+    this.#under.stop();
   }
 }
 

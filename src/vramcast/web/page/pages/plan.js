@@ -16,7 +16,7 @@ import { adviceParts, foundHead, listed, nearestPart, plansTable } from "../part
 import { defineMarks } from "../parts/scale.js";
 import { commandOf, takePart } from "../parts/take.js";
 import { verdictPart } from "../parts/verdict.js";
-import { working } from "../parts/working.js";
+import { refusal, UnderWay } from "../parts/working.js";
 import { costOf, gpusOf, planQuestion, pointsOf } from "../plan_question.js";
 import { assumedBySearch, blamedOption, bodyOf } from "../question_state.js";
 
@@ -68,7 +68,7 @@ class Search {
   #kinds;
   #question = {};
   #answer = null;
-  #under = null;
+  #under;
   #form;
   #at = {};
 
@@ -90,6 +90,7 @@ class Search {
     const take = takePart({ command: `plan ${this.#command}`, current: () => this.#taken() }, this.#app);
     const go = h("button", { type: "submit", class: "primary" }, t("search"));
     this.#at = { notice, body, take, stale: h("p", { class: "old", role: "status" }) };
+    this.#under = new UnderWay(notice, t);
     this.#form.node.querySelector("h2.more").before(h("div", { class: "go" }, go,
       h("span", { class: "soft" }, t("search.hint"))));
     this.#form.node.addEventListener("submit", () => this.#search());
@@ -136,32 +137,20 @@ class Search {
 
   async #search() {
     const { t, say } = this.#app;
-    this.#under?.abort();
-    const under = new AbortController();
-    this.#under = under;
-    const line = working({ t, cancel: () => under.abort(), said: (seconds) => t("searching", { seconds }) });
     this.#form.blame(null, "");
-    refill(this.#at.notice, line.node);
-    line.node.scrollIntoView({ block: "nearest" }); // on a phone it stands below the form
     say(t("searching.said"));
     this.#at.body.classList.add("waits");
-    try {
-      const answer = await ask(`/api/plan/${this.#command}`, bodyOf(this.#question, this.#kinds),
-        { signal: under.signal });
-      if (this.#under === under) this.#found(answer);
-    } catch (error) {
-      if (this.#under === under) this.#failed(error, under.signal.aborted);
-    }
-    line.stop();
+    const request = (signal) => ask(`/api/plan/${this.#command}`, bodyOf(this.#question, this.#kinds), { signal });
+    const { answer, error } = await this.#under.asked(request, "searching") ?? {};
+    if (answer) this.#found(answer);
+    if (error) this.#failed(error);
     this.#at.body.classList.remove("waits");
   }
 
   #found(answer) {
     const { t, say } = this.#app;
-    this.#under = null;
     this.#answer = answer;
     kept[this.#command] = { question: this.#question, answer, language: this.#app.language };
-    refill(this.#at.notice);
     this.#stale();
     this.#render();
     const found = answer.labels?.[0] ?? answer.found?.what;
@@ -170,17 +159,12 @@ class Search {
   }
 
   /** Why there is no answer; where a page cannot search, the command line can. */
-  #failed(error, cancelled) {
-    const { t } = this.#app;
-    this.#under = null;
-    if (cancelled) return refill(this.#at.notice, h("p", { class: "soft", role: "status" }, t("search.cancelled")));
+  #failed(error) {
     const blamed = blamedOption(error.sentence ?? "", ["gpus", ...Object.keys(this.#kinds)]);
     const elsewhere = ELSEWHERE.has(error.status) || /NumPy/.test(error.message);
     if (error.status === 422 && !elsewhere) this.#form.blame(blamed === "gpus" ? "on" : blamed, error.message);
     const command = commandOf(`plan ${this.#command}`, this.#question, this.#kinds);
-    return refill(this.#at.notice, h("div", { class: "error-box", role: "alert" },
-      h("p", { class: "error" }, error.message),
-      elsewhere ? [h("p", {}, t("search.elsewhere")), h("pre", { tabindex: "0" }, command)] : null));
+    refill(this.#at.notice, refusal(error.message, elsewhere ? command : null, this.#app.t("search.elsewhere")));
   }
 
   #render() {
@@ -244,8 +228,7 @@ class Search {
   }
 
   leave() {
-    this.#under?.abort();
-    this.#under = null;
+    this.#under.stop();
   }
 }
 

@@ -10,7 +10,7 @@ import { button } from "../parts/part.js";
 import { recordingParts } from "../parts/recording.js";
 import { defineMarks } from "../parts/scale.js";
 import { saved, savedJson } from "../parts/take.js";
-import { working } from "../parts/working.js";
+import { refusal, UnderWay } from "../parts/working.js";
 import { LARGEST_RECORDING, argument } from "../uploads.js";
 
 const TEXTS = ["alloc-conf", "capacity"]; // options that are typed
@@ -21,7 +21,7 @@ class Replay {
   #app;
   #at;
   #controls = {};
-  #under = null;
+  #under;
   #frame = ""; // address of the page in the frame
 
   constructor(root, app) {
@@ -34,6 +34,7 @@ class Replay {
     const { t } = this.#app;
     const places = ["notice", "take", "body", "whole"].map((name) => [name, h("div", { class: name })]);
     this.#at = Object.fromEntries(places);
+    this.#under = new UnderWay(this.#at.notice, t);
     this.#at.take.hidden = true;
     const name = h("p", { class: "soft chosen-file" });
     this.#at.name = name;
@@ -101,7 +102,7 @@ class Replay {
     if (!file) return this.#refuse(t("replay.first"));
     this.#at.name.textContent = t("replay.file", { name: file.name, size: bytes(file.size, 1) });
     if (file.size <= LARGEST_RECORDING) return this.#asked();
-    this.#under?.abort();
+    this.#under.stop();
     this.#clear();
     const sizes = { name: file.name, size: bytes(file.size, 1), most: bytes(LARGEST_RECORDING, 0) };
     return this.#refuse(t("upload.large", sizes), `vramcast replay ${argument(file.name)}`);
@@ -109,34 +110,20 @@ class Replay {
 
   async #asked() {
     const { t, say } = this.#app;
-    this.#under?.abort();
-    const under = new AbortController();
-    this.#under = under;
-    const line = working({ t, cancel: () => under.abort(), said: (seconds) => t("replaying", { seconds }) });
-    refill(this.#at.notice, line.node);
-    try {
-      const answer = await ask(`/api/replay?${this.#query({ top: 40 })}`, kept.file, { signal: under.signal });
-      if (this.#under !== under) return;
-      refill(this.#at.notice);
-      this.#show(answer);
-      const device = answer.devices[kept.device];
-      say(device ? t("replay.said", { size: bytes(device.peak.reserved_bytes ?? device.peak.allocated_bytes),
-        count: device.num_ooms })
-        : t("replay.empty"));
-    } catch (error) {
-      if (this.#under !== under) return;
-      if (under.signal.aborted) refill(this.#at.notice, h("p", { class: "soft", role: "status" },
-        t("search.cancelled")));
-      else this.#refuse(error.message, error.status === 504 || error.status === 413
-        ? `vramcast replay ${argument(kept.file.name)}` : null);
-    } finally {
-      line.stop();
-    }
+    const request = (signal) => ask(`/api/replay?${this.#query({ top: 40 })}`, kept.file, { signal });
+    const { answer, error } = await this.#under.asked(request, "replaying", { comesIntoView: false }) ?? {};
+    if (error) this.#refuse(error.message, error.status === 504 || error.status === 413
+      ? `vramcast replay ${argument(kept.file.name)}` : null);
+    if (!answer) return;
+    this.#show(answer);
+    const device = answer.devices[kept.device];
+    say(device ? t("replay.said", { size: bytes(device.peak.reserved_bytes ?? device.peak.allocated_bytes),
+      count: device.num_ooms })
+      : t("replay.empty"));
   }
 
   #refuse(message, command = null) {
-    refill(this.#at.notice, h("div", { class: "error-box", role: "alert" }, h("p", { class: "error" }, message),
-      command ? [h("p", {}, this.#app.t("upload.elsewhere")), h("pre", { tabindex: "0" }, command)] : null));
+    refill(this.#at.notice, refusal(message, command, this.#app.t("upload.elsewhere")));
   }
 
   #show(answer) {
@@ -198,8 +185,7 @@ class Replay {
   }
 
   leave() {
-    this.#under?.abort();
-    this.#under = null;
+    this.#under.stop();
     URL.revokeObjectURL(this.#frame);
   }
 }
