@@ -19,6 +19,7 @@ from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job, Phase
 from vramcast.estimate.interval import Traits, serving_traits
 from vramcast.estimate.training import answer
+from vramcast.formats.tools.unsloth import WHISPER_WRITES
 from vramcast.units import GB, GIB, MIB
 
 Row = dict[str, Any]
@@ -55,6 +56,9 @@ FIRST_STEP: Final = "first step"
 EXPRESSED: Final[dict[str, dict[str, str]]] = {
     "FSDP1 by Accelerate": {"sharded-by": "fsdp1"},
     "FSDP1 with flat parameters": {"sharded-by": "fsdp1"},
+    "FSDP2 over bf16 weights with torch.optim.AdamW": {
+        "engine": "pytorch", "sharded-by": "fsdp2", "engine-option": "reduce_dtype=float32",
+    },
     "bf16 weights under autocast": {"engine-option": "autocast=true"},
     "fused kernels (LoRA": {"engine-option": "liger=rope+rms_norm"},
     "samples have varying lengths": {"min-seq-len": "1"},
@@ -63,6 +67,7 @@ EXPRESSED: Final[dict[str, dict[str, str]]] = {
     "use_loss_scale": {"engine-option": "autocast=true"},
     "autocast bf16 over bf16 weights": {"engine-option": "autocast=true"},
     "GPTQ 8 bit": {"base-weights": "gptq-int8"},
+    "scattermoe": {"engine-option": "experts=scattermoe"},
 }
 """How a line of `unexpressed` begins -> what says it today."""
 
@@ -76,7 +81,8 @@ NOT_MODELLED: Final[dict[str, str]] = {
     "torchao generate.py": "asked of a tool that is not modelled: torchao's generate.py, for which transformers stands",
     "sentence-transformers contrastive loss": "a contrastive loss over pairs is asked as a language model's",
     "LISA": "LISA, which trains a few layers at a time, is asked as training all of them",
-    "scattermoe": "fms-acceleration's scattermoe, which keeps experts out of FSDP, is asked as FSDP over all of them",
+    **{f"expert parallel {ranks}": "fms-acceleration keeps experts out of FSDP1, each rank its own, which is asked as "
+       "FSDP over all of them" for ranks in (2, 4, 8)},
     "LLaMA-Pro": "LLaMA-Pro, which trains new blocks beside frozen ones, is asked as training all of them",
 }
 """How a line of `unexpressed` begins -> why what is asked is another job than what was measured."""
@@ -84,7 +90,11 @@ NOT_MODELLED: Final[dict[str, str]] = {
 IN_TURN: Final = "device_map=auto over two cards (naive pipeline): sum of cards"
 """How a line of `unexpressed` begins where cards of one process hold some layers each; the figure is that of both."""
 
-MIXED: Final = "which layers the dynamic 4-bit checkpoint keeps in 16 bits is not known"
+UP_TO_LIMIT: Final = ", longest samples"
+"""Of a level: what was measured had samples of unknown lengths, what is answered is the most that any lengths take."""
+
+PACKED: Final = ", all in 4 bits"
+"""Of a level: what was measured kept some layers in 16 bits, what is answered has all of them packed."""
 
 NAMES_MIXED_SINCE: Final = (2024, 12)
 """Since this release of Unsloth a model's name leads to its dynamic 4-bit checkpoint [unsloth/models/mapper.py]."""
@@ -96,11 +106,9 @@ PACKED_WHOLE: Final = re.compile(
 
 FAKE_QUANTISED: Final = re.compile(r"\bQAT\b")
 
-LENGTHS_UNKNOWN: Final = "lengths unknown"
-"""What a line of `unexpressed` says of batches that are as long as their longest sample, whatever the limit."""
-
-NEARLY: Final = 0.95
-"""Of what was measured: an answer below is too little whatever the lengths."""
+LENGTHS_UNKNOWN: Final = re.compile("lengths unknown|of unknown length")
+"""What a line of `unexpressed`, or the notes, say of batches that are as long as their longest sample, whatever the
+limit."""
 
 LEAST_BITS: Final = {"full": 16, "int8": 8, "gptq-int8": 8}
 """Storage of frozen weights -> bits that no weight has less of; the others have 4."""
@@ -140,12 +148,12 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
         return [Prediction(VERDICT, found.value, float(VERDICTS[quantity]))]
     value = measured["value"] * UNITS[measured["unit"]]
     refuse_less_than_weights(row, folder, value)
-    _refuse_unknown(row, found.value, value)
+    unknown = _said_unknown(row)
     if quantity == AFTER_LOADING:
-        return [Prediction("reserved after loading", found.value, value)]
+        return [Prediction(f"reserved after loading{unknown}", found.value, value)]
     if quantity == "weights":
         return [Prediction("weights", found.value, value, measured["value"] * GIB)]
-    return [Prediction(LEVELS[quantity], found.value, value, traits=found.traits)]
+    return [Prediction(f"{LEVELS[quantity]}{unknown}", found.value, value, traits=None if unknown else found.traits)]
 
 
 def question(row: Row, folder: Path) -> dict[str, Any]:
@@ -194,12 +202,9 @@ def said(row: Row) -> dict[str, Any]:
     """The options of a row, with what it says in words."""
     ask = row["ask"]
     options = dict(ask["options"])
-    engine = options.get("engine")
-    release = _release(row, engine)
-    if release is not None:
-        options["engine"] = f"{engine}@{release}"
     unsaid, values = ask.get("unexpressed", ()), row.get("config", {}).get("values", {})
     words: list[Any] = [EXPRESSED[key] for text in unsaid for key in EXPRESSED if text.startswith(key)]
+    words += [{"min-seq-len": "1"}] if LENGTHS_UNKNOWN.search(row.get("notes", "")) else []
     words += [meant for name, value, meant in SETTINGS if value in str(values.get(name) or "")]
     rank = RANKED.search(str(values.get("tuner_params") or ""))
     words += [{"optimizer": f"galore:{rank[1]}", "optimizer-kernel": None}] if rank else []
@@ -208,7 +213,11 @@ def said(row: Row) -> dict[str, Any]:
     for meant in words:
         for name, value in meant.items():
             options[name] = [*options.get(name, ()), value] if name == "engine-option" else value
-    return options
+    if "whisper" in ask["model"] and "decoder-seq-len" not in options:  # its encoder reads 30 seconds
+        options["decoder-seq-len"] = min(options.pop("seq-len"), WHISPER_WRITES)
+    engine = options.get("engine")
+    release = _release(row, engine)
+    return options | ({} if release is None else {"engine": f"{engine}@{release}"})
 
 
 def _modules(row: Row) -> str | None:
@@ -257,20 +266,12 @@ def refuse_other_jobs(row: Row) -> None:
         raise Refused("trained through fake quantisation (QAT), which is not modelled and not asked for")
 
 
-def _refuse_unknown(row: Row, found: float, value: float) -> None:
-    """What decides the figure is not in the row; an answer for every length still tells on which side it lies.
-
-    Raises: Refused
-    """
-    quantity, mixed = row["measured"]["quantity"], _is_mixed(row)
-    unknown = any(LENGTHS_UNKNOWN in text for text in row["ask"].get("unexpressed", ()))
-    if unknown and quantity in LEVELS:
-        less = found < NEARLY * value
-        if not (less and mixed):
-            side = "LESS THAN" if less else "at least"
-            raise Refused(f"lengths of samples are not known; of all up to their limit the answer is {side} measured")
-    if mixed:
-        raise Refused(MIXED)
+def _said_unknown(row: Row) -> str:
+    """What decides the figure and is not in the row, for the name of its level: none of both is refused to a user, who
+    gets the answer for samples up to their limit, and for a checkpoint that is packed whole."""
+    unknown = any(map(LENGTHS_UNKNOWN.search, (*row["ask"].get("unexpressed", ()), row.get("notes", ""))))
+    lengths = unknown and row["measured"]["quantity"] in LEVELS
+    return (UP_TO_LIMIT if lengths else "") + (PACKED if _is_mixed(row) else "")
 
 
 def refuse_less_than_weights(row: Row, folder: Path, value: float) -> None:
