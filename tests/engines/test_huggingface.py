@@ -6,6 +6,7 @@ import pytest
 
 from tests.engines.test_pytorch import job
 from vramcast.api import job_of
+from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job, Peft, Phase, Precision, Recompute
 from vramcast.domain.program import Category, extent, live_at_end
@@ -202,3 +203,31 @@ def test_packed_weights_in_bytes_are_whole_under_fsdp2_and_none_of_fsdp1s() -> N
     assert kept["uint8"] - kept["float"] == pytest.approx(packed * 3 // 4, rel=1e-2)
     with pytest.raises(Unsupported, match="bnb_4bit_quant_storage"):
         answer(job_of({**asked, "sharded-by": "fsdp1", "engine-option": ["quant_storage=uint8"]}))
+
+
+@pytest.mark.parametrize("words, ranks, shared", [
+    ({"engine-option": ["experts=scattermoe"]}, 4, 4), ({"engine-option": ["experts=fms"]}, 4, 1),
+    ({"engine-option": ["experts=fms"], "ep": 2}, 4, 2), ({"engine-option": ["experts=fms"], "ep": 4}, 4, 4),
+])
+def test_fms_acceleration_keeps_a_ranks_experts_out_of_fsdp1(words: dict[str, Any], ranks: int, shared: int) -> None:
+    asked = {"model": "granite-3.0-3b-a800m", "gpus": f"{ranks}xa100-sxm4-80gb", "engine": "huggingface",
+             "precision": "bf16", "shards": "everything", "sharded-by": "fsdp1", "seq-len": 512, "recompute": "full"}
+    asked_for = job_of(asked | words)
+    found = answer(asked_for, with_changes=False)
+    experts = 32 * 40 * 3 * 1536 * 512  # layers x experts x gate, up and down
+    rest = count_parameters(asked_for.model).total - experts
+    sizes = {name: sum(entry.num_bytes for entry in found.fullest.ledger if entry.category == name)
+             for name in ("weights", "optimizer")}
+    assert sizes["weights"] == pytest.approx(2 * (experts / shared + rest / ranks), rel=1e-3)
+    assert sizes["optimizer"] == pytest.approx(4 * (experts / shared + rest / ranks), rel=1e-3)
+
+
+@pytest.mark.parametrize("others, said", [
+    ({"model": "qwen3-30b-a3b"}, "knows granitemoe"), ({"peft": "lora"}, "adapters beside"),
+    ({"sharded-by": "fsdp2"}, "beside FSDP1"),
+])
+def test_what_its_scattermoe_does_not_do_is_said(others: dict[str, str], said: str) -> None:
+    asked = {"model": "granite-3.0-3b-a800m", "gpus": "4xa100-sxm4-80gb", "engine": "huggingface", "seq-len": 512,
+             "shards": "everything", "sharded-by": "fsdp1", "ep": 2, "engine-option": ["experts=fms"]}
+    with pytest.raises(Unsupported, match=said):
+        answer(job_of(asked | others), with_changes=False)

@@ -96,7 +96,7 @@ def test_scripts_with_other_heads_say_whose_and_what_is_frozen(
     (f"trl sft {TRL} --accelerate_config mine.yaml", "mine.yaml"),
     (f"accelerate launch --cpu --num_processes 2 sft.py {TRL}", "cpu"),
     (f"trl sft {TRL}\ntrl dpo {TRL}", "different commands"),
-    ("python -m tuning.sft_trainer --model_name_or_path gpt2 --peft_method lora --fast_moe 2", "fast_moe"),
+    ("python -m tuning.sft_trainer --model_name_or_path gpt2 --peft_method lora --fast_moe 2", "beside adapters"),
 ])
 def test_what_is_not_modelled_is_named(command: str, said: str, tmp_path: Path) -> None:
     given = read_files([written(tmp_path, "run.sh", command + "\n")], command="train")
@@ -117,6 +117,15 @@ def test_llamafactorys_command_is_its_file(tmp_path: Path) -> None:
 
 
 OWN = "finetune.py --model_name_or_path llama-3.2-1b --bf16 True --model_max_length 512 --per_device_train_batch_size 1"
+
+
+@pytest.mark.parametrize("words, experts, ep", [("4", "fms", 4), ("1", "fms", 1), ("false", "fms", 1),
+                                                ("true", "scattermoe", 1)])
+def test_fms_hf_tuning_says_who_divides_experts(words: str, experts: str, ep: int, tmp_path: Path) -> None:
+    fsdp = "--use_fsdp --fsdp_version 1 --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP"
+    job = of(tmp_path, f"accelerate launch --num_processes 8 {fsdp} -m tuning.sft_trainer "
+             f"--model_name_or_path mixtral-8x7b --torch_dtype bfloat16 --fast_moe {words}")
+    assert (job.engine_options["experts"], job.plan.ep, job.plan.sharded_by) == (experts, ep, "fsdp1")
 
 
 @pytest.mark.parametrize("adapters, rank, targets, base", [

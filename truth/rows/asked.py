@@ -67,7 +67,8 @@ EXPRESSED: Final[dict[str, dict[str, str]]] = {
     "use_loss_scale": {"engine-option": "autocast=true"},
     "autocast bf16 over bf16 weights": {"engine-option": "autocast=true"},
     "GPTQ 8 bit": {"base-weights": "gptq-int8"},
-    "scattermoe": {"engine-option": "experts=scattermoe"},
+    "scattermoe": {"engine-option": "experts=fms"},
+    **{f"expert parallel {ranks}": {"ep": str(ranks)} for ranks in (2, 4, 8)},
 }
 """How a line of `unexpressed` begins -> what says it today."""
 
@@ -81,8 +82,6 @@ NOT_MODELLED: Final[dict[str, str]] = {
     "torchao generate.py": "asked of a tool that is not modelled: torchao's generate.py, for which transformers stands",
     "sentence-transformers contrastive loss": "a contrastive loss over pairs is asked as a language model's",
     "LISA": "LISA, which trains a few layers at a time, is asked as training all of them",
-    **{f"expert parallel {ranks}": "fms-acceleration keeps experts out of FSDP1, each rank its own, which is asked as "
-       "FSDP over all of them" for ranks in (2, 4, 8)},
     "LLaMA-Pro": "LLaMA-Pro, which trains new blocks beside frozen ones, is asked as training all of them",
 }
 """How a line of `unexpressed` begins -> why what is asked is another job than what was measured."""

@@ -13,6 +13,8 @@ come in as go out.
 [scattermoe] Tan et al., arXiv:2403.08245; axolotl-ai-cloud/axolotl 0.18.0 src/axolotl/integrations/kernels/libs/
 scattermoe_lora: parallel_experts.py `ParallelLinear`, parallel_linear_lora.py `ScatterMoELoRA`, experts.py
 `scattermoe_experts_forward`
+[fms] foundation-model-stack/fms-acceleration 876e2ed plugins/accelerated-moe: utils/scattermoe.py `ScatterMoE.forward`,
+utils/scattermoe_utils/{expert_parallel.py, khd/kernels/ops/__init__.py `_ScatteredExperts`}
 """
 
 from __future__ import annotations
@@ -206,10 +208,17 @@ def _grouped(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: S
 
 
 def _in_place(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: Sizes, width: int) -> Value:
-    """Products that find the rows of each expert by their numbers, and weigh and sum them [scattermoe]."""
+    """Products that find the rows of each expert by their numbers, and weigh and sum them [scattermoe].
+
+    Where ranks divide the experts, rows are sent to them in order and come back before they are weighed [fms].
+    """
     rows, inner, kind = sizes.tokens * spec.top_k, spec.expert.width, spec.expert.activation
     numbers = [graph.value(f"moe.{name}", rows * INT64, gradient_bytes=0) for name in ("experts_sorted", "places")]
     graph.call("sort", [routing], numbers, differentiable=False)
+    sent, element = sizes.expert_ranks > 1, states.num_bytes // (sizes.tokens * width)
+    if sent:
+        gathered, received = (graph.value(f"moe.{name}", rows * width * element) for name in ("gathered", "received"))
+        states = graph.call("all_to_all", [graph.call("gather", [states], [gathered])], [received])
     product = partial(_product_in_place, graph, rows=rows, spec=spec, sizes=sizes)
     if spec.expert.gated:
         gate, up = _halves(graph, product("moe.experts.gate_up", states, shape=(2 * inner, width)))
@@ -217,7 +226,11 @@ def _in_place(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: 
     else:
         up = product("moe.experts.up", states, shape=(inner, width))
         states = parts.activation(graph, "moe.experts", up, kind=kind, elements=rows * inner, sizes=sizes)
-    total = product("moe.experts.down", states, shape=(width, inner), routing=routing)
+    total = product("moe.experts.down", states, shape=(width, inner), routing=None if sent else routing)
+    if sent:
+        back = graph.call("all_to_all", [total], [graph.value("moe.returned", total.num_bytes)])
+        combined = graph.value("moe.combined", total.num_bytes // spec.top_k)
+        total = graph.call("scatter", [back, routing], [combined], saved=[back, routing])
     graph.hold(*numbers)
     return total
 
@@ -231,17 +244,21 @@ def _product_in_place(
     The gradient of the weights is made whether they learn or not, unless adapters do, beside which an unpacked weight
     is made again. Rows of a product that is weighed are kept; the others' input is brought into order for backward.
     """
-    width, elements = sizes.numerics.compute, spec.num_experts * shape[0] * shape[1]
+    sent, given = sizes.expert_ranks > 1, rows if routing is not None or sizes.expert_ranks > 1 else sizes.tokens
+    width, elements = sizes.numerics.compute, spec.num_experts // sizes.expert_ranks * shape[0] * shape[1]
     learns, adapter = not sizes.frozen or sizes.trains(EXPERTS), adapter_of(sizes, path)
     packed = sizes.packs(path) and not learns
-    x = cast(graph, x, elements=(sizes.tokens if routing is None else rows) * shape[1], to_bytes=width,
+    x = cast(graph, x, elements=given * shape[1], to_bytes=width,
              name=f"{path}.input")
     made = graph.value(f"{path}.rows", rows * shape[0] * width)
     unpacked = graph.value(f"{path}.unpacked", elements * width, gradient_bytes=0)
     extra, forward, backward, gradients = list[Value](), list[Tensor](), list[Tensor](), list[Tensor]()
     if routing is None:
         y, read = made, [x]
-        backward.append(graph.tensor(f"{path}.grouped", rows * shape[1] * width))
+        if not sent:
+            backward.append(graph.tensor(f"{path}.grouped", rows * shape[1] * width))
+        elif path.endswith("down"):  # the others' gradients are in order already
+            backward.append(graph.tensor(f"{path}.grouped_gradient", rows * shape[0] * width))
     else:
         y, read = graph.value("moe.combined", rows // spec.top_k * shape[0] * width), [x, routing]
         made.gradient_bytes = 0

@@ -62,6 +62,7 @@ class Sizes(NamedTuple):
     copies_scores: bool = False  # bf16 scores become fp32 in a copy before eager softmax; fp16 ones inside its kernel
     expert_loop: bool = False  # experts run one after the other instead of in one grouped product
     experts_in_place: bool = False  # ScatterMoE's kernels read and write rows where they are
+    expert_ranks: int = 1  # that divide those experts
     expert_turns: int = 1  # how many turns of that loop are told apart: each leaves behind what backward reads
     caches: bool = False  # keys and values outlive the block
     caches_products: bool = False  # what the projections made outlives it, looked at as keys and values

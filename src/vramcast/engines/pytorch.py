@@ -23,6 +23,7 @@ from vramcast.engines.eager.in_turn import staged
 from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import Rated, compares
 from vramcast.engines.eager.question import (
+    FMS,
     attention_sentences,
     loss_of,
     packing_sentences,
@@ -37,7 +38,7 @@ from vramcast.engines.eager.recipe import Recipe, Sharding
 from vramcast.engines.eager.releases import CausalLoss, causal_loss, sharder, with_its_kernels
 from vramcast.engines.eager.trl import reference_sentences
 from vramcast.engines.training import Sharder
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import InvalidSpec, Note, Unsupported
 from vramcast.operators.quantised import QUANTISED
 
 MIXED: Final = (Precision.MIXED_BF16, Precision.MIXED_FP16)
@@ -121,6 +122,7 @@ def sharding_of(job: Job, by: Sharder) -> Sharding:
     return Sharding(
         "fsdp1" if by == "fsdp1" else "fsdp2",
         min(plan.shard_group or job.data_parallel * plan.cp, job.data_parallel * plan.cp),
+        expert_ranks=1 if job.engine_options.get("experts") == FMS else None,
         reshard=plan.reshard_after_forward and plan.shards is Shards.EVERYTHING,
         prefetch=job.engine_options.get("backward_prefetch", "pre") == "pre",
         offload=plan.offload_parameters == "cpu",
@@ -160,6 +162,10 @@ def sharded_role(
         said.append("every rank loads all of the packed base before it is sharded, as transformers does since 5.0")
     if job.workload.grad_accum > 1 and sharding.defers:
         said.append("gradients of the micro-batches before the last add up unsharded (no_sync)")
+    if sharding.by == "fsdp1" and sharding.expert_ranks is not None:
+        said.append(Note("experts stand outside of FSDP, of {} ranks each has its own with their gradients and "
+                         "states, as fms-acceleration keeps them", job.plan.ep) if job.plan.ep > 1 else
+                    "experts stand outside of FSDP, whole on every rank, as fms-acceleration keeps them")
     if job.plan.tp > 1:
         said.append("tensor parallelism by PyTorch's plans: norms and hidden states are whole on every rank, and so "
                     "are the logits that the loss reads")

@@ -91,7 +91,7 @@ class HuggingFace(Zero, frozen=True):
     precompute_ref_log_probs: bool = False  # the reference of DPO or KTO is asked before the run
     generation_batch_size: Elements = 1  # instead: answers that all processes write together
     converts_outputs: bool = True  # Accelerate makes what forward returns fp32
-    experts: Literal["transformers", "scattermoe"] = "transformers"  # whose products of routed experts
+    experts: Literal["transformers", "scattermoe", "fms"] = "transformers"  # whose products of routed experts
     value_head: bool = False  # of TRL beside the language head, for rewards
     gptq_kernel: Literal["cuda_old", "tritonv2"] = "cuda_old"  # AutoGPTQ's QuantLinear
 

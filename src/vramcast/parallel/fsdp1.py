@@ -161,7 +161,8 @@ def flat_backward(
                 continue
             gathers = () if ahead or not reshard else flat_gather((stage.unit,))
             behind = flat_gather((following.unit,)) if following is not None and reshard and prefetch else ()
-            early, kept = stage.leaves is None, [u.gradient for u in stage.units if u.learns and not first]
+            early = not any(map(gathered_of, stage.units[1:]))  # its backward gathers the unit alone
+            kept = [u.gradient for u in stage.units if u.learns and not first]
             body = (
                 *gathers, *(behind if early else ()), *(flat_gather(stage.units[1:]) if reshard else ()),
                 *stage.backward, *(() if early else behind), *_concatenated(stage), *flat_release(stage.units),

@@ -13,6 +13,7 @@ from itertools import chain
 from math import prod
 from typing import Final
 
+from vramcast.blocks.projection import EXPERTS
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, between
 from vramcast.engines.eager.graphs import blocks
@@ -29,6 +30,7 @@ from vramcast.engines.eager.recipe import (
     parts,
     sharded,
     whole,
+    with_experts_outside,
     with_frozen_in_root,
     with_local_experts,
 )
@@ -79,7 +81,9 @@ class Flat(Around):
         self.whole = sharding.ranks == 1  # NO_SHARD: casts die behind forward whatever was asked
         self.found, self.sharding = found, sharding._replace(reshard=True) if self.whole else sharding
         self.units = {owner: self._unit(owner, part.own) for owner, part in found.items() if part.own}
-        apart = {owner: self._unit(owner, part.leaves, "adapters'") for owner, part in found.items() if part.leaves}
+        self.outside = self.sharding.expert_ranks is not None
+        apart = {owner: self._unit(owner, part.leaves, "experts'" if self.outside else "adapters'")
+                 for owner, part in found.items() if part.leaves}
         self.leaves: Mapping[str, FlatUnit] = apart
         self.frozen = not any(part.learns for part in found.values())
         self.first = self.synchronises = True
@@ -88,6 +92,8 @@ class Flat(Around):
     def _unit(self, owner: str, own: tuple[Weight, ...], name: str = "") -> FlatUnit:
         """All weights of a unit have one type; packed ones are read as numbers of 16 bits."""
         sharding = self.sharding
+        if name == "experts'":  # as they are loaded
+            sharding = sharding._replace(ranks=1, master=None, compute=None, reduced=None, offload=False)
         widest = max(own, key=sharding.stored_width)
         width = max(sharding.stored_width(widest), STORAGE_WIDTH)
         elements = sum(ceil_div(weight.elements * sharding.stored_width(weight), width) for weight in own)
@@ -115,7 +121,11 @@ class Flat(Around):
 
     def shards(self) -> Iterator[Weight]:
         """What the optimizer steps."""
+        experts = {weight for part in self.found.values() for weight in part.leaves} if self.outside else set()
         for weight in sharded(self.found):
+            if weight in experts:
+                yield weight
+                continue
             share, width = ceil_div(weight.elements, self.sharding.ranks), self.sharding.stored_width(weight)
             yield weight._replace(shape=(share,), width=width, gradient_width=width)
 
@@ -138,6 +148,9 @@ class Flat(Around):
         kept = piece.gradients
         leaves = self.leaves.get(owner)
         own, apart = ((), kept) if leaves is not None else (kept, ())
+        if leaves is not None and self.outside:
+            apart = tuple(tensor for tensor in kept if tensor.name.startswith(EXPERTS))
+            own = tuple(tensor for tensor in kept if tensor not in apart)
         return FlatStage(
             self.units[owner], piece.lowered.forward, piece.lowered.backward, own, piece.count, leaves, apart,
             self._held(piece, owner),
@@ -466,7 +479,9 @@ def sharded_phases(
     """
     built, flat = blocks(recipe), sharding.by == "fsdp1"
     found = parts(recipe, leaves=flat)
-    if recipe.sizes.dispatch is not None:
+    if flat and sharding.expert_ranks is not None:
+        found = with_experts_outside(found, recipe.sizes.expert_ranks)
+    elif recipe.sizes.dispatch is not None:
         found = with_local_experts(found, recipe.sizes.dispatch.ranks)
     if sharding.frozen_in_root:
         found = with_frozen_in_root(found, (tower.stack.name for tower in recipe.towers))

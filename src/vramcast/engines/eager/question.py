@@ -36,6 +36,7 @@ from vramcast.engines.eager.releases import (
     caches_products,
     optimizer_kernel,
     repeats_keys,
+    sharder,
     software,
     transformers_version,
 )
@@ -102,6 +103,9 @@ def refuse_splits(job: Job) -> None:
     if plan.tp > 1 and job.engine == "pytorch":
         _refuse_tensor(job)
     able = {"pytorch": ("tp", "pp", "cp"), "huggingface": ("pp",)}.get(job.engine, ())
+    if job.engine_options.get("experts") == FMS:
+        _refuse_experts_apart(job)
+        able += ("ep",)
     for name in ("tp", "pp", "cp", "ep"):
         if getattr(plan, name) > 1 and name not in able:
             other = "torchtitan" if plan.schedule == "gpipe" else "megatron"
@@ -126,6 +130,31 @@ def refuse_splits(job: Job) -> None:
         raise Unsupported("activation offload is not modelled for --engine {}; use --recompute full", job.engine)
     if not job.model.stacks or not job.model.main.runs:
         raise Unsupported("{} has no transformer layers to build; trace it instead", job.model.name)
+
+
+FMS: Final = "fms"
+"""`experts`: ScatterMoE's kernels as fms-acceleration runs them, which keeps every rank's experts out of FSDP
+[fms-acceleration plugins/accelerated-moe framework_plugin_scattermoe.py]."""
+SCATTERED: Final = ("granitemoe", "granitemoeshared", "granitemoehybrid", "mixtral")
+"""`restricted_model_archs`."""
+
+
+def _refuse_experts_apart(job: Job) -> None:
+    """What fms-acceleration does not do, and what it does that is not modelled.
+
+    Raises: Unsupported
+    """
+    if job.model.family not in SCATTERED:
+        raise Unsupported(
+            "fms-acceleration's ScatterMoE knows {}, not {}; leave experts=fms out", ", ".join(SCATTERED),
+            job.model.family
+        )
+    if job.plan.peft is not None:
+        raise Unsupported("adapters beside fms-acceleration's ScatterMoE are not modelled; leave --peft or experts=fms "
+                          "out")
+    if job.cluster.count > 1 and sharder(job) != "fsdp1":
+        raise Unsupported("fms-acceleration's ScatterMoE over several cards is modelled beside FSDP1; add --shards "
+                          "everything --sharded-by fsdp1")
 
 
 def _refuse_context(job: Job) -> None:
@@ -260,7 +289,8 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         stacked=bool(job.engine_options.get("pack_experts", False)),
         caches_products=caches_products(job),
         expert_loop=loops,
-        experts_in_place=job.engine_options.get("experts") == "scattermoe",
+        experts_in_place=job.engine_options.get("experts") in ("scattermoe", FMS),
+        expert_ranks=plan.ep,
         expert_turns=min(MOST_TURNS, max(expert_counts(model), default=1)) if loops else 1,
     )
 

@@ -232,7 +232,7 @@ class Sharding(NamedTuple):
 
     by: Literal["fsdp1", "fsdp2"]
     ranks: int  # N
-    expert_ranks: int | None = None  # FSDP2: that shard whole experts, which all ranks divide; None: N, all of them
+    expert_ranks: int | None = None  # that shard whole experts; FSDP1 with 1: they stand outside; None: N, all
     master: int | None = None  # of weights that learn; None: as they are loaded
     frozen_master: int | None = None  # of the others; None: as they are loaded
     compute: int | None = None  # gathered; None: as it is stored
@@ -317,6 +317,17 @@ def with_local_experts(found: Mapping[str, Part], ep: int) -> Mapping[str, Part]
         return weight._replace(shape=(ceil_div(experts, ep), *rest)) if weight.path.startswith(EXPERTS) else weight
 
     return {owner: part._replace(own=tuple(map(local, part.own))) for owner, part in found.items()}
+
+
+def with_experts_outside(found: Mapping[str, Part], ep: int) -> Mapping[str, Part]:
+    """The same, a rank's experts alone, and those apart from what FSDP1 shards."""
+    return {
+        owner: part._replace(
+            own=tuple(weight for weight in part.own if not weight.path.startswith(EXPERTS)),
+            leaves=tuple(weight for weight in part.own if weight.path.startswith(EXPERTS)),
+        )
+        for owner, part in with_local_experts(found, ep).items()
+    }
 
 
 def owner_of(found: Mapping[str, Part], stack: str, run: int) -> str:

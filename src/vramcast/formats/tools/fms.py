@@ -51,7 +51,7 @@ def read_tuning(given: Mapping[str, Any], program: str, file: str) -> Reading:
         options["attention"] = "flash"
     adapters = _adapters(values)
     options = together(options, _precision(values, bool(adapters)), adapters, recompute_of(values),
-                       _fused(values, notes))
+                       _fused(values, notes), _experts(values, adapters))
     if values.get("optim") is None:
         options |= {"optimizer": "adamw", "optimizer-kernel": "foreach"}
     read = arguments_of(values, file, fsdp=1)
@@ -123,6 +123,23 @@ def _fused(values: Watched, notes: list[str]) -> dict[str, Any]:
     found |= {"loss": LOSSES[loss]} if loss in LOSSES else {}
     names = [name for name in ("rope", "rms_norm") if on.get(name) is True]
     return found | ({"engine-option": (f"liger={'+'.join(names)}",)} if names else {})
+
+
+def _experts(values: Watched, adapters: Mapping[str, Any]) -> dict[str, Any]:
+    """`--fast_moe 4`: ScatterMoE, whose experts so many ranks divide outside of FSDP; true leaves them to FSDP
+    [fms d3c30a03 acceleration_configs/fast_moe.py `FastMoe.__post_init__`]."""
+    given = values.get("fast_moe")
+    if given is None:
+        return {}
+    if adapters:
+        values.cannot("fast_moe", "beside adapters is not modelled", option="peft")
+        return {}
+    if isinstance(given, bool):
+        return {"engine-option": (f"experts={'scattermoe' if given else 'fms'}",)}
+    if not isinstance(given, int) or given < 1:
+        values.refuse("fast_moe", "a number of ranks, true or false", option="ep")
+        return {}
+    return {"engine-option": ("experts=fms",), "ep": given}
 
 
 TRAIN_TYPES: Final = {"full": None, "lora": "full", "qlora": "nf4", "custom_lora": "full", "custom_qlora": "nf4"}
