@@ -98,7 +98,7 @@ def unit_of(level: str, row: Row) -> str:
     """The unit of a case's numbers."""
     if level == STEP_TIME:
         return "s"
-    return "bytes" if level in LEVELS else str(row.get("unit", ""))
+    return "bytes" if level.partition(",")[0] in LEVELS else str(row.get("unit", ""))
 
 
 def name_of(row: Row, item: Scored) -> str:

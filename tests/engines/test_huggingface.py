@@ -223,7 +223,9 @@ def test_fms_acceleration_keeps_a_ranks_experts_out_of_fsdp1(words: dict[str, An
 
 
 @pytest.mark.parametrize("others, said", [
-    ({"model": "qwen3-30b-a3b"}, "knows granitemoe"), ({"peft": "lora"}, "adapters beside"),
+    ({"model": "qwen3-30b-a3b"}, "knows granitemoe"), ({"peft": "lora"}, "--peft beside"),
+    ({"objective": "dpo"}, "dpo beside"),
+    ({"offload-parameters": "cpu", "offload-optimizer": "cpu"}, "offload-parameters"),
     ({"sharded-by": "fsdp2"}, "beside FSDP1"),
 ])
 def test_what_its_scattermoe_does_not_do_is_said(others: dict[str, str], said: str) -> None:

@@ -149,9 +149,13 @@ def _refuse_experts_apart(job: Job) -> None:
             "fms-acceleration's ScatterMoE knows {}, not {}; leave experts=fms out", ", ".join(SCATTERED),
             job.model.family
         )
-    if job.plan.peft is not None:
-        raise Unsupported("adapters beside fms-acceleration's ScatterMoE are not modelled; leave --peft or experts=fms "
-                          "out")
+    beside = {"--peft": job.plan.peft is not None, "--offload-parameters": job.plan.offload_parameters != "none",
+              f"--objective {job.workload.objective}": job.workload.objective not in ("pretrain", "sft")}
+    for name, given in beside.items():
+        if given:
+            raise Unsupported(
+                "{} beside fms-acceleration's ScatterMoE is not modelled; leave it or experts=fms out", name
+            )
     if job.cluster.count > 1 and sharder(job) != "fsdp1":
         raise Unsupported("fms-acceleration's ScatterMoE over several cards is modelled beside FSDP1; add --shards "
                           "everything --sharded-by fsdp1")
