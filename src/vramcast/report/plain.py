@@ -54,12 +54,10 @@ def plain(value: Any, say: Callable[[Noun], Any] | None = None) -> Any:
 
     `say`: what stands for nouns that are worded, None for the others.
     """
-    if type(value) in SCALARS:
-        return value
     if isinstance(value, Noun):
         said = say(value) if say else None
         if said is None and (value.KEYS or say):
-            return {name: plain(one, say) for name, one in _present(value)}
+            return {name: one if type(one) in SCALARS else plain(one, say) for name, one in _present(value)}
         return to_builtins(value, enc_hook=text_of) if said is None else said
     if isinstance(value, dict) and say:
         return {name: plain(one, say) for name, one in value.items()}

@@ -167,12 +167,8 @@ class Lines(Output):
         return "  ".join(text for text in (*shown, ", ".join([*named, *more]), "; ".join(remarks)) if text)
 
 
-FIELDS: Final = (
-    "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes", "sm_share", "memory_share", "power_w",
-    "power_limit_w", "energy_j", "sm_clock_hz", "memory_clock_hz", "temperature_c", "memory_temperature_c",
-    "pcie_sent_bytes_per_s", "pcie_received_bytes_per_s", "link_sent_bytes_per_s", "link_received_bytes_per_s",
-    "ecc_corrected", "ecc_uncorrected",
-)
+APART: Final = ("time_s", "card", "throttled", "partitions", "processes", "processes_known")
+FIELDS: Final = tuple(name for name in GpuSample.__struct_fields__ if name not in APART)
 COLUMNS: Final = (
     "time_s", "gpu", "uuid", "model", "memory_total_bytes", *FIELDS, "throttled", "unaccounted_bytes", "processes",
 )
