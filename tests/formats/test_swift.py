@@ -7,6 +7,7 @@ import pytest
 
 from tests.formats.test_axolotl import figures
 from tests.formats.test_readers import asked, refusal, written
+from vramcast.api import job_of
 from vramcast.formats.read import Given, read_files
 
 SFT = """# 22GB
@@ -45,6 +46,20 @@ def test_a_yaml_of_the_same_names_is_the_same_question(tmp_path: Path) -> None:
     script = written(tmp_path, "train.sh", SFT.replace("MORE", ""))
     config = written(tmp_path, "sft.yaml", table)
     assert figures(asked(config, gpus="1xh100", grad_accum=8)) == figures(asked(script, gpus="1xh100"))
+
+
+@pytest.mark.parametrize("before, cards, pp", [
+    ("NPROC_PER_NODE=2 CUDA_VISIBLE_DEVICES=0,1", 2, 1), ("CUDA_VISIBLE_DEVICES=0,1", 2, 2),
+    ("CUDA_VISIBLE_DEVICES=0", 1, 1),
+])
+def test_a_command_whose_arguments_are_a_file_is_that_files(tmp_path: Path, before: str, cards: int, pp: int) -> None:
+    command = f"{before} swift sft sft.yaml"
+    assert "sft.yaml: is a file of its own" in refusal(given(tmp_path, text=f"{command}\n"))
+    assert "--max_length: stands behind a file" in refusal(given(tmp_path, text=f"{command} --max_length 9\n"))
+    table = {"model": "qwen3-0.6b", "tuner_type": "lora", "max_length": 512}
+    files = [written(tmp_path, "train.sh", f"{command}\n"), written(tmp_path, "sft.yaml", table)]
+    job = job_of({"from": files, "gpus": "h100"})
+    assert (job.cluster.count, job.plan.pp, job.workload.seq_len) == (cards, pp, 512)
 
 
 @pytest.mark.parametrize("more, expected", [

@@ -131,9 +131,17 @@ def read_files(
         without_bf16={name: value for _, _, found in read for name, value in found.without_bf16.items()},
         contexts=next((found.contexts for _, _, found in read if found.contexts), ()),
         alone=next((name for name, _, found in read if found.alone), ""),
-        device_map=next((name for name, _, found in read if found.device_map), ""),
+        device_map=_in_turn(read),
         rollout={option: value for _, _, found in read for option, value in found.rollout.items()},
     )
+
+
+def _in_turn(read: Iterable[tuple[str, str, Reading]]) -> str:
+    """The file of a run whose one process puts layers on each card; not that of a tool's arguments whose command starts
+    several, or sees one card."""
+    read = tuple(read)
+    started = {name for _, name, found in read if found.ranks is not None and not found.device_map}
+    return next((file for file, name, found in read if found.device_map and name not in started), "")
 
 
 def _parts(paths: Iterable[str | Path], line: str, started: Invocation) -> list[Part]:

@@ -103,6 +103,10 @@ def read(config: Config) -> Reading:
     launch = hf_command.taken_apart(command.words)
     started = hf_command.launching(launch, command) if launch.launcher else None
     several = processes(command, started)
+    if asked := of_a_file(words, "swift"):
+        spread = several is None and not _sees_one(command)
+        objective = {"objective": "pretrain"} if kind == "pt" else {}
+        return with_environment(Reading("swift", objective, unread=asked, device_map=spread), command, started)
     sharded, wide = _sharding(values, config.name)
     options = together(
         {"engine": ENGINE}, _task(values, kind), _network(values), _adapters(values), _attention(values),
@@ -123,6 +127,17 @@ def read(config: Config) -> Reading:
     found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes), auto, alone=alone,
                     device_map=spread, rollout=rollout)
     return with_environment(found, command, started)
+
+
+def of_a_file(words: tuple[str, ...], tool: str) -> tuple[Unread, ...]:
+    """The file that a command's arguments stand in, and what goes before it [swift cli/main.py `parse_yaml_args`]."""
+    if not words or not words[0].endswith((".yaml", ".yml", ".json")):
+        return ()
+    beside = tuple(Unread(word[:80], BEHIND) for word in words[1:] if word.startswith("--"))
+    return (Unread(words[0], ELSEWHERE, file=tool), *beside)
+
+
+BEHIND: Final = "stands behind a file of arguments, where it is not read; put it in the file"
 
 
 def _score(words: tuple[str, ...]) -> int:

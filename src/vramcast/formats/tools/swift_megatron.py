@@ -15,7 +15,6 @@ from vramcast.catalogue.formats import load_format
 from vramcast.catalogue.index import MODELS
 from vramcast.errors import Note
 from vramcast.formats.reading import (
-    ELSEWHERE,
     Command,
     Config,
     Reading,
@@ -31,7 +30,7 @@ from vramcast.formats.reading import (
 )
 from vramcast.formats.tools import hf_command, megatron
 from vramcast.formats.tools.megatron_bridge import OF_THE_HUB, placed
-from vramcast.formats.tools.swift import DTYPES, SWIFT, processes, with_environment
+from vramcast.formats.tools.swift import DTYPES, SWIFT, of_a_file, processes, with_environment
 from vramcast.formats.watched import Known, Watched
 
 ARGUMENTS: Final = Known("swift", "megatron", (SWIFT,))
@@ -105,9 +104,8 @@ def read(config: Config) -> Reading:
         return Reading("swift-megatron", {"engine": "megatron"}, unread=(Unread("rlhf_type", why, "objective"),))
     if stage and values.flag("packing"):
         values.cannot("packing", "joins pairs of any lengths, which is not modelled for DPO on Megatron")
-    if words and words[0].endswith((".yaml", ".yml", ".json")):  # [swift cli/main.py `parse_yaml_args`]
-        file = Reading("swift-megatron", {}, unread=(Unread(words[0], ELSEWHERE, file="swift-megatron"),), alone=alone)
-        return with_environment(file, command, started)
+    if asked := of_a_file(words, "swift-megatron"):
+        return with_environment(Reading("swift-megatron", {}, unread=asked, alone=alone), command, started)
     known = load_format("swift").sections["megatron"]
     for name in values:
         if name not in known:
