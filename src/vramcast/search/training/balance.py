@@ -4,10 +4,10 @@ A step takes (m - 1) times the slowest stage and once all stages together, whose
 is what to make small. Even stages are not best where the ends carry more (a head over a large vocabulary), or where the
 first stages, which hold the most micro-batches, must recompute while the last ones need not.
 
-A split is a path: from layer 0 to the last one, one piece a stage. For a limit on the seconds of a piece the question
-is whether a unit can flow along pieces that fit and keep to the limit; the program is a network's, so its corners are
-whole and a linear program answers exactly. The smallest limit is found by bisection over the seconds that occur.
-[HiGHS] Huangfu and Hall, Mathematical Programming Computation 10, 2018
+A split is a path: from layer 0 to the last one, one piece a stage. For a limit on the seconds of a piece the shortest
+path along pieces that fit and keep to the limit, in squares of seconds, is the most even split; stage by stage it is
+found exactly [Bellman]. The smallest limit is found by bisection over the seconds that occur.
+[Bellman] Bellman, Dynamic Programming, 1957, chapter I: the principle of optimality
 [recompute] Megatron-LM training/arguments.py: --recompute-num-layers is one number for every stage, which a stage with
 fewer layers uses up.   [layout] --pipeline-model-parallel-layout takes any number of layers for each stage.
 """
@@ -16,14 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Recompute
 from vramcast.engines.megatron.chunk import Chunk, runs_of
-from vramcast.errors import Unsupported
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.step_time import step_time
 from vramcast.search.training.atoms import Atoms
@@ -67,8 +66,6 @@ def balanced(job: Job, capacity_bytes: int) -> Job | None:
     Args:
         job: a Megatron plan
         capacity_bytes: live bytes a card may hold
-
-    Raises: Unsupported where HiGHS is not installed
     """
     plan = job.plan
     if job.engine != "megatron" or plan.pp == 1 or plan.virtual_stages > 1 or len(job.model.stacks) > 1:
@@ -103,16 +100,13 @@ def _planned(job: Job, layers: tuple[int, ...], recomputed: int) -> Job:
 def best_split(stages: int, layers: int, cost: Cost) -> tuple[int, ...] | None:
     """Layers of every stage such that the slowest stage is fastest, None where no split fits.
 
-    Raises: Unsupported where HiGHS is not installed
-
     >>> best_split(3, 7, lambda piece: piece.layers + (1.5 if piece.stage == 2 else 0.0))
     (3, 3, 1)
     """
     limit, found = _even_s(stages, layers, cost), None
     while found is None:
         pieces, is_all = _within(limit, stages, layers, cost)
-        network = _Network(pieces, stages, layers)
-        found = network.path(limit)
+        found = _path(pieces, stages, layers, limit)
         if found is None and is_all:
             return None
         limit *= WIDER
@@ -120,7 +114,7 @@ def best_split(stages: int, layers: int, cost: Cost) -> tuple[int, ...] | None:
     low, high = 0, len(limits) - 1
     while low < high:
         middle = (low + high) // 2
-        split = network.path(limits[middle])
+        split = _path(pieces, stages, layers, limits[middle])
         if split is None:
             low = middle + 1
         else:
@@ -157,59 +151,27 @@ def _within(limit_s: float, stages: int, layers: int, cost: Cost) -> tuple[list[
     return found, is_all
 
 
-class _Network:
-    """Pieces as arcs from (stage, first layer) to (next stage, next layer); a path is a split."""
+def _path(pieces: list[tuple[Piece, float]], stages: int, layers: int, limit_s: float) -> tuple[int, ...] | None:
+    """The most even split whose pieces keep to a limit, None where there is none.
 
-    def __init__(self, pieces: list[tuple[Piece, float]], stages: int, layers: int) -> None:
-        self.pieces = [piece for piece, _ in pieces]
-        self.seconds = np.array([seconds for _, seconds in pieces])
-        self.ends = ((0, 0), (stages, layers))
-        nodes = dict.fromkeys(node for piece in self.pieces for node in _ends_of(piece))
-        self.rows = {node: row for row, node in enumerate((*nodes, *(end for end in self.ends if end not in nodes)))}
-        self.solver = self._built()
-
-    def _built(self) -> Any:
-        """What flows into a node flows out of it; one unit enters at the first layer and leaves behind the last."""
-        highs = _highs()
-        lp = highs.HighsLp()
-        columns, rows = len(self.pieces), len(self.rows)
-        balance = np.zeros(rows)
-        balance[self.rows[self.ends[0]]], balance[self.rows[self.ends[1]]] = 1.0, -1.0
-        lp.num_col_, lp.num_row_ = columns, rows
-        # of splits with the same slowest stage the most even one
-        lp.col_cost_, lp.col_lower_, lp.col_upper_ = self.seconds**2, np.zeros(columns), np.ones(columns)
-        lp.row_lower_ = lp.row_upper_ = balance
-        lp.a_matrix_.format_ = highs.MatrixFormat.kColwise
-        lp.a_matrix_.start_ = np.arange(0, 2 * columns + 1, 2)
-        lp.a_matrix_.index_ = np.array([self.rows[node] for piece in self.pieces for node in _ends_of(piece)])
-        lp.a_matrix_.value_ = np.tile([1.0, -1.0], columns)
-        solver = highs.Highs()
-        solver.setOptionValue("output_flag", False)
-        solver.passModel(lp)
-        return solver
-
-    def path(self, limit_s: float) -> tuple[int, ...] | None:
-        """The most even split whose pieces keep to a limit, None where there is none."""
-        columns = len(self.pieces)
-        open_ = np.where(self.seconds <= limit_s, 1.0, 0.0)
-        self.solver.changeColsBounds(columns, np.arange(columns, dtype=np.int32), np.zeros(columns), open_)
-        self.solver.run()
-        if self.solver.getModelStatus() != _highs().HighsModelStatus.kOptimal:
+    Args:
+        pieces: of all stages with their seconds, the first stage's first
+    """
+    reached: dict[tuple[int, int], tuple[float, int]] = {(0, 0): (0.0, 0)}  # -> least sum of squares, layers before
+    for piece, seconds in pieces:
+        before = reached.get((piece.stage, piece.start))
+        if before is None or seconds > limit_s:
+            continue
+        end, total = (piece.stage + 1, piece.start + piece.layers), before[0] + seconds**2
+        if end not in reached or total < reached[end][0]:
+            reached[end] = (total, piece.layers)
+    split: list[int] = []
+    for stage in range(stages, 0, -1):
+        if (stage, layers) not in reached:
             return None
-        flow = np.array(self.solver.getSolution().col_value)
-        return tuple(piece.layers for piece in sorted(self.pieces[index] for index in np.flatnonzero(flow > 0.5)))
-
-
-def _ends_of(piece: Piece) -> tuple[tuple[int, int], tuple[int, int]]:
-    return (piece.stage, piece.start), (piece.stage + 1, piece.start + piece.layers)
-
-
-def _highs() -> Any:
-    try:
-        import highspy
-    except ImportError:
-        raise Unsupported("uneven stages need HiGHS: pip install 'vramcast[search]'") from None
-    return highspy
+        split.append(reached[stage, layers][1])
+        layers -= split[-1]
+    return tuple(reversed(split))
 
 
 class _Pieces:
