@@ -48,7 +48,8 @@ def test_any_question_is_answered_or_refused(path: str, table: Any) -> None:
 
 
 @FEW
-@given(st.sampled_from(["train", "serve", "plan/train", "plan/serve", "oom", "files", "choices"]), ANYTHING)
+@given(st.sampled_from(
+    ["train", "serve", "plan/train", "plan/serve", "oom", "files", "choices", "matrix", "step"]), ANYTHING)
 def test_any_json_is_answered_or_refused(path: str, value: Any) -> None:
     _answers(path, json.dumps(value).encode())
 

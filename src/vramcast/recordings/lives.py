@@ -29,6 +29,7 @@ class Category(StrEnum):
     WORKSPACES = "workspaces"
     TEMPORARIES = "temporaries"
     INPUTS = "inputs"
+    COMMUNICATION = "communication"  # stated by recordings of plans; no stack shows it
     BACKWARD = "backward"  # gradients of weights or of activations: the recording ends before that shows
     HELD = "held before"  # since before the recording, without a stack, as weights and states are; and what replaces it
     UNKNOWN = "unknown"
@@ -74,6 +75,7 @@ LABELLED: Final[dict[str, Category]] = {
     "weights": Category.WEIGHTS, "gradients": Category.GRADIENTS, "optimizer": Category.OPTIMIZER,
     "optimizer states": Category.OPTIMIZER, "activations": Category.ACTIVATIONS, "kv cache": Category.CACHE,
     "workspaces": Category.WORKSPACES, "temporaries": Category.TEMPORARIES, "inputs": Category.INPUTS,
+    "communication": Category.COMMUNICATION,
     "parameter": Category.WEIGHTS, "gradient": Category.GRADIENTS, "optimizer_state": Category.OPTIMIZER,
     "activation": Category.ACTIVATIONS, "temporary": Category.TEMPORARIES, "input": Category.INPUTS,
 }

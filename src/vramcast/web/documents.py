@@ -11,7 +11,7 @@ from msgspec import NODEFAULT, UNSET, Struct, UnsetType, defstruct
 from msgspec.structs import fields as fields_of
 
 from vramcast.catalogue.machines import Machine
-from vramcast.domain.answer import Answer, ServeAnswer
+from vramcast.domain.answer import Answer, Fit, ServeAnswer
 from vramcast.domain.device import Gpu
 from vramcast.domain.failure import Diagnosis, Remark
 from vramcast.domain.model import Noun
@@ -100,6 +100,15 @@ Files = shape(
     "Files", "The files of the tools that run a plan, and what is to be said of them.",
     schema=Literal[1], files=many(File), notes=list[str],
 )
+Place = shape(
+    "Place", "What a question comes to with two of its options changed, or why it has no answer; `apply`: both, null\n"
+    "    where one is left out.",
+    apply=dict[str, str | None], verdict=maybe(Fit), needed_bytes=maybe(int), concurrency=maybe(float), said=maybe(str),
+)
+Matrix = shape(
+    "Matrix", "The same question over two of its options, by rows; `rows`: the values down and across.",
+    schema=Literal[1], down=str, across=str, rows=list[list[str | None]], cells=GenericAlias(list, (many(Place),)),
+)
 RefusedChoice = shape(
     "RefusedChoice", "A choice that a question cannot have; `cure`: what to set with it where that is enough.",
     value=str, said=str, cure=maybe(dict[str, str]),
@@ -180,7 +189,7 @@ SERVE_SEARCH: Final = reply_of(shape_of(PlanAnswer, OF_SERVING, name="ServePlanA
 REPLIES: Final[dict[str, tuple[Any, ...]]] = {
     "train": (TRAIN,), "serve": (SERVE,), "plan/train": (SEARCH, TRAIN), "plan/serve": (SERVE_SEARCH,),
     "oom": (reply_of(shape_of(Diagnosis)),), "replay": (Replay,), "files": (Files,),
-    "choices": (Choices,),
+    "choices": (Choices,), "matrix": (Matrix,), "step": (Replay,),
     "network": (Network,), "validate": (AdmissionReview,), "mutate": (AdmissionReview,), "words": (Named,),
     **dict.fromkeys(
         ("options/train", "options/serve", "options/plan-train", "options/plan-serve"), (AskedOptions,)

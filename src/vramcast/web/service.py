@@ -73,6 +73,8 @@ ROUTES: Final[dict[str, Route]] = {
         "POST", "reports", "replay", RECORDING,
         ("format", "name", "device", "leaks", "alloc-conf", "all-confs", "capacity", "top"), SEARCH,
     ),
+    "matrix": Route("POST", "looks", "matrix", QUESTION, limit=SEARCH),
+    "step": Route("POST", "looks", "step", QUESTION, limit=SEARCH),
     "choices": Route("POST", "choices", "choices", QUESTION),
     "files": Route("POST", "answers", "files", QUESTION, limit=SEARCH),
     "report": Route("POST", "reports", "report", {JSON: LARGEST_LOG_BODY}, limit=SEARCH),

@@ -294,3 +294,25 @@ def test_a_choice_that_the_question_cannot_have_says_what_to_set_with_it_and_set
     assert "not in tf32" in page.locator(".compare .reason").inner_text()
     page.get_by_role("button", name="Set Engine pytorch").click()
     wait_for_needed(page, needed(asked("train", question | {"engine": "pytorch", "precision": "tf32"})))
+
+
+def test_verdicts_over_two_options_and_the_memory_of_the_step_open_under_an_answer(opened: Opened) -> None:
+    question = {"model": "llama-3.1-8b", "gpus": "2xa100-sxm4-80gb"}
+    page = opened(view("train", question))
+    page.get_by_text("By micro-batch and sequence").click()
+    place = page.get_by_role("button", name="Micro-batch 2, Sequence length 2,048")
+    place.wait_for()
+    assert page.locator(".heat [aria-current]").get_attribute("title") == "Micro-batch 1, Sequence length 4,096"
+    there = asked("train", question | {"micro-batch": "2", "seq-len": "2048"})
+    assert place.inner_text().split("\n") == [needed(there), there["verdict"]]
+    place.click()
+    wait_for_needed(page, needed(there))
+    page.get_by_text("Memory over the step").click()
+    page.wait_for_selector("svg.timeline")
+    assert "communication" in page.locator(".legend").last.inner_text()
+    page.locator("[name=seq-len]").fill("1024")  # what was opened stays so
+    page.get_by_role("button", name="Micro-batch 2, Sequence length 256").wait_for()
+    go(page, view("serve", {"model": "llama-3.1-70b", "gpus": "2xh100-sxm-80gb", "context": "8k"}))
+    page.get_by_text("By weights and card").click()
+    page.get_by_role("button", name="Weights stored as awq-int4, 2 × L40S").click()
+    page.wait_for_function("() => location.hash.includes('2xl40s') && location.hash.includes('awq-int4')")

@@ -15,7 +15,7 @@ from vramcast.version import __version__
 from vramcast.web.documents import REPLIES, Error
 from vramcast.web.exchange import HTML, JSON, MARKDOWN, Asked
 from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH, LONGEST_VALUE
-from vramcast.web.routes import answers, catalogue, choices, reports
+from vramcast.web.routes import answers, catalogue, choices, looks, reports
 from vramcast.web.service import PREFIX, ROUTES, Route
 from vramcast.web.visitor import may_be_asked
 
@@ -147,6 +147,9 @@ def _body(name: str) -> Schema:
                    ("command", "question")),
         "choices": ({"command": {"type": "string", "enum": list(choices.TABLES)}, "question": asks, "option": TEXT},
                     ("command", "question", "option")),
+        "matrix": ({"command": {"type": "string", "enum": list(looks.COMMANDS)}, "question": asks},
+                   ("command", "question")),
+        "step": ({"question": asks}, ("question",)),
         "files": ({"command": {"type": "string", "enum": list(answers.PLANS)}, "question": asks,
                    "formats": {"type": "array", "items": TEXT}}, ("command", "question")),
     }

@@ -10,6 +10,7 @@ import { applied, makeItFit } from "../parts/changes.js";
 import { comparePart } from "../parts/compare.js";
 import { cureText } from "../parts/field.js";
 import { cardRows, form, modelRows } from "../parts/form.js";
+import { looksParts } from "../parts/looks.js";
 import { button } from "../parts/part.js";
 import { planTabs } from "../parts/plan_tabs.js";
 import { defineMarks } from "../parts/scale.js";
@@ -209,7 +210,9 @@ class Asking {
     refill(at.head, answer ? verdictPart(answer, app, makeItFit(answer, app, acts.apply)) : null,
       this.#plans.length > 1 ? comparePart(this.#plans, this.#active, app) : null);
     plan.view ??= { chosen: 0, all: false, open: new Set() };
-    refill(at.body, answer ? answerParts(answer, plan.view, app, acts) : null);
+    const asked = { command: this.#about.command, answer, body: bodyOf(plan.question, this.#kinds), view: plan.view, ...acts };
+    const looks = answer && !answer.found && !error ? looksParts(asked, app) : [];
+    refill(at.body, answer ? answerParts(answer, plan.view, app, { ...acts, looks }) : null);
     refill(at.foot, answer ? glancePart(answer, at.head, app) : null);
     this.#wait();
   }

@@ -91,9 +91,9 @@ function listed(key, list, t) {
  * Everything below the verdict.
  *
  * @param {{chosen: number, all: boolean, open: Set<string>}} view  what the visitor opened
- * @param {{apply: (change) => void, again: () => void}} acts
+ * @param {{apply: (change) => void, again: () => void, looks?: Node[]}} acts  `looks`: what opens under the memory
  */
-export function answerParts(answer, view, app, { apply, again }) {
+export function answerParts(answer, view, app, { apply, again, looks = [] }) {
   const { t } = app;
   const chosen = view.chosen < answer.ranks.length ? view.chosen : 0;
   const rank = answer.ranks[chosen];
@@ -105,6 +105,7 @@ export function answerParts(answer, view, app, { apply, again }) {
     listed("warnings", answer.warnings, t),
     part(t("memory_of"), memoryBars(shown, { ...app, choose, showAll })),
     changesPart(answer, app, apply),
+    looks,
     part(t("ledger_of", { role: roleName(rank.role, t) }), ledgerTree(rank, view, { ...app, again })),
     h("div", { class: "pair" }, phasesPart(rank, app), timeParts(answer, app), servingParts(answer, app),
       pricePart(answer, app), hostPart(answer, app)),

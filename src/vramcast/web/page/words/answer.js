@@ -107,6 +107,11 @@ export const ANSWER_WORDS = {
   "tried": { en: "Tried: {count} plans, those next to the result", zh: "共试了 {count} 个方案，结果附近的是" },
   "plan": { en: "plan", zh: "方案" },
   "why_not": { en: "why not", zh: "原因" },
+  "matrix": { en: "Verdicts", zh: "结论表" },
+  "matrix.train": { en: "By micro-batch and sequence", zh: "按微批次与序列长度" },
+  "matrix.serve": { en: "By weights and card", zh: "按权重格式与显卡" },
+  "matrix.about": { en: "Everything else as asked. A field applies its place.", zh: "其余不变。点击即采用该格。" },
+  "step.course": { en: "Memory over the step", zh: "一步之内的显存变化" },
   "make_it_fit": { en: "Make it fit:", zh: "让它放得下：" },
   "changes": { en: "What to change", zh: "怎样修改" },
   "changes.fit": {

@@ -1,0 +1,100 @@
+"""What stands under an answer when a visitor opens it: the same question over two of its options, and the course of
+memory over its step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from vramcast.api import job_of, serve_answer, serve_job_of, train_answer
+from vramcast.api.recordings import replayed
+from vramcast.catalogue.clusters import cluster_of
+from vramcast.domain.serving import ServeJob
+from vramcast.engines.serving.table import SERVING
+from vramcast.errors import InvalidSpec, VramcastError
+from vramcast.estimate.training import recorded
+from vramcast.question.options import OPTIONS
+from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.recordings.examine import Asked as LookAt
+from vramcast.report.replay_document import replay_document
+from vramcast.web.exchange import Asked, choice_field, refuse_others
+from vramcast.web.routes.answers import question_in
+from vramcast.web.visitor import options_of, resolver
+
+COMMANDS: Final = ("train", "serve")
+MICRO_BATCHES: Final = (1, 2, 4, 8, 16)
+SHARES: Final = (4, 2, 1)
+MULTIPLES: Final = (2, 4)
+"""Of the sequence that is asked for."""
+SHORTEST: Final = 128
+
+WEIGHTS: Final = (None, "fp8", "awq-int4")
+GGML_WEIGHTS: Final = ("f16", "q8_0", "q5_k_m", "q4_k_m")
+CARDS: Final = (
+    "rtx-4090", "rtx-5090", "l40s", "a100-sxm4-80gb", "h100-sxm-80gb", "h200-sxm-141gb", "b200-180gb", "mi300x",
+)
+"""Of each amount of memory the card that is rented most, the smallest first."""
+
+
+def matrix(asked: Asked) -> dict[str, Any]:
+    """What a question comes to over two of its options: micro-batch and sequence, or weights and cards."""
+    refuse_others(asked.fields, ("command", "question"))
+    command = choice_field(asked.fields, "command", COMMANDS, "")
+    question = dict(question_in(asked.fields))
+    down, across = (_training if command == "train" else _serving)(asked, question)
+    rows = [
+        [_cell(asked, command, question, {down[0]: one, across[0]: other}) for other in across[1]] for one in down[1]
+    ]
+    return {"schema": 1, "down": down[0], "across": across[0], "rows": [list(down[1]), list(across[1])], "cells": rows}
+
+
+Axis = tuple[str, Sequence[str | None]]
+"""An option and its values; None: without it."""
+
+
+def _training(asked: Asked, question: Mapping[str, Any]) -> tuple[Axis, Axis]:
+    load = job_of(options_of(question, OPTIONS), resolve=resolver(asked.sources)).workload
+    lengths = [load.seq_len // share for share in SHARES] + [load.seq_len * times for times in MULTIPLES]
+    batches = sorted({*MICRO_BATCHES, load.micro_batch})
+    return (
+        ("micro-batch", [str(size) for size in batches]),
+        ("seq-len", [str(length) for length in lengths if length >= SHORTEST or length == load.seq_len]),
+    )
+
+
+def _serving(asked: Asked, question: Mapping[str, Any]) -> tuple[Axis, Axis]:
+    job = serve_job_of(options_of(question, SERVE_OPTIONS), resolve=resolver(asked.sources))
+    if not isinstance(job, ServeJob):
+        raise InvalidSpec("a diffusion pipeline has no table of weights and cards")
+    known = GGML_WEIGHTS if SERVING[job.engine].is_ggml else WEIGHTS
+    own = question.get("weights")
+    cluster = cluster_of(str(question["gpus"]))
+    before = f"{cluster.num_nodes}x" if cluster.num_nodes > 1 else ""
+    cards = {f"{before}{cluster.gpus_per_node}x{card}": None for card in CARDS}
+    same = next((text for text in cards if text.endswith(f"x{cluster.gpu.name}")), None)
+    gpus = list(cards) if same else [*cards, str(question["gpus"])]
+    return ("weights", list(dict.fromkeys((*known, own) if own else known))), ("gpus", gpus)
+
+
+def _cell(asked: Asked, command: str, question: dict[str, Any], changed: dict[str, str | None]) -> dict[str, Any]:
+    """The verdict on one place, and what a card needs there; where there is none, why."""
+    given = {name: value for name, value in (question | changed).items() if value is not None}
+    resolve = resolver(asked.sources)
+    try:
+        if command == "train":
+            found: Any = train_answer(options_of(given, OPTIONS), resolve=resolve, with_changes=False)[1]
+        else:
+            found = serve_answer(options_of(given, SERVE_OPTIONS), resolve=resolve, with_changes=False)
+    except VramcastError as error:
+        return {"apply": changed, "said": asked.words.said(str(error))}
+    cell = {"apply": changed, "verdict": found.verdict, "needed_bytes": found.fullest.needed_bytes}
+    sequences = getattr(getattr(found, "capacity", None), "concurrency", None)
+    return cell if sequences is None else cell | {"concurrency": sequences}
+
+
+def step(asked: Asked) -> dict[str, Any]:
+    """The memory of a training's phases event by event, as a recording of the fullest rank is looked at."""
+    refuse_others(asked.fields, ("question",))
+    options = options_of(question_in(asked.fields), OPTIONS)
+    job = job_of(options, resolve=resolver(asked.sources))
+    return replay_document(replayed(recorded(job), LookAt(top=1)).devices, top=1)
