@@ -91,6 +91,14 @@ def test_what_cannot_run_in_fp16_runs_in_fp32(release: str, precision: str, says
     assert any("gemma3 in fp32" in text for text in found.warnings) is says
 
 
+@pytest.mark.parametrize(("release", "base", "says"), [
+    ("2024.11", "nf4", False), ("2024.12", "nf4", True), ("", "nf4-dq", True), ("", "full", False),
+])
+def test_that_dynamic_checkpoints_take_more_is_a_warning(release: str, base: str, says: bool) -> None:
+    found = rank(release, base_weights=base, seq_len=512)
+    assert any("counted as packed" in text for text in found.warnings) is says
+
+
 @pytest.mark.parametrize("method", ["ia3", "prefix", "loha"])
 def test_adapters_that_unsloth_does_not_make_are_refused(method: str) -> None:
     with pytest.raises(Unsupported, match=f"not by {method}"):

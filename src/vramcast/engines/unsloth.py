@@ -285,10 +285,13 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         notes.append(
             "inputs of recomputed layers wait on the host; --engine-option offload_checkpoints=false keeps them"
         )
-    if job.plan.peft is not None and job.plan.peft.base in FOUR_BITS and version >= DYNAMIC_SINCE:
-        notes.append("every linear layer is packed; checkpoints named -unsloth-bnb-4bit keep some in 16 bits")
     notes += [compared.said] if compared else []
     warnings = short_batches(asked, recipe, version)
+    if job.plan.peft is not None and job.plan.peft.base in FOUR_BITS and version >= DYNAMIC_SINCE:
+        warnings += (
+            "every linear layer is counted as packed; checkpoints named -unsloth-bnb-4bit, which Unsloth takes for "
+            "many names, keep some in 16 bits and take more",
+        )
     if job.plan.precision is Precision.AMP_FP16 and version >= IN_FP32_SINCE.get(job.model.family, (9999,)):
         warnings += (
             Note(
