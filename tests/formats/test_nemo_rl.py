@@ -160,3 +160,9 @@ def test_gradients_and_fp32_weights_are_as_wide_as_its_recipes_say() -> None:
     assert 2 * 1_540_000_000 < less[0] < 1.2 * less[1]
     with pytest.raises(VramcastError, match="precision_aware"):
         vramcast.rl("qwen2.5-1.5b", **asked, trainer_option="grad_accum_dtype=fp32")
+
+
+def test_a_name_that_names_itself_stays_as_it_is_written() -> None:
+    """Read in a loop, it grew without end."""
+    found = of('policy.model_name="${policy.model_name}-chat"')
+    assert "policy.model_name" in sentence(found.unread)

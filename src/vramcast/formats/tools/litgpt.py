@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from vramcast.catalogue.documents import NoDocument, parse_yaml
 from vramcast.domain.job import Job, Precision, Shards
 from vramcast.errors import Note, Unsupported, VramcastError
+from vramcast.formats.dotted import nested, value_of
 from vramcast.formats.environment import options_of_environment, unread_environment
-from vramcast.formats.files import File, Order, hub_id, nested
+from vramcast.formats.files import File, Order, hub_id
 from vramcast.formats.launch import head_of
 from vramcast.formats.lines import Line, Table, yaml_text
 from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, arguments, command_of, together, written
@@ -84,7 +84,7 @@ def _command(config: Config) -> Reading:
     place = next((at for at, word in enumerate(words) if word in SCRIPTS), None)
     if place is None:
         raise Unsupported("{}: of litgpt's commands {} are read", config.name, ", ".join(SCRIPTS))
-    given = {name: _value(value) for name, value in arguments(words[place + 1:]).items()}
+    given = {name: value_of(value) for name, value in arguments(words[place + 1:]).items()}
     if place + 1 < len(words) and not words[place + 1].startswith("-"):
         given["checkpoint_dir"] = words[place + 1]
     file = given.pop("config", None)
@@ -99,13 +99,6 @@ def _command(config: Config) -> Reading:
     auto = {} if "seq-len" in options or file else {"seq-len": "says no train.max_seq_length"}
     return Reading("litgpt's command", options | options_of_environment(command.variables), {}, batch, tuple(unread),
                    command.notes, auto, ranks, alone=ranks == 1)
-
-
-def _value(value: Any) -> Any:
-    try:
-        return parse_yaml(value) if isinstance(value, str) and value[:1] in "[{" else value
-    except NoDocument:
-        return value
 
 
 def _ranks(values: Watched) -> int | None:

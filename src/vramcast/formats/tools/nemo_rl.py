@@ -8,15 +8,16 @@ nemo_rl/models/generation/vllm/vllm_worker.py
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 from vramcast.errors import Note, Unsupported
+from vramcast.formats.dotted import flat, nested, resolved, value_of
 from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, command_of
 from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools import vllm
-from vramcast.formats.tools.verl import OVERRIDE, value_of
+from vramcast.formats.tools.verl import OVERRIDE
 from vramcast.formats.watched import Known, Watched
 
 MEGATRON: Final = "policy.megatron_cfg."
@@ -98,14 +99,7 @@ SHORT_PROMPT: Final = 512
 """Longest prompt where nobody says how much of a sequence it is [tokens]."""
 
 DEEPEST: Final = 8
-"""Files that begin with one another, and names that name one another."""
-
-REFERS: Final = re.compile(r"\$\{(?:(add|sub|mul|div|max|min):)?([^${}]*)\}")
-
-RESOLVERS: Final[dict[str, Callable[[int, int], float]]] = {
-    "add": lambda a, b: a + b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max,
-}
-"""[nemo] `register_omegaconf_resolvers`."""
+"""Files that begin with one another."""
 
 CONFIG: Final = re.compile(r"""--config[ =]+["']?([\w./-]+\.ya?ml)""")
 PROGRAM: Final = re.compile(r"\brun_(\w+)\.py$")
@@ -129,11 +123,11 @@ def read(config: Config) -> Reading:
     notes: tuple[str, ...] = ()
     if config.table is not None:
         table = _inherited(config.table, config, unread)
-        given = dict(_flat(table))
+        given = dict(flat(table))
     else:
         command = command_of(config, lambda words: sum(PROGRAM.search(word) is not None for word in words))
         table = _inherited({"defaults": CONFIG.findall(config.text)}, config, unread)
-        given = dict(_flat(table))
+        given = dict(flat(table))
         for word in command.words:
             if override := OVERRIDE.fullmatch(word):
                 given[override[2]] = value_of(override[3])
@@ -172,39 +166,9 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    for name, value in table.items():
-        if isinstance(value, Mapping) and depth < 20:
-            yield from _flat(value, f"{prefix}{name}.", depth + 1)
-        else:
-            yield f"{prefix}{name}", value
-
-
-def _resolved(given: Mapping[str, Any], value: Any, depth: int = 0) -> Any:
-    """A value whose parts name others, as OmegaConf puts them in; what nobody says stays as it is written."""
-    if not isinstance(value, str) or depth > DEEPEST:
-        return value
-    while match := REFERS.search(value):
-        if match[1]:
-            try:
-                one, other = (int(part) for part in match[2].split(","))
-                made: Any = RESOLVERS[match[1]](one, other)
-            except (ValueError, KeyError, ZeroDivisionError):
-                return value
-            made = int(made) if made == int(made) else made
-        else:
-            made = _resolved(given, given.get(match[2].strip()), depth + 1)
-            if made is None:
-                return value
-        if match[0] == value:
-            return made
-        value = value.replace(match[0], str(made))
-    return value
-
-
 def reading(given: Mapping[str, Any]) -> Reading:
     """What dotted names say."""
-    values = Watched({name: _resolved(given, value) for name, value in given.items()
+    values = Watched({name: resolved(given, value) for name, value in given.items()
                       if value is not None and MATTERS.match(name) and not SAYS_NOTHING.match(name)})
     megatron = values.flag(f"{MEGATRON}enabled") is True
     if not megatron and values.flag(f"{DTENSOR}enabled") is False:
@@ -289,12 +253,7 @@ OF_ENGINE: Final = ("max-sequences", "batched-tokens", "engine-option")
 
 def _passed_on(values: Watched) -> tuple[dict[str, Any], list[Unread]]:
     """Arguments of vLLM as its own reader has them, and those that are not modelled beside a trainer."""
-    table: dict[str, Any] = {}
-    for name in [name for name in values if name.startswith(KWARGS)]:
-        inner, *parts = table, *name.removeprefix(KWARGS).split(".")
-        for part in parts[:-1]:
-            inner = inner.setdefault(part, {})
-        inner[parts[-1]] = values.get(name)
+    table = nested({name.removeprefix(KWARGS): values.get(name) for name in values if name.startswith(KWARGS)})
     if not table:
         return {}, []
     found = vllm.read(Config("", "", table))

@@ -13,6 +13,7 @@ from typing import Any, Final
 from vramcast.catalogue.documents import NoDocument, parse_toml
 from vramcast.catalogue.formats import networks_of
 from vramcast.errors import SourceError
+from vramcast.formats.dotted import flat
 from vramcast.formats.reading import Config
 from vramcast.formats.watched import Watched
 
@@ -58,15 +59,6 @@ EVERY_SECOND: Final = "2"
 """selective_ac_option where nobody says it: a layer of two is run again."""
 
 
-def flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Tables as names with points."""
-    found: dict[str, Any] = {}
-    for name, value in table.items():
-        where = f"{path}{name}"
-        found |= flat(value, f"{where}.") if isinstance(value, Mapping) and where.count(".") < 8 else {where: value}
-    return found
-
-
 def last_names(found: Mapping[str, Any]) -> dict[str, Any]:
     """The same by the last names that torchtitan gave them."""
     return {_moved(name): value for name, value in found.items()}
@@ -91,7 +83,7 @@ def values_of(config: Config) -> tuple[Watched, str]:
     Raises: SourceError for what is no TOML
     """
     try:
-        found = flat(parse_toml(config.text))
+        found = dict(flat(parse_toml(config.text)))
     except NoDocument as error:
         raise SourceError("{}: not TOML: {}", config.name, error) from None
     return Watched(DEFAULTS | last_names(found)), day_of(found)

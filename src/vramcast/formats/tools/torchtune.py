@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vramcast.catalogue.documents import NoDocument, parse_yaml
 from vramcast.catalogue.formats import networks_of
 from vramcast.errors import Note, Unsupported
+from vramcast.formats.dotted import flat, nested, resolved, value_of
 from vramcast.formats.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.formats.reading import (
     ELSEWHERE,
@@ -89,9 +89,6 @@ RANK: Final = 8
 SINGLE: Final = re.compile(r"\A.*_single_device\.ya?ml$|\btune run .*_single_device\b", re.MULTILINE)
 """A file, or the command in its comments, of a recipe that runs on one GPU."""
 
-REFERENCE: Final = re.compile(r"\$\{([\w.]+)\}")
-"""A value that another name of the file has."""
-
 TEACHER: Final = "a teacher that runs beside the model is not modelled"
 FAKE: Final = "weights quantised on the way (QAT) are not modelled"
 SHARDED_ENDS: Final = frozenset(("tok_embeddings", "output"))
@@ -115,15 +112,15 @@ def _command(config: Config) -> Reading:
     words = list(command.words)
     own = next((place for place, word in enumerate(words) if word == "--config"), len(words))
     launch = arguments(words[:own])
-    table: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     unread = list(command.unread)
     for word in words[own + 2:]:
         name, equals, text = word.partition("=")
         if equals:
-            _put(table, name, _value(text))
+            given[name] = value_of(text)
         elif word.startswith("~"):
             unread.append(Unread(word, "takes a name out of the file, which is not read; take it out there"))
-    options, values, notes = _recipe(table, config.name, beside=True) if table else ({}, Watched({}), ())
+    options, values, notes = _recipe(nested(given), config.name, beside=True) if given else ({}, Watched({}), ())
     named = words[own + 1] if own + 1 < len(words) else ""
     unread += [*values.unread(), *unread_environment(command.variables), Unread(
         named or "--config", ELSEWHERE if not named or named.endswith((".yaml", ".yml")) else OF_TORCHTUNE,
@@ -136,24 +133,6 @@ def _command(config: Config) -> Reading:
         ranks=ranks_of(gpus if isinstance(gpus, int) else None, nodes if isinstance(nodes, int) else None,
                        command.variables),
     )
-
-
-def _value(text: str) -> Any:
-    try:
-        return parse_yaml(text)
-    except NoDocument:
-        return text
-
-
-def _put(table: dict[str, Any], name: str, value: Any) -> None:
-    """A value at the end of a path of names with points between."""
-    *path, last = name.split(".")[:20]
-    for part in path:
-        inner = table.setdefault(part, {})
-        if not isinstance(inner, dict):
-            return
-        table = inner
-    table[last] = value
 
 
 def _recipe(table: Mapping[str, Any], name: str, *, beside: bool = False) -> tuple[
@@ -172,7 +151,7 @@ def _recipe(table: Mapping[str, Any], name: str, *, beside: bool = False) -> tup
             "{}: a configuration of torchtune without an optimizer trains nothing; give that of a fine-tuning recipe",
             name
         )
-    values = Watched(_resolved(table, table), KNOWN)
+    values = Watched(resolved(dict(flat(table)), table), KNOWN)
     options = {"engine": "torchtune"} if not beside else {}
     options |= read_options(ROWS, values)
     if isinstance(values.get("compile"), Mapping):
@@ -197,19 +176,6 @@ GENERATES: Final = ("ppo", "grpo")
 
 SETTLED: Final = ("dataset", "dataset_val", "tensor_parallel_plan", "fp8_recipe_name")
 """Looked at with another name, or whatever they say."""
-
-
-def _resolved(value: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
-    """Values in place of the names that they refer to; what a resolver has to make stays."""
-    if isinstance(value, Mapping) and depth < 20:
-        return {name: _resolved(inner, root, depth + 1) for name, inner in value.items()}
-    match = REFERENCE.fullmatch(value) if isinstance(value, str) else None
-    if match is None or depth >= 20:
-        return value
-    found: Any = root
-    for part in match[1].split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return value if found is None or isinstance(found, Mapping) else _resolved(found, root, depth + 1)
 
 
 def _lengths(values: Watched) -> dict[str, Any]:

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from vramcast.catalogue.documents import NoDocument, parse_yaml
 from vramcast.catalogue.formats import load_format, renamed
 from vramcast.domain.version import read_version
 from vramcast.errors import Note
+from vramcast.formats.dotted import flat, value_of
 from vramcast.formats.environment import options_of_environment
 from vramcast.formats.reading import ELSEWHERE, NO_GPU, NOT_MODELLED, Config, Reading, Unread, command_of
 from vramcast.formats.table import Row, read_options
@@ -223,30 +223,12 @@ def _configurations(words: tuple[str, ...]) -> Iterator[str]:
             yield named[1] or "".join(words[place + 1 : place + 2]).strip("'\"")
 
 
-def value_of(text: Any) -> Any:
-    """A word of a command line as YAML reads it; what is no text stays."""
-    if not isinstance(text, str):
-        return text
-    try:
-        return parse_yaml(text)
-    except NoDocument:
-        return text
-
-
 def _tree(table: Mapping[str, Any]) -> dict[str, Any]:
     """The names of a configuration, and what the one that it begins with trains with."""
     begins = table.get("defaults")
     named = {TRAINERS.get(str(one)) for one in begins} if isinstance(begins, list) else set()
-    return ({"actor.strategy": "megatron"} if "megatron" in named else {}) | dict(_flat(table))
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Names with points between, and their values."""
-    for name, value in table.items():
-        if isinstance(value, Mapping) and depth < 20:
-            yield from _flat(value, f"{prefix}{name}.", depth + 1)
-        elif name not in ("_target_", "defaults"):
-            yield prefix + name, value
+    names = {name: value for name, value in flat(table) if name.rpartition(".")[2] not in ("_target_", "defaults")}
+    return ({"actor.strategy": "megatron"} if "megatron" in named else {}) | names
 
 
 def reading(given: Mapping[str, Any], text: str, *, added: Iterable[str] = (), checked: bool = False) -> Reading:
