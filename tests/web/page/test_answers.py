@@ -150,7 +150,7 @@ def test_a_change_is_applied_and_back_undoes_it(opened: Opened, command: str, na
     page = opened(view(command, question))
     change = asked(command, question)["changes"][0]
     before = page.locator(".needed b").inner_text()
-    page.get_by_role("button", name=f"Apply {change['change']}", exact=True).click()
+    page.get_by_role("button", name=f"Apply {change['name']} {change['change']}", exact=True).click()
     applied = {name: str(value) for name, value in change["apply"].items() if value is not None}
     changed = asked(command, {name: text for name, text in question.items() if name not in change["apply"]} | applied)
     page.wait_for_selector(f".verdict.{TONES[changed['verdict']]}")
@@ -184,7 +184,7 @@ def test_a_change_has_the_verdict_on_what_it_leads_to_before_its_cost(opened: Op
     assert page.evaluate("""[...document.querySelectorAll('.after .badge')].every((badge) =>
         badge.getBoundingClientRect().right <= badge.closest('li').getBoundingClientRect().right)""")
     first = asked("train", question)["changes"][verdicts.index(Fit.MAY_RUN_OUT)]
-    page.get_by_role("button", name=f"Apply {first['change']}", exact=True).click()
+    page.get_by_role("button", name=f"Apply {first['name']} {first['change']}", exact=True).click()
     page.wait_for_selector(".verdict.close")
     assert page.locator(".verdict h2 .word").text_content() == "may run out"
 

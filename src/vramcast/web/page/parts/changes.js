@@ -55,8 +55,9 @@ function row(change, answer, app, apply) {
   const { t } = app;
   const tone = app.named("tone", change.verdict);
   const name = [change.name ? h("span", {}, change.name) : null, " ", h("code", {}, change.change)];
+  const words = change.name ? `${change.name} ${change.change}` : change.change;
   const attributes = {
-    class: "apply", "aria-label": t("apply", { change: change.change }), "data-key": `change ${change.change}`,
+    class: "apply", "aria-label": t("apply", { change: words }), "data-key": `change ${change.change}`,
   };
   return h("li", {},
     change.apply ? button(name, () => apply(change), attributes) : h("span", {}, name),

@@ -51,8 +51,8 @@ function heatMap({ down, across, rows, cells }, held, app, apply) {
     const figure = one.concurrency >= 1 ? t("holds", { sequences: rounded(one.concurrency) }) : bytes(one.needed_bytes, 1);
     const current = held[down] === row && held[across] === column;
     const word = named("verdict", one.verdict);
-    return h("td", {}, button([h("b", {}, figure), h("small", {}, word)], () => apply({ apply: one.apply, change }),
-      { class: `place ${named("tone", one.verdict)}`, title: change, "aria-current": current ? "true" : null, "aria-label": `${change}: ${word}, ${figure}` }));
+    return h("td", {}, button([h("b", {}, figure), " ", h("small", {}, word)], () => apply({ apply: one.apply, change }),
+      { class: `place ${named("tone", one.verdict)}`, title: change, "aria-current": current ? "true" : null, "aria-label": `${change}: ${figure} ${word}` }));
   };
   return [
     h("p", { class: "soft" }, t("matrix.about")),
