@@ -53,6 +53,8 @@ def test_no_smaller_card_of_the_catalogue_holds_what_the_smallest_holds() -> Non
 
 def test_the_smallest_card_needs_no_card_in_the_question() -> None:
     assert vramcast.serve("llama-3.2-1b", find="smallest-gpu", context=2048).fits
+    held = vramcast.serve("llama-3.2-1b", find="smallest-gpu", context=2048, used="2GiB")  # on whichever card
+    assert any(entry.path.endswith("held by others") for entry in held.fullest.ledger)
 
 
 def test_old_cards_run_bf16_models_in_fp16() -> None:

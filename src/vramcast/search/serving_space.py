@@ -143,8 +143,11 @@ class Candidate(NamedTuple):
 
 def smallest_gpu(job: ServeJob, cards: Iterable[Gpu]) -> Iterator[Candidate]:
     """As many cards as the question has, of every kind that the engine runs on, the smallest first."""
-    alone = job.cluster.count == 1
-    fitting = [gpu for gpu in cards if runs_on(job.engine, job.version, gpu) and (alone or not gpu.stands_alone)]
+    alone, held = job.cluster.count == 1, job.cluster.gpu.held_bytes
+    fitting = [
+        replace(gpu, held_bytes=held) for gpu in cards
+        if runs_on(job.engine, job.version, gpu) and (alone or not gpu.stands_alone) and held < gpu.visible_bytes
+    ]
     for gpu in sorted(fitting, key=lambda gpu: (gpu.visible_bytes, gpu.bandwidth_bytes_per_s or 0, gpu.name)):
         if job.plan.weights is not None and not has_kernel(
             job.plan.weights, gpu, job.engine, job.version
