@@ -163,11 +163,6 @@ class Watched(dict[str, Any]):
             self.auto[name] = None
         return bool(value == "auto")
 
-    def only_usual(self, usual: Mapping[str, Iterable[Any]]) -> None:
-        """`only` of several names: each with the values that are modelled."""
-        for name, values in usual.items():
-            self.only(name, *values)
-
     def ignore(self, *names: str) -> None:
         """Names that say nothing here, or that others have said already; one with * behind it: all that begin so."""
         for name in names:

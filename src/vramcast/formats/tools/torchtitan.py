@@ -133,7 +133,8 @@ def _walk(values: Watched, *, whole: bool) -> dict[str, Any]:
     options = together(options, *parts)
     if (captured := values.flag("cuda_graphs")) is not None:
         options = together(options, {"engine-option": (f"cuda_graphs={str(captured).lower()}",)})
-    values.only_usual(USUAL)
+    for name, usual in USUAL.items():
+        values.only(name, *usual)
     return options
 
 
