@@ -8,7 +8,7 @@ import pytest
 import vramcast
 from vramcast.api.post_training import post_training_job_of
 from vramcast.domain.answer import PostTrainingAnswer, RankAnswer
-from vramcast.engines.post_training.rollout import serve_job
+from vramcast.engines.post_training.rollout import engine, serve_job
 from vramcast.units import GIB
 
 CARDS: Final = "8xh100-sxm-80gb"
@@ -227,3 +227,22 @@ def test_a_critic_under_megatron_has_one_column_for_a_head() -> None:
     ledger = [entry.num_bytes for entry in found.ranks[0].ledger if entry.path == "weights/dense/parameter buffer"]
     assert sorted(size // 2 for size in ledger) == pytest.approx([1_622_925_312, 1_727_778_816], rel=1e-4)
     assert {"values", "update_critic"} <= found.ranks[0].phases.keys()
+
+
+@pytest.mark.parametrize(("model", "fits"), [("qwen3-1.7b", True), ("qwen3-8b", False)])
+def test_where_both_memories_are_one_offloads_leave_less_to_the_host(model: str, fits: bool) -> None:
+    """Two GB10 whose runs ended so: pinned copies never go back."""
+    found = asked(model, "2x1xgb10", framework="verl@0.9", offload_parameters="cpu", offload_optimizer="cpu",
+                  memory_fraction=0.35, micro_batch=1, samples=8, prompts=32)
+    assert found.host is not None and found.fits is fits
+    assert found.host.memory_there_bytes == found.capacity_bytes - found.ranks[0].peak.device_bytes
+
+
+@pytest.mark.parametrize(("stored", "width"), [(None, 2), ("fp8-block", 1)])
+def test_the_engine_has_weights_as_they_are_handed_over(stored: str | None, width: int) -> None:
+    """DeepSeek-V3's checkpoint is in fp8; what learns is bf16."""
+    job = post_training_job_of({
+        "model": "deepseek-v3", "gpus": "32x8xh100-sxm-80gb", "framework": "nemo-rl", "rollout-tp": 16, "tp": 8,
+        "pp": 16, "ep": 16, "rollout-weights": stored, "samples": 16})
+    weights = engine(job, held_bytes=0).weights.num_bytes * 16
+    assert weights == pytest.approx(671e9 * width, rel=0.07)

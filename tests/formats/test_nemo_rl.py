@@ -74,6 +74,7 @@ SPLIT: Final = ("policy.megatron_cfg.enabled=true", "policy.dtensor_cfg.enabled=
     (("policy.dtensor_cfg.lora_cfg.enabled=true",), {"peft": "lora", "lora-rank": 8}),
     (("policy.dtensor_cfg.dp_replicate_size=2",), {"shard-group": 4}),
     (SPLIT, {"engine": "megatron", "tp": 2}),
+    (("policy.generation.vllm_cfg.precision=fp8",), {"rollout-weights": "fp8-block"}),
     (("policy.generation.colocated.enabled=false", "grpo.async_grpo.enabled=true"),
      {"rollout-gpus": 4, "ahead": True}),
     (("policy.generation.vllm_kwargs.max_num_seqs=32", "policy.generation.vllm_kwargs.mamba_ssm_cache_dtype=float32"),

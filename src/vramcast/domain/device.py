@@ -191,10 +191,19 @@ class Gpu(Noun, frozen=True, kw_only=True):
         return self.bf16_flops is not None or self.fp16_flops is None
 
     @property
+    def shares_memory(self) -> bool:
+        """Whether its memory is the machine's: what waits on the host is beside what it holds."""
+        return self.vendor == "NVIDIA" and self.compute_capability in INTEGRATED
+
+    @property
     def has_fp8(self) -> bool:
         """Whether there are products in fp8: NVIDIA's from Ada on."""
         return self.sm >= FP8_SM if self.sm is not None else self.fp8_flops is not None
 
+
+INTEGRATED: Final = ("7.2", "8.7", "11.0", "12.1")
+"""Compute capabilities of Jetson Xavier, Orin and Thor, and of GB10 (`cudaDeviceProp.integrated`)
+[developer.nvidia.com/cuda-gpus]."""
 
 UNMODELLED = {
     "Google": "a TPU runs programs of XLA, which plans their memory when it compiles: PyTorch's allocator and CUDA's "

@@ -128,6 +128,7 @@ class Rollout(Noun, frozen=True):
     parts: int | None = None  # in which layers are handed over, one after the other; None: as the framework does
     bucket_mib: int | None = None  # of the handover to an engine that is a process of its own [MiB]
     layered_summon: bool = False  # adapters are gathered one layer after the other
+    weights: str | None = None  # how it stores them; None: in 16 bits, as they are handed over
     engine_options: dict[str, str | int | float | bool] = {}  # of its own
 
     def __post_init__(self) -> None:

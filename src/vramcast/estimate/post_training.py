@@ -96,8 +96,8 @@ def answer(job: PostTrainingJob, *, with_changes: bool = True) -> PostTrainingAn
     runs = play(job, rises=True)
     wholes = sorted((_card_answer(job, played) for played in runs), key=lambda whole: -whole.needed_bytes)
     capacity, short = job.cluster.gpu.visible_bytes, _shortfall(runs)
-    host = host_need(job)
-    fits = wholes[0].needed_bytes <= capacity and not short and (host is None or host.fits)
+    host = host_need(job, device_bytes=wholes[0].needed_bytes)
+    fits = wholes[0].needed_bytes <= capacity and not short and host.fits
     time, unknown = step_time(job)
     longest = _by_longest(job) if job.episodes.usual < job.episodes.longest and not job.updates.padded else None
     said = (text for played in runs for text in played.card.assumptions)
@@ -446,10 +446,11 @@ def _changed(job: PostTrainingJob, proposals: Sequence[Proposal]) -> Change | No
     for proposal in proposals:
         job = proposal.on(job)
     try:
-        runs, host = play(job), host_need(job)
+        runs = play(job)
+        needed = needed_bytes(runs)
+        host = host_need(job, device_bytes=needed)
     except VramcastError:
         return None
-    needed = needed_bytes(runs)
     return Change(
         change=" ".join(proposal.options for proposal in proposals), device_bytes=needed,
         cost=joined("; ", dict.fromkeys(proposal.cost for proposal in proposals)),

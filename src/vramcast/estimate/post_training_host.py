@@ -42,8 +42,17 @@ HALF: Final = 2
 MOVED: Final = "verl utils/fsdp_utils.py"
 
 
-def host_need(job: PostTrainingJob) -> HostNeed:
-    """What the ranks of a machine keep there together [bytes]."""
+def host_need(job: PostTrainingJob, *, device_bytes: int) -> HostNeed:
+    """What the ranks of a machine keep there together [bytes].
+
+    Args:
+        device_bytes: of the card at its fullest, which leaves the rest to the host where both memories are one
+    """
+    need, gpu = _host_need(job), job.cluster.gpu
+    return replace(need, memory_there_bytes=max(0, gpu.visible_bytes - device_bytes)) if gpu.shares_memory else need
+
+
+def _host_need(job: PostTrainingJob) -> HostNeed:
     cluster = job.cluster
     if job.engine == "huggingface":  # what DeepSpeed's offload takes is that of the same training
         found = host_memory.host_need(trainer.train_job(job, batches(job, learns=True)))

@@ -89,6 +89,8 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
     "graphs": Option("rollout", "graphs", Kind.FLAG, "CUDA graphs (enforce_eager=False)"),
     "sleep": Option("rollout", "sleeps", Kind.FLAG, "it gives its memory up while the trainer works "
                     "(free_cache_engine)"),
+    "rollout-weights": Option("rollout", "weights", Kind.CHOICE, "how the engine stores the weights that it is handed; "
+                              "without it in 16 bits", ("fp8", "fp8-block")),
     "bucket-mib": _count("rollout", "bucket_mib", "MiB of the bucket in which weights are handed over "
                          "(update_weights_bucket_megabytes)"),
     "engine-option": Option("rollout", "engine_options", Kind.NAMES, "key=value for the engine that generates "

@@ -73,11 +73,12 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
         own |= {"offline": True}
         own |= {"v1": False} if release.first_engine and job.rollout_version < SECOND_ONLY else {}
     share, tokens = asked.memory_fraction or usual.memory_fraction, asked.batched_tokens or release.batched_tokens
-    peft, stored, dtype = job.plan.peft, None, "bf16"
+    peft, dtype = job.plan.peft, "bf16"
+    stored = asked.weights or (dtype if job.model.quantisation else None)  # what learns is handed over in 16 bits
     if release.shares_weights:
         share, sequences, at_once = unsloth.limits(job, share)
         most, tokens = asked.max_sequences or sequences, asked.batched_tokens or at_once
-        stored = peft.base if peft is not None and peft.base != "full" else None
+        stored = peft.base if peft is not None and peft.base != "full" else stored
         dtype = "fp16" if job.plan.precision is Precision.AMP_FP16 else dtype
     merges = of_trl and not release.shares_weights
     rank = 0 if peft is None or merges else max(LEAST_RANK, peft.rank)

@@ -190,9 +190,10 @@ def reading(given: Mapping[str, Any]) -> Reading:
     engine, refused = _passed_on(values)
     _settle(values, megatron=megatron)
     notes: list[str] = ["prompts are taken to be a quarter of a sequence, 512 tokens at most"]
-    notes += [Note("{}: counted and timed as bf16", name) for name, is_narrow in {
-        f"{VLLM}precision": values.get(f"{VLLM}precision") == "fp8",
-        f"{MEGATRON}fp8_cfg.enabled": megatron and values.flag(f"{MEGATRON}fp8_cfg.enabled")}.items() if is_narrow]
+    if values.get(f"{VLLM}precision") == "fp8":  # [nemo] models/generation/vllm/quantization/fp8.py: blocks of 128
+        options["rollout-weights"] = "fp8-block"
+    if megatron and values.flag(name := f"{MEGATRON}fp8_cfg.enabled"):
+        notes.append(Note("{}: counted and timed as bf16", name))
     compares = values.get("grpo.seq_logprob_error_threshold") is not None
     if values.flag("loss_fn.force_on_policy_ratio") and not compares:  # [nemo] `_skip_prev_logprobs`
         notes.append("loss_fn.force_on_policy_ratio: NeMo-RL 0.7 computes no old log-probabilities, 0.6 does; "
