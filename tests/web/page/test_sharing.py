@@ -55,12 +55,12 @@ def test_a_refused_question_shows_no_figures_of_an_older_one_among_the_plans(ope
     page.get_by_role("button", name="Compare another").click()
     page.wait_for_selector(".compare .badge.good")
     page.locator("[name=tp]").fill("7")
-    page.wait_for_selector(".compare .badge[title*='tp=7']")
+    page.wait_for_selector(".compare .reason:has-text('tp=7')")
     figures = page.locator(".compare tr", has=page.locator("th:text-is('device')")).inner_text().split("\t")
     assert figures[1] != "–" and figures[2] == "–"
     page.locator(".tab button").first.click()  # another plan in front does not make it an answer
     assert page.locator(".tab", has_text="Plan B").locator(".badge").count() == 0
-    assert page.locator(".compare .badge[title*='tp=7']").count() == 1
+    assert page.locator(".compare .reason:has-text('tp=7')").count() == 1
 
 
 HOSTILE_LINKS = (
