@@ -31,6 +31,8 @@ ASKED_AGAIN: dict[str, dict[str, object]] = {
     "options of its engine": {"model": "mistral-nemo-12b", "gpus": "4xrtx-4090", "engine": "huggingface@4.57",
                               "engine-option": ["reentrant=true"]},
     "odd positions": {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "seq-len": 4475, "micro-batch": 3},
+    "a card that stands alone": {"model": "qwen3-coder-480b-a35b", "gpus": "m4-32gb", "engine": "llama.cpp",
+                                 "context": 8192},
     "too little main memory": {"model": "llama-3.1-70b", "gpus": "aws:g5.48xlarge", "engine": "deepspeed", "zero": "3",
                                "offload-optimizer": "cpu", "global-batch": 64},
 }
@@ -38,7 +40,7 @@ ASKED_AGAIN: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("asked", ASKED_AGAIN.values(), ids=ASKED_AGAIN)
 def test_every_number_of_a_change_is_what_asking_for_it_gives(asked: dict[str, object]) -> None:
-    found = Examination(Question("train", asked))
+    found = Examination(Question("serve" if "context" in asked else "train", asked))
     assert found.num_answers > 1
     assert not found.faults
 

@@ -77,6 +77,8 @@ def _more_cards(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob
 
     Where a type of machine is named, two of it: it has as many cards as it has.
     """
+    if job.cluster.gpu.stands_alone:
+        return None
     field = "num_nodes" if job.cluster.instance else "gpus_per_node"
     cluster = replace(job.cluster, **{field: 2 * getattr(job.cluster, field)})
     words = f"--gpus {cluster.name} --tp {2 * job.plan.tp}"
