@@ -217,7 +217,7 @@ def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
 
 def _of_program(config: Config) -> list[str]:
     """Files that a command's program takes its own arguments from."""
-    name = next((name for name in ("hf-command", "axolotl-command", "nemo-rl")
+    name = next((name for name in ("hf-command", "axolotl-command", "swift", "nemo-rl")
                  if (config.table is None or name == "nemo-rl") and READERS[name].recognises(config)), "")
     return import_module(f"vramcast.formats.tools.{READERS[name].module}").files_of(config) if name else []
 

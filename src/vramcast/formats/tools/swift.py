@@ -93,7 +93,8 @@ def read(config: Config) -> Reading:
     """What a command trains."""
     command = Command(()) if config.table is not None else command_of(config, _score)
     kind, words = _of_command(command.words)
-    table = dict(config.table) if config.table is not None else arguments(words)
+    asked = of_a_file(words, "swift")
+    table = dict(config.table) if config.table is not None else {} if asked else arguments(words)
     if is_former(table):
         former = read_former(table)
         spread = processes(command, None) is None and not _sees_one(command) and "deepspeed" not in table
@@ -103,7 +104,7 @@ def read(config: Config) -> Reading:
     launch = hf_command.taken_apart(command.words)
     started = hf_command.launching(launch, command) if launch.launcher else None
     several = processes(command, started)
-    if asked := of_a_file(words, "swift"):
+    if asked and not config.beside:
         spread = several is None and not _sees_one(command)
         objective = {"objective": "pretrain"} if kind == "pt" else {}
         return with_environment(Reading("swift", objective, unread=asked, device_map=spread), command, started)
@@ -121,12 +122,17 @@ def read(config: Config) -> Reading:
     auto = {} if "seq-len" in options else {"seq-len": "says no length of the samples"}
     rollout = _rollout(values) if options.get("objective") == "grpo" else {}
     left = tuple(_towers(values, options))
-    unread = (*values.unread(), *wide, *left, *(started.unread if started else ()))
+    unread = (*values.unread(), *(one for one in asked if one.why is BEHIND), *wide, *left, *(started.unread if started else ()))
     alone = several is None and (options["engine"] == "unsloth" or _sees_one(command))
     spread = several is None and not alone and not sharded  # [swift llm/utils/model.py `get_default_device_map`]
     found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes), auto, alone=alone,
                     device_map=spread, rollout=rollout)
     return with_environment(found, command, started)
+
+
+def files_of(config: Config) -> list[str]:
+    """The file that a command's arguments stand in."""
+    return [one.name for one in of_a_file(_of_command(command_of(config, _score).words)[1], "swift")[:1]]
 
 
 def of_a_file(words: tuple[str, ...], tool: str) -> tuple[Unread, ...]:
