@@ -60,7 +60,7 @@ def test_a_command_whose_arguments_are_a_file_is_that_files(tmp_path: Path, befo
     files = [written(tmp_path, "train.sh", f"{command}\n"), written(tmp_path, "sft.yaml", table)]
     job = job_of({"from": files, "gpus": "h100"})
     assert (job.cluster.count, job.plan.pp, job.workload.seq_len) == (cards, pp, 512)
-    preferences = [written(tmp_path, "train.sh", f"{command}\n".replace("swift sft", "swift rlhf")), files[1]]
+    preferences = [written(tmp_path, "rlhf.sh", f"{command}\n".replace("swift sft", "swift rlhf")), files[1]]
     assert job_of({"from": preferences, "gpus": "h100"}).workload.objective == "dpo"  # `rlhf_type`, where nobody says
 
 

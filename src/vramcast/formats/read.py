@@ -363,9 +363,9 @@ def left_open(given: Given, options: Mapping[str, Any]) -> tuple[str, ...]:
 def with_named_files(parts: list[Part]) -> list[Part]:
     """The same, a command of the Trainer's and the file of its arguments as one: the command wins over it."""
     taken: list[Part] = []
-    found: list[Part] = []
-    for part in parts:
-        config = part.config
+    found: list[tuple[Part, Part]] = []
+    for given in parts:
+        part, config = given, given.config
         started = {PurePosixPath(name).name for name in _own_scripts(config)}
         own = [one for one in parts if one.config.name in started and _is_started([config], one.config)]
         if any(tool_of(one.config) == WHOLE_SCRIPT for one in own):
@@ -402,8 +402,8 @@ def with_named_files(parts: list[Part]) -> list[Part]:
             beside = {name: value for one in own for name, value in (one.config.table or {}).items()
                       if not name.startswith("_")}
             taken, part = [*taken, *own], part._replace(config=config._replace(beside=beside))
-        found.append(part)
-    return [part for part in found if not any(part is one for one in taken)]
+        found.append((given, part))
+    return [part for given, part in found if not any(given is one for one in taken)]
 
 
 def _is_below(part: Part, parts: list[Part]) -> bool:

@@ -122,7 +122,8 @@ def read(config: Config) -> Reading:
     auto = {} if "seq-len" in options else {"seq-len": "says no length of the samples"}
     rollout = _rollout(values) if options.get("objective") == "grpo" else {}
     left = tuple(_towers(values, options))
-    unread = (*values.unread(), *(one for one in asked if one.why is BEHIND), *wide, *left, *(started.unread if started else ()))
+    behind = (one for one in asked if one.why is BEHIND)
+    unread = (*values.unread(), *behind, *wide, *left, *(started.unread if started else ()))
     alone = several is None and (options["engine"] == "unsloth" or _sees_one(command))
     spread = several is None and not alone and not sharded  # [swift llm/utils/model.py `get_default_device_map`]
     found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes), auto, alone=alone,
