@@ -40,6 +40,7 @@ def options(line: str) -> dict[str, Any]:
     ("-c 8192 -ctk q8_0", {"context": 8192, "kv-dtype": "q8_0", "v-dtype": "fp16"}),
     ("-c 8192 -ts 3,1 -sm layer -nkvo", {
         "context": 8192, "engine-option": ("tensor-split=3,1", "split-mode=layer", "kv-offload=false")}),
+    ("-c 8192 -sm none", {"context": 8192, "engine-option": ("split-mode=none",)}),
     ("-c 8192 -ot exps=CPU --n-cpu-moe 10 -dev none --temp 0.7 --top-p 0.8 --jinja --rope-scaling yarn", {
         "context": 8192, "engine-option": ("n-cpu-moe=10", "override-tensor=exps=CPU", "device=none")}),
     ("-c 8192 -mla 3 -amb 512 -fmoe", {
@@ -79,6 +80,22 @@ def test_the_context_is_what_the_build_has() -> None:
         merged, _ = with_configs(dict(fitted), Configs(line=line), command="serve")
         assert "context" not in merged and merged.get("engine-option", ()) == pairs
     assert "context" not in options(image.format(7500))
+    assert "over all slots" in refusal(read_files([], command="serve", line=image.format(7500) + " -np 4"))
+
+
+@pytest.mark.parametrize(("lines", "pairs"), [
+    ('command: [-m, Qwen3-8B-Q4_0.gguf, "-ngl", "99", "-c", "8192"]', ("fit=context",)),
+    ("environment: {LLAMA_ARG_MODEL: Qwen3-8B-Q4_0.gguf, LLAMA_ARG_CTX_SIZE: 8192, LLAMA_ARG_FIT: off}", ("fit=off",)),
+])
+def test_a_compose_file_says_what_fit_leaves_alone_as_a_command_does(
+    lines: str, pairs: tuple[str, ...], tmp_path: Path
+) -> None:
+    for build in (7000, 8000):
+        file = tmp_path / "compose.yaml"
+        file.write_text(f"services: {{a: {{image: 'ghcr.io/ggml-org/llama.cpp:server-cuda-b{build}', {lines}}}}}")
+        merged, _ = with_configs({"gpus": "rtx-4090"}, Configs((str(file),)), command="serve")
+        assert (merged["context"], merged.get("engine-option", ())) == (8192, pairs if build == 8000 else ())
+
 
 
 @pytest.mark.parametrize(("arguments", "pairs"), [

@@ -22,7 +22,7 @@ from vramcast.errors import Note
 from vramcast.formats.files import File, Order, Part
 from vramcast.formats.launch import one_of_several
 from vramcast.formats.lines import Line
-from vramcast.formats.reading import Config, Reading
+from vramcast.formats.reading import Config, Reading, Unread
 from vramcast.formats.servers import (
     PORT,
     SERVE,
@@ -91,6 +91,8 @@ ALL_LAYERS: Final = 99
 USUAL_CONTEXT: Final = 4096
 """Of builds before `fit`, where nobody says [common.h]."""
 
+OWN_LENGTH: Final = "0, or none, is the network's own length over all slots; give it as a number"
+
 STORED: Final = re.compile(
     r"[-._:](UD-)?(I?Q\d\w*|TQ\d_\d|MXFP4(?:_MOE)?|NVFP4|BF16|F16|F32|FP16)$", re.IGNORECASE
 )
@@ -114,6 +116,8 @@ FLASH: Final = {
     "on": "flash", "1": "flash", "true": "flash", "enabled": "flash", "off": "eager", "0": "eager", "false": "eager",
     "disabled": "eager",
 }
+"""What is read as yes and no [arg `is_truthy`], --fit's words too."""
+
 FORKS: Final = {"mla": "mla", "mla_use": "mla", "amb": "amb", "attention_max_batch": "amb", "fmoe": "fmoe",
                 "fused_moe": "fmoe", "rtr": "rtr", "run_time_repack": "rtr"}
 """Arguments that only ik_llama.cpp has -> engine option."""
@@ -129,7 +133,6 @@ def _own(values: Watched) -> dict[str, Any]:
     if (flash := values.get("flash_attn")) not in (None, "auto", -1):
         found["attention"] = "flash" if flash is True else values.one_of("flash_attn", FLASH, lower=True)
     found |= {"micro-batch": size} if (size := values.count("ubatch_size")) else {}
-    values.one_of("fit", {"on": True, "off": False}, lower=True)
     pairs = (*_engine_options(values), *_projector(values, found.get("model")))
     return {name: value for name, value in found.items() if value is not None} | (
         {"engine-option": pairs} if pairs else {})
@@ -143,6 +146,7 @@ def _engine_options(values: Watched) -> tuple[str, ...]:
     own |= {name.replace("-", "_"): name for name in LATER}
     pairs = [f"{option}={value}" for name, option in own.items() if (value := values.get(name)) is not None]
     pairs += ["device=none"] if none else []
+    pairs += ["split-mode=none"] if dict.get(values, "split_mode", "") is None else []  # a word here, not nothing
     pairs += [f"{option}={str(when).lower()}" for option, (name, when) in SWITCHES.items()
               if values.flag(name.replace("-", "_"))]
     for name, option in FORKS.items():
@@ -233,7 +237,7 @@ def _cache(values: Watched) -> dict[str, Any]:
     if cells:
         found["context"] = cells if unified else max(1, cells // slots)
     elif cells == 0 and slots > 1 and not unified:
-        values.cannot("ctx_size", "0 is the network's own length over all slots; give it as a number", option="context")
+        values.cannot("ctx_size", OWN_LENGTH, option="context")
     types = [logged.cache_dtype(values.get(name)) for name in ("cache_type_k", "cache_type_v")]
     for name, dtype in zip(("cache_type_k", "cache_type_v"), types, strict=True):
         if values.get(name) is not None and dtype is None:
@@ -258,17 +262,24 @@ SERVER: Final = Server(
 )
 
 
-FIT: Final = {
-    "off": re.compile(r"(?:^|\s)--?fit[ =]off\b|\bLLAMA_ARG_FIT=off\b"),
-    "context": re.compile(r"(?:^|\s)(?:-ngl|--(?:n-)?gpu-layers)[ =](?!auto\b|-1\b)|"
-                          r"\bLLAMA_ARG_N_GPU_LAYERS=(?!auto\b|-1\b)"),
-}
-"""Engine option `fit` -> what says it: layers that are given stay where they are [common/fit.cpp]."""
+def _said(values: Watched) -> set[str]:
+    """What --fit is told, and moves, where the command gives it [common/fit.cpp]."""
+    fit = values.one_of("fit", {word: known == "flash" for word, known in FLASH.items()}, lower=True)
+    return {name for name, said in (
+        ("off", fit is False), ("context", values.get("gpu_layers") not in (None, "auto", -1)),
+        ("ctx_size", values.get("ctx_size") is not None),
+    ) if said}
 
 
 def read(config: Config) -> Reading:
     """Options of llama.cpp."""
-    found = read_server(config, SERVER)
+    said: set[str] = set()
+
+    def own(values: Watched) -> dict[str, Any]:
+        said.update(_said(values))
+        return _own(values)
+
+    found = read_server(config, SERVER._replace(own=own))
     options, unread, notes = dict(found.options), list(found.unread), list(found.notes)
     if any(pair.partition("=")[0] in FORKS.values() for pair in options.get("engine-option", ())):
         options["engine"] = str(options["engine"]).replace("llama.cpp", "ik_llama.cpp")
@@ -277,11 +288,14 @@ def read(config: Config) -> Reading:
         version = config.given.engine.partition("@")[2]
     build = (read_version(version) or SERVING[engine].default)[0]
     fits = engine == "llama.cpp" and build >= SINCE["fit"]
-    kept = next((kept for kept, said in FIT.items() if said.search(config.text)), None)
+    kept = next((kept for kept in ("off", "context") if kept in said), None)  # layers that are given stay
     if fits and kept and ("gpu-layers" not in options or kept == "off"):
         options["engine-option"] = (*options.get("engine-option", ()), f"fit={kept}")
-    if not fits and not re.search(r"(?:^|\s)(?:-c|--ctx-size)\b|LLAMA_ARG_CTX_SIZE", config.text):
-        options["context"] = max(1, USUAL_CONTEXT // int(options.get("concurrency", 1)))
+    slots = int(options.get("concurrency", 1))
+    if fits and "ctx_size" not in said and slots > 1:
+        unread.append(Unread("ctx_size", OWN_LENGTH, option="context"))
+    if not fits and "ctx_size" not in said:
+        options["context"] = max(1, USUAL_CONTEXT // slots)
         notes.append(Note(
             "a context of {}, {}'s before build {} where -c is not given", USUAL_CONTEXT, engine, SINCE["fit"]
         ))
