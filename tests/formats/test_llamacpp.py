@@ -118,9 +118,11 @@ def test_a_projector_is_loaded_as_the_command_says(arguments: str, pairs: set[st
     {"model": "qwen3-8b", "context": 16384, "max-sequences": 4, "kv-dtype": "q8_0", "attention": "flash",
      "engine-option": ("kv-unified=true",), "weights": "iq4_xs"},
     {"model": "gemma-3-4b", "context": 8192, "weights": "q4_0", "engine-option": ("swa-full=true",)},
+    {"model": "qwen3-32b", "context": 32768, "weights": "q4_k_m", "engine": "llama.cpp@8000"},  # --fit moves layers
+    {"model": "qwen3-30b-a3b", "weights": "q8_0", "concurrency": 4, "engine": "llama.cpp@8000"},
 ])
 def test_what_is_written_reads_back_as_the_plan(question: dict[str, Any], tmp_path: Path) -> None:
-    asked = {"gpus": "rtx-4090", "engine": "llama.cpp@7000"}
+    asked = {"gpus": "rtx-4090", "engine": question.get("engine", "llama.cpp@7000")}
     job = serve_job_of(question | asked)
     assert isinstance(job, ServeJob)
     files: dict[str, File] = {file.name: file for file in files_of(job)[0]}

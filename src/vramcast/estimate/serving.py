@@ -78,8 +78,8 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
         if job.traffic is not None:
             estimate.traffic.check(job)
     asked, moved = job, None
-    if isinstance(job, ServeJob) and job.engine in SERVING and SERVING[job.engine].is_ggml:
-        job, moved = import_module(SERVING[job.engine].module).fitted(job)
+    if isinstance(job, ServeJob):
+        job, moved = as_placed(job)
     deployment = deploy(job)
     changed, idle = _calibrated(job, deployment)
     programs = [rank.program for rank in deployment.ranks]
@@ -123,6 +123,14 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
         served=requests,
     )
     return with_cost(found, job.cluster, copies=requests.replicas if requests else 1)
+
+
+def as_placed(job: ServeJob) -> tuple[ServeJob, Note | None]:
+    """The job as an engine that moves what does not fit runs it, and what was moved."""
+    if job.engine in SERVING and SERVING[job.engine].is_ggml:
+        placed: tuple[ServeJob, Note | None] = import_module(SERVING[job.engine].module).fitted(job)
+        return placed
+    return job, None
 
 
 def _served(

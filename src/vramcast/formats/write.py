@@ -15,6 +15,7 @@ from vramcast.domain.diffusion import DiffusionJob
 from vramcast.domain.job import Job
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, Unsupported, joined
+from vramcast.estimate.serving import as_placed
 from vramcast.formats.files import PLACEHOLDER, Asked, File, Order, defects, hub_id, is_cut, needed, option_of
 from vramcast.formats.launch import fleet_sentence
 from vramcast.formats.registry import EMITTERS
@@ -104,6 +105,8 @@ def files_of(
     assert not isinstance(job, (PipelineJob, DiffusionJob))  # no format is for the engines of pipelines
     if isinstance(job, Job):
         job = replace(job, plan=replace(job.plan, optimizer=canonical(job.plan.optimizer)))
+    else:
+        job, _ = as_placed(job)  # the command says where layers lie: an engine moves none that are given
     fleet = answer.fleet if isinstance(answer, ServeAnswer) else None
     files, notes = _built(job, chosen, fleet, strict=bool(formats))
     problems = [text for file in files for text in defects(file)]

@@ -238,11 +238,14 @@ def _check_blocks(job: ServeJob) -> None:
             found = [(channel.width if channel is not None else 0, job.plan.tp, formats.quantised)]
         for width, ranks, form in found:
             if form == BLOCKED and ranks > 1 and width // ranks % FP8_BLOCK:
-                good = [str(n) for n in range(1, ranks) if width % (n * FP8_BLOCK) == 0]
+                tp, copies = job.plan.tp, ranks // job.plan.tp  # copies that share the experts divide them, too
+                ways = [f"--{name} {n}" for name, degree, others in (("tp", tp, copies), ("dp", copies, tp))
+                        for n in range(1, degree) if degree % n == 0 and width // (n * others) % FP8_BLOCK == 0]
                 raise InvalidSpec(
                     "{} of a feed-forward width of {} on each of {} ranks is no multiple of the {} that FP8 is stored "
-                    "in blocks of, and {} does not load it; use --tp {}{}", width // ranks, width, ranks, FP8_BLOCK,
-                    job.engine, listed(good or ["1"]), " or --expert-parallel" if isinstance(channel, MoE) else "",
+                    "in blocks of, and {} does not load it; use {}", width // ranks, width, ranks, FP8_BLOCK,
+                    job.engine, listed([*ways, "--expert-parallel"] if form is stored and isinstance(channel, MoE) and
+                                       width == channel.expert.width else ways or ["--tp 1"]),
                 )
 
 

@@ -52,6 +52,7 @@ def write(order: Order) -> tuple[File, ...]:
         Line("cache-type-k", settings.k_type), Line("cache-type-v", settings.v_type),
     ]
     ask.also("context", "concurrency", "input_len", "output_len", "images")
+    ask.also("option.fit")  # nothing is left to fit: layers and context are given
     lines += [*_option_lines(order), Line("host", "0.0.0.0"), Line("port", PORT)]
     text = script_text(order, "llama-server", tuple(lines))
     return (order.file(SERVE, text, (Part("llamacpp", "arguments"),), one_of_several(order, SERVE), executable=True),)
