@@ -49,3 +49,14 @@ def test_the_reason_is_said_with_its_figures(statement: dict[str, Any], key: str
 def test_every_cause_has_a_prior_and_evidence() -> None:
     assert set(PRIOR) == set(Cause)
     assert {rule.cause for rule in RULES} == set(Cause)
+
+
+@pytest.mark.parametrize(("allocated", "fraction", "cause"), [
+    (21.32, None, T), (20.5, None, M), (21.32, 0.95, M), (21.32, 0.8, T),
+])
+def test_what_passes_an_engines_share_by_far_is_the_job_itself(
+    allocated: float, fraction: float | None, cause: Cause
+) -> None:
+    """Weights in 32 bits fill 22 GB before there is a pool: a lower share would not help."""
+    figures = sizes(tried=0.51, total=21.67, free=0.004, allocated=allocated, unallocated=0.001)
+    assert judged(facts=Facts(words=frozenset({"vllm"}), fraction=fraction), **figures).cause is cause

@@ -77,6 +77,9 @@ CACHE_FULL: Final = frozenset({
 HIGHEST_FRACTION: Final = 0.97
 """A larger share of the card leaves nothing for graphs and libraries."""
 
+GRAPHS: Final = 0.05
+"""Of the card: more than captured graphs and libraries take beside an engine's share."""
+
 CAPTURING: Final = ("vllm", "sglang")
 """Words of servers that fill their share of the card, then capture graphs."""
 
@@ -224,13 +227,20 @@ def _server_filled(case: Case) -> bool:
     return filled and case.figures.tried is not None and (case.figures.short or 0) > 0
 
 
+def _beyond_share(case: Case) -> bool:
+    """Live tensors pass the engine's share of the card by far: weights or a forward, which no share bounds."""
+    most = HIGHEST_FRACTION if case.facts.fraction is None else case.facts.fraction + GRAPHS
+    return bool(case.figures.total) and (case.figures.allocated or 0) > most * (case.figures.total or 0)
+
+
 def _beside_pool(case: Case) -> bool:
     """An engine that has made its cache fails beside it: it fills its share of the card whatever the job needs.
 
     That live tensors fill the card then says nothing: they are the pool.
     """
     making = case.during("load", "profile", "cache")
-    return case.family in TORCH and serving(case) and not making and (case.figures.short or 0) > 0
+    short = (case.figures.short or 0) > 0 and not _beyond_share(case)
+    return case.family in TORCH and serving(case) and not making and short
 
 
 def _by_cache(case: Case) -> bool:
