@@ -47,7 +47,8 @@ def test_a_modelfile_is_a_question_about_llama_cpp(tmp_path: Path) -> None:
       "v-dtype": "q8_0"}),
     ("OLLAMA_CONTEXT_LENGTH=8192 ollama run hf.co/bartowski/Llama-3.2-3B-Instruct-GGUF:IQ4_XS",
      {"model": "llama-3.2-3b", "weights": "iq4_xs", "context": 8192}),
-    ("OLLAMA_CONTEXT_LENGTH=8192 ollama run gpt-oss:20b", {"model": "gpt-oss-20b", "context": 8192}),
+    ("OLLAMA_CONTEXT_LENGTH=8192 OLLAMA_MAX_LOADED_MODELS=1 ollama run gpt-oss:20b",
+     {"model": "gpt-oss-20b", "context": 8192}),
     ("OLLAMA_CONTEXT_LENGTH=8192 ollama run deepseek-r1:70b",
      {"model": "deepseek-r1-distill-llama-70b", "weights": "q4_k_m", "context": 8192}),
     ("OLLAMA_CONTEXT_LENGTH=8192 ollama run deepseek-v3:671b",
@@ -61,6 +62,21 @@ def test_a_modelfile_is_a_question_about_llama_cpp(tmp_path: Path) -> None:
 def test_commands_with_their_environment(line: str, said: dict[str, Any]) -> None:
     given = asked(line)
     assert refusal(given) == "" and given.options == STARTED | said
+
+
+@pytest.mark.parametrize(("command", "model"), [("", {"model": "llama-3.1-8b"}), ("command: serve", {
+    "model": "llama-3.1-8b"}), ("command: run qwen3:8b", {"model": "qwen3-8b", "weights": "q4_k_m"})])
+def test_a_compose_service_of_ollama_is_read(command: str, model: dict[str, Any], tmp_path: Path) -> None:
+    """Its image starts the server by itself."""
+    text = f"""services:
+  ollama:
+    image: ollama/ollama:latest
+    environment: [OLLAMA_CONTEXT_LENGTH=8192, OLLAMA_NUM_PARALLEL=4]
+    {command}
+"""
+    asks = {"gpus": "l4"} | ({} if "run" in command else {"model": "llama-3.1-8b"})
+    merged, _ = with_configs(asks, Configs((written(tmp_path, "compose.yaml", text),)), command="serve")
+    assert (model | {"engine": STARTED["engine"], "context": 8192, "concurrency": 4}).items() <= merged.items()
 
 
 @pytest.mark.parametrize(("line", "said"), [

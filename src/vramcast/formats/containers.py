@@ -55,11 +55,15 @@ def started(image: str, command: Sequence[str], arguments: Sequence[str]) -> tup
     ('vllm', 'serve', '--model', 'm')
     >>> started("vllm/vllm-openai", (), ("vllm", "serve", "m")), started("lmsysorg/sglang", (), ("sglang", "serve"))
     (('vllm', 'serve', 'm'), ('sglang', 'serve'))
+    >>> started("ollama/ollama:latest", (), ())
+    ('ollama', 'serve')
     """
     words = (*command, *arguments)
     if command:
         return words
     entry = next((entry for pattern, entry in ENTRIES if pattern.fullmatch(image[:300])), ())
+    if entry == ("ollama",) and not words:
+        return ("ollama", "serve")  # the image's CMD
     return words if words[: len(entry)] == entry else (*entry, *words)
 
 

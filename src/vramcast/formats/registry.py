@@ -78,7 +78,7 @@ def _is_ollama(config: Config) -> bool:
     """A Modelfile, or a command of Ollama."""
     text = config.text
     model = "PARAMETER " in text or "TEMPLATE " in text or "SYSTEM " in text or config.name.lower().startswith("model")
-    return config.table is None and ("ollama run" in text or "ollama serve" in text or (
+    return config.table is None and bool(re.search(r"ollama[\"']?\s+[\"']?(?:run|serve)\b", text) or (
         model and any(line.lstrip().upper().startswith("FROM ") for line in text.splitlines())))
 
 
