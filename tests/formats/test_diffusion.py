@@ -45,6 +45,8 @@ def answered(folder: Path, command: str, *files: Path, **options: Any) -> tuple[
      "--pretrained_vae_model_name_or_path=madebyollin/sdxl-vae-fp16-fix",
      {"precision": "amp-fp16", "recompute": "full", "optimizer": "adamw-8bit"},
      {"width": 512, "vae_dtype": None, "validation": False}),
+    (f"{SDXL} --validation_prompt \"$NOBODY_SETS_IT\"".replace("train_text", "/opt/diffusers/examples/train_text"), {},
+     {"height": 1024, "validation": True}),
     (f"{FLUX} --instance_prompt 'a dog' --cache_latents --optimizer prodigy --mixed_precision bf16",
      {"precision": "amp-bf16", "optimizer": "prodigy"}, {"vae": "cached", "text": "cached", "tokens": 512}),
     (f"{FLUX} --instance_prompt 'a dog' --train_text_encoder --with_prior_preservation --validation_prompt 'a dog'",

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.formats.reading import Config, Reading, Unread, arguments, command_of
 from vramcast.formats.tools.hf_command import Launch, launching, taken_apart
-from vramcast.formats.watched import Known, Watched
+from vramcast.formats.watched import Known, Watched, is_unset
 
 KNOWN: Final = Known("diffusers", "arguments")
 
-SCRIPT: Final = re.compile(r"(?:\w+/)*(?:train_\w+|textual_inversion\w*)\.py")
+SCRIPT: Final = re.compile(r"(?:\S*/)?(?:train_\w+|textual_inversion\w*)\.py")
 
 
 class Script(NamedTuple):
@@ -88,6 +88,7 @@ UNSAID: Final = "no --mixed_precision is given: fp32 is assumed, which `accelera
 OTHER: Final = "is a script whose networks or steps are not modelled"
 
 PRECISIONS: Final = {"no": "fp32", "fp16": "amp-fp16", "bf16": "amp-bf16"}
+PROMPTS: Final = ("validation_prompt", "validation_prompts")
 OPTIMIZERS: Final = {"adamw": "adamw", "adam": "adam", "prodigy": "prodigy"}
 
 
@@ -96,6 +97,7 @@ def read(config: Config) -> Reading:
     command = command_of(config, _score)
     launch = taken_apart(command.words)
     given = arguments(filter(str.strip, launch.words))  # a backslash that ends a command is no argument
+    given |= {name: True for name in PROMPTS if is_unset(given.get(name))}  # whatever it says, images are made
     values = Watched({**dict(config.beside), **given}, KNOWN, command.undecided)
     name = PurePosixPath(launch.program).stem
     shared, precision = processes(launch, command)
@@ -199,7 +201,7 @@ def _placed(values: Watched, row: Script) -> list[str]:
     gone = {"prompt": shared_prompt and not learns, "always": True, "never": False, "precomputed": precomputed}
     if gone[row.text] and "text=none" not in pairs:
         pairs.append("text=cached")
-    validates = any(values.get(name) for name in ("validation_prompt", "validation_prompts"))
+    validates = any(values.get(name) for name in PROMPTS)
     if validates and row.reloads:
         pairs.append("validation=true")
     return pairs
