@@ -143,6 +143,8 @@ def test_no_value_is_dropped_in_silence(name: str, content: Any, said: str, tmp_
     ("docker run vllm/vllm-openai:glm51 llama-3.1-8b", "vllm/vllm-openai:glm51: does not say which vllm"),
     ("docker run vllm/vllm-openai:nightly-8bff831f llama-3.1-8b", "nightly-8bff831f: does not say which vllm"),
     ("docker run vllm/vllm-openai-cpu:latest-x86_64 --model llama-3.1-8b", "runs on no GPU"),
+    ("docker run --gpus all ghcr.io/ggml-org/llama.cpp:server -m Qwen3-8B-Q4_0.gguf", "cpp:server: runs on no GPU"),
+    ("docker run ghcr.io/ggml-org/llama.cpp:server-b4068 -m Qwen3-8B-Q4_0.gguf -ngl 99", "b4068: runs on no GPU"),
     ("docker run lmsysorg/sglang:v0.5.5-xeon python -m sglang.launch_server --model llama-3.1-8b", "runs on no GPU"),
 ])
 def test_what_a_server_takes_from_elsewhere_is_refused_by_name(command: str, said: str, tmp_path: Path) -> None:

@@ -85,9 +85,11 @@ TAGGED: Final = re.compile(r"((?:vllm/vllm-openai(?:-rocm)?|lmsysorg/sglang):(?!
 """Images of the engines whose tag is a name: of one model, of one day, of one's own."""
 
 WITHOUT_CARDS: Final = re.compile(
-    r"(?i)\b(\S*(?:vllm|sglang)[\w./-]*(?:-|:)(?:\S*-)?(?:cpu|xpu|tpu|npu|hpu|neuron|xeon)\b[^\s'\"]*)"
+    r"(?i)\b(\S*(?:vllm|sglang)[\w./-]*(?:-|:)(?:\S*-)?(?:cpu|xpu|tpu|npu|hpu|neuron|xeon)\b[^\s'\"]*|"
+    r"ghcr\.io/(?:ggml-org|ggerganov)/llama\.cpp:(?:server|full|light)(?:-b\d+)?$)"
 )
-"""Images of the engines that run on no GPU of the catalogue."""
+"""Images of the engines that run on no GPU of the catalogue; llama.cpp's without -cuda or -rocm are built for the CPU
+[ggml-org/llama.cpp docs/docker.md]."""
 
 WORD: Final = re.compile(r"[^\s'\"]{1,200}")
 OF_IMAGES: Final = (
