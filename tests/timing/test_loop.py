@@ -1,43 +1,67 @@
 """A server under closed load."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 
-from vramcast.timing.loop import Prompts, closed_loop
-
-
-@pytest.mark.parametrize("mixed", [True, False])
-@pytest.mark.parametrize("cache_share", [0.2, 1.0])
-@pytest.mark.parametrize(("answer", "prompts"), [
-    (128, Prompts(0.02, 16, 0.16)), (128, Prompts(0.2, 1, 0.2, chunks=4)), (2000, Prompts(0.005, 80, 0.2)),
-    (16, Prompts(0.006, 256, 0.19)), (1, Prompts(0.006, 256, 0.19)),
-])
-def test_more_users_are_never_answered_slower_together(
-    answer: int, prompts: Prompts, cache_share: float, mixed: bool
-) -> None:
-    def tokens_per_s(users: int) -> float:
-        grown, front_s = 2e-5 * (users - 1), 5e-4 * users
-        found = closed_loop(
-            users=users, answer=answer, decode_s=0.005 + grown, users_s=grown, beside_s=cache_share * grown,
-            prompts=prompts, mixed=mixed, front_s=front_s)
-        return users * answer / (found.first_token_s + (answer - 1) * found.token_s)
-
-    found = [tokens_per_s(int(1.2**step)) for step in range(1, 42)]  # up to 1,700 users
-    assert all(more >= fewer * (1 - 2e-3) for fewer, more in pairwise(found))
-
+from vramcast.timing.batching import Limits, Pool
+from vramcast.timing.loop import Front, Load, closed_loop
 
 WEIGHTS_S, TOKEN_S, USER_S = 0.006, 2.3e-5, 2e-5
 """The weights' way, which products of few tokens hide behind; products of a token; the cache of a user."""
 
+POOL = Pool(1 << 60, 1 << 20)
 
-@pytest.mark.parametrize(("prompt", "answer"), [(32, 16), (32, 1), (128, 128), (512, 128), (1000, 1000), (8000, 100)])
+
+class Card:
+    """Steps of so many tokens."""
+
+    def decode(self, sequences: int, context: float) -> float:
+        return max(WEIGHTS_S, TOKEN_S * sequences) + USER_S * sequences
+
+    def mixed(self, sequences: int, context: float, chunks: Sequence[tuple[int, int]]) -> float:
+        return max(WEIGHTS_S, TOKEN_S * (sequences + sum(tokens for tokens, _ in chunks))) + USER_S * sequences
+
+
+SHAPES = [(32, 16), (32, 1), (128, 128), (512, 128), (1000, 1000), (8000, 100)]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(("prompt", "answer"), SHAPES)
+def test_more_users_are_never_answered_slower_together(prompt: int, answer: int, apart: bool) -> None:
+    def tokens_per_s(users: int) -> float:
+        found = closed_loop(Load(users, prompt, answer), Limits(users, 8192, apart=apart), Card(), Front(5e-4), POOL)
+        return users * answer / (found.first_token_s + (answer - 1) * found.token_s)
+
+    found = [tokens_per_s(2**step) for step in range(9)]
+    assert all(more >= fewer * 0.9 for fewer, more in pairwise(found))
+
+
+@pytest.mark.parametrize(("prompt", "answer"), SHAPES)
 def test_a_server_that_is_full_does_what_its_products_allow(prompt: int, answer: int) -> None:
     """Prompts that wait go through a forward together, as far as its tokens go; one at a time went through each."""
-    users, most = 800, max(1, 8192 // prompt)
-    prompts = Prompts(max(WEIGHTS_S, TOKEN_S * prompt), most, max(WEIGHTS_S, TOKEN_S * prompt * most))
-    found = closed_loop(
-        users=users, answer=answer, decode_s=users * (TOKEN_S + USER_S), users_s=users * (TOKEN_S + USER_S) - WEIGHTS_S,
-        beside_s=users * (TOKEN_S + USER_S), prompts=prompts, mixed=True)
+    users = 400
+    found = closed_loop(Load(users, prompt, answer), Limits(users, 8192), Card(), Front(), POOL)
     period = found.first_token_s + (answer - 1) * found.token_s
     assert period == pytest.approx(users * (prompt * TOKEN_S + (answer - 1) * (TOKEN_S + USER_S)), rel=0.08)
+
+
+def test_answers_of_one_length_keep_users_in_step_where_prompts_go_first() -> None:
+    """All prompts of a round go through before anybody generates: half of them is waited for, time after time."""
+    users, prompt = 64, 4096
+    limits = Limits(users, 8192, apart=True)
+    equal, others = (closed_loop(Load(users, prompt, 128, spread), limits, Card(), Front(), POOL)
+                     for spread in (0.0, 0.1))
+    assert equal.first_token_s == pytest.approx(users / 2 * prompt * TOKEN_S, rel=0.05)
+    assert equal.first_token_s > 3 * others.first_token_s and equal.token_s < others.token_s
+
+
+@pytest.mark.parametrize("held", [{"looked_every": 30}, {"held_steps": 15, "held_tokens": 8000}])
+def test_prompts_that_are_passed_over_wait_for_steps_of_others(held: dict[str, int]) -> None:
+    """Of 30 steps between two looks half are left on average; of those that prompts are held for all."""
+    load, step_s = Load(8, 100, 1000), Card().decode(8, 500)
+    found, plain = (closed_loop(load, Limits(8, 8192, apart="looked_every" in held, **own), Card(), Front(), POOL)
+                    for own in (held, {}))
+    assert found.first_token_s - plain.first_token_s == pytest.approx(15 * step_s, rel=0.25)
+    assert found.token_s == pytest.approx(plain.token_s, rel=0.02)

@@ -7,6 +7,7 @@ of the sequences; where one card waits for the other, on all of them.
 from __future__ import annotations
 
 from importlib import import_module
+from math import ceil
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
@@ -22,11 +23,14 @@ from vramcast.engines.serving.weights import formats_of
 from vramcast.errors import Note, Unsupported, VramcastError
 from vramcast.estimate.running import prompt_step, running_of
 from vramcast.states.storage import FORMATS
+from vramcast.timing import loop
+from vramcast.timing.batching import Limits, Pool
 from vramcast.timing.forward import forward_work
 from vramcast.timing.links import assumed_links, pcie_bytes_per_s
-from vramcast.timing.loop import Prompts, closed_loop
+from vramcast.timing.loop import Front, Latency, closed_loop
 from vramcast.timing.rates import PCIE_SHARE, SHAPES, Beside, bandwidth, is_measured, machine_around, product_rate
 from vramcast.timing.roofline import CAUSES, Machine, StepTime, machine_of, step_time
+from vramcast.timing.steps import StepCosts
 from vramcast.timing.work import Execution, Placement, Setting, Step, execution_of
 from vramcast.units import ceil_div
 
@@ -111,8 +115,7 @@ def _timed(job: ServeJob, execution: Execution) -> Timed:
         sources=_sources(machine, placement),
     )
     if job.model.head is Head.LM:
-        prompts = Prompts(prefill.seconds, together, batched.seconds, ceil_div(load.prompt, _chunk(job)))
-        found = _with_decode(found, job, machine, placement, load, prompts)
+        found = _with_decode(found, job, machine, placement, load)
     host = (machine.beside.assumed,) if machine.beside is not None and machine.beside.assumed else ()
     return Timed(found, (*_assumed(job, load), *host))
 
@@ -134,23 +137,11 @@ def _beside(job: ServeJob) -> Beside | None:
     )
 
 
-def _with_decode(
-    speed: Speed, job: ServeJob, machine: Machine, placement: Placement, load: Load, prompts: Prompts
-) -> Speed:
+def _with_decode(speed: Speed, job: ServeJob, machine: Machine, placement: Placement, load: Load) -> Speed:
     users = ceil_div(job.requests.concurrency, job.plan.dp)
     step = _decode(job, machine, placement, sequences=users, cached=load.mean_context)
     answer = max(1, load.answer)
-    cache_s = step.seconds * step.shares["cache"]
-    alone = step if users == 1 else _decode(job, machine, placement, sequences=1, cached=load.mean_context)
-    grown = step.seconds - alone.seconds
-    one_more = (prompts.most_s - prompts.one_s) / (prompts.most - 1) if prompts.most > 1 else prompts.one_s
-    products_s = one_more / load.prompt  # of one more token in a forward of prompts
-    latency = closed_loop(
-        users=users, answer=answer, decode_s=step.seconds,
-        users_s=max(cache_s, grown), beside_s=max(cache_s + users * products_s, grown), prompts=prompts,
-        mixed=machine.execution.mixed,
-        front_s=front_s(job, machine, users=users),
-    )
+    latency = _under_load(job, machine, placement, load)
     per_user = answer / (latency.first_token_s + (answer - 1) * latency.token_s)
     return replace(
         speed,
@@ -169,10 +160,32 @@ def _with_decode(
     )
 
 
-def front_s(job: ServeJob, machine: Machine, *, users: int) -> float:
-    """What a first token waits for beside the card's work: text taken apart, requests handed on, prompts launched."""
+def _under_load(job: ServeJob, machine: Machine, placement: Placement, load: Load) -> Latency:
+    """What users of a closed load get. Copies that share experts take their steps together, others are alone."""
     execution = machine.execution
-    return job.model.num_layers * execution.front_layer_s + users * execution.front_user_s
+    copies = job.plan.dp if placement.ep > placement.tp else 1
+    users = ceil_div(job.requests.concurrency, job.plan.dp) * copies
+    spread = max(job.requests.spread, loop.LOOSE) if execution.mixed else job.requests.spread
+    asked = loop.Load(users, load.prompt, max(1, load.answer), spread)
+    longest = ceil(load.prompt * (1 + asked.spread))
+    tokens = max(_chunk(job), 0 if execution.chunks else longest) * copies
+    costs = StepCosts(
+        job.model, stages_of(job, execution), machine, placement,
+        replayed=job.plan.graphs and not execution.eager, sequences=users, tokens=tokens,
+        context=longest + ceil(asked.answer * (1 + asked.spread)), copies=copies, all_logits=_all_logits(job),
+    )
+    options = job.engine_options
+    limits = Limits(
+        users, tokens, chunks=execution.chunks, whole_prompt=False, apart=not execution.mixed,
+        looked_every=int(options.get("scheduler-recv-interval", 1)),
+        held_steps=int(options.get("batch-wait-timeout-iters", 0)),
+        held_tokens=int(tokens * float(options.get("batch-wait-max-tokens-ratio", 0.0))),
+    )
+    return closed_loop(asked, limits, costs, Front(execution.request_s, execution.front_s), UNLIMITED)
+
+
+UNLIMITED: Final = Pool(1 << 60, 1 << 20)
+"""Blocks for all: how many sequences a cache holds is said beside the speed."""
 
 
 def load_of(job: ServeJob) -> Load:
@@ -235,6 +248,11 @@ def _timed_format(name: str) -> str:
     return block if block in FORMATS else name
 
 
+def stages_of(job: ServeJob, execution: Execution) -> list[tuple[tuple[Run, ...], bool, bool]]:
+    """Layers of every stage, whether it is the first, whether the last."""
+    return [(tuple(stage.runs(job.model)), stage.first, stage.last) for stage in _stages(job, execution)]
+
+
 def _stages(job: ServeJob, execution: Execution) -> tuple[Stage, ...]:
     degree = job.plan.pp if execution.pipelined else job.plan.num_ranks
     return even_stages(job.model.num_layers, min(degree, job.model.num_layers))
@@ -249,10 +267,13 @@ def _prefill(job: ServeJob, machine: Machine, placement: Placement, prompt: int,
     """So many prompts at once, chunk after chunk through every stage."""
     chunks = ceil_div(prompt, min(prompt, _chunk(job)))
     tokens = ceil_div(prompt, chunks)
-    all_logits = job.engine == "transformers" and job.version < ALL_LOGITS_BEFORE
-    step = Step(prompts, tokens, (prompt - tokens) // 2, head_rows=tokens if all_logits else 1)
+    step = Step(prompts, tokens, (prompt - tokens) // 2, head_rows=tokens if _all_logits(job) else 1)
     one = _through_stages(job, machine, placement, step, replayed=False)
     return StepTime(one.seconds * chunks, one.shares)
+
+
+def _all_logits(job: ServeJob) -> bool:
+    return job.engine == "transformers" and job.version < ALL_LOGITS_BEFORE
 
 
 def _decode(

@@ -7,7 +7,7 @@ for as long as requests come.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from statistics import median
 from typing import Final, NamedTuple
@@ -20,7 +20,7 @@ from vramcast.domain.serving import Deployment, ServeJob, Traffic
 from vramcast.engines.vllm.groups import BlockPool
 from vramcast.engines.vllm.settings import Settings, settings_of
 from vramcast.errors import InvalidSpec, Note, Unsupported, joined
-from vramcast.estimate.speed import front_s, setup_of
+from vramcast.estimate.speed import setup_of, stages_of
 from vramcast.timing.arrivals import arrivals_at
 from vramcast.timing.batching import Arrival, Batching, Interval, Limits, Pool, routed
 from vramcast.timing.steps import StepCosts
@@ -56,7 +56,7 @@ class Setting(NamedTuple):
     block_bytes: int
     limits: Limits
     costs: StepCosts
-    waited_s: Callable[[int], float]  # what a first token waits for beside the scheduler, with so many users
+    waited_s: float  # by a first token beside the scheduler
     copies: int
 
 
@@ -108,16 +108,14 @@ def setting_of(job: ServeJob, deployment: Deployment) -> Setting:
     assert execution is not None
     machine, placement = setup_of(job, execution)
     costs = StepCosts(
-        job.model, job.model.main.runs, machine, placement, replayed=job.plan.graphs,
+        job.model, stages_of(job, execution), machine, placement, replayed=job.plan.graphs,
         sequences=settings.max_sequences, tokens=settings.batched_tokens, context=job.context,
     )
     limits = Limits(
         settings.max_sequences, settings.batched_tokens, whole_prompt=settings.version >= WHOLE_PROMPT_SINCE,
         prefix=traffic.shared_prefix if settings.prefix_caching else 0,
     )
-
-    def waited_s(users: int) -> float:
-        return front_s(job, machine, users=users)
+    waited_s = execution.front_s + execution.request_s
 
     pool, block_bytes = _pool(cache, settings)
     found = Setting(job, traffic, pool, block_bytes, limits, costs, waited_s, traffic.replicas * job.plan.dp)
@@ -210,12 +208,11 @@ def _latencies(setting: Setting, schedulers: Sequence[Batching]) -> dict[str, li
     """Of every request, in the order of their numbers on each replica [s]."""
     found: dict[str, list[float]] = {"ttft": [], "tpot": [], "e2e": [], "queued": []}
     for one in schedulers:
-        rows = zip(one.at_s, one.first_s, one.end_s, one.started_s, one.answer, one.first_beside, strict=True)
-        for at, first, end, started, answer, beside in rows:
-            waited = setting.waited_s(beside)
-            found["ttft"].append(first - at + waited)
+        rows = zip(one.at_s, one.first_s, one.end_s, one.started_s, one.answer, strict=True)
+        for at, first, end, started, answer in rows:
+            found["ttft"].append(first - at + setting.waited_s)
             found["tpot"].append((end - first) / (answer - 1) if answer > 1 else 0.0)
-            found["e2e"].append(end - at + waited)
+            found["e2e"].append(end - at + setting.waited_s)
             found["queued"].append(started - at)
     return found
 

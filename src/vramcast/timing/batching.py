@@ -13,6 +13,11 @@ off, goes to the head of the queue and computes anew; then, if none was, the que
 [cache] vllm/v1/core/block_pool.py, kv_cache_manager.py `free`: freed blocks queue up, the last of a sequence first, and
 keep what they hold until they are handed out again: who was cut off finds what is left of its own
 [dp] vllm/v1/engine/core_client.py `get_core_engine_for_request`: a request goes where 4 x waiting + running is least
+[sglang] sgl-project/sglang 0.5.9 python/sglang/srt/managers/scheduler.py `get_next_batch_to_run`: prompts that wait go
+in a step of their own before anybody generates on; scheduler_recv_skipper.py `handle`: behind steps of generation the
+queue is looked at each `scheduler_recv_interval` of them, behind one of prompts always
+[trtllm] NVIDIA/TensorRT-LLM 1.2 tensorrt_llm/_torch/pyexecutor/py_executor.py `_waiting_requests`: prompts wait
+`batch_wait_timeout_iters` steps, or until those of a step fill `batch_wait_max_tokens_ratio` of `max_num_tokens`
 """
 
 from __future__ import annotations
@@ -67,6 +72,10 @@ class Limits(Struct, frozen=True):
     chunks: bool = True  # prompts are cut where the budget ends
     whole_prompt: bool = True  # [full]
     prefix: int = 0  # tokens that all prompts begin with, in the cache
+    apart: bool = False  # steps have prompts or tokens of those that generate, prompts first [sglang]
+    looked_every: int = 1  # steps of generation between two looks at the queue [sglang]
+    held_steps: int = 0  # steps of generation that prompts wait for more of them [trtllm]
+    held_tokens: int = 0  # as many of a step wait no longer [trtllm]
 
 
 class Costs(Protocol):
@@ -126,6 +135,8 @@ class Batching:
         self.context = 0  # computed tokens of all that generate
         self.grows = [0] * pool.block_tokens  # residue of T - c -> blocks that such sequences take when T gets there
         self.blocked = False  # who is first in the queue cannot run until someone goes
+        self.looked_at = -1  # tick of the last step with prompts
+        self.held_since = -1  # tick since which prompts are held; -1: none are
         self.ends: dict[int, list[tuple[int, int]]] = {}  # tick -> who is done, as it was admitted for that time
         self.full: dict[int, list[tuple[int, int]]] = {}  # tick -> whose windows are full
         self.ticks: list[int] = []  # heap of those of `ends` and `full`
@@ -140,7 +151,6 @@ class Batching:
         self.left: list[tuple[int, int]] = []  # of who was cut off: end of its blocks in the queue of free ones, blocks
         self.started_s: list[float] = []
         self.first_s: list[float] = []
-        self.first_beside: list[int] = []  # requests in the system when the first token came
         self.end_s: list[float] = []
         self.preemptions = 0
         self.recomputed = 0  # tokens
@@ -168,7 +178,6 @@ class Batching:
         self.left.append((0, 0))
         self.started_s.append(inf)
         self.first_s.append(inf)
-        self.first_beside.append(0)
         self.end_s.append(inf)
 
     @property
@@ -178,20 +187,37 @@ class Batching:
 
     def advance(self, until: float) -> None:
         """Take every step that begins before a moment; a run that nobody can join may end behind it."""
-        while self.now < until:
-            if not self.running and not self.waiting:
-                self.now = until if until < inf else self.now
-                return
-            alone = self.partial < 0 and (not self.waiting or self.blocked)
-            if not (alone and self._decode(until)):
-                self._step()
+        while self.now < until and (self.running or self.waiting):
+            self.proceed(until)
+        self.now = max(self.now, until) if until < inf else self.now
 
-    def _decode(self, until: float) -> bool:
+    def proceed(self, until: float) -> None:
+        """Take one step, or those in which nobody comes or goes; someone waits or runs."""
+        if self.partial < 0 and self.running and self.waiting and not self.blocked:
+            left = self._left_out()
+            if left and self._decode(until, most=left):
+                return
+        alone = self.partial < 0 and (not self.waiting or self.blocked)
+        if not (alone and self._decode(until)):
+            self._step()
+
+    def _left_out(self) -> int:
+        """Steps that pass over those that wait [sglang] [trtllm]."""
+        limits, tick = self.limits, self.tick
+        if limits.looked_every > 1 and self.looked_at != tick:
+            return -tick % limits.looked_every
+        if limits.held_steps:
+            self.held_since = tick if self.held_since < 0 else self.held_since
+            tokens = len(self.running) + sum(self.prompt[request] for request in self.waiting)
+            return tokens < limits.held_tokens and tick < self.held_since + limits.held_steps
+        return 0
+
+    def _decode(self, until: float, most: int | None = None) -> bool:
         """Steps of generation up to the next event; False where blocks run out in the first of them."""
         count, ticks = len(self.running), self.ticks
         while ticks[0] <= self.tick:
             heappop(ticks)
-        steps = 1 if self.decisions is not None else ticks[0] - self.tick
+        steps = 1 if self.decisions is not None else min(ticks[0] - self.tick, most or ticks[0])
         need = self._needed(steps)
         if need > self.free:
             steps = self._lasting(steps)
@@ -236,24 +262,27 @@ class Batching:
 
     def _step(self) -> None:
         """One step as the scheduler makes it."""
-        budget, cut_off = self.limits.tokens, []
-        count = len(self.running) - (self.partial >= 0)
-        if count:
-            if self.grows[self.tick % self.pool.block_tokens] > self.free:
-                cut_off = self._cut_off()
-                count = len(self.running) - (self.partial >= 0)
-            self._take(self.grows[self.tick % self.pool.block_tokens])
-            budget -= count
+        budget = self.limits.tokens
+        cut_off: list[int] = []
         chunks: list[tuple[int, int]] = []
         scheduled: list[tuple[int, int]] = []
         whole: list[int] = []
-        if self.partial >= 0 and budget > 0:
-            budget = self._go_on(budget, chunks, scheduled, whole, cut_off)
-        if not cut_off:
-            self._admit(budget, chunks, scheduled, whole)
+        if self.limits.apart:
+            self._prompts(budget, chunks, scheduled, whole, cut_off)
+        count = 0 if self.limits.apart and chunks else len(self.running) - (self.partial >= 0)
+        if count:
+            if self.grows[self.tick % self.pool.block_tokens] > self.free:
+                cut_off += self._cut_off()
+                count = len(self.running) - (self.partial >= 0)
+            self._take(self.grows[self.tick % self.pool.block_tokens])
+            budget -= count
+        if not self.limits.apart:
+            self._prompts(budget, chunks, scheduled, whole, cut_off)
         self.blocked = bool(self.waiting) and not (chunks or cut_off)
         if not count and not chunks:
             return
+        if chunks:
+            self.looked_at, self.held_since = self.tick + (count > 0), -1
         if self.decisions is not None:
             ready = [r for r in self.running if r not in dict(scheduled) and r != self.partial]
             self.decisions.append(Decision(tuple(ready), tuple(scheduled), tuple(cut_off)))
@@ -262,6 +291,16 @@ class Batching:
         self._passed(seconds, 1, count, sum(tokens for tokens, _ in chunks))
         for request in whole:
             self._token(request)
+
+    def _prompts(
+        self, budget: int, chunks: list[tuple[int, int]], scheduled: list[tuple[int, int]], whole: list[int],
+        cut_off: list[int],
+    ) -> None:
+        """The prompt that is not whole, then those that wait."""
+        if self.partial >= 0 and budget > 0:
+            budget = self._go_on(budget, chunks, scheduled, whole, cut_off)
+        if not cut_off:
+            self._admit(budget, chunks, scheduled, whole)
 
     def _go_on(
         self, budget: int, chunks: list[tuple[int, int]], scheduled: list[tuple[int, int]], whole: list[int],
@@ -391,7 +430,6 @@ class Batching:
         self.emitted[request] += 1
         if self.emitted[request] == 1:
             self.first_s[request] = self.now
-            self.first_beside[request] = len(self.running)
         else:
             self.gaps.append((self.now - self.last_s.pop(request, self.now), 1))
         computed = self.prompt[request] + self.emitted[request] - 1
@@ -400,7 +438,7 @@ class Batching:
         if rest <= 0:
             del self.running[request]
             self._release(request, computed)
-            self.end_s[request] = self.now
+            self._end(request)
             return
         pool = self.pool
         self.context += computed
@@ -439,6 +477,9 @@ class Batching:
         del self.running[request]
         self._leave(request, computed)
         self._release(request, computed)
+        self._end(request)
+
+    def _end(self, request: int) -> None:
         self.end_s[request] = self.now
 
 

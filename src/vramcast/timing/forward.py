@@ -150,6 +150,11 @@ def _latent_sizes(mixer: MultiLatentAttention, step: Step, placement: Placement,
     return Sizes("latent_context", (step.tokens, step.sequences * heads * longer), {"widths": widths}, stored)
 
 
+CHUNKED_KERNELS: Final = 10
+"""Convolution, gates, and a gated delta rule by chunks: norms, cumulated gates, scores, triangular inverse, w and u,
+states, outputs [fla-org/flash-linear-attention fla/ops/gated_delta_rule/chunk.py]."""
+
+
 def _scan(mixer: Mamba | LinearAttention, step: Step, placement: Placement) -> Work:
     """The state is read and written once a step, or once a chunk of a prompt."""
     if isinstance(mixer, Mamba):
@@ -163,7 +168,7 @@ def _scan(mixer: Mamba | LinearAttention, step: Step, placement: Placement) -> W
     visits = 2 * step.sequences * max(1, ceil_div(step.tokens, SCAN_CHUNK))
     return Work(
         "scan", flops=flops, cache_bytes=visits * state, activation_bytes=3 * step.rows * inner * placement.width,
-        kernels=3,
+        kernels=3 if step.decodes or isinstance(mixer, Mamba) else CHUNKED_KERNELS,
     )
 
 

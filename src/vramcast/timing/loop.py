@@ -1,44 +1,58 @@
 """A server under closed load: so many users, each of whom asks again once an answer is complete.
 
-Prompts wait for those before them and for the step that runs; users that generate wait for the prompts of others.
-Mean values, found as a fixed point: users are spread over the time of an answer, as they are after the first round.
+The engine's own scheduler, simulated: all ask at the same moment first, then each by itself. Answers differ in length,
+or all who began together would end together, and ask together again: prompts that go before everything else keep such
+users in step for ever, as runs with answers of one length show.
 
-Symbols:  N users   D decode step   t one forward of m prompts   T time from one question of a user to the next
-[MVA] Reiser and Lavenberg, JACM 1980: who arrives finds the queue of the other N - 1; with fixed service times half of
-the one in service is left.
-[vllm] v1/core/sched/scheduler.py: a step has the tokens of running sequences first, prompts fill what is left
-[sglang] srt/managers/scheduler.py `get_next_batch_to_run`: prompts go before decoding, in a step of their own
+Symbols:  N users
+[front] requests reach the scheduler one behind the other: one process takes their text apart
 """
 
 from __future__ import annotations
 
+from collections import deque
+from math import inf
 from typing import Final, NamedTuple
 
-ROUNDS: Final = 100
-"""Of the fixed point; it settles in ten to thirty."""
+from vramcast.timing.batching import Arrival, Batching, Costs, Limits, Pool
 
-PASSES: Final = 1.5
-"""Forwards from a question to its first token where one always runs: half of that is left on average, then its own,
-into which everybody goes who came meanwhile. Of so many who wait for a first token one share goes through together."""
+LOOSE: Final = 0.1
+"""Spread of lengths at least where prompts and those who generate share steps: nothing draws users together there, and
+who falls behind by a little stays behind. Runs of one length on vLLM and TensorRT-LLM show no steps in common."""
+
+FEWEST: Final = 64
+"""Requests behind the first of every user that means are taken of, at least."""
+
+STRIDES: Final = (0.6180339887498949, 0.7548776662466927)
+"""Of lengths of answers and prompts through their spread: golden ratios of one and two dimensions fill it evenly."""
 
 
-class Prompts(NamedTuple):
-    """How long prompts take."""
+class Front(NamedTuple):
+    """What a request waits for before the scheduler sees it [front], and its first token behind."""
 
-    one_s: float  # one of them, all its chunks
-    most: int  # that go through one forward together
-    most_s: float  # so many
-    chunks: int = 1  # forwards that one of them takes
+    request_s: float = 0.0  # of each, one behind the other
+    fixed_s: float = 0.0
 
-    def seconds(self, count: float) -> float:
-        """Of so many together.
 
-        >>> Prompts(0.1, most=3, most_s=0.2).seconds(2)
-        0.15000000000000002
+class Load(NamedTuple):
+    """What users ask."""
+
+    users: int
+    prompt: int  # tokens on average
+    answer: int
+    spread: float = 0.1  # share of the mean by which lengths differ from it at most
+
+    def lengths(self, number: int) -> tuple[int, int]:
+        """Tokens of prompt and answer of a request.
+
+        >>> [Load(2, 1000, 100).lengths(number) for number in range(3)]
+        [(1050, 102), (1001, 95), (952, 107)]
         """
-        if self.most == 1:
-            return self.one_s
-        return self.one_s + (self.most_s - self.one_s) * (min(count, self.most) - 1) / (self.most - 1)
+        prompt, answer = (
+            max(1, round(mean * (1 + self.spread * (2 * ((number + 1) * stride % 1) - 1))))
+            for mean, stride in zip((self.prompt, self.answer), (STRIDES[1], STRIDES[0]), strict=True)
+        )
+        return prompt, answer if self.answer > 1 else 1
 
 
 class Latency(NamedTuple):
@@ -49,44 +63,54 @@ class Latency(NamedTuple):
     together_s: float  # mean time to the first token where all ask at the same moment
 
 
-def closed_loop(
-    *, users: int, answer: int, decode_s: float, users_s: float, beside_s: float, prompts: Prompts, mixed: bool,
-    front_s: float = 0.0,
-) -> Latency:
-    """Mean latencies.
+class _Users(Batching):
+    """Users who ask again."""
 
-    Args:
-        users: of one copy of the network [count]
-        answer: tokens
-        decode_s: a step of all users without prompts
-        users_s: what of it grows with the users that generate; who waits for a first token adds nothing
-        beside_s: what they add to a forward of prompts: their cache and products; the way of the weights is saved
-        prompts: their forwards
-        mixed: whether prompts and users that generate share a step
-        front_s: what a first token waits for beside the card
+    def __init__(self, pool: Pool, limits: Limits, costs: Costs, load: Load, front: Front, requests: int) -> None:
+        super().__init__(pool, limits, costs)
+        self.number, self.front, self.left_to_end = 0, front, requests
+        self.asked_s: list[float] = []
+        self.free_s = 0.0  # when the front is done with all so far
+        self.coming: deque[tuple[float, int]] = deque()  # to the scheduler: who asked when
+        for _ in range(load.users):
+            self._ask()
+        while self.left_to_end > 0:
+            until = max(self.coming[0][0], self.free_s) + front.request_s if self.coming else inf
+            if until <= self.now or not (self.running or self.waiting):
+                self.now, self.free_s = max(self.now, until), until
+                asked_s, number = self.coming.popleft()
+                self.asked_s.append(asked_s)
+                self.push(Arrival(until, *load.lengths(number)))
+            else:
+                self.proceed(until)
 
-    >>> alone = closed_loop(users=1, answer=11, decode_s=0.01, users_s=0.0, beside_s=0.0, prompts=Prompts(0.1, 1, 0.1),
-    ...                     mixed=True)
+    def _ask(self) -> None:
+        self.coming.append((self.now, self.number))
+        self.number += 1
+
+    def _end(self, request: int) -> None:
+        super()._end(request)
+        self.left_to_end -= 1
+        self._ask()
+
+
+def closed_loop(load: Load, limits: Limits, costs: Costs, front: Front, pool: Pool) -> Latency:
+    """Mean latencies of requests behind the first of every user; of those the time to the first token.
+
+    >>> class Tenth:
+    ...     def decode(self, sequences, context): return 0.01
+    ...     def mixed(self, sequences, context, chunks): return 0.1
+    >>> alone = closed_loop(Load(1, 100, 11), Limits(8, 8192), Tenth(), Front(), Pool(1000, 16))
     >>> round(alone.first_token_s, 3), round(alone.token_s, 3)
     (0.1, 0.01)
     """
-    others, steps, chunks = users - 1, answer - 1, prompts.chunks
-    first, token = prompts.one_s, decode_s
-    for _ in range(ROUNDS):
-        period = front_s + first + steps * token
-        generate = steps * token / period  # share of the users, and of the time of one
-        count = min(max(1.0, users * first / period / PASSES), prompts.most)
-        together, step_s = prompts.seconds(count), decode_s - users_s * (1 - generate) * others / users
-        longer = together + chunks * beside_s * generate * others / users if mixed else together
-        added = max(0.0, longer - chunks * step_s) if mixed else longer
-        met = others * generate / count  # forwards with prompts while one user generates
-        met = min(met, steps / chunks) if mixed else met
-        busy = min(1.0, others * longer / count / period)
-        queue = max(0.0, others * first / period - busy / 2 - (count - 1))
-        waiting = queue * longer / count + (1 - busy) * step_s / 2 * others / users
-        least = users * longer / count - steps * token - front_s  # all prompts of a period
-        first = (first + max(longer + waiting, least)) / 2
-        token = (token + step_s + met * added / max(1, steps)) / 2
-    rounds = -(-users // prompts.most)
-    together_s = prompts.seconds(users) if rounds == 1 else prompts.most_s * (rounds + 1) / 2
-    return Latency(front_s + first, token, front_s + together_s)
+    users = load.users
+    requests = users + max(users, FEWEST)
+    found = _Users(pool, limits, costs, load, front, requests)
+    done = [number for number in range(users, len(found.end_s)) if found.end_s[number] < inf]
+    waits = [first - asked + front.fixed_s for first, asked in zip(found.first_s, found.asked_s, strict=False)]
+    gaps = [(found.end_s[number] - found.first_s[number]) / max(1, found.answer[number] - 1) for number in done]
+    return Latency(
+        first_token_s=sum(waits[number] for number in done) / len(done), token_s=sum(gaps) / len(gaps),
+        together_s=sum(waits[:users]) / users,
+    )

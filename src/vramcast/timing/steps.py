@@ -7,7 +7,7 @@ Products have one row for each token of both; attention is worked out for those 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -15,6 +15,7 @@ from vramcast.domain.model import Layer, Model, Run
 from vramcast.timing.forward import forward_work, mixing
 from vramcast.timing.roofline import Machine, step_time
 from vramcast.timing.work import Placement, Setting, Step, Work
+from vramcast.units import ceil_div
 
 TAIL = ("head", "sampler")
 MIXING = ("attention.cache", "attention.scores", "indexer.scores", "scan")
@@ -66,29 +67,41 @@ class Surface:
         return self.taken[one, other]
 
 
+Stage = tuple[Sequence[Run], bool, bool]
+"""Layers of one pipeline rank, whether the embedding is before them, whether the head is behind."""
+
+
 class StepCosts:
-    """Steps of one copy of a network on its ranks; see `timing.batching.Costs`."""
+    """Steps of one copy of a network on its ranks; see `timing.batching.Costs`.
+
+    Of a pipeline all stages one after the other, on a stage's share of those that generate where stages work on
+    different ones. Copies that share experts take their steps together: on one's share of sequences and prompts.
+    """
 
     def __init__(
-        self, model: Model, runs: Sequence[Run], machine: Machine, placement: Placement, *, replayed: bool,
-        sequences: int, tokens: int, context: int,
+        self, model: Model, stages: Sequence[Stage], machine: Machine, placement: Placement, *, replayed: bool,
+        sequences: int, tokens: int, context: int, copies: int = 1, all_logits: bool = False,
     ) -> None:
         """Args:
-            runs: the layers of a rank
             replayed: a CUDA graph starts the kernels of steps without prompts
             sequences, tokens, context: the most that a step and a sequence have
+            copies: that share experts
+            all_logits: of every token of a prompt, instead of the last one's
         """
-        self.model, self.runs, self.machine, self.placement = model, runs, machine, placement
+        self.model, self.stages, self.machine, self.placement = model, stages, machine, placement
+        self.share = copies * (len(stages) if machine.execution.pipelined else 1)
+        self.copies, self.all_logits = copies, all_logits
         self.unscheduled = replace(machine, execution=replace(machine.execution, step_s=0.0))
         self.layers: dict[Layer, int] = {}
-        for run in runs:
-            self.layers[run.layer] = self.layers.get(run.layer, 0) + run.count
+        for runs, _, _ in stages:
+            for run in runs:
+                self.layers[run.layer] = self.layers.get(run.layer, 0) + run.count
         launch_s = machine.execution.launch_s
         self.hosted_s = launch_s * sum(work.kernels * count for work, count in self._forward(Step(1, 512)))
         self.hosted_decode_s = 0.0 if replayed else launch_s * sum(
             work.kernels * count for work, count in self._forward(Step(1, 1, 1)))
         self.linear = Surface(lambda rows, _: self._products(rows), (sequences + tokens, 1))
-        self.tail = Surface(lambda count, _: self._tail(count), (sequences, 1))
+        self.tail = Surface(lambda count, _: self._tail(count), (sequences + tokens, 1))
         self.generating = Surface(lambda count, _: self._generating(count), (sequences, 1))
         self.attention = Surface(lambda count, cached: self._mixing(Step(count, 1, max(1, cached))),
                                  (sequences, context))
@@ -96,41 +109,49 @@ class StepCosts:
 
     def decode(self, sequences: int, context: float) -> float:
         """One token of each, with so many tokens computed on average [s]."""
-        busy = self.generating(sequences, 0) + self.attention(sequences, context)
-        return self.machine.execution.taken_s(busy, self.hosted_decode_s, sequences)
+        each = ceil_div(sequences, self.share)
+        busy = self.generating(each, 0) + self.attention(each, context)
+        return self.machine.execution.taken_s(busy, self.hosted_decode_s, each)
 
     def mixed(self, sequences: int, context: float, chunks: Sequence[tuple[int, int]]) -> float:
         """Beside them chunks of prompts: tokens, and those computed before [s]."""
-        busy, rows = 0.0, sequences
-        for tokens, before in chunks:
+        each = ceil_div(sequences, self.share)
+        busy, rows, heads = 0.0, each, each
+        for tokens, before in chunks[:: self.copies]:
             busy += self.prompts(tokens, before)
             rows += tokens
-        busy += self.linear(rows, 0) + self.tail(sequences + len(chunks), 0)
-        if sequences:
-            busy += self.attention(sequences, context)
-        return self.machine.execution.taken_s(busy, self.hosted_s, sequences)
+            heads += tokens if self.all_logits else 1
+        busy += self.linear(rows, 0) + self.tail(heads, 0)
+        if each:
+            busy += self.attention(each, context)
+        return self.machine.execution.taken_s(busy, self.hosted_s, each)
 
-    def _forward(self, step: Step) -> Iterable[tuple[Work, int]]:
-        return forward_work(self.model, self.runs, Setting(step, self.placement, self.machine.execution))
+    def _forward(self, step: Step) -> Iterator[tuple[Work, int]]:
+        setting = Setting(step, self.placement, self.machine.execution)
+        for runs, first, last in self.stages:
+            yield from forward_work(self.model, runs, setting, first=first, last=last)
 
-    def _busy(self, works: Iterable[tuple[Work, int]]) -> float:
-        return step_time(works, self.unscheduled, self.placement, replayed=True).seconds
+    def _busy(self, works: Iterable[tuple[Work, int]], rows: int) -> float:
+        return step_time(works, self.unscheduled, self.placement, replayed=True, rows=rows).seconds
 
     def _products(self, rows: int) -> float:
         works = self._forward(Step(1, rows))
-        return self._busy((work, count) for work, count in works if work.name not in MIXING and not _in_tail(work))
+        return self._busy(
+            ((work, count) for work, count in works if work.name not in MIXING and not _in_tail(work)), rows)
 
     def _tail(self, count: int) -> float:
-        return self._busy((work, times) for work, times in self._forward(Step(count, 1)) if _in_tail(work))
+        setting = Setting(Step(count, 1), self.placement, self.machine.execution)
+        works = forward_work(self.model, (), setting, first=False)
+        return self._busy(((work, times) for work, times in works if _in_tail(work)), count)
 
     def _generating(self, count: int) -> float:
-        return self._busy(
-            (work, times) for work, times in self._forward(Step(count, 1, 1)) if work.name not in MIXING)
+        works = self._forward(Step(count, 1, 1))
+        return self._busy(((work, times) for work, times in works if work.name not in MIXING), count)
 
     def _mixing(self, step: Step) -> float:
         setting = Setting(step, self.placement, self.machine.execution)
-        return self._busy(
-            (work, count) for layer, count in self.layers.items() for work in mixing(layer.mixer, setting))
+        works = ((work, count) for layer, count in self.layers.items() for work in mixing(layer.mixer, setting))
+        return self._busy(works, step.rows)
 
 
 def _in_tail(work: Work) -> bool:

@@ -37,10 +37,11 @@ class Execution(Struct, frozen=True):
     step_s: float = 0.5e-3  # scheduling, sampling and copies between two steps [s]
     ahead: bool = False  # the host does that for the next step while the card computes this one [async]
     sequence_s: float = 0.0  # the same for each sequence that generates [s]
-    front_layer_s: float = 0.0  # a first token, and nobody else, waits for the host so long for each layer [s]
-    front_user_s: float = 0.0  # and so long for each user of the server [s]
+    front_s: float = 0.0  # what a first token waits for beside the scheduler: connection, text of the answer [s]
+    request_s: float = 0.0  # requests reach the scheduler one behind the other, so long apart [s]
     fused: bool = True  # [vllm]
     mixed: bool = True  # prompts and sequences that generate share a step
+    chunks: bool = True  # prompts are cut where the tokens of a step end
     pipelined: bool = True  # stages work on different sequences at the same time
     copies_cache: bool = False  # [dynamic] [repeat]
     loops_experts: int = 0  # kernels beside the products in a loop over all experts, for each [experts]
@@ -78,10 +79,17 @@ EAGER: Final = Execution(
 
 GGML: Final = Execution(step_s=0.2e-3, pipelined=False, integer_share=0.33)
 
-VLLM: Final = Execution(step_s=1.5e-3, front_layer_s=0.25e-3, front_user_s=0.5e-3)
-TENSORRT: Final = Execution(sequence_s=8e-6, front_layer_s=1.8e-3)
-SGLANG: Final = Execution(mixed=False, sequence_s=20e-6, front_layer_s=2.0e-3, front_user_s=6e-3)
-"""Fitted beside the kernels: one half of the configurations of `benchmarks.serving_times`, which scores the other."""
+REQUEST_S: Final = 1e-3
+"""Text of a prompt taken apart, in one process."""
+
+VLLM: Final = Execution(step_s=1.5e-3, front_s=25e-3, request_s=REQUEST_S)
+TENSORRT: Final = Execution(chunks=False, launch_s=40e-6, sequence_s=8e-6, front_s=60e-3, request_s=REQUEST_S)
+SGLANG: Final = Execution(mixed=False, launch_s=140e-6, sequence_s=20e-6, front_s=50e-3, request_s=REQUEST_S)
+"""Fitted beside the kernels: one half of the configurations of `benchmarks.serving_times`, which scores the other.
+Forwards of prompts are started operator by operator, from Python, where vLLM compiles them."""
+
+PYTORCH_SINCE: Final[Version] = (1,)
+"""TensorRT-LLM's PyTorch backend is the default."""
 
 VLLM_AHEAD_SINCE: Final[Version] = (0, 14)
 """From then on the scheduler runs a step ahead of the card by default [async]."""
@@ -89,11 +97,14 @@ VLLM_AHEAD_SINCE: Final[Version] = (0, 14)
 EXECUTIONS: Final[dict[str, tuple[tuple[Version, Execution], ...]]] = {
     "vllm": (
         (VLLM_AHEAD_SINCE, replace(VLLM, step_s=0.8e-3, ahead=True)),
-        ((0, 8), replace(VLLM, step_s=0.8e-3)),
+        ((0, 8), replace(VLLM, sequence_s=20e-6)),
         ((0,), VLLM),
     ),
     "sglang": (((0,), SGLANG),),
-    "tensorrt-llm": (((0,), TENSORRT),),
+    "tensorrt-llm": (
+        (PYTORCH_SINCE, TENSORRT),
+        ((0,), replace(TENSORRT, launch_s=Execution().launch_s, front_s=10e-3)),  # engines that were built
+    ),
     "tgi": (((0,), Execution()),),
     "lmdeploy": (((0,), Execution()),),
     "llama.cpp": (((0,), GGML),),
