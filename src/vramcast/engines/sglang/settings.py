@@ -254,6 +254,7 @@ OPTIONS: Final[dict[str, Known]] = {
     ALLOW_LONG: FLAG,  # SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN
     "cuda-graph-max-bs": Known(int, most=1 << 16),  # largest batch with a graph
     "prefill-graphs": FLAG,  # false: --disable-piecewise-cuda-graph, --disable-prefill-cuda-graph
+    "scheduler-recv-interval": Known(int, most=1 << 16),  # steps of generation between two looks at the queue
     "max-total-tokens": Known(int),  # at most so many tokens of full attention
     "swa-full-tokens-ratio": Known(float, least=1e-6, most=1, about="windows"),  # [args] between 0 and 1
     "mamba-full-memory-ratio": Known(float, least=1e-6, most=1000, about="states"),

@@ -113,6 +113,10 @@ USUAL_KERNELS: Final = ("AUTO", "CUTLASS", "TRTLLM")
 
 
 
+HELD: Final = ("batch_wait_timeout_iters", "batch_wait_max_tokens_ratio")
+"""Keys that are engine options here under the same names."""
+
+
 def _own(values: Watched) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if values.get("backend") not in (None, "pytorch"):
@@ -120,6 +124,7 @@ def _own(values: Watched) -> dict[str, Any]:
     found |= _degrees(values) | _draft(values)
     cache, more = _cache(values)
     found |= cache
+    more += [f"{name.replace('_', '-')}={value}" for name in HELD if (value := values.get(name)) is not None]
     _graphs(values)
     moe = values.section("moe_config")
     kernels = str(moe.get("backend", values.get("moe_backend", "AUTO"))).upper()
