@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from truth.contract import Prediction, Refused
+from truth.rows import inferencex
+from truth.rows.inferencex import MEAN, SPREAD, Started, measured
 from truth.rows.names import model_of
 from truth.rows.serving.common import version_of
 from vramcast.catalogue.gpus import parse_gpus
@@ -91,9 +93,9 @@ def predict(row: Row) -> Iterator[Prediction]:
     Raises: Refused where a row does not say how many requests or instances there were
     """
     if row["mode"] == "agg":
-        speed = speed_of(row, row["parallel"])
-        yield Prediction(FIRST_TOKEN, first_token_ms(speed), row["ttft_ms"])
-        yield Prediction(TOKEN, token_ms(speed), row["tpot_ms"])
+        speed, mark = speed_of(row, row["parallel"]), " with drafts" if inferencex.speculates(row) else ""
+        yield Prediction(FIRST_TOKEN + mark, first_token_ms(speed), row["ttft_ms"])
+        yield Prediction(TOKEN + mark, token_ms(speed), row["tpot_ms"])
         return
     mark = "" if row["decode"].get("num_workers") else ", instances unsaid"
     yield Prediction(f"{FIRST_TOKEN} apart{mark}", first_token_ms(speed_of(row, row["prefill"])), row["ttft_ms"])
@@ -146,17 +148,23 @@ def job_of(row: Row, degrees: Degrees, batch: int | None) -> ServeJob:
         raise Refused("the cards of all instances are counted as one")
     each = max(1, requests // degrees.instances)
     model, weights = network_of(row)
-    cached = "fp8" if engine == "tensorrt-llm" and row.get("precision") in ("fp8", "fp4") else "auto"
-    length = row["input_len"] + row["output_len"]
+    started = Started("fp8" if engine == "tensorrt-llm" and row.get("precision") in ("fp8", "fp4") else "auto")
+    mean, spread = 1.0, 0.0
+    if measured(row):
+        mean, spread = MEAN, SPREAD
+        started = inferencex.started(row) if row["mode"] == "agg" else started
     job = ServeJob(
         model=model,
-        requests=Requests(context=length, input_len=row["input_len"], output_len=row["output_len"], concurrency=each),
+        requests=Requests(
+            context=row["input_len"] + row["output_len"], input_len=round(mean * row["input_len"]),
+            output_len=round(mean * row["output_len"]), concurrency=each, spread=spread,
+        ),
         plan=ServePlan(
             tp=degrees.tp, pp=degrees.pp, dp=degrees.dp, expert_parallel=degrees.expert_parallel, weights=weights,
-            kv_dtype=cached,
+            kv_dtype=started.kv_dtype, batched_tokens=started.batched_tokens,
         ),
         cluster=_cluster(SYSTEMS[row["system"]], degrees.cards),
-        engine=engine, version=version,
+        engine=engine, version=version, engine_options=started.options,
     )
     if not divides(job):
         raise Refused("the cards of all instances are counted as one")
