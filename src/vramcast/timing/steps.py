@@ -116,11 +116,12 @@ class StepCosts:
     def mixed(self, sequences: int, context: float, chunks: Sequence[tuple[int, int]]) -> float:
         """Beside them chunks of prompts: tokens, and those computed before [s]."""
         each = ceil_div(sequences, self.share)
-        busy, rows, heads = 0.0, each, each
+        busy, heads = 0.0, each
         for tokens, before in chunks[:: self.copies]:
             busy += self.prompts(tokens, before)
-            rows += tokens
             heads += tokens if self.all_logits else 1
+        # experts have the tokens of all copies; other products of one that has more than the mean are few beside them
+        rows = each + ceil_div(sum(tokens for tokens, _ in chunks), self.copies)
         busy += self.linear(rows, 0) + self.tail(heads, 0)
         if each:
             busy += self.attention(each, context)
