@@ -128,7 +128,8 @@ def speed_of(row: Row, parallel: dict[str, Any]) -> Speed:
 
     Raises: Refused where it cannot be asked
     """
-    found = timed(job_of(row, degrees_of(parallel), parallel.get("batch_size")))
+    job = job_of(row, degrees_of(parallel), parallel.get("batch_size"))
+    found = timed(job, spread=SPREAD if measured(row) else 0.0)
     if found.speed is None:
         raise Refused(found.assumptions[0] if found.assumptions else "the engine has no speed")
     return found.speed
@@ -149,15 +150,14 @@ def job_of(row: Row, degrees: Degrees, batch: int | None) -> ServeJob:
     each = max(1, requests // degrees.instances)
     model, weights = network_of(row)
     started = Started("fp8" if engine == "tensorrt-llm" and row.get("precision") in ("fp8", "fp4") else "auto")
-    mean, spread = 1.0, 0.0
+    mean = MEAN if measured(row) else 1.0
     if measured(row):
-        mean, spread = MEAN, SPREAD
         started = inferencex.started(row) if row["mode"] == "agg" else started
     job = ServeJob(
         model=model,
         requests=Requests(
             context=row["input_len"] + row["output_len"], input_len=round(mean * row["input_len"]),
-            output_len=round(mean * row["output_len"]), concurrency=each, spread=spread,
+            output_len=round(mean * row["output_len"]), concurrency=each,
         ),
         plan=ServePlan(
             tp=degrees.tp, pp=degrees.pp, dp=degrees.dp, expert_parallel=degrees.expert_parallel, weights=weights,

@@ -35,7 +35,6 @@ class Requests(Noun, frozen=True):
     concurrency: int = 1  # sequences in flight [count]
     input_len: int | None = None  # tokens of a prompt; None: the context less the output
     output_len: int | None = None  # tokens of an answer
-    spread: float = 0.1  # share by which lengths differ from these at most
     images: int = 0  # images in a prompt
     image_size: int | None = None  # pixels per side
     height: int | None = None  # of a generated image or video [pixels]

@@ -62,8 +62,13 @@ class Load(Struct, frozen=True):
         return self.prompt + self.answer // 2
 
 
-def timed(job: ServeJob) -> Timed:
-    """The speed of a plan."""
+def timed(job: ServeJob, *, spread: float = loop.LOOSE) -> Timed:
+    """The speed of a plan.
+
+    Args:
+        job: the question
+        spread: share by which lengths of prompts and answers differ from their mean at most
+    """
     execution = execution_of(job.engine, job.version, arch=job.cluster.gpu.arch)
     if execution is None:
         return Timed(None, ())  # pipelines of images have no tokens
@@ -73,7 +78,7 @@ def timed(job: ServeJob) -> Timed:
         meets = versions.meets_experts(job.model.family, job.version)
         execution = replace(execution, loops_experts=execution.loops_experts * loops, meets_experts=meets)
     try:
-        return _timed(running_of(job), execution)
+        return _timed(running_of(job), execution, spread)
     except VramcastError as reason:
         return Timed(None, (Note("no speed: {}", reason),))
 
@@ -100,7 +105,7 @@ def setup_of(job: ServeJob, execution: Execution) -> Setup:
     return Setup(replace(machine, beside=_beside(job)), placement)
 
 
-def _timed(job: ServeJob, execution: Execution) -> Timed:
+def _timed(job: ServeJob, execution: Execution, spread: float) -> Timed:
     machine, placement = setup_of(job, execution)
     load = load_of(job)
     prefill = _prefill(job, machine, placement, load.prompt, prompts=1)
@@ -115,7 +120,7 @@ def _timed(job: ServeJob, execution: Execution) -> Timed:
         sources=_sources(machine, placement),
     )
     if job.model.head is Head.LM:
-        found = _with_decode(found, job, machine, placement, load)
+        found = _with_decode(found, job, machine, placement, load, spread)
     host = (machine.beside.assumed,) if machine.beside is not None and machine.beside.assumed else ()
     return Timed(found, (*_assumed(job, load), *host))
 
@@ -137,11 +142,13 @@ def _beside(job: ServeJob) -> Beside | None:
     )
 
 
-def _with_decode(speed: Speed, job: ServeJob, machine: Machine, placement: Placement, load: Load) -> Speed:
+def _with_decode(
+    speed: Speed, job: ServeJob, machine: Machine, placement: Placement, load: Load, spread: float
+) -> Speed:
     users = ceil_div(job.requests.concurrency, job.plan.dp)
     step = _decode(job, machine, placement, sequences=users, cached=load.mean_context)
     answer = max(1, load.answer)
-    latency = _under_load(job, machine, placement, load)
+    latency = _under_load(job, machine, placement, load, spread)
     per_user = answer / (latency.first_token_s + (answer - 1) * latency.token_s)
     return replace(
         speed,
@@ -160,13 +167,13 @@ def _with_decode(speed: Speed, job: ServeJob, machine: Machine, placement: Place
     )
 
 
-def _under_load(job: ServeJob, machine: Machine, placement: Placement, load: Load) -> Latency:
+def _under_load(job: ServeJob, machine: Machine, placement: Placement, load: Load, spread: float) -> Latency:
     """What users of a closed load get. Copies that share experts take their steps together, others are alone."""
     execution = machine.execution
     copies = job.plan.dp if placement.ep > placement.tp else 1
     users = ceil_div(job.requests.concurrency, job.plan.dp) * copies
-    spread = max(job.requests.spread, loop.LOOSE) if execution.mixed else job.requests.spread
-    asked = loop.Load(users, load.prompt, max(1, load.answer), spread)
+    asked = loop.Load(
+        users, load.prompt, max(1, load.answer), max(spread, loop.LOOSE) if execution.mixed else spread)
     longest = ceil(load.prompt * (1 + asked.spread))
     tokens = max(_chunk(job), 0 if execution.chunks else longest) * copies
     costs = StepCosts(

@@ -40,7 +40,7 @@ class Load(NamedTuple):
     users: int
     prompt: int  # tokens on average
     answer: int
-    spread: float = 0.1  # share of the mean by which lengths differ from it at most
+    spread: float = LOOSE  # share of the mean by which lengths differ from it at most
 
     def lengths(self, number: int) -> tuple[int, int]:
         """Tokens of prompt and answer of a request.
