@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.serving_times import configuration_of, half_of
-from truth.rows.serving_times import degrees_of, predict
+from truth.rows.serving_times import degrees_of, job_of, predict
 
 
 def degrees(tp: int, dp: int | None, parts: int, experts: int) -> dict[str, Any]:
@@ -46,3 +46,22 @@ def test_both_latencies_are_predicted() -> None:
 def test_a_curve_lies_in_one_half() -> None:
     curve = [row(concurrency=count, id=str(count)) for count in (1, 2, 4)]
     assert len({configuration_of(item) for item in curve}) == len({half_of(item) for item in curve}) == 1
+
+
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"engine": "sglang"}, ("fp8", 16384, {"scheduler-recv-interval": 30})),
+    ({"engine": "vllm", "model": "MiniMaxAI/MiniMax-M2.5"}, ("fp8", 2048, {})),
+    ({"model": "meta-llama/Llama-3.1-70B", "parallel": degrees(4, 1, 4, 1)}, ("fp8", 16384, {
+        "batch-wait-timeout-iters": 20, "batch-wait-max-tokens-ratio": 0.9,
+    })),
+])
+def test_servers_are_asked_as_the_scripts_of_the_runs_started_them(
+    changes: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    job = job_of(asked := row(**changes), degrees_of(asked["parallel"]), None)
+    assert (job.plan.kv_dtype, job.plan.batched_tokens, job.engine_options) == expected
+    assert job.requests.input_len == round(0.9 * 1024)
+
+
+def test_runs_with_drafts_have_levels_of_their_own() -> None:
+    assert [found.level for found in predict(row(measured="2026-01-14"))] == ["TTFT with drafts", "TPOT with drafts"]

@@ -88,10 +88,13 @@ class StepCosts:
             copies: that share experts
             all_logits: of every token of a prompt, instead of the last one's
         """
-        self.model, self.stages, self.machine, self.placement = model, stages, machine, placement
+        execution = machine.execution
+        sends = replace(execution, sequence_s=execution.sequence_s + execution.sent_s)
+        self.model, self.stages, self.placement = model, stages, placement
+        self.machine = replace(machine, execution=sends)
         self.share = copies * (len(stages) if machine.execution.pipelined else 1)
         self.copies, self.all_logits = copies, all_logits
-        self.unscheduled = replace(machine, execution=replace(machine.execution, step_s=0.0))
+        self.unscheduled = replace(machine, execution=replace(execution, step_s=0.0))
         self.layers: dict[Layer, int] = {}
         for runs, _, _ in stages:
             for run in runs:

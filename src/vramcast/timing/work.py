@@ -37,6 +37,7 @@ class Execution(Struct, frozen=True):
     step_s: float = 0.5e-3  # scheduling, sampling and copies between two steps [s]
     ahead: bool = False  # the host does that for the next step while the card computes this one [async]
     sequence_s: float = 0.0  # the same for each sequence that generates [s]
+    sent_s: float = 0.0  # and where each token is sent to its user at once [s]
     front_s: float = 0.0  # what a first token waits for beside the scheduler: connection, text of the answer [s]
     request_s: float = 0.0  # requests reach the scheduler one behind the other, so long apart [s]
     fused: bool = True  # [vllm]
@@ -97,7 +98,7 @@ VLLM_AHEAD_SINCE: Final[Version] = (0, 14)
 EXECUTIONS: Final[dict[str, tuple[tuple[Version, Execution], ...]]] = {
     "vllm": (
         (VLLM_AHEAD_SINCE, replace(VLLM, step_s=0.8e-3, ahead=True)),
-        ((0, 8), replace(VLLM, sequence_s=20e-6)),
+        ((0, 8), replace(VLLM, step_s=0.8e-3, sent_s=40e-6)),
         ((0,), VLLM),
     ),
     "sglang": (((0,), SGLANG),),
