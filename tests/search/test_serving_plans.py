@@ -78,7 +78,7 @@ LENGTHS = {"input_len": 500, "output_len": 100}
     [
         ("llama-3.1-8b", {"on": "2xl40s,4xt4", "engine": "vllm,vllm@0.33,sglang"}),
         ("llama-3.1-8b", {"on": "2xh100-sxm-80gb", "engine": "tensorrt-llm", "kv-dtype": "auto,fp8"}),
-        ("llama-3.2-3b", {"on": "2xl40s", "engine": "llama.cpp,ik_llama.cpp", "weights": "stored,q4_k"}),
+        ("llama-3.2-3b", {"on": "2xl40s", "engine": "llama.cpp,ik_llama.cpp", "weights": "stored,q4_k_m"}),
         ("qwen2.5-7b", {"on": "2xa100-sxm4-80gb", "engine": "transformers", "weights": "stored"}),
         ("llama-3.1-8b", {"on": "1xl40s", "graphs": False, "memory-fraction": "0.8", "max-sequences": "64"}),
         ("llama-3.1-70b", {"on": "1xh100-sxm-80gb", "pp": "4"}),

@@ -21,7 +21,8 @@ from vramcast.question.options import Kind, Option, parse, parse_count
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.serving import build_serving, default_engine, parse_engine
 from vramcast.question.serving_options import SERVE_OPTIONS
-from vramcast.states.storage import FORMATS
+from vramcast.states.ggml import MIXES
+from vramcast.states.storage import FORMATS, SPOKEN
 
 SEVERAL: Final = ("engine", "weights", "kv-dtype", "tp", "pp")
 """Options of `serve` of which a search takes several values."""
@@ -189,8 +190,9 @@ def _degrees(name: str, values: Mapping[str, Any]) -> tuple[int, ...]:
 def _format(name: str) -> str | None:
     if name == AS_STORED:
         return None
-    if name not in FORMATS:
-        raise UnknownName.of("weight format", name, (AS_STORED, *FORMATS))
+    name = SPOKEN.get(name.lower(), name)
+    if name not in FORMATS and name not in MIXES:
+        raise UnknownName.of("weight format", name, (AS_STORED, *FORMATS, *MIXES))
     return name
 
 

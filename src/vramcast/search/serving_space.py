@@ -23,6 +23,7 @@ from vramcast.errors import Note, Unsupported, joined
 from vramcast.estimate.serving_changes import with_length
 from vramcast.search.serving_nearest import Attempt
 from vramcast.search.serving_replicas import Replica
+from vramcast.states.ggml import MIXES
 from vramcast.states.storage import FORMATS
 
 SPANNED: Final = (2, 3, 4, 6, 8, 12, 16)
@@ -57,7 +58,10 @@ class Enumeration:
             if not runs_on(engine, version, gpu):
                 self.refusals[Note("{} does not run on {}", engine, gpu.name)] = None
                 continue
-            loads = weights is None or weights in SERVING[engine].formats
+            if weights is not None and weights == base.model.quantisation and None in self.space.weights:
+                continue  # as the checkpoint is stored, which is looked at
+            loads = weights is None or weights in SERVING[engine].formats or (
+                SERVING[engine].is_ggml and weights in MIXES)
             if weights is not None and not (loads and has_kernel(weights, gpu, engine, version)):
                 self.refusals[Note("{} has no {} weights on {}", engine, weights, gpu.name)] = None
                 continue

@@ -62,6 +62,8 @@ def test_blocks_of_fp8_are_not_divided(engine: str) -> None:
     options = {"engine": engine, "gpus": "8xh100", "tp": 8}
     with pytest.raises(InvalidSpec, match=r"192 .* use --tp 1, --tp 2, --tp 4 or --expert-parallel"):
         ask("qwen3-235b-a22b-fp8", **options)
+    with pytest.raises(InvalidSpec, match="192 "):  # said again, and no other FP8
+        ask("qwen3-235b-a22b-fp8", **options | {"weights": "fp8"})
     if engine != "sglang":  # whose copies are servers of their own
         with pytest.raises(InvalidSpec, match=r"use --dp 1, --dp 2, --dp 4 or --expert-parallel"):
             ask("qwen3-235b-a22b-fp8", **options | {"tp": 1, "dp": 8})

@@ -118,6 +118,7 @@ class Formats(NamedTuple):
 def formats_of(model: Model, *, weights: str | None, dtype: str | None) -> Formats:
     """The formats a question names, else the checkpoint's own."""
     whole = dtype or (model.dtype if model.dtype in ("bf16", "fp16") else "bf16")
+    weights = None if weights == model.quantisation else weights  # engines keep its blocks: FP8 is FP8 in blocks
     stated = weights or model.quantisation
     if stated is None:
         return Formats(whole, whole)
