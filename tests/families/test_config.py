@@ -74,6 +74,19 @@ def test_quantised_storage_is_named(packing: dict[str, Any] | None, storage: str
     assert build(quantization_config=packing).quantisation == storage
 
 
+@pytest.mark.parametrize(("packing", "in_blocks"), [
+    ({"quant_method": "fp8"}, True), ({"quant_method": "fp8", "activation_scheme": "static"}, False),
+    ({"quant_method": "modelopt", "quant_algo": "FP8"}, False),
+    ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, True), ({"quant_method": "fbgemm_fp8"}, False),
+    *(({"quant_method": "compressed-tensors", "config_groups": {
+        "g": {"weights": {"num_bits": 8, "type": "float", "strategy": strategy}}}}, strategy == "block")
+      for strategy in ("block", "channel")),
+])
+def test_fp8_is_in_blocks_or_not(packing: dict[str, Any], in_blocks: bool) -> None:
+    found = build(quantization_config=packing)
+    assert (found.quantisation, found.fp8_blocks) == ("fp8", in_blocks)
+
+
 def test_searched_architectures_may_drop_a_part_of_a_layer() -> None:
     """Llama-Nemotron: no_op parts are gone, ffn_mult 5.25 of H = 8192 is LLaMA's 28,672."""
     blocks = [

@@ -273,6 +273,7 @@ class Model(Noun, frozen=True):
     rope_scale: float = 1.0  # positions of a rotary table over those of `context`: linear, dynamic and YaRN scaling
     dtype: str = "bf16"  # what the checkpoint stores
     quantisation: str | None = None  # how it packs the weights of linears: "fp8", "nvfp4", "mxfp4", "int4" ...
+    fp8_blocks: bool = False  # FP8 has a scale per square block, not per tensor or channel
     buffers: int = 0  # elements a checkpoint stores that are not parameters (rotary, causal masks)
     notes: tuple[str, ...] = ()
 

@@ -52,11 +52,32 @@ def quantisation_of(fields: Fields) -> str | None:
     return method or None
 
 
-def _compressed(inner: Fields) -> str:
-    """The weights' format of the first group."""
+def fp8_in_blocks(fields: Fields) -> bool:
+    """Whether FP8 has a scale per block: published networks' own, unless they say that activations' scales are fixed.
+
+    Source: transformers FineGrainedFP8Config; vLLM's Fp8Config takes blocks with dynamic activations alone
+    """
+    inner = fields.section("quantization_config")
+    if inner is None:
+        return False
+    if algorithm := inner.word("quant_algo", ""):
+        return algorithm == "FP8_PB_WO"
+    if inner.word("quant_method", "").lower() == "compressed-tensors":
+        weights = _group(inner)
+        return weights is not None and weights.word("strategy", "") == "block"
+    return inner.word("quant_method", "").lower() == "fp8" and inner.word("activation_scheme", "dynamic") == "dynamic"
+
+
+def _group(inner: Fields) -> Fields | None:
+    """What compressed-tensors says of the weights of its first group."""
     groups = inner.section("config_groups")
     first = groups.section(groups.keys()[0]) if groups is not None and groups.keys() else None
-    weights = first.section("weights") if first is not None else None
+    return first.section("weights") if first is not None else None
+
+
+def _compressed(inner: Fields) -> str:
+    """The weights' format of the first group."""
+    weights = _group(inner)
     if weights is None:
         return "compressed-tensors"
     kind, bits = weights.word("type", "int"), weights.count("num_bits", 8)
@@ -224,6 +245,7 @@ def model_of(fields: Fields, *, stacks: tuple[Stack, ...], head: Head = Head.LM,
     facts.setdefault("tied", fields.flag("tie_word_embeddings"))
     facts.setdefault("dtype", dtype_of(fields))
     facts.setdefault("quantisation", quantisation_of(fields))
+    facts.setdefault("fp8_blocks", fp8_in_blocks(fields))
     facts.setdefault("rope_scale", rope_scale_of(fields))
     facts.setdefault("family", fields.word("model_type", "custom"))
     found = head_of(fields, head)

@@ -27,7 +27,8 @@ STORED: Final[tuple[tuple[str, dict[str, Any] | None], ...]] = (
     (r"-gptq-int8|-gptq-8bit", {"quant_method": "gptq", "bits": 8}),
     (r"-gptq(?:-int4|-4bit)?|-int4-gptq|[-.](?:quantized\.)?w4a16(?:-g\d+)?", {"quant_method": "gptq", "bits": 4}),
     (r"-int4-autoround|-autoround-int4", {"quant_method": "auto-round", "bits": 4}),
-    (r"-fp8(?:-dynamic|-block|-kv)?", {"quant_method": "fp8"}),
+    (r"-fp8-(?:dynamic|kv)", {"quant_method": "fp8", "activation_scheme": "static"}),  # a scale per channel or tensor
+    (r"-fp8(?:-block)?", {"quant_method": "fp8"}),
     (r"[-.](?:quantized\.)?w8a8", {"quant_method": "gptq", "bits": 8}),
     (r"-bnb-4bit|-bnb-nf4(?:-bf16)?", NF4),
     (r"-bnb-8bit", {"quant_method": "bitsandbytes", "load_in_8bit": True}),

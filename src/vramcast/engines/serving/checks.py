@@ -212,7 +212,7 @@ def check_degrees(job: ServeJob) -> None:
             width = channel.expert.width
             _divides("tp x dp", ep, channel.num_experts, f"num_experts={channel.num_experts} of {model.name}")
             _divides("tp x dp" if etp > plan.tp else "tp", etp, width, f"an expert's width={width} of {model.name}")
-    if SERVING[job.engine].whole_fp8_blocks:
+    if model.fp8_blocks and SERVING[job.engine].whole_fp8_blocks:
         _check_blocks(job)
     if not any(isinstance(run.layer.channel, MoE) for run in model.main.runs):
         if plan.expert_parallel:
