@@ -5,7 +5,15 @@ import pytest
 pytest.importorskip("torch")
 
 from vramcast.tracing.environment.graphs import _documented
-from vramcast.tracing.environment.rows import _lacks, _split, columns_in
+from vramcast.tracing.environment.rows import (
+    DESCRIPTION,
+    _few_indices,
+    _few_parts,
+    _few_skipped,
+    _lacks,
+    _of_few,
+    columns_in,
+)
 
 
 class Citations:
@@ -61,21 +69,44 @@ def test_columns_are_those_that_a_script_or_its_command_names(text, arguments, c
     assert list(columns_in(text, {*arguments})) == columns
 
 
-@pytest.mark.parametrize(("test_size", "rows"), [(10_000, 4), (2, 2), (0.25, 2)])
-def test_a_part_of_more_rows_than_stand_in_is_half_of_them(test_size, rows):
-    library = pytest.importorskip("datasets")
-
-    class Rows(library.Dataset):
-        train_test_split = _split
-
-    made = library.Dataset.from_dict({"text": [""] * 8})
-    made.__class__ = Rows
-    assert len(made.train_test_split(test_size=test_size)["test"]) == rows
+SENTENCES = "SparseEncoderTrainer(model, rows['train']);"
 
 
-def test_a_tokenizer_that_stands_in_pads_where_its_family_does():
+@pytest.mark.parametrize(("text", "subset", "columns"), [
+    ("", "", ["anchor", "positive"]), ("dataset['question'], x['answer']", "", ["question", "answer"]),
+    ("dataset['id'], dataset.add_column('id', x)", "triplet", ["anchor", "positive", "negative"]),
+    ("dataset['sentence1'], dataset['sentence2'], dataset['score']", "pair-class", ["sentence1", "sentence2", "label"]),
+])
+def test_texts_of_sentence_pairs_are_those_of_the_subset_or_those_read(text, subset, columns):
+    assert list(columns_in(SENTENCES + text, set(), subset)) == columns
+
+
+@pytest.mark.parametrize(("act", "few", "asked", "rows"), [
+    ("train_test_split", _few_parts, {"test_size": 10_000}, 4), ("train_test_split", _few_parts, {"test_size": 2}, 2),
+    ("train_test_split", _few_parts, {"test_size": 0.25}, 2), ("skip", _few_skipped, {"n": 8}, 8),
+    ("skip", _few_skipped, {"n": 3}, 5), ("select", _few_indices, {"indices": range(10, 13)}, 3),
+    ("select", _few_indices, {"indices": range(6, 20)}, 2), ("select", _few_indices, {"indices": range(20, 8)}, 8),
+    ("select", _few_indices, {"indices": []}, 0),
+])
+def test_rows_that_stand_in_and_what_is_made_of_them_are_asked_for_no_more_than_there_are(act, few, asked, rows):
+    kind = pytest.importorskip("datasets").Dataset
+    made = kind.from_dict({"text": [""] * 8})
+    made.info.description = DESCRIPTION
+    of_few = _of_few(getattr(kind, act), few)
+    found = of_few(made.map(lambda row: row).select(range(8)), **asked)
+    assert len(found["test"] if act == "train_test_split" else found) == rows
+    if act == "select" and 12 in asked["indices"]:
+        with pytest.raises(IndexError):
+            of_few(kind.from_dict({"text": [""] * 8}), **asked)  # its own rows
+
+
+def test_a_tokenizer_that_stands_in_pads_starts_and_ends_where_its_family_does():
     pytest.importorskip("transformers")
-    from vramcast.tracing.environment.repositories import _specials
+    from vramcast.tracing.environment.repositories import _model_files, _specials
 
     assert _specials({"model_type": "bert", "vocab_size": 30522})["pad"][1] == 0
-    assert "pad" not in _specials({"model_type": "gpt2", "vocab_size": 50257, "eos_token_id": 50256})
+    gpt = _specials({"model_type": "gpt2", "vocab_size": 50257, "eos_token_id": 50256})
+    assert "pad" not in gpt and gpt["bos"][1] == 50256
+    for family, longest in (("roberta", 512), ("bert", 514)):  # one has positions after that of padding alone
+        files = _model_files({"model_type": family, "max_position_embeddings": 514, "pad_token_id": 1}, "of/a-model")
+        assert files["tokenizer_config.json"].args[0]["model_max_length"] == longest

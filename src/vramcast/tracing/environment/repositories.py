@@ -56,7 +56,11 @@ TEMPLATE: Final = (
 USUAL: Final = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<s>", "</s>", "<pad>", "<image>")
 """Tokens that scripts name, at the end of a vocabulary that has room for them."""
 LEAST_VOCABULARY: Final = 1000
-PAD: Final = "pad_token_id"
+AFTER_PAD: Final = (
+    "camembert", "data2vec-text", "ibert", "lilt", "longformer", "luke", "markuplm", "mpnet", "roberta",
+    "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+)
+"""Families whose positions start after that of padding [transformers models/*/modeling_*.py, `padding_idx + 1`]."""
 AUTOENCODERS: Final = {
     "stabilityai/sd-vae-ft-ema": "stable-diffusion-1.5", "stabilityai/sd-vae-ft-mse": "stable-diffusion-1.5",
     "madebyollin/sdxl-vae-fp16-fix": "stable-diffusion-xl-base", "stabilityai/sdxl-vae": "stable-diffusion-xl-base",
@@ -118,6 +122,8 @@ def _described() -> dict[str, str]:
 
 def _model_files(config: dict[str, Any], repo_id: str, tokens: int = 0, said: str = "") -> dict[str, Maker]:
     longest = tokens or config.get("max_position_embeddings") or 1 << 20
+    if config.get("model_type") in AFTER_PAD and not tokens:
+        longest -= _specials(config)["pad"][1] + 1
     return {
         "config.json": partial(_make_json, config, said or Note(CONFIG, repo_id)),
         WEIGHTS: partial(make_weights, config, repo_id),
@@ -161,8 +167,10 @@ def _vocabulary(config: Mapping[str, Any]) -> int:
 def _specials(config: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
     """Role of a token -> its text and id."""
     ids = {role: config.get(f"{role}_token_id") for role in ("eos", "bos", "pad")}
-    if ids["pad"] is None and "model_type" in config:  # left out where it is that of the family's own class
-        ids["pad"] = getattr(import_module("transformers").AutoConfig.for_model(config["model_type"]), PAD, None)
+    if "model_type" in config:  # left out where they are those of the family's own class
+        usual = import_module("transformers").AutoConfig.for_model(config["model_type"])
+        for role in ("bos", "pad"):
+            ids[role] = getattr(usual, f"{role}_token_id", None) if ids[role] is None else ids[role]
     ids["eos"] = _vocabulary(config) - 1 if ids["eos"] is None else ids["eos"]  # as every tokenizer has one
     firsts = {role: each[0] if isinstance(each, list) else each for role, each in ids.items()}
     texts: dict[int, str] = {}

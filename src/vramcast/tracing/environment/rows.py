@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import wraps
 from importlib import import_module
+from inspect import signature
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -58,6 +59,9 @@ TRAINERS: Final[Mapping[str, tuple[str, ...]]] = {
 NAMED: Final = {"prompts": "prompt", "completions": "completion", "desirable": "label"}
 TRAINER: Final = re.compile(rf"\b({'|'.join(TRAINERS)})Trainer\b")
 QUOTED: Final = re.compile(r"""["'](\w+)["']""")
+OF_SENTENCES: Final = re.compile(r"\b(?:SentenceTransformer|CrossEncoder|SparseEncoder)Trainer\b")
+"""Trainers of sentence-transformers, to which every column is a text of its own, or a label by its name."""
+ADDED: Final = re.compile(r"add_column\(\s*(?:name=)?[\"'](\w+)")
 OWN_TEXT: Final = ("dataset_text_field", "formatting_func")
 SPLITS: Final = ("train", "validation", "test")
 SUBSCRIPT: Final = re.compile(
@@ -71,6 +75,15 @@ OF_BATCHES: Final = (
 )
 """What tokenizers and processors make, which is no column of the data."""
 OF_TRAINERS: Final = frozenset((*chain(*TRAINERS.values()), *NAMED.values(), *OF_BATCHES, *SPLITS)) - {"messages"}
+DESCRIPTION: Final = "rows that stand in"
+SUBSETS: Final[Mapping[str, tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]]] = {
+    "pair": ((("anchor", "positive"), ("query", "answer")), ()),
+    "pair-class": ((("premise", "hypothesis"), ("sentence1", "sentence2")), ("label",)),
+    "pair-score": ((("sentence1", "sentence2"),), ("score",)),
+    "triplet": ((("anchor", "positive", "negative"), ("query", "positive", "negative")), ()),
+}
+"""Subset that a script asks for by the name that the data sets of sentence-transformers have in common [its
+docs/sentence_transformer/dataset_overview.md] -> the names that its texts may have, the usual ones first; its label."""
 NO_METRIC: Final = "{}: the hub does not answer; a metric whose every value is zero stands in"
 
 
@@ -79,6 +92,26 @@ def rows_of_hub(module: ModuleType) -> Iterator[None]:
     """Around `datasets.load`."""
     yield
     vars(module)["load_dataset"] = _or_rows(vars(module)["load_dataset"])
+    kind: Any = import_module("datasets").Dataset
+    for name, few in (("select", _few_indices), ("skip", _few_skipped), ("train_test_split", _few_parts)):
+        setattr(kind, name, _of_few(getattr(kind, name), few))
+
+
+def _of_few(act: Callable[..., Any], few: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a data set that asks rows that stand in, and what a script makes of them, for no more than are there.
+
+    What they are made into is a plain data set again, of which only the description is theirs.
+    """
+
+    @wraps(act)
+    def done(rows: Any, *args: Any, **kwargs: Any) -> Any:
+        if rows.info.description != DESCRIPTION:
+            return act(rows, *args, **kwargs)
+        given = signature(act).bind(rows, *args, **kwargs).arguments
+        del given["self"]
+        return act(rows, **given | few(len(rows), given))
+
+    return done
 
 
 def _or_rows(load: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,7 +130,8 @@ def _or_rows(load: Callable[..., Any]) -> Callable[..., Any]:
         except Exception:
             pass  # neither there nor in the cache
         split = kwargs.get("split", args[4] if len(args) > 4 else None)
-        return _stand_in(path, split, simulation, is_streamed=bool(kwargs.get("streaming")))
+        subset = str(kwargs.get("name", args[0] if args else ""))
+        return _stand_in(path, subset, split, simulation, is_streamed=bool(kwargs.get("streaming")))
 
     return loaded
 
@@ -133,6 +167,8 @@ def metrics_of_hub(module: ModuleType) -> Iterator[None]:
     @wraps(load)
     def loaded(path: str, *args: Any, **kwargs: Any) -> Any:
         simulation = running()
+        if simulation is not None and not answers():
+            import_module("evaluate.config").HF_EVALUATE_OFFLINE = True  # type: ignore[attr-defined]
         try:
             return load(path, *args, **kwargs)
         except (OSError, ImportError):
@@ -144,9 +180,9 @@ def metrics_of_hub(module: ModuleType) -> Iterator[None]:
     vars(module)["load"] = loaded
 
 
-def _stand_in(path: str, split: Any, simulation: Simulation, *, is_streamed: bool) -> Any:
+def _stand_in(path: str, subset: str, split: Any, simulation: Simulation, *, is_streamed: bool) -> Any:
     library: Any = import_module("datasets")
-    columns = _columns()
+    columns = _columns(subset)
     count = simulation.data.get("rows", ROWS)
     tokens = simulation.data.get("seq", SEQUENCE)
     simulation.assumptions.note(
@@ -159,7 +195,7 @@ def _stand_in(path: str, split: Any, simulation: Simulation, *, is_streamed: boo
     rows = library.Dataset.from_dict({name: values for name, (values, _) in made.items()})
     for name, feature in features.items():
         rows = rows.cast_column(name, feature)
-    rows.__class__ = type("Rows", (library.Dataset,), {"select": _select, "train_test_split": _split})
+    rows.info.description = DESCRIPTION
     rows = rows.to_iterable_dataset() if is_streamed else rows
     if split is None:
         kind: Any = library.IterableDatasetDict if is_streamed else library.DatasetDict
@@ -167,20 +203,26 @@ def _stand_in(path: str, split: Any, simulation: Simulation, *, is_streamed: boo
     return [rows for _ in split] if isinstance(split, (list, tuple)) else rows
 
 
-def _select(rows: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
-    """`Dataset.select` of those rows that there are: which ones does not matter."""
-    chosen = [number for number in indices if number < len(rows)] or [number % len(rows) for number in indices]
-    return super(type(rows), rows).select(chosen, *args, **kwargs)
+def _few_indices(count: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those rows that there are, of others as many: which ones does not matter. A rest that is empty is all of them."""
+    indices = [*given["indices"]]
+    chosen = [number for number in indices if number < count] or [number % count for number in indices]
+    is_rest = isinstance(given["indices"], range) and given["indices"].start >= count
+    return {"indices": chosen or (range(count) if is_rest else chosen)}
 
 
-def _split(rows: Any, *args: Any, **kwargs: Any) -> Any:
-    """`Dataset.train_test_split`: a part that is counted in rows takes half of those that there are at most."""
-    given = {name: size for name, size in kwargs.items() if name in ("test_size", "train_size") and size}
-    sizes = {name: min(size, len(rows) // 2) for name, size in given.items() if size >= 1}
-    return super(type(rows), rows).train_test_split(*args, **{**kwargs, **sizes})
+def _few_skipped(count: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """None of them where as many or more are to be left out."""
+    return {"n": given["n"] if given["n"] < count else 0}
 
 
-def _columns() -> tuple[str, ...]:
+def _few_parts(count: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Half of them at most for a part that is counted in rows."""
+    sizes = {name: given[name] for name in ("test_size", "train_size") if given.get(name)}
+    return {name: min(size, count // 2) for name, size in sizes.items() if size >= 1}
+
+
+def _columns(subset: str) -> tuple[str, ...]:
     """What the script, the files that lead to the call and the command line speak of."""
     library = str(Path(import_module("datasets").__file__ or "").parent)
     frame, files = sys._getframe(1), sorted(map(str, own_files("")))
@@ -190,10 +232,10 @@ def _columns() -> tuple[str, ...]:
             files.append(name)
         frame = frame.f_back
     text = "\n".join("".join(linecache.getlines(name)) for name in files)
-    return columns_in(text, {part for word in sys.argv for part in word.split("=")})
+    return columns_in(text, {part for word in sys.argv for part in word.split("=")}, subset)
 
 
-def columns_in(text: str, asked: Set[str]) -> tuple[str, ...]:
+def columns_in(text: str, asked: Set[str], subset: str = "") -> tuple[str, ...]:
     """Columns of a data set that code reads, or that words of a command line name."""
     removed = [name for names in REMOVED.findall(text) for name in QUOTED.findall(names)]
     trainer = TRAINER.search(text)
@@ -203,6 +245,13 @@ def columns_in(text: str, asked: Set[str]) -> tuple[str, ...]:
         read = (name for name in (*removed, *SUBSCRIPT.findall(text)) if name not in OF_TRAINERS)
         return *dict.fromkeys((*TRAINERS[trainer[1]], *fields, *read)), *with_images
     words = {*QUOTED.findall(text), *asked}
+    if OF_SENTENCES.search(text):
+        texts, label = SUBSETS.get(subset, SUBSETS["pair"])
+        made = (*ADDED.findall(text), *OF_BATCHES, *SPLITS)
+        taken = tuple(name for name in dict.fromkeys(SUBSCRIPT.findall(text)) if name not in made)
+        if subset not in SUBSETS and len(taken) > 1:
+            return taken
+        return *next((names for names in texts if words.issuperset(names)), texts[0]), *label
     known = (*CONVERSATIONS, *LONG, *BRIEF, *LABELS, *IMAGES, "answers", "idx", "id", "translation")
     others = tuple(dict.fromkeys((*SUBSCRIPT.findall(text), *removed)))
     found = tuple(name for name in known if name in words)
