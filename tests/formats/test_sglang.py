@@ -21,6 +21,7 @@ def options(arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("arguments", "said"), [
     ("--disable-piecewise-cuda-graph", {"engine-option": ("prefill-graphs=false",)}),
     ("--disable-prefill-cuda-graph", {"engine-option": ("prefill-graphs=false",)}),
+    ("--attention-backend fa3", {}), ("--attention-backend flashinfer", {}),
     ("--disable-cuda-graph", {"graphs": False}),
     ("--tp 8 --dp 4 --enable-dp-attention", {"attention-dp": True}), ("--tp 8 --attn-dp-size 4 --ep-size 8", {
         "attention-dp": True, "expert-parallel": True}),
@@ -40,6 +41,7 @@ def test_forms_that_are_read(arguments: str, said: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("arguments", "said"), [
     ("--disable-decode-cuda-graph", "leaves the graphs of prefills"), ("--enable-torch-compile", "enable_torch_comp"),
     ("--dllm-algorithm LowConfidence", "dllm_algorithm"), ("--max-prefill-tokens 4096", "max_prefill_tokens"),
+    ("--attention-backend triton", "attention_backend: may change"),
     ("--torchao-config int4wo-128", "torchao_config: may change"), ("--cpu-offload-gb 4", "cpu_offload_gb"),
     ("--disaggregation-mode prefill --disaggregation-ib-device x", "disaggregation_mode, disaggregation_ib_device"),
     ("""--json-model-override-args '{"rope_scaling": {"rope_type": "yarn", "factor": 2}}'""", "--context-length"),

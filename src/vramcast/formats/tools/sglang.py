@@ -68,6 +68,8 @@ def _own(values: Watched) -> dict[str, Any]:
         values.cannot("ep_size", "{} of tp_size={} is not modelled; {} is", experts, tp, tp, option="expert-parallel")
     elif experts not in (None, 1):
         found["expert-parallel"] = True
+    if (backend := values.get("attention_backend")) not in (None, "auto"):
+        values.assumed.append(Note("{}: FlashInfer's workspace of attention is counted, and the usual speed", backend))
     options = _without_graphs(values, found)
     _without_others(values, tp)
     lengths, longer = stretched(values, "json_model_override_args", "context_length", multiplied=())
