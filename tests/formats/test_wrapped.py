@@ -381,3 +381,11 @@ def test_launchers_that_are_written_are_read_back(
     if "gpus" in found:
         assert cluster_of(found["gpus"]).count == job.cluster.count
         assert cluster_of(found["gpus"]).gpu.name == job.cluster.gpu.name
+
+
+def test_what_slurms_launcher_is_told_is_none_of_the_trainings(tmp_path: Path) -> None:
+    """Pyxis' options stand before the program, as arguments that Megatron has not."""
+    command = json.loads(DLC)["UserCommand"].replace("$WORLD_SIZE", "1").replace("$NPROC_PER_NODE", "8")
+    plain, told = (read(tmp_path, "job.sbatch", f"#!/bin/bash\n#SBATCH --gres=gpu:h100:8\n{start} {command}\n")
+                   for start in ("srun", "srun -l --container-image $IMAGE --container-mounts /fsx:/fsx"))
+    assert plain == told

@@ -88,6 +88,10 @@ OF_LOCAL: Final = ("--use-flash-attn", "--attention-softmax-in-fp32")
 """Those of them that matter to Megatron's own layers."""
 
 
+STARTERS: Final = re.compile(r"(?:.*/)?(?:torchrun|python[\d.]*)")
+"""What starts a program behind `srun` and its options."""
+
+
 def _score(words: tuple[str, ...]) -> int:
     """Arguments of Megatron in a command; one alone may be anybody's."""
     known = load_format("megatron").sections["arguments"]
@@ -172,9 +176,17 @@ def _given(config: Config) -> tuple[Command, dict[str, Any]]:
     if config.table is not None:
         return given_by_table(config.table)
     command = command_of(config, _score)
+    command = command._replace(words=_behind_srun(command.words))
     return command, {  # "none" is a word of several arguments
         dashed(name): "none" if value is None else value for name, value in arguments(command.words).items()
     }
+
+
+def _behind_srun(words: tuple[str, ...]) -> tuple[str, ...]:
+    """A command without Slurm's launcher and its options, which are none of the program's."""
+    srun = next((place for place, word in enumerate(words) if word.rpartition("/")[2] == "srun"), len(words))
+    starts = (place for place in range(srun + 1, len(words)) if STARTERS.fullmatch(words[place]))
+    return words[next(starts, 0):]
 
 
 def _moments(values: Watched) -> Any:
