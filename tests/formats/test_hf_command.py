@@ -148,6 +148,7 @@ def test_what_such_a_script_leaves_to_itself_is_asked_for(tmp_path: Path) -> Non
 
 
 def test_another_projects_src_train_is_not_llamafactorys(tmp_path: Path) -> None:
-    with pytest.raises(Unsupported) as refused:
-        of(tmp_path, "python src/train.py --lr 3")
-    assert "llamafactory" not in str(refused.value)
+    for arguments in ("--lr 3", "--dataset=allenai/c4 --num_layers=32 --hidden_width=4096"):
+        with pytest.raises(Unsupported) as refused:
+            of(tmp_path, f"python src/train.py {arguments}")
+        assert "llamafactory" not in str(refused.value)

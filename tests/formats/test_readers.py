@@ -310,3 +310,8 @@ def test_half_a_file_and_one_of_another_tool_are_one_sentence(name: str, text: s
     with pytest.raises(SourceError, match=said) as refused:
         read_files([tmp_path / name], command="train")
     assert "\n" not in str(refused.value) and "tatsu-lab" not in str(refused.value)
+
+
+def test_a_remark_names_no_image(tmp_path: Path) -> None:
+    command = "vllm serve llama-3.1-8b --max-model-len 4096  # beside vLLM-neuron, and vllm/vllm-openai-cpu:latest\n"
+    assert refusal(read_files([written(tmp_path, "serve.sh", f"set -e\n{command}")], command="serve")) == ""

@@ -32,6 +32,7 @@ from vramcast.formats.reading import (
     plain,
     written,
 )
+from vramcast.formats.unread import without_comments
 from vramcast.formats.watched import Known, Watched
 from vramcast.sources.logs import options
 from vramcast.sources.logs.options import Target, negated, translated
@@ -402,7 +403,8 @@ def _versions(config: Config, server: Server, options: dict[str, Any]) -> Iterat
     elif found:
         why = Note("is named in {} versions; give --engine {}@VERSION", len(found), server.engine)
         yield Unread(server.engine, why, "engine")
-    if (image := _first(words, WITHOUT_CARDS)) is not None:
+    head, _, rest = config.text.partition("\n")  # a container's image stands in the first line, behind a #
+    if (image := _first(_image_words(f"{head}\n{without_comments(rest)}"), WITHOUT_CARDS)) is not None:
         yield Unread(image[1][:60], NO_GPU)
     elif not found and (image := _first(words, OTHER_IMAGES) or _first(words, TAGGED)) is not None:
         why = Note("does not say which {} is in it; give --engine {}@VERSION", server.engine, server.engine)

@@ -168,8 +168,8 @@ def tool_of(config: Config) -> str | None:
         names = _paths(config.table)
         return next((tool.name for tool in TOOLS if any(_is(names, line) for line in tool.keys)
                      and not (tool.unless and _is(names, tool.unless))), None)
-    return next((tool.name for tool in TOOLS if tool.text and re.search(tool.text, _code(config.text), re.MULTILINE)),
-                None)
+    code = without_comments(config.text)
+    return next((tool.name for tool in TOOLS if tool.text and re.search(tool.text, code, re.MULTILINE)), None)
 
 
 def has_names(table: Mapping[str, Any], lines: tuple[str, ...]) -> bool:
@@ -188,6 +188,6 @@ def _paths(table: Mapping[str, Any]) -> frozenset[str]:
     return frozenset((*table, *inner))
 
 
-def _code(text: str) -> str:
+def without_comments(text: str) -> str:
     """A script without its comments: they name other tools."""
     return re.sub(r"(?m)(?:^|\s)#(?!!).*$", "", text)

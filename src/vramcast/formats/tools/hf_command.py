@@ -61,7 +61,7 @@ TRL_CONFIGS: Final = presets("trl", "accelerate")
 PROCESSES: Final = 8
 """Of those files."""
 
-FACTORYS: Final = frozenset({"stage", "template", "dataset", "dataset_dir", "model_name_or_path"})
+FACTORYS: Final = frozenset({"stage", "template", "dataset_dir", "model_name_or_path"})
 """What tells LLaMA-Factory's src/train.py from other projects' scripts of that name."""
 
 
