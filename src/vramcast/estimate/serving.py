@@ -77,9 +77,11 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
         job, ignored = applicable(job)
         if job.traffic is not None:
             estimate.traffic.check(job)
-    asked, moved = job, None
+    asked: ServeJob | PipelineJob = job
+    moved: tuple[Note, ...] = ()
     if isinstance(job, ServeJob):
         job, moved = as_placed(job)
+        asked = msgspec.structs.replace(asked, requests=job.requests)  # a context made shorter, asked again, stays so
     deployment = deploy(job)
     changed, idle = _calibrated(job, deployment)
     programs = [rank.program for rank in deployment.ranks]
@@ -106,7 +108,7 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
                 supposed,
             )
         ),
-        cautions=(*((moved,) if moved else ()), *unserved, *_foremost(job), *deployment.cautions),
+        cautions=(*moved, *unserved, *_foremost(job), *deployment.cautions),
         warnings=_unique(
             chain(
                 ignored, idle, _cautions(job), deployment.warnings, deployment.advice(),
@@ -125,12 +127,12 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
     return with_cost(found, job.cluster, copies=requests.replicas if requests else 1)
 
 
-def as_placed(job: ServeJob) -> tuple[ServeJob, Note | None]:
+def as_placed(job: ServeJob) -> tuple[ServeJob, tuple[Note, ...]]:
     """The job as an engine that moves what does not fit runs it, and what was moved."""
     if job.engine in SERVING and SERVING[job.engine].is_ggml:
-        placed: tuple[ServeJob, Note | None] = import_module(SERVING[job.engine].module).fitted(job)
+        placed: tuple[ServeJob, tuple[Note, ...]] = import_module(SERVING[job.engine].module).fitted(job)
         return placed
-    return job, None
+    return job, ()
 
 
 def _served(

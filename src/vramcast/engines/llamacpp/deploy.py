@@ -67,7 +67,7 @@ PLACING: Final = ("cpu-moe", "n-cpu-moe", "override-tensor", "tensor-split", "de
 """Options that say where weights lie: where one is given nothing is moved [common/fit.cpp]."""
 
 
-def fitted(job: ServeJob) -> tuple[ServeJob, Note | None]:
+def fitted(job: ServeJob) -> tuple[ServeJob, tuple[Note, ...]]:
     """The job as it runs where nobody says what lies on the cards, and what was moved to the host.
 
     Since `--fit`, a gibibyte of each card is left free: a context that nobody gives is made shorter, down to 4,096
@@ -75,7 +75,7 @@ def fitted(job: ServeJob) -> tuple[ServeJob, Note | None]:
     """
     options = job.engine_options
     if not settings_of(job).has("fit") or options.get("fit") == "off":
-        return job, None
+        return job, ()
     room, layers = _room(job) - FIT_MARGIN, job.model.num_layers
 
     def fits(asked: ServeJob) -> bool:
@@ -83,11 +83,13 @@ def fitted(job: ServeJob) -> tuple[ServeJob, Note | None]:
         return all(card_bytes(context, card) <= room for card in range(context.placement.cards))
 
     if fits(job):
-        return job, None
-    shorter = None
+        return job, ()
+    shorter: tuple[Note, ...] = ()
     if job.requests.context is None and (most := max(LEAST_CONTEXT, context_that_fits(job, room))) < job.context:
         job = replace(job, requests=replace(job.requests, context=most))
-        shorter = Note("--fit leaves 1024 MiB of each card free where -c is not given: a context of {:,} tokens", most)
+        shorter = (
+            Note("--fit leaves 1024 MiB of each card free where -c is not given: a context of {:,} tokens", most),
+        )
         if fits(job):
             return job, shorter
     if job.plan.gpu_layers is not None or "fit" in options or any(name in options for name in PLACING):
@@ -98,14 +100,14 @@ def fitted(job: ServeJob) -> tuple[ServeJob, Note | None]:
 
         if fits(without(layers)):
             count = 1 + bisect_left(range(1, layers), True, key=lambda moved: fits(without(moved)))
-            return without(count), Note(
+            return without(count), (*shorter, Note(
                 "--fit leaves 1024 MiB of each card free where -ngl is not given: experts of {} of {} layers are on "
-                "the host", count, layers)
+                "the host", count, layers))
         job = without(layers)
     most = layers_that_fit(job, room)
-    return replace(job, plan=replace(job.plan, gpu_layers=most)), Note(
+    return replace(job, plan=replace(job.plan, gpu_layers=most)), (*shorter, Note(
         "--fit leaves 1024 MiB of each card free where -ngl is not given: {} of {} layers are on the cards, the head "
-        "counted", most, layers + 1)
+        "counted", most, layers + 1))
 
 
 def context_that_fits(job: ServeJob, room: int) -> int:
