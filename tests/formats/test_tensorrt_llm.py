@@ -30,6 +30,12 @@ def test_what_may_change_memory_is_refused_by_its_name(arguments: str, extra: st
     assert said in refusal(read_files([], command="serve", line=line))
 
 
+def test_ranks_that_attend_apart_are_not_guessed_without_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "trtllm_config.yaml"
+    file.write_text("kv_cache_config:\n  dtype: auto\nenable_attention_dp: true\n")
+    assert "give --dp N --attention-dp" in refusal(read_files([str(file)], command="serve"))
+
+
 @pytest.mark.parametrize("question", [
     {"model": "qwen3-32b", "gpus": "2xh100", "context": 8192, "kv-dtype": "fp8"},
     {"model": "llama-3.1-8b", "gpus": "h100", "max-sequences": 64, "batched-tokens": 4096, "memory-fraction": 0.7},

@@ -144,6 +144,9 @@ def _degrees(values: Watched) -> dict[str, Any]:
         values.cannot("moe_expert_parallel_size", "{} of tensor_parallel_size={} is not modelled; {} is", experts, tp,
                       tp, option="expert-parallel")
     whole = {"expert-parallel": True} if experts > 1 else {}
+    if values.flag("enable_attention_dp") and not {"tensor_parallel_size", "model"} & {*dict.keys(values)}:
+        values.cannot("enable_attention_dp", "is over ranks that the command says, which is not here; give --dp N "
+                      "--attention-dp", option="attention-dp")
     if values.flag("enable_attention_dp") and tp > 1:
         return {"tp": 1, "dp": tp, "attention-dp": True} | whole
     return {"tp": tp} | whole
