@@ -13,6 +13,7 @@ from vramcast.api import job_of
 from vramcast.domain.job import Job
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.estimate.training import answer
+from vramcast.formats.paths import Invocation
 from vramcast.formats.read import Given, about_network, read_files, settled
 from vramcast.formats.write import write_configs
 
@@ -315,3 +316,10 @@ def test_half_a_file_and_one_of_another_tool_are_one_sentence(name: str, text: s
 def test_a_remark_names_no_image(tmp_path: Path) -> None:
     command = "vllm serve llama-3.1-8b --max-model-len 4096  # beside vLLM-neuron, and vllm/vllm-openai-cpu:latest\n"
     assert refusal(read_files([written(tmp_path, "serve.sh", f"set -e\n{command}")], command="serve")) == ""
+
+
+def test_arguments_that_a_script_hands_on_are_said_to_be_none(tmp_path: Path) -> None:
+    path = written(tmp_path, "serve.sh", 'vllm serve llama-3.1-8b --port "$1" "$@"\n')
+    for arguments, is_said in ((None, True), (("8000",), False)):
+        found = read_files([path], command="serve", started=Invocation(arguments))
+        assert any('"$@" is taken for nothing' in line for line in found.assumptions) == is_said

@@ -42,6 +42,7 @@ class Expander:
         self.open: dict[str, str] = {}  # variables whose value hangs on a branch that is not decided -> what decides
         self.own: list[str] | None = list(given.arguments or ())  # the script's own arguments, or those that it sets
         self.own_known = given.arguments is not None
+        self.without = False  # whether it hands on arguments, and nobody says which it is started with
         self.mentioned: list[str] = []  # variables of the command that is being read
         self.size = self.steps = 0
 
@@ -90,6 +91,7 @@ class Expander:
             return None
         if found.name in ("@", "*"):
             part = ALL_OF_THEM.fullmatch(piece.text)
+            self.without = self.without or (self.own == [] and not self.own_known)
             return None if self.own is None or part is None else self.own[max(0, int(part[1] or 1) - 1):]
         value = self._value(found.name)
         if value is None and found.name in self.unset and not found.rest:

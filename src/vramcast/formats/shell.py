@@ -543,6 +543,8 @@ class Interpreter(Expander):
             for name, value in self.values.items() if name not in self.used and any(map(ARGUMENT.search, value))
         }
         notes = [Note("{} is not read", what) for what in dict.fromkeys(self.skipped)]
+        if self.without:
+            notes.append(Note('"$@" is taken for nothing; --args says what the script is started with'))
         again = sorted(self.again & self.used)
         notes += [Note("{} is set several times; read in the order of the file", name) for name in again]
         values = {name: " ".join(value) for name, value in self.values.items() if name not in self.open}
