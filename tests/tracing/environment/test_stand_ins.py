@@ -73,6 +73,7 @@ SENTENCES = "SparseEncoderTrainer(model, rows['train']);"
 
 
 @pytest.mark.parametrize(("text", "subset", "columns"), [
+    ("", "qrels", ["query-id", "corpus-id", "score"]),
     ("", "", ["anchor", "positive"]), ("dataset['question'], x['answer']", "", ["question", "answer"]),
     ("dataset['id'], dataset.add_column('id', x)", "triplet", ["anchor", "positive", "negative"]),
     ("dataset['sentence1'], dataset['sentence2'], dataset['score']", "pair-class", ["sentence1", "sentence2", "label"]),

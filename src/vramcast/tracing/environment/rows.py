@@ -81,9 +81,14 @@ SUBSETS: Final[Mapping[str, tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]]
     "pair-class": ((("premise", "hypothesis"), ("sentence1", "sentence2")), ("label",)),
     "pair-score": ((("sentence1", "sentence2"),), ("score",)),
     "triplet": ((("anchor", "positive", "negative"), ("query", "positive", "negative")), ()),
+    "corpus": ((("_id", "text"),), ()), "queries": ((("_id", "text"),), ()),
+    "qrels": ((("query-id", "corpus-id"),), ("score",)),
 }
 """Subset that a script asks for by the name that the data sets of sentence-transformers have in common [its
-docs/sentence_transformer/dataset_overview.md] -> the names that its texts may have, the usual ones first; its label."""
+docs/sentence_transformer/dataset_overview.md; of searches: sentence_transformer/evaluation/nano_beir.py] -> the names
+that its texts may have, the usual ones first; its label."""
+KEYS: Final = ("_id", "corpus-id", "query-id")
+"""Names of texts: those of the same number in two subsets are the same."""
 NO_METRIC: Final = "{}: the hub does not answer; a metric whose every value is zero stands in"
 
 
@@ -287,6 +292,8 @@ def _column(library: Any, name: str, count: int, simulation: Simulation, has_ima
         return [number % 2 == 0 for number in range(count)], None
     if name in SCORES:
         return [number / count for number in range(count)], None
+    if name in KEYS:
+        return [str(number) for number in range(count)], None
     if name in ("idx", "id"):
         return list(range(count)), None
     return [brief if name in BRIEF else long] * count, None
