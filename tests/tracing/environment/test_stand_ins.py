@@ -7,6 +7,7 @@ pytest.importorskip("torch")
 from vramcast.tracing.environment.graphs import _documented
 from vramcast.tracing.environment.rows import (
     DESCRIPTION,
+    _column,
     _few_indices,
     _few_parts,
     _few_skipped,
@@ -67,6 +68,11 @@ def test_local_files_of_rows_that_are_not_there_are_noticed(files, lacks):
 ])
 def test_columns_are_those_that_a_script_or_its_command_names(text, arguments, columns):
     assert list(columns_in(text, {*arguments})) == columns
+
+
+def test_texts_of_rows_differ_and_are_of_one_length(session):
+    made, _ = _column(None, "anchor", 16, session.simulation, has_images=False)
+    assert len(set(made)) == 16 and {*map(len, made)} == {4 * 1024}
 
 
 SENTENCES = "SparseEncoderTrainer(model, rows['train']);"

@@ -296,7 +296,9 @@ def _column(library: Any, name: str, count: int, simulation: Simulation, has_ima
         return [str(number) for number in range(count)], None
     if name in ("idx", "id"):
         return list(range(count)), None
-    return [brief if name in BRIEF else long] * count, None
+    rest = (brief if name in BRIEF else long)[CHARACTERS:]
+    # Each is another, of the same length: samplers leave rows out that a batch has already.
+    return [f"{number:0{CHARACTERS}d}"[-CHARACTERS:] + rest for number in range(count)], None
 
 
 def _text(tokens: int) -> str:
