@@ -11,10 +11,13 @@ Symbols:  N users
 from __future__ import annotations
 
 from collections import deque
-from math import inf
+from math import ceil, inf
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.timing.batching import Arrival, Batching, Costs, Limits, Pool
+from vramcast.units import ceil_div
 
 LOOSE: Final = 0.1
 """Spread of lengths at least where prompts and those who generate share steps: nothing draws users together there, and
@@ -22,6 +25,13 @@ who falls behind by a little stays behind. Runs of one length on vLLM and Tensor
 
 FEWEST: Final = 64
 """Requests behind the first of every user that means are taken of, at least."""
+
+MOST_CHUNKS: Final = 1024
+"""Pieces of a prompt that are simulated: of a longer one they are larger."""
+
+MOST_STEPS: Final = 1 << 14
+"""Pieces of all prompts at once that are simulated: more users keep a server busy that long more, every wait grows with
+their number."""
 
 STRIDES: Final = (0.6180339887498949, 0.7548776662466927)
 """Of lengths of answers and prompts through their spread: golden ratios of one and two dimensions fill it evenly."""
@@ -104,12 +114,18 @@ def closed_loop(load: Load, limits: Limits, costs: Costs, front: Front, pool: Po
     >>> round(alone.first_token_s, 3), round(alone.token_s, 3)
     (0.1, 0.01)
     """
-    users = load.users
+    users, longest = load.users, ceil(load.prompt * (1 + load.spread))
+    tokens = max(limits.tokens, ceil_div(longest, MOST_CHUNKS))
+    most = max(FEWEST, MOST_STEPS // ceil_div(longest, tokens))
+    if tokens > limits.tokens or users > most:
+        fewer = load._replace(users=min(users, most))
+        found = closed_loop(fewer, replace(limits, tokens=tokens), costs, front, pool)
+        return Latency(*(seconds * users / fewer.users for seconds in found))
     requests = users + max(users, FEWEST)
-    found = _Users(pool, limits, costs, load, front, requests)
-    done = [number for number in range(users, len(found.end_s)) if found.end_s[number] < inf]
-    waits = [first - asked + front.fixed_s for first, asked in zip(found.first_s, found.asked_s, strict=False)]
-    gaps = [(found.end_s[number] - found.first_s[number]) / max(1, found.answer[number] - 1) for number in done]
+    ran = _Users(pool, limits, costs, load, front, requests)
+    done = [number for number in range(users, len(ran.end_s)) if ran.end_s[number] < inf]
+    waits = [first - asked + front.fixed_s for first, asked in zip(ran.first_s, ran.asked_s, strict=False)]
+    gaps = [(ran.end_s[number] - ran.first_s[number]) / max(1, ran.answer[number] - 1) for number in done]
     return Latency(
         first_token_s=sum(waits[number] for number in done) / len(done), token_s=sum(gaps) / len(gaps),
         together_s=sum(waits[:users]) / users,
