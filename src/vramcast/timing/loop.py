@@ -26,12 +26,13 @@ who falls behind by a little stays behind. Runs of one length on vLLM and Tensor
 FEWEST: Final = 64
 """Requests behind the first of every user that means are taken of, at least."""
 
-MOST_CHUNKS: Final = 1024
+MOST_CHUNKS: Final = 256
 """Pieces of a prompt that are simulated: of a longer one they are larger."""
 
-MOST_STEPS: Final = 1 << 14
-"""Pieces of all prompts at once that are simulated: more users keep a server busy that long more, every wait grows with
-their number."""
+MOST_USERS: Final = 1 << 13
+MOST_STEPS: Final = 1 << 17
+"""Users, and pieces of all their prompts, that are simulated. Where there are more, the server is busy all the same: it
+answers as many requests a second, each as fast, and what is longer is the wait before."""
 
 STRIDES: Final = (0.6180339887498949, 0.7548776662466927)
 """Of lengths of answers and prompts through their spread: golden ratios of one and two dimensions fill it evenly."""
@@ -116,11 +117,13 @@ def closed_loop(load: Load, limits: Limits, costs: Costs, front: Front, pool: Po
     """
     users, longest = load.users, ceil(load.prompt * (1 + load.spread))
     tokens = max(limits.tokens, ceil_div(longest, MOST_CHUNKS))
-    most = max(FEWEST, MOST_STEPS // ceil_div(longest, tokens))
+    most = max(FEWEST, min(MOST_USERS, MOST_STEPS // ceil_div(longest, tokens)))
     if tokens > limits.tokens or users > most:
         fewer = load._replace(users=min(users, most))
         found = closed_loop(fewer, replace(limits, tokens=tokens), costs, front, pool)
-        return Latency(*(seconds * users / fewer.users for seconds in found))
+        more = users / fewer.users
+        between = (more - 1) * (found.first_token_s + load.answer * found.token_s)
+        return Latency(found.first_token_s + between, found.token_s, found.together_s * more)
     requests = users + max(users, FEWEST)
     ran = _Users(pool, limits, costs, load, front, requests)
     done = [number for number in range(users, len(ran.end_s)) if ran.end_s[number] < inf]
