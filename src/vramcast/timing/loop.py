@@ -26,7 +26,7 @@ who falls behind by a little stays behind. Runs of one length on vLLM and Tensor
 FEWEST: Final = 64
 """Requests behind the first of every user that means are taken of, at least."""
 
-MOST_CHUNKS: Final = 256
+MOST_CHUNKS: Final = 1024
 """Pieces of a prompt that are simulated: of a longer one they are larger."""
 
 MOST_USERS: Final = 1 << 13
