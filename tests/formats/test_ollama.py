@@ -7,7 +7,7 @@ import pytest
 
 from tests.formats.test_readers import refusal, written
 from vramcast.formats.merged import with_configs
-from vramcast.formats.paths import Configs
+from vramcast.formats.paths import Configs, as_started
 from vramcast.formats.read import Given, read_files
 
 MODELFILE = '''# mine
@@ -62,6 +62,20 @@ def test_a_modelfile_is_a_question_about_llama_cpp(tmp_path: Path) -> None:
 def test_commands_with_their_environment(line: str, said: dict[str, Any]) -> None:
     given = asked(line)
     assert refusal(given) == "" and given.options == STARTED | said
+
+
+@pytest.mark.parametrize(("options", "line"), [
+    ({"model": "qwen3-30b-a3b", "engine": "ollama"}, "ollama run qwen3-30b-a3b"),
+    ({"model": "qwen3:8b"}, "ollama run qwen3:8b"),
+    ({"model": "qwen3:8b", "engine": "llama.cpp"}, "ollama run qwen3:8b"),
+    ({"model": "qwen3:8b", "engine": "llama.cpp@9000"}, "ollama run qwen3:8b"),
+    ({"model": "qwen3:8b", "engine": "ollama@0.12"}, None), ({"model": "qwen3-8b", "engine": "llama.cpp"}, None),
+    ({"model": "qwen3-8b"}, None), ({"engine": "ollama"}, None),
+])
+def test_what_ollama_is_to_run_is_its_command(options: dict[str, Any], line: str | None) -> None:
+    """A version that is named stays; of Ollama's own nobody knows the build of llama.cpp."""
+    kept = {"engine": options["engine"]} if "@" in options.get("engine", "") else {}
+    assert as_started(options, "serve") == (options if line is None else kept | {"from-command": line})
 
 
 @pytest.mark.parametrize(("command", "model"), [("", {"model": "llama-3.1-8b"}), ("command: serve", {

@@ -56,19 +56,23 @@ GGUF: Final = re.compile(
 
 
 def as_started(options: dict[str, Any], command: str) -> dict[str, Any]:
-    """The same, a name of Ollama's library (gemma3:27b) or a repository of GGUF files as the command that runs it."""
-    model = options.get("model")
-    engine = str(options.get("engine") or "ollama").partition("@")[0]
-    if command != "serve" or not isinstance(model, str) or engine not in ("ollama", "llama.cpp"):
+    """The same, what Ollama is to run as the command that runs it.
+
+    That is the model of a question whose engine it is, a name of its library (gemma3:27b), a repository of GGUF files.
+    """
+    model, engine = options.get("model"), str(options.get("engine") or "ollama")
+    if command != "serve" or not isinstance(model, str) or engine.partition("@")[0] not in ("ollama", "llama.cpp"):
         return options
     if "from" in options or "from-command" in options:
         return options
     repository = GGUF.fullmatch(model)
-    if not (repository or LIBRARY.fullmatch(model)) or os.path.exists(model):  # noqa: PTH110  # a name longer than a path may be is none
-        return options
-    rest = {name: value for name, value in options.items() if name not in ("model", "engine")}
-    named = f"hf.co/{repository[1]}" if repository else model
-    return rest | {"from-command": f"ollama run {named}"}
+    is_name = bool(repository or LIBRARY.fullmatch(model)) and not os.path.exists(model)  # noqa: PTH110  # a name longer than a path may be is none
+    if (not is_name and options.get("engine") != "ollama") or engine.startswith("ollama@"):
+        return options  # which build a release of Ollama starts is not known
+    left = ("model",) if "@" in engine else ("model", "engine")
+    rest = {name: value for name, value in options.items() if name not in left}
+    named = f"hf.co/{repository[1]}" if repository and is_name else model
+    return rest | {"from-command": shlex.join(("ollama", "run", named))}
 
 
 def is_script(text: object) -> bool:

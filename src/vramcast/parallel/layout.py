@@ -1,16 +1,24 @@
 """What one rank holds of a divided model: local widths, local tokens, local experts.
 
 [Megatron] Shoeybi et al., arXiv:1909.08053; [SP] Korthikanti et al., arXiv:2205.05198.
+[apart] sgl-project/sglang srt/models/deepseek_v2.py and qwen3_moe.py under --enable-dp-attention: `DeepseekV2MLP` and
+`lm_head` lie on the whole tensor-parallel group, `embed_tokens` has `enable_tp=not is_dp_attention_enabled()`
 """
 
 from __future__ import annotations
 
 from math import prod
+from typing import Final
+
+from msgspec.structs import replace
 
 from vramcast.domain.job import Plan, share
 from vramcast.domain.model import Noun, Parameter, Split
 from vramcast.errors import InvalidSpec
 from vramcast.units import ceil_div, round_up
+
+OVER_ALL: Final = ("mlp.", "moe.shared.", "head", "mtp.mlp.", "mtp.moe.shared.", "mtp.head")
+"""Beginnings of the paths of weights that copies of attention divide together."""
 
 
 class Layout(Noun, frozen=True):
@@ -25,6 +33,15 @@ class Layout(Noun, frozen=True):
     sequence_parallel: bool = False
     vocab_divisor: int = 1  # the embedding is padded to a multiple of this times tp
     kv_heads: int = 0  # of the layer in question; 0: no copies of keys and values
+    apart: int = 1  # copies of attention that divide the dense feed-forward blocks and the head together [apart]
+
+    def around(self, parameter: Parameter) -> Layout:
+        """The degrees that a weight is divided by where attention has copies of its own [apart]."""
+        if self.apart == 1 or parameter.expert:
+            return self
+        if parameter.path.startswith(OVER_ALL):
+            return replace(self, tp=self.tp * self.apart)
+        return replace(self, tp=1) if parameter.kind == "embedding" else self
 
     @property
     def expert_dp(self) -> int:

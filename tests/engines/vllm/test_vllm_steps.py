@@ -141,6 +141,28 @@ def test_so_many_batch_sizes_are_captured(engine: str, options: dict[str, Any], 
     assert [int(formula.split()[0]) for formula in graphs] == ([sizes] if sizes else [])
 
 
+def test_what_copies_of_attention_divide_together_is_theirs_alone_in_sglang() -> None:
+    """`DeepseekV2MLP` and `lm_head` lie on all eight ranks, `embed_tokens` and attention on each [deepseek_v2.py]."""
+    options: dict[str, Any] = {"dp": 8, "gpus": "8xh200", "context": 8192, "attention_dp": True}
+    found = {engine: {entry.path: entry.num_bytes for entry in ask("deepseek-v3", engine, **options).fullest.ledger}
+             for engine in ("sglang", "tensorrt-llm")}
+    for name, ranks in (("decoder.layers/mlp.down", 8), ("head/head.output", 8), ("decoder.layers/moe.shared.down", 8),
+                        ("embedding/embedding.tokens", 1), ("decoder.layers/attention.out", 1)):
+        whole, mine = (found[engine][f"weights/{name}"] for engine in ("tensorrt-llm", "sglang"))
+        assert mine == pytest.approx(whole / ranks, rel=0.03), name  # rounded to blocks
+
+
+@pytest.mark.parametrize(("engine", "options", "kept"), [
+    ("vllm@0.19", {"tp": 8}, set()), ("sglang", {"tp": 8}, set()), ("vllm@0.19", {"tp": 4, "pp": 2}, {"embedding"}),
+])
+def test_the_target_s_tables_are_the_draft_s(engine: str, options: dict[str, Any], kept: set[str]) -> None:
+    """"Sharing target model embedding weights\", "lm_head weights" [llm_base_proposer.py, deepseek_nextn.py]."""
+    found = ask("deepseek-v3", engine, gpus="8xh200", context=8192, draft="mtp", **options)
+    ledger = [entry.path for rank in found.ranks for entry in rank.ledger if entry.category == "draft model"]
+    tables = {name for name in ("embedding", "head") for path in ledger if path.endswith(f"mtp.{name}")}
+    assert ledger and tables == kept
+
+
 def test_the_first_engine_did_not_count_slots_as_weights_before_0_8() -> None:
     plain, more = (ask("llama-3.1-8b", "vllm@0.7", lora_slots=count) for count in (0, 4))
     assert plain.startup["weights"] == more.startup["weights"]

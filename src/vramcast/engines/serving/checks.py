@@ -14,7 +14,7 @@ from vramcast.domain.device import Gpu
 from vramcast.domain.model import MLP, Attention, Head, MoE, MultiLatentAttention
 from vramcast.domain.serving import PipelineJob, ServeJob, ServePlan, Version
 from vramcast.domain.version import named
-from vramcast.engines.serving.rank import expert_degrees, job_formats
+from vramcast.engines.serving.rank import attending_apart, expert_degrees, job_formats
 from vramcast.engines.serving.requests import refuse_pipeline_requests, refuse_requests
 from vramcast.engines.serving.table import SERVING, OldestSm, Support
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported, listed
@@ -198,7 +198,7 @@ def _refuse_unread(job: ServeJob | PipelineJob) -> None:
 
 def check_degrees(job: ServeJob) -> None:
     """Raise InvalidSpec when a degree does not divide what it splits, naming those that would."""
-    model, plan = job.model, job.plan
+    model, plan, apart = job.model, job.plan, attending_apart(job)
     for run in model.main.runs:
         mixer, channel = run.layer.mixer, run.layer.channel
         if isinstance(mixer, (Attention, MultiLatentAttention)):
@@ -206,7 +206,8 @@ def check_degrees(job: ServeJob) -> None:
         if isinstance(mixer, Attention) and max(plan.tp, mixer.num_kv_heads) % min(plan.tp, mixer.num_kv_heads):
             _divides("tp", plan.tp, mixer.num_kv_heads, f"num_kv_heads={mixer.num_kv_heads} of {model.name}")
         if isinstance(channel, MLP):
-            _divides("tp", plan.tp, channel.width, f"ffn={channel.width} of {model.name}")
+            _divides("tp x dp" if apart > 1 else "tp", plan.tp * apart, channel.width,
+                     f"ffn={channel.width} of {model.name}")
         if isinstance(channel, MoE):
             ep, etp = expert_degrees(job)
             width = channel.expert.width
@@ -230,12 +231,12 @@ def check_degrees(job: ServeJob) -> None:
 def _check_blocks(job: ServeJob) -> None:
     """Refuse feed-forward widths of which a rank has no whole blocks of FP8 [blocks]."""
     formats, (_, etp) = job_formats(job), expert_degrees(job)
-    stored = formats.experts or formats.quantised
+    stored, dense = formats.experts or formats.quantised, job.plan.tp * attending_apart(job)
     for channel in (run.layer.channel for run in job.model.main.runs):
         if isinstance(channel, MoE):
-            found = [(channel.expert.width, etp, stored), (channel.shared_width, job.plan.tp, formats.quantised)]
+            found = [(channel.expert.width, etp, stored), (channel.shared_width, dense, formats.quantised)]
         else:
-            found = [(channel.width if channel is not None else 0, job.plan.tp, formats.quantised)]
+            found = [(channel.width if channel is not None else 0, dense, formats.quantised)]
         for width, ranks, form in found:
             if form == BLOCKED and ranks > 1 and width // ranks % FP8_BLOCK:
                 tp, copies = job.plan.tp, ranks // job.plan.tp  # copies that share the experts divide them, too

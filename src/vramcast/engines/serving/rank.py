@@ -12,7 +12,9 @@ queries, keys and values of 2 H, and a head of its own over a shortened vocabula
 target's.
 [flat] vllm/model_executor/layers/fused_moe/config.py `FusedMoEParallelConfig.make`: without expert parallelism experts
 are divided over tensor- and data-parallel ranks together
-[MTP] DeepSeek-V3, arXiv:2412.19437, section 2.2: the checkpoint's own modules.
+[MTP] DeepSeek-V3, arXiv:2412.19437, section 2.2: the checkpoint's own modules. Their copies of embedding and head give
+way to the target's: vllm/v1/spec_decode/llm_base_proposer.py "Detected MTP model. Sharing target model", the embedding
+where there are no pipeline stages; sglang srt/models/deepseek_nextn.py `set_embed_and_head`
 """
 
 from __future__ import annotations
@@ -189,7 +191,10 @@ def draft_weights(job: ServeJob, stage: Stage, layout: Layout) -> Iterator[tuple
         )
         return
     formats = formats_of(job.model, weights=job.plan.weights, dtype=job.plan.dtype)
+    shared = ("mtp.head", "mtp.embedding")[: 2 if job.plan.pp == 1 else 1]
     for parameter in _own_parameters(job.model, draft):
+        if parameter.path in shared:
+            continue
         yield _draft_tensor(parameter, layout, formats), 1
 
 
@@ -239,7 +244,7 @@ def _own_parameters(model: Model, draft: Draft) -> Iterator[Parameter]:
 
 
 def _draft_tensor(parameter: Parameter, layout: Layout, formats: Formats) -> Tensor:
-    shape, stored = local_shape(parameter, layout), _stored(parameter, formats)
+    shape, stored = local_shape(parameter, layout.around(parameter)), _stored(parameter, formats)
     return Tensor(
         name=parameter.path,
         num_bytes=format_of(stored).num_bytes(shape),
@@ -293,6 +298,11 @@ def expert_degrees(job: ServeJob) -> tuple[int, int]:
     return (ranks, 1) if job.plan.expert_parallel else (1, ranks)
 
 
+def attending_apart(job: ServeJob) -> int:
+    """Copies of attention that divide the dense feed-forward blocks, shared experts and the head together."""
+    return job.plan.dp if SERVING[job.engine].divides_dense and shares_experts(job) else 1
+
+
 def gathered(job: ServeJob) -> int:
     """Data-parallel ranks whose tokens pass through the experts of each: whole experts meet their share of them."""
     return job.plan.dp if shares_experts(job) and not job.plan.expert_parallel else 1
@@ -301,7 +311,7 @@ def gathered(job: ServeJob) -> int:
 def layout_of(job: ServeJob, *, vocab_divisor: int) -> Layout:
     """Degrees of parallelism."""
     ep, etp = expert_degrees(job)
-    return Layout(tp=job.plan.tp, ep=ep, etp=etp, vocab_divisor=vocab_divisor)
+    return Layout(tp=job.plan.tp, ep=ep, etp=etp, vocab_divisor=vocab_divisor, apart=attending_apart(job))
 
 
 def load_program(

@@ -97,6 +97,7 @@ class ServingEngine(NamedTuple):
     splits: bool = False  # over tensor and pipeline ranks; the others put layers on one card after the other
     whole_fp8_blocks: bool = False  # weights in blocks of FP8 are refused where a rank would have part of one
     copies_share_experts: bool = False  # data-parallel ranks hold one set of them, asked or not
+    divides_dense: bool = False  # data-parallel ranks that share experts divide dense blocks and the head, too
     spread_by: str = "tp"  # the degree that GPUs beyond the first go to, where nobody says
     formats: tuple[str, ...] = ()  # of weights, that it loads, the most precise first
     gguf: frozenset[str] = frozenset()  # types of ggml that it has kernels for, by name or by `GgmlType.source`
@@ -160,7 +161,7 @@ SERVING: Final[dict[str, ServingEngine]] = {
     ),
     "sglang": ServingEngine(
         "vramcast.engines.sglang", (0, 3), (0, 5, 23), (0, 5, 23), _SERVER | {"graphs"}, "max_running", "chunk",
-        splits=True, whole_fp8_blocks=True,
+        splits=True, whole_fp8_blocks=True, divides_dense=True,
         formats=_SERVER_FORMATS, gguf=_SERVER_GGUF,
         kv_dtypes=("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp4"),
         beyond=Beyond("SGLang refuses such a --context-length", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"),

@@ -183,7 +183,7 @@ def _parts(
         # quantisers leave the towers in front of the decoder as they are
         inside = not any(owner.startswith(stack.name) for stack in model.stacks[:-1])
         divided = Layout() if whole_towers and not inside else layout
-        shape = local_shape(parameter, replace(divided, kv_heads=_kv_heads(staged, owner)))
+        shape = local_shape(parameter, replace(divided.around(parameter), kv_heads=_kv_heads(staged, owner)))
         stored = formats.of(parameter) if inside else formats.whole
         sizes = " x ".join(f"{size:,}" for size in shape)
         chosen = format_of(stored)

@@ -23,6 +23,7 @@ from vramcast.engines.serving.pools import Pools, fewest_tokens
 from vramcast.engines.serving.rank import (
     EAGLE,
     WIDTHS,
+    attending_apart,
     corrected,
     corrected_tensor,
     dtype_of,
@@ -130,7 +131,7 @@ def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
     before -= sum(tensor.num_bytes for tensor in outside)
     left = round(settings.fraction * before) - loaded
     if counted and stage.last:
-        left -= unused_draft_bytes(job.model, plan)
+        left -= unused_draft_bytes(job.model, plan, apart=layout.apart)
     if job.version >= IMAGES_SINCE and sees(job.model):
         left -= IMAGE_CACHE
     left = left if plan.cache_bytes is None else plan.cache_bytes
@@ -186,17 +187,19 @@ def _step(job: ServeJob, settings: Settings, stage: Stage) -> Program:
         gathered=gathered(job),
     ))
     if stage.last:
-        step += transient(*logits(model, sequences=max(1, settings.graph_sequences), width=width, source=SOURCE))
+        rows = max(1, settings.graph_sequences) * attending_apart(job)  # of all that divide the head
+        step += transient(*logits(model, sequences=rows, width=width, source=SOURCE))
     return corrected(job, step)
 
 
-def unused_draft_bytes(model: Model, plan: ServePlan) -> int:
+def unused_draft_bytes(model: Model, plan: ServePlan, *, apart: int = 1) -> int:
     """Embedding and head of a draft that the target's take the place of: there while the pools are sized [bytes].
 
     Source: github.com/sgl-project/sglang/issues/36452; EAGLE-3 drafts use a head of their own
     """
-    draft = plan.draft
+    draft, tp = plan.draft, plan.tp
     if draft is None or not (draft.kind in EAGLE or draft.kind == "mtp"):
         return 0
-    tables = 1 if draft.kind == "eagle3" else 2
-    return tables * TABLE_WIDTH * model.vocab * model.hidden // plan.tp
+    table = TABLE_WIDTH * model.vocab * model.hidden
+    embedding, head = table // tp if apart == 1 else table, table // (tp * apart)
+    return embedding + (head if draft.kind != "eagle3" else 0)

@@ -147,13 +147,17 @@ def _of_library(said: str) -> tuple[dict[str, str], str]:
     ({'model': 'deepseek-r1-distill-llama-70b', 'weights': 'q8_0'}, {'model': 'llama-3.2-3b', 'weights': 'q4_k_m'})
     >>> _of_library("gemma2:27b")[0], _of_library("llama3.2:1b")[0]
     ({'model': 'gemma-2-27b', 'weights': 'q4_0'}, {'model': 'llama-3.2-1b', 'weights': 'q8_0'})
+    >>> _of_library("qwen3-30b-a3b")[0]
+    {'model': 'qwen3-30b-a3b', 'weights': 'q4_k_m'}
     """
     name, _, tag = said.rpartition("/")[2].lower().partition(":")
     stored = re.search(r"-(q\d\w*|fp16|bf16|mxfp4)$", tag)
     size = tag.removesuffix(stored[0] if stored else "")
     size = LIBRARY["latest"].get(name, "") if size in ("", "latest") else size
     if not size:
-        return {}, "says no size; give its tag, as in llama3.1:8b, or name the model, and --weights"
+        found, why = network_of(said, said)  # a network's own name says its size
+        return (found, why) if found else (
+            {}, "says no size; give its tag, as in llama3.1:8b, or name the model, and --weights")
     tagged = f"{name}:{size.partition('-')[0]}"
     kind = stored[1] if stored else LIBRARY["stored"].get(tagged, "q4_0" if name in LIBRARY["q4_0"].split() else "")
     name = LIBRARY["tuned"].get(name, name)
