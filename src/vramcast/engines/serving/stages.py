@@ -117,12 +117,19 @@ def _routed(channel: MLP | MoE | None, hidden: int, divided: int) -> int:
     return channel.top_k * (max(2 * inner, h) + inner) + h
 
 
-def logits(model: Model, *, sequences: int, width: int, source: str) -> Iterator[Tensor]:
-    """Logits of one position of every sequence, in the model's width and in fp32."""
-    elements = sequences * model.vocab
+def logits(model: Model, *, sequences: int, width: int, source: str, copies: int = 1) -> Iterator[Tensor]:
+    """Logits of one position of every sequence, in the model's width and in fp32.
+
+    Args:
+        copies: of attention that divide the head: the logits of all are gathered before a rank takes its own
+    """
     per = Note("{:,} sequences x {:,}", sequences, model.vocab)
-    yield _tensor("logits", elements * width, Note("{} x {} B", per, width), source)
-    yield _tensor("logits in fp32", elements * 4, f"{per} x 4 B", source)
+    mine = sequences * model.vocab
+    if copies > 1:
+        everyone = Note("{:,} sequences x {:,}", sequences * copies, model.vocab)
+        yield _tensor("gathered logits", mine * copies * width, Note("{} x {} B", everyone, width), source)
+    yield _tensor("logits", mine * width, Note("{} x {} B", per, width), source)
+    yield _tensor("logits in fp32", mine * 4, f"{per} x 4 B", source)
 
 
 def transient(*tensors: Tensor) -> Program:

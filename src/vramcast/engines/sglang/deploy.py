@@ -187,8 +187,8 @@ def _step(job: ServeJob, settings: Settings, stage: Stage) -> Program:
         gathered=gathered(job),
     ))
     if stage.last:
-        rows = max(1, settings.graph_sequences) * attending_apart(job)  # of all that divide the head
-        step += transient(*logits(model, sequences=rows, width=width, source=SOURCE))
+        rows = max(1, settings.graph_sequences)
+        step += transient(*logits(model, sequences=rows, width=width, source=SOURCE, copies=attending_apart(job)))
     return corrected(job, step)
 
 
