@@ -73,6 +73,7 @@ TRAIN = "srun torchrun --nproc_per_node 4 sft.py --model_name_or_path Qwen/Qwen3
     (SCRIPT.replace("GRES", "h100:4").replace("=1", "=2") + TRAIN, (), 3, "runs on each of 2 machines by itself"),
     (SCRIPT.replace("GRES", "t4:1") + "vllm serve $M --nosuch 1\n", ("--lang", "zh"), 3, "model：文件中未设置 ${M}"),
     (SCRIPT.replace("GRES", "t4:1") + SERVE, (), 1, "job.sh: does not fit"),
+    (SCRIPT.replace("GRES", "t4:1") + SERVE.replace("8192", "auto"), (), 3, "an option of `vramcast serve --from"),
     (SCRIPT.replace("GRES", "1") + SERVE, ("--gpus", "h100"), 0, "job.sh: fits"),
     (SCRIPT.replace("GRES", "h100:2") + TRAIN, (), 1, "#SBATCH --nodes=1 --gres=gpu:4 would do"),
     (SCRIPT.replace("GRES", "h100:8") + TRAIN, (), 0, "#SBATCH --nodes=1 --gres=gpu:4 would do"),

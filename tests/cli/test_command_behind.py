@@ -24,7 +24,9 @@ def test_a_number_of_cards_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    ((), "nothing stands behind --"), (("ls", "-l"), "the command: none of"),
+    ((), "nothing stands behind --"), (("ls", "-l"), "the command: no tool that is read"),
+    ((*VLLM, "--gpus", "4090"), "gpus: is an option of vramcast; put --gpus before --"),
+    (("--gpus", "4090"), "put --gpus before --"),
     (("vllm", "serve", "m", "--max-model-len"), "max_model_len"), (("vllm serve 'm -tp 2",), "quot"),
 ])
 def test_what_is_no_command_gets_a_sentence(words: tuple[str, ...], said: str) -> None:

@@ -54,8 +54,8 @@ def test_a_modelfile_is_a_question_about_llama_cpp(tmp_path: Path) -> None:
     ("OLLAMA_CONTEXT_LENGTH=8192 ollama run deepseek-v3:671b",
      {"model": "deepseek-v3", "weights": "q4_k_m", "context": 8192}),
     ("OLLAMA_CONTEXT_LENGTH=8192 ollama run llama3.2", {"model": "llama-3.2-3b", "weights": "q4_k_m", "context": 8192}),
-    ("OLLAMA_CONTEXT_LENGTH=8192 OLLAMA_HOST=0.0.0.0 OLLAMA_KEEP_ALIVE=-1 ollama serve",
-     {"context": 8192, "engine-option": ("batch=512", "mmproj=auto")}),
+    ("OLLAMA_CONTEXT_LENGTH=8192 OLLAMA_HOST=0.0.0.0 OLLAMA_KEEP_ALIVE=-1 ollama run qwen3:8b",
+     {"model": "qwen3-8b", "weights": "q4_k_m", "context": 8192}),
     ("docker run -e OLLAMA_CONTEXT_LENGTH=4096 ollama/ollama; docker exec ollama ollama run qwen3:8b",
      {"model": "qwen3-8b", "weights": "q4_k_m", "context": 4096}),
 ])
@@ -88,13 +88,15 @@ def test_a_compose_service_of_ollama_is_read(command: str, model: dict[str, Any]
     environment: [OLLAMA_CONTEXT_LENGTH=8192, OLLAMA_NUM_PARALLEL=4]
     {command}
 """
-    asks = {"gpus": "l4"} | ({} if "run" in command else {"model": "llama-3.1-8b"})
+    asks = {"gpus": "l4"} | ({} if "run" in command else {"model": "llama-3.1-8b", "weights": "q4_k_m"})
     merged, _ = with_configs(asks, Configs((written(tmp_path, "compose.yaml", text),)), command="serve")
     assert (model | {"engine": STARTED["engine"], "context": 8192, "concurrency": 4}).items() <= merged.items()
 
 
 @pytest.mark.parametrize(("line", "said"), [
     ("ollama run qwen3:8b", "num_ctx: is 4096, 32768 or 262144"),
+    ("OLLAMA_CONTEXT_LENGTH=4096 ollama serve", "ollama serve: loads what it is asked for"),
+    ("docker run -d --gpus=all -v ollama:/root/.ollama ollama/ollama", "ollama serve: loads what it is asked for"),
     ("OLLAMA_CONTEXT_LENGTH=4096 ollama run nobodys", "from: says no size"),
     ("OLLAMA_CONTEXT_LENGTH=4096 ollama run nobodys:8b", "from: says no network"),
     ("OLLAMA_CONTEXT_LENGTH=4096 ollama run hf.co/unsloth/gpt-oss-20b-GGUF:F16", "stores its layers in several ways"),

@@ -49,6 +49,13 @@ def test_forms_that_become_engine_options(arguments: str, said: tuple[str, ...])
     assert options(HEAD + arguments).get("engine-option", ()) == said
 
 
+def test_trls_server_is_vllms_class_with_names_of_its_own() -> None:
+    line = "trl vllm-serve --model Qwen/Qwen3-8B --tensor_parallel_size 2 --log_level error --vllm_model_impl"
+    given = read_files([], command="serve", line=f"{line} vllm")
+    assert given.options["engine-option"] == ("offline=true",) and given.options["tp"] == 2
+    assert refusal(given) == "" and "model_impl" in unread(f"{line} transformers")
+
+
 @pytest.mark.parametrize(("arguments", "context"), [
     ("""--rope-scaling '{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768}'""", 131072),
     ("""--hf-overrides '{"max_position_embeddings": 65536}'""", 65536),

@@ -121,6 +121,16 @@ run: |
   vllm serve $MODEL --tensor-parallel-size $SKYPILOT_NUM_GPUS_PER_NODE --max-model-len 4096 | tee api.log &
 """
 
+DSTACK = """
+type: service
+image: vllm/vllm-openai:v0.8.5
+env: [HF_TOKEN=SECRET, MODEL=Qwen/Qwen3-8B]
+commands:
+  - vllm serve $MODEL --tensor-parallel-size $DSTACK_GPUS_NUM --max-model-len 4096
+resources: {gpu: "A100:80GB:2"}
+"""
+GROUPS = DSTACK.replace("resources", "replicas: [{resources: {gpu: 80GB}}, {resources: {gpu: L4}}]\nx")
+
 RAY = """
 applications:
 - import_path: ray.serve.llm:build_openai_app
@@ -179,7 +189,13 @@ CASES = [
     ("k.yaml", KSERVE, "aws:g5.8xlarge", "vllm", {"model": "Qwen/Qwen3-8B", "context": 4096}),
     ("l.yaml", LLM_SERVICE, None, "vllm", {"model": "Qwen/Qwen3-8B", "tp": 2, "context": 4096}),
     ("compose.yaml", COMPOSE, None, "vllm@0.8.5", {"model": "Qwen/Qwen3-8B", "context": 4096}),
+    ("part.yaml", COMPOSE.partition("start]")[2].partition("\n")[2], None, "vllm@0.8.5", {"context": 4096}),
+    ("one.yaml", "image: vllm/vllm-openai:v0.8.5\ncommand: --model Qwen/Qwen3-8B\n", None, "vllm@0.8.5", {"tp": 1}),
+    ("full.sh", "docker run --gpus all ghcr.io/ggml-org/llama.cpp:full-cuda-b7000 --server -c 4096 "
+     "-hf Qwen/Qwen3-8B-GGUF:Q4_K_M", None, "llama.cpp@7000", {"weights": "q4_k_m", "context": 4096}),
     ("sky.yaml", SKYPILOT.replace("{L4:1, A10G:1}", "A10G:1"), "1xa10g", "vllm@0.8.5", {"tp": 1}),
+    ("dstack.yml", DSTACK, "2xa100-sxm4-80gb", "vllm@0.8.5", {"model": "Qwen/Qwen3-8B", "tp": 2}),
+    (".dstack.yml", DSTACK.replace("A100:80GB:2", "24GB..:4"), "4x24gb", "vllm@0.8.5", {"tp": 4}),
     ("ray.yaml", RAY, "2xa100-sxm4-80gb", "vllm", {"model": "Qwen/Qwen3-32B", "tp": 2, "graphs": False}),
     ("eas.json", EAS, "alibaba:ecs.gn7i-c32g1.16xlarge", "vllm", {"model": "Qwen/Qwen3-8B"}),
     ("job.json", DLC, "2x8xh100-sxm-80gb", "megatron", {"tp": 2, "seq-len": 4096}),
@@ -223,6 +239,11 @@ data:
     [
         ("d.yaml", DEPLOYMENT.replace('"2"', '"1"'), "has 1 GPUs, its command takes 2; correct one, or give --gpus"),
         ("sky.yaml", SKYPILOT, "accelerators: is L4:1 or A10G:1; give --gpus"),
+        (".dstack.yml", DSTACK.replace("A100:80GB:2", "L4,A10G:1"), "gpu: is L4 or A10G; give --gpus"),
+        (".dstack.yml", DSTACK.replace("A100:80GB:2", "v5litepod-4"), "gpu v5litepod-4: runs on no GPU"),
+        (".dstack.yml", DSTACK.replace("A100:80GB:2", "1..8"), "${DSTACK_GPUS_NUM} is not set in the file"),
+        (".dstack.yml", GROUPS, "starts the same on 1x80gb and 1xl4; give --gpus"),
+        (".dstack.yml", "type: dev-environment\nresources: {gpu: 24GB}\n", "no container of this dstack file"),
         ("d.yaml", DEPLOYMENT + DEPLOYMENT.replace("Qwen3-32B", "Qwen3-8B"), "holds 2 different commands"),
         ("d.yaml", DEPLOYMENT.replace("name: server", "name: {{ .Values.name }}"), "is a template of Helm"),
         ("values.yaml", "servingEngineSpec: {modelSpec: []}", "Helm (values of a chart"),
@@ -357,8 +378,10 @@ RENTED = {**SERVED, "gpus": "alibaba:ecs.gn8v-4x.8xlarge", "tp": 4}
 @pytest.mark.parametrize(
     ("asked", "files"),
     [
-        (SERVED, ("deployment.yaml",)), (SERVED, ("skypilot.yaml", "serve.sh")), (RENTED, ("pai_eas_service.json",)),
+        (SERVED, ("deployment.yaml",)), (SERVED, ("skypilot.yaml", "serve.sh")), (SERVED, (".dstack.yml", "serve.sh")),
+        (RENTED, ("pai_eas_service.json",)),
         (TRAINED, ("pytorchjob.yaml",)), (TRAINED, ("trainjob.yaml",)), (TRAINED, ("skypilot.yaml", "run.sh")),
+        (TRAINED, (".dstack.yml", "run.sh")),
         (TRAINED, ("pai_dlc_job.json", "run.sh")), (TRAINED, ("pai_dlc_submit.sh", "run.sh")),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
@@ -368,8 +391,8 @@ def test_launchers_that_are_written_are_read_back(
 ) -> None:
     command = "train" if asked is TRAINED else "serve"
     job = (job_of if command == "train" else serve_job_of)(asked)
-    formats = ("kubernetes", "trainjob", "skypilot", "pai-dlc", "megatron") if command == "train" else (
-        "kubernetes", "skypilot", "pai-eas", "vllm")
+    formats = ("kubernetes", "trainjob", "skypilot", "dstack", "pai-dlc", "megatron") if command == "train" else (
+        "kubernetes", "skypilot", "dstack", "pai-eas", "vllm")
     write_configs(job, tmp_path, formats=formats)
     found, _ = with_configs({}, Configs(tuple(tmp_path / name for name in files)), command=command)
     script = tmp_path / ("run.sh" if command == "train" else "serve.sh")

@@ -50,6 +50,8 @@ NO_JOBS: Final = (".k8s.io", "kueue.x-k8s.io")
 """Ends of groups of Kubernetes' own whose objects start nothing; `jobset.x-k8s.io` and its kin start jobs."""
 OF_CORE: Final = ("Pod", "ReplicationController", "PodTemplate", "List")
 """Kinds of the group without a name that start something."""
+BESIDE: Final = ("gpus", "from", "args", "env")
+"""Options that say more of a job here; all others are those of the commands that answer."""
 OBJECT: Final = "object.yaml"
 """The file in which an object is read."""
 
@@ -155,6 +157,9 @@ def unjudged(name: str, error: VramcastError, words: Words) -> str:
     inner = note.values[0] if note.template == formats.read.LENIENT else note
     why = words.said(inner if isinstance(inner, Note) else str(inner))
     why = re.sub(rf"(?:[^\s:：]*/)?(?:{re.escape(OBJECT)}|{re.escape(name)})(?:: |：)", "", why)
+    advised = {*re.findall(r"--([a-z][a-z-]*)", why), *re.findall(r"\bMODEL\b", why)} - set(BESIDE)
+    if advised & {*OPTIONS, *SERVE_OPTIONS, "MODEL"}:
+        why = words("admission.elsewhere", why=why)
     return words("admission.unjudged", name=name, why=why)
 
 

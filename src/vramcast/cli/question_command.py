@@ -134,6 +134,8 @@ def _with_line(ctx: click.Context, args: list[str]) -> list[str]:
     behind = args[place + 1 :]
     if not behind:
         raise click.UsageError("nothing stands behind --: give a command, as in -- vllm serve MODEL", ctx)
+    if _is_name(behind[0]):
+        raise click.UsageError(f"behind -- stands a command of another tool; put {behind[0][:40]} before --", ctx)
     return [*args[:place], f"--{question.whole_command.LINE}={question.whole_command.line_of(behind)}"]
 
 

@@ -21,6 +21,12 @@ ENTRIES: Final[tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]] = (
 )
 """Image -> the words that its own entry point puts before a container's arguments; others start a shell or nothing."""
 
+FULL: Final = re.compile(r"(?:.*/)?llama\.cpp:full.*")
+DISPATCHED: Final = {"--server": "llama-server", "-s": "llama-server", "--run": "llama-cli", "-r": "llama-cli",
+                     "--run-legacy": "llama-completion", "-l": "llama-completion", "--bench": "llama-bench",
+                     "-b": "llama-bench", "--quantize": "llama-quantize", "-q": "llama-quantize"}
+"""First argument of the image that has them all -> the program it starts [ggml-org/llama.cpp .devops/tools.sh]."""
+
 RUNNERS: Final = ("docker", "podman", "nerdctl")
 
 FLAGS: Final = frozenset((
@@ -57,10 +63,14 @@ def started(image: str, command: Sequence[str], arguments: Sequence[str]) -> tup
     (('vllm', 'serve', 'm'), ('sglang', 'serve'))
     >>> started("ollama/ollama:latest", (), ())
     ('ollama', 'serve')
+    >>> started("ghcr.io/ggml-org/llama.cpp:full-cuda", (), ("--server", "-c", "512"))
+    ('llama-server', '-c', '512')
     """
     words = (*command, *arguments)
     if command:
         return words
+    if words and words[0] in DISPATCHED and FULL.fullmatch(image[:300]):
+        return (DISPATCHED[words[0]], *words[1:])
     entry = next((entry for pattern, entry in ENTRIES if pattern.fullmatch(image[:300])), ())
     if entry == ("ollama",) and not words:
         return ("ollama", "serve")  # the image's CMD

@@ -318,6 +318,10 @@ def has_part(model: Model, part: str) -> bool:
     return any(PARTS[one][0](model) for one in PARTS_READ.get(part, (part,)))
 
 
+OURS: Final = ("gpus", "on", "find", "goal", "price", "json", "ignore-unread", "micro-batch", "global-batch",
+               "recompute")
+"""Options that people put behind the command of a tool, none of which has them."""
+
 LENIENT: Final = "{}; --ignore-unread answers without what is not read"
 """What an option of the command line would pass over."""
 
@@ -333,7 +337,8 @@ def settled(given: Given, named: Iterable[str], *, ignore_unread: bool) -> Given
     Raises: Unsupported with the names of what is not understood
     """
     said = set(named)
-    open_ = [(file, one) for file, one in given.unread if one.option not in said or not one.option]
+    open_ = [(file, _before_the_command(one) if file == THE_COMMAND else one)
+             for file, one in given.unread if one.option not in said or not one.option]
     by_file: dict[str, list[Unread]] = {}
     for file, one in open_:
         by_file.setdefault(file, []).append(one)
@@ -347,6 +352,12 @@ def settled(given: Given, named: Iterable[str], *, ignore_unread: bool) -> Given
         raise Unsupported(LENIENT, joined("; ", (*reasons, Note("and {} more", more)) if more else reasons))
     ignored = (Note("{}: {}", file, sentence(found)) for file, found in by_file.items())
     return given._replace(unread=(), ignored=(*given.ignored, *ignored))
+
+
+def _before_the_command(one: Unread) -> Unread:
+    """An option of vramcast that no tool has stands on the wrong side of "--"."""
+    name = one.name.replace("_", "-")
+    return one._replace(why=Note("is an option of vramcast; put --{} before --", name)) if name in OURS else one
 
 
 def left_open(given: Given, options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -475,7 +486,7 @@ def format_of(config: Config, command: str, format_name: str | None) -> str:
             raise Unsupported(said + _traced(config))
         name = known_as(config)
     if not name:
-        said = Note("{}: none of {} is recognised in it; --from-format names one", config.name, ", ".join(READERS))
+        said = Note("{}: no tool that is read is recognised in it; --from-format says whose it is", config.name)
         raise SourceError(said + _traced(config))
     if command not in (READERS[name].command, READERS[name].also):
         raise InvalidSpec("{} is a {} configuration; use vramcast {} --from", config.name, name, READERS[name].command)

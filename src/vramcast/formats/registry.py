@@ -78,7 +78,8 @@ def _is_ollama(config: Config) -> bool:
     """A Modelfile, or a command of Ollama."""
     text = config.text
     model = "PARAMETER " in text or "TEMPLATE " in text or "SYSTEM " in text or config.name.lower().startswith("model")
-    return config.table is None and bool(re.search(r"ollama[\"']?\s+[\"']?(?:run|serve)\b", text) or (
+    starts = re.search(r"ollama[\"']?\s+[\"']?(?:run|serve)\b|\bollama/ollama(?![\w/-])", text)
+    return config.table is None and bool(starts or (
         model and any(line.lstrip().upper().startswith("FROM ") for line in text.splitlines())))
 
 
@@ -135,7 +136,8 @@ READERS: Final[dict[str, Reader]] = {
     "nemo-rl": Reader("nemo_rl", "rl", _is_nemo_rl),
     "vllm": Reader("vllm", "serve", _by(
         "gpu_memory_utilization|gpu-memory-utilization|max_model_len|max-model-len|max_num_seqs|max-num-seqs",
-        text=r"vllm serve|vllm\.entrypoints|vllm/vllm-openai")),
+        text=r"vllm serve|vllm\.entrypoints|vllm/vllm-openai|\btrl vllm-serve\b|\bvllm_serve\.py\b"
+             r"|\btrl\.scripts\.vllm_serve\b")),
     "sglang": Reader("sglang", "serve", _by(text=r"sglang\.launch_server|sglang serve")),
     "tgi": Reader("text_generation_inference", "serve", _by(text=r"\btext-generation-(?:launcher|inference\b)")),
     "lmdeploy": Reader("lmdeploy", "serve", _by(text=r"\blmdeploy serve api_server\b")),
@@ -230,6 +232,7 @@ EMITTERS: Final[dict[str, Emitter]] = {
         "clouds", (*TRAINERS, *SERVERS), (), "launcher",
         "SkyPilot: a task, or a service", "write_skypilot",
     ),
+    "dstack": Emitter("dstack", (), (*TRAINERS, *SERVERS), "launcher", "dstack: a task, or a service"),
     "pai-eas": Emitter("clouds", SERVERS, (), "launcher", "PAI-EAS: a service as JSON", "write_eas"),
 }
 """Name of a format -> who writes it and for whom."""

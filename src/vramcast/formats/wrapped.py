@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.catalogue.gpus import resolve_gpu
 from vramcast.catalogue.instances import load_instance
-from vramcast.errors import Note, SourceError, Unsupported, VramcastError
+from vramcast.errors import Note, SourceError, Unsupported, VramcastError, joined
 from vramcast.formats.containers import RUNNERS
 from vramcast.formats.lexer import COUNTED
 from vramcast.formats.paths import Invocation
@@ -64,13 +64,18 @@ class Wrapper(NamedTuple):
     module: str
 
 
+OF_A_SERVICE: Final = ("command|entrypoint|deploy|gpus|runtime|ports|restart|container_name|ipc|shm_size",)
+"""Names of which a service of Compose has one beside its image."""
+COMPOSE: Final = Wrapper("Docker Compose", ("services", f"image {OF_A_SERVICE[0]}"), "compose")
+
 WRAPPERS: Final = (
     Wrapper("Kubernetes", ("apiVersion kind",), "kubernetes_read"),
-    Wrapper("Docker Compose", ("services",), "compose"),
     Wrapper("Ray Serve", ("applications", "llm_configs", "model_loading_config"), "ray_serve"),
     Wrapper("PAI-DLC", ("JobSpecs UserCommand|JobType",), "clouds_read"),
     Wrapper("PAI-EAS", ("metadata containers|cloud|processor",), "clouds_read"),
     Wrapper("SkyPilot", ("run resources|setup|envs|num_nodes|service|accelerators",), "clouds_read"),
+    Wrapper("dstack", ("type commands|resources|groups|replicas|entrypoint",), "dstack"),
+    COMPOSE,
 )
 
 
@@ -205,7 +210,13 @@ def _of_containers(script: Script) -> Inside | None:
 
 def wrapper_of(table: Mapping[str, Any]) -> Wrapper | None:
     """Whose wrapper a table is."""
-    return next((wrapper for wrapper in WRAPPERS if has_names(table, wrapper.keys)), None)
+    named = next((wrapper for wrapper in WRAPPERS if has_names(table, wrapper.keys)), None)
+    return named or (COMPOSE if table and all(map(_is_service, table.values())) else None)
+
+
+def _is_service(value: Any) -> bool:
+    """Whether a table is what Compose starts."""
+    return isinstance(value, Mapping) and isinstance(value.get("image"), str) and has_names(value, OF_A_SERVICE)
 
 
 def inside(config: Config, is_known: Callable[[Config], bool]) -> Inside | None:
@@ -238,6 +249,10 @@ def inside(config: Config, is_known: Callable[[Config], bool]) -> Inside | None:
     if len(distinct) > 1:
         names = ", ".join(dict.fromkeys(part.name[:40] for part in chosen))
         raise Unsupported("{}: holds {} different commands ({}); keep one of them", config.name, len(distinct), names)
+    places = list(dict.fromkeys(f"{part.cards or 1}x{part.place}" for part in chosen if part.place))
+    if len(places) > 1:
+        why = Note("starts the same on {}; give --gpus", joined(" and ", places[:4]))
+        return chosen[0]._replace(unread=(*chosen[0].unread, Unread(chosen[0].kind, why, "gpus")))
     return chosen[0]
 
 
@@ -290,10 +305,9 @@ def around(reading: Reading, part: Inside) -> Reading:
 
 def unknown_command(part: Part) -> str:
     """The sentence for a wrapper whose command starts nothing that is read."""
-    lines = [line for line in part.config.text.splitlines() if line.strip() and not line.startswith("#")]
-    return Note(
-        "{}: the command inside, {}, starts no tool that is read", part.config.name, shown(lines[0] if lines else "")
-    )
+    commands = read_script(part.config.text, part.config.name, part.config.given).commands
+    last = " ".join(commands[-1]) if commands else part.config.text.strip()
+    return Note("{}: the command inside, {}, starts no tool that is read", part.config.name, shown(last))
 
 
 def _cards(part: Inside, gpus: str) -> int | None:

@@ -40,6 +40,7 @@ STARTS: Final = {
     "pytorchjob.yaml": "`kubectl apply -f pytorchjob.yaml` with Kubeflow's training operator",
     "trainjob.yaml": "`kubectl apply -f trainjob.yaml` with Kubeflow Trainer 2",
     "deployment.yaml": "`kubectl apply -f deployment.yaml`",
+    ".dstack.yml": "`dstack apply -f .dstack.yml`",
     "skypilot.yaml": "`sky launch skypilot.yaml`, for a service `sky serve up skypilot.yaml`",
 }
 """File -> how it is used."""

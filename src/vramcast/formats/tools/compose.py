@@ -15,8 +15,9 @@ from vramcast.formats.wrapped import Inside, variables, whole, words_of
 
 
 def inside(document: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) -> Iterator[Inside]:
-    """The services that start something."""
-    for name, service in table(document.get("services")).items():
+    """The services that start something: of a whole file, or of a part of one as documents show it."""
+    alone = {"": document} if isinstance(document.get("image"), str) else document
+    for name, service in table(document.get("services", alone)).items():
         one = table(service)
         image = str(one.get("image") or "")
         environment = variables(one.get("environment"))
@@ -26,7 +27,7 @@ def inside(document: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) 
         notes = (Note("env_file of {} is not read", str(name)[:40]),) if one.get("env_file") else ()
         unread = (Unread("extends", "names a service of its own; give its file"),) if one.get("extends") else ()
         yield Inside(
-            f"service {str(name)[:40]}", words, image, interpolated=True,
+            f"service {str(name)[:40]}".strip(), words, image, interpolated=True,
             environment=environment, cards=seen, name=str(name), notes=notes, unread=unread, has_gpu=asks,
         )
 

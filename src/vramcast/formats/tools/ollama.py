@@ -66,7 +66,10 @@ def read(config: Config) -> Reading:
     options: dict[str, Any] = {"engine": ENGINE} | _network(watched)
     options |= _settings(watched, options.get("model"))
     unread = [*watched.unread(), *(Unread(f"${name}") for name in variables)]
-    if "context" not in options and not any(one.name == "from" for one in unread):
+    if not values.get("from"):
+        why = "loads what it is asked for; give MODEL, and --weights as its tag has them, q4_k_m where it has none"
+        unread.append(Unread("ollama serve", why, "weights"))
+    elif "context" not in options and not any(one.name == "from" for one in unread):
         why = "is 4096, 32768 or 262144 by the memory of all cards, up to the network's own; give --context"
         unread.append(Unread("num_ctx", why, "context"))
     notes = ("Ollama starts llama.cpp's server, and is answered as that", *watched.assumed)

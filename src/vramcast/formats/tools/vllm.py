@@ -303,6 +303,19 @@ SERVER: Final = Server(
 )
 
 
+OF_TRL: Final = re.compile(r"\btrl vllm-serve\b|(?:\btrl[./]scripts[./]|(?<![\w.]))vllm_serve(?:\.py)?(?![\w.])")
+TRL: Final = SERVER._replace(
+    start=re.compile(r"vllm-serve|(?:trl\.scripts\.|(?:\S*/)?)vllm_serve(?:\.py)?"),
+    short=SHORT | {"vllm_model_impl": "model_impl", "log_level": "uvicorn_log_level"},
+)
+"""TRL's server, whose arguments go to vLLM's `LLM` class [huggingface/trl trl/scripts/vllm_serve.py]."""
+
+
 def read(config: Config) -> Reading:
     """Options of vLLM."""
-    return read_server(config, SERVER)
+    if config.table is not None or OF_TRL.search(config.text) is None:
+        return read_server(config, SERVER)
+    found = read_server(config, TRL)
+    pairs = (*found.options.get("engine-option", ()), "offline=true")
+    return found._replace(options=found.options | {"engine-option": pairs}, notes=(
+        *found.notes, "trl vllm-serve: what NCCL holds on the card for weights that the trainer sends is not counted"))
