@@ -43,6 +43,24 @@ spec: {pytorchReplicaSpecs: {Worker: {replicas: 4, template: {spec: {containers:
   [torchrun, --nproc_per_node=8, sft.py, --model_name_or_path, Qwen/Qwen3-0.6B], resources: {limits:
   {nvidia.com/gpu: 8}}}]}}}}}
 """
+QUEUES = """---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: team}
+spec: {clusterQueue: all}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: all}
+spec: {resourceGroups: [{coveredResources: [cpu], flavors: [{name: cpu}]}, {coveredResources: [nvidia.com/gpu],
+  flavors: [{name: l4}]}]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: l4}
+spec: {nodeLabels: {cloud.google.com/gke-accelerator: nvidia-l4}}
+"""
+QUEUED = SMALL.replace("{name: qwen}", "{name: qwen, labels: {kueue.x-k8s.io/queue-name: team}}")
 SCRIPT = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gres=gpu:GRES\n"
 SERVE = "srun vllm serve Qwen/Qwen3-8B --max-model-len 8192\n"
 TRAIN = "srun torchrun --nproc_per_node 4 sft.py --model_name_or_path Qwen/Qwen3-0.6B --bf16 true\n"
@@ -66,6 +84,9 @@ TRAIN = "srun torchrun --nproc_per_node 4 sft.py --model_name_or_path Qwen/Qwen3
     ("kind: List\napiVersion: v1\nitems:\n- " + SMALL.replace("\n", "\n  "), ("--gpus", "h100"), 0, "qwen: fits"),
     (MANIFEST.replace("ARGS", ", -tp, '2'").replace("gpu: 1", "gpu: 2") + BESIDE, ("--gpus", "h100"), 0, "qwen: fits"),
     (MANIFEST.replace("ARGS", "").replace("gpu: 1", "gpu: 2"), ("--gpus", "h100"), 0, "nvidia.com/gpu: 1 would do"),
+    (QUEUED.replace("0.6B", "32B") + QUEUES, (), 1, "22.03 GiB usable"),
+    (QUEUED.replace("team", "other") + QUEUES, (), 3, "names no card"),
+    (SMALL.replace("gpu: 1", "gpu: 1, nvidia.com/gpumem-percentage: 50"), ("--gpus", "l4"), 0, "of 11.2"),
     (TORCHRUN, ("--gpus", "h100"), 0, "PyTorchJob sft: fits"),
     (TORCHRUN.replace("torchrun,", "torchrun, --nnodes=6,"), ("--gpus", "h100"), 3, "has 4 machines"),
     (SCRIPT.replace("GRES", "h100:1") + SERVE, (), 0, "job.sh: fits"),

@@ -18,6 +18,7 @@ from tests.web.asking import post
 VLLM = "vllm/vllm-openai:v0.11.0"
 SERVER = ["--model", "Qwen/Qwen3-32B", "--max-model-len", "8192"]
 TRAINING = ["torchrun", "--nproc_per_node", "4", "sft.py", "--model_name_or_path", "Qwen/Qwen3-0.6B", "--bf16", "true"]
+SPREAD = ["torchrun", "--nnodes=$(WORLD_SIZE)", *TRAINING[1:]]
 GPU = "nvidia.com/gpu"
 
 
@@ -48,6 +49,11 @@ def asks_for(document: dict[str, Any], resource: str, card: str = "") -> dict[st
     return document
 
 
+def with_limits(document: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
+    document["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] = limits
+    return document
+
+
 def review(document: Any, operation: str = "CREATE") -> dict[str, Any]:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
             "request": {"uid": "705ab4f5", "operation": operation, "object": document}}
@@ -73,7 +79,20 @@ def patched(document: Any) -> Any:
     (deployment("-tp", "2", count="4"), True, "nvidia.com/gpu: 2 would do"),
     (deployment("--no-such-option"), True, "not judged"),
     (asks_for(deployment(), "nvidia.com/mig-1g.10gb", "h100"), False, "usable per GPU"),
-    (asks_for(deployment(), "nvidia.com/gpumem"), True, "is a part of a card"),
+    (asks_for(deployment(), "nvidia.com/gpu.shared"), True, "is a part of a card"),
+    (with_limits(deployment(), {GPU: "1", "nvidia.com/gpumem": "8000"}), False, "7.81 GiB usable"),
+    (with_limits(deployment("-tp", "2"), {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": 44000}), False,
+     "volcano.sh/vgpu-number: 2, volcano.sh/vgpu-memory: 44000 would do"),
+    (made("Job", {"schedulerName": "volcano", "queue": "team", "plugins": {"pytorch": []}, "tasks": [
+        {"name": "master", "replicas": 1, "template": {"spec": pod(SPREAD, "4", image="pytorch")}},
+        {"name": "worker", "replicas": 1, "template": {"spec": pod(SPREAD, "4", image="pytorch")}}]}), True, ""),
+    (made("Job", {"tasks": [{"name": "main", "replicas": 1, "template": {"spec": pod(SERVER, "1")}}]}), False,
+     "Job mine: does not fit"),
+    (made("Workload", {"queueName": "team", "podSets": [
+        {"name": "main", "count": 1, "template": {"spec": pod(SERVER, "1")}}]}) | {
+            "apiVersion": "kueue.x-k8s.io/v1beta2"}, False, "Workload mine: does not fit"),
+    (made("AppWrapper", {"components": [{"template": of_pod("Job", pod(TRAINING, "1", image="pytorch"))}]}), False,
+     "nvidia.com/gpu: 4 would do"),
     (of_pod("Deployment", {"containers": [{"name": "web", "image": "nginx"}]}), True, "not judged"),
     (of_pod("Job", pod(TRAINING, "1", image="pytorch")), False, "nvidia.com/gpu: 4 would do"),
     (of_pod("Job", pod(["auto" if word == "4" else word for word in TRAINING], "8", image="pytorch")), True, ""),
@@ -114,6 +133,31 @@ def test_resources_become_what_the_command_takes_and_all_else_stays() -> None:
     for path in ("mutate", "validate"):  # whose replicas share them
         assert asked(path, made("RayService", pool)) == {"uid": "705ab4f5", "allowed": True}
     assert asked("validate", deployment(), "DELETE")["allowed"] is True
+
+
+def test_a_queue_that_starts_a_suspended_job_is_told_and_not_held_back() -> None:
+    """Kueue puts the labels of its flavor on the pods, whose containers nobody may change any more."""
+    suspended = of_pod("Job", {name: one for name, one in pod(SERVER, "1").items() if name != "nodeSelector"})
+    suspended["spec"]["suspend"] = True
+    assert "names no card" in asked("validate", suspended)["warnings"][0]
+    started = of_pod("Job", pod(SERVER, "1"))
+    started["spec"]["suspend"] = False
+    for path in ("validate", "mutate"):
+        body = review(started, "UPDATE")
+        body["request"]["oldObject"] = suspended
+        found = post(path, body, query="timeout=10s").document["response"]
+        assert found["allowed"] is True and "does not fit" in found["warnings"][0] and "patch" not in found
+        body["request"]["oldObject"] = of_pod("Job", pod(TRAINING, "1", image="pytorch"))
+        assert post(path, body, query="timeout=10s").document["response"]["allowed"] is False
+
+
+def test_what_a_volcano_job_asks_for_becomes_what_its_command_takes() -> None:
+    spec = pod([*SERVER, "-tp", "2"], "1")
+    job = made("Job", {"tasks": [{"name": "main", "replicas": 1, "template": {"spec": spec}}]})
+    spec["containers"][0]["resources"]["limits"] = {
+        "volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 44000, "volcano.sh/vgpu-cores": 50}
+    assert patched(job) == [{"op": "replace", "path": "/spec/tasks/0/template/spec/containers/0/resources", "value": {
+        "limits": {"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "44000", "volcano.sh/vgpu-cores": 50}}}]
 
 
 @pytest.mark.parametrize(("share", "expected"), [("mig", {"nvidia.com/mig-2g.20gb": "1"}), ("hami", {GPU: "1"})])

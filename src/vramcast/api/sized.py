@@ -40,14 +40,17 @@ COMPUTE: Final = {1: 1, 2: 2, 4: 3, 8: 7}
 """Eighths of a card's memory -> sevenths of its processors that the smallest instance with them has [mig]."""
 HAMI: Final = "nvidia.com/gpumem"
 MIG: Final = "nvidia.com/mig-"
-PARTS: Final = (HAMI, "nvidia.com/gpumem-percentage", "nvidia.com/gpu.shared")
-"""Parts of a card whose size no manifest says, or that SHARE asks for."""
+SHARED: Final = "nvidia.com/gpu.shared"
+"""A part of a card whose size no manifest says."""
+COUNTED: Final = (*RESOURCES.values(), kubernetes_read.VGPU_NUMBER)
 STARTS_NOTHING: Final = (
     "autoscaling", "policy", "cert-manager.io", "monitoring.coreos.com", "karpenter.sh", "karpenter.k8s.aws", "keda.sh",
     "cloud.google.com", "resource.nvidia.com", "external-secrets.io", "networking.gke.io", "networking.istio.io",
 )
 NO_JOBS: Final = (".k8s.io", "kueue.x-k8s.io")
-"""Ends of groups of Kubernetes' own whose objects start nothing; `jobset.x-k8s.io` and its kin start jobs."""
+"""Ends of groups of Kubernetes' own whose objects start nothing; `jobset.x-k8s.io` and its kin start jobs, and so do
+Kueue's workloads."""
+KUEUE: Final = "kueue.x-k8s.io"
 OF_CORE: Final = ("Pod", "ReplicationController", "PodTemplate", "List")
 """Kinds of the group without a name that start something."""
 BESIDE: Final = ("gpus", "from", "args", "env")
@@ -189,16 +192,21 @@ def sized_object(
         of_node = catalogue.clusters.cluster_of(part.place).gpu.name if part is not None and part.place else ""
         container, nodes = (part.name, part.nodes) if part is not None else ("", 1)
         place, profile = card or of_node or gpus, "" if share else _profile(document, container)
-        if profile and place:
-            place = f"{catalogue.clusters.cluster_of(place).gpu.name}-{profile}"
+        seen = {} if share else _seen(document, container)
+        if place and (profile or seen):
+            name = catalogue.clusters.cluster_of(place).gpu.name
+            place = f"{name}-{profile}" if profile else formats.merged.with_share(name, seen.pop(""))
         declared = Declared(next((count for _, one in _holders_of(document, container)
                                   for name, size in _limits(one).items()
-                                  if name in RESOURCES.values() and (count := whole(size))), None), nodes)
+                                  if name in COUNTED and (count := whole(size))), None), nodes)
         found = sized(path, name=objects_of(document), gpus=place, declared=declared, resolve=resolve,
                       beside=beside)._replace(
             container=container)
         if found.nodes > nodes and not _is_pool(document):
             raise InvalidSpec("{}: has {} machines, its command takes {}; correct one", found.name, nodes, found.nodes)
+        if seen:
+            number = kubernetes_read.VGPU_NUMBER if any(map(_is_of_volcano, seen)) else RESOURCES["NVIDIA"]
+            return found, {number: str(found.cards)} | seen
         if not profile and (not share or not found.fits):
             return found, found.resources
         if found.cards * found.nodes != 1:
@@ -217,9 +225,23 @@ def _profile(document: Mapping[str, Any], container: str) -> str:
     Raises: InvalidSpec: it asks for another part of a card
     """
     limits = [name for _, one in _holders_of(document, container) for name in _limits(one)]
-    if part := next((name for name in limits if name in PARTS), ""):
-        raise InvalidSpec("{} is a part of a card that is not sized; give the annotation {}: {}", part, SHARE, "hami")
+    if SHARED in limits:
+        raise InvalidSpec("{} is a part of a card that is not sized; give the annotation {}: {}", SHARED, SHARE, "hami")
     return next((name.removeprefix(MIG) for name in limits if name.startswith(MIG)), "")
+
+
+def _seen(document: Mapping[str, Any], container: str) -> dict[str, str]:
+    """What it asks HAMi or Volcano for of each card's memory, by name, and under "" as `with_share` takes it; {} where
+    it asks for whole cards."""
+    for _, one in _holders_of(document, container):
+        if share := kubernetes_read.share_of(one):
+            return {"": share} | {name: str(value) for name, value in _limits(one).items()
+                                  if name in kubernetes_read.VGPUS}
+    return {}
+
+
+def _is_of_volcano(name: str) -> bool:
+    return name.startswith("volcano.sh/")
 
 
 def _without_gpus(value: Any) -> Any:
@@ -263,7 +285,8 @@ def patch_of(document: Mapping[str, Any], found: Sized, resources: Mapping[str, 
     Annotations and labels, those of Kueue and Volcano among them, stay as they are.
     """
     patch: list[dict[str, Any]] = []
-    for pointer, holder in () if _is_pool(document) else _holders_of(document, found.container):
+    is_counted = document.get("kind") == "Workload"  # by Kueue, of a job that says itself what it asks for
+    for pointer, holder in () if is_counted or _is_pool(document) else _holders_of(document, found.container):
         key = "resourcesPerNode" if pointer.endswith("/trainer") else "resources"
         old = table(holder.get(key))
         limits = {name: value for name, value in _limits(holder).items() if not _is_of_gpus(name)} | dict(resources)
@@ -280,7 +303,7 @@ def asks_enough(document: Mapping[str, Any], found: Sized, resources: Mapping[st
     if _is_pool(document):
         groups = table(table(document.get("spec")).get("rayClusterConfig")).get("workerGroupSpecs") or ()
         cards = sum((whole(table(group).get("replicas")) or 1) * (whole(table(group).get("numOfHosts")) or 1) * count
-                    for group in groups for _, one in _holders(group, "") for name, size in _limits(one).items()
+                    for group in groups for _, one in resource_holders(group) for name, size in _limits(one).items()
                     if name in resources and (count := whole(size)))
         return cards >= found.cards * found.nodes
     holders = [limits for _, one in _holders_of(document, found.container)
@@ -292,6 +315,8 @@ def asks_enough(document: Mapping[str, Any], found: Sized, resources: Mapping[st
 def is_no_job(document: Mapping[str, Any]) -> bool:
     """Whether an object of Kubernetes' own and of the well-known operators starts nothing."""
     group, slash, _ = str(document.get("apiVersion")).partition("/")
+    if group == KUEUE and document.get("kind") == "Workload":
+        return False
     return (group in STARTS_NOTHING or group.endswith(NO_JOBS)) if slash else document.get("kind") not in OF_CORE
 
 
@@ -302,7 +327,7 @@ def takes_no_card(document: Mapping[str, Any]) -> bool:
     except (TypeError, ValueError, KeyError, AttributeError, IndexError):  # a foreign object may hold anything anywhere
         return False
     is_read = any(formats.read.is_known(formats.wrapped.as_script(Config("", "", None), part)) for part in parts)
-    return not is_read and any(_holders(document, "")) and _asks_for_no_device(document)
+    return not is_read and any(resource_holders(document)) and _asks_for_no_device(document)
 
 
 def _asks_for_no_device(value: Any) -> bool:
@@ -325,7 +350,7 @@ def _holders_of(document: Mapping[str, Any], container: str) -> list[tuple[str, 
     A leader and its workers ask for the same; what stands beside the container in its pod, or in another job of a
     set, has cards of its own.
     """
-    holders = list(_holders(document, ""))
+    holders = list(resource_holders(document))
     mine = [one for one in holders if one[1].get("name") == container]
     named = [(at, one) for at, one in holders if any(map(_is_of_gpus, _limits(one)))]
     if not named:
@@ -342,10 +367,10 @@ def _limits(holder: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_of_gpus(name: str) -> bool:
-    return name in RESOURCES.values() or name == HAMI or name.startswith(MIG)
+    return name in COUNTED or name in kubernetes_read.VGPUS or name.startswith(MIG)
 
 
-def _holders(value: Any, pointer: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def resource_holders(value: Any, pointer: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Whatever has resources in an object, with its JSON pointer [RFC 6901]."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
@@ -355,11 +380,11 @@ def _holders(value: Any, pointer: str) -> Iterator[tuple[str, Mapping[str, Any]]
             elif at in ("/spec/trainer", "/spec/predictor/model") and isinstance(inner, Mapping):
                 yield at, inner
             else:
-                yield from _holders(inner, at)
+                yield from resource_holders(inner, at)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _holders(inner, f"{pointer}/{index}")
+            yield from resource_holders(inner, f"{pointer}/{index}")
 
 
-__all__ = ["CARD", "SHARE", "Sized", "asks_enough", "is_no_job", "objects_of", "patch_of", "sized", "sized_object",
-           "takes_no_card", "unjudged"]
+__all__ = ["CARD", "SHARE", "Sized", "asks_enough", "is_no_job", "objects_of", "patch_of", "resource_holders", "sized",
+           "sized_object", "takes_no_card", "unjudged"]

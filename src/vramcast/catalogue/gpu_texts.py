@@ -4,6 +4,7 @@
     4 nodes of 8 A100   2 machines, 8 GPUs each, H100   a single 4090   Colab T4   v5e-8
     24gb   2x24gb   an unknown card of that size
     a100-80gb-1g.10gb   a MIG instance
+    a10-vgpu-8000mib   l40s-vgpu-30%   what HAMi lets a process see of a card
     rtx-4090+rtx-3090   2x4090+3090   unequal cards of one machine
 """
 
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 
 from vramcast.catalogue.contexts import context_bytes, nccl_bytes
 from vramcast.catalogue.gpus import NODE_CARDS, NODE_CARDS_BY_GPU, derived_visible_bytes, found_gpu, is_name
-from vramcast.catalogue.slices import UNRATED, is_slice, mig_instance
+from vramcast.catalogue.slices import UNRATED, is_slice, mig_instance, vgpu
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported, VramcastError, joined
 from vramcast.units import GB, GIB, MIB, format_bytes
@@ -184,7 +185,7 @@ def _card(name: str) -> Cards:
     if size is not None:
         return _sized(float(size[1]), size[2].lower())
     if not is_name(name):
-        found = mig_instance(name)
+        found = mig_instance(name) or vgpu(name)
         if found is not None:
             return Cards(found.gpu, None, cautions=found.cautions, said=found.said)
     gpu, said = found_gpu(name)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from vramcast.api.sized import (
+    KUEUE,
     Declared,
     Sized,
     asks_enough,
@@ -74,7 +75,7 @@ def _checked(path: Path, gpus: str, beside: Mapping[str, Any], words: Words) -> 
     documents = [one for each in whole for one in (
         (each.get("items") or ()) if each.get("kind") == "List" else (each,)) if isinstance(one, Mapping)]
     jobs = [one for one in documents if one.get("kind") and not is_no_job(one)]
-    maps = [one for one in documents if one.get("kind") == "ConfigMap"]
+    maps = [one for one in documents if one.get("kind") == "ConfigMap" or KUEUE in str(one.get("apiVersion"))]
     if not jobs:
         raise InvalidSpec("{}: holds no job of Kubernetes", path.name)
     for document in jobs:

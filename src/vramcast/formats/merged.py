@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from vramcast.catalogue.clusters import Market, cluster_of
+from vramcast.catalogue.clusters import NO_MARKET, Market, cluster_of
+from vramcast.catalogue.slices import is_part
 from vramcast.domain.model import Model
 from vramcast.domain.version import named
 from vramcast.engines.serving.table import SERVING
-from vramcast.errors import Note, SourceError, Unsupported
+from vramcast.errors import InvalidSpec, Note, SourceError, Unsupported
 from vramcast.formats.paths import NOTHING_GIVEN, Configs, Invocation
 from vramcast.formats.post_training import ANSWERED, as_post_training, is_training
 from vramcast.formats.read import Given, about_network, as_options, left_open, read_files, settled, solved
@@ -51,6 +52,7 @@ def with_configs(
     if "gpus" in merged:
         merged["gpus"], said = _counted(given, merged)
         given = given._replace(assumptions=(*given.assumptions, *said))
+        merged["gpus"] = with_share(str(merged["gpus"]), given.share, _market(merged))
         merged = merged | _for_card(given, merged, named)
         given, merged = _with_context(given, merged)
         given, merged = _over_cards(given, merged)
@@ -58,6 +60,8 @@ def with_configs(
         merged = solved(merged, given.batch, ranks, named)
         if command == "rl" and is_training(given):
             merged, said_by_files = as_post_training(merged, given, ranks), (*said_by_files, ANSWERED)
+    elif given.share:
+        raise InvalidSpec("what is read sees {} of each card; give --gpus, the card", given.share)
     given = settled(given, (*said_by_files, *(beneath or {}), *named), ignore_unread=configs.ignore_unread)
     open_ = left_open(given, merged) if command == "train" else _version_assumed(merged)
     model = options.get("model")
@@ -84,6 +88,20 @@ def _counted(given: Given, options: Mapping[str, Any]) -> tuple[str, tuple[str, 
     if given.device_map:
         return whole, (Note("GPUs: what is read sees {} cards, so {} is answered", count, whole),)
     return whole, (Note("GPUs: what is read starts {} processes, so {} is answered", count, whole),)
+
+
+def with_share(gpus: str, share: str, market: Market = NO_MARKET) -> str:
+    """Cards of which a process sees a part; those that are named as parts stay.
+
+    >>> with_share("2xa10", "8000mib"), with_share("a10-vgpu-4000mib", "8000mib")
+    ('2xa10-vgpu-8000mib', 'a10-vgpu-4000mib')
+    """
+    cluster = cluster_of(gpus, market)
+    if not share or is_part(cluster.gpu):
+        return gpus
+    machines = f"{cluster.num_nodes}x" if cluster.num_nodes > 1 else ""
+    count = f"{machines}{cluster.gpus_per_node}x" if cluster.count > 1 else ""
+    return f"{count}{cluster.gpu.name}-vgpu-{share}"
 
 
 def _over_cards(given: Given, options: dict[str, Any]) -> tuple[Given, dict[str, Any]]:

@@ -74,6 +74,7 @@ class Given(NamedTuple):
     unread: tuple[tuple[str, Unread], ...] = ()  # file, and what of it may change the answer and is not understood
     ranks: dict[str, int] = {}  # file -> processes it starts
     nodes: int = 1  # machines that they are on, where a file says so
+    share: str = ""  # the part of each card that they see, "8000mib"
     parts: Mapping[str, str] = {}  # (engine) option -> part of the network without which the tool passes over it
     ignored: tuple[str, ...] = ()  # what the answer is without, one sentence a file
     without_bf16: Mapping[str, Any] = {}  # options instead, on cards that have no bf16
@@ -127,6 +128,7 @@ def read_files(
               if not _is_said(one, read[:place] + read[place + 1 :])),
         {name: found.ranks for name, _, found in read if found.ranks is not None},
         max((found.nodes for _, _, found in read), default=1),
+        next((found.share for _, _, found in read if found.share), ""),
         {option: part for _, _, found in read for option, part in found.parts.items()},
         without_bf16={name: value for _, _, found in read for name, value in found.without_bf16.items()},
         contexts=next((found.contexts for _, _, found in read if found.contexts), ()),

@@ -85,6 +85,7 @@ class Reading(NamedTuple):
     auto: dict[str, str] = {}  # option that the file leaves to the run -> what the file says
     ranks: int | None = None  # processes that the file starts
     nodes: int = 1  # machines that they are on
+    share: str = ""  # the part of each card that they see
     parts: Mapping[str, str] = {}  # (engine) option -> part of the network without which the tool passes over it
     without_bf16: dict[str, Any] = {}  # options instead, on cards that have no bf16
     under_deepspeed: dict[str, Any] = {}  # options instead, where another file says that DeepSpeed runs it

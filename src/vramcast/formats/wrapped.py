@@ -54,6 +54,7 @@ class Inside(NamedTuple):
     counting: tuple[str, ...] = ()  # variables that have the number of cards of a machine
     interpolated: bool = False  # whether variables are put into the words as the wrapper's own tool does
     has_gpu: bool = False  # whether it asks for cards, of whatever number
+    share: str = ""  # the part of each card that it sees, as `--gpus` has it behind "-vgpu-"
 
 
 class Wrapper(NamedTuple):
@@ -299,7 +300,7 @@ def around(reading: Reading, part: Inside) -> Reading:
     weak = {**({"gpus": gpus} if gpus else {}), **reading.weak}
     return reading._replace(
         weak=weak, unread=(*reading.unread, *unread), notes=(*part.notes, *reading.notes),
-        ranks=reading.ranks or (None if gpus else whole), nodes=part.nodes,
+        ranks=reading.ranks or (None if gpus else whole), nodes=part.nodes, share=part.share,
     )
 
 

@@ -50,7 +50,8 @@ def inside(document: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) 
     if document.get("type") not in STARTED:
         return
     named = (document.get(name) for name in ("groups", "replicas"))
-    for group in next((one for one in named if isinstance(one, list)), [{}]):
+    groups: list[Any] = next((one for one in named if isinstance(one, list)), [{}])
+    for group in groups:
         yield _job({**document, **{name: value for name, value in table(group).items() if name != "env"}})
 
 

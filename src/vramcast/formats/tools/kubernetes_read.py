@@ -1,15 +1,17 @@
 """What Kubernetes starts: pods of every kind, KServe's services, groups of leaders and workers.
 
 [KServe] kserve/kserve pkg/apis/serving/v1beta1 and v1alpha2, config/llmisvcconfig/config-llm-template.yaml (its
-command), config/runtimes/kserve-huggingfaceserver.yaml; [LWS] kubernetes-sigs/lws api/leaderworkerset/v1; names of
-PyTorchJob and TrainJob as in their snapshots
+command), config/runtimes/kserve-huggingfaceserver.yaml; [LWS] kubernetes-sigs/lws api/leaderworkerset/v1; [Volcano]
+volcano-sh/volcano docs/user-guide/how_to_use_{pytorch,mpi,volcano_vgpu}*.md, batch/v1alpha1 Job; [Kueue]
+kubernetes-sigs/kueue apis/kueue/v1beta2, site/content/en/docs/concepts/resource_flavor.md; names of PyTorchJob and
+TrainJob as in their snapshots
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from vramcast.errors import Note, SourceError
@@ -42,6 +44,11 @@ NOT_OF_GPUS: Final = ("google.com/tpu", "aws.amazon.com/neuron", "aws.amazon.com
                       "huawei.com/Ascend310P", "habana.ai/gaudi", "cambricon.com/mlu", "alibabacloud.com/ppu")
 """Resources whose cards an engine's commands here are not computed for."""
 
+VGPUS: Final = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "volcano.sh/vgpu-memory",
+                "volcano.sh/vgpu-memory-percentage")
+"""Memory of each card that HAMi's and Volcano's device plugins let a process see [MiB, %]."""
+VGPU_NUMBER: Final = "volcano.sh/vgpu-number"
+
 SLICE: Final = re.compile(r"nvidia\.com/mig-|tencent\.com/vcuda|aliyun\.com/gpu-mem|gpu-mem|vgpu")
 
 REPEATED: Final = {
@@ -52,6 +59,12 @@ REPEATED: Final = {
 
 FIRST: Final = ("Master", "Launcher", "Chief", "Worker")
 """Roles in the order in which their command is the job's."""
+
+
+LEADERS: Final = re.compile(r"(?:pytorch|mpi)?(?:master|launcher|leader|head|chief)(?:-\d+)?", re.IGNORECASE)
+"""Tasks of Volcano's jobs and sets of Kueue's workloads whose command is that of all of them."""
+
+QUEUE: Final = "kueue.x-k8s.io/queue-name"
 
 
 class Pod(NamedTuple):
@@ -79,13 +92,31 @@ def inside(document: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) 
     }
     scripts = {str(file): text for data in maps.values() for file, text in data.items() if isinstance(text, str)}
     spec = table(_with_values(spec, maps)) if maps else spec
+    offered = list(_offered(document, documents))
     for part in _parts(kind, spec, name, scripts):
+        if offered and not part.place:
+            place, unread = _of_labels(offered)
+            part = part._replace(place=place, unread=(*part.unread, *unread))
         environment = {**_mapped(part.maps, maps), **part.environment}
         yield part._replace(
             words=_substituted(part.words, environment), environment=environment,
             notes=(*part.notes, *_copies(kind, spec)),
             unread=(*part.unread, *(Unread(f"envFrom {one[:40]}", ELSEWHERE) for one in part.maps if one not in maps)),
         )
+
+
+def _offered(document: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Labels of the nodes that the queue of a job has cards of, where Kueue's objects stand in the file."""
+    metadata, spec = table(document.get("metadata")), table(document.get("spec"))
+    queue = table(metadata.get("labels")).get(QUEUE) or spec.get("queueName")
+    specs = {(str(one.get("kind")), table(one.get("metadata")).get("name")): table(one.get("spec"))
+             for one in documents if "kueue.x-k8s.io" in str(one.get("apiVersion"))}
+    found = specs.get(("ClusterQueue", specs.get(("LocalQueue", queue), {}).get("clusterQueue")), {})
+    for group in found.get("resourceGroups") or ():
+        if any(name in (*RESOURCES.values(), VGPU_NUMBER) for name in table(group).get("coveredResources") or ()):
+            for flavor in table(group).get("flavors") or ():
+                labels = specs.get(("ResourceFlavor", table(flavor).get("name")), {}).get("nodeLabels")
+                yield from ((str(name), str(value)) for name, value in table(labels).items())
 
 
 def _with_values(value: Any, maps: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -107,6 +138,10 @@ def _parts(kind: str, spec: Mapping[str, Any], name: str, scripts: Mapping[str, 
         yield from _llm_service(spec, name)
     elif kind == "TrainJob":
         yield from _train_job(spec, name, scripts)
+    elif kind == "AppWrapper":
+        for component in spec.get("components") or ():
+            one = table(table(component).get("template"))
+            yield from _parts(str(one.get("kind")), table(one.get("spec")), name, scripts)
     elif kind == "RayService" and isinstance(spec.get("serveConfigV2"), str):
         yield from _ray_service(spec)
     elif kind == "RayJob":
@@ -172,6 +207,9 @@ def _pods(kind: str, spec: Mapping[str, Any], name: str) -> Iterator[Pod]:
             job = table(table(table(one).get("template")).get("spec"))
             count = (whole(table(one).get("replicas", 1)) or 1) * (whole(job.get("parallelism", 1)) or 1)
             yield Pod(_template(job), str(table(one).get("name") or name), count)
+    elif isinstance(listed := spec.get("tasks") if kind == "Job" else spec.get("podSets"), list):
+        yield from _roles([(str(one.get("name")), whole(one.get("replicas", one.get("count", 1))) or 0, _template(one))
+                           for one in map(table, listed)], name)
     elif kind == "CronJob":
         yield Pod(_template(table(table(spec.get("jobTemplate")).get("spec"))), name)
     elif kind == "Pod":
@@ -179,6 +217,24 @@ def _pods(kind: str, spec: Mapping[str, Any], name: str) -> Iterator[Pod]:
     else:
         indexed = kind == "Job" and spec.get("completionMode") == "Indexed"
         yield Pod(_template(spec), name, (whole(spec.get("parallelism")) or 1) if indexed else 1)
+
+
+def _roles(roles: Sequence[tuple[str, int, Mapping[str, Any]]], name: str) -> Iterator[Pod]:
+    """The pods of Volcano's job or Kueue's workload: what leads has the command of all, others have their own."""
+    leader = next((spec for role, _, spec in roles if LEADERS.fullmatch(role)), None)
+    if leader is None:
+        yield from (Pod(spec, role or name, max(1, count), {"WORLD_SIZE": str(count), "RANK": "0"})
+                    for role, count, spec in roles)
+        return
+    takes = [(count, spec) for _, count, spec in roles
+             if any(_cards(table(one))[0] for one in spec.get("containers") or ())]
+    nodes = max(1, sum(count for count, _ in takes))
+    cards = next((spec for _, spec in takes), leader)
+    # a launcher without cards starts processes on the workers', and is asked about theirs
+    pod = leader if any(leader is spec for _, spec in takes) or not takes else {**cards, "containers": [
+        {**table(one), "resources": table(table(cards["containers"][0]).get("resources"))}
+        for one in leader.get("containers") or ()]}
+    yield Pod(pod, name, nodes, {"WORLD_SIZE": str(nodes), "RANK": "0"})
 
 
 def _template(spec: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -200,7 +256,7 @@ def containers(pod: Pod, kind: str, scripts: Mapping[str, str]) -> Iterator[Insi
         yield Inside(
             kind, words, image, environment=environment, scripts=scripts,
             place=place if count or not more else "", cards=count, nodes=pod.nodes,
-            name=str(one.get("name") or pod.name), unread=(*unread, *more), has_gpu=bool(count),
+            name=str(one.get("name") or pod.name), unread=(*unread, *more), has_gpu=bool(count), share=share_of(one),
             maps=tuple(str(table(table(source).get("configMapRef")).get("name")) for source in one.get("envFrom") or ()
                        if table(source).get("configMapRef")),
         )
@@ -246,18 +302,36 @@ def _cards(container: Mapping[str, Any]) -> tuple[int | None, tuple[Unread, ...]
     resources = table(container.get("resources"))
     given = {**table(resources.get("requests")), **table(resources.get("limits"))}
     elsewhere = [name for name in NOT_OF_GPUS if whole(given.get(name))]
-    slices = [str(name) for name in given if SLICE.search(str(name))]
+    slices = [name for name in map(str, given) if SLICE.search(name) and not name.startswith("volcano.sh/vgpu-")]
     if elsewhere:
         return None, (Unread(elsewhere[0], NO_GPU),)
     if slices:
         return None, (Unread(slices[0], "is a part of a card; give --gpus", "gpus"),)
-    counts = [count for name in ("gpu.intel.com/i915", *RESOURCES.values()) if (count := whole(given.get(name)))]
+    names = ("gpu.intel.com/i915", VGPU_NUMBER, *RESOURCES.values())
+    counts = [count for name in names if (count := whole(given.get(name)))]
     return (counts[0] if counts else None), ()
+
+
+def share_of(container: Mapping[str, Any]) -> str:
+    """The part of each card that a container sees, "8000mib" or "30%"; "" for whole cards.
+
+    >>> share_of({"resources": {"limits": {"nvidia.com/gpu": 2, "nvidia.com/gpumem-percentage": 30}}})
+    '30%'
+    """
+    resources = table(container.get("resources"))
+    given = {**table(resources.get("requests")), **table(resources.get("limits"))}
+    return next((f"{count}{'%' if name.endswith('percentage') else 'mib'}" for name in VGPUS
+                 if (count := whole(given.get(name)))), "")
 
 
 def _place(spec: Mapping[str, Any]) -> tuple[str, tuple[Unread, ...]]:
     """The card or machine that a pod asks its node for."""
-    named = [(name, value) for name, value in _labels(spec) if name in (*NAMES_A_CARD, *NAMES_A_MACHINE)]
+    return _of_labels(_labels(spec))
+
+
+def _of_labels(labels: Iterable[tuple[str, str]]) -> tuple[str, tuple[Unread, ...]]:
+    """The card or machine that labels of nodes name."""
+    named = [(name, value) for name, value in labels if name in (*NAMES_A_CARD, *NAMES_A_MACHINE)]
     cards = {value for name, value in named if name in NAMES_A_CARD}
     machines = {value for name, value in named if name in NAMES_A_MACHINE}
     wanted = cards if cards and not (len(machines) == 1 and machine(next(iter(machines)))) else machines or cards
@@ -333,6 +407,7 @@ def _inference_service(spec: Mapping[str, Any], name: str, scripts: Mapping[str,
         unread = (*unread, Unread("--backend huggingface", "runs Transformers, which is not modelled as a server"))
     yield Inside(
         kind, ("vllm", "serve", *words), environment=environment, place=place, cards=count, nodes=nodes, name=name,
+        share=share_of(model),
         unread=(*unread, *more), notes=notes, has_gpu=True,
     )
 
@@ -407,7 +482,7 @@ def _llm_service(spec: Mapping[str, Any], name: str) -> Iterator[Inside]:
         script = own or " ".join(("vllm serve", *words, *words_of(one.get("args")), added))
         yield Inside(
             kind, (), image, script=script, environment=environment, place=place, cards=count, nodes=nodes, name=name,
-            unread=(*unread, *more, *slices), has_gpu=True,
+            unread=(*unread, *more, *slices), has_gpu=True, share=share_of(one),
         )
 
 
