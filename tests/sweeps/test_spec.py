@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
+from vramcast.question.commands import table_of
 from vramcast.sweeps.questions import COMMANDS, KINDS
 from vramcast.sweeps.results import TYPES
 from vramcast.sweeps.spec import read_sweep
@@ -160,8 +161,8 @@ def test_a_large_product_is_walked_without_being_held() -> None:
 
 
 def test_a_name_means_the_same_kind_of_column_for_every_command() -> None:
-    for command in COMMANDS.values():
-        for name, option in command.options.items():
+    for command in COMMANDS:
+        for name, option in table_of(command).items():
             assert TYPES.get(option.kind, str) is TYPES.get(KINDS[name], str), name
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.web.asking import SERVE, TRAIN, post, refused
+from vramcast.question.commands import TABLES
+from vramcast.question.option import Option
 from vramcast.question.options import CONFIG_OPTIONS, OPTIONS, Kind
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
@@ -101,10 +103,9 @@ def test_ids_of_hubs_are_told_from_paths(text: str, named: str | None) -> None:
     assert hub_of(text) == named
 
 
-def test_an_option_that_becomes_a_file_tomorrow_is_refused() -> None:
-    from vramcast.question.options import Option
-
+def test_an_option_that_becomes_a_file_tomorrow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"notes": Option("job", "notes", Kind.TEXT, "a file of notes")}
+    monkeypatch.setitem(TABLES, "train", lambda: table)
     assert not visitor.may_be_asked("notes", table)
     with pytest.raises(Exception, match="cannot be asked from the web"):
-        visitor.options_of({"notes": "x"}, table)
+        visitor.options_of({"notes": "x"}, "train")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from vramcast.lazy import names
 
 if TYPE_CHECKING:
+    from vramcast.api.answers import answer_to
     from vramcast.api.choices import asks_which, card_choices
     from vramcast.api.failed_job import asks_serve
     from vramcast.api.failures import diagnosis_of
@@ -31,7 +32,7 @@ MODULES: Final = {
     **dict.fromkeys(("asks_which", "card_choices"), "choices"),
     **dict.fromkeys(("job_of", "train_answer"), "training"),
     **dict.fromkeys(("serve_answer", "serve_job_of"), "serving"),
-    "fitting_models": "fitting",
+    "answer_to": "answers", "fitting_models": "fitting",
     "question_of": "jobs", "planned_training": "planning", "planned_serving": "plan_serving",
     "asks_serve": "failed_job", "diagnosis_of": "failures",
     **dict.fromkeys(("post_training_answer", "post_training_job_of"), "post_training"),
@@ -41,10 +42,10 @@ MODULES: Final = {
 """Name -> its module."""
 
 __all__ = [
-    "asks_serve", "asks_which", "card_choices", "diagnose", "diagnosis_of", "fitting_models", "fitting_texts",
-    "job_of", "plan", "planned_serving", "planned_training", "post_training_answer", "post_training_job_of",
-    "question_of", "reconcile", "replay", "rl", "serve", "serve_answer", "serve_job_of", "traced_target", "train",
-    "train_answer", "write_fixed",
+    "answer_to", "asks_serve", "asks_which", "card_choices", "diagnose", "diagnosis_of", "fitting_models",
+    "fitting_texts", "job_of", "plan", "planned_serving", "planned_training", "post_training_answer",
+    "post_training_job_of", "question_of", "reconcile", "replay", "rl", "serve", "serve_answer", "serve_job_of",
+    "traced_target", "train", "train_answer", "write_fixed",
 ]
 
 __getattr__ = names(__name__, MODULES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,9 +13,8 @@ from vramcast.domain.answer import Answer
 from vramcast.domain.choices import Choice, Choices, Offered
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.question.build import market_of
-from vramcast.question.option import Option
-from vramcast.question.options import OPTIONS, parse
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.commands import table_of
+from vramcast.question.options import parse
 
 USUAL: Final = (
     "rtx-4060", "rtx-3060-12gb", "t4", "rtx-4060-ti-16gb", "a10", "l4", "rtx-4090", "rtx-5090", "a100-sxm4-40gb",
@@ -28,20 +27,15 @@ COUNTS: Final = (1, 2, 4, 8)
 LARGER: Final = (16, 32, 64, 128, 256, 512)
 """Cards that are looked at, the larger numbers only where no machine of eight holds the job."""
 
-ASKS: Final[Mapping[str, Callable[..., Any]]] = {
-    "train": lambda options, file: api.train_answer(options, file=file, with_changes=False)[1],
-    "serve": lambda options, file: api.serve_answer(options, file=file, with_changes=False),
-}
-
 
 def asks_which(command: str, options: Mapping[str, Any], file: str | Path | None) -> bool:
     """Whether a question names no cards, and so asks which there should be."""
     if options.get("gpus") is not None or options.get("find") is not None:
         return False
     try:
-        asked = question_of(options, file, _table(command), command=command).options
+        asked = question_of(options, file, command).options
     except Unsupported:  # what a command leaves to the cards: raised again where it is not that
-        question_of(dict(options) | {"gpus": USUAL[-1]}, file, _table(command), command=command)
+        question_of(dict(options) | {"gpus": USUAL[-1]}, file, command)
         return True
     return asked.get("gpus") is None and asked.get("find") is None
 
@@ -75,7 +69,7 @@ def card_choices(command: str, options: Mapping[str, Any], *, file: str | Path |
 def _started(command: str, options: Mapping[str, Any], file: str | Path | None) -> int:
     """The cards that a file or a command says to start processes on; 0 where none says a number."""
     card = USUAL[-1]
-    gpus = question_of(dict(options) | {"gpus": card}, file, _table(command), command=command).options["gpus"]
+    gpus = question_of(dict(options) | {"gpus": card}, file, command).options["gpus"]
     return 0 if gpus == card else cluster_of(str(gpus)).count
 
 
@@ -90,7 +84,7 @@ def _looked_at(
         for count in counts:
             gpus = f"{count}x{card}"
             try:
-                answer = ASKS[command](dict(options) | {"gpus": gpus}, file)
+                answer = api.answer_to(command, dict(options) | {"gpus": gpus}, file=file, with_changes=False)
             except VramcastError as error:
                 reason = reason or error
                 continue
@@ -112,12 +106,8 @@ def _cheapest(offers: list[Offered]) -> Offered | None:
     return min(paid, key=lambda offer: offer.price.per_hour, default=None)
 
 
-def _table(command: str) -> Mapping[str, Option]:
-    return OPTIONS if command == "train" else SERVE_OPTIONS
-
-
 def _market(command: str, options: Mapping[str, Any]) -> Market:
-    table = _table(command)
+    table = table_of(command)
     return market_of({name: parse(name, value, table) for name, value in options.items()
                       if name in table and table[name].section == "market"}, table)
 

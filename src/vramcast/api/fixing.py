@@ -18,11 +18,9 @@ from vramcast.errors import InvalidSpec, Note, SourceError, Unsupported, Vramcas
 from vramcast.estimate.serving import answer as serving_answer
 from vramcast.estimate.training import answer as training_answer
 from vramcast.formats.paths import configs_in
-from vramcast.question.options import OPTIONS, applied_in
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.commands import table_of
+from vramcast.question.options import applied_in
 from vramcast.sources.files import write_whole
-
-TABLES = {"train": OPTIONS, "serve": SERVE_OPTIONS}
 
 
 class Fixed(NamedTuple):
@@ -77,10 +75,10 @@ def _texts(options: Mapping[str, Any], change: Change, paths: list[Path], comman
 
     Raises: VramcastError where they cannot say it, or do not come to what it promises
     """
-    applied = applied_in(change.change, TABLES[command])
+    applied = applied_in(change.change, table_of(command))
     if applied is None:
         raise Unsupported("is no option of a file")
-    asked = question_of(options, None, TABLES[command], command=command)
+    asked = question_of(options, None, command)
     before, after = (_job(found, command) for found in (
         asked.options, {**asked.options, **applied}))
     texts = {path: text for path in paths if (text := formats.fix.fixed(path, command, before, after)) is not None}
@@ -88,7 +86,7 @@ def _texts(options: Mapping[str, Any], change: Change, paths: list[Path], comman
         for path in paths:
             (Path(folder) / path.name).write_text(texts.get(path) or path.read_text(encoding="utf-8"), encoding="utf-8")
         again = {**options, "from": tuple(str(Path(folder) / path.name) for path in paths)}
-        found = _answer(_job(question_of(again, None, TABLES[command], command=command).options, command))
+        found = _answer(_job(question_of(again, None, command).options, command))
     if found.fullest.needed_bytes != change.device_bytes or not found.fits:
         raise Unsupported("the files have no words for it")
     return texts

@@ -14,7 +14,8 @@ from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.model import Model
 from vramcast.formats.paths import OPTIONS as ABOUT_FILES
 from vramcast.formats.paths import Configs, as_started, configs_in, is_script
-from vramcast.question.options import Option, is_own, over
+from vramcast.question.commands import table_of
+from vramcast.question.options import is_own, over
 from vramcast.sources.resolve import resolve_checkpoint
 
 if TYPE_CHECKING:
@@ -56,32 +57,28 @@ class Asked(NamedTuple):
         )
 
 
-def question_of(
-    options: Mapping[str, Any], file: str | Path | None, table: Mapping[str, Option], *, command: str = "",
-    search: bool = False,
-) -> Asked:
+def question_of(options: Mapping[str, Any], file: str | Path | None, asks: str) -> Asked:
     """The options over those of files of other tools, and those over a job file's.
 
     Args:
         options: as given by name
         file: a job file
-        table: the options of the command
-        command: "train" or "serve", for which files of other tools are read; "": they are for neither
-        search: whether they say what is trained or served, and how it is split is looked for
+        asks: a command of `question.commands`; of a search files of other tools say what is trained or served
     """
+    table, command = table_of(asks), asks.removeprefix("plan ")
     merged: dict[str, Any] = {}
     if file is not None:
         merged |= question.files.read_job(Path(file), table)
     named = {name: value for name, value in options.items() if value is not None}
     words: tuple[str, ...] = ()
-    if command and not all(is_own(name, value, table) for name, value in named.items()):
+    if not all(is_own(name, value, table) for name, value in named.items()):
         named, words = formats.field_names.in_own_words(named, table, command=command)
     named = as_started(named, command)
     configs = configs_in(merged | named)
     beneath = {name: value for name, value in merged.items() if name not in ABOUT_FILES}
     named = {name: value for name, value in named.items() if name not in ABOUT_FILES}
     said: Given | ForSearch | None = None
-    if configs and search:
+    if configs and command != asks:
         given = formats.read.read_files(
             configs.paths, command=command, format_name=configs.format_name, line=configs.line, started=configs.given
         )

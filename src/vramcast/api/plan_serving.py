@@ -14,7 +14,7 @@ from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import Unsupported
 from vramcast.question.build import Resolve
-from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS, build_plan_serving
+from vramcast.question.plan_serving import build_plan_serving
 from vramcast.question.whole_command import serve_command
 from vramcast.search.serving_plans import search
 
@@ -25,7 +25,7 @@ def planned_serving(
 ) -> tuple[PlanAnswer, ServeJob | None]:
     """A search for deployments on top of a job file, and one replica of what it leads to;
     `resolve` finds models in another way than usual, `progress` is told how many replicas were looked at."""
-    given = question_of(options, file, PLAN_SERVE_OPTIONS, command="serve", search=True)
+    given = question_of(options, file, "plan serve")
     asked = build_plan_serving(given.options, resolve=resolve or given.resolve)
     found, job = search(asked.space, asked.limits, asked.goal, top=asked.top, progress=progress)
     if job is not None and not isinstance(given.model, Model):

@@ -19,7 +19,6 @@ from vramcast.domain.model import Model
 from vramcast.domain.planning import PlanAnswer
 from vramcast.errors import Note, Unsupported, VramcastError
 from vramcast.question.build import Resolve
-from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.planning import PlanQuestion, build_inverse, build_planning, cluster_of_best, goal_of, job_of
 from vramcast.question.whole_command import train_command
 from vramcast.search.techniques import explained, unsearched
@@ -47,7 +46,7 @@ def planned_training(
         before: told which engines will be looked at, before any work: what it raises ends it
         resolve: finds models in another way than usual
     """
-    given = question_of(options, file, PLAN_OPTIONS, command="train", search=True)
+    given = question_of(options, file, "plan train")
     merged, resolve = given.options, resolve or given.resolve
     goal = goal_of(merged)
     if goal is not None:

@@ -22,7 +22,7 @@ def post_training_answer(
     with_changes: bool = True,
 ) -> PostTrainingAnswer:
     """The answer to a question about post-training on top of a job file, with what files of other tools said."""
-    asked = question_of(options, file, POST_TRAINING_OPTIONS, command="rl")
+    asked = question_of(options, file, "rl")
     job, goal = build_post_training(asked.options, resolve=resolve or asked.resolve), asked.options.get("find")
     if goal is not None:
         named = [name for name, value in options.items() if value not in (None, ())]
@@ -42,5 +42,5 @@ def post_training_job_of(
     words = iter(() if found is None or found.what is None else found.what.split())
     said = {word.removeprefix("--"): next(words, True) for word in words}
     options = {**{name: value for name, value in options.items() if name.replace("_", "-") not in said}, **said}
-    asked = question_of(options, file, POST_TRAINING_OPTIONS, command="rl")
+    asked = question_of(options, file, "rl")
     return build_post_training(asked.options, resolve=resolve or asked.resolve)

@@ -10,7 +10,6 @@ from vramcast.doctor.compare import reconcile as reconciled
 from vramcast.domain.failure import Reconciliation
 from vramcast.errors import InvalidSpec
 from vramcast.question.calibration import write_calibration
-from vramcast.question.serving_options import SERVE_OPTIONS
 
 
 def reconcile(
@@ -31,7 +30,7 @@ def reconcile(
     Raises: VramcastError of one sentence when the log cannot be read or the question not be answered
     """
     given = {"model": model, "gpus": gpus} | by_option(options)
-    merged = question_of(given, file, SERVE_OPTIONS, command="serve").options
+    merged = question_of(given, file, "serve").options
     if save_calibration is not None and "calibration" in merged:
         raise InvalidSpec("--save-calibration compares with the plain prediction; leave out --calibration")
     found = reconciled(Path(log), merged)

@@ -17,7 +17,6 @@ from vramcast.question.amounts import headroom_of
 from vramcast.question.build import Resolve
 from vramcast.question.options import NO_SEARCH
 from vramcast.question.serving import build_serving, goal_of
-from vramcast.question.serving_options import SERVE_OPTIONS
 
 
 def serve_answer(
@@ -25,7 +24,7 @@ def serve_answer(
     with_changes: bool = True,
 ) -> ServeAnswer:
     """The answer to a serving question on top of a job file: of its plan, or of the plan it asks to find."""
-    asked = question_of(options, file, SERVE_OPTIONS, command="serve")
+    asked = question_of(options, file, "serve")
     goal, job = goal_of(asked.options), build_serving(asked.options, resolve=resolve or asked.resolve)
     if goal is None and asked.options.get("headroom") is not None:
         raise InvalidSpec(NO_SEARCH)
@@ -40,5 +39,5 @@ def serve_job_of(
     options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None
 ) -> ServeJob | PipelineJob:
     """The serving job that options ask for, on top of a job file; `resolve` finds models in another way than usual."""
-    asked = question_of(options, file, SERVE_OPTIONS, command="serve")
+    asked = question_of(options, file, "serve")
     return build_serving(asked.options, resolve=resolve or asked.resolve)

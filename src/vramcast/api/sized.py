@@ -23,8 +23,6 @@ from vramcast.formats.reading import Config, table
 from vramcast.formats.tools import kubernetes_read
 from vramcast.formats.tools.kubernetes import RESOURCES
 from vramcast.formats.wrapped import whole
-from vramcast.question.options import OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.units import MIB, ceil_div
 
 if TYPE_CHECKING:
@@ -137,13 +135,12 @@ def sized(
     if gpus and takes_all and not given.ranks and declared.cards:
         gpus = f"{declared.nodes}x{declared.cards}x{gpus}"
     named = files | ({"gpus": gpus} if gpus else {})
-    asked = api.question_of(named, None, SERVE_OPTIONS if command == "serve" else OPTIONS, command=command)
+    asked = api.question_of(named, None, command)
     if "gpus" not in asked.options:
         raise InvalidSpec("{}: names no card; give --gpus, a label of nodes or the annotation {}",
                           name or path.name, CARD)
     resolve = resolve or asked.resolve
-    answer: Answer = (api.serve_answer(asked.options, resolve=resolve) if command == "serve"
-                      else api.train_answer(asked.options, resolve=resolve)[1])
+    answer = api.answer_to(command, asked.options, resolve=resolve)
     return Sized(name or path.name, asked.noted(answer), str(asked.options["gpus"]))
 
 

@@ -14,7 +14,6 @@ from vramcast.domain.job import Job
 from vramcast.estimate.training import answer as training_answer
 from vramcast.question.build import Resolve, build_job
 from vramcast.question.diffusion import build_diffusion, trains_pipeline
-from vramcast.question.options import OPTIONS
 
 
 def train_answer(
@@ -22,7 +21,7 @@ def train_answer(
     with_changes: bool = True,
 ) -> tuple[Job | DiffusionJob, Answer]:
     """A training question on top of a job file: the job, and its answer with what files of other tools said."""
-    asked = question_of(options, file, OPTIONS, command="train")
+    asked = question_of(options, file, "train")
     if trains_pipeline(asked.options):
         pipeline_job = build_diffusion(asked.options)
         return pipeline_job, asked.noted(estimate.diffusion.answer(pipeline_job, with_changes=with_changes))
@@ -34,5 +33,5 @@ def job_of(
     options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None
 ) -> Job:
     """The training job that options ask for, on top of a job file; `resolve` finds models in another way than usual."""
-    asked = question_of(options, file, OPTIONS, command="train")
+    asked = question_of(options, file, "train")
     return build_job(asked.options, resolve=resolve or asked.resolve)

@@ -10,6 +10,7 @@ import click
 
 from vramcast import formats, question, report
 from vramcast.cli.shared import Command, gpus_option, json_option, language_option, model_argument, question_options
+from vramcast.question.subjects import SUBJECTS
 from vramcast.report.messages import words_here
 
 if TYPE_CHECKING:
@@ -19,38 +20,7 @@ USUAL: Final = (
     "gpus", "on", "engine", "seq-len", "context", "concurrency", "micro-batch", "global-batch", "precision",
     "weights", "optimizer", "peft", "recompute", "zero", "tp", "goal", "find", "from", "json",
 )
-"""Options that most questions need."""
-
-TOPICS: Final[dict[str, tuple[str, ...]]] = {
-    "load": (
-        "min-seq-len", "grad-accum", "decoder-seq-len", "image-size", "images", "objective", "completion-len",
-        "input-len", "output-len", "height", "width", "frames", "tokens",
-    ),
-    "network": ("params", "layers", "hidden", "heads", "kv-heads", "ffn", "vocab"),
-    "adapters": (
-        "lora-rank", "lora-targets", "modules-to-save", "virtual-tokens", "trainable-parameters", "lora-dropout",
-        "base-weights", "adapter-dtype", "lora-slots",
-    ),
-    "parallelism": (
-        "pp", "dp", "cp", "ep", "etp", "dcp", "attention-dp", "expert-parallel", "virtual-stages", "schedule",
-        "first-stage-layers", "last-stage-layers", "sequence-parallel", "cp-kind", "shards", "sharded-by",
-        "shard-group", "reshard-after-forward",
-    ),
-    "memory": (
-        "optimizer-kernel", "recompute-layers", "recompute-modules", "attention", "loss", "compile",
-        "offload-optimizer", "offload-parameters", "offload-activations", "alloc-conf", "dtype", "kv-dtype", "v-dtype",
-        "memory-fraction", "cache-bytes", "max-sequences", "batched-tokens", "block-tokens", "graphs",
-        "prefix-caching", "draft", "draft-tokens", "gpu-layers", "offload", "tiling", "slicing", "engine-option",
-        "calibration",
-    ),
-    "price": ("price", "spot", "region", "currency", "prices", "hardware", "budget", "deadline"),
-    "files": (
-        "from-command", "args", "env", "from-format", "ignore-unread", "file", "save", "write", "format", "force",
-        "fix", "report", "snapshot", "picture", "reconcile", "save-calibration",
-    ),
-}
-"""The others by subject; what stands nowhere is of the search, or how the answer is shown."""
-
+"""Options that most questions need; of the others what has no subject stands last."""
 
 class QuestionCommand(click.Command):
     """A command whose options may be written as other tools write them: --per_device_train_batch_size, -tp.
@@ -71,19 +41,19 @@ class QuestionCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options that most questions need; of the others their names, or with --help-all all that they are."""
         words, is_whole = words_here(), ctx.meta.get(WHOLE, False)
-        topics: dict[str, list[tuple[str, str]]] = {"usual": [], **{topic: [] for topic in TOPICS}, "more": []}
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("usual", *SUBJECTS, "more")}
         for parameter in self.params:
             record = parameter.get_help_record(ctx)
             if record is not None and isinstance(parameter, click.Option):
                 name = parameter.opts[0].removeprefix("--")
-                others = (topic for topic, names in TOPICS.items() if name in names)
-                topic = "usual" if name in USUAL else next(others, "more")
-                topics[topic].append((record[0], report.chinese.help_of(record[1], words.language)))
-        for topic, records in topics.items():
+                others = (subject for subject, names in SUBJECTS.items() if name in names)
+                section = "usual" if name in USUAL else next(others, "more")
+                sections[section].append((record[0], report.chinese.help_of(record[1], words.language)))
+        for section, records in sections.items():
             if not records:
                 continue
-            with formatter.section(words(f"help.{topic}")):
-                if is_whole or topic == "usual":
+            with formatter.section(words(f"help.{section}")):
+                if is_whole or section == "usual":
                     formatter.write_dl(records)
                 else:
                     names = ", ".join(options.split()[0].rstrip(",") for options, _ in records)

@@ -284,6 +284,7 @@ LAST: Final = ("found", ("tried", "found.tried"), "host", "run_hours", ("price",
 class Answer(Noun, frozen=True, rename={"num_parameters": "parameters"}):
     """The answer to one training question. The fullest role comes first."""
 
+    COMMAND: ClassVar[str] = "train"  # whose options its question has
     KEYS: ClassVar[tuple[Any, ...]] = (*FIRST, "time", *LAST)
     SHOWN: ClassVar[tuple[str, ...]] = ("assumptions", "changes")
 
@@ -476,6 +477,7 @@ SLO_SHARE: Final = 0.9
 class ServeAnswer(Answer, frozen=True):
     """The answer to one serving question."""
 
+    COMMAND = "serve"
     KEYS = (*FIRST, "shortfall", "capacity", "startup", ("time", "speed"), "load", "fleet", "served", *LAST)
 
     capacity: Capacity | None = None
@@ -495,6 +497,7 @@ class PostTrainingAnswer(Answer, frozen=True):
     behind it stands each process, as torch counts in it. Their phases are the stages of a step.
     """
 
+    COMMAND = "rl"
     KEYS = (*FIRST, "time", "resting", "longest", "shortfall", *LAST)
 
     resting: dict[str, dict[str, int]] = {}  # process -> stage -> what torch has allocated when it has ended [bytes]

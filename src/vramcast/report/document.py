@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Any, Final
+from typing import Any
 
 from msgspec.json import encode
 from msgspec.json import format as format_json
 from msgspec.structs import replace
 
-from vramcast.domain.answer import Answer, Change, PostTrainingAnswer, ServeAnswer
-from vramcast.question.options import OPTIONS, Option, applied_in
-from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.domain.answer import Answer, Change
+from vramcast.question.commands import table_of
+from vramcast.question.option import Option
+from vramcast.question.options import applied_in
 from vramcast.report.plain import SCHEMA, plain
 from vramcast.report.price import age_days
-
-TABLES: Final[dict[type[Answer], Mapping[str, Option]]] = {
-    ServeAnswer: SERVE_OPTIONS, PostTrainingAnswer: POST_TRAINING_OPTIONS,
-}
-"""Kind of answer -> the options of its question; the others are of training."""
 
 
 def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
@@ -33,7 +28,7 @@ def filled_in(answer: Answer, today: date | None) -> Answer:
 
     Where a search found the plan its changes are no options: asked again with one it would find another plan.
     """
-    table = next((table for kind, table in TABLES.items() if isinstance(answer, kind)), OPTIONS)
+    table = table_of(answer.COMMAND)
     changes = answer.changes if answer.found else tuple(applied(change, table) for change in answer.changes)
     cost = answer.cost and replace(answer.cost, age_days=age_days(answer.cost.price, today))
     return replace(answer, changes=changes, cost=cost)

@@ -8,10 +8,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from vramcast.domain.planning import PlanAnswer
-from vramcast.question.options import OPTIONS, options_in
-from vramcast.question.plan_options import PLAN_OPTIONS
-from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.commands import table_of
+from vramcast.question.options import options_in
 from vramcast.report.document import applied, filled_in
 from vramcast.report.messages import Words
 from vramcast.report.plain import SCHEMA, as_text, plain
@@ -23,15 +21,15 @@ ENGLISH: Final = Words("en")
 def plan_document(answer: PlanAnswer, words: Words = ENGLISH, *, today: date | None = None) -> dict[str, Any]:
     """Plain data: `"plans"` are answers as `vramcast train --json` prints them, best first; `"options"` their labels
     as options of `train` or `serve`; reasons, decisions and techniques in a language."""
-    serves, nearest, goal = "requests" in answer.question, answer.nearest_failing, answer.question["goal"]
-    table, search_table = (SERVE_OPTIONS, PLAN_SERVE_OPTIONS) if serves else (OPTIONS, PLAN_OPTIONS)
+    nearest, goal = answer.nearest_failing, answer.question["goal"]
+    command = "serve" if "requests" in answer.question else "train"
     return {"schema": SCHEMA, **plain(replace(
         answer,
         plans=tuple(filled_in(plan, today) for plan in answer.plans),
-        options=tuple(options_in(label, table) or {} for label in answer.labels),
+        options=tuple(options_in(label, table_of(command)) or {} for label in answer.labels),
         reason_sentences=tuple(reason_words(reason, str(goal), words) for reason in answer.reasons),
         nearest_failing=nearest and filled_in(nearest, today),
-        change=answer.change and applied(answer.change, search_table),
+        change=answer.change and applied(answer.change, table_of(f"plan {command}")),
         decisions=tuple(decision_words(decision, words) for decision in answer.decisions),
         techniques=tuple(technique_words(technique, words) for technique in answer.techniques),
     ))}

@@ -18,6 +18,7 @@ from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple, Protocol
 
+from vramcast.api.answers import answer_to
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
 from vramcast.sources.resolve import resolve_checkpoint
@@ -107,7 +108,7 @@ def _answer(question: Question) -> Any:
     command = options.pop("command", None)
     if not isinstance(command, str) or command not in COMMANDS:
         raise UnknownName.of("command", str(command), COMMANDS)
-    return COMMANDS[command].answer(options, _models)
+    return answer_to(command, options, resolve=_models, with_changes=False)
 
 
 class Settings(NamedTuple):

@@ -5,49 +5,21 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
+from typing import Any, Final, TextIO
 
 import msgspec
 
-from vramcast.api import post_training_answer, serve_answer, train_answer
+from vramcast.api.answers import ANSWERS
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
-from vramcast.question.options import OPTIONS, Kind, Option, parse
-from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
-
-if TYPE_CHECKING:
-    from vramcast.domain.answer import Answer
-    from vramcast.question.build import Resolve
-
+from vramcast.question.commands import table_of
+from vramcast.question.option import Kind
+from vramcast.question.options import parse
 
 Question = dict[str, Any]
 """Options by name as a user wrote them, with `command`, `model` and `gpus` among them."""
 
 
-class Command(NamedTuple):
-    """A kind of question: its options, and what answers it."""
-
-    options: Mapping[str, Option]
-    answer: Callable[[Mapping[str, Any], Resolve], Answer]
-
-
-def _train(options: Mapping[str, Any], resolve: Resolve) -> Answer:
-    return train_answer(options, resolve=resolve, with_changes=False)[1]
-
-
-def _serve(options: Mapping[str, Any], resolve: Resolve) -> Answer:
-    return serve_answer(options, resolve=resolve, with_changes=False)
-
-
-def _rl(options: Mapping[str, Any], resolve: Resolve) -> Answer:
-    return post_training_answer(options, resolve=resolve, with_changes=False)
-
-
-COMMANDS: Final[dict[str, Command]] = {
-    "train": Command(OPTIONS, _train),
-    "serve": Command(SERVE_OPTIONS, _serve),
-    "rl": Command(POST_TRAINING_OPTIONS, _rl),
-}
+COMMANDS: Final = tuple(ANSWERS)
 """Their answers are those of the commands of the same name, without the changes that would make a plan fit."""
 
 ALWAYS: Final = ("command", "model", "gpus")
@@ -55,7 +27,7 @@ ALWAYS: Final = ("command", "model", "gpus")
 
 KINDS: Final[dict[str, Kind]] = {
     **dict.fromkeys(ALWAYS, Kind.TEXT),
-    **{name: option.kind for command in COMMANDS.values() for name, option in command.options.items()},
+    **{name: option.kind for command in COMMANDS for name, option in table_of(command).items()},
 }
 """How the values of a name are written, over all commands; in this order they are columns."""
 
@@ -77,7 +49,7 @@ def spelled(values: Mapping[str, Any], where: str) -> Question:
 
 def known_names(commands: set[str]) -> list[str]:
     """What questions of these commands can say."""
-    return [*ALWAYS, *{name: None for command in sorted(commands) for name in COMMANDS[command].options}]
+    return [*ALWAYS, *{name: None for command in sorted(commands) for name in table_of(command)}]
 
 
 def normalised(question: Mapping[str, Any]) -> Question:
@@ -88,11 +60,11 @@ def normalised(question: Mapping[str, Any]) -> Question:
 
 def normal_value(command: object, name: str, value: object) -> object:
     """One value as the option of a command understands it, or as it is written where it cannot be read."""
-    known = COMMANDS.get(command) if isinstance(command, str) else None
-    if known is None or name not in known.options:
+    table = table_of(command) if isinstance(command, str) and command in COMMANDS else {}
+    if name not in table:
         return value.strip() if isinstance(value, str) else value
     try:
-        return parse(name, value, known.options)
+        return parse(name, value, table)
     except InvalidSpec:
         return value
 

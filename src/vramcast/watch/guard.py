@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from itertools import takewhile
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
     from vramcast.domain.observation import GpuSample
     from vramcast.question.build import Resolve
-    from vramcast.question.option import Option
     from vramcast.report.messages import Words
 
 EXIT_REFUSED: Final = 125
@@ -58,13 +57,6 @@ FORWARDED: Final = tuple(
 TYPED: Final = tuple(number for name in ("SIGINT", "SIGQUIT") if (number := getattr(signal, name, None)))
 """Signals of a terminal, which the command is sent as well."""
 
-ASKED: Final[Mapping[str, tuple[Callable[[], Mapping[str, Option]], Callable[..., Answer]]]] = {
-    "serve": (lambda: question.serving_options.SERVE_OPTIONS, lambda options, **how: api.serve_answer(options, **how)),
-    "train": (lambda: question.options.OPTIONS, lambda options, **how: api.train_answer(options, **how)[1]),
-    "rl": (lambda: question.post_training_options.POST_TRAINING_OPTIONS,
-           lambda options, **how: api.post_training_answer(options, **how)),
-}
-"""Command that reads other tools' -> its options and its answer; the modules of none are needed by what none reads."""
 FILES: Final = (".py", ".sh", ".bash", ".json", ".yaml", ".yml", ".toml", ".sbatch")
 """Ends of names of files that may say what a command does."""
 SPREAD: Final = ("llama.cpp",)
@@ -167,7 +159,8 @@ def judged(
         given = ({} if file else job.given) | {"gpus": kind} | ({"calibration": calibration} if calibration else {})
         if file is not None:
             commands = ["serve" if api.asks_serve(file) else "train"]
-            if not gpus and (named := question.files.read_job(file, ASKED[commands[0]][0]()).get("gpus")):
+            said = question.files.read_job(file, question.commands.table_of(commands[0]))
+            if not gpus and (named := said.get("gpus")):
                 cluster = catalogue.clusters.cluster_of(str(named))
                 given["gpus"] = f"{cluster.num_nodes}x{cluster.gpus_per_node}x{kind}"
         else:
@@ -190,7 +183,7 @@ def _answered(
             try:
                 asked, of_release = _of_release(job, command, given | lenient, file)
                 options, said = _on_cards(asked.options, samples)
-                found = ASKED[command][1](options, resolve=asked.resolve, with_changes=with_changes)
+                found = api.answer_to(command, options, resolve=asked.resolve, with_changes=with_changes)
             except VramcastError as error:
                 failed = failed or error
                 continue
@@ -225,8 +218,7 @@ def _of_release(
     job: Job, command: str, given: dict[str, Any], file: Path | None
 ) -> tuple[Asked, tuple[str, ...]]:
     """The question about the release that is installed, where the command names none; and that it is."""
-    table = ASKED[command][0]()
-    asked = api.question_of(given, file, table, command=command)
+    asked = api.question_of(given, file, command)
     engine = str(asked.options.get("engine") or "")
     program = "python" if job.words[0] in SHELLS else job.words[0]  # what a script starts is found by PATH, too
     release = "" if file is not None or "@" in engine else release_of(engine, program, job.environment)
@@ -235,7 +227,7 @@ def _of_release(
     installed = f"{engine}@{release}"
     with suppress(InvalidSpec):  # older than those that are known: as if nothing were
         (question.serving.parse_engine if command == "serve" else question.build.training_engine)(installed)
-        asked = api.question_of(given | {"engine": installed}, file, table, command=command)
+        asked = api.question_of(given | {"engine": installed}, file, command)
         return asked, (Note("{} {} is installed", engine, release),)
     return asked, ()
 

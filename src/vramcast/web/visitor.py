@@ -13,7 +13,8 @@ from vramcast.catalogue.models import load_model
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.build import Resolve
-from vramcast.question.options import Kind, Option
+from vramcast.question.commands import table_of
+from vramcast.question.option import Kind, Option
 from vramcast.sources.resolve import HUB_ID
 from vramcast.web.exchange import Sources
 from vramcast.web.limits import LONGEST_VALUE
@@ -55,33 +56,31 @@ ALWAYS: Final = ("model", "gpus")
 FILE_ENDINGS: Final = (".json", ".gguf", ".safetensors", ".sh")
 
 
-def options_of(
-    fields: Mapping[str, Any], table: Mapping[str, Option], always: tuple[str, ...] = ALWAYS
-) -> dict[str, Any]:
+def always_of(command: str) -> tuple[str, ...]:
+    """The names that stand beside the table of a command: a search looks for cards itself."""
+    return ("model",) if command.startswith("plan ") else ALWAYS
+
+
+def options_of(fields: Mapping[str, Any], command: str) -> dict[str, Any]:
     """The options of a question as a visitor may ask it.
 
     Args:
         fields: as the visitor sent them
-        table: the options of the command
-        always: names that stand beside the table
+        command: of `question.commands`
 
     Raises: InvalidSpec or UnknownName of one sentence
     """
     given = {name: value for name, value in fields.items() if value is not None}
+    table, always = table_of(command), always_of(command)
     for name, value in given.items():
         if name in FILES:
             raise InvalidSpec("{} names {}: a question from the web names no file", name, FILES[name])
         if name not in always and name not in table:
-            raise UnknownName.of("option", name, asked_names(table, always))
+            raise UnknownName.of("option", name, (*always, *(one for one in table if may_be_asked(one, table))))
         if not may_be_asked(name, table):
             raise InvalidSpec("{} cannot be asked from the web; use the command line", name)
         _check_value(name, value, table)
     return given
-
-
-def asked_names(table: Mapping[str, Option], always: tuple[str, ...] = ALWAYS) -> tuple[str, ...]:
-    """The options of a table that a visitor may give, those beside it first."""
-    return (*always, *(name for name in table if may_be_asked(name, table)))
 
 
 def may_be_asked(name: str, table: Mapping[str, Option]) -> bool:

@@ -14,10 +14,6 @@ from vramcast.domain.job import Job
 from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import InvalidSpec
-from vramcast.question.options import OPTIONS
-from vramcast.question.plan_options import PLAN_OPTIONS
-from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report.document import document
 from vramcast.report.plan_document import plan_document
 from vramcast.web.exchange import Asked, Refused, Sources, choice_field, refuse_others
@@ -35,20 +31,20 @@ class Found(NamedTuple):
 
 
 def _train(fields: Mapping[str, Any], sources: Sources) -> Found:
-    job, found = train_answer(options_of(fields, OPTIONS), resolve=resolver(sources))
+    job, found = train_answer(options_of(fields, "train"), resolve=resolver(sources))
     return Found(found, job)
 
 
 def _serve(fields: Mapping[str, Any], sources: Sources) -> Found:
-    return Found(serve_answer(options_of(fields, SERVE_OPTIONS), resolve=resolver(sources)), None)
+    return Found(serve_answer(options_of(fields, "serve"), resolve=resolver(sources)), None)
 
 
 def _plan_train(fields: Mapping[str, Any], sources: Sources) -> Found:
-    return Found(*planned_training(options_of(fields, PLAN_OPTIONS, ("model",)), resolve=resolver(sources)))
+    return Found(*planned_training(options_of(fields, "plan train"), resolve=resolver(sources)))
 
 
 def _plan_serve(fields: Mapping[str, Any], sources: Sources) -> Found:
-    return Found(*planned_serving(options_of(fields, PLAN_SERVE_OPTIONS, ("model",)), resolve=resolver(sources)))
+    return Found(*planned_serving(options_of(fields, "plan serve"), resolve=resolver(sources)))
 
 
 PLANS: Final[dict[str, Callable[[Mapping[str, Any], Sources], Found]]] = {
@@ -108,7 +104,7 @@ def _planned(
     if command == "serve":
         if question.get("find") is not None:
             raise InvalidSpec("files are written of the plan that the options say; ask without find")
-        job = serve_job_of(options_of(question, SERVE_OPTIONS), resolve=resolver(sources))
+        job = serve_job_of(options_of(question, command), resolve=resolver(sources))
     found = PLANS[command](question, sources)
     job = job or found.job
     if job is None:

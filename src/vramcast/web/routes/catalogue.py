@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -16,17 +16,16 @@ from vramcast.catalogue.index import find_models, summary
 from vramcast.catalogue.machines import Filter, listed
 from vramcast.domain.job import Peft, Workload
 from vramcast.domain.serving import Requests
-from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, Kind, Option
-from vramcast.question.plan_options import PLAN_OPTIONS
-from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.commands import table_of
+from vramcast.question.option import Kind, Option
+from vramcast.question.subjects import SUBJECTS
 from vramcast.report.chinese import help_of, terms
 from vramcast.report.messages import MESSAGES, rare_messages
 from vramcast.report.plain import plain
 from vramcast.report.verdicts import TONES
 from vramcast.version import __version__
 from vramcast.web.exchange import JSON, Asked, Reply
-from vramcast.web.visitor import may_be_asked
+from vramcast.web.visitor import always_of, may_be_asked
 
 
 def models(asked: Asked) -> dict[str, Any]:
@@ -121,94 +120,55 @@ def words(asked: Asked) -> dict[str, Any]:
 MODEL: Final = Option("job", "model", Kind.TEXT, "a model of the catalogue, by name; without one, numbers")
 GPUS: Final = Option("job", "gpus", Kind.TEXT, "[NODESx]COUNTxGPU, [COUNTx]INSTANCE: 8xh100-sxm-80gb, aws:p5.48xlarge")
 
-GROUPS: Final[dict[str, tuple[str, ...]]] = {
-    "model": ("model", *MODEL_OPTIONS),
-    "cluster": ("gpus", "on", "max-gpus"),
-    "search": (
-        "goal", "find", "techniques", "ttft", "per-user", "headroom", "budget", "deadline", "top", "allow", "forbid",
-    ),
-    "workload": (
-        "context", "concurrency", "input-len", "output-len", "seq-len", "min-seq-len", "micro-batch", "global-batch",
-        "grad-accum", "objective", "completion-len", "decoder-seq-len", "images", "image-size", "height", "width",
-        "frames", "tokens",
-    ),
-    "arrivals": ("rate", "slo", "burstiness", "shared-prefix", "replicas", "router", "num-requests", "seed"),
-    "engine": ("engine", "engine-option", "alloc-conf"),
-    "precision": ("precision", "weights", "dtype", "kv-dtype", "v-dtype", "optimizer", "optimizer-kernel"),
-    "parallelism": (
-        "shards", "zero", "sharded-by", "tp", "pp", "dp", "cp", "ep", "etp", "dcp", "attention-dp", "expert-parallel",
-        "sequence-parallel", "virtual-stages", "schedule", "cp-kind", "shard-group", "reshard-after-forward",
-        "first-stage-layers", "last-stage-layers",
-    ),
-    "memory": (
-        "recompute", "recompute-layers", "recompute-modules", "attention", "loss", "compile", "offload-optimizer",
-        "offload-parameters", "offload-activations", "memory-fraction", "cache-bytes", "max-sequences",
-        "batched-tokens", "block-tokens", "prefix-caching", "graphs", "gpu-layers", "offload", "tiling", "slicing",
-    ),
-    "adapters": (
-        "peft", "lora-rank", "lora-targets", "modules-to-save", "lora-dropout", "virtual-tokens",
-        "trainable-parameters", "freeze", "base-weights", "adapter-dtype", "lora-slots", "draft", "draft-tokens",
-    ),
-    "price": tuple(MARKET_OPTIONS),
-}
-"""Group of a form -> its options in order. What stands in none comes last, as "advanced"."""
-
 REST: Final = "advanced"
 
 
-class Form(NamedTuple):
-    """What one command may be asked."""
-
-    always: tuple[tuple[str, Option], ...]  # beside the table
-    table: Mapping[str, Option]
-    nouns: Mapping[str, type[msgspec.Struct]]  # section -> noun whose defaults hold whatever the engine
-
-
-FORMS: Final[dict[str, Form]] = {
-    "train": Form((("model", MODEL), ("gpus", GPUS)), OPTIONS, {"workload": Workload, "peft": Peft}),
-    "serve": Form((("model", MODEL), ("gpus", GPUS)), SERVE_OPTIONS, {"requests": Requests}),
-    "plan-train": Form((("model", MODEL),), PLAN_OPTIONS, {"workload": Workload, "peft": Peft}),
-    "plan-serve": Form((("model", MODEL),), PLAN_SERVE_OPTIONS, {"requests": Requests}),
+NOUNS: Final[dict[str, dict[str, type[msgspec.Struct]]]] = {
+    "train": {"workload": Workload, "peft": Peft}, "serve": {"requests": Requests},
+    "plan train": {"workload": Workload, "peft": Peft}, "plan serve": {"requests": Requests},
 }
-"""Last part of the address -> its form."""
+"""Command -> section of its options -> the noun whose defaults hold whatever the engine."""
 
 
-def options(name: str, language: str = "en") -> list[dict[str, Any]]:
-    """The options that a visitor may give, group by group."""
-    form = FORMS[name]
-    rows = dict(form.always) | {key: option for key, option in form.table.items() if may_be_asked(key, form.table)}
-    groups = {key: group for group, names in GROUPS.items() for key in names}
-    ordered = [key for names in GROUPS.values() for key in names if key in rows]
-    ordered += [key for key in rows if key not in groups]
-    found = [_row(key, rows[key], groups.get(key, REST), form) for key in ordered]
+def asked_options(command: str) -> dict[str, Option]:
+    """What a visitor may give."""
+    always, table = always_of(command), table_of(command)
+    return {name: option for name, option in (("model", MODEL), ("gpus", GPUS)) if name in always} | {
+        name: option for name, option in table.items() if may_be_asked(name, table)
+    }
+
+
+def options(command: str, language: str = "en") -> list[dict[str, Any]]:
+    """The options that a visitor may give, group by group; last what is of no subject."""
+    rows = asked_options(command)
+    groups = {name: subject for subject, names in SUBJECTS.items() for name in names if name in rows}
+    groups |= {name: REST for name in rows if name not in groups}
+    found = [_row(name, rows[name], group, NOUNS[command]) for name, group in groups.items()]
     return [row | {"help": help_of(row["help"], language)} for row in found]
 
 
-def _form(name: str) -> Callable[[Asked], dict[str, Any]]:
+def _form(command: str) -> Callable[[Asked], dict[str, Any]]:
 
     def answered(asked: Asked) -> dict[str, Any]:
-        return {"schema": 1, "options": options(name, asked.words.language)}
+        return {"schema": 1, "options": options(command, asked.words.language)}
 
-    answered.__doc__ = (
-        f"The options of `vramcast {name.replace('-', ' ')}` that a visitor may give, in the order of a form."
-    )
+    answered.__doc__ = f"The options of `vramcast {command}` that a visitor may give, in the order of a form."
     return answered
 
 
-train_options, serve_options, plan_train_options, plan_serve_options = map(_form, FORMS)
+train_options, serve_options, plan_train_options, plan_serve_options = map(_form, NOUNS)
 
 
-def _row(name: str, option: Option, group: str, form: Form) -> dict[str, Any]:
+def _row(name: str, option: Option, group: str, nouns: Mapping[str, type[msgspec.Struct]]) -> dict[str, Any]:
     row: dict[str, Any] = {
         "name": name, "kind": str(option.kind), "choices": list(option.choices), "help": option.help, "group": group,
     }
-    default = _default(option, form)
+    default = _default(option, nouns.get(option.section))
     return row if default is None else row | {"default": default}
 
 
-def _default(option: Option, form: Form) -> Any:
+def _default(option: Option, noun: type[msgspec.Struct] | None) -> Any:
     """What holds where nothing is said; None where that depends on the rest of the question."""
-    noun = form.nouns.get(option.section)
     if noun is None:
         return None
     field = next(field for field in msgspec.structs.fields(noun) if field.name == option.field)

@@ -12,15 +12,13 @@ from vramcast.engines.serving.table import SERVING
 from vramcast.errors import Note, VramcastError
 from vramcast.estimate.training import rank_programs
 from vramcast.question.build import Resolve
+from vramcast.question.commands import table_of
 from vramcast.question.diffusion import trains_pipeline
-from vramcast.question.options import OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.web.exchange import Asked, Refused, choice_field, refuse_others
 from vramcast.web.routes.answers import question_in
 from vramcast.web.visitor import options_of, resolver
 
 FIELDS: Final = ("command", "question", "option")
-TABLES: Final = {"train": OPTIONS, "serve": SERVE_OPTIONS}
 
 
 def _trains(options: Mapping[str, Any], resolve: Resolve) -> object:
@@ -47,7 +45,7 @@ NAMED: Final[dict[str, tuple[Cure, ...]]] = {
 }
 """What is tried where the refusal names its first option, alone and with every engine: else it would be another job."""
 
-ENGINES: Final = {"train": OPTIONS["engine"].choices, "serve": tuple(SERVING)}
+ENGINES: Final = {"train": table_of("train")["engine"].choices, "serve": tuple(SERVING)}
 SEARCHES: Final = ("find",)
 """Options whose choices start a search, which is not done for a mark."""
 
@@ -56,9 +54,9 @@ def choices(asked: Asked) -> dict[str, Any]:
     """Which choices of an option a question cannot have: why, and what to set with them where that is enough."""
     fields = asked.fields
     refuse_others(fields, FIELDS)
-    command = choice_field(fields, "command", tuple(TABLES), "")
+    command = choice_field(fields, "command", tuple(CHECKS), "")
     name, question = fields.get("option"), dict(question_in(fields))
-    option = TABLES[command].get(name) if isinstance(name, str) else None
+    option = table_of(command).get(name) if isinstance(name, str) else None
     if option is None or not option.choices or name in SEARCHES:
         raise Refused(422, "InvalidSpec", Note("{!r} is no option with choices", str(name)[:80]))
     assert isinstance(name, str)
@@ -67,7 +65,7 @@ def choices(asked: Asked) -> dict[str, Any]:
     def why(cure: Cure, value: str | None) -> VramcastError | None:
         given = without | cure | ({} if value is None else {name: value})
         try:
-            CHECKS[command](options_of(given, TABLES[command]), resolver(asked.sources))
+            CHECKS[command](options_of(given, command), resolver(asked.sources))
         except VramcastError as error:
             return error
         return None

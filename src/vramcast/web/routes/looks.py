@@ -6,15 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from vramcast.api import job_of, serve_answer, serve_job_of, train_answer
+from vramcast.api import answer_to, job_of, serve_job_of
 from vramcast.api.recordings import replayed
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.training import recorded
-from vramcast.question.options import OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.recordings.examine import Asked as LookAt
 from vramcast.report.replay_document import replay_document
 from vramcast.web.exchange import Asked, choice_field, refuse_others
@@ -53,7 +51,7 @@ Axis = tuple[str, Sequence[str | None]]
 
 
 def _training(asked: Asked, question: Mapping[str, Any]) -> tuple[Axis, Axis]:
-    load = job_of(options_of(question, OPTIONS), resolve=resolver(asked.sources)).workload
+    load = job_of(options_of(question, "train"), resolve=resolver(asked.sources)).workload
     lengths = [load.seq_len // share for share in SHARES] + [load.seq_len * times for times in MULTIPLES]
     batches = sorted({*MICRO_BATCHES, load.micro_batch})
     return (
@@ -63,7 +61,7 @@ def _training(asked: Asked, question: Mapping[str, Any]) -> tuple[Axis, Axis]:
 
 
 def _serving(asked: Asked, question: Mapping[str, Any]) -> tuple[Axis, Axis]:
-    job = serve_job_of(options_of(question, SERVE_OPTIONS), resolve=resolver(asked.sources))
+    job = serve_job_of(options_of(question, "serve"), resolve=resolver(asked.sources))
     if not isinstance(job, ServeJob):
         raise InvalidSpec("a diffusion pipeline has no table of weights and cards")
     known = GGML_WEIGHTS if SERVING[job.engine].is_ggml else WEIGHTS
@@ -81,10 +79,7 @@ def _cell(asked: Asked, command: str, question: dict[str, Any], changed: dict[st
     given = {name: value for name, value in (question | changed).items() if value is not None}
     resolve = resolver(asked.sources)
     try:
-        if command == "train":
-            found: Any = train_answer(options_of(given, OPTIONS), resolve=resolve, with_changes=False)[1]
-        else:
-            found = serve_answer(options_of(given, SERVE_OPTIONS), resolve=resolve, with_changes=False)
+        found = answer_to(command, options_of(given, command), resolve=resolve, with_changes=False)
     except VramcastError as error:
         return {"apply": changed, "said": asked.words.said(str(error))}
     cell = {"apply": changed, "verdict": found.verdict, "needed_bytes": found.fullest.needed_bytes}
@@ -95,6 +90,6 @@ def _cell(asked: Asked, command: str, question: dict[str, Any], changed: dict[st
 def step(asked: Asked) -> dict[str, Any]:
     """The memory of a training's phases event by event, as a recording of the fullest rank is looked at."""
     refuse_others(asked.fields, ("question",))
-    options = options_of(question_in(asked.fields), OPTIONS)
+    options = options_of(question_in(asked.fields), "train")
     job = job_of(options, resolve=resolver(asked.sources))
     return replay_document(replayed(recorded(job), LookAt(top=1)).devices, top=1)

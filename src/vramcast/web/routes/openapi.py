@@ -17,7 +17,6 @@ from vramcast.web.exchange import HTML, JSON, MARKDOWN, Asked
 from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH, LONGEST_VALUE
 from vramcast.web.routes import answers, catalogue, choices, looks, reports
 from vramcast.web.service import PREFIX, ROUTES, Route
-from vramcast.web.visitor import may_be_asked
 
 TEMPLATE: Final = "#/components/schemas/{name}"
 
@@ -69,7 +68,7 @@ def described() -> Schema:
     nouns = [noun for shapes in REPLIES.values() for noun in shapes]
     schemas, components = msgspec.json.schema_components([*nouns, Error], ref_template=TEMPLATE)
     names = dict(zip([*nouns, Error], schemas, strict=True))
-    components |= {f"Question-{name.replace('/', '-')}": question(form) for name, form in _forms().items()}
+    components |= {f"Question-{command.replace(' ', '-')}": question(command) for command in catalogue.NOUNS}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -86,15 +85,9 @@ def described() -> Schema:
     }
 
 
-def _forms() -> dict[str, catalogue.Form]:
-    return {name.replace("-", "/"): form for name, form in catalogue.FORMS.items()}
-
-
-def question(form: catalogue.Form) -> Schema:
+def question(command: str) -> Schema:
     """The body of a question: every option that a visitor may give."""
-    rows: dict[str, Option] = dict(form.always) | {
-        name: option for name, option in form.table.items() if may_be_asked(name, form.table)
-    }
+    rows = catalogue.asked_options(command)
     return {
         "type": "object", "additionalProperties": False,
         "properties": {name: _option(option) | {"description": option.help} for name, option in rows.items()},
@@ -135,7 +128,7 @@ def _answered(name: str, names: Mapping[Any, Schema]) -> Schema:
 
 
 def _body(name: str) -> Schema:
-    if name in _forms():
+    if name.replace("/", " ") in catalogue.NOUNS:
         return {"$ref": TEMPLATE.format(name=f"Question-{name.replace('/', '-')}")}
     lang = {"type": "string", "enum": list(LANGUAGES)}
     asks: Schema = {"type": "object"}
@@ -145,7 +138,7 @@ def _body(name: str) -> Schema:
         "report": ({"command": {"type": "string", "enum": [*answers.PLANS, "oom"]}, "question": asks,
                     "format": {"type": "string", "enum": list(reports.REPORTS)}, "lang": lang},
                    ("command", "question")),
-        "choices": ({"command": {"type": "string", "enum": list(choices.TABLES)}, "question": asks, "option": TEXT},
+        "choices": ({"command": {"type": "string", "enum": list(choices.CHECKS)}, "question": asks, "option": TEXT},
                     ("command", "question", "option")),
         "matrix": ({"command": {"type": "string", "enum": list(looks.COMMANDS)}, "question": asks},
                    ("command", "question")),

@@ -15,8 +15,6 @@ from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.domain.snapshot import Snapshot
 from vramcast.errors import InvalidSpec
 from vramcast.question.amounts import parse_bytes
-from vramcast.question.options import OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.question.whole_command import question_command
 from vramcast.recordings.examine import Asked as LookAt
 from vramcast.report.failure import diagnosis_document
@@ -116,8 +114,8 @@ def _failed_job(options: Any, sources: Sources) -> Job | ServeJob | PipelineJob 
     if not isinstance(options, dict):
         raise Refused(422, "InvalidSpec", NO_OPTIONS)
     if is_serving(options):
-        return serve_job_of(options_of(options, SERVE_OPTIONS), resolve=resolver(sources))
-    return job_of(options_of(options, OPTIONS), resolve=resolver(sources))
+        return serve_job_of(options_of(options, "serve"), resolve=resolver(sources))
+    return job_of(options_of(options, "train"), resolve=resolver(sources))
 
 
 def replay(asked: Asked) -> dict[str, Any] | Reply:
