@@ -170,6 +170,9 @@ class ServeJob(ServingQuestion, frozen=True, kw_only=True):
     calibration: Calibration | None = None  # what a measured run taught; engines apply it where they size things
     traffic: Traffic | None = None  # None: a closed load of `requests.concurrency` users
 
+    def __hash__(self) -> int:  # options of an engine are a table, which has none
+        return hash((self.requests, self.plan, self.cluster, self.engine, self.version, self.model.name))
+
     @property
     def context(self) -> int:
         """Tokens of the longest sequence."""

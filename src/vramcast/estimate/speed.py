@@ -6,6 +6,7 @@ of the sequences; where one card waits for the other, on all of them.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib import import_module
 from math import ceil
 from typing import Any, Final, NamedTuple
@@ -62,6 +63,7 @@ class Load(Struct, frozen=True):
         return self.prompt + self.answer // 2
 
 
+@lru_cache(maxsize=256)  # the load is simulated; a search compares plans by it and answers those that it shows again
 def timed(job: ServeJob, *, spread: float = loop.LOOSE) -> Timed:
     """The speed of a plan.
 

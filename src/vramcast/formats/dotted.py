@@ -13,6 +13,10 @@ from vramcast.catalogue.documents import NoDocument, parse_yaml
 
 DEEPEST: Final = 20
 """Tables inside one another, and names that name one another."""
+MOST_NAMED: Final = 10_000
+"""Names that are put in for one table: twenty lines can name one another 2**20 times."""
+LONGEST: Final = 10_000
+"""Characters of a text that others are put into."""
 
 REFERS: Final = re.compile(r"\$\{(?:(add|sub|mul|div|max|min):)?([^${}]*)\}")
 
@@ -55,13 +59,17 @@ def nested(names: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def resolved(given: Mapping[str, Any], value: Any, depth: int = 0) -> Any:
+def resolved(given: Mapping[str, Any], value: Any) -> Any:
     """A value or a table whose parts name others, as OmegaConf puts them in; what nobody says stays as it is."""
+    return _resolved(given, value, iter(range(MOST_NAMED)), 0)
+
+
+def _resolved(given: Mapping[str, Any], value: Any, left: Iterator[int], depth: int) -> Any:
     if isinstance(value, Mapping) and depth < DEEPEST:
-        return {name: resolved(given, inner, depth + 1) for name, inner in value.items()}
+        return {name: _resolved(given, inner, left, depth + 1) for name, inner in value.items()}
     if not isinstance(value, str) or depth > DEEPEST:
         return value
-    while match := REFERS.search(value):
+    while (match := REFERS.search(value)) and next(left, None) is not None:
         if match[1]:
             try:
                 one, other = (int(part) for part in match[2].split(","))
@@ -70,10 +78,12 @@ def resolved(given: Mapping[str, Any], value: Any, depth: int = 0) -> Any:
                 return value
             made = int(made) if made == int(made) else made
         else:
-            made = resolved(given, given.get(match[2].strip()), depth + 1)
+            made = _resolved(given, given.get(match[2].strip()), left, depth + 1)
             if made is None or (isinstance(made, str) and REFERS.search(made)):
                 return value
         if match[0] == value:
             return made
+        if len(value) + value.count(match[0]) * len(str(made)) > LONGEST:
+            return value
         value = value.replace(match[0], str(made))
     return value

@@ -78,8 +78,8 @@ def calls_of(text: str, name: str, given: Mapping[str, Any] = {}) -> tuple[Call,
 
     Raises: SourceError where it is not Python
 
-    >>> calls_of("N = 2 * 8\\nf(a=N, b=[N, 'x'], c=g())", "x.py")[0].arguments
-    {'a': 16, 'b': [16, 'x'], 'c': Open(text='g()')}
+    >>> calls_of("N = 2 * 8\\nf(a=N, b=[N, 'x'], c=g())", "x.py")[1].arguments
+    {'a': 16, 'b': [16, 'x'], 'c': Open(text='g()', either=False)}
     """
     try:
         tree = ast.parse(text)

@@ -83,8 +83,8 @@ def question_command(
 def line_of(words: Sequence[str]) -> str:
     """The words of a command as the script of one line that has them; a single word with blanks is such a script.
 
-    >>> line_of(["VLLM_USE_V1=0", "vllm", "serve", "m", "--hf-overrides", '{"a": 1}'])
-    'VLLM_USE_V1=0 vllm serve m --hf-overrides \'{"a": 1}\''
+    >>> print(line_of(["VLLM_USE_V1=0", "vllm", "serve", "m", "--hf-overrides", '{"a": 1}']))
+    VLLM_USE_V1=0 vllm serve m --hf-overrides '{"a": 1}'
     """
     if len(words) == 1 and len(words[0].split()) > 1:
         return words[0]

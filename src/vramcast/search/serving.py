@@ -105,9 +105,9 @@ def find(
         goal=goal,
         what=result.best.candidate.what if result.best else None,
         value=result.best.candidate.value if result.best else None,
-        tried=tuple(worked_out(look).tried for look in _shown(result.looks, chosen)),
+        tried=tuple(_with_speed(worked_out(look)).tried for look in _shown(result.looks, chosen)),
         num_tried=len(result.looks),
-        nearest_failing=nearest.tried if nearest else None,
+        nearest_failing=_with_speed(nearest).tried if nearest else None,
     )
     chosen_answer = answer(chosen.candidate.job)
     return replace(chosen_answer, found=found, warnings=(*warnings, *chosen_answer.warnings))
@@ -143,7 +143,7 @@ def _look(candidate: Candidate, headroom: float | None) -> Look:
         found = verdict(candidate.job)
     except VramcastError as error:
         return Look(candidate, None, Tried(what=candidate.what, fits=False, reason=str(error)))
-    capacity, speed = found.capacity, timed(candidate.job).speed
+    capacity = found.capacity
     tried = Tried(
         what=candidate.what,
         fits=found.fits,
@@ -153,10 +153,18 @@ def _look(candidate: Candidate, headroom: float | None) -> Look:
         capacity_bytes=candidate.job.cluster.gpu.visible_bytes,
         kv_tokens=capacity.kv_tokens if capacity else None,
         concurrency=capacity.concurrency if capacity else None,
-        tokens_per_s=speed.tokens_per_s if speed else None,
-        time_to_first_token_s=speed.time_to_first_token_s if speed else None,
     )
     return Look(candidate, found, tried, leaves=found.leaves(candidate.job.cluster.gpu.visible_bytes, headroom))
+
+
+def _with_speed(look: Look) -> Look:
+    """A plan that is shown or compared with its speed, which takes ten times as long as its memory."""
+    speed = None if look.verdict is None else timed(look.candidate.job).speed
+    if speed is None:
+        return look
+    return look._replace(tried=replace(
+        look.tried, tokens_per_s=speed.tokens_per_s, time_to_first_token_s=speed.time_to_first_token_s,
+    ))
 
 
 def _reason(job: ServeJob, found: Verdict, headroom: float | None) -> str:
@@ -202,7 +210,7 @@ def _first(candidates: Iterable[Candidate], look_at: Callable[[Candidate], Look]
 
 def _fastest(looks: list[Look]) -> Look | None:
     """The one with the most tokens a second; without speeds the one with the most room."""
-    fitting = [look for look in looks if look.leaves]
+    fitting = [_with_speed(look) for look in looks if look.leaves]
     return max(fitting, key=lambda look: (look.tried.tokens_per_s or 0, look.tried.concurrency or 0), default=None)
 
 

@@ -57,7 +57,7 @@ class Load(NamedTuple):
         """Tokens of prompt and answer of a request.
 
         >>> [Load(2, 1000, 100).lengths(number) for number in range(3)]
-        [(1050, 102), (1001, 95), (952, 107)]
+        [(1051, 102), (1002, 95), (953, 107)]
         """
         prompt, answer = (
             max(1, round(mean * (1 + self.spread * (2 * ((number + 1) * stride % 1) - 1))))
