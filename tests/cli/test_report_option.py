@@ -17,7 +17,7 @@ COMMANDS = {
     "serve": SERVE,
     "rl": ("rl", "qwen2.5-7b", "--gpus", "8xh100-sxm-80gb", "--samples", "5", "--reference"),
     "plan train": ("plan", "train", "llama-3.2-1b", "--on", "4xl40s", "--global-batch", "8", "--engine", "torchtitan"),
-    "plan serve": ("plan", "serve", "llama-3.1-8b", "--on", "l40s", "--concurrency", "4"),
+    "plan serve": ("plan", "serve", "llama-3.1-8b", "--on", "l40s", "--concurrency", "4", "--context", "1k"),
     "oom": ("oom", str(EXAMPLES / "oom.log"), "--checks"),
     "replay": ("replay", str(EXAMPLES / "fragmented.pickle"), "--alloc-conf", "max_split_size_mb:64", "--leaks"),
 }

@@ -15,7 +15,7 @@ def test_the_table_has_a_line_per_card() -> None:
 
 
 def test_nothing_large_enough_says_what_is_nearest() -> None:
-    found = vramcast("serve", "deepseek-v3", "--dtype", "fp32", "--tp", "1", "--dp", "1")
+    found = vramcast("serve", "deepseek-v3", "--dtype", "fp32", "--tp", "1", "--dp", "1", "--context", "1k")
     assert found.returncode == 1 and "nothing that was looked at holds deepseek-v3" in found.stdout
 
 

@@ -129,7 +129,7 @@ def test_limits_that_nothing_keeps_name_those_that_something_keeps(limits: dict[
 
 
 def test_the_nearest_keeps_to_the_number_of_gpus() -> None:
-    found = ask(on="aws", **{"per-user": "900", "max-gpus": 1})
+    found = ask(on="aws:g6.xlarge,aws:g6e.xlarge,aws:g6f.4xlarge", **{"per-user": "900", "max-gpus": 1})
     assert found.nearest_failing is not None and sum(rank.count for rank in found.nearest_failing.ranks) == 1
     assert found.reasons[0].kind == "per-user"
 

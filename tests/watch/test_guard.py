@@ -21,7 +21,7 @@ TRAINING = (*shlex.split("trl sft --model_name_or_path Qwen/Qwen3-0.6B --dataset
 CLOSE = (*TRAINING, *shlex.split(
     "--max_length 2010 --per_device_train_batch_size 3 --gradient_checkpointing false"))
 LIGER = (*TRAINING, *shlex.split(
-    "--use_liger_kernel true --gradient_checkpointing true --max_length 400000 --per_device_train_batch_size"))
+    "--use_liger_kernel true --gradient_checkpointing true --per_device_train_batch_size"))
 EMBEDDING = tuple("Qwen/Qwen3-Embedding-4B" if word == "Qwen/Qwen3-0.6B" else word for word in TRAINING)
 OOM = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB. GPU 0 has a total capacity of "
        "23.64 GiB of which 1.20 GiB is free. Process 7 has 22.44 GiB memory in use. Of the allocated memory 20.00 GiB "
@@ -58,8 +58,8 @@ def guarded(machine: Machine) -> Machine:
     ((RTX_4090,), (*TOO_LARGE, "--no-such-option", "3"), {}, 7, "so it is judged without what is not read"),
     ((), SERVER, {}, 7, "not judged: no GPU"),
     ((RTX_4090,), CLOSE, {}, 7, "; started all the same: by measured jobs like it "),
-    ((RTX_4090,), (*LIGER, "1"), {}, 7, "of 400,000 is what does not"),
-    ((RTX_4090,), (*LIGER, "8"), {}, EXIT_REFUSED, "not fit"),
+    ((RTX_4090,), (*LIGER, "1", "--max_length", "120000"), {}, 7, "of 120,000 is what does not"),
+    ((RTX_4090,), (*LIGER, "8", "--max_length", "42000"), {}, EXIT_REFUSED, "not fit"),
     ((RTX_4090,), EMBEDDING, {}, 7, "started all the same: qwen3-embedding-4b makes embeddings"),
 ])
 def test_a_command_is_started_or_refused_by_the_cards_as_they_are(

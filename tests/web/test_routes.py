@@ -23,7 +23,7 @@ OOM = (
     "GPU 0 has a total capacity of 79.19 GiB of which 1.00 GiB is free."
 )
 
-SEARCHED = {"model": "qwen3-0.6b", "on": "l4", "concurrency": 2}
+SEARCHED = {"model": "qwen3-0.6b", "on": "l4", "concurrency": 2, "context": 1024}
 NARROW = {"engine": "pytorch", "micro-batch": "1", "recompute": "none", "global-batch": 8}
 
 

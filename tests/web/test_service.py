@@ -39,7 +39,7 @@ def printed(command: str, question: dict[str, Any]) -> Any:
     ("plan/train",
      {"model": "llama-3.2-1b", "on": ["2xl40s", "a10"], "engine": "pytorch", "micro-batch": "1", "tp": "1"}),
     ("plan/train", {"model": "llama-3.2-1b", "on": "2xl40s", "find": "largest-batch"}),
-    ("plan/serve", {"model": "qwen3-0.6b", "on": "l4", "concurrency": 4}),
+    ("plan/serve", {"model": "qwen3-0.6b", "on": "l4", "concurrency": 4, "context": 1024}),
 ])
 def test_replies_are_what_the_command_line_prints(path: str, question: dict[str, Any]) -> None:
     said = post(path, question)
