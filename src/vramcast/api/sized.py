@@ -23,6 +23,7 @@ from vramcast.formats.reading import Config, table
 from vramcast.formats.tools import kubernetes_read
 from vramcast.formats.tools.kubernetes import RESOURCES
 from vramcast.formats.wrapped import whole
+from vramcast.question.commands import table_of
 from vramcast.units import MIB, ceil_div
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def unjudged(name: str, error: VramcastError, words: Words) -> str:
     why = words.said(inner if isinstance(inner, Note) else str(inner))
     why = re.sub(rf"(?:[^\s:：]*/)?(?:{re.escape(OBJECT)}|{re.escape(name)})(?:: |：)", "", why)
     advised = {*re.findall(r"--([a-z][a-z-]*)", why), *re.findall(r"\bMODEL\b", why)} - set(BESIDE)
-    if advised & {*OPTIONS, *SERVE_OPTIONS, "MODEL"}:
+    if advised & {*table_of("train"), *table_of("serve"), "MODEL"}:
         why = words("admission.elsewhere", why=why)
     return words("admission.unjudged", name=name, why=why)
 
