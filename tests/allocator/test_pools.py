@@ -59,3 +59,18 @@ def test_contexts_that_do_not_pair_are_refused() -> None:
         allocator.begin_pool(GRAPH)
     with pytest.raises(InvalidSpec, match="begin before"):
         allocator.end_pool(SECOND)
+
+
+def test_segments_expand_from_when_they_are_switched_on_and_what_is_there_stays() -> None:
+    log = Log()
+    allocator = Allocator(observer=log)
+    first = allocator.allocate(30 * MIB)
+    allocator.expand(expands=True)
+    second = allocator.allocate(21 * MIB)
+    allocator.expand(expands=False)
+    third = allocator.allocate(12 * MIB)
+    assert log.events == [("segment_alloc", 30), ("segment_map", 40), ("segment_alloc", 12)]
+    for handle in (first, second, third):
+        allocator.free(handle)
+    allocator.empty_cache()
+    assert allocator.reserved_bytes == 0

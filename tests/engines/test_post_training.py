@@ -162,11 +162,24 @@ def test_critic_and_actor_learn_at_once_where_neither_sleeps() -> None:
 ], ids=str)
 def test_lengths_that_grow_from_micro_batch_to_micro_batch_leave_blocks_cached(options: dict[str, Any]) -> None:
     """One micro-batch, padded ones and segments that expand leave none; what the card needs is the same."""
-    found = asked(**{"mean_response_len": 128, "mean_prompt_len": 512, "prompts": 128, "mini_batch": 128} | options)
+    found = asked(**{"mean_response_len": 128, "mean_prompt_len": 512, "prompts": 128, "mini_batch": 128,
+                     "framework": "verl@0.5", "padded": False, "memory_fraction": 0.3} | options)
     update = role(found, "trainer").phases["update_actor"]
     assert any("more cached" in sentence for sentence in found.assumptions) is (not options)
     assert options or update.reserved_bytes > 1.3 * update.allocated_bytes
     assert found.high_bytes <= found.capacity_bytes
+
+
+def test_the_trainer_learns_in_segments_that_expand_since_0_6() -> None:
+    """Moments made between activations hold none of their segments; start and handover are as they were."""
+    sizes = {"offload_parameters": "none", "micro_batch": 8, "gpus": "2xh100-sxm-80gb"}
+    before, since = (asked(**sizes, framework=f"verl@{release}", rollout="vllm@0.11", padded=False, graphs=True)
+                     for release in ("0.5", "0.6"))
+    old, new = (role(found, "trainer").phases for found in (before, since))
+    assert new["init"] == old["init"]
+    assert new["update_actor"].allocated_bytes <= old["update_actor"].allocated_bytes
+    assert since.resting["trainer"]["update_actor"] <= before.resting["trainer"]["update_actor"]
+    assert new["update_actor"].reserved_bytes < old["update_actor"].reserved_bytes
 
 
 def test_a_full_card_takes_cached_memory_back_before_it_is_out() -> None:

@@ -82,6 +82,16 @@ SPLIT_CRITIC = (f"{MEGATRON} algorithm.adv_estimator=gae critic.model.enable_gra
     (RATED, {"reward-model": "org/rm", "reward-micro-batch": 24}),
     (f"{RATED} actor_rollout_ref.actor.use_dynamic_bsz=True", {"reward-micro-tokens": 32768}),
     (f"{CRITIC} actor_rollout_ref.actor.use_dynamic_bsz=True", {"critic-micro-tokens": 32768}),
+    (f"{CRITIC} critic.fsdp.param_offload=False critic.model.use_remove_padding=True", {"algorithm": "ppo"}),
+    (f"{MEGATRON} +actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_cpu_offload=True "
+     "+actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_offload_fraction=1.0",
+     {"offload-optimizer": "cpu", "trainer-option": ("steps_on_host=true",)}),
+    ("model_engine=megatron actor_rollout_ref.actor.optim.use_precision_aware_optimizer=True",
+     {"engine": "megatron", "trainer-option": ("precision_aware=true",), "framework": "verl@0.9"}),
+    ("trainer.v1.trainer_mode=separate_async actor_rollout_ref.rollout.nnodes=1 "
+     "actor_rollout_ref.rollout.n_gpus_per_node=8", {"rollout-gpus": 8, "ahead": True, "framework": "verl@0.9"}),
+    ("ray_kwargs.ray_init.runtime_env.py_executable=null", {"framework": "verl@0.10"}),
+    ("critic.model.fsdp_config.param_offload=False", {"framework": "verl@0.7"}),  # its name since 0.8 is another
     (MEGATRON, {"engine": "megatron", "tp": 2, "pp": 2, "recompute": "none", "padded": False, "sharded-by": None}),
     (f"{SPLIT_CRITIC}critic.megatron.pipeline_model_parallel_size=2", {"engine": "megatron", "critic-micro-batch": 8}),
     (f"{MEGATRON} actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null "
@@ -97,13 +107,13 @@ def test_critics_and_megatron(more: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("more, said", [
     ("actor_rollout_ref.actor.ppo_mini_batchsize=8",
-     "actor.ppo_mini_batchsize: verl 0.8.0.dev knows no such name; did you mean actor.ppo_mini_batch_size"),
-    ("data.max_promt_length=8", "data.max_promt_length: verl 0.8.0.dev knows no such name"),
+     "actor.ppo_mini_batchsize: verl 0.10.0.dev knows no such name; did you mean actor.ppo_mini_batch_size"),
+    ("data.max_promt_length=8", "data.max_promt_length: verl 0.10.0.dev knows no such name"),
     ("reward_model.enable=True", "serves a reward network by an engine of its own, which is not modelled"),
     (f"{RATED} reward_model.strategy=megatron", "reward_model.strategy: other than actor.strategy"),
     (f"{RATED} reward_model.ulysses_sequence_parallel_size=2", "reward_model.ulysses_sequence_parallel_size: other"),
     ("+actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_cpu_offload=True",
-     "an optimizer that steps on the host is not modelled"),
+     "optimizer_cpu_offload: is Megatron's own"),
     ("+actor_rollout_ref.model.override_config.attn_implementation=eager", "model.override_config.attn_implementation"),
     ("+actor_rollout_ref.model.override_config.num_hidden_layers=4", "model.override_config.num_hidden_layers"),
     ("actor_rollout_ref.rollout.quantization=fp8", "rollout.quantization: may change memory or time"),
@@ -118,7 +128,12 @@ def test_critics_and_megatron(more: str, options: dict[str, Any]) -> None:
     (SPLIT_CRITIC, "critic.megatron.pipeline_model_parallel_size: other than"),
     (f"{SPLIT_CRITIC}critic.megatron.pipeline_model_parallel_size=2 critic.megatron.param_offload=True",
      "critic.megatron.param_offload: other than actor.megatron.param_offload"),
-    ("algorithm.adv_estimator=gae", "critic.model.use_remove_padding: other than the actor's"),  # it pads unasked
+    ("algorithm.adv_estimator=gae critic.model.use_remove_padding=False", "critic.model.use_remove_padding: other"),
+    ("reward.reward_model.enable=True", "serves a reward network by an engine of its own, which is not modelled"),
+    ("model_engine=veomni actor_rollout_ref.actor.veomni.fsdp_size=8", "model_engine: 'veomni' is not one of dp, mega"),
+    ("distillation.enabled=True distillation.nnodes=1", "distillation.enabled: a teacher beside"),
+    ("+actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_cpu_offload=True model_engine=megatron",
+     "override_optimizer_config.optimizer_offload_fraction: other than 1"),
 ])
 def test_what_is_not_modelled_is_named(more: str, said: str) -> None:
     assert said in sentence(of(more).unread)

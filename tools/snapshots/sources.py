@@ -329,30 +329,35 @@ def _argparse_options(function: ast.FunctionDef) -> Iterator[tuple[str, dict[str
         yield options[0], entry(kind=kind, aliases=dict.fromkeys(options[1:]))
 
 
-VERL_FILES: Final = ("_generated_ppo_trainer.yaml", "_generated_ppo_megatron_trainer.yaml")
+VERL_FILES: Final = ("_generated_ppo_trainer.yaml", "_generated_ppo_megatron_trainer.yaml", "model_engine/dp.yaml")
 VERL_FIRST_FILES: Final = ("ppo_trainer.yaml", "ppo_megatron_trainer.yaml")
 """Its configuration with every default in place, and what held it all up to 0.4."""
 
-VERL_RELEASES: Final = ("v0.7.0", "v0.6.1", "v0.5.0", "v0.4.1", "v0.3.0.post1")
+VERL_RELEASES: Final = ("v0.9.0", "v0.8.0", "v0.7.1", "v0.7.0", "v0.6.1", "v0.5.0", "v0.4.1", "v0.3.0.post1")
 
 
 def verl(folder: Path) -> Found:
     """The names of the trainer's configuration, FSDP's and Megatron's, without `actor_rollout_ref`; a checkout with
-    its releases, whose names are remembered where they are gone."""
+    its releases, whose names are remembered where they are gone. Names say the first release that has them."""
     config = "verl/trainer/config"
+    version = (folder / "verl" / "version" / "version").read_text(encoding="utf-8").strip()
     names: Section = {}
     for file in VERL_FILES:
         for name, default in _leaves(parse_yaml((folder / config / file).read_text(encoding="utf-8"))):
-            names.setdefault(name, entry(default=default))
+            names.setdefault(name, entry(default=default) | {"since": version.removesuffix(".dev")})
     removed: dict[str, str] = {}
     for tag in VERL_RELEASES:
         for file in VERL_FIRST_FILES if tag < "v0.5" else VERL_FILES:
             shown = subprocess.run(["git", "-C", str(folder), "show", f"{tag}:{config}/{file}"], capture_output=True,
-                                   text=True, check=True)
-            for name, _ in _leaves(parse_yaml(shown.stdout)):
+                                   text=True, check=False)
+            for name, _ in _leaves(parse_yaml(shown.stdout) or {}):
                 removed.setdefault(name, f"last in {tag}")
+                if name in names:
+                    names[name]["since"] = tag.removeprefix("v")
+    for found in names.values():
+        if found["since"] == VERL_RELEASES[-1].removeprefix("v"):
+            del found["since"]
     gone = {name: text for name, text in removed.items() if name not in names}
-    version = (folder / "verl" / "version" / "version").read_text(encoding="utf-8").strip()
     how = f"its configuration at {release(folder)} with every default in place, read as YAML"
     return Found("verl", version, how, {"config": names}, {"config": gone})
 

@@ -250,6 +250,13 @@ class Allocator:
         else:
             self._release_all()
 
+    def expand(self, *, expands: bool) -> None:
+        """Switch expandable segments from now on: `torch.cuda.memory._set_allocator_settings`. What is there stays."""
+        for pool in (self._heap.small, self._heap.large):
+            pool.expands = expands
+            pool.slack_bytes = 0 if pool.is_small or expands else SMALL_BYTES
+        self._has_default_search = self._has_default_search and not expands  # once there are both kinds it looks
+
     def limit(self, fraction: float) -> None:
         """Allow only a part of the card from now on: `torch.cuda.set_per_process_memory_fraction`.
 

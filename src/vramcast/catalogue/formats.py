@@ -47,6 +47,7 @@ class Name(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
     aliases: tuple[str, ...] = ()  # other spellings
     deprecated: bool = False
     required: bool = False
+    since: str = ""  # the first release that has it; empty: older than those that were looked at, or not looked at
 
 
 class Format(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

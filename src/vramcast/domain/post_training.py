@@ -189,6 +189,7 @@ class Stage(Struct, frozen=True, kw_only=True):
     programs: Mapping[str, Program] = {}  # of the processes that do anything
     awake: tuple[str, ...] = ()  # names of pools that hold memory of the card
     releases: tuple[str, ...] = ()  # processes that give cached memory back at its end
+    expands: tuple[str, ...] = ()  # processes that have switched expandable segments on for it
 
 
 class Card(Struct, frozen=True, kw_only=True):

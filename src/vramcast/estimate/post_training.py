@@ -176,7 +176,7 @@ def _played(job: PostTrainingJob, found: Card) -> Played:
     played = Played(found, outside, scripts, _moments(found, lives), risen=grown)
     sizes, visible = [*map(played.device_bytes, range(len(found.stages)))], job.cluster.gpu.visible_bytes
     full = {name for stage, size in zip(found.stages, sizes, strict=True) if size > visible for name in stage.programs}
-    if not full or job.alloc_conf:
+    if not full or job.alloc_conf or any(stage.expands for stage in found.stages):
         return played
     for name in full:
         rooms = [visible - size + (moment.reserved if moment.is_active else moment.rests_reserved)
@@ -204,7 +204,8 @@ def _life(
         rooms: what others leave of the card in each stage; beyond it what is free goes back first [bytes]
     """
     moments = []
-    device = Device(Settings.parse(alloc_conf), None) if alloc_conf else None
+    switches = any(name in stage.expands for stage in stages)
+    device = Device(Settings.parse(alloc_conf), None) if alloc_conf or switches else None
     allocator: Allocator | Gaps = Gaps(script.run.requests) if device is None else device.allocator
     phases = script.run.phases[:len(stages)]
     for index, (stage, place) in enumerate(zip(stages, phases, strict=True)):
@@ -215,6 +216,8 @@ def _life(
                 allocator.limit(rooms[index])
             play_script(script.run, place, allocator)
         elif device is not None and program is not None:
+            if switches:
+                device.allocator.expand(expands=name in stage.expands)
             device.replay(program)
         allocated, reserved = allocator.peak_allocated_bytes, allocator.peak_reserved_bytes
         if name in stage.releases:

@@ -20,6 +20,9 @@ COUNTED: Final = "(nvidia-smi | wc -l)"
 
 COUNTS: Final = re.compile(r"\s*nvidia-smi\b[^;&]{0,200}\|\s*wc\s+-l\s*")
 
+PROBES: Final = re.compile(r"\s*python3? -c (['\"])import torch_npu\1[^&|;]{0,40}&& *echo \w+ *\|\| *echo (\w+)\s*")
+"""A command that says one word where an NPU is, and another where there is none: none of our cards is one."""
+
 
 class Piece(NamedTuple):
     """Part of a word."""
@@ -209,6 +212,8 @@ class Lexer:
             return Piece("sum", self._nested("((", "))"), quoted)
         if self.text.startswith("(", self.place):
             inner = self._nested("(", ")")
+            if probe := PROBES.fullmatch(inner[:300]):
+                return Piece("text", probe[2], quoted)
             return Piece("unknown", COUNTED if COUNTS.fullmatch(inner[:300]) else f"({inner[:40]})", quoted)
         if self.text.startswith("{", self.place):
             return Piece("variable", self._nested("{", "}"), quoted)

@@ -51,7 +51,8 @@ NOT_OF_OPENRLHF: Final = (
 """What it is not asked, or what is not modelled with it."""
 
 TRAINER_SAYS: Final = {
-    "deepspeed": ("overlap_comm", "grad_accum_dtype"), "megatron": ("accumulate_in_fp32", "precision_aware"),
+    "deepspeed": ("overlap_comm", "grad_accum_dtype"), "megatron":
+    ("accumulate_in_fp32", "precision_aware", "steps_on_host"),
 }
 """Engine of the trainer -> what `--trainer-option` says of it."""
 

@@ -40,6 +40,9 @@ REWARD: Final = "reward"
 TRAINERS: Final = (TRAINER, CRITIC, REFERENCE, REWARD)
 """Processes of the trainer: where they are not apart, all networks are in the first."""
 
+OUTSIDE_LEARNING: Final = ("update_weights", "generate")
+"""Stages of a step in which the trainer neither rates answers nor learns."""
+
 POOLS: Final = ("weights", "key-value cache")
 
 
@@ -155,7 +158,8 @@ def _stages(
               releases=(generator,)),)
     yield from (*started, init) if first else (init, *started)
     for stage in _steps(job, release, roles, stays, made, generator):
-        yield replace(stage, releases=()) if keeps_cache(job) else stage
+        expands = tuple(stage.programs) if release.expands and stage.name not in OUTSIDE_LEARNING else ()
+        yield replace(stage, releases=() if keeps_cache(job) else stage.releases, expands=expands)
 
 
 def _stays(job: PostTrainingJob) -> _Stays:
@@ -167,8 +171,10 @@ def _stays(job: PostTrainingJob) -> _Stays:
 def _rising(job: PostTrainingJob, roles: _Roles) -> tuple[Stage, ...]:
     """Updates of networks whose micro-batches differ in length, at their worst."""
     stays, named = _stays(job), ("update_actor", "update_critic")
+    release = release_of(job)
     return tuple(
-        stays.updated(name, roles.home(role), network._replace(update=network.rising), (), first=False)
+        replace(stays.updated(name, roles.home(role), network._replace(update=network.rising), (), first=False),
+                expands=(roles.home(role),) if release.expands else ())
         for role, name, network in zip((TRAINER, CRITIC), named, roles.trained, strict=False) if network.rising
     )
 

@@ -29,6 +29,9 @@ LOGIT_BYTES = 12
 """Of logits, their clone, and two copies in fp32 while an entropy is taken [verl]."""
 
 
+ON_HOST: Final = "steps_on_host"
+"""Option of the trainer: Megatron's `optimizer_cpu_offload`, of all states."""
+
 OF_NEMO_RL: Final = {"accumulate_in_fp32": False, "precision_aware": True}
 """[nemo] examples/configs/grpo_math_1B.yaml `grad_reduce_in_fp32`, `use_precision_aware_optimizer`: every recipe begins
 with it."""
@@ -51,13 +54,14 @@ def train_job(job: PostTrainingJob, found: Batches) -> Job:
         ),
         cluster=trainer_cluster(job),
         engine="megatron",
-        engine_options={**(OF_NEMO_RL if job.framework == "nemo-rl" else {}), **job.trainer_options},
+        engine_options={**(OF_NEMO_RL if job.framework == "nemo-rl" else {}),
+                        **{name: value for name, value in job.trainer_options.items() if name != ON_HOST}},
     )
 
 
 def steps_on_host(job: PostTrainingJob) -> bool:
-    """Whether an offloaded optimizer is Megatron's own, which steps there; verl's comes back for its step."""
-    return job.framework == "slime"
+    """Whether an offloaded optimizer is Megatron's own, which steps there; verl's comes back for its step unasked."""
+    return job.framework == "slime" or bool(job.trainer_options.get(ON_HOST))
 
 
 def _fullest(job: PostTrainingJob, found: Batches) -> RankProgram:

@@ -1,8 +1,8 @@
 """verl: `python3 -m verl.trainer.main_ppo name=value ...`, or the same names as YAML.
 
-[verl] volcengine/verl b178a3c (0.8.0.dev) verl/trainer/config/**.yaml, _generated_ppo_trainer.yaml; verl/workers/
-fsdp_workers.py, megatron_workers.py `__init__` for sizes that are given for all ranks; verl/workers/config/*.py for
-what is required; names of 0.3 to 0.8
+[verl] volcengine/verl 1dda039b (0.10.0.dev) verl/trainer/config/**.yaml, _generated_ppo_trainer.yaml; verl/workers/
+config/*.py for what is required; b178a3c verl/workers/fsdp_workers.py, megatron_workers.py `__init__` for sizes that
+are given for all ranks; names of 0.3 to 0.10
 """
 
 from __future__ import annotations
@@ -10,15 +10,25 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from vramcast.catalogue.formats import load_format, renamed
-from vramcast.domain.version import read_version
+from vramcast.domain.version import Version, read_version, version_text
+from vramcast.engines.post_training.releases import FRAMEWORKS
 from vramcast.errors import Note
 from vramcast.formats.dotted import flat, value_of
 from vramcast.formats.environment import options_of_environment
 from vramcast.formats.reading import ELSEWHERE, NO_GPU, NOT_MODELLED, Config, Reading, Unread, command_of
 from vramcast.formats.table import Row, read_options
+from vramcast.formats.tools.verl_roles import (
+    MCORE,
+    MEGATRON,
+    OF_CRITIC,
+    OF_REFERENCE,
+    OF_SHARDED_CRITIC,
+    OF_SPLIT_CRITIC,
+    RATED_ALIKE,
+)
 from vramcast.formats.watched import Known, Watched, is_unset
 
 ROLE: Final = "actor_rollout_ref."
@@ -48,10 +58,20 @@ RELEASE: Final = re.compile(r"\bverl(?:==|~=|>=|@v?|[-:]v?)?(0\.\d+)")
 
 INTERPOLATED: Final = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,\s*(.*))?\}")
 
+ENGINES: Final = {"dp": "fsdp", "megatron": "megatron"}
+"""`model_engine`, which picks the configurations of all roles [config/model_engine] -> what they train with."""
+
+OF_OTHER_ENGINES: Final = re.compile(r"(actor|ref|critic)\.(veomni|torchtitan|engine)\.")
+"""Names that say nothing to those."""
+
+MODES: Final = {"sync": False, "colocate_async": False, "separate_async": True}
+"""`trainer.v1.trainer_mode` -> whether the engine generates ahead, on cards of its own."""
+
 ALGORITHMS: Final = {
     "gae": "ppo", "grpo": "grpo", "grpo_passk": "grpo", "grpo_vectorized": "grpo", "rloo": "rloo",
     "rloo_vectorized": "rloo", "reinforce_plus_plus": "reinforce++", "reinforce_plus_plus_baseline": "reinforce++",
-    "remax": "remax", "gpg": "gpg", "opo": "grpo",
+    "remax": "remax", "gpg": "gpg", "opo": "grpo", "gdpo": "grpo", "optimal_token_baseline": "grpo",
+    "tir_optimal_token_baseline": "grpo",
 }
 """`algorithm.adv_estimator` -> ours: those alike keep the same networks."""
 
@@ -91,7 +111,6 @@ SHARDED: Final = (
         "fp32": "mixed-bf16", "float32": "mixed-bf16", "bf16": "pure-bf16", "bfloat16": "pure-bf16"}),
 )
 
-MEGATRON: Final = "actor.megatron."
 TRANSFORMER: Final = f"{MEGATRON}override_transformer_config."
 
 SPLIT: Final = (
@@ -113,59 +132,6 @@ RENAMED: Final = renamed("verl", "config")
 """A second place of a setting, or its place in former releases -> where it is read."""
 
 
-class Alike(NamedTuple):
-    """A setting of another role that must be the actor's."""
-
-    name: str
-    of: str  # of the actor
-    usual: Any  # where nobody says the actor's
-    inherits: bool = False  # where nobody says it, it is the actor's; else it is the usual one
-
-
-OF_CRITIC: Final = (
-    Alike("critic.ppo_mini_batch_size", "actor.ppo_mini_batch_size", 256, inherits=True),
-    Alike("critic.ppo_epochs", "actor.ppo_epochs", 1, inherits=True),
-    Alike("critic.use_dynamic_bsz", "actor.use_dynamic_bsz", False, inherits=True),
-)
-
-OF_SHARDED_CRITIC: Final = (
-    Alike("critic.strategy", "actor.strategy", "fsdp"),
-    Alike("critic.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size", 1),
-    Alike("critic.model.enable_gradient_checkpointing", "model.enable_gradient_checkpointing", True),
-    Alike("critic.model.lora_rank", "model.lora_rank", 0),
-    *(Alike(f"critic.model.fsdp_config.{name}", f"actor.fsdp_config.{name}", usual) for name, usual in (
-        ("param_offload", False), ("optimizer_offload", False), ("fsdp_size", -1), ("model_dtype", "fp32"),
-        ("reshard_after_forward", True))),
-)
-
-SIZES: Final = (
-    "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-    "expert_model_parallel_size",
-)
-
-OF_SPLIT_CRITIC: Final = (
-    Alike("critic.strategy", "actor.strategy", "fsdp", inherits=True),
-    *(Alike(f"critic.megatron.{name}", f"{MEGATRON}{name}", usual) for name, usual in (
-        *((size, 1) for size in SIZES), ("expert_tensor_parallel_size", None),
-        ("virtual_pipeline_model_parallel_size", None), ("sequence_parallel", True), ("param_offload", False),
-        ("optimizer_offload", False), ("grad_offload", False),
-        *((f"override_transformer_config.{name}", None) for name in (
-            "recompute_granularity", "recompute_method", "recompute_num_layers", "num_layers_in_first_pipeline_stage",
-            "num_layers_in_last_pipeline_stage")))),
-)
-
-OF_REFERENCE: Final = (
-    Alike("ref.strategy", "actor.strategy", "fsdp", inherits=True),
-    Alike("ref.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size", 1, inherits=True),
-    *(Alike(f"ref.megatron.{name}", f"{MEGATRON}{name}", 1, inherits=True) for name in (
-        *SIZES, "expert_tensor_parallel_size")),
-    Alike("ref.megatron.virtual_pipeline_model_parallel_size", f"{MEGATRON}virtual_pipeline_model_parallel_size", None,
-          inherits=True),
-    Alike("ref.megatron.sequence_parallel", f"{MEGATRON}sequence_parallel", True, inherits=True),
-    Alike("rollout.prompt_length", "data.max_prompt_length", 512, inherits=True),
-    Alike("rollout.response_length", "data.max_response_length", 512, inherits=True),
-)
-
 REFUSED: Final = {
     "reward_model.enable_resource_pool": "cards of the reward network's own are not modelled",
     "actor.fsdp_config.offload_policy": "FSDP2 that keeps its states on the host all the time is not modelled",
@@ -175,13 +141,14 @@ REFUSED: Final = {
     "model.mtp.enable": "layers that predict several tokens are not modelled for post-training",
     "actor.calculate_sum_pi_squared": NOT_MODELLED,
     "actor.use_prefix_grouper": "prompts that answers share in one pass are not modelled",
-    "actor.optim.override_optimizer_config.optimizer_cpu_offload":
-        "an optimizer that steps on the host is not modelled; optimizer_offload, which moves its states, is",
-    "actor.optim.override_optimizer_config.use_precision_aware_optimizer": NOT_MODELLED,
+    "distillation.enabled": "a teacher beside the network that learns is not modelled",
     f"{TRANSFORMER}account_for_embedding_in_pipeline_split": NOT_MODELLED,
     f"{TRANSFORMER}account_for_loss_in_pipeline_split": NOT_MODELLED,
 }
 """Flags that must be off."""
+
+OF_MCORE: Final = dict.fromkeys((f"{MCORE}optimizer_cpu_offload", f"{MCORE}use_precision_aware_optimizer",
+                                "actor.optim.use_precision_aware_optimizer"), "is Megatron's own, and FSDP trains")
 
 KWARGS: Final = "rollout.engine_kwargs."
 ARGUMENTS: Final = {"vllm": "EngineArgs", "sglang": "ServerArgs"}
@@ -240,34 +207,53 @@ def reading(given: Mapping[str, Any], text: str, *, added: Iterable[str] = (), c
         added: names that are put there by "+", whether verl has them or not
         checked: whether any other must be one of verl's
     """
-    named = {RENAMED.get(name, name): value for name, value in (
-        (name.removeprefix(ROLE), value) for name, value in given.items()) if value is not None}
+    plain = ((name.removeprefix(ROLE), value) for name, value in given.items() if value is not None)
+    named = {place: value for name, value in plain if not _is_itself(place := RENAMED.get(name, name), value)}
     values = Watched(_resolved(named), NAMES)
+    trains = values.one_of("model_engine", ENGINES)
     for name in values:
-        if checked and name not in added and not _is_known(name):
+        if OF_OTHER_ENGINES.match(name) and "model_engine" in values.refused:
+            values.get(name)
+        elif checked and name not in added and not _is_known(name):
             values.cannot(name, NAMES.why_unread(name))
-    megatron = values.get("actor.strategy") == "megatron"
+    megatron = "megatron" in (trains, values.get("actor.strategy"))
+    release = _release(given, text, added)
     nodes, each, apart, all_gpus = _cards(values)
     options = read_options((*ROWS, *(SPLIT if megatron else SHARDED)), values)
-    options |= _rewards(values, text)
+    options |= _rewards(values, release)
     options |= _model(values) | _losses(values) | (_of_megatron(values) if megatron else _of_fsdp(values, nodes * each))
     split = math.prod(options.get(name) or 1 for name in ("ulysses", "tp", "pp", "cp"))
     trained = options.get("algorithm", "ppo")
     options |= _micro(values, 0 if all_gpus is None else max(1, nodes * each // split),
                       reference=bool(options.get("reference")), critic=trained == "ppo")
+    ahead = values.one_of("trainer.v1.trainer_mode", MODES) or bool(AHEAD.search(text))
     if apart:
-        options |= {"rollout-gpus": apart} | ({"ahead": True} if AHEAD.search(text) else {})
-    if release := RELEASE.search(text):
-        options["framework"] = f"verl@{release[1]}"
+        options |= {"rollout-gpus": apart} | ({"ahead": True} if ahead else {})
+    if release:
+        options["framework"] = f"verl@{release}"
     if checked and not {"micro-batch", "micro-tokens"} & options.keys():
         values.cannot("actor.ppo_micro_batch_size_per_gpu", UNCUT, option="micro-batch")
-    _refuse(values, critic=trained == "ppo", megatron=megatron)
+    _refuse(values, release, critic=trained == "ppo", megatron=megatron)
     for name in added:
         if name in values and name not in values.asked and not NAMES.is_harmless(name) and not NAMES.modelled(name):
             values.cannot(name)
     weak = {"framework": "verl", "algorithm": "ppo", **({} if megatron else {"sharded-by": "fsdp1"})}
     return Reading("verl", options, weak, unread=tuple(values.unread()), notes=tuple(_notes(values)), ranks=all_gpus,
                    nodes=nodes)
+
+
+def _release(given: Mapping[str, Any], text: str, added: Iterable[str]) -> str:
+    """What the file names; else, where its default release lacks a name, the newest that has all of them."""
+    if named := RELEASE.search(text):
+        return named[1]
+    known = load_format("verl")
+    own = {name.removeprefix(ROLE) for name in given} - set(added)
+    names, gone = known.sections["config"], known.removed["config"]
+    since = [read_version(names[name].since) or () for name in own if name in names]
+    until = [read_version(gone[name].removeprefix("last in ")) or () for name in own if name in gone]
+    usual = FRAMEWORKS["verl"].default
+    found = min(until) if until else max(since, default=())
+    return version_text(found[:2]) if until or found[:2] > usual else ""
 
 
 def _resolved(named: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,11 +263,17 @@ def _resolved(named: Mapping[str, Any]) -> dict[str, Any]:
         if match is None or depth > len(named) or match[1].isupper():
             return text
         name = match[1].removeprefix(ROLE)
-        return value(named[name], depth + 1) if name in named else value_of(match[2])
+        return value(named[name], depth + 1) if name in named else value(value_of(match[2]), depth + 1)
 
     found = {name: value(text) for name, text in named.items()}
     # "None" is a text in its files of 0.4 and 0.5
     return {name: one for name, one in found.items() if one is not None and one != "None"}
+
+
+def _is_itself(name: str, value: Any) -> bool:
+    """Whether the second place of a setting only points at the first, as defaults do."""
+    match = INTERPOLATED.fullmatch(value) if isinstance(value, str) else None
+    return match is not None and match[1].removeprefix(ROLE) == name
 
 
 def _is_known(name: str) -> bool:
@@ -320,26 +312,23 @@ def _model(values: Watched) -> dict[str, Any]:
     return found
 
 
+CRITIC_UNPADDED_SINCE: Final = (0, 8)
+"""First release whose critic has no padding unasked: its network is configured as any [config/model/hf_model.yaml]."""
+
 ENGINE_RATES_SINCE: Final = (0, 7)
 """First release whose reward network is served by an engine unasked [config/reward_model/dp_reward_loop.yaml
 `use_reward_loop`]; before, and where that is off, it is a worker of FSDP."""
 
-RATED_ALIKE: Final = (
-    Alike("reward_model.strategy", "actor.strategy", "fsdp"),
-    Alike("reward_model.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size", 1, inherits=True),
-    Alike("reward_model.model.use_remove_padding", "model.use_remove_padding", False),
-    Alike("reward_model.model.fsdp_config.fsdp_size", "actor.fsdp_config.fsdp_size", -1),
-)
+def _version(release: str) -> Version:
+    return read_version(release) or FRAMEWORKS["verl"].default
 
 
-def _rewards(values: Watched, text: str) -> dict[str, Any]:
+def _rewards(values: Watched, release: str) -> dict[str, Any]:
     """The network that rates answers, where one does."""
     if not values.flag("reward_model.enable"):
         return {}
-    release = RELEASE.search(text)
     asked = values.flag("reward_model.use_reward_loop")
-    older = release is not None and (read_version(release[1]) or ()) < ENGINE_RATES_SINCE
-    served = not older if asked is None else asked
+    served = _version(release) >= ENGINE_RATES_SINCE if asked is None else asked
     if served:
         values.cannot("reward_model.enable", "serves a reward network by an engine of its own, which is not modelled; "
                       "reward_model.use_reward_loop=False, a worker of FSDP, is")
@@ -377,14 +366,26 @@ def _of_fsdp(values: Watched, gpus: int) -> dict[str, Any]:
 
 
 def _of_megatron(values: Watched) -> dict[str, Any]:
-    """What Megatron keeps: nothing is run again unasked, whatever the model's flag says; batches are never padded."""
+    """What Megatron keeps: nothing is run again unasked, whatever the model's flag says; its own flag pads batches."""
     values.get("actor.strategy")
     gradients, weights = values.flag(f"{MEGATRON}grad_offload"), values.flag(f"{MEGATRON}param_offload")
     if gradients is not None and bool(gradients) != bool(weights):
         values.cannot(f"{MEGATRON}grad_offload", "other than param_offload is not modelled")
     granularity = values.one_of(f"{TRANSFORMER}recompute_granularity", {"full": "full", "selective": "selective"},
                                 option="recompute")
-    return {"engine": "megatron", "recompute": granularity or "none", "padded": False}
+    padded = values.flag(f"{MEGATRON}use_remove_padding") is False
+    return {"engine": "megatron", "recompute": granularity or "none", "padded": padded, **_of_optimizer(values)}
+
+
+def _of_optimizer(values: Watched) -> dict[str, Any]:
+    """Megatron's optimizer: on the host it keeps its states and steps there, whatever their precision."""
+    aware = values.flag(f"{MCORE}use_precision_aware_optimizer")
+    aware = values.flag("actor.optim.use_precision_aware_optimizer") or aware
+    if values.flag(f"{MCORE}optimizer_cpu_offload"):
+        if values.number(f"{MCORE}optimizer_offload_fraction") != 1:
+            values.cannot(f"{MCORE}optimizer_offload_fraction", "other than 1 is not modelled")
+        return {"offload-optimizer": "cpu", "trainer-option": ("steps_on_host=true",)}
+    return {"trainer-option": ("precision_aware=true",)} if aware else {}
 
 
 def _losses(values: Watched) -> dict[str, Any]:
@@ -397,11 +398,12 @@ def _losses(values: Watched) -> dict[str, Any]:
     kinds = [values.flag("actor.use_kl_loss"), values.flag("algorithm.use_kl_in_reward")]
     if any(kind is not None for kind in kinds):
         found["reference"] = any(kinds)
-    if values.flag("actor.entropy_from_logits_with_chunking"):
+    whole = not values.flag("model.use_fused_kernels")
+    if values.flag("actor.entropy_from_logits_with_chunking") and whole:
         found["entropy-kernel"] = "chunked"
-    elif compiled is False:
+    elif compiled is False and whole:
         found["entropy-kernel"] = "eager"
-    if values.flag("actor.entropy_checkpointing") and "entropy-kernel" in found:
+    if values.flag("actor.entropy_checkpointing") and "entropy-kernel" in found and found.get("entropy"):
         values.cannot("actor.entropy_checkpointing")  # where it is compiled, only the logits are kept as it is
     return found
 
@@ -446,9 +448,11 @@ def _micro(values: Watched, replicas: int, *, reference: bool, critic: bool) -> 
     return found
 
 
-def _refuse(values: Watched, *, critic: bool, megatron: bool) -> None:
+def _refuse(values: Watched, release: str, *, critic: bool, megatron: bool) -> None:
     """What is not modelled, by name."""
-    for name, why in REFUSED.items():
+    for name in [name for name in values if name.startswith("distillation.")]:
+        values.get(name)  # of a teacher that is refused, or of none
+    for name, why in (REFUSED if megatron else REFUSED | OF_MCORE).items():
         values.must_be_off(name, why)
     if values.get("trainer.device", "cuda") != "cuda":
         values.cannot("trainer.device", NO_GPU)
@@ -457,7 +461,8 @@ def _refuse(values: Watched, *, critic: bool, megatron: bool) -> None:
         actors = values.get(one.of, one.usual)
         if values.get(one.name, actors if one.inherits else one.usual) != actors:
             values.cannot(one.name, "other than {} is not modelled", one.of)
-    pads, its = values.get("model.use_remove_padding"), values.get("critic.model.use_remove_padding", False)
+    pads = values.get("model.use_remove_padding")
+    its = values.get("critic.model.use_remove_padding", _version(release) >= CRITIC_UNPADDED_SINCE)
     if critic and not megatron and pads is not None and pads != its:
         values.cannot("critic.model.use_remove_padding", "other than the actor's is not modelled")
     _engine(values)
