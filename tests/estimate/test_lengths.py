@@ -8,7 +8,7 @@ from tests.formats.plans import named
 from vramcast.api import job_of
 from vramcast.domain.answer import Fit
 from vramcast.domain.job import Job
-from vramcast.errors import Unsupported
+from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer, need
 
 
@@ -65,3 +65,14 @@ def test_an_interval_ends_at_a_card_whose_allocator_gives_back_what_it_keeps(
     found = answer(one, with_changes=False)
     assert found.verdict is verdict
     assert need(one) == (found.ranks[0].needed_bytes, found.ranks[0].high_bytes)
+
+
+@pytest.mark.parametrize("model, options, tokens", [
+    ("qwen2.5-vl-7b", {"image_size": 1024, "images": 2}, 2664),  # 73 x 73 patches, four of them one token
+    ("llava-1.5-7b", {}, 576), ("gemma-3-4b", {}, 256), ("internvl3-1b", {}, 256),
+])
+def test_images_have_room_in_a_sample(model: str, options: dict[str, Any], tokens: int) -> None:
+    asked = {"model": model, "gpus": "h100-sxm-80gb", "engine": "pytorch", **options}
+    assert answer(job(**asked, seq_len=tokens), with_changes=False).ranks
+    with pytest.raises(InvalidSpec, match=f"seq-len={tokens - 1} is less than the {tokens:,} tokens of the images"):
+        answer(job(**asked, seq_len=tokens - 1), with_changes=False)

@@ -53,6 +53,8 @@ def test_words_are_those_that_a_shell_would_pass(script: str, words: str) -> Non
         ("TP=1\nwhile [[ $# -gt 0 ]]; do case $1 in --tp) TP=$2;; esac; shift; done\nrun --tp $TP", "run --tp 1"),
         ("for tp in 1 2; do run --tp $tp; done", "run --tp 2"),
         (": ${TP:=4}\nrun --tp $TP", "run --tp 4"),
+        ("D=${D:-$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo gpu)}\n"
+         'if [ "$D" = npu ]; then TP=1; else TP=8; fi\nrun --tp $TP', "run --tp 8"),  # of which none of ours is one
     ],
 )
 def test_branches_are_taken_as_the_script_decides_them(script: str, words: str) -> None:

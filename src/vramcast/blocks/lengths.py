@@ -45,6 +45,39 @@ def image_positions(stack: Stack, image_size: int | None) -> int:
     return vision.positions or stack.positions
 
 
+def image_tokens(model: Model, image_size: int | None) -> int:
+    """Tokens that an image takes of a sample: its patches pooled, or side by side as its projector reads them; 0 where
+    images may have any size, or layers of their own read them."""
+    if _crosses(model) or not reads_images(model):
+        return 0
+    stack = next(one for one in model.stacks if one.vision is not None)
+    patches = image_positions(stack, image_size)
+    if stack is model.main or not patches or stack.vision is None:
+        return 0
+    if stack.projector_positions:
+        return stack.projector_positions
+    width = stack.projector[0][0] if stack.projector else stack.hidden
+    merged = width // stack.hidden if width % stack.hidden == 0 else 1
+    return (patches - int(stack.vision.class_token)) // merged
+
+
+def check_images(model: Model, images: int, image_size: int | None, **lengths: int | None) -> None:
+    """Raise InvalidSpec for images that take more tokens than there are.
+
+    Args:
+        images: in one sample
+        lengths: option -> tokens of a sample; None: nobody says
+    """
+    each = image_tokens(model, image_size)
+    for name, length in lengths.items():
+        if length is not None and images * each > length:
+            raise InvalidSpec(
+                "{}={} is less than the {:,} tokens of the images of {} ({} x {:,}); use at least as many, fewer "
+                "--images or a smaller --image-size", name.replace("_", "-"), length, images * each, model.name, images,
+                each
+            )
+
+
 def known_positions(model: Model, stack: Stack) -> int | None:
     """Learned positions that a stack can tell apart; None where nothing limits them."""
     if not stack.positions:
@@ -143,6 +176,7 @@ def check_lengths(model: Model, workload: Workload) -> None:
         _check_stack("decoder-seq-len", workload.decoder_seq_len or workload.seq_len, model, main)
         return
     _check_stack("seq-len", workload.seq_len, model, main)
+    check_images(model, workload.images, workload.image_size, seq_len=workload.seq_len)
 
 
 def _check_stack(name: str, length: int, model: Model, stack: Stack) -> None:

@@ -26,7 +26,7 @@ from vramcast.errors import Note, Unsupported
 from vramcast.formats.files import PLACEHOLDER, File, hub_id
 from vramcast.formats.reading import Config
 from vramcast.formats.table import Row
-from vramcast.formats.tools import openrlhf, slime, verl
+from vramcast.formats.tools import openrlhf, slime, verl, verl_roles
 from vramcast.question.post_training import build_post_training
 from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
 
@@ -262,8 +262,10 @@ def _verl_networks(job: PostTrainingJob, found: Mapping[str, Any]) -> dict[str, 
         if job.critic is not None:
             raise Unsupported("verl's critic is written as the network that learns alone; leave out --critic-model")
         own |= {"critic.model.path": hub_id(job.model)}
-        rows = verl.OF_SHARDED_CRITIC if job.engine == "pytorch" else verl.OF_SPLIT_CRITIC
-        own |= {f"{plus}{one.name}": found[plus + one.of] for one in rows for plus in ("", "+")  # "+" adds a name
+        rows = verl_roles.OF_SHARDED_CRITIC if job.engine == "pytorch" else verl_roles.OF_SPLIT_CRITIC
+        shard = "critic.fsdp." if job.version >= verl.CRITIC_UNPADDED_SINCE else "critic.model.fsdp_config."
+        own |= {f"{plus}{one.name.replace('critic.fsdp.', shard)}": found[plus + one.of]
+                for one in rows for plus in ("", "+")  # "+" adds a name
                 if plus + one.of in found and not one.inherits}
         if job.engine == "pytorch":
             own["critic.model.use_remove_padding"] = found["model.use_remove_padding"]

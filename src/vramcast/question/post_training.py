@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec.structs
 
 from vramcast import sources
-from vramcast.blocks.lengths import reads_images
+from vramcast.blocks.lengths import check_images, reads_images
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, require_count
 from vramcast.domain.post_training import RATES, WITH_CRITIC, Episodes, PostTrainingJob, Rollout, Updates
@@ -134,6 +134,9 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         raise InvalidSpec("{} reads no images; leave image-size and images out", model.name)
     deviation = _deviation(values)
     episodes = converted(Episodes, section(values, "episodes", TABLE) | deviation)
+    images = 1 if episodes.images is None else episodes.images
+    check_images(model, images, episodes.image_size, prompt_len=episodes.prompt_len,
+                 mean_prompt_len=episodes.mean_prompt_len)
     release = next(one for one in known.releases if version >= one.since)
     release_of_trl = TRL_OF_SWIFT if framework == "ms-swift" else version
     of_trainer = known.engine == "huggingface"

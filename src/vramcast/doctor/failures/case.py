@@ -144,6 +144,10 @@ SERVERS: Final = ("vllm", "vllm-tpu", "sglang", "tensorrt-llm", "tgi", "lmdeploy
 AROUND: Final = ("vllm", "sglang")
 """Servers that the text around a failure of PyTorch shows (`WORDS`)."""
 
+RL: Final = ("verl", "openrlhf", "trl-rl", "nemo-rl", "slime")
+"""Frameworks of post-training that the text around a failure shows (`WORDS`): a step has stages, and a card several
+processes."""
+
 LLAMA: Final = ("llama.cpp", "ollama")
 LIBRARIES: Final = ("cublas", "cudnn", "nccl", "cuda-libraries")
 HOST: Final = (
@@ -250,6 +254,8 @@ PHASES: Final[dict[str, str]] = {
     "attention": "attention", "attention_eager": "attention", "cross_entropy": "loss", "graph_capture": "capture",
     "checkpointing": "checkpoint", "profile_run": "profile", "kv_cache": "cache", "validation": "evaluate",
     "compiled": "compile", "context": "context",
+    **{f"rl_{stage}": f"rl_{stage}" for stage in (
+        "update", "critic", "reference", "log_prob", "values", "wake", "handover", "generate", "save")},
 }
 """What a traceback passes through -> the phase that rules ask for."""
 
@@ -268,6 +274,11 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "fsdp": ("fullyshardeddataparallel", "fully_shard", "flat_param", "torch/distributed/fsdp"),
     "offload_optimizer": ("offload_optimizer", "deepspeedcpuadam", "offload_param"),
+    "verl": ("verl/trainer", "verl/workers", "verl.trainer", "verl/single_controller", "workerdict"),
+    "openrlhf": ("openrlhf/", "openrlhf.cli"),
+    "trl-rl": ("grpo_trainer.py", "rloo_trainer.py", "online_dpo_trainer.py"),
+    "nemo-rl": ("nemo_rl/",),
+    "slime": ("slime/backends", "slime/ray", "slime/rollout", "slime/utils"),
 }
 """A word of the rules -> what stands for it in a text, in lower case."""
 

@@ -63,7 +63,8 @@ class Detail(NamedTuple):
 
 
 DETAILS: Final = tuple(
-    Detail(Cause(cause), name, condition(when, says)) for cause, name, when, says in table("details.csv")
+    Detail(Cause(cause), name, condition(when, says))
+    for causes, name, when, says in table("details.csv") for cause in causes.split()
 )
 
 

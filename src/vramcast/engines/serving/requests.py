@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from vramcast.blocks.lengths import known_positions, reads_images
+from vramcast.blocks.lengths import check_images, known_positions, reads_images
 from vramcast.domain.model import Attention, Head, LinearAttention, Mamba, Model, MoE, MultiLatentAttention
 from vramcast.domain.serving import PipelineJob, Requests, ServeJob, ServePlan
 from vramcast.domain.version import last_patch, named
@@ -167,6 +167,8 @@ def refuse_requests(job: ServeJob) -> None:
         raise Unsupported("image-size={} says nothing to {}; leave it out", asked.image_size, job.engine)
     if job.engine == "transformers" and asked.image_size is not None and not asked.images and model.head is Head.LM:
         raise InvalidSpec("image-size={} says nothing without images; add images, or leave it out", asked.image_size)
+    if job.engine == "transformers":
+        check_images(model, asked.images, asked.image_size, context=asked.context, input_len=asked.input_len)
     _refuse_cache(job)
     _refuse_lengths(job)
     _refuse_blocks(job)
