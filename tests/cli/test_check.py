@@ -61,6 +61,16 @@ metadata: {name: l4}
 spec: {nodeLabels: {cloud.google.com/gke-accelerator: nvidia-l4}}
 """
 QUEUED = SMALL.replace("{name: qwen}", "{name: qwen, labels: {kueue.x-k8s.io/queue-name: team}}")
+CLAIM = """apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: part}
+spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: hami-core-gpu.project-hami.io, count: 1,
+  capacity: {requests: {memory: 9Gi}}}}]}}}
+---
+"""
+CLAIMED = SMALL.replace("    spec:\n", """    spec:
+      resourceClaims: [{name: g, resourceClaimTemplateName: part}]
+""").replace("limits: {nvidia.com/gpu: 1}", "claims: [{name: g}]")
 SCRIPT = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gres=gpu:GRES\n"
 SERVE = "srun vllm serve Qwen/Qwen3-8B --max-model-len 8192\n"
 TRAIN = "srun torchrun --nproc_per_node 4 sft.py --model_name_or_path Qwen/Qwen3-0.6B --bf16 true\n"
@@ -87,6 +97,8 @@ TRAIN = "srun torchrun --nproc_per_node 4 sft.py --model_name_or_path Qwen/Qwen3
     (QUEUED.replace("0.6B", "32B") + QUEUES, (), 1, "22.03 GiB usable"),
     (QUEUED.replace("team", "other") + QUEUES, (), 3, "names no card"),
     (SMALL.replace("gpu: 1", "gpu: 1, nvidia.com/gpumem-percentage: 50"), ("--gpus", "l4"), 0, "of 11.2"),
+    (CLAIM + CLAIMED, ("--gpus", "l4"), 1, "9.00 GiB usable"),
+    (CLAIMED, ("--gpus", "l4"), 3, "not judged: resources.claims ask"),
     (TORCHRUN, ("--gpus", "h100"), 0, "PyTorchJob sft: fits"),
     (TORCHRUN.replace("torchrun,", "torchrun, --nnodes=6,"), ("--gpus", "h100"), 3, "has 4 machines"),
     (SCRIPT.replace("GRES", "h100:1") + SERVE, (), 0, "job.sh: fits"),

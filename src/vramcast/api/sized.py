@@ -20,7 +20,7 @@ from vramcast.domain.answer import Answer, Fit, ServeAnswer
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported, VramcastError
 from vramcast.formats.reading import Config, table
-from vramcast.formats.tools import kubernetes_read
+from vramcast.formats.tools import kubernetes_parts, kubernetes_read
 from vramcast.formats.tools.kubernetes import RESOURCES
 from vramcast.formats.wrapped import whole
 from vramcast.question.commands import table_of
@@ -41,7 +41,7 @@ HAMI: Final = "nvidia.com/gpumem"
 MIG: Final = "nvidia.com/mig-"
 SHARED: Final = "nvidia.com/gpu.shared"
 """A part of a card whose size no manifest says."""
-COUNTED: Final = (*RESOURCES.values(), kubernetes_read.VGPU_NUMBER)
+COUNTED: Final = (*RESOURCES.values(), kubernetes_parts.VGPU_NUMBER)
 STARTS_NOTHING: Final = (
     "autoscaling", "policy", "cert-manager.io", "monitoring.coreos.com", "karpenter.sh", "karpenter.k8s.aws", "keda.sh",
     "cloud.google.com", "resource.nvidia.com", "external-secrets.io", "networking.gke.io", "networking.istio.io",
@@ -172,7 +172,7 @@ def sized_object(
 
     Args:
         document: the object
-        maps: configuration maps that it names
+        maps: configuration maps that it names, claims of devices, queues
         gpus: the card, where neither an annotation nor a label of nodes names one
         resolve, beside: as `sized` takes them
 
@@ -186,7 +186,10 @@ def sized_object(
         path = Path(folder) / OBJECT
         asked = (_without_gpus(document), *maps)  # the command says how many
         path.write_text("\n---\n".join(map(json.dumps, asked)), encoding="utf-8")
+        claims = any(table(one.get("resources")).get("claims") for _, one in resource_holders(document))
         part = formats.wrapped.inside(formats.reading.read_config(path), formats.read.is_known)
+        if claims and part is not None and not part.cards:
+            raise InvalidSpec("resources.claims ask for devices in objects of their own, which are not in the file")
         of_node = catalogue.clusters.cluster_of(part.place).gpu.name if part is not None and part.place else ""
         container, nodes = (part.name, part.nodes) if part is not None else ("", 1)
         place, profile = card or of_node or gpus, "" if share else _profile(document, container)
@@ -202,8 +205,10 @@ def sized_object(
             container=container)
         if found.nodes > nodes and not _is_pool(document):
             raise InvalidSpec("{}: has {} machines, its command takes {}; correct one", found.name, nodes, found.nodes)
+        if claims:
+            return found, {}
         if seen:
-            number = kubernetes_read.VGPU_NUMBER if any(map(_is_of_volcano, seen)) else RESOURCES["NVIDIA"]
+            number = kubernetes_parts.VGPU_NUMBER if any(map(_is_of_volcano, seen)) else RESOURCES["NVIDIA"]
             return found, {number: str(found.cards)} | seen
         if not profile and (not share or not found.fits):
             return found, found.resources
@@ -232,9 +237,9 @@ def _seen(document: Mapping[str, Any], container: str) -> dict[str, str]:
     """What it asks HAMi or Volcano for of each card's memory, by name, and under "" as `with_share` takes it; {} where
     it asks for whole cards."""
     for _, one in _holders_of(document, container):
-        if share := kubernetes_read.share_of(one):
+        if share := kubernetes_parts.share_of(one):
             return {"": share} | {name: str(value) for name, value in _limits(one).items()
-                                  if name in kubernetes_read.VGPUS}
+                                  if name in kubernetes_parts.VGPUS}
     return {}
 
 
@@ -283,6 +288,8 @@ def patch_of(document: Mapping[str, Any], found: Sized, resources: Mapping[str, 
     Annotations and labels, those of Kueue and Volcano among them, stay as they are.
     """
     patch: list[dict[str, Any]] = []
+    if not resources:
+        return patch
     is_counted = document.get("kind") == "Workload"  # by Kueue, of a job that says itself what it asks for
     for pointer, holder in () if is_counted or _is_pool(document) else _holders_of(document, found.container):
         key = "resourcesPerNode" if pointer.endswith("/trainer") else "resources"
@@ -298,6 +305,8 @@ def patch_of(document: Mapping[str, Any], found: Sized, resources: Mapping[str, 
 
 def asks_enough(document: Mapping[str, Any], found: Sized, resources: Mapping[str, str]) -> bool:
     """Whether the containers of a job ask for as much of these as there should be, or more."""
+    if not resources:  # it claims its devices, which are what it is answered on
+        return True
     if _is_pool(document):
         groups = table(table(document.get("spec")).get("rayClusterConfig")).get("workerGroupSpecs") or ()
         cards = sum((whole(table(group).get("replicas")) or 1) * (whole(table(group).get("numOfHosts")) or 1) * count
@@ -365,7 +374,7 @@ def _limits(holder: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_of_gpus(name: str) -> bool:
-    return name in COUNTED or name in kubernetes_read.VGPUS or name.startswith(MIG)
+    return name in COUNTED or name in kubernetes_parts.VGPUS or name.startswith(MIG)
 
 
 def resource_holders(value: Any, pointer: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

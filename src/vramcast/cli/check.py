@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -27,6 +27,9 @@ from vramcast.formats.reading import read_config
 from vramcast.formats.tools.slurm import asked as asked_of_slurm
 from vramcast.report.messages import Words, words_here
 from vramcast.report.verdicts import headline
+
+READ_BESIDE: Final = ("ConfigMap", "ResourceClaim", "ResourceClaimTemplate")
+"""Kinds of objects that say more of a job in the same file."""
 
 
 @click.command("check")
@@ -75,7 +78,7 @@ def _checked(path: Path, gpus: str, beside: Mapping[str, Any], words: Words) -> 
     documents = [one for each in whole for one in (
         (each.get("items") or ()) if each.get("kind") == "List" else (each,)) if isinstance(one, Mapping)]
     jobs = [one for one in documents if one.get("kind") and not is_no_job(one)]
-    maps = [one for one in documents if one.get("kind") == "ConfigMap" or KUEUE in str(one.get("apiVersion"))]
+    maps = [one for one in documents if one.get("kind") in READ_BESIDE or KUEUE in str(one.get("apiVersion"))]
     if not jobs:
         raise InvalidSpec("{}: holds no job of Kubernetes", path.name)
     for document in jobs:

@@ -75,8 +75,8 @@ def _counted(given: Given, options: Mapping[str, Any]) -> tuple[str, tuple[str, 
     more are used; and a line that says so."""
     named = str(options["gpus"])
     count = max(given.ranks.values(), default=0)
-    if not count and engine_of(given.options) in SERVERS:
-        count = math.prod(parse_count(name, given.options.get(name, 1)) for name in ("tp", "pp", "dp"))
+    if engine_of(given.options) in SERVERS:
+        count = max(count, math.prod(parse_count(name, given.options.get(name, 1)) for name in ("tp", "pp", "dp")))
     cluster = cluster_of(named, _market(options))
     if given.alone and cluster.count > 1 and cluster.instance is None:
         one = re.sub(r"^(?:\d+x)+", "", named)

@@ -291,7 +291,7 @@ def around(reading: Reading, part: Inside) -> Reading:
     part = part._replace(nodes=max(part.nodes, reading.nodes))  # pods of one set are the machines of one server
     gpus, unread = _gpus(part), list(part.unread)
     options = reading.options
-    taken = math.prod(value for option in ("tp", "pp") if isinstance(value := options.get(option, 1), int))
+    taken = math.prod(value for option in ("tp", "pp", "dp") if isinstance(value := options.get(option, 1), int))
     whole = _cards(part, gpus)
     needs = max(taken, reading.ranks or 0)
     if whole is not None and needs > whole:

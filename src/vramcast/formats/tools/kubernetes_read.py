@@ -18,6 +18,7 @@ from vramcast.errors import Note, SourceError
 from vramcast.formats.containers import started
 from vramcast.formats.reading import ELSEWHERE, LARGEST_FILE, NO_GPU, TOO_LARGE, Unread, table
 from vramcast.formats.tools.kubernetes import RESOURCES
+from vramcast.formats.tools.kubernetes_parts import VGPU_NUMBER, share_of, with_claims
 from vramcast.formats.wrapped import (
     TORCHRUN,
     Inside,
@@ -40,14 +41,9 @@ NAMES_A_CARD: Final = (
 
 NAMES_A_MACHINE: Final = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 
-NOT_OF_GPUS: Final = ("google.com/tpu", "aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "huawei.com/Ascend910",
-                      "huawei.com/Ascend310P", "habana.ai/gaudi", "cambricon.com/mlu", "alibabacloud.com/ppu")
+NOT_OF_GPUS: Final = re.compile(r"google\.com/tpu|aws\.amazon\.com/neuron(?:core)?|huawei\.com/Ascend\w+|"
+                                r"habana\.ai/gaudi|cambricon\.com/mlu|alibabacloud\.com/ppu")
 """Resources whose cards an engine's commands here are not computed for."""
-
-VGPUS: Final = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "volcano.sh/vgpu-memory",
-                "volcano.sh/vgpu-memory-percentage")
-"""Memory of each card that HAMi's and Volcano's device plugins let a process see [MiB, %]."""
-VGPU_NUMBER: Final = "volcano.sh/vgpu-number"
 
 SLICE: Final = re.compile(r"nvidia\.com/mig-|tencent\.com/vcuda|aliyun\.com/gpu-mem|gpu-mem|vgpu")
 
@@ -91,7 +87,7 @@ def inside(document: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) 
         for one in documents if one.get("kind") == "ConfigMap"
     }
     scripts = {str(file): text for data in maps.values() for file, text in data.items() if isinstance(text, str)}
-    spec = table(_with_values(spec, maps)) if maps else spec
+    spec = table(with_claims(_with_values(spec, maps) if maps else spec, documents))
     offered = list(_offered(document, documents))
     for part in _parts(kind, spec, name, scripts):
         if offered and not part.place:
@@ -301,27 +297,17 @@ def _cards(container: Mapping[str, Any]) -> tuple[int | None, tuple[Unread, ...]
     """Cards of a container, and what of its resources is none that is modelled."""
     resources = table(container.get("resources"))
     given = {**table(resources.get("requests")), **table(resources.get("limits"))}
-    elsewhere = [name for name in NOT_OF_GPUS if whole(given.get(name))]
+    elsewhere = [name for name, value in given.items() if NOT_OF_GPUS.fullmatch(str(name)) and whole(value)]
     slices = [name for name in map(str, given) if SLICE.search(name) and not name.startswith("volcano.sh/vgpu-")]
     if elsewhere:
         return None, (Unread(elsewhere[0], NO_GPU),)
     if slices:
         return None, (Unread(slices[0], "is a part of a card; give --gpus", "gpus"),)
+    if resources.get("claims"):
+        return None, (Unread("resources.claims", "ask for devices in objects of their own; give --gpus", "gpus"),)
     names = ("gpu.intel.com/i915", VGPU_NUMBER, *RESOURCES.values())
     counts = [count for name in names if (count := whole(given.get(name)))]
     return (counts[0] if counts else None), ()
-
-
-def share_of(container: Mapping[str, Any]) -> str:
-    """The part of each card that a container sees, "8000mib" or "30%"; "" for whole cards.
-
-    >>> share_of({"resources": {"limits": {"nvidia.com/gpu": 2, "nvidia.com/gpumem-percentage": 30}}})
-    '30%'
-    """
-    resources = table(container.get("resources"))
-    given = {**table(resources.get("requests")), **table(resources.get("limits"))}
-    return next((f"{count}{'%' if name.endswith('percentage') else 'mib'}" for name in VGPUS
-                 if (count := whole(given.get(name)))), "")
 
 
 def _place(spec: Mapping[str, Any]) -> tuple[str, tuple[Unread, ...]]:
@@ -365,14 +351,21 @@ def _train_job(spec: Mapping[str, Any], name: str, scripts: Mapping[str, str]) -
     yield from containers(pod, f"TrainJob {name}", scripts)
 
 
+MOUNT: Final = "/mnt/models"
+"""Where KServe puts a model of a hub."""
 MODEL_AT: Final = re.compile(r"(?:hf|ms|modelscope)://([\w.-]+/[\w.-]+?)(?::[\w.-]+)?")
 
 HUGGING_FACE_SERVER: Final = {"model_id": "model", "model_dir": "model"}
 """Arguments of KServe's server -> vLLM's [kserve python/huggingfaceserver/huggingfaceserver/__main__.py]."""
 
-OWN: Final = ("model_name", "backend", "task", "http_port", "grpc_port", "workers", "max_length", "enable_docs_url",
-              "disable_lower_case", "disable_special_tokens", "return_token_type_ids", "model_revision",
-              "tokenizer_revision", "return_probabilities", "disable_log_requests", "request_logger")
+OF_TRANSFORMERS: Final = ("--task", "--return_probabilities", "--return_raw_logits", "--tensor_input_names")
+"""Arguments that it takes where vLLM does not run [kserve python/huggingfaceserver/huggingfaceserver/__main__.py]."""
+
+OWN: Final = (
+    "model_name", "backend", "task", "return_raw_logits", "tensor_input_names", "http_port", "grpc_port", "workers",
+    "max_length", "enable_docs_url", "disable_lower_case", "disable_special_tokens", "return_token_type_ids",
+    "model_revision", "tokenizer_revision", "return_probabilities", "disable_log_requests", "request_logger",
+)
 """Arguments that are KServe's own, and change no memory of vLLM's; `max_length` is of the other backend."""
 
 
@@ -403,7 +396,9 @@ def _inference_service(spec: Mapping[str, Any], name: str, scripts: Mapping[str,
     tensor = whole(worker.get("tensorParallelSize"))
     words = (*words, *(("--tensor-parallel-size", str(tensor)) if tensor else ()),
              *(("--pipeline-parallel-size", str(nodes)) if worker else ()))
-    if "--backend=huggingface" in given or _after(given, "--backend") == "huggingface":
+    if any(word.partition("=")[0] in OF_TRANSFORMERS for word in given):
+        unread = (*unread, Unread("--task", "runs Transformers, which is not modelled as a server"))
+    elif "--backend=huggingface" in given or _after(given, "--backend") == "huggingface":
         unread = (*unread, Unread("--backend huggingface", "runs Transformers, which is not modelled as a server"))
     yield Inside(
         kind, ("vllm", "serve", *words), environment=environment, place=place, cards=count, nodes=nodes, name=name,
@@ -480,6 +475,8 @@ def _llm_service(spec: Mapping[str, Any], name: str) -> Iterator[Inside]:
         nodes = data // local if data and local and data % local == 0 else 1
         image = str(one.get("image") or "")
         script = own or " ".join(("vllm serve", *words, *words_of(one.get("args")), added))
+        if at is not None:  # the model is mounted there
+            script = re.sub(rf"{MOUNT}(?![\w/])", at[1], script)
         yield Inside(
             kind, (), image, script=script, environment=environment, place=place, cards=count, nodes=nodes, name=name,
             unread=(*unread, *more, *slices), has_gpu=True, share=share_of(one),
