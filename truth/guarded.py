@@ -102,8 +102,7 @@ def installed(engine: str, words: tuple[str, ...]) -> dict[str, str]:
     name, _, release = engine.partition("@")
     if not release or name not in DISTRIBUTIONS:
         return {"PATH": ""}
-    program = next(word for word in guard.Job.of(words, {}).words)
-    path = Path("environment", "bin", "python" if program in guard.SHELLS else program)
+    path = Path("environment", "bin", guard.program_of(guard.Job.of(words, {})))
     packages = path.parents[1] / "lib" / "python3.12" / "site-packages"
     (packages / f"{DISTRIBUTIONS[name]}-{release}.dist-info").mkdir(parents=True, exist_ok=True)
     path.parent.mkdir(exist_ok=True)

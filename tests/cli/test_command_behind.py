@@ -34,6 +34,16 @@ def test_what_is_no_command_gets_a_sentence(words: tuple[str, ...], said: str) -
     assert found.returncode > 1 and said in found.stderr
 
 
+def test_a_script_that_a_command_starts_is_read_with_its_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "serve.sh"
+    script.write_text("vllm serve Qwen/Qwen3-8B --max-model-len $1 -tp $TP\n")
+    for words in ((f"{script}", "4096"), ("bash", f"{script}", "4096"), ("sbatch", f"{script}", "4096")):
+        found = behind("TP=2", *words)["question"]
+        assert isinstance(found, dict) and found["gpus"] == "2xh100-sxm-80gb" and "'context': 4096" in str(found), found
+    lost = vramcast("serve", "--gpus", "h100", "--", "bash", "elsewhere/run.sh")
+    assert lost.returncode > 1 and "elsewhere/run.sh, which is not here; give it with --from" in lost.stderr
+
+
 def test_a_default_version_is_said_and_one_that_is_named_is_not() -> None:
     assert "vllm@0.19: its defaults" in vramcast("serve", "--gpus", "h100", "--", *VLLM).stdout
     assert "its defaults" not in vramcast("serve", "--gpus", "h100", "--engine", "vllm@0.8.5", "--", *VLLM).stdout

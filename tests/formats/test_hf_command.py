@@ -152,3 +152,9 @@ def test_another_projects_src_train_is_not_llamafactorys(tmp_path: Path) -> None
         with pytest.raises(Unsupported) as refused:
             of(tmp_path, f"python src/train.py {arguments}")
         assert "llamafactory" not in str(refused.value)
+
+
+def test_the_beginning_of_an_argument_stands_for_it() -> None:
+    given = read_files([], command="train", line="trl sft --model_name Qwen/Qwen3-0.6B --gradient_acc 4 --model_ x")
+    assert given.options["model"] == "Qwen/Qwen3-0.6B" and given.batch["accumulation"] == 4
+    assert "model_: trl" in refusal(given)

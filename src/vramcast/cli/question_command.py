@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,6 +108,12 @@ def _with_line(ctx: click.Context, args: list[str]) -> list[str]:
         raise click.UsageError("nothing stands behind --: give a command, as in -- vllm serve MODEL", ctx)
     if _is_name(behind[0]):
         raise click.UsageError(f"behind -- stands a command of another tool; put {behind[0][:40]} before --", ctx)
+    if (script := question.whole_command.script_of(behind)) is not None:
+        variables, path, arguments = script
+        if not Path(path).is_file():
+            raise click.UsageError(f"the command starts {path[:200]}, which is not here; give it with --from", ctx)
+        given = [f"--env={name}={value}" for name, value in variables.items()]
+        return [*args[:place], f"--from={path}", *([f"--args={shlex.join(arguments)}"] if arguments else []), *given]
     return [*args[:place], f"--{question.whole_command.LINE}={question.whole_command.line_of(behind)}"]
 
 

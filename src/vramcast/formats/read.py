@@ -483,7 +483,7 @@ def format_of(config: Config, command: str, format_name: str | None) -> str:
         tool = tool_of(config)
         if tool is not None and tool not in READERS:
             said = Note(
-                "{} is a configuration of {}, which is not read; give what it says as options", config.name, tool
+                "{}: {} is not read; give what it says as options", config.name, tool
             )
             raise Unsupported(said + _traced(config))
         name = known_as(config)

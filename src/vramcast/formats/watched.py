@@ -37,6 +37,17 @@ class Known(NamedTuple):
                 return known.find(self.section, spelling)
         return next((found for other in self.more if (found := other.entry(name)) is not None), None)
 
+    def names(self) -> set[str]:
+        """All of the snapshot, those of further sections among them."""
+        own = load_format(self.format).sections.get(self.section, {}) if self.format in format_names() else {}
+        return {*own, *(name for other in self.more for name in other.names())}
+
+    def whole(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values by whole names: argparse takes the beginning of one where it is that of no other."""
+        names = self.names()
+        begun = {name: [one for one in names if one.startswith(name)] for name in values if name not in names}
+        return {begun[name][0] if len(begun.get(name, ())) == 1 else name: value for name, value in values.items()}
+
     def part(self, name: str) -> str:
         """The part of a network without which a name says nothing; "" where there is none."""
         return conditions(self.format, self.section).get(name.lstrip("-").replace("-", "_"), "")

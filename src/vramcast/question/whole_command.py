@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,10 @@ LINE: Final = "from-command"
 REPEATED: Final = ("engine-option", "from", "on")
 """Options that read better one by one than with commas between their values."""
 
+
+STARTERS: Final = ("bash", "sh", "source", ".", "sbatch")
+SCRIPTS: Final = (".sh", ".bash", ".sbatch", ".slurm")
+"""What starts a script of a shell's, and how those are called."""
 
 ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=")
 """How a word begins that sets a variable of the environment."""
@@ -94,6 +99,21 @@ def line_of(words: Sequence[str]) -> str:
         begun = variable is None
         found.append(f"{variable[0]}{shlex.quote(word[variable.end():])}" if variable else shlex.quote(word))
     return " ".join(found)
+
+
+def script_of(words: Sequence[str]) -> tuple[dict[str, str], str, tuple[str, ...]] | None:
+    """The script of a shell's that a command starts: the variables before it, its path, its arguments; None for others.
+
+    >>> script_of(["NGPU=8", "bash", "run.sh", "7b"]), script_of(["./run.sh"]), script_of(["vllm", "serve", "m"])
+    (({'NGPU': '8'}, 'run.sh', ('7b',)), ({}, './run.sh', ()), None)
+    """
+    before = list(takewhile(ASSIGNED.match, words))
+    started = words[len(before):]
+    rest = started[1:] if started and started[0].rpartition("/")[2] in STARTERS else started
+    if not rest or not rest[0].endswith(SCRIPTS):
+        return None
+    pairs = (word.partition("=") for word in before)
+    return {name: value for name, _, value in pairs}, rest[0], tuple(rest[1:])
 
 
 def words_of(line: str) -> list[str]:

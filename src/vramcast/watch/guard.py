@@ -61,7 +61,6 @@ FILES: Final = (".py", ".sh", ".bash", ".json", ".yaml", ".yml", ".toml", ".sbat
 """Ends of names of files that may say what a command does."""
 SPREAD: Final = ("llama.cpp",)
 """Engines whose process takes every card that it sees."""
-SHELLS: Final = ("bash", "sh")
 PYTHON: Final = re.compile(r"python[\d.]*")
 LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed")
 SCRIPT: Final = re.compile(r"(?m)^\s*(?:import|from) torch\b")
@@ -83,11 +82,11 @@ class Job(NamedTuple):
     @property
     def given(self) -> dict[str, Any]:
         """The command as a question names it: by its line, or the script that a shell starts."""
-        script = Path(self.words[1]) if len(self.words) > 1 and self.words[0] in SHELLS else Path()
+        script = question.whole_command.script_of(self.words)
         own = {name: value for name, value in self.environment.items() if name.isidentifier()}
         given = {"env": formats.paths.without_secrets(f"{name}={value}" for name, value in own.items())}
-        if script.suffix in formats.paths.SCRIPTS and script.is_file():
-            return given | {"from": (str(script),), "args": shlex.join(self.words[2:])}
+        if script is not None and Path(script[1]).is_file():
+            return given | {"from": (script[1],), "args": shlex.join(script[2])}
         return given | {"from-command": question.whole_command.line_of(self.words)}
 
     @property
@@ -220,8 +219,7 @@ def _of_release(
     """The question about the release that is installed, where the command names none; and that it is."""
     asked = api.question_of(given, file, command)
     engine = str(asked.options.get("engine") or "")
-    program = "python" if job.words[0] in SHELLS else job.words[0]  # what a script starts is found by PATH, too
-    release = "" if file is not None or "@" in engine else release_of(engine, program, job.environment)
+    release = "" if file is not None or "@" in engine else release_of(engine, program_of(job), job.environment)
     if not release or command == "rl":
         return asked, ()
     installed = f"{engine}@{release}"
@@ -230,6 +228,11 @@ def _of_release(
         asked = api.question_of(given | {"engine": installed}, file, command)
         return asked, (Note("{} {} is installed", engine, release),)
     return asked, ()
+
+
+def program_of(job: Job) -> str:
+    """The program beside which releases are installed; what a script starts is found by PATH, too."""
+    return job.words[0] if question.whole_command.script_of(job.words) is None else "python"
 
 
 def _on_cards(options: Mapping[str, Any], samples: Sequence[GpuSample]) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -84,7 +84,8 @@ class Program(NamedTuple):
 def _trl(values: Mapping[str, Any], program: str, file: str) -> Reading:
     script = re.fullmatch(OF_TRL, PurePosixPath(program).name)
     name = script[1] if script else program.removeprefix("trl ")
-    return trl.read_arguments(values, trl.CALLED.get(name, name), file)
+    method = trl.CALLED.get(name, name)
+    return trl.read_arguments(trl.known(method).whole(values) if method in trl.METHODS else values, method, file)
 
 
 def _factory(values: Mapping[str, Any], program: str, file: str) -> Reading:
