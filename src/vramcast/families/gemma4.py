@@ -114,6 +114,21 @@ def gemma4_tower(fields: Fields, text: Model) -> Stack:
     return vision_stack(hidden, patches, (inner.layers(), layer), projector=projector, extra=extra)
 
 
+def gemma4_unified(fields: Fields, text: Model) -> Stack:
+    """No encoder: patches of 3 x 3 tiles and frames of sound become positions by one linear each, between norms."""
+    inner = fields.section("vision_config") or fields.over({})
+    width = inner.count("mm_embed_dim", 3840)
+    patch = inner.count("patch_size", 16) * inner.count("pooling_kernel_size", 3)
+    table = Parameter(path="vision.positions_xy", shape=(inner.count("mm_posemb_size", 1120), 2, width),
+                      kind="embedding")
+    norms = [norm(f"vision.norm{index}", Norm.LAYER, size) for index, size in enumerate((3 * patch**2, width, width))]
+    audio = fields.section("audio_config")
+    sounds = () if audio is None else linear("audio.projector", text.hidden, audio.count("audio_embed_dim", 640))
+    patches = VisionEmbedding(in_channels=3, patch=(patch, patch), bias=True)
+    extra = (table, *(weight for pair in norms for weight in pair), *sounds)
+    return vision_stack(width, patches, projector=((width, text.hidden, False),), extra=extra)
+
+
 def _audio_tower(fields: Fields, out: int) -> tuple[Parameter, ...]:
     """The weights of the audio encoder, a conformer: they are loaded whatever is asked of the model."""
     hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")

@@ -17,7 +17,7 @@ from vramcast.errors import InvalidSpec
 from vramcast.families.assemble import attention_of, vision_stack
 from vramcast.families.decoder import Traits, decoder
 from vramcast.families.fields import Fields, defaults_of
-from vramcast.families.gemma4 import gemma4_text, gemma4_tower
+from vramcast.families.gemma4 import gemma4_text, gemma4_tower, gemma4_unified
 from vramcast.families.hybrids import BUILDERS as HYBRIDS
 from vramcast.families.llama import BUILDERS as DENSE
 from vramcast.families.mllama import mllama_text, mllama_tower
@@ -40,7 +40,8 @@ QWEN_MROPE: Final = Traits(qkv_bias=True, window="qwen")
 OWN_TEXT: Final[dict[str, Callable[[Fields], Model]]] = {
     **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text"), partial(decoder, traits=QWEN_MROPE)),
     "qwen3_vl_text": DENSE["qwen3"], "qwen3_vl_moe_text": SPARSE["qwen3_moe"],
-    "mllama_text_model": mllama_text, "gemma4_text": gemma4_text,
+    "mllama_text_model": mllama_text,
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), gemma4_text),
     "muse_glimmer_text": partial(decoder, traits=Traits(
         qkv_bias="attention_bias", qk_norm="head", qk_norm_kind=Norm.PLAIN, post_norms=True, window=4, rope_every=4,
         output_gate=True,
@@ -125,9 +126,12 @@ def gemma3_tower(fields: Fields, text: Model) -> Stack:
 
 
 def llava_tower(fields: Fields, text: Model) -> Stack:
-    """CLIP and two linears."""
-    tower = tower_of(fields, "clip_vision_model")
+    """CLIP, or Pixtral's encoder without its merging, and two linears."""
+    inner = fields.section("vision_config")
+    pixtral = inner is not None and inner.word("model_type", "") == "pixtral"
+    tower = pixtral_tower(fields, text) if pixtral else tower_of(fields, "clip_vision_model")
     bias = fields.flag("multimodal_projector_bias", fallback=True)
+    tower = replace(tower, projector_norm_dim=0)
     return replace(tower, projector=((tower.hidden, text.hidden, bias), (text.hidden, text.hidden, bias)))
 
 
@@ -184,6 +188,7 @@ def internvl_chat(fields: Fields) -> Model:
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     **OWN_TEXT,
     "gemma4": partial(see, text="gemma4_text", tower=gemma4_tower),
+    "gemma4_unified": partial(see, text="gemma4_unified_text", tower=gemma4_unified),
     "qwen2_vl": partial(see, text="qwen2_vl_text", tower=partial(qwen_tower, generation=2)),
     "qwen2_5_vl": partial(see, text="qwen2_5_vl_text", tower=partial(qwen_tower, generation=25)),
     "qwen3_vl": partial(see, text="qwen3_vl_text", tower=partial(qwen_tower, generation=3)),
