@@ -2,11 +2,12 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from vramcast.blocks.sizes import Dispatch, Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.job import AttentionKernel
-from vramcast.domain.model import MLP, Attention, Layer, MoE, MultiLatentAttention, Norm
+from vramcast.domain.model import MLP, Attention, Layer, Mamba, MoE, MultiLatentAttention, Norm
 from vramcast.domain.program import Program, live_at_end
 from vramcast.operators.linear import Numerics
 from vramcast.operators.lowering import lower
@@ -19,6 +20,10 @@ BERT = Layer(
 FALCON = Layer(
     mixer=Attention(num_heads=8, num_kv_heads=1, head_dim=64), channel=MLP(width=2048, gated=False, activation="gelu"),
     norm=Norm.LAYER, parallel=True, shared_input_norm=True,
+)
+FALCON_H1 = Layer(
+    mixer=Attention(num_heads=8, num_kv_heads=2, head_dim=64), channel=MLP(width=2048, gated=True),
+    beside=Mamba(version=2, inner_dim=768, state_dim=128, num_heads=12, head_dim=64),
 )
 MIXTRAL = Layer(
     mixer=Attention(num_heads=8, num_kv_heads=2, head_dim=64),
@@ -39,7 +44,7 @@ def ends(program: Program) -> int:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    layer=st.sampled_from([LLAMA, BERT, FALCON, MIXTRAL, DEEPSEEK]),
+    layer=st.sampled_from([LLAMA, BERT, FALCON, FALCON_H1, MIXTRAL, DEEPSEEK]),
     batch=st.integers(1, 3),
     seq_len=st.sampled_from([64, 128, 512]),
     numerics=st.sampled_from([Numerics(), Numerics(4, 4, 4, 4), Numerics(4, 2, 4, 4)]),
@@ -49,15 +54,16 @@ def ends(program: Program) -> int:
         [None, Dispatch(), Dispatch(ranks=2, row_ranks=2, in_order=True), Dispatch(fp32_gate=True)]
     ),
     recompute=st.booleans(),
+    every_expert=st.booleans(),
 )
 def test_backward_frees_what_forward_left(
     layer: Layer, batch: int, seq_len: int, numerics: Numerics, kernel: AttentionKernel, frozen: bool,
-    dispatch: Dispatch | None, recompute: bool,
+    dispatch: Dispatch | None, recompute: bool, every_expert: bool,
 ) -> None:
     hidden = 4096 if layer is LLAMA else 768 if layer is BERT else 512
     sizes = Sizes(batch=batch, seq_len=seq_len, hidden=hidden, numerics=numerics, attention=kernel, frozen=frozen)
     if layer is MIXTRAL:
-        sizes = sizes._replace(dispatch=dispatch)
+        sizes = sizes._replace(dispatch=dispatch, every_expert=every_expert)
     graph = decoder_layer(layer, sizes)
     if recompute:
         graph.checkpoint(0, outputs_alive=True)
@@ -66,3 +72,10 @@ def test_backward_frees_what_forward_left(
     gradient = graph.tensor("gradient", sizes.residual_bytes)
     low = lower(graph, gradient=gradient)
     assert ends(low.forward + low.backward) == 0
+
+
+def test_two_mixers_of_one_norm_cost_what_each_costs() -> None:
+    sizes, both = Sizes(batch=1, seq_len=512, hidden=512), replace(FALCON_H1, channel=None)
+    layers = replace(both, beside=None), replace(both, mixer=both.beside, beside=None), both
+    flops = [sum(operator.flops for operator in decoder_layer(layer, sizes).operators) for layer in layers]
+    assert flops[2] == flops[0] + flops[1]

@@ -233,3 +233,11 @@ def test_what_its_scattermoe_does_not_do_is_said(others: dict[str, str], said: s
              "shards": "everything", "sharded-by": "fsdp1", "ep": 2, "engine-option": ["experts=fms"]}
     with pytest.raises(Unsupported, match=said):
         answer(job_of(asked | others), with_changes=False)
+
+
+@pytest.mark.parametrize("asked", [{"engine": "megatron"}, {"engine": "unsloth"}, {"tp": 2, "engine": "pytorch"}])
+def test_no_engine_leaves_out_the_mixer_beside_attention(asked: dict[str, Any]) -> None:
+    with pytest.raises(Unsupported, match="attention beside Mamba"):
+        answer(job_of({"model": "falcon-h1-0.5b", "gpus": "2xh100", "seq-len": 512} | asked))
+    plain = {"model": "falcon-h1-0.5b", "gpus": "2xh100", "seq-len": 512, "engine": "huggingface"}
+    assert answer(job_of(plain)).peak.allocated_bytes

@@ -31,3 +31,18 @@ def test_unpacked_experts_are_alive_together_where_they_are_one_tensor() -> None
     )
     more = stacked.fullest.peak.allocated_bytes - one_by_one.fullest.peak.allocated_bytes
     assert more == pytest.approx(128 * 768 * 2048 * 2, rel=0.2)
+
+
+def test_linear_experts_are_packed_one_by_one_and_all_read_all_tokens() -> None:
+    # 64.5 GB on one H100: README of axolotl's examples/llama-4 for its scout-qlora-single-h100-flex.yaml
+    found = answer(job_of({
+        "model": "llama-4-scout", "gpus": "h100-sxm-80gb", "engine": "huggingface@5.14", "peft": "lora",
+        "base-weights": "nf4-dq", "seq-len": 4096, "images": 0, "lora-rank": 32, "precision": "amp-bf16",
+        "optimizer": "adamw-4bit", "attention": "flash", "compile": True, "loss": "fused_linear",
+        "offload-activations": True, "recompute": "none",
+        "lora-targets": "attention.q,attention.k,attention.v,attention.out,moe.shared.gate,moe.shared.up,"
+                        "moe.shared.down",
+        "engine-option": ("linear_experts=true", "cut_cross_entropy=true", "prepare_kbit=none"),
+    }), with_changes=False)
+    assert weights_gib(found) == pytest.approx(57, rel=0.05)
+    assert found.peak.device_bytes / GIB == pytest.approx(64.5, rel=0.08)

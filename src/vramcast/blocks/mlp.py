@@ -175,6 +175,8 @@ def moe_block(graph: Graph, x: Value, *, spec: MoE, sizes: Sizes) -> Value:
         states = project(graph, "moe.latent_in", x, tokens=tokens, shape=(width, sizes.hidden), sizes=sizes)
     if sizes.dispatch is not None:
         total = routed_experts(graph, states, routing, spec=spec, sizes=sizes, dispatch=sizes.dispatch)
+    elif sizes.every_expert:
+        total = _all_by_all(graph, states, routing, spec=spec, sizes=sizes, width=width)
     elif sizes.experts_in_place:
         total = _in_place(graph, states, routing, spec=spec, sizes=sizes, width=width)
     elif sizes.expert_loop:
@@ -205,6 +207,20 @@ def _grouped(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: S
     total = graph.value("moe.combined", out.num_bytes // spec.top_k)
     graph.call("index_add", [weighted], [total])
     return total
+
+
+def _all_by_all(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: Sizes, width: int) -> Value:
+    """All tokens once for every expert, weighed before it: those it was not chosen for by zero [HF] models/llama4
+    `Llama4TextMoe.forward`."""
+    rows, size = sizes.tokens * spec.num_experts, states.num_bytes * spec.num_experts
+    repeated = graph.call("repeat", [states], [graph.value("moe.repeated", size)])
+    scored = aten.multiply(graph, repeated, routing, num_bytes=size, name="moe.scored")
+    out = mlp_block(
+        graph, scored, spec=spec.expert, sizes=sizes, tokens=rows, owner="moe.experts", width=width,
+        copies=spec.num_experts,
+    )
+    graph.hold(scored)
+    return graph.call("sum", [out], [graph.value("moe.combined", states.num_bytes)])
 
 
 def _in_place(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: Sizes, width: int) -> Value:

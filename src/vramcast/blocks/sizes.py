@@ -61,6 +61,7 @@ class Sizes(NamedTuple):
     fused_gate: bool = False  # gate and up are halves of one product, which lives as long as either
     copies_scores: bool = False  # bf16 scores become fp32 in a copy before eager softmax; fp16 ones inside its kernel
     expert_loop: bool = False  # experts run one after the other instead of in one grouped product
+    every_expert: bool = False  # all experts read all tokens, most of them with a score of zero (Llama 4)
     experts_in_place: bool = False  # ScatterMoE's kernels read and write rows where they are
     expert_ranks: int = 1  # that divide those experts
     expert_turns: int = 1  # how many turns of that loop are told apart: each leaves behind what backward reads

@@ -2,7 +2,8 @@
 
 Symbols:  T tokens   H hidden
 [HF] transformers models/llama/modeling_llama.py `LlamaDecoderLayer.forward`, models/bert/modeling_bert.py `BertLayer`,
-models/falcon/modeling_falcon.py `FalconDecoderLayer` (both parts read one norm), models/gemma2 (norms behind parts).
+models/falcon/modeling_falcon.py `FalconDecoderLayer` (both parts read one norm), models/gemma2 (norms behind parts),
+models/falcon_h1 `FalconH1DecoderLayer` (two mixers of one norm).
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ def _part(graph: Graph, x: Value, part: str, layer: Layer, sizes: Sizes) -> Valu
         out = _channel(graph, x, layer, sizes)
     elif part == "mixer":
         out = _mixer(graph, x, layer, sizes)
+        if layer.beside is not None:
+            out = parts.add(graph, "mixers_sum", state_space_block(graph, x, spec=layer.beside, sizes=sizes), out)
     else:
         assert layer.cross_attention is not None
         size = sizes.batch * sizes.source_len * sizes.hidden * sizes.numerics.residual

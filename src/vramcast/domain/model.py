@@ -125,6 +125,7 @@ class Mamba(Noun, frozen=True, tag="mamba"):
     conv_bias: bool = True
     proj_bias: bool = False
     inner_norms: bool = False  # Jamba's dt/B/C norms
+    gated_norm: bool = True  # version 2: what the scan makes is normed behind its gate
 
 
 class LinearAttention(Noun, frozen=True, tag="linear_attention"):
@@ -171,6 +172,7 @@ class Layer(Noun, frozen=True):
 
     mixer: Mixer | None
     channel: Channel | None
+    beside: Mamba | None = None  # reads the mixer's normed input and is added to what that makes (Falcon-H1)
     norm: Norm = Norm.RMS
     post_norms: bool = False  # Gemma 2/3: a second norm after each part
     parallel: bool = False  # GPT-J, Falcon, Phi: both parts read the same normed input

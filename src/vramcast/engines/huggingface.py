@@ -68,10 +68,9 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     "gptq_kernel" ("cuda_old", "tritonv2"), "beta" (float), "steps_per_generation" (micro-batches whose completions are
     made at once) and "generation_batch_size" (completions of all ranks) for GRPO and RLOO,
     "precompute_ref_log_probs" (bool) for DPO and KTO, "log_probs" ("samples", "rows", "rows+nll", "whole") for
-    them,
-    "cut_cross_entropy" beside --loss fused_linear (bool), "pack_experts" of a packed base, too (bool),
-    "experts_without_dropout" of their adapters (bool),
-    "converts_outputs" by Accelerate (bool).
+    them, "cut_cross_entropy" beside --loss fused_linear (bool), "pack_experts" of a packed base, too, or
+    "linear_experts" (bool), "experts_without_dropout" of their adapters (bool), "converts_outputs" by Accelerate
+    (bool).
 
     Raises: Unsupported for model parallelism and what the sharder is not asked for
     """

@@ -54,6 +54,7 @@ def check(job: Job) -> None:
     if plan.peft is not None and plan.peft.method not in WITHOUT_TARGETS:
         check_targets(model, plan.peft.targets)
     check_lengths(model, job.workload)
+    _refuse_two_mixers(job)
     layers = [run.layer for run in model.main.runs]
     _divides("tp", plan.tp, list(_tensor_parallel_sizes(layers)), model.name)
     key_values = [layer.mixer.num_kv_heads for layer in layers if isinstance(layer.mixer, Attention)]
@@ -76,6 +77,26 @@ def check(job: Job) -> None:
     ranks = job.data_parallel * plan.cp
     if plan.shard_group is not None and ranks % plan.shard_group:
         _fits("shard-group", plan.shard_group, f"the {ranks} data-parallel ranks", _divisor_of(ranks))
+
+
+TWO_MIXERS: Final = ("deepspeed", "huggingface", "pytorch")
+"""Engines whose layers run both mixers of one norm."""
+
+
+def _refuse_two_mixers(job: Job) -> None:
+    """Raise Unsupported where the second mixer of a layer would be left out."""
+    if not any(run.layer.beside for run in job.model.main.runs):
+        return
+    if job.engine not in TWO_MIXERS:
+        raise Unsupported(
+            "layers with attention beside Mamba, as {} has them, are not modelled for engine {}; use engine "
+            "huggingface", job.model.name, job.engine
+        )
+    if job.workload.objective in GENERATES or max(job.plan.tp, job.plan.cp, job.plan.pp) > 1:
+        raise Unsupported(
+            "layers with attention beside Mamba, as {} has them, are modelled on data-parallel ranks that generate "
+            "nothing; use tp=pp=cp=1 and objective=sft", job.model.name
+        )
 
 
 def _check_expert_group(job: Job) -> None:

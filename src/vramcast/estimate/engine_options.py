@@ -87,6 +87,7 @@ class HuggingFace(Zero, frozen=True):
     quant_storage: Literal["float", "uint8"] = "float"  # type that numbers of a packed base are kept as
     loads_on_host: bool = False  # a packed base that FSDP shards, whatever transformers does
     pack_experts: bool = False  # stacked experts of a packed base, too, as axolotl's quantize_moe_experts
+    linear_experts: bool = False  # every expert is three linear layers, as axolotl's llama4_linearized_experts
     experts_without_dropout: bool = False  # adapters of stacked ones leave it out, where PEFT stops
     precompute_ref_log_probs: bool = False  # the reference of DPO or KTO is asked before the run
     generation_batch_size: Elements = 1  # instead: answers that all processes write together

@@ -167,6 +167,8 @@ def timing_of(job: Job) -> Timing:
 
 def _refuse_untaped(model: Model, style: Style) -> None:
     """Raises: Unsupported for layers whose products are others than those on the tape of eager engines"""
+    if any(run.layer.beside for run in model.main.runs):
+        raise Unsupported("layers with two mixers are not timed, and {} has some", model.name)
     for run in model.main.runs if style.sizes is not None else ():
         mixer = run.layer.mixer
         if isinstance(mixer, Attention) and (mixer.q_lora_rank is not None or mixer.out_lora_rank):

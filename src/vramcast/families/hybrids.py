@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from vramcast.blocks.parameters.layer import linear, norm
 from vramcast.domain.model import (
     MLP,
@@ -265,6 +267,21 @@ def granite_mixer(fields: Fields, traits: Traits, index: int) -> Mixer:
     )
 
 
+def falcon_h1(fields: Fields) -> Model:
+    """Falcon-H1: every layer has attention and Mamba-2, which read one norm and are added."""
+    heads = fields.count("mamba_n_heads", 128)
+    width = fields.share("mamba_d_ssm", fields.count("mamba_d_ssm", 1024), "mamba_n_heads", heads)
+    scan = Mamba(
+        version=2, inner_dim=heads * width, state_dim=fields.count("mamba_d_state", 256),
+        conv_kernel=fields.count("mamba_d_conv", 4), num_heads=heads, head_dim=width,
+        num_groups=fields.count("mamba_n_groups", 1), conv_bias=fields.flag("mamba_conv_bias", fallback=True),
+        proj_bias=fields.flag("mamba_proj_bias"), gated_norm=fields.flag("mamba_rms_norm"),
+    )
+    model = decoder(fields, traits=Traits(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias"))
+    runs = tuple(replace(run, layer=replace(run.layer, beside=scan)) for run in model.main.runs)
+    return replace(model, stacks=(replace(model.main, runs=runs),))
+
+
 def granite_channel(fields: Fields, traits: Traits, index: int) -> Channel:
     """Granite 4: experts beside a shared block, or that block alone."""
     del index
@@ -315,6 +332,7 @@ BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "granitemoehybrid": _traits(
         mixer=granite_mixer, channel=granite_channel, qkv_bias="attention_bias", out_bias="attention_bias"
     ),
+    "falcon_h1": falcon_h1,
     "jamba": _traits(mixer=jamba_mixer, channel=jamba_channel),
     "mamba": mamba, "falcon_mamba": mamba, "mamba2": mamba2, "nemotron_h": nemotron_h, "nemotron-nas": nemotron_nas,
     "lfm2": _traits(mixer=lfm2_mixer, channel=lfm2_channel, tied=True),

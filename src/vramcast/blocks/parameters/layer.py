@@ -172,13 +172,14 @@ def _mamba1(mamba: Mamba, hidden: int) -> tuple[Parameter, ...]:
 def _mamba2(mamba: Mamba, hidden: int) -> tuple[Parameter, ...]:
     i, heads = mamba.inner_dim, mamba.num_heads
     states = 2 * mamba.num_groups * mamba.state_dim
+    gated = Parameter(path="mamba.norm.weight", shape=(i,), split=Split.COLUMN, kind="norm")
     return (
         *linear("mamba.in", 2 * i + states + heads, hidden, split=Split.COLUMN, bias=mamba.proj_bias),
         *_convolution(i + states, mamba.conv_kernel, bias=mamba.conv_bias),
         vector("mamba.dt_bias", heads, split=Split.COLUMN),
         vector("mamba.a_log", heads, split=Split.COLUMN),
         vector("mamba.d", heads, split=Split.COLUMN),
-        Parameter(path="mamba.norm.weight", shape=(i,), split=Split.COLUMN, kind="norm"),
+        *((gated,) if mamba.gated_norm else ()),
         *linear("mamba.out", hidden, i, split=Split.ROW, bias=mamba.proj_bias),
     )
 
@@ -302,6 +303,8 @@ def layer_parameters(layer: Layer, *, hidden: int) -> tuple[Parameter, ...]:
     found = list(_norm_parameters(layer, hidden))
     if layer.mixer is not None:
         found += mixer_parameters(layer.mixer, hidden=hidden)
+    if layer.beside is not None:
+        found += mixer_parameters(layer.beside, hidden=hidden)
     if layer.cross_attention is not None:
         found += prefixed("cross", attention_parameters(layer.cross_attention, hidden=hidden))
     if layer.channel is not None:

@@ -293,6 +293,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         stacked=bool(job.engine_options.get("pack_experts", False)),
         caches_products=caches_products(job),
         expert_loop=loops,
+        every_expert=behaviour(model.family, transformers_version(job), flash=False).every_expert,
         experts_in_place=job.engine_options.get("experts") in ("scattermoe", FMS),
         expert_ranks=plan.ep,
         expert_turns=min(MOST_TURNS, max(expert_counts(model), default=1)) if loops else 1,
@@ -330,7 +331,8 @@ def _left_whole(job: Job) -> tuple[str, ...]:
     """How the paths of those matrices begin that stay as they are where bitsandbytes packs the base."""
     packed = job.plan.peft is not None and job.plan.peft.base in IN_MEMORY
     left = left_whole(job.model.family, transformers_version(job)) if packed else ()
-    return tuple(path for path in left if path != STACKED) if job.engine_options.get("pack_experts") else left
+    packs = job.engine_options.get("pack_experts") or job.engine_options.get("linear_experts")
+    return tuple(path for path in left if path != STACKED) if packs else left
 
 
 def packing_sentences(job: Job) -> tuple[str, ...]:

@@ -68,6 +68,9 @@ def dtype_on(gpu: Gpu, dtype: str) -> str:
 
 def refuse_card(job: ServeJob) -> None:
     """Raise Unsupported for a card that the engine does not run on, or on which it has no kernels for the plan."""
+    if any(run.layer.beside for run in job.model.main.runs):
+        raise Unsupported("layers with attention beside Mamba, as {} has them, are not modelled for serving; train "
+                          "is", job.model.name)
     gpu, plan, engine = job.cluster.gpu, job.plan, job.engine
     if gpu.unmodelled and not runs_on(engine, job.version, gpu):
         raise Unsupported(

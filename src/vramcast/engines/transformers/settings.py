@@ -289,6 +289,7 @@ def sizes_of(model: Model, stack: Stack, settings: Settings, *, rows: int, queri
         left_whole=(settings.formats.left_whole or ()) if settings.formats.quantised in BITSANDBYTES else (),
         fused_gate=found.fused_gate,
         expert_loop=found.expert_loop,
+        every_expert=found.every_expert,
     )
 
 

@@ -48,6 +48,7 @@ class Behaviour(NamedTuple):
     values_in_views: bool  # cached values of the prompt are views of the product that made q, k and v
     warms_up: bool  # loading first takes all weights' memory in one piece
     expert_loop: bool  # experts run one after the other
+    every_expert: bool  # each reads all tokens, most of them with a score of zero
     windowed_cache: bool  # layers with a window keep its tokens only
     reads_packed: bool  # a kernel reads a quantised cache as it is: nothing of it is unpacked (Qwen 1)
 
@@ -145,6 +146,9 @@ STACKED_EXPERTS_SINCE: Final[dict[str, Version]] = {
 """First release whose experts are one parameter of three dimensions and no linear layers, which bitsandbytes converts;
 GROUPED_EXPERTS_SINCE for every other family. Those of a later release came with code of their own before, with linear
 layers, as Kimi K2 still does."""
+
+EVERY_EXPERT: Final = ("llama4",)
+"""Families whose tokens are repeated for every expert, `Llama4TextMoe.forward`."""
 
 BATCHED_EXPERTS: Final = ("gpt_oss", "llama4")
 """Families whose experts were one batched product already before GROUPED_EXPERTS_SINCE."""
@@ -285,6 +289,7 @@ def behaviour(family: str, version: Version, *, flash: bool) -> Behaviour:
         values_in_views=name in VALUES_IN_VIEWS and (remote or version < CONCATENATES_PROMPT_SINCE),
         warms_up=version >= WARM_UP_SINCE,
         expert_loop=version < GROUPED_EXPERTS_SINCE,
+        every_expert=name in EVERY_EXPERT,
         windowed_cache=version >= WINDOWED_CACHE_SINCE,
         reads_packed=name == "qwen",
     )

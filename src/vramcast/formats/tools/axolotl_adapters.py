@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -93,6 +94,8 @@ def _stored(values: Watched, kind: str) -> dict[str, Any]:
             return {}
         values.flag("gptq")
         return {"base-weights": stored}
+    if values.flag("llama4_linearized_experts") and re.search(r"(?i)llama-?4", model):
+        loaded = {"engine-option": (*loaded["engine-option"], "linear_experts=true")}
     if values.flag("quantize_moe_experts"):
         loaded = {"engine-option": (*loaded["engine-option"], "pack_experts=true")}
     if kind == "qlora" or named is not None:
