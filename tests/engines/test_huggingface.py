@@ -241,3 +241,12 @@ def test_no_engine_leaves_out_the_mixer_beside_attention(asked: dict[str, Any]) 
         answer(job_of({"model": "falcon-h1-0.5b", "gpus": "2xh100", "seq-len": 512} | asked))
     plain = {"model": "falcon-h1-0.5b", "gpus": "2xh100", "seq-len": 512, "engine": "huggingface"}
     assert answer(job_of(plain)).peak.allocated_bytes
+
+
+def test_adapters_of_a_scan_s_steps_are_those_of_a_packed_jamba() -> None:
+    asked = {"model": "jamba-v0.1", "gpus": "h200", "seq-len": 512, "engine": "huggingface", "peft": "lora",
+             "lora-targets": "mamba.x,mamba.dt", "recompute": "full"}
+    names = {entry.path for entry in answer(job_of(asked | {"base-weights": "nf4"})).fullest.ledger}
+    assert any("exp_avg of mamba.dt.lora" in name for name in names)
+    with pytest.raises(Unsupported, match=r"mamba\.x"):
+        answer(job_of(asked))

@@ -4,6 +4,7 @@ Symbols:  T tokens   I inner width   N state width   B batch   L chunks of a seq
 [Mamba] state-spaces/mamba mamba_ssm/ops/selective_scan_interface.py `MambaInnerFn`: keeps the projected input, the
 convolution's output and the scan's states; recomputes the rest.
 [Mamba-2] mamba_ssm/ops/triton/ssd_combined.py `MambaSplitConv1dScanCombinedFn`: keeps the projection and chunk states
+[Jamba] transformers src/transformers/models/jamba/modeling_jamba.py `JambaMambaMixer.forward`
 [LFM2] transformers src/transformers/models/lfm2/modeling_lfm2.py `Lfm2ShortConv`
 [GDN] fla-org/flash-linear-attention fla/ops/gated_delta_rule/chunk.py `ChunkGatedDeltaRuleFunction`
 [KDA] Kimi Linear, arXiv:2510.26692, section 3: decay and gate come through a width of one head
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from vramcast.blocks.parameters.targets import parts_of
-from vramcast.blocks.projection import project
+from vramcast.blocks.projection import adapter_of, project
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import share
 from vramcast.domain.model import LinearAttention, Mamba
@@ -62,15 +63,32 @@ def _mamba(graph: Graph, x: Value, spec: Mamba, sizes: Sizes) -> Value:
     )
     width = inner if spec.version == 1 else inner + groups
     convolved = _saved_step(graph, mixed, "mamba.convolved", sizes.tokens * width * sizes.numerics.compute)
+    steps: tuple[Value, ...] = ()
     if spec.version == 1:
         # one scan state per chunk of 2,048 positions, and dt, B, C of every position
         states = sizes.batch * inner * spec.state_dim * 2 * ceil_div(sizes.seq_len, 2048) * 4
-        states += sizes.tokens * (inner + 2 * spec.state_dim + spec.dt_rank) * sizes.numerics.compute
+        if any(adapter_of(sizes, path) for path in STEPS):
+            steps = _corrected_steps(graph, convolved, spec, sizes, inner=inner)
+        else:
+            states += sizes.tokens * (inner + 2 * spec.state_dim + spec.dt_rank) * sizes.numerics.compute
     else:
         states = sizes.batch * inner * spec.state_dim * ceil_div(sizes.seq_len, MAMBA2_CHUNK) * 4
-    out = _scan(graph, "mamba", convolved, mixed, inner=inner, states=states, sizes=sizes)
+    out = _scan(graph, "mamba", convolved, mixed, inner=inner, states=states, sizes=sizes, steps=steps)
     shape = (sizes.hidden, inner)
     return project(graph, "mamba.out", out, tokens=sizes.tokens, shape=shape, sizes=sizes, bias=spec.proj_bias)
+
+
+STEPS: Final = ("mamba.x", "mamba.dt")
+"""What makes dt, B and C of what was convolved: part of the kernel, unless adapters correct it."""
+
+
+def _corrected_steps(graph: Graph, x: Value, spec: Mamba, sizes: Sizes, *, inner: int) -> tuple[Value, ...]:
+    """dt, and B and C between norms, by linear layers of their own [Jamba]."""
+    shape = (spec.dt_rank + 2 * spec.state_dim, inner)
+    narrow = project(graph, STEPS[0], x, tokens=sizes.tokens, shape=shape, sizes=sizes)
+    normed = aten.unary(graph, narrow, num_bytes=narrow.num_bytes, name="mamba.steps_normed", saves="input")
+    wide = project(graph, STEPS[1], normed, tokens=sizes.tokens, shape=(inner, spec.dt_rank), sizes=sizes)
+    return wide, normed
 
 
 def _linear_attention(graph: Graph, x: Value, spec: LinearAttention, sizes: Sizes) -> Value:

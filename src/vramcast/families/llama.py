@@ -54,6 +54,7 @@ TRAITS: Final[dict[str, Traits]] = {
     ),
     "nemotron": replace(LLAMA, norm=Norm.LAYER, gated=False, activation="relu2", rope_fraction=0.5),
     "arcee": replace(LLAMA, gated=False, activation="relu2"),
+    "apertus": replace(BIASED, gated=False, activation="xielu", qk_norm="head"),
     "smollm3": replace(LLAMA, tied=True, rope_every=4),
     "exaone4": Traits(qk_norm="head", placement="output", window=4),
     "seed_oss": replace(LLAMA, out_bias="attention_out_bias"),

@@ -12,6 +12,7 @@ from vramcast.blocks.parameters.model import named_parameters
 from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, places_of, runs_apart, within
 from vramcast.blocks.projection import EXPERTS
 from vramcast.blocks.sizes import Sizes, norm_variant
+from vramcast.blocks.ssm import STEPS
 from vramcast.domain.cublas import blas_workspaces
 from vramcast.domain.job import (
     GENERATES,
@@ -87,7 +88,8 @@ SAVED_MODULES: Final[dict[str, str]] = {
 NOT_PROJECTED: Final = (
     "attention.position_", "compressor.", "hyper.", "indexer.", "mamba.x", "mamba.dt", "per_layer.",
 )
-"""Weights that the graphs of layers multiply inside a kernel, or not at all."""
+"""Weights that the graphs of layers multiply inside a kernel, or not at all. A packed Jamba runs `dt_proj` instead of
+reading its weight [transformers models/jamba/modeling_jamba.py `JambaMambaMixer.forward`]."""
 
 NORM_WEIGHTS: Final = ("mixer_norm", "channel_norm", "final_norm")
 
@@ -456,7 +458,8 @@ def _refuse_unmodelled(job: Job, peft: Peft, places: tuple[Place, ...], *, whole
     """Raise Unsupported for weights whose adapters are not in the program, InvalidSpec for what PEFT cannot adapt."""
     for place in places:
         path = place.path
-        if path == "embedding.tokens" or any(path.startswith(name) for name in NOT_PROJECTED):
+        inside = any(path.startswith(name) for name in NOT_PROJECTED)
+        if path == "embedding.tokens" or (inside and not (path in STEPS and _runs_steps(job))):
             raise Unsupported(
                 "adapters on {} are not modelled for --engine {}; leave it out of --lora-targets", path, job.engine
             )
@@ -472,6 +475,11 @@ def _refuse_unmodelled(job: Job, peft: Peft, places: tuple[Place, ...], *, whole
             raise InvalidSpec(
                 "PEFT adapts stacked experts without dropout; leave out {}, or use --lora-dropout 0", path
             )
+
+
+def _runs_steps(job: Job) -> bool:
+    """Whether the linear layers before a scan are run one by one."""
+    return job.model.family == "jamba" and job.plan.peft is not None and job.plan.peft.base in IN_MEMORY
 
 
 FOLLOWS_TOWERS_SINCE: Final[Version] = (5,)

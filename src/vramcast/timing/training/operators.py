@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vramcast.blocks.parameters.layer import layer_parameters
 from vramcast.blocks.parameters.model import embedding_parameters, head_parameters, stack_parameters
+from vramcast.blocks.projection import adapter_of
 from vramcast.domain.model import (
     MLP,
     Attention,
@@ -115,7 +116,7 @@ NOT_TAPED: Final = frozenset({"mamba.x", "mamba.dt", "indexer.q", "indexer.k", "
 
 def _beside_the_tape(layer: Layer, sizes: Sizes, shape: Shape, style: Style) -> Iterator[Operator]:
     for parameter in matrices(layer_parameters(layer, hidden=sizes.hidden)):
-        if parameter.path in NOT_TAPED:
+        if parameter.path in NOT_TAPED and adapter_of(sizes, parameter.path) is None:
             rows, out, columns, weights = _sizes(parameter, layer, shape)
             product = _product(parameter, style, rows * columns, rows * out, weights, flops=2.0 * rows * out * columns)
             if sizes.frozen and not sizes.trains(parameter.path):
