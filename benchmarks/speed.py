@@ -64,10 +64,12 @@ class Case(NamedTuple):
         return self.predicted / self.measured - 1
 
 
-def published() -> Iterator[Case]:
-    """The rows of speeds.csv."""
+def published(*engines: str) -> Iterator[Case]:
+    """The rows of speeds.csv, or those of some engines."""
     with PUBLISHED.open(newline="") as file:
         for row in csv.DictReader(file):
+            if engines and row["engine"] not in engines:
+                continue
             predicted, measured = QUANTITIES[row["quantity"]](row), float(row["value"])
             name = " ".join(row[key] for key in ("gpu", "tp", "model", "weights", "batch", "input_len", "output_len"))
             yield Case(f"{row['engine']} {row['gpu'].partition('-')[0]} {row['quantity']}", name, predicted, measured)

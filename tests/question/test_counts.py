@@ -58,7 +58,7 @@ def test_any_count_is_answered_or_refused_in_one_sentence(command: str, name: st
         is_answered(command, bases[-1], name, value)
     for base in bases[-1:] if name == "min-seq-len" else bases:
         is_answered(command, base, name, 7)
-    for base in bases:
+    for base in bases[-2:] if name == "concurrency" else bases:  # a load beyond what is simulated is so on any engine
         any(is_answered(command, base, name, value) for value in (2**40, 2**30))
 
 
