@@ -96,3 +96,10 @@ def test_a_search_ahead_chooses_the_cards_of_the_engine_and_its_table_is_no_wide
     assert table[0].startswith("  all with --") and max(map(len, table)) <= 100
     refused = vramcast("rl", "qwen2.5-1.5b", "--gpus", "4xh100-sxm-80gb", "--ahead")
     assert refused.returncode == 2 and "--ahead needs --rollout-gpus" in refused.stderr
+
+
+def test_a_verdict_says_what_it_rests_on() -> None:
+    trust = json.loads(vramcast(*ASKED, "--json").stdout)["trust"]
+    assert trust["runs"] >= trust["own_engine"] > 0 and 0.99 < trust["chance_to_fit"] <= 1
+    assert f"the {trust['runs']} measured trainings most like its update, {trust['own_engine']} with pytorch" in (
+        vramcast(*ASKED, "--lang", "en").stdout)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 import vramcast.web
+from tests.web.asking import get
 
 PAGE: Final = Path(vramcast.web.__file__).parent / "page"
 SAID: Final = re.compile(r'^\s*"([\w.-]+)":\s*\{', re.M)
@@ -22,3 +23,11 @@ def test_no_word_is_missing() -> None:
         for name in names if name and name not in known
     }
     assert not missing
+
+
+def test_every_fact_of_the_catalogue_has_a_label() -> None:
+    known = set(SAID.findall((PAGE / "words" / "tables.js").read_text(encoding="utf-8")))
+    rows = [row for name in ("gpus", "instances") for row in get(name).document[name]]
+    facts = {one for row in rows for name, value in row.items()
+             for one in (name, *(value if isinstance(value, dict) else ()))}
+    assert len(facts) > 40 and not {f"fact.{name}" for name in facts} - known

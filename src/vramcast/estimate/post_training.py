@@ -24,7 +24,7 @@ from vramcast.engines.post_training.releases import FRAMEWORKS, MICRO_TOKENS
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, VramcastError, joined
 from vramcast.estimate.cost import with_cost
-from vramcast.estimate.interval import interval, training_traits
+from vramcast.estimate.interval import chance_within, interval, likest_runs, training_traits
 from vramcast.estimate.outside import context_tensor, outside_tensors
 from vramcast.estimate.post_training_host import host_need
 from vramcast.estimate.post_training_time import step_time
@@ -259,13 +259,18 @@ def _card_answer(job: PostTrainingJob, played: Played) -> RankAnswer:
     peak = peaks[highest_stage]
     exact = sum(pool.num_bytes for name in played.moments[highest] for pool in played.awake(name, highest))
     traits = training_traits(_train_job(job))
-    low, high = (exact + end for end in interval(traits, peak.device_bytes - exact))
-    high = max(high, *(played.device_bytes(index) + played.cached_besides(name, index, job.cluster.gpu.visible_bytes)
+    low, likely = (exact + end for end in interval(traits, peak.device_bytes - exact))
+    visible = job.cluster.gpu.visible_bytes
+    high = max(likely, *(played.device_bytes(index) + played.cached_besides(name, index, visible)
                        for index, moments in enumerate(played.moments) for name in moments))
     role = CARDS[0] if job.rollout.gpus is None else f"{_first(played)}'s card"
     return RankAnswer(
         role=role, count=_cards(job, played), peak=peak, interval_bytes=(low, high), phases=peaks,
-        highest=highest_stage, gives_back_cache=played.limited and peak.device_bytes <= job.cluster.gpu.visible_bytes,
+        highest=highest_stage, gives_back_cache=played.limited and peak.device_bytes <= visible,
+        # how often the cache of several processes meets is not measured
+        chance_to_fit=chance_within(traits, peak.device_bytes - exact, visible - exact)
+        if high <= max(likely, visible) else None,
+        likest=likest_runs(traits),
         ledger=tuple(sorted(_ledger(played, highest, peak), key=lambda entry: -entry.num_bytes)),
     )
 

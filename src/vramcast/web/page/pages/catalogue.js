@@ -25,19 +25,19 @@ function linked(text) {
 }
 
 /** Everything the catalogue says of a row: [name, figure or text]; what holds more is told part by part. */
-function factsOf(row, before = "") {
+function factsOf(row, t, before = "") {
   return Object.entries(row).flatMap(([key, value]) => {
-    const name = before + key;
-    if (value !== null && typeof value === "object" && !Array.isArray(value)) return factsOf(value, `${name} `);
-    const [end, written] = (typeof value === "number" && UNITS.find(([end]) => end.test(key))) || [/$/, null];
+    const name = `${before}${t(`fact.${key}`)}`;
+    if (value !== null && typeof value === "object" && !Array.isArray(value)) return factsOf(value, t, `${name}, `);
+    const [, written] = (typeof value === "number" && UNITS.find(([end]) => end.test(key))) || [];
     const text = Array.isArray(value) ? value.join(", ") : typeof value === "number" ? value.toLocaleString("en-US") : String(value);
-    return [[name.replace(end, "").replaceAll("_", " "), written ? written(value, row) : linked(text)]];
+    return [[name, written ? written(value, row) : linked(text)]];
   });
 }
 
 /** The same as a list. */
-export function facts(row) {
-  return h("dl", { class: "behind" }, factsOf(row).map(([name, value]) =>
+function facts(row, t) {
+  return h("dl", { class: "behind" }, factsOf(row, t).map(([name, value]) =>
     [h("dt", {}, name), h("dd", { class: "number-left" }, value)]));
 }
 
@@ -97,7 +97,7 @@ export function catalogue(about) {
       fill();
     };
     const shown = dataTable({
-      caption: t(`title.${about.page}`), columns: about.columns(t), t, name: (row) => row.name, detail: facts,
+      caption: t(`title.${about.page}`), columns: about.columns(t), t, name: (row) => row.name, detail: (row) => facts(row, t),
       sort: sortOf(questionOf(route.queries[0] ?? last).sort) ?? about.sort,
       resorted: ({ key, down }) => changed({ sort: down ? `${key},down` : key }),
     });

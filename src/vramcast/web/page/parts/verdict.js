@@ -30,8 +30,9 @@ export function intervalRemark({ verdict, high_bytes: high }, { t }) {
 function trustLine({ trust, question }, { named }) {
   if (!trust) return null;
   const { chance_to_fit: chance, runs, own_engine: own, median_miss: miss } = trust;
-  const engine = question.engine.split("@")[0];
-  const said = filled(named("trust", "runs"), { runs: count(runs), own: count(own), engine, miss: percent(miss, 2) });
+  const trainer = question.trainer_engine; // of post-training, whose update is what such runs are like
+  const engine = (trainer ?? question.engine).split("@")[0];
+  const said = filled(named("trust", trainer ? "update" : "runs"), { runs: count(runs), own: count(own), engine, miss: percent(miss, 2) });
   const whole = chance === undefined ? said : filled(named("trust", "chance"), { chance: likely(chance), runs: said });
   return h("p", { class: "trust" }, h("a", { href: "#/accuracy" }, whole));
 }
