@@ -65,7 +65,11 @@ FULL: dict[str, Any] = dict.fromkeys(
 
 @pytest.mark.parametrize("changes, expected", [
     (FULL, {"precision": "bf16"}),
+    (FULL | {"adapter": None}, {"precision": "bf16"}),
+    (FULL | {"adapter": None, "activation_offloading": True}, {"recompute": "full", "offload-activations": True}),
     (FULL | {"bf16": False}, {"precision": "fp32"}),
+    ({"bf16": "full"}, {"precision": "bf16", "adapter-dtype": "fp32"}),
+    (FULL | {"bf16": False, "float16": True, "fp16": False}, {"precision": "fp16"}),
     (FULL | {"bf16": False, "tf32": True}, {"precision": "tf32"}),
     ({"fp16": True, "bf16": None}, {"precision": "amp-fp16"}),
     ({"adapter": "lora", "load_in_4bit": False, "load_in_8bit": True}, {"base-weights": "int8"}),

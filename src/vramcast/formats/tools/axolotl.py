@@ -113,7 +113,7 @@ def read(config: Config) -> Reading:
     notes += [] if "sequence_len" in values else [Note("sequence_len is not given: {}, as axolotl has it", SEQUENCE)]
     plugins = _plugins(values)
     sharded, batch = read_sharding(values, config.name), _batch(values)
-    whole = "adapter" not in values and "sharded-by" not in sharded
+    whole = values.get("adapter") is None and "sharded-by" not in sharded
     options = together(
         options, _attention(values), read_adapters(values), _precision(values, whole, "cut_cross_entropy" in plugins),
         _recompute(values), _losses(values, plugins), _optimizer(values), sharded, read_degrees(values),
@@ -206,13 +206,15 @@ def _batch(values: Watched) -> dict[str, int]:
 
 
 def _precision(values: Watched, whole: bool, cuts: bool) -> dict[str, Any]:
-    """Weights in 16 bits under autocast; without either width fp32 [ax `resolve_dtype`].
+    """Weights in 16 bits under autocast, which `full`, `float16` and 8-bit bases leave out; without any width fp32 [ax
+    `resolve_dtype`, core/builders/base.py `_configure_precision_settings`].
 
     Args:
         whole: every weight learns, and no rank shares them
         cuts: cut cross entropy, which narrows embeddings, too
     """
-    wide, half = values.get("bf16", "auto"), values.flag("fp16") or values.flag("float16")
+    wide, half = values.get("bf16", "auto"), values.flag("fp16")
+    narrow, alone = values.flag("float16"), wide == "full" and not values.flag("bfloat16")
     values.get("tf32")
     values.get("float32")
     values.flag("bfloat16")
@@ -222,14 +224,14 @@ def _precision(values: Watched, whole: bool, cuts: bool) -> dict[str, Any]:
             legacy = next((LEGACY[name] for name in LEGACY if values.flag(name)), None)
             if (kernel or legacy) in (None, "sdpa", "eager") and not cuts:
                 values.cannot("attn_implementation" if kernel else "bf16", NARROW, option="precision")
-            return {"precision": "bf16", "engine-option": ("autocast=true",)}
-        return {"precision": "amp-bf16"}
+            return {"precision": "bf16"} | ({} if alone else {"engine-option": ("autocast=true",)})
+        return {"precision": "bf16" if alone else "amp-bf16"}
     if wide not in ("auto", False, "false"):
         values.refuse("bf16", "true, false, auto or full", option="precision")
     if half and whole:
         values.cannot("fp16", "over weights of 16 bits stops at the scaler of gradients; use bf16", option="precision")
-    if half or values.flag("load_in_8bit"):
-        return {"precision": "amp-fp16"}
+    if half or narrow or values.flag("load_in_8bit"):
+        return {"precision": "amp-fp16" if half else "fp16"}
     return {"precision": "tf32" if values.get("tf32") in (True, "auto", "true") else "fp32"}
 
 
@@ -267,7 +269,7 @@ def _recompute(values: Watched) -> dict[str, Any]:
     full = {"recompute": "full", "engine-option": (f"reentrant={str(reentrant).lower()}",)}
     if not offload:
         return full
-    if "adapter" in values and offload != "hidden_states":
+    if values.get("adapter") is not None and offload != "hidden_states":
         return {"recompute": "none", "offload-activations": True}
     return full | {"offload-activations": True}
 
@@ -378,7 +380,7 @@ def _unfrozen(values: Watched) -> dict[str, Any]:
     patterns = [str(one) for one in (given if isinstance(given, list) else [given])] if given else []
     if not patterns:
         return {}
-    if "adapter" in values:
+    if values.get("adapter") is not None:
         values.cannot("unfrozen_parameters", "is compared beside an adapter with names that begin with "
                       "base_model.model, so it decides whether the adapter learns; leave it out")
     elif frozenset(one.removeprefix("^").removesuffix(".*") for one in patterns) in BESIDE_TOWERS:
