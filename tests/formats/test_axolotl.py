@@ -214,6 +214,12 @@ def test_samples_of_text_alone_have_no_image(tmp_path: Path) -> None:
      "offload_optimizer": "cpu"},
     {"objective": "dpo", "precision": "bf16", "engine_option": ("autocast=true",), "attention": "flash",
      "recompute": "full"},
+    {"objective": "dpo", "precision": "bf16", "attention": "flash", "recompute": "full", "engine_option": (
+        "autocast=true", "reentrant=false", "precompute_ref_log_probs=true", "log_probs=rows+nll")},
+    {"peft": "lora", "offload_activations": True, "loss": "eager", "objective": "sft", "engine_option": (
+        "dtype=bfloat16",), "adapter_dtype": "fp32"},
+    {"precision": "bf16", "attention": "flash", "recompute": "full", "offload_activations": True, "engine_option": (
+        "autocast=true", "reentrant=false")},
 ])
 def test_what_is_written_reads_back_as_the_same_plan(more: dict[str, Any]) -> None:
     pairs = ("accelerate=1.13", "trl=1.8", *more.get("engine_option", ()))

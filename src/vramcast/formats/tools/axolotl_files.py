@@ -24,6 +24,7 @@ from vramcast.formats.tools.axolotl import BESIDE, ENGINE, LIGER, OWN_OPTIMS, RE
 from vramcast.formats.tools.axolotl_adapters import LORA_KERNELS
 from vramcast.formats.tools.llamafactory import STORED
 from vramcast.formats.tools.transformers import kernel_of, optim_of, refuse_chunks
+from vramcast.formats.tools.trl import ALONE
 
 NAME: Final = "axolotl.yaml"
 
@@ -44,6 +45,8 @@ DATASETS: Final[dict[str, tuple[Line, ...]]] = {
     "pretrain": (Line("path", "allenai/c4"), Line("name", "en"), Line("type", "pretrain")),
     "sft": (Line("path", "mhenrichsen/alpaca_2k_test"), Line("type", "alpaca")),
     "dpo": (Line("path", "Intel/orca_dpo_pairs"), Line("split", "train"), Line("type", "chatml.intel")),
+    "orpo": (Line("path", "argilla/ultrafeedback-binarized-preferences-cleaned"),
+             Line("type", "chat_template.argilla")),
 }
 """Small data sets of axolotl's own examples."""
 
@@ -170,14 +173,25 @@ def _base(order: Order) -> list[Line]:
     return lines
 
 
+def _alone(order: Order) -> bool:
+    """Whether preferences are compared without a reference, as ORPO does."""
+    asked = order.job.engine_options
+    if not all(str(asked.get(name)).lower() == value for name, _, value in (
+            pair.partition("=") for pair in ALONE["engine-option"])):
+        return False
+    order.ask.also("option.precompute_ref_log_probs", "option.log_probs")
+    return True
+
+
 def _data(order: Order) -> Table:
     ask, objective = order.ask, order.ask("objective")
     alike = order.job.workload.min_seq_len is None
     packs = objective != "dpo" and alike and order.job.plan.attention == "flash"
     name = "pretraining_dataset" if objective == "pretrain" else "datasets"
+    kind = "orpo" if objective == "dpo" and _alone(order) else objective
     lines = [
-        *([Line("rl", "dpo", "objective: dpo")] if objective == "dpo" else []),
-        Line(name, [DATASETS[objective]], "of axolotl's examples: name your own"),
+        *([Line("rl", kind, f"objective: {kind}")] if objective == "dpo" else []),
+        Line(name, [DATASETS[kind]], "of axolotl's examples: name your own"),
         *([Line("max_steps", 1000, "a stream has no end of its own")] if objective == "pretrain" else []),
         Line("sequence_len", ask("seq_len"), "positions of a sample"),
         Line("sample_packing", packs, "samples fill the length" if packs else "one sample a row"),
@@ -203,8 +217,17 @@ def _arguments(order: Order) -> Table:
         *([Line("fp16", True)] if half else []),
         Line("tf32", plan.precision is Precision.TF32),
     ]
+    offloads, peft = bool(ask("offload_activations")), plan.peft is not None
     if Recompute(ask("recompute")) is Recompute.NONE:
+        if offloads and not peft:
+            raise Unsupported("axolotl recomputes the layers whose activations wait on the host, where every weight "
+                              "learns; use --recompute full")
+        if offloads:
+            return (*lines, Line("gradient_checkpointing", True, "activations are not made again beside adapters"),
+                    Line("activation_offloading", True, "but wait on the host"))
         return (*lines, Line("gradient_checkpointing", False, "layers keep what backward needs"))
+    if offloads:
+        lines.append(Line("activation_offloading", "hidden_states" if peft else True, "inputs of layers wait there"))
     ask.also("option.reentrant")
     variant = (Line("use_reentrant", reentrant(order.job), "the variant that was computed"),)
     return (*lines, Line("gradient_checkpointing", True, "layers keep only their input"),
