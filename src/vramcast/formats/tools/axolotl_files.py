@@ -163,9 +163,8 @@ def _base(order: Order) -> list[Line]:
     if prepared_weights(order.job) != "nothing":
         raise Unsupported("axolotl casts norms and embeddings of a packed base back, which the plan counts in fp32; "
                           "add --engine-option prepare_kbit=none")
-    if peft.base == "int8":
-        return [Line("adapter", "lora", "only adapters learn"), Line("load_in_8bit", True, "frozen weights: int8")]
-    lines = [Line("adapter", "qlora", "only adapters learn"), Line("load_in_4bit", True, f"frozen weights: {base}")]
+    kind, bits = BASES[base], 8 if base == "int8" else 4
+    lines = [Line("adapter", kind, "only adapters learn"), Line(f"load_in_{bits}bit", True, f"frozen weights: {base}")]
     if base == "nf4":
         lines.append(Line("bnb_config_kwargs", (Line("bnb_4bit_use_double_quant", False),)))
     if order.ask("option.pack_experts"):
@@ -199,6 +198,7 @@ def _data(order: Order) -> Table:
     ]
     if objective != "dpo":
         lines.append(Line("pad_to_sequence_len", alike))
+        order.ask.also(*(["min_seq_len"] if order.job.workload.min_seq_len == 1 else []))
     return tuple(lines)
 
 

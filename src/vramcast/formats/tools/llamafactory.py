@@ -424,6 +424,7 @@ def _data(order: Order) -> Table:
     ]
     if stage in ("pt", "sft"):
         packs = order.job.workload.min_seq_len is None
+        order.ask.also(*(["min_seq_len"] if order.job.workload.min_seq_len == 1 else []))
         lines.append(Line("packing", packs, "samples fill the length" if packs else "one sample a row"))
     return (*lines, Line("output_dir", "output"), Line("overwrite_cache", True))
 
