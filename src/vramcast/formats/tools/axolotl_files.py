@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.domain.job import Job, Loss, Peft, Precision, Recompute, Shards
+from vramcast.domain.job import Job, Loss, Precision, Recompute, Shards
 from vramcast.domain.model import Head
 from vramcast.engines.eager.releases import liger_kernels, runs_deepspeed
 from vramcast.engines.eager.trl import loads_fp32, prepared_weights, reentrant
@@ -155,7 +155,6 @@ def _narrowed(job: Job) -> bool:
 
 
 def _base(order: Order) -> list[Line]:
-    peft: Peft = order.job.plan.peft
     order.ask.also("option.dtype", "option.prepare_kbit")
     base = order.ask("peft.base")
     if base not in BASES:
