@@ -6,16 +6,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from vramcast.cli.main import EXAMPLES, group
-from vramcast.question.options import OPTIONS
-from vramcast.question.plan_options import PLAN_OPTIONS
-from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
-from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.commands import TABLES, table_of
 
 COMMANDS = {
-    "train": OPTIONS, "serve": SERVE_OPTIONS, "rl": POST_TRAINING_OPTIONS, "plan train": PLAN_OPTIONS,
-    "plan serve": PLAN_SERVE_OPTIONS,
-    "plan rl": {name: option for name, option in POST_TRAINING_OPTIONS.items() if name != "find"},
+    **{command: table_of(command) for command in TABLES},
+    "plan rl": {name: option for name, option in table_of("rl").items() if name != "find"},
 }
 
 

@@ -7,9 +7,8 @@ import pytest
 
 import vramcast
 from vramcast.errors import InvalidSpec, Unsupported, VramcastError
-from vramcast.question.options import OPTIONS, Kind
-from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.commands import table_of
+from vramcast.question.option import Kind
 
 MAY_BE_ZERO: Final = {"completion-len", "virtual-tokens", "images", "lora-slots", "gpu-layers", "rank"}
 TRAIN: Final[tuple[dict[str, Any], ...]] = (
@@ -35,8 +34,7 @@ def counts(table: Any) -> list[str]:
 
 
 BASES: Final = {"train": TRAIN, "serve": SERVE, "rl": RL}
-TABLES: Final = {"train": OPTIONS, "serve": SERVE_OPTIONS, "rl": POST_TRAINING_OPTIONS}
-CASES: Final = [(command, name) for command, table in TABLES.items() for name in counts(table)]
+CASES: Final = [(command, name) for command in BASES for name in counts(table_of(command))]
 
 
 @pytest.mark.parametrize(("command", "name"), CASES)

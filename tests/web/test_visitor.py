@@ -10,24 +10,22 @@ from typing import Any
 import pytest
 
 from tests.web.asking import SERVE, TRAIN, post, refused
-from vramcast.question.commands import TABLES
+from vramcast.question.commands import TABLES, table_of
 from vramcast.question.option import Option
-from vramcast.question.options import CONFIG_OPTIONS, OPTIONS, Kind
-from vramcast.question.plan_options import PLAN_OPTIONS
-from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.options import CONFIG_OPTIONS, Kind
 from vramcast.web import visitor
 from vramcast.web.exchange import Sources
 from vramcast.web.visitor import FILES, LISTS, TEXTS, hub_of
 
-QUESTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "train": (OPTIONS, TRAIN),
-    "serve": (SERVE_OPTIONS, SERVE),
-    "plan/train": (PLAN_OPTIONS, {"model": "llama-3.2-1b", "on": "l4", "techniques": True, "engine": "pytorch"}),
-    "plan/serve": (PLAN_SERVE_OPTIONS, {"model": "qwen3-0.6b", "on": "l4", "concurrency": 1}),
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "train": TRAIN,
+    "serve": SERVE,
+    "plan/train": {"model": "llama-3.2-1b", "on": "l4", "techniques": True, "engine": "pytorch"},
+    "plan/serve": {"model": "qwen3-0.6b", "on": "l4", "concurrency": 1, "context": 1024},
 }
 EVERY_OPTION = [
-    (path, name) for path, (table, question) in QUESTIONS.items() for name in dict.fromkeys((*question, *table))
+    (path, name) for path, question in QUESTIONS.items()
+    for name in dict.fromkeys((*question, *table_of(path.replace("/", " "))))
 ]
 BAIT = "bait.toml"
 
@@ -59,7 +57,7 @@ def no_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("path", "name"), EVERY_OPTION)
 def test_no_option_opens_a_file_or_asks_the_network(path: str, name: str, no_way_out: Path) -> None:
-    question = QUESTIONS[path][1]
+    question = QUESTIONS[path]
     for text in (str(no_way_out), BAIT, "/etc/passwd", "http://127.0.0.1:9/x", "file:///etc/passwd", "os:system"):
         for value in (text, [text], f"x={text}"):
             said = post(path, question | {name: value})
@@ -70,7 +68,7 @@ def test_no_option_opens_a_file_or_asks_the_network(path: str, name: str, no_way
 def test_every_option_of_free_text_is_allowed_or_refused_on_purpose() -> None:
     texts = {
         name
-        for table, _ in QUESTIONS.values()
+        for table in (table_of(path.replace("/", " ")) for path in QUESTIONS)
         for name, option in table.items()
         if option.kind is Kind.TEXT or (option.kind is Kind.NAMES and option.section != "axis")
     }

@@ -28,11 +28,9 @@ from vramcast.engines.serving.table import SERVING
 from vramcast.engines.training import TRAINING
 from vramcast.estimate.engine_options import options_of
 from vramcast.formats.registry import READERS
-from vramcast.question.options import OPTIONS, Kind, Option
-from vramcast.question.plan_options import PLAN_OPTIONS
+from vramcast.question.commands import table_of
+from vramcast.question.option import Kind, Option
 from vramcast.question.plan_options import TECHNIQUES as ALLOWED
-from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
-from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.states.optimizers import OPTIMIZERS
 from vramcast.states.storage import FORMATS
 from vramcast.web.visitor import FILES
@@ -100,7 +98,7 @@ class Question(NamedTuple):
 
 
 TABLES: Final[dict[str, Mapping[str, Option]]] = {
-    "train": OPTIONS, "serve": SERVE_OPTIONS, "plan train": PLAN_OPTIONS, "plan serve": PLAN_SERVE_OPTIONS,
+    **{command: table_of(command) for command in ("train", "serve", "plan train", "plan serve")},
     "layers": {
         "seq-len": Option("layers", "seq_len", Kind.COUNT, ""), "batch": Option("layers", "batch", Kind.COUNT, ""),
         "dtype-bytes": Option("layers", "dtype_bytes", Kind.CHOICE, "", ("2", "4")),

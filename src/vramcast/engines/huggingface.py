@@ -16,16 +16,11 @@ from vramcast.domain.job import Job, Precision, Recompute
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import named
 from vramcast.engines import deepspeed
+from vramcast.engines.eager.checks import refuse_unsharded
 from vramcast.engines.eager.completions import completion_phases, of_answers, writes, written_loss
 from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import compared_phases, in_one, rated, rated_loss, refuse_fused
-from vramcast.engines.eager.question import (
-    loss_of,
-    packing_sentences,
-    recipe_of,
-    refuse_unsharded,
-    stepping_of,
-)
+from vramcast.engines.eager.question import loss_of, packing_sentences, recipe_of, stepping_of
 from vramcast.engines.eager.recipe import IN_MEMORY, Recipe
 from vramcast.engines.eager.releases import (
     CHECKPOINTS_INSIDE_SINCE,

@@ -18,22 +18,12 @@ from vramcast.domain.job import ANSWERS, Job, Phase, Precision, Shards
 from vramcast.domain.model import Head
 from vramcast.domain.program import Program
 from vramcast.domain.rank import RankProgram
+from vramcast.engines.eager.checks import FMS, attention_sentences, refuse_shards, refuse_unsharded, text_sentences
 from vramcast.engines.eager.fsdp import sharded_phases
 from vramcast.engines.eager.in_turn import staged
 from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import Rated, compares
-from vramcast.engines.eager.question import (
-    FMS,
-    attention_sentences,
-    loss_of,
-    packing_sentences,
-    recipe_of,
-    refuse_shards,
-    refuse_unsharded,
-    sharded_stepping_of,
-    stepping_of,
-    text_sentences,
-)
+from vramcast.engines.eager.question import loss_of, packing_sentences, recipe_of, sharded_stepping_of, stepping_of
 from vramcast.engines.eager.recipe import Recipe, Sharding
 from vramcast.engines.eager.releases import CausalLoss, causal_loss, sharder, with_its_kernels
 from vramcast.engines.eager.trl import reference_sentences

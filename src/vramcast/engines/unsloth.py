@@ -25,10 +25,11 @@ from vramcast.domain.job import Job, Loss, Phase, Precision, Recompute
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version, version_text
+from vramcast.engines.eager.checks import refuse_shards
 from vramcast.engines.eager.passes import Around, Piece, inference
 from vramcast.engines.eager.phases import all_phases
 from vramcast.engines.eager.preference import compared_phases, rated, rated_loss, refuse_fused
-from vramcast.engines.eager.question import recipe_of, refuse_shards, stepping_of
+from vramcast.engines.eager.question import recipe_of, stepping_of
 from vramcast.engines.eager.recipe import Recipe, weights
 from vramcast.engines.eager.trl import beta_of, generated_at_once, trl_version
 from vramcast.engines.pytorch import one_role

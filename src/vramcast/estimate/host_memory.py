@@ -137,7 +137,7 @@ def host_need(job: Job) -> HostNeed | None:
 
 def _saved_activations(job: Job, sharing: Sharing) -> Iterator[HostPart]:
     """What layers save of a micro-batch, page-locked at most [pin]."""
-    if not job.plan.offload_activations or job.engine not in eager.question.SAVES_ON_HOST:
+    if not job.plan.offload_activations or job.engine not in eager.checks.SAVES_ON_HOST:
         return
     of_rank = eager.passes.offloaded_bytes(eager.question.recipe_of(job))
     yield HostPart(

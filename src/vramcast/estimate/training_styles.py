@@ -175,7 +175,7 @@ EXCHANGED: Final[dict[Shards, str]] = {
 
 
 def _eager_style(job: Job, width: int) -> Style:
-    plan, kernel = job.plan, eager.question.attention_of(job)
+    plan, kernel = job.plan, eager.checks.attention_of(job)
     if job.engine == "torchtitan" or (job.engine == "torchtune" and plan.peft is None):
         norm = engines.torchtune.norm_of(job) if job.engine == "torchtune" else "torch"
         kind = "compiled" if plan.compile else "eager"

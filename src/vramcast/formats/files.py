@@ -52,7 +52,7 @@ def settings_of(job: Job | ServeJob) -> dict[str, Any]:
     """Every setting of a job by name, enumerations as their text."""
     found = dict(_fields(job.plan))
     if isinstance(job, Job):
-        from vramcast.engines.eager.question import attention_of  # reading a server's command needs no trainer
+        from vramcast.engines.eager.checks import attention_of  # reading a server's command needs no trainer
 
         found["attention"] = attention_of(job).value
     found |= _fields(job.workload if isinstance(job, Job) else job.requests)

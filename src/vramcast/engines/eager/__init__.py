@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from vramcast.lazy import submodules
 
 if TYPE_CHECKING:
+    from vramcast.engines.eager import checks as checks
     from vramcast.engines.eager import passes as passes
     from vramcast.engines.eager import question as question
     from vramcast.engines.eager import recipe as recipe

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.post_training import WITH_CRITIC, Card, PostTrainingJob, Process, Stage
 from vramcast.domain.program import Alloc, Free, Node, Program
-from vramcast.engines.eager.question import text_sentences
+from vramcast.engines.eager.checks import text_sentences
 from vramcast.engines.post_training import trainer
 from vramcast.engines.post_training.batches import Batches, batches, seen_from
 from vramcast.engines.post_training.networks import Network, alloc, free, num_bytes
