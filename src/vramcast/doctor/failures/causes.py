@@ -6,7 +6,8 @@ from math import exp
 from typing import Final, NamedTuple
 
 from vramcast.doctor.failures.case import TABLES, TORCH, Case, percent, size
-from vramcast.doctor.failures.evidence import Holds, condition, table, values
+from vramcast.doctor.failures.evidence import Holds, condition, table
+from vramcast.doctor.failures.quantities import values
 from vramcast.domain.failure import Cause, Remark
 from vramcast.units import MIB
 
@@ -21,7 +22,7 @@ class Rule(NamedTuple):
     cause: Cause
     weight: float
     holds: Holds
-    values: str  # of the sentence: see `evidence.values`
+    values: str  # of the sentence: see `quantities.values`
 
     def remark(self, case: Case) -> Remark:
         """Its sentence."""

@@ -22,34 +22,19 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from vramcast.doctor.failures import case as families
-from vramcast.doctor.failures.case import HOST, LIBRARIES, LLAMA, NOT_MEMORY, ROUNDING, TORCH, Case, percent, size
+from vramcast.doctor.failures.case import HOST, LIBRARIES, LLAMA, NOT_MEMORY, TORCH, Case
+from vramcast.doctor.failures.quantities import (
+    BEGUN,
+    HIGHEST_FRACTION,
+    QUANTITIES,
+    beyond_context,
+    enough_free,
+    needed_bytes,
+)
 from vramcast.domain.answer import Fit
-from vramcast.units import GIB, MIB, ceil_div
+from vramcast.units import GIB
 
 Holds: TypeAlias = Callable[[Case], bool]
-
-BESIDE: Final = 2 * GIB
-"""More than a context with libraries and NCCL takes in a usual process: `catalogue/contexts.csv` has 0.1 to 1.6 GiB,
-libraries that are loaded eagerly 1 GiB [bytes]."""
-
-BESIDE_SHARE: Final = 0.3
-BESIDE_SMALL: Final = GIB
-"""Of a small card: few multiprocessors make a small context, 0.2 to 0.9 GiB on cards of 1 to 4 GiB."""
-
-NEAR: Final = 64 * MIB
-"""Less free memory than this above a request is none: the driver maps pages of 2 MiB, and keeps some [bytes]."""
-
-BEGUN: Final = 64 * MIB
-"""A process that holds less has not begun its work: nothing can be in pieces yet [bytes]."""
-
-SMALLEST_LARGE_SEGMENT: Final = 20 * MIB
-"""Of the caching allocator, for requests from 1 to 10 MiB [bytes]."""
-
-CHANCE: Final = 0.002
-"""Share of a card up to which a request is so small that passing one of 19 round shares is no chance."""
-
-FEW_TOKENS: Final = 1024
-"""A prefill of so few tokens takes megabytes in any model [tokens]."""
 
 FILLS: Final = 0.5
 """So much of a limit is in live tensors where the job itself fills it."""
@@ -74,9 +59,6 @@ CACHE_FULL: Final = frozenset({
 })
 """What engines print when requests at once need more tokens than their cache holds."""
 
-HIGHEST_FRACTION: Final = 0.97
-"""A larger share of the card leaves nothing for graphs and libraries."""
-
 GRAPHS: Final = 0.05
 """Of the card: more than captured graphs and libraries take beside an engine's share."""
 
@@ -89,12 +71,6 @@ SERVER_WORDS: Final = {"vllm": r"vllm|gpu_memory_utilization", "sglang": r"sglan
 
 OLD_WORDING: Final = re.compile(r"already allocated")
 """PyTorch up to 2.0, which has no expandable segments."""
-
-
-def enough_free(case: Case) -> bool:
-    """Whether the driver had the request free, and to spare."""
-    tried, free = case.figures.tried, case.figures.free
-    return tried is not None and free is not None and free >= tried + NEAR
 
 
 def _served_with(case: Case, held: int | None) -> bool:
@@ -122,23 +98,6 @@ def _limit_reached(case: Case) -> bool:
     return enough_free(case) or held + figures.tried > figures.allowed
 
 
-def round_share(case: Case) -> float | None:
-    """The round share of the card that the request would have passed, with memory free: a fraction not named.
-
-    Torch 2.1 to 2.7 leave the limit out of the message. What is reserved stays below share times card, and the segment
-    for the request would have gone beyond; for small requests a chance hit is rare.
-    """
-    figures = case.figures
-    total, reserved = figures.total, figures.reserved
-    if figures.allowed is not None or not enough_free(case) or reserved is None or not total:
-        return None
-    segment = max(figures.tried or 0, SMALLEST_LARGE_SEGMENT)
-    if reserved < BEGUN or segment > total * CHANCE:
-        return None
-    limits = ((share / 20, share * total / 20) for share in range(1, 20))
-    return next((share for share, limit in limits if reserved <= limit + ROUNDING and reserved + segment > limit), None)
-
-
 def _refused_though_free(case: Case) -> bool:
     return enough_free(case) and not _limit_reached(case)
 
@@ -148,7 +107,7 @@ def _short(case: Case) -> bool:
     figures = case.figures
     if None in (figures.tried, figures.free, figures.unallocated) or enough_free(case) or _joined(case):
         return False
-    beyond = _outside(case) > 0 and _served_with(case, figures.outside)
+    beyond = beyond_context(case) > 0 and _served_with(case, figures.outside)
     return not (_spilled(case) or _served_with(case, figures.others) or beyond)
 
 
@@ -158,12 +117,6 @@ def _live_and_free(case: Case) -> bool:
     if case.figures.total is not None or case.figures.unallocated is not None:
         return False
     return not (tried is None or free is None or allocated is None) and tried > free and allocated > 3 * free
-
-
-def _needed(case: Case) -> float | None:
-    """What a program or model needs in all, as the text counts it [bytes]."""
-    needed = case.number("needed_bytes")
-    return case.number("used_bytes") if needed is None else needed
 
 
 def _limit(case: Case) -> float | None:
@@ -311,7 +264,7 @@ CONDITIONS: Final[dict[str, Holds]] = {
     "may_train": lambda case: not serving(case) and not case.during("generate") and case.family != "diffusers",
     "metal": _metal,
     "no_cache": _no_cache,
-    "over_limit": lambda case: _exceeds(_needed(case), _limit(case)),
+    "over_limit": lambda case: _exceeds(needed_bytes(case), _limit(case)),
     # the pieces alone would have been enough
     "pieces": lambda case: _joined(case) and (case.figures.unallocated or 0) >= (case.figures.tried or 0),
     "pool_full": _pool_full,
@@ -344,72 +297,6 @@ KINDS: Final[dict[str, Kind]] = {
     "wording": lambda case, names: _wording(case) in names,
 }
 
-
-def _of_card(name: str) -> Callable[[Case], float]:
-    """A figure as share of the card; 0 where the figures do not give it."""
-    return lambda case: (getattr(case.figures, name) or 0) / case.figures.total if case.figures.total else 0.0
-
-
-def _live(case: Case) -> float:
-    return (case.figures.allocated or 0) / (case.figures.limit or case.figures.total) if case.figures.total else 0.0
-
-
-def _outside(case: Case) -> float:
-    """The share of the card that is held outside this allocator, beyond what a context takes."""
-    figures = case.figures
-    if not figures.total or figures.others is not None or figures.process is not None:
-        return 0.0
-    usual = min(BESIDE, max(BESIDE_SMALL, int(BESIDE_SHARE * figures.total)))
-    return max(0, (figures.outside or 0) - usual) / figures.total
-
-
-def _held_bytes(case: Case) -> int:
-    return max(0, (case.figures.total or 0) - (case.figures.free or 0))
-
-
-def _prefill_tokens(case: Case) -> float | None:
-    tokens = case.number("tried_tokens")
-    is_told = case.family == "tgi" and not case.says(r"total tokens with")
-    return None if not is_told else FEW_TOKENS if tokens is None else tokens
-
-
-def kv_missing(case: Case) -> int | None:
-    """What the cache lacks for one sequence [bytes]."""
-    needed, available = case.number("kv_needed_bytes"), case.number("kv_available_bytes")
-    return int(needed - available) if needed is not None and available is not None and needed > available else None
-
-
-def higher_share(case: Case) -> float | None:
-    """The share of the card at which one sequence would fit, to the hundredth above."""
-    missing, total, now = kv_missing(case), case.figures.total, case.number("memory_fraction")
-    if missing is None or not total or now is None:
-        return None
-    higher = ceil_div(round(1e6 * (now + missing / total)), 10_000) / 100
-    return higher if higher <= HIGHEST_FRACTION else None
-
-
-QUANTITIES: Final[dict[str, Callable[[Case], float | None]]] = {
-    "beside": _of_card("beside"),
-    "busy": lambda case: case.facts.busy,
-    "card": lambda case: (case.figures.total or 0) / GIB,
-    "fraction": lambda case: case.number("memory_fraction"),
-    "free": lambda case: (case.figures.free or 0) / GIB,
-    "held": lambda case: _held_bytes(case) / GIB,
-    "higher_share": higher_share,
-    "live": _live,
-    "missing": lambda case: case.figures.short or 0,
-    "ooms": lambda case: case.number("num_ooms"),
-    "others": _of_card("others"),
-    "outside": _outside,
-    "pools": lambda case: (case.figures.pools or 0) / (case.figures.total or 1 << 62),
-    "prefill_tokens": _prefill_tokens,
-    "request": lambda case: (case.figures.tried or 0) / GIB,
-    "retries": lambda case: case.number("num_alloc_retries"),
-    "round_share": round_share,
-    "scattered": lambda case: case.figures.scattered,
-    "tried": _of_card("tried"),
-}
-"""Shares of the card or of what is reserved, GiB (card, free, held, request), counts."""
 
 INTERVAL: Final = re.compile(r"(\w+)([\[(])([\d.]*),([\d.]*)([\])])")
 
@@ -464,69 +351,6 @@ def _within(name: str, first: str, low: str, high: str, last: str) -> Holds:
         return (value > least or not opens) and (value < most or closes)
 
     return holds
-
-
-Values: TypeAlias = Callable[[Case], dict[str, str]]
-
-
-def _missing(case: Case) -> dict[str, str]:
-    figures = case.figures
-    both = (figures.unallocated or 0) + (figures.free or 0)
-    return {"missing": size(max(0, (figures.tried or 0) - both))}
-
-
-def _sum(case: Case) -> dict[str, str]:
-    figures = case.figures
-    return {
-        "scattered": percent(figures.scattered), "both": size((figures.unallocated or 0) + (figures.free or 0)),
-        "together": size((figures.allocated or 0) + (figures.tried or 0)),
-    }
-
-
-def _limits(case: Case) -> dict[str, str]:
-    limit, needed = case.number("limit_bytes"), _needed(case)
-    over = None if limit is None or needed is None else needed - limit
-    return {
-        "limit": size(limit), "needed": size(needed), "over": size(over), "tried": size(case.figures.tried),
-        "allocated": size(case.figures.allocated),
-    }
-
-
-VALUES: Final[dict[str, Values]] = {
-    "busy": lambda case: {"busy": percent(case.facts.busy)},
-    "fraction": lambda case: {"fraction": percent(case.number("memory_fraction"))},
-    "grew": lambda case: {"grew": size(case.grew_bytes)},
-    "held": lambda case: {"held": size(_held_bytes(case))},
-    "limits": _limits,
-    "missing": _missing,
-    "round_share": lambda case: {"share": percent(round_share(case))},
-    "setting": lambda case: {"setting": case.replay_avoids},
-    "step": lambda case: {"step": f"{case.facts.steps[-1]:,}" if case.facts.steps else ""},
-    "sum": _sum,
-    "tokens": lambda case: {
-        "length": f"{int(case.number('max_model_len') or 0):,}", "tokens": f"{int(case.number('kv_tokens') or 0):,}",
-    },
-}
-SHARES: Final = {"allocated": "live", "tried": "tried", "others": "others", "beside": "beside", "outside": "outside"}
-"""Figure -> the quantity that is its share of the card, 0 for others."""
-
-
-def values(cell: str, case: Case) -> dict[str, str]:
-    """The figures of a sentence: a figure as `free`, with its share of the card as `free%`, a number as `name=number`,
-    and what `VALUES` works out."""
-    words = cell.split()
-    shared = [word[:-1] for word in words if word.endswith("%")]
-    found = {name: size(getattr(case.figures, name)) for name in shared}
-    found |= {
-        f"{name}_share": percent(QUANTITIES[SHARES[name]](case) if name in SHARES else 0.0) for name in shared
-    }
-    for word in words[len(shared) :]:
-        name, _, number = word.partition("=")
-        if number:
-            found[name] = size(case.number(number))
-        else:
-            found |= VALUES[name](case) if name in VALUES else {name: size(getattr(case.figures, name))}
-    return found
 
 
 def table(name: str) -> list[list[str]]:

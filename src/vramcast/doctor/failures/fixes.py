@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 from vramcast.doctor.failures.case import Case
 from vramcast.doctor.failures.causes import Judged
-from vramcast.doctor.failures.evidence import NEAR, Holds, condition, higher_share, is_server, kv_missing, table
+from vramcast.doctor.failures.evidence import Holds, condition, is_server, table
+from vramcast.doctor.failures.quantities import NEAR, higher_share, kv_missing
 from vramcast.domain.failure import Cause, Fix, Remark
 from vramcast.units import MIB, ceil_div
 
