@@ -16,7 +16,7 @@ from vramcast.catalogue.formats import load_format, renamed
 from vramcast.domain.version import Version, read_version, version_text
 from vramcast.engines.post_training.releases import FRAMEWORKS
 from vramcast.errors import Note
-from vramcast.formats.dotted import flat, value_of
+from vramcast.formats.dotted import DEEPEST, flat, value_of
 from vramcast.formats.environment import options_of_environment
 from vramcast.formats.reading import ELSEWHERE, NO_GPU, NOT_MODELLED, Config, Reading, Unread, command_of
 from vramcast.formats.table import Row, read_options
@@ -260,7 +260,7 @@ def _resolved(named: Mapping[str, Any]) -> dict[str, Any]:
     """Values that name another one: that, or the default beside its name; where neither is there, verl's own."""
     def value(text: Any, depth: int = 0) -> Any:
         match = INTERPOLATED.fullmatch(text) if isinstance(text, str) else None
-        if match is None or depth > len(named) or match[1].isupper():
+        if match is None or depth > DEEPEST or match[1].isupper():
             return text
         name = match[1].removeprefix(ROLE)
         return value(named[name], depth + 1) if name in named else value(value_of(match[2]), depth + 1)
