@@ -19,7 +19,8 @@ from vramcast.domain.job import AttentionKernel, Job, Phase, Plan, Precision, Re
 from vramcast.domain.model import Head, Model, scorer
 from vramcast.domain.post_training import PostTrainingJob
 from vramcast.domain.program import Category, Program, Tensor, live_at_end
-from vramcast.engines.eager.fsdp import Flat, PerWeight, sharded_phases
+from vramcast.engines.eager.flat import Flat
+from vramcast.engines.eager.fsdp import PerWeight, sharded_phases
 from vramcast.engines.eager.graphs import blocks
 from vramcast.engines.eager.passes import inference
 from vramcast.engines.eager.question import recipe_of, sharded_stepping_of
