@@ -24,8 +24,8 @@ from truth.contract import Refused
 from truth.rows import asked
 from vramcast.api import job_of, serve_job_of
 from vramcast.catalogue.gpus import load_gpu
-from vramcast.domain.answer import Fit
 from vramcast.domain.observation import Card, GpuSample
+from vramcast.domain.verdict import Fit
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.formats.launch import STARTS
 from vramcast.formats.registry import EMITTERS

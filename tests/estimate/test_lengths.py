@@ -6,8 +6,8 @@ import pytest
 
 from tests.formats.plans import named
 from vramcast.api import job_of
-from vramcast.domain.answer import Fit
 from vramcast.domain.job import Job
+from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer, need
 

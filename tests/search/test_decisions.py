@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.search._options import job
-from vramcast.domain.answer import Fit
+from vramcast.domain.verdict import Fit
 from vramcast.report.chinese import terms
 from vramcast.search.decisions import COPY, NOT_STATES, ONLY_ONE, SEVERAL, SHARD, TAKE, USE_MORE, decisions
 

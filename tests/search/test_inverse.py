@@ -11,7 +11,8 @@ import vramcast
 from tests.search._options import job, read
 from vramcast.blocks.parameters.model import count_parameters
 from vramcast.catalogue.models import load_model
-from vramcast.domain.answer import Answer, Fit, Found
+from vramcast.domain.answer import Answer, Found
+from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.training import may_run_out, need_of, needed_bytes, rank_programs
 from vramcast.question.plan_options import FINDS

@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vramcast import api, catalogue, formats
-from vramcast.domain.answer import Answer, Fit, ServeAnswer
+from vramcast.domain.answer import Answer, ServeAnswer
+from vramcast.domain.verdict import Fit
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported, VramcastError
 from vramcast.formats.reading import Config, table

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from vramcast.domain.answer import Answer, Change, Fit, Fleet, usable_bytes
+from vramcast.domain.answer import Answer, Change, Fleet
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import Model, Noun
 from vramcast.domain.serving import ServeJob, Version
+from vramcast.domain.verdict import Fit, usable_bytes
 from vramcast.errors import InvalidSpec, Note
 from vramcast.units import format_bytes
 

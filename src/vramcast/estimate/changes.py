@@ -14,8 +14,9 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from msgspec.structs import replace
 
 from vramcast import estimate
-from vramcast.domain.answer import Change, Fit, StepTime
+from vramcast.domain.answer import Change, StepTime
 from vramcast.domain.job import Job
+from vramcast.domain.verdict import Fit
 from vramcast.engines.training import engine_of
 from vramcast.errors import Note, VramcastError, joined
 from vramcast.estimate.host_memory import has_room, host_need, shortfall, takes

@@ -13,19 +13,11 @@ import msgspec.structs
 
 from vramcast import engines, estimate
 from vramcast.blocks.parameters.model import count_parameters
-from vramcast.domain.answer import (
-    Capacity,
-    Change,
-    LoadMemory,
-    RankAnswer,
-    ServeAnswer,
-    Served,
-    claimed_bytes,
-    usable_bytes,
-)
+from vramcast.domain.answer import Capacity, Change, LoadMemory, RankAnswer, ServeAnswer, Served
 from vramcast.domain.job import Phase
 from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank
+from vramcast.domain.verdict import claimed_bytes, usable_bytes
 from vramcast.domain.version import named, newer
 from vramcast.engines.serving.checks import (
     ported_caution,

@@ -22,7 +22,6 @@ from vramcast.domain.answer import (
     Answer,
     Capacity,
     Change,
-    Fit,
     Found,
     LedgerEntry,
     PostTrainingAnswer,
@@ -34,6 +33,7 @@ from vramcast.domain.answer import (
 )
 from vramcast.domain.planning import PlanAnswer, Reason, Technique
 from vramcast.domain.trace_job import TraceAnswer, TracedTime
+from vramcast.domain.verdict import Fit
 from vramcast.errors import Note
 from vramcast.report.messages import MESSAGES
 

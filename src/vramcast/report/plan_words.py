@@ -6,8 +6,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.domain.answer import Fit, Fleet
+from vramcast.domain.answer import Fleet
 from vramcast.domain.planning import Decision, Reason, Technique
+from vramcast.domain.verdict import Fit
 from vramcast.report.messages import Words
 from vramcast.units import format_bytes
 

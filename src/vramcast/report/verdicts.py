@@ -1,6 +1,6 @@
 """The verdict in words and in tones: one line, one word and one colour for every surface.
 
-The words are those of `domain.answer.Fit`; when each is said stands there. Tones are names of colours in style sheets
+The words are those of `domain.verdict.Fit`; when each is said stands there. Tones are names of colours in style sheets
 of reports, notebooks and the page; a terminal's colours stand in `cli.shared`.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vramcast.domain.answer import Answer, Fit
+from vramcast.domain.answer import Answer
+from vramcast.domain.verdict import Fit
 from vramcast.report.messages import Words
 from vramcast.units import format_bytes
 

@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters.model import count_parameters
-from vramcast.domain.answer import Fit, claimed_bytes, fit_of, usable_bytes
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.planning import Decision, Space
+from vramcast.domain.verdict import Fit, claimed_bytes, fit_of, usable_bytes
 from vramcast.engines.eager.trl import with_unasked
 from vramcast.engines.training import TRAINING
 from vramcast.errors import VramcastError

@@ -15,11 +15,12 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters.model import count_parameters
-from vramcast.domain.answer import Answer, Found, Tried, claimed_bytes, usable_bytes
+from vramcast.domain.answer import Answer, Found, Tried
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Shards
 from vramcast.domain.model import Model
 from vramcast.domain.planning import NO_ROOM, Goal, Limits, Space, too_close
+from vramcast.domain.verdict import claimed_bytes, usable_bytes
 from vramcast.errors import InvalidSpec, Note, UnknownName, VramcastError, joined
 from vramcast.estimate.changes import Need
 from vramcast.estimate.host_memory import has_room, host_need, shortfall

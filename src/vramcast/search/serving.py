@@ -11,10 +11,11 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.answer import Capacity, Found, ServeAnswer, Tried, usable_bytes
+from vramcast.domain.answer import Capacity, Found, ServeAnswer, Tried
 from vramcast.domain.device import Gpu
 from vramcast.domain.planning import NO_ROOM, too_close
 from vramcast.domain.serving import DEFAULT_CONTEXT, ServeJob
+from vramcast.domain.verdict import usable_bytes
 from vramcast.errors import InvalidSpec, Note, UnknownName, VramcastError, joined
 from vramcast.estimate.serving import Verdict, answer, verdict
 from vramcast.estimate.speed import timed

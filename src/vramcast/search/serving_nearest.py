@@ -8,10 +8,11 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.answer import Change, ServeAnswer, usable_bytes
+from vramcast.domain.answer import Change, ServeAnswer
 from vramcast.domain.device import Cluster
 from vramcast.domain.planning import Goal, Limits, Reason, smallest_change, too_close
 from vramcast.domain.serving import ServeJob
+from vramcast.domain.verdict import usable_bytes
 from vramcast.errors import VramcastError
 from vramcast.estimate.serving import Verdict, answer, verdict
 from vramcast.search.serving_replicas import NO_SPEED, Replica, missed, most_machines, nearness, with_users

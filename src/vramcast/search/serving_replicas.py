@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from vramcast.domain.answer import claimed_bytes, usable_bytes
 from vramcast.domain.device import Cluster
 from vramcast.domain.planning import Limits, Reason
 from vramcast.domain.serving import ServeJob, ServePlan, Traffic
+from vramcast.domain.verdict import claimed_bytes, usable_bytes
 from vramcast.domain.version import named
 from vramcast.estimate.serving import Verdict, verdict
 from vramcast.estimate.speed import timed

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.answer import StepTime, fit_of
+from vramcast.domain.answer import StepTime
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space, Technique
+from vramcast.domain.verdict import fit_of
 from vramcast.errors import Note, VramcastError
 from vramcast.estimate import techniques as ways
 from vramcast.estimate.changes import Need

@@ -11,8 +11,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.domain.answer import Found, Tried, usable_bytes
+from vramcast.domain.answer import Found, Tried
 from vramcast.domain.trace_job import TraceAnswer, Traced, TraceJob
+from vramcast.domain.verdict import usable_bytes
 from vramcast.errors import Note
 from vramcast.tracing.run import trace_job
 

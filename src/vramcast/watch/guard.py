@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast import api, catalogue, formats, question, report, watch
-from vramcast.domain.answer import Fit
+from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec, Note, SourceError, Unsupported, VramcastError
 from vramcast.units import MIB, ceil_div, format_bytes
 from vramcast.watch.channels import Channels

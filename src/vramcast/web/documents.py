@@ -11,11 +11,12 @@ from msgspec import NODEFAULT, UNSET, Struct, UnsetType, defstruct
 from msgspec.structs import fields as fields_of
 
 from vramcast.catalogue.machines import Machine
-from vramcast.domain.answer import Answer, Fit, ServeAnswer
+from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.device import Gpu
 from vramcast.domain.failure import Diagnosis, Remark
 from vramcast.domain.model import Noun
 from vramcast.domain.planning import PlanAnswer
+from vramcast.domain.verdict import Fit
 from vramcast.report.plain import Key, keys_of
 
 Options = dict[str, Any]

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 import vramcast
 from tests.report.test_trace_report import ANSWER, FAILED
 from tests.report.written.pages import Page
-from vramcast.domain.answer import Answer, Fit
+from vramcast.domain.answer import Answer
 from vramcast.domain.failure import Diagnosis
 from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.program import Category
 from vramcast.domain.trace_job import TraceAnswer
+from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.report.recorded import ShownTrace

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import vramcast
-from vramcast.domain.answer import Fit
+from vramcast.domain.verdict import Fit
 from vramcast.report.messages import Words
 from vramcast.report.text import trust
 from vramcast.report.verdicts import TONES, word_of

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vramcast.domain.answer import Fit
 from vramcast.domain.failure import Statement
+from vramcast.domain.verdict import Fit
 from vramcast.units import format_bytes
 
 if TYPE_CHECKING:

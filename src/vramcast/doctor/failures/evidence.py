@@ -31,7 +31,7 @@ from vramcast.doctor.failures.quantities import (
     enough_free,
     needed_bytes,
 )
-from vramcast.domain.answer import Fit
+from vramcast.domain.verdict import Fit
 from vramcast.units import GIB
 
 Holds: TypeAlias = Callable[[Case], bool]

@@ -10,8 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from vramcast.domain.answer import Fit, LedgerEntry
+from vramcast.domain.answer import LedgerEntry
 from vramcast.domain.trace_job import Holding
+from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.question.amounts import parse_bytes, parse_share
 from vramcast.report.columns import table_lines

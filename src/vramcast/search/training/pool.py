@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.domain.answer import usable_bytes
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan
 from vramcast.domain.planning import Goal, Limits
+from vramcast.domain.verdict import usable_bytes
 from vramcast.search.training.extents import Counts
 
 Seconds = Any
