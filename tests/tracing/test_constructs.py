@@ -97,9 +97,18 @@ def data_that_is_not_there():  # a folder of ImageNet, tokens that a script of i
     assert torch.hub.load("pytorch/vision:v0.10.0", "resnet18", pretrained=True).fc.weight.shape[0] == 1000
 
 
+def made_sparse():  # SPLADE
+    tensor = torch.randn(2, 8, device="cuda")
+    kept = tensor.to_sparse().coalesce()
+    assert torch.mm(kept, kept.transpose(0, 1)).to_dense().shape == (2, 2)
+    assert kept.indices().shape == (2, 16) and kept.values().shape == (16,)
+    assert tensor.to_sparse_csr().crow_indices().shape == (3,)
+    assert torch.eye(2).to_sparse().is_sparse  # with its data
+
+
 ALONE = (
-    sparse_buffer, scalars_among_data, new_tensor, stream_by_name, default_type_of_the_card, kernel_from_source,
-    extension_from_source, process_with_the_card,
+    made_sparse, sparse_buffer, scalars_among_data, new_tensor, stream_by_name, default_type_of_the_card,
+    kernel_from_source, extension_from_source, process_with_the_card,
 )
 
 

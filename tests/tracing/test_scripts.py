@@ -81,7 +81,7 @@ def test_an_inference_script_runs_to_its_end():
 
 
 FROM_HUB = """
-import json, os, pathlib, torch
+import importlib.util, json, os, pathlib, torch
 os.environ["HF_ENDPOINT"] = "http://hub.invalid"
 from transformers import AutoModelForCausalLM, AutoTokenizer
 name = "HuggingFaceTB/SmolLM2-135M"
@@ -89,7 +89,8 @@ tokenizer = AutoTokenizer.from_pretrained(name)
 tokens = tokenizer("four" * 8, return_tensors="pt").to("cuda")
 assert tokens["input_ids"].shape == (1, 8) and len(tokenizer) == 49152
 other = AutoTokenizer.from_pretrained("Qwen/Qwen2-0.5B")  # whose class has a way of its own, and whose config no ends
-assert len(other("four" * 8)["input_ids"]) == 8 and other.eos_token
+assert len(other("four" * 8)["input_ids"]) == 8 and other.eos_token and other.pad_token and other.chat_template
+assert AutoTokenizer.from_pretrained("bert-base-uncased").chat_template is None
 model = AutoModelForCausalLM.from_pretrained(name, dtype="auto", device_map="cuda")
 assert model.dtype is torch.bfloat16 and model.lm_head.weight is model.model.embed_tokens.weight
 model(**tokens, labels=tokens["input_ids"]).loss.backward()
@@ -106,6 +107,12 @@ assert timm.create_model("resnet18", pretrained=True, num_classes=7).fc.weight.s
 rows = timm.data.create_dataset("", root="no/such/folder")
 assert (len(rows), rows[1][0].size, rows[1001][1]) == (2048, (500, 375), 1)
 import huggingface_hub, transformers
+name = huggingface_hub.create_repo("made", exist_ok=True).repo_id
+commit = huggingface_hub.upload_folder(repo_id=name, folder_path="alone", run_as_future=True)
+assert name == "user/made" and commit.result().oid and huggingface_hub.whoami()["name"] == "user"
+if importlib.util.find_spec("tensorboard"):
+    from torch.utils.tensorboard import _pytorch_graph
+    assert _pytorch_graph.graph(torch.nn.Linear(4, 4).cuda(), torch.randn(2, 4, device="cuda"))
 folder = pathlib.Path(huggingface_hub.snapshot_download("HuggingFaceTB/SmolLM2-135M", allow_patterns=["*.json"]))
 assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= {file.name for file in folder.iterdir()}
 assert len(transformers.AutoModel.from_pretrained("microsoft/mpnet-base").encoder.layer) == 12
@@ -270,6 +277,35 @@ def test_a_script_that_takes_nothing_of_the_card_is_no_answer(own_folder, text, 
     script = written(own_folder, f"import torch\n{text}")
     with pytest.raises(InvalidSpec, match=message):
         answered_script(ScriptJob(path=str(script), gpu=load_gpu("a100-sxm-80gb")))
+
+
+OF_ONE_PROCESS = """
+import os, torch
+{}
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range({}):
+    model(torch.randn(2, 8, device="cuda")).sum().backward()
+    optimizer.step()
+model(torch.randn(2, 8, device="cuda"))
+print("no data")
+"""
+
+
+def test_an_answer_without_a_step_of_training_is_none_unless_asked_for(own_folder):
+    job = ScriptJob(path=str(written(own_folder, OF_ONE_PROCESS.format("", 0))), gpu=load_gpu("t4"), is_sandboxed=True)
+    with pytest.raises(Unsupported, match=r"without a step of an optimizer, after 1 forwards and 0 .* last: no data; "):
+        answered_script(job)
+    assert answered_script(replace(job, is_training=False)).answer.steps == 0
+
+
+@pytest.mark.parametrize(("line", "is_told"), [
+    ("assert 'LOCAL_RANK' not in os.environ", False), ("assert os.environ['LOCAL_RANK'] == '0'", True),
+])
+def test_one_process_has_the_variables_of_torchrun_only_if_it_needs_them(own_folder, line, is_told):
+    found = run(written(own_folder, OF_ONE_PROCESS.format(line, 4)))
+    assert found.steps == 3
+    assert any(one.what == child.LAUNCHED for one in found.assumptions) == is_told
 
 
 def test_a_module_file_is_offered_as_the_module_that_it_is(own_folder):

@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
+from msgspec.structs import replace
+
 from vramcast.api.jobs import by_option
 from vramcast.domain.trace_job import Traced
 from vramcast.emit.memory_snapshot import save_snapshot
@@ -87,14 +89,16 @@ def traced_target(
 
 
 def _traced_script(path: str, options: Mapping[str, Any], arguments: tuple[str, ...], is_module: bool) -> Traced:
+    is_launched = False
     if is_command(path):
         launch = taken_apart((path, *arguments))
         ranks = launching(launch, Command((path, *arguments))).ranks  # as many as the launcher is told to start
         options = {"world-size": str(ranks), **options} if ranks else options
         if path == DEEPSPEED:
             path, arguments = launch.program, ("--local_rank=0", *launch.words)
+            is_launched = True
     job = build_script(path, options, arguments=arguments, is_module=is_module)
-    return _traced_by("run", "answered_script", job)
+    return _traced_by("run", "answered_script", replace(job, is_launched=is_launched))
 
 
 def _traced_module(module: Any, options: Mapping[str, Any]) -> Traced:

@@ -66,7 +66,9 @@ TRACE_OPTIONS: Final[dict[str, Option]] = {
     ),
     "batch": Option("module", "batch", Kind.COUNT, "samples: the first dimension of every input"),
     "seq-len": Option("module", "seq_len", Kind.COUNT, "positions per sample (8k = 8192)"),
-    "eval": Option("module", "eval", Kind.FLAG, "inference: no gradients, no optimizer"),
+    "eval": Option(
+        "both", "eval", Kind.FLAG, "inference: no gradients, no optimizer; of a script: it need not take a step"
+    ),
     "loss": Option("module", "loss", Kind.TEXT, "cross_entropy, mse, sum, mean, own (the model's), or module:function"),
     "optimizer": Option(
         "module", "optimizer", Kind.TEXT, "adamw (default), sgd, momentum, adam ..., adamw-fused, adamw-foreach, "
@@ -236,6 +238,7 @@ def build_script(
         is_command=command is not None or (is_module and path in LAUNCHING), arguments=tuple(given), gpu=gpu,
         capacity_bytes=_bytes(values, "capacity"),
         alloc_conf=values.get("alloc-conf", ""), steps=_steps(values), time_limit_s=limit,
+        is_training=not values.get("eval", False),
         is_sandboxed=values.get("sandbox", False), data=_data(values.get("data", ())),
         values=_given_values(values.get("value", ())),
         assumptions=assumptions, world_size=world_size, rank=rank,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import resource
@@ -45,6 +46,9 @@ FETCHES: Final = (
 )
 NEVER_TORCHS: Final = (AssertionError, AttributeError, KeyError, NameError)
 """What no kernel raises: out of the simulation itself they say that it cannot run the script."""
+RANKS: Final = re.compile(r"\b(?:LOCAL_)?RANK\b|\b(?:LOCAL_)?WORLD_SIZE\b|\bMASTER_(?:ADDR|PORT)\b")
+"""What a line says that reads variables which only torchrun sets."""
+LAUNCHED: Final = "the script reads what torchrun sets, so it runs as its only rank; -- torchrun ... says how many"
 LONGEST_FETCH: Final = 200  # of what a library says of it [characters]
 QUIET: Final = {
     "WANDB_MODE": "disabled", "SWANLAB_MODE": "disabled", "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -79,8 +83,9 @@ def main(folder: Path) -> None:
     job = msgspec.msgpack.decode((folder / JOB).read_bytes(), type=ScriptJob)
     if job.memory_limit_bytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (job.memory_limit_bytes, job.memory_limit_bytes))
+    world = parse_world(size=job.world_size, rank=job.rank)._replace(is_launched=job.is_launched)
     session = Session(
-        job.gpu, world=parse_world(size=job.world_size, rank=job.rank), settings=Settings.parse(job.alloc_conf),
+        job.gpu, world=world, settings=Settings.parse(job.alloc_conf),
         sandbox=job.is_sandboxed, values=dict(
             read_value(f"{place}={value}") for place, value in job.values.items()
         ),
@@ -92,6 +97,8 @@ def main(folder: Path) -> None:
     os.environ |= QUIET
     for said in stand_in_for(job.stand_ins, folder):
         session.assumptions.note(said)
+    if job.is_launched:
+        session.assumptions.note(LAUNCHED)
     for nearby in job.folders:
         session.assumptions.note(Note(PROJECT_NEARBY, nearby))
     with ExitStack() as stack:
@@ -142,6 +149,7 @@ def _run(job: ScriptJob, watch: Watch) -> None:
             watch.write(
                 error=Note("{}{}: {}", file, line, said), kind=kind, missing=named_missing(error),
                 nearby=folder_nearby(lacks, Path(file)) if lacks else "",
+                is_unlaunched=bool(RANKS.search(linecache.getline(file, int(line[1:] or 0)))),
             )
     watch.finish()
 

@@ -25,7 +25,7 @@ from vramcast.tracing.changes import changes_of, changes_of_run
 from vramcast.tracing.distributed.groups import parse_world
 from vramcast.tracing.origins import Assumption
 from vramcast.tracing.result import About, Run, traced
-from vramcast.tracing.scripts import ScriptRun, run_script
+from vramcast.tracing.scripts import ScriptRun, last_line, run_script
 from vramcast.tracing.session import Session
 from vramcast.tracing.targets import OWN, Target, find_before, find_target
 from vramcast.tracing.workloads import Workload
@@ -34,6 +34,13 @@ from vramcast.units import format_bytes
 TESTED: Final = (2, 13)
 OLDEST: Final = (2, 11)
 CATCHES: Final = "the script runs out of memory, catches that and goes on; with memory enough its peak would be {}"
+
+
+UNTRAINED: Final = (
+    "{} came to its end without a step of an optimizer, after {:,} forwards and {:,} backwards on the card; it printed "
+    "last: {}; what training takes is not known, what ran takes {}: data that stand in may be too few (--data "
+    "rows=COUNT), and where no step is meant --eval answers for what runs"
+)
 
 
 def check_torch() -> tuple[str, ...]:
@@ -105,7 +112,8 @@ def _users(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
 def answered_script(job: ScriptJob) -> Traced:
     """The answer to a script; where it does not fit, with what would change that.
 
-    Raises: VramcastError of one sentence; InvalidSpec where nothing ran on the card
+    Raises: VramcastError of one sentence; InvalidSpec where nothing ran on the card; Unsupported where it was to train
+        and took no step: its peak would be taken for that of training
     """
     warnings = check_torch()
     ran = run_script(job)
@@ -124,6 +132,11 @@ def answered_script(job: ScriptJob) -> Traced:
     )
     found = traced(ran.run, about)
     if found.answer.fits:
+        if job.is_training and ran.is_training and not (ran.steps or ran.stopped):
+            raise Unsupported(
+                UNTRAINED, job.path, ran.forwards, ran.backwards, last_line(ran.output) or "nothing",
+                format_bytes(found.answer.fullest.needed_bytes)
+            )
         return found
     again = _tried_again(job, ran)
     if again is not None:

@@ -168,7 +168,7 @@ class Watch:
     def write(
         self, *, stopped: Note = NOTHING, error: Note = NOTHING, kind: type[VramcastError] = InvalidSpec,
         exited: bool = False,
-        missing: str = "", nearby: str = "",
+        missing: str = "", nearby: str = "", is_unlaunched: bool = False,
     ) -> None:
         """Leave the record of what ran so far; the first one stays."""
         if self._is_written:
@@ -185,8 +185,9 @@ class Watch:
         )
         ran = ScriptRun(
             run=run, num_parameters=self._num_parameters, steps=self.steps, forwards=self._forwards,
+            backwards=self._loaders.backwards, is_training=self._has_optimizer or self._started_to_train,
             host_forwards=self._host_forwards, assumptions=tuple(session.assumptions), stopped=stopped, error=error,
-            error_kind=kind.__name__, exited=exited, missing=missing, nearby=nearby,
+            error_kind=kind.__name__, exited=exited, missing=missing, nearby=nearby, is_unlaunched=is_unlaunched,
         )
         draft = self._folder / (RECORD + ".part")
         draft.write_bytes(msgspec.msgpack.encode(ran, enc_hook=parts_of))
@@ -225,7 +226,7 @@ class Watch:
         if len(self._session.origins.modules) == 1:  # the session's own hook came first
             self._counts_forward = self._session.holders.is_on_device(module, inputs)
             if self._counts_forward:
-                self._num_parameters = max(self._num_parameters, count_parameters(module))
+                self._num_parameters = max(self._num_parameters, int(count_parameters(module)))
 
     def _after_forward(self, module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
         if self._session.origins.modules:
@@ -295,6 +296,13 @@ class Watch:
     def _will_train(self) -> bool:
         """Whether the script, or a module beside it, speaks of training."""
         return self._speaks_of(TRAINS)
+
+    @property
+    def _started_to_train(self) -> bool:
+        """Whether the script alone, as it was started, speaks of training."""
+        path = Path(sys.argv[0])
+        text = self._job.text or (path.read_text(encoding="utf-8", errors="replace") if path.is_file() else "")
+        return TRAINS.search(text) is not None
 
     @cached_property
     def _dumps(self) -> bool:

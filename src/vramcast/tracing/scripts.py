@@ -54,6 +54,8 @@ class ScriptRun(Struct, frozen=True, kw_only=True):
     num_parameters: int
     steps: int  # optimizer steps
     forwards: int  # of outermost modules, on the card
+    backwards: int  # calls of it
+    is_training: bool  # it made an optimizer, or its text speaks of training
     host_forwards: int  # on the CPU, which computes them
     assumptions: tuple[Assumption, ...]
     stopped: Note = NOTHING  # why it was stopped before its end, a sentence; "" where it ended by itself
@@ -61,6 +63,7 @@ class ScriptRun(Struct, frozen=True, kw_only=True):
     error_kind: str = "InvalidSpec"  # name of its class
     missing: str = ""  # a package that the error is for want of, and that has a stand-in
     nearby: str = ""  # folder beside the script with the module that it lacks
+    is_unlaunched: bool = False  # the line that failed reads what torchrun sets
     exited: bool = False  # the error is that it exited, and what it printed last says why
     output: str = ""  # the end of what it printed
 
@@ -89,10 +92,12 @@ def run_script(job: ScriptJob) -> ScriptRun:
         return run_script(replace(job, stand_ins=(*job.stand_ins, ran.missing), spent_s=spent))
     if ran.nearby and ran.nearby not in job.folders and spent < job.time_limit_s:
         return run_script(replace(job, folders=(*job.folders, ran.nearby), spent_s=spent))
+    if ran.is_unlaunched and not job.is_launched and job.world_size == 1 and spent < job.time_limit_s:
+        return run_script(replace(job, is_launched=True, spent_s=spent))
     if ran.error:
         kind = ERRORS.get(ran.error_kind, InvalidSpec)
         if ran.exited and output.strip():
-            raise kind("{} after printing: {}", ran.error, _last_line(output))
+            raise kind("{} after printing: {}", ran.error, last_line(output))
         raise kind(ran.error)
     return replace(ran, output=output)
 
@@ -114,12 +119,12 @@ def _wait(job: ScriptJob, folder: Path) -> int | None:
                 process.wait()
 
 
-def _last_line(output: str) -> str:
+def last_line(output: str) -> str:
     return output.strip().rpartition("\n")[2][:LONGEST_LINE]
 
 
 def _died(job: ScriptJob, code: int | None, output: str) -> Unsupported:
-    last = _last_line(output) or "nothing was printed"
+    last = last_line(output) or "nothing was printed"
     if code is None:
         return Unsupported(
             "{} was still running after {} s, in native code; raise --time-limit or give it arguments that make it "

@@ -14,19 +14,20 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from vramcast.domain.trace_job import ScriptJob
+from vramcast.tracing.distributed.groups import parse_world
 
 
 def start_script(job: ScriptJob) -> None:
     """Run it as `__main__`, to its end."""
     if job.is_command:
-        _follow_launches()
+        _follow_launches(parse_world(size=job.world_size, rank=job.rank).environment())
     if job.text is None:
         run_python(["-m", job.path, *job.arguments] if job.is_module else [job.path, *job.arguments])
         return
@@ -52,11 +53,14 @@ def run_python(words: Sequence[str]) -> None:
         runpy.run_path(rest[0], run_name="__main__")
 
 
-def _follow_launches() -> None:
-    """Run what a launcher starts in this process, for as long as it lives."""
+def _follow_launches(environment: Mapping[str, str]) -> None:
+    """Run what a launcher starts in this process, for as long as it lives; a rank has those variables."""
     launcher: Any = import_module("torch.distributed.launcher.api").elastic_launch
+    macros: Any = import_module("torch.distributed.elastic.utils").macros
 
     def launched(self: Any, *words: Any) -> dict[int, Any]:
+        os.environ.update(environment)
+        words = tuple(macros.substitute(words, environment["LOCAL_RANK"]))
         if callable(self._entrypoint):
             return {0: self._entrypoint(*words)}
         run_python(words if _is_python(self._entrypoint) else [self._entrypoint, *words])

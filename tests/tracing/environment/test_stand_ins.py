@@ -79,7 +79,10 @@ SENTENCES = "SparseEncoderTrainer(model, rows['train']);"
 
 
 @pytest.mark.parametrize(("text", "subset", "columns"), [
-    ("", "qrels", ["query-id", "corpus-id", "score"]),
+    ("", "qrels", ["query-id", "corpus-id", "score"]), ("", "corpus", ["_id", "text"]),
+    ("dict(zip(corpus['passage_id'], corpus['passage']))", "corpus", ["passage_id", "passage"]),
+    ("x.remove_columns(['coarse']).rename_column('fine', 'label'), x['label'], x['text']", "",
+     ["text", "fine", "coarse"]),
     ("", "", ["anchor", "positive"]), ("dataset['question'], x['answer']", "", ["question", "answer"]),
     ("dataset['id'], dataset.add_column('id', x)", "triplet", ["anchor", "positive", "negative"]),
     ("dataset['sentence1'], dataset['sentence2'], dataset['score']", "pair-class", ["sentence1", "sentence2", "label"]),

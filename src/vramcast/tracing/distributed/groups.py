@@ -45,6 +45,7 @@ class World(NamedTuple):
     size: int = 1  # ranks of the default process group
     rank: int = 0
     cards_per_machine: int = CARDS_PER_MACHINE
+    is_launched: bool = False  # by torchrun, though it is alone
 
     @property
     def local_size(self) -> int:
@@ -102,7 +103,8 @@ REDUCING: Final = (
 
 @contextmanager
 def simulate_distributed(patches: Patches, simulation: Simulation, world: World) -> Iterator[None]:
-    """Within: `torch.distributed` works as on that rank of that world, and the variables of torchrun are set.
+    """Within: `torch.distributed` works as on that rank of that world, and the variables of torchrun are set, unless it
+    is alone: scripts take a process that has them for one of several, with DDP and its buckets.
 
     On the way out groups made within are gone and the variables are as before.
     """
@@ -115,7 +117,7 @@ def simulate_distributed(patches: Patches, simulation: Simulation, world: World)
     excepthook = sys.excepthook  # init_process_group replaces it
     had_group = dist.is_initialized()
     try:
-        with variables(world.environment()):
+        with variables(world.environment() if world.size > 1 or world.is_launched else {}):
             yield
     finally:
         if dist.is_initialized() and not had_group:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from vramcast.errors import Unsupported
+from vramcast.errors import Note, Unsupported
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.environment.repositories import INDEX, VARIANT, WEIGHTS, Maker, files_of, make_weights
 from vramcast.tracing.simulation import Simulation, running
@@ -32,6 +32,8 @@ NO_HUB: Final = (
 )
 OF_TORCHVISION: Final = "pytorch/vision"
 PIECES: Final = "tiktoken: its vocabulary is not fetched; one of the same size stands in, of 2 characters a token"
+UNWRITTEN: Final = "{}: nothing is written to the hub"
+USER: Final = "user"
 UNFETCHED: Final = "weights at an address are not fetched; those that a module is made with stay"
 VOCABULARIES: Final = {"cl100k": 100_256, "o200k": 199_998, "p50k": 50_280, "gpt-2": 50_256, "r50k": 50_256}
 """Part of an address -> pieces [tiktoken tiktoken_ext/openai_public.py: what its special tokens leave of each]."""
@@ -114,7 +116,8 @@ def hub_of_files(module: ModuleType) -> Iterator[None]:
 
 @contextmanager
 def lists_of_hub(module: ModuleType) -> Iterator[None]:
-    """Around `huggingface_hub.hf_api`: what a repository of the catalogue holds, where the hub does not answer."""
+    """Around `huggingface_hub.hf_api`: what a repository of the catalogue holds, where the hub does not answer; nothing
+    is written to it."""
     yield
     api = vars(module)["HfApi"]
     ask = api.model_info
@@ -126,8 +129,46 @@ def lists_of_hub(module: ModuleType) -> Iterator[None]:
             return ask(self, repo_id, *args, **kwargs)
         return vars(module)["ModelInfo"](id=repo_id, sha="0" * 40, siblings=[{"rfilename": name} for name in files])
 
-    api.model_info = told
-    vars(module)["model_info"] = MethodType(told, vars(module)["api"])
+    methods: dict[str, Callable[..., Any]] = {"model_info": told, **_unwritten(module)}
+    for name, method in methods.items():
+        setattr(api, name, method)
+        vars(module)[name] = MethodType(method, vars(module)["api"])
+
+
+def _unwritten(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    """Methods through which everything is written to a hub, and who writes: what a simulated run made is not."""
+    api, made = vars(module)["HfApi"], vars(module)
+    future_compatible = made["future_compatible"]
+
+    def noted(repo_id: str) -> str:
+        simulation = running()
+        if simulation is not None:
+            simulation.assumptions.note(Note(UNWRITTEN, repo_id))
+        return repo_id if "/" in repo_id else f"{USER}/{repo_id}"
+
+    def repository(self: Any, repo_id: str, *_args: Any, **kwargs: Any) -> Any:
+        kind = f"{kwargs['repo_type']}s/" if kwargs.get("repo_type") in ("dataset", "space") else ""
+        return made["RepoUrl"](f"{self.endpoint}/{kind}{noted(repo_id)}")
+
+    @future_compatible
+    def commit(self: Any, *args: Any, commit_message: str | None = None, **kwargs: Any) -> Any:
+        repo_id = noted(kwargs.get("repo_id") or args[0])
+        return made["CommitInfo"](f"{self.endpoint}/{repo_id}/commit/0", commit_message or "", "", "0" * 40)
+
+    def user(_self: Any, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+        return {"type": "user", "name": USER, "orgs": []}
+
+    stand_ins: dict[str, Callable[..., Any]] = {"create_repo": repository, "whoami": user}
+    stand_ins |= dict.fromkeys(("create_commit", "upload_file", "upload_folder"), commit)
+    return {name: _while_running(getattr(api, name), method) for name, method in stand_ins.items()}
+
+
+def _while_running(method: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (method if running() is None else stand_in)(*args, **kwargs)
+
+    return call
 
 
 @contextmanager

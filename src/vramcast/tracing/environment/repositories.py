@@ -56,6 +56,9 @@ TEMPLATE: Final = (
 USUAL: Final = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<s>", "</s>", "<pad>", "<image>")
 """Tokens that scripts name, at the end of a vocabulary that has room for them."""
 LEAST_VOCABULARY: Final = 1000
+PADS: Final = ("qwen2", "qwen3")
+"""Families whose tokenizer has a token to pad with, of which their config says nothing [transformers models/qwen2/
+tokenization_qwen2.py `pad_token`]."""
 AFTER_PAD: Final = (
     "camembert", "data2vec-text", "ibert", "lilt", "longformer", "luke", "markuplm", "mpnet", "roberta",
     "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
@@ -129,10 +132,16 @@ def _model_files(config: dict[str, Any], repo_id: str, tokens: int = 0, said: st
         WEIGHTS: partial(make_weights, config, repo_id),
         "tokenizer.json": partial(_make_tokenizer, config, repo_id),
         "tokenizer_config.json": partial(_make_json, {
-            "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest, "chat_template": TEMPLATE,
+            "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest,
+            **({"chat_template": TEMPLATE} if _writes(config) else {}),
             **{f"{role}_token": text for role, (text, _) in _specials(config).items()},
         }, ""),
     }
+
+
+def _writes(config: Mapping[str, Any]) -> bool:
+    """Whether a model goes on with text, as those that chat do: encoders and translators have no template for it."""
+    return "text_config" in config or any("CausalLM" in name for name in config.get("architectures") or ())
 
 
 def _make_json(content: Mapping[str, Any], said: str, path: Path, simulation: Simulation) -> None:
@@ -171,6 +180,8 @@ def _specials(config: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
         usual = import_module("transformers").AutoConfig.for_model(config["model_type"])
         for role in ("bos", "pad"):
             ids[role] = getattr(usual, f"{role}_token_id", None) if ids[role] is None else ids[role]
+    if ids["pad"] is None and str(config.get("model_type")).startswith(PADS):
+        ids["pad"] = _vocabulary(config) - 2
     ids["eos"] = _vocabulary(config) - 1 if ids["eos"] is None else ids["eos"]  # as every tokenizer has one
     firsts = {role: each[0] if isinstance(each, list) else each for role, each in ids.items()}
     texts: dict[int, str] = {}

@@ -53,13 +53,16 @@ TRAINERS: Final[Mapping[str, tuple[str, ...]]] = {
     "DPO": ("chosen", "rejected"), "CPO": ("chosen", "rejected"), "ORPO": ("chosen", "rejected"),
     "Reward": ("chosen", "rejected"), "KTO": ("prompts", "completions", "desirable"),
     "BCO": ("prompts", "completions", "desirable"), "GRPO": ("prompts", "solution"), "RLOO": ("prompts", "solution"),
-    "OnlineDPO": ("prompts",), "XPO": ("prompts",), "NashMD": ("prompts",),
+    "OnlineDPO": ("prompts",), "XPO": ("prompts",), "NashMD": ("prompts",), "PRM": ("prompt", "steps", "verdicts"),
 }
 """Trainer of TRL -> what a conversational data set of its kind has; the first whose class a script names."""
-NAMED: Final = {"prompts": "prompt", "completions": "completion", "desirable": "label"}
+NAMED: Final = {
+    "prompts": "prompt", "completions": "completion", "desirable": "label",
+    "steps": "completions", "verdicts": "labels",
+}
 TRAINER: Final = re.compile(rf"\b({'|'.join(TRAINERS)})Trainer\b")
 QUOTED: Final = re.compile(r"""["'](\w+)["']""")
-OF_SENTENCES: Final = re.compile(r"\b(?:SentenceTransformer|CrossEncoder|SparseEncoder)Trainer\b")
+OF_SENTENCES: Final = re.compile(r"\b(?:SentenceTransformer|CrossEncoder|SparseEncoder|MultiVectorEncoder)Trainer\b")
 """Trainers of sentence-transformers, to which every column is a text of its own, or a label by its name."""
 ADDED: Final = re.compile(r"add_column\(\s*(?:name=)?[\"'](\w+)")
 OWN_TEXT: Final = ("dataset_text_field", "formatting_func")
@@ -68,7 +71,8 @@ SUBSCRIPT: Final = re.compile(
     r"\b(?:\w*dataset|batch|data_point|elements?|entry|entries|examples?|items?|records?|rows?|samples?|x)\[[\"'](\w+)[\"']\]"
 )
 """How scripts name a column of a row or a batch of rows."""
-REMOVED: Final = re.compile(r"remove_columns=\[([^\]]*)\]")
+REMOVED: Final = re.compile(r"remove_columns(?:=|\()\[([^\]]*)\]")
+RENAMED: Final = re.compile(r"rename_column\([\"'](\w+)[\"'],\s*[\"'](\w+)")
 OF_BATCHES: Final = (
     "attention_mask", "decoder_input_ids", "input_ids", "input_values", "labels", "length", "pixel_values",
     "text_target", "token_type_ids",
@@ -81,13 +85,15 @@ SUBSETS: Final[Mapping[str, tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]]
     "pair-class": ((("premise", "hypothesis"), ("sentence1", "sentence2")), ("label",)),
     "pair-score": ((("sentence1", "sentence2"),), ("score",)),
     "triplet": ((("anchor", "positive", "negative"), ("query", "positive", "negative")), ()),
-    "corpus": ((("_id", "text"),), ()), "queries": ((("_id", "text"),), ()),
-    "qrels": ((("query-id", "corpus-id"),), ("score",)),
+    "triplets": ((("query_id", "positive_id", "negative_id"),), ()),
+    "corpus": ((("_id", "text"), ("passage_id", "passage")), ()),
+    "queries": ((("_id", "text"), ("query_id", "query")), ()),
+    "qrels": ((("query-id", "corpus-id"),), ("score",)), "bm25": ((("query-id", "corpus-ids"),), ()),
 }
 """Subset that a script asks for by the name that the data sets of sentence-transformers have in common [its
 docs/sentence_transformer/dataset_overview.md; of searches: sentence_transformer/evaluation/nano_beir.py] -> the names
 that its texts may have, the usual ones first; its label."""
-KEYS: Final = ("_id", "corpus-id", "query-id")
+KEYS: Final = ("_id", "corpus-id", "query-id", "passage_id", "query_id", "positive_id", "negative_id")
 """Names of texts: those of the same number in two subsets are the same."""
 NO_METRIC: Final = "{}: the hub does not answer; a metric whose every value is zero stands in"
 
@@ -252,8 +258,10 @@ def columns_in(text: str, asked: Set[str], subset: str = "") -> tuple[str, ...]:
     words = {*QUOTED.findall(text), *asked}
     if OF_SENTENCES.search(text):
         texts, label = SUBSETS.get(subset, SUBSETS["pair"])
-        made = (*ADDED.findall(text), *OF_BATCHES, *SPLITS)
-        taken = tuple(name for name in dict.fromkeys(SUBSCRIPT.findall(text)) if name not in made)
+        renamed = dict(RENAMED.findall(text))
+        made = (*ADDED.findall(text), *OF_BATCHES, *SPLITS, *renamed.values())
+        named = (*SUBSCRIPT.findall(text), *renamed, *removed)
+        taken = tuple(name for name in dict.fromkeys(named) if name not in made)
         if subset not in SUBSETS and len(taken) > 1:
             return taken
         return *next((names for names in texts if words.issuperset(names)), texts[0]), *label
@@ -284,7 +292,7 @@ def _column(library: Any, name: str, count: int, simulation: Simulation, has_ima
     values: dict[str, Any] = {
         "messages": [asked, said], "conversations": [asked, said], "chosen": [asked, said], "rejected": [asked, said],
         "prompts": [asked], "completions": [said], "translation": dict.fromkeys(("de", "en", "fr", "ro"), brief),
-        "answers": {"text": ["quick"], "answer_start": [4]},
+        "steps": [brief] * SHORT, "verdicts": [True] * SHORT, "answers": {"text": ["quick"], "answer_start": [4]},
     }
     if name in values:
         return [values[name]] * count, None
@@ -294,6 +302,8 @@ def _column(library: Any, name: str, count: int, simulation: Simulation, has_ima
         return [number / count for number in range(count)], None
     if name in KEYS:
         return [str(number) for number in range(count)], None
+    if name == "corpus-ids":  # those found for a query
+        return [list(map(str, range(count)))] * count, None
     if name in ("idx", "id"):
         return list(range(count)), None
     rest = (brief if name in BRIEF else long)[CHARACTERS:]

@@ -8,6 +8,7 @@ every simulated tensor as one of the meta device and moves none of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final, cast
 
@@ -104,6 +105,7 @@ def _with_data(tensor: torch.Tensor, simulation: Simulation) -> torch.Tensor:
 _ONE_STORAGE: Final = (torch.Tensor, torch.nn.Parameter)
 FROM_DATA: Final = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor")
 """Functions of torch that read Python data and then move it."""
+STAYS_DENSE: Final = "data decides what to_sparse leaves out: its result is counted as dense"
 LIKE: Final = (
     "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
 )
@@ -137,6 +139,7 @@ def patch_tensors(patches: Patches, simulation: Simulation) -> None:
     patches.set(torch.Tensor, "data_ptr", lambda self: _tensor_address(self, residents))
     _patch_groups(patches)
     _patch_new(patches, simulation)
+    _patch_sparse(patches, simulation)
     _patch_wrappers(patches)
     _patch_moves(patches, simulation)
     _patch_factories(patches, simulation)
@@ -179,6 +182,35 @@ def _patch_new(patches: Patches, simulation: Simulation) -> None:
 
     patches.set(torch.Tensor, "new", like)
     patches.set(torch.Tensor, "new_tensor", of_data)
+
+
+def _patch_sparse(patches: Patches, simulation: Simulation) -> None:
+    """Data decides what `to_sparse` leaves out: what it makes of a simulated tensor stays dense."""
+
+    def dense(method: Any, act: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        @wraps(method)
+        def call(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if self.layout is not torch.strided or simulation.memory.of(self) is None:
+                return cast(torch.Tensor, method(self, *args, **kwargs))
+            simulation.assumptions.note(STAYS_DENSE, simulation.origins.place())
+            return act(self)
+
+        return call
+
+    for name in ("to_sparse", "to_sparse_csr", "to_sparse_csc", "to_sparse_coo"):
+        patches.set(torch.Tensor, name, dense(getattr(torch.Tensor, name), torch.Tensor.clone))
+
+    def rows(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.arange(tensor.size(0) + 1, device=tensor.device) * tensor.size(1)
+
+    def coordinates(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(tensor.dim(), tensor.numel(), dtype=torch.int64, device=tensor.device)
+
+    parts: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "coalesce": lambda tensor: tensor, "crow_indices": rows, "indices": coordinates, "values": torch.Tensor.flatten,
+    }
+    for name, act in parts.items():
+        patches.set(torch.Tensor, name, dense(getattr(torch.Tensor, name), act))
 
 
 def _patch_groups(patches: Patches) -> None:

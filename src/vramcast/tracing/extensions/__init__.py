@@ -20,7 +20,7 @@ from vramcast.tracing.environment.hub import (
 from vramcast.tracing.environment.rows import metrics_of_hub, rows_of_hub
 from vramcast.tracing.environment.yolo import checkpoints_of_yaml, images_of_yaml
 from vramcast.tracing.extensions import apex, transformer_engine
-from vramcast.tracing.extensions.stand_ins import Extension, Guard, unbuilt
+from vramcast.tracing.extensions.stand_ins import Extension, Guard, graphs_unread, unbuilt
 from vramcast.tracing.rules import attention
 
 EXTENSIONS: Final[Mapping[str, Extension]] = {
@@ -29,6 +29,7 @@ EXTENSIONS: Final[Mapping[str, Extension]] = {
 }
 GUARDED: Final[Mapping[str, Guard]] = {
     **transformer_engine.GUARDED, "torch.utils.cpp_extension": unbuilt,
+    "torch.utils.tensorboard._pytorch_graph": graphs_unread,
     "huggingface_hub.file_download": hub_of_files, "huggingface_hub.hf_api": lists_of_hub,
     "huggingface_hub._snapshot_download": snapshots_of_hub,
     "timm.models._builder": without_pretrained, "timm.data.readers.reader_factory": folders_of_timm,

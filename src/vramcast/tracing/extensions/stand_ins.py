@@ -146,6 +146,24 @@ def unbuilt(module: ModuleType) -> Iterator[None]:
         setattr(module, name, _unless_running(getattr(module, name)))
 
 
+@contextmanager
+def graphs_unread(module: ModuleType) -> Iterator[None]:
+    """Around `torch.utils.tensorboard._pytorch_graph`: torch.jit cannot trace tensors without data; the module runs."""
+    yield
+    made = vars(module)
+    trace = made["graph"]
+
+    @wraps(trace)
+    def graph(model: Any, args: Any, *rest: Any, **kwargs: Any) -> Any:
+        if running() is None:
+            return trace(model, args, *rest, **kwargs)
+        with made["_set_model_to_eval"](model):
+            model(*(args if isinstance(args, (list, tuple)) else (args,)))
+        return made["GraphDef"](versions=made["VersionDef"](producer=22)), made["RunMetadata"]()
+
+    made["graph"] = graph
+
+
 def _unless_running(build: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(build)
     def built(name: str, *args: Any, **kwargs: Any) -> Any:
