@@ -17,6 +17,10 @@ def peak(job: Job) -> int:
     return max(peaks(job, program)[0] for program in ranks(job))
 
 
+def of_megatron(model: str, **options: object) -> Job:
+    return job_of({"model": model, "gpus": "4xh100-sxm-80gb", "engine": "megatron", "recompute": "full", **options})
+
+
 def test_every_pipeline_stage_is_a_role() -> None:
     roles = ranks(simumax_job("llama3_70b_l12_tp1_pp2_dp4_mbc8_cef"))
     assert [role.role for role in roles] == ["first stage", "last stage"]
@@ -124,3 +128,31 @@ def test_norms_behind_parts_keep_what_they_read_and_capped_scores_need_no_mask()
     gemma = vramcast.train("gemma-2-2b", **asked, engine_option=("attention_mask=false",))
     kept = next(entry for entry in gemma.fullest.ledger if entry.path.endswith("output.tanh"))
     assert kept.num_bytes == 1024 * 256_000 * 2
+
+
+def test_a_frozen_tower_is_whole_on_the_first_stage_alone() -> None:
+    job = of_megatron("qwen2.5-vl-7b", tp=2, pp=2, freeze="towers,projectors", **{"seq-len": 2048})
+    towers = [sum(entry.num_bytes for entry in role.ledger if entry.path.startswith("weights/frozen/"))
+              for role in answer(job, with_changes=False).ranks]
+    assert towers == [pytest.approx(2 * 676_550_144, rel=1e-3), 0]  # whole, in 16 bits
+    with pytest.raises(Unsupported, match="towers that do not learn"):
+        ranks(of_megatron("qwen2.5-vl-7b", tp=2))
+
+
+def test_labels_make_no_logits_and_an_answer_rated_alone_takes_half_of_a_pair() -> None:
+    made = {objective: peak(of_megatron("qwen2.5-7b", tp=4, objective=objective, **{"seq-len": 4096}))
+            for objective in ("sft", "classification", "dpo", "kto")}
+    logits = 4096 * 152064 // 4 * (2 + 4)
+    assert made["sft"] - made["classification"] > logits
+    assert made["dpo"] - made["kto"] > logits
+
+
+def test_a_part_of_the_optimizer_leaves() -> None:
+    def held(part: float) -> int:
+        job = of_megatron("qwen3-8b", tp=4, shards="optimizer", **{
+            "offload-optimizer": "cpu", "engine-option": (f"offload_fraction={part}",)})
+        ledger = answer(job, with_changes=False).fullest.ledger
+        return sum(entry.num_bytes for entry in ledger if entry.path.startswith("optimizer/"))
+
+    assert held(0.25) == pytest.approx(0.75 * held(0), rel=0.01)
+    assert held(1) == 0

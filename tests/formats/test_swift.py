@@ -8,6 +8,7 @@ import pytest
 from tests.formats.test_axolotl import figures
 from tests.formats.test_readers import asked, refusal, written
 from vramcast.api import job_of
+from vramcast.errors import Unsupported
 from vramcast.formats.read import Given, read_files
 
 SFT = """# 22GB
@@ -130,6 +131,39 @@ def test_labels_of_samples_are_a_question_of_their_own(tmp_path: Path) -> None:
     path = written(tmp_path, "train.sh", SFT.replace("MORE", "--task_type seq_cls --num_labels 2"))
     job = asked(path, gpus="2xh100")
     assert (job.workload.objective, job.workload.min_seq_len) == ("classification", 1)
+
+
+@pytest.mark.parametrize(("before", "task", "model", "texts"), [
+    ("", "embedding", "qwen3-embedding-0.6b", 2), ("", "generative_reranker", "qwen3-reranker-0.6b", 8),
+    ("MAX_NEGATIVE_SAMPLES=3 ", "reranker", "qwen3-0.6b", 4), ("", "seq_cls --num_labels 2", "qwen2.5-vl-3b", 1),
+])
+def test_a_sample_of_several_texts_is_as_many_rows(
+    tmp_path: Path, before: str, task: str, model: str, texts: int
+) -> None:
+    text = before + SFT.replace("qwen3-0.6b", model).replace("MORE", f"--task_type {task}")
+    job = asked(written(tmp_path, "train.sh", text), gpus="2xh100")
+    assert (job.workload.objective, job.workload.micro_batch, job.workload.grad_accum) == ("classification", texts, 8)
+
+
+def test_a_head_that_stays_unused_is_named(tmp_path: Path) -> None:
+    text = SFT.replace("qwen3-0.6b", "Qwen/Qwen3-8B").replace("MORE", "--task_type embedding")
+    with pytest.raises(Unsupported, match="a head of its own"):
+        asked(written(tmp_path, "train.sh", text), gpus="2xh100")
+
+
+def test_tuners_of_peft_are_as_wide_as_their_own_number(tmp_path: Path) -> None:
+    def of(kind: str) -> dict[str, Any]:
+        return given(tmp_path, text=SFT.replace("lora \\", f"{kind} \\").replace("MORE", "")).options
+
+    assert [(of(kind)["peft"], of(kind)["lora-rank"]) for kind in ("bone", "boft")] == [("bone", 4), ("boft", 4)]
+
+
+def test_a_batch_that_only_the_file_s_processes_share_is_answered_for_those(tmp_path: Path) -> None:
+    text = ("NPROC_PER_NODE=2 megatron sft --model qwen3-0.6b --dataset a --micro_batch_size 8 "
+            "--global_batch_size 16 --max_length 512\n")
+    path = written(tmp_path, "train.sh", text)
+    assert [asked(path, gpus=f"{count}xh100").cluster.count for count in (2, 8)] == [2, 2]
+    assert asked(path, gpus="8xh100", micro_batch=2).cluster.count == 8
 
 
 def test_arguments_before_release_3_are_read(tmp_path: Path) -> None:

@@ -37,6 +37,11 @@ def job(folder: Path, more: str = "", **options: Any) -> Job:
     ("--recompute_granularity none", {"recompute": None}),
     ("--optimizer_cpu_offload true --use_precision_aware_optimizer true --optimizer_offload_fraction 1.",
      {"offload-optimizer": "cpu"}),
+    ("--optimizer_cpu_offload true --optimizer_offload_fraction 0.4", {"offload-optimizer": "cpu"}),
+    ("--rlhf_type kto", {"objective": "kto", "seq-len": 2048}),
+    ("--rlhf_type rm", {"objective": "reward", "seq-len": 2048}),
+    ("--task_type seq_cls", {"objective": "classification", "freeze": "towers,projectors"}),
+    ("--task_type embedding", {"objective": "classification", "micro-batch": 2}),
     ("--optimizer muon", {"shards": "nothing"}),
     ("--torch_dtype float16", {"precision": "mixed-fp16"}),
     ("--fp8_format hybrid --fp8_recipe blockwise", {"precision": "fp8"}),
@@ -52,12 +57,12 @@ def test_arguments_are_read_as_ms_swift_means_them(more: str, expected: dict[str
 
 
 @pytest.mark.parametrize(("more", "sentence"), [
-    ("--rlhf_type dpo", "packing: joins pairs"),
     ("--rlhf_type grpo", "rlhf_type: 'grpo' is not modelled for megatron"),
-    ("--task_type seq_cls", "task_type"),
+    ("--task_type generative_reranker", "task_type: 'generative_reranker' is not modelled"),
+    ("--model qwen3-vl-8b --tuner_type lora --freeze_vit false", "freeze_vit: false adapts towers"),
+    ("--model qwen3-vl-8b --freeze_llm true", "freeze_llm: leaves towers alone"),
     ("--mtp_num_layers 1", "mtp_num_layers"),
     ("--optimizer dist_muon", "optimizer"),
-    ("--optimizer_cpu_offload true --optimizer_offload_fraction 0.5", "optimizer-offload-fraction"),
     ("--per_device_train_batch_size 1", "knows no such name"),
     ("--tuner_type lora_llm", "'lora_llm' is not modelled"),
 ])

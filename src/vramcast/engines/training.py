@@ -54,7 +54,7 @@ class TrainingEngine(NamedTuple):
     runs_transformers: bool = False  # transformers' model code
     is_trainer: bool = False  # transformers' Trainer runs the loop
     one_model: bool = False  # its programs hold one language model and its loss
-    compares: bool = False  # they ask a frozen reference too, for DPO
+    objectives: tuple[str, ...] = ()  # that they have beside those of a language model
     unused: tuple[str, ...] = ()  # fields of the plan that it does not look at: anything but the default is refused
 
 
@@ -104,8 +104,8 @@ TRAINING: Final[dict[str, TrainingEngine]] = {
     "megatron": TrainingEngine(
         "vramcast.engines.megatron", (0, 2), (0, 17), "Megatron Core", "megatron", Precision.MIXED_BF16,
         Precision.MIXED_BF16, Precision.MIXED_FP16, calls=_WITH_COPIES, by_version=False, shards=Shards.OPTIMIZER,
-        copies_in_fp32=True, compares=True,
-        one_model=True, unused=(*_OF_FSDP2, "optimizer_kernel", "shard_group", "freeze"),
+        copies_in_fp32=True, objectives=("dpo", "kto", "reward", "classification"), one_model=True,
+        unused=(*_OF_FSDP2, "optimizer_kernel", "shard_group"),
     ),
     "colossalai": TrainingEngine(
         "vramcast.engines.colossalai", (0, 3), (0, 5), "Colossal-AI", "eager", Precision.MIXED_BF16,

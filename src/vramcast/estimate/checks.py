@@ -136,17 +136,18 @@ def refuse_ignored(job: Job) -> None:
             raise Unsupported(
                 "{}={} is not modelled for engine {} sharded by {}; leave it out", option, asked, job.engine, who
             )
-    if engine.one_model and workload.objective not in ("pretrain", "sft", *(("dpo",) if engine.compares else ())):
+    if engine.one_model and workload.objective not in ("pretrain", "sft", *engine.objectives):
         raise Unsupported(
             "objective={} is not modelled for engine {}; use engine huggingface", workload.objective, job.engine
         )
-    if workload.objective in ("kto", "rloo") and job.engine != "huggingface":
+    if workload.objective in ("kto", "rloo") and job.engine not in ("huggingface", "megatron"):
         raise Unsupported("objective={} is counted as TRL runs it; use --engine huggingface", workload.objective)
     if workload.objective in ANSWERS and model.head is not Head.LM:
         raise InvalidSpec(
             "objective={} compares answers, and {} writes none; use pretrain", workload.objective, model.name
         )
-    if engine.one_model and model.head not in (Head.LM, Head.MLM):
+    labels = workload.objective in engine.objectives and model.head is Head.CLASSIFIER
+    if engine.one_model and model.head not in (Head.LM, Head.MLM) and not labels:
         raise Unsupported(
             "{} trains language models, and {} predicts no tokens; use --engine pytorch", job.engine, model.name
         )

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from math import ceil
 from typing import Final, NamedTuple
 
 from vramcast.blocks.parameters.model import count_parameters, named_parameters
@@ -155,9 +156,10 @@ def _sharing(job: Job) -> Sharing:
     data = job.data_parallel * plan.cp
     sharded = plan.shards is not Shards.NOTHING or _sharder(job).divides_states
     divided = min(plan.shard_group or data, data) if sharded else 1
+    part = float(job.engine_options.get("offload_fraction", 1))
     return Sharing(
         ranks=ceil_div(cluster.count, cluster.num_nodes), shards=max(1, divided * plan.model_parallel), number=number,
-        learning=number if plan.peft is None else _adapters(job),
+        learning=ceil((number if plan.peft is None else _adapters(job)) * part),
     )
 
 

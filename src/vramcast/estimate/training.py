@@ -127,7 +127,8 @@ def _unversioned(job: Job) -> Iterator[str]:
 
 def _other_objective(job: Job) -> Iterator[str]:
     """What is answered in place of what such a model is trained for."""
-    if job.model.main.causal and "embed" in job.model.name.lower():
+    language = job.workload.objective in ("pretrain", "sft")
+    if language and job.model.main.causal and "embed" in job.model.name.lower():
         yield (
             Note(
                 "{} makes embeddings: this is its training as a language model, with logits of every token; "

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from vramcast.catalogue.clusters import NO_MARKET, Market, cluster_of
 from vramcast.catalogue.slices import is_part
 from vramcast.domain.model import Model
+from vramcast.domain.post_training import Episodes
 from vramcast.domain.version import named
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, SourceError, Unsupported
 from vramcast.formats.paths import NOTHING_GIVEN, Configs, Invocation
 from vramcast.formats.post_training import ANSWERED, as_post_training, is_training
-from vramcast.formats.read import Given, about_network, as_options, left_open, read_files, settled, solved
+from vramcast.formats.read import (
+    OPTIONS_OF_BATCH,
+    Given,
+    about_network,
+    as_options,
+    left_open,
+    read_files,
+    settled,
+    solved,
+)
 from vramcast.formats.reading import OF_AMD
 from vramcast.question.build import market_of
 from vramcast.question.options import MARKET_OPTIONS, over, parse_count
@@ -63,7 +73,7 @@ def with_configs(
     elif given.share:
         raise InvalidSpec("what is read sees {} of each card; give --gpus, the card", given.share)
     given = settled(given, (*said_by_files, *(beneath or {}), *named), ignore_unread=configs.ignore_unread)
-    open_ = left_open(given, merged) if command == "train" else _version_assumed(merged)
+    open_ = left_open(given, merged) if command == "train" else (*_version_assumed(merged), *_prompts(given, merged))
     model = options.get("model")
     if model is not None and given.options.get("model", model) != model:
         open_ = (*open_, Note("the model of the file is left for {}", getattr(model, "name", model)))
@@ -81,6 +91,11 @@ def _counted(given: Given, options: Mapping[str, Any]) -> tuple[str, tuple[str, 
     if given.alone and cluster.count > 1 and cluster.instance is None:
         one = re.sub(r"^(?:\d+x)+", "", named)
         return f"1x{one}", (Note("GPUs: {} runs on one, so 1x{} is answered, not {}", given.alone, one, cluster.count),)
+    batch = _of_fewer(given, options, count, cluster.count)
+    if batch and cluster.instance is None:
+        fewer = f"{count}x" + re.sub(r"^(?:\d+x)+", "", named)
+        return fewer, (Note("GPUs: {} GPUs cannot share the {} samples of a step, which the {} processes of what is "
+                            "read do, so {} is answered", cluster.count, batch, count, fewer),)
     if count <= 1 or cluster.count != 1 or cluster.instance is not None or re.match(r"\d+x", named):
         return named, ()
     machines = f"{given.nodes}x" if given.nodes > 1 and count % given.nodes == 0 else ""
@@ -102,6 +117,19 @@ def with_share(gpus: str, share: str, market: Market = NO_MARKET) -> str:
     machines = f"{cluster.num_nodes}x" if cluster.num_nodes > 1 else ""
     count = f"{machines}{cluster.gpus_per_node}x" if cluster.count > 1 else ""
     return f"{count}{cluster.gpu.name}-vgpu-{share}"
+
+
+def _of_fewer(given: Given, options: Mapping[str, Any], count: int, cards: int) -> int:
+    """The samples of a step, where they divide by the processes that a command starts and not by the question's more
+    cards; else 0."""
+    said = {kind: given.batch.get(kind) or given.options.get(name) for kind, name in OPTIONS_OF_BATCH.items()}
+    whole, micro = said["global"], said["micro"]
+    by_name = any(options.get(name) not in (None, said[kind]) for kind, name in OPTIONS_OF_BATCH.items())
+    if not whole or not micro or by_name or not 0 < count < cards:
+        return 0
+    parallel = math.prod(parse_count(name, options.get(name, 1)) for name in ("tp", "pp", "cp"))
+    ranks = [max(1, number // parallel) * micro for number in (count, cards)]
+    return int(whole) if whole % ranks[0] == 0 and whole % ranks[1] else 0
 
 
 def _over_cards(given: Given, options: dict[str, Any]) -> tuple[Given, dict[str, Any]]:
@@ -130,6 +158,12 @@ def _version_assumed(options: Mapping[str, Any]) -> tuple[str, ...]:
     return (Note(
         "{}: its defaults, as no version is named; --engine {}@VERSION takes those of another", assumed, engine
     ),)
+
+
+def _prompts(given: Given, options: Mapping[str, Any]) -> Iterator[str]:
+    """What is assumed of prompts whose length a training of files with an engine on its cards leaves open."""
+    if given.rollout and "seq-len" in given.auto and "prompt-len" not in options:
+        yield Note("{}: --{} {} is assumed", given.auto["seq-len"], "prompt-len", Episodes().prompt_len)
 
 
 def _market(options: Mapping[str, Any]) -> Market:

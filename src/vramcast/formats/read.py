@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.blocks.lengths import reads_images
 from vramcast.domain.job import Workload
-from vramcast.domain.model import Model
+from vramcast.domain.model import Head, Model
 from vramcast.engines.serving.requests import PARTS, generates
 from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, Unsupported, joined
 from vramcast.formats.paths import NOTHING_GIVEN, Invocation
@@ -219,7 +219,7 @@ def files_named(configs: Sequence[Config], given: Sequence[Path]) -> list[Path]:
 
 def _of_program(config: Config) -> list[str]:
     """Files that a command's program takes its own arguments from."""
-    name = next((name for name in ("hf-command", "axolotl-command", "swift", "nemo-rl")
+    name = next((name for name in ("hf-command", "axolotl-command", "swift", "swift-megatron", "nemo-rl")
                  if (config.table is None or name == "nemo-rl") and READERS[name].recognises(config)), "")
     return import_module(f"vramcast.formats.tools.{READERS[name].module}").files_of(config) if name else []
 
@@ -252,6 +252,8 @@ def _under_deepspeed(options: dict[str, Any]) -> dict[str, Any]:
         precision = f"mixed-{precision}"
         pairs = tuple(pair for pair in pairs if pair != "autocast=true")
     said = {"precision": precision.replace("amp-", "mixed-")} | ({"engine-option": pairs} if pairs else {})
+    if options.get("optimizer-kernel") == "foreach":  # PyTorch's own choice for its partitions, unasked
+        options = {name: value for name, value in options.items() if name != "optimizer-kernel"}
     return {name: value for name, value in options.items() if name != "engine-option"} | said
 
 
@@ -305,8 +307,8 @@ FLAT: Final = ("height", "width")
 """Sides of a patch; those of films have a time besides, and a table of positions that is stretched to any size."""
 
 PARTS_READ: Final[dict[str, tuple[str, ...]]] = {"hybrid": ("windows", "states")}
-"""Parts that are one of several of `PARTS`; "answers" is a network that writes them, "always" any: of names that only
-earlier versions have."""
+"""Parts that are one of several of `PARTS`; "answers" is a network that writes them, "own head" one whose
+output projection is not its embedding, "always" any: of names that only earlier versions have."""
 
 
 WHATEVER: Final = ("always", OF_AMD)
@@ -317,6 +319,8 @@ def has_part(model: Model, part: str) -> bool:
     """Whether a network has what a name of a command is about."""
     if part in ("answers", *WHATEVER):
         return part != "answers" or generates(model)
+    if part == "own head":
+        return model.head is Head.LM and not model.tied
     return any(PARTS[one][0](model) for one in PARTS_READ.get(part, (part,)))
 
 

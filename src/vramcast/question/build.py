@@ -64,9 +64,9 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         model = scorer(model)
         assumed = (*assumed, REWARDING)
     if workload.objective in ("classification", "tagging"):
-        if len(model.stacks) > 1:
+        if any(stack.vision is None for stack in model.stacks[:-1]):
             raise Unsupported(
-                "--objective {} needs one stack, and {} has {}; leave it out",
+                "--objective {} needs one stack of text, and {} has {}; leave it out",
                 workload.objective, model.name, len(model.stacks)
             )
         model = classifier(model, pooled=workload.objective == "classification")

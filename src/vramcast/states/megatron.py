@@ -7,11 +7,13 @@ TransformerEngine keeps the low 16 bits of the fp32 weights as int16 and reads b
 [TE] TransformerEngine transformer_engine/pytorch/optimizers/fused_adam.py `FusedAdam.step`, `get_unscaled_state`:
 moments that are not fp32 are copied to fp32, all of a parameter group before its kernel runs; bf16 ones are read as
 they are since 2.14 (`fuse_unscale`).
+[hybrid] megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py `_get_sub_optimizer_param_groups`
 [F16] megatron/core/optimizer/optimizer.py, Float16OptimizerWithFloat16Params: full fp32 copies, one per weight.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from math import lcm
@@ -49,7 +51,7 @@ class StateRules(NamedTuple):
     gradients_divided: bool = False  # Megatron FSDP
     weights_divided: bool = False
     main_parameters: bool = True
-    on_gpu: bool = True  # states not offloaded to the host
+    on_gpu: float = 1.0  # part of the states that is not offloaded to the host
     precision_aware: bool = False  # [PA]: 16-bit weights keep only the other 16 bits of fp32, gradients are not copied
     moment_bytes: int = 4  # per element of a moment
     copied_bytes: int = 0  # per element [TE]: states that are copied to fp32 while a parameter group is stepped
@@ -116,7 +118,8 @@ def _group(
     if rules.distributed:
         load.buffers.extend(_freed(built))  # each weight becomes a view of the buffer
     shards = list(_slices(group, elements, ranks)) if rules.distributed else group
-    if rules.on_gpu:
+    if rules.on_gpu:  # whole weights leave until the part that is to is gone: here that part of each [hybrid]
+        shards = [weight._replace(elements=math.ceil(weight.elements * rules.on_gpu)) for weight in shards]
         _optimizer(shards, rules, label, load, first)
         if rules.copied_bytes:
             update += _copied_states(shards, rules, label)

@@ -199,10 +199,11 @@ class ChunkBuilder:
     def head(self) -> Lowered:
         """Programs of final norm, output projection and loss."""
         model, context = self.context.model, self.context
+        labels = model.head is Head.CLASSIFIER
         sizes = HeadSizes(
             hidden=model.hidden,
-            vocab=context.layout.local_vocab(model.vocab),
-            cross_entropy=context.options.cross_entropy,
+            vocab=model.num_labels if labels else context.layout.local_vocab(model.vocab),
+            cross_entropy="unfused" if labels else context.options.cross_entropy,
             final_norm=model.main.final_norm,
             dense=model.head is Head.MLM,
             softcap=model.logits_softcap,

@@ -1,5 +1,7 @@
 """A Megatron-Core job: its options, what is recomputed, and the local sizes that follow.
 
+[mcore] modelscope/mcore-bridge f020e479 src/mcore_bridge
+
 Of recomputation: Megatron-LM d98e8a64d core/transformer/transformer_config.py `__post_init__`, transformer_layer.py
 `TransformerLayer.__init__`, moe/moe_layer.py `MoELayer.__init__`
 
@@ -20,7 +22,7 @@ from vramcast.blocks.megatron_layer import owns_norm
 from vramcast.blocks.megatron_shape import Kernel
 from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
-from vramcast.domain.model import MLP, Attention, Layer, Model, MoE, MultiLatentAttention, Noun
+from vramcast.domain.model import MLP, Attention, Layer, Model, MoE, MultiLatentAttention, Noun, Stack
 from vramcast.engines.megatron.fsdp import Widths
 from vramcast.engines.megatron.weights import check_adapters, lora_of
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
@@ -124,6 +126,7 @@ class Options(Noun, frozen=True):
     moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"  # exp-avg-dtype and exp-avg-sq-dtype
     main_params: Literal["fp32", "fp16"] = "fp32"  # main-params-dtype
     te: str = ""  # TransformerEngine's release
+    offload_fraction: Annotated[float, Meta(ge=0, le=1)] = 1.0  # of the states of an optimizer that is offloaded
     clip_grad: bool = True
     count_zeros: bool = False
     cuda_graphs: bool = False
@@ -224,6 +227,8 @@ def _check(job: Job, options: Options) -> None:
         raise InvalidSpec(  # training/arguments.py asks for the precision-aware optimizer, which is a distributed one
             "megatron offloads a distributed optimizer only; add --shards optimizer"
         )
+    if options.offload_fraction != 1 and plan.offload_optimizer == "none":
+        raise InvalidSpec("offload_fraction says nothing without --offload-optimizer cpu; add that, or leave it out")
     if plan.precision is Precision.FP8 and {"layernorm", "mla_up_proj"} <= set(plan.recompute_modules):
         raise Unsupported("recomputing layernorm and mla_up_proj together is not modelled with fp8; leave one out")
     if plan.offload_activations:
@@ -236,10 +241,40 @@ def _check(job: Job, options: Options) -> None:
         raise Unsupported("schedule={} is not part of megatron; use 1f1b or interleaved", plan.schedule)
     if plan.shards is Shards.OPTIMIZER_AND_GRADIENTS and not options.fsdp:
         raise Unsupported("megatron shards optimizer states (optimizer) or everything (its FSDP); use one of these")
-    if job.workload.objective not in ("pretrain", "sft", "dpo"):
-        raise Unsupported("objective={} is not modelled for megatron; use pretrain, sft or dpo", job.workload.objective)
-    if job.workload.objective == "dpo" and (plan.pp > 1 or len(job.model.stacks) > 1 or options.fsdp):
-        raise Unsupported("dpo is modelled for Megatron's decoders without stages and without its FSDP; use --pp 1")
+    objective = job.workload.objective
+    decoder = job.model.main.causal and len(job.model.stacks) == 1 + len(towers_of(job))
+    if objective in COMPARED and (plan.pp > 1 or not decoder or options.fsdp):
+        raise Unsupported("{} is modelled for Megatron's decoders without stages and without its FSDP; use --pp 1",
+                          objective)
+    if objective not in ("pretrain", "sft", *COMPARED) and not decoder:
+        raise Unsupported("{} is modelled for Megatron's decoders; use --engine huggingface", objective)
+    if any(part not in (*towers_of(job), "projector") for part in plan.freeze):
+        raise Unsupported("freeze={} is not modelled for megatron but of towers; leave it out", ",".join(plan.freeze))
+
+
+COMPARED: Final = ("dpo", "kto")
+"""Objectives that ask a reference, too."""
+
+PAIRED: Final = ("dpo", "reward")
+"""Objectives whose samples are two answers, in one forward."""
+
+
+def towers_of(job: Job) -> dict[str, Stack]:
+    """Stacks that see, each whole on every rank of the first stage [mcore model/mm_gpt_model.py `MultimodalGPTModel`,
+    mm_gpts/utils.py `HuggingFaceVit`]."""
+    return {stack.name: stack for stack in job.model.stacks[:-1] if stack.vision is not None}
+
+
+def _check_towers(job: Job) -> None:
+    """Raise Unsupported for towers that learn."""
+    towers, freeze = towers_of(job), job.plan.freeze
+    parts = [*towers, *(["projector"] if towers else [])]
+    adapted = [target for target in (job.plan.peft.targets if job.plan.peft else ()) for name in towers
+               if target.startswith(f"{name}.")]
+    if job.model.main.vision is not None or adapted or (
+            towers and job.plan.peft is None and any(part not in freeze for part in parts)):
+        raise Unsupported("{}: megatron models towers that do not learn; use --freeze towers,projectors, or engine "
+                          "huggingface", job.model.name)
 
 
 def divides_positions(length: int, *, tp: int, cp: int, sequence_parallel: bool) -> bool:
@@ -259,11 +294,11 @@ class Context:
         self.model: Model = job.model
         self.options: Options = options_of(job)
         plan = job.plan
-        if len(job.model.stacks) > 2 or any(stack.vision for stack in job.model.stacks):
-            raise Unsupported(
-                "{}: megatron models text decoders and encoder-decoders; use engine pytorch", job.model.name
-            )
-        if len(job.model.stacks) > 1 and plan.pp > 1:
+        _check_towers(job)
+        encoders = [stack for stack in job.model.stacks[:-1] if stack.vision is None]
+        if len(encoders) > 1:
+            raise Unsupported("{}: megatron models decoders and encoder-decoders; use engine pytorch", job.model.name)
+        if encoders and plan.pp > 1:
             raise Unsupported("pipeline stages of encoder-decoders are not modelled for megatron; use pp=1")
         self.layout = Layout(
             tp=plan.tp,
@@ -277,9 +312,8 @@ class Context:
             vocab_divisor=self.options.vocab_divisor,
         )
         self.tp = plan.tp
-        pairs = job.workload.objective == "dpo"
-        self.batch = job.workload.micro_batch * (2 if pairs else 1)
-        self.encoder = job.model.stacks[0] if len(job.model.stacks) > 1 else None
+        self.batch = job.workload.micro_batch * (2 if job.workload.objective in PAIRED else 1)
+        self.encoder = encoders[0] if encoders else None
         self.encoder_seq = job.workload.seq_len // plan.cp
         decoder_seq = job.workload.decoder_seq_len if self.encoder is not None else None
         self.seq = (decoder_seq or job.workload.seq_len) // plan.cp  # positions of the stack with the head

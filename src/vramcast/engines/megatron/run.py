@@ -19,8 +19,14 @@ from vramcast.domain.model import Layer, Mamba, MoE
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.megatron.chunk import Chunk, ChunkBuilder, ChunkPrograms, chunks_of
-from vramcast.engines.megatron.options import Context, Options, copies_moments
-from vramcast.engines.megatron.weights import embedding_weights, head_weights, layer_weights, owned_weights
+from vramcast.engines.megatron.options import COMPARED, Context, Options, copies_moments
+from vramcast.engines.megatron.weights import (
+    embedding_weights,
+    head_weights,
+    layer_weights,
+    owned_weights,
+    tower_weights,
+)
 from vramcast.errors import InvalidSpec, Note
 from vramcast.parallel.pipeline import Slot, Slots, interleaved, one_forward_one_backward
 from vramcast.states.megatron import StateRules, States, Weight, states
@@ -103,12 +109,21 @@ def inputs(context: Context) -> list[Tensor]:
 
 ASSUMPTIONS = ("every expert receives the same number of tokens",)
 
-OF_PAIRS: Final = (
-    "DPO as ms-swift runs it on Megatron: both answers of a pair in one forward, behind one without gradients of the "
-    "reference, which is the model without its adapters, or a frozen copy in 16 bits"
+SAID: Final = {
+    "dpo": "DPO as ms-swift runs it on Megatron: both answers of a pair in one forward, behind one without gradients "
+    "of the reference, which is the model without its adapters, or a frozen copy in 16 bits",
+    "kto": "KTO as ms-swift runs it on Megatron: an answer a sample, behind forwards without gradients of the "
+    "reference, which is the model without its adapters, or a frozen copy in 16 bits",
+    "reward": "both answers of a pair are rated in one forward",
+}
+"""[swift] modelscope/ms-swift 3602360a5 swift/megatron/trainers/{dpo,kto,reward}_trainer.py, rlhf_mixin.py: losses of
+tokens are compared; forwards without gradients hold less than the one behind them."""
+
+OF_TOWERS: Final = (
+    "the tower is whole on every rank of the first stage and learns nothing: its pass keeps nothing for backward, and "
+    "is not counted beside it"
 )
-"""[swift] modelscope/ms-swift 3602360a5 swift/megatron/trainers/{dpo_trainer,rlhf_mixin}.py: losses of tokens are
-compared; the forward without gradients holds less than the one behind it."""
+"""[mcore] modelscope/mcore-bridge f020e479 src/mcore_bridge/model/{mm_gpt_model,mm_gpts/utils}.py"""
 
 
 def rank_programs(context: Context) -> tuple[RankProgram, ...]:
@@ -131,8 +146,11 @@ def _rank(
     context: Context, builder: ChunkBuilder, stage: int, chunks: list[Chunk], programs: list[ChunkPrograms], count: int
 ) -> RankProgram:
     weights, learning = weights_of(context, chunks, stage), adapter_weights(context, builder, chunks)
-    compared = context.job.workload.objective == "dpo"
-    held = states(learning or weights, state_rules(context), frozen=weights if learning or compared else ())
+    objective = context.job.workload.objective
+    compared = objective in COMPARED
+    towers = tower_weights(context.model) if any(chunk.embedding for chunk in chunks) else []
+    frozen = [*(weights if learning or compared else ()), *towers, *(towers if compared and not learning else ())]
+    held = states(learning or weights, state_rules(context), frozen=frozen)
     slots = slots_of(context.job, stage, context.options.interleave_group, context.options.overlap_moe_comm)
     step = (*_step(context, slots, programs, chunks), *held.update)
     dummies = {key: tensor for chunk in chunks for key, tensor in builder.dummy_gradients(chunk).items()}
@@ -144,7 +162,7 @@ def _rank(
         phases={Phase.LOAD: held.load, Phase.FIRST_STEP: first, Phase.STEP: step},
         assumptions=(
             *(ASSUMPTIONS if context.job.plan.ep > 1 else ()), *_said_of_moments(context.options),
-            *((OF_PAIRS,) if compared else ()),
+            *((SAID[objective],) if objective in SAID else ()), *((OF_TOWERS,) if towers else ()),
         ),
     )
 
@@ -264,7 +282,7 @@ def state_rules(context: Context) -> StateRules:
         gradients_divided=plan.shards in (Shards.OPTIMIZER_AND_GRADIENTS, Shards.EVERYTHING),
         weights_divided=plan.shards is Shards.EVERYTHING,
         main_parameters=context.element != 4 or distributed,
-        on_gpu=plan.offload_optimizer == "none",
+        on_gpu=1.0 if plan.offload_optimizer == "none" else 1 - options.offload_fraction,
         precision_aware=options.precision_aware,
         moment_bytes=tensor_bytes(1, options.moments),
         copied_bytes=4 * (moments * copies_moments(options) + (options.main_params != "fp32")),
@@ -279,7 +297,7 @@ def weights_of(context: Context, chunks: list[Chunk], stage: int) -> list[Weight
     for chunk in chunks:
         if chunk.embedding:
             found += owned_weights(embedding_weights(model), layout=layout, owner="embedding")
-            for stack in model.stacks[:-1]:  # an encoder shares the first stage with the embedding
+            if (stack := context.encoder) is not None:  # which shares the first stage with the embedding
                 found += owned_weights(stack_parameters(stack), layout=layout, owner=stack.name)
                 for run in stack.runs:
                     found += layer_weights(

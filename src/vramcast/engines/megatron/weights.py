@@ -14,7 +14,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters.layer import layer_parameters
-from vramcast.blocks.parameters.model import embedding_parameters, head_parameters, stack_parameters
+from vramcast.blocks.parameters.model import (
+    embedding_parameters,
+    head_parameters,
+    named_parameters,
+    stack_parameters,
+)
 from vramcast.blocks.parameters.targets import matrices, parts_of
 from vramcast.domain.job import Job, Peft, Precision
 from vramcast.domain.model import Attention, Layer, Model, MoE, Parameter, Split
@@ -72,6 +77,15 @@ def embedding_weights(model: Model) -> tuple[Parameter, ...]:
     return (*embedding_parameters(model), *owned)
 
 
+def tower_weights(model: Model) -> list[Weight]:
+    """Of stacks that see and what follows them: whole on every rank of the first stage, and frozen."""
+    towers = {stack.name for stack in model.stacks[:-1] if stack.vision is not None}
+    return [
+        Weight(owned.owner, owned.parameter.path, owned.parameter.elements, owned.repeats)
+        for owned in named_parameters(model) if owned.owner.partition(".")[0] in towers
+    ]
+
+
 def head_weights(model: Model, *, copied: bool) -> tuple[Parameter, ...]:
     """Final norm and output projection; a tied one is a copy where the embedding lives on another stage."""
     norms = [parameter for parameter in stack_parameters(model.main) if parameter.path.startswith("final_norm")]
@@ -127,7 +141,7 @@ def check_adapters(job: Job, fsdp: bool) -> None:
             "adapters are modelled for megatron in 16 bits, with a distributed optimizer or without; leave out fp8 and "
             "Megatron's FSDP"
         )
-    if len(job.model.stacks) > 1 or not job.model.main.causal:
+    if any(stack.vision is None for stack in job.model.stacks[:-1]) or not job.model.main.causal:
         raise Unsupported(
             "{}: adapters are modelled for Megatron's decoders; use --engine huggingface or unsloth", job.model.name
         )

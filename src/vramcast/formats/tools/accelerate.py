@@ -168,11 +168,14 @@ def fsdp_options(
     if version == 2:
         fsdp.ignore(*(key(name) for name in OF_ONE))
     else:
-        for name, usual in (("forward_prefetch", (False, "false")), ("use_orig_params", (True, "true")),
-                            ("limit_all_gathers", (True, "true"))):
-            fsdp.only(key(name), *usual)
+        for name in ("use_orig_params", "limit_all_gathers"):
+            fsdp.only(key(name), True, "true")
         prefetch = fsdp.one_of(key("backward_prefetch"), PREFETCHES, lower=True, option="engine-option")
-        found |= {"engine-option": (f"backward_prefetch={prefetch or 'none'}",)} if prefetch != "pre" else {}
+        if prefetch == "pre":  # backward holds two units anyway, beside more than forward does
+            fsdp.ignore(key("forward_prefetch"))
+        else:
+            fsdp.only(key("forward_prefetch"), False, "false")
+            found |= {"engine-option": (f"backward_prefetch={prefetch or 'none'}",)}
     if offload or fsdp.flag(key("offload_params")) or fsdp.flag(key("cpu_offload")):
         found |= {"offload-optimizer": "cpu", "offload-parameters": "cpu"}
     if fsdp.flag(key("activation_checkpointing")):

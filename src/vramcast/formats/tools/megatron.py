@@ -78,7 +78,7 @@ OF_NETWORK: Final = re.compile(
 
 USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "--use-flash-attn": (True,), "--attention-softmax-in-fp32": (True,), "--cuda-graph-impl": ("none",),
-    "--optimizer-offload-fraction": (1, 1.0), "--main-grads-dtype": ("fp32",),
+    "--main-grads-dtype": ("fp32",),
     "--activation-offload-fraction": (1, 1.0), "--megatron-fsdp-main-params-dtype": ("fp32",),
     "--megatron-fsdp-main-grads-dtype": ("fp32",), "--megatron-fsdp-grad-comm-dtype": ("fp32",),
 }
@@ -472,7 +472,7 @@ def _optimizer(order: Order, options: Options) -> Table:
               Line("exp-avg-dtype", options.moments), Line("exp-avg-sq-dtype", options.moments),
               *lines_of((reader.MAIN,), options)),
         *when(device == "cpu", Line("optimizer-cpu-offload", True, "states wait on the host"),
-              Line("optimizer-offload-fraction", 1.0)),
+              *lines_of((reader.FRACTION,), options)),
         *when(options.optimizer == "sgd", Line("sgd-momentum", 0.9)),
         *when(not options.clip_grad, Line("clip-grad", 0.0, "no norm of the gradients is taken")),
     )

@@ -128,6 +128,7 @@ IN_BF16: Final = (
 )
 """Layers beside those in fp8, where --first-last-layers-bf16 is given."""
 MAIN: Final = Row("main_params", "main-params-dtype", "fp32", "weights that the optimizer steps")
+FRACTION: Final = Row("offload_fraction", "optimizer-offload-fraction", 1.0, "of them")
 INSTANCES: Final = Row("optimizer_instances", "num-distributed-optimizer-instances", 1, "copies of the states")
 INTERLEAVED: Final = Row("interleave_group", "microbatch-group-size-per-virtual-pipeline-stage", 0)
 
@@ -320,6 +321,9 @@ def engine_options_of(arguments: Arguments, family: str) -> dict[str, str | int 
     if arguments.get("--use-precision-aware-optimizer"):
         found |= {"precision_aware": True, "moments": arguments.get("--exp-avg-dtype", "fp32"),
                   **read_values((MAIN,), arguments)}
+    fraction = FRACTION.of(arguments)
+    if arguments.get("--optimizer-cpu-offload"):
+        found["offload_fraction"] = float(fraction)
     if float(arguments.get("--clip-grad", 1.0)) == 0:
         found["clip_grad"] = False
     if (factor := arguments.get("--moe-expert-capacity-factor")) is not None:

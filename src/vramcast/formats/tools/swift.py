@@ -34,6 +34,7 @@ from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools import deepspeed, hf_command
 from vramcast.formats.tools.llamafactory import QUANTISED, STORED, liger_of_stage
 from vramcast.formats.tools.swift_former import is_former, read_former
+from vramcast.formats.tools.swift_tasks import HEADLESS, OWN_HEAD, RATED, TASKS, texts_of
 from vramcast.formats.tools.transformers import ARGUMENTS, arguments_of, liger_of
 from vramcast.formats.tools.trl import generation_of
 from vramcast.formats.watched import Known, Watched
@@ -60,9 +61,6 @@ PREFERENCES: Final = {"dpo": ("log_probs=rows",), "kto": ("log_probs=rows",), **
 
 TRL: Final = "trl=0.29"
 """The newest that this release allows [swift requirements/framework.txt]."""
-
-TASKS: Final = {"causal_lm": "", "seq_cls": "classification"}
-"""`task_type` -> what is optimised, where it is no language model."""
 
 USUAL: Final = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
 """Of Transformers' arguments, where ms-swift has others than that [swift trainers/arguments.py]."""
@@ -115,18 +113,20 @@ def read(config: Config) -> Reading:
         _kernels(values), _optimizer(values),
     )
     batch, rest, notes = _batch(values, config.name, several)
-    options = together(options, rest, sharded, _frozen(values, options))
+    texts, said = texts_of(str(values.get("task_type")), command.variables)
+    batch = {name: count * (1 if name == "accumulation" else texts) for name, count in batch.items()}
+    options = together(options, rest, sharded, frozen(values, options))
     if values.get("tuner_backend") == "unsloth":
         pairs = tuple(pair for pair in options.get("engine-option", ()) if pair.startswith("reentrant="))
         options |= {"engine": "unsloth", "engine-option": pairs}
     auto = {} if "seq-len" in options else {"seq-len": "says no length of the samples"}
     rollout = _rollout(values) if options.get("objective") == "grpo" else {}
-    left = tuple(_towers(values, options))
+    left = (*learning_towers(values, options), *((OWN_HEAD,) if values.get("task_type") in HEADLESS else ()))
     behind = (one for one in asked if one.why is BEHIND)
     unread = (*values.unread(), *behind, *wide, *left, *(started.unread if started else ()))
     alone = several is None and (options["engine"] == "unsloth" or _sees_one(command))
     spread = several is None and not alone and not sharded  # [swift llm/utils/model.py `get_default_device_map`]
-    found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes), auto, alone=alone,
+    found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes, *said), auto, alone=alone,
                     device_map=spread, rollout=rollout)
     return with_environment(found, command, started)
 
@@ -196,8 +196,9 @@ def _count(variables: Mapping[str, str], name: str) -> int | None:
 
 def _task(values: Watched, kind: str) -> dict[str, Any]:
     if values.one_of("task_type", TASKS, option="objective") == "classification":
-        values.get("num_labels")
-        values.get("problem_type")
+        values.ignore("num_labels", "problem_type")
+        if values.get("loss_type") not in (None, *RATED):
+            values.cannot("loss_type")
         return {"objective": "classification"} | lengths_of(packed=False)
     if kind != "rlhf" and "rlhf_type" not in values:
         return {"objective": "pretrain" if kind == "pt" else "sft"} | lengths_of(packed=values.flag("packing"))
@@ -279,8 +280,12 @@ def _adapters(values: Watched) -> dict[str, Any]:
             if name.startswith("lora_") or name in ("target_modules", "modules_to_save", "use_rslora"):
                 values.get(name)
         return {"engine-option": (_loaded(values),)} if "rlhf_type" in values else {}  # of the reference
+    if kind in RANKED:
+        found = {"peft": kind, "lora-rank": values.count(RANKED[kind]) or 4, "lora-targets": _targets(values)}
+        return together(found, _stored(values))
     if kind not in ("lora", "adalora"):
-        values.cannot("tuner_type", "{} is not modelled; lora and full are", shown(kind), option="peft")
+        values.cannot("tuner_type", "{} is not modelled; lora, adalora, {} and full are", shown(kind),
+                      ", ".join(RANKED), option="peft")
         return {}
     rank = values.count("lora_rank") or 8
     if kind == "adalora":
@@ -295,6 +300,10 @@ def _adapters(values: Watched) -> dict[str, Any]:
     values.must_be_empty("adapters", "hold adapters whose own file says how large they are; give --lora-rank",
                          option="lora-rank")
     return together(found, _stored(values))
+
+
+RANKED: Final = {"bone": "reft_rank", "boft": "boft_block_size"}
+"""Tuners of PEFT -> the number that says how wide they are, 4 unasked [swift arguments/tuner_args.py]."""
 
 
 def _targets(values: Watched) -> str:
@@ -382,7 +391,8 @@ def _kernels(values: Watched) -> dict[str, Any]:
     for name in ("enable_dft_loss", "enable_channel_loss"):  # of all logits in fp32, as Transformers' own loss is
         if values.flag(name) and found:  # [swift trainers/utils.py `per_token_loss_func`]
             values.cannot(name, "puts its own loss in the place of Liger's, which is not modelled", option="loss")
-    if values.get("loss_type") is not None and "rlhf_type" not in values:
+    loss = values.get("loss_type")
+    if loss not in (None, "cross_entropy", *RATED) and "rlhf_type" not in values:
         values.cannot("loss_type")
     return found if found or values.flag("torch_compile") or "rlhf_type" in values else {"loss": "eager"}
 
@@ -445,17 +455,20 @@ def _sharding(values: Watched, file: str) -> tuple[dict[str, Any], tuple[Unread,
     return {name: value for name, value in options.items() if name != "engine"}, tuple(inner.unread())
 
 
-def _towers(values: Watched, options: Mapping[str, Any]) -> Iterable[Unread]:
+def learning_towers(values: Watched, options: Mapping[str, Any]) -> Iterable[Unread]:
     """What adapters of networks that see or hear are not read with: all but the language model stays frozen."""
     frozen = all(values.flag(name) is not False for name in ("freeze_vit", "freeze_aligner"))
     if "peft" in options and (not frozen or values.flag("freeze_llm")):
         yield LEARNING_TOWERS
 
 
-def _frozen(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
+def frozen(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
     """The parts that do not learn where all weights are trained."""
-    if "peft" in options:
-        return {}
+    return {} if "peft" in options else frozen_parts(values)
+
+
+def frozen_parts(values: Watched) -> dict[str, Any]:
+    """The parts that do not learn, nor have adapters."""
     flags = {name: values.flag(name) for name in FROZEN}
     parts = [part for name, (part, usual) in FROZEN.items() if (usual if flags[name] is None else flags[name])]
     return {"freeze": ",".join(parts)} if parts else {}

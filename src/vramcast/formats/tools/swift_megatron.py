@@ -1,4 +1,4 @@
-"""ms-swift on Megatron: `megatron sft` and `megatron pt`, in Megatron-LM's arguments.
+"""ms-swift on Megatron: `megatron sft`, `megatron pt` and `megatron rlhf`, in Megatron-LM's arguments.
 
 [swift] modelscope/ms-swift 4.6.0.dev0 (3602360a5) swift/megatron/arguments/{megatron,megatron_base,sft}_args.py, whose
 defaults below are those of every release from 4.0 on; model/utils.py `get_mcore_model_config`, utils/utils.py
@@ -8,6 +8,7 @@ defaults below are those of every release from 4.0 on; model/utils.py `get_mcore
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -30,12 +31,31 @@ from vramcast.formats.reading import (
 )
 from vramcast.formats.tools import hf_command, megatron
 from vramcast.formats.tools.megatron_bridge import OF_THE_HUB, placed
-from vramcast.formats.tools.swift import DTYPES, SWIFT, of_a_file, processes, with_environment
+from vramcast.formats.tools.swift import (
+    BEHIND,
+    DTYPES,
+    SWIFT,
+    frozen,
+    frozen_parts,
+    learning_towers,
+    of_a_file,
+    processes,
+    with_environment,
+)
+from vramcast.formats.tools.swift_tasks import texts_of
 from vramcast.formats.watched import Known, Watched
 
 ARGUMENTS: Final = Known("swift", "megatron", (SWIFT,))
 
 COMMANDS: Final = ("sft", "pt", "rlhf")
+
+STAGES: Final = {"dpo": "dpo", "kto": "kto", "rm": "reward"}
+"""`rlhf_type` -> what is optimised."""
+
+TASKS: Final = {None: "", "causal_lm": "", "seq_cls": "classification", "embedding": "classification"}
+"""`task_type` -> the same: labels, or the last position as it is [mcore model/gpt_model.py]."""
+
+AS_THEY_ARE: Final = Unread("freeze_llm", "leaves towers alone to learn, which is not modelled", of_towers=True)
 
 DEFAULTS: Final[dict[str, Any]] = {
     "micro_batch_size": 1, "global_batch_size": 16, "recompute_granularity": "selective",
@@ -92,19 +112,19 @@ def read(config: Config) -> Reading:
     """What a command trains."""
     command = Command(()) if config.table is not None else command_of(config, _score)
     kind, words = _of_command(command.words)
-    table = dict(config.table) if config.table is not None else arguments(words)
+    asked = of_a_file(words, "swift-megatron")
+    table = dict(config.beside) if asked else dict(config.table) if config.table is not None else arguments(words)
     command = command._replace(variables={**table.pop("ENV", {}), **command.variables})
     values = Watched(DEFAULTS | _meant(table), ARGUMENTS, undecided=command.undecided)
     launch = hf_command.taken_apart(command.words)
     started = hf_command.launching(launch, command) if launch.launcher else None
     alone = config.table is None and processes(command, started) is None and "NNODES" not in command.variables
     stage = values.get("rlhf_type", "dpo" if kind == "rlhf" else None)
-    if stage not in (None, "dpo"):
-        why = Note("{} is not modelled for megatron; dpo is, and sft and pt are", shown(stage))
+    if stage not in (None, *STAGES):
+        why = Note("{} is not modelled for megatron; {} are, and sft and pt", shown(stage), ", ".join(STAGES))
         return Reading("swift-megatron", {"engine": "megatron"}, unread=(Unread("rlhf_type", why, "objective"),))
-    if stage and values.flag("packing"):
-        values.cannot("packing", "joins pairs of any lengths, which is not modelled for DPO on Megatron")
-    if asked := of_a_file(words, "swift-megatron"):
+    task, texts, told = _task(values)
+    if asked and not config.beside:
         return with_environment(Reading("swift-megatron", {}, unread=asked, alone=alone), command, started)
     known = load_format("swift").sections["megatron"]
     for name in values:
@@ -112,21 +132,51 @@ def read(config: Config) -> Reading:
             values.cannot(name, Known("swift", "megatron").why_unread(name))
     given = placed(_arguments(values), MODELS.aliases.get(str(values.get("model")).lower()))
     inner = megatron.read(Config(config.name, "", {"MODEL_ARGS": given}))
-    length = values.count("packing_length") or values.count("max_length")
-    packed = values.flag("packing")
-    options = together(
-        inner.options, {"objective": stage or ("pretrain" if kind == "pt" else "sft")}, lengths_of(packed=packed),
-        {"model": values.get("model")} if "model" in values else {}, {"seq-len": length} if length else {},
-        _adapters(values))
-    auto = {} if length else {"seq-len": "says no length of the samples"}
-    unread = (*values.unread(), *(started.unread if started else ()), *(
+    objective = STAGES[stage] if stage else task or ("pretrain" if kind == "pt" else "sft")
+    options = together(inner.options, {"objective": objective}, _sizes(values, inner.options, texts, stage is not None),
+                       _adapters(values))
+    whole = "all-linear" in listed(values.get("target_modules") or "all-linear")
+    options |= frozen_parts(values) if whole else frozen(values, options)
+    left = (*(one for one in asked if one.why is BEHIND), *learning_towers(values, options),
+            *((AS_THEY_ARE,) if values.flag("freeze_llm") else ()))
+    auto = {} if "seq-len" in options else {"seq-len": "says no length of the samples"}
+    unread = (*values.unread(), *left, *(started.unread if started else ()), *(
         one for one in inner.unread if not (one.of_network and one.name.startswith(OF_THE_HUB))
         and one.name != "--seq-length"))
     unsaid = ((APEX, "gradient_accumulation_fusion"), (FUSED, "cross_entropy_loss_fusion"))
-    notes = (*inner.notes, *(said for said, name in unsaid if name not in table))
+    notes = (*inner.notes, *told, *(said for said, name in unsaid if name not in table))
     found = inner._replace(format="swift-megatron", options=options, unread=unread, notes=(*command.notes, *notes),
                            auto=auto, alone=alone)
     return with_environment(found, command, started)
+
+
+def _sizes(values: Watched, said: Mapping[str, Any], texts: int, compared: bool) -> dict[str, Any]:
+    """The network, and what one step of it takes.
+
+    Args:
+        said: what Megatron-LM's arguments say
+        texts: of a sample
+        compared: answers are, which a pack holds together [swift template/base.py `_rlhf_encode`]
+    """
+    length, packed = values.count("packing_length") or values.count("max_length"), bool(values.flag("packing"))
+    lengths = {"seq-len": length // 2 if packed and compared else length} if length else {}
+    named = {"model": values.get("model")} if "model" in values else {}
+    batch = {name: texts * said[name] for name in ("micro-batch", "global-batch") if name in said}
+    return named | lengths_of(packed=packed) | lengths | batch
+
+
+def files_of(config: Config) -> list[str]:
+    """The file that a command's arguments stand in."""
+    return [one.name for one in of_a_file(_of_command(command_of(config, _score).words)[1], "swift-megatron")[:1]]
+
+
+def _task(values: Watched) -> tuple[str, int, tuple[str, ...]]:
+    """What is optimised where it is no language model, texts of a sample, and what is said of them."""
+    values.ignore("num_labels", "problem_type", "loss_type")
+    given = values.get("task_type")
+    if given not in TASKS:
+        values.cannot("task_type", "{} is not modelled for megatron", shown(given), option="objective")
+    return TASKS.get(given, ""), *texts_of(str(given), {})
 
 
 def _meant(table: dict[str, Any]) -> dict[str, Any]:

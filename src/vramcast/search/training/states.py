@@ -81,6 +81,8 @@ def held_states(weights: WeightGroups, rules: StateRules, ranks: Ranks) -> HeldS
             net = net - sum_of(group, rules.weight_bytes)  # each weight becomes a view of the buffer
         if rules.on_gpu:
             shards = _slices(group, divided) if rules.distributed else group
+            if rules.on_gpu < 1:
+                shards = shards._replace(elements=np.ceil(shards.elements * rules.on_gpu).astype(np.int64))
             added = added + _main_parameters(shards, rules)
             first = first + _first_step(shards, rules)
             update = np.maximum(update, _update(shards, rules))
