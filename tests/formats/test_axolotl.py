@@ -75,6 +75,7 @@ FULL: dict[str, Any] = dict.fromkeys(
     ({"adapter": "lora", "load_in_4bit": False, "load_in_8bit": True}, {"base-weights": "int8"}),
     ({"bnb_config_kwargs": {"bnb_4bit_use_double_quant": False}}, {"base-weights": "nf4"}),
     ({"peft_use_dora": True}, {"peft": "dora"}),
+    ({"relora": True, "relora_prune_ratio": 0.9, "jagged_restart_steps": 150}, {"peft": "lora", "lora-rank": 32}),
     ({"lora_target_linear": False, "lora_target_modules": ["q_proj", "v_proj"]}, {"lora-targets": "q_proj,v_proj"}),
     ({"lora_modules_to_save": ["embed_tokens", "lm_head"]}, {"modules-to-save": "embed_tokens,lm_head"}),
     ({"optimizer": "adamw_torch_8bit"}, {"optimizer": "adamw-8bit-torchao"}),
@@ -163,7 +164,7 @@ def test_what_a_command_says_that_is_not_read_is_named(command: str, said: str, 
 
 @pytest.mark.parametrize("changes, sentence", [
     ({"rl": "ebft"}, "rl: 'ebft' is not one of dpo"),
-    ({"relora": True}, "relora"),
+    ({"lisa_n_layers": 4}, "lisa_n_layers"),
     ({"qat": {"weight_dtype": "int4"}}, "qat"),
     ({"plugins": ["axolotl.integrations.kd.KDPlugin"]}, "KDPlugin may change memory"),
     ({"unfrozen_parameters": ["lm_head"]}, "unfrozen_parameters: is compared beside an adapter with names"),
