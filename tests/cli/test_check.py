@@ -76,7 +76,30 @@ SERVE = "srun vllm serve Qwen/Qwen3-8B --max-model-len 8192\n"
 TRAIN = "srun torchrun --nproc_per_node 4 sft.py --model_name_or_path Qwen/Qwen3-0.6B --bf16 true\n"
 
 
+SKY = """resources: {accelerators: "L40S:ASKED"}
+run: vllm serve Qwen/Qwen3-14B --max-model-len 8192 --tensor-parallel-size 2
+"""
+DSTACK = """type: service
+commands: [vllm serve Qwen/Qwen3-14B --max-model-len 8192 --tensor-parallel-size 2]
+resources: {gpu: "ASKED"}
+"""
+COMPOSE = """services: {vllm: {image: vllm/vllm-openai:v0.11.0,
+  command: --model Qwen/Qwen3-14B -tp 2 --max-model-len 8192,
+  deploy: {resources: {reservations: {devices: [{driver: nvidia, count: 1, capabilities: [gpu]}]}}}}}
+"""
+
+
 @pytest.mark.parametrize(("text", "options", "code", "said"), [
+    (SKY.replace("ASKED", "2"), (), 0, "job.yaml: fits"),
+    (SKY.replace("ASKED", "1"), (), 1, "accelerators: L40S:2 would do"),
+    (SKY.replace("ASKED", "8"), (), 0, "accelerators: L40S:2 would do"),
+    (DSTACK.replace("ASKED", "A100:40GB:1"), (), 1, "gpu: A100:40GB:2 would do"),
+    (DSTACK.replace("ASKED", "48GB:4"), (), 0, "gpu: 48GB:2 would do"),
+    (DSTACK.replace("ASKED", "T4:2"), (), 1, "does not fit"),
+    (COMPOSE, ("--gpus", "l40s"), 1, "count: 2 would do"),
+    (COMPOSE.replace("count: 1", "count: 2"), (), 3, "names no card; give --gpus"),
+    (SKY.replace("L40S:ASKED", "H100:8").replace("size 2", "size 16").replace("14B", "235B-A22B"), (), 1,
+     "num_nodes: 2, accelerators: H100:8 would do"),
     (MANIFEST.replace("ARGS", ""), ("--gpus", "h100"), 0, "Deployment qwen: fits"),
     (MANIFEST.replace("ARGS", ""), ("--gpus", "l40s"), 1, "what would fit: --"),
     (MANIFEST.replace("ARGS", ", -tp, '2'"), ("--gpus", "l40s"), 1, "nvidia.com/gpu: 2 would do"),

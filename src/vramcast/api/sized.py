@@ -88,11 +88,6 @@ class Sized(NamedTuple):
             raise Unsupported("no device plugin is known for cards of {}; use --format pai-dlc", vendor)
         return {RESOURCES[vendor]: str(self.cards)}
 
-    @property
-    def gres(self) -> str:
-        """The line of a batch script that asks Slurm for its cards."""
-        return f"#SBATCH --nodes={self.nodes} --gres=gpu:{self.cards}"
-
 
 class Declared(NamedTuple):
     """Cards that a file asks for, of each machine, and how many of these."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -21,12 +21,34 @@ from vramcast.api.sized import (
     takes_no_card,
     unjudged,
 )
+from vramcast.catalogue.clusters import cluster_of
 from vramcast.cli.shared import FILE, given_options, language_option
+from vramcast.domain.device import Cluster
 from vramcast.errors import InvalidSpec, VramcastError
+from vramcast.formats.read import is_known
 from vramcast.formats.reading import read_config
+from vramcast.formats.tools.clouds import accelerators
+from vramcast.formats.tools.dstack import gpu_asked
 from vramcast.formats.tools.slurm import asked as asked_of_slurm
+from vramcast.formats.tools.slurm import gres
+from vramcast.formats.wrapped import Inside, inside, wrapper_of
 from vramcast.report.messages import Words, words_here
 from vramcast.report.verdicts import headline
+
+
+class Asking(NamedTuple):
+    """How files of a kind ask for cards."""
+
+    line: Callable[[Cluster], str]  # for those of a machine
+    machines: str = ""  # the name of their number, where it stands apart
+
+
+ASKS: Final[Mapping[str, Asking]] = {
+    "SkyPilot": Asking(accelerators, "num_nodes"), "dstack": Asking(gpu_asked, "nodes"),
+    "Docker Compose": Asking(lambda cluster: f"count: {cluster.gpus_per_node}"),
+    "Ray Serve": Asking(lambda cluster: f"tensor_parallel_size: {cluster.gpus_per_node}"),
+}
+"""Wrapper -> how it asks."""
 
 READ_BESIDE: Final = ("ConfigMap", "ResourceClaim", "ResourceClaimTemplate")
 """Kinds of objects that say more of a job in the same file."""
@@ -46,8 +68,8 @@ def command(
     """Whether jobs of a cluster fit, and ask for the cards that their own commands take.
 
     FILE is a manifest of Kubernetes (Deployment, StatefulSet, Job, PyTorchJob, TrainJob, InferenceService,
-    LeaderWorkerSet ...) or a batch script of Slurm. Exit code 0 where all fit and ask for enough cards; 1 where one
-    does not; 3 where one cannot be judged.
+    LeaderWorkerSet ...), a batch script of Slurm, a task of SkyPilot or dstack, a Compose file, Ray Serve's YAML. Exit
+    code 0 where all fit and ask for enough cards; 1 where one does not; 3 where one cannot be judged.
 
     \b
     vramcast check deployment.yaml --gpus l40s
@@ -74,6 +96,10 @@ def _checked(path: Path, gpus: str, beside: Mapping[str, Any], words: Words) -> 
     config, code = read_config(path), 0
     if not config.documents and config.table is None:
         return _of_slurm(path, config.text, gpus, beside, words)
+    if config.table is not None and (wrapper := wrapper_of(config.table)) is not None and wrapper.name in ASKS:
+        asks = inside(config, is_known)
+        assert asks is not None
+        return _of_script(path, asks, ASKS[wrapper.name], gpus, beside, words)
     whole = config.documents or (config.table or {},)
     documents = [one for each in whole for one in (
         (each.get("items") or ()) if each.get("kind") == "List" else (each,)) if isinstance(one, Mapping)]
@@ -109,18 +135,27 @@ def _of_object(
 
 
 def _of_slurm(path: Path, text: str, gpus: str, beside: Mapping[str, Any], words: Words) -> int:
-    """A batch script: whether it fits, and the line that asks for its cards."""
+    """A batch script of Slurm's."""
     asks = asked_of_slurm(text)
     if asks is None:
         raise InvalidSpec("{}: neither a manifest of Kubernetes nor a script with #SBATCH lines", path)
+    return _of_script(path, asks, Asking(gres), gpus, beside, words)
+
+
+def _of_script(
+    path: Path, asks: Inside, written: Asking, gpus: str, beside: Mapping[str, Any], words: Words,
+) -> int:
+    """A script or a task: whether it fits, and the line that asks for its cards."""
     found = sized(path, name=path.name, gpus=gpus or asks.place, declared=Declared(asks.cards, asks.nodes),
                   beside=beside)
     _say(found, words)
     if not found.fits:
         return 1
-    enough = (asks.cards or 0) >= found.cards and asks.nodes >= found.nodes
-    if not enough or asks.cards != found.cards:
-        click.echo(f"  {words('check.gres', line=found.gres)}")
+    takes_all = asks.cards is None and asks.has_gpu  # whatever number there is
+    enough = (takes_all or (asks.cards or 0) >= found.cards) and asks.nodes >= found.nodes
+    if not enough or asks.cards not in (None, found.cards):
+        machines = f"{written.machines}: {found.nodes}, " if written.machines and asks.nodes < found.nodes else ""
+        click.echo(f"  {words('check.gres', line=machines + written.line(cluster_of(found.gpus)))}")
     return 0 if enough else 1
 
 

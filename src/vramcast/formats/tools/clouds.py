@@ -84,6 +84,11 @@ def card_name(name: str) -> str:
     raise Unsupported("SkyPilot has no name for {}; use --format kubernetes or pai-dlc", name)
 
 
+def accelerators(cluster: Cluster) -> str:
+    """What asks SkyPilot for the cards of a machine."""
+    return f"accelerators: {card_name(cluster.gpu.name)}:{cluster.gpus_per_node}"
+
+
 def _sky_resources(order: Order, *, serving: bool) -> Table:
     cluster: Cluster = order.job.cluster
     machine = cluster.instance or (order.fleet.machine if order.fleet is not None else "")
@@ -95,8 +100,8 @@ def _sky_resources(order: Order, *, serving: bool) -> Table:
         lines.append(Line("infra", infra, "where the plan rents"))
         if not shares_machine(order):
             lines.append(Line("instance_type", instance))
-    cards = f"{card_name(cluster.gpu.name)}:{cluster.gpus_per_node}"
-    lines.append(Line("accelerators", cards, "cards of one machine"))
+    name, _, cards = accelerators(cluster).partition(": ")
+    lines.append(Line(name, cards, "cards of one machine"))
     spot = cluster.price is not None and cluster.price.tariff == "spot"
     lines.append(Line("use_spot", spot, "as the plan's price is" if cluster.price is not None else "nobody said spot"))
     if cluster.num_nodes > 1:

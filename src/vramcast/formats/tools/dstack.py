@@ -156,15 +156,17 @@ def write(order: Order) -> tuple[File, ...]:
         lines += [Line("port", PORT), copies]
     spot = cluster.price is not None and cluster.price.tariff == "spot"
     lines += [Line("spot_policy", "spot" if spot else "on-demand"),
-              Line("resources", (Line("gpu", _asks(cluster), "cards of one machine"),))]
+              Line("resources", (Line("gpu", gpu_asked(cluster).partition(": ")[2], "cards of one machine"),))]
     return (File(DSTACK, yaml_text(tuple(lines), head=head_of(order, f"dstack apply -f {DSTACK}"))),)
 
 
-def _asks(cluster: Cluster) -> str:
-    """Cards as dstack asks for them, with their size where a name has several."""
+def gpu_asked(cluster: Cluster) -> str:
+    """What asks dstack for the cards of a machine, with their size where a name has several; a size alone stays one."""
+    size = cluster.gpu.memory_nameplate.replace(" ", "")
+    if cluster.gpu.name == size.lower():
+        return f"gpu: {size}:{cluster.gpus_per_node}"
     try:
         name = card_name(cluster.gpu.name)
     except Unsupported:
         raise Unsupported("dstack has no name for {}; use --format kubernetes or pai-dlc", cluster.gpu.name) from None
-    size = cluster.gpu.memory_nameplate.replace(" ", "")
-    return f"{NAMES.get(name, name)}:{size}:{cluster.gpus_per_node}"
+    return f"gpu: {NAMES.get(name, name)}:{size}:{cluster.gpus_per_node}"

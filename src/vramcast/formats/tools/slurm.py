@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from vramcast.domain.device import Cluster
 from vramcast.formats.reading import Unread
 from vramcast.formats.wrapped import Inside, card, on_each_machine, unknown_card, whole
 
@@ -68,3 +69,8 @@ def _cards(given: dict[str, str], nodes: int, tasks: int) -> tuple[str, int | No
             each = tasks if option == "gpus-per-task" else 1
             return parts[0] if len(parts) > 1 else "", count // nodes if of_all and count % nodes == 0 else count * each
     return "", None
+
+
+def gres(cluster: Cluster) -> str:
+    """The line of a batch script that asks Slurm for its cards."""
+    return f"#SBATCH --nodes={cluster.num_nodes} --gres=gpu:{cluster.gpus_per_node}"
