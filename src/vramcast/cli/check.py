@@ -106,7 +106,7 @@ def _checked(path: Path, gpus: str, beside: Mapping[str, Any], words: Words) -> 
     jobs = [one for one in documents if one.get("kind") and not is_no_job(one)]
     maps = [one for one in documents if one.get("kind") in READ_BESIDE or KUEUE in str(one.get("apiVersion"))]
     if not jobs:
-        raise InvalidSpec("{}: holds no job of Kubernetes", path.name)
+        raise InvalidSpec("{}: holds no job of Kubernetes, SkyPilot, dstack, Compose or Ray Serve", path.name)
     for document in jobs:
         code = _worse(code, _of_object(document, maps, gpus, beside, words))
     return code
