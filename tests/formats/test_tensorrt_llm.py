@@ -30,6 +30,15 @@ def test_what_may_change_memory_is_refused_by_its_name(arguments: str, extra: st
     assert said in refusal(read_files([], command="serve", line=line))
 
 
+@pytest.mark.parametrize(("balance", "steps"), [("{enable_balance: true, timeout_iters: 60}", 60), (
+    "{enable_balance: true}", 50), ("{enable_balance: false, timeout_iters: 60}", None)])
+def test_ranks_that_wait_for_prompts_of_all_are_read(balance: str, steps: int | None) -> None:
+    line = (f"cat <<EOF > x.yaml\nenable_attention_dp: true\nattention_dp_config: {balance}\nEOF\n"
+            "trtllm-serve deepseek-ai/DeepSeek-V3 --tp_size 8 --ep_size 8 --config x.yaml")
+    options = read_files([], command="serve", line=line).options.get("engine-option", ())
+    assert options == ((f"attention-dp-timeout-iters={steps}",) if steps else ())
+
+
 def test_ranks_that_attend_apart_are_not_guessed_without_the_command(tmp_path: Path) -> None:
     file = tmp_path / "trtllm_config.yaml"
     file.write_text("kv_cache_config:\n  dtype: auto\nenable_attention_dp: true\n")

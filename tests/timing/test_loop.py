@@ -57,6 +57,22 @@ def test_answers_of_one_length_keep_users_in_step_where_prompts_go_first() -> No
     assert equal.first_token_s > 3 * others.first_token_s and equal.token_s < others.token_s
 
 
+def test_ranks_wait_for_each_other_half_of_their_steps() -> None:
+    """Steps are counted whether a prompt waits or not, so that it comes in the middle of them on average."""
+    load, step_s = Load(8, 100, 1000), Card().decode(8, 500)
+    found, plain = (closed_loop(load, Limits(8, 8192, held_steps=steps, held_prompts=9 if steps else 0), Card(),
+                                Front(), POOL) for steps in (60, 0))
+    assert found.first_token_s - plain.first_token_s == pytest.approx(30 * step_s, rel=0.25)
+
+
+def test_users_beyond_the_cache_wait_for_those_within() -> None:
+    """By Little's law: of 16 users 8 run, so that the others wait as long as an answer takes."""
+    half, whole = (closed_loop(Load(16, 160, 1000), Limits(users, 8192), Card(), Front(), POOL) for users in (8, 16))
+    assert half.first_token_s == pytest.approx(1000 * half.token_s, rel=0.1) and whole.first_token_s < 0.1
+    scarce = closed_loop(Load(16, 160, 1000), Limits(16, 8192), Card(), Front(), Pool(4 * 1200 // 16, 16))
+    assert scarce.first_token_s > half.first_token_s / 2
+
+
 @pytest.mark.parametrize("held", [{"looked_every": 30}, {"held_steps": 15, "held_tokens": 8000}])
 def test_prompts_that_are_passed_over_wait_for_steps_of_others(held: dict[str, int]) -> None:
     """Of 30 steps between two looks half are left on average; of those that prompts are held for all."""

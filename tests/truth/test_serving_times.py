@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from benchmarks.serving_times import configuration_of, half_of
-from truth.rows.serving_times import degrees_of, job_of, predict
+from truth.contract import Refused
+from truth.rows.serving_times import Degrees, degrees_of, job_of, predict
+from vramcast.estimate.speed import timed_apart
+from vramcast.timing.loop import Latency
 
 
 def degrees(tp: int, dp: int | None, parts: int, experts: int) -> dict[str, Any]:
@@ -38,9 +41,25 @@ def row(**changes: Any) -> dict[str, Any]:
 
 def test_both_latencies_are_predicted() -> None:
     levels = [found.level for found in predict(row())]
-    half = degrees(8, 1, 8, 1)
-    apart = [found.level for found in predict(row(mode="disagg", prefill=half, decode=half))]
-    assert levels == ["TTFT", "TPOT"] and apart == [f"{level} apart, instances unsaid" for level in levels]
+    prefill, decode = degrees(4, 1, 1, 4), degrees(8, 1, 2, 4)
+    unsaid = row(mode="disagg", prefill=prefill, decode=decode, measured="2026-02-05", concurrency=1214)
+    apart = [found.level for found in predict(unsaid)]
+    assert levels == ["TTFT", "TPOT"] and apart == [f"{level} apart with drafts" for level in levels]
+    with pytest.raises(Refused, match="no recipes are like the row"):
+        list(predict(unsaid | {"concurrency": 3}))
+
+
+def test_users_apart_are_in_one_place_at_a_time() -> None:
+    """By Little's law; and more instances of a kind make what that kind does no slower."""
+    def apart(prefill: int, decode: int, users: int = 64) -> Latency:
+        jobs = [job_of(row(mode="disagg", decode=degrees(8, 1, 8, 1), concurrency=users), Degrees(*one, 1), None)
+                for one in ((1, 1, 4, True), (8, 1, 1, True))]
+        return timed_apart(*jobs, instances=(prefill, decode), spread=0.1)
+
+    few, prompts, answers, crowd = apart(1, 1), apart(4, 1), apart(1, 4), apart(1, 4, 2048)
+    assert prompts.first_token_s < few.first_token_s and answers.token_s < few.token_s
+    assert crowd.first_token_s > 3 * answers.first_token_s
+    assert crowd.token_s < 2 * apart(1, 16, 2048).token_s  # who waits for a prompt generates nothing
 
 
 def test_a_curve_lies_in_one_half() -> None:
@@ -49,6 +68,9 @@ def test_a_curve_lies_in_one_half() -> None:
 
 
 @pytest.mark.parametrize(("changes", "expected"), [
+    ({"measured": "2025-11-02", "concurrency": 512, "parallel": degrees(8, 1, 8, 1)}, ("fp8", 1600, {
+        "attention-dp-timeout-iters": 60,  # the script let ranks attend apart, which the row does not say
+    })),
     ({"engine": "sglang"}, ("fp8", 16384, {"scheduler-recv-interval": 30})),
     ({"engine": "vllm", "model": "MiniMaxAI/MiniMax-M2.5"}, ("fp8", 2048, {})),
     ({"model": "meta-llama/Llama-3.1-70B", "parallel": degrees(4, 1, 4, 1)}, ("fp8", 16384, {

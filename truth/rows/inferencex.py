@@ -7,7 +7,12 @@
 
 from __future__ import annotations
 
+import csv
+from functools import cache
+from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from truth.contract import Refused
 
 Row = dict[str, Any]
 
@@ -24,6 +29,9 @@ class Started(NamedTuple):
     kv_dtype: str = "auto"
     batched_tokens: int | None = None
     options: dict[str, str | int | float | bool] = {}
+    apart: bool | None = None  # ranks attend to requests of their own; None: as the row says
+    experts: bool | None = None  # are divided whole over ranks; None: as the row says
+    memory_fraction: float | None = None
 
 
 def measured(row: Row) -> bool:
@@ -52,6 +60,63 @@ def started(row: Row) -> Started:
     return SCRIPTS[row["engine"]](kind, row)
 
 
+class Apart(NamedTuple):
+    """Instances of one kind where prompts and answers are apart."""
+
+    instances: int
+    degrees: tuple[int, int, int, bool]  # tp, pp, dp, experts divided
+
+
+APART: Final = Path(__file__).with_name("inferencex_apart.csv")
+"""Instances of every recipe: number, cards, cards that experts are divided over, whether its cards attend apart
+[inferencex .github/configs/nvidia-master.yaml, November 2025 to March 2026, by the day that a line is there since]."""
+
+
+@cache
+def _recipes() -> tuple[dict[str, str], ...]:
+    with APART.open(newline="") as file:
+        return tuple(csv.DictReader(file))
+
+
+def apart(row: Row) -> tuple[tuple[Apart, Apart] | None, str]:
+    """The instances of a run, None where the row says them, and what its level says beside.
+
+    Rows of before March do not say how many instances there were, nor how they attended; recipes of the day do.
+
+    Raises: Refused where no recipe or several are like the row
+    """
+    if row["decode"].get("num_workers"):
+        return None, ""
+    found: dict[tuple[Apart, Apart], set[str]] = {}
+    for one in _like(row):
+        found.setdefault((_instances(one["prefill"]), _instances(one["decode"])), set()).add(one["drafts"])
+    if len(found) != 1:
+        raise Refused("how many instances share the requests is not said, and {} recipes are like the row".format(
+            len(found) or "no"))
+    (instances, drafts), = found.items()
+    return instances, "" if drafts == {""} else " with drafts" if "" not in drafts else ", drafts unsaid"
+
+
+def _instances(said: str) -> Apart:
+    count, cards, experts, attends = map(int, said.split("x"))
+    return Apart(count, (1 if attends else cards, 1, cards if attends else 1, experts > 1))
+
+
+def _like(row: Row) -> list[dict[str, str]]:
+    """Recipes that a row may be of."""
+    asked = (row["engine"], row["precision"], row["system"].partition("_")[0], str(row["input_len"]),
+             str(row["output_len"]))
+    cards = [row[part]["tp_size"] * (row[part].get("attention_dp_size") or 1) for part in ("prefill", "decode")]
+    return [
+        one for one in _recipes()
+        if (one["engine"], one["precision"], one["card"], one["input_len"], one["output_len"]) == asked
+        and one["model"] in row["model"] and one["since"] <= (row.get("measured") or "")
+        and str(row.get("concurrency")) in one["concurrency"].split()
+        and [int(one[part].split("x")[1]) for part in ("prefill", "decode")] == cards
+        and int(one["prefill"].split("x")[2]) == row["prefill"]["moe_ep_size"]
+    ]
+
+
 KINDS: Final = (
     ("Llama", "70b"), ("DeepSeek", "dsr1"), ("gpt-oss", "gptoss"), ("MiniMax", "minimax"), ("Qwen3.5", "qwen3.5"),
 )
@@ -62,7 +127,7 @@ def _vllm(kind: str, row: Row) -> Started:
     blackwell = row["system"].startswith("b")
     fp8 = kind == "70b" or blackwell
     tokens = 8192 if kind in ("70b", "gptoss") else 2 * row["input_len"] if blackwell else None
-    return Started("fp8" if fp8 else "auto", tokens)
+    return Started("fp8" if fp8 else "auto", tokens, memory_fraction=0.9)
 
 
 def _sglang(kind: str, row: Row) -> Started:
@@ -70,11 +135,16 @@ def _sglang(kind: str, row: Row) -> Started:
     small = kind == "dsr1" and row["parallel"]["tp_size"] == 4 and not fp4
     tokens = 8192 if small else 16384 if fp4 or not blackwell else 32768
     interval = 1 if not blackwell else 10 if small or row["concurrency"] < 16 else 30
-    return Started("auto" if row.get("precision") == "bf16" else "fp8", tokens, {"scheduler-recv-interval": interval})
+    fraction = 0.95 if small else 0.85 if kind == "dsr1" and fp4 else 0.82 if blackwell or kind == "dsr1" else 0.8
+    return Started(
+        "auto" if row.get("precision") == "bf16" else "fp8", tokens, {"scheduler-recv-interval": interval},
+        memory_fraction=fraction,
+    )
 
 
 def _trtllm(kind: str, row: Row) -> Started:
     asked, users = (row["input_len"], row["output_len"]), row["concurrency"]
+    apart, experts = (None, None) if (row.get("measured") or "") > BY_SCRIPT_UNTIL else _by_script(kind, row)
     held: dict[str, str | int | float | bool] = {}
     tokens = {"70b": 16384, "gptoss": 20000}.get(kind) or -(-(users + row["input_len"] + 64) // 64) * 64
     if kind == "dsr1" and (row.get("measured") or "") >= "2026-01-29":
@@ -83,7 +153,39 @@ def _trtllm(kind: str, row: Row) -> Started:
             held = {"batch-wait-timeout-iters": 40, "batch-wait-max-tokens-ratio": 0.8}
     if kind == "70b" and asked == (1024, 1024) and row["parallel"]["tp_size"] < 8:
         held = {"batch-wait-timeout-iters": 20, "batch-wait-max-tokens-ratio": 0.9}
-    return Started("auto" if kind == "gptoss" and row["system"] == "h200_sxm" else "fp8", tokens, held)
+    if kind == "dsr1" and (row["parallel"]["attention_dp_size"] > 1 if apart is None else apart):
+        held = {"attention-dp-timeout-iters": 60}
+    kv_dtype = "auto" if kind == "gptoss" and row["system"] == "h200_sxm" else "fp8"
+    fraction = {"dsr1": 0.75 if row["system"] == "h200_sxm" else 0.8, "gptoss": 0.85}.get(kind)
+    return Started(kv_dtype, tokens, held, apart, experts, fraction)
+
+
+BY_SCRIPT_UNTIL: Final = "2025-11-03"
+"""Scripts of TensorRT-LLM chose themselves whether ranks attend apart and divide experts, by lengths and concurrency,
+until pull request #145: rows of before say neither."""
+
+APART_ABOVE: Final = {
+    ("fp4", "b200_sxm"): {(1024, 1024): 255, (1024, 8192): 255, (8192, 1024): 32},
+    ("fp8", "b200_sxm"): {(1024, 1024): 32, (1024, 8192): 64, (8192, 1024): 64},
+    ("fp8", "h200_sxm"): {(1024, 1024): 64, (1024, 8192): 64, (8192, 1024): 32},
+}
+"""Precision and card -> lengths -> requests above which ranks attend apart [dsr1_*_trt_slurm.sh]."""
+
+DIVIDED_ABOVE: Final = {
+    4: {(1024, 1024): 32, (1024, 8192): 32, (8192, 1024): 32}, 8: {(1024, 1024): 8, (1024, 8192): 16, (8192, 1024): 32},
+}
+"""Cards -> lengths -> requests above which experts are divided [dsr1_fp4_b200_trt_slurm.sh]."""
+
+
+def _by_script(kind: str, row: Row) -> tuple[bool | None, bool | None]:
+    asked, users = (row["input_len"], row["output_len"]), row["concurrency"]
+    where = row["precision"], row["system"]
+    if kind == "gptoss":
+        return users >= 256, where[1] == "h200_sxm" or users >= 256
+    if kind != "dsr1":
+        return None, None
+    above = DIVIDED_ABOVE[row["parallel"]["tp_size"]][asked] if row["precision"] == "fp4" else 0
+    return users > APART_ABOVE[where][asked], users > above
 
 
 SCRIPTS: Final = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}

@@ -26,7 +26,8 @@ from vramcast.domain.model import Model
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.engines.serving.checks import divides
 from vramcast.engines.serving.table import SERVING
-from vramcast.estimate.speed import timed
+from vramcast.estimate.serving import deploy, sequences_held
+from vramcast.estimate.speed import timed, timed_apart
 from vramcast.question.serving import parse_engine
 from vramcast.units import ceil_div
 
@@ -64,6 +65,14 @@ class Degrees(NamedTuple):
     expert_parallel: bool
     instances: int  # that share the requests
 
+    def as_started(self, started: Started) -> Degrees:
+        """As the script of a run chose, where it did."""
+        apart = self.dp > 1 if started.apart is None else started.apart
+        experts = self.expert_parallel if started.experts is None else started.experts
+        ranks = self.tp * self.dp
+        return self._replace(tp=1, dp=ranks, expert_parallel=experts) if apart and self.dp == 1 else self._replace(
+            expert_parallel=experts)
+
     @property
     def cards(self) -> int:
         return self.tp * self.pp * self.dp
@@ -97,14 +106,13 @@ def predict(row: Row) -> Iterator[Prediction]:
         yield Prediction(FIRST_TOKEN + mark, first_token_ms(speed), row["ttft_ms"])
         yield Prediction(TOKEN + mark, token_ms(speed), row["tpot_ms"])
         return
-    mark = "" if row["decode"].get("num_workers") else ", instances unsaid"
-    yield Prediction(f"{FIRST_TOKEN} apart{mark}", first_token_ms(speed_of(row, row["prefill"])), row["ttft_ms"])
-    yield Prediction(f"{TOKEN} apart{mark}", 1000 * _step_s(speed_of(row, row["decode"])), row["tpot_ms"])
-
-
-def _step_s(speed: Speed) -> float:
-    assert speed.step_s is not None
-    return speed.step_s
+    apart, drafts = inferencex.apart(row)
+    instances = [Degrees(*part.degrees, part.instances) for part in apart] if apart else [
+        degrees_of(row[part]) for part in ("prefill", "decode")]
+    prefill, decode = (job_of(row, one._replace(instances=1), None) for one in instances)
+    found = timed_apart(prefill, decode, instances=(instances[0].instances, instances[1].instances), spread=SPREAD)
+    yield Prediction(f"{FIRST_TOKEN} apart{drafts}", _mean_ms(found.first_token_s, found.together_s), row["ttft_ms"])
+    yield Prediction(f"{TOKEN} apart{drafts}", 1000 * found.token_s, row["tpot_ms"])
 
 
 ROUNDS: Final = 10
@@ -114,7 +122,11 @@ ROUNDS: Final = 10
 def first_token_ms(speed: Speed) -> float:
     """What a user waits for the first token."""
     assert speed.loaded_first_token_s is not None and speed.burst_first_token_s is not None
-    return 1000 * ((ROUNDS - 1) * speed.loaded_first_token_s + speed.burst_first_token_s) / ROUNDS
+    return _mean_ms(speed.loaded_first_token_s, speed.burst_first_token_s)
+
+
+def _mean_ms(loaded_s: float, together_s: float) -> float:
+    return 1000 * ((ROUNDS - 1) * loaded_s + together_s) / ROUNDS
 
 
 def token_ms(speed: Speed) -> float:
@@ -129,7 +141,7 @@ def speed_of(row: Row, parallel: dict[str, Any]) -> Speed:
     Raises: Refused where it cannot be asked
     """
     job = job_of(row, degrees_of(parallel), parallel.get("batch_size"))
-    found = timed(job, spread=SPREAD if measured(row) else 0.0)
+    found = timed(job, spread=SPREAD if measured(row) else 0.0, held=sequences_held(job, deploy(job)))
     if found.speed is None:
         raise Refused(found.assumptions[0] if found.assumptions else "the engine has no speed")
     return found.speed
@@ -153,6 +165,7 @@ def job_of(row: Row, degrees: Degrees, batch: int | None) -> ServeJob:
     mean = MEAN if measured(row) else 1.0
     if measured(row):
         started = inferencex.started(row) if row["mode"] == "agg" else started
+        degrees = degrees.as_started(started)
     job = ServeJob(
         model=model,
         requests=Requests(
@@ -161,7 +174,7 @@ def job_of(row: Row, degrees: Degrees, batch: int | None) -> ServeJob:
         ),
         plan=ServePlan(
             tp=degrees.tp, pp=degrees.pp, dp=degrees.dp, expert_parallel=degrees.expert_parallel, weights=weights,
-            kv_dtype=started.kv_dtype, batched_tokens=started.batched_tokens,
+            kv_dtype=started.kv_dtype, batched_tokens=started.batched_tokens, memory_fraction=started.memory_fraction,
         ),
         cluster=_cluster(SYSTEMS[row["system"]], degrees.cards),
         engine=engine, version=version, engine_options=started.options,

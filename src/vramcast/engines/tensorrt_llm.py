@@ -67,6 +67,7 @@ HOPPER: Final = 90
 
 OPTIONS: Final[dict[str, Known]] = {
     ALLOW_LONG: FLAG,  # TLLM_ALLOW_LONG_MAX_MODEL_LEN
+    "attention-dp-timeout-iters": Known(int, least=0, most=1 << 16),  # steps of waiting until every rank has a prompt
     "batch-wait-timeout-iters": Known(int, least=0, most=1 << 16),  # steps that prompts wait for more of them
     "batch-wait-max-tokens-ratio": Known(float, least=0, most=1),  # of max_num_tokens: as many wait no longer
     "max-tokens": Known(int),  # KvCacheConfig.max_tokens

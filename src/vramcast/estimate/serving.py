@@ -84,7 +84,7 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
     capacity, fits = short.capacity, short.fits
     if capacity is not None and deployment.fitting_context is not None and ranks[0].needed_bytes > visible:
         capacity = msgspec.structs.replace(capacity, longest_context=deployment.fitting_context())
-    speed = timed(job) if isinstance(job, ServeJob) else None
+    speed = timed(job, held=sequences_held(job, deployment)) if isinstance(job, ServeJob) else None
     requests, supposed, unserved = _served(job, deployment, fits=fits)
     found = ServeAnswer(
         question=_with_fraction(question(asked), deployment),
@@ -136,6 +136,13 @@ def _served(
     if not fits:
         return None, (), ("requests that come by themselves get no latencies: the plan does not fit",)
     return *estimate.traffic.served(job, deployment), ()
+
+
+def sequences_held(job: ServeJob, deployment: Deployment) -> float | None:
+    """By the fullest cache, where that is part of the load; None where not even one, or where nobody sets it aside."""
+    held = min((rank.cache.num_bytes / each for rank in deployment.ranks if rank.cache is not None and not rank.grows
+                and (each := rank.cache.sequence_bytes(job.context))), default=0.0)
+    return held if 1 <= held < job.requests.concurrency / job.plan.dp else None
 
 
 def _calibrated(job: ServeJob | PipelineJob, deployment: Deployment) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -6,7 +6,7 @@ of the sequences; where one card waits for the other, on all of them.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from math import ceil
 from typing import Any, Final, NamedTuple
@@ -22,7 +22,8 @@ from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.table import SERVING
 from vramcast.engines.serving.weights import formats_of
 from vramcast.errors import Note, Unsupported, VramcastError
-from vramcast.estimate.running import prompt_step, running_of
+from vramcast.estimate.running import most_running, prompt_step, running_of
+from vramcast.states.cache import token_bytes
 from vramcast.states.storage import FORMATS
 from vramcast.timing import loop
 from vramcast.timing.batching import Limits, Pool
@@ -50,6 +51,13 @@ class Timed(Struct, frozen=True):
     assumptions: tuple[str, ...]
 
 
+class Loaded(NamedTuple):
+    """What a load meets."""
+
+    spread: float  # share by which lengths of prompts and answers differ from their mean at most
+    held: float | None  # sequences of the job's context that the fullest cache holds; None: all
+
+
 class Load(Struct, frozen=True):
     """What one sequence is like."""
 
@@ -64,12 +72,13 @@ class Load(Struct, frozen=True):
 
 
 @lru_cache(maxsize=256)  # the load is simulated; a search compares plans by it and answers those that it shows again
-def timed(job: ServeJob, *, spread: float = loop.LOOSE) -> Timed:
+def timed(job: ServeJob, *, spread: float = loop.LOOSE, held: float | None = None) -> Timed:
     """The speed of a plan.
 
     Args:
         job: the question
         spread: share by which lengths of prompts and answers differ from their mean at most
+        held: sequences of the job's context that the fullest cache holds; None: all
     """
     execution = execution_of(job.engine, job.version, arch=job.cluster.gpu.arch)
     if execution is None:
@@ -80,7 +89,7 @@ def timed(job: ServeJob, *, spread: float = loop.LOOSE) -> Timed:
         meets = versions.meets_experts(job.model.family, job.version)
         execution = replace(execution, loops_experts=execution.loops_experts * loops, meets_experts=meets)
     try:
-        return _timed(running_of(job), execution, spread)
+        return _timed(job, execution, Loaded(spread, held))
     except VramcastError as reason:
         return Timed(None, (Note("no speed: {}", reason),))
 
@@ -107,7 +116,8 @@ def setup_of(job: ServeJob, execution: Execution) -> Setup:
     return Setup(replace(machine, beside=_beside(job)), placement)
 
 
-def _timed(job: ServeJob, execution: Execution, spread: float) -> Timed:
+def _timed(asked: ServeJob, execution: Execution, loaded: Loaded) -> Timed:
+    job = running_of(asked)
     machine, placement = setup_of(job, execution)
     load = load_of(job)
     prefill = _prefill(job, machine, placement, load.prompt, prompts=1)
@@ -122,7 +132,8 @@ def _timed(job: ServeJob, execution: Execution, spread: float) -> Timed:
         sources=_sources(machine, placement),
     )
     if job.model.head is Head.LM:
-        found = _with_decode(found, job, machine, placement, load, spread)
+        found = _with_decode(found, job, machine, placement, load)
+        found = _with_load(found, asked, machine, placement, load, loaded)
     host = (machine.beside.assumed,) if machine.beside is not None and machine.beside.assumed else ()
     return Timed(found, (*_assumed(job, load), *host))
 
@@ -145,53 +156,163 @@ def _beside(job: ServeJob) -> Beside | None:
 
 
 def _with_decode(
-    speed: Speed, job: ServeJob, machine: Machine, placement: Placement, load: Load, spread: float
+    speed: Speed, job: ServeJob, machine: Machine, placement: Placement, load: Load
 ) -> Speed:
     users = ceil_div(job.requests.concurrency, job.plan.dp)
     step = _decode(job, machine, placement, sequences=users, cached=load.mean_context)
-    answer = max(1, load.answer)
-    latency = _under_load(job, machine, placement, load, spread)
-    per_user = answer / (latency.first_token_s + (answer - 1) * latency.token_s)
     return replace(
         speed,
         mean_context=load.mean_context,
-        answer_tokens=answer,
+        answer_tokens=max(1, load.answer),
         step_s=step.seconds,
         decode_tokens_per_s=job.requests.concurrency / step.seconds,
         decode_tokens_per_s_per_user=1 / step.seconds,
-        tokens_per_s=per_user * job.requests.concurrency,
-        tokens_per_s_per_user=per_user,
-        loaded_first_token_s=latency.first_token_s,
-        loaded_token_s=latency.token_s,
-        burst_first_token_s=latency.together_s,
         decode_bound=step.bound,
         decode_shares=step.shares,
     )
 
 
-def _under_load(job: ServeJob, machine: Machine, placement: Placement, load: Load, spread: float) -> Latency:
-    """What users of a closed load get. Copies that share experts take their steps together, others are alone."""
+def _with_load(
+    speed: Speed, job: ServeJob, machine: Machine, placement: Placement, load: Load, loaded: Loaded
+) -> Speed:
+    """What users get, those who wait until others are answered among them."""
+    answer = max(1, load.answer)
+    latency = _under_load(job, machine, placement, load, loaded)
+    per_user = answer / (latency.first_token_s + (answer - 1) * latency.token_s)
+    return replace(
+        speed,
+        tokens_per_s=per_user * job.requests.concurrency,
+        tokens_per_s_per_user=per_user,
+        loaded_first_token_s=latency.first_token_s,
+        loaded_token_s=latency.token_s,
+        burst_first_token_s=latency.together_s,
+    )
+
+
+class Scheduler(NamedTuple):
+    """One scheduler of a plan: copies that share experts take their steps together, others are alone."""
+
+    load: loop.Load
+    limits: Limits
+    costs: StepCosts
+    front: Front
+    pool: Pool
+
+
+def _under_load(job: ServeJob, machine: Machine, placement: Placement, load: Load, loaded: Loaded) -> Latency:
+    """What users of a closed load get."""
+    one = _scheduler(job, machine, placement, load, loaded)
+    return closed_loop(one.load, one.limits, one.costs, one.front, one.pool)
+
+
+def _scheduler(job: ServeJob, machine: Machine, placement: Placement, load: Load, loaded: Loaded) -> Scheduler:
     execution = machine.execution
     copies = job.plan.dp if placement.ep > placement.tp else 1
     users = ceil_div(job.requests.concurrency, job.plan.dp) * copies
     asked = loop.Load(
-        users, load.prompt, max(1, load.answer), max(spread, loop.LOOSE) if execution.mixed else spread)
+        users, load.prompt, max(1, load.answer),
+        max(loaded.spread, loop.LOOSE) if execution.mixed else loaded.spread)
+    together, pool = _room(job, loaded.held, users, copies)
     longest = ceil(load.prompt * (1 + asked.spread))
     tokens = max(_chunk(job), 0 if execution.chunks else longest) * copies
     costs = StepCosts(
         job.model, stages_of(job, execution), machine, placement,
-        replayed=job.plan.graphs and not execution.eager, sequences=users, tokens=tokens,
+        replayed=job.plan.graphs and not execution.eager, sequences=together, tokens=tokens,
         context=longest + ceil(asked.answer * (1 + asked.spread)), copies=copies, all_logits=_all_logits(job),
     )
     options = job.engine_options
+    balanced = int(options.get("attention-dp-timeout-iters", 0)) if copies > 1 else 0
     limits = Limits(
-        users, tokens, chunks=execution.chunks, whole_prompt=False, apart=not execution.mixed,
+        together, tokens, chunks=execution.chunks, whole_prompt=False, apart=not execution.mixed,
         looked_every=int(options.get("scheduler-recv-interval", 1)),
-        held_steps=int(options.get("batch-wait-timeout-iters", 0)),
+        held_steps=balanced or int(options.get("batch-wait-timeout-iters", 0)),
         held_tokens=int(tokens * float(options.get("batch-wait-max-tokens-ratio", 0.0))),
+        held_prompts=_until_all_have_one(copies) if balanced else 0,
     )
-    return closed_loop(asked, limits, costs, Front(execution.request_s, execution.front_s), UNLIMITED)
+    return Scheduler(asked, limits, costs, Front(execution.text_s * load.prompt, execution.front_s), pool)
 
+
+HANDED_S: Final = 0.05
+"""A request on its way from one instance to the other, beside its cache: a router and two servers."""
+
+HANDED_BYTES_PER_S: Final = 50e9
+"""Of a cache from one rank to another: a network card of 400 Gb/s beside every GPU."""
+
+ROUNDS: Final = 4
+"""Times that the number of those who generate is worked out anew."""
+
+
+def timed_apart(prefill: ServeJob, decode: ServeJob, *, instances: tuple[int, int], spread: float) -> Latency:
+    """What users of a closed load get where some instances take prompts and others generate: a round is both.
+
+    How many generate at a time follows from how long both take: the rest is with those that take prompts.
+
+    Args:
+        prefill: the question to one instance that takes prompts; its concurrency is that of the whole load
+        decode: that to one that generates
+        instances: of either kind
+
+    Raises: Unsupported in one sentence where the rates of cards are not known
+    """
+    settings = []
+    for job in (prefill, decode):
+        execution = execution_of(job.engine, job.version, arch=job.cluster.gpu.arch)
+        assert execution is not None
+        settings.append(setup_of(job, execution))
+    (machine, placement), (other, others) = settings
+    users, load = prefill.requests.concurrency, load_of(prefill)
+    asked = replace(prefill, requests=replace(prefill.requests, concurrency=ceil_div(users, instances[0])))
+    one = _scheduler(asked, machine, placement, replace(load, answer=1), Loaded(spread, None))
+    answers = loop.Load(users, load.prompt, max(2, load.answer), spread)
+    handed_s = HANDED_S + load.prompt * _token_bytes(prefill, placement) / HANDED_BYTES_PER_S
+    generating = float(users)
+    for _ in range(ROUNDS):
+        each = ceil_div(ceil_div(ceil(generating), instances[1]), decode.plan.dp)
+        token_s = _decode(decode, other, others, sequences=each, cached=load.mean_context).seconds
+        away_s = partial(_away_s, answers, handed_s, token_s)
+        found = closed_loop(one.load, one.limits, one.costs, one.front, one.pool, away_s=away_s)
+        answered_s = load.answer * token_s
+        generating = (generating + users * answered_s / (answered_s + found.first_token_s + handed_s)) / 2
+    wait_s = handed_s + token_s
+    return Latency(found.first_token_s + wait_s, token_s, found.together_s + wait_s)
+
+
+def _away_s(answers: loop.Load, handed_s: float, token_s: float, request: int) -> float:
+    """From the first token until the last [s]."""
+    return handed_s + (answers.lengths(request)[1] - 1) * token_s
+
+
+def _token_bytes(job: ServeJob, placement: Placement) -> int:
+    """One more token in the caches of all layers of a rank [bytes]."""
+    return sum(
+        run.count * token_bytes(run.layer.mixer, tp=placement.tp, k_dtype=placement.k_dtype, v_dtype=placement.v_dtype)
+        for run in job.model.main.runs
+    )
+
+
+def _room(job: ServeJob, held: float | None, users: int, copies: int) -> tuple[int, Pool]:
+    """How many users of so many copies run at once, as far as settings and whole sequences go, and their blocks."""
+    running = most_running(job)
+    together = users if running is None else min(users, running // job.plan.dp * copies)
+    if held is None or together <= copies * held:
+        return together, UNLIMITED
+    execution = execution_of(job.engine, job.version, arch=job.cluster.gpu.arch)
+    if execution is not None and execution.reserves:
+        return int(copies * held), UNLIMITED
+    blocks = ceil(copies * held * ceil_div(job.context, BLOCK_TOKENS))
+    return together, Pool(blocks, BLOCK_TOKENS)
+
+
+def _until_all_have_one(ranks: int) -> int:
+    """Prompts that come, each to any of so many ranks, until every rank has one: the coupon collector's mean.
+
+    >>> _until_all_have_one(4)
+    9
+    """
+    return ceil(ranks * sum(1 / rank for rank in range(1, ranks + 1)))
+
+
+BLOCK_TOKENS: Final = 16
 
 UNLIMITED: Final = Pool(1 << 60, 1 << 20)
 """Blocks for all: how many sequences a cache holds is said beside the speed."""

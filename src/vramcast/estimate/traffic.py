@@ -115,7 +115,7 @@ def setting_of(job: ServeJob, deployment: Deployment) -> Setting:
         settings.max_sequences, settings.batched_tokens, whole_prompt=settings.version >= WHOLE_PROMPT_SINCE,
         prefix=traffic.shared_prefix if settings.prefix_caching else 0,
     )
-    waited_s = execution.front_s + execution.request_s
+    waited_s = execution.front_s + execution.text_s * (job.requests.input_len or 0)
 
     pool, block_bytes = _pool(cache, settings)
     found = Setting(job, traffic, pool, block_bytes, limits, costs, waited_s, traffic.replicas * job.plan.dp)

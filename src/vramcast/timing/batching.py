@@ -17,7 +17,8 @@ keep what they hold until they are handed out again: who was cut off finds what 
 in a step of their own before anybody generates on; scheduler_recv_skipper.py `handle`: behind steps of generation the
 queue is looked at each `scheduler_recv_interval` of them, behind one of prompts always
 [trtllm] NVIDIA/TensorRT-LLM 1.2 tensorrt_llm/_torch/pyexecutor/py_executor.py `_waiting_requests`: prompts wait
-`batch_wait_timeout_iters` steps, or until those of a step fill `batch_wait_max_tokens_ratio` of `max_num_tokens`
+`batch_wait_timeout_iters` steps, or until those of a step fill `batch_wait_max_tokens_ratio` of `max_num_tokens`;
+`_balance_adp_requests`: of ranks that attend apart, `timeout_iters` steps or until every rank has one
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class Limits(Struct, frozen=True):
     looked_every: int = 1  # steps of generation between two looks at the queue [sglang]
     held_steps: int = 0  # steps of generation that prompts wait for more of them [trtllm]
     held_tokens: int = 0  # as many of a step wait no longer [trtllm]
+    held_prompts: int = 0  # or as many of them
 
 
 class Costs(Protocol):
@@ -206,6 +208,9 @@ class Batching:
         limits, tick = self.limits, self.tick
         if limits.looked_every > 1 and self.looked_at != tick:
             return -tick % limits.looked_every
+        if limits.held_prompts:  # steps are counted whether a prompt waits or not
+            since = tick - self.looked_at
+            return len(self.waiting) < limits.held_prompts and (not since or since % limits.held_steps > 0)
         if limits.held_steps:
             self.held_since = tick if self.held_since < 0 else self.held_since
             tokens = len(self.running) + sum(self.prompt[request] for request in self.waiting)

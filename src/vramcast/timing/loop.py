@@ -10,7 +10,8 @@ Symbols:  N users
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
 from math import ceil, inf
 from typing import Final, NamedTuple
 
@@ -77,36 +78,44 @@ class Latency(NamedTuple):
 class _Users(Batching):
     """Users who ask again."""
 
-    def __init__(self, pool: Pool, limits: Limits, costs: Costs, load: Load, front: Front, requests: int) -> None:
+    def __init__(
+        self, pool: Pool, limits: Limits, costs: Costs, load: Load, front: Front, requests: int,
+        away_s: Callable[[int], float] | None,
+    ) -> None:
         super().__init__(pool, limits, costs)
-        self.number, self.front, self.left_to_end = 0, front, requests
+        self.number, self.front, self.left_to_end, self.away_s = 0, front, requests, away_s
         self.asked_s: list[float] = []
         self.free_s = 0.0  # when the front is done with all so far
-        self.coming: deque[tuple[float, int]] = deque()  # to the scheduler: who asked when
+        self.coming: list[tuple[float, int]] = []  # heap, to the scheduler: who asked when
         for _ in range(load.users):
-            self._ask()
+            self._ask(0.0)
         while self.left_to_end > 0:
             until = max(self.coming[0][0], self.free_s) + front.request_s if self.coming else inf
             if until <= self.now or not (self.running or self.waiting):
                 self.now, self.free_s = max(self.now, until), until
-                asked_s, number = self.coming.popleft()
+                asked_s, number = heappop(self.coming)
                 self.asked_s.append(asked_s)
                 self.push(Arrival(until, *load.lengths(number)))
             else:
                 self.proceed(until)
 
-    def _ask(self) -> None:
-        self.coming.append((self.now, self.number))
+    def _ask(self, at_s: float) -> None:
+        heappush(self.coming, (at_s, self.number))
         self.number += 1
 
     def _end(self, request: int) -> None:
         super()._end(request)
         self.left_to_end -= 1
-        self._ask()
+        self._ask(self.now + (self.away_s(request) if self.away_s else 0.0))
 
 
-def closed_loop(load: Load, limits: Limits, costs: Costs, front: Front, pool: Pool) -> Latency:
+def closed_loop(
+    load: Load, limits: Limits, costs: Costs, front: Front, pool: Pool, *, away_s: Callable[[int], float] | None = None
+) -> Latency:
     """Mean latencies of requests behind the first of every user; of those the time to the first token.
+
+    Args:
+        away_s: how long the user of a request is served elsewhere before it asks again
 
     >>> class Tenth:
     ...     def decode(self, sequences, context): return 0.01
@@ -120,12 +129,12 @@ def closed_loop(load: Load, limits: Limits, costs: Costs, front: Front, pool: Po
     most = max(FEWEST, min(MOST_USERS, MOST_STEPS // ceil_div(longest, tokens)))
     if tokens > limits.tokens or users > most:
         fewer = load._replace(users=min(users, most))
-        found = closed_loop(fewer, replace(limits, tokens=tokens), costs, front, pool)
+        found = closed_loop(fewer, replace(limits, tokens=tokens), costs, front, pool, away_s=away_s)
         more = users / fewer.users
         between = (more - 1) * (found.first_token_s + load.answer * found.token_s)
         return Latency(found.first_token_s + between, found.token_s, found.together_s * more)
     requests = users + max(users, FEWEST)
-    ran = _Users(pool, limits, costs, load, front, requests)
+    ran = _Users(pool, limits, costs, load, front, requests, away_s)
     done = [number for number in range(users, len(ran.end_s)) if ran.end_s[number] < inf]
     waits = [first - asked + front.fixed_s for first, asked in zip(ran.first_s, ran.asked_s, strict=False)]
     gaps = [(ran.end_s[number] - ran.first_s[number]) / max(1, ran.answer[number] - 1) for number in done]

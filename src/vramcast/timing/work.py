@@ -10,6 +10,7 @@ of the error.
 over all experts, those without a token included.
 [vllm] vllm/model_executor/layers: QKV and gate/up projections are one product, the residual is added in the norm.
 [async] vllm/config/scheduler.py `async_scheduling`, on by default since 0.14
+[reserves] NVIDIA/TensorRT-LLM cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp `GuaranteedNoEvictScheduler`
 [mmq] ggml-org/llama.cpp ggml/src/ggml-cuda/mmq.cu: quantised weights times activations in 8 bits.
 """
 
@@ -39,10 +40,11 @@ class Execution(Struct, frozen=True):
     sequence_s: float = 0.0  # the same for each sequence that generates [s]
     sent_s: float = 0.0  # and where each token is sent to its user at once [s]
     front_s: float = 0.0  # what a first token waits for beside the scheduler: connection, text of the answer [s]
-    request_s: float = 0.0  # requests reach the scheduler one behind the other, so long apart [s]
+    text_s: float = 0.0  # text is taken apart one prompt behind the other, each token of them in this time [s]
     fused: bool = True  # [vllm]
     mixed: bool = True  # prompts and sequences that generate share a step
     chunks: bool = True  # prompts are cut where the tokens of a step end
+    reserves: bool = False  # who is admitted has blocks for its whole answer [reserves]
     pipelined: bool = True  # stages work on different sequences at the same time
     copies_cache: bool = False  # [dynamic] [repeat]
     loops_experts: int = 0  # kernels beside the products in a loop over all experts, for each [experts]
@@ -80,12 +82,9 @@ EAGER: Final = Execution(
 
 GGML: Final = Execution(step_s=0.2e-3, pipelined=False, integer_share=0.33)
 
-REQUEST_S: Final = 1e-3
-"""Text of a prompt taken apart, in one process."""
-
-VLLM: Final = Execution(step_s=1.5e-3, front_s=25e-3, request_s=REQUEST_S)
-TENSORRT: Final = Execution(chunks=False, launch_s=40e-6, sequence_s=8e-6, front_s=60e-3, request_s=REQUEST_S)
-SGLANG: Final = Execution(mixed=False, launch_s=140e-6, sequence_s=20e-6, front_s=50e-3, request_s=REQUEST_S)
+VLLM: Final = Execution(step_s=1.5e-3, front_s=20e-3, text_s=9e-6)
+TENSORRT: Final = Execution(chunks=False, reserves=True, launch_s=60e-6, sequence_s=8e-6, front_s=35e-3, text_s=2e-6)
+SGLANG: Final = Execution(mixed=False, launch_s=140e-6, sequence_s=20e-6, front_s=15e-3, text_s=9e-6)
 """Fitted beside the kernels: one half of the configurations of `benchmarks.serving_times`, which scores the other.
 Forwards of prompts are started operator by operator, from Python, where vLLM compiles them."""
 

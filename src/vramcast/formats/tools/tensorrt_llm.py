@@ -112,6 +112,8 @@ USUAL_KERNELS: Final = ("AUTO", "CUTLASS", "TRTLLM")
 """Backends of experts that TensorRT-LLM chooses by itself, by card and format."""
 
 
+BALANCE_STEPS: Final = 50
+"""`AttentionDpConfig.timeout_iters` [args]."""
 
 HELD: Final = ("batch_wait_timeout_iters", "batch_wait_max_tokens_ratio")
 """Keys that are engine options here under the same names."""
@@ -125,6 +127,10 @@ def _own(values: Watched) -> dict[str, Any]:
     cache, more = _cache(values)
     found |= cache
     more += [f"{name.replace('_', '-')}={value}" for name in HELD if (value := values.get(name)) is not None]
+    apart = values.section("attention_dp_config")
+    if apart.flag("enable_balance"):
+        apart.only("batching_wait_iters", 0)
+        more.append(f"attention-dp-timeout-iters={apart.count('timeout_iters') or BALANCE_STEPS}")
     _graphs(values)
     moe = values.section("moe_config")
     kernels = str(moe.get("backend", values.get("moe_backend", "AUTO"))).upper()
