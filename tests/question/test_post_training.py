@@ -7,6 +7,7 @@ import pytest
 
 from vramcast.api.post_training import post_training_job_of
 from vramcast.domain.post_training import Episodes, PostTrainingJob
+from vramcast.engines.post_training.batches import part_of
 from vramcast.errors import VramcastError
 from vramcast.estimate.post_training import answer
 
@@ -25,7 +26,7 @@ def job(**options: Any) -> PostTrainingJob:
     ({"micro_tokens": 512, "ulysses": 2, "response_len": 1000}, "use at least 650"),
     ({"rollout_tp": 3}, "rollout-tp=3 does not divide 8 GPUs"),
     ({"rollout_gpus": 8}, "rollout-gpus=8 leaves none of 8 GPUs"),
-    ({"gpus": "2x8xh100-sxm-80gb", "rollout_gpus": 4}, "cards of one's own leave 12 of 16 GPUs"),
+    ({"gpus": "2x8xh100-sxm-80gb", "rollout_gpus": 5}, "cards of one's own leave 11 of 16 GPUs"),
     ({"context": 512}, "context=512 is shorter than the 1000 tokens"),
     ({"mean_response_len": 800}, "mean-response-len=800 is longer than response-len=700"),
     ({"mean_prompt_len": 301}, "mean-prompt-len=301 is longer than prompt-len=300"),
@@ -91,3 +92,25 @@ def test_lengths_of_a_log_are_their_mean_and_deviation(tmp_path: Path) -> None:
         assert job(lengths=str(path), response_len=300).episodes.mean_response_len == 200
     even, wide = (job(lengths=f"300,{spread}").episodes.most_tokens(4) for spread in (0, 150))
     assert even < wide == job(mean_response_len=300).episodes.most_tokens(4)
+
+
+@pytest.mark.parametrize("options, tokens", [
+    ({}, 16384), ({"response_len": 28672}, 28972), ({"response_len": 28672, "ulysses": 2}, 16384),
+    ({"response_len": 65236, "ulysses": 2}, 32768),
+])
+def test_a_micro_batch_that_nobody_sizes_holds_the_longest_sequence(options: dict[str, Any], tokens: int) -> None:
+    found = answer(job(**options), with_changes=False)
+    assert any(text.startswith(f"dynamic micro-batches of {tokens:,} tokens") for text in found.assumptions)
+
+
+def test_prompts_without_room_for_an_image_are_of_text() -> None:
+    asked = {"model": "qwen3-vl-8b", "gpus": "8xh100-sxm-80gb"}
+    assert (job(**asked).episodes.images, job(**asked, prompt_len=576).episodes.images) == (0, None)
+    assert any("prompts of text" in text for text in job(**asked).assumed)
+
+
+def test_cards_of_ones_own_are_whole_machines_or_as_many_of_each() -> None:
+    """One step off runs with 6 cards of each of two machines, and 2 for the engine."""
+    cluster = job(gpus="2x8xh100-sxm-80gb").cluster
+    assert [(part.num_nodes, part.gpus_per_node) for part in (part_of(cluster, gpus) for gpus in (12, 8, 4))] == [
+        (2, 6), (1, 8), (1, 4)]

@@ -51,13 +51,24 @@ STAGES: Final = {
 
 IN_WORDS: Final = {
     "sequences_per_micro_batch_per_gpu": "actor.ppo_micro_batch_size_per_gpu", "model_dtype":
-    "actor.fsdp_config.model_dtype",
+    "actor.fsdp_config.model_dtype", "max_prompt_length": "data.max_prompt_length", "max_response_length":
+    "data.max_response_length", "train_batch_size": "data.train_batch_size", "ppo_mini_batch_size":
+    "actor.ppo_mini_batch_size",
 }
 """Settings of rows in words of their own -> those of the framework."""
 
-SAID: Final = re.compile(r"^(ref|note|dtype_defaults|log|script|step|training_steps|env\..*|.* .*)$")
+SAID: Final = re.compile(r"^(ref|note|dtype_defaults|log|script|step|training_steps|env\..*|.* .*|trainer|engine|mode|"
+                         r"algorithm|megatron|rollout|trainer_mode|parameter_sync_step|staleness_threshold)$")
 """Settings that describe, in words."""
 
+
+DIVIDED: Final = {"TP": "tensor", "PP": "pipeline", "CP": "context", "EP": "expert"}
+"""Degrees of Megatron as rows write them -> the beginnings of verl's names."""
+
+CARDS_APART: Final = re.compile(r"fully async (\d+)(?: rollout)? ?: ?(\d+)|one step off (\d+) train \+ (\d+) rollout")
+"""Cards of engine and trainer, or of trainer and engine."""
+
+UNSAID_DEGREES: Final = "trains with Megatron and says no degrees, which decide"
 
 INITIAL: Final = "initial"
 CUT: Final = {"micro-batch", "micro-tokens"}
@@ -103,7 +114,7 @@ def predict(row: Row) -> Iterator[Prediction]:
     trainer = next((rank for rank in answer.ranks if rank.role == "trainer"), answer.ranks[0])
     found = [*_measured(row, answer, trainer), *_outcome(row, fits=answer.fits)]
     if row["framework"] == "verl" and not CUT & options.keys():  # what is there when all is loaded
-        found = [one for one in found if one.level == INITIAL]
+        found = [one for one in found if one.level in (INITIAL, VERDICT)]
     if row["framework"] == "verl" and "prompts" not in options:
         found = [one for one in found if one.level != STEP_TIME]
     if not found:
@@ -154,6 +165,7 @@ def options_of(row: Row) -> dict[str, Any]:
     settings = {IN_WORDS.get(name, name): value for name, value in row["settings"].items() if not SAID.match(name)}
     settings |= {IN_WORDS[name]: value for name, value in row["settings"].items() if name in IN_WORDS}
     if framework == "verl":
+        settings |= _of_words(row)
         settings = {name: verl.value_of(value) for name, value in settings.items()}
         settings.setdefault("trainer.n_gpus_per_node", row["gpus"].get("count") or 8)
         settings.setdefault("critic.model.use_remove_padding", settings.get("model.use_remove_padding", False))
@@ -170,14 +182,40 @@ def options_of(row: Row) -> dict[str, Any]:
     else:
         found = nemo_rl.reading(settings)
     options: dict[str, Any] = dict(found.options)
-    loaded = any(item["quantity"] == "torch_allocated" for item in row["measured"])
-    if framework == "verl" and not CUT & options.keys() and not loaded:
-        raise Refused("its settings say no micro-batch, without which verl stops")
     if found.unread:
         raise Refused(sentence(found.unread))
     options |= {"model": row["model"], "gpus": _gpus(row), "framework": _framework(row)}
     options |= _lengths(row, options)
     return options
+
+
+def _of_words(row: Row) -> dict[str, Any]:
+    """What a row says of its placement in words.
+
+    Raises: Refused where they leave the trainer's split open
+    """
+    said = {name: str(value) for name, value in row["settings"].items()}
+    found: dict[str, Any] = {}
+    for text, count in re.findall(r"\b(TP|PP|CP|EP)(\d+)", said.get("megatron", "")):
+        found[f"actor.megatron.{DIVIDED[text]}_model_parallel_size"
+              if text != "CP" else "actor.megatron.context_parallel_size"] = int(count)
+    trains = said.get("trainer", "Megatron" if "megatron" in f"{said.get('megatron', '')}{row['id']}".lower() else "")
+    if trains == "Megatron" or found:
+        if not found and "actor.megatron.tensor_model_parallel_size" not in said:
+            raise Refused(UNSAID_DEGREES)
+        found["actor.strategy"] = "megatron"
+    elif trains:
+        found["actor.strategy"] = trains.lower()
+    if tp := re.search(r"TP(\d+)", said.get("rollout", "")):
+        found["rollout.tensor_model_parallel_size"] = int(tp[1])
+    if mode := said.get("trainer_mode"):
+        found["trainer.v1.trainer_mode"] = mode.split()[0]
+    if apart := CARDS_APART.match(said.get("mode", "")):
+        engine, trainer = (apart[1], apart[2]) if apart[1] else (apart[4], apart[3])
+        each = min(8, int(engine), int(trainer))
+        found |= {"trainer.nnodes": int(trainer) // each, "trainer.n_gpus_per_node": each,
+                  "rollout.nnodes": int(engine) // each, "rollout.n_gpus_per_node": each}
+    return found
 
 
 def _commanded(row: Row) -> Iterator[Prediction]:

@@ -18,9 +18,9 @@ from vramcast.domain.job import Job, Recompute, Shards
 from vramcast.domain.post_training import CARDS, Card, PostTrainingJob, Process, Stage
 from vramcast.domain.program import Basis, Tensor
 from vramcast.engines.post_training import fsdp, trainer
-from vramcast.engines.post_training.batches import batches, seen_from
+from vramcast.engines.post_training.batches import batches, seen_from, usual_budget
 from vramcast.engines.post_training.card import ENGINE, TRAINERS, cards
-from vramcast.engines.post_training.releases import FRAMEWORKS, MICRO_TOKENS
+from vramcast.engines.post_training.releases import FRAMEWORKS
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, VramcastError, joined
 from vramcast.estimate.cost import with_cost
@@ -387,7 +387,7 @@ def _proposals(job: PostTrainingJob, *, least: bool = False) -> Iterator[Proposa
         if given and given > 1:
             fewer = 1 if least else given // 2
             yield Proposal(f"{option} {fewer}", "updates", {field: fewer}, smaller)
-    tokens, fewest = updates.micro_tokens or MICRO_TOKENS, ceil_div(job.episodes.longest, updates.ulysses)
+    tokens, fewest = updates.micro_tokens or usual_budget(job), ceil_div(job.episodes.longest, updates.ulysses)
     if updates.micro_batch is None and tokens // 2 >= fewest:
         fewer = fewest if least else tokens // 2
         yield Proposal(f"--micro-tokens {fewer}", "updates", {"micro_tokens": fewer}, smaller)

@@ -19,7 +19,8 @@ from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.job import AttentionKernel, Shards
 from vramcast.domain.post_training import WITH_CRITIC, PostTrainingJob
 from vramcast.domain.version import version_text
-from vramcast.engines.post_training.releases import FRAMEWORKS, MICRO_TOKENS, release_of
+from vramcast.engines.post_training.batches import usual_budget
+from vramcast.engines.post_training.releases import FRAMEWORKS, release_of
 from vramcast.engines.post_training.rollout import serve_job
 from vramcast.engines.training import PURE
 from vramcast.errors import Note, Unsupported
@@ -73,7 +74,7 @@ def _settled(job: PostTrainingJob) -> PostTrainingJob:
     """What is left to a framework's defaults, which a script says."""
     updates = job.updates
     if updates.micro_batch is None and updates.micro_tokens is None:
-        updates = replace(updates, micro_tokens=MICRO_TOKENS)
+        updates = replace(updates, micro_tokens=usual_budget(job))
     if not (updates.log_prob_micro_batch or updates.log_prob_tokens):
         updates = replace(updates, log_prob_micro_batch=updates.micro_batch if not updates.micro_tokens else None,
                           log_prob_tokens=updates.micro_tokens)

@@ -11,9 +11,10 @@ from typing import Any, Final
 import msgspec.structs
 
 from vramcast import sources
-from vramcast.blocks.lengths import check_images, reads_images
+from vramcast.blocks.lengths import check_images, image_tokens, reads_images
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, require_count
+from vramcast.domain.model import Model
 from vramcast.domain.post_training import RATES, WITH_CRITIC, Episodes, PostTrainingJob, Rollout, Updates
 from vramcast.domain.version import Version, check_version, version_text
 from vramcast.engines.eager.trl import beta_of
@@ -134,9 +135,7 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         raise InvalidSpec("{} reads no images; leave image-size and images out", model.name)
     deviation = _deviation(values)
     episodes = converted(Episodes, section(values, "episodes", TABLE) | deviation)
-    images = 1 if episodes.images is None else episodes.images
-    check_images(model, images, episodes.image_size, prompt_len=episodes.prompt_len,
-                 mean_prompt_len=episodes.mean_prompt_len)
+    episodes, of_text = _with_images(model, episodes)
     release = next(one for one in known.releases if version >= one.since)
     release_of_trl = TRL_OF_SWIFT if framework == "ms-swift" else version
     of_trainer = known.engine == "huggingface"
@@ -153,7 +152,7 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
             episodes=episodes, updates=updates, plan=trainer.plan, rollout=_engine_part(values, sleeps=False),
             engine=engine, rollout_engine=rollout, rollout_version=rollout_version, alloc_conf=trainer.alloc_conf,
             trainer=trainer, run_steps=steps,
-            assumed=(*trainer.assumed, *_assumed(values, framework, version, rollout, rollout_version)),
+            assumed=(*trainer.assumed, *of_text, *_assumed(values, framework, version, rollout, rollout_version)),
         )
     of_others = dict.fromkeys(OF_TRL, "TRL") | {"trainer-option": "TRL", "trainer-sleep": "OpenRLHF"}
     of_others |= dict.fromkeys(OF_SWIFT[1:], "ms-swift")
@@ -185,7 +184,7 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         **others,
         rollout_engine=rollout, rollout_version=rollout_version, alloc_conf=values.get("alloc-conf", ""),
         run_steps=steps,
-        assumed=(*passed_over, *evened, *_assumed(values, framework, version, rollout, rollout_version)),
+        assumed=(*passed_over, *evened, *of_text, *_assumed(values, framework, version, rollout, rollout_version)),
     )
 
 
@@ -210,6 +209,21 @@ def _deviation(values: dict[str, Any]) -> dict[str, float]:
         found, deviation = max(1, round(fmean(cut))), pstdev(cut)
     values["mean-response-len"] = found
     return {"response_deviation": deviation}
+
+
+def _with_images(model: Model, episodes: Episodes) -> tuple[Episodes, tuple[str, ...]]:
+    """Prompts are of text where nobody says images and the usual one is longer than they are; and what is said of it.
+
+    Raises: InvalidSpec for images that a prompt has no room for
+    """
+    least = min(episodes.prompt_len, episodes.mean_prompt_len or episodes.prompt_len)
+    if episodes.images is None and episodes.image_size is None and (each := image_tokens(model, None)) > least:
+        said = Note("prompts of text: those of {:,} tokens have no room for an image of {}, {:,}; --images and "
+                    "--image-size say otherwise", least, model.name, each)
+        return msgspec.structs.replace(episodes, images=0), (said,)
+    check_images(model, 1 if episodes.images is None else episodes.images, episodes.image_size,
+                 prompt_len=episodes.prompt_len, mean_prompt_len=episodes.mean_prompt_len)
+    return episodes, ()
 
 
 def _check_spread(mean: int, deviation: float, longest: int | None) -> None:
@@ -335,6 +349,7 @@ def _trl(
     return build_job({
         **own, **engine, "objective": OBJECTIVES[algorithm],
         "seq-len": episodes.prompt_len, "completion-len": episodes.response_len,
+        **({"images": 0} if episodes.images == 0 else {}),
         "engine-option": ("steps_per_generation=0", *pairs),
     }, resolve=resolve)
 
@@ -438,12 +453,8 @@ def _assumed(
         found.append("LoRA of rank 16 over weights in 4 bits, as Unsloth loads and adapts them; --peft lora with "
                      "--lora-rank and --base-weights says otherwise")
     micro_batch = next(one for one in known.releases if version >= one.since).micro_batch
-    if micro_batch is not None:
-        if not {"micro-batch", "micro-tokens"} & set(values):
-            found.append(Note(
-                "micro-batches of {} sequences, {}'s default; --micro-batch says otherwise", micro_batch, framework
-            ))
-    elif not {"micro-batch", "micro-tokens"} & set(values):
-        found.append("dynamic micro-batches of 16,384 tokens on each card, verl's default budget; --micro-batch or "
-                     "--micro-tokens says otherwise")
+    if micro_batch is not None and not {"micro-batch", "micro-tokens"} & set(values):
+        found.append(Note(
+            "micro-batches of {} sequences, {}'s default; --micro-batch says otherwise", micro_batch, framework
+        ))
     return tuple(found)

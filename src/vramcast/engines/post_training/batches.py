@@ -51,18 +51,19 @@ def seen_from(job: PostTrainingJob, role: str) -> PostTrainingJob:
 
 
 def part_of(cluster: Cluster, gpus: int) -> Cluster:
-    """So many cards of a cluster.
+    """So many cards of a cluster: whole machines, or as many of each.
 
-    Raises: InvalidSpec where they are no whole machines, or none
+    Raises: InvalidSpec where they are neither, or none
     """
     if gpus == cluster.count:
         return cluster
-    if gpus < 1 or (gpus > cluster.gpus_per_node and gpus % cluster.gpus_per_node):
+    shared = gpus > cluster.gpus_per_node and gpus % cluster.gpus_per_node > 0
+    if gpus < 1 or (shared and gpus % cluster.num_nodes):
         raise InvalidSpec(
             "cards of one's own leave {} of {} GPUs, which are no whole machines of {}",
             gpus, cluster.count, cluster.gpus_per_node
         )
-    nodes = max(1, gpus // cluster.gpus_per_node)
+    nodes = cluster.num_nodes if shared else max(1, gpus // cluster.gpus_per_node)
     return replace(cluster, num_nodes=nodes, gpus_per_node=gpus // nodes, instance=None)
 
 
@@ -77,6 +78,13 @@ def replicas(job: PostTrainingJob) -> int:
             "ulysses={} does not divide {} data-parallel ranks; use a divisor of {}", ulysses, ranks, ranks
         )
     return ranks // ulysses
+
+
+def usual_budget(job: PostTrainingJob) -> int:
+    """Tokens of a dynamic micro-batch where nobody says: verl's default, or what the longest sequence takes of a rank
+    where that is more, with which verl would stop [verl utils/seqlen_balancing.py `rearrange_micro_batches`]."""
+    shared = job.updates.ulysses * (job.plan.cp if job.framework in ("verl", "slime") else 1)
+    return max(MICRO_TOKENS, ceil_div(job.episodes.longest, shared))
 
 
 def batches(job: PostTrainingJob, *, learns: bool, of_critic: bool = False) -> Batches:
@@ -114,13 +122,13 @@ def batches(job: PostTrainingJob, *, learns: bool, of_critic: bool = False) -> B
                        sequences,
                        tuple(ceil_div(episodes.most_tokens(sequences, one), updates.ulysses) for one in deviates))
     shared = updates.ulysses * (job.plan.cp if job.framework in ("verl", "slime") else 1)  # [verl] megatron_actor.py
-    budget = (tokens or MICRO_TOKENS) * shared
+    budget = (tokens or usual_budget(job)) * shared
     if job.framework in ("openrlhf", "slime"):  # a sequence that is longer is a micro-batch alone [seqlen_balancing.py]
         budget = max(budget, episodes.most_tokens(1))
     elif budget < episodes.longest:
         raise InvalidSpec(
             "micro-tokens={} x {} ranks that share them are fewer than the {} tokens of the longest sequence; use at "
-            "least {}", tokens or MICRO_TOKENS, shared, episodes.longest, ceil_div(episodes.longest, shared)
+            "least {}", tokens, shared, episodes.longest, ceil_div(episodes.longest, shared)
         )
     at_once = min(budget, local * length)
     return Batches(ceil_div(at_once, updates.ulysses), 1, ceil_div(local * length, at_once), steps,

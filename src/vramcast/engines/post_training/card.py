@@ -18,9 +18,10 @@ from vramcast.domain.post_training import WITH_CRITIC, Card, PostTrainingJob, Pr
 from vramcast.domain.program import Alloc, Free, Node, Program
 from vramcast.engines.eager.checks import text_sentences
 from vramcast.engines.post_training import trainer
-from vramcast.engines.post_training.batches import Batches, batches, seen_from
+from vramcast.engines.post_training.batches import Batches, batches, seen_from, usual_budget
 from vramcast.engines.post_training.networks import Network, alloc, free, num_bytes
 from vramcast.engines.post_training.releases import (
+    MICRO_TOKENS,
     Release,
     has_own_reference,
     keeps_cache,
@@ -262,6 +263,12 @@ def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Ite
     episodes, updates = job.episodes, job.updates
     if len(job.model.stacks) > 1:
         yield from text_sentences(trainer.train_job(job, batches(job, learns=True)))
+    if updates.micro_batch is None and updates.micro_tokens is None:
+        budget = usual_budget(job)
+        yield ("dynamic micro-batches of 16,384 tokens on each card, verl's default budget; --micro-batch or "
+               "--micro-tokens says otherwise" if budget == MICRO_TOKENS else
+               Note("dynamic micro-batches of {:,} tokens on each card, as many as the longest sequence has, for which "
+                    "verl's default budget is too small; --micro-batch or --micro-tokens says otherwise", budget))
     if updates.padded:
         yield Note("batches are padded to {:,} tokens", episodes.longest)
     elif episodes.usual == episodes.longest:
