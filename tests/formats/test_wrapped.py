@@ -256,6 +256,7 @@ data:
         ("l.yaml", LLM_SERVICE.replace("  template:", "  kvCache: 1\n  template:"), "spec.kvCache: may change"),
         ("d.yaml", DEPLOYMENT.replace("args:", "command: [sleep]\n        x:"), "no command that starts vllm"),
         ("compose.yaml", COMPOSE.replace(":-Qwen/Qwen3-8B", ""), "${MODEL} is not set in the file; give --env"),
+        ("a.sh", "text-generation-launcher --model-id x/Mistral-7B --quantize awq", "no checkpoint in awq"),
         ("a.sh", "source common.sh\nvllm serve Qwen/Qwen3-8B\n", "source 'common.sh': is a file of its own"),
         ("a.sh", "for m in a/b c/d; do vllm serve $m; done", "keep one of them, as with --env m=a/b"),
     ],

@@ -368,13 +368,20 @@ def stretched(
 def _stored(values: Watched, models: list[str]) -> dict[str, Any]:
     """How the weights are stored; GPTQ and AWQ only read what a checkpoint holds [vllm config/vllm.py, weight_utils.py
     `get_quant_config`: a checkpoint without them ends the start]."""
-    method = str(values.get("quantization")).lower().partition("_")[0]
-    if method in ("gptq", "awq") and models and models[0][0].isalnum() and method not in models[0].lower():
-        why = Note("{} is no checkpoint in {}; name one that is, or give --weights", models[0][:80], method)
-        values.cannot("quantization", why, option="weights")
+    if refuses_stored(values, "quantization", models):
         return {}
     weights = values.one_of("quantization", QUANTISED, lower=True, option="weights")
     return {"weights": weights} if weights else {}
+
+
+def refuses_stored(values: Watched, name: str, models: list[str]) -> bool:
+    """Whether an argument asks for a checkpoint in GPTQ or AWQ that the model's name is none of; it is refused then."""
+    method = str(values.get(name)).lower().partition("_")[0]
+    if method not in ("gptq", "awq") or not models or not models[0][:1].isalnum() or method in models[0].lower():
+        return False
+    why = Note("{} is no checkpoint in {}; name one that is, or give --weights", models[0][:80], method)
+    values.cannot(name, why, option="weights")
+    return True
 
 
 def _adapters(values: Watched, server: Server) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from vramcast.formats.servers import (
     SERVE,
     Server,
     read_server,
+    refuses_stored,
     script_text,
     several,
     weights_note,
@@ -54,6 +55,8 @@ def _own(values: Watched) -> dict[str, Any]:
     method = values.text("quantize")
     if method in MADE:
         found["weights"] = MADE[method]
+    elif refuses_stored(values, "quantize", [text for text in (values.text("model_id"),) if text]):
+        pass  # the launcher ends where weights are not stored so
     elif method is not None and method not in STORED:
         values.cannot("quantize", "{} is not modelled; --weights names what is", method[:30], option="weights")
     if values.flag("sharded") is False:
