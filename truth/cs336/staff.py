@@ -65,10 +65,10 @@ class Rotary(nn.Module):
         angles = torch.outer(torch.arange(context), 10_000 ** -(torch.arange(0, head, 2) / head))
         self.register_buffer("table", torch.stack([angles.cos(), angles.sin()]).to(device), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, places: Tensor | None = None) -> Tensor:
         """Even and odd columns, turned and joined."""
         even, odd = x.reshape(*x.shape[:-1], -1, 2).movedim(-1, 0)
-        cos, sin = self.table[:, : x.shape[-2]]
+        cos, sin = self.table[:, : x.shape[-2]] if places is None else self.table[:, places]
         first = cos * even - sin * odd
         second = sin * even + cos * odd
         return torch.cat([first.unsqueeze(-1), second.unsqueeze(-1)], dim=-1).flatten(-2).contiguous()
@@ -115,6 +115,26 @@ class Attention(nn.Module):
         return self.o(y)
 
 
+class LeavingAttention(Attention):
+    """As it was compiled: the graph ends at einx, which is not traced, with the positions that tables are read at."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Project in one graph, turn, attend and project in another."""
+        length = x.shape[-2]
+        q = self.q(x)
+        k = self.k(x)
+        v = self.v(x)
+        q, k, v = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (q, k, v))
+        places = torch.arange(length, device=x.device)
+        torch._dynamo.graph_break()
+        q = self.rotary(q, places)
+        k = self.rotary(k, places)
+        rows, columns = torch.arange(length, device=x.device)[:, None], torch.arange(length, device=x.device)[None, :]
+        y = attention(q, k, v, rows >= columns)
+        y = y.transpose(1, 2).flatten(-2).contiguous()
+        return self.o(y)
+
+
 class SwiGLU(nn.Module):
     """Gated feed-forward layer."""
 
@@ -137,9 +157,9 @@ def silu(x: Tensor) -> Tensor:
 class Block(nn.Module):
     """Norm, attention, sum; norm, feed-forward, sum."""
 
-    def __init__(self, sizes: Sizes, device: torch.device) -> None:
+    def __init__(self, sizes: Sizes, device: torch.device, attention: type[Attention]) -> None:
         super().__init__()
-        self.attention = Attention(sizes, device)
+        self.attention = attention(sizes, device)
         self.feed = SwiGLU(sizes, device)
         self.norm1, self.norm2 = RMSNorm(sizes.width, device), RMSNorm(sizes.width, device)
 
@@ -154,10 +174,10 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Embedding, blocks, norm, logits."""
 
-    def __init__(self, sizes: Sizes, device: torch.device) -> None:
+    def __init__(self, sizes: Sizes, device: torch.device, attention: type[Attention] = Attention) -> None:
         super().__init__()
         self.embedding = Embedding(sizes.vocabulary, sizes.width, device)
-        self.blocks = nn.ModuleList(Block(sizes, device) for _ in range(sizes.layers))
+        self.blocks = nn.ModuleList(Block(sizes, device, attention) for _ in range(sizes.layers))
         self.norm = RMSNorm(sizes.width, device)
         self.head = Linear(sizes.width, sizes.vocabulary, device)
 

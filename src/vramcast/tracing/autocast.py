@@ -16,6 +16,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.memory import Memory
@@ -148,7 +150,9 @@ class Autocast:
         if not tensor.is_floating_point() or tensor.dtype is torch.float64:
             return False
         resident = self._memory.of(tensor)
-        return resident is not None and resident.device.torch_device.type == DEVICE
+        if resident is None:  # torch's compiler works with tensors of its own
+            return isinstance(tensor, (FakeTensor, FunctionalTensor)) and tensor.device.type in (DEVICE, "meta")
+        return resident.device.torch_device.type == DEVICE
 
     def _cast(self, arg: Any, dtype: torch.dtype) -> Any:
         if isinstance(arg, torch.Tensor):

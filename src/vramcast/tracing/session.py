@@ -19,7 +19,7 @@ from vramcast.domain.device import Gpu
 from vramcast.errors import Unsupported
 from vramcast.question.tracing import Value
 from vramcast.tracing.autocast import Autocast
-from vramcast.tracing.composites import start_composites
+from vramcast.tracing.composites import Composites
 from vramcast.tracing.distributed import collectives
 from vramcast.tracing.distributed.groups import ALONE, World, simulate_distributed
 from vramcast.tracing.environment import patch_environment
@@ -106,7 +106,10 @@ class Session:
             autocast = Autocast(self.memory)
             library = autocast.start(patches)
             stack.callback(autocast.stop, library)
-            stack.callback(start_composites(self.simulation))
+            composites = Composites(self.simulation)
+            composites.start()
+            stack.callback(composites.stop)
+            self.simulation.suspended = composites.suspended
             self.simulation.folder = folder
             self._overlay = Overlay(folder, keeps_everything=self._sandbox)
             patch_environment(patches, self.simulation, self._overlay)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -58,8 +58,10 @@ class Simulation(TorchDispatchMode):
         self.in_flight: dict[int, torch.Tensor] = {}  # key of a collective's result -> input, until someone waits
         self.reduction = ""  # of the collective under way, where Python names it: "sum"
         self.data: dict[str, int] = {}  # sizes that data have where they stand in for what is not there
+        self.compiles_for = 0  # compute capability x 10 of the card that torch's compiler is at work for
         self.folder = Path()  # for files that stand in for what a run would fetch
         self.composites: dict[str, Callable[..., Any]] = {}  # which stand in above autograd, by own name
+        self.suspended: Callable[[], AbstractContextManager[None]] = nullcontext  # within: none of them does
         self._rules, self._plain = rules, plain
         self._operators: dict[Any, Operator] = {}
 
@@ -67,6 +69,11 @@ class Simulation(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """No: the wrapper that keeps torch.compile out costs more than the work, and nothing is compiled here."""
         return False
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Yes: torch's compiler compiles within it, and what was compiled calls it."""
+        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -157,13 +157,13 @@ def test_copies_of_modules_and_tensors_have_memory_of_their_own(running):
     assert copy.deepcopy(nn.Linear(3, 3).cuda()).weight.is_cuda
 
 
-def test_compiled_modules_run_eagerly_and_say_so(running):
-    model = torch.compile(nn.Linear(4, 4).cuda(), mode="reduce-overhead")
+def test_modules_compiled_by_others_than_inductor_run_eagerly_and_say_so(running):
+    model = torch.compile(nn.Linear(4, 4).cuda(), backend="cudagraphs", mode="reduce-overhead")
     torch.compiler.cudagraph_mark_step_begin()
     assert model(torch.randn(2, 4, device="cuda")).is_cuda
     assert "_orig_mod.weight" in model.state_dict()
 
-    @torch.compile(fullgraph=True)
+    @torch.compile(fullgraph=True, backend="eager")
     def double(tensor):
         return tensor * 2
 

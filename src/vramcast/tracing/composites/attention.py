@@ -208,12 +208,22 @@ def attention(
 ) -> torch.Tensor:
     """[sdpa]"""
     card = simulation.memory.card_of(local_part(query))
-    options = {"scale": scale, "enable_gqa": enable_gqa}
+    options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+    if card is None and simulation.compiles_for:
+        return on_card(simulation.compiles_for, query, key, value, attn_mask, dropout_p, is_causal, **options)
     if card is None:
         operator = torch.ops.aten.scaled_dot_product_attention.default
         return apart(operator, query, key, value, attn_mask, dropout_p, is_causal, **options)
+    return on_card(card.sm, query, key, value, attn_mask, dropout_p, is_causal, **options)
+
+
+def on_card(
+    sm: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:
+    """[sdpa] with the kernel of a card of that compute capability x 10."""
     question = Question(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-    return RUNS[chosen(question, card.sm)](question, scale)
+    return RUNS[chosen(question, sm)](question, scale)
 
 
 def _flash(question: Question, scale: float | None) -> torch.Tensor:

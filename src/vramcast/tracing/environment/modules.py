@@ -1,12 +1,11 @@
 """Parts of torch.nn, and what compiles: `torch.compile`, FlexAttention, kernels in Triton.
 
-What should be compiled runs eagerly. Left out: what Inductor changes. It fuses pointwise operators, so it has fewer
-temporaries and saves fewer activations: the eager figures are mostly above those of compiled code. FlexAttention is
-fused only where it is compiled, and a build without CUDA cannot trace it; gradients of tensors that a score
-modification captures are left out. Launching a kernel of Triton allocates nothing, so none is compiled or run, and
-what it writes is not known afterwards; autotuning takes its first configuration and, like Triton's benchmark, a
-buffer of the size of the card's cache on the way. Nested tensors, which TransformerEncoder makes of padded batches in
-eval mode, are not simulated: padding stays in.
+What Inductor compiles on one rank is compiled (compiling.py); other backends, and ranks among others, run eagerly:
+what is fused has fewer temporaries and saves fewer activations. FlexAttention is fused only where it is compiled, and
+a build without CUDA cannot trace it; gradients of tensors that a score modification captures are left out. Launching a
+kernel of Triton allocates nothing, so none is compiled or run, and what it writes is not known afterwards; autotuning
+takes its first configuration and, like Triton's benchmark, a buffer of the size of the card's cache on the way. Nested
+tensors, which TransformerEncoder makes of padded batches in eval mode, are not simulated: padding stays in.
 [flex] torch._inductor.kernel.flex.flex_attention of torch 2.13: the forward gives the output and one statistic a row;
 the backward takes one more for the row sums, then the gradients
 [run] triton python/triton/runtime/jit.py `JITFunction.run`, autotuner.py `Autotuner.run`
@@ -31,8 +30,8 @@ from vramcast.tracing.simulation import Simulation
 from vramcast.units import MIB
 
 EAGER: Final = (
-    "torch.compile is not modelled: the step is traced as it runs eagerly; compiled, fused operators keep fewer "
-    "tensors, reordered ones and autotuning may hold more"
+    "torch.compile over several ranks, or with another backend than Inductor, is not modelled: the step is traced as "
+    "it runs eagerly; compiled, fused operators keep fewer tensors, reordered ones and autotuning may hold more"
 )
 GRAPHED: Final = "torch.compile runs without CUDA graphs; theirs keep a pool of their own"
 GRAPH_MODES: Final = ("reduce-overhead", "max-autotune")
@@ -49,12 +48,20 @@ def patch_compile(patches: Patches, simulation: Simulation) -> None:
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return self._orig_mod(*args, **kwargs)
 
-    def compiled(model: Any = None, **options: Any) -> Any:
+    compilers: list[Any] = []
+
+    def compiled(model: Any = None, *, backend: Any = "inductor", disable: bool = False, **options: Any) -> Any:
         if model is None:
-            return partial(compiled, **options)
-        simulation.assumptions.note(EAGER, simulation.origins.place())
+            return partial(compiled, backend=backend, disable=disable, **options)
         if options.get("mode") in GRAPH_MODES:
             simulation.assumptions.note(GRAPHED, simulation.origins.place())
+        if backend == "inductor" and not disable and not _has_peers():
+            if not compilers:
+                from vramcast.tracing.environment.compiling import Compiler
+
+                compilers.append(Compiler(patches, simulation))
+            return compilers[0](model, options)
+        simulation.assumptions.note(EAGER, simulation.origins.place())
         return Eager(model, _as_it_is) if isinstance(model, torch.nn.Module) else model
 
     patches.set(torch, "compile", compiled)
@@ -63,6 +70,11 @@ def patch_compile(patches: Patches, simulation: Simulation) -> None:
         patches.set(torch._C, name, _as_it_is)
     # A forward without a method of its own would lead into the compiler's inlining.
     patches.set(torch._dynamo.external_utils, "wrap_inline", _as_it_is)
+
+
+def _has_peers() -> bool:
+    group = torch.distributed
+    return bool(group.is_available() and group.is_initialized() and group.get_world_size() > 1)
 
 
 def _as_it_is(function: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ class Patches(AbstractContextManager["Patches"]):
     def __init__(self) -> None:
         self._replaced: list[tuple[Any, str, Any]] = []
         self._added: list[tuple[dict[Any, Any], Any]] = []
+        self._callbacks: list[Callable[[], Any]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         self._replaced.append((owner, name, vars(owner).get(name, _ABSENT)))
@@ -26,16 +27,50 @@ class Patches(AbstractContextManager["Patches"]):
         table[key] = value
         self._added.append((table, key))
 
+    def at_exit(self, callback: Callable[[], Any]) -> None:
+        """Call it on exit, before anything is put back."""
+        self._callbacks.append(callback)
+
+    def original(self, owner: Any, name: str) -> Any:
+        """What was there before the first replacement."""
+        return next(value for one, named, value in self._replaced if one is owner and named == name)
+
+    @contextmanager
+    def lifted(
+        self, which: Callable[[Any, str], bool], instead: Iterable[tuple[Any, str, Any]] = ()
+    ) -> Iterator[None]:
+        """Within: what was replaced is as it was.
+
+        Args:
+            which: of what was replaced, by owner and name
+            instead: owner, name, value of what is replaced meanwhile
+        """
+        before: list[tuple[Any, str, Any]] = []
+        originals = [each for each in reversed(self._replaced) if which(each[0], each[1])]
+        for owner, name, value in (*originals, *instead):
+            before.append((owner, name, vars(owner).get(name, _ABSENT)))
+            _put(owner, name, value)
+        try:
+            yield
+        finally:
+            for owner, name, value in reversed(before):
+                _put(owner, name, value)
+
     def __exit__(self, *_: object) -> None:
+        while self._callbacks:
+            self._callbacks.pop()()
         while self._added:
             table, key = self._added.pop()
             table.pop(key, None)
         while self._replaced:
-            owner, name, value = self._replaced.pop()
-            if value is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
+            _put(*self._replaced.pop())
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    if value is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, value)
 
 
 @contextmanager
