@@ -9,6 +9,8 @@ from tests.formats.test_axolotl import figures
 from tests.formats.test_readers import asked, refusal, written
 from vramcast.api import job_of
 from vramcast.errors import Unsupported
+from vramcast.formats.merged import with_configs
+from vramcast.formats.paths import Configs
 from vramcast.formats.read import Given, read_files
 
 SFT = """# 22GB
@@ -176,3 +178,11 @@ def test_arguments_before_release_3_are_read(tmp_path: Path) -> None:
     assert given(tmp_path, "--tuner_backend swift", FORMER).options["adapter-dtype"] == "bf16"
     assert given(tmp_path, "--quantization_bit 4", FORMER).options["base-weights"] == "nf4-dq"
     assert "is not known here; give MODEL" in refusal(given(tmp_path, "--model_type my-own-7b", FORMER))
+
+
+def test_a_step_that_nobody_sizes_is_counted_beside_an_engine(tmp_path: Path) -> None:
+    text = ("swift rlhf --rlhf_type grpo --model qwen3-0.6b --use_vllm true --vllm_mode colocate --num_generations 8 "
+            "--per_device_train_batch_size 4 --max_completion_length 256 --tuner_type full --deepspeed zero3\n")
+    path = written(tmp_path, "grpo.sh", text)
+    found = [with_configs({"gpus": f"{cards}xh100"}, Configs((path,)), command="rl")[0] for cards in (2, 8)]
+    assert [(one["mini-batch"], one["prompts"]) for one in found] == [(2, 2), (4, 4)]

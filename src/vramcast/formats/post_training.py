@@ -9,6 +9,7 @@ from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.formats.read import DEFAULTS, Given
 from vramcast.question.options import OPTIONS, parse_count
 from vramcast.question.post_training_options import POST_TRAINING_OPTIONS
+from vramcast.units import ceil_div
 
 ANSWERED: Final = "rollout"
 """The option that says what a training leaves unread of the engine on its cards."""
@@ -16,8 +17,8 @@ ANSWERED: Final = "rollout"
 NAMES: Final = {"seq-len": "prompt-len", "completion-len": "response-len"}
 """Options of `vramcast train` -> those of `vramcast rl`, where they differ."""
 
-SAID: Final = ("engine", "objective", "grad-accum", "micro-batch", "engine-option", "steps-per-generation",
-               "generation-batch-size")
+SAID: Final = ("engine", "objective", "grad-accum", "micro-batch", "global-batch", "engine-option",
+               "steps-per-generation", "generation-batch-size")
 """Options that are said otherwise."""
 
 GENERATION: Final = ("trl", "steps_per_generation", "generation_batch_size")
@@ -48,6 +49,8 @@ def as_post_training(options: Mapping[str, Any], given: Given, ranks: int) -> di
             "what is read trains with --objective {}, which generates nothing; use vramcast train --from", objective
         )
     own = {**given.rollout, **options}
+    if "global-batch" in own:
+        own["grad-accum"] = _accumulated(own, ranks)
     found = {NAMES.get(name, name): value for name, value in own.items() if name not in SAID}
     found |= {name: options[name] for name in NAMES.values() if name in options}
     if own.get("framework") == "ms-swift":
@@ -72,6 +75,20 @@ def _within_context(found: dict[str, Any], options: Mapping[str, Any]) -> dict[s
     if context is None or "prompt-len" in options or response >= context:
         return found
     return {**found, "prompt-len": min(prompt, parse_count("context", context) - response)}
+
+
+def _accumulated(options: Mapping[str, Any], ranks: int) -> int:
+    """Micro-batches of an optimizer step of so many sequences, which ms-swift rounds up.
+
+    Raises: InvalidSpec where others' do not divide
+    """
+    whole = parse_count("global-batch", options["global-batch"])
+    at_once = ranks * parse_count("micro-batch", options.get("micro-batch", DEFAULTS["micro-batch"]))
+    found = ceil_div(whole, at_once)
+    if whole % at_once and options.get("framework") != "ms-swift":
+        raise InvalidSpec("global-batch={} is not a multiple of {} = data-parallel ranks x micro-batch; use {}",
+                          whole, at_once, found * at_once)
+    return found
 
 
 def _batches(options: Mapping[str, Any], ranks: int) -> dict[str, Any]:
