@@ -181,6 +181,7 @@ def _answers(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     """What the compiler is told while it compiles: owner, name, value."""
     from torch._dynamo import debug_utils
     from torch._dynamo.device_interface import CudaInterface
+    from torch._dynamo.variables.optimizer import OptimizerVariable
     from torch._inductor import async_compile, scheduler
     from torch._inductor.codegen import wrapper
     from torch._inductor.fx_passes import joint_graph
@@ -200,6 +201,8 @@ def _answers(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     yield fake, "__new__", staticmethod(made)
     for kind in ("meta", "cuda", "cpu"):
         yield fake, f"is_{kind}", property(partial(_is_on, kind=kind))
+    # else a step that could not be compiled would stay set up for the card's own counters
+    yield OptimizerVariable, "_set_capturable", lambda *_: None
     # constants are made on the host and moved as fake tensors are
     yield fake_tensor.FakeTensorMode, "avoid_device_init", property(lambda _self: True, lambda _self, _value: None)
     yield torch.accelerator, "is_available", lambda: False  # which would make a stream
