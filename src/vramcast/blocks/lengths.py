@@ -47,8 +47,9 @@ def image_positions(stack: Stack, image_size: int | None) -> int:
 
 def image_tokens(model: Model, image_size: int | None) -> int:
     """Tokens that an image takes of a sample: its patches pooled, or side by side as its projector reads them; 0 where
-    images may have any size, or layers of their own read them."""
-    if _crosses(model) or not reads_images(model):
+    images may have any size, layers of their own read them, or no text does (CLIP)."""
+    beside = any(getattr(run.layer.mixer, "source_width", None) for run in model.main.runs)
+    if beside or _crosses(model) or not reads_images(model):
         return 0
     stack = next(one for one in model.stacks if one.vision is not None)
     patches = image_positions(stack, image_size)
@@ -56,7 +57,9 @@ def image_tokens(model: Model, image_size: int | None) -> int:
         return 0
     if stack.projector_positions:
         return stack.projector_positions
-    width = stack.projector[0][0] if stack.projector else stack.hidden
+    if not stack.projector:
+        return 0
+    width = stack.projector[0][0]
     merged = width // stack.hidden if width % stack.hidden == 0 else 1
     return (patches - int(stack.vision.class_token)) // merged
 

@@ -50,8 +50,8 @@ def test_serving_leaves_nothing_behind_but_the_workspace(
 
 
 def test_an_image_runs_its_encoder_and_needs_a_size() -> None:
-    text = ask("qwen2-vl-7b", context=1024)
-    seen = ask("qwen2-vl-7b", context=1024, images=1, image_size=2048)
+    text = ask("qwen2-vl-7b", context=8192)
+    seen = ask("qwen2-vl-7b", context=8192, images=1, image_size=2048)
     assert seen.peak.allocated_bytes > text.peak.allocated_bytes
     with pytest.raises(InvalidSpec, match="image-size"):
         ask("qwen2-vl-7b", context=1024, images=1)
