@@ -379,7 +379,7 @@ class Watch:
         limit, steps, forwards = self._job.time_limit_s, self.steps, self._forwards
         place = self._session.origins.place()
         far = Note("{} optimizer steps and {} forwards, at {}", steps, forwards, place)
-        if steps or (forwards and not self._has_optimizer):
+        if steps or (forwards and not (self._has_optimizer or self._started_to_train)):
             self._end(Note("stopped at the time limit of {} s after {}", limit, far))
         self.write(kind=Unsupported, error=(
             Note(
