@@ -18,6 +18,12 @@ def test_shares_divide_unequal_cards() -> None:
     assert context("llama-3.1-8b", cards=2, split_mode="none").placement.layers.count(0) == 32
 
 
+def test_batches_overlap_on_several_cards_only_where_every_layer_lies_on_them() -> None:
+    some, every = (context("llama-3.1-8b", cards=2, build=9000, gpu_layers=layers) for layers in (20, 33))
+    assert every.pipelined and not some.pipelined
+    assert max(some.reserved.cards) < 2 * max(every.reserved.cards)
+
+
 def test_experts_can_stay_on_the_host_by_layer_or_by_pattern() -> None:
     some = context("qwen3-30b-a3b", n_cpu_moe=10)
     assert {weight.layer for weight in weights_on(some, 1)["ffn_up_exps"]} == set(range(10))

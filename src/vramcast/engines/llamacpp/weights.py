@@ -214,7 +214,7 @@ class Placement(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether every layer and the head are on cards."""
-        return self.output != self.host
+        return self.host not in (*self.layers, self.output)
 
     def weight(self, name: str, layer: int | None) -> int:
         """The device of a weight, by its name as in the file."""
