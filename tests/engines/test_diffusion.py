@@ -87,3 +87,10 @@ def test_what_makes_latents_before_the_first_step_counts() -> None:
 def test_what_is_not_modelled_is_refused(asked: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         vramcast.train("stable-diffusion-1.5", gpus="h100", **asked)
+
+
+def test_changes_that_fit_together_are_said() -> None:
+    found = vramcast.train("flux.1-dev", gpus="rtx-4090", peft="lora")
+    first, *alone = found.changes
+    assert first.fits and not any(change.fits for change in alone)
+    assert all(option in first.change for option in ("--recompute full", "--base-weights nf4"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -12,10 +12,12 @@ from vramcast.domain.answer import Answer, Change, RankAnswer
 from vramcast.domain.diffusion import DiffusionJob
 from vramcast.domain.job import Phase, Recompute
 from vramcast.domain.program import Basis, Category, Tensor
+from vramcast.domain.verdict import Fit
 from vramcast.domain.version import named, newer
 from vramcast.engines.diffusion import num_parameters, ranks
 from vramcast.engines.training import DIFFUSION
-from vramcast.errors import InvalidSpec, Note, Unsupported
+from vramcast.errors import InvalidSpec, Note, Unsupported, joined
+from vramcast.estimate.changes import best_first
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.interval import Traits
 from vramcast.estimate.outside import around_process, communicator_bytes
@@ -42,7 +44,7 @@ def answer(job: DiffusionJob, *, with_changes: bool = True) -> Answer:
         assumptions=tuple(dict.fromkeys((*job.pipeline.notes, *job.assumed, *program.assumptions, NO_TIME))),
         warnings=program.warnings,
         ignored=newer(job.engine, job.engine_version or (), DIFFUSION[job.engine].newest),
-        changes=() if fits or not with_changes else tuple(_changes(job, found)),
+        changes=() if fits or not with_changes else _changes(job, found),
     )
     return with_cost(plain, job.cluster)
 
@@ -89,23 +91,46 @@ def _rank(job: DiffusionJob) -> RankAnswer:
     return replace(found, phases={**found.phases, Phase.LOAD.value: highest})
 
 
-def _changes(job: DiffusionJob, before: RankAnswer) -> Iterator[Change]:
-    """What lowers the peak, each alone."""
-    for option, change, cost in CHANGES:
+def _changes(job: DiffusionJob, before: RankAnswer) -> tuple[Change, ...]:
+    """What lowers the peak, each alone; where none of them is sure to be enough, what is together stands first."""
+    alone = tuple(_change(job, (step,), *less) for step in CHANGES if (less := _with(job, before, (step,))) is not None)
+    if any(change.verdict is Fit.FITS for change in alone):
+        return alone
+    capacity, steps, least = job.cluster.gpu.visible_bytes, list[Step](), (job, before)
+    for step in CHANGES:
+        if least[1].high_bytes > capacity and (less := _with(job, least[1], (*steps, step))) is not None:
+            steps, least = [*steps, step], less
+    enough = max(capacity, least[1].high_bytes)  # the last step was needed; those before it perhaps not
+    for step in steps[:-1]:
+        fewer = [other for other in steps if other is not step]
+        if (less := _with(job, before, fewer)) is not None and less[1].high_bytes <= enough:
+            steps, least = fewer, less
+    if len(steps) < 2 or least[1].needed_bytes > capacity:
+        return best_first(alone)
+    return best_first((_change(job, steps, *least), *alone))
+
+
+def _with(job: DiffusionJob, before: RankAnswer, steps: Iterable[Step]) -> tuple[DiffusionJob, RankAnswer] | None:
+    """The job with changes and what that needs; None where one does not apply, or it needs as much."""
+    for _, change, _ in steps:
         changed = change(job)
         if changed is None:
-            continue
-        try:
-            found = _rank(changed)
-        except (InvalidSpec, Unsupported):
-            continue
-        if found.needed_bytes < before.needed_bytes:
-            text = option.format(job=changed)
-            capacity = job.cluster.gpu.visible_bytes
-            yield Change(
-                change=text, device_bytes=found.needed_bytes, fits=found.needed_bytes <= capacity, cost=cost,
-                high_bytes=found.high_bytes, capacity_bytes=capacity,
-            )
+            return None
+        job = changed
+    try:
+        found = _rank(job)
+    except (InvalidSpec, Unsupported):
+        return None
+    return (job, found) if found.needed_bytes < before.needed_bytes else None
+
+
+def _change(job: DiffusionJob, steps: Iterable[Step], changed: DiffusionJob, found: RankAnswer) -> Change:
+    capacity = job.cluster.gpu.visible_bytes
+    return Change(
+        change=" ".join(option.format(job=changed) for option, *_ in steps), device_bytes=found.needed_bytes,
+        fits=found.needed_bytes <= capacity, cost=joined("; ", [cost for *_, cost in steps if cost]),
+        high_bytes=found.high_bytes, capacity_bytes=capacity,
+    )
 
 
 def _recomputed(job: DiffusionJob) -> DiffusionJob | None:
@@ -136,7 +161,9 @@ def _packed(job: DiffusionJob) -> DiffusionJob | None:
     return replace(job, plan=replace(job.plan, peft=replace(peft, base="nf4")))
 
 
-CHANGES: Final[tuple[tuple[str, Callable[[DiffusionJob], DiffusionJob | None], str], ...]] = (
+Step = tuple[str, Callable[[DiffusionJob], DiffusionJob | None], str]
+
+CHANGES: Final[tuple[Step, ...]] = (
     ("--recompute full", _recomputed, "a forward more in every step"),
     ("--optimizer {job.plan.optimizer}", _eight_bit, ""),
     ("--micro-batch 1", _one_sample, ""),
