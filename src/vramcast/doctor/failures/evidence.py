@@ -46,10 +46,10 @@ HOST_WORDS: Final = (
     r"ggml_backend_cpu|ggml_aligned_malloc|\b(?:CPU|CUDA_Host|ROCm_Host|Vulkan_Host)[\w-]* buffer|Killed process"
 )
 HOST_WORDINGS: Final = frozenset({
-    "vllm/swap-space", "sglang/host-kv", "tgi/shard", "ollama/system-memory", "llama.cpp/aligned-malloc",
-    "llama.cpp/mlock", "llama.cpp/mmap", "llama.cpp/vulkan-host", "tensorflow/host", "tensorflow/host-pinned",
-    "paddle/cpu", "paddle/pinned", "jax/host", "mxnet/cpu", "julia/host", "torch-npu/pinned", "torch-xpu/pi-host",
-    "nccl/shm", "cuda/opencl-host", "cuda/vulkan-host",
+    "vllm/swap-space", "sglang/host-kv", "tgi/shard", "ollama/system-memory", "ollama/killed",
+    "llama.cpp/aligned-malloc", "llama.cpp/mlock", "llama.cpp/mmap", "llama.cpp/vulkan-host", "tensorflow/host",
+    "tensorflow/host-pinned", "paddle/cpu", "paddle/pinned", "jax/host", "mxnet/cpu", "julia/host", "torch-npu/pinned",
+    "torch-xpu/pi-host", "nccl/shm", "cuda/opencl-host", "cuda/vulkan-host",
 })
 """Families and wordings that speak of main memory, where the family speaks of cards otherwise."""
 
