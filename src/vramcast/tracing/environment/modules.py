@@ -48,19 +48,26 @@ def patch_compile(patches: Patches, simulation: Simulation) -> None:
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return self._orig_mod(*args, **kwargs)
 
-    compilers: list[Any] = []
+    found: list[Any] = []
+
+    def compiler() -> Any:
+        """Inductor's; None where this version of torch has it otherwise, or the card is none that it is known for."""
+        if not found:
+            from vramcast.tracing.environment.compiling import Compiler
+
+            try:
+                found.append(Compiler(patches, simulation) if simulation.memory.devices[0].sm else None)
+            except (ImportError, AttributeError):
+                found.append(None)
+        return found[0]
 
     def compiled(model: Any = None, *, backend: Any = "inductor", disable: bool = False, **options: Any) -> Any:
         if model is None:
             return partial(compiled, backend=backend, disable=disable, **options)
         if options.get("mode") in GRAPH_MODES:
             simulation.assumptions.note(GRAPHED, simulation.origins.place())
-        if backend == "inductor" and not disable and not _has_peers():
-            if not compilers:
-                from vramcast.tracing.environment.compiling import Compiler
-
-                compilers.append(Compiler(patches, simulation))
-            return compilers[0](model, options)
+        if backend == "inductor" and not disable and not _has_peers() and compiler() is not None:
+            return compiler()(model, options)
         simulation.assumptions.note(EAGER, simulation.origins.place())
         return Eager(model, _as_it_is) if isinstance(model, torch.nn.Module) else model
 
