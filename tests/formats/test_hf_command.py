@@ -8,7 +8,7 @@ import yaml
 
 from tests.formats.test_readers import asked, refusal, written
 from vramcast.domain.job import Job, Shards
-from vramcast.errors import Unsupported
+from vramcast.errors import Unsupported, VramcastError
 from vramcast.formats.read import read_files
 
 TRL = "--model_name_or_path llama-3.2-1b --dataset_name a/b --output_dir x --max_length 2048"
@@ -101,6 +101,23 @@ def test_scripts_with_other_heads_say_whose_and_what_is_frozen(
 def test_what_is_not_modelled_is_named(command: str, said: str, tmp_path: Path) -> None:
     given = read_files([written(tmp_path, "run.sh", command + "\n")], command="train")
     assert said in refusal(given)
+
+
+def test_what_the_command_says_is_not_assumed_of_deepspeeds_auto(tmp_path: Path) -> None:
+    zero = written(tmp_path, "ds.json", '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}, '
+                   '"gradient_accumulation_steps": "auto", "train_micro_batch_size_per_gpu": "auto"}')
+    line = "deepspeed train.py --model_name_or_path gpt2 --bf16 --per_device_train_batch_size 2 --deepspeed ds.json"
+    alone, beside = (
+        " ".join(read_files(files, command="train").assumptions)
+        for files in ([zero], [written(tmp_path, "run.sh", line + "\n"), zero]))
+    assert "--micro-batch 8 --precision fp32" in alone and "train_micro_batch_size_per_gpu is auto" in alone
+    assert not any(wrong in beside for wrong in ("--micro-batch 8", "--precision fp32", "is auto"))
+
+
+def test_a_script_with_a_file_of_arguments_names_that(tmp_path: Path) -> None:
+    for command in ("accelerate launch -m open_r1.grpo --config a/grpo.yaml", "python mine.py --config=a/grpo.yaml"):
+        with pytest.raises(VramcastError, match=r"--from a/grpo\.yaml reads the file of its arguments"):
+            read_files([], command="train", line=command)
 
 
 def test_llamafactorys_command_is_its_file(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ THE_COMMAND: Final = "the command"
 READ_TOGETHER: Final = "tensorrt-llm"
 """The format whose file wins over the options of its command, and counts its ranks by them."""
 
+ARGUMENTS_FILE: Final = re.compile(r"\s--config[= ]([\w./-]+\.ya?ml)(?=\s|$)")
 OWN_SCRIPT: Final = re.compile(r"[\w./-]+\.py(?=\s|$)")
 """What a command starts that no reader knows."""
 
@@ -116,12 +117,15 @@ def read_files(
         options = _under_deepspeed(options)
     if options.get("engine") == "deepspeed" and any(name in RUN_BY_THE_TRAINER for _, name, _ in read):
         options = under_the_trainer(options)
+    held = [_held(one[2], read[:place] + read[place + 1 :]) for place, one in enumerate(read)]
     return Given(
         options, batch,
         (
-            *(f"{name} ({found.format}): {as_options(found.weak | found.options | beside)}" for name, _, found in read
+            *(f"{name} ({found.format}): {as_options(weak | found.options | beside)}"
+              for weak, (name, _, found) in zip(held, read, strict=True)
               for beside in (found.rollout if command == "rl" else {},)),
-            *(Note("{}: {}", name, text) for name, _, found in read for text in found.notes),
+            *(Note("{}: {}", name, text) for weak, (name, _, found) in zip(held, read, strict=True)
+              for text in (*found.notes, *(text for option, text in found.filled.items() if option in weak))),
         ),
         {option: Note("{} {}", name, text) for name, _, found in read for option, text in found.auto.items()},
         tuple((name, one) for place, (name, _, found) in enumerate(read) for one in found.unread
@@ -255,6 +259,12 @@ def _under_deepspeed(options: dict[str, Any]) -> dict[str, Any]:
     if options.get("optimizer-kernel") == "foreach":  # PyTorch's own choice for its partitions, unasked
         options = {name: value for name, value in options.items() if name != "optimizer-kernel"}
     return {name: value for name, value in options.items() if name != "engine-option"} | said
+
+
+def _held(found: Reading, others: list[tuple[str, str, Reading]]) -> dict[str, Any]:
+    """What of a file's weak options no other file says."""
+    said = {name for _, _, other in others for name in (*other.options, *map(OPTIONS_OF_BATCH.get, other.batch))}
+    return {name: value for name, value in found.weak.items() if name not in said}
 
 
 def _is_said(one: Unread, others: list[tuple[str, str, Reading]]) -> bool:
@@ -544,6 +554,10 @@ def solved(
 
 
 def _traced(config: Config) -> str:
-    """What follows a script that a command starts and no reader knows."""
-    script = OWN_SCRIPT.search(config.text) if config.table is None and config.name == THE_COMMAND else None
+    """What follows a script that a command starts and no reader knows: a file of its arguments may say all."""
+    if config.table is not None or config.name != THE_COMMAND:
+        return ""
+    if arguments := ARGUMENTS_FILE.search(config.text):
+        return Note("; --from {} reads the file of its arguments, without the command", arguments[1][:80])
+    script = OWN_SCRIPT.search(config.text)
     return Note("; vramcast trace {} follows a script of your own", script[0][:80]) if script else ""

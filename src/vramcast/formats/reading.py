@@ -93,6 +93,7 @@ class Reading(NamedTuple):
     alone: bool = False  # what reads it runs on one card, however many there are
     device_map: bool = False  # one process puts some layers on each of the cards that it sees
     rollout: dict[str, Any] = {}  # of a run beside whose trainer an engine generates: what `vramcast rl` is asked of it
+    filled: dict[str, str] = {}  # option of `weak` -> what is said of it where it holds
 
 
 def together(*parts: Mapping[str, Any]) -> dict[str, Any]:

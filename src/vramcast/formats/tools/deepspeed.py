@@ -91,7 +91,7 @@ def read(config: Config) -> Reading:
     filled, said = _auto(values, precision)
     weak = {"grad-accum": 1} if BATCH["accumulation"] in values.left_open() else {}  # as Transformers has it
     weak |= precision if open_precision else {}  # Accelerate puts in what its own file or the Trainer's says
-    return Reading("deepspeed", options, filled | weak, batch, tuple(values.unread()), (*notes, *said))
+    return Reading("deepspeed", options, filled | weak, batch, tuple(values.unread()), tuple(notes), filled=said)
 
 
 def _by_full_names(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,16 +155,16 @@ def switched(values: Watched) -> None:
             values.get(name)
 
 
-def _auto(values: Watched, precision: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _auto(values: Watched, precision: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """What the Trainer fills in where its arguments are not given beside, and a sentence for each."""
     left = values.left_open()
     found = {option: (name, value) for name, option, value in FILLED_IN if name in left and option not in precision}
-    said: list[str] = [
-        Note(
+    said: dict[str, str] = {
+        option: Note(
             "{} is auto, which the Trainer fills in: --{} {} where its arguments are not read beside",
             name, option, value
         ) for option, (name, value) in found.items()
-    ]
+    }
     return {option: value for option, (_, value) in found.items()}, said
 
 
