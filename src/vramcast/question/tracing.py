@@ -83,7 +83,7 @@ TRACE_OPTIONS: Final[dict[str, Option]] = {
     ),
     "zero-grad": _choice("module", "zero_grad", "what zero_grad does", ("none", "zero")),
     "clip-grad": Option("module", "clip_grad", Kind.FLAG, "clip the norm of the gradients"),
-    "compile": Option("module", "compile", Kind.FLAG, "torch.compile, not modelled: the step runs eagerly here"),
+    "compile": Option("module", "compile", Kind.FLAG, "torch.compile: the plan of buffers that Inductor makes"),
     "parallel": _choice("module", "parallel", "how the ranks share the module", PARALLEL),
     "find": _choice("module", "find", "the largest that fits", GOALS),
     "headroom": Option("module", "headroom", Kind.TEXT, f"with --find: {HEADROOM}"),

@@ -201,7 +201,7 @@ class Watch:
 
     def _leave(self, event: str, _args: Any) -> None:
         said = OUTSIDE.get(event)
-        if said is not None:
+        if said is not None and not self._session.simulation.compiles_for:
             self._session.assumptions.note(said, self._session.origins.place())
 
     def _followed(self, function: Any, after: Callable[[], None]) -> Any:

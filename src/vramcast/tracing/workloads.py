@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 from vramcast.allocator import DeviceOutOfMemory
 from vramcast.domain.trace_job import TraceJob
 from vramcast.errors import InvalidSpec, Note, UnknownName, Unsupported
-from vramcast.tracing.environment.modules import EAGER
 from vramcast.tracing.inputs import Feed, default_loss, describe, make_loss, sizes_of
 from vramcast.tracing.session import Session
 from vramcast.tracing.targets import Target, explained, found_object, unfetched
@@ -168,7 +167,7 @@ class Workload:
         self._optimizer = make_optimizer(job.optimizer, self.model.parameters()) if job.is_training else None
         self._scaler = torch.amp.GradScaler(self.device.type) if job.is_training and job.amp == "fp16" else None
         if job.compiles:
-            self.assumptions.append(EAGER)
+            self.model.compile()
 
     def _placed(self) -> torch.nn.Module:
         """The module on the device, or this rank's share of it."""

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 MIB = 2**20
 
@@ -90,7 +91,7 @@ def test_losses_keep_their_gradients(running):
     assert logits.grad is not None
 
 
-def test_what_cannot_be_compiled_runs_eagerly_and_is_said(running, monkeypatch):
+def test_what_cannot_be_compiled_runs_eagerly_and_is_said(monkeypatch, running):
     import torch._inductor.compile_fx as inductor
 
     def broken(*_args, **_kwargs):
@@ -117,3 +118,40 @@ def test_other_sizes_and_breaks_of_the_graph_are_compiled_anew(running):
     model.compile(mode="max-autotune", dynamic=False)
     assert model(torch.randn(8, 256, device="cuda")).shape == (8, 256)
     assert any("without CUDA graphs" in each.what for each in running.assumptions)
+
+
+def test_checkpoints_are_compiled(running):
+    """Attention may draw: its state is kept for the second run."""
+    x, block = torch.randn(1, 4, 256, 64, device="cuda", requires_grad=True), functional.scaled_dot_product_attention
+
+    @torch.compile
+    def attend(x):
+        return checkpoint(lambda y: block(y * 2, y, y, is_causal=True, dropout_p=0.1), x, use_reentrant=False)
+
+    attend(x).sum().backward()
+    assert x.grad is not None and x.grad.is_cuda
+    assert not [each for each in running.assumptions if "compile" in each.what]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.RMSprop])
+def test_what_a_compiled_optimizer_holds_is_on_the_card(running, kind):
+    """As much as it holds eagerly, and temporaries no more."""
+
+    def step(is_compiled):
+        model = nn.Linear(1024, 1024, bias=False).cuda()  # 4 MiB
+        optimizer = kind(model.parameters())
+        update = torch.compile(optimizer.step) if is_compiled else optimizer.step
+
+        def once():
+            model.weight.grad = torch.ones_like(model.weight)
+            update()
+            model.weight.grad = None
+
+        return once, model, optimizer
+
+    eager, compiled = step(False), step(True)
+    most = [peak_of(running.device, once) for once, *_ in (eager, compiled)]
+    large = [[v for v in each[2].state[each[1].weight].values() if v.dim()] for each in (eager, compiled)]
+    assert len(large[0]) == len(large[1]) and all(state.is_cuda for state in large[1])
+    assert most[1] < 0.6 * most[0], most
+    assert not [each for each in running.assumptions if "compile" in each.what]

@@ -11,6 +11,8 @@ several configurations. What torch cannot compile here runs eagerly, and the ans
 [inductor] pytorch torch/_inductor: compile_fx.py, scheduler.py, codegen/wrapper.py `PythonWrapperCodegen`: lines that
 allocate, reuse and free buffers; async_compile.py `AsyncCompile.triton`
 [dynamo] torch/_dynamo/convert_frame.py `_compile`; config.py `suppress_errors`: a frame that fails runs eagerly
+[rng] torch/_prims/rng_prims.py `run_and_save_rng_state`, `run_with_rng_state`
+[states] torch/_dynamo/variables/optimizer.py `OptimizerVariable.call_method`
 [guards] torch/_dynamo/guards.py: what is asked before compiled code runs; functions of torch are others in a
 simulation, so whether they are the same is not asked
 [fake] torch/_subclasses/fake_tensor.py `FakeTensor.__torch_dispatch__`: prim.device is what C++ asks
@@ -21,7 +23,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,13 +70,16 @@ class Compiler:
         """Loads torch's compiler."""
         import torch._inductor.compile_fx as inductor
         from torch._dynamo import config, convert_frame
+        from torch._dynamo.variables.optimizer import OptimizerVariable
+        from torch._functorch import config as autograd_config
         from torch._inductor import config as inductor_config
 
         self._patches, self._simulation = patches, simulation
-        self._is_lifted = False
+        self._is_lifted, self._above = False, ExitStack()
         self._instead = [*_answers(simulation)]
         for changed in (
             config.patch(suppress_errors=True), inductor_config.patch(**ALONE), warnings.catch_warnings(),
+            autograd_config.patch(graphsafe_rng_functionalization=False),  # states that only CUDA graphs need
         ):
             changed.__enter__()
             patches.at_exit(partial(changed.__exit__, None, None, None))
@@ -86,6 +91,8 @@ class Compiler:
         patches.set(convert_frame, "_compile", self._apart(self._frame(convert_frame._compile)))
         patches.set(inductor, "_compile_fx_inner", self._apart(_placed(inductor._compile_fx_inner)))
         patches.set(inductor, "compile_fx_backward", self._apart(self._backward(inductor.compile_fx_backward)))
+        patches.set(OptimizerVariable, "call_method", self._by_script(OptimizerVariable.call_method))
+        _run_recomputed(patches, type(simulation))
         patches.set(torch._C._dynamo.guards, "_empty_strided_cuda", _buffer)
         patches.at_exit(_forget)
         libraries = [torch.library.Library("aten", "IMPL", key) for key in ("AutogradCUDA", "CUDA")]
@@ -119,12 +126,44 @@ class Compiler:
         if self._is_lifted:
             yield
             return
-        self._is_lifted, self._simulation.compiles_for = True, _sm(self._simulation)
+        self._lift()
         try:
-            with self._patches.lifted(_is_lifted, self._instead), self._simulation.suspended(), _taken_apart():
-                yield
+            yield
         finally:
-            self._is_lifted, self._simulation.compiles_for = False, 0
+            self._lower()
+
+    def _lift(self) -> None:
+        self._is_lifted, self._simulation.compiles_for = True, _sm(self._simulation)
+        for each in (self._patches.lifted(_is_lifted, self._instead), self._simulation.suspended(), _taken_apart()):
+            self._above.enter_context(each)
+
+    def _lower(self) -> None:
+        self._above.close()
+        self._is_lifted, self._simulation.compiles_for = False, 0
+
+    def _by_script(self, call_method: Callable[..., Any]) -> Callable[..., Any]:
+        """What an optimizer holds is made by its own code while the compiler reads it [states]: in the simulation."""
+
+        def lowered(function: Callable[..., Any], *args: Any) -> Any:
+            self._lower()
+            try:
+                with self._simulation:
+                    return function(*args)
+            finally:
+                self._lift()
+
+        @wraps(call_method)
+        def called(variable: Any, tx: Any, name: str, *args: Any) -> Any:
+            optimizer = variable.value
+            if name != "_init_group" or not hasattr(optimizer, name):
+                return call_method(variable, tx, name, *args)
+            optimizer._init_group = partial(lowered, optimizer._init_group)
+            try:
+                return call_method(variable, tx, name, *args)
+            finally:
+                del optimizer._init_group
+
+        return called
 
     def _frame(self, compile_: Callable[..., Any]) -> Callable[..., Any]:
         """Dynamo runs a frame eagerly that fails [dynamo]: that is said."""
@@ -179,9 +218,8 @@ def _is_lifted(owner: Any, name: str) -> bool:
 
 def _answers(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     """What the compiler is told while it compiles: owner, name, value."""
-    from torch._dynamo import debug_utils
     from torch._dynamo.device_interface import CudaInterface
-    from torch._dynamo.variables.optimizer import OptimizerVariable
+    from torch._dynamo.repro import after_aot
     from torch._inductor import async_compile, scheduler
     from torch._inductor.codegen import wrapper
     from torch._inductor.fx_passes import joint_graph
@@ -201,8 +239,6 @@ def _answers(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     yield fake, "__new__", staticmethod(made)
     for kind in ("meta", "cuda", "cpu"):
         yield fake, f"is_{kind}", property(partial(_is_on, kind=kind))
-    # else a step that could not be compiled would stay set up for the card's own counters
-    yield OptimizerVariable, "_set_capturable", lambda *_: None
     # constants are made on the host and moved as fake tensors are
     yield fake_tensor.FakeTensorMode, "avoid_device_init", property(lambda _self: True, lambda _self, _value: None)
     yield torch.accelerator, "is_available", lambda: False  # which would make a stream
@@ -213,7 +249,7 @@ def _answers(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
     yield CudaInterface, "is_available", staticmethod(lambda: True)
     yield CudaInterface, "get_compute_capability", staticmethod(lambda _device=None: _sm(simulation))
     yield CudaInterface.Worker, "current_device", staticmethod(lambda: simulation.memory.current)
-    yield debug_utils, "_cuda_system_info_comment", lambda: ""  # which would start nvcc
+    yield after_aot, "_cuda_system_info_comment", lambda: ""  # which would start nvcc
     yield scheduler, "has_triton", lambda *_device: True
     yield _triton, "triton_hash_with_backend", lambda: ""
     code = wrapper.PythonWrapperCodegen
@@ -240,6 +276,25 @@ def _patch_fakes(patches: Patches) -> None:
 
     patches.set(fake, "__torch_dispatch__", classmethod(dispatched))
     patches.set(fake_tensor, "_DISPATCH_META_HANDLERS", {**fake_tensor._DISPATCH_META_HANDLERS, asked: lambda _: META})
+
+
+def _run_recomputed(patches: Patches, mode: type) -> None:
+    """Operators that draw, run once more in the backward of a checkpoint with the state that the first run had [rng].
+
+    The state is 16 bytes on the host, and nothing here is drawn: it stays as it is.
+    """
+    from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+
+    def first(simulation: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+        with simulation:
+            return torch.empty(16, dtype=torch.uint8, device="cpu"), op(*args, **kwargs)
+
+    def again(simulation: Any, _state: torch.Tensor, op: Any, *args: Any, **kwargs: Any) -> Any:
+        with simulation:
+            return op(*args, **kwargs)
+
+    patches.put(run_and_save_rng_state.python_key_table, mode, first)
+    patches.put(run_with_rng_state.python_key_table, mode, again)
 
 
 @contextmanager
