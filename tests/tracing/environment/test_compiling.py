@@ -155,3 +155,10 @@ def test_what_a_compiled_optimizer_holds_is_on_the_card(running, kind):
     assert len(large[0]) == len(large[1]) and all(state.is_cuda for state in large[1])
     assert most[1] < 0.6 * most[0], most
     assert not [each for each in running.assumptions if "compile" in each.what]
+
+
+def test_a_module_of_torch_s_own_is_compiled(running):
+    model = torch.compile(nn.Sequential(nn.Linear(32, 32), nn.ReLU()).cuda())
+    model(torch.randn(8, 32, device="cuda")).sum().backward()
+    assert all(weight.grad.is_cuda for weight in model.parameters())
+    assert not [each for each in running.assumptions if "compile" in each.what]

@@ -114,7 +114,8 @@ class Compiler:
         set_ |= options.pop("options", None) or {}
         set_ |= dict.fromkeys(TRIALS, False) | {"guard_filter_fn": _kept}
         options = {name: value for name, value in options.items() if name != "fullgraph"}
-        compiled = real(function, options=set_, **options)
+        with self.lifted():
+            compiled = real(function, options=set_, **options)
         if isinstance(function, torch.nn.Module):
             compiled.forward = _without_hooks(compiled.forward)
             return compiled
