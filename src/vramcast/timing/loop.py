@@ -35,6 +35,10 @@ MOST_STEPS: Final = 1 << 17
 """Users, and pieces of all their prompts, that are simulated. Where there are more, the server is busy all the same: it
 answers as many requests a second, each as fast, and what is longer is the wait before."""
 
+MOST_TOKENS: Final = 1 << 20
+"""Tokens of all users' sequences that are simulated where the cache does not hold them: the longer they are, the fewer
+of those who wait."""
+
 STRIDES: Final = (0.6180339887498949, 0.7548776662466927)
 """Of lengths of answers and prompts through their spread: golden ratios of one and two dimensions fill it evenly."""
 
@@ -126,7 +130,10 @@ def closed_loop(
     """
     users, longest = load.users, ceil(load.prompt * (1 + load.spread))
     tokens = max(limits.tokens, ceil_div(longest, MOST_CHUNKS))
+    each = load.prompt + load.answer
+    held = min(limits.sequences, pool.blocks // max(1, pool.held(each)))
     most = max(FEWEST, min(MOST_USERS, MOST_STEPS // ceil_div(longest, tokens)))
+    most = min(most, max(1, held, MOST_TOKENS // each))
     if tokens > limits.tokens or users > most:
         fewer = load._replace(users=min(users, most))
         found = closed_loop(fewer, replace(limits, tokens=tokens), costs, front, pool, away_s=away_s)
