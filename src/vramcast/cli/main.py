@@ -45,7 +45,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 """Command -> where it is, imported when it is called, and what it is for."""
 
 EXAMPLES: Final = {
-    "finetune": "vramcast train qwen3-8b --gpus rtx-4090 --peft qlora",
+    "finetune": "vramcast train qwen3-8b --gpus rtx-4090 --peft qlora --recompute full",
     "serve": "vramcast serve qwen3-32b --gpus 2xh100-sxm-80gb",
     "card": "vramcast plan train qwen3-8b --on any",
     "oom": "vramcast oom crash.log",
