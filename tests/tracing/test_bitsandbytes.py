@@ -28,6 +28,7 @@ OTHER_SIZES = {
     "clip": "projections, of which the last is kept", "clip_text_model": "its projection",
     "siglip": "its last layer is kept", "olmo": "its last layer is kept, no norm follows",
     "gemma3": "its projector is a parameter", "gemma4": "its projector of images",
+    "gemma4_unified": "patches are a linear, and its projector of sounds is kept as the last layer",
     "kimi_linear": "the config holds fewer layers of one kind", "llama4": "its projector",
     "lfm2_vl": "patches are a linear, and its encoder's head is packed", "muse_glimmer": "patches are a linear",
     "minimax": "the config says the kinds of layers under another name",

@@ -150,8 +150,8 @@ def test_operators_without_a_kernel_on_cards_are_refused_as_there(session):
 
 
 def test_operators_that_torch_cannot_run_without_data_get_a_sentence(session):
-    with pytest.raises(InvalidSpec, match=r"aten::_to_sparse is not simulated.*register_fake"):
-        data(80).to_sparse()
+    with pytest.raises(InvalidSpec, match=r"aten::_sparse_semi_structured_tile is not simulated.*register_fake"):
+        torch._sparse_semi_structured_tile(data(80))
 
 
 @pytest.mark.parametrize(("run", "words"), [

@@ -86,7 +86,7 @@ def test_a_card_opens_to_all_that_is_known_of_it_and_leads_to_a_question(opened:
     opens.click()
     assert opens.get_attribute("aria-expanded") == "true"
     names = page.locator(".opened dt").all_inner_texts()
-    assert len(names) == len(card) and {"compute capability", "fp32", "tdp"} <= set(names)
+    assert len(names) == len(card) and {"compute capability", "fp32", "power"} <= set(names)
     told = page.locator(".opened:visible").inner_text()
     assert "79.19 GiB" in told and "3,350 GB/s" in told and "700 W" in told
     assert card["source"] in page.locator(".opened:visible").inner_text()
