@@ -234,8 +234,8 @@ def _answers(simulation: Simulation) -> Iterator[tuple[Any, str, Any]]:
         there = torch.device(DEVICE, simulation.memory.current) if device.type == "meta" else device
         return make(cls, mode, element, there, *args, **kwargs)
 
-    def properties(device: Any = None) -> _Properties:
-        return _Properties(torch.cuda.get_device_properties(device))
+    def properties(device: Any = None) -> Any:
+        return torch.cuda.get_device_properties(device)  # of the moment: the class keeps torch's own
 
     yield fake, "__new__", staticmethod(made)
     for kind in ("meta", "cuda", "cpu"):
@@ -330,18 +330,6 @@ def _composites() -> tuple[Any, ...]:
 
 def _is_on(tensor: Any, *, kind: str) -> bool:
     return bool(tensor.fake_device.type == kind)
-
-
-class _Properties:
-    """A card's, with what every card of NVIDIA's has."""
-
-    max_threads_per_block = 1024
-
-    def __init__(self, known: Any) -> None:
-        self._known = known
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._known, name)
 
 
 class _Kernel:

@@ -69,6 +69,7 @@ class Properties:
         self.gcnArchName = self.name
         self.shared_memory_per_block = SHARED_PER_BLOCK_BYTES
         self.regs_per_multiprocessor = 65536  # on every capability since 5.0 [guide]
+        self.max_threads_per_block = 1024  # on every capability [guide]
         limits = LIMITS.get(gpu.sm or 0)
         if limits is not None:
             self.max_threads_per_multi_processor = limits.threads

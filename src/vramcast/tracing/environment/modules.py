@@ -30,8 +30,9 @@ from vramcast.tracing.simulation import Simulation
 from vramcast.units import MIB
 
 EAGER: Final = (
-    "torch.compile over several ranks, or with another backend than Inductor, is not modelled: the step is traced as "
-    "it runs eagerly; compiled, fused operators keep fewer tensors, reordered ones and autotuning may hold more"
+    "torch.compile over several ranks, with another backend than Inductor, or for a card or a torch that Inductor is "
+    "not run for here, is not modelled: the step is traced as it runs eagerly; compiled, fused operators keep fewer "
+    "tensors, reordered ones and autotuning may hold more"
 )
 GRAPHED: Final = "torch.compile runs without CUDA graphs; theirs keep a pool of their own"
 GRAPH_MODES: Final = ("reduce-overhead", "max-autotune")
