@@ -31,6 +31,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "web": ("web:command", "a page in the browser, and the same as a JSON API"),
     "run": ("run:command", "start a command if it fits the GPUs as they are now; explain its end"),
     "check": ("check:command", "manifests of Kubernetes and batch scripts of Slurm, sized by their own commands"),
+    "pack": ("pack:command", "which of several jobs may share cards, and how likely a card then runs out"),
     "mcp": ("mcp:command", "the same questions for coding agents, by the Model Context Protocol"),
     "watch": ("watch:command", "live GPUs and who holds their memory: recorded, exported, beside the prediction"),
     "calibrate": ("observed:calibrate", "a recorded run beside its prediction; later answers learn from it"),

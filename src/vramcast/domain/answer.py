@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import asdict
@@ -73,6 +74,8 @@ class RankAnswer(Noun, frozen=True):
     highest: str = ""  # which of phases with the same device peak it is; "": the first
     chance_to_fit: float | None = None  # by how far predictions of jobs like it missed; None: not known
     likest: Likest | None = None  # what its interval is drawn from; None: from nothing that was measured
+    misses: tuple[tuple[float, float], ...] = ()  # measured / predicted of jobs like it, with the share up to there
+    exact_bytes: int = 0  # of the peak, what cannot be missed
 
     @property
     def highest_phase(self) -> str:
@@ -92,6 +95,19 @@ class RankAnswer(Noun, frozen=True):
     def high_bytes(self) -> int:
         """Upper end of the 90 % interval of what is needed: as far above it as above the steady step."""
         return self.interval_bytes[1] + self.needed_bytes - self.peak.device_bytes
+
+    def enough_bytes(self, share: float) -> int:
+        """What suffices its highest phase in that share of runs, by how far predictions of jobs like it missed; where
+        nothing like it was measured, the upper end of its interval [bytes].
+
+        Args:
+            share: from 0 to 1
+        """
+        if not self.misses:
+            return self.high_bytes
+        ratio = next((ratio for ratio, passed in self.misses if passed >= share), self.misses[-1][0])
+        missed = self.peak.device_bytes - self.exact_bytes
+        return self.needed_bytes + ceil(missed * (ratio - 1))
 
 
 class Change(Noun, frozen=True):

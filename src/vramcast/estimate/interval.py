@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import groupby
+from itertools import accumulate, groupby
 from math import ceil, exp, floor
 from pkgutil import get_data
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -85,9 +85,25 @@ def chance_within(traits: Traits, num_bytes: int, most_bytes: int, *, purpose: P
         most_bytes: what there is for it [bytes]
         purpose: whose cases count at all
     """
+    shares = misses(traits, purpose)
+    if not shares:
+        return float(num_bytes <= most_bytes)
+    within = [share for ratio, share in shares if ratio * num_bytes <= most_bytes]
+    return within[-1] if within else 0.0
+
+
+@lru_cache(maxsize=4096)
+def misses(traits: Traits, purpose: Purpose = "training") -> tuple[tuple[float, float], ...]:
+    """Every ratio of measured to predicted, the smallest first, with the share of all weight up to and with it.
+
+    Args:
+        traits: of the job and of the number
+        purpose: whose cases count at all
+    """
     weighted = _weighted_of(traits, purpose)
-    within = sum(weight for ratio, weight in weighted if ratio * num_bytes <= most_bytes)
-    return within / sum(weight for _, weight in weighted) if weighted else float(num_bytes <= most_bytes)
+    passed = accumulate(weight for _, weight in weighted)
+    whole = sum(weight for _, weight in weighted)
+    return tuple((ratio, min(1.0, share / whole)) for (ratio, _), share in zip(weighted, passed, strict=True))
 
 
 @lru_cache(maxsize=4096)
@@ -108,11 +124,11 @@ def likest_runs(traits: Traits, purpose: Purpose = "training") -> Likest | None:
         found += ((weight, case) for _, weight, case in alike)
         if sum(weight * len(case.ratios) for weight, case in found) >= half:
             break
-    misses = sorted((abs(1 / ratio - 1), weight) for weight, case in found for ratio in case.ratios)
+    missed = sorted((abs(1 / ratio - 1), weight) for weight, case in found for ratio in case.ratios)
     return Likest(
         runs=sum(case.runs for _, case in found),
         own_engine=sum(case.runs for _, case in found if case.traits.engine == traits.engine),
-        median_miss=_quantile(misses, sum(weight for _, weight in misses) / 2),
+        median_miss=_quantile(missed, sum(weight for _, weight in missed) / 2),
     )
 
 

@@ -24,7 +24,7 @@ from vramcast.engines.post_training.releases import FRAMEWORKS
 from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Note, VramcastError, joined
 from vramcast.estimate.cost import with_cost
-from vramcast.estimate.interval import chance_within, interval, likest_runs, training_traits
+from vramcast.estimate.interval import chance_within, interval, likest_runs, misses, training_traits
 from vramcast.estimate.outside import context_tensor, outside_tensors
 from vramcast.estimate.post_training_host import host_need
 from vramcast.estimate.post_training_time import step_time
@@ -270,7 +270,7 @@ def _card_answer(job: PostTrainingJob, played: Played) -> RankAnswer:
         # how often the cache of several processes meets is not measured
         chance_to_fit=chance_within(traits, peak.device_bytes - exact, visible - exact)
         if high <= max(likely, visible) else None,
-        likest=likest_runs(traits),
+        likest=likest_runs(traits), misses=misses(traits), exact_bytes=exact,
         ledger=tuple(sorted(_ledger(played, highest, peak), key=lambda entry: -entry.num_bytes)),
     )
 

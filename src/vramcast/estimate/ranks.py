@@ -11,7 +11,16 @@ from vramcast.domain.job import Phase
 from vramcast.domain.program import Basis, Tensor, extent
 from vramcast.domain.rank import RankProgram
 from vramcast.errors import OutOfMemory
-from vramcast.estimate.interval import HIGH_SHARE, Purpose, Traits, chance_within, interval, likest_runs, slack_of
+from vramcast.estimate.interval import (
+    HIGH_SHARE,
+    Purpose,
+    Traits,
+    chance_within,
+    interval,
+    likest_runs,
+    misses,
+    slack_of,
+)
 from vramcast.estimate.script import Script
 from vramcast.estimate.timeline import Simulated, simulate
 
@@ -83,6 +92,8 @@ def rank_answer(
         gives_back_cache=gives_back_cache,
         chance_to_fit=chance,
         likest=likest_runs(like, purpose),
+        misses=misses(like, purpose),
+        exact_bytes=exact_bytes,
     )
 
 

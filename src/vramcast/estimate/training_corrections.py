@@ -27,7 +27,7 @@ from vramcast.domain.job import Job, Phase, Plan, Workload
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.errors import Note
-from vramcast.estimate.interval import chance_within, interval, likest_runs, training_traits
+from vramcast.estimate.interval import chance_within, interval, likest_runs, misses, training_traits
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.ranks import slack_share
 from vramcast.units import format_bytes
@@ -152,7 +152,7 @@ def with_slack(rank: RankAnswer, calibration: Calibration, job: Job) -> RankAnsw
     room = job.cluster.gpu.visible_bytes - max(peak.device_bytes for peak in phases.values()) + device
     return replace(
         rank, peak=phases[Phase.STEP], phases=phases, interval_bytes=interval(like, device),
-        chance_to_fit=chance_within(like, device, room), likest=likest_runs(like),
+        chance_to_fit=chance_within(like, device, room), likest=likest_runs(like), misses=misses(like),
         ledger=tuple(sorted(ledger, key=lambda entry: -entry.num_bytes)),
     )
 
