@@ -166,6 +166,10 @@ def test_loggers_and_flash_attention_that_are_not_installed_are_stood_in_for(own
     ("import cv2_of_nobody", r"imports cv2_of_nobody, which this Python does not have, .*: pip install cv2-of-nobody"),
     ("import socket\nraise OSError('[Errno -2] Name or service not known')", "fetches something that does not answer"),
     ("assert 1 == 2", r"AssertionError: assert 1 == 2"),
+    ("open('data/train.json')", r"needs 'data/train.json', which is not there"),
+    ("from click.testing import nothing_of_it", r"click \d[\d.]* is installed, and the script wants another version"),
+    ("try:\n  import nobodys\nexcept ImportError as it:\n  raise RuntimeError(f'failed: {it}') from it",
+     "imports nobodys, which this Python does not have"),
 ])
 def test_what_a_script_lacks_is_one_sentence(own_folder, text, said):
     with pytest.raises(InvalidSpec, match=said):
@@ -180,6 +184,34 @@ def test_parts_of_a_diffusion_pipeline_come_without_its_hub_in_their_own_dtypes(
     assert "without a safety checker" in " ".join(one.what for one in found.assumptions)
 
 
+NOT_THERE = """
+import glob, urllib.request
+import torch, torchvision
+from pathlib import Path
+from torchvision.transforms.functional import to_tensor
+
+kinds = torchvision.datasets
+pets = kinds.OxfordIIITPet("none", target_types="segmentation", transform=to_tensor, target_transform=to_tensor)
+faces = kinds.CelebA("none", split="valid", transform=to_tensor, download=True)
+assert [*pets[0][0].shape, *pets[0][1].shape, *faces[1][1].shape] == [3, 375, 500, 1, 375, 500, 40]
+assert kinds.STL10("none", "unlabeled")[1][0].size == (96, 96) and len(kinds.SVHN("none").labels) == 2048
+assert glob.glob("none/*.txt") == []
+file, = glob.glob("none/train_*.bin")[:1]
+assert torch.from_file(file, False, 256, dtype=torch.int32)[0] == 20240520 and len([*Path().glob("none/x_*.bin")]) == 2
+urllib.request.urlretrieve("https://example.org/weights.pth", "weights.pth")
+found, module = torch.load("weights.pth"), torch.nn.Linear(8, 8).cuda()
+module.load_state_dict({name[7:]: value for name, value in found["state_dict"].items()})
+module(torch.ones(1, 8, device="cuda"))
+print(found["args"])
+"""
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torchvision"), reason="needs torchvision")
+def test_data_and_weights_that_are_not_there_are_stood_in_for_and_what_only_a_file_says_is_asked_for(own_folder):
+    with pytest.raises(InvalidSpec, match=r"script.py:19: it needs 'weights.pth', which is not there"):
+        run(written(own_folder, NOT_THERE))
+
+
 def test_a_package_of_the_scripts_own_project_is_found_as_if_on_the_path(tmp_path):
     sibling = tmp_path / "project" / "parts" / "sibling_of_script"
     sibling.mkdir(parents=True)
@@ -188,6 +220,7 @@ def test_a_package_of_the_scripts_own_project_is_found_as_if_on_the_path(tmp_pat
     (tmp_path / "project" / "tools").mkdir()
     assert folder_nearby("sibling_of_script", tmp_path / "project" / "tools" / "train.py") == ""  # another's, may be
     (tmp_path / "project" / "pyproject.toml").touch()
+    (tmp_path / "project" / "tools" / "requirements.txt").touch()
     try:
         found = run(written(tmp_path / "project" / "tools", (
             "import torch\nfrom sibling_of_script.size import SIZE\nx = torch.nn.Linear(SIZE, 1).cuda()\n"

@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from contextlib import ExitStack
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +57,11 @@ QUIET: Final = {
 }
 """Loggers that are installed log nothing of a run that did not happen; transformers loads in one order."""
 DEEPSPEED: Final = "deepspeed"
+NOT_THERE: Final = (
+    "it needs {!r}, which is not there; put there what the project's instructions prepare, a few samples of data are "
+    "enough"
+)
+OTHER_VERSION: Final = "{} {} is installed, and the script wants another version of it: {}"
 ITS_PYTHON: Final = "; put {} on the path, its Python alone is enough: compiled modules stand in"
 NO_DEEPSPEED: Final = (
     "the script needs DeepSpeed, which cannot be simulated; trace it with FSDP or DDP, or ask `vramcast train "
@@ -163,8 +169,12 @@ def _failed(error: BaseException, job: ScriptJob) -> tuple[type[VramcastError], 
         return Unsupported, Note(NO_NEIGHBOURS)
     missing = _missing(error)
     hint = Note(ITS_PYTHON, missing) if missing in ASKING else Note("")
-    if missing and not hint and (advised := advice(missing)):
+    if missing and missing not in ASKING and (advised := advice(missing)):
         return InvalidSpec, advised
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return InvalidSpec, Note(NOT_THERE, str(error.filename))
+    if not hint and (installed := _installed(error)):
+        return InvalidSpec, Note(OTHER_VERSION, *installed, str(error))
     words = words_of(error) if str(error) or not frames else frames[-1].line or words_of(error)  # of a bare assertion
     said = Note("{}: {}{}", type(error).__name__, words, hint)
     if isinstance(error, NEVER_TORCHS) and frames and frames[-1].filename.startswith(OWN):
@@ -180,8 +190,20 @@ def _failed(error: BaseException, job: ScriptJob) -> tuple[type[VramcastError], 
 
 
 def _missing(error: BaseException) -> str:
-    """The package that an error says nobody has."""
-    return (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    """The package that an error says nobody has, or that it repeats from the one that caused it."""
+    cause: BaseException | None = error
+    while cause is not None and str(cause) in str(error):
+        if isinstance(cause, ModuleNotFoundError) and cause.name:
+            return cause.name.partition(".")[0]
+        cause = cause.__cause__
+    return ""
+
+
+def _installed(error: BaseException) -> tuple[str, str] | None:
+    """Name and version of the package that has no part of the name that was imported."""
+    root = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    found = packages_distributions().get(root) if root else None
+    return (found[0], version(found[0])) if found else None
 
 
 def _place(error: BaseException, job: ScriptJob) -> tuple[str, str]:

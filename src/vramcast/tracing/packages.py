@@ -69,10 +69,12 @@ def advice(root: str) -> Note:
 def folder_nearby(root: str, script: Path) -> str:
     """Folder of the script's own project where a package lies that nobody has, "" where there is none.
 
-    A project reaches up to the folder that a version control, a packager or pip marks; without one it is the script's.
+    A project reaches up to the folder that a version control marks, or the outermost that a packager or pip does, as
+    examples have a file of requirements each; without one it is the script's.
     """
     above = () if _is_known(root) else script.resolve().parents[:4]
-    top = next((depth for depth, each in enumerate(above) if any((each / mark).exists() for mark in ITS_TOP)), 0)
+    marked = [depth for depth, each in enumerate(above) if any((each / mark).exists() for mark in ITS_TOP)]
+    top = next((depth for depth in marked if (above[depth] / ITS_TOP[0]).exists()), max(marked, default=0))
     for folder in (place for each in above[: top + 1] for place in (each, each / "src", *_parts_with(root, each))):
         if (folder / f"{root}.py").is_file() or next((folder / root).glob("*.py"), None) is not None:
             return str(folder)

@@ -23,7 +23,8 @@ from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import TraceJob
 from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.sources.resolve import config_of, read_config
-from vramcast.tracing.environment.hub import Unread, loading_nothing_unread
+from vramcast.tracing.environment.hub import loading_nothing_unread
+from vramcast.tracing.environment.saving import Unread
 from vramcast.tracing.extensions import ASKING, EXTENSIONS
 from vramcast.tracing.extensions.stand_ins import NeedsCard, detecting
 from vramcast.tracing.result import TORCH, line_of

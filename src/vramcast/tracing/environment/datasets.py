@@ -1,18 +1,23 @@
 """torchvision's data sets where their files are not there: as many images of the same size, all black.
 
 Folders of images that are not there are taken for ImageNet's: 1,000 classes, images of 500 x 375.
-Files of tokens that NumPy should map and that are not there hold zeros.
+Files of tokens that NumPy should map and that are not there hold zeros; so do those of a pattern that finds none,
+behind the header of llm.c's files [llm.c dev/data/data_common.py `write_datafile`: 256 int32, then uint16].
 [mnist] torchvision datasets/mnist.py, `MNIST` and its kin: 60,000 and 10,000 images of 28 x 28, ten labels
 [cifar] torchvision datasets/cifar.py, `CIFAR10`, `CIFAR100`: 50,000 and 10,000 images of 32 x 32 x 3
 """
 
 from __future__ import annotations
 
+import glob
 import io
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -22,15 +27,29 @@ import torch
 
 from vramcast.errors import Note
 from vramcast.tracing.environment.patches import Patches
-from vramcast.tracing.environment.rows import picture
+from vramcast.tracing.environment.rows import SEQUENCE, picture
 from vramcast.tracing.simulation import Simulation, running
 
 STANDS_IN: Final = "{}: its files are not there; as many black images of the same size stand in"
 NO_FOLDER: Final = "{}: there is no such folder; {} black images of {} x {} of {} classes stand in"
 NO_TOKENS: Final = "{}: there is no such file; {:,} zeros stand in for its tokens"
+NO_SHARDS: Final = "{}: no file is named so; two files of {:,} zeros stand in for their tokens"
+NO_PICTURES: Final = "{}: its files are not there; {} black images of {} x {} stand in"
 CLASSES, IMAGES, WIDTH, HEIGHT = 1000, 2048, 500, 375
 TOKENS: Final = 1 << 22
 LABELS: Final = {"CIFAR100": 100}  # of classes; ten of all others
+HEADER: Final = (20_240_520, 1)
+"""Magic number and version of llm.c's tokens of GPT-2 [llm.c dev/data/data_common.py `HEADERS_INFO`]."""
+END_OF_TEXT: Final = 50_256
+MASK: Final = "mask"
+ATTRIBUTES: Final = 40
+PICTURES: Final[dict[str, tuple[int, int, int | str]]] = {
+    "CelebA": (178, 218, "attributes"), "DTD": (500, 500, 47), "EuroSAT": (64, 64, 10), "Flowers102": (667, 500, 102),
+    "Food101": (512, 512, 101), "ImageNet": (WIDTH, HEIGHT, CLASSES), "OxfordIIITPet": (WIDTH, HEIGHT, 37),
+    "Places365": (256, 256, 365), "STL10": (96, 96, 10), "SVHN": (32, 32, 10), "VOCSegmentation": (WIDTH, HEIGHT, MASK),
+}
+"""Data set of torchvision -> width and height of its images, which are of many sizes in the larger ones, and what is
+known of each: one of so many classes, a mask, or attributes."""
 
 
 def _note(dataset: Any) -> None:
@@ -108,6 +127,55 @@ def folders(module: ModuleType) -> Iterator[None]:
 
 
 @contextmanager
+def pictures(module: ModuleType) -> Iterator[None]:
+    """Around `torchvision.datasets`."""
+    yield
+    for name, (width, height, target) in PICTURES.items():
+        kind: Any = getattr(module, name)
+        kind.__init__ = _or_black(kind, kind.__init__, (width, height), target)
+
+
+def _or_black(kind: Any, make: Callable[..., None], size: tuple[int, int], target: int | str) -> Callable[..., None]:
+    bind = signature(make).bind
+    base: Any = import_module("torchvision.datasets.vision").VisionDataset
+    image: Any = import_module("PIL.Image")
+
+    @wraps(make)
+    def made(self: Any, *args: Any, **how: Any) -> None:
+        simulation, given = running(), bind(self, *args, **how).arguments
+        if simulation is None:
+            make(self, *args, **how)
+            return
+        rest = given.pop("kwargs", {})
+        given.pop("self")
+        try:
+            make(self, **{**given, **({"download": False} if "download" in given else {})}, **rest)
+            return
+        except (OSError, RuntimeError):
+            pass  # whichever way it says that they are not there
+        words = {**given, **rest}
+        base.__init__(
+            self, words["root"], **{name: words.get(name) for name in ("transforms", "transform", "target_transform")}
+        )
+        simulation.assumptions.note(
+            Note(NO_PICTURES, kind.__name__, IMAGES, *size), simulation.origins.place()
+        )
+        is_mask = target == MASK or words.get("target_types") == "segmentation"
+        self.classes = [str(number) for number in range(target)] if isinstance(target, int) else []
+        self.targets = self.labels = [number % max(1, len(self.classes)) for number in range(IMAGES)]
+
+        def item(self: Any, index: int) -> Any:
+            known = image.new("L", size) if is_mask else self.targets[index % IMAGES]
+            known = known if self.classes or is_mask else torch.zeros(ATTRIBUTES, dtype=torch.int64)
+            shown = image.new("RGB", size)
+            return (shown, known) if self.transforms is None else self.transforms(shown, known)
+
+        self.__class__ = type(kind.__name__, (kind,), {"__getitem__": item, "__len__": lambda _self: IMAGES})
+
+    return made
+
+
+@contextmanager
 def folders_of_timm(module: ModuleType) -> Iterator[None]:
     """Around `timm.data.readers.reader_factory`, whose readers give a file and its class."""
     yield
@@ -139,15 +207,43 @@ def _stand_in(root: Any) -> tuple[int, int] | None:
 
 
 def patch_tokens(patches: Patches, simulation: Simulation) -> None:
-    """Replace `numpy.memmap`'s opening of a file that is not there, as of tokens that a script of its own prepares."""
+    """Replace `numpy.memmap`'s opening of a file that is not there, as of tokens that a script of its own prepares, and
+    the search for files of that kind where none is found."""
     kind = np.memmap
     make: Any = kind.__new__
+    folder = simulation.folder / "tokens"
 
     def mapped(subtype: Any, filename: Any, dtype: Any = np.uint8, mode: str = "r+", *args: Any, **how: Any) -> Any:
         is_named = isinstance(filename, (str, Path)) and str(filename).endswith((".bin", ".npy"))
-        if mode != "r" or not is_named or Path(filename).exists():
+        is_there = is_named and Path(filename).exists() and Path(filename).parent != folder
+        if mode != "r" or not is_named or is_there:
             return make(subtype, filename, dtype, mode, *args, **how)
-        simulation.assumptions.note(Note(NO_TOKENS, filename, TOKENS), simulation.origins.place())
+        if Path(filename).parent != folder:  # told already of those
+            simulation.assumptions.note(Note(NO_TOKENS, filename, TOKENS), simulation.origins.place())
         return np.zeros(TOKENS, dtype=dtype).view(subtype)
 
+    def stood_in(pattern: Any) -> list[str]:
+        is_a_librarys = "site-packages" in Path(sys._getframe(2).f_code.co_filename).parts
+        if is_a_librarys or not re.search(r"\*[^/]*\.bin$", str(pattern)):
+            return []
+        simulation.assumptions.note(Note(NO_SHARDS, pattern, TOKENS), simulation.origins.place())
+        folder.mkdir(exist_ok=True)
+        named = Path(str(pattern)).name.replace("*", "{:06}")
+        return [_shard(folder / named.format(*[number] * named.count("{")), simulation) for number in range(2)]
+
+    found, found_in = glob.glob, Path.glob
+    patches.set(glob, "glob", wraps(found)(lambda name, **how: found(name, **how) or stood_in(name)))
+    patches.set(Path, "glob", wraps(found_in)(
+        lambda self, name, **how: iter([*found_in(self, name, **how)] or map(Path, stood_in(name)))
+    ))
     patches.set(kind, "__new__", staticmethod(mapped))
+
+
+def _shard(path: Path, simulation: Simulation) -> str:
+    """A file of tokens whose texts are as long as those that stand in for a hub's."""
+    header = np.zeros(256, dtype=np.int32)
+    header[:3] = *HEADER, TOKENS
+    tokens = np.zeros(TOKENS, dtype=np.uint16)
+    tokens[:: simulation.data.get("seq", SEQUENCE)] = END_OF_TEXT
+    path.write_bytes(header.tobytes() + tokens.tobytes())
+    return str(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, wraps
@@ -23,9 +24,10 @@ import torch
 from vramcast.errors import Note, Unsupported
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.environment.repositories import INDEX, VARIANT, WEIGHTS, Maker, files_of, make_weights
+from vramcast.tracing.environment.saving import OF_TENSORS, Unread
 from vramcast.tracing.simulation import Simulation, running
 
-OF_WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".index.json")
+OF_WEIGHTS: Final = (".safetensors", *OF_TENSORS, ".h5", ".msgpack", ".index.json")
 NO_HUB: Final = (
     "torch.hub cannot fetch {} here; clone it and give torch.hub.load the folder with source='local', or put it in the "
     "cache of torch.hub"
@@ -39,22 +41,12 @@ VOCABULARIES: Final = {"cl100k": 100_256, "o200k": 199_998, "p50k": 50_280, "gpt
 """Part of an address -> pieces [tiktoken tiktoken_ext/openai_public.py: what its special tokens leave of each]."""
 
 
-class Unread(dict[str, Any]):
-    """Stands for weights that were not fetched, and for every part of them; loading it changes nothing."""
-
-    def __missing__(self, name: str) -> Unread:
-        return Unread()
-
-    def pop(self, *_name: Any) -> Any:
-        return Unread()
-
-
 def loading_nothing_unread() -> Callable[..., Any]:
     """`torch.nn.Module.load_state_dict` for which `Unread` fits every module."""
     load = torch.nn.Module.load_state_dict
 
     def loaded(module: torch.nn.Module, state: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if isinstance(state, Unread):
+        if isinstance(state, Unread) or (Unread.is_about and not state):  # what a script took out of it is empty
             return torch.nn.modules.module._IncompatibleKeys([], [])
         return load(module, state, *args, **kwargs)
 
@@ -68,7 +60,7 @@ def patch_addresses(patches: Patches, simulation: Simulation) -> None:
         simulation.assumptions.note(UNFETCHED, simulation.origins.place())
         return Unread()
 
-    load = torch.hub.load
+    load, to_file, retrieve = torch.hub.load, torch.hub.download_url_to_file, urllib.request.urlretrieve
 
     @wraps(load)
     def loaded(repo_or_dir: str, model: str, *args: Any, **kwargs: Any) -> Any:
@@ -95,7 +87,30 @@ def patch_addresses(patches: Patches, simulation: Simulation) -> None:
     patches.set(torch.hub, "load", loaded)
     patches.set(torch.hub, "list", listed)
     patches.set(torch.hub, "load_state_dict_from_url", from_address)
+    patches.set(torch.hub, "download_url_to_file", unless_weights(to_file))
+    patches.set(urllib.request, "urlretrieve", unless_weights(retrieve))
     patches.set(torch.nn.Module, "load_state_dict", loading_nothing_unread())
+
+
+def unless_weights(fetch: Callable[..., Any]) -> Callable[..., Any]:
+    """What fetches a file by its address; weights it does not, so that `torch.load` does not find them."""
+
+    @wraps(fetch)
+    def fetched(url: Any, *args: Any, **kwargs: Any) -> Any:
+        simulation = running()
+        if simulation is None or not urlsplit(str(url)).path.endswith(OF_WEIGHTS):
+            return fetch(url, *args, **kwargs)
+        simulation.assumptions.note(UNFETCHED, simulation.origins.place())
+        return None
+
+    return fetched
+
+
+@contextmanager
+def downloads(module: ModuleType) -> Iterator[None]:
+    """Around `torchvision.datasets.utils`."""
+    yield
+    vars(module)["download_url"] = unless_weights(vars(module)["download_url"])
 
 
 @contextmanager

@@ -14,16 +14,54 @@ from typing import Any, Final
 
 import torch
 
+from vramcast.errors import Note
 from vramcast.tracing.environment.overlay import Overlay
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.simulation import Simulation
 
+OF_TENSORS: Final = (".bin", ".pt", ".pth", ".ckpt")
+"""How names of files end that `torch.load` reads."""
+STATES: Final = frozenset((
+    "ema", "ema_state_dict", "G", "generator", "g_ema", "model", "model_ema", "model_state", "model_state_dict",
+    "module", "net", "network", "params", "params_ema", "state_dict", "student", "teacher",
+))
+"""What checkpoints call weights and states."""
+ABSENT: Final = "{}: there is no such file; the weights that a module is made with stay"
 NOT_WRITTEN: Final = "a checkpoint of tensors without data is not written"
 SAFETENSORS_NAMES: Final = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }
+
+
+class Unread(dict[str, Any]):
+    """Stands for weights that were not fetched, and for every part of them; loading it changes nothing."""
+
+    is_about: bool = False  # whether a script was given one
+
+    def __new__(cls, *_given: Any) -> Unread:
+        Unread.is_about = True
+        return super().__new__(cls)
+
+    def __missing__(self, name: str) -> Unread:
+        return Unread()
+
+    def pop(self, *_name: Any) -> Any:
+        return Unread()
+
+
+class Absent(Unread):
+    """A checkpoint that is not there. What it says beside weights, such as arguments, nobody knows."""
+
+    def __init__(self, error: FileNotFoundError) -> None:
+        super().__init__()
+        self._error = error
+
+    def __missing__(self, name: str) -> Unread:
+        if name not in STATES:
+            raise self._error
+        return Unread()
 
 
 def rebuild(key: int, num_elements: int, layout: tuple[Any, Any, int], dtype: torch.dtype, device: str) -> torch.Tensor:
@@ -105,6 +143,11 @@ def patch_saving(patches: Patches, simulation: Simulation, overlay: Overlay) -> 
         try:
             with torch.serialization.safe_globals([rebuild]):
                 return _Loading.now.settle(load(path, _Loading.now.note, *args, **kwargs))
+        except FileNotFoundError as error:
+            if not str(f).endswith(OF_TENSORS):
+                raise
+            simulation.assumptions.note(Note(ABSENT, f), simulation.origins.place())
+            return Absent(error)
         finally:
             _Loading.now = before
 

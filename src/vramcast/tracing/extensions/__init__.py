@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from vramcast.tracing.environment.datasets import digits, folders, folders_of_timm, small_images
+from vramcast.tracing.environment.datasets import digits, folders, folders_of_timm, pictures, small_images
 from vramcast.tracing.environment.graphs import graphs_of_pyg
 from vramcast.tracing.environment.hub import (
+    downloads,
     folders_without_weights,
     hub_of_files,
     lists_of_hub,
@@ -37,6 +38,7 @@ GUARDED: Final[Mapping[str, Guard]] = {
     "transformers.modeling_utils": folders_without_weights,
     "transformers.tokenization_utils_base": plain_tokenizers, "torchvision.datasets.mnist": digits,
     "torchvision.datasets.cifar": small_images, "torchvision.datasets.folder": folders,
+    "torchvision.datasets": pictures, "torchvision.datasets.utils": downloads,
     "datasets.load": rows_of_hub, "evaluate.loading": metrics_of_hub,
     "ultralytics.nn.tasks": checkpoints_of_yaml, "ultralytics.data.utils": images_of_yaml,
     "torch_geometric.data.dataset": graphs_of_pyg, "tiktoken.load": vocabulary_of_pieces,
