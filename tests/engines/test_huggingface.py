@@ -32,6 +32,25 @@ def test_starcoder_s_old_code_frees_its_cache_once(options: dict[str, str], peft
     assert found.peak.allocated_bytes
 
 
+def test_ranks_of_one_sample_keep_their_positions_and_share_the_weights() -> None:
+    def found(**more: object) -> Answer:
+        asked = {"model": "llama-3.2-1b", "gpus": "8xh100-sxm-80gb", "engine": "huggingface", "loss": "eager",
+                 "attention": "flash", "precision": "amp-bf16", "recompute": "none", **more}
+        return answer(job_of(asked), with_changes=False)
+
+    def held(one: Answer, group: str) -> int:
+        return sum(entry.num_bytes for entry in one.fullest.ledger if entry.path.startswith(group))
+
+    whole = found(**{"seq-len": 2048})
+    for kind in ("ulysses", "ring"):
+        shared = found(**{"seq-len": 8191, "cp": 4, "cp-kind": kind})  # padded to 8,192
+        assert held(shared, "activations") == pytest.approx(held(whole, "activations"), rel=0.01)
+        assert step_bytes(shared) >= step_bytes(whole)
+    zero = {"seq-len": 8192, "shards": "everything", "sharded-by": "deepspeed"}
+    one, eight = (found(**zero, cp=cp) for cp in (1, 8))
+    assert held(one, "optimizer") == held(eight, "optimizer") > 0  # all eight divide them, whoever shares a sample
+
+
 @pytest.mark.parametrize("method", [*ADAPTERS, "prefix", "prompt", "ln"])
 def test_every_peft_method_runs_through_and_cancels_out(method: str) -> None:
     asked = job(peft=Peft(method=method, rank=8, virtual_tokens=20, trainable_parameters=3_000_000))

@@ -49,6 +49,8 @@ def script(folder: Path, text: str, name: str = "own.py") -> Path:
     ("batch, kw = 4, {'dtype': 'float32'}\nkw['dtype'] = 'bfloat16'\nclass C:\n    batch = 2\n"
      + ARGS.replace("=4", "=batch, model_init_kwargs=kw") + "re.compile('a')\nargs.seed = 1\n" + TRAINS.format(""),
      PLAIN | {"dtype": "bfloat16"}),
+    ("urls = ['a', 'b', 'c', 'd']\n" + ARGS.replace("=4", "=len(urls)") + "args.gradient_checkpointing = False\n"
+     + TRAINS.format(""), PLAIN | {"gradient_checkpointing": False}),
 ])
 def test_a_script_answers_as_the_yaml_of_its_arguments(text: str, table: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(table))
@@ -75,7 +77,7 @@ def test_a_script_answers_as_the_yaml_of_its_arguments(text: str, table: dict[st
         "if big():\n  n = 2", "for n in [2]:\n  pass", "while n > 4:\n  n //= 2", "def f():\n  global n", "*n, m = f()",
         "try:\n  n = 2\nexcept OSError:\n  pass", "match f():\n  case 1:\n    n = 2")),
     ("n = 8\ndef f(n):\n  " + ARGS.replace("=4", "=n") + TRAINS.format(""), "${n} is not set"),
-    (ARGS + "args.max_length = 9\n" + TRAINS.format(""), "args.max_length: is set behind the call"),
+    (ARGS + "if f():\n  args.max_length = 9\n" + TRAINS.format(""), "args.max_length: is set behind the call"),
     (ARGS + "setattr(args, 'max_length', 9)\n" + TRAINS.format(""), "SFTConfig.max_length: is set behind the call"),
     (ARGS + "p = LoraConfig(r=8)\np.r = 64\n" + TRAINS.format(", peft_config=p"), "p.r: is set behind the call"),
     (ARGS + "t = ['q_proj']\nt.append('v_proj')\n" + TRAINS.format(", peft_config=LoraConfig(target_modules=t)"),

@@ -209,6 +209,12 @@ class Job(Noun, frozen=True):
     def data_parallel(self) -> int:
         return self.plan.data_parallel(self.cluster.count)
 
+    @property
+    def replicas(self) -> int:
+        """Ranks that each hold the weights of a model-parallel group, or a share of them: context parallelism divides
+        samples among such ranks."""
+        return self.data_parallel * self.plan.cp
+
 
 def require_counts(noun: Noun, *names: str, zero: tuple[str, ...] = ()) -> None:
     """Fields of a noun as counts; None leaves a choice open.

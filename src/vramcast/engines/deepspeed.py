@@ -108,7 +108,7 @@ def settings(job: Job, width: int) -> Zero:
     automatic = bool(options.get("auto", job.engine == "huggingface")) and plan.shards is Shards.EVERYTHING
     filled_in = (hidden * hidden, 9 * hidden * hidden // 10, 10 * hidden)
     defaults = filled_in if automatic else (500_000_000, 50_000_000, 100_000)
-    without_zero = plan.shards is Shards.NOTHING and (job.data_parallel > 1 or options.get("zero") is False)
+    without_zero = plan.shards is Shards.NOTHING and (job.replicas > 1 or options.get("zero") is False)
     if without_zero and (plan.offload_optimizer != "none" or plan.precision in PURE or options.get("grad_accum_dtype")):
         raise Unsupported("DeepSpeed offloads, and keeps masters or gradients of other widths, with ZeRO only")
     by_name = dict(zip(FILLED_IN, filled_in, strict=True))
@@ -121,7 +121,7 @@ def settings(job: Job, width: int) -> Zero:
         # one rank splits nothing, whatever was asked
         shards=plan.shards if plan.shards is not Shards.NOTHING or without_zero else Shards.OPTIMIZER,
         fused=plan.optimizer in ("adam", "adamw", "onebit-adam", "zero-one-adam") and not options.get("torch_adam"),
-        ranks=job.data_parallel,
+        ranks=job.replicas,
         optimizer=optimizer(plan.optimizer),
         loads_whole=loads_whole(job),
         step_copies=optimizer(plan.optimizer).foreach_temporaries if options.get("torch_adam") else 0,

@@ -111,7 +111,7 @@ def sharding_of(job: Job, by: Sharder) -> Sharding:
         )
     return Sharding(
         "fsdp1" if by == "fsdp1" else "fsdp2",
-        min(plan.shard_group or job.data_parallel * plan.cp, job.data_parallel * plan.cp),
+        min(plan.shard_group or job.replicas, job.replicas),
         expert_ranks=1 if job.engine_options.get("experts") == FMS else None,
         reshard=plan.reshard_after_forward and plan.shards is Shards.EVERYTHING,
         prefetch=job.engine_options.get("backward_prefetch", "pre") == "pre",

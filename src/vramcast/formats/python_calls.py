@@ -253,6 +253,8 @@ class _Walk:
         usual = words.get("default", {"true": False, "false": True}.get(switch))
         if switch == "false" and given is True:
             given = False
+        if words.get("nargs") in ("+", "*") and given is not None and not isinstance(given, list):
+            given = [given]
         if long:
             usual = Open(Note(
                 "{}, which the command must give", long
@@ -320,6 +322,9 @@ class _Walk:
                 return _negated(op, self.value(inner), node)
             case ast.BinOp(left=left, op=op, right=right):
                 return _computed(self.value(left), op, self.value(right), node)
+            case ast.Call(func=ast.Name(id="len"), args=[listed], keywords=[]) if isinstance(
+                    (found := self.value(listed)), list):
+                return len(found)
             case ast.Call(func=ast.Name(id="dict"), args=[], keywords=words) if all(word.arg for word in words):
                 return {str(word.arg): self.value(word.value) for word in words}
             case ast.IfExp(test=test, body=body, orelse=other):

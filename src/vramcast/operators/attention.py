@@ -197,10 +197,30 @@ KERNELS: Final[dict[AttentionKernel, Callable[[Graph, Value, Value, Value, Score
 """Implementation of each choice; a new one is one function and one line."""
 
 
+FUSED_KERNELS: Final = ("flash_attention", "efficient_attention", "cudnn_attention")
+
+
+def ulysses_attention(graph: Graph) -> None:
+    """Every rank exchanges its positions of all heads for all positions of some: as many bytes, which the kernel keeps.
+
+    What goes and what comes lies in the order of ranks beside it, one of the three after the other, in backward the
+    gradients.
+
+    Source: modelscope/ms-swift 3602360a5 swift/sequence_parallel/ulysses.py `single_all_to_all`
+    """
+    for operator in graph.operators:
+        if operator.name in FUSED_KERNELS:
+            q, k, v = operator.inputs
+            largest = max(q.num_bytes, k.num_bytes, v.num_bytes)
+            exchanged = (graph.tensor("ulysses.sent", largest), graph.tensor("ulysses.received", largest))
+            operator.temporaries = (*operator.temporaries, *exchanged)
+            operator.backward_temporaries = (*operator.backward_temporaries, *exchanged)
+
+
 def ring_attention(graph: Graph, ranks: int) -> None:
     """Context parallelism: keys and values of all ranks are gathered, partial results merged in fp32 [ring]."""
     for operator in graph.operators:
-        if operator.name not in ("flash_attention", "efficient_attention", "cudnn_attention"):
+        if operator.name not in FUSED_KERNELS:
             continue
         q, k, v = operator.inputs
         local = k.num_bytes + v.num_bytes

@@ -85,11 +85,11 @@ def refuse_splits(job: Job) -> None:
     Raises: Unsupported with the engine that would work
     """
     plan = job.plan
-    if plan.cp > 1 and job.engine == "pytorch":
+    if plan.cp > 1 and job.engine in ("pytorch", "huggingface"):
         _refuse_context(job)
     if plan.tp > 1 and job.engine == "pytorch":
         _refuse_tensor(job)
-    able = {"pytorch": ("tp", "pp", "cp"), "huggingface": ("pp",)}.get(job.engine, ())
+    able = {"pytorch": ("tp", "pp", "cp"), "huggingface": ("pp", "cp")}.get(job.engine, ())
     if job.engine_options.get("experts") == FMS:
         _refuse_experts_apart(job)
         able += ("ep",)
@@ -142,12 +142,13 @@ def _refuse_experts_apart(job: Job) -> None:
 
 
 def _refuse_context(job: Job) -> None:
-    """Context parallelism of PyTorch divides the positions of text between fused kernels, beside FSDP2."""
+    """Context parallelism divides the positions of text between fused kernels: PyTorch's beside FSDP2, of trainers
+    whoever shards the weights, where towers run whole on all ranks."""
     if attention_of(job) is AttentionKernel.EAGER:
         raise Unsupported("--cp divides attention of fused kernels; use --attention flash, or --cp 1")
-    if len(job.model.stacks) > 1 and not text_only(job):
+    if job.engine == "pytorch" and len(job.model.stacks) > 1 and not text_only(job):
         raise Unsupported("--cp is modelled for text alone; use --images 0, or --cp 1")
-    if job.plan.shards is not Shards.EVERYTHING:
+    if job.engine == "pytorch" and job.plan.shards is not Shards.EVERYTHING:
         raise Unsupported("--cp is modelled with FSDP2, which divides weights over its ranks; add --shards everything")
     if any(not isinstance(layer.mixer, (Attention, MultiLatentAttention)) for layer in job.model.main.layers):
         raise Unsupported("--cp is modelled for attention alone, not for recurrent layers; use --cp 1")

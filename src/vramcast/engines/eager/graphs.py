@@ -137,6 +137,8 @@ def _layer(run: Run, sizes: Sizes, hidden: Tensor, recipe: Recipe, again: bool) 
     graph = chained(decoder_layer(run.layer, sizes, owner=hidden.owner + ".layers"), hidden)
     if recipe.context_ranks > 1:
         operators.attention.ring_attention(graph, recipe.context_ranks)
+    if recipe.heads_ranks > 1:
+        operators.attention.ulysses_attention(graph)
     if again:
         graph.checkpoint(0, outputs_alive=recipe.reentrant, keep=is_router if recipe.keeps_router else None)
     return graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Final
 
 from msgspec.structs import replace
@@ -25,7 +26,7 @@ from vramcast.domain.job import (
     Recompute,
     share,
 )
-from vramcast.domain.model import Model, MoE, Norm, Stack
+from vramcast.domain.model import Attention, Model, MoE, Norm, Stack
 from vramcast.domain.version import Version
 from vramcast.engines.eager.checks import FMS, SAVES_ON_HOST, attention_of, refuse_splits
 from vramcast.engines.eager.phases import Stepping, cache_width
@@ -51,7 +52,7 @@ from vramcast.operators.linear import NUMERICS, Numerics
 from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.operators.quantised import QUANTISED
 from vramcast.states.optimizers import optimizer
-from vramcast.units import DTYPE_BITS
+from vramcast.units import DTYPE_BITS, ceil_div
 
 LOSSES: Final[dict[Loss, str]] = {
     Loss.EAGER: "eager",
@@ -137,9 +138,21 @@ def recipe_of(
         offloads=plan.offload_activations,
         second_loss=bool(job.engine_options.get("second_loss", False)),
         offloads_in_flight=SAVES_ON_HOST.get(job.engine, 0),
-        context_ranks=plan.cp,
+        context_ranks=plan.cp // heads_ranks(job),
+        heads_ranks=heads_ranks(job),
         samples=(int(job.engine_options.get("eval_batch", 0)) or job.workload.micro_batch, job.workload.micro_batch),
     )
+
+
+def heads_ranks(job: Job) -> int:
+    """Ranks among which a trainer's `--cp-kind ulysses` divides heads, as far as keys have some; rings do the rest.
+
+    Source: modelscope/ms-swift 3602360a5 swift/sequence_parallel/sequence_parallel.py `_init_device_mesh`
+    """
+    mixer = job.model.main.layers[0].mixer
+    if job.engine != "huggingface" or job.plan.cp_kind != "ulysses":
+        return 1
+    return gcd(mixer.num_kv_heads if isinstance(mixer, Attention) else job.plan.cp, job.plan.cp)
 
 
 def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Sizes:
@@ -149,7 +162,10 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
     prefix = peft.virtual_tokens if peft is not None and peft.method == "prefix" else 0
     batch = workload.micro_batch * (2 if workload.objective in ("dpo", "reward") else 1)
     seq_len = workload.seq_len + virtual + (workload.completion_len if workload.objective in GENERATES else 0)
-    seq_len = share("cp", seq_len, plan.cp, what="seq_len")
+    if job.engine == "huggingface":
+        seq_len = ceil_div(seq_len, plan.cp)  # samples are padded [swift sequence_parallel.py `pad`, ax ring_attn]
+    else:
+        seq_len = share("cp", seq_len, plan.cp, what="seq_len")
     padded = bool(job.engine_options.get("padded", False))
     loops = bool(expert_counts(model)) and runs_experts_in_a_loop(job)
     return Sizes(
@@ -383,7 +399,7 @@ def stepping_of(job: Job) -> Stepping:
     if plan.offload_optimizer != "none" or plan.offload_parameters != "none":
         raise Unsupported("offload is not modelled for --engine {}; use --engine deepspeed", job.engine)
     bucket_views = bool(job.engine_options.get("gradient_as_bucket_view", False))
-    return sharded_stepping_of(job)._replace(replicas=job.data_parallel, bucket_views=bucket_views)
+    return sharded_stepping_of(job)._replace(replicas=job.replicas, bucket_views=bucket_views)
 
 
 def sharded_stepping_of(job: Job) -> Stepping:

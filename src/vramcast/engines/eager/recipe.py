@@ -69,7 +69,8 @@ class Recipe(NamedTuple):
     frozen: tuple[str, ...] = ()  # parts that do not learn (see `part_of`)
     follows_inputs: bool = False  # gradients flow through towers of which nothing learns
     packed_whole: bool = False  # packed weights are left out of sharding
-    context_ranks: int = 1  # that divide the positions of a sample
+    context_ranks: int = 1  # that divide the positions of a sample in attention, too
+    heads_ranks: int = 1  # that divide them but in attention, where each has some of the heads
     keeps_router: bool = False  # what a router chose is kept where the rest of its layer runs again
     offloads: bool = False  # what the main stack's layers save waits on the host
     offloads_in_flight: int = 0  # saved tensors that copies may still hold

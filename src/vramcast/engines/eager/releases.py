@@ -232,7 +232,7 @@ def sharder(job: Job) -> Sharder | None:
         return plan.sharded_by
     if job.engine == "huggingface" and (job.engine_options.get("deepspeed") or _needs_deepspeed(job)):
         return "deepspeed"
-    if plan.shards is Shards.NOTHING or job.data_parallel * plan.cp == 1:
+    if plan.shards is Shards.NOTHING or job.replicas == 1:
         return None
     if job.engine == "pytorch":
         return "fsdp2" if software(job).torch >= FULLY_SHARD_SINCE else "fsdp1"
@@ -262,7 +262,7 @@ def precision_word(job: Job) -> str:
 
 def _needs_deepspeed(job: Job) -> bool:
     plan: Plan = job.plan
-    if job.data_parallel == 1:
+    if job.replicas == 1:
         return False
     partly = plan.shards in (Shards.OPTIMIZER, Shards.OPTIMIZER_AND_GRADIENTS)
     offloads = plan.offload_optimizer != "none" or plan.offload_parameters != "none"

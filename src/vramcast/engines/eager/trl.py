@@ -133,7 +133,7 @@ def loads_fp32(job: Job) -> bool:
     peft = job.plan.peft
     if job.engine != "huggingface" or peft is None or peft.base not in ("full", *IN_MEMORY):
         return False
-    sharded = job.plan.shards is Shards.EVERYTHING and job.data_parallel > 1
+    sharded = job.plan.shards is Shards.EVERYTHING and job.replicas > 1
     if job.plan.precision not in (Precision.AMP_BF16, Precision.AMP_FP16) or (sharded and peft.base in IN_MEMORY):
         return False
     if "dtype" in job.engine_options:
@@ -144,7 +144,7 @@ def loads_fp32(job: Job) -> bool:
 def prepared_weights(job: Job) -> Prepared:
     """What becomes fp32 before training begins: of a base that bitsandbytes packs, whole on every rank."""
     how, base = str(job.engine_options.get("prepare_kbit", "trl")), job.plan.peft.base if job.plan.peft else "full"
-    sharded = job.plan.shards is Shards.EVERYTHING and job.data_parallel > 1
+    sharded = job.plan.shards is Shards.EVERYTHING and job.replicas > 1
     if base not in IN_MEMORY or sharded or how == "none":
         return "nothing"
     if how in ("peft", "norms"):

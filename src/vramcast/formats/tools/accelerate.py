@@ -168,8 +168,8 @@ def fsdp_options(
     if version == 2:
         fsdp.ignore(*(key(name) for name in OF_ONE))
     else:
-        for name in ("use_orig_params", "limit_all_gathers"):
-            fsdp.only(key(name), True, "true")
+        fsdp.flag(key("use_orig_params"))  # the same bytes as one tensor or as many
+        fsdp.only(key("limit_all_gathers"), True, "true")
         prefetch = fsdp.one_of(key("backward_prefetch"), PREFETCHES, lower=True, option="engine-option")
         if prefetch == "pre":  # backward holds two units anyway, beside more than forward does
             fsdp.ignore(key("forward_prefetch"))

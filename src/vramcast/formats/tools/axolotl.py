@@ -70,6 +70,8 @@ PLUGINS: Final = {
 """Plugins that only print, and those whose switches are read apart."""
 
 UPPER_BOUNDS: Final = {
+    "tiled_mlp": "the MLP is counted whole; in tiles of 32,768 tokens, made again in backward, it keeps less: that is "
+                 "an upper bound",
     "relora": "a step takes what LoRA's does; one matrix after the other is merged between steps",
     "use_eaft": "as much as the usual loss, whose logits are written out in fp32",
     "fused_attn_kernel": "norms, rotary embeddings and adapters of queries, keys and values are counted as "
@@ -78,8 +80,8 @@ UPPER_BOUNDS: Final = {
                            "SwiGLU does; that is an upper bound",
 }
 """Switches whose code keeps no more than what is counted for it -> what is said [ax monkeypatch/loss/eaft.py,
-kernels/*attn*.py, monkeypatch/{llama_attn_hijack_flash,relora}.py]. EAFT looks at the 20 largest logits of each
-token."""
+tiled_mlp/*.py, kernels/*attn*.py, monkeypatch/{llama_attn_hijack_flash,relora}.py]. EAFT looks at the 20 largest logits
+of each token."""
 
 NARROW: Final = "leaves embeddings, head and norms in fp32 beside layers in bf16, which is not modelled"
 

@@ -62,7 +62,6 @@ def read_sharding(values: Watched, file: str) -> dict[str, Any]:
     plain = {str(name).removeprefix("fsdp_"): value for name, value in (table or {}).items()}
     version = int(values.count("fsdp_version") or plain.get("version") or 1)
     plain.pop("version", None)
-    plain.pop("use_orig_params", None)  # the same bytes as one tensor or as many
     inner = Watched(plain, Known("axolotl", "fsdp_config", (Known("accelerate", "fsdp_config"),)))
     values.inner["fsdp_config"] = inner
     listed = [str(word) for word in words] if isinstance(words, list) else str(words or "").split()

@@ -83,6 +83,10 @@ FROZEN: Final = {"freeze_vit": ("towers", True), "freeze_aligner": ("projectors"
                  "freeze_llm": ("language_model", False)}
 """Switch -> the part that does not learn where all weights are trained, and whether it is on unasked [swift
 arguments/tuner_args.py, model/model_arch.py]."""
+IN_PIECES: Final = ("CELOSS_PARALLEL_SIZE: the loss is counted in one piece; in pieces it keeps less: that is an "
+                    "upper bound")
+"""Of samples that ranks share alone [swift trainers/utils.py `per_token_loss_func_sp`]."""
+
 LEARNING_TOWERS: Final = Unread("freeze_vit", "false adapts towers that see or hear; give --lora-targets",
                                 option="lora-targets", of_towers=True)
 
@@ -101,7 +105,8 @@ def read(config: Config) -> Reading:
     values.get("config")
     launch = hf_command.taken_apart(command.words)
     started = hf_command.launching(launch, command) if launch.launcher else None
-    several = processes(command, started)
+    of_ray = _of_ray(values)
+    several = processes(command, started) or of_ray
     if asked and not config.beside:
         spread = several is None and not _sees_one(command)
         objective = {"objective": "pretrain"} if kind == "pt" else {}
@@ -124,11 +129,23 @@ def read(config: Config) -> Reading:
     left = (*learning_towers(values, options), *((OWN_HEAD,) if values.get("task_type") in HEADLESS else ()))
     behind = (one for one in asked if one.why is BEHIND)
     unread = (*values.unread(), *behind, *wide, *left, *(started.unread if started else ()))
+    if "cp" in options and command.variables.get("CELOSS_PARALLEL_SIZE", "0") != "0":
+        notes.append(IN_PIECES)
     alone = several is None and (options["engine"] == "unsloth" or _sees_one(command))
     spread = several is None and not alone and not sharded  # [swift llm/utils/model.py `get_default_device_map`]
     found = Reading("swift", options, {}, batch, unread, (*command.notes, *notes, *said), auto, alone=alone,
                     device_map=spread, rollout=rollout)
-    return with_environment(found, command, started)
+    found = with_environment(found, command, started)
+    return found if of_ray is None else found._replace(ranks=of_ray)
+
+
+def _of_ray(values: Watched) -> int | None:
+    """Processes that Ray starts, of one group [swift ray_utils/base.py]; a table, or its text in a command."""
+    if not values.flag("use_ray"):
+        return None
+    groups = values.section("device_groups")
+    groups.ignore("*")
+    return groups.count("nproc_per_node")
 
 
 def files_of(config: Config) -> list[str]:
@@ -335,7 +352,8 @@ def _stored(values: Watched) -> dict[str, Any]:
             return {}
         values.get("quant_bits")
         return {"base-weights": kind}
-    if method is None:
+    if method is None:  # nothing is packed, whatever is said of bitsandbytes [swift base_args/quant_args.py]
+        values.ignore("bnb_4bit_*")
         return {"engine-option": (_loaded(values),)}
     if method != "bnb" or str(bits) not in ("4", "8"):
         values.cannot("quant_method", "{} of {} bits is not modelled; bnb of 4 and 8 is", shown(method), shown(bits),

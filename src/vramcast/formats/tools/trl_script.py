@@ -133,11 +133,14 @@ def read(config: Config, words: tuple[str, ...] | None = None, parsed: Mapping[s
     if "transformers" in installed:
         found.options["engine"] = f"huggingface@{installed['transformers']}"
     names = trl.known(method if method in trl.METHODS else "sft")
-    unread += [*other, *told, *beside, *_around(calls, trainer, config.text, names)]
+    own = trainer.last.removesuffix("Trainer") + "Config"
+    set_later = [one for call in calls if call.last == own for one in _set_on(calls, call)]
+    around = [call for call in calls if call not in set_later]
+    unread += [*other, *told, *beside, *_around(around, trainer, config.text, names)]
     if _asks_wider(trainer, method, table) and found.options.get("precision") in ("bf16", "fp16"):
         unread.append(WIDER)
-    around = {name for call in calls if call == trainer or call.last == "train" for name in call.within}
-    if any(name.endswith("autocast") for name in around) and str(found.options.get("precision"))[:4] != "amp-":
+    inside = {name for call in calls if call == trainer or call.last == "train" for name in call.within}
+    if any(name.endswith("autocast") for name in inside) and str(found.options.get("precision"))[:4] != "amp-":
         unread.append(Unread("autocast", "around the trainer computes in a type that its configuration does not say",
                              "precision"))
     variables = {str(call.positional[0]): str(_plain(call.positional[1])) for call in calls
@@ -214,8 +217,16 @@ def _arguments(calls: Sequence[Call], trainer: Call) -> tuple[dict[str, Any], li
         why = Note("is made by {} calls of its configuration; one is read", len(configs))
         return old, [Unread("args", why)]
     usual = PLAIN if configs[0].last == "TrainingArguments" else {}
-    given = {name: _plain(value) for name, value in configs[0].arguments.items()}
+    later = {call.name.removesuffix(SET).rpartition(".")[2]: call.positional[0] for call in _set_on(calls, configs[0])}
+    given = {name: _plain(value) for name, value in (*configs[0].arguments.items(), *later.items())}
     return {**usual, **old, **given}, list(_several(configs[0]))
+
+
+def _set_on(calls: Iterable[Call], config: Call) -> list[Call]:
+    """Arguments of a configuration that the script always sets behind the call that made it."""
+    found = (call for call in calls if re.fullmatch(r"\w+\.\w+" + re.escape(SET), call.name) and not call.perhaps)
+    return [call for call in found if isinstance(owner := call.arguments.get("of"), Open)
+            and owner.text.startswith(f"{config.last}(")]
 
 
 def _model(calls: Sequence[Call], trainer: Call, kwargs: Any) -> tuple[dict[str, Any], list[Unread], bool]:
