@@ -76,19 +76,16 @@ def test_an_unknown_card_has_no_more_than_every_known_one_of_its_size() -> None:
             assert parse_gpus(f"{size}gb").gpu.visible_bytes <= card.visible_bytes, card.name
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("4 nodes of 8 A100 80GB", "4x8xa100-sxm4-80gb"), ("2 machines, 8 gpus each, h200", "2x8xh200-sxm-141gb"),
-        ("two nodes with eight B200 each", "2x8xb200-180gb"), ("2台8卡H800", "2x8xh800-sxm-80gb"),
-        ("两台八卡A100", "2x8xa100-sxm4-80gb"),
-        ("a single 4090", "1xrtx-4090"), ("双卡4090", "2xrtx-4090"), ("四卡 L40S", "4xl40s"), ("dual L40S", "2xl40s"),
-        ("一张4090", "1xrtx-4090"), ("十六卡4090", "2x8xrtx-4090"),
-        ("dual 3090s", "2xrtx-3090"), ("Colab T4", "1xt4"), ("kaggle 2xT4", "2xt4"), ("v5e-8", "8xtpu-v5e"),
-        ("v5p-8", "4xtpu-v5p"), ("MacBook Pro M4 Max 128GB", "1xm4-max-128gb"), ("RTX™ 4090", "1xrtx-4090"),
-        ("DGX H100", "onprem:dgx-h100"), ("2 p5.48xlarge", "2xaws:p5.48xlarge"),
-    ],
-)
+@pytest.mark.parametrize(("text", "name"), [
+    ("4 nodes of 8 A100 80GB", "4x8xa100-sxm4-80gb"), ("2 machines, 8 gpus each, h200", "2x8xh200-sxm-141gb"),
+    ("two nodes with eight B200 each", "2x8xb200-180gb"), ("2台8卡H800", "2x8xh800-sxm-80gb"),
+    ("两台八卡A100", "2x8xa100-sxm4-80gb"),
+    ("a single 4090", "1xrtx-4090"), ("双卡4090", "2xrtx-4090"), ("四卡 L40S", "4xl40s"), ("dual L40S", "2xl40s"),
+    ("一张4090", "1xrtx-4090"), ("十六卡4090", "2x8xrtx-4090"),
+    ("dual 3090s", "2xrtx-3090"), ("Colab T4", "1xt4"), ("kaggle 2xT4", "2xt4"), ("v5e-8", "8xtpu-v5e"),
+    ("v5p-8", "4xtpu-v5p"), ("MacBook Pro M4 Max 128GB", "1xm4-max-128gb"), ("RTX™ 4090", "1xrtx-4090"),
+    ("DGX H100", "onprem:dgx-h100"), ("2 p5.48xlarge", "2xaws:p5.48xlarge"),
+])
 def test_everyday_numbers_and_machines(text: str, name: str) -> None:
     assert cluster_of(text).name == name
 

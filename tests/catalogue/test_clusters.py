@@ -102,25 +102,22 @@ def test_an_own_table_of_prices_wins_over_the_known_ones(tmp_path: Path, boxes: 
     assert own is not None and (own.per_hour, own.currency) == (12.0, "EUR")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("no_cluster", "no cluster in it; begin with"),
-        ("toml", "not TOML:"),
-        ("unknown_key", "line 4: cluster a: Object contains unknown field `gpu_count`"),
-        ("missing_key", "line 1: cluster a: Object missing required field `gpus_per_node`"),
-        ("card", "line 2: cluster a: unknown GPU 'h1000'"),
-        ("type", "line 3: cluster a: Expected `int`, got `str`"),
-        ("price", "line 1: cluster a: price='cheap' must read like 2.5usd"),
-        ("rdma", "line 1: cluster a: rdma='RoCE' must be one of"),
-        ("name", "line 1: cluster 8x: a cluster's name has letters"),
-        ("other_table", "line 1: only [clusters.NAME] tables are read"),
-        ("network", "line 1: cluster a: network_gb_per_s=-1.0 must be more than 0"),
-        ("date", "line 1: cluster a: price_date='May' must be a date"),
-        ("topology", "line 1: cluster a: link_topology='ring' must be one of switch, mesh"),
-        ("link_cards", "line 1: cluster a: link_cards must be at least 2 and stand with a link_topology"),
-    ],
-)
+@pytest.mark.parametrize(("name", "message"), [
+    ("no_cluster", "no cluster in it; begin with"),
+    ("toml", "not TOML:"),
+    ("unknown_key", "line 4: cluster a: Object contains unknown field `gpu_count`"),
+    ("missing_key", "line 1: cluster a: Object missing required field `gpus_per_node`"),
+    ("card", "line 2: cluster a: unknown GPU 'h1000'"),
+    ("type", "line 3: cluster a: Expected `int`, got `str`"),
+    ("price", "line 1: cluster a: price='cheap' must read like 2.5usd"),
+    ("rdma", "line 1: cluster a: rdma='RoCE' must be one of"),
+    ("name", "line 1: cluster 8x: a cluster's name has letters"),
+    ("other_table", "line 1: only [clusters.NAME] tables are read"),
+    ("network", "line 1: cluster a: network_gb_per_s=-1.0 must be more than 0"),
+    ("date", "line 1: cluster a: price_date='May' must be a date"),
+    ("topology", "line 1: cluster a: link_topology='ring' must be one of switch, mesh"),
+    ("link_cards", "line 1: cluster a: link_cards must be at least 2 and stand with a link_topology"),
+])
 def test_a_wrong_cluster_names_file_and_line(name: str, message: str) -> None:
     path = BAD / f"bad_hardware_{name}.toml"
     with pytest.raises(SourceError) as caught:

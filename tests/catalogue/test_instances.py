@@ -70,24 +70,21 @@ def test_card_codes_resolve_with_their_caveat_or_say_what_is_not_known() -> None
             card_of_code(code)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("unknown_column", "line 1: unknown columns watts"),
-        ("missing_column", "line 1: missing columns source"),
-        ("duplicate_row", "line 3: aws, p5.48xlarge stands in line 2 already"),
-        ("short_row", "line 2: 3 cells for 17 columns"),
-        ("card", "line 2: unknown GPU 'h1000'"),
-        ("slice", "line 2: slice='0.25' must be written like 1/4"),
-        ("rdma", "line 2: rdma='Infiniband' must be one of"),
-        ("rdma_without_network", "line 2: rdma='EFA' without network_gbit_per_s"),
-        ("link", "line 2: link and link_gb_per_s must both be given"),
-        ("provider", "line 2: provider='amazon' must be one of alibaba"),
-        ("date", "line 2: checked='20.11.2026' must be a date"),
-        ("number", "line 2: host_gib='-5' must be a positive number"),
-        ("quote", "line 2:"),
-    ],
-)
+@pytest.mark.parametrize(("name", "message"), [
+    ("unknown_column", "line 1: unknown columns watts"),
+    ("missing_column", "line 1: missing columns source"),
+    ("duplicate_row", "line 3: aws, p5.48xlarge stands in line 2 already"),
+    ("short_row", "line 2: 3 cells for 17 columns"),
+    ("card", "line 2: unknown GPU 'h1000'"),
+    ("slice", "line 2: slice='0.25' must be written like 1/4"),
+    ("rdma", "line 2: rdma='Infiniband' must be one of"),
+    ("rdma_without_network", "line 2: rdma='EFA' without network_gbit_per_s"),
+    ("link", "line 2: link and link_gb_per_s must both be given"),
+    ("provider", "line 2: provider='amazon' must be one of alibaba"),
+    ("date", "line 2: checked='20.11.2026' must be a date"),
+    ("number", "line 2: host_gib='-5' must be a positive number"),
+    ("quote", "line 2:"),
+])
 def test_bad_tables_of_machines_are_refused_naming_file_and_line(name: str, message: str) -> None:
     path = BAD / f"bad_instances_{name}.csv"
     with pytest.raises(SourceError) as caught:

@@ -103,18 +103,15 @@ def test_search_wants_every_word() -> None:
     assert MODELS.search("no such model") == ()
 
 
-@pytest.mark.parametrize(
-    ("defect", "message"),
-    [
-        (GOOD.replace("source =", "origin ="), "test.toml: Object contains unknown field `origin`"),
-        (GOOD.replace("aliases", "alias"), "test.toml: Object contains unknown field `alias`"),
-        (GOOD.replace("checked = 2026-11-20\n", ""), "missing required field `checked`"),
-        (GOOD.replace("2026-11-20", '"soon"'), "`$.checked`"),
-        (GOOD + 'model_type = "gpt2"\n', "key 'model_type'"),
-        (GOOD + '[checkpoint]\nelements = "many"\n', "`$.checkpoint.elements`"),
-        (GOOD + '[checkpoint]\nelements = 1\nstores = ["luck"]\n', "luck"),
-    ],
-)
+@pytest.mark.parametrize(("defect", "message"), [
+    (GOOD.replace("source =", "origin ="), "test.toml: Object contains unknown field `origin`"),
+    (GOOD.replace("aliases", "alias"), "test.toml: Object contains unknown field `alias`"),
+    (GOOD.replace("checked = 2026-11-20\n", ""), "missing required field `checked`"),
+    (GOOD.replace("2026-11-20", '"soon"'), "`$.checked`"),
+    (GOOD + 'model_type = "gpt2"\n', "key 'model_type'"),
+    (GOOD + '[checkpoint]\nelements = "many"\n', "`$.checkpoint.elements`"),
+    (GOOD + '[checkpoint]\nelements = 1\nstores = ["luck"]\n', "luck"),
+])
 def test_wrong_files_name_file_and_key(defect: str, message: str) -> None:
     with pytest.raises(SourceError) as error:
         parse_entry(defect, file="test.toml")
@@ -141,16 +138,13 @@ def test_loading_imports_neither_yaml_nor_rich() -> None:
 HOSTILE: list[Any] = [None, True, 0, -3, 2**40, "x", [], [1, "a"], {}, 1.5, float("nan")]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "llama-3.1-8b", "deepseek-v3.2", "qwen3.5-27b", "qwen3-vl-4b", "gemma-4-26b-a4b", "nemotron-3-nano-30b-a3b",
-        "jamba-v0.1", "whisper-tiny", "t5-small", "clip-vit-base-patch32", "mixtral-8x7b", "llama-3.2-11b-vision",
-        "llama-4-scout", "deepseek-v4-flash", "kimi-linear-48b-a3b", "deberta-v3-base", "falcon-40b", "opt-350m",
-        "gpt-neo-125m", "mimo-v2-flash", "glm-4.5", "gpt-oss-20b", "mamba-130m", "mpt-7b", "phi-3.5-moe", "chatglm3-6b",
-        "qwen-7b", "vit-base-patch16-224", "minimax-text-01", "starcoder-15b",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "llama-3.1-8b", "deepseek-v3.2", "qwen3.5-27b", "qwen3-vl-4b", "gemma-4-26b-a4b", "nemotron-3-nano-30b-a3b",
+    "jamba-v0.1", "whisper-tiny", "t5-small", "clip-vit-base-patch32", "mixtral-8x7b", "llama-3.2-11b-vision",
+    "llama-4-scout", "deepseek-v4-flash", "kimi-linear-48b-a3b", "deberta-v3-base", "falcon-40b", "opt-350m",
+    "gpt-neo-125m", "mimo-v2-flash", "glm-4.5", "gpt-oss-20b", "mamba-130m", "mpt-7b", "phi-3.5-moe", "chatglm3-6b",
+    "qwen-7b", "vit-base-patch16-224", "minimax-text-01", "starcoder-15b",
+])
 def test_one_hostile_value_in_a_real_config_is_refused_or_read(name: str) -> None:
     config = read_entry(name).config
     sections: list[tuple[str, ...]] = [(), *((key,) for key, value in config.items() if isinstance(value, dict))]

@@ -32,14 +32,11 @@ def test_the_largest_text_encoder_is_as_published(model: str, count: int) -> Non
     assert max(elements_of(network) for network in encoders if isinstance(network, Model)) == count
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("family = 1", "x.toml: Expected `str`, got `int`"),
-        ('source = ""\nchecked = 2026-01-01\nfamily = "x"\ncomponents = []\nother = 1', "unknown field `other`"),
-        ("=", "x.toml"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("family = 1", "x.toml: Expected `str`, got `int`"),
+    ('source = ""\nchecked = 2026-01-01\nfamily = "x"\ncomponents = []\nother = 1', "unknown field `other`"),
+    ("=", "x.toml"),
+])
 def test_a_bad_file_is_named(text: str, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         parse_entry(text, file="x.toml")

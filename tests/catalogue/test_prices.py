@@ -50,22 +50,19 @@ def test_a_refreshed_row_wins_unless_a_newer_one_is_shipped(tmp_path: Path, monk
         assert [price.per_hour for price in known_prices().of("aws:p5.48xlarge")] == [expected]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("unknown_column", "line 1: unknown columns discount"),
-        ("missing_column", "line 1: missing columns currency"),
-        ("duplicate_row", "line 3: aws:p5.48xlarge, us-east-1, on-demand, USD stands in line 2 already"),
-        ("tariff", "line 3: tariff='reserved' must be one of on-demand, spot"),
-        ("currency", "line 2: currency 'usd' must be an ISO 4217 code"),
-        ("empty_price", "line 2: per_hour is empty; leave out the row"),
-        ("comma_price", "line 2: per_hour='55,04' must be a positive number"),
-        ("date", "line 2: date='2026-13-01' must be a date"),
-        ("no_source", "line 2: source is empty"),
-        ("huge_price", "line 2: price per hour 5504000.0 must be more than 0 and less than 1,000,000"),
-        ("unknown_machine", "line 3: unknown instance 'aws:p5.48xlarg'; did you mean"),
-    ],
-)
+@pytest.mark.parametrize(("name", "message"), [
+    ("unknown_column", "line 1: unknown columns discount"),
+    ("missing_column", "line 1: missing columns currency"),
+    ("duplicate_row", "line 3: aws:p5.48xlarge, us-east-1, on-demand, USD stands in line 2 already"),
+    ("tariff", "line 3: tariff='reserved' must be one of on-demand, spot"),
+    ("currency", "line 2: currency 'usd' must be an ISO 4217 code"),
+    ("empty_price", "line 2: per_hour is empty; leave out the row"),
+    ("comma_price", "line 2: per_hour='55,04' must be a positive number"),
+    ("date", "line 2: date='2026-13-01' must be a date"),
+    ("no_source", "line 2: source is empty"),
+    ("huge_price", "line 2: price per hour 5504000.0 must be more than 0 and less than 1,000,000"),
+    ("unknown_machine", "line 3: unknown instance 'aws:p5.48xlarg'; did you mean"),
+])
 def test_a_wrong_row_of_own_prices_names_file_and_line(name: str, message: str) -> None:
     path = BAD / f"bad_prices_{name}.csv"
     with pytest.raises(SourceError) as caught:

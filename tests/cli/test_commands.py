@@ -31,17 +31,14 @@ def test_explain_gives_formula_and_source_of_entries() -> None:
     assert "source: " in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "code", "words"),
-    [
-        ("job.toml", "model = 'x'\nsequence-len = 3\n", 4, "seq-len"),
-        ("job.toml", "model = ", 5, "not TOML"),
-        ("job.yaml", "a: &x [1]\nb: *x\n", 4, "unknown option 'a'"),
-        ("job.yaml", "- 1\n- 2\n", 5, "table of options"),
-        ("job.yaml", "!!python/object/apply:os.system ['true']\n", 5, "not YAML"),
-        ("job.toml", "model = 'llama-3.2-1b'\ngpus = 'h100'\ntp = true\n", 2, "tp"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "code", "words"), [
+    ("job.toml", "model = 'x'\nsequence-len = 3\n", 4, "seq-len"),
+    ("job.toml", "model = ", 5, "not TOML"),
+    ("job.yaml", "a: &x [1]\nb: *x\n", 4, "unknown option 'a'"),
+    ("job.yaml", "- 1\n- 2\n", 5, "table of options"),
+    ("job.yaml", "!!python/object/apply:os.system ['true']\n", 5, "not YAML"),
+    ("job.toml", "model = 'llama-3.2-1b'\ngpus = 'h100'\ntp = true\n", 2, "tp"),
+])
 def test_a_bad_job_file_gets_one_sentence(tmp_path: Path, name: str, text: str, code: int, words: str) -> None:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")

@@ -16,24 +16,21 @@ def test_a_saved_job_keeps_how_it_is_priced(tmp_path: Path) -> None:
     assert json.loads(again.stdout)["price"]["per_hour"] == 76.0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["serve", "llama-3.1-8b", "--gpus", "aws:p5.48xlarg"], 4, "did you mean aws:p5.48xlarge"),
-        (["serve", "llama-3.1-8b", "--gpus", "aws:p5.48xlarge", "--spot"], 2, "no price of aws:p5.48xlarge"),
-        (["serve", "llama-3.1-8b", "--gpus", "h100", "--price", "cheap"], 2, "must read like 2.5usd"),
-        (["serve", "llama-3.1-8b", "--gpus", "h100", "--hardware", "none.toml"], 5, "none.toml"),
-        (["train", "llama-3.1-8b", "--gpus", "h100", "--tokens", "many"], 2, "tokens='many'"),
-        (["instances", "--provider", "amazon"], 4, "unknown provider"),
-        (["instances", "--max-price", "40"], 2, "must name its currency"),
-        (["instances", "no-such-machine"], 4, "unknown instance"),
-        (["gpus", "--vendor", "nvida"], 4, "did you mean nvidia"),
-        (["prices", "no-such-machine"], 4, "unknown price of"),
-        (["prices", "update", "--provider", "amazon"], 4, "unknown provider"),
-        (["prices", "update", "--mirror", "aws"], 2, "PROVIDER=ADDRESS"),
-        (["prices", "update", "--provider", "pai"], 5, ""),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "words"), [
+    (["serve", "llama-3.1-8b", "--gpus", "aws:p5.48xlarg"], 4, "did you mean aws:p5.48xlarge"),
+    (["serve", "llama-3.1-8b", "--gpus", "aws:p5.48xlarge", "--spot"], 2, "no price of aws:p5.48xlarge"),
+    (["serve", "llama-3.1-8b", "--gpus", "h100", "--price", "cheap"], 2, "must read like 2.5usd"),
+    (["serve", "llama-3.1-8b", "--gpus", "h100", "--hardware", "none.toml"], 5, "none.toml"),
+    (["train", "llama-3.1-8b", "--gpus", "h100", "--tokens", "many"], 2, "tokens='many'"),
+    (["instances", "--provider", "amazon"], 4, "unknown provider"),
+    (["instances", "--max-price", "40"], 2, "must name its currency"),
+    (["instances", "no-such-machine"], 4, "unknown instance"),
+    (["gpus", "--vendor", "nvida"], 4, "did you mean nvidia"),
+    (["prices", "no-such-machine"], 4, "unknown price of"),
+    (["prices", "update", "--provider", "amazon"], 4, "unknown provider"),
+    (["prices", "update", "--mirror", "aws"], 2, "PROVIDER=ADDRESS"),
+    (["prices", "update", "--provider", "pai"], 5, ""),
+])
 def test_mistakes_are_one_sentence_and_their_exit_code(arguments: list[str], code: int, words: str) -> None:
     done = vramcast(*arguments)
     assert done.returncode == code

@@ -32,16 +32,13 @@ def test_a_card_without_vllm_is_asked_for_llama_cpp() -> None:
     assert shown.returncode == 0 and "under llama.cpp" in shown.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["qwen3-235b-a22b", "--fits", "8gb"], 1, "0 of 1 models fit"),
-        (["nosuch", "--fits", "8gb"], 4, "unknown model"),
-        (["--fits", "4060 ti"], 2, "name one of them"), (["--fits", "4090", "--for", "fun"], 4, "unknown purpose"),
-        (["--context", "8k"], 2, "give --fits"),
-        (["llama-3.1-8b", "--fits", "tpu-v5e"], 3, "a TPU runs programs of XLA"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "words"), [
+    (["qwen3-235b-a22b", "--fits", "8gb"], 1, "0 of 1 models fit"),
+    (["nosuch", "--fits", "8gb"], 4, "unknown model"),
+    (["--fits", "4060 ti"], 2, "name one of them"), (["--fits", "4090", "--for", "fun"], 4, "unknown purpose"),
+    (["--context", "8k"], 2, "give --fits"),
+    (["llama-3.1-8b", "--fits", "tpu-v5e"], 3, "a TPU runs programs of XLA"),
+])
 def test_what_does_not_fit_or_is_not_asked_well_is_one_sentence(arguments: list[str], code: int, words: str) -> None:
     found = vramcast("models", *arguments)
     assert found.returncode == code and words in found.stdout + found.stderr

@@ -71,17 +71,14 @@ def test_what_no_machine_can_train_exits_one() -> None:
     assert done.stdout.startswith("none of 1 plans fits; the nearest is")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["llama-3.2-1b"], 2, "--on"),
-        (["lama-3.2-1b", "--on", "t4"], 4, "llama-3.2-1b"),
-        (["llama-3.2-1b", "--on", "t4", "--budget", "5usd"], 2, "--tokens"),
-        (["llama-3.2-1b", "--on", "t4", "--find", "largest-hat"], 2, "largest-batch"),
-        (["llama-3.2-1b", "--on", "t4", "--find", "largest-batch", "--picture", "x.svg"], 2, "--picture"),
-        (["llama-3.2-1b", "--on", "t4", "--file", "no-such-file.toml"], 5, "no-such-file.toml"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "words"), [
+    (["llama-3.2-1b"], 2, "--on"),
+    (["lama-3.2-1b", "--on", "t4"], 4, "llama-3.2-1b"),
+    (["llama-3.2-1b", "--on", "t4", "--budget", "5usd"], 2, "--tokens"),
+    (["llama-3.2-1b", "--on", "t4", "--find", "largest-hat"], 2, "largest-batch"),
+    (["llama-3.2-1b", "--on", "t4", "--find", "largest-batch", "--picture", "x.svg"], 2, "--picture"),
+    (["llama-3.2-1b", "--on", "t4", "--file", "no-such-file.toml"], 5, "no-such-file.toml"),
+])
 def test_bad_input_gets_one_sentence_and_its_exit_code(arguments: list[str], code: int, words: str) -> None:
     done = plan(*arguments)
     assert done.returncode == code, done.stderr
@@ -102,18 +99,15 @@ def test_a_job_file_can_ask_for_a_search(tmp_path: Path) -> None:
     assert len(json.loads(done.stdout)["plans"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["--engine", "colossalai", "--write", "DIR/new"], 3, "no configuration files are written for engine colossal"),
-        (["--engine", "torchtitan", "--write", "DIR/new", "--format", "deepspeed"], 2, "not for plans of engine"),
-        (["--engine", "torchtitan", "--write", "DIR/new", "--format", "no-such"], 4, "no-such"),
-        (["--engine", "torchtitan", "--write", "DIR/full"], 5, "README.md is there already; --force overwrites"),
-        (["--engine", "torchtitan", "--write", "DIR/full/README.md/new"], 5, "is a file"),
-        (["--engine", "torchtitan", "--picture", "DIR/x.png"], 2, "must end in .svg or .html"),
-        (["--engine", "torchtitan", "--picture", "DIR/no/x.svg"], 5, "name a folder that is there"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "words"), [
+    (["--engine", "colossalai", "--write", "DIR/new"], 3, "no configuration files are written for engine colossal"),
+    (["--engine", "torchtitan", "--write", "DIR/new", "--format", "deepspeed"], 2, "not for plans of engine"),
+    (["--engine", "torchtitan", "--write", "DIR/new", "--format", "no-such"], 4, "no-such"),
+    (["--engine", "torchtitan", "--write", "DIR/full"], 5, "README.md is there already; --force overwrites"),
+    (["--engine", "torchtitan", "--write", "DIR/full/README.md/new"], 5, "is a file"),
+    (["--engine", "torchtitan", "--picture", "DIR/x.png"], 2, "must end in .svg or .html"),
+    (["--engine", "torchtitan", "--picture", "DIR/no/x.svg"], 5, "name a folder that is there"),
+])
 def test_what_cannot_be_written_is_refused_before_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, words: str
 ) -> None:

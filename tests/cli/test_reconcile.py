@@ -65,19 +65,16 @@ def test_an_out_of_memory_log_shows_the_message_beside_the_prediction() -> None:
     assert "predicted for this process" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["--reconcile", "none.log"], 5, "none.log"),
-        (["--reconcile", LOG, "--gpus", "h1000"], 4, "h100"),
-        (["--reconcile", str(FOLDER / "vllm-v0.log")], 2, "--gpus"),
-        (["--reconcile", LOG, "--gpus", "h100", "--engine", "sglang"], 2, "contradicts"),
-        (["--reconcile", __file__, "--gpus", "h100"], 5, "looked for"),
-        (["llama-3.1-8b", "--gpus", "h100", "--save-calibration", "x.toml"], 2, "--reconcile"),
-        (["llama-3.1-8b", "--gpus", "h100", "--calibration", "none.toml"], 5, "none.toml"),
-        ([*ASKED, "--calibration", "x.toml", "--save-calibration", "y.toml"], 2, "leave out --calibration"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "words"), [
+    (["--reconcile", "none.log"], 5, "none.log"),
+    (["--reconcile", LOG, "--gpus", "h1000"], 4, "h100"),
+    (["--reconcile", str(FOLDER / "vllm-v0.log")], 2, "--gpus"),
+    (["--reconcile", LOG, "--gpus", "h100", "--engine", "sglang"], 2, "contradicts"),
+    (["--reconcile", __file__, "--gpus", "h100"], 5, "looked for"),
+    (["llama-3.1-8b", "--gpus", "h100", "--save-calibration", "x.toml"], 2, "--reconcile"),
+    (["llama-3.1-8b", "--gpus", "h100", "--calibration", "none.toml"], 5, "none.toml"),
+    ([*ASKED, "--calibration", "x.toml", "--save-calibration", "y.toml"], 2, "leave out --calibration"),
+])
 def test_bad_input_gets_one_sentence_and_its_exit_code(arguments: list[str], code: int, words: str) -> None:
     done = serve(*arguments)
     assert done.returncode == code, done.stderr

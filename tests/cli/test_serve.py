@@ -15,26 +15,23 @@ def test_a_model_larger_than_the_cards_does_not_fit() -> None:
     assert json.loads(done.stdout)["fits"] is False
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["llama-3.1-8b", "--find", "most-users"], 2, "which GPUs?"),
-        (["llama-3.1-8b", "--write", "configs"], 2, "which GPUs?"),
-        (["--gpus", "l40s"], 2, "which model?"),
-        (["llama-3.1-8b", "--gpus", "l40s", "--engine", "vlm"], 4, "did you mean vllm"),
-        (["llama-3.1-8b", "--gpus", "l40s", "--engine", "vllm@0.1"], 2, "known are versions 0.2 to"),
-        (["llama-3.1-8b", "--gpus", "l40s", "--engine", "vllm@newest"], 2, "must be written like"),
-        (["llama-3.1-8b", "--gpus", "l40s", "--tp", "4"], 2, "needs 4 GPUs"),
-        (["llama-3.1-8b", "--gpus", "l40s", "--memory-fraction", "1.5"], 2, "above 0 and up to 1"),
-        (["llama-3.1-8b", "--gpus", "l40s", "--context", "long"], 2, "whole number"),
-        (["llama-3.1-8b", "--gpus", "l40s", "--weights", "fp7"], 4, "weight format"),
-        (["llama-3.1-8b", "--gpus", "l40s", "--kv-dtype", "fp9"], 4, "cache dtype"),
-        (["llama-3.1-8b", "--gpus", "l40s", "--draft-tokens", "4"], 2, "--draft-tokens needs --draft"),
-        (["llama-3.1-8b", "--gpus", "3xl40s", "--tp", "3"], 2, "tp=3"),
-        (["llama-3.1-8b", "--gpus", "l40s", "--gpu-layers", "3"], 3, "gpu-layers=3 says nothing to vllm"),
-        (["llama-3.1-8b", "--gpus", "l4", "--engine", "llama.cpp", "--memory-fraction", "0.9"], 3, "says nothing to"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "words"), [
+    (["llama-3.1-8b", "--find", "most-users"], 2, "which GPUs?"),
+    (["llama-3.1-8b", "--write", "configs"], 2, "which GPUs?"),
+    (["--gpus", "l40s"], 2, "which model?"),
+    (["llama-3.1-8b", "--gpus", "l40s", "--engine", "vlm"], 4, "did you mean vllm"),
+    (["llama-3.1-8b", "--gpus", "l40s", "--engine", "vllm@0.1"], 2, "known are versions 0.2 to"),
+    (["llama-3.1-8b", "--gpus", "l40s", "--engine", "vllm@newest"], 2, "must be written like"),
+    (["llama-3.1-8b", "--gpus", "l40s", "--tp", "4"], 2, "needs 4 GPUs"),
+    (["llama-3.1-8b", "--gpus", "l40s", "--memory-fraction", "1.5"], 2, "above 0 and up to 1"),
+    (["llama-3.1-8b", "--gpus", "l40s", "--context", "long"], 2, "whole number"),
+    (["llama-3.1-8b", "--gpus", "l40s", "--weights", "fp7"], 4, "weight format"),
+    (["llama-3.1-8b", "--gpus", "l40s", "--kv-dtype", "fp9"], 4, "cache dtype"),
+    (["llama-3.1-8b", "--gpus", "l40s", "--draft-tokens", "4"], 2, "--draft-tokens needs --draft"),
+    (["llama-3.1-8b", "--gpus", "3xl40s", "--tp", "3"], 2, "tp=3"),
+    (["llama-3.1-8b", "--gpus", "l40s", "--gpu-layers", "3"], 3, "gpu-layers=3 says nothing to vllm"),
+    (["llama-3.1-8b", "--gpus", "l4", "--engine", "llama.cpp", "--memory-fraction", "0.9"], 3, "says nothing to"),
+])
 def test_a_question_that_cannot_be_answered_gets_one_sentence(arguments: list[str], code: int, words: str) -> None:
     done = serve(*arguments)
     assert (done.returncode, done.stdout) == (code, "")

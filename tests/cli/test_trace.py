@@ -90,33 +90,27 @@ def test_layers_of_any_module() -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["torch.nn:Linea"], 4, "Linear"),
-        (["torch.nn:Linear"], 2, "--arg"),
-        (["nosuch:thing"], 5, "not installed"),
-        (["torch:pi"], 2, "float"),
-        ([*LINEAR, "--input", "3x5"], 2, "raised"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "words"), [
+    (["torch.nn:Linea"], 4, "Linear"),
+    (["torch.nn:Linear"], 2, "--arg"),
+    (["nosuch:thing"], 5, "not installed"),
+    (["torch:pi"], 2, "float"),
+    ([*LINEAR, "--input", "3x5"], 2, "raised"),
+])
 def test_a_target_that_cannot_run_gets_one_sentence(arguments: list[str], code: int, words: str) -> None:
     _refused(arguments, code, words)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["m:f", "--gpu", "h1000"], 4, "h100"),
-        (["m:f", "--input", "axb"], 2, "32x3x224x224"),
-        (["m:f", "--html", "/nosuch/x.html"], 5, "folder"),
-        (["m:f", "--", "--lr", "1"], 2, "no script"),
-        (["m:f", "--sandbox"], 2, "scripts"),
-        (["nosuch.py"], 5, "no such script"),
-        (["nosuch.py", "--amp", "bf16"], 5, "no such script"),
-        (["m:f", "--alloc-conf", "nosuch:1"], 4, "nosuch"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "words"), [
+    (["m:f", "--gpu", "h1000"], 4, "h100"),
+    (["m:f", "--input", "axb"], 2, "32x3x224x224"),
+    (["m:f", "--html", "/nosuch/x.html"], 5, "folder"),
+    (["m:f", "--", "--lr", "1"], 2, "no script"),
+    (["m:f", "--sandbox"], 2, "scripts"),
+    (["nosuch.py"], 5, "no such script"),
+    (["nosuch.py", "--amp", "bf16"], 5, "no such script"),
+    (["m:f", "--alloc-conf", "nosuch:1"], 4, "nosuch"),
+])
 def test_a_question_that_contradicts_itself_needs_no_torch(arguments: list[str], code: int, words: str) -> None:
     _refused(arguments, code, words)
 

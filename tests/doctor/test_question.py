@@ -42,17 +42,14 @@ def test_a_card_that_only_one_size_fits_is_taken_and_several_are_asked_about() -
         gpus_of(replace(log, card_bytes=None), ranks=1)
 
 
-@pytest.mark.parametrize(
-    ("named", "model"),
-    [
-        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
-        ("/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/0123abc", "qwen3-8b"),
-        ("/data/models/meta-llama/Llama-3.1-8B-Instruct/", "llama-3.1-8b"),
-        ("/mnt/Meta-Llama-3.1-8B-Instruct-FP8", "llama-3.1-8b"),
-        ("C:\\models\\Qwen3-8B-Q4_K_M-00001-of-00002.gguf", "qwen3-8b"),
-        ("Gemma 3 4b It", "gemma-3-4b"),
-    ],
-)
+@pytest.mark.parametrize(("named", "model"), [
+    ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+    ("/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/0123abc", "qwen3-8b"),
+    ("/data/models/meta-llama/Llama-3.1-8B-Instruct/", "llama-3.1-8b"),
+    ("/mnt/Meta-Llama-3.1-8B-Instruct-FP8", "llama-3.1-8b"),
+    ("C:\\models\\Qwen3-8B-Q4_K_M-00001-of-00002.gguf", "qwen3-8b"),
+    ("Gemma 3 4b It", "gemma-3-4b"),
+])
 def test_models_are_known_by_path_cache_file_and_title(named: str, model: str) -> None:
     log = replace(read("vllm-v1"), models=(named,))
     assert question_of(log, {"gpus": "h100"}).job.model.name == model
@@ -64,14 +61,11 @@ def test_a_model_that_nobody_knows_is_asked_for(models: tuple[str, ...]) -> None
         question_of(replace(read("vllm-v1"), models=models), {"gpus": "h100"})
 
 
-@pytest.mark.parametrize(
-    ("engine", "quantisation", "stored"),
-    [
-        ("vllm", "fp8", "fp8"), ("vllm", "awq_marlin", "awq-int4"), ("vllm", "compressed-tensors", None),
-        ("llama.cpp", "Q4_K - Medium", "q4_k_m"), ("llama.cpp", "mostly Q8_0", "q8_0"), ("llama.cpp", "F16", "fp16"),
-        ("llama.cpp", "IQ4_XS - 4.25 bpw", "iq4_xs"), ("llama.cpp", "", None),
-    ],
-)
+@pytest.mark.parametrize(("engine", "quantisation", "stored"), [
+    ("vllm", "fp8", "fp8"), ("vllm", "awq_marlin", "awq-int4"), ("vllm", "compressed-tensors", None),
+    ("llama.cpp", "Q4_K - Medium", "q4_k_m"), ("llama.cpp", "mostly Q8_0", "q8_0"), ("llama.cpp", "F16", "fp16"),
+    ("llama.cpp", "IQ4_XS - 4.25 bpw", "iq4_xs"), ("llama.cpp", "", None),
+])
 def test_storage_is_told_by_the_words_of_the_engine(engine: str, quantisation: str, stored: str | None) -> None:
     assert stored_as(ServingLog(name="x", engine=engine, quantisation=quantisation)) == stored
 
@@ -94,13 +88,10 @@ def test_versions_beyond_the_model_are_answered_as_the_newest_and_said() -> None
     assert question_of(unknown, {"gpus": "h100", "engine": "vllm@0.11"}).job.version == (0, 11)
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("0.19.1", (0, 19, 1)), ("0.11.1rc2.dev123+g1a2b3c", (0, 11, 1)), ("0.6.4.post1", (0, 6, 4)), ("5200", (5200,)),
-        ("1.0.0rc4", (1, 0, 0)), ("dev", (0,)),
-    ],
-)
+@pytest.mark.parametrize(("text", "version"), [
+    ("0.19.1", (0, 19, 1)), ("0.11.1rc2.dev123+g1a2b3c", (0, 11, 1)), ("0.6.4.post1", (0, 6, 4)), ("5200", (5200,)),
+    ("1.0.0rc4", (1, 0, 0)), ("dev", (0,)),
+])
 def test_the_release_of_a_version_is_read(text: str, version: tuple[int, ...]) -> None:
     assert version_of(text) == version
 

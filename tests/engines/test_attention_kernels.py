@@ -25,14 +25,11 @@ def test_gpt_oss_runs_flash_attention_where_it_is_asked_for() -> None:
     assert not any("attention runs in full" in text for text in flash.assumptions)
 
 
-@pytest.mark.parametrize(
-    ("model", "kernel", "card", "named"),
-    [
-        ("gpt-oss-20b", "efficient", "1xh100-sxm-80gb", "eager or flash"),
-        ("gpt-oss-20b", "flash", "1xa100-sxm4-80gb", "compute capability 9.0"),
-        ("bloom-560m", "flash", "1xh100-sxm-80gb", "use eager"),
-    ],
-)
+@pytest.mark.parametrize(("model", "kernel", "card", "named"), [
+    ("gpt-oss-20b", "efficient", "1xh100-sxm-80gb", "eager or flash"),
+    ("gpt-oss-20b", "flash", "1xa100-sxm4-80gb", "compute capability 9.0"),
+    ("bloom-560m", "flash", "1xh100-sxm-80gb", "use eager"),
+])
 def test_what_a_family_cannot_call_is_refused(model: str, kernel: str, card: str, named: str) -> None:
     with pytest.raises(Unsupported, match=named):
         answer(asked(model, "huggingface", card, attention=kernel), with_changes=False)

@@ -81,14 +81,11 @@ def test_pefts_own_call_widens_embedding_and_head_too() -> None:
     assert more == pytest.approx(2 * 2 * 32_000 * 4096, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("engine", "options", "copies"),
-    [
-        ("huggingface", (), 0), ("huggingface@4.52", (), 1), ("huggingface", ("beta=0.04",), 1),
-        ("huggingface@4.52", ("beta=0",), 0), ("huggingface", ("trl=0.18",), 1), ("pytorch", (), 0),
-        ("unsloth", (), 1), ("unsloth@2025.6", (), 1), ("unsloth@2025.5", (), 0), ("unsloth", ("beta=0",), 0),
-    ],
-)
+@pytest.mark.parametrize(("engine", "options", "copies"), [
+    ("huggingface", (), 0), ("huggingface@4.52", (), 1), ("huggingface", ("beta=0.04",), 1),
+    ("huggingface@4.52", ("beta=0",), 0), ("huggingface", ("trl=0.18",), 1), ("pytorch", (), 0),
+    ("unsloth", (), 1), ("unsloth@2025.6", (), 1), ("unsloth@2025.5", (), 0), ("unsloth", ("beta=0",), 0),
+])
 def test_grpo_has_a_reference_where_beta_is_not_zero(engine: str, options: tuple[str, ...], copies: int) -> None:
     asked = {"model": "llama-3.2-1b", "gpus": "1xa100-sxm4-80gb", "engine": engine, "objective": "grpo"}
     asked |= {"completion-len": 64}
@@ -108,16 +105,13 @@ def test_the_triton_kernel_of_gptq_keeps_the_packed_weight_for_backward() -> Non
     assert older - triton == pytest.approx(of_a_layer, rel=0.5)
 
 
-@pytest.mark.parametrize(
-    ("objective", "options", "chunks"),
-    [
-        ("pretrain", {}, False), ("sft", {}, True), ("sft", {"loss": "eager"}, False), ("dpo", {}, False),
-        ("sft", {"engine-option": ["trl=1.6"]}, False), ("sft", {"engine-option": ["trl=1.7"]}, True),
-        ("sft", {"engine-option": ["liger=true"]}, False), ("sft", {"engine": "huggingface@4.53"}, False),
-        ("sft", {"engine": "pytorch"}, False), ("sft", {"compile": True}, False), ("sft", {"peft": "lora"}, True),
-        ("sft", {"peft": "lora", "lora-targets": "q_proj,lm_head"}, False),  # TRL refuses that: loss_type=nll
-    ],
-)
+@pytest.mark.parametrize(("objective", "options", "chunks"), [
+    ("pretrain", {}, False), ("sft", {}, True), ("sft", {"loss": "eager"}, False), ("dpo", {}, False),
+    ("sft", {"engine-option": ["trl=1.6"]}, False), ("sft", {"engine-option": ["trl=1.7"]}, True),
+    ("sft", {"engine-option": ["liger=true"]}, False), ("sft", {"engine": "huggingface@4.53"}, False),
+    ("sft", {"engine": "pytorch"}, False), ("sft", {"compile": True}, False), ("sft", {"peft": "lora"}, True),
+    ("sft", {"peft": "lora", "lora-targets": "q_proj,lm_head"}, False),  # TRL refuses that: loss_type=nll
+])
 def test_sfts_loss_runs_in_chunks_where_nothing_else_is_asked(
     objective: str, options: dict[str, object], chunks: bool
 ) -> None:
@@ -131,15 +125,12 @@ def test_sfts_loss_runs_in_chunks_where_nothing_else_is_asked(
     assert sharded is None or any("chunks of 256 tokens" in text for text in sharded.ignored)
 
 
-@pytest.mark.parametrize(
-    ("options", "batch", "allocated"),
-    [
-        ({}, 1, (8.90, 9.51)), ({"precision": "bf16"}, 1, (4.46, 5.20)), ({"peft": "lora"}, 1, (3.53, 3.54)),
-        ({}, 4, (8.90, 10.49)), ({"precision": "bf16"}, 4, (4.46, 5.98)), ({"peft": "lora"}, 4, (5.15, 5.16)),
-        ({"peft": "lora", "engine-option": ("dtype=bfloat16",)}, 1, (2.33, 2.35)),
-        ({"peft": "lora", "engine-option": ("dtype=bfloat16",)}, 4, (3.17, 3.18)),
-    ],
-)
+@pytest.mark.parametrize(("options", "batch", "allocated"), [
+    ({}, 1, (8.90, 9.51)), ({"precision": "bf16"}, 1, (4.46, 5.20)), ({"peft": "lora"}, 1, (3.53, 3.54)),
+    ({}, 4, (8.90, 10.49)), ({"precision": "bf16"}, 4, (4.46, 5.98)), ({"peft": "lora"}, 4, (5.15, 5.16)),
+    ({"peft": "lora", "engine-option": ("dtype=bfloat16",)}, 1, (2.33, 2.35)),
+    ({"peft": "lora", "engine-option": ("dtype=bfloat16",)}, 4, (3.17, 3.18)),
+])
 def test_the_chunked_loss_agrees_with_traces(
     options: dict[str, Any], batch: int, allocated: tuple[float, float]
 ) -> None:

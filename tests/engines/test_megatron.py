@@ -42,43 +42,34 @@ def _allocated(model: str, modules: str, **options: object) -> int:
     return answer(job_of({**asked, **chosen}), with_changes=False).fullest.peak.allocated_bytes
 
 
-@pytest.mark.parametrize(
-    ("model", "modules", "options"),
-    [
-        ("mixtral-8x7b", "moe", {"ep": 8}), ("mixtral-8x7b", "moe_act", {"ep": 8}),
-        ("mixtral-8x7b", "layernorm", {"ep": 8}), ("llama-3.1-8b", "mlp", {}),
-        ("llama-3.1-8b", "layernorm", {"engine-option": "transformer_impl=local"}),
-        ("deepseek-v2", "mla_up_proj", {"ep": 8, "layers": 6}),
-        ("deepseek-v2", "shared_experts", {"ep": 8, "layers": 6}),
-    ],
-)
+@pytest.mark.parametrize(("model", "modules", "options"), [
+    ("mixtral-8x7b", "moe", {"ep": 8}), ("mixtral-8x7b", "moe_act", {"ep": 8}),
+    ("mixtral-8x7b", "layernorm", {"ep": 8}), ("llama-3.1-8b", "mlp", {}),
+    ("llama-3.1-8b", "layernorm", {"engine-option": "transformer_impl=local"}),
+    ("deepseek-v2", "mla_up_proj", {"ep": 8, "layers": 6}),
+    ("deepseek-v2", "shared_experts", {"ep": 8, "layers": 6}),
+])
 def test_every_module_that_is_recomputed_saves_memory(model: str, modules: str, options: dict[str, object]) -> None:
     assert _allocated(model, modules, **options) < _allocated(model, "", **options)
 
 
-@pytest.mark.parametrize(
-    ("model", "modules", "error", "said"),
-    [
-        ("mixtral-8x7b", "foo", UnknownName, "known: core_attn, moe_act, layernorm, mla_up_proj, mlp, moe"),
-        ("llama-3.1-8b", "moe", InvalidSpec, "changes nothing of llama-3.1-8b: it has no experts"),
-        ("llama-3.1-8b", "layernorm", InvalidSpec, "within the product behind it"),
-        ("llama-3.1-8b", "mhc", Unsupported, "recompute-modules=mhc is not modelled"),
-    ],
-)
+@pytest.mark.parametrize(("model", "modules", "error", "said"), [
+    ("mixtral-8x7b", "foo", UnknownName, "known: core_attn, moe_act, layernorm, mla_up_proj, mlp, moe"),
+    ("llama-3.1-8b", "moe", InvalidSpec, "changes nothing of llama-3.1-8b: it has no experts"),
+    ("llama-3.1-8b", "layernorm", InvalidSpec, "within the product behind it"),
+    ("llama-3.1-8b", "mhc", Unsupported, "recompute-modules=mhc is not modelled"),
+])
 def test_a_module_without_effect_is_refused(model: str, modules: str, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         _allocated(model, modules)
 
-@pytest.mark.parametrize(
-    ("asked", "works"),
-    [
-        ({"tp": 2, "seq_len": 4097}, False),
-        ({"tp": 2, "seq_len": 4097, "sequence_parallel": False}, True),
-        ({"cp": 2, "seq_len": 4098}, False),
-        ({"cp": 2, "tp": 2, "seq_len": 4100}, True),
-        ({"cp": 2, "tp": 4, "seq_len": 4100}, False),
-    ],
-)
+@pytest.mark.parametrize(("asked", "works"), [
+    ({"tp": 2, "seq_len": 4097}, False),
+    ({"tp": 2, "seq_len": 4097, "sequence_parallel": False}, True),
+    ({"cp": 2, "seq_len": 4098}, False),
+    ({"cp": 2, "tp": 2, "seq_len": 4100}, True),
+    ({"cp": 2, "tp": 4, "seq_len": 4100}, False),
+])
 def test_positions_are_divided_evenly_or_the_plan_is_refused(asked: dict[str, Any], works: bool) -> None:
     asked = {"gpus": "8xh200-sxm-141gb", "engine": "megatron", "layers": 2} | asked
     if works:

@@ -71,15 +71,12 @@ def test_gradients_that_die_in_backward_are_never_all_there(usual: str, name: st
     assert peaks[1] < peaks[0] - gradients + 4 * 4 * largest
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"optimizer": "lomo", "grad_accum": 4}, "--grad-accum 1"),
-        ({"optimizer": "lomo", "gpus": 2}, "one GPU"),
-        ({"optimizer": "lomo", "engine": "deepspeed", "precision": Precision.MIXED_BF16}, "one GPU"),
-        ({"optimizer": "galore", "engine": "deepspeed", "precision": Precision.MIXED_BF16}, "flattens"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "named"), [
+    ({"optimizer": "lomo", "grad_accum": 4}, "--grad-accum 1"),
+    ({"optimizer": "lomo", "gpus": 2}, "one GPU"),
+    ({"optimizer": "lomo", "engine": "deepspeed", "precision": Precision.MIXED_BF16}, "one GPU"),
+    ({"optimizer": "galore", "engine": "deepspeed", "precision": Precision.MIXED_BF16}, "flattens"),
+])
 def test_an_engine_that_cannot_step_so_is_refused(changes: dict[str, Any], named: str) -> None:
     engine = changes.pop("engine", "pytorch")
     asked = replace(job(**{"precision": Precision.BF16, **changes}), engine=engine)

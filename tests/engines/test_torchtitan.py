@@ -40,13 +40,10 @@ def test_weights_that_stay_gathered_cost_what_was_logged() -> None:
     assert reserved(kept) == pytest.approx(62.18, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        {}, {"tp": 2}, {"recompute": Recompute.FULL}, {"cp": 2}, {"pp": 2}, {"compile": True},
-        {"offload_optimizer": "cpu"},
-    ],
-)
+@pytest.mark.parametrize("plan", [
+    {}, {"tp": 2}, {"recompute": Recompute.FULL}, {"cp": 2}, {"pp": 2}, {"compile": True},
+    {"offload_optimizer": "cpu"},
+])
 def test_a_steady_step_leaves_everything_as_it_found_it(plan: dict[str, object]) -> None:
     question = replace(job(**plan), workload=Workload(seq_len=8192, micro_batch=4))
     for program in ranks(question):
@@ -60,30 +57,24 @@ def test_versions_are_dates() -> None:
         facts("v1.0")
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        {"shards": Shards.NOTHING}, {"shards": Shards.OPTIMIZER}, {"precision": Precision.FP32},
-        {"offload_optimizer": "nvme"},
-    ],
-)
+@pytest.mark.parametrize("plan", [
+    {"shards": Shards.NOTHING}, {"shards": Shards.OPTIMIZER}, {"precision": Precision.FP32},
+    {"offload_optimizer": "nvme"},
+])
 def test_what_torchtitan_cannot_do_is_refused(plan: dict[str, object]) -> None:
     with pytest.raises(Unsupported, match="use "):
         ranks(job(**plan))
 
 
-@pytest.mark.parametrize(
-    ("asked", "fits"),
-    [
-        ({"seq_len": 4475, "micro_batch": 3}, True),
-        ({"seq_len": 4475, "micro_batch": 3, "tp": 2}, False),
-        ({"seq_len": 4475, "micro_batch": 2, "tp": 2}, True),  # one sequence of 8,950 tokens
-        ({"seq_len": 4475, "micro_batch": 2, "tp": 2, "engine_option": "version=2026-08-01"}, False),
-        ({"seq_len": 4098, "micro_batch": 1, "cp": 2}, False),
-        ({"seq_len": 4475, "engine_option": "version=2026-06-01"}, False),
-        ({"seq_len": 4475, "engine_option": "version=2025-07-01"}, True),
-    ],
-)
+@pytest.mark.parametrize(("asked", "fits"), [
+    ({"seq_len": 4475, "micro_batch": 3}, True),
+    ({"seq_len": 4475, "micro_batch": 3, "tp": 2}, False),
+    ({"seq_len": 4475, "micro_batch": 2, "tp": 2}, True),  # one sequence of 8,950 tokens
+    ({"seq_len": 4475, "micro_batch": 2, "tp": 2, "engine_option": "version=2026-08-01"}, False),
+    ({"seq_len": 4098, "micro_batch": 1, "cp": 2}, False),
+    ({"seq_len": 4475, "engine_option": "version=2026-06-01"}, False),
+    ({"seq_len": 4475, "engine_option": "version=2025-07-01"}, True),
+])
 def test_positions_that_parallelism_does_not_divide_are_refused_as_torchtitan_does(
     asked: dict[str, Any], fits: bool
 ) -> None:
@@ -95,14 +86,11 @@ def test_positions_that_parallelism_does_not_divide_are_refused_as_torchtitan_do
         vramcast.train("llama-3.1-8b", **asked)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"schedule": "gpipe"}, "without pp above 1"),
-        ({"schedule": "interleaved", "pp": 2}, "without virtual-stages above 1"),
-        ({"schedule": "gpipe", "pp": 2, "virtual_stages": 2, "micro_batch": 4}, "one stage on a rank"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"schedule": "gpipe"}, "without pp above 1"),
+    ({"schedule": "interleaved", "pp": 2}, "without virtual-stages above 1"),
+    ({"schedule": "gpipe", "pp": 2, "virtual_stages": 2, "micro_batch": 4}, "one stage on a rank"),
+])
 def test_a_schedule_that_says_nothing_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidSpec, match=words):
         vramcast.train("llama-3.2-1b", gpus="8xh100", engine="torchtitan", **options)

@@ -42,19 +42,16 @@ def test_a_step_leaves_what_it_found(seq_len: int, recompute: dict[str, Any], re
     assert freed_unallocated(step) is None
 
 
-@pytest.mark.parametrize(
-    ("release", "card", "tokens", "logits"),
-    [
-        ("2024.8", "1xrtx-4090", 4096, 4096 * 4),  # whole, and returned in fp32
-        ("2024.11.7", "1xrtx-4090", 4096, 0),
-        ("2024.11.7", "1xv100-sxm2-16gb", 4096, 4096 * 4),  # no cut cross entropy on it
-        ("2024.12.4", "1xrtx-4090", 1024, 1024 * 4),
-        ("2025.12", "1xrtx-4090", 4096, 4096 * 2),  # one chunk
-        ("2025.8.5", "1xrtx-4090", 8192, 2048 * 2),  # 4 GiB in fp32 for a budget of one
-        ("2026.9.3", "1xrtx-4090", 4096, 1024 * 2),
-        ("2026.10.9", "1xh200-sxm-141gb", 2048, 512 * 4),
-    ],
-)
+@pytest.mark.parametrize(("release", "card", "tokens", "logits"), [
+    ("2024.8", "1xrtx-4090", 4096, 4096 * 4),  # whole, and returned in fp32
+    ("2024.11.7", "1xrtx-4090", 4096, 0),
+    ("2024.11.7", "1xv100-sxm2-16gb", 4096, 4096 * 4),  # no cut cross entropy on it
+    ("2024.12.4", "1xrtx-4090", 1024, 1024 * 4),
+    ("2025.12", "1xrtx-4090", 4096, 4096 * 2),  # one chunk
+    ("2025.8.5", "1xrtx-4090", 8192, 2048 * 2),  # 4 GiB in fp32 for a budget of one
+    ("2026.9.3", "1xrtx-4090", 4096, 1024 * 2),
+    ("2026.10.9", "1xh200-sxm-141gb", 2048, 512 * 4),
+])
 def test_releases_hold_so_many_bytes_for_a_word_of_the_vocabulary(
     release: str, card: str, tokens: int, logits: int
 ) -> None:

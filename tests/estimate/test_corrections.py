@@ -38,14 +38,11 @@ def calibration_of(job: ServeJob, **ratios: float) -> Calibration:
     )
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"engine": "sglang"}, "measured with sglang, not vllm"),
-        ({"gpu": "l40s"}, "measured on l40s, not h100-sxm-80gb"),
-        ({"oldest": (0, 11), "newest": (0, 12)}, "holds for vllm 0.11 to 0.12, not 0.19"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"engine": "sglang"}, "measured with sglang, not vllm"),
+    ({"gpu": "l40s"}, "measured on l40s, not h100-sxm-80gb"),
+    ({"oldest": (0, 11), "newest": (0, 12)}, "holds for vllm 0.11 to 0.12, not 0.19"),
+])
 def test_a_calibration_of_another_engine_card_or_version_is_ignored_with_a_warning(
     change: dict[str, Any], words: str
 ) -> None:
@@ -56,15 +53,12 @@ def test_a_calibration_of_another_engine_card_or_version_is_ignored_with_a_warni
     assert any("calibration run.toml is ignored" in text and words in text for text in found.warnings)
 
 
-@pytest.mark.parametrize(
-    ("plan", "kept"),
-    [
-        (Plan(model="llama-3.1-8b"), {"weights", "activations", "communication"}),
-        (Plan(model="qwen3-8b"), {"communication"}),
-        (Plan(model="llama-3.1-8b", tp=2), set()),
-        (Plan(model="llama-3.1-8b", weights="fp8"), {"communication"}),
-    ],
-)
+@pytest.mark.parametrize(("plan", "kept"), [
+    (Plan(model="llama-3.1-8b"), {"weights", "activations", "communication"}),
+    (Plan(model="qwen3-8b"), {"communication"}),
+    (Plan(model="llama-3.1-8b", tp=2), set()),
+    (Plan(model="llama-3.1-8b", weights="fp8"), {"communication"}),
+])
 def test_only_what_belongs_to_the_same_plan_carries_over(plan: Plan, kept: set[str]) -> None:
     job = job_of()
     calibration = replace(calibration_of(job, weights=1.1, activations=1.1, communication=1.1), plan=plan)

@@ -16,18 +16,15 @@ def job(**options: Any) -> Job:
     return job_of({"model": "llama-3.2-1b"} | named(options))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"engine": "pytorch"}, {"engine": "huggingface", "zero": "3"}, {"engine": "deepspeed", "zero": "2"},
-        {"engine": "huggingface", "shards": "everything", "sharded_by": "fsdp1", "offload_parameters": "cpu"},
-        {"engine": "pytorch", "shards": "everything", "sharded_by": "fsdp2"},
-        {"engine": "torchtitan", "shards": "everything", "tp": 2}, {"engine": "torchtune", "shards": "everything"},
-        {"engine": "megatron", "tp": 2, "pp": 2}, {"engine": "megatron", "pp": 2, "virtual_stages": 2},
-        {"engine": "litgpt", "shards": "everything", "precision": "bf16"}, {"engine": "unsloth", "gpus": "h100"},
-        {"engine": "litgpt", "gpus": "h100", "precision": "bf16", "peft": "lora", "base_weights": "nf4"},
-    ],
-)
+@pytest.mark.parametrize("options", [
+    {"engine": "pytorch"}, {"engine": "huggingface", "zero": "3"}, {"engine": "deepspeed", "zero": "2"},
+    {"engine": "huggingface", "shards": "everything", "sharded_by": "fsdp1", "offload_parameters": "cpu"},
+    {"engine": "pytorch", "shards": "everything", "sharded_by": "fsdp2"},
+    {"engine": "torchtitan", "shards": "everything", "tp": 2}, {"engine": "torchtune", "shards": "everything"},
+    {"engine": "megatron", "tp": 2, "pp": 2}, {"engine": "megatron", "pp": 2, "virtual_stages": 2},
+    {"engine": "litgpt", "shards": "everything", "precision": "bf16"}, {"engine": "unsloth", "gpus": "h100"},
+    {"engine": "litgpt", "gpus": "h100", "precision": "bf16", "peft": "lora", "base_weights": "nf4"},
+])
 def test_shorter_samples_before_the_longest_are_played_and_leave_its_peak(options: dict[str, Any]) -> None:
     options = {"gpus": "8xh100", "grad_accum": 4, "seq_len": 2048} | options
     alone, mixed = (answer(job(**options, **more), with_changes=False) for more in ({}, {"min_seq_len": 7}))
@@ -50,13 +47,10 @@ def test_what_does_not_fit_is_told_by_a_card_on_which_it_would() -> None:
     assert 12 << 30 < peak.allocated_bytes <= peak.reserved_bytes <= 1.5 * peak.allocated_bytes
 
 
-@pytest.mark.parametrize(
-    "options, verdict",
-    [
-        ({"zero": "3", "recompute": "full", "micro_batch": 3}, Fit.CLOSELY),  # half of what is reserved is given back
-        ({"zero": "3", "micro_batch": 2}, Fit.MAY_RUN_OUT),  # nearly all of it is allocated
-    ],
-)
+@pytest.mark.parametrize("options, verdict", [
+    ({"zero": "3", "recompute": "full", "micro_batch": 3}, Fit.CLOSELY),  # half of what is reserved is given back
+    ({"zero": "3", "micro_batch": 2}, Fit.MAY_RUN_OUT),  # nearly all of it is allocated
+])
 def test_an_interval_ends_at_a_card_whose_allocator_gives_back_what_it_keeps(
     options: dict[str, Any], verdict: Fit
 ) -> None:

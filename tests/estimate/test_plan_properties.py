@@ -28,16 +28,13 @@ def test_ranks_together_hold_at_least_one_copy_of_the_weights(engine: str, tp: i
     assert held >= 2 * answer.num_parameters * 0.999
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"tp": 3}, "tp=3"),
-        ({"tp": 6, "gpus": "6xh100"}, "tp=6"),
-        ({"micro_batch": 0}, "micro-batch=0"),
-        ({"seq_len": 2**60}, "seq-len"),
-        ({"no_such_option": 1}, "no-such-option"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"tp": 3}, "tp=3"),
+    ({"tp": 6, "gpus": "6xh100"}, "tp=6"),
+    ({"micro_batch": 0}, "micro-batch=0"),
+    ({"seq_len": 2**60}, "seq-len"),
+    ({"no_such_option": 1}, "no-such-option"),
+])
 def test_impossible_questions_are_refused_in_one_sentence(options: dict[str, Any], words: str) -> None:
     with pytest.raises((InvalidSpec, vramcast.errors.UnknownName)) as caught:
         ask("megatron", **options)

@@ -25,22 +25,19 @@ def test_every_name_is_answered(name: str, engine: str, tmp_path: Path) -> None:
     assert answer.peak.allocated_bytes > 0
 
 
-@pytest.mark.parametrize(
-    ("config", "key"),
-    [
-        (LLAMA, "hidden_act"),
-        ({"model_type": "gemma2"}, "hidden_activation"),
-        ({"model_type": "gpt2"}, "activation_function"),
-        ({"model_type": "opt"}, "activation_function"),
-        ({"model_type": "bert"}, "hidden_act"),
-        ({"model_type": "distilbert", "dim": 768, "hidden_dim": 3072, "n_layers": 6, "n_heads": 12}, "activation"),
-        ({"model_type": "vit"}, "hidden_act"),
-        ({"model_type": "whisper"}, "activation_function"),
-        ({"model_type": "falcon"}, "activation"),
-        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-*-", "num_hidden_layers": 4}, "mlp_hidden_act"),
-        ({"model_type": "t5"}, "feed_forward_proj"),
-    ],
-)
+@pytest.mark.parametrize(("config", "key"), [
+    (LLAMA, "hidden_act"),
+    ({"model_type": "gemma2"}, "hidden_activation"),
+    ({"model_type": "gpt2"}, "activation_function"),
+    ({"model_type": "opt"}, "activation_function"),
+    ({"model_type": "bert"}, "hidden_act"),
+    ({"model_type": "distilbert", "dim": 768, "hidden_dim": 3072, "n_layers": 6, "n_heads": 12}, "activation"),
+    ({"model_type": "vit"}, "hidden_act"),
+    ({"model_type": "whisper"}, "activation_function"),
+    ({"model_type": "falcon"}, "activation"),
+    ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-*-", "num_hidden_layers": 4}, "mlp_hidden_act"),
+    ({"model_type": "t5"}, "feed_forward_proj"),
+])
 @pytest.mark.parametrize(("name", "hint"), [("SiLU", "use silu"), ("swiglu", "use one of gelu,")])
 def test_what_transformers_refuses_is_refused_with_its_key(
     config: dict[str, object], key: str, name: str, hint: str

@@ -32,23 +32,20 @@ def test_unknown_family_is_named_with_its_neighbours() -> None:
         model_from_config({"model_type": "lama"}, name="m")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"hidden_size": "4096"}, "hidden_size='4096' of test-model must be an integer"),
-        ({"hidden_size": True}, "hidden_size=True of test-model must be an integer"),
-        ({"hidden_size": -1}, "hidden_size=-1 of test-model must be between 0 and"),
-        ({"hidden_size": 0}, "hidden_size=0 of test-model must be at least 1"),
-        ({"vocab_size": 2**31 + 1}, "vocab_size=2147483649 of test-model must be between"),
-        ({"num_hidden_layers": 100_000}, "num_hidden_layers=100000 of test-model is more than 4096 layers"),
-        ({"num_key_value_heads": 5}, "num_key_value_heads=5 of test-model does not divide num_attention_heads=32"),
-        ({"num_attention_heads": 31, "num_key_value_heads": 31}, "does not divide hidden_size=4096"),
-        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings='yes' of test-model must be true or false"),
-        ({"torch_dtype": "int7"}, "torch_dtype='int7' of test-model is none of float32"),
-        ({"layer_types": ["full_attention"]}, "layer_types of test-model lists 1 layers, not num_hidden_layers=32"),
-        ({"model_type": 3}, "model_type=3 of test-model must be a text"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"hidden_size": "4096"}, "hidden_size='4096' of test-model must be an integer"),
+    ({"hidden_size": True}, "hidden_size=True of test-model must be an integer"),
+    ({"hidden_size": -1}, "hidden_size=-1 of test-model must be between 0 and"),
+    ({"hidden_size": 0}, "hidden_size=0 of test-model must be at least 1"),
+    ({"vocab_size": 2**31 + 1}, "vocab_size=2147483649 of test-model must be between"),
+    ({"num_hidden_layers": 100_000}, "num_hidden_layers=100000 of test-model is more than 4096 layers"),
+    ({"num_key_value_heads": 5}, "num_key_value_heads=5 of test-model does not divide num_attention_heads=32"),
+    ({"num_attention_heads": 31, "num_key_value_heads": 31}, "does not divide hidden_size=4096"),
+    ({"tie_word_embeddings": "yes"}, "tie_word_embeddings='yes' of test-model must be true or false"),
+    ({"torch_dtype": "int7"}, "torch_dtype='int7' of test-model is none of float32"),
+    ({"layer_types": ["full_attention"]}, "layer_types of test-model lists 1 layers, not num_hidden_layers=32"),
+    ({"model_type": 3}, "model_type=3 of test-model must be a text"),
+])
 def test_impossible_values_are_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSpec) as error:
         build(**changes)
@@ -56,20 +53,17 @@ def test_impossible_values_are_refused_in_one_sentence(changes: dict[str, Any], 
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("packing", "storage"),
-    [
-        (None, None),
-        ({"quant_method": "fp8"}, "fp8"),
-        ({"quant_method": "mxfp4"}, "mxfp4"),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
-        ({"quant_method": "gptq", "bits": 4}, "int4"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "nf4"),
-        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
-        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 4}}}}, "int4"),
-        ({"quant_method": "brand-new"}, "brand-new"),
-    ],
-)
+@pytest.mark.parametrize(("packing", "storage"), [
+    (None, None),
+    ({"quant_method": "fp8"}, "fp8"),
+    ({"quant_method": "mxfp4"}, "mxfp4"),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+    ({"quant_method": "gptq", "bits": 4}, "int4"),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "nf4"),
+    ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
+    ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 4}}}}, "int4"),
+    ({"quant_method": "brand-new"}, "brand-new"),
+])
 def test_quantised_storage_is_named(packing: dict[str, Any] | None, storage: str | None) -> None:
     assert build(quantization_config=packing).quantisation == storage
 

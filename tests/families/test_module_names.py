@@ -30,66 +30,54 @@ def adapted(model: str, *words: str, engine: str = "") -> tuple[str, ...]:
     return targets(load_model(model), words, engine=engine)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        NAMES, ("all-linear",), ("all",), ALL,
-        ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
-        ("wq", "wk", "wv", "wo", "w1", "w2", "w3"),
-        ("query", "key", "value", "projection", "mlp"),
-        ("q_proj", "k_proj", "v_proj", "output_proj", "mlp"),
-        (r"model\.layers\.\d+\.(self_attn|mlp)\..*_proj",),
-        ("self_attn.q_proj", "self_attn.k_proj", "decoder.attention.v", "decoder.layers.0-31.attention.out", "mlp"),
-    ],
-)
+@pytest.mark.parametrize("words", [
+    NAMES, ("all-linear",), ("all",), ALL,
+    ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+    ("wq", "wk", "wv", "wo", "w1", "w2", "w3"),
+    ("query", "key", "value", "projection", "mlp"),
+    ("q_proj", "k_proj", "v_proj", "output_proj", "mlp"),
+    (r"model\.layers\.\d+\.(self_attn|mlp)\..*_proj",),
+    ("self_attn.q_proj", "self_attn.k_proj", "decoder.attention.v", "decoder.layers.0-31.attention.out", "mlp"),
+])
 def test_every_vocabulary_means_the_same_weights(words: tuple[str, ...]) -> None:
     assert set(adapted("llama-3.1-8b", *words)) == set(ALL)
 
 
-@pytest.mark.parametrize(
-    ("model", "word", "said"),
-    [
-        ("llama-3.1-8b", "foo", "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, or all-linear"),
-        ("llama-3.1-8b", "attention.o", "o_proj"),
-        ("phi-3-mini", "q_proj", "qkv_proj, o_proj, gate_up_proj, down_proj"),
-        ("gpt-oss-20b", "gate_proj", "gate_up_proj"),
-        ("bert-base-uncased", "mlp.gate", "query, key, value, dense"),
-        ("llama-3.1-8b", "decoder.layers.32.attention.q", "q_proj"),
-        ("llama-3.1-8b", "", "q_proj"),
-    ],
-)
+@pytest.mark.parametrize(("model", "word", "said"), [
+    ("llama-3.1-8b", "foo", "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, or all-linear"),
+    ("llama-3.1-8b", "attention.o", "o_proj"),
+    ("phi-3-mini", "q_proj", "qkv_proj, o_proj, gate_up_proj, down_proj"),
+    ("gpt-oss-20b", "gate_proj", "gate_up_proj"),
+    ("bert-base-uncased", "mlp.gate", "query, key, value, dense"),
+    ("llama-3.1-8b", "decoder.layers.32.attention.q", "q_proj"),
+    ("llama-3.1-8b", "", "q_proj"),
+])
 def test_a_word_that_means_nothing_is_refused_with_what_there_is(model: str, word: str, said: str) -> None:
     with pytest.raises(UnknownName, match=f"no weight of {model} is called .*{said}"):
         adapted(model, word)
 
 
-@pytest.mark.parametrize(
-    ("model", "words", "found", "lacking"),
-    [
-        ("gpt-oss-20b", list(NAMES), ["attention.q", "attention.k", "attention.v", "attention.out"],
-         ["gate_proj", "up_proj", "down_proj"]),
-        ("gpt-oss-20b", ["attention.q", "mlp.gate"], ["attention.q"], ["mlp.gate"]),
-        ("bge-m3", ["attention.q", "mlp.gate", "mlp.up"], ["attention.q", "mlp.up"], ["mlp.gate"]),
-        ("phi-3-mini", ["q_proj", "o_proj", "up_proj", "down_proj"], ["attention.out", "mlp.down"],
-         ["q_proj", "up_proj"]),
-        ("llama-3.2-1b", ["q_proj", "W_pack"], ["attention.q"], ["W_pack"]),
-    ],
-)
+@pytest.mark.parametrize(("model", "words", "found", "lacking"), [
+    ("gpt-oss-20b", list(NAMES), ["attention.q", "attention.k", "attention.v", "attention.out"],
+     ["gate_proj", "up_proj", "down_proj"]),
+    ("gpt-oss-20b", ["attention.q", "mlp.gate"], ["attention.q"], ["mlp.gate"]),
+    ("bge-m3", ["attention.q", "mlp.gate", "mlp.up"], ["attention.q", "mlp.up"], ["mlp.gate"]),
+    ("phi-3-mini", ["q_proj", "o_proj", "up_proj", "down_proj"], ["attention.out", "mlp.down"],
+     ["q_proj", "up_proj"]),
+    ("llama-3.2-1b", ["q_proj", "W_pack"], ["attention.q"], ["W_pack"]),
+])
 def test_a_list_of_modules_serves_models_that_lack_some(
     model: str, words: list[str], found: list[str], lacking: list[str]
 ) -> None:
     assert read_targets(load_model(model), words) == (tuple(found), tuple(lacking))
 
 
-@pytest.mark.parametrize(
-    ("model", "words", "said"),
-    [
-        ("llama-3.1-8b", ["q_proj$"], "matches no whole module name .* such as model.layers.0.self_attn.q_proj"),
-        ("llama-3.1-8b", ["(q_proj"], "no regular expression"),
-        ("mixtral-8x7b", ["w1"], "w1 and w3 of the experts in one tensor"),
-        ("mamba-130m", ["all-linear"], "no out_proj of mamba"),
-    ],
-)
+@pytest.mark.parametrize(("model", "words", "said"), [
+    ("llama-3.1-8b", ["q_proj$"], "matches no whole module name .* such as model.layers.0.self_attn.q_proj"),
+    ("llama-3.1-8b", ["(q_proj"], "no regular expression"),
+    ("mixtral-8x7b", ["w1"], "w1 and w3 of the experts in one tensor"),
+    ("mamba-130m", ["all-linear"], "no out_proj of mamba"),
+])
 def test_what_peft_refuses_is_refused(model: str, words: list[str], said: str) -> None:
     with pytest.raises(InvalidSpec, match=said):
         adapted(model, *words)

@@ -39,43 +39,37 @@ def job(tmp_path: Path, recipe: dict[str, Any]) -> Job:
     return job_of({"from": (tmp_path / "recipe.yaml",), "gpus": "8xh100-sxm-80gb"})
 
 
-@pytest.mark.parametrize(
-    ("more", "adapted"),
-    [
-        ({}, {"attention.q", "attention.k", "attention.v", "attention.out", "mlp.gate", "mlp.up", "mlp.down"}),
-        ({"target_modules": ["*q_proj", "v_proj"]}, {"attention.q", "attention.v"}),
-        ({"target_modules": [], "exclude_modules": ["*.down_proj", "*lm_head"]},
-         {"attention.q", "attention.k", "attention.v", "attention.out", "mlp.gate", "mlp.up"}),
-    ],
-)
+@pytest.mark.parametrize(("more", "adapted"), [
+    ({}, {"attention.q", "attention.k", "attention.v", "attention.out", "mlp.gate", "mlp.up", "mlp.down"}),
+    ({"target_modules": ["*q_proj", "v_proj"]}, {"attention.q", "attention.v"}),
+    ({"target_modules": [], "exclude_modules": ["*.down_proj", "*lm_head"]},
+     {"attention.q", "attention.k", "attention.v", "attention.out", "mlp.gate", "mlp.up"}),
+])
 def test_patterns_choose_the_adapted_modules(tmp_path: Path, more: dict[str, Any], adapted: set[str]) -> None:
     peft = job(tmp_path, RECIPE | {"peft": LORA | more}).plan.peft
     assert peft is not None
     assert (peft.rank, peft.adapter_dtype, set(peft.targets)) == (16, "bf16", adapted)
 
 
-@pytest.mark.parametrize(
-    ("section", "values", "name"),
-    [
-        ("distributed", {"strategy": "fsdp2", "pp_size": 8}, "distributed.pp_size"),
-        ("distributed", {"tp_size": 2, "sequence_parallel": True}, "distributed.sequence_parallel"),
-        ("distributed", {"strategy": "fsdp2", "mp_policy": {"reduce_dtype": "bfloat16"}},
-         "distributed.mp_policy.reduce_dtype"),
-        ("distributed", {"strategy": "megatron_fsdp"}, "distributed.strategy"),
-        ("recipe", "KnowledgeDistillationRecipeForVLM", "recipe"),
-        ("model", {"_target_": "nemo_automodel.NeMoAutoModelForSeq2SeqLM.from_pretrained"}, "model._target_"),
-        ("model", {"text_config": {"mtp_num_hidden_layers": 1}}, "model.text_config.mtp_num_hidden_layers"),
-        ("freeze_config", {"freeze_language_model": True}, "freeze_config.freeze_language_model"),
-        ("optimizer", {"_target_": "dion.Muon"}, "optimizer._target_"),
-        ("optimizer", {"_target_": "flashoptim.FlashAdamW", "master_weight_bits": 16}, "optimizer.master_weight_bits"),
-        ("optimizer", {"_target_": "transformer_engine.pytorch.optimizers.FusedAdam", "exp_avg_dtype": "float16"},
-         "optimizer.exp_avg_dtype"),
-        ("fp8", {"enabled": True}, "fp8.enabled"),
-        ("fp8", {"enabled": True, "recipe_name": "rowwise"}, "fp8.recipe_name"),
-        ("peft", LORA | {"target_modules": "q_proj[0]"}, "peft.target_modules"),
-        ("dataset", {"seq_length": "${data.length}"}, "dataset.seq_length"),
-    ],
-)
+@pytest.mark.parametrize(("section", "values", "name"), [
+    ("distributed", {"strategy": "fsdp2", "pp_size": 8}, "distributed.pp_size"),
+    ("distributed", {"tp_size": 2, "sequence_parallel": True}, "distributed.sequence_parallel"),
+    ("distributed", {"strategy": "fsdp2", "mp_policy": {"reduce_dtype": "bfloat16"}},
+     "distributed.mp_policy.reduce_dtype"),
+    ("distributed", {"strategy": "megatron_fsdp"}, "distributed.strategy"),
+    ("recipe", "KnowledgeDistillationRecipeForVLM", "recipe"),
+    ("model", {"_target_": "nemo_automodel.NeMoAutoModelForSeq2SeqLM.from_pretrained"}, "model._target_"),
+    ("model", {"text_config": {"mtp_num_hidden_layers": 1}}, "model.text_config.mtp_num_hidden_layers"),
+    ("freeze_config", {"freeze_language_model": True}, "freeze_config.freeze_language_model"),
+    ("optimizer", {"_target_": "dion.Muon"}, "optimizer._target_"),
+    ("optimizer", {"_target_": "flashoptim.FlashAdamW", "master_weight_bits": 16}, "optimizer.master_weight_bits"),
+    ("optimizer", {"_target_": "transformer_engine.pytorch.optimizers.FusedAdam", "exp_avg_dtype": "float16"},
+     "optimizer.exp_avg_dtype"),
+    ("fp8", {"enabled": True}, "fp8.enabled"),
+    ("fp8", {"enabled": True, "recipe_name": "rowwise"}, "fp8.recipe_name"),
+    ("peft", LORA | {"target_modules": "q_proj[0]"}, "peft.target_modules"),
+    ("dataset", {"seq_length": "${data.length}"}, "dataset.seq_length"),
+])
 def test_what_makes_another_run_of_it_is_named(tmp_path: Path, section: str, values: Any, name: str) -> None:
     recipe = {each: value for each, value in RECIPE.items() if each != "packed_sequence"} | {section: values}
     assert name in [one.name for _, one in read(tmp_path, recipe).unread]
@@ -144,18 +138,15 @@ def test_stages_hold_as_many_layers_as_the_pipeline_says(tmp_path: Path) -> None
 TE = "transformer_engine.pytorch.optimizers.fused_adam.FusedAdam"
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "widths"),
-    [
-        ({"_target_": TE}, 8),
-        ({"_target_": TE, "master_weights": True}, 12),
-        ({"_target_": TE, "master_weights": True, "store_param_remainders": True}, 10),
-        ({"_target_": TE, "master_weights": True, "store_param_remainders": True, "exp_avg_dtype": "torch.bfloat16",
-          "exp_avg_sq_dtype": "torch.bfloat16"}, 6),
-        ({"_target_": "flashoptim.FlashAdamW"}, 2 * (1 + 2 / 32) + 1),
-        ({"_target_": "flashoptim.FlashAdamW", "master_weight_bits": 32}, 2 * (1 + 2 / 32) + 2),
-    ],
-)
+@pytest.mark.parametrize(("optimizer", "widths"), [
+    ({"_target_": TE}, 8),
+    ({"_target_": TE, "master_weights": True}, 12),
+    ({"_target_": TE, "master_weights": True, "store_param_remainders": True}, 10),
+    ({"_target_": TE, "master_weights": True, "store_param_remainders": True, "exp_avg_dtype": "torch.bfloat16",
+      "exp_avg_sq_dtype": "torch.bfloat16"}, 6),
+    ({"_target_": "flashoptim.FlashAdamW"}, 2 * (1 + 2 / 32) + 1),
+    ({"_target_": "flashoptim.FlashAdamW", "master_weight_bits": 32}, 2 * (1 + 2 / 32) + 2),
+])
 def test_what_an_optimizer_keeps_of_a_weight_in_bf16(
     tmp_path: Path, optimizer: dict[str, Any], widths: float
 ) -> None:
@@ -194,15 +185,12 @@ def test_ranks_divide_heads_widths_and_words_beside_fsdp(tmp_path: Path, adapter
     assert logits[0] == logits[1]
 
 
-@pytest.mark.parametrize(
-    ("more", "adapted", "rank"),
-    [
-        ({"target_modules": ["*"]}, {"moe.experts.gate_up", "moe.experts.down", "head.output"}, 16),
-        ({"target_modules": ["*"], "moe_rank_scaling": True}, {"moe.experts.gate_up", "moe.experts.down"}, 2),
-        ({"target_modules": "*_proj"}, {"attention.q"}, 0),
-        ({"target_modules": None, "match_all_linear": True}, {"attention.q", "head.output"}, 0),
-    ],
-)
+@pytest.mark.parametrize(("more", "adapted", "rank"), [
+    ({"target_modules": ["*"]}, {"moe.experts.gate_up", "moe.experts.down", "head.output"}, 16),
+    ({"target_modules": ["*"], "moe_rank_scaling": True}, {"moe.experts.gate_up", "moe.experts.down"}, 2),
+    ({"target_modules": "*_proj"}, {"attention.q"}, 0),
+    ({"target_modules": None, "match_all_linear": True}, {"attention.q", "head.output"}, 0),
+])
 def test_experts_over_ranks_are_corrected_as_one_module(
     tmp_path: Path, more: dict[str, Any], adapted: set[str], rank: int
 ) -> None:

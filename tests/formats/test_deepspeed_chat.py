@@ -66,15 +66,12 @@ def test_adapters_alone_are_those_within_the_named_module(tmp_path: Path) -> Non
     assert found.plan.precision is Precision.MIXED_BF16
 
 
-@pytest.mark.parametrize(
-    ("more", "name"),
-    [
-        ("--actor_model_name_or_path a --critic_model_name_or_path b", "actor_model_name_or_path"),
-        ("--compute_fp32_loss", "compute_fp32_loss"),
-        ("--zero_stage 4", "zero_stage"),
-        ("--use_something_new", "use_something_new"),
-    ],
-)
+@pytest.mark.parametrize(("more", "name"), [
+    ("--actor_model_name_or_path a --critic_model_name_or_path b", "actor_model_name_or_path"),
+    ("--compute_fp32_loss", "compute_fp32_loss"),
+    ("--zero_stage 4", "zero_stage"),
+    ("--use_something_new", "use_something_new"),
+])
 def test_what_is_another_run_is_named(tmp_path: Path, more: str, name: str) -> None:
     text = SCRIPT.replace("--deepspeed", f"{more} --deepspeed")
     assert name in [one.name for _, one in read(tmp_path, text).unread]

@@ -65,20 +65,17 @@ def test_gradients_are_reduced_as_the_precision_says(tmp_path: Path) -> None:
     assert options_of(job(tmp_path, RECIPE.replace('"bf16_mixed"', more))).accumulate_in_fp32 is False
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "name"),
-    [
-        ("_pretrain_common()", "llama3_70b_config()", "cfg"),
-        ("_pretrain_common()", "_sft_common_vlm()", "cfg"),
-        ('"bf16_mixed"', '"bf16_with_nvfp4_mixed"', "cfg.mixed_precision"),
-        ("= LENGTH", "= os.environ['LENGTH']", "cfg.model.seq_length"),
-        ("if cfg.model.context_parallel_size > 1", "if new_card():\n        cfg.model.tp = 4\n    if False", "if new_"),
-        ("    return cfg", "    tune(cfg)\n    return cfg", "tune(cfg)"),
-        ("LENGTH: int = 8192", "LENGTH = 8192\ndef other():\n    cfg = _sft_common()\n    cfg.model = None", "cfg"),
-        ('cuda_graph_impl = "none"', 'cuda_graph_impl = "local"', "--cuda-graph-impl"),
-        ("cfg.model.attention_backend = None", "cfg.model.something_new = 1", "--something-new"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "name"), [
+    ("_pretrain_common()", "llama3_70b_config()", "cfg"),
+    ("_pretrain_common()", "_sft_common_vlm()", "cfg"),
+    ('"bf16_mixed"', '"bf16_with_nvfp4_mixed"', "cfg.mixed_precision"),
+    ("= LENGTH", "= os.environ['LENGTH']", "cfg.model.seq_length"),
+    ("if cfg.model.context_parallel_size > 1", "if new_card():\n        cfg.model.tp = 4\n    if False", "if new_"),
+    ("    return cfg", "    tune(cfg)\n    return cfg", "tune(cfg)"),
+    ("LENGTH: int = 8192", "LENGTH = 8192\ndef other():\n    cfg = _sft_common()\n    cfg.model = None", "cfg"),
+    ('cuda_graph_impl = "none"', 'cuda_graph_impl = "local"', "--cuda-graph-impl"),
+    ("cfg.model.attention_backend = None", "cfg.model.something_new = 1", "--something-new"),
+])
 def test_what_only_a_run_knows_is_named(tmp_path: Path, old: str, new: str, name: str) -> None:
     assert old in RECIPE
     unread = [one.name for _, one in read(tmp_path, RECIPE.replace(old, new)).unread]

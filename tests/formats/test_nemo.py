@@ -52,20 +52,17 @@ def test_products_and_fusions_are_read(tmp_path: Path) -> None:
     assert (found.plan.precision, found.plan.recompute_layers) == (Precision.FP8, 4)
 
 
-@pytest.mark.parametrize(
-    ("more", "name"),
-    [
-        ({"optim": {"name": "distributed_fused_adam"}}, "model.optim.name"),
-        ({"megatron_amp_O2": False}, "model.megatron_amp_O2"),
-        ({"activation": "fast-geglu"}, "model.activation"),
-        ({"num_layers": "${model.layers}"}, "model.num_layers"),
-        ({"tokenizer": {"library": "sentencepiece", "model": "${dir}/a.model"}}, "--vocab-size"),
-        ({"window_size": [4096, 0]}, "model.window_size"),
-        ({"peft": {"peft_scheme": "lora"}}, "model.peft"),
-        ({"name": "megatron_falcon_gpt", "mcore_customization_config": {"parallel_attention": True}},
-         "model.mcore_customization_config"),
-    ],
-)
+@pytest.mark.parametrize(("more", "name"), [
+    ({"optim": {"name": "distributed_fused_adam"}}, "model.optim.name"),
+    ({"megatron_amp_O2": False}, "model.megatron_amp_O2"),
+    ({"activation": "fast-geglu"}, "model.activation"),
+    ({"num_layers": "${model.layers}"}, "model.num_layers"),
+    ({"tokenizer": {"library": "sentencepiece", "model": "${dir}/a.model"}}, "--vocab-size"),
+    ({"window_size": [4096, 0]}, "model.window_size"),
+    ({"peft": {"peft_scheme": "lora"}}, "model.peft"),
+    ({"name": "megatron_falcon_gpt", "mcore_customization_config": {"parallel_attention": True}},
+     "model.mcore_customization_config"),
+])
 def test_what_makes_another_run_of_it_is_named(tmp_path: Path, more: dict[str, Any], name: str) -> None:
     assert name in [one.name for _, one in read(tmp_path, **more).unread]
 

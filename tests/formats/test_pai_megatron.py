@@ -92,19 +92,16 @@ def test_a_size_that_no_branch_knows_is_asked_for(tmp_path: Path) -> None:
     assert "offload_option" not in str(said)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "name"),
-    [
-        ("PAD_LEN=4096", "PAD_LEN=1024", "--max-padding-length"),
-        ("Qwen2Tokenizer", "Qwen2VLTokenizer", "--patch-tokenizer-type Qwen2VLTokenizer"),
-        ("Qwen2Tokenizer", "FalconTokenizer", "--patch-tokenizer-type"),
-        ("pretrain_qwen2_moe.py", "pretrain_megatron_qwen.py", "pretrain_megatron_qwen.py"),
-        ("--dataset JSON-SFT", "--dataset MMAP --sliding-window 2048", "--sliding-window"),
-        ("OPTIMIZER_OFFLOAD=false", "OPTIMIZER_OFFLOAD=static", "--optimizer"),
-        ("--dataset JSON-SFT", "--dataset MMAP --qk-nope-head-dim 192", "--qk-nope-head-dim"),
-        ("--bf16 ", "--bf16 --moe-layer-recompute ", "--moe-layer-recompute"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "name"), [
+    ("PAD_LEN=4096", "PAD_LEN=1024", "--max-padding-length"),
+    ("Qwen2Tokenizer", "Qwen2VLTokenizer", "--patch-tokenizer-type Qwen2VLTokenizer"),
+    ("Qwen2Tokenizer", "FalconTokenizer", "--patch-tokenizer-type"),
+    ("pretrain_qwen2_moe.py", "pretrain_megatron_qwen.py", "pretrain_megatron_qwen.py"),
+    ("--dataset JSON-SFT", "--dataset MMAP --sliding-window 2048", "--sliding-window"),
+    ("OPTIMIZER_OFFLOAD=false", "OPTIMIZER_OFFLOAD=static", "--optimizer"),
+    ("--dataset JSON-SFT", "--dataset MMAP --qk-nope-head-dim 192", "--qk-nope-head-dim"),
+    ("--bf16 ", "--bf16 --moe-layer-recompute ", "--moe-layer-recompute"),
+])
 def test_what_makes_another_run_of_it_is_named(tmp_path: Path, old: str, new: str, name: str) -> None:
     assert old in SCRIPT
     assert name in [one.name for _, one in read(tmp_path, SCRIPT.replace(old, new)).unread]

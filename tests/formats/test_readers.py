@@ -104,27 +104,24 @@ def test_vllms_numbers_have_suffixes(text: str, tokens: int, tmp_path: Path) -> 
     assert read_files([path], command="serve").options["context"] == tokens
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("ds.json", {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "disk"}}}, "'disk'"),
-        ("ds.json", {"zero_optimization": {"stage": 3}, "train_batch_size": "many"}, "'many'"),
-        ("ds.json", {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "perhaps"}}, "bf16.enabled: 'perhaps'"),
-        ("a.json", {"num_train_epochs": 1, "bf16": "perhaps"}, "bf16: 'perhaps'"),
-        ("a.json", {"finetuning_type": "freeze"}, "freeze is not modelled"),
-        ("a.json", {"finetuning_type": "lora", "quantization_bit": 3}, "quantization_bit: '3'"),
-        ("a.json", {"finetuning_type": "lora", "stage": "ppo"}, "stage: 'ppo'"),
-        ("a.json", {"finetuning_type": "lora", "use_unsloth_gc": True}, "use_unsloth_gc"),
-        ("a.json", {"finetuning_type": "lora", "deepspeed": "ds.json"}, "deepspeed: is a file of its own"),
-        ("a.json", {"num_train_epochs": 1, "auto_find_batch_size": True}, "--micro-batch"),
-        ("a.json", {"num_train_epochs": 1, "optim": "adamw_apex_fused"}, "'adamw_apex_fused'"),
-        ("a.json", {"num_train_epochs": 1, "fsdp": "full_shard half"}, "'half'"),
-        ("a.json", {"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": "SOME"}}, "'SOME'"),
-        ("a.json", {"distributed_type": "TPU"}, "TPU"),
-        ("a.json", {"distributed_type": "NO", "mixed_precision": "fp7"}, "fp7"),
-        ("a.sh", "torchtitan --parallelism.tensor_parallel_degree two --training.seq_len 8192", "'two'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "said"), [
+    ("ds.json", {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "disk"}}}, "'disk'"),
+    ("ds.json", {"zero_optimization": {"stage": 3}, "train_batch_size": "many"}, "'many'"),
+    ("ds.json", {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "perhaps"}}, "bf16.enabled: 'perhaps'"),
+    ("a.json", {"num_train_epochs": 1, "bf16": "perhaps"}, "bf16: 'perhaps'"),
+    ("a.json", {"finetuning_type": "freeze"}, "freeze is not modelled"),
+    ("a.json", {"finetuning_type": "lora", "quantization_bit": 3}, "quantization_bit: '3'"),
+    ("a.json", {"finetuning_type": "lora", "stage": "ppo"}, "stage: 'ppo'"),
+    ("a.json", {"finetuning_type": "lora", "use_unsloth_gc": True}, "use_unsloth_gc"),
+    ("a.json", {"finetuning_type": "lora", "deepspeed": "ds.json"}, "deepspeed: is a file of its own"),
+    ("a.json", {"num_train_epochs": 1, "auto_find_batch_size": True}, "--micro-batch"),
+    ("a.json", {"num_train_epochs": 1, "optim": "adamw_apex_fused"}, "'adamw_apex_fused'"),
+    ("a.json", {"num_train_epochs": 1, "fsdp": "full_shard half"}, "'half'"),
+    ("a.json", {"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": "SOME"}}, "'SOME'"),
+    ("a.json", {"distributed_type": "TPU"}, "TPU"),
+    ("a.json", {"distributed_type": "NO", "mixed_precision": "fp7"}, "fp7"),
+    ("a.sh", "torchtitan --parallelism.tensor_parallel_degree two --training.seq_len 8192", "'two'"),
+])
 def test_no_value_is_dropped_in_silence(name: str, content: Any, said: str, tmp_path: Path) -> None:
     given = read_files([written(tmp_path, name, content)], command="train")
     assert said in refusal(given), given
@@ -209,15 +206,12 @@ def test_preferences_of_llamafactory_without_a_reference_take_less(tmp_path: Pat
     assert peaks["orpo"] == peaks["simpo"] < peaks["sigmoid"] - 2 * 596_049_920  # a second network in fp32 at least
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"engine": "deepspeed", "zero": "3", "offload-optimizer": "cpu", "grad-accum": 4}, "ds_config.json"),
-        ({"engine": "deepspeed", "zero": "2", "precision": "mixed-fp16", "micro-batch": 4}, "ds_config.json"),
-        ({"engine": "megatron", "tp": 4, "pp": 2, "recompute": "full", "recompute-layers": 3}, "run.sh"),
-        ({"engine": "megatron", "tp": 2, "cp": 2, "micro-batch": 2, "loss": "eager"}, "run.sh"),
-    ],
-)
+@pytest.mark.parametrize(("options", "name"), [
+    ({"engine": "deepspeed", "zero": "3", "offload-optimizer": "cpu", "grad-accum": 4}, "ds_config.json"),
+    ({"engine": "deepspeed", "zero": "2", "precision": "mixed-fp16", "micro-batch": 4}, "ds_config.json"),
+    ({"engine": "megatron", "tp": 4, "pp": 2, "recompute": "full", "recompute-layers": 3}, "run.sh"),
+    ({"engine": "megatron", "tp": 2, "cp": 2, "micro-batch": 2, "loss": "eager"}, "run.sh"),
+])
 def test_what_is_written_reads_back_to_the_same_memory(options: dict[str, Any], name: str, tmp_path: Path) -> None:
     job = job_of({"model": "llama-3.1-8b", "gpus": "8xa100-sxm4-80gb", "seq-len": 4096, **options})
     write_configs(job, tmp_path, formats=(), force=False, answer=None)
@@ -227,17 +221,14 @@ def test_what_is_written_reads_back_to_the_same_memory(options: dict[str, Any], 
     assert answer(read).peak == answer(job).peak
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "error", "words"),
-    [
-        ("a.json", "{", SourceError, "not JSON"),
-        ("a.json", "[1]", SourceError, "table"),
-        ("a.yaml", "hello: world\n", SourceError, "recognised"),
-        ("a.sh", "echo hello\n", SourceError, "recognised"),
-        ("a.sh", "vllm serve 'open\n", SourceError, "quot"),
-        ("a.json", '{"zero_optimization": {"stage": 1}, "x": ' + "[" * 30 + "]" * 30 + "}", SourceError, "deep"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "error", "words"), [
+    ("a.json", "{", SourceError, "not JSON"),
+    ("a.json", "[1]", SourceError, "table"),
+    ("a.yaml", "hello: world\n", SourceError, "recognised"),
+    ("a.sh", "echo hello\n", SourceError, "recognised"),
+    ("a.sh", "vllm serve 'open\n", SourceError, "quot"),
+    ("a.json", '{"zero_optimization": {"stage": 1}, "x": ' + "[" * 30 + "]" * 30 + "}", SourceError, "deep"),
+])
 def test_what_is_no_configuration_gets_one_sentence(
     name: str, content: str, error: type[Exception], words: str, tmp_path: Path
 ) -> None:

@@ -234,33 +234,30 @@ data:
         read(tmp_path, "e.yaml", from_map)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "sentence"),
-    [
-        ("d.yaml", DEPLOYMENT.replace('"2"', '"1"'), "has 1 GPUs, its command takes 2; correct one, or give --gpus"),
-        ("sky.yaml", SKYPILOT, "accelerators: is L4:1 or A10G:1; give --gpus"),
-        (".dstack.yml", DSTACK.replace("A100:80GB:2", "L4,A10G:1"), "gpu: is L4 or A10G; give --gpus"),
-        (".dstack.yml", DSTACK.replace("A100:80GB:2", "v5litepod-4"), "gpu v5litepod-4: runs on no GPU"),
-        (".dstack.yml", DSTACK.replace("A100:80GB:2", "1..8"), "${DSTACK_GPUS_NUM} is not set in the file"),
-        (".dstack.yml", GROUPS, "starts the same on 1x80gb and 1xl4; give --gpus"),
-        (".dstack.yml", "type: dev-environment\nresources: {gpu: 24GB}\n", "no container of this dstack file"),
-        ("d.yaml", DEPLOYMENT.replace("nvidia.com/gpu: ", "huawei.com/Ascend910B3: "), "runs on no GPU"),
-        ("d.yaml", DEPLOYMENT.replace('limits: {nvidia.com/gpu: "2"}', "claims: [{name: a}]"), "resources.claims: ask"),
-        ("k.yaml", KSERVE.replace("args:", "args: [--task, fill_mask]\n      x:"), "--task: runs Transformers"),
-        ("d.yaml", DEPLOYMENT + DEPLOYMENT.replace("Qwen3-32B", "Qwen3-8B"), "holds 2 different commands"),
-        ("d.yaml", DEPLOYMENT.replace("name: server", "name: {{ .Values.name }}"), "is a template of Helm"),
-        ("values.yaml", "servingEngineSpec: {modelSpec: []}", "Helm (values of a chart"),
-        ("d.yaml", DEPLOYMENT.replace("nvidia.com/gpu: ", "google.com/tpu: "), "runs on no GPU"),
-        ("d.yaml", DEPLOYMENT.replace("NVIDIA-H100-80GB-HBM3", "quantum-9"), "gpu.product quantum-9: names no card"),
-        ("l.yaml", LLM_SERVICE.replace("  template:", "  prefill: {}\n  template:"), "prefill: serves prompts"),
-        ("l.yaml", LLM_SERVICE.replace("  template:", "  kvCache: 1\n  template:"), "spec.kvCache: may change"),
-        ("d.yaml", DEPLOYMENT.replace("args:", "command: [sleep]\n        x:"), "no command that starts vllm"),
-        ("compose.yaml", COMPOSE.replace(":-Qwen/Qwen3-8B", ""), "${MODEL} is not set in the file; give --env"),
-        ("a.sh", "text-generation-launcher --model-id x/Mistral-7B --quantize awq", "no checkpoint in awq"),
-        ("a.sh", "source common.sh\nvllm serve Qwen/Qwen3-8B\n", "source 'common.sh': is a file of its own"),
-        ("a.sh", "for m in a/b c/d; do vllm serve $m; done", "keep one of them, as with --env m=a/b"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "sentence"), [
+    ("d.yaml", DEPLOYMENT.replace('"2"', '"1"'), "has 1 GPUs, its command takes 2; correct one, or give --gpus"),
+    ("sky.yaml", SKYPILOT, "accelerators: is L4:1 or A10G:1; give --gpus"),
+    (".dstack.yml", DSTACK.replace("A100:80GB:2", "L4,A10G:1"), "gpu: is L4 or A10G; give --gpus"),
+    (".dstack.yml", DSTACK.replace("A100:80GB:2", "v5litepod-4"), "gpu v5litepod-4: runs on no GPU"),
+    (".dstack.yml", DSTACK.replace("A100:80GB:2", "1..8"), "${DSTACK_GPUS_NUM} is not set in the file"),
+    (".dstack.yml", GROUPS, "starts the same on 1x80gb and 1xl4; give --gpus"),
+    (".dstack.yml", "type: dev-environment\nresources: {gpu: 24GB}\n", "no container of this dstack file"),
+    ("d.yaml", DEPLOYMENT.replace("nvidia.com/gpu: ", "huawei.com/Ascend910B3: "), "runs on no GPU"),
+    ("d.yaml", DEPLOYMENT.replace('limits: {nvidia.com/gpu: "2"}', "claims: [{name: a}]"), "resources.claims: ask"),
+    ("k.yaml", KSERVE.replace("args:", "args: [--task, fill_mask]\n      x:"), "--task: runs Transformers"),
+    ("d.yaml", DEPLOYMENT + DEPLOYMENT.replace("Qwen3-32B", "Qwen3-8B"), "holds 2 different commands"),
+    ("d.yaml", DEPLOYMENT.replace("name: server", "name: {{ .Values.name }}"), "is a template of Helm"),
+    ("values.yaml", "servingEngineSpec: {modelSpec: []}", "Helm (values of a chart"),
+    ("d.yaml", DEPLOYMENT.replace("nvidia.com/gpu: ", "google.com/tpu: "), "runs on no GPU"),
+    ("d.yaml", DEPLOYMENT.replace("NVIDIA-H100-80GB-HBM3", "quantum-9"), "gpu.product quantum-9: names no card"),
+    ("l.yaml", LLM_SERVICE.replace("  template:", "  prefill: {}\n  template:"), "prefill: serves prompts"),
+    ("l.yaml", LLM_SERVICE.replace("  template:", "  kvCache: 1\n  template:"), "spec.kvCache: may change"),
+    ("d.yaml", DEPLOYMENT.replace("args:", "command: [sleep]\n        x:"), "no command that starts vllm"),
+    ("compose.yaml", COMPOSE.replace(":-Qwen/Qwen3-8B", ""), "${MODEL} is not set in the file; give --env"),
+    ("a.sh", "text-generation-launcher --model-id x/Mistral-7B --quantize awq", "no checkpoint in awq"),
+    ("a.sh", "source common.sh\nvllm serve Qwen/Qwen3-8B\n", "source 'common.sh': is a file of its own"),
+    ("a.sh", "for m in a/b c/d; do vllm serve $m; done", "keep one of them, as with --env m=a/b"),
+])
 def test_what_is_not_one_answer_is_refused_by_its_name(tmp_path: Path, name: str, text: str, sentence: str) -> None:
     with pytest.raises(VramcastError) as error:
         read(tmp_path, name, text)
@@ -379,17 +376,13 @@ TRAINED = {"model": "qwen3-8b", "gpus": "2x8xh100", "engine": "megatron", "tp": 
 RENTED = {**SERVED, "gpus": "alibaba:ecs.gn8v-4x.8xlarge", "tp": 4}
 
 
-@pytest.mark.parametrize(
-    ("asked", "files"),
-    [
-        (SERVED, ("deployment.yaml",)), (SERVED, ("skypilot.yaml", "serve.sh")), (SERVED, (".dstack.yml", "serve.sh")),
-        (RENTED, ("pai_eas_service.json",)),
-        (TRAINED, ("pytorchjob.yaml",)), (TRAINED, ("trainjob.yaml",)), (TRAINED, ("skypilot.yaml", "run.sh")),
-        (TRAINED, (".dstack.yml", "run.sh")),
-        (TRAINED, ("pai_dlc_job.json", "run.sh")), (TRAINED, ("pai_dlc_submit.sh", "run.sh")),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
-)
+@pytest.mark.parametrize(("asked", "files"), [
+    (SERVED, ("deployment.yaml",)), (SERVED, ("skypilot.yaml", "serve.sh")), (SERVED, (".dstack.yml", "serve.sh")),
+    (RENTED, ("pai_eas_service.json",)),
+    (TRAINED, ("pytorchjob.yaml",)), (TRAINED, ("trainjob.yaml",)), (TRAINED, ("skypilot.yaml", "run.sh")),
+    (TRAINED, (".dstack.yml", "run.sh")),
+    (TRAINED, ("pai_dlc_job.json", "run.sh")), (TRAINED, ("pai_dlc_submit.sh", "run.sh")),
+], ids=lambda value: value[0] if isinstance(value, tuple) else "")
 def test_launchers_that_are_written_are_read_back(
     tmp_path: Path, asked: dict[str, Any], files: tuple[str, ...]
 ) -> None:

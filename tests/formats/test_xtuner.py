@@ -56,21 +56,18 @@ def test_the_command_names_its_file_and_what_shards(tmp_path: Path) -> None:
         "everything", "cpu", "mixed-bf16")
 
 
-@pytest.mark.parametrize(
-    ("llm", "lora", "more", "name"),
-    [
-        (", torch_dtype=torch.bfloat16", "", "", "model.llm.torch_dtype"),
-        (PACKED, "", "", "model.llm.quantization_config"),
-        (", moe_implementation='shard'", "", "", "model.llm.moe_implementation"),
-        ("", LORA.replace("r=64", "r=64, use_dora=True"), "", "model.lora.use_dora"),
-        ("", "", "sequence_parallel_size = 4\n", "sequence_parallel_size"),
-        ("", "", "strategy = dict(type=DeepSpeedStrategy)\n", "strategy"),
-        ("", "", "optim_wrapper = dict(type=AmpOptimWrapper, optimizer=dict(type=Lion))\n",
-         "optim_wrapper.optimizer.type"),
-        ("", "", "model = dict(type=LLaVAModel)\n", "model.type"),
-        ("", "", "train_dataloader = dict(batch_size=1, dataset=dict(type=X, max_length=int(2**11)))\n",
-         "train_dataloader.dataset"),
-    ],
-)
+@pytest.mark.parametrize(("llm", "lora", "more", "name"), [
+    (", torch_dtype=torch.bfloat16", "", "", "model.llm.torch_dtype"),
+    (PACKED, "", "", "model.llm.quantization_config"),
+    (", moe_implementation='shard'", "", "", "model.llm.moe_implementation"),
+    ("", LORA.replace("r=64", "r=64, use_dora=True"), "", "model.lora.use_dora"),
+    ("", "", "sequence_parallel_size = 4\n", "sequence_parallel_size"),
+    ("", "", "strategy = dict(type=DeepSpeedStrategy)\n", "strategy"),
+    ("", "", "optim_wrapper = dict(type=AmpOptimWrapper, optimizer=dict(type=Lion))\n",
+     "optim_wrapper.optimizer.type"),
+    ("", "", "model = dict(type=LLaVAModel)\n", "model.type"),
+    ("", "", "train_dataloader = dict(batch_size=1, dataset=dict(type=X, max_length=int(2**11)))\n",
+     "train_dataloader.dataset"),
+])
 def test_what_makes_another_run_of_it_is_named(tmp_path: Path, llm: str, lora: str, more: str, name: str) -> None:
     assert name in [one.name for _, one in read(written(tmp_path, llm, lora, more)).unread]

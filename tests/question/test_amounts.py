@@ -29,16 +29,13 @@ def test_a_percentage_is_the_share_it_names(percent: int) -> None:
     assert parse_share("headroom", f"{percent}%") == percent / 100 == parse_share("headroom", percent / 100)
 
 
-@pytest.mark.parametrize(
-    ("parse", "text"),
-    [
-        (parse_money, "100000"), (parse_money, "usd"), (parse_money, "1tusd"), (parse_money, "-5usd"),
-        (parse_money, "1e5usd"), (parse_money, "0usd"), (parse_money, "5 dollars"),
-        (parse_hours, "30"), (parse_hours, "30y"), (parse_hours, "0h"), (parse_hours, "-1d"), (parse_hours, "1d12h"),
-        (parse_share, "100%"), (parse_share, "1"), (parse_share, "-5%"), (parse_share, "5 pct"), (parse_share, "nan"),
-        (parse_hours, True),
-    ],
-)
+@pytest.mark.parametrize(("parse", "text"), [
+    (parse_money, "100000"), (parse_money, "usd"), (parse_money, "1tusd"), (parse_money, "-5usd"),
+    (parse_money, "1e5usd"), (parse_money, "0usd"), (parse_money, "5 dollars"),
+    (parse_hours, "30"), (parse_hours, "30y"), (parse_hours, "0h"), (parse_hours, "-1d"), (parse_hours, "1d12h"),
+    (parse_share, "100%"), (parse_share, "1"), (parse_share, "-5%"), (parse_share, "5 pct"), (parse_share, "nan"),
+    (parse_hours, True),
+])
 def test_what_is_no_amount_is_refused_by_name_in_one_sentence(parse: Callable[..., Any], text: object) -> None:
     with pytest.raises(InvalidSpec, match=r"^limit=.* must be ") as raised:
         parse("limit", text)

@@ -35,21 +35,18 @@ def test_a_saved_calibration_reads_back_the_same(tmp_path: Path) -> None:
     assert read_calibration(path) == replace(SAVED, source="run.toml")
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("engine = ", "not TOML"),
-        ("", "no calibration: .*engine"),
-        (GOOD + "extra = 1\n", "no calibration: .*extra"),
-        ("speed = 3\n" + GOOD, "no calibration: .*speed"),
-        (GOOD.replace("measured_bytes = 2", "measured_bytes = -2"), "must measure 0 or more"),
-        (GOOD.replace("predicted_bytes = 1", "predicted_bytes = 0"), "predicted at least 1"),
-        (GOOD.replace("predicted_bytes = 1", "predicted_bytes = 1.5"), "no calibration"),
-        (GOOD.replace("corrections.weights", "corrections.wieghts"), "did you mean weights"),
-        (GOOD.replace('oldest = "0.19"', 'oldest = "new"'), "must be written like 0.19"),
-        (GOOD.replace('newest = "0.19"', 'newest = "0.11"'), "oldest=0.19 is newer"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("engine = ", "not TOML"),
+    ("", "no calibration: .*engine"),
+    (GOOD + "extra = 1\n", "no calibration: .*extra"),
+    ("speed = 3\n" + GOOD, "no calibration: .*speed"),
+    (GOOD.replace("measured_bytes = 2", "measured_bytes = -2"), "must measure 0 or more"),
+    (GOOD.replace("predicted_bytes = 1", "predicted_bytes = 0"), "predicted at least 1"),
+    (GOOD.replace("predicted_bytes = 1", "predicted_bytes = 1.5"), "no calibration"),
+    (GOOD.replace("corrections.weights", "corrections.wieghts"), "did you mean weights"),
+    (GOOD.replace('oldest = "0.19"', 'oldest = "new"'), "must be written like 0.19"),
+    (GOOD.replace('newest = "0.19"', 'newest = "0.11"'), "oldest=0.19 is newer"),
+])
 def test_a_bad_calibration_gets_one_sentence_that_names_the_file(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "run.toml"
     path.write_text(text, encoding="utf-8")

@@ -132,14 +132,11 @@ def test_serving_engines_refuse_values_that_their_options_cannot_have(engine: st
                              with_changes=False)
 
 
-@pytest.mark.parametrize(
-    ("engine", "option", "lacks"),
-    [
-        ("llama.cpp", "n-cpu-moe=4", "no experts"), ("llama.cpp", "swa-full=true", "no sliding windows"),
-        ("ik_llama.cpp", "mla=2", "no latent attention"), ("vllm", "images=2", "no towers"),
-        ("sglang", "max-mamba-cache-size=8", "no recurrent states"), ("llama.cpp", "device=CUDA1", "one of none"),
-    ],
-)
+@pytest.mark.parametrize(("engine", "option", "lacks"), [
+    ("llama.cpp", "n-cpu-moe=4", "no experts"), ("llama.cpp", "swa-full=true", "no sliding windows"),
+    ("ik_llama.cpp", "mla=2", "no latent attention"), ("vllm", "images=2", "no towers"),
+    ("sglang", "max-mamba-cache-size=8", "no recurrent states"), ("llama.cpp", "device=CUDA1", "one of none"),
+])
 def test_an_option_about_what_the_model_lacks_is_refused(engine: str, option: str, lacks: str) -> None:
     with pytest.raises(VramcastError, match=lacks):
         serve_answer({"model": "llama-3.2-1b", "gpus": "h100", "engine": engine, "engine-option": option,

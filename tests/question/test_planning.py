@@ -21,31 +21,28 @@ def test_the_batch_assumed_has_a_sample_for_every_card() -> None:
     assert ask(on=("64x8xh100-sxm-80gb",)).space.global_batch == 512
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"on": ()}, InvalidSpec, "--on"),
-        ({"on": ("8xh1000",)}, UnknownName, "h100"),
-        ({"on": ("aws:p5.48xlarge",), "max_gpus": 4}, InvalidSpec, "leaves none"),
-        ({"goal": "best"}, InvalidSpec, "fastest"),
-        ({"budget": "100usd"}, InvalidSpec, "--tokens"),
-        ({"budget": "100", "tokens": "1T"}, InvalidSpec, "currency"),
-        ({"deadline": "soon", "tokens": "1T"}, InvalidSpec, "30d"),
-        ({"headroom": "150%"}, InvalidSpec, "below 100%"),
-        ({"tp": "two"}, InvalidSpec, "whole number"),
-        ({"tp": ","}, InvalidSpec, "names nothing"),
-        ({"zero": "1", "shards": "nothing"}, InvalidSpec, "give one"),
-        ({"allow": "magic"}, UnknownName, "technique"),
-        ({"allow": "fp8", "forbid": "fp8"}, InvalidSpec, "contradict"),
-        ({"forbid": "pipeline", "pp": "4"}, InvalidSpec, "leaves nothing of 4"),
-        ({"forbid": "recompute", "recompute": "full"}, InvalidSpec, "leaves nothing of full"),
-        ({"engine": "horovod"}, UnknownName, "engine"),
-        ({"lora_rank": "8"}, InvalidSpec, "--peft"),
-        ({"grad_accum": 4}, UnknownName, "grad-accum"),
-        ({"top": 0}, InvalidSpec, "top=0"),
-        ({"global_batch": -1}, InvalidSpec, "global-batch"),
-    ],
-)
+@pytest.mark.parametrize(("options", "error", "words"), [
+    ({"on": ()}, InvalidSpec, "--on"),
+    ({"on": ("8xh1000",)}, UnknownName, "h100"),
+    ({"on": ("aws:p5.48xlarge",), "max_gpus": 4}, InvalidSpec, "leaves none"),
+    ({"goal": "best"}, InvalidSpec, "fastest"),
+    ({"budget": "100usd"}, InvalidSpec, "--tokens"),
+    ({"budget": "100", "tokens": "1T"}, InvalidSpec, "currency"),
+    ({"deadline": "soon", "tokens": "1T"}, InvalidSpec, "30d"),
+    ({"headroom": "150%"}, InvalidSpec, "below 100%"),
+    ({"tp": "two"}, InvalidSpec, "whole number"),
+    ({"tp": ","}, InvalidSpec, "names nothing"),
+    ({"zero": "1", "shards": "nothing"}, InvalidSpec, "give one"),
+    ({"allow": "magic"}, UnknownName, "technique"),
+    ({"allow": "fp8", "forbid": "fp8"}, InvalidSpec, "contradict"),
+    ({"forbid": "pipeline", "pp": "4"}, InvalidSpec, "leaves nothing of 4"),
+    ({"forbid": "recompute", "recompute": "full"}, InvalidSpec, "leaves nothing of full"),
+    ({"engine": "horovod"}, UnknownName, "engine"),
+    ({"lora_rank": "8"}, InvalidSpec, "--peft"),
+    ({"grad_accum": 4}, UnknownName, "grad-accum"),
+    ({"top": 0}, InvalidSpec, "top=0"),
+    ({"global_batch": -1}, InvalidSpec, "global-batch"),
+])
 def test_an_impossible_space_is_refused_by_name(
     options: dict[str, Any], error: type[VramcastError], words: str
 ) -> None:

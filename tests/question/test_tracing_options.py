@@ -48,22 +48,19 @@ def test_the_cpu_is_not_simulated() -> None:
     assert build_trace("m:f", {"device": "cuda"}).gpu.name == DEFAULT_GPU
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"nosuch": 1}, "unknown option"),
-        ({"sandbox": True}, "scripts"),
-        ({"eval": True, "optimizer": "adam"}, "--optimizer"),
-        ({"world-size": 4, "rank": 4}, "0 to 3"),
-        ({"parallel": "fsdp"}, "--world-size"),
-        ({"input": ("BxS",)}, "--batch"),
-        ({"input": ("x=3", "x=4")}, "twice"),
-        ({"steps": 1000}, "at most 100"),
-        ({"batch": 0}, "whole number"),
-        ({"amp": "fp8"}, "bf16, fp16"),
-        ({"capacity": "much"}, "24GiB"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"nosuch": 1}, "unknown option"),
+    ({"sandbox": True}, "scripts"),
+    ({"eval": True, "optimizer": "adam"}, "--optimizer"),
+    ({"world-size": 4, "rank": 4}, "0 to 3"),
+    ({"parallel": "fsdp"}, "--world-size"),
+    ({"input": ("BxS",)}, "--batch"),
+    ({"input": ("x=3", "x=4")}, "twice"),
+    ({"steps": 1000}, "at most 100"),
+    ({"batch": 0}, "whole number"),
+    ({"amp": "fp8"}, "bf16, fp16"),
+    ({"capacity": "much"}, "24GiB"),
+])
 def test_contradictions_get_a_sentence(options: dict[str, object], words: str) -> None:
     with pytest.raises(VramcastError, match=words):
         build_trace("m:f", options)

@@ -16,18 +16,15 @@ def job(**options: Any) -> Job:
     return job_of({"model": "qwen3-0.6b", "gpus": ONE, "seq-len": 512, **options})
 
 
-@pytest.mark.parametrize(
-    ("options", "dtype"),
-    [
-        ({"objective": "sft"}, "bf16"), ({"objective": "sft", "base-weights": "int8"}, "bf16"),
-        ({"objective": "sft", "base-weights": "full"}, "fp32"), ({}, "fp32"), ({"objective": "dpo"}, "bf16"),
-        ({"objective": "sft", "engine-option": ("trl=0.25",)}, "fp32"),
-        ({"objective": "dpo", "engine-option": ("trl=0.28",)}, "fp32"),
-        ({"objective": "sft", "engine-option": ("trl=0.8",)}, "bf16"),
-        ({"objective": "sft", "engine-option": ("trl=0.8",), "base-weights": "int8"}, "fp32"),
-        ({"objective": "sft", "adapter-dtype": "fp32"}, "fp32"), ({"objective": "sft", "engine": "unsloth"}, "fp32"),
-    ],
-)
+@pytest.mark.parametrize(("options", "dtype"), [
+    ({"objective": "sft"}, "bf16"), ({"objective": "sft", "base-weights": "int8"}, "bf16"),
+    ({"objective": "sft", "base-weights": "full"}, "fp32"), ({}, "fp32"), ({"objective": "dpo"}, "bf16"),
+    ({"objective": "sft", "engine-option": ("trl=0.25",)}, "fp32"),
+    ({"objective": "dpo", "engine-option": ("trl=0.28",)}, "fp32"),
+    ({"objective": "sft", "engine-option": ("trl=0.8",)}, "bf16"),
+    ({"objective": "sft", "engine-option": ("trl=0.8",), "base-weights": "int8"}, "fp32"),
+    ({"objective": "sft", "adapter-dtype": "fp32"}, "fp32"), ({"objective": "sft", "engine": "unsloth"}, "fp32"),
+])
 def test_adapters_of_a_packed_base_are_as_trl_makes_them(options: dict[str, Any], dtype: str) -> None:
     found = job(**{"engine": "huggingface", "peft": "lora", "base-weights": "nf4", **options})
     assert found.plan.peft is not None
@@ -35,15 +32,12 @@ def test_adapters_of_a_packed_base_are_as_trl_makes_them(options: dict[str, Any]
     assert any("as TRL makes them" in text for text in found.assumed) is (dtype == "bf16")
 
 
-@pytest.mark.parametrize(
-    ("options", "wide"),
-    [
-        ({}, True), ({"objective": "pretrain"}, False), ({"engine": "huggingface@4.57"}, False),
-        ({"engine-option": ("trl=0.26",)}, False), ({"engine-option": ("dtype=bfloat16",)}, False),
-        ({"objective": "pretrain", "engine-option": ("dtype=float32",)}, True), ({"base-weights": "nf4"}, True),
-        ({"engine": "unsloth"}, False), ({"precision": "bf16"}, False),
-    ],
-)
+@pytest.mark.parametrize(("options", "wide"), [
+    ({}, True), ({"objective": "pretrain"}, False), ({"engine": "huggingface@4.57"}, False),
+    ({"engine-option": ("trl=0.26",)}, False), ({"engine-option": ("dtype=bfloat16",)}, False),
+    ({"objective": "pretrain", "engine-option": ("dtype=float32",)}, True), ({"base-weights": "nf4"}, True),
+    ({"engine": "unsloth"}, False), ({"precision": "bf16"}, False),
+])
 def test_frozen_weights_are_loaded_as_trl_loads_them(options: dict[str, Any], wide: bool) -> None:
     asked = {"engine": "huggingface", "objective": "sft", "peft": "lora"}
     found = answer(job(**(asked | options)), with_changes=False)

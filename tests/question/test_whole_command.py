@@ -21,16 +21,13 @@ def run(command: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("model", "options"),
-    [
-        ("qwen3-8b", {"on": "2x4xh100-sxm-80gb", "engine": "megatron", "pp": "2", "cp": "2"}),
-        ("qwen3-8b", {"on": "2xa100-sxm4-40gb", "engine": "deepspeed", "allow": "offload", "precision": "mixed-fp16"}),
-        ("qwen3-8b", {"on": "lambda:gpu_1x_b200_sxm6", "engine": "megatron", "price": "2usd", "tokens": "1B"}),
-        (None, {"params": "3B", "layers": 32, "hidden": 2560, "on": "2xa100-sxm4-80gb", "engine": "torchtitan",
-                "compile": True, "goal": "least-memory"}),
-    ],
-)
+@pytest.mark.parametrize(("model", "options"), [
+    ("qwen3-8b", {"on": "2x4xh100-sxm-80gb", "engine": "megatron", "pp": "2", "cp": "2"}),
+    ("qwen3-8b", {"on": "2xa100-sxm4-40gb", "engine": "deepspeed", "allow": "offload", "precision": "mixed-fp16"}),
+    ("qwen3-8b", {"on": "lambda:gpu_1x_b200_sxm6", "engine": "megatron", "price": "2usd", "tokens": "1B"}),
+    (None, {"params": "3B", "layers": 32, "hidden": 2560, "on": "2xa100-sxm4-80gb", "engine": "torchtitan",
+            "compile": True, "goal": "least-memory"}),
+])
 def test_a_training_command_reproduces_its_plan(model: str | None, options: dict[str, Any]) -> None:
     found = vramcast.plan("train", model, seq_len=2048, global_batch=64, top=1, **options)
     assert isinstance(found, PlanAnswer) and found.plans

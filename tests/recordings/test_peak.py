@@ -72,38 +72,35 @@ def test_what_a_block_was_follows_from_who_made_it_and_who_freed_it(name: str) -
 APPLY = made.python("apply", "/lib/python3.12/site-packages/torch/autograd/function.py", 317)
 
 
-@pytest.mark.parametrize(
-    ("frames", "kind"),
-    [
-        (made.WORKSPACE, Kind.WORKSPACE),
-        (made.ACCUMULATE, Kind.ACCUMULATED),
-        (made.STATES, Kind.OPTIMIZER_STATE),
-        (made.MOVED, Kind.WEIGHT),
-        (made.STEP, Kind.STEP),
-        (made.BACKWARD, Kind.BACKWARD),
-        ((*made.FORWARD, *made.BACKWARD), Kind.RECOMPUTED),
-        (made.FORWARD, Kind.FORWARD),
-        (made.INPUT, Kind.INPUT),
-        (made.PLAIN, Kind.OTHER),
-        ((), Kind.UNSEEN),
-        ((made.python("update", "/site-packages/transformers/cache_utils.py"), *made.FORWARD), Kind.CACHE),
-        ((made.python("__init__", line=3), made.python("__init__", line=9)), Kind.WEIGHT),
-        ((made.python("__init__", line=3), made.MAIN), Kind.OTHER),
-        ((made.python("step", "/home/me/game.py"),), Kind.OTHER),
-        ((made.cpp("c10d::Reducer::initialize_buckets(x)"),), Kind.ACCUMULATED),
-        ((made.python("init_state", "/home/me/rwkv.py"), made.MAIN), Kind.OTHER),
-        ((made.python("__init__", "/lib/optimum/modeling.py"), made.MAIN), Kind.OTHER),
-        ((made.python("__init__", "/lib/bitsandbytes/optim/adamw.py"), made.MAIN), Kind.OPTIMIZER_STATE),
-        ((made.python("backward", "/home/me/kernels.py"), APPLY), Kind.BACKWARD),
-        ((*made.FORWARD, made.python("unpack_hook", "/torch/utils/checkpoint.py")), Kind.RECOMPUTED),
-        ((made.python("compute_loss", "/home/me/train.py"), made.MAIN), Kind.FUNCTION),
-        ((Frame("aten::mm", "", 0), Frame("autograd::engine::evaluate_function: MmBackward0", "", 0)), Kind.BACKWARD),
-        ((Frame("aten::mm", "", 0), Frame("nn.Module: Linear_0", "", 0)), Kind.FORWARD),
-        ((Frame("aten::mul", "", 0), Frame("Optimizer.step#AdamW.step", "", 0)), Kind.STEP),
-        # an optimizer that a hook of the backward pass runs
-        ((*made.STATES[:2], made.python("hook", "/home/me/train.py"), *made.ACCUMULATE), Kind.OPTIMIZER_STATE),
-    ],
-)
+@pytest.mark.parametrize(("frames", "kind"), [
+    (made.WORKSPACE, Kind.WORKSPACE),
+    (made.ACCUMULATE, Kind.ACCUMULATED),
+    (made.STATES, Kind.OPTIMIZER_STATE),
+    (made.MOVED, Kind.WEIGHT),
+    (made.STEP, Kind.STEP),
+    (made.BACKWARD, Kind.BACKWARD),
+    ((*made.FORWARD, *made.BACKWARD), Kind.RECOMPUTED),
+    (made.FORWARD, Kind.FORWARD),
+    (made.INPUT, Kind.INPUT),
+    (made.PLAIN, Kind.OTHER),
+    ((), Kind.UNSEEN),
+    ((made.python("update", "/site-packages/transformers/cache_utils.py"), *made.FORWARD), Kind.CACHE),
+    ((made.python("__init__", line=3), made.python("__init__", line=9)), Kind.WEIGHT),
+    ((made.python("__init__", line=3), made.MAIN), Kind.OTHER),
+    ((made.python("step", "/home/me/game.py"),), Kind.OTHER),
+    ((made.cpp("c10d::Reducer::initialize_buckets(x)"),), Kind.ACCUMULATED),
+    ((made.python("init_state", "/home/me/rwkv.py"), made.MAIN), Kind.OTHER),
+    ((made.python("__init__", "/lib/optimum/modeling.py"), made.MAIN), Kind.OTHER),
+    ((made.python("__init__", "/lib/bitsandbytes/optim/adamw.py"), made.MAIN), Kind.OPTIMIZER_STATE),
+    ((made.python("backward", "/home/me/kernels.py"), APPLY), Kind.BACKWARD),
+    ((*made.FORWARD, made.python("unpack_hook", "/torch/utils/checkpoint.py")), Kind.RECOMPUTED),
+    ((made.python("compute_loss", "/home/me/train.py"), made.MAIN), Kind.FUNCTION),
+    ((Frame("aten::mm", "", 0), Frame("autograd::engine::evaluate_function: MmBackward0", "", 0)), Kind.BACKWARD),
+    ((Frame("aten::mm", "", 0), Frame("nn.Module: Linear_0", "", 0)), Kind.FORWARD),
+    ((Frame("aten::mul", "", 0), Frame("Optimizer.step#AdamW.step", "", 0)), Kind.STEP),
+    # an optimizer that a hook of the backward pass runs
+    ((*made.STATES[:2], made.python("hook", "/home/me/train.py"), *made.ACCUMULATE), Kind.OPTIMIZER_STATE),
+])
 def test_rules_name_what_they_say(frames: tuple[Frame, ...], kind: Kind) -> None:
     assert kind_of(frames) == kind
 
@@ -140,32 +137,29 @@ CORE = vllm(
 )
 
 
-@pytest.mark.parametrize(
-    ("inner", "kind"),
-    [
-        ((("_allocate_kv_cache_tensors", "vllm/v1/worker/gpu_model_runner.py"),
-          ("initialize_kv_cache", "vllm/v1/worker/gpu_model_runner.py")), Kind.CACHE),
-        ((("_allocate_kv_cache", "vllm/v1/worker/gpu/attn_utils.py"),
-          ("init_kv_cache", "vllm/v1/worker/gpu/attn_utils.py")), Kind.CACHE),
-        ((("forward", "vllm/model_executor/models/llama.py"), ("_dummy_run", "vllm/v1/worker/gpu_model_runner.py"),
-          ("profile_run", "vllm/v1/worker/gpu_model_runner.py"),
-          ("determine_available_memory", "vllm/v1/worker/gpu_worker.py")), Kind.FORWARD),
-        ((("_dummy_run", "vllm/v1/worker/gpu_model_runner.py"),
-          ("capture_model", "vllm/v1/worker/gpu_model_runner.py")), Kind.OTHER),
-        ((("__init__", "vllm/v1/attention/backends/flashinfer.py"),
-          ("create_metadata_builders", "vllm/v1/worker/utils.py"),
-          ("initialize_kv_cache", "vllm/v1/worker/gpu_model_runner.py")), Kind.OTHER),
-        ((("__init__", "vllm/v1/utils.py"), ("_make_buffer", "vllm/v1/worker/gpu_model_runner.py"),
-          ("__init__", "vllm/v1/worker/gpu_model_runner.py"), ("init_device", "vllm/v1/worker/gpu_worker.py")),
-         Kind.BUFFER),
-        ((("create_weights", "vllm/model_executor/layers/linear.py"),
-          ("__init__", "vllm/model_executor/layers/linear.py"), ("__init__", "vllm/model_executor/models/llama.py"),
-          ("load_model", "vllm/v1/worker/gpu_model_runner.py")), Kind.WEIGHT),
-        ((("_create_buffers", "sglang/srt/mem_cache/memory_pool.py"),
-          ("__init__", "sglang/srt/mem_cache/memory_pool.py")), Kind.CACHE),
-        ((("_create_buffers", "torchrl/envs/camera.py"), ("__init__", "torchrl/envs/camera.py")), Kind.OTHER),
-    ],
-)
+@pytest.mark.parametrize(("inner", "kind"), [
+    ((("_allocate_kv_cache_tensors", "vllm/v1/worker/gpu_model_runner.py"),
+      ("initialize_kv_cache", "vllm/v1/worker/gpu_model_runner.py")), Kind.CACHE),
+    ((("_allocate_kv_cache", "vllm/v1/worker/gpu/attn_utils.py"),
+      ("init_kv_cache", "vllm/v1/worker/gpu/attn_utils.py")), Kind.CACHE),
+    ((("forward", "vllm/model_executor/models/llama.py"), ("_dummy_run", "vllm/v1/worker/gpu_model_runner.py"),
+      ("profile_run", "vllm/v1/worker/gpu_model_runner.py"),
+      ("determine_available_memory", "vllm/v1/worker/gpu_worker.py")), Kind.FORWARD),
+    ((("_dummy_run", "vllm/v1/worker/gpu_model_runner.py"),
+      ("capture_model", "vllm/v1/worker/gpu_model_runner.py")), Kind.OTHER),
+    ((("__init__", "vllm/v1/attention/backends/flashinfer.py"),
+      ("create_metadata_builders", "vllm/v1/worker/utils.py"),
+      ("initialize_kv_cache", "vllm/v1/worker/gpu_model_runner.py")), Kind.OTHER),
+    ((("__init__", "vllm/v1/utils.py"), ("_make_buffer", "vllm/v1/worker/gpu_model_runner.py"),
+      ("__init__", "vllm/v1/worker/gpu_model_runner.py"), ("init_device", "vllm/v1/worker/gpu_worker.py")),
+     Kind.BUFFER),
+    ((("create_weights", "vllm/model_executor/layers/linear.py"),
+      ("__init__", "vllm/model_executor/layers/linear.py"), ("__init__", "vllm/model_executor/models/llama.py"),
+      ("load_model", "vllm/v1/worker/gpu_model_runner.py")), Kind.WEIGHT),
+    ((("_create_buffers", "sglang/srt/mem_cache/memory_pool.py"),
+      ("__init__", "sglang/srt/mem_cache/memory_pool.py")), Kind.CACHE),
+    ((("_create_buffers", "torchrl/envs/camera.py"), ("__init__", "torchrl/envs/camera.py")), Kind.OTHER),
+])
 def test_the_start_of_a_server_is_told_apart(inner: tuple[tuple[str, str], ...], kind: Kind) -> None:
     assert kind_of((*vllm(*inner), *CORE)) == kind
 

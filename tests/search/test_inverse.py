@@ -117,19 +117,16 @@ def test_the_cheapest_machine_is_in_one_currency() -> None:
         ask("cheapest-box", "llama-3.1-8b", on=["8xh100-sxm-80gb"])
 
 
-@pytest.mark.parametrize(
-    ("goal", "options", "words"),
-    [
-        ("largest-batch", {"micro_batch": "4"}, "varies --micro-batch"),
-        ("longest-sequence", {"seq_len": 4096}, "varies --seq-len"),
-        ("largest-batch", {"on": ["t4", "h100-sxm-80gb"]}, "one cluster"),
-        ("largest-batch", {"engine": "pytorch,huggingface"}, "one value of --engine"),
-        ("largest-model", {}, "leave out 'llama-3.2-1b'"),
-        ("smallest-box", {"tp": "2"}, "varies --tp"),
-        ("largest-batch", {"budget": "5usd"}, "says nothing"),
-        ("smallest-box", {"on": "h100-sxm-80gb", "max_gpus": 0}, "whole number"),
-    ],
-)
+@pytest.mark.parametrize(("goal", "options", "words"), [
+    ("largest-batch", {"micro_batch": "4"}, "varies --micro-batch"),
+    ("longest-sequence", {"seq_len": 4096}, "varies --seq-len"),
+    ("largest-batch", {"on": ["t4", "h100-sxm-80gb"]}, "one cluster"),
+    ("largest-batch", {"engine": "pytorch,huggingface"}, "one value of --engine"),
+    ("largest-model", {}, "leave out 'llama-3.2-1b'"),
+    ("smallest-box", {"tp": "2"}, "varies --tp"),
+    ("largest-batch", {"budget": "5usd"}, "says nothing"),
+    ("smallest-box", {"on": "h100-sxm-80gb", "max_gpus": 0}, "whole number"),
+])
 def test_a_contradictory_question_is_refused_by_name(goal: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidSpec, match=words):
         ask(goal, **{"on": "8xt4"} | options)

@@ -87,18 +87,14 @@ def test_the_line_of_an_inverse_question(goal: str) -> None:
     assert figures(again) == figures(found)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"model": "llama-3.1-8b", "on": ("4x8xh100-sxm-80gb",), "concurrency": 640, "goal": "fastest"},
-        {"model": "llama-3.1-405b", "on": ("2x8xh100-sxm-80gb", "8xh200-sxm-141gb"), "concurrency": 4},
-        {"model": "llama-3.1-70b", "on": ("aws:g6.12xlarge",), "concurrency": 4, "weights": ("stored",)},
-        {"model": "qwen3-0.6b", "on": ("l40s",), "concurrency": 2, "engine_option": ("offline=true",)},
-        {"model": "llama-3.2-1b", "on": ("1xl4",), "concurrency": 8, "engine": ("vllm", "sglang"), "input_len": 900,
-         "output_len": 100, "prefix_caching": False, "memory_fraction": 0.8},
-    ],
-    ids=["several machines", "replicas over machines", "pipelines", "an option of the engine", "lengths"],
-)
+@pytest.mark.parametrize("options", [
+    {"model": "llama-3.1-8b", "on": ("4x8xh100-sxm-80gb",), "concurrency": 640, "goal": "fastest"},
+    {"model": "llama-3.1-405b", "on": ("2x8xh100-sxm-80gb", "8xh200-sxm-141gb"), "concurrency": 4},
+    {"model": "llama-3.1-70b", "on": ("aws:g6.12xlarge",), "concurrency": 4, "weights": ("stored",)},
+    {"model": "qwen3-0.6b", "on": ("l40s",), "concurrency": 2, "engine_option": ("offline=true",)},
+    {"model": "llama-3.2-1b", "on": ("1xl4",), "concurrency": 8, "engine": ("vllm", "sglang"), "input_len": 900,
+     "output_len": 100, "prefix_caching": False, "memory_fraction": 0.8},
+], ids=["several machines", "replicas over machines", "pipelines", "an option of the engine", "lengths"])
 def test_the_lines_of_a_search_for_deployments(options: dict[str, Any]) -> None:
     given = {"context": 8192} | options
     found, _ = planned_serving(named(given))

@@ -73,18 +73,15 @@ def rerun(label: str, model: str, **load: Any) -> ServeAnswer:
 LENGTHS = {"input_len": 500, "output_len": 100}
 
 
-@pytest.mark.parametrize(
-    ("model", "options"),
-    [
-        ("llama-3.1-8b", {"on": "2xl40s,4xt4", "engine": "vllm,vllm@0.33,sglang"}),
-        ("llama-3.1-8b", {"on": "2xh100-sxm-80gb", "engine": "tensorrt-llm", "kv-dtype": "auto,fp8"}),
-        ("llama-3.2-3b", {"on": "2xl40s", "engine": "llama.cpp,ik_llama.cpp", "weights": "stored,q4_k_m"}),
-        ("qwen2.5-7b", {"on": "2xa100-sxm4-80gb", "engine": "transformers", "weights": "stored"}),
-        ("llama-3.1-8b", {"on": "1xl40s", "graphs": False, "memory-fraction": "0.8", "max-sequences": "64"}),
-        ("llama-3.1-70b", {"on": "1xh100-sxm-80gb", "pp": "4"}),
-        ("llama-3.1-8b", {"on": "azure:Standard_NC96ads_A100_v4,alibaba:ecs.gn7s-c32g1.16xlarge"}),
-    ],
-)
+@pytest.mark.parametrize(("model", "options"), [
+    ("llama-3.1-8b", {"on": "2xl40s,4xt4", "engine": "vllm,vllm@0.33,sglang"}),
+    ("llama-3.1-8b", {"on": "2xh100-sxm-80gb", "engine": "tensorrt-llm", "kv-dtype": "auto,fp8"}),
+    ("llama-3.2-3b", {"on": "2xl40s", "engine": "llama.cpp,ik_llama.cpp", "weights": "stored,q4_k_m"}),
+    ("qwen2.5-7b", {"on": "2xa100-sxm4-80gb", "engine": "transformers", "weights": "stored"}),
+    ("llama-3.1-8b", {"on": "1xl40s", "graphs": False, "memory-fraction": "0.8", "max-sequences": "64"}),
+    ("llama-3.1-70b", {"on": "1xh100-sxm-80gb", "pp": "4"}),
+    ("llama-3.1-8b", {"on": "azure:Standard_NC96ads_A100_v4,alibaba:ecs.gn7s-c32g1.16xlarge"}),
+])
 def test_the_options_of_every_plan_rerun_in_serve_to_the_same_memory_and_speed(
     model: str, options: dict[str, Any]
 ) -> None:
@@ -108,14 +105,11 @@ def test_shares_of_a_card_are_named_by_their_machine() -> None:
     assert any("want of a speed" in text for text in ask(on="aws:g6f.4xlarge").warnings)
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"per-user": "100000"}, {"ttft": "1ms"}, {"per-user": "100000", "ttft": "1ms"},
-        {"per-user": "100000", "max-gpus": 4}, {"ttft": "1ms", "max-gpus": 2}, {"per-user": "90", "max-gpus": 1},
-        {"max-gpus": 1, "concurrency": 4096},
-    ],
-)
+@pytest.mark.parametrize("limits", [
+    {"per-user": "100000"}, {"ttft": "1ms"}, {"per-user": "100000", "ttft": "1ms"},
+    {"per-user": "100000", "max-gpus": 4}, {"ttft": "1ms", "max-gpus": 2}, {"per-user": "90", "max-gpus": 1},
+    {"max-gpus": 1, "concurrency": 4096},
+])
 def test_limits_that_nothing_keeps_name_those_that_something_keeps(limits: dict[str, Any]) -> None:
     question = {"on": "1xl40s,2xl40s,aws:g6f.4xlarge,1xh100-sxm-80gb", **limits}
     found = ask(**question)
@@ -153,20 +147,17 @@ def test_least_memory_is_least_of_what_the_load_needs_over_all_cards() -> None:
     assert sum(rank.count for rank in best.ranks) == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"engine": "llama.cpp", "weights": "fp8"}, InvalidSpec, "llama.cpp has no fp8"),
-        ({"weights": "fp9"}, UnknownName, "fp9"),
-        ({"ttft": "soon"}, InvalidSpec, "500ms"),
-        ({"per-user": "0"}, InvalidSpec, "more than 0"),
-        ({"on": None}, InvalidSpec, "on what"),
-        ({"max-gpus": 1}, InvalidSpec, "max-gpus"),
-        ({"engine": "nothing"}, UnknownName, "nothing"),
-        ({"context": 1000}, InvalidSpec, "longer than context=1000"),
-        ({"input-len": 200_000}, InvalidSpec, "131072 that llama-3.1-8b was trained with"),
-    ],
-)
+@pytest.mark.parametrize(("options", "error", "words"), [
+    ({"engine": "llama.cpp", "weights": "fp8"}, InvalidSpec, "llama.cpp has no fp8"),
+    ({"weights": "fp9"}, UnknownName, "fp9"),
+    ({"ttft": "soon"}, InvalidSpec, "500ms"),
+    ({"per-user": "0"}, InvalidSpec, "more than 0"),
+    ({"on": None}, InvalidSpec, "on what"),
+    ({"max-gpus": 1}, InvalidSpec, "max-gpus"),
+    ({"engine": "nothing"}, UnknownName, "nothing"),
+    ({"context": 1000}, InvalidSpec, "longer than context=1000"),
+    ({"input-len": 200_000}, InvalidSpec, "131072 that llama-3.1-8b was trained with"),
+])
 def test_bad_questions_get_one_sentence(options: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         ask(**options)

@@ -83,17 +83,14 @@ def test_safetensors_bytes_are_exact(tmp_path: Path) -> None:
     assert (weights.elements, weights.num_bytes) == (22, 58)
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"", "safetensors"),
-        (struct.pack("<Q", 2**60) + b"{}", "safetensors"),
-        (safetensors_bytes({"a": ("BF16", [3, 5], 30)})[:-1], "bytes"),
-        (safetensors_bytes({"a": ("BF16", [3, 5], 31)}), "a"),
-        (safetensors_bytes({"a": ("X9", [1], 1)}), "X9"),
-        (safetensors_bytes({"a": ("BF16", [-1], 2)}), "a"),
-    ],
-)
+@pytest.mark.parametrize(("data", "words"), [
+    (b"", "safetensors"),
+    (struct.pack("<Q", 2**60) + b"{}", "safetensors"),
+    (safetensors_bytes({"a": ("BF16", [3, 5], 30)})[:-1], "bytes"),
+    (safetensors_bytes({"a": ("BF16", [3, 5], 31)}), "a"),
+    (safetensors_bytes({"a": ("X9", [1], 1)}), "X9"),
+    (safetensors_bytes({"a": ("BF16", [-1], 2)}), "a"),
+])
 def test_broken_safetensors_get_one_sentence(tmp_path: Path, data: bytes, words: str) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)

@@ -7,22 +7,19 @@ from vramcast.errors import InvalidSpec
 from vramcast.sources.numbers import model_from_numbers
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        {"params": "1B"},
-        {"params": "many", "layers": 2, "hidden": 64},
-        {"params": "1M", "layers": 96, "hidden": 12288},
-        {"params": "7B", "layers": 32, "hidden": 4096, "heads": 33},
-        {"params": "7B", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 5},
-        {"params": "7B", "layers": 32, "hidden": 10**9},
-        {"params": "7B", "layers": 32, "hidden": 4096, "ffn": 100},
-        {"params": "7B", "layers": 32, "hidden": 4096, "heads": -32},
-        {"params": "7B", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": -8},
-        {"params": "7B", "layers": 32, "hidden": 4096, "vocab": 0},
-        {"params": "9" * 30, "layers": 32, "hidden": 4096},
-    ],
-)
+@pytest.mark.parametrize("numbers", [
+    {"params": "1B"},
+    {"params": "many", "layers": 2, "hidden": 64},
+    {"params": "1M", "layers": 96, "hidden": 12288},
+    {"params": "7B", "layers": 32, "hidden": 4096, "heads": 33},
+    {"params": "7B", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 5},
+    {"params": "7B", "layers": 32, "hidden": 10**9},
+    {"params": "7B", "layers": 32, "hidden": 4096, "ffn": 100},
+    {"params": "7B", "layers": 32, "hidden": 4096, "heads": -32},
+    {"params": "7B", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": -8},
+    {"params": "7B", "layers": 32, "hidden": 4096, "vocab": 0},
+    {"params": "9" * 30, "layers": 32, "hidden": 4096},
+])
 def test_numbers_that_cannot_add_up_are_refused(numbers: dict[str, object]) -> None:
     with pytest.raises(InvalidSpec) as caught:
         model_from_numbers(**numbers)  # type: ignore[arg-type]

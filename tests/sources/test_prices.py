@@ -203,21 +203,18 @@ def test_no_region_of_a_source_reaches_the_table_unchecked(server: str) -> None:
     assert "is no region" in refreshed("gcp", server).failure
 
 
-@pytest.mark.parametrize(
-    ("path", "provider", "content"),
-    [
-        (GCP_PATH, "gcp", "[]"),
-        (GCP_PATH, "gcp", "{"),
-        (GCP_PATH, "gcp", '{"prices": {"us-east4": 7}}'),
-        (GCP_PATH, "gcp", "[" * 100_000),
-        (GCP_PATH, "gcp", '{"prices": {}}'),
-        (LAMBDA_PATH, "lambda", "a,b\n1,2\n"),
-        (AZURE_PATH, "azure", '{"Items": 3}'),
-        (AZURE_PATH, "azure", '{"Items": [3]}'),
-        (ALIBABA_PAGE, "alibaba", "nothing here"),
-        (AWS_PATH, "aws", aws_list(header=("a", "b"))),
-    ],
-)
+@pytest.mark.parametrize(("path", "provider", "content"), [
+    (GCP_PATH, "gcp", "[]"),
+    (GCP_PATH, "gcp", "{"),
+    (GCP_PATH, "gcp", '{"prices": {"us-east4": 7}}'),
+    (GCP_PATH, "gcp", "[" * 100_000),
+    (GCP_PATH, "gcp", '{"prices": {}}'),
+    (LAMBDA_PATH, "lambda", "a,b\n1,2\n"),
+    (AZURE_PATH, "azure", '{"Items": 3}'),
+    (AZURE_PATH, "azure", '{"Items": [3]}'),
+    (ALIBABA_PAGE, "alibaba", "nothing here"),
+    (AWS_PATH, "aws", aws_list(header=("a", "b"))),
+])
 def test_changed_formats_are_one_sentence(server: str, path: str, provider: str, content: str) -> None:
     Lists.files[path] = content
     failure = refreshed(provider, server).failure

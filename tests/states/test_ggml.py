@@ -35,14 +35,11 @@ def test_mixes_give_published_file_sizes_but_for_the_text_in_their_headers(mix: 
     assert abs(sum(weight.num_bytes for weight in weights) + TOKENIZER - size) < 2048
 
 
-@pytest.mark.parametrize(
-    ("text", "mix"),
-    [
-        ("Qwen3-8B-Q4_K_M.gguf", "q4_k_m"), ("Q3_K - Small", "q3_k_s"), ("UD-Q6_K_XL", "q6_k"),
-        ("IQ4_XS - 4.25 bpw", "iq4_xs"), ("IQ4_KS_R4 - 4.25 bpw", "iq4_ks_r4"), ("F16", "f16"), ("BF16", "bf16"),
-        ("a file", None), ("mxfp4_moe", "mxfp4_moe"),
-    ],
-)
+@pytest.mark.parametrize(("text", "mix"), [
+    ("Qwen3-8B-Q4_K_M.gguf", "q4_k_m"), ("Q3_K - Small", "q3_k_s"), ("UD-Q6_K_XL", "q6_k"),
+    ("IQ4_XS - 4.25 bpw", "iq4_xs"), ("IQ4_KS_R4 - 4.25 bpw", "iq4_ks_r4"), ("F16", "f16"), ("BF16", "bf16"),
+    ("a file", None), ("mxfp4_moe", "mxfp4_moe"),
+])
 def test_mixes_are_read_from_names(text: str, mix: str | None) -> None:
     assert known_mix(text) == mix
 

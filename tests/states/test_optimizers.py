@@ -14,19 +14,16 @@ NORM = Weight("decoder.layers", "norm", (4096,), repeats=64)
 N = 4096 * 4096
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "width", "size"),
-    [
-        ("adamw", (4096, 4096), 4, 8 * N), ("adamw-8bit", (4096, 4096), 4, 2 * N + 2 * 4 * N // 256),
-        ("adamw-8bit", (4095,), 4, 2 * 4 * 4095), ("paged-adamw-8bit", (4096, 4096), 4, 0),
-        ("adafactor", (1000, 500), 4, 4 * 1500), ("galore:128", (1024, 4096), 2, 2 * (2 * 128 * 4096 + 128 * 1024)),
-        ("galore:100000", (64, 32), 4, 4 * (2 * 32 * 64 + 32 * 32)), ("lomo", (4096, 4096), 4, 0),
-        ("adam-mini", (64, 32), 4, 4 * (64 * 32 + 64)), ("adam-mini", (64,), 4, 4 * 65),
-        ("flash-adamw", (64, 32), 2, 3 * 64 * 32 + 2 * 2 * 64), ("flash-adamw", (64, 32), 4, 2 * 64 * 32 + 2 * 2 * 64),
-        ("adamw-te-remainders", (64, 32), 4, 12 * 64 * 32),
-        ("muon", (4096,), 4, 8 * 4096), ("muon", (64, 64), 4, 4 * 64 * 64),
-    ],
-)
+@pytest.mark.parametrize(("name", "shape", "width", "size"), [
+    ("adamw", (4096, 4096), 4, 8 * N), ("adamw-8bit", (4096, 4096), 4, 2 * N + 2 * 4 * N // 256),
+    ("adamw-8bit", (4095,), 4, 2 * 4 * 4095), ("paged-adamw-8bit", (4096, 4096), 4, 0),
+    ("adafactor", (1000, 500), 4, 4 * 1500), ("galore:128", (1024, 4096), 2, 2 * (2 * 128 * 4096 + 128 * 1024)),
+    ("galore:100000", (64, 32), 4, 4 * (2 * 32 * 64 + 32 * 32)), ("lomo", (4096, 4096), 4, 0),
+    ("adam-mini", (64, 32), 4, 4 * (64 * 32 + 64)), ("adam-mini", (64,), 4, 4 * 65),
+    ("flash-adamw", (64, 32), 2, 3 * 64 * 32 + 2 * 2 * 64), ("flash-adamw", (64, 32), 4, 2 * 64 * 32 + 2 * 2 * 64),
+    ("adamw-te-remainders", (64, 32), 4, 12 * 64 * 32),
+    ("muon", (4096,), 4, 8 * 4096), ("muon", (64, 64), 4, 4 * 64 * 64),
+])
 def test_states_take_what_their_papers_and_packages_say(
     name: str, shape: tuple[int, ...], width: int, size: int
 ) -> None:

@@ -111,25 +111,22 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert answer_of().ranks == answer_of().ranks
 
 
-@pytest.mark.parametrize(
-    ("target", "options", "kind", "words"),
-    [
-        ("tests.tracing.nosuch:f", {}, SourceError, "not installed"),
-        (f"{HERE}:Stak", {}, UnknownName, "Stack"),
-        ("Stack", {}, InvalidSpec, "module:factory"),
-        (f"{HERE}:build", {}, InvalidSpec, "--arg"),
-        (f"{HERE}:nothing", {}, InvalidSpec, "object of int"),
-        (f"{HERE}:Picky", {"eval": True}, InvalidSpec, "this never works"),
-        (f"{HERE}:Picky", {}, InvalidSpec, "--eval"),
-        (STACK, {"input": ()}, InvalidSpec, "--input"),
-        (STACK, {"input": ("8x255",)}, InvalidSpec, "layers.0.up, given 8 x 255"),
-        (STACK, {"loss": f"{HERE}:nothing"}, InvalidSpec, "nothing"),
-        (STACK, {"loss": "torch:sigmoid"}, InvalidSpec, "scalar"),
-        (STACK, {"optimizer": "adamww"}, UnknownName, "adamw"),
-        (STACK, {"checkpoint": ("nosuch",)}, UnknownName, "nosuch"),
-        (STACK, {"seq-len": 8}, InvalidSpec, "BxS"),
-    ],
-)
+@pytest.mark.parametrize(("target", "options", "kind", "words"), [
+    ("tests.tracing.nosuch:f", {}, SourceError, "not installed"),
+    (f"{HERE}:Stak", {}, UnknownName, "Stack"),
+    ("Stack", {}, InvalidSpec, "module:factory"),
+    (f"{HERE}:build", {}, InvalidSpec, "--arg"),
+    (f"{HERE}:nothing", {}, InvalidSpec, "object of int"),
+    (f"{HERE}:Picky", {"eval": True}, InvalidSpec, "this never works"),
+    (f"{HERE}:Picky", {}, InvalidSpec, "--eval"),
+    (STACK, {"input": ()}, InvalidSpec, "--input"),
+    (STACK, {"input": ("8x255",)}, InvalidSpec, "layers.0.up, given 8 x 255"),
+    (STACK, {"loss": f"{HERE}:nothing"}, InvalidSpec, "nothing"),
+    (STACK, {"loss": "torch:sigmoid"}, InvalidSpec, "scalar"),
+    (STACK, {"optimizer": "adamww"}, UnknownName, "adamw"),
+    (STACK, {"checkpoint": ("nosuch",)}, UnknownName, "nosuch"),
+    (STACK, {"seq-len": 8}, InvalidSpec, "BxS"),
+])
 def test_what_cannot_be_traced_gets_one_sentence(target, options, kind, words) -> None:
     given = {"input": ("8x256",), **options}
     with pytest.raises(kind, match=words) as caught:

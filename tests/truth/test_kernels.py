@@ -30,13 +30,10 @@ def test_liger_cross_entropy_is_one_copy_of_the_logits() -> None:
     assert mebibytes(provider="liger", x_value="8192") == pytest.approx(512.32861328125, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"kernel": "no_such_kernel"}, {"provider": "no_such_provider"}, {"gpu": "no such card"}, {"config": "{}"},
-        {"kernel": "multi_token_attention"}, {"mode": "no_such_mode"},
-    ],
-)
+@pytest.mark.parametrize("fields", [
+    {"kernel": "no_such_kernel"}, {"provider": "no_such_provider"}, {"gpu": "no such card"}, {"config": "{}"},
+    {"kernel": "multi_token_attention"}, {"mode": "no_such_mode"},
+])
 def test_what_is_not_modelled_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(Refused):
         predict(row(**fields))

@@ -72,17 +72,14 @@ def test_rows_of_another_program_say_which(tmp_path: Path) -> None:
     assert case["source"] == ["a study (some/repository x.csv)", "https://github.com/some/repository"]
 
 
-@pytest.mark.parametrize(
-    ("text", "url"),
-    [
-        ("https://github.com/a/b/issues/7 comment", "https://github.com/a/b/issues/7"),
-        ("github.com/a/b @58eb52c0 docs/x.md", "https://github.com/a/b/tree/58eb52c0"),
-        ("github.com/a/b refs/pull/205 @a95ae28 x.log", "https://github.com/a/b/tree/a95ae28"),
-        ("a/b@58eb52c0:docs/x.md", "https://github.com/a/b/tree/58eb52c0"),
-        ("a/b:docs/x.md", "https://github.com/a/b"),
-        ("a study (a/b docs/x.md, Apache-2.0)", "https://github.com/a/b"),
-        ("a/b", ""), ("somebody's blog", ""), ("javascript:alert(1)", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "url"), [
+    ("https://github.com/a/b/issues/7 comment", "https://github.com/a/b/issues/7"),
+    ("github.com/a/b @58eb52c0 docs/x.md", "https://github.com/a/b/tree/58eb52c0"),
+    ("github.com/a/b refs/pull/205 @a95ae28 x.log", "https://github.com/a/b/tree/a95ae28"),
+    ("a/b@58eb52c0:docs/x.md", "https://github.com/a/b/tree/58eb52c0"),
+    ("a/b:docs/x.md", "https://github.com/a/b"),
+    ("a study (a/b docs/x.md, Apache-2.0)", "https://github.com/a/b"),
+    ("a/b", ""), ("somebody's blog", ""), ("javascript:alert(1)", ""),
+])
 def test_addresses_of_sources_are_those_of_their_repositories(text: str, url: str) -> None:
     assert address(text) == url

@@ -20,30 +20,24 @@ def row(kernel, provider, x_value, mode="full"):
     return next(row for row in rows if wanted.items() <= row.items())
 
 
-@pytest.mark.parametrize(
-    ("kernel", "provider", "x_value"),
-    [
-        ("cross_entropy", "huggingface", "4096"), ("sparsemax", "torch", "8192"), ("swiglu", "huggingface", "2048"),
-        ("tiled_swiglu", "deepspeed_tiled", "1024"), ("rms_norm", "huggingface", "4096"),
-        ("rope", "huggingface", "512"),
-        ("megatron_cross_entropy", "megatron-unfused", "8192"), ("fused_neighborhood_attention", "torch", "1024"),
-        ("fused_neighborhood_attention", "torch", "64"), ("sparse_multi_token_attention", "torch", "256"),
-        ("fused_moe", "huggingface", "128"),
-    ],
-)
+@pytest.mark.parametrize(("kernel", "provider", "x_value"), [
+    ("cross_entropy", "huggingface", "4096"), ("sparsemax", "torch", "8192"), ("swiglu", "huggingface", "2048"),
+    ("tiled_swiglu", "deepspeed_tiled", "1024"), ("rms_norm", "huggingface", "4096"),
+    ("rope", "huggingface", "512"),
+    ("megatron_cross_entropy", "megatron-unfused", "8192"), ("fused_neighborhood_attention", "torch", "1024"),
+    ("fused_neighborhood_attention", "torch", "64"), ("sparse_multi_token_attention", "torch", "256"),
+    ("fused_moe", "huggingface", "128"),
+])
 def test_the_peak_is_that_of_the_card_to_the_byte(kernel, provider, x_value):
     measured = row(kernel, provider, x_value)
     assert Scored("", measured, traced_peak(measured)).is_exact
 
 
-@pytest.mark.parametrize(
-    ("kernel", "provider", "timestamp", "sizes"),
-    [
-        ("fused_linear_jsd", "torch", "2024-10-09 12:29:33", {"BT": 2048, "H": 1024, "V": 32000}),
-        ("fused_linear_simpo_loss", "huggingface", "2024-11-15 14:29:33", {"B": 4, "T": 512, "H": 1024, "V": 32000}),
-        ("fused_linear_orpo_loss", "huggingface", "2024-11-14 14:29:33", {"B": 4, "T": 512, "H": 1024, "V": 32000}),
-    ],
-)
+@pytest.mark.parametrize(("kernel", "provider", "timestamp", "sizes"), [
+    ("fused_linear_jsd", "torch", "2024-10-09 12:29:33", {"BT": 2048, "H": 1024, "V": 32000}),
+    ("fused_linear_simpo_loss", "huggingface", "2024-11-15 14:29:33", {"B": 4, "T": 512, "H": 1024, "V": 32000}),
+    ("fused_linear_orpo_loss", "huggingface", "2024-11-14 14:29:33", {"B": 4, "T": 512, "H": 1024, "V": 32000}),
+])
 def test_formula_and_code_of_a_benchmark_agree(kernel, provider, timestamp, sizes):
     name, value = next(iter(sizes.items()))
     asked = {

@@ -26,16 +26,13 @@ def test_arguments_are_read_however_they_are_written() -> None:
     assert arguments_of({}) == {}
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"gpu_memory_utilization": None}, "fraction"),
-        ({"notes": "--cpu-offload-gb 12"}, "host"),
-        ({"quant_dtype": "unstated"}, "stored"),
-        ({"notes": "co-tenants inflate non_torch"}, "other processes"),
-        ({"quantity": "time_to_first_token_s"}, "not predicted"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"gpu_memory_utilization": None}, "fraction"),
+    ({"notes": "--cpu-offload-gb 12"}, "host"),
+    ({"quant_dtype": "unstated"}, "stored"),
+    ({"notes": "co-tenants inflate non_torch"}, "other processes"),
+    ({"quantity": "time_to_first_token_s"}, "not predicted"),
+])
 def test_what_cannot_be_asked_is_refused_with_the_reason(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         list(predict(row(**changes)))

@@ -29,17 +29,14 @@ def test_what_is_said_to_be_used_wins(machine: Machine) -> None:
     assert held["bytes"] == 1024 * MIB
 
 
-@pytest.mark.parametrize(
-    ("lines", "gpus"),
-    [
-        (("gpu 6144 100 NVIDIA GeForce RTX 3050 Laptop GPU",), "1xrtx-3050-laptop-6gb"),
-        (("gpu 49140 100 NVIDIA GeForce RTX 4090",), "1xrtx-4090-48gb"),  # with twice the memory soldered on
-        (("gpu 49140 100 NVIDIA GeForce RTX 3090",), "1x49140mib"),
-        (("gpu 30000 100 NVIDIA Graphics Device",), "1x30000mib"),
-        (("gpu 24576 100 NVIDIA GeForce RTX 3090", "gpu 24564 100 NVIDIA GeForce RTX 4090"), "1xrtx-3090+1xrtx-4090"),
-        (("gpu 81920 300 NVIDIA A100-SXM4-80GB", "mig 1 9728 1g.10gb"), "1xa100-sxm4-80gb-1g.10gb"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "gpus"), [
+    (("gpu 6144 100 NVIDIA GeForce RTX 3050 Laptop GPU",), "1xrtx-3050-laptop-6gb"),
+    (("gpu 49140 100 NVIDIA GeForce RTX 4090",), "1xrtx-4090-48gb"),  # with twice the memory soldered on
+    (("gpu 49140 100 NVIDIA GeForce RTX 3090",), "1x49140mib"),
+    (("gpu 30000 100 NVIDIA Graphics Device",), "1x30000mib"),
+    (("gpu 24576 100 NVIDIA GeForce RTX 3090", "gpu 24564 100 NVIDIA GeForce RTX 4090"), "1xrtx-3090+1xrtx-4090"),
+    (("gpu 81920 300 NVIDIA A100-SXM4-80GB", "mig 1 9728 1g.10gb"), "1xa100-sxm4-80gb-1g.10gb"),
+])
 def test_cards_of_every_kind_are_named(machine: Machine, lines: tuple[str, ...], gpus: str) -> None:
     machine.has(*lines)
     asked = machine.ask("train", *JOB, "--gpus", "here")

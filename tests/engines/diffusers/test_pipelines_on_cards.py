@@ -39,15 +39,12 @@ def test_larger_pictures_and_more_of_them_take_no_less() -> None:
     assert allocated("stable-diffusion-1.5", concurrency=2) > allocated("stable-diffusion-1.5")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"height": 1001}, "height=1001 is not a multiple of 16 pixels; use 992 or 1008"),
-        ({"kv_dtype": "fp8"}, "--kv-dtype says nothing about a diffusion pipeline"),
-        ({"engine": "vllm"}, "flux.1-dev is a diffusion pipeline, vllm runs language models"),
-        ({"engine_option": ["context-parallel=8"]}, "context-parallel=8 needs as many GPUs"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"height": 1001}, "height=1001 is not a multiple of 16 pixels; use 992 or 1008"),
+    ({"kv_dtype": "fp8"}, "--kv-dtype says nothing about a diffusion pipeline"),
+    ({"engine": "vllm"}, "flux.1-dev is a diffusion pipeline, vllm runs language models"),
+    ({"engine_option": ["context-parallel=8"]}, "context-parallel=8 needs as many GPUs"),
+])
 def test_bad_questions_are_answered_in_a_sentence(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSpec, match=message):
         serve("flux.1-dev", gpus="h100", **options)

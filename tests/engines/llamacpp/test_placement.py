@@ -32,14 +32,11 @@ def test_experts_can_stay_on_the_host_by_layer_or_by_pattern() -> None:
     assert card_bytes(every, 0) < card_bytes(some, 0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"override_tensor": "exps"}, "PATTERN=CPU"), ({"override_tensor": "exps=CUDA4"}, "CUDA0"),
-        ({"override_tensor": "(=CPU"}, "override-tensor"), ({"tensor_split": "a,b"}, "such as 3,1"),
-        ({"tensor_split": "1,1,1"}, "up to 1"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"override_tensor": "exps"}, "PATTERN=CPU"), ({"override_tensor": "exps=CUDA4"}, "CUDA0"),
+    ({"override_tensor": "(=CPU"}, "override-tensor"), ({"tensor_split": "a,b"}, "such as 3,1"),
+    ({"tensor_split": "1,1,1"}, "up to 1"),
+])
 def test_wrong_placements_get_one_sentence(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidSpec, match=message):
         context("qwen3-30b-a3b", **options)

@@ -27,16 +27,13 @@ def said(model: str, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("engine", LANGUAGE)
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"images": 3}, "reads no images"), ({"image_size": 448}, "reads no images"),
-        ({"height": 64}, "language model"), ({"width": 64}, "language model"), ({"frames": 9}, "language model"),
-        ({"lora_rank": 64}, "lora-rank=64 says nothing"), ({"tiling": True}, "tiling"), ({"slicing": True}, "slicing"),
-        ({"max_sequences": 0}, "max-sequences=0"), ({"block_tokens": 7}, "block-tokens=7"),
-        ({"context": 131_073}, "131072 positions"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"images": 3}, "reads no images"), ({"image_size": 448}, "reads no images"),
+    ({"height": 64}, "language model"), ({"width": 64}, "language model"), ({"frames": 9}, "language model"),
+    ({"lora_rank": 64}, "lora-rank=64 says nothing"), ({"tiling": True}, "tiling"), ({"slicing": True}, "slicing"),
+    ({"max_sequences": 0}, "max-sequences=0"), ({"block_tokens": 7}, "block-tokens=7"),
+    ({"context": 131_073}, "131072 positions"),
+])
 def test_what_a_language_model_cannot_be_asked_is_said(engine: str, options: dict[str, Any], words: str) -> None:
     text = said("llama-3.1-8b", gpus="2xh100", engine=engine, **options)
     assert words in text
@@ -98,28 +95,25 @@ def test_float8_of_torchtitan_needs_a_card_with_it() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"gpus": "t4", "dtype": "bf16"}, "use --dtype fp16"),
-        ({"gpus": "v100-sxm2-32gb", "kv_dtype": "fp8"}, "compute capability 7.5"),
-        ({"gpus": "a100-sxm4-80gb", "engine": "tensorrt-llm", "kv_dtype": "fp8"}, "compute capability 8.9"),
-        ({"gpus": "h100", "engine": "tensorrt-llm", "weights": "nvfp4"}, "compute capability 10.0"),
-        ({"gpus": "t4", "engine": "vllm@0.11", "weights": "fp8"}, "compute capability 8.0"),
-        ({"gpus": "t4", "engine": "transformers", "attention": "flash"}, "use sdpa"),
-        ({"gpus": "mi300x", "engine": "vllm@0.11", "weights": "nf4"}, "bitsandbytes"),
-        ({"lora_slots": 2, "lora_rank": 7}, "lora-rank=7"),
-        ({"engine": "sglang", "draft": "medusa"}, "draft=medusa"),
-        ({"engine": "vllm@0.11.0", "lora_slots": 2, "lora_rank": 1}, "lora-rank=1"),
-        ({"engine": "vllm@0.12", "draft": "llama-3.2-1b"}, "takes no draft model; use vllm@0.15 or later"),
-        ({"engine": "sglang@0.5.1", "draft": "llama-3.2-1b"}, "takes no draft model; use sglang@0.5.2 or later"),
-        ({"engine": "sglang@0.5.2", "draft": "ngram"}, "has no draft=ngram; use sglang@0.5.3 or later"),
-        ({"engine": "sglang@0.4.1", "draft": "eagle"}, "has no draft=eagle; use sglang@0.4.2 or later"),
-        ({"engine": "vllm", "draft": "qwen3-0.6b"}, "vocabulary of 151936"),
-        ({"engine": "sglang", "draft": "qwen3-0.6b"}, "vocabulary of 151936"),
-        ({"draft": "bert-base-uncased"}, "generates no tokens"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"gpus": "t4", "dtype": "bf16"}, "use --dtype fp16"),
+    ({"gpus": "v100-sxm2-32gb", "kv_dtype": "fp8"}, "compute capability 7.5"),
+    ({"gpus": "a100-sxm4-80gb", "engine": "tensorrt-llm", "kv_dtype": "fp8"}, "compute capability 8.9"),
+    ({"gpus": "h100", "engine": "tensorrt-llm", "weights": "nvfp4"}, "compute capability 10.0"),
+    ({"gpus": "t4", "engine": "vllm@0.11", "weights": "fp8"}, "compute capability 8.0"),
+    ({"gpus": "t4", "engine": "transformers", "attention": "flash"}, "use sdpa"),
+    ({"gpus": "mi300x", "engine": "vllm@0.11", "weights": "nf4"}, "bitsandbytes"),
+    ({"lora_slots": 2, "lora_rank": 7}, "lora-rank=7"),
+    ({"engine": "sglang", "draft": "medusa"}, "draft=medusa"),
+    ({"engine": "vllm@0.11.0", "lora_slots": 2, "lora_rank": 1}, "lora-rank=1"),
+    ({"engine": "vllm@0.12", "draft": "llama-3.2-1b"}, "takes no draft model; use vllm@0.15 or later"),
+    ({"engine": "sglang@0.5.1", "draft": "llama-3.2-1b"}, "takes no draft model; use sglang@0.5.2 or later"),
+    ({"engine": "sglang@0.5.2", "draft": "ngram"}, "has no draft=ngram; use sglang@0.5.3 or later"),
+    ({"engine": "sglang@0.4.1", "draft": "eagle"}, "has no draft=eagle; use sglang@0.4.2 or later"),
+    ({"engine": "vllm", "draft": "qwen3-0.6b"}, "vocabulary of 151936"),
+    ({"engine": "sglang", "draft": "qwen3-0.6b"}, "vocabulary of 151936"),
+    ({"draft": "bert-base-uncased"}, "generates no tokens"),
+])
 def test_what_a_version_or_a_card_cannot_is_refused(options: dict[str, Any], words: str) -> None:
     text = said("llama-3.1-8b", **({"gpus": "h100", "context": 4096} | options))
     assert text.startswith("refused") and words in text

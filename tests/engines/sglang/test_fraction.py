@@ -36,13 +36,10 @@ def test_what_is_set_aside_for_a_draft_by_release(version: tuple[int, ...], mib:
     assert draft_mib(version, "ngram") == draft_mib(version, None) == 0
 
 
-@pytest.mark.parametrize(
-    ("version", "size", "fraction"),
-    [
-        ((0, 4, 5), 141 * GIB, 0.88), ((0, 4, 6), 141 * GIB, 1 - 13 / 141), ((0, 4, 7), 141 * GIB, 1 - 18 / 141),
-        ((0, 4, 7), 180 * GIB, 0.79), ((0, 4, 8), 141 * GIB, 1 - 12.5 / 141),
-    ],
-)
+@pytest.mark.parametrize(("version", "size", "fraction"), [
+    ((0, 4, 5), 141 * GIB, 0.88), ((0, 4, 6), 141 * GIB, 1 - 13 / 141), ((0, 4, 7), 141 * GIB, 1 - 18 / 141),
+    ((0, 4, 7), 180 * GIB, 0.79), ((0, 4, 8), 141 * GIB, 1 - 12.5 / 141),
+])
 def test_cards_above_80_gib_in_the_releases_of_0_4(version: tuple[int, ...], size: int, fraction: float) -> None:
     assert default_fraction(version, size, PLAIN) == pytest.approx(fraction, abs=6e-4)
 

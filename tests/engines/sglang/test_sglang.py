@@ -69,18 +69,15 @@ def test_drafts_lie_beside_the_pools_until_they_are_counted() -> None:
     assert after.startup["KV cache"] < before.startup["KV cache"]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"gpu_layers": 3}, Unsupported, "gpu-layers"),
-        ({"kv_dtype": "q8_0"}, InvalidSpec, "none of sglang's"),
-        ({"engine_option": ("mem-fraction=3",)}, UnknownName, "sglang option"),
-        ({"engine_option": ("max-total-tokens=many",)}, InvalidSpec, "whole number"),
-        ({"gpus": "2xh100", "tp": 2, "dcp": 2}, Unsupported, "dcp"),
-        ({"engine": "sglang@0.2"}, InvalidSpec, "0.3 to 0.5.23"),
-        ({"model": "whisper-large-v3"}, Unsupported, "transformers"),
-    ],
-)
+@pytest.mark.parametrize(("options", "error", "words"), [
+    ({"gpu_layers": 3}, Unsupported, "gpu-layers"),
+    ({"kv_dtype": "q8_0"}, InvalidSpec, "none of sglang's"),
+    ({"engine_option": ("mem-fraction=3",)}, UnknownName, "sglang option"),
+    ({"engine_option": ("max-total-tokens=many",)}, InvalidSpec, "whole number"),
+    ({"gpus": "2xh100", "tp": 2, "dcp": 2}, Unsupported, "dcp"),
+    ({"engine": "sglang@0.2"}, InvalidSpec, "0.3 to 0.5.23"),
+    ({"model": "whisper-large-v3"}, Unsupported, "transformers"),
+])
 def test_what_sglang_does_not_offer_is_said(options: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         ask(**options)

@@ -61,18 +61,15 @@ def test_fp32_checkpoints_stay_fp32() -> None:
     assert bytes_of(ask("bert-base-uncased", context=512), "weights") == pytest.approx(4 * 109_514_298, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        ({"tp": 2, "gpus": "2xl40s"}, Unsupported, "--pp 2"),
-        ({"kv_dtype": "fp8"}, InvalidSpec, "int8"),
-        ({"engine_option": ["cache=paged"]}, InvalidSpec, "one of dynamic, static"),
-        ({"engine_option": ["speed=1"]}, UnknownName, "transformers option"),
-        ({"context": 100, "input_len": 200}, InvalidSpec, "longer than context"),
-        ({"gpus": "64xl40s", "pp": 64}, InvalidSpec, "28 layers"),
-        ({"draft": "ngram"}, Unsupported, "vllm"),
-    ],
-)
+@pytest.mark.parametrize(("options", "error", "text"), [
+    ({"tp": 2, "gpus": "2xl40s"}, Unsupported, "--pp 2"),
+    ({"kv_dtype": "fp8"}, InvalidSpec, "int8"),
+    ({"engine_option": ["cache=paged"]}, InvalidSpec, "one of dynamic, static"),
+    ({"engine_option": ["speed=1"]}, UnknownName, "transformers option"),
+    ({"context": 100, "input_len": 200}, InvalidSpec, "longer than context"),
+    ({"gpus": "64xl40s", "pp": 64}, InvalidSpec, "28 layers"),
+    ({"draft": "ngram"}, Unsupported, "vllm"),
+])
 def test_what_transformers_cannot_do_is_refused_with_what_works(
     options: dict[str, Any], error: type[Exception], text: str
 ) -> None:

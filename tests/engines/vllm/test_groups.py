@@ -21,14 +21,11 @@ def layout(*stages: list[Mixer], **changes: object):
     return found
 
 
-@pytest.mark.parametrize(
-    ("model", "version", "options", "width"),
-    [
-        ("qwen3-next-80b-a3b", "0.19", {}, 2), ("qwen3.5-9b", "0.19", {}, 4), ("qwen3.5-9b", "0.16", {}, 2),
-        ("mamba-2.8b", "0.19", {}, 2), ("nemotron-3-nano-30b-a3b", "0.19", {}, 4),
-        ("mamba-2.8b", "0.19", {"mamba-ssm-cache-dtype": "float32"}, 4),
-    ],
-)
+@pytest.mark.parametrize(("model", "version", "options", "width"), [
+    ("qwen3-next-80b-a3b", "0.19", {}, 2), ("qwen3.5-9b", "0.19", {}, 4), ("qwen3.5-9b", "0.16", {}, 2),
+    ("mamba-2.8b", "0.19", {}, 2), ("nemotron-3-nano-30b-a3b", "0.19", {}, 4),
+    ("mamba-2.8b", "0.19", {"mamba-ssm-cache-dtype": "float32"}, 4),
+])
 def test_states_are_wider_where_the_configuration_says_so(
     model: str, version: str, options: dict[str, str], width: int
 ) -> None:

@@ -127,14 +127,11 @@ def test_only_the_v0_engine_has_llama_3_2_vision(engine: str, options: tuple[str
         ask("llama-3.2-11b-vision", engine, engine_option=options)
 
 
-@pytest.mark.parametrize(
-    ("engine", "options", "sizes"),
-    [
-        ("vllm@0.19", {}, 51), ("vllm@0.11.0", {}, 67), ("vllm@0.11", {}, 51), ("vllm@0.19", {"max_sequences": 64}, 19),
-        ("vllm@0.19", {"graphs": False}, 0), ("vllm@0.19", {"engine_option": ("graph-sizes=4",)}, 4),
-        ("vllm@0.7", {}, 35), ("vllm@0.7", {"max_sequences": 1}, 2),
-    ],
-)
+@pytest.mark.parametrize(("engine", "options", "sizes"), [
+    ("vllm@0.19", {}, 51), ("vllm@0.11.0", {}, 67), ("vllm@0.11", {}, 51), ("vllm@0.19", {"max_sequences": 64}, 19),
+    ("vllm@0.19", {"graphs": False}, 0), ("vllm@0.19", {"engine_option": ("graph-sizes=4",)}, 4),
+    ("vllm@0.7", {}, 35), ("vllm@0.7", {"max_sequences": 1}, 2),
+])
 def test_so_many_batch_sizes_are_captured(engine: str, options: dict[str, Any], sizes: int) -> None:
     ledger = ask("llama-3.1-8b", engine, **options).fullest.ledger
     graphs = [entry.formula for entry in ledger if entry.category == "cuda graphs"]

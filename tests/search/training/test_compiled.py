@@ -118,13 +118,10 @@ def figures_of(plans: Plans) -> list[tuple[str, int, float]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("engine", "model", "gpus"),
-    [
-        ("torchtitan", "llama-3.1-8b", "8xh100-sxm-80gb"), ("deepspeed", "llama-3.1-8b", "8xa100-sxm4-80gb"),
-        ("pytorch", "llama-3.2-1b", "a100-sxm4-80gb"), ("huggingface", "gpt2", "4xt4"),
-    ],
-)
+@pytest.mark.parametrize(("engine", "model", "gpus"), [
+    ("torchtitan", "llama-3.1-8b", "8xh100-sxm-80gb"), ("deepspeed", "llama-3.1-8b", "8xa100-sxm4-80gb"),
+    ("pytorch", "llama-3.2-1b", "a100-sxm4-80gb"), ("huggingface", "gpt2", "4xt4"),
+])
 def test_every_sampled_plan_of_other_engines_has_the_peak_of_its_program(engine: str, model: str, gpus: str) -> None:
     space = space_of(model, gpus, 64, pp=(1, 2, 4), precisions=(Precision.MIXED_BF16, Precision.AMP_FP16))
     dice = random.Random(3)

@@ -180,15 +180,12 @@ def test_where_nothing_fits_the_nearest_and_what_would_are_said() -> None:
     assert found.nearest_label
 
 
-@pytest.mark.parametrize(
-    ("axes", "limits", "words"),
-    [
-        ({"tp": (3,)}, Limits(), "no plan of megatron is possible"),
-        ({"batch": 7, "tp": (1,), "pp": (1,), "cp": (1,)}, Limits(), "global-batch=7"),
-        ({"on": ["8xa100-sxm4-40gb"]}, Limits(max_gpus=2), "max-gpus=2"),
-        ({}, Limits(budget=10.0, run_tokens=10), "needs prices"),
-    ],
-)
+@pytest.mark.parametrize(("axes", "limits", "words"), [
+    ({"tp": (3,)}, Limits(), "no plan of megatron is possible"),
+    ({"batch": 7, "tp": (1,), "pp": (1,), "cp": (1,)}, Limits(), "global-batch=7"),
+    ({"on": ["8xa100-sxm4-40gb"]}, Limits(max_gpus=2), "max-gpus=2"),
+    ({}, Limits(budget=10.0, run_tokens=10), "needs prices"),
+])
 def test_spaces_that_hold_nothing_get_one_sentence(axes: dict[str, Any], limits: Limits, words: str) -> None:
     with pytest.raises(InvalidSpec, match=words):
         search(space_of(**axes), limits, Goal.FASTEST)

@@ -52,25 +52,22 @@ def test_settings_are_rebuilt_where_their_text_is_missing(tmp_path: Path, settin
     assert read(tmp_path, raw).alloc_conf == expected
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"segments": 5}, "segments must be a list"),
-        ({"device_traces": [5]}, "a device trace must be a list of events"),
-        ({"segments": [5]}, "a segment must be a dict"),
-        ({"segments": [segment(-1, [block(MIB)])]}, "address of a segment is out of range"),
-        ({"segments": [segment(HEAP, [block(MIB)]), segment(HEAP + 512, [block(MIB)])]}, "overlap"),
-        ({"segments": [segment(HEAP, [block(MIB)], total_size=512)]}, "do not tile"),
-        ({"segments": [segment(HEAP, [block(MIB, address=HEAP + 1)])]}, "do not tile"),
-        ({"segments": [segment(HEAP, [block(MIB, "melted")])]}, "has the state 'melted'"),
-        ({"device_traces": [[event("alloc", 2**64, 1)]]}, "addr is out of range"),
-        ({"device_traces": [[event("alloc", 1, -1)]]}, "size is out of range"),
-        ({"device_traces": [[event("alloc", 1, 1.5)]]}, "size must be an integer"),
-        ({"device_traces": [[event("alloc", 1, 1, frames="main")]]}, "frames must be a list"),
-        ({"device_traces": [[event("alloc", 1, 1, frames=[5])]]}, "a frame must be a dict"),
-        ({"device_traces": [[event("alloc", 1, 1, pool_id=(1,))]]}, "a pool id must be a pair"),
-    ],
-)
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"segments": 5}, "segments must be a list"),
+    ({"device_traces": [5]}, "a device trace must be a list of events"),
+    ({"segments": [5]}, "a segment must be a dict"),
+    ({"segments": [segment(-1, [block(MIB)])]}, "address of a segment is out of range"),
+    ({"segments": [segment(HEAP, [block(MIB)]), segment(HEAP + 512, [block(MIB)])]}, "overlap"),
+    ({"segments": [segment(HEAP, [block(MIB)], total_size=512)]}, "do not tile"),
+    ({"segments": [segment(HEAP, [block(MIB, address=HEAP + 1)])]}, "do not tile"),
+    ({"segments": [segment(HEAP, [block(MIB, "melted")])]}, "has the state 'melted'"),
+    ({"device_traces": [[event("alloc", 2**64, 1)]]}, "addr is out of range"),
+    ({"device_traces": [[event("alloc", 1, -1)]]}, "size is out of range"),
+    ({"device_traces": [[event("alloc", 1, 1.5)]]}, "size must be an integer"),
+    ({"device_traces": [[event("alloc", 1, 1, frames="main")]]}, "frames must be a list"),
+    ({"device_traces": [[event("alloc", 1, 1, frames=[5])]]}, "a frame must be a dict"),
+    ({"device_traces": [[event("alloc", 1, 1, pool_id=(1,))]]}, "a pool id must be a pair"),
+])
 def test_what_breaks_a_rule_is_named_in_one_sentence(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SourceError, match=sentence):
         read(tmp_path, recording() | change)

@@ -17,29 +17,26 @@ def asked(*, dtype=torch.bfloat16, width=64, heads=8, kv_heads=8, queries=128, k
     return question._replace(**options)
 
 
-@pytest.mark.parametrize(
-    ("question", "sm", "backend"),
-    [
-        (asked(), A100, Backend.FLASH),
-        (asked(dtype=torch.float32), A100, Backend.EFFICIENT),
-        (asked(dtype=torch.float64), A100, Backend.MATH),
-        (asked(mask=torch.empty(128, 128, device="meta")), A100, Backend.EFFICIENT),
-        (asked(width=512), A100, Backend.EFFICIENT),
-        (asked(width=77), A100, Backend.FLASH),
-        (asked(dtype=torch.float32, width=77), A100, Backend.MATH),
-        (asked(is_causal=True, keys=256), A100, Backend.EFFICIENT),
-        (asked(kv_heads=2), A100, Backend.MATH),
-        (asked(kv_heads=2, enable_gqa=True), A100, Backend.FLASH),
-        (asked(dtype=torch.float32, kv_heads=2, enable_gqa=True), A100, Backend.MATH),
-        (asked(width=200, train=True), A100, Backend.FLASH),
-        (asked(width=200, train=True), RTX_4090, Backend.EFFICIENT),
-        (asked(width=200), RTX_4090, Backend.FLASH),
-        (asked(), H100, Backend.CUDNN),
-        (asked(keys=1), H100, Backend.FLASH),
-        (asked(dtype=torch.float16), V100, Backend.EFFICIENT),
-        (asked(), V100, Backend.MATH),
-    ],
-)
+@pytest.mark.parametrize(("question", "sm", "backend"), [
+    (asked(), A100, Backend.FLASH),
+    (asked(dtype=torch.float32), A100, Backend.EFFICIENT),
+    (asked(dtype=torch.float64), A100, Backend.MATH),
+    (asked(mask=torch.empty(128, 128, device="meta")), A100, Backend.EFFICIENT),
+    (asked(width=512), A100, Backend.EFFICIENT),
+    (asked(width=77), A100, Backend.FLASH),
+    (asked(dtype=torch.float32, width=77), A100, Backend.MATH),
+    (asked(is_causal=True, keys=256), A100, Backend.EFFICIENT),
+    (asked(kv_heads=2), A100, Backend.MATH),
+    (asked(kv_heads=2, enable_gqa=True), A100, Backend.FLASH),
+    (asked(dtype=torch.float32, kv_heads=2, enable_gqa=True), A100, Backend.MATH),
+    (asked(width=200, train=True), A100, Backend.FLASH),
+    (asked(width=200, train=True), RTX_4090, Backend.EFFICIENT),
+    (asked(width=200), RTX_4090, Backend.FLASH),
+    (asked(), H100, Backend.CUDNN),
+    (asked(keys=1), H100, Backend.FLASH),
+    (asked(dtype=torch.float16), V100, Backend.EFFICIENT),
+    (asked(), V100, Backend.MATH),
+])
 def test_the_first_kernel_that_takes_the_call_is_chosen(question, sm, backend):
     assert chosen(question, sm) is backend
 

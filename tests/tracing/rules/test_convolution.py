@@ -48,16 +48,13 @@ def test_tensor_cores_convert_the_layout_in_a_workspace():
     assert [entry for entry in scratch(run(conv())) if entry[0].startswith("cuDNN")] == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "where"),
-    [
-        ({"layout": "channels_last"}, {}),  # nothing to convert
-        ({"dtype": "float64"}, {}),  # no tensor cores
-        ({"groups": 64}, {}),  # depthwise: ATen's own kernel
-        ({}, {"card": "t4"}),  # no TF32
-        ({}, {"version": (1, 12)}),
-    ],
-)
+@pytest.mark.parametrize(("options", "where"), [
+    ({"layout": "channels_last"}, {}),  # nothing to convert
+    ({"dtype": "float64"}, {}),  # no tensor cores
+    ({"groups": 64}, {}),  # depthwise: ATen's own kernel
+    ({}, {"card": "t4"}),  # no TF32
+    ({}, {"version": (1, 12)}),
+])
 def test_elsewhere_there_is_no_workspace(options, where):
     assert not [entry for entry in scratch(run(conv(**options), **where)) if entry[0].startswith("cuDNN")]
 

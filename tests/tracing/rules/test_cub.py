@@ -13,15 +13,12 @@ def test_radix_sort_of_pairs(elements, bits, sm, answer):
     assert radix_sort_bytes(elements, key=8, value=8, bits=bits, sm=sm) == answer
 
 
-@pytest.mark.parametrize(
-    ("answer", "own"),
-    [
-        (4351, lambda: scan_bytes(1_000_000, 4, 80, "float32")),
-        (596_479, lambda: scan_bytes(100_000_000, 8, 90)),
-        (18_943, lambda: scan_bytes(1_000_000, 8, 86)),
-        (51_199, lambda: unique_by_key_bytes(1_000_000, 86)),
-        (36_000_767, lambda: segmented_sort_bytes(3_000_001, key=4, value=8)),
-    ],
-)
+@pytest.mark.parametrize(("answer", "own"), [
+    (4351, lambda: scan_bytes(1_000_000, 4, 80, "float32")),
+    (596_479, lambda: scan_bytes(100_000_000, 8, 90)),
+    (18_943, lambda: scan_bytes(1_000_000, 8, 86)),
+    (51_199, lambda: unique_by_key_bytes(1_000_000, 86)),
+    (36_000_767, lambda: segmented_sort_bytes(3_000_001, key=4, value=8)),
+])
 def test_other_algorithms(answer, own):
     assert own() == answer

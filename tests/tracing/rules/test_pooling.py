@@ -7,14 +7,11 @@ from torch.nn import functional as F
 SIZES = {1: (2, 8, 32), 2: (2, 8, 16, 16), 3: (2, 8, 8, 8, 8)}
 
 
-@pytest.mark.parametrize(
-    ("dimensions", "mode", "options"),
-    [
-        (1, "linear", {}), (1, "nearest", {}), (1, "nearest-exact", {}), (2, "bicubic", {}), (2, "nearest-exact", {}),
-        (2, "bicubic", {"antialias": True}), (2, "bilinear", {"antialias": True}), (3, "trilinear", {}),
-        (3, "nearest", {}), (3, "nearest-exact", {}),
-    ],
-)
+@pytest.mark.parametrize(("dimensions", "mode", "options"), [
+    (1, "linear", {}), (1, "nearest", {}), (1, "nearest-exact", {}), (2, "bicubic", {}), (2, "nearest-exact", {}),
+    (2, "bicubic", {"antialias": True}), (2, "bilinear", {"antialias": True}), (3, "trilinear", {}),
+    (3, "nearest", {}), (3, "nearest-exact", {}),
+])
 def test_gradient_of_a_concatenation_is_copied_before_resampling_it(taken, dimensions, mode, options):
     x = torch.randn(*SIZES[dimensions], device="cuda", requires_grad=True)
     up = F.interpolate(x, scale_factor=2, mode=mode, **options)
