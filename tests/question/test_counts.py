@@ -20,7 +20,7 @@ TRAIN: Final[tuple[dict[str, Any], ...]] = (
 SERVE: Final[tuple[dict[str, Any], ...]] = (
     *({"model": "llama-3.1-8b", "gpus": "2xh100-sxm-80gb", "engine": engine}
       for engine in ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers")),
-    {"model": "llama-3.1-8b", "gpus": "h100", "draft": "llama-3.2-1b"},
+    {"model": "llama-3.1-8b", "gpus": "h100", "draft": "llama-3.2-1b", "context": 4096},
     {"model": "wan2.1-t2v-1.3b", "gpus": "h100", "engine": "diffusers", "tiling": True},
 )
 RL: Final[tuple[dict[str, Any], ...]] = (

@@ -6,9 +6,9 @@ from vramcast.estimate.serving import answer as serving_answer
 
 
 def test_a_cache_too_small_for_the_load_is_told_in_sequences_and_so_is_every_change() -> None:
-    job = serve_job_of({"model": "qwen3-32b", "gpus": "a100-sxm4-80gb", "context": 32768, "concurrency": 8})
+    job = serve_job_of({"model": "qwen3-32b", "gpus": "a100-sxm4-80gb", "context": 8192, "concurrency": 32})
     found = computed(job)
-    assert found.cache is not None and float(found.cache.values["sequences"]) < 8 == int(found.cache.values["asked"])
+    assert found.cache is not None and float(found.cache.values["sequences"]) < 32 == int(found.cache.values["asked"])
     for fix in found.fixes:
         assert fix.saves_bytes is None  # the pool takes what is saved elsewhere
         assert fix.action.key == "fix.change_holds"
