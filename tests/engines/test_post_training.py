@@ -33,7 +33,8 @@ QUESTIONS: Final[tuple[dict[str, Any], ...]] = (
     {"peft": "lora", "sleep": False}, {"rollout": "sglang", "entropy": True}, {"rollout_gpus": 4, "ahead": True},
     {"framework": "nemo-rl", "model": "qwen2.5-7b"}, {"alloc_conf": "expandable_segments:True"}, {"padded": True},
     {"model": "qwen3-30b-a3b", "gpus": "8xh200", "ulysses": 2},
-    {"reward_model": "qwen2.5-0.5b", "reward_micro_batch": 32},
+    {"reward_model": "qwen2.5-0.5b", "reward_micro_batch": 32, "framework": "verl@0.7"},
+    {"reward_model": "qwen2.5-0.5b", "engine": "megatron", "sleep": False, "reward_fraction": 0.2},
     {"model": "qwen2.5-vl-3b", "image_size": 448, "images": 2, "padded": False},
     {"framework": "openrlhf", "reward_model": "qwen2.5-0.5b", "algorithm": "ppo"},
     {"framework": "openrlhf@0.8", "zero": "3", "trainer_sleep": True, "reward_model": "qwen2.5-1.5b"},
@@ -138,6 +139,17 @@ def test_an_engine_never_finds_less_than_nothing() -> None:
 
 SLEEPING: Final[dict[str, Any]] = {"framework": "openrlhf", "zero": "3", "trainer_sleep": True, "algorithm": "ppo",
                                    "reward_model": "qwen2.5-1.5b"}
+
+
+def test_an_engine_that_rates_answers_holds_its_share_while_it_does() -> None:
+    """verl since 0.8 serves the reward network by a second engine, which sleeps with its weights on the host."""
+    plain, rated = asked(), asked(reward_model="qwen2.5-1.5b", reward_fraction=0.4)
+    card = role(rated, "card")
+    share = 0.4 * rated.capacity_bytes
+    assert share < card.phases["reward"].device_bytes < share + (12 << 30)
+    more = card.phases["update_actor"].device_bytes - role(plain, "card").phases["update_actor"].device_bytes
+    assert 0 < more < 5 << 30  # what no sleep gives back
+    assert any(part.name == "weights of the reward network" for part in rated.host.parts)
 
 
 def test_openrlhfs_logits_are_fp32_and_their_gradient_is_another_tensor() -> None:

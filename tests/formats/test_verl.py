@@ -71,6 +71,8 @@ def test_names_say(more: str, option: str, value: object) -> None:
 CRITIC = "algorithm.adv_estimator=gae critic.model.use_remove_padding=True critic.ppo_micro_batch_size_per_gpu=8"
 RATED = ("reward_model.enable=True reward_model.use_reward_loop=False reward_model.model.path=org/rm "
          "reward_model.model.use_remove_padding=True reward_model.micro_batch_size_per_gpu=24")
+SERVED = ("reward.reward_model.enable=True reward.reward_model.model_path=org/rm "
+          "reward.reward_model.rollout.tensor_model_parallel_size=4")
 MEGATRON = ("--config-name=ppo_megatron_trainer.yaml actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 "
             "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2")
 SPLIT_CRITIC = (f"{MEGATRON} algorithm.adv_estimator=gae critic.model.enable_gradient_checkpointing=False "
@@ -80,6 +82,8 @@ SPLIT_CRITIC = (f"{MEGATRON} algorithm.adv_estimator=gae critic.model.enable_gra
 @pytest.mark.parametrize("more, options", [
     (CRITIC, {"algorithm": "ppo", "critic-micro-batch": 8}),
     (RATED, {"reward-model": "org/rm", "reward-micro-batch": 24}),
+    (f"{SERVED} reward.reward_model.rollout.gpu_memory_utilization=0.4",
+     {"reward-model": "org/rm", "reward-tp": 4, "reward-fraction": 0.4}),
     (f"{RATED} actor_rollout_ref.actor.use_dynamic_bsz=True", {"reward-micro-tokens": 32768}),
     (f"{CRITIC} actor_rollout_ref.actor.use_dynamic_bsz=True", {"critic-micro-tokens": 32768}),
     (f"{CRITIC} critic.fsdp.param_offload=False critic.model.use_remove_padding=True", {"algorithm": "ppo"}),
@@ -109,7 +113,8 @@ def test_critics_and_megatron(more: str, options: dict[str, Any]) -> None:
     ("actor_rollout_ref.actor.ppo_mini_batchsize=8",
      "actor.ppo_mini_batchsize: verl 0.10.0.dev knows no such name; did you mean actor.ppo_mini_batch_size"),
     ("data.max_promt_length=8", "data.max_promt_length: verl 0.10.0.dev knows no such name"),
-    ("reward_model.enable=True", "serves a reward network by an engine of its own, which is not modelled"),
+    ("reward_model.enable=True reward_model.use_reward_loop=True",
+     "serves a reward network by an engine of its own, which is not modelled"),
     (f"{RATED} reward_model.strategy=megatron", "reward_model.strategy: other than actor.strategy"),
     (f"{RATED} reward_model.ulysses_sequence_parallel_size=2", "reward_model.ulysses_sequence_parallel_size: other"),
     ("+actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_cpu_offload=True",
@@ -129,7 +134,9 @@ def test_critics_and_megatron(more: str, options: dict[str, Any]) -> None:
     (f"{SPLIT_CRITIC}critic.megatron.pipeline_model_parallel_size=2 critic.megatron.param_offload=True",
      "critic.megatron.param_offload: other than actor.megatron.param_offload"),
     ("algorithm.adv_estimator=gae critic.model.use_remove_padding=False", "critic.model.use_remove_padding: other"),
-    ("reward.reward_model.enable=True", "serves a reward network by an engine of its own, which is not modelled"),
+    (f"{SERVED} reward.reward_model.rollout.max_num_seqs=8", "max_num_seqs: other than 1024 is not modelled"),
+    (f"{SERVED} reward.reward_model.rollout.pipeline_model_parallel_size=2", "other than 1 is not modelled"),
+    (f"{SERVED} reward.reward_model.rollout.name=sglang", "other than rollout.name is not modelled"),
     ("model_engine=veomni actor_rollout_ref.actor.veomni.fsdp_size=8", "model_engine: 'veomni' is not one of dp, mega"),
     ("distillation.enabled=True distillation.nnodes=1", "distillation.enabled: a teacher beside"),
     ("+actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_cpu_offload=True model_engine=megatron",

@@ -130,13 +130,17 @@ class Rollout(Noun, frozen=True):
     layered_summon: bool = False  # adapters are gathered one layer after the other
     weights: str | None = None  # how it stores them; None: in 16 bits, as they are handed over
     engine_options: dict[str, str | int | float | bool] = {}  # of its own
+    reward_tp: int | None = None  # of a second engine, which serves the network that rates answers
+    reward_fraction: float | None = None  # of the card for it
 
     def __post_init__(self) -> None:
-        require_counts(self, "tp", "gpus", "max_sequences", "batched_tokens", "context", "bucket_mib", "parts")
+        require_counts(self, "tp", "gpus", "max_sequences", "batched_tokens", "context", "bucket_mib", "parts",
+                       "reward_tp")
         if self.level not in (None, 1, 2):
             raise InvalidSpec("sleep-level={} is neither 1 nor 2; --no-sleep keeps the engine awake", self.level)
-        if self.memory_fraction is not None and not 0.0 < self.memory_fraction <= 1.0:
-            raise InvalidSpec("memory-fraction={} must lie above 0 and up to 1, for example 0.5", self.memory_fraction)
+        for name, share in (("memory", self.memory_fraction), ("reward", self.reward_fraction)):
+            if share is not None and not 0.0 < share <= 1.0:
+                raise InvalidSpec("{}-fraction={} must lie above 0 and up to 1, for example 0.5", name, share)
 
 
 class PostTrainingJob(Noun, frozen=True, kw_only=True):

@@ -228,8 +228,8 @@ def _life(
 
 
 def _around(job: PostTrainingJob, process: Process) -> tuple[Tensor, ...]:
-    """Context and communicators of a process; the engine counts its own communicators."""
-    if process.name in TRAINERS:
+    """Context and communicators of a process; engines count their own communicators."""
+    if process.name == TRAINERS[0] or (process.name in TRAINERS and not process.pools):
         return outside_tensors(_train_job(seen_from(job, process.name)))
     return (context_tensor(job.cluster.gpu),)
 

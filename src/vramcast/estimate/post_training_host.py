@@ -28,7 +28,7 @@ from vramcast.engines.post_training.releases import (
     release_of,
     sleep_level,
 )
-from vramcast.engines.post_training.rollout import engine
+from vramcast.engines.post_training.rollout import engine, rating_job
 from vramcast.errors import Note
 from vramcast.estimate import host_memory
 from vramcast.estimate.host_memory import PROCESS_BYTES, RUNS, power_of_two
@@ -99,7 +99,13 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
             (replace(tensor, num_bytes=tensor.num_bytes * release.reference_width // width), count)
             for tensor, count in learning.weights)
         yield _part("weights of the reference", shards, ranks)
-    if job.reward is not None and job.engine == "pytorch":
+    served = rating_job(job)
+    if served is not None:
+        weights = engine(served, held_bytes=0).weights.num_bytes
+        yield HostPart(name="weights of the reward network", low_bytes=ranks * weights, high_bytes=2 * ranks * weights,
+                       formula=Note("{} ranks x {:,} B, each block a power of two at most", ranks, weights),
+                       source="vllm device_allocator/cumem.py")
+    elif job.reward is not None and job.engine == "pytorch":
         weights = ceil_div(HALF * count_parameters(scorer(job.reward)).total, job.trainer_gpus)
         yield HostPart(name="weights of the reward network", low_bytes=ranks * weights, high_bytes=2 * ranks * weights,
                        formula=Note(
@@ -115,7 +121,7 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
     beside = job.cluster.gpus_per_node - ranks if job.rollout.gpus is not None else ranks  # of the engine
     rating = {"reference": job.updates.reference, "reward": job.reward is not None}
     trainers = len(networks) + sum(is_there and role not in away for role, is_there in rating.items())
-    trainers = trainers if release.apart else 1
+    trainers = trainers if release.apart else 1 + int(served is not None)
     processes = ranks * trainers + (0 if lives_inside(job) else beside)
     yield HostPart(name="processes", low_bytes=processes * low, high_bytes=processes * high,
                    formula=Note("{} processes x {:g} to {:g} GB", processes, low / 1e9, high / 1e9), source=RUNS)

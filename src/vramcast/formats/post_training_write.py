@@ -270,7 +270,12 @@ def _verl_networks(job: PostTrainingJob, found: Mapping[str, Any]) -> dict[str, 
                 if plus + one.of in found and not one.inherits}
         if job.engine == "pytorch":
             own["critic.model.use_remove_padding"] = found["model.use_remove_padding"]
-    if job.reward is not None:
+    if job.reward is not None and release_of(job).serves_reward:
+        named = {"enable": True, "model_path": hub_id(job.reward), "rollout.name": job.rollout_engine,
+                 "rollout.tensor_model_parallel_size": job.rollout.reward_tp,
+                 "rollout.gpu_memory_utilization": job.rollout.reward_fraction}
+        own |= {f"reward.reward_model.{name}": value for name, value in named.items() if value is not None}
+    elif job.reward is not None:
         own |= {"reward_model.enable": True, "reward_model.model.path": hub_id(job.reward),
                 "reward_model.model.use_remove_padding": found["model.use_remove_padding"],
                 "reward_model.strategy": found.get("actor.strategy", "fsdp")}

@@ -103,9 +103,10 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 8xh100-sxm-80gb")
     steps = require_count("steps", values["steps"]) if "steps" in values else None
     algorithm = values.get("algorithm", "grpo")
-    _refuse_contradictions(values, algorithm)
     framework, version = _framework(str(values.get("framework", "verl")))
     known = FRAMEWORKS[framework]
+    release = next(one for one in known.releases if version >= one.since)
+    _refuse_contradictions(values, algorithm, serves=release.serves_reward)
     rollout, rollout_version = _rollout(values, known, version)
     engine = values.get("engine", known.engine)
     if engine not in (known.engine, *known.others):
@@ -136,7 +137,6 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     deviation = _deviation(values)
     episodes = converted(Episodes, section(values, "episodes", TABLE) | deviation)
     episodes, of_text = _with_images(model, episodes)
-    release = next(one for one in known.releases if version >= one.since)
     release_of_trl = TRL_OF_SWIFT if framework == "ms-swift" else version
     of_trainer = known.engine == "huggingface"
     trainer = _trl(given, framework, release_of_trl, algorithm, episodes, resolve) if of_trainer else None
@@ -248,17 +248,23 @@ ALIKE: Final = (("micro-batch", "micro-tokens"), ("log-prob-micro-batch", "log-p
 """Options that say the same in two ways."""
 
 
-def _refuse_contradictions(values: Mapping[str, Any], algorithm: str) -> None:
-    """Raise InvalidSpec for options that say nothing beside the others, or the same twice."""
+def _refuse_contradictions(values: Mapping[str, Any], algorithm: str, *, serves: bool) -> None:
+    """Raise InvalidSpec for options that say nothing beside the others, or the same twice.
+
+    Args:
+        serves: whether an engine serves the network that rates answers
+    """
     refuse_peft_details(values)
     if values.get("layered-summon") and "peft" not in values:
         raise InvalidSpec("--layered-summon needs --peft lora")
     for name in ("critic-micro-batch", "critic-micro-tokens", "critic-model"):
         if name in values and algorithm not in WITH_CRITIC:
             raise InvalidSpec("--{} needs --algorithm ppo", name)
-    for name in ("reward-micro-batch", "reward-micro-tokens"):
+    for name in ("reward-micro-batch", "reward-micro-tokens", "reward-tp", "reward-fraction"):
         if name in values and "reward-model" not in values:
             raise InvalidSpec("--{} needs --reward-model", name)
+        if name in values and serves is not name.endswith(("-tp", "-fraction")):
+            raise InvalidSpec("--{} says nothing of how this release rates answers; leave it out", name)
     for name, other in ALIKE:
         if {name, other} <= values.keys():
             raise InvalidSpec("--{} and --{} say the same; give one of them", name, other)

@@ -66,6 +66,8 @@ POST_TRAINING_OPTIONS: Final[dict[str, Option]] = {
                            "a function does"),
     "reward-micro-batch": _count("updates", "reward_micro_batch", "sequences that it rates at once on one card"),
     "reward-micro-tokens": _count("updates", "reward_micro_tokens", "the same as tokens of a dynamic micro-batch"),
+    "reward-tp": _count("rollout", "reward_tp", "tensor-parallel degree of the engine that serves it (verl since 0.8)"),
+    "reward-fraction": Option("rollout", "reward_fraction", Kind.NUMBER, "share of the card that this engine may take"),
     "critic-model": Option("job", "critic", Kind.TEXT, "the network that estimates values; without one as the one that "
                            "learns"),
     "trainer-sleep": Option("updates", "sleeps", Kind.FLAG, "states of the optimizer leave the card while others work "

@@ -30,7 +30,7 @@ from vramcast.engines.post_training.releases import (
     release_of,
     sleep_level,
 )
-from vramcast.engines.post_training.rollout import Engine, engine
+from vramcast.engines.post_training.rollout import Engine, engine, rating_job
 from vramcast.errors import Note
 
 TRAINER: Final = "trainer"
@@ -45,6 +45,7 @@ OUTSIDE_LEARNING: Final = ("update_weights", "generate")
 """Stages of a step in which the trainer neither rates answers nor learns."""
 
 POOLS: Final = ("weights", "key-value cache")
+RATING_POOLS: Final = ("weights of the reward network", "its key-value cache")
 
 
 class _Roles(NamedTuple):
@@ -56,6 +57,7 @@ class _Roles(NamedTuple):
     values: Program = ()  # a pass of the critic
     reward: Network | None = None
     rated: Program = ()  # a pass of it
+    rater: Engine | None = None  # that serves it instead
     apart: bool = False  # each in a process of its own
 
     @property
@@ -97,7 +99,7 @@ def cards(job: PostTrainingJob) -> tuple[Card, ...]:
             started, Stage(name="generate", programs={ENGINE: made.forward}, awake=POOLS))))
     stages = tuple(_stages(job, release, roles, made, generator=TRAINER if in_process else ENGINE))
     return (Card(processes=_processes(release, made, roles, in_process=in_process), stages=stages, rising=rising,
-                 shortfall=made.shortfall, assumptions=said),)
+                 shortfall=made.shortfall or (roles.rater.shortfall if roles.rater else ""), assumptions=said),)
 
 
 def _alone(
@@ -135,8 +137,19 @@ def _roles(job: PostTrainingJob) -> _Roles:
     if updates.reward_micro_batch or updates.reward_micro_tokens:
         rating = replace(rating, updates=replace(updates, log_prob_micro_batch=updates.reward_micro_batch,
                                                  log_prob_tokens=updates.reward_micro_tokens))
-    rated, reward = trainer.reward(rating, batches(rating, learns=False)) if job.reward is not None else ((), None)
-    return _Roles(trainer.actor(job, found), reference, critic, values, reward, rated, release_of(job).apart)
+    served = rating_job(job)
+    rated, reward = trainer.reward(rating, batches(rating, learns=False)) if (
+        job.reward is not None and served is None) else ((), None)
+    made = _Roles(trainer.actor(job, found), reference, critic, values, reward, rated, apart=release_of(job).apart)
+    return made if served is None else made._replace(
+        rater=_renamed(engine(served, held_bytes=_held(job, release_of(job), made))))
+
+
+def _renamed(made: Engine) -> Engine:
+    """With pools of its own names, which sleep and wake apart from those of the engine that generates."""
+    weights, cache = (replace(pool, name=name, owner="reward") for pool, name in zip(
+        (made.weights, made.cache), RATING_POOLS, strict=True))
+    return made._replace(weights=weights, cache=cache)
 
 
 def _stages(
@@ -158,6 +171,10 @@ def _stages(
         Stage(name="engine_start", programs={generator: (*made.kept, *made.forward)}, awake=POOLS,
               releases=(generator,)),)
     yield from (*started, init) if first else (init, *started)
+    if (rater := roles.rater) is not None:
+        yield Stage(name="engine_start", programs={REWARD: (*rater.kept, *rater.forward)},
+                    awake=(*awake, *RATING_POOLS),
+                    releases=(REWARD,))
     for stage in _steps(job, release, roles, stays, made, generator):
         expands = tuple(stage.programs) if release.expands and stage.name not in OUTSIDE_LEARNING else ()
         yield replace(stage, releases=() if keeps_cache(job) else stage.releases, expands=expands)
@@ -236,6 +253,9 @@ def _rated(job: PostTrainingJob, roles: _Roles, stays: _Stays, awake: tuple[str,
         return
     found: Batches = batches(job, learns=False)
     releases = () if stays.weights and not roles.apart else (TRAINER,)
+    if roles.rater is not None:
+        yield Stage(name="reward", programs={REWARD: roles.rater.forward}, awake=(*awake, *RATING_POOLS),
+                    releases=(REWARD,))
     if roles.reward is not None:
         home = roles.home(REWARD)
         yield Stage(name="reward", programs={home: roles.rated}, awake=awake, releases=(home,) if roles.apart else ())
@@ -256,7 +276,10 @@ def _processes(release: Release, made: Engine, roles: _Roles, *, in_process: boo
     pools = (made.cache,) if release.shares_weights else (made.weights, made.cache)
     if in_process:
         return (Process(name=TRAINER, outside=made.outside, pools=pools),)
-    return (*(Process(name=name) for name in roles.homes), Process(name=ENGINE, outside=made.outside, pools=pools))
+    rater = () if roles.rater is None else (Process(name=REWARD, outside=roles.rater.outside,
+                                                    pools=(roles.rater.weights, roles.rater.cache)),)
+    return (*(Process(name=name) for name in roles.homes), Process(name=ENGINE, outside=made.outside, pools=pools),
+            *rater)
 
 
 def _assumptions(job: PostTrainingJob, made: Engine, *, in_process: bool) -> Iterator[str]:

@@ -51,6 +51,7 @@ class Release(NamedTuple):
     micro_batch: int | None = None  # sequences of a micro-batch, where nobody says
     rating_batch: int | None = None  # the same of passes without gradients
     expands: bool = False  # segments of the trainer, but while it starts and hands weights over [verl utils/device.py]
+    serves_reward: bool = False  # a second engine rates answers [experimental/reward_loop/reward_model.py]
     shares_weights: bool = False  # the trainer's frozen weights are the engine's, which keeps them asleep, too
 
 
@@ -61,8 +62,10 @@ MICRO_TOKENS: Final = 16384
 
 
 VERL: Final = (
-    Release((0, 9), False, 2, False, "copy", True, 4, 2048, 256, True, True, (0, 21), (0, 5, 8), expands=True),
-    Release((0, 8), False, 2, False, "in place", False, 4, 2048, 256, True, True, (0, 12), (0, 5, 6), expands=True),
+    Release((0, 9), False, 2, False, "copy", True, 4, 2048, 256, True, True, (0, 21), (0, 5, 8), expands=True,
+            serves_reward=True),
+    Release((0, 8), False, 2, False, "in place", False, 4, 2048, 256, True, True, (0, 12), (0, 5, 6), expands=True,
+            serves_reward=True),
     Release((0, 7), True, 2, False, "in place", False, 4, 512, 1024, True, True, (0, 12), (0, 5, 6), expands=True),
     Release((0, 6), True, 2, False, "in place", False, 4, 512, 1024, True, True, (0, 11), (0, 5, 5), pads=True,
             expands=True),

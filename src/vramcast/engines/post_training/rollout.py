@@ -12,8 +12,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.domain.job import Precision
-from vramcast.domain.post_training import PostTrainingJob
+from vramcast.domain.post_training import PostTrainingJob, Rollout
 from vramcast.domain.program import Alloc, Category, Program, Tensor, extent, live_at_end
 from vramcast.domain.serving import Deployment, Requests, ServeJob, ServePlan, ServingRank, Version
 from vramcast.engines.post_training import unsloth
@@ -99,6 +101,31 @@ def serve_job(job: PostTrainingJob) -> ServeJob:
         version=job.rollout_version,
         engine_options={**own, **asked.engine_options},
     )
+
+
+def rating_job(job: PostTrainingJob) -> PostTrainingJob | None:
+    """What the second engine is asked, which serves the network that rates; None where there is none.
+
+    It is verl's own with the defaults of its `rollout`: no graphs, half of the card, two ranks; and sleeps with its
+    weights on the host [verl config/reward/reward.yaml, experimental/reward_loop/reward_model.py]. Its cache fills that
+    share, so that a head of one column instead of the vocabulary's moves nothing of the sum.
+
+    Raises: Unsupported where the engine that generates has cards of its own
+    """
+    if job.reward is None or not release_of(job).serves_reward:
+        return None
+    if job.rollout.gpus is not None:
+        raise Unsupported("the engine of a reward network beside cards of the engine's own is not modelled; leave out "
+                          "--rollout-gpus")
+    asked = job.rollout
+    return replace(job, model=job.reward, reward=None, plan=replace(job.plan, peft=None), rollout=Rollout(
+        tp=asked.reward_tp or min(RATING_TP, job.cluster.count), memory_fraction=asked.reward_fraction, graphs=False,
+        max_sequences=RATED_AT_ONCE))
+
+
+RATING_TP: Final = 2
+RATED_AT_ONCE: Final = 1024
+"""`tensor_model_parallel_size` and `max_num_seqs` of that engine unasked."""
 
 
 def engine(job: PostTrainingJob, *, held_bytes: int) -> Engine:

@@ -319,6 +319,17 @@ ENGINE_RATES_SINCE: Final = (0, 7)
 """First release whose reward network is served by an engine unasked [config/reward_model/dp_reward_loop.yaml
 `use_reward_loop`]; before, and where that is off, it is a worker of FSDP."""
 
+ENGINE_ALONE_RATES_SINCE: Final = (0, 8)
+"""First release without that worker [config/reward/reward.yaml]."""
+
+SERVES: Final = {
+    "reward_model.rollout.enforce_eager": True, "reward_model.rollout.max_num_seqs": 1024,
+    "reward_model.rollout.max_num_batched_tokens": 8192, "reward_model.rollout.free_cache_engine": True,
+    "reward_model.rollout.data_parallel_size": 1, "reward.reward_model.rollout.pipeline_model_parallel_size": 1,
+}
+"""What decides the size of that engine -> its default, which alone is modelled."""
+
+
 def _version(release: str) -> Version:
     return read_version(release) or FRAMEWORKS["verl"].default
 
@@ -327,12 +338,12 @@ def _rewards(values: Watched, release: str) -> dict[str, Any]:
     """The network that rates answers, where one does."""
     if not values.flag("reward_model.enable"):
         return {}
-    asked = values.flag("reward_model.use_reward_loop")
-    served = _version(release) >= ENGINE_RATES_SINCE if asked is None else asked
-    if served:
+    asked, path = values.flag("reward_model.use_reward_loop"), _network(values, "reward_model.model.path")
+    if _version(release) >= ENGINE_ALONE_RATES_SINCE:
+        return ({} if path is None else {"reward-model": path}) | _server_of_rewards(values)
+    if _version(release) >= ENGINE_RATES_SINCE if asked is None else asked:
         values.cannot("reward_model.enable", "serves a reward network by an engine of its own, which is not modelled; "
                       "reward_model.use_reward_loop=False, a worker of FSDP, is")
-    path = _network(values, "reward_model.model.path")
     for one in RATED_ALIKE:
         actors = values.get(one.of, one.usual)
         said = values.get(one.name, actors if one.inherits else one.usual)
@@ -344,6 +355,19 @@ def _rewards(values: Watched, release: str) -> dict[str, Any]:
     size = values.count("reward_model.micro_batch_size_per_gpu")
     tokens = values.count("reward_model.forward_max_token_len_per_gpu") or 32768
     return found | ({"reward-micro-tokens": tokens} if dynamic else {"reward-micro-batch": size} if size else {})
+
+
+def _server_of_rewards(values: Watched) -> dict[str, Any]:
+    """The engine that serves it, where nothing else is said than its degree and its share of the card."""
+    rollout = "reward_model.rollout."
+    for name, usual in SERVES.items():
+        if name in values and str(values.get(name)) != str(usual):
+            values.cannot(name, "other than {} is not modelled", usual)
+    if values.get(f"{rollout}name", engine := values.get("rollout.name", "vllm")) != engine:
+        values.cannot(f"{rollout}name", "other than {} is not modelled", "rollout.name")
+    found = {"reward-tp": values.count(f"{rollout}tensor_model_parallel_size"),
+             "reward-fraction": values.number(f"{rollout}gpu_memory_utilization")}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _network(values: Watched, name: str) -> str | None:
