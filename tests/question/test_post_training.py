@@ -86,6 +86,15 @@ def test_the_longest_micro_batch_of_a_run_lies_between_the_mean_and_the_limit() 
     assert sizes[0] <= episodes.longest and sizes[-1] == pytest.approx(episodes.usual, rel=0.1)
 
 
+def test_micro_batches_of_balanced_ranks_deviate_less() -> None:
+    """Each rank of 8 has 40 of 320 sequences: answers to a prompt lie apart, and all 40 are the rank's whole step."""
+    episodes = Episodes(prompts=64, samples=5, prompt_len=512, response_len=4096, mean_prompt_len=100,
+                        mean_response_len=300)
+    apart, together = ([episodes.most_tokens(count, balanced=ranks) for count in (8, 40)] for ranks in (8, 0))
+    assert apart[0] < together[0] and apart[1] < together[1]
+    assert apart[1] == pytest.approx(40 * 400, rel=0.15)
+
+
 def test_lengths_of_a_log_are_their_mean_and_deviation(tmp_path: Path) -> None:
     """Ten answers of 100 and ten of 500: 300 +- 200; a limit cuts those that are longer."""
     plain, table = tmp_path / "lengths.txt", tmp_path / "log.jsonl"

@@ -64,18 +64,31 @@ class Episodes(Noun, frozen=True):
         means = (self.mean_prompt_len or self.prompt_len, self.mean_response_len or self.response_len)
         return sum(means)
 
-    def most_tokens(self, sequences: int, deviations: float = RAREST) -> int:
+    def most_tokens(self, sequences: int, deviations: float = RAREST, *, balanced: int = 0) -> int:
         """Of the longest of a run's micro-batches of so many sequences, or of one that exceeds the mean one by less.
 
         The mean of n lengths deviates by the square root of n less than one of them; all answers to a prompt share it.
-        None is longer than the longest.
+        Where ranks are balanced each has as many tokens as the others of that step, and answers to a prompt, which are
+        alike, lie on as many ranks as there are: n of a rank's N deviate by the root of 1 - n/N less, and the step by
+        what all of its lengths do. None is longer than the longest.
+
+        Args:
+            balanced: ranks among which a step's sequences are divided by their lengths; 0: they are not [count]
         """
-        parts = ((self.mean_prompt_len, self.prompt_len, None, max(1.0, sequences / self.samples)),
-                 (self.mean_response_len, self.response_len, self.response_deviation, sequences))
+        whole = self.prompts * self.samples
+        alike = self.samples if not balanced else max(1.0, self.samples / balanced)  # answers to a prompt on one rank
+
+        def spread(count: float, of_step: float) -> float:
+            if not balanced:
+                return count**-0.5
+            return float((max(0.0, 1 - sequences * balanced / whole) / count + 1 / of_step)**0.5)
+
+        parts = ((self.mean_prompt_len, self.prompt_len, None, spread(max(1.0, sequences / alike), self.prompts)),
+                 (self.mean_response_len, self.response_len, self.response_deviation, spread(sequences, whole)))
         return round(sequences * sum(
             most if mean is None else min(most, mean * (
-                1 + deviations * (VARIATION if deviation is None else deviation / mean) / count**0.5))
-            for mean, most, deviation, count in parts
+                1 + deviations * (VARIATION if deviation is None else deviation / mean) * spreads))
+            for mean, most, deviation, spreads in parts
         ))
 
 

@@ -1,6 +1,8 @@
 """How the sequences of a step are cut into mini-batches and micro-batches of one rank.
 
-[batch] verl/workers/fsdp_workers.py `__init__`: sizes are given in prompts before `rollout.n`, and normalised to a rank
+[batch] verl/workers/fsdp_workers.py `__init__`: sizes are given in prompts before `rollout.n`, and normalised to a rank;
+trainer/ppo/ray_trainer.py `_balance_batch`, on unasked since 0.2: ranks get as many sequences and about as many tokens,
+in the order of the step
 """
 
 from __future__ import annotations
@@ -114,13 +116,15 @@ def batches(job: PostTrainingJob, *, learns: bool, of_critic: bool = False) -> B
     length = episodes.longest if updates.padded else episodes.usual
     if sequences is not None and tokens is None:
         sequences = min(sequences, local)
-        at_once = sequences * length if updates.padded else episodes.most_tokens(sequences)
+        balanced = data if job.framework == "verl" else 0
+        at_once = sequences * length if updates.padded else episodes.most_tokens(sequences, balanced=balanced)
         accumulated = ceil_div(local, sequences)
         rising = 0 if updates.padded or length == episodes.longest else min(accumulated, RISING)
         deviates = (NormalDist().inv_cdf((place + 0.5) / rising) for place in range(rising - 1))
         return Batches(ceil_div(at_once, updates.ulysses), sequences if updates.padded else 1, accumulated, steps,
                        sequences,
-                       tuple(ceil_div(episodes.most_tokens(sequences, one), updates.ulysses) for one in deviates))
+                       tuple(ceil_div(episodes.most_tokens(sequences, one, balanced=balanced), updates.ulysses)
+                             for one in deviates))
     shared = updates.ulysses * (job.plan.cp if job.framework in ("verl", "slime") else 1)  # [verl] megatron_actor.py
     budget = (tokens or usual_budget(job)) * shared
     if job.framework in ("openrlhf", "slime"):  # a sequence that is longer is a micro-batch alone [seqlen_balancing.py]
