@@ -100,7 +100,8 @@ def least_resources(rows: list[dict[str, Any]]) -> Iterator[str]:
             own = {"trainer.nnodes": str(max(1, cards // 8)), "trainer.n_gpus_per_node": str(min(8, cards))}
             asked = row | {"gpus": row["gpus"] | {"count": cards}, "settings": row["settings"] | own}
             try:
-                fits.append("fits" if api.post_training_answer(options_of(asked), with_changes=False).fits else "does not")
+                answer = api.post_training_answer(options_of(asked), with_changes=False)
+                fits.append("fits" if answer.fits else "does not")
             except VramcastError as reason:
                 fits.append(f"cannot run ({reason})")
         half = f", with half of them {fits[1]}" if len(fits) > 1 else ""
@@ -116,7 +117,8 @@ def speeds() -> Iterator[str]:
     start = time.process_time()
     found = api.post_training_answer(SEARCHED, with_changes=False).found
     seconds, count = time.process_time() - start, found.num_tried if found is not None else 0
-    yield f"a search of {count:,} placements: {seconds:.1f} s of a processor, {1e4 * seconds / max(1, count):.1f} s for 10,000"
+    each = 1e4 * seconds / max(1, count)
+    yield f"a search of {count:,} placements: {seconds:.1f} s of a processor, {each:.1f} s for 10,000"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import sqrt
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -80,8 +81,8 @@ class Episodes(Noun, frozen=True):
 
         def spread(count: float, of_step: float) -> float:
             if not balanced:
-                return count**-0.5
-            return float((max(0.0, 1 - sequences * balanced / whole) / count + 1 / of_step)**0.5)
+                return 1 / sqrt(count)
+            return sqrt(max(0.0, 1 - sequences * balanced / whole) / count + 1 / of_step)
 
         parts = ((self.mean_prompt_len, self.prompt_len, None, spread(max(1.0, sequences / alike), self.prompts)),
                  (self.mean_response_len, self.response_len, self.response_deviation, spread(sequences, whole)))
