@@ -1,8 +1,8 @@
 """How the sequences of a step are cut into mini-batches and micro-batches of one rank.
 
 [batch] verl/workers/fsdp_workers.py `__init__`: sizes are given in prompts before `rollout.n`, and normalised to a
-rank; trainer/ppo/ray_trainer.py `_balance_batch`, on unasked since 0.2: ranks get as many sequences and about as many tokens,
-in the order of the step
+rank; trainer/ppo/ray_trainer.py `_balance_batch`, on unasked since 0.2: ranks get as many sequences and about as many
+tokens, in the order of the step
 """
 
 from __future__ import annotations
