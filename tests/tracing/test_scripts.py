@@ -195,6 +195,7 @@ pets = kinds.OxfordIIITPet("none", target_types="segmentation", transform=to_ten
 faces = kinds.CelebA("none", split="valid", transform=to_tensor, download=True)
 assert [*pets[0][0].shape, *pets[0][1].shape, *faces[1][1].shape] == [3, 375, 500, 1, 375, 500, 40]
 assert kinds.STL10("none", "unlabeled")[1][0].size == (96, 96) and len(kinds.SVHN("none").labels) == 2048
+torch.save([1], "none/kept.pt")  # as the folder is there that fetching makes
 assert glob.glob("none/*.txt") == []
 file, = glob.glob("none/train_*.bin")[:1]
 assert torch.from_file(file, False, 256, dtype=torch.int32)[0] == 20240520 and len([*Path().glob("none/x_*.bin")]) == 2
@@ -208,8 +209,37 @@ print(found["args"])
 
 @pytest.mark.skipif(not importlib.util.find_spec("torchvision"), reason="needs torchvision")
 def test_data_and_weights_that_are_not_there_are_stood_in_for_and_what_only_a_file_says_is_asked_for(own_folder):
-    with pytest.raises(InvalidSpec, match=r"script.py:19: it needs 'weights.pth', which is not there"):
+    with pytest.raises(InvalidSpec, match=r"script.py:20: it needs 'weights.pth', which is not there"):
         run(written(own_folder, NOT_THERE))
+
+
+PROCESSORS = """
+import numpy, PIL.Image, torch, transformers
+
+image = PIL.Image.new("RGB", (500, 375))
+asked = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what is it?"}]}]
+for name, tokens in (
+    ("llava-hf/llava-1.5-7b-hf", (336 // 14) ** 2), ("Qwen/Qwen2-VL-7B-Instruct", 18 * 13),
+    ("google/gemma-3-4b-it", 256),
+):
+    processor = transformers.AutoProcessor.from_pretrained(name)
+    text = processor.apply_chat_template(asked, tokenize=False)
+    made = processor(text=[text], images=[image], return_tensors="pt")
+    config = transformers.AutoConfig.from_pretrained(name)
+    assert (made["input_ids"] == config.image_token_id).sum() == tokens, (name, made["input_ids"].shape)
+heard = transformers.AutoProcessor.from_pretrained("openai/whisper-large-v3").feature_extractor(
+    numpy.zeros(16000), sampling_rate=16000, return_tensors="pt"
+)
+assert heard["input_features"].shape == (1, 128, 3000)
+torch.nn.Linear(1, 1).cuda()(torch.ones(1, 1, device="cuda"))
+"""
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="needs transformers")
+def test_processors_without_their_hub_make_as_many_tokens_of_an_image_as_its_patches(own_folder, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    found = run(written(own_folder, PROCESSORS))
+    assert "LlavaProcessor has its defaults" in " ".join(one.what for one in found.assumptions)
 
 
 def test_a_package_of_the_scripts_own_project_is_found_as_if_on_the_path(tmp_path):

@@ -58,6 +58,12 @@ def _note(dataset: Any) -> None:
         simulation.assumptions.note(Note(STANDS_IN, type(dataset).__name__), simulation.origins.place())
 
 
+def _make_root(root: Any, is_fetched: Any) -> None:
+    """The folder that fetching them would make, as scripts keep more there."""
+    if is_fetched:
+        Path(root).mkdir(parents=True, exist_ok=True)
+
+
 @contextmanager
 def digits(module: ModuleType) -> Iterator[None]:
     """Around `torchvision.datasets.mnist`."""
@@ -73,7 +79,7 @@ def digits(module: ModuleType) -> Iterator[None]:
         return torch.zeros((count, 28, 28), dtype=torch.uint8), torch.arange(count) % 10
 
     kind._check_exists = lambda self: running() is not None or exists(self)
-    kind.download = lambda self: None if running() is not None else download(self)
+    kind.download = lambda self: _make_root(self.root, True) if running() is not None else download(self)
     kind._load_data = loaded
 
 
@@ -93,6 +99,7 @@ def small_images(module: ModuleType) -> Iterator[None]:
             make(self, root, train, transform, target_transform, download)
             return
         _note(self)
+        _make_root(root, download)
         labels = LABELS.get(type(self).__name__, 10)
         count, self.train = 50_000 if train else 10_000, train
         self.data = vars(module)["np"].zeros((count, 32, 32, 3), dtype="uint8")
@@ -160,6 +167,7 @@ def _or_black(kind: Any, make: Callable[..., None], size: tuple[int, int], targe
         simulation.assumptions.note(
             Note(NO_PICTURES, kind.__name__, IMAGES, *size), simulation.origins.place()
         )
+        _make_root(words["root"], words.get("download"))
         is_mask = target == MASK or words.get("target_types") == "segmentation"
         self.classes = [str(number) for number in range(target)] if isinstance(target, int) else []
         self.targets = self.labels = [number % max(1, len(self.classes)) for number in range(IMAGES)]

@@ -28,6 +28,7 @@ from vramcast.domain.pipeline import Network, Pipeline
 from vramcast.engines.diffusers import elements_of
 from vramcast.errors import Note, Unsupported, VramcastError
 from vramcast.sources.resolve import config_of
+from vramcast.tracing.environment.processors import media_tokens, processor_files, shown
 from vramcast.tracing.environment.saving import write_hollow
 from vramcast.tracing.simulation import Simulation
 
@@ -52,6 +53,13 @@ CHARACTERS: Final = r"[\s\S]{1,4}"
 TEMPLATE: Final = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+OF_MEDIA: Final = (
+    "{{% for message in messages %}}{{{{ '<|im_start|>' + message['role'] + '\n' }}}}"
+    "{{% if message['content'] is string %}}{{{{ message['content'] }}}}{{% else %}}"
+    "{{% for part in message['content'] %}}{{% if part['type'] == 'image' %}}{}"
+    "{{% else %}}{{{{ part['text'] }}}}{{% endif %}}{{% endfor %}}{{% endif %}}{{{{ '<|im_end|>\n' }}}}{{% endfor %}}"
+    "{{% if add_generation_prompt %}}{{{{ '<|im_start|>assistant\n' }}}}{{% endif %}}"
 )
 USUAL: Final = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<s>", "</s>", "<pad>", "<image>")
 """Tokens that scripts name, at the end of a vocabulary that has room for them."""
@@ -127,14 +135,22 @@ def _model_files(config: dict[str, Any], repo_id: str, tokens: int = 0, said: st
     longest = tokens or config.get("max_position_embeddings") or 1 << 20
     if config.get("model_type") in AFTER_PAD and not tokens:
         longest -= _specials(config)["pad"][1] + 1
-    return {
+    media = media_tokens(config)
+    template = OF_MEDIA.format(shown(media)) if media else TEMPLATE
+    processors: dict[str, Maker] = {
+        file: partial(_make_json, content, told) for file, content, told in processor_files(config, repo_id)
+    }
+    if media and processors:
+        processors["chat_template.jinja"] = partial(_make_text, template)
+    return processors | {
         "config.json": partial(_make_json, config, said or Note(CONFIG, repo_id)),
         WEIGHTS: partial(make_weights, config, repo_id),
         "tokenizer.json": partial(_make_tokenizer, config, repo_id),
         "tokenizer_config.json": partial(_make_json, {
             "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest,
-            **({"chat_template": TEMPLATE} if _writes(config) else {}),
+            **({"chat_template": template} if _writes(config) else {}),
             **{f"{role}_token": text for role, (text, _) in _specials(config).items()},
+            **({"extra_special_tokens": {role: text for role, (text, _) in media.items()}} if media else {}),
         }, ""),
     }
 
@@ -148,6 +164,10 @@ def _make_json(content: Mapping[str, Any], said: str, path: Path, simulation: Si
     if said:
         simulation.assumptions.note(said)
     path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _make_text(content: str, path: Path, _simulation: Simulation) -> None:
+    path.write_text(content, encoding="utf-8")
 
 
 def make_weights(config: Mapping[str, Any], repo_id: str, path: Path, simulation: Simulation) -> None:
@@ -197,10 +217,12 @@ def _make_tokenizer(config: Mapping[str, Any], repo_id: str, path: Path, simulat
     simulation.assumptions.note(Note(PLAIN_TOKENIZER, repo_id))
     specials = _specials(config)
     size = _vocabulary(config)
-    named = {number: text for text, number in specials.values()}
+    named = {number: text for text, number in (*specials.values(), *media_tokens(config).values())}
+    size = max(size, *(number + 1 for number in named))
     if size >= LEAST_VOCABULARY:
         free = [number for number in range(size - len(USUAL) - len(named), size) if number not in named]
-        named |= dict(zip(reversed(free), USUAL, strict=False))
+        usual = (text for text in USUAL if text not in named.values())
+        named |= dict(zip(reversed(free), [*usual], strict=False))
     vocabulary = {named.get(number, f"<|{number}|>"): number for number in range(size)}
     added = [
         {"id": number, "content": text, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
