@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import PREDICTED, Action, DeviceSnapshot, SegmentView, SizesAre, Snapshot, Trace
+from vramcast.recordings.blocks import Blocks, blocks_of
 from vramcast.recordings.fragmentation import (
     Bar,
     Contiguity,
@@ -204,6 +205,12 @@ class Examined(Noun, frozen=True):
     def source(self) -> DeviceSnapshot:
         """The device's part of the recording."""
         return next(device for device in self.snapshot.devices if device.device == self.device)
+
+    @property
+    def blocks(self) -> Blocks:
+        """Every block, worked out anew each time: only pictures need them."""
+        one = Examination(self.snapshot, self.source)
+        return blocks_of(one, one.lives)
 
     @property
     def advice(self) -> Advice | None:

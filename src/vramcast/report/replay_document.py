@@ -14,6 +14,7 @@ from vramcast.recordings.replay import Replayed
 from vramcast.recordings.stacks import is_python, shown
 from vramcast.recordings.steps import Leak, Leaks
 from vramcast.recordings.variants import Variant
+from vramcast.report.blocks import blocks_plain
 from vramcast.report.plain import SCHEMA, as_text
 
 MOST_FRAMES: Final = 24
@@ -65,8 +66,8 @@ KEYS: Final[dict[type, tuple[str | tuple[str, str], ...]]] = {
 """Noun -> the keys of its object in order, each with the attribute that it shows where that has another name."""
 
 
-def replay_document(found: Sequence[Examined], *, top: int) -> dict[str, Any]:
-    """Plain data of all devices; `top`: rows of each list."""
+def replay_document(found: Sequence[Examined], *, top: int, blocks: bool = False) -> dict[str, Any]:
+    """Plain data of all devices; `top`: rows of each list; `blocks`: with every block, for a picture."""
     plain: dict[str, Any] = {"schema": SCHEMA}
     if found:
         snapshot = found[0].snapshot
@@ -74,6 +75,9 @@ def replay_document(found: Sequence[Examined], *, top: int) -> dict[str, Any]:
         plain["warnings"] = list(snapshot.remarks)
         plain["main_device"] = found[main_device(found)].device
     plain["devices"] = [_Writer(examined, top).device() for examined in found]
+    if blocks:
+        for device, examined in zip(plain["devices"], found, strict=True):
+            device |= _present({"blocks": blocks_plain(examined)})
     return plain
 
 

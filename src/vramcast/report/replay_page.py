@@ -16,9 +16,12 @@ from typing import Any, Final, NamedTuple
 from vramcast.domain.snapshot import BlockView, Frame
 from vramcast.recordings.examine import Examined, main_device
 from vramcast.recordings.fragmentation import Bar, Fragmentation, Hole
+from vramcast.recordings.lives import CATEGORIES
 from vramcast.recordings.peak import Group, Held
 from vramcast.recordings.stacks import is_python, is_users, place_of, shown, top_frames
 from vramcast.report import replay_words as say
+from vramcast.report.blocks import blocks_plain
+from vramcast.report.looks import look
 from vramcast.report.messages import Words, rare_messages
 from vramcast.report.replay import about
 from vramcast.sources.files import write_whole
@@ -29,6 +32,9 @@ MOST_BLOCKS: Final = 1000
 MOST_GROUPS: Final = 12
 MOST_FRAMES: Final = 60
 """Of one stack."""
+
+PARTS: Final = ("report/page/page.css", "web/page/parts/blocks.js", "report/page/page.js")
+"""Of the page: its style, the picture of blocks that the web page draws as well, and the rest."""
 
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
@@ -60,8 +66,7 @@ def write_page(
 
 
 def page(found: Sequence[Examined], words: Words, *, top: int, lead: Lead | None = None) -> str:
-    parts = files("vramcast.report") / "page"
-    style, script = ((parts / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    style, script = style_and_script()
     data = page_data(found, words, top=top, lead=lead)
     return (
         f'<!doctype html>\n<html lang="{words.language}">\n<head>\n<meta charset="utf-8">\n'
@@ -71,6 +76,12 @@ def page(found: Sequence[Examined], words: Words, *, top: int, lead: Lead | None
         f'<script type="application/json" id="data">{embedded(data)}</script>\n'
         f"<script>\n{script}</script>\n</body>\n</html>\n"
     )
+
+
+def style_and_script() -> tuple[str, str]:
+    """What stands in each such page, whatever recording it is of: pages that show one allow it by its hash."""
+    style, picture, script = ((files("vramcast") / name).read_text(encoding="utf-8") for name in PARTS)
+    return style, picture.replace("export ", "") + script
 
 
 def embedded(data: Any) -> str:
@@ -99,6 +110,7 @@ def page_data(
             "sections": [(name, "\n".join(map(say.plain, part))) for name, part in lead.sections],
         },
         "words": _words(words),
+        "colours": {name: look(name).colour for name in (*CATEGORIES, "slack")},
         "devices": devices,
         "shown": main_device(found),
         "stacks": {stack: _frames(table[stack]) for stack in used if 0 < stack < len(table)},
@@ -136,9 +148,10 @@ def _device(found: Examined, words: Words, used: dict[int, None], top: int) -> d
         "allocations": replayed.allocations,
         "matched": replayed.addresses_matched,
         "fragmentation": None if found.fragmentation_of_run is None else say.share(found.fragmentation_of_run),
-        "peak": {"reserved": replayed.peak_reserved_bytes, "allocated": replayed.peak_allocated_bytes}
+        "peak": {"event": max(0, replayed.peak_event), "reserved": replayed.peak_reserved_bytes,
+                 "allocated": replayed.peak_allocated_bytes}
         | _held(found.held, found, words, used),
-        "timeline": _timeline(found),
+        "blocks": blocks_plain(found),
         "unallocated": None if parts is None else _unallocated(found, parts, words, used, top),
         "segments": [_segment(bar) for bar in found.segments],
         "variants": _variants(found, words),
@@ -160,22 +173,6 @@ def _device(found: Examined, words: Words, used: dict[int, None], top: int) -> d
             "said": words(f"replay.same_process.{found.difference.same_process}"),
             "rows": say.difference_rows(found.difference, words),
         },
-    }
-
-
-def _timeline(found: Examined) -> dict[str, Any]:
-    times = found.source.trace.times_us
-    return {
-        "start": times[0] if times and say.has_times(found.snapshot) else 0,
-        "categories": list(found.timeline.categories),
-        "points": [
-            {
-                "first": point.first, "events": point.events, "allocated": point.allocated_bytes,
-                "reserved": point.reserved_bytes, "highest": point.highest, "time": point.time_us,
-                "held": point.by_category,
-            }
-            for point in found.timeline.points
-        ],
     }
 
 

@@ -6,11 +6,11 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from vramcast import report
 from vramcast.errors import Note, text_of
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH
@@ -177,8 +177,7 @@ def content_policy(*, in_browser: bool = False) -> str:
 
     `in_browser`: the policy of the static site, which runs Python in a worker and says it in the page itself.
     """
-    folder = files("vramcast.report") / "page"
-    script, style = (_hash("\n" + (folder / name).read_text(encoding="utf-8")) for name in ("page.js", "page.css"))
+    style, script = (_hash(f"\n{text}") for text in report.replay_page.style_and_script())
     allowed = {
         "default-src": "'none'",
         "script-src": f"'self' '{script}'",

@@ -71,7 +71,7 @@ ROUTES: Final[dict[str, Route]] = {
     "oom": Route("POST", "reports", "oom", TEXT_OR_RECORDING, ("snapshot", "checks", "name", "job", "format"), SEARCH),
     "replay": Route(
         "POST", "reports", "replay", RECORDING,
-        ("format", "name", "device", "leaks", "alloc-conf", "all-confs", "capacity", "top"), SEARCH,
+        ("format", "name", "device", "leaks", "alloc-conf", "all-confs", "capacity", "top", "blocks"), SEARCH,
     ),
     "matrix": Route("POST", "looks", "matrix", QUESTION, limit=SEARCH),
     "step": Route("POST", "looks", "step", QUESTION, limit=SEARCH),

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import date
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from vramcast.domain.program import Category
 from vramcast.domain.trace_job import TraceAnswer
 from vramcast.domain.verdict import Fit
 from vramcast.errors import InvalidSpec, SourceError
+from vramcast.report.looks import LOOKS
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.report.recorded import ShownTrace
 from vramcast.report.verdicts import TONES, word_of
 from vramcast.report.written import FORMATS, check_report, report_of
 from vramcast.report.written.markdown import escaped, inline
-from vramcast.report.written.pictures import LOOKS
 from vramcast.units import format_bytes
 
 pytest.importorskip("numpy", reason="a search over training plans needs NumPy")
@@ -219,6 +220,14 @@ def test_the_legend_tells_bars_apart() -> None:
     for kinds in (memory, step, phases):
         assert len({LOOKS[kind].character for kind in kinds}) == len(kinds)
         assert len({LOOKS[kind].colour for kind in kinds}) == len(kinds)
+
+
+def test_the_page_has_the_colours_of_reports() -> None:
+    rules = (files("vramcast") / "web/page/answer.css").read_text(encoding="utf-8")
+    found = {name.replace("-", " "): colour for name, colour in
+             re.findall(r"\.cat-([a-z-]+) \{ fill: (#[0-9a-f]{6})", rules) if name != "other"}
+    assert found.keys() >= {"weights", "activations", "slack"}
+    assert found == {name: LOOKS[name].colour for name in found}
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -309,7 +309,7 @@ def test_verdicts_over_two_options_and_the_memory_of_the_step_open_under_an_answ
     place.click()
     wait_for_needed(page, needed(there))
     page.get_by_text("Memory over the step").click()
-    page.wait_for_selector("svg.timeline")
+    page.wait_for_selector(".blocks")
     assert "communication" in page.locator(".legend").last.inner_text()
     page.locator("[name=seq-len]").fill("1024")  # what was opened stays so
     page.get_by_role("button", name="Micro-batch 2, Sequence length 256").wait_for()

@@ -184,35 +184,58 @@ def test_a_recording_is_drawn_with_its_peak_what_was_live_and_the_kinds_of_memor
     assert page.locator("details[open] tbody tr").count() == len(peak["blocks"])
     assert page.locator("div.failure").count() == device["num_ooms"]
 
+    page.wait_for_selector(".blocks")
     kinds = {name for point in device["timeline"] for name in point["by_category"]}
-    page.wait_for_selector("svg.timeline .cat")
-    drawn = page.evaluate(
-        """() => Object.fromEntries([...document.querySelectorAll('svg.timeline .cat')].map((path) =>
-          [path.getAttribute('class').split('cat-')[1], path.getBBox().height]))"""
-    )
-    assert set(drawn) == {name.replace(" ", "-") for name in kinds} | {"slack"}
-    highest = max(device["timeline"], key=lambda point: point["allocated_bytes"])
-    lowest = peak["categories"][0]["name"]
-    share = max(point["by_category"].get(lowest, 0) for point in device["timeline"]) / highest["allocated_bytes"]
-    assert drawn[lowest] / drawn["slack"] == pytest.approx(share, abs=0.01)
+    assert page.locator(".block-picture ~ .legend .swatch").count() == len(kinds) + 1  # and slack
     assert page.evaluate("document.getElementById('marks') !== null")
-    assert page.locator(".chart ~ .legend .swatch").count() == len(drawn)
 
-    line = page.locator(".timeline")  # looked at closely, by button and by key
-    whole = int(line.get_attribute("aria-valuemax"))
+    line = page.locator(".blocks")  # looked at closely, by button and by key
+    assert int(line.get_attribute("aria-valuemax")) == device["events"] - 1
     page.get_by_role("button", name="Around the peak").click()
-    assert int(line.get_attribute("aria-valuemax")) < whole
     assert f"event {peak['event']:,}" in line.get_attribute("aria-valuetext")
     assert format_bytes(peak["allocated_bytes"]) in page.locator(".told").inner_text()
     line.focus()
+    page.keyboard.press("Enter")  # what was live then
+    for group in peak["categories"]:
+        assert f"{group['blocks']:,}" in page.locator(".moment").inner_text()
     page.keyboard.press("ArrowRight")
-    page.wait_for_function(
-        "event => !document.querySelector('.timeline').getAttribute('aria-valuetext').includes(event)",
-        arg=f"event {peak['event']:,}:",
-    )
-    assert page.evaluate("document.activeElement.classList.contains('timeline')")
-    page.get_by_role("button", name="Whole").click()
-    assert int(line.get_attribute("aria-valuemax")) == whole
+    assert int(line.get_attribute("aria-valuenow")) == peak["event"] + 1
+    assert page.evaluate("document.activeElement.classList.contains('blocks')")
+    box = line.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 335 - BELOW)
+    page.wait_for_selector(".block-tip:not([hidden])")
+    assert "weights" in page.locator(".block-tip").inner_text()  # they lie at the bottom
+
+
+BELOW = 12  # pixels above the axis of the picture
+STACKED = """async (data) => {
+  const { Blocks } = await import("/parts/blocks.js");
+  const blocks = new Blocks(data);
+  const wrong = [];
+  for (const [first, last] of [[0, blocks.events], [100, 900], [blocks.events - 9, blocks.events]]) {
+    const moments = blocks.moments([first, last], 97);
+    const sums = new Float64Array(97);
+    blocks.stacked(moments, 1e-6, {
+      large: (block, from, to) => { for (let at = from; at < to; at += 1) sums[at] += blocks.sizes[block]; },
+      small: (kind, sizes) => sums.forEach((_, at) => { sums[at] += sizes[at]; }),
+    });
+    moments.forEach((event, at) => {
+      const live = blocks.at(event).kinds.reduce((sum, { size }) => sum + size, 0);
+      if (live !== sums[at] || live > blocks.allocatedAt(event)) wrong.push([event, live, sums[at]]);
+    });
+  }
+  return { wrong, peak: blocks.at(blocks.peak).kinds };
+}"""
+
+
+@pytest.mark.parametrize("path", [CRASH, FRAGMENTED])
+def test_each_column_of_the_picture_holds_what_was_live_at_its_moment(opened: Opened, path: Path) -> None:
+    page = opened("#/replay", wait=FORM)
+    [device] = replayed(path, "top=40&blocks=1")["devices"]
+    found = page.evaluate(STACKED, device["blocks"])
+    assert found["wrong"] == []
+    assert {one["name"]: one["number"] for one in found["peak"]} == {
+        group["name"]: group["blocks"] for group in device["peak"]["categories"]}
 
 
 def test_settings_and_leaks_are_looked_for_at_a_wish_and_stand_in_the_address(opened: Opened) -> None:

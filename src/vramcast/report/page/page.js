@@ -1,11 +1,7 @@
 "use strict";
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const W = DATA.words;
-const COLOURS = {
-  "weights": "#4c78a8", "gradients": "#e45756", "optimizer": "#b279a2", "activations": "#f58518", "kv cache": "#72b7b2",
-  "workspaces": "#9d755d", "temporaries": "#eeca3b", "inputs": "#54a24b", "backward": "#ff9da6",
-  "held before": "#8c9bb0", "unknown": "#a5a5a5",
-};
+const COLOURS = DATA.colours;
 const MOST_ROWS = 40;
 
 // Every text of the recording goes into the page as text, never as markup.
@@ -84,105 +80,40 @@ function sized(canvas) {
   pen.font = "11.5px system-ui, sans-serif";
   return { pen, width, height };
 }
-function roundSteps(most, wanted) {
-  const unit = 2 ** Math.floor(Math.log2(Math.max(most, 1) / wanted));
-  const step = [1, 2].map((f) => f * unit).find((value) => most / value <= wanted) ?? 2 * unit;
-  return Array.from({ length: Math.floor(most / step) + 1 }, (_, place) => place * step);
-}
-
+// Every block over the events, by the picture of the page (parts/blocks.js), and what was live where it is clicked.
 function timeline(device) {
-  const points = device.timeline.points, names = device.timeline.categories;
-  if (!points.length) return null;
-  const canvas = el("canvas", { id: "timeline", role: "img", "aria-label": W.timeline });
-  const tip = el("div", { class: "tip" });
-  let from = 0, to = points.length, drag = null, at = null;
-  const LEFT = 76, RIGHT = 12, TOP = 10, BOTTOM = 26;
-  const x = (place, width) => LEFT + ((place - from) / Math.max(1, to - from)) * (width - LEFT - RIGHT);
-
-  function draw() {
-    const { pen, width, height } = sized(canvas);
-    const shown = points.slice(from, to);
-    const most = 1.04 * Math.max(...shown.map((p) => Math.max(p.reserved, p.allocated)), 1);
-    const y = (value) => height - BOTTOM - (value / most) * (height - TOP - BOTTOM);
-    pen.strokeStyle = css("--line"); pen.fillStyle = css("--soft"); pen.lineWidth = 1;
-    for (const value of roundSteps(most, 5)) {
-      pen.beginPath(); pen.moveTo(LEFT, y(value)); pen.lineTo(width - RIGHT, y(value)); pen.stroke();
-      pen.textAlign = "right"; pen.fillText(bytes(value), LEFT - 8, y(value) + 4);
-    }
-    const step = (pen, value) => {
-      shown.forEach((p, place) => {
-        pen.lineTo(x(from + place, width), y(value(p))); pen.lineTo(x(from + place + 1, width), y(value(p)));
-      });
-    };
-    const area = (colour, low, high) => {
-      pen.fillStyle = colour; pen.beginPath(); step(pen, high);
-      [...shown].reverse().forEach((p, place) => {
-        const right = to - place;
-        pen.lineTo(x(right, width), y(low(p))); pen.lineTo(x(right - 1, width), y(low(p)));
-      });
-      pen.closePath(); pen.fill();
-    };
-    const below = (p, number) => p.held.slice(0, number).reduce((sum, value) => sum + value, 0);
-    area(css("--free"), () => 0, (p) => p.allocated);
-    names.forEach((name, number) => area(COLOURS[name], (p) => below(p, number), (p) => below(p, number + 1)));
-    const line = (colour, value, dashes) => {
-      pen.strokeStyle = colour; pen.lineWidth = 1.6; pen.setLineDash(dashes); pen.beginPath(); step(pen, value); pen.stroke();
-      pen.setLineDash([]);
-    };
-    if (device.peak.reserved !== null) line(css("--ink"), (p) => p.reserved, [5, 3]);
-    pen.fillStyle = css("--soft"); pen.textAlign = "left";
-    pen.fillText(W.event + " " + count(shown[0].first), LEFT, height - 8);
-    pen.textAlign = "right";
-    const last = shown[shown.length - 1];
-    pen.fillText(count(last.first + last.events - 1), width - RIGHT, height - 8);
-    for (const event of device.failures.map((failure) => failure.event)) {
-      const place = points.findIndex((p) => event < p.first + p.events);
-      if (place < from || place >= to) continue;
-      pen.strokeStyle = css("--bad"); pen.lineWidth = 1.5; pen.beginPath();
-      pen.moveTo(x(place + 0.5, width), TOP); pen.lineTo(x(place + 0.5, width), height - BOTTOM); pen.stroke();
-      pen.fillStyle = css("--bad"); pen.textAlign = "center"; pen.fillText("OOM", x(place + 0.5, width), TOP + 2);
-    }
-    if (drag !== null && at !== null) {
-      pen.fillStyle = css("--accent"); pen.globalAlpha = 0.18;
-      pen.fillRect(x(Math.min(drag, at), width), TOP, x(Math.abs(at - drag) + from, width) - LEFT, height - TOP - BOTTOM);
-      pen.globalAlpha = 1;
-    } else if (at !== null) {
-      pen.strokeStyle = css("--ink"); pen.lineWidth = 1; pen.beginPath();
-      pen.moveTo(x(at + 0.5, width), TOP); pen.lineTo(x(at + 0.5, width), height - BOTTOM); pen.stroke();
-    }
+  if (!device.blocks) return null;
+  const blocks = new Blocks(device.blocks, device.peak.event);
+  const told = el("p", { class: "soft" }), below = el("div");
+  const moved = (event) => {
+    const reserved = blocks.reservedAt(event);
+    told.textContent = W.event + " " + count(event) + ": " + bytes(blocks.allocatedAt(event)) + " " + W.allocated +
+      (reserved === undefined ? "" : ", " + bytes(reserved) + " " + W.reserved);
+    return told.textContent;
+  };
+  function picked(event) {
+    const { kinds, largest } = blocks.at(event), total = kinds.reduce((sum, { size }) => sum + size, 0);
+    const sums = kinds.map(({ name, size, number }) => el("tr", {}, el("td", {}, swatch(COLOURS[name]), category(name)),
+      el("td", { class: "number" }, bytes(size)), el("td", { class: "number" }, percent(size, total)), el("td", { class: "number" }, count(number))));
+    const rows = largest.map((block) => row([[bytes(blocks.sizes[block]), "number"], [category(blocks.names[blocks.kinds[block]])],
+      [blocks.stackOf(block).slice(0, 4).join(" < ") || W.no_stack, "mono"]]));
+    below.replaceChildren(el("h3", {}, W.event + " " + count(event) + ": " + bytes(total)), el("table", {}, el("tbody", {}, ...sums)),
+      el("table", {}, el("tbody", {}, ...rows)));
   }
-  function place(event) {
-    const box = canvas.getBoundingClientRect();
-    const share = (event.clientX - box.left - LEFT) / (box.width - LEFT - RIGHT);
-    return Math.max(from, Math.min(to - 1, from + Math.floor(share * (to - from))));
-  }
-  function tell(event) {
-    at = place(event);
-    const p = points[at], box = canvas.getBoundingClientRect();
-    const lines = [[W.reserved, p.reserved], [W.allocated, p.allocated]].filter(([, value]) => value !== null).map(([name, value]) => row([[name], [bytes(value), "number"]]));
-    names.forEach((name, number) => {
-      if (p.held[number]) lines.push(el("tr", {}, el("td", {}, swatch(COLOURS[name]), category(name)), el("td", { class: "number" }, bytes(p.held[number]))));
-    });
-    const when = device.timeline.start && p.time ? ", " + seconds(p.time - device.timeline.start) : "";
-    tip.replaceChildren(el("b", {}, W.event + " " + count(p.highest) + when), el("table", {}, ...lines));
-    const left = event.clientX - box.left;
-    tip.style.left = (left > box.width / 2 ? left - tip.offsetWidth - 14 : left + 14) + "px";
-    tip.style.top = "14px"; tip.style.visibility = "visible";
-    draw();
-  }
-  canvas.addEventListener("pointermove", tell);
-  canvas.addEventListener("pointerleave", () => { at = null; drag = null; tip.style.visibility = "hidden"; draw(); });
-  canvas.addEventListener("pointerdown", (event) => { drag = place(event); });
-  canvas.addEventListener("pointerup", (event) => {
-    const end = place(event);
-    if (drag !== null && Math.abs(end - drag) > 1) { const low = Math.min(drag, end); to = Math.max(drag, end) + 1; from = low; }
-    drag = null; draw();
+  const picture = new BlockPicture(blocks, {
+    bytes, count, seconds: (value) => seconds(1e6 * value), name: category, moved, picked,
+    colour: (kind) => COLOURS[kind] ?? COLOURS.unknown, ink: (name) => css("--" + name),
+    marks: [{ event: blocks.peak, text: W.peak, kind: "ink" }, ...device.failures.map(({ event }) => ({ event, text: "OOM", kind: "bad" }))],
+    words: {
+      timeline: W.timeline, event: W.event, capacity: W.card, none: W.no_stack,
+      smaller: (kind, size) => W.smaller.replace("{size}", size).replace("{kind}", kind),
+      lived: (start, end) => W["lived" + (start === null ? ".before" : "") + (end === null ? ".on" : "")].replace("{start}", start).replace("{end}", end),
+    },
   });
-  canvas.addEventListener("dblclick", () => { from = 0; to = points.length; draw(); });
-  redraw.push(draw);
-  const legend = el("div", { class: "legend" }, ...names.map((name) => el("span", {}, swatch(COLOURS[name]), category(name))),
-    el("span", {}, swatch("var(--free)"), W.rounding), el("span", {}, "┄ ", W.reserved));
-  return card(W.timeline, el("div", { class: "frame" }, canvas, tip), legend, el("p", { class: "soft" }, W.hint));
+  redraw.push(() => picture.draw());
+  const legend = el("div", { class: "legend" }, ...blocks.ranges.map(([name]) => el("span", {}, swatch(COLOURS[name]), category(name))),
+    el("span", {}, swatch(COLOURS.slack), W.rounding), blocks.reserved ? el("span", {}, "┄ ", W.reserved) : null);
+  return card(W.timeline, picture.node, told, legend, el("p", { class: "soft" }, W.hint), below);
 }
 
 function groups(title, rows, total, name) {

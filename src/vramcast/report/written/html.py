@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Final
 
+from vramcast.report.looks import look
 from vramcast.report.written import parts
-from vramcast.report.written.pictures import bars_svg, legend, look, markup
+from vramcast.report.written.pictures import bars_svg, legend, markup
 
 WIDE: Final = 4
 """Columns of a table that a phone shows without scrolling."""

@@ -12,6 +12,7 @@ from html import escape
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
+from vramcast.report.looks import look
 from vramcast.report.replay_words import scaled_chart
 from vramcast.report.written.parts import Bar, Bars, Picture, Slice, Table
 from vramcast.units import format_bytes
@@ -50,45 +51,6 @@ MOST_COLUMNS: Final = 6
 
 LEAST_SHARE: Final = 1e-4
 """Of the width; what is thinner is not drawn."""
-
-
-class Look(NamedTuple):
-    """How a kind of thing is drawn."""
-
-    colour: str  # on light and dark grounds
-    character: str
-
-
-LOOKS: Final[dict[str, Look]] = {
-    "weights": Look("#4c78a8", "W"), "gradients": Look("#e45756", "G"), "optimizer": Look("#b279a2", "O"),
-    "activations": Look("#f58518", "A"), "temporaries": Look("#d0a82c", "T"), "communication": Look("#8c6bb1", "C"),
-    "workspaces": Look("#9d755d", "X"), "inputs": Look("#54a24b", "I"), "kv cache": Look("#5fa8a3", "K"),
-    "cuda graphs": Look("#7d8f2f", "P"), "lora slots": Look("#d67195", "L"), "draft model": Look("#6b8fd6", "D"),
-    "encoder cache": Look("#3f8f6b", "E"), "allocator": Look("#98a3ad", "="), "slack": Look("#7a858f", "-"),
-    "products": Look("#4c78a8", "M"), "attention": Look("#f58518", "A"), "pointwise": Look("#54a24b", "N"),
-    "tensor": Look("#d4568c", "T"), "context": Look("#8c6bb1", "C"), "expert": Look("#3f8f6b", "E"),
-    "pipeline": Look("#9d755d", "P"), "gathered": Look("#5fa8a3", "W"), "offload": Look("#7d8f2f", "F"),
-    "host": Look("#98a3ad", "H"), "stragglers": Look("#7a858f", "S"),
-    "generate": Look("#5fa8a3", "G"), "old_log_prob": Look("#d0a82c", "O"), "ref_log_prob": Look("#9d755d", "R"),
-    "reward": Look("#7d8f2f", "S"), "values": Look("#8c6bb1", "V"), "update_critic": Look("#e45756", "C"),
-    "update_actor": Look("#4c78a8", "A"), "update_weights": Look("#f58518", "W"),
-    "compute": Look("#54a24b", "M"), "cache": Look("#5fa8a3", "K"), "launch": Look("#98a3ad", "L"),
-    "allocated": Look("#4c78a8", "#"), "unallocated": Look("#d0a82c", "="), "beside": Look("#9d755d", "o"),
-    "others": Look("#e45756", "x"), "outside": Look("#e45756", "x"), "free": Look("#b6bec6", "."),
-    "backward": Look("#d67195", "B"), "held before": Look("#8c9bb0", "H"), "unknown": Look("#98a3ad", "?"),
-}
-"""Kind -> look. What is not listed is grey."""
-
-OTHER: Final = Look("#98a3ad", "+")
-
-
-def look(kind: str) -> Look:
-    """How a kind is drawn.
-
-    >>> look("weights").character, look("what nobody foresaw").character
-    ('W', '+')
-    """
-    return LOOKS.get(kind, OTHER)
 
 
 def total(bar: Bar) -> float:

@@ -92,4 +92,4 @@ def step(asked: Asked) -> dict[str, Any]:
     refuse_others(asked.fields, ("question",))
     options = options_of(question_in(asked.fields), "train")
     job = job_of(options, resolve=resolver(asked.sources))
-    return replay_document(replayed(recorded(job), LookAt(top=1)).devices, top=1)
+    return replay_document(replayed(recorded(job), LookAt(top=1)).devices, top=1, blocks=True)

@@ -35,7 +35,7 @@ SWITCH: Final = {"type": "string", "enum": ["0", "1"]}
 QUERY: Final[dict[str, dict[str, Any]]] = {
     "lang": {"type": "string", "enum": list(LANGUAGES)},
     "format": {"type": "string", "enum": list(reports.FORMATS)},
-    "leaks": SWITCH, "all-confs": SWITCH, "checks": SWITCH, "snapshot": SWITCH,
+    "leaks": SWITCH, "all-confs": SWITCH, "blocks": SWITCH, "checks": SWITCH, "snapshot": SWITCH,
     "device": {"type": "integer", "minimum": 0, "maximum": reports.MOST_DEVICE},
     "top": {"type": "integer", "minimum": 1, "maximum": reports.MOST_TOP},
     "timeout": TEXT | {"description": "what an API server of Kubernetes adds"},

@@ -135,7 +135,7 @@ def replay(asked: Asked) -> dict[str, Any] | Reply:
         return Reply(200, HTML, page(found.devices, words, top=look_at.top).encode())
     if shape == "md":
         return _written("replay", found, shape, words.language)
-    plain = replay_document(found.devices, top=look_at.top)
+    plain = replay_document(found.devices, top=look_at.top, blocks=asked.flag("blocks"))
     for device, shown in zip(plain["devices"], found.devices, strict=True):
         device["about"] = list(about(shown, words))
     if "warnings" in plain:

@@ -110,7 +110,7 @@ class Replay {
 
   async #asked() {
     const { t, say } = this.#app;
-    const request = (signal) => ask(`/api/replay?${this.#query({ top: 40 })}`, kept.file, { signal });
+    const request = (signal) => ask(`/api/replay?${this.#query({ top: 40, blocks: 1 })}`, kept.file, { signal });
     const { answer, error } = await this.#under.asked(request, "replaying", { comesIntoView: false }) ?? {};
     if (error) this.#refuse(error.message, error.status === 504 || error.status === 413
       ? `vramcast replay ${argument(kept.file.name)}` : null);

@@ -133,7 +133,7 @@ export function recordingParts(device, warnings, app) {
   const { t } = app;
   return [
     recordingHead(device, app), warnings.length ? part(t("warnings"), texts(warnings, "warnings")) : null,
-    device.timeline.length ? part(t("timeline"), timelinePart(device, app)) : null,
+    device.blocks ? part(t("timeline"), timelinePart(device, app)) : null,
     livePart(device, app), failuresPart(device.out_of_memory, app), variantsPart(device.variants, app),
       leaksPart(device.leaks, app),
   ];

@@ -17,9 +17,9 @@ export function saved(name, blob) {
   setTimeout(() => URL.revokeObjectURL(url), KEPT_MS);
 }
 
-/** Saves an answer as the document that --json prints. */
+/** Saves an answer as the document that --json prints, which has no columns of blocks for a picture. */
 export async function savedJson(command, answer) {
-  const text = JSON.stringify(await inEnglish(answer), null, 1) + "\n";
+  const text = JSON.stringify(await inEnglish(answer), (_, value) => (value?.starts ? undefined : value), 1) + "\n";
   saved(`vramcast-${command}.json`, new Blob([text], { type: "application/json" }));
 }
 
