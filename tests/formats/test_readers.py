@@ -206,6 +206,20 @@ def test_preferences_of_llamafactory_without_a_reference_take_less(tmp_path: Pat
     assert peaks["orpo"] == peaks["simpo"] < peaks["sigmoid"] - 2 * 596_049_920  # a second network in fp32 at least
 
 
+@pytest.mark.parametrize(("sizes", "found"), [
+    ({"sp_size": 2, "sp_backend": "deepspeed"}, (2, "ulysses")), ({"cp_size": 4}, (4, "allgather")),
+    ({"cp_size": 2, "cp_comm_strategy": "alltoall"}, (2, "ring")),
+])
+def test_a_mesh_says_whose_ranks_share_samples(sizes: dict[str, Any], found: tuple[int, str], tmp_path: Path) -> None:
+    kind = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 3}} if "sp_size" in sizes else {
+        "distributed_type": "FSDP",
+        "fsdp_config": {"fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}}
+    mesh = {f"parallelism_config_{name}": value for name, value in sizes.items()}
+    path = written(tmp_path, "a.json", kind | {"mixed_precision": "bf16", "parallelism_config": mesh})
+    plan = asked(path, model="llama-3.2-1b", gpus="8xh100", attention="flash").plan
+    assert (plan.cp, plan.cp_kind) == found
+
+
 @pytest.mark.parametrize(("options", "name"), [
     ({"engine": "deepspeed", "zero": "3", "offload-optimizer": "cpu", "grad-accum": 4}, "ds_config.json"),
     ({"engine": "deepspeed", "zero": "2", "precision": "mixed-fp16", "micro-batch": 4}, "ds_config.json"),

@@ -56,12 +56,16 @@ def test_the_command_names_its_file_and_what_shards(tmp_path: Path) -> None:
         "everything", "cpu", "mixed-bf16")
 
 
+def test_ranks_that_share_samples_are_ulysses(tmp_path: Path) -> None:
+    found = read(written(tmp_path, more="sequence_parallel_size = 4\n")).options
+    assert (found["cp"], found["cp-kind"]) == (4, "ulysses")
+
+
 @pytest.mark.parametrize(("llm", "lora", "more", "name"), [
     (", torch_dtype=torch.bfloat16", "", "", "model.llm.torch_dtype"),
     (PACKED, "", "", "model.llm.quantization_config"),
     (", moe_implementation='shard'", "", "", "model.llm.moe_implementation"),
     ("", LORA.replace("r=64", "r=64, use_dora=True"), "", "model.lora.use_dora"),
-    ("", "", "sequence_parallel_size = 4\n", "sequence_parallel_size"),
     ("", "", "strategy = dict(type=DeepSpeedStrategy)\n", "strategy"),
     ("", "", "optim_wrapper = dict(type=AmpOptimWrapper, optimizer=dict(type=Lion))\n",
      "optim_wrapper.optimizer.type"),

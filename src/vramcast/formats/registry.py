@@ -108,6 +108,8 @@ READERS: Final[dict[str, Reader]] = {
     "axolotl-command": Reader("axolotl_command", "train", _is_tool("axolotl-command")),
     "accelerate": Reader("accelerate", "train", _by("distributed_type|compute_environment"), "rl"),
     "llamafactory-v1": Reader("llamafactory_v1", "train", _by("dist_config|init_config|kernel_config")),
+    "llamafactory-megatron": Reader("llamafactory_megatron", "train", _by(
+        "stage|finetuning_type tensor_model_parallel_size|pipeline_model_parallel_size")),
     "megatron-bridge": Reader("megatron_bridge", "train", _by(
         text=r"\A(?=[\s\S]*megatron\.bridge)[\s\S]*cfg\.model")),
     "swift-megatron": Reader("swift_megatron", "train", _by(

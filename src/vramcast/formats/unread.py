@@ -65,7 +65,9 @@ TOOLS: Final = (
     Tool("axolotl-command", (), r"\baxolotl train\b|\baxolotl\.cli\.train\b"),
     Tool("axolotl (its YAML is read)", (),
          r"\baxolotl (?:train|preprocess|inference|fetch)\b|\baxolotl\.cli\b"),
-    Tool("LLaMA-Factory, for Megatron", (
+    Tool("LLaMA-Factory, for Megatron-Bridge", (
+        "finetuning_type mixed_precision|use_packed_sequences|export_hf_on_finish tensor_model_parallel_size",)),
+    Tool("llamafactory-megatron", (
         "stage|finetuning_type|template tensor_model_parallel_size|pipeline_model_parallel_size",)),
     Tool("LLaMA-Factory v1, for inference or export", ("model peft_config.export_dir",)),
     Tool("llamafactory-v1", ("model train_dataset", "model dist_config", "model peft_config")),

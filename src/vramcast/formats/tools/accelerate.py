@@ -33,8 +33,8 @@ TABLES: Final = {"FSDP": "fsdp_config", "DEEPSPEED": "deepspeed_config", "MEGATR
 
 DEGREES: Final = {"tp_size": "tp", "cp_size": "cp"}
 
-EXCHANGES: Final = {"allgather": "allgather", "alltoall": "ulysses"}
-"""`parallelism_config_cp_comm_strategy`: how keys and values travel."""
+EXCHANGES: Final = {"allgather": "allgather", "alltoall": "ring"}
+"""`parallelism_config_cp_comm_strategy`: how keys and values travel, in the second from one rank to the next."""
 
 
 STRATEGIES: Final = {
@@ -116,15 +116,13 @@ def _mesh(values: Watched) -> dict[str, Any]:
     found: dict[str, Any] = {option: size[name] for name, option in DEGREES.items() if size[name] > 1}
     if size["dp_replicate_size"] > 1:
         found["shard-group"] = size["dp_shard_size"] * size["cp_size"]
-    if size["sp_size"] > 1:
-        mesh.cannot("parallelism_config_sp_size")
     if size["cp_size"] > 1:
         kind = mesh.one_of("parallelism_config_cp_comm_strategy", EXCHANGES)
         found["cp-kind"] = kind or "allgather"
-    else:
-        for name in mesh:
-            if "_cp_" in name or "_sp_" in name:
-                mesh.get(name)
+    elif size["sp_size"] > 1:  # DeepSpeed's Ulysses, which needs flash attention [acc utils/dataclasses.py]
+        mesh.only("parallelism_config_sp_backend", "deepspeed")
+        found |= {"cp": size["sp_size"], "cp-kind": "ulysses"}
+    mesh.ignore(*(name for name in mesh if ("_cp_" in name and "cp" not in found) or "_sp_" in name))
     return found
 
 
@@ -344,7 +342,7 @@ def _mesh_lines(order: Order) -> Table:
         Line(p + "cp_size", cp, "ranks that divide every sequence"),
     ]
     if cp > 1:
-        comm = written(EXCHANGES).get(job.plan.cp_kind, "allgather")
+        comm = written(EXCHANGES).get(job.plan.cp_kind, "alltoall")
         lines.append(Line(p + "cp_comm_strategy", comm, "how keys and values travel"))
     return (Line("parallelism_config", tuple(lines)),)
 

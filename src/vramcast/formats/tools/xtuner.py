@@ -83,10 +83,11 @@ def _file(config: Config) -> Reading:
     if values.get("framework") not in (None, "mmengine"):
         values.cannot("framework", "runs transformers' Trainer, whose arguments are not read here")
     values.get("load_from")
-    values.only("sequence_parallel_size", 1)
     options: dict[str, Any] = {"engine": ENGINE, "objective": "sft", "loss": "eager", "optimizer-kernel": "foreach"}
     options = together(options, {"engine-option": ("converts_outputs=false",)}, _model(values.section("model")))
     options |= _samples(values.section("train_dataloader"))
+    if (ranks := values.count("sequence_parallel_size") or 1) > 1:
+        options |= {"cp": ranks, "cp-kind": "ulysses"}  # [xt parallel/sequence/attention.py]
     optimizer, steps = _optimizer(values.section("optim_wrapper", Known("xtuner", "optim_wrapper")))
     options |= optimizer
     batch = {"accumulation": steps}
