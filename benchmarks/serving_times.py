@@ -3,6 +3,9 @@
 Per engine and card: rows, median and 95th-percentile absolute error, median signed error of the time to the first token
 and of the time between tokens, and the median rank correlation along curves of one configuration at several
 concurrencies. A configuration is fitted on or scored, never both: `--half fit` and `--half score` print one of the two.
+
+`--peer FILE` takes answers of benchmarks/peers/serving/aiconfigurator_times.py to the same rows and prints, per level,
+on how many configurations ours is nearer, by the median error along each.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from truth.score import percentile
 from vramcast.errors import VramcastError
 
 Row = dict[str, Any]
+
+PEER_KEYS: Final = {"TTFT": "ttft_ms", "TPOT": "tpot_ms"}
 
 FEWEST: Final = 4
 """Points of a curve that has a rank correlation."""
@@ -111,18 +116,43 @@ def table(found: list[Case]) -> Iterator[str]:
         )
 
 
+def beside(found: list[Case], path: Path) -> Iterator[str]:
+    """One line per level: errors of both tools on rows that both answer, and on how many curves ours is less."""
+    answers = {one["id"]: one for one in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
+    levels: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for case in found:
+        theirs = answers.get(case.row["id"], {}).get(PEER_KEYS[case.level.split()[0]])
+        if theirs is not None:
+            pair = abs(case.error), abs(theirs / case.measured - 1)
+            levels[case.level][configuration_of(case.row)].append(pair)
+    unanswered = sum("reason" in one for one in answers.values())
+    yield f"aiconfigurator: {len(answers)} rows asked, {unanswered} without an answer"
+    for level, curves in sorted(levels.items()):
+        pairs = [pair for curve in curves.values() for pair in curve]
+        ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
+        medians = [[statistics.median(column) for column in zip(*curve, strict=True)] for curve in curves.values()]
+        nearer = sum(mine < other for mine, other in medians) / len(medians)
+        yield (
+            f"{level:<52}{len(pairs):>6}  ours {ours:>6.1%}  theirs {theirs:>6.1%}  nearer on {nearer:.0%} of "
+            f"{len(medians)} configurations"
+        )
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving_times", description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--half", choices=("fit", "score"), help="one half of the configurations only")
     parser.add_argument("--rows", action="store_true", help="every row")
+    parser.add_argument("--peer", type=Path, metavar="FILE", help="another tool's answers, beside ours")
     options = parser.parse_args()
     found = list(cases(options.file, options.half))
     if options.rows:
         for case in found:
             print(f"{case.level:<28}{case.predicted:>12.2f}{case.measured:>12.2f}{case.error:>+9.1%}  {case.row['id']}")
     print("\n".join(table(found)))
+    if options.peer:
+        print("\n".join(beside(found, options.peer)))
     return 0
 
 

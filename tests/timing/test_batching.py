@@ -39,11 +39,34 @@ def test_one_at_a_time_waits_as_in_an_m_d_1_queue(busy: float) -> None:
     assert waited == pytest.approx(0.01 * busy / (2 * (1 - busy)), rel=0.04)  # Pollaczek and Khinchine
 
 
+class Second(Linear):
+    """Every step takes a second."""
+
+    def decode(self, sequences: int, context: float) -> float:
+        return 1.0
+
+    def mixed(self, sequences: int, context: float, chunks: Sequence[tuple[int, int]]) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize(("ahead", "comes_s", "first_s"), [
+    (False, 10.5, 12.0), (True, 10.5, 13.0),  # the step from 11 on was put together at 10
+    (True, 40.5, 41.5),  # nobody runs: at once
+])
+def test_who_comes_while_a_step_runs_misses_the_one_that_is_put_together(
+    ahead: bool, comes_s: float, first_s: float
+) -> None:
+    one = Batching(Pool(100, 16), Limits(8, 64, ahead=ahead), Second())
+    one.run([Arrival(0.0, 10, 30), Arrival(comes_s, 10, 2)])
+    assert one.first_s == [1.0, first_s] and one.end_s[0] == 30.0
+
+
 TRACES = st.lists(st.tuples(st.sampled_from([0.0, 0.01, 0.3, 4.0]), st.integers(1, 150), st.integers(1, 90)),
                   min_size=1, max_size=40)
 POOLS = st.builds(Pool, blocks=st.integers(18, 200), block_tokens=st.just(16), caches=st.booleans(),
                   windows=st.sampled_from([(), (2,)]))
-LIMITS = st.builds(Limits, sequences=st.integers(1, 20), tokens=st.integers(20, 300), whole_prompt=st.booleans())
+LIMITS = st.builds(Limits, sequences=st.integers(1, 20), tokens=st.integers(20, 300), whole_prompt=st.booleans(),
+                   ahead=st.booleans())
 
 
 def arrivals_of(trace: Sequence[tuple[float, int, int]]) -> list[Arrival]:

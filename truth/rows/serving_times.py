@@ -1,5 +1,8 @@
 """Latencies of serving runs in closed loop: so many requests are in flight, another comes when one is answered.
 
+[rule] ai-dynamo/aiconfigurator generator/rule_plugin/benchmark/{trtllm,vllm}.rule, which wrote the settings of
+servers of runs that are not InferenceX's: `max_num_tokens = max_batch_size + isl + 1500`, batches of all in flight
+
 Degrees are read as the runs' commands mean them: where one number splits attention and spreads experts (`--tp 8
 --ep 8`), rows multiply it with itself, and (64, 8, 8) are eight cards.
 """
@@ -47,6 +50,10 @@ FORMATS: Final = {"fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "nvfp4", "fp4
 
 DYNAMO: Final = (0, 9)
 """Lower numbers of TensorRT-LLM's rows are those of Dynamo around it."""
+
+BY_RULE: Final = ("tensorrt-llm", "vllm")
+TOKENS: Final = 32
+"""Of a block, of which steps are a multiple [rule]."""
 
 LARGEST_GROUP: Final = 32
 """Cards of one instance. Rows with more, or with as many as divide no head, count the cards of all instances."""
@@ -163,6 +170,8 @@ def job_of(row: Row, degrees: Degrees, batch: int | None) -> ServeJob:
     model, weights = network_of(row)
     started = Started("fp8" if engine == "tensorrt-llm" and row.get("precision") in ("fp8", "fp4") else "auto")
     mean = MEAN if measured(row) else 1.0
+    if not measured(row) and engine in BY_RULE:
+        started = started._replace(batched_tokens=ceil_div(requests + row["input_len"] + 1500, TOKENS) * TOKENS)
     if measured(row):
         started = inferencex.started(row) if row["mode"] == "agg" else started
         degrees = degrees.as_started(started)

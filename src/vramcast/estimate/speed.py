@@ -211,7 +211,7 @@ def _scheduler(job: ServeJob, machine: Machine, placement: Placement, load: Load
     users = ceil_div(job.requests.concurrency, job.plan.dp) * copies
     asked = loop.Load(
         users, load.prompt, max(1, load.answer),
-        max(loaded.spread, loop.LOOSE) if execution.mixed else loaded.spread)
+        max(loaded.spread, loop.LOOSE) if execution.mixed and execution.chunks else loaded.spread)
     together, pool = _room(job, loaded.held, users, copies)
     longest = ceil(load.prompt * (1 + asked.spread))
     tokens = max(_chunk(job), 0 if execution.chunks else longest) * copies
@@ -227,7 +227,7 @@ def _scheduler(job: ServeJob, machine: Machine, placement: Placement, load: Load
         looked_every=int(options.get("scheduler-recv-interval", 1)),
         held_steps=balanced or int(options.get("batch-wait-timeout-iters", 0)),
         held_tokens=int(tokens * float(options.get("batch-wait-max-tokens-ratio", 0.0))),
-        held_prompts=_until_all_have_one(copies) if balanced else 0,
+        held_prompts=_until_all_have_one(copies) if balanced else 0, ahead=execution.scheduled_ahead,
     )
     return Scheduler(asked, limits, costs, Front(execution.text_s * load.prompt, execution.front_s), pool)
 

@@ -113,7 +113,7 @@ def setting_of(job: ServeJob, deployment: Deployment) -> Setting:
     )
     limits = Limits(
         settings.max_sequences, settings.batched_tokens, whole_prompt=settings.version >= WHOLE_PROMPT_SINCE,
-        prefix=traffic.shared_prefix if settings.prefix_caching else 0,
+        prefix=traffic.shared_prefix if settings.prefix_caching else 0, ahead=execution.scheduled_ahead,
     )
     waited_s = execution.front_s + execution.text_s * (job.requests.input_len or 0)
 

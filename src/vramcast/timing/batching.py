@@ -16,6 +16,9 @@ keep what they hold until they are handed out again: who was cut off finds what 
 [sglang] sgl-project/sglang 0.5.9 python/sglang/srt/managers/scheduler.py `get_next_batch_to_run`: prompts that wait go
 in a step of their own before anybody generates on; scheduler_recv_skipper.py `handle`: behind steps of generation the
 queue is looked at each `scheduler_recv_interval` of them, behind one of prompts always
+[ahead] vllm 0.19.0 vllm/v1/engine/core.py `step_with_batch_queue`, sglang scheduler.py `event_loop_overlap`,
+TensorRT-LLM py_executor.py `_executor_loop_overlap`: requests are fetched and a step is scheduled while the card runs
+the one before
 [trtllm] NVIDIA/TensorRT-LLM 1.2 tensorrt_llm/_torch/pyexecutor/py_executor.py `_waiting_requests`: prompts wait
 `batch_wait_timeout_iters` steps, or until those of a step fill `batch_wait_max_tokens_ratio` of `max_num_tokens`;
 `_balance_adp_requests`: of ranks that attend apart, `timeout_iters` steps or until every rank has one
@@ -78,6 +81,7 @@ class Limits(Struct, frozen=True):
     held_steps: int = 0  # steps of generation that prompts wait for more of them [trtllm]
     held_tokens: int = 0  # as many of a step wait no longer [trtllm]
     held_prompts: int = 0  # or as many of them
+    ahead: bool = False  # a step is put together while the one before runs: who comes meanwhile misses it [ahead]
 
 
 class Costs(Protocol):
@@ -139,6 +143,7 @@ class Batching:
         self.blocked = False  # who is first in the queue cannot run until someone goes
         self.looked_at = -1  # tick of the last step with prompts
         self.held_since = -1  # tick since which prompts are held; -1: none are
+        self.step_s = (0.0, 0.0)  # when the last step began and ended
         self.ends: dict[int, list[tuple[int, int]]] = {}  # tick -> who is done, as it was admitted for that time
         self.full: dict[int, list[tuple[int, int]]] = {}  # tick -> whose windows are full
         self.ticks: list[int] = []  # heap of those of `ends` and `full`
@@ -203,9 +208,16 @@ class Batching:
         if not (alone and self._decode(until)):
             self._step()
 
+    def _unseen(self, request: int) -> bool:
+        """Whether the step that begins now was put together before a request came [ahead]."""
+        began_s, ended_s = self.step_s
+        return self.limits.ahead and bool(self.running) and ended_s == self.now and self.at_s[request] > began_s
+
     def _left_out(self) -> int:
-        """Steps that pass over those that wait [sglang] [trtllm]."""
+        """Steps that pass over those that wait [ahead] [sglang] [trtllm]."""
         limits, tick = self.limits, self.tick
+        if self._unseen(self.waiting[0]):
+            return 1
         if limits.looked_every > 1 and self.looked_at != tick:
             return -tick % limits.looked_every
         if limits.held_prompts:  # steps are counted whether a prompt waits or not
@@ -283,7 +295,7 @@ class Batching:
             budget -= count
         if not self.limits.apart:
             self._prompts(budget, chunks, scheduled, whole, cut_off)
-        self.blocked = bool(self.waiting) and not (chunks or cut_off)
+        self.blocked = bool(self.waiting) and not (chunks or cut_off or self._unseen(self.waiting[0]))
         if not count and not chunks:
             return
         if chunks:
@@ -335,6 +347,8 @@ class Batching:
         limits, pool, waiting = self.limits, self.pool, self.waiting
         while waiting and budget > 0 and len(self.running) < limits.sequences and self.partial < 0:
             request = waiting[0]
+            if self._unseen(request):
+                return
             total = self.prompt[request] + self.emitted[request]
             found = self._found(request, total)
             tokens = total - found
@@ -463,6 +477,7 @@ class Batching:
         """Time and tokens of steps that were taken; who is done goes."""
         running = len(self.running)
         self.now += seconds
+        self.step_s = self.now - seconds / steps, self.now
         if decoding:
             self.tick += steps
             self.context += decoding * steps

@@ -21,8 +21,9 @@ from vramcast.timing.batching import Arrival, Batching, Costs, Limits, Pool
 from vramcast.units import ceil_div
 
 LOOSE: Final = 0.1
-"""Spread of lengths at least where prompts and those who generate share steps: nothing draws users together there, and
-who falls behind by a little stays behind. Runs of one length on vLLM and TensorRT-LLM show no steps in common."""
+"""Spread of lengths at least where prompts are cut and share steps with those who generate: nothing draws users
+together there, and who falls behind by a little stays behind. Runs of one length on vLLM show no steps in common; those
+on TensorRT-LLM, whose prompts are whole, do."""
 
 FEWEST: Final = 64
 """Requests behind the first of every user that means are taken of, at least."""

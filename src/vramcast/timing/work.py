@@ -37,6 +37,7 @@ class Execution(Struct, frozen=True):
     kernel_s: float = 2.5e-6  # start and end of one kernel on the card, during which it moves nothing [s]
     step_s: float = 0.5e-3  # scheduling, sampling and copies between two steps [s]
     ahead: bool = False  # the host does that for the next step while the card computes this one [async]
+    scheduled_ahead: bool = False  # a step is put together while the one before runs [see timing.batching]
     sequence_s: float = 0.0  # the same for each sequence that generates [s]
     sent_s: float = 0.0  # and where each token is sent to its user at once [s]
     front_s: float = 0.0  # what a first token waits for beside the scheduler: connection, text of the answer [s]
@@ -82,9 +83,13 @@ EAGER: Final = Execution(
 
 GGML: Final = Execution(step_s=0.2e-3, pipelined=False, integer_share=0.33)
 
-VLLM: Final = Execution(step_s=1.5e-3, front_s=20e-3, text_s=9e-6)
-TENSORRT: Final = Execution(chunks=False, reserves=True, launch_s=60e-6, sequence_s=8e-6, front_s=35e-3, text_s=2e-6)
-SGLANG: Final = Execution(mixed=False, launch_s=140e-6, sequence_s=20e-6, front_s=15e-3, text_s=9e-6)
+VLLM: Final = Execution(step_s=1.5e-3, front_s=13e-3, text_s=9e-6)
+TENSORRT: Final = Execution(
+    chunks=False, reserves=True, scheduled_ahead=True, launch_s=60e-6, sequence_s=8e-6, front_s=2e-3, text_s=2e-6,
+)
+SGLANG: Final = Execution(
+    mixed=False, scheduled_ahead=True, launch_s=140e-6, sequence_s=20e-6, front_s=9e-3, text_s=9e-6,
+)
 """Fitted beside the kernels: one half of the configurations of `benchmarks.serving_times`, which scores the other.
 Forwards of prompts are started operator by operator, from Python, where vLLM compiles them."""
 
@@ -96,14 +101,14 @@ VLLM_AHEAD_SINCE: Final[Version] = (0, 14)
 
 EXECUTIONS: Final[dict[str, tuple[tuple[Version, Execution], ...]]] = {
     "vllm": (
-        (VLLM_AHEAD_SINCE, replace(VLLM, step_s=0.8e-3, ahead=True)),
+        (VLLM_AHEAD_SINCE, replace(VLLM, step_s=0.8e-3, ahead=True, scheduled_ahead=True)),
         ((0, 8), replace(VLLM, step_s=0.8e-3, sent_s=40e-6)),
         ((0,), VLLM),
     ),
     "sglang": (((0,), SGLANG),),
     "tensorrt-llm": (
         (PYTORCH_SINCE, TENSORRT),
-        ((0,), replace(TENSORRT, launch_s=Execution().launch_s, front_s=10e-3)),  # engines that were built
+        ((0,), replace(TENSORRT, scheduled_ahead=False, launch_s=Execution().launch_s, front_s=10e-3)),  # built engines
     ),
     "tgi": (((0,), Execution()),),
     "lmdeploy": (((0,), Execution()),),
