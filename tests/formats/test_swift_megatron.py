@@ -85,6 +85,20 @@ def test_a_yaml_is_asked_for_and_settles_the_command(tmp_path: Path) -> None:
     assert (found.plan.tp, found.workload.micro_batch, found.alloc_conf) == (2, 2, "expandable_segments:True")
 
 
+def test_embedding_and_head_learn_in_copies_beside_adapters(tmp_path: Path) -> None:
+    def held(more: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for entry in answer(job(tmp_path, f"--tuner_type lora {more}"), with_changes=False).fullest.ledger:
+            group = entry.path.partition("/")[0]
+            found[group] = found.get(group, 0) + entry.num_bytes
+        return found
+
+    alone, beside = held(""), held("--modules_to_save word_embeddings output_layer")
+    copies = 2 * 151_936 * 2048  # elements
+    assert beside["weights"] - alone["weights"] == pytest.approx(2 * copies, rel=0.01)
+    assert beside["optimizer"] - alone["optimizer"] == pytest.approx(12 * copies / 4, rel=0.01)
+
+
 def test_each_expert_has_adapters_of_its_own(tmp_path: Path) -> None:
     """mcore-bridge's are grouped products; 32 of 128 experts are a rank's."""
     entries = answer(job(tmp_path, "--tuner_type lora"), with_changes=False).fullest.ledger

@@ -21,6 +21,7 @@ from vramcast.domain.rank import RankProgram
 from vramcast.engines.megatron.chunk import Chunk, ChunkBuilder, ChunkPrograms, chunks_of
 from vramcast.engines.megatron.options import COMPARED, Context, Options, copies_moments
 from vramcast.engines.megatron.weights import (
+    SAVED,
     embedding_weights,
     head_weights,
     layer_weights,
@@ -311,14 +312,20 @@ def weights_of(context: Context, chunks: list[Chunk], stage: int) -> list[Weight
 
 
 def adapter_weights(context: Context, builder: ChunkBuilder, chunks: list[Chunk]) -> list[Weight]:
-    """Weights of adapters, which learn alone: those that the layers' tapes have gradients of."""
-    if context.lora is None:
+    """Weights of adapters, which learn alone: those that the layers' tapes have gradients of, and copies of what is
+    trained whole beside them [peft other.py `ModulesToSaveWrapper`]."""
+    peft, model, layout = context.job.plan.peft, context.model, context.layout
+    if context.lora is None or peft is None:
         return []
-    return [
+    chosen = {SAVED[name] for name in peft.modules_to_save}
+    ends = [*(embedding_weights(model) if any(chunk.embedding for chunk in chunks) else ()),
+            *(head_weights(model, copied=False) if any(chunk.head for chunk in chunks) else ())]
+    whole = [parameter for parameter in ends if parameter.path in chosen]
+    return [*owned_weights(whole, layout=layout, owner="trained copy"), *(
         Weight("layers", weight.name.removesuffix(".weight gradient"), weight.num_bytes // context.element, run.count,
                expert=weight.name.startswith("experts."))
         for chunk in chunks for run in chunk.runs for weight in builder.weight_gradients[run.layer]
-    ]
+    )]
 
 
 __all__ = ["Category", "States", "rank_programs"]

@@ -118,6 +118,10 @@ PRODUCTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 """Product on the tape -> Megatron's module, and the weights that it makes at once."""
 
 
+SAVED: Final = {"embedding": "embedding.tokens", "head": "head.output"}
+"""What may be trained whole beside adapters, in a copy that PEFT makes -> its weight."""
+
+
 def check_adapters(job: Job, fsdp: bool) -> None:
     """Raise Unsupported for adapters that Megatron-Bridge does not make, or that are not modelled."""
     plan, peft = job.plan, job.plan.peft
@@ -132,7 +136,7 @@ def check_adapters(job: Job, fsdp: bool) -> None:
             "Megatron's frozen weights are not packed, as --base-weights {} asks; use --engine huggingface or unsloth",
             peft.base
         )
-    if peft.modules_to_save or peft.trainable_parameters:
+    if peft.trainable_parameters or not SAVED.keys() >= set(peft.modules_to_save):
         raise Unsupported(
             "modules trained whole beside adapters are not modelled for megatron; use --engine huggingface or unsloth"
         )
