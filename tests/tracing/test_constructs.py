@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -76,6 +77,22 @@ def extension_from_source():  # 3D code
     built = load_inline("own", cpp_sources="", cuda_sources="", functions=["forward"])
     with pytest.raises(Unsupported, match=r"own\.forward is a compiled function"):
         built.forward(torch.ones(8, device="cuda"))
+    source = """
+        // torch::zeros(1)
+        torch::Tensor scan(torch::Tensor x, torch::Tensor out) { run<<<1, 1>>>(x.data_ptr<float>()); return out; }
+        at::Tensor doubled(const at::Tensor &x, int n) { auto y = torch::empty_like(x); if (n) { run(y); } return y; }
+        void fill(const int n, at::Tensor& x) { auto stream = at::cuda::getCurrentCUDAStream(); run(x, n, stream); }
+        at::Tensor other(const at::Tensor &x) { return run(x); }
+    """
+    names = ["scan", "doubled", "fill", "other"]
+    built, given = load_inline("own", source, functions=names), torch.ones(512, 1024, device="cuda")
+    before = torch.cuda.memory_allocated()
+    assert built.scan(torch.ones(8, device="cuda"), given) is given and built.fill(3, given) is None
+    made = built.doubled(given, 1)
+    assert made.shape == given.shape and torch.cuda.memory_allocated() - before == given.nbytes
+    for function in (built.other, load_inline("own", f"{source} x.clone();", functions=names).scan):
+        with pytest.raises(Unsupported, match="is a compiled function"):
+            function(given)
 
 
 def process_with_the_card():  # mnist_hogwild
@@ -87,6 +104,15 @@ def process_with_the_card():  # mnist_hogwild
     for process in started:
         process.join()
     assert ran == [model] and not started[1].is_alive() and started[1].exitcode == 0
+
+    def rank(number):  # ijepa
+        ran.append(number)
+
+    rank.__module__ = "__main__"
+    with patch("multiprocessing.get_start_method", lambda **_how: "spawn"):
+        for number in range(2):
+            torch.multiprocessing.Process(target=rank, args=(number,)).start()
+    assert len(ran) == 1  # ranks that follow are taken to do the same, of whichever kind the first one was
 
 
 def data_that_is_not_there():  # a folder of ImageNet, tokens that a script of its own prepares, torch.hub

@@ -96,7 +96,8 @@ def patch_threads(patches: Patches, simulation: Simulation) -> None:
 
 def patch_processes(patches: Patches, simulation: Simulation) -> None:
     """`torch.multiprocessing.spawn` runs the function of one rank in the process itself, as does the first process
-    that is given something of the card; those of that kind which follow are taken to do the same."""
+    that is given something of the card, or a function of the script where processes are spawned, as CUDA asks; those
+    of that kind which follow are taken to do the same."""
 
     def spawn(fn: Any, args: Any = (), nprocs: int = 1, *_args: Any, **_kwargs: Any) -> None:
         if nprocs > 1:
@@ -111,15 +112,20 @@ def patch_processes(patches: Patches, simulation: Simulation) -> None:
         tensors = given.parameters() if isinstance(given, torch.nn.Module) else [given]
         return any(isinstance(tensor, torch.Tensor) and tensor.is_cuda for tensor in tensors)
 
+    def is_rank(target: Any) -> bool:
+        method = multiprocessing.get_start_method(allow_none=True)
+        return method == "spawn" and getattr(target, "__module__", "") == "__main__"
+
     class Process(multiprocessing.Process):
-        """One of `multiprocessing`, unless it is given something of a card."""
+        """One of `multiprocessing`, unless it is given something of a card or is a rank."""
 
         started: ClassVar = count()
         exitcode = property(lambda self: super().exitcode if self._within is None else 0)
         _within: Any = None
 
         def start(self) -> None:
-            if not any(map(on_card, (*self._args, *self._kwargs.values()))):  # type: ignore[attr-defined]
+            given: Any = self
+            if not any(map(on_card, (*given._args, *given._kwargs.values()))) and not is_rank(given._target):
                 return super().start()
             self._within = next(self.started)
             if not self._within:

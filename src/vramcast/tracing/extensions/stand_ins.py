@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial, wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from inspect import signature
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
@@ -29,6 +30,7 @@ from vramcast.timing.operations import UNREAD, Operation
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.costs import num_bytes
 from vramcast.tracing.environment.patches import Patches
+from vramcast.tracing.extensions.sources import kernels_of
 from vramcast.tracing.memory import Device
 from vramcast.tracing.operators import all_tensors
 from vramcast.tracing.simulation import Simulation, answering, running
@@ -140,7 +142,7 @@ def _device_of(simulation: Simulation, values: Any) -> Device | None:
 
 @contextmanager
 def unbuilt(module: ModuleType) -> Iterator[None]:
-    """Around `torch.utils.cpp_extension`: what it would compile while a simulation runs has functions nobody read."""
+    """Around `torch.utils.cpp_extension`: of what it would compile while a simulation runs the source is read."""
     yield
     for name in ("load", "load_inline"):
         setattr(module, name, _unless_running(getattr(module, name)))
@@ -165,13 +167,15 @@ def graphs_unread(module: ModuleType) -> Iterator[None]:
 
 
 def _unless_running(build: Callable[..., Any]) -> Callable[..., Any]:
+    bind = signature(build).bind
+
     @wraps(build)
     def built(name: str, *args: Any, **kwargs: Any) -> Any:
         simulation = running()
         if simulation is None:
             return build(name, *args, **kwargs)
         simulation.assumptions.note(Note(TAKEN, name, "the script"))
-        return StandIn(name, Extension("", "", {}))
+        return StandIn(name, Extension("", "", kernels_of(bind(name, *args, **kwargs).arguments)))
 
     return built
 
