@@ -51,6 +51,8 @@ def script(folder: Path, text: str, name: str = "own.py") -> Path:
      PLAIN | {"dtype": "bfloat16"}),
     ("urls = ['a', 'b', 'c', 'd']\n" + ARGS.replace("=4", "=len(urls)") + "args.gradient_checkpointing = False\n"
      + TRAINS.format(""), PLAIN | {"gradient_checkpointing": False}),
+    (ARGS + "t = " + TRAINS.format("").replace(".train()", "")
+     + "t.train()\nagain = AutoModel.from_pretrained('llama-3.2-3b')\nagain.merge_and_unload()\n", PLAIN),
 ])
 def test_a_script_answers_as_the_yaml_of_its_arguments(text: str, table: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(table))

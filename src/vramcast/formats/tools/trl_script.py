@@ -125,6 +125,7 @@ def read(config: Config, words: tuple[str, ...] | None = None, parsed: Mapping[s
             return _refused(parser, why if words is None else "makes more than TRL's own configurations of it")
         found = trl.read_arguments(parsed, method, config.name)
         return found._replace(format="trl-script", unread=(*unread, *found.unread), notes=(LIKE_TRLS, *found.notes))
+    calls, behind = _until_it_trains(calls, trainer)
     table, told = _arguments(calls, trainer)
     model, beside, spread = _model(calls, trainer, table.pop("model_init_kwargs", None))
     installed, other = _installed(config.text)
@@ -147,9 +148,22 @@ def read(config: Config, words: tuple[str, ...] | None = None, parsed: Mapping[s
                  if call.name == f"os.environ{SET}" and len(call.positional) == 2}
     unread += unread_environment(variables)
     found = found._replace(options=together(found.options, options_of_environment(variables)))
-    notes = (unasked(calls) if words is None else ()) + found.notes
+    notes = (unasked(calls) if words is None else ()) + behind + found.notes
     return found._replace(format="trl-script", unread=(*unread, *found.unread), notes=notes,
                           alone=ranks_of(None, None, variables) == 1, device_map=spread)
+
+
+BEHIND: Final = "what the script does once it has trained is not counted"
+
+
+def _until_it_trains(calls: tuple[Call, ...], trainer: Call) -> tuple[tuple[Call, ...], tuple[str, ...]]:
+    """The calls up to the first `.train()` of a trainer, and what is said of networks that are loaded or changed
+    behind it."""
+    made = calls.index(trainer)
+    ends = next((place for place, call in enumerate(calls) if place > made and call.last == "train"
+                 and not call.perhaps and not OF_MODELS.fullmatch(call.name)), len(calls))
+    later = any(LOADER.search(call.name) or call.last in CHANGES for call in calls[ends + 1 :])
+    return calls[: ends + 1], (BEHIND,) if later else ()
 
 
 def _installed(text: str) -> tuple[dict[str, str], list[Unread]]:
