@@ -166,6 +166,7 @@ def test_loggers_and_flash_attention_that_are_not_installed_are_stood_in_for(own
     ("import cv2_of_nobody", r"imports cv2_of_nobody, which this Python does not have, .*: pip install cv2-of-nobody"),
     ("import socket\nraise OSError('[Errno -2] Name or service not known')", "fetches something that does not answer"),
     ("assert 1 == 2", r"AssertionError: assert 1 == 2"),
+    ("raise FileNotFoundError('no checkpoint')", r"needs files that are not there: no checkpoint"),
     ("open('data/train.json')", r"needs 'data/train.json', which is not there"),
     ("from click.testing import nothing_of_it", r"click \d[\d.]* is installed, and the script wants another version"),
     ("try:\n  import nobodys\nexcept ImportError as it:\n  raise RuntimeError(f'failed: {it}') from it",

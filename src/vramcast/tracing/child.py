@@ -62,7 +62,8 @@ NOT_THERE: Final = (
     "enough"
 )
 OTHER_VERSION: Final = "{} {} is installed, and the script wants another version of it: {}"
-ITS_PYTHON: Final = "; put {} on the path, its Python alone is enough: compiled modules stand in"
+NONE_THERE: Final = "it needs files that are not there: {}"
+ITS_PYTHON: Final = "put {} on the path, its Python alone is enough, as compiled modules stand in: {}"
 NO_DEEPSPEED: Final = (
     "the script needs DeepSpeed, which cannot be simulated; trace it with FSDP or DDP, or ask `vramcast train "
     "MODEL --engine deepspeed`"
@@ -168,15 +169,17 @@ def _failed(error: BaseException, job: ScriptJob) -> tuple[type[VramcastError], 
     if type(error).__name__ == "PipeliningMetadataError":  # of torch.distributed.pipelining, which few scripts import
         return Unsupported, Note(NO_NEIGHBOURS)
     missing = _missing(error)
-    hint = Note(ITS_PYTHON, missing) if missing in ASKING else Note("")
-    if missing and missing not in ASKING and (advised := advice(missing)):
+    if missing in ASKING:
+        return InvalidSpec, Note(ITS_PYTHON, missing, str(error))
+    if missing and (advised := advice(missing)):
         return InvalidSpec, advised
-    if isinstance(error, FileNotFoundError) and error.filename:
-        return InvalidSpec, Note(NOT_THERE, str(error.filename))
-    if not hint and (installed := _installed(error)):
+    if isinstance(error, FileNotFoundError):
+        what = Note(NOT_THERE, str(error.filename)) if error.filename else Note(NONE_THERE, words_of(error))
+        return InvalidSpec, what
+    if installed := _installed(error):
         return InvalidSpec, Note(OTHER_VERSION, *installed, str(error))
     words = words_of(error) if str(error) or not frames else frames[-1].line or words_of(error)  # of a bare assertion
-    said = Note("{}: {}{}", type(error).__name__, words, hint)
+    said = Note("{}: {}", type(error).__name__, words)
     if isinstance(error, NEVER_TORCHS) and frames and frames[-1].filename.startswith(OWN):
         return Unsupported, said
     if isinstance(error, MemoryError) or re.search("can't allocate memory|Cannot allocate memory", str(error)):
