@@ -120,3 +120,14 @@ def test_a_tokenizer_that_stands_in_pads_starts_and_ends_where_its_family_does()
     for family, longest in (("roberta", 512), ("bert", 514)):  # one has positions after that of padding alone
         files = _model_files({"model_type": family, "max_position_embeddings": 514, "pad_token_id": 1}, "of/a-model")
         assert files["tokenizer_config.json"].args[0]["model_max_length"] == longest
+
+
+@pytest.mark.parametrize(("name", "base"), [
+    ("trl-lib/pythia-1b-deduped-tldr-rm", "eleutherai/pythia-1b-deduped"), ("me/pythia-1b-deduped-sft-4bit", ""),
+    ("me/pythia-1b-deduped-sft-awq", ""), ("me/pythia-1b-deduped-long", ""), ("me/model-sft", ""),
+])
+def test_a_network_that_is_named_after_the_one_it_was_trained_from_has_its_config(name, base):
+    pytest.importorskip("transformers")
+    from vramcast.tracing.environment.repositories import base_of
+
+    assert base_of(name) == base

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from vramcast.catalogue.index import PIPELINES
+from vramcast.catalogue.index import MODELS, PIPELINES
 from vramcast.catalogue.models import read_entry as read_model
 from vramcast.catalogue.pipelines import Entry, Part, entry_pipeline, read_entry
 from vramcast.domain.model import Model
@@ -43,6 +43,12 @@ HOLLOW: Final = "{}: its weights are not fetched; tensors of the shapes that its
 CONFIG: Final = "{}: the hub does not answer, so its config is that of the catalogue"
 DEFAULTS: Final = "{}: the hub does not answer, so its config is what transformers' {} has by default, which names it"
 DESCRIBED: Final = re.compile(r'@auto_docstring\((?:.*\s*)?checkpoint="([^"]+)"[^)]*\)\n(?:@.*\n)*class (\w+)\(')
+TUNED: Final = "{}: the hub does not answer, so its config is that of {}, from which its name says it was trained"
+TRAINED: Final = frozenset((
+    "dpo", "finetuned", "ft", "grpo", "kto", "orpo", "ppo", "reward", "rlhf", "rloo", "rm", "sft", "tldr", "tuned",
+))
+"""Words of a name by which weights were trained further."""
+QUANTISED: Final = frozenset(("awq", "bnb", "draft", "eagle", "gguf", "gptq", "mlx", "tiny"))
 PLAIN_TOKENIZER: Final = "{}: a tokenizer that makes a token of every 4 characters stands in for its own"
 PARTS: Final = "{}: the pipeline's parts are those of the catalogue, without a safety checker"
 NOT_ITS_CLASS: Final = (
@@ -104,7 +110,24 @@ def files_of(repo_id: str, *, is_whole: bool = False) -> Mapping[str, Maker] | N
         return _model_files(config_of(repo_id), repo_id)
     except VramcastError:
         described = _config_of_library(repo_id)
-        return described and _model_files(described, repo_id, said=Note(DEFAULTS, repo_id, described["model_type"]))
+    if described:
+        return _model_files(described, repo_id, said=Note(DEFAULTS, repo_id, described["model_type"]))
+    base = base_of(repo_id)
+    return _model_files(config_of(base), repo_id, said=Note(TUNED, repo_id, base)) if base else None
+
+
+def base_of(repo_id: str) -> str:
+    """Repository of the catalogue that one is tuned from by its name, "" where the name says nothing of it, or more
+    than that its weights were trained on: it may be of other sizes then, or quantised."""
+    name = repo_id.lower().rpartition("/")[2]
+    found = ""
+    for alias in MODELS.aliases:
+        base = alias.rpartition("/")[2]
+        if name.startswith(f"{base}-") and len(base) > len(found.rpartition("/")[2]) and re.search(r"\d[bm]\b", base):
+            found = alias
+    rest = name.removeprefix(found.rpartition("/")[2]).split("-")
+    is_whole = all(re.fullmatch(r"[a-z]*|v\d.*", word) and word not in QUANTISED for word in rest)
+    return found if is_whole and not TRAINED.isdisjoint(rest) else ""
 
 
 def _config_of_library(repo_id: str) -> dict[str, Any] | None:
