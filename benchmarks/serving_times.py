@@ -15,8 +15,10 @@ import json
 import statistics
 import sys
 import zlib
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +30,9 @@ from vramcast.errors import VramcastError
 Row = dict[str, Any]
 
 PEER_KEYS: Final = {"TTFT": "ttft_ms", "TPOT": "tpot_ms"}
+
+ENOUGH: Final = 8
+"""Runs from which on a model on a card counts as one."""
 
 FEWEST: Final = 4
 """Points of a curve that has a rank correlation."""
@@ -138,6 +143,39 @@ def beside(found: list[Case], path: Path) -> Iterator[str]:
         )
 
 
+def model_of(case: Case) -> str:
+    """Runs that miss alike."""
+    return str(case.row["model"]).rpartition("/")[2].replace("DeepSeek-V3", "DeepSeek-R1")
+
+
+def bounds(found: list[Case]) -> tuple[float, float]:
+    """5th and 95th percentile of measured over predicted; a model on a card under an engine counts from ENOUGH runs."""
+    groups: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for case in found:
+        groups[case.row["engine"], case.row["system"], model_of(case)].append(case.measured / case.predicted)
+    weighted = sorted((ratio, min(ENOUGH, len(group)) / len(group)) for group in groups.values() for ratio in group)
+    passed = list(accumulate(weight for _, weight in weighted))
+    return tuple(weighted[bisect_left(passed, share * passed[-1])][0] for share in (0.05, 0.95))  # type: ignore[return-value]
+
+
+def misses(found: list[Case]) -> Iterator[str]:
+    """One line per level: the bounds, and how many runs of a model those of the others hold."""
+    for level in ("TTFT", "TPOT"):
+        members = [case for case in found if case.level == level]
+        held: dict[tuple[str, ...], list[bool]] = defaultdict(list)
+        for model in {*map(model_of, members)}:
+            low, high = bounds([case for case in members if model_of(case) != model])
+            for case in members:
+                if model_of(case) == model:
+                    held[model, case.row["engine"], case.row["system"]].append(
+                        low <= case.measured / case.predicted <= high)
+        of_runs = statistics.mean(one for group in held.values() for one in group)
+        of_groups = statistics.mean(map(statistics.mean, held.values()))
+        low, high = bounds(members)
+        yield (f"{level}: measured {low:.2f} to {high:.2f} times predicted; without a model {of_runs:.0%} of its runs, "
+               f"{of_groups:.0%} where each model on a card counts alike")
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving_times", description=__doc__)
@@ -145,12 +183,15 @@ def main() -> int:
     parser.add_argument("--half", choices=("fit", "score"), help="one half of the configurations only")
     parser.add_argument("--rows", action="store_true", help="every row")
     parser.add_argument("--peer", type=Path, metavar="FILE", help="another tool's answers, beside ours")
+    parser.add_argument("--misses", action="store_true", help="what intervals of speeds are made of")
     options = parser.parse_args()
     found = list(cases(options.file, options.half))
     if options.rows:
         for case in found:
             print(f"{case.level:<28}{case.predicted:>12.2f}{case.measured:>12.2f}{case.error:>+9.1%}  {case.row['id']}")
     print("\n".join(table(found)))
+    if options.misses:
+        print("\n".join(misses(found)))
     if options.peer:
         print("\n".join(beside(found, options.peer)))
     return 0

@@ -74,3 +74,20 @@ def test_experts_are_not_chosen_twice_where_their_kernel_was_measured_with_the_c
     routing = Work(ROUTING, operands=stored, kernels=3.0)
     taken = step_time([(routing, 1)], machine, Placement(), replayed=True).seconds - VLLM.step_s
     assert (taken == pytest.approx(0)) is chosen
+
+
+@pytest.mark.parametrize(("gpus", "asked", "measured"), [
+    ("h100-sxm-80gb", {}, True),
+    ("h100-pcie-80gb", {}, False),  # a relative
+    ("l40s", {}, False),  # no kernels
+    ("h100-sxm-80gb", {"draft": "ngram"}, False),
+])
+def test_an_interval_of_speeds_stands_where_runs_like_it_were_measured(
+    gpus: str, asked: dict[str, str], measured: bool
+) -> None:
+    speed = vramcast.serve("llama-3.1-8b", gpus=gpus, engine="vllm", context=4096, concurrency=8, **asked).speed
+    assert speed is not None
+    for middle, interval in ((speed.loaded_first_token_s, speed.loaded_first_token_interval_s),
+                             (speed.loaded_token_s, speed.loaded_token_interval_s)):
+        assert (interval is not None) == measured
+        assert interval is None or (middle is not None and interval[0] < middle < interval[1])

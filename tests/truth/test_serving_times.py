@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.serving_times import configuration_of, half_of
+from benchmarks.serving_times import Case, bounds, configuration_of, half_of
 from truth.contract import Refused
 from truth.rows.serving_times import Degrees, degrees_of, job_of, predict
 from vramcast.estimate.speed import timed_apart
@@ -87,3 +87,13 @@ def test_servers_are_asked_as_the_scripts_of_the_runs_started_them(
 
 def test_runs_with_drafts_have_levels_of_their_own() -> None:
     assert [found.level for found in predict(row(measured="2026-01-14"))] == ["TTFT with drafts", "TPOT with drafts"]
+
+
+def test_bounds_of_misses_are_those_of_models_on_cards_not_of_rows() -> None:
+    """A thousand runs of one model say as much as eight of another; fewer than that say less."""
+    def runs(model: str, count: int, ratio: float) -> list[Case]:
+        return [Case({"engine": "vllm", "system": "h100_sxm", "model": model}, "TTFT", 1.0, ratio)] * count
+
+    assert bounds([*runs("many", 1000, 1.0), *runs("eight", 8, 3.0)]) == (1.0, 3.0)
+    three = [*runs("many", 1000, 1.0), *runs("others", 20, 1.1), *runs("more", 9, 1.2)]
+    assert bounds([*runs("one", 1, 3.0), *three]) == (1.0, 1.2)

@@ -372,6 +372,8 @@ class Speed(Noun, frozen=True, kw_only=True):
     loaded_first_token_s: float | None = None  # mean wait for it, of the whole server, while the other users generate
     loaded_token_s: float | None = None  # mean time between two tokens of a user, prompts of others among them
     burst_first_token_s: float | None = None  # mean wait where all ask at the same moment
+    loaded_first_token_interval_s: tuple[float, float] | None = None  # 90 % of runs; None: none like it was measured
+    loaded_token_interval_s: tuple[float, float] | None = None
     decode_bound: str | None = None
     decode_shares: dict[str, float] | None = None
     sources: tuple[str, ...]  # what the rates rest on

@@ -334,6 +334,13 @@ def rates(speed: Speed | None, words: Words, *, loaded: bool = True) -> Iterator
                 together=f"{1000 * (speed.burst_first_token_s or 0):,.0f} ms",
                 token=f"{1000 * (speed.loaded_token_s or 0):,.1f} ms",
             )
+        first, token = speed.loaded_first_token_interval_s, speed.loaded_token_interval_s
+        if loaded and first is not None and token is not None:
+            yield words(
+                "speed_interval",
+                first=f"{1000 * first[0]:,.0f}", first_most=f"{1000 * first[1]:,.0f} ms",
+                token=f"{1000 * token[0]:,.1f}", token_most=f"{1000 * token[1]:,.1f} ms",
+            )
 
 
 def under_traffic(served: Served | None, words: Words) -> Iterator[str]:
