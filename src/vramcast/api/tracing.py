@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 from msgspec.structs import replace
 
 from vramcast.api.jobs import by_option
-from vramcast.domain.trace_job import Traced
+from vramcast.domain.trace_job import ScriptJob, Traced, TraceJob
 from vramcast.emit.memory_snapshot import save_snapshot
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.formats.reading import Command
 from vramcast.formats.tools.hf_command import launching, taken_apart
 from vramcast.question.amounts import headroom_of
 from vramcast.question.tracing import DEEPSPEED, build_script, build_trace, is_command, is_script
+from vramcast.question.varied import parse_axes
 from vramcast.report.recorded import ShownTrace
+from vramcast.report.varied import ShownVaried
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -72,6 +74,38 @@ def trace(target: Any, *, args: Mapping[str, Any] | Iterable[str] = (), **option
     return trace_result(_traced_function(target, given))
 
 
+def vary(
+    target: str, axes: str = "batch", *, args: Mapping[str, Any] | Iterable[str] = (), **options: Any
+) -> ShownVaried:
+    """The peak of a module or script as a function of its sizes, from few traces.
+
+    Args:
+        target: a name, see `trace`
+        axes: "batch,seq", with ranges where they matter: "batch=1..64,seq=256..4096/256"
+        args: of the factory, by name; of a script, its command line
+        options: those of `vramcast trace --help`, with underscores
+
+    Returns: the formula, the largest of each that fits, and a map
+    Raises: VramcastError of one sentence when it cannot be traced, or does not follow the sizes
+    """
+    return varied_target(target, by_option({**options, "vary": (axes,)}), arguments=args)
+
+
+def varied_target(
+    target: str, options: Mapping[str, Any], *, arguments: Iterable[str] | Mapping[str, Any] = (),
+    is_module: bool = False,
+) -> ShownVaried:
+    """As `vary`; `is_module`: a script named as with `python -m`."""
+    axes = parse_axes(options["vary"])
+    if is_module or is_script(target):
+        job: TraceJob | ScriptJob = _script_job(target, options, tuple(arguments), is_module)
+    else:
+        job = build_trace(target, options, arguments=arguments)
+    require_torch()
+    found = import_module("vramcast.tracing.varied.answers").varied(job, axes, headroom_of(options))
+    return ShownVaried(**{name: getattr(found, name) for name in found.__struct_fields__})
+
+
 def traced_target(
     target: str, options: Mapping[str, Any], *, arguments: Iterable[str] | Mapping[str, Any] = (),
     is_module: bool = False,
@@ -81,14 +115,14 @@ def traced_target(
     Raises: VramcastError of one sentence
     """
     if is_module or is_script(target):
-        return _traced_script(target, options, tuple(arguments), is_module)
+        return _traced_by("run", "answered_script", _script_job(target, options, tuple(arguments), is_module))
     goal, job = options.get("find"), build_trace(target, options, arguments=arguments)
     if goal is not None:
         return _traced_by("finding", "find_largest", job, goal, headroom_of(options))
     return _traced_by("run", "answered", job)
 
 
-def _traced_script(path: str, options: Mapping[str, Any], arguments: tuple[str, ...], is_module: bool) -> Traced:
+def _script_job(path: str, options: Mapping[str, Any], arguments: tuple[str, ...], is_module: bool) -> ScriptJob:
     is_launched = False
     if is_command(path):
         launch = taken_apart((path, *arguments))
@@ -98,7 +132,7 @@ def _traced_script(path: str, options: Mapping[str, Any], arguments: tuple[str, 
             path, arguments = launch.program, ("--local_rank=0", *launch.words)
             is_launched = True
     job = build_script(path, options, arguments=arguments, is_module=is_module)
-    return _traced_by("run", "answered_script", replace(job, is_launched=is_launched))
+    return replace(job, is_launched=is_launched)
 
 
 def _traced_module(module: Any, options: Mapping[str, Any]) -> Traced:

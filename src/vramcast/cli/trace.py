@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from vramcast import blocks, estimate, report, sources
 from vramcast.cli.shared import (
+    EXIT_DOES_NOT_FIT,
     FILE,
     Reporting,
     coloured,
@@ -79,9 +80,10 @@ def trace(
     vramcast trace transformers:llama-3.2-1b --seq-len 4k --batch 2 --amp bf16 --gpu rtx-4090
     vramcast trace timm:vit_base_patch16_224 --amp bf16 --find batch
     vramcast trace train.py --gpu a100-sxm4-80gb -- --epochs 1
+    vramcast trace train.py --gpu rtx-4090 --vary batch,seq
     vramcast trace --gpu h100-sxm-80gb -- torchrun --nproc_per_node 8 train.py --batch 4
     """
-    from vramcast.api.tracing import trace_result, traced_target
+    from vramcast.api.tracing import trace_result, traced_target, varied_target
 
     check_writable(html, snapshot)
     reporting = Reporting(report_file, "trace").checked()
@@ -90,6 +92,15 @@ def trace(
         raise InvalidSpec("{} is no script, so nothing may stand behind it; for a factory give --arg", target)
     if arguments and runs:
         raise InvalidSpec("--arg is for factories; what a script takes stands behind --")
+    if values.get("vary"):
+        for option, value in (("html", html), ("snapshot", snapshot), ("report", report_file), ("by", views)):
+            if value:
+                raise InvalidSpec("--{} is of one run, and --vary tells of many; leave one of them out", option)
+        function = varied_target(
+            target, given_options(values), arguments=script_arguments or arguments, is_module=as_module
+        )
+        click.echo(function.to_json() if as_json else function.text(words_here(lang)), nl=as_json)
+        return 0 if function.fits else EXIT_DOES_NOT_FIT
     traced = traced_target(target, given_options(values), arguments=script_arguments or arguments, is_module=as_module)
     if snapshot is not None:
         answer = replace(traced.answer, timeline=str(snapshot))

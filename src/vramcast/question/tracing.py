@@ -86,7 +86,11 @@ TRACE_OPTIONS: Final[dict[str, Option]] = {
     "compile": Option("module", "compile", Kind.FLAG, "torch.compile: the plan of buffers that Inductor makes"),
     "parallel": _choice("module", "parallel", "how the ranks share the module", PARALLEL),
     "find": _choice("module", "find", "the largest that fits", GOALS),
-    "headroom": Option("module", "headroom", Kind.TEXT, f"with --find: {HEADROOM}"),
+    "vary": Option(
+        "both", "vary", Kind.NAMES, "batch,seq: the peak as a formula of them, the largest of each that fits, a map; "
+        "with a range batch=1..64, seq=256..4096/256, of a script with its argument or constant seq:BLOCK_SIZE",
+    ),
+    "headroom": Option("both", "headroom", Kind.TEXT, f"with --find and --vary: {HEADROOM}"),
     "sandbox": Option("script", "sandbox", Kind.FLAG, "keep out the files the script would write"),
     "enforce-capacity": Option(
         "script", "enforce_capacity", Kind.FLAG, "run out of memory as on the card, for scripts that then try again"
@@ -183,8 +187,7 @@ def build_trace(
     batch, seq_len = (_count(values, name) for name in ("batch", "seq-len"))
     inputs = tuple(parse_input(text) for text in values.get("input", ()))
     _check_inputs(inputs, values)
-    if "headroom" in values and "find" not in values:
-        raise InvalidSpec(NO_SEARCH)
+    _check_search(values)
     is_training = not values.get("eval", False)
     _check_training(values, is_training)
     return TraceJob(
@@ -229,6 +232,7 @@ def build_script(
     elif path.endswith(NOTEBOOK):
         text = notebook_code(Path(path).read_text(encoding="utf-8"), path)
     values = _parsed(options, wrong="module", hint="a script says that itself")
+    _check_search(values)
     (gpu, assumptions), (world_size, rank) = _gpu(values), _ranks(values)
     limit = _count(values, "time-limit") or DEFAULT_TIME_LIMIT_S
     if limit > LONGEST_RUN_S:
@@ -353,12 +357,20 @@ def _bytes(values: Mapping[str, Any], name: str) -> int | None:
     return parse_bytes(name, values[name]) if name in values else None
 
 
+def _check_search(values: Mapping[str, Any]) -> None:
+    if "headroom" in values and not values.keys() & {"find", "vary"}:
+        raise InvalidSpec(NO_SEARCH)
+    if "find" in values and "vary" in values:
+        raise InvalidSpec("--vary says the largest of each as well; leave out --find")
+
+
 def _check_inputs(inputs: tuple[Input, ...], values: Mapping[str, Any]) -> None:
     names = [one.name for one in inputs if one.name]
     if len(set(names)) < len(names):
         raise InvalidSpec("--input names {} twice; give every name once", max(names, key=names.count))
     for letter, option in ((BATCH, "batch"), (SEQUENCE, "seq-len")):
-        if any(letter in one.dims for one in inputs) and option not in values and values.get("find") != option:
+        is_open = values.get("find") == option or "vary" in values
+        if any(letter in one.dims for one in inputs) and option not in values and not is_open:
             raise InvalidSpec("an --input has the letter {}, which stands for --{}; give it", letter, option)
 
 

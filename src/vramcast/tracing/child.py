@@ -99,6 +99,8 @@ def main(folder: Path) -> None:
         capacity_bytes=_room(job),
     )
     session.simulation.data = job.data
+    if job.logs_calls:
+        session.simulation.log_calls()
     watch = Watch(job, session, folder)
     _answer_programs(folder, job.gpu.product or job.gpu.name)
     os.environ |= QUIET

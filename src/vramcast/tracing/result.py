@@ -234,17 +234,11 @@ class Steps(NamedTuple):
 def traced(run: Run, about: About) -> Traced:
     """The answer and the recording behind it."""
     settings = Settings.parse(run.alloc_conf)
-    outside = (*_context(run.gpu), *_communicators(run), *about.outside)
-    room = run.capacity_bytes - sum(entry.num_bytes for entry in outside)
-    free = play(run.tape, settings=settings)
-    has_room = highest(free).reserved_bytes <= room
-    bounded = free if has_room else play(run.tape, settings=settings, capacity_bytes=max(0, room))
-    failure = bounded.failure
-    played = bounded if failure is None else free
-    fits = failure is None
+    outside = _outside(run, about)
+    needs = needs_of(run, about)
+    fits, failure, played, room = needs.failure is None, needs.failure, needs.played, needs.room
     labels = categorise(run.tape)
-    rank, live = _rank(run, played, labels, outside, about)
-    rank = replace(rank, gives_back_cache=fits and not has_room)
+    rank, live = _with_ledger(run, needs, labels, outside)
     known = run.unseen
     answer = TraceAnswer(
         question=about.question, fits=fits, capacity_bytes=run.capacity_bytes, ranks=(rank,),
@@ -267,10 +261,35 @@ def steps_of(tape: Tape) -> Steps:
     return Steps(setup, ends)
 
 
-def _rank(
-    run: Run, played: Played, labels: list[Category], outside: tuple[LedgerEntry, ...], about: About
-) -> tuple[RankAnswer, list[Live]]:
-    beside = sum(entry.num_bytes for entry in outside)
+class Needs(NamedTuple):
+    """What a run needs of its card."""
+
+    rank: RankAnswer  # without a ledger
+    at_peak: Highest
+    played: Played
+    failure: Failure | None
+    room: int  # for the allocator [bytes]
+
+
+def needs_of(run: Run, about: About) -> Needs:
+    """Whether a run fits, and its peaks; who holds them is not looked at."""
+    settings = Settings.parse(run.alloc_conf)
+    beside = sum(entry.num_bytes for entry in _outside(run, about))
+    room = run.capacity_bytes - beside
+    free = play(run.tape, settings=settings)
+    has_room = highest(free).reserved_bytes <= room
+    bounded = free if has_room else play(run.tape, settings=settings, capacity_bytes=max(0, room))
+    failure = bounded.failure
+    played = bounded if failure is None else free
+    rank, at_peak = _rank(run, played, beside, about)
+    return Needs(replace(rank, gives_back_cache=failure is None and not has_room), at_peak, played, failure, room)
+
+
+def _outside(run: Run, about: About) -> tuple[LedgerEntry, ...]:
+    return (*_context(run.gpu), *_communicators(run), *about.outside)
+
+
+def _rank(run: Run, played: Played, beside: int, about: About) -> tuple[RankAnswer, Highest]:
     steps = steps_of(run.tape)
     first_end, last_end = steps.ends[0], steps.ends[-1]
     begin = steps.ends[-2] if len(steps.ends) > 1 else steps.setup
@@ -282,16 +301,21 @@ def _rank(
     after = highest(played, last_end + 1) if last_end < len(run.tape.events) else at_peak
     if after.allocated_bytes > at_peak.allocated_bytes:
         moments["after"] = after
-    line = line_at(run.stacks)
-    live = [Live(block, labels[block.index], line) for block in live_after(run.tape, at_peak.event)]
     peak = _peak(at_peak, beside)
     low, high = _interval(run.gpu, peak)
     rank = RankAnswer(
         role="all", count=about.ranks, peak=peak, interval_bytes=(low, high),
-        phases={name: _peak(moment, beside) for name, moment in moments.items()},
-        ledger=entries(live, peak, outside),
+        phases={name: _peak(moment, beside) for name, moment in moments.items()}, ledger=(),
     )
-    return rank, live
+    return rank, at_peak
+
+
+def _with_ledger(
+    run: Run, needs: Needs, labels: list[Category], outside: tuple[LedgerEntry, ...]
+) -> tuple[RankAnswer, list[Live]]:
+    line = line_at(run.stacks)
+    live = [Live(block, labels[block.index], line) for block in live_after(run.tape, needs.at_peak.event)]
+    return replace(needs.rank, ledger=entries(live, needs.rank.peak, outside)), live
 
 
 HOST: Final = "what the host does between operators beyond starting them (data loading, logging, Python) is not in it"

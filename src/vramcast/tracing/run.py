@@ -16,6 +16,7 @@ import torch
 from msgspec.structs import replace
 
 from vramcast.allocator import Settings
+from vramcast.domain.answer import RankAnswer
 from vramcast.domain.device import Gpu
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import Input, ScriptJob, Traced, TraceJob
@@ -24,7 +25,7 @@ from vramcast.recordings.stacks import base_name
 from vramcast.tracing.changes import changes_of, changes_of_run
 from vramcast.tracing.distributed.groups import parse_world
 from vramcast.tracing.origins import Assumption
-from vramcast.tracing.result import About, Run, traced
+from vramcast.tracing.result import About, Run, needs_of, traced
 from vramcast.tracing.scripts import ScriptRun, last_line, run_script
 from vramcast.tracing.session import Session
 from vramcast.tracing.targets import OWN, Target, find_before, find_target
@@ -75,11 +76,21 @@ def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
 
     Raises: VramcastError of one sentence
     """
+    return traced(*ran_job(job, target))
+
+
+def ran_job(job: TraceJob, target: Target | None = None, *, logs_calls: bool = False) -> tuple[Run, About]:
+    """A job run, and what is to be said of it; `logs_calls`: its tape has every call.
+
+    Raises: VramcastError of one sentence
+    """
     warnings = check_torch()
     target = target or find_before(job)
     session = Session(
         job.gpu, settings=Settings.parse(job.alloc_conf), world=parse_world(size=job.world_size, rank=job.rank)
     )
+    if logs_calls:
+        session.simulation.log_calls()
     with session.active():
         workload = Workload(job, target or find_target(job), session)
         workload.run()
@@ -90,7 +101,7 @@ def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
     )
     found = run_of(session, capacity_bytes=job.capacity_bytes, alloc_conf=job.alloc_conf)
     del workload
-    return traced(found, about)
+    return found, about
 
 
 def run_of(session: Session, *, capacity_bytes: int | None, alloc_conf: str = "") -> Run:
@@ -115,6 +126,33 @@ def answered_script(job: ScriptJob) -> Traced:
     Raises: VramcastError of one sentence; InvalidSpec where nothing ran on the card; Unsupported where it was to train
         and took no step: its peak would be taken for that of training
     """
+    ran, about = _ran_script(job)
+    found = traced(ran.run, about)
+    if found.answer.fits:
+        _check_trained(job, ran, found.answer.fullest)
+        return found
+    again = _tried_again(job, ran)
+    if again is not None:
+        note = Note(CATCHES, format_bytes(found.answer.peak.device_bytes))
+        return traced(again.run, about._replace(
+            num_parameters=again.num_parameters, stopped=again.stopped,
+            assumptions=(*job.assumptions, note, *_said_of_script(again)),
+        ))
+    changes = changes_of_run(ran.run, found.answer)
+    return Traced(answer=replace(found.answer, changes=changes), snapshot=found.snapshot)
+
+
+def ran_script(job: ScriptJob) -> tuple[Run, About]:
+    """A script run, and what is to be said of it.
+
+    Raises: VramcastError of one sentence; see `answered_script`
+    """
+    ran, about = _ran_script(job)
+    _check_trained(job, ran, needs_of(ran.run, about).rank)
+    return ran.run, about
+
+
+def _ran_script(job: ScriptJob) -> tuple[ScriptRun, About]:
     warnings = check_torch()
     ran = run_script(job)
     _check_used(job, ran)
@@ -130,23 +168,16 @@ def answered_script(job: ScriptJob) -> Traced:
         num_parameters=ran.num_parameters, ranks=job.world_size,
         assumptions=(*job.assumptions, *_said_of_script(ran)), warnings=warnings, stopped=ran.stopped,
     )
-    found = traced(ran.run, about)
-    if found.answer.fits:
-        if job.is_training and ran.is_training and not (ran.steps or ran.stopped):
-            raise Unsupported(
-                UNTRAINED, job.path, ran.forwards, ran.backwards, last_line(ran.output) or "nothing",
-                format_bytes(found.answer.fullest.needed_bytes)
-            )
-        return found
-    again = _tried_again(job, ran)
-    if again is not None:
-        note = Note(CATCHES, format_bytes(found.answer.peak.device_bytes))
-        return traced(again.run, about._replace(
-            num_parameters=again.num_parameters, stopped=again.stopped,
-            assumptions=(*job.assumptions, note, *_said_of_script(again)),
-        ))
-    changes = changes_of_run(ran.run, found.answer)
-    return Traced(answer=replace(found.answer, changes=changes), snapshot=found.snapshot)
+    return ran, about
+
+
+def _check_trained(job: ScriptJob, ran: ScriptRun, fullest: RankAnswer) -> None:
+    """Refuse what was to train and took no step."""
+    if job.is_training and ran.is_training and not (ran.steps or ran.stopped):
+        raise Unsupported(
+            UNTRAINED, job.path, ran.forwards, ran.backwards, last_line(ran.output) or "nothing",
+            format_bytes(fullest.needed_bytes)
+        )
 
 
 def _check_used(job: ScriptJob, ran: ScriptRun) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,6 +27,9 @@ from vramcast.tracing.origins import Assumptions, Origins
 from vramcast.tracing.rules.indexing import COORDINATES, coordinates_bytes, masks_among
 from vramcast.tracing.unknowns import Unknowns
 from vramcast.tracing.values import ABSORBING, DRAWN_ON_HOST, RANDOM_FACTORIES, Values
+
+if TYPE_CHECKING:
+    from vramcast.tracing.varied.calls import CallLog
 
 _fake_mode: Final = torch._C._get_dispatch_mode
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
@@ -61,6 +64,7 @@ class Simulation(TorchDispatchMode):
         self.compiles_for = 0  # compute capability x 10 of the card that torch's compiler is at work for
         self.folder = Path()  # for files that stand in for what a run would fetch
         self.composites: dict[str, Callable[..., Any]] = {}  # which stand in above autograd, by own name
+        self.calls: CallLog | None = None  # who writes calls down
         self.suspended: Callable[[], AbstractContextManager[None]] = nullcontext  # within: none of them does
         self._rules, self._plain = rules, plain
         self._operators: dict[Any, Operator] = {}
@@ -85,9 +89,7 @@ class Simulation(TorchDispatchMode):
         if types and not all(map(_is_one_storage, types)):
             # A DTensor takes itself apart first; its inner tensors come here.
             return NotImplemented
-        operator = self._operators.get(func)
-        if operator is None:
-            operator = self._operators[func] = Operator(func, self._rules, self._plain)
+        operator = self.operator_of(func)
         composite = self.composites.get(operator.own_name)
         if composite is not None and self.placement.of(operator, args, kwargs or {}) is not None:
             with self:  # reached only where autograd is left out (inference mode)
@@ -103,10 +105,23 @@ class Simulation(TorchDispatchMode):
             return func(*args, **kwargs)
         if operator.name == MOVE and args[0].layout is torch.sparse_coo:
             return self._moved_parts(args[0], kwargs)
-        out = self._run(operator, args, kwargs, device)
+        out = (self._run if self.calls is None else self.calls.run)(operator, args, kwargs, device)
         if device is self.memory.host and operator.name == MOVE and kwargs.get("non_blocking"):
             self._pin(args[0], out)
         return out
+
+    def log_calls(self) -> None:
+        """Write down every call on a card's tape from now on."""
+        from vramcast.tracing.varied.calls import CallLog
+
+        self.calls = CallLog(self)
+
+    def operator_of(self, func: Any) -> Operator:
+        """What is known of an operator's overload."""
+        operator = self._operators.get(func)
+        if operator is None:
+            operator = self._operators[func] = Operator(func, self._rules, self._plain)
+        return operator
 
     def _pin(self, original: torch.Tensor, copy: torch.Tensor) -> None:
         """A copy from a card that nobody waits for goes to pinned memory [pytorch aten/src/ATen/native/

@@ -88,6 +88,16 @@ class Aside(NamedTuple):
     stack: int = 0  # of REFUSED, index into the run's `Stacks`
 
 
+class Called(NamedTuple):
+    """One call of an operator, where a run writes them down: see `varied.calls`."""
+
+    begin: int  # events before it
+    end: int  # events before its end
+    template: str  # the operator and what its arguments are
+    ints: tuple[int, ...]  # sizes, strides and other integers among them
+    floats: tuple[float, ...]
+
+
 class Mark(NamedTuple):
     """A moment that has a name."""
 
@@ -114,6 +124,8 @@ class Tape(Struct, eq=False, gc=False):
     costs: list[Operation] = field(default_factory=list)
     """Every distinct operation once."""
     _known: dict[Operation, int] = field(default_factory=dict)
+    calls: list[Called] = field(default_factory=list)
+    """Where a run writes them down, in order."""
 
     def add(self, num_bytes: int, stream: int, operator: str, origin: Origin) -> Block:
         block = Block(len(self.blocks), num_bytes, stream, operator, origin, len(self.events))
