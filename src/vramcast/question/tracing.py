@@ -31,6 +31,7 @@ from vramcast.domain.trace_job import (
 from vramcast.errors import InvalidSpec, Note, SourceError, UnknownName, Unsupported
 from vramcast.question.amounts import parse_bytes
 from vramcast.question.options import HEADROOM, NO_SEARCH, Kind, Option, parse, parse_count
+from vramcast.question.varied import parse_axes
 
 DEFAULT_GPU: Final = "h100-sxm-80gb"
 DTYPES: Final = ("fp32", "bf16", "fp16", "fp64")
@@ -360,6 +361,7 @@ def _bytes(values: Mapping[str, Any], name: str) -> int | None:
 def _check_search(values: Mapping[str, Any]) -> None:
     if "headroom" in values and not values.keys() & {"find", "vary"}:
         raise InvalidSpec(NO_SEARCH)
+    parse_axes(values.get("vary", ("batch",)))  # what is none is refused before any work
     if "find" in values and "vary" in values:
         raise InvalidSpec("--vary says the largest of each as well; leave out --find")
 
