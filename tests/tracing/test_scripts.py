@@ -204,13 +204,19 @@ urllib.request.urlretrieve("https://example.org/weights.pth", "weights.pth")
 found, module = torch.load("weights.pth"), torch.nn.Linear(8, 8).cuda()
 module.load_state_dict({name[7:]: value for name, value in found["state_dict"].items()})
 module(torch.ones(1, 8, device="cuda"))
+for unknown in (lambda: found["args"], lambda: found["model"].float(), lambda: found["model"]["head.weight"].shape):
+    try:
+        unknown()
+    except FileNotFoundError:
+        continue
+    raise AssertionError(unknown)
 print(found["args"])
 """
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("torchvision"), reason="needs torchvision")
 def test_data_and_weights_that_are_not_there_are_stood_in_for_and_what_only_a_file_says_is_asked_for(own_folder):
-    with pytest.raises(InvalidSpec, match=r"script.py:20: it needs 'weights.pth', which is not there"):
+    with pytest.raises(InvalidSpec, match=r"script.py:26: it needs 'weights.pth', which is not there"):
         run(written(own_folder, NOT_THERE))
 
 

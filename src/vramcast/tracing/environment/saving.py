@@ -10,7 +10,7 @@ import json
 import os
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 
@@ -40,7 +40,7 @@ class Unread(dict[str, Any]):
 
     is_about: bool = False  # whether a script was given one
 
-    def __new__(cls, *_given: Any) -> Unread:
+    def __new__(cls, *_given: Any, **_how: Any) -> Self:
         Unread.is_about = True
         return super().__new__(cls)
 
@@ -52,16 +52,29 @@ class Unread(dict[str, Any]):
 
 
 class Absent(Unread):
-    """A checkpoint that is not there. What it says beside weights, such as arguments, nobody knows."""
+    """A checkpoint that is not there, or a part of it. Weights may be loaded; what it says beside them, such as
+    arguments, and what a network or a tensor of it would do, nobody knows.
 
-    def __init__(self, error: FileNotFoundError) -> None:
+    Raises: FileNotFoundError, the one that the script would have met, where that is asked
+    """
+
+    def __init__(self, error: FileNotFoundError, *, is_whole: bool = True) -> None:
         super().__init__()
-        self._error = error
+        self._error, self._is_whole = error, is_whole
 
     def __missing__(self, name: str) -> Unread:
-        if name not in STATES:
-            raise self._error
-        return Unread()
+        if self._is_whole and name not in STATES:
+            raise self._again()
+        return Absent(self._error, is_whole=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._again()
+
+    def _again(self) -> FileNotFoundError:
+        """One that comes from where it is raised."""
+        return FileNotFoundError(self._error.errno, self._error.strerror, self._error.filename)
 
 
 def rebuild(key: int, num_elements: int, layout: tuple[Any, Any, int], dtype: torch.dtype, device: str) -> torch.Tensor:
