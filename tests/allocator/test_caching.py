@@ -16,11 +16,6 @@ class Log:
         self.events.append((action, size_bytes / MIB))
 
 
-def sizes(allocator: Allocator) -> list[list[tuple[int, bool]]]:
-    """(size, is_free) of each block of each segment."""
-    return [[(b.size_bytes, b.is_free) for b in s.blocks] for s in allocator.segments()]
-
-
 def test_a_negative_request_is_refused() -> None:
     with pytest.raises(InvalidSpec, match="negative"):
         Allocator().allocate(-1)
@@ -48,23 +43,6 @@ def test_a_memory_fraction_can_be_set_and_lifted_while_it_runs() -> None:
     assert allocator.allocate(60 * MIB)
     with pytest.raises(InvalidSpec, match="use 0 to 1"):
         allocator.limit(1.5)
-
-
-class Addresses:
-    """A driver that gives these addresses in turn."""
-
-    def __init__(self, *addresses: int) -> None:
-        self.addresses = iter(addresses)
-        self.asked: list[int] = []
-
-    def allocate(self, size_bytes: int) -> int:
-        self.asked.append(size_bytes)
-        return next(self.addresses)
-
-    reserve = allocate
-
-    def map(self, address: int, size_bytes: int) -> None:
-        pass
 
 
 def test_restoring_into_a_used_allocator_is_refused() -> None:

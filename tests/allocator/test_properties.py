@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from vramcast.allocator import Allocator, Settings
 from vramcast.allocator.heap import ADDRESS_BITS, ADDRESS_MASK
 from vramcast.errors import OutOfMemory
-
-from ._model import MIB
+from vramcast.units import MIB
 
 SIZES = st.one_of(
     st.integers(1, 4096),

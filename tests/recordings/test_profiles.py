@@ -22,8 +22,6 @@ from . import _made as made
 from ._made import Run, train
 from ._record import device_of
 
-WITHOUT_SEGMENTS: dict[str, Any] = {"has_segments": False, "segments": ()}
-
 
 def profile(run: Run, first: int = 0, *, totals: bool = True, addresses: bool = True, keep_reserved: bool = True,
             ) -> Snapshot:
@@ -67,13 +65,6 @@ def block_sizes(whole: Snapshot) -> list[int]:
 
 def examined(snapshot: Snapshot, **asked: Any) -> Examined:
     return examine(snapshot, snapshot.devices[0], Asked(**asked))
-
-
-def after(run: Run, calls: Any) -> int:
-    """The first event of what is called."""
-    first = len(run.trace)
-    calls()
-    return first
 
 
 @given(keep=st.floats(0, 0.9), steps=st.integers(1, 4))

@@ -18,13 +18,6 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 
-def job_file(path: Path, **changes: Any) -> Path:
-    """A job file of the question that recordings are of."""
-    given = {**OPTIONS, **{name.replace("_", "-"): value for name, value in changes.items()}}
-    path.write_text("\n".join(f"{name} = {value!r}" for name, value in given.items()) + "\n")
-    return path
-
-
 def recorded(
     path: Path, *, rest: int = 0, weights: int = 0, optimizer: int = 0, kept: int = 0, outside: int = 0,
     attached: bool = True, gpu: str = DRIVER_NAME, world_size: int = 1, step_s: float | None = None,

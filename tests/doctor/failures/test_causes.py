@@ -11,7 +11,6 @@ from vramcast.doctor.failures.causes import PRIOR, RULES, Judged, judge
 from vramcast.domain.failure import Cause
 
 CUDNN_HANDLE = "Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED"
-KILLED = "DataLoader worker (pid 7) is killed by signal: Killed."
 HALF = {"tried_bytes": 40 << 20} | sizes(total=24, free=11, process=13, allocated=11.9, unallocated=0.08)
 FULL = sizes(tried=1.5, total=79.11, free=0.88, allocated=75.12, unallocated=1.03)
 DRIVER = "CUDA error: out of memory"

@@ -1,12 +1,9 @@
 """A program through two of its builds says what every other build says."""
 
 import pytest
-from hypothesis import strategies as st
 
 from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor
 from vramcast.search.training.extents import NotAffine, affine
-
-SIZES = st.tuples(st.integers(0, 5000), st.integers(0, 300))
 
 
 def built(spec: list[tuple[int, int, bool]], tokens: int, repeats: int) -> Program:
