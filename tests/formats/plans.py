@@ -7,7 +7,7 @@ from typing import Any
 from vramcast.api import job_of, serve_job_of
 from vramcast.domain.job import Job
 from vramcast.domain.serving import ServeJob
-from vramcast.formats.files import File, read_back
+from vramcast.formats.files import File, needed, option_of, read_back
 from vramcast.formats.write import files_of
 
 
@@ -30,6 +30,15 @@ def named(options: dict[str, Any]) -> dict[str, Any]:
 def files(job: Job | ServeJob, *formats: str) -> dict[str, File]:
     """The files of a plan by name."""
     return {file.name: file for file in files_of(job, formats)[0]}
+
+
+def saying_all(job: Job | ServeJob) -> dict[str, File]:
+    """The files of a plan by name; what it says stands in one of them or in a note."""
+    found, said = files_of(job)  # raises RuntimeError for a name that a tool does not know
+    everything = frozenset().union(*(file.said for file in found))
+    for setting in needed(job):
+        assert setting in everything or any(option_of(setting) in note for note in said), setting
+    return {file.name: file for file in found}
 
 
 def notes(job: Job | ServeJob, *formats: str) -> str:

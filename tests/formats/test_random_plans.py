@@ -1,17 +1,15 @@
-"""Whatever valid plan: every file reads back, holds only names its tool knows, and says what the plan says."""
+"""Whatever valid plan: files hold only names their tool knows and say what the plan says, where no reader proves it."""
 
-from typing import Any
 
-from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.formats.plans import constants, named
+from tests.formats.plans import constants, named, saying_all
 from vramcast.api import job_of, serve_job_of
 from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.serving import answer as serving_answer
 from vramcast.estimate.training import rank_programs
-from vramcast.formats.files import needed, option_of, read_back
-from vramcast.formats.write import files_of
+from vramcast.formats.files import read_back
 
 POWERS = st.sampled_from([1, 2, 4, 8])
 COMMON = {
@@ -67,46 +65,31 @@ ENGINES: dict[str, tuple[str, ...]] = {
 }
 
 
-@st.composite
-def plans(draw: st.DrawFn) -> dict[str, Any]:
-    engine = draw(st.sampled_from(list(ENGINES)))
-    names = draw(st.lists(st.sampled_from(ENGINES[engine]), max_size=5, unique=True))
-    options = {name: draw(COMMON[name]) for name in names}
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(st.data())
+def test_a_script_of_plain_pytorch_holds_its_plan(data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from(ENGINES["pytorch"]), max_size=5, unique=True))
+    options = {name: data.draw(COMMON[name]) for name in names}
     if "base_weights" in options:
         options.setdefault("peft", "lora")
-    gpus = "h100" if engine == "unsloth" else draw(st.sampled_from(["h100", "8xh100", "2x8xh100"]))
-    model = draw(st.sampled_from(["llama-3.2-1b", "qwen3-0.6b", "olmoe-1b-7b", "gpt2"]))
-    return {"model": model, "gpus": gpus, "engine": engine} | named(options)
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
-@given(plans())
-def test_files_of_any_valid_training_plan_hold_it(options: dict[str, Any]) -> None:
+    options |= {"model": data.draw(st.sampled_from(["llama-3.2-1b", "qwen3-0.6b", "olmoe-1b-7b", "gpt2"])),
+                "gpus": data.draw(st.sampled_from(["h100", "8xh100", "2x8xh100"])), "engine": "pytorch"}
     try:
-        job = job_of(options)
+        job = job_of(named(options))
         rank_programs(job)
     except VramcastError:
         assume(False)
     try:
-        files, notes = files_of(job)  # raises RuntimeError for a name that a tool does not know
+        found = constants(saying_all(job)["train.py"])
     except InvalidSpec as refusal:
-        event(f"{options['engine']} refused")
         assert str(refusal)
         return
-    event(f"{options['engine']} written")
-    if options["engine"] == "pytorch":  # the scripts of the others are read back
-        found = constants(next(file for file in files if file.name == "train.py"))
-        work = job.workload
-        sizes = work.seq_len, work.micro_batch, work.grad_accum
-        assert (found["SEQ_LEN"], found["MICRO_BATCH"], found["GRAD_ACCUM"]) == sizes
-    everything = frozenset().union(*(file.said for file in files))
-    for setting in needed(job):
-        assert setting in everything or any(option_of(setting) in note for note in notes), setting
+    work = job.workload
+    sizes = work.seq_len, work.micro_batch, work.grad_accum
+    assert (found["SEQ_LEN"], found["MICRO_BATCH"], found["GRAD_ACCUM"]) == sizes
 
 
-SERVING = {
-    "vllm": "max-model-len", "sglang": "context-length", "tensorrt-llm": "max_seq_len", "llama.cpp": "ctx-size",
-}
+SERVING = {"tensorrt-llm": "max_seq_len", "llama.cpp": "ctx-size"}
 """Engine -> the argument of its longest sequence."""
 
 SERVE_OPTIONS = {
@@ -128,7 +111,7 @@ SERVE_OPTIONS = {
 }
 
 
-@settings(max_examples=24, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(
     st.sampled_from(list(SERVING)),
     st.sampled_from(["llama-3.2-1b", "qwen3-30b-a3b"]),
@@ -146,12 +129,8 @@ def test_files_of_any_valid_serving_plan_hold_it(
     except VramcastError:
         assume(False)
     try:
-        files, notes = files_of(job)
+        cells = int(read_back(saying_all(job)["serve.sh"])[SERVING[engine]])
     except InvalidSpec as refusal:
         assert str(refusal)
         return
-    cells = int(read_back(next(file for file in files if file.name == "serve.sh"))[SERVING[engine]])
     assert cells == 4096 or (engine == "llama.cpp" and cells > 4096)  # its slots are rounded up
-    everything = frozenset().union(*(file.said for file in files))
-    for setting in needed(job):
-        assert setting in everything or any(option_of(setting) in note for note in notes), setting

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
-from tests.formats.plans import named, write_all
+from tests.formats.plans import named, saying_all, write_all
 from tests.formats.test_random_plans import COMMON, ENGINES
 from vramcast.api import job_of
 from vramcast.domain.job import Job
@@ -180,7 +180,7 @@ def test_files_of_a_training_plan_read_back_as_that_plan(engine: str, data: st.D
     except VramcastError:
         assume(False)
     try:
-        files_of(job)
+        saying_all(job)
     except VramcastError as refusal:
         event(f"refused: {str(refusal)[:60]}")
         return

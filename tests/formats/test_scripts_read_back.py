@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.formats.plans import named, notes, training, write_all
+from tests.formats.plans import named, notes, saying_all, training, write_all
 from tests.formats.test_random_plans import COMMON, ENGINES
 from tests.formats.test_read_back import figures, read_again
 from vramcast.api import job_of, serve_job_of
@@ -90,7 +90,7 @@ def test_scripts_of_servers_read_back(engine: str, data: st.DataObject) -> None:
     except VramcastError:
         assume(False)
     try:
-        files_of(job)
+        saying_all(job)
     except Unsupported:
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -114,7 +114,7 @@ def test_scripts_of_trainers_read_back(engine: str, read: tuple[str, ...], data:
     except VramcastError:
         assume(False)
     try:
-        files_of(job)
+        saying_all(job)
     except Unsupported:
         return
     assert [figures(again) for _, again in read_again(job, options, [read])] == [expected], options
