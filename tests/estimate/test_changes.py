@@ -30,6 +30,7 @@ ASKED_AGAIN: dict[str, dict[str, object]] = {
     "full precision": {"model": "mistral-nemo-12b", "gpus": "4xrtx-4090", "engine": "pytorch", "precision": "fp32"},
     "options of its engine": {"model": "mistral-nemo-12b", "gpus": "4xrtx-4090", "engine": "huggingface@4.57",
                               "engine-option": ["reentrant=true"]},
+    "adapters that TRL narrows": {"model": "llama-3.2-3b", "gpus": "t4", "engine": "huggingface", "objective": "kto"},
     "odd positions": {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "seq-len": 4475, "micro-batch": 3},
     "a card that stands alone": {"model": "qwen3-coder-480b-a35b", "gpus": "m4-32gb", "engine": "llama.cpp",
                                  "context": 8192},

@@ -12,7 +12,14 @@ from typing import Any, Final, Literal, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
-from vramcast.estimate.variants import FULL_PRECISION, adapters_of, on_engine, sixteen_bits, with_plan, with_workload
+from vramcast.estimate.variants import (
+    FULL_PRECISION,
+    on_engine,
+    sixteen_bits,
+    with_new_adapters,
+    with_plan,
+    with_workload,
+)
 from vramcast.units import ceil_div
 
 Apply = Callable[[Job], Job | None]
@@ -152,7 +159,7 @@ def _sequence_parallel(job: Job) -> Job | None:
 def _adapted(job: Job, base: Literal["full", "nf4-dq"]) -> Job:
     """Adapters on frozen weights; a plain loop on one card would keep those in fp32, so the Trainer is asked."""
     plain = job.engine == "pytorch" and job.cluster.count == 1
-    return with_plan(on_engine(job, "huggingface") if plain else job, peft=adapters_of(job.model, base))
+    return with_new_adapters(on_engine(job, "huggingface") if plain else job, base)
 
 
 def _lora(job: Job) -> Job | None:

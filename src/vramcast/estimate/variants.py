@@ -10,9 +10,8 @@ from msgspec.structs import asdict, replace
 from vramcast.blocks.parameters.targets import usual_targets
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Recompute, Shards, Workload
-from vramcast.domain.model import Model
 from vramcast.engines.eager.releases import precision_word
-from vramcast.engines.eager.trl import recomputing
+from vramcast.engines.eager.trl import narrows_adapters, recomputing
 from vramcast.engines.training import TRAINING
 
 FULL_PRECISION: Final = (Precision.FP64, Precision.FP32, Precision.TF32)
@@ -32,16 +31,21 @@ def with_plan(job: Job, **changes: Any) -> Job:
     return replace(job, plan=replace(job.plan, **changes))
 
 
-def adapters_of(model: Model, base: Literal["full", "nf4-dq"]) -> Peft:
-    """LoRA of rank 16 on what is adapted where nobody says."""
-    return Peft(rank=16, base=base, targets=usual_targets(model))
-
-
 def of_plain_layers(job: Job) -> Job:
     """The job whose adapters have as many weights in all: Megatron's ranks share them, PyTorch's layers hold them."""
     if job.engine != "megatron":
         return job
     return replace(job, engine="pytorch", engine_options={}, plan=Plan(peft=job.plan.peft))
+
+
+def with_new_adapters(job: Job, base: Literal["full", "nf4-dq"]) -> Job:
+    """The job with LoRA of rank 16 on what is adapted where nobody says, in the dtype that its tool makes unasked."""
+    peft = Peft(rank=16, base=base, targets=usual_targets(job.model))
+    return with_plan(job, peft=replace(peft, adapter_dtype=_unasked_dtype(with_plan(job, peft=peft))))
+
+
+def _unasked_dtype(job: Job) -> str:
+    return "bf16" if narrows_adapters(job) else Peft().adapter_dtype
 
 
 def with_workload(job: Job, **changes: Any) -> Job:
@@ -116,17 +120,18 @@ def options_between(before: Job, after: Job) -> str:
             if field not in derived and (value != was[field] or field in otherwise)
         ]
     if after.plan.peft != before.plan.peft:
-        words += _peft_options(after.plan.peft)
+        words += _peft_options(after)
     if after.alloc_conf != before.alloc_conf:
         words.append(_option("alloc_conf", after.alloc_conf))
     return " ".join(filter(None, words))
 
 
-def _peft_options(peft: Peft | None) -> list[str]:
+def _peft_options(job: Job) -> list[str]:
     """The method, what is adapted, which depends on the model where nobody says, and what differs from the usual."""
+    peft = job.plan.peft
     if peft is None:
         return []
-    usual = asdict(Peft())
+    usual = asdict(Peft()) | {"adapter_dtype": _unasked_dtype(job)}
     return [
         _option(PEFT_OPTIONS.get(field, field), value)
         for field, value in asdict(peft).items()

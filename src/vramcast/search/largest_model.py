@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from vramcast.blocks.parameters.model import count_parameters
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Layer, Model, Run, Stack
-from vramcast.estimate.variants import adapters_of, on_engine, with_plan
+from vramcast.estimate.variants import on_engine, with_new_adapters, with_plan
 from vramcast.units import round_up
 
 HEAD_DIM: Final = 128
@@ -140,7 +140,7 @@ def adapters(base: Literal["full", "nf4-dq"]) -> Build:
     def build(job: Job) -> Job | None:
         if job.plan.peft is not None:
             return None
-        return with_plan(on_engine(recomputed(job), "huggingface"), peft=adapters_of(job.model, base))
+        return with_new_adapters(on_engine(recomputed(job), "huggingface"), base)
 
     return build
 
