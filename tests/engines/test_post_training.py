@@ -152,6 +152,17 @@ def test_an_engine_that_rates_answers_holds_its_share_while_it_does() -> None:
     assert any(part.name == "weights of the reward network" for part in rated.host.parts)
 
 
+def test_fsdp2s_offload_policy_leaves_nothing_of_the_trainer_on_the_card_between_stages() -> None:
+    """Shards, gradients and states are on the host, 16 B a parameter, the first two pinned; units are gathered."""
+    options = {"sharded_by": "fsdp2", "offload_parameters": "cpu", "offload_optimizer": "cpu", "framework": "verl@0.8"}
+    moved, there = asked(**options), asked(**options, trainer_option=("steps_on_host=true",))
+    update, less = (role(found, "trainer").phases["update_actor"].allocated_bytes for found in (moved, there))
+    assert there.resting["trainer"]["old_log_prob"] < 100 << 20
+    assert update - less > 0.9 * 8 * there.num_parameters / 8
+    host = sum(part.low_bytes for part in there.host.parts if part.name != "processes")
+    assert host >= 16 * there.num_parameters and there.time is None
+
+
 def test_openrlhfs_logits_are_fp32_and_their_gradient_is_another_tensor() -> None:
     """2 bytes of the head, 4 of the cast, 4 of flash-attn's gradient, 2 of the gradient of the cast."""
     one, two = (role(asked(framework="openrlhf", zero="3", recompute="full", micro_batch=count, response_len=3584),

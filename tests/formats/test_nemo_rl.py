@@ -73,6 +73,7 @@ SPLIT: Final = ("policy.megatron_cfg.enabled=true", "policy.dtensor_cfg.enabled=
       "policy.dynamic_batching.train_mb_tokens=2048"), {"micro-tokens": 2048}),
     (("policy.dtensor_cfg.lora_cfg.enabled=true",), {"peft": "lora", "lora-rank": 8}),
     (("policy.dtensor_cfg.dp_replicate_size=2",), {"shard-group": 4}),
+    (("policy.dtensor_cfg.cpu_offload=true",), {"trainer-option": ("steps_on_host=true",), "offload-parameters": "cpu"}),
     (SPLIT, {"engine": "megatron", "tp": 2}),
     (("policy.generation.vllm_cfg.precision=fp8",), {"rollout-weights": "fp8-block"}),
     (("policy.generation.colocated.enabled=false", "grpo.async_grpo.enabled=true"),
@@ -93,7 +94,7 @@ def test_names_say(more: tuple[str, ...], options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("more", [
-    "policy.dtensor_cfg.tensor_parallel_size=2", "policy.dtensor_cfg.cpu_offload=true", "policy.quant_cfg=x.yaml",
+    "policy.dtensor_cfg.tensor_parallel_size=2", "policy.quant_cfg=x.yaml",
     "policy.dtensor_cfg.expert_parallel_size=8", "policy.generation.backend=sglang", "policy.draft.enabled=true",
     "policy.optimizer.name=transformer_engine.pytorch.optimizers.fused_adam.FusedAdam", "policy.something_new=3",
     "policy.generation.vllm_kwargs.kv_cache_memory_bytes=1", "policy.train_global_batch_size=4",

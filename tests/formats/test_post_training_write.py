@@ -27,6 +27,8 @@ QUESTIONS: Final[tuple[dict[str, Any], ...]] = (
      "offload-optimizer": "cpu"},
     {"reward-model": "qwen2.5-0.5b", "reward-micro-batch": 4, "micro-batch": 2, "framework": "verl@0.7"},
     {"reward-model": "qwen2.5-0.5b", "reward-tp": 1, "reward-fraction": 0.3, "micro-batch": 2, "framework": "verl@0.9"},
+    {"sharded-by": "fsdp2", "offload-parameters": "cpu", "offload-optimizer": "cpu", "micro-batch": 2,
+     "trainer-option": ("steps_on_host=true",)},
     {"precision": "pure-bf16", "graphs": False, "sleep": False, "padded": True, "framework": "verl@0.5"},
     {"framework": "openrlhf", "micro-batch": 2}, {"framework": "openrlhf", "zero": "3", "trainer-sleep": True},
     {"framework": "openrlhf", "algorithm": "ppo", "reward-model": "qwen2.5-0.5b", "rollout-gpus": 2,

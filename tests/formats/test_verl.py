@@ -81,6 +81,8 @@ SPLIT_CRITIC = (f"{MEGATRON} algorithm.adv_estimator=gae critic.model.enable_gra
 
 @pytest.mark.parametrize("more, options", [
     (CRITIC, {"algorithm": "ppo", "critic-micro-batch": 8}),
+    ("actor_rollout_ref.actor.strategy=fsdp2 actor_rollout_ref.actor.fsdp_config.offload_policy=True",
+     {"offload-parameters": "cpu", "offload-optimizer": "cpu", "trainer-option": ("steps_on_host=true",)}),
     (RATED, {"reward-model": "org/rm", "reward-micro-batch": 24}),
     (f"{SERVED} reward.reward_model.rollout.gpu_memory_utilization=0.4",
      {"reward-model": "org/rm", "reward-tp": 4, "reward-fraction": 0.4}),

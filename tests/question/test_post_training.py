@@ -65,6 +65,7 @@ def job(**options: Any) -> PostTrainingJob:
     ({"reward_model": "qwen2.5-1.5b", "rollout_gpus": 4}, "the engine of a reward network beside cards"),
     ({"reward_model": "qwen2.5-1.5b", "reward_micro_batch": 4}, "--reward-micro-batch says nothing of how"),
     ({"reward_model": "qwen2.5-1.5b", "reward_fraction": 2}, "reward-fraction=2.0 must lie above 0"),
+    ({"trainer_option": ("steps_on_host=true",)}, "steps_on_host is FSDP2's CPUOffloadPolicy"),
     ({"reward_tp": 2}, "--reward-tp needs --reward-model"),
     ({"rollout_gpus": 99}, "rollout-gpus=99 leaves none of 8 GPUs to the trainer"),
     ({"lengths": "900,70", "mean_response_len": 3}, "--lengths and --mean-response-len both say"),

@@ -20,7 +20,7 @@ from vramcast.domain.post_training import WITH_CRITIC, PostTrainingJob
 from vramcast.domain.program import Category
 from vramcast.engines.post_training import fsdp, megatron, trainer
 from vramcast.engines.post_training.batches import batches, trainer_cluster
-from vramcast.engines.post_training.networks import Held
+from vramcast.engines.post_training.networks import Held, Network
 from vramcast.engines.post_training.releases import (
     has_own_reference,
     leaves_cards,
@@ -76,6 +76,11 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
         networks["critic's "] = trainer.critic(job, found)[0]
     pageable = job.engine == "pytorch" and fsdp.sharder(job) == "fsdp2" and PAGEABLE[0] <= job.version[:2] < PAGEABLE[1]
     moves, moved = trainer.moved_by_stage(job)
+    stored = learning
+    if job.engine == "pytorch" and fsdp.steps_on_host(job):
+        on_card = replace(job, trainer_options={})
+        stored = trainer.actor(on_card, found)
+        yield from _all_there(on_card, stored, ranks)
     for whose, network in networks.items():
         if apart:
             need = host_memory.host_need(trainer.train_job(job, found))
@@ -97,7 +102,7 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
         width = HALF if job.engine == "deepspeed" else FP32  # of what the network that learns keeps
         shards = frozen.weights or tuple(
             (replace(tensor, num_bytes=tensor.num_bytes * release.reference_width // width), count)
-            for tensor, count in learning.weights)
+            for tensor, count in stored.weights)
         yield _part("weights of the reference", shards, ranks)
     served = rating_job(job)
     if served is not None:
@@ -125,6 +130,22 @@ def _parts(job: PostTrainingJob, ranks: int) -> Iterator[HostPart]:
     processes = ranks * trainers + (0 if lives_inside(job) else beside)
     yield HostPart(name="processes", low_bytes=processes * low, high_bytes=processes * high,
                    formula=Note("{} processes x {:g} to {:g} GB", processes, low / 1e9, high / 1e9), source=RUNS)
+
+
+def _all_there(job: PostTrainingJob, learning: Network, ranks: int) -> Iterator[HostPart]:
+    """What FSDP2's CPUOffloadPolicy keeps: pinned shards and their gradients; the optimizer's states are pageable.
+
+    Args:
+        job: the same on the card
+        learning: its network
+    """
+    networks = {"": learning}
+    if job.algorithm in WITH_CRITIC:
+        networks["critic's "] = trainer.critic(job, batches(job, learns=True, of_critic=True))[0]
+    for whose, network in networks.items():
+        yield _part(f"{whose}sharded weights", network.weights, ranks)
+        yield _part(f"{whose}gradients", network.weights, ranks)
+        yield _part(f"{whose}moments", network.moments, ranks, pinned=False)
 
 
 def _part(name: str, held: Held, ranks: int, *, pinned: bool = True) -> HostPart:

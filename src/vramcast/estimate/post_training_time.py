@@ -119,6 +119,8 @@ def trainer_seconds(job: PostTrainingJob) -> tuple[dict[str, float] | None, str]
     updated, why = _update_s(job)
     if updated is None:
         return None, why
+    if job.engine == "pytorch" and fsdp.steps_on_host(job):
+        return None, "no step time: an optimizer that steps on the host is not timed"
     passes = 4 if job.plan.recompute is Recompute.FULL else 3  # backward is two
     learning, leaves = trainer.actor(job, batches(job, learns=True)), leaves_cards(job)
     weights, states = (

@@ -20,6 +20,7 @@ from vramcast.domain.job import AttentionKernel, Shards
 from vramcast.domain.post_training import WITH_CRITIC, PostTrainingJob
 from vramcast.domain.version import version_text
 from vramcast.engines.post_training.batches import usual_budget
+from vramcast.engines.post_training.networks import ON_HOST
 from vramcast.engines.post_training.releases import FRAMEWORKS, release_of
 from vramcast.engines.post_training.rollout import serve_job
 from vramcast.engines.training import PURE
@@ -198,8 +199,9 @@ def _verl(job: PostTrainingJob) -> str:
         for part in ("granularity", "method", "num_layers") if plan.recompute.value == "full" else ():
             found[f"+{verl.TRANSFORMER}recompute_{part}"] = {"granularity": "full", "method": "uniform",
                                                              "num_layers": 1}[part]
-    elif plan.shard_group:
-        found["actor.fsdp_config.fsdp_size"] = plan.shard_group
+    else:
+        found |= {"actor.fsdp_config.fsdp_size": plan.shard_group} if plan.shard_group else {}
+        found |= {"actor.fsdp_config.offload_policy": True} if job.trainer_options.get(ON_HOST) else {}
     found |= _verl_losses(job) | _verl_sizes(job) | _verl_networks(job, found)
     per = job.cluster.gpus_per_node
     program, cards = "verl.trainer.main_ppo", {"trainer.n_gpus_per_node": per, "trainer.nnodes": job.cluster.num_nodes}

@@ -53,7 +53,7 @@ NOT_OF_OPENRLHF: Final = (
 
 TRAINER_SAYS: Final = {
     "deepspeed": ("overlap_comm", "grad_accum_dtype"), "megatron":
-    ("accumulate_in_fp32", "precision_aware", "steps_on_host"),
+    ("accumulate_in_fp32", "precision_aware", "steps_on_host"), "pytorch": ("steps_on_host",),
 }
 """Engine of the trainer -> what `--trainer-option` says of it."""
 
@@ -157,8 +157,8 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
     of_others = dict.fromkeys(OF_TRL, "TRL") | {"trainer-option": "TRL", "trainer-sleep": "OpenRLHF"}
     of_others |= dict.fromkeys(OF_SWIFT[1:], "ms-swift")
     for name, whose in of_others.items():
-        of_megatron = engine == "megatron" and name == "trainer-option"
-        if name in values and not of_megatron and not (framework == "openrlhf" and name in OF_OPENRLHF):
+        of_trainer = engine in TRAINER_SAYS and name == "trainer-option"
+        if name in values and not of_trainer and not (framework == "openrlhf" and name in OF_OPENRLHF):
             raise Unsupported(
                 "--{} is asked of {}'s trainers alone; leave it out, or add --framework {}", name, whose, whose.lower()
             )
@@ -178,6 +178,11 @@ def build_post_training(options: Mapping[str, object], *, resolve: Resolve) -> P
         raise InvalidSpec("DeepSpeed up to 0.17.5 moves the states of stage 3 alone; add --zero 3, or leave out "
                           "--trainer-sleep")
     plan, evened = _evened(_plan(values, peft, framework), model.num_layers)
+    offloads = "none" not in (plan.offload_parameters, plan.offload_optimizer)
+    if engine == "pytorch" and options.get("steps_on_host") and (
+            plan.sharded_by != "fsdp2" or peft is not None or not offloads):
+        raise InvalidSpec("steps_on_host is FSDP2's CPUOffloadPolicy, of full fine-tuning here; add --sharded-by fsdp2 "
+                          "--offload-parameters cpu --offload-optimizer cpu, and leave out --peft")
     return PostTrainingJob(
         model=model, cluster=cluster, framework=framework, version=version, algorithm=algorithm, episodes=episodes,
         updates=updates, plan=plan, rollout=_engine_part(values), engine=engine, trainer_options=options, own_gpus=own,

@@ -27,7 +27,7 @@ from vramcast.engines.eager.question import recipe_of, sharded_stepping_of
 from vramcast.engines.eager.recipe import Recipe, Sharding, parts
 from vramcast.engines.eager.releases import with_its_kernels
 from vramcast.engines.post_training.batches import Batches, trainer_cluster
-from vramcast.engines.post_training.networks import Network, alloc, num_bytes
+from vramcast.engines.post_training.networks import ON_HOST, Network, alloc, num_bytes
 from vramcast.engines.post_training.releases import Release, has_own_reference, release_of
 from vramcast.errors import Note, Unsupported
 from vramcast.operators.loss import policy_loss
@@ -85,6 +85,12 @@ def sharder(job: PostTrainingJob) -> str:
     return job.plan.sharded_by or "fsdp1"
 
 
+def steps_on_host(job: PostTrainingJob) -> bool:
+    """Whether FSDP2 keeps shards, gradients and states on the host all the time, and steps there: CPUOffloadPolicy
+    [verl workers/engine/fsdp/transformer_impl.py `offload_policy`; nemo dtensor_policy_worker.py `cpu_offload`]."""
+    return bool(job.trainer_options.get(ON_HOST))
+
+
 def sharding(job: PostTrainingJob, *, learns: bool = True) -> Sharding:
     """How FSDP shards the network that learns, or a frozen copy of it [fsdp]."""
     release, plan = release_of(job), job.plan
@@ -97,7 +103,7 @@ def sharding(job: PostTrainingJob, *, learns: bool = True) -> Sharding:
         "fsdp1" if by == "fsdp1" else "fsdp2", ranks, master=width, frozen_master=frozen,
         compute=HALF, reshard=plan.reshard_after_forward, defers=release.defers_sync,
         reduced=FP32,
-        offload=not learns and offloads_reference(job),
+        offload=steps_on_host(job) or (not learns and offloads_reference(job)),
     )
 
 
@@ -167,7 +173,7 @@ def _network(job: PostTrainingJob, recipe: Recipe, found: Batches) -> Network:
     load = phases[Phase.LOAD]
     shards = tuple(live_at_end(load).items())
     held = tuple(_shares(recipe, how))
-    states = tuple(live_at_end(state_program(held, stepping.optimizer)).items())
+    states = () if how.offload else tuple(live_at_end(state_program(held, stepping.optimizer)).items())
     step = phases[Phase.STEP]
     return Network(load, shards, (), states, (*stepping.workspaces, *step, *alloc(states)), step, rising)
 

@@ -20,7 +20,7 @@ from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, exte
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.megatron import ranks
 from vramcast.engines.post_training.batches import Batches, batches, trainer_cluster
-from vramcast.engines.post_training.networks import Network
+from vramcast.engines.post_training.networks import ON_HOST, Network
 from vramcast.engines.post_training.releases import release_of
 from vramcast.errors import Unsupported
 from vramcast.units import MIB, ceil_div
@@ -28,9 +28,6 @@ from vramcast.units import MIB, ceil_div
 LOGIT_BYTES = 12
 """Of logits, their clone, and two copies in fp32 while an entropy is taken [verl]."""
 
-
-ON_HOST: Final = "steps_on_host"
-"""Option of the trainer: Megatron's `optimizer_cpu_offload`, of all states."""
 
 OF_NEMO_RL: Final = {"accumulate_in_fp32": False, "precision_aware": True}
 """[nemo] examples/configs/grpo_math_1B.yaml `grad_reduce_in_fp32`, `use_precision_aware_optimizer`: every recipe begins

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from vramcast.domain.program import Alloc, Free, Loop, Program, Tensor
+
+ON_HOST: Final = "steps_on_host"
+"""Option of the trainer: Megatron's `optimizer_cpu_offload`, of all states, or FSDP2's CPUOffloadPolicy."""
 
 Held = tuple[tuple[Tensor, int], ...]
 """Tensors, and how many of each."""

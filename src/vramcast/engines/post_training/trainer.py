@@ -47,8 +47,9 @@ def moved_by_stage(job: PostTrainingJob) -> tuple[bool, bool]:
         return job.updates.leaves, job.updates.sleeps and plan.offload_optimizer == "none"
     if job.engine == "deepspeed":
         return False, job.updates.sleeps and plan.offload_optimizer == "none"
-    moved = plan.offload_optimizer != "none" and not (job.engine == "megatron" and bool(_of(job).steps_on_host(job)))
-    return plan.offload_parameters != "none", moved
+    there = bool(_of(job).steps_on_host(job))
+    stays = there and job.engine == "pytorch"  # Megatron's weights leave nevertheless
+    return plan.offload_parameters != "none" and not stays, plan.offload_optimizer != "none" and not there
 
 
 def rates_inside(job: PostTrainingJob) -> bool:

@@ -17,7 +17,7 @@ from vramcast.formats.dotted import flat, nested, resolved, value_of
 from vramcast.formats.reading import ELSEWHERE, Config, Reading, Unread, command_of
 from vramcast.formats.table import Row, read_options
 from vramcast.formats.tools import vllm
-from vramcast.formats.tools.verl import OVERRIDE
+from vramcast.formats.tools.verl import ON_HOST, OVERRIDE
 from vramcast.formats.watched import Known, Watched
 
 MEGATRON: Final = "policy.megatron_cfg."
@@ -234,6 +234,7 @@ def _of_dtensor(values: Watched, ranks: int) -> dict[str, Any]:
     options: dict[str, Any] = {"sharded-by": "fsdp2"}
     copies, adapted = values.count(f"{DTENSOR}dp_replicate_size") or 1, values.flag(f"{LORA}enabled")
     options |= {"shard-group": ranks // copies} if copies > 1 else {}
+    options |= ON_HOST if values.flag(f"{DTENSOR}cpu_offload") else {}
     rank = values.count(f"{LORA}dim")
     return options | ({"peft": "lora", "lora-rank": rank or 8} if adapted else {})
 

@@ -134,7 +134,6 @@ RENAMED: Final = renamed("verl", "config")
 
 REFUSED: Final = {
     "reward_model.enable_resource_pool": "cards of the reward network's own are not modelled",
-    "actor.fsdp_config.offload_policy": "FSDP2 that keeps its states on the host all the time is not modelled",
     "model.enable_activation_offload": NOT_MODELLED,
     "model.tiled_mlp.enabled": NOT_MODELLED,
     "model.use_liger": NOT_MODELLED,
@@ -382,11 +381,17 @@ def _network(values: Watched, name: str) -> str | None:
     return values.text(name)
 
 
+ON_HOST: Final = {"offload-parameters": "cpu", "offload-optimizer": "cpu", "trainer-option": ("steps_on_host=true",)}
+"""CPUOffloadPolicy, beside which `param_offload` and `optimizer_offload` say nothing."""
+
+
 def _of_fsdp(values: Watched, gpus: int) -> dict[str, Any]:
     """Groups that shard among themselves; as many ranks or more are one group [verl/workers/fsdp_workers.py
     `create_device_mesh`]."""
-    group = values.get("actor.fsdp_config.fsdp_size")
-    return {"shard-group": group} if isinstance(group, int) and 0 < group < gpus else {}
+    group, there = values.get("actor.fsdp_config.fsdp_size"), values.flag("actor.fsdp_config.offload_policy")
+    two = values.get("actor.strategy") == "fsdp2"  # it says nothing to FSDP1
+    return ({"shard-group": group} if isinstance(group, int) and 0 < group < gpus else {}) | (
+        ON_HOST if there and two else {})
 
 
 def _of_megatron(values: Watched) -> dict[str, Any]:
