@@ -73,7 +73,7 @@ SPLIT: Final = ("policy.megatron_cfg.enabled=true", "policy.dtensor_cfg.enabled=
       "policy.dynamic_batching.train_mb_tokens=2048"), {"micro-tokens": 2048}),
     (("policy.dtensor_cfg.lora_cfg.enabled=true",), {"peft": "lora", "lora-rank": 8}),
     (("policy.dtensor_cfg.dp_replicate_size=2",), {"shard-group": 4}),
-    (("policy.dtensor_cfg.cpu_offload=true",), {"trainer-option": ("steps_on_host=true",), "offload-parameters": "cpu"}),
+    (("policy.dtensor_cfg.cpu_offload=true",), {"trainer-option": ("steps_on_host=true",)}),
     (SPLIT, {"engine": "megatron", "tp": 2}),
     (("policy.generation.vllm_cfg.precision=fp8",), {"rollout-weights": "fp8-block"}),
     (("policy.generation.colocated.enabled=false", "grpo.async_grpo.enabled=true"),
