@@ -97,6 +97,7 @@ FULL: dict[str, Any] = dict.fromkeys(
     ({"torch_compile": "auto"}, {"compile": True}),
     ({"context_parallel_size": 2}, {"cp": 2, "cp-kind": "ring"}),
     ({"tensor_parallel_size": 2}, {"tp": 2}),
+    (FULL | {"lisa_n_layers": 4, "lisa_step_interval": 20}, {"peft": None}),
     ({"tiled_mlp": True}, {"precision": "amp-bf16"}),
     ({"sequence_len": "gone"}, {"seq-len": 512}),
     (FULL | {"fsdp_version": 2, "fsdp_config": {"auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "offload_params": True}},

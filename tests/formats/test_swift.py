@@ -82,6 +82,7 @@ def test_a_command_whose_arguments_are_a_file_is_that_files(tmp_path: Path, befo
     ("--optimizer muon", {"optimizer": "muon"}),
     ("--use_liger_kernel true", {"loss": None}),
     ("--sequence_parallel_size 2", {"cp": 2, "cp-kind": "ulysses"}),
+    ("--tuner_type full --lisa_activated_layers 2", {"peft": None}),
     ("--quant_bits 4 --bnb_4bit_compute_dtype bfloat16", {"base-weights": None}),  # nothing says by whom
     ("--tuner_backend unsloth", {"engine": "unsloth"}),
     ("--rlhf_type dpo", {"objective": "dpo"}),

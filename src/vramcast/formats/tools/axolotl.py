@@ -15,7 +15,7 @@ from vramcast.errors import Note
 from vramcast.formats.reading import Config, Reading, Unread, lengths_of, shown, together
 from vramcast.formats.tools.axolotl_adapters import LORA_KERNELS, UNDROPPED, kernel_notes, read_adapters
 from vramcast.formats.tools.axolotl_sharding import read_degrees, read_sharding
-from vramcast.formats.tools.transformers import OPTIMS, Optim, optimizer_of
+from vramcast.formats.tools.transformers import LISA, OPTIMS, Optim, optimizer_of
 from vramcast.formats.tools.trl import ALONE, generation_of
 from vramcast.formats.watched import Known, Watched
 
@@ -130,6 +130,9 @@ def read(config: Config) -> Reading:
     options |= _unfrozen(values)
     notes += kernel_notes(values, options)
     notes += [Note("{}: {}", name, why) for name, why in UPPER_BOUNDS.items() if values.flag(name)]
+    if "peft" not in options and values.count("lisa_n_layers"):
+        values.ignore("lisa_step_interval", "lisa_layers_attribute")
+        notes.append(Note(LISA, "lisa_n_layers"))
     towers = _towers(values, options)
     unread = (*values.unread(), *towers)
     return Reading("axolotl", options, {}, batch, unread, tuple(notes), parts={UNDROPPED: "experts"},

@@ -35,7 +35,7 @@ from vramcast.formats.tools import deepspeed, hf_command
 from vramcast.formats.tools.llamafactory import QUANTISED, STORED, liger_of_stage
 from vramcast.formats.tools.swift_former import is_former, read_former
 from vramcast.formats.tools.swift_tasks import HEADLESS, OWN_HEAD, RATED, TASKS, texts_of
-from vramcast.formats.tools.transformers import ARGUMENTS, arguments_of, liger_of
+from vramcast.formats.tools.transformers import ARGUMENTS, LISA, arguments_of, liger_of
 from vramcast.formats.tools.trl import generation_of
 from vramcast.formats.watched import Known, Watched
 from vramcast.units import ceil_div
@@ -128,6 +128,9 @@ def read(config: Config) -> Reading:
     rollout = _rollout(values) if options.get("objective") == "grpo" else {}
     left = (*learning_towers(values, options), *((OWN_HEAD,) if values.get("task_type") in HEADLESS else ()))
     behind = (one for one in asked if one.why is BEHIND)
+    if values.get("tuner_type") == "full" and values.whole("lisa_activated_layers"):
+        notes.append(Note(LISA, "lisa_activated_layers"))
+    values.ignore("lisa_step_interval")
     unread = (*values.unread(), *behind, *wide, *left, *(started.unread if started else ()))
     if "cp" in options and command.variables.get("CELOSS_PARALLEL_SIZE", "0") != "0":
         notes.append(IN_PIECES)

@@ -205,6 +205,10 @@ def recompute_of(values: Watched) -> dict[str, Any]:
     return {"recompute": "none"} if False in on else {}
 
 
+LISA: Final = ("{}: states of every layer are there once it has learned; gradients of all layers are counted, where "
+               "some learn at a time: that is an upper bound")
+"""Of trainers that free a few layers, others every so often [ax utils/callbacks/lisa.py, swift callbacks/lisa.py]."""
+
 FUSED_HEAD: Final = "fused_linear_cross_entropy"
 
 LIGER_LOSSES: Final = {"cross_entropy": "fused", FUSED_HEAD: "fused_linear"}
